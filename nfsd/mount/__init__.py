@@ -1,0 +1,1 @@
+"""MOUNT version 3 (RFC 1813 appendix I)."""

@@ -1,0 +1,1 @@
+"""NFS protocol declarations under the RFCs' names; no behaviour."""

@@ -1,0 +1,1 @@
+"""The local file system: handles, attributes, data, locks, under the caller's credentials."""

@@ -1,0 +1,59 @@
+"""The one way to make a system call that may wait or needs the caller's credential. Implemented in ``executor.pyx``.
+
+A :class:`Chain` is a short sequence of raw system calls under one credential. :class:`Executor` runs chains on native
+threads that never take the interpreter's lock while they work; submissions and completions are batched through one
+eventfd. A chain stops at its first failing step, except for steps marked otherwise.
+"""
+
+from asyncio import AbstractEventLoop, Future
+
+from nfsd.vfs.types import Credential
+
+class Step:
+    """One system call of a chain: after the run, ``result`` is its return value (or -1) and ``error`` its errno (or 0).
+    A step that was not reached has ``result`` -1 and ``error`` 0."""
+
+    result: int
+    error: int
+
+class Chain:
+    """At most 16 steps. Buffers handed in are kept alive until the run is over."""
+
+    def __init__(self, credential: Credential | None = None) -> None:
+        """``credential`` None: as the server itself."""
+    def add(
+        self,
+        number: int,
+        *arguments: int | bytes | bytearray | memoryview | Step | None,
+        keep_going: bool = False,
+        always: bool = False,
+        own: bool = False,
+    ) -> Step:
+        """Append system call ``number``. Arguments: integers (signed or unsigned 64-bit), buffers (their address; bytes
+        are NUL-terminated), an earlier Step (its result), None (a null pointer).
+
+        ``keep_going``: the chain goes on if this step fails. ``always``: the step runs even after a failure, provided
+        that the steps it refers to succeeded (close). ``own``: runs as the server itself whatever the credential
+        (open_by_handle_at needs CAP_DAC_READ_SEARCH). EINTR is retried."""
+    failed: Step | None
+    """The step that stopped the chain."""
+    def check(self) -> None:
+        """Raise OSError(errno) if the chain was stopped."""
+
+class Executor:
+    """A pool of native worker threads for one event loop."""
+
+    def __init__(self, loop: AbstractEventLoop, threads: int = 16) -> None: ...
+    can_switch: bool
+    """Whether this process may act as other users (CAP_SETUID and CAP_SETGID); if not, credentials are ignored."""
+    def run(self, chain: Chain, lane: int = 0) -> Future[None]:
+        """Run on a worker. Chains of one ``lane`` (an export) take no more than its share of the threads, so a stalled
+        disk starves nobody else. The future never fails: look at the chain (:meth:`Chain.check`)."""
+    def run_inline(self, chain: Chain) -> None:
+        """Run now, on the calling thread: only for what is known not to wait."""
+    def set_lane(self, lane: int, limit: int) -> None:
+        """Bound the threads a lane may hold (default: half of them)."""
+    def statistics(self) -> dict[str, int]:
+        """queued, running, completed, wakeups, credential_switches."""
+    def close(self) -> None:
+        """Wait for running chains, stop the threads."""

@@ -1,0 +1,158 @@
+"""The vocabulary of the file service: what operations hand to the VFS and get back.
+
+Declarations only. Both NFS versions translate to and from these; errors are OSError with an errno.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import NamedTuple
+
+
+@dataclass(frozen=True, slots=True)
+class Credential:
+    """Whom an operation runs as, after the export's squash rules. The kernel does the checking."""
+
+    uid: int
+    gid: int
+    gids: tuple[int, ...] = ()
+
+
+class FileType(enum.IntEnum):
+    """Numbered as in RFC 1813 (ftype3) and RFC 8881 (nfs_ftype4)."""
+
+    REG = 1
+    DIR = 2
+    BLK = 3
+    CHR = 4
+    LNK = 5
+    SOCK = 6
+    FIFO = 7
+
+
+class Time(NamedTuple):
+    """Seconds since the epoch (may be negative) and nanoseconds (0..999999999)."""
+
+    seconds: int
+    nanoseconds: int
+
+
+class Attributes(NamedTuple):
+    """A file's attributes at one moment."""
+
+    type: FileType
+    mode: int
+    """Permission bits only: mode & 0o7777."""
+    nlink: int
+    uid: int
+    gid: int
+    size: int
+    used: int
+    """Octets of storage."""
+    rdev: tuple[int, int]
+    fsid: tuple[int, int]
+    """Two 64-bit numbers, stable over restarts, one pair per file system of each export."""
+    fileid: int
+    mounted_on_fileid: int
+    atime: Time
+    mtime: Time
+    ctime: Time
+    birthtime: Time | None
+    change: int
+    """64 bits; grows with every change of data or attributes, over restarts too."""
+
+
+class SetTo(enum.Enum):
+    """A time to be taken from the server's clock."""
+
+    SERVER_TIME = 1
+
+
+@dataclass(frozen=True, slots=True)
+class SetAttributes:
+    """Attributes to set; None leaves one alone."""
+
+    mode: int | None = None
+    uid: int | None = None
+    gid: int | None = None
+    size: int | None = None
+    atime: Time | SetTo | None = None
+    mtime: Time | SetTo | None = None
+
+
+class Change(NamedTuple):
+    """A file's attributes around an operation, nothing of ours in between (wcc_data, change_info4)."""
+
+    before: Attributes
+    after: Attributes
+
+
+class DirectoryEntry(NamedTuple):
+    """One entry. ``handle`` and ``attributes`` are None where they were not asked for or could not be had."""
+
+    name: bytes
+    fileid: int
+    cookie: int
+    """Where to go on after this entry: 64 bits, never 0, 1 or 2, stable while the directory exists."""
+    handle: bytes | None
+    attributes: Attributes | None
+
+
+class DirectoryPage(NamedTuple):
+    """Part of a directory."""
+
+    entries: list[DirectoryEntry]
+    eof: bool
+    verifier: bytes
+    """8 octets."""
+
+
+class FileSystemStatus(NamedTuple):
+    """Space and files, in octets and counts (RFC 1813 section 3.3.18)."""
+
+    total_bytes: int
+    free_bytes: int
+    available_bytes: int
+    total_files: int
+    free_files: int
+    available_files: int
+
+
+class PathLimits(NamedTuple):
+    """The truth about names and times on one file system (RFC 1813 sections 3.3.19 and 3.3.20)."""
+
+    name_max: int
+    link_max: int
+    no_trunc: bool
+    chown_restricted: bool
+    case_insensitive: bool
+    case_preserving: bool
+    max_file_size: int
+    time_delta: Time
+
+
+class BadHandle(Exception):
+    """The octets are no handle of ours: forged, cut short or of another server. (A handle of a file that is
+    gone raises OSError(ESTALE) instead.)"""
+
+
+class CrossingRefused(Exception):
+    """The name leads into another file system and the export's policy is not to cross."""
+
+
+class Stability(enum.IntEnum):
+    """How far a WRITE must get before its reply; numbered as stable_how (RFC 1813 section 3.3.7)."""
+
+    UNSTABLE = 0
+    DATA_SYNC = 1
+    FILE_SYNC = 2
+
+
+class LocalLock(NamedTuple):
+    """A byte-range lock held by a local process. ``length`` 0 reaches to the end of the file, however it grows."""
+
+    exclusive: bool
+    start: int
+    length: int
+    pid: int

@@ -1,0 +1,1 @@
+"""RPC-over-RDMA responder and requester: state machines without I/O."""

@@ -1,0 +1,1 @@
+"""ONC RPC (RFC 5531): messages, authentication, dispatch, replay cache."""

@@ -1,0 +1,135 @@
+"""What an RPC program looks like to the dispatcher, and a call to the program (RFC 5531).
+
+Owns the vocabulary between transports, the dispatcher and the programs; imports only :mod:`rpcrdma.xdr` and
+:mod:`rpcrdma.memory`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from rpcrdma.memory import Lease
+from rpcrdma.xdr import Decoder, Encoder
+from rpcrdma.xdr.payload import Payload
+
+AUTH_NONE = 0
+AUTH_SYS = 1
+RPCSEC_GSS = 6
+
+
+@dataclass(frozen=True, slots=True)
+class RpcCredential:
+    """The caller as its RPC header names it; nothing has been squashed or believed yet."""
+
+    flavor: int
+    uid: int = 65534
+    gid: int = 65534
+    gids: tuple[int, ...] = ()
+    machine: str = ""
+
+
+class Transport(Protocol):
+    """The connection a call came on, as programs see it."""
+
+    netid: str
+    """``tcp``, ``tcp6``, ``rdma`` or ``rdma6`` (RFC 5665)."""
+    peer_address: str
+    """Text, without port: RDMA source ports mean nothing (RFC 8166)."""
+    peer_port: int
+    local_address: str
+    closed: bool
+    max_backchannel_size: int
+    """Largest backward call or reply, in octets, that the peer takes on this connection; 0 when it takes none."""
+
+    def on_close(self, callback: Callable[[], None]) -> None:
+        """Have ``callback`` run once, when the connection is gone (at once if it already is)."""
+
+    async def lease(self, size: int) -> Lease:
+        """A buffer this transport can send from without a copy; waits while the connection's share is used up."""
+
+    async def call_back(self, message: bytes | memoryview) -> memoryview:
+        """Send a backward RPC call (a whole RPC message) and return its reply. ConnectionError when it cannot be."""
+
+    def close(self) -> None:
+        """Close the connection (RFC 8881 section 2.9.2: a call may only be dropped together with its connection)."""
+
+
+@dataclass(slots=True)
+class Call:
+    """One call in progress; ``arguments`` stands after the RPC header, ``results`` after the accepted reply's header."""
+
+    transport: Transport
+    xid: int
+    program: int
+    version: int
+    procedure: int
+    credential: RpcCredential
+    arguments: Decoder
+    results: Encoder
+    holds: list[Lease] = field(default_factory=list)
+    """Buffers that the arguments point into; the dispatcher releases them when the call is over."""
+    reply_room: int = 0
+    """Octets a reply may have without any chunk (inline threshold, or the record limit on TCP). Informative."""
+
+
+class GarbageArguments(Exception):
+    """The arguments do not decode: answered GARBAGE_ARGS."""
+
+
+class DropCall(Exception):
+    """No reply is sent for this call; the dispatcher closes the connection unless ``silently``."""
+
+    def __init__(self, silently: bool = False) -> None:
+        super().__init__(silently)
+        self.silently = silently
+
+
+@dataclass(frozen=True, slots=True)
+class Procedure:
+    """One row of a program's table.
+
+    With ``arguments``/``results`` (XDR types; None is void) ``handler(call, arguments)`` returns the results.
+    A ``raw`` procedure is called as ``handler(call)``, and decodes and encodes through the call itself (COMPOUND).
+    ``replay`` puts the procedure under the replay cache (non-idempotent ones of NFSv3).
+    """
+
+    name: str
+    handler: Callable[..., Awaitable[Any]]
+    arguments: Any = None
+    results: Any = None
+    raw: bool = False
+    replay: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A program with its versions; versions[v][p] is the procedure."""
+
+    number: int
+    name: str
+    versions: Mapping[int, Mapping[int, Procedure]]
+
+
+class RpcReply:
+    """A finished RPC reply: ``head`` with ``payloads`` to be inserted at their offsets in ``head``.
+
+    A payload's XDR padding is in neither; whoever puts it inline adds it (RFC 8166 section 3.4.6.2).
+    """
+
+    __slots__ = ("head", "payloads", "xid")
+
+    def __init__(self, xid: int, head: bytes | bytearray | memoryview, payloads: list[tuple[int, Payload]]) -> None:
+        self.xid = xid
+        self.head = head
+        self.payloads = payloads
+
+    def __len__(self) -> int:
+        """Length of the whole reply in octets, padding included."""
+        return len(self.head) + sum((len(payload) + 3) & ~3 for _, payload in self.payloads)
+
+    def release(self) -> None:
+        """Release every payload."""
+        for _, payload in self.payloads:
+            payload.release()

@@ -1,0 +1,1 @@
+"""RPC over TCP: record marking (RFC 5531 section 11)."""

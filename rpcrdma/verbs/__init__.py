@@ -1,0 +1,1 @@
+"""RDMA connections: the provider interface and its implementations."""

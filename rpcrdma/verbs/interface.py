@@ -1,0 +1,171 @@
+"""What a provider offers to the server: RDMA connections, in the terms of RDMA-CM and the verbs.
+
+Owns the vocabulary only; may import :mod:`rpcrdma.memory`. Implemented by ``verbs/softiwarp`` (the
+embedded iWARP over TCP), ``verbs/loopback`` (in memory, for tests) and the device provider.
+
+Ordering promises every provider keeps (RFC 8166 section 2.3.2): work posted on one endpoint is executed in
+order, so an RDMA Write posted before a Send is placed before that Send is delivered; received messages are
+reported in the order they arrived; a Read's data is in its sink before its token is reported.
+
+Every callback is made on the event loop's thread, never from inside a ``post_*`` or ``accept`` call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from rpcrdma.memory import Lease, Pool
+
+
+class RdmaSegment(NamedTuple):
+    """A plain segment of the peer's registered memory (RFC 8166 section 3.4.3); offset and length in octets."""
+
+    handle: int
+    length: int
+    offset: int
+
+
+class RdmaWrite(NamedTuple):
+    """Place ``source`` at the peer's (handle, offset). ``source`` stays untouched until the chain has completed."""
+
+    handle: int
+    offset: int
+    source: memoryview
+
+
+class RdmaRead(NamedTuple):
+    """Fetch ``len(sink)`` octets of the peer's (handle, offset) into ``sink``."""
+
+    handle: int
+    offset: int
+    sink: memoryview
+
+
+class Send(NamedTuple):
+    """Send the concatenation of ``segments`` as one message; ``invalidate`` names a handle of the peer, or None."""
+
+    segments: Sequence[memoryview | bytes]
+    invalidate: int | None = None
+
+
+class Received(NamedTuple):
+    """One received message: the first ``length`` octets of ``lease`` (which the handler now holds one count of)."""
+
+    lease: Lease
+    length: int
+    invalidated: int | None = None
+
+
+class EndpointHandler(Protocol):
+    """What a connection's owner does with its events."""
+
+    def received(self, messages: Sequence[Received]) -> None:
+        """Take a batch of messages. The handler reposts Receives itself (:meth:`Endpoint.post_receives`)."""
+
+    def completed(self, token: object, ok: bool) -> None:
+        """Take the completion of what was posted with ``token``; ``ok`` is False when it was flushed or failed."""
+
+    def disconnected(self, reason: str) -> None:
+        """The connection is gone. Called exactly once, after every outstanding token has been completed."""
+
+
+class Endpoint(Protocol):
+    """An established (or accepted) connection: one queue pair."""
+
+    peer_address: str
+    """The peer's address as text, IPv6 without a zone; no port."""
+    peer_port: int
+    local_address: str
+    """The address the peer connected to."""
+    max_reads: int
+    """RDMA Reads the peer lets us keep outstanding (our negotiated ORD). Excess Reads wait inside the provider."""
+
+    def post_receives(self, leases: Sequence[Lease]) -> None:
+        """Post Receive buffers; the provider holds each lease's count until it is reported or the endpoint closed."""
+
+    def post(self, writes: Sequence[RdmaWrite], send: Send | None, token: object) -> None:
+        """Post RDMA Writes and then a Send as one chain with one signalled completion, reported with ``token``."""
+
+    def post_reads(self, reads: Sequence[RdmaRead], token: object) -> None:
+        """Post RDMA Reads as one chain with one signalled completion."""
+
+    def register(self, view: memoryview, *, remote_read: bool = False, remote_write: bool = False) -> tuple[int, int]:
+        """Expose ``view`` to the peer (requesters only). Returns its (handle, offset of the first octet)."""
+
+    def invalidate(self, handle: int) -> None:
+        """Withdraw a registration; unknown or already invalidated handles raise KeyError."""
+
+    def close(self, *, abort: bool = False) -> None:
+        """Disconnect: after what is posted has left (bounded in time), or at once with ``abort``."""
+
+
+class ConnectRequest(Protocol):
+    """A connection request that awaits :meth:`accept` or :meth:`reject`; it is dropped if neither comes in time."""
+
+    peer_address: str
+    peer_port: int
+    local_address: str
+    private_data: bytes
+    """What the peer's consumer sent, possibly with padding or other headers around it (RFC 8797 section 5.2)."""
+    initiator_depth: int
+    """RDMA Reads the peer wants to keep outstanding towards us."""
+    responder_resources: int
+    """RDMA Reads the peer lets us keep outstanding."""
+
+    def accept(
+        self, handler: EndpointHandler, private_data: bytes, receives: Sequence[Lease], *, initiator_depth: int
+    ) -> Endpoint:
+        """Accept with Receives already posted. The endpoint may be posted to at once; messages follow later."""
+
+    def reject(self, private_data: bytes = b"") -> None:
+        """Refuse, handing our private data to the peer."""
+
+
+@dataclass(frozen=True, slots=True)
+class ListenAddress:
+    """Where to listen. ``host`` is a literal IPv4 or IPv6 address (``::`` takes both families)."""
+
+    host: str
+    port: int
+
+
+class Listener(Protocol):
+    """A started listener."""
+
+    address: ListenAddress
+    """The address in use, with the real port where 0 was asked for."""
+
+    def close(self) -> None:
+        """Stop accepting. Established connections live on."""
+
+
+class Provider(Protocol):
+    """A source of RDMA connections."""
+
+    name: str
+
+    async def listen(self, address: ListenAddress, on_request: Callable[[ConnectRequest], None]) -> Listener:
+        """Listen on ``address``. Raises OSError when it cannot be had."""
+
+    async def connect(
+        self,
+        address: ListenAddress,
+        handler: EndpointHandler,
+        private_data: bytes,
+        receives: Sequence[Lease],
+        *,
+        initiator_depth: int = 0,
+        responder_resources: int = 16,
+    ) -> tuple[Endpoint, bytes]:
+        """Connect as a requester. Returns endpoint and peer private data; ConnectionRefusedError on reject."""
+
+    async def close(self) -> None:
+        """Close all listeners and connections."""
+
+
+class PoolProvider(Protocol):
+    """A provider names the pool whose memory its endpoints can use."""
+
+    pool: Pool

@@ -1,0 +1,1 @@
+"""A provider in memory, for tests of everything above it."""

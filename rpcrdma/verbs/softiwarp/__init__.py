@@ -1,0 +1,1 @@
+"""iWARP (MPA, DDP, RDMAP) in user space over ordinary TCP sockets."""

@@ -1,0 +1,1 @@
+"""Transport headers, chunk lists and CM private data of RPC-over-RDMA."""
