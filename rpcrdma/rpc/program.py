@@ -58,7 +58,7 @@ class Transport(Protocol):
 
 @dataclass(slots=True)
 class Call:
-    """One call in progress; ``arguments`` stands after the RPC header, ``results`` after the accepted reply's header."""
+    """One call; ``arguments`` stands after the RPC header, ``results`` after the accepted reply's header."""
 
     transport: Transport
     xid: int
