@@ -30,17 +30,26 @@ class Pool:
     """Octets leased now."""
     mapped: int
     """Octets mmap()ed."""
+    leaked: int
+    """Leases that were garbage-collected without their release (their buffers did return)."""
+    def arena_list(self) -> list[tuple[int, int]]:
+        """The (address, length) of every arena, oldest first: what a device registers. Arenas are only ever added."""
     def account(self, limit: int) -> Account:
         """A share with its own bound (one per connection)."""
 
 class Account:
     """One connection's share of the pool."""
 
+    pool: Pool
     limit: int
     in_use: int
     def lease(self, size: int) -> Lease:
         """A buffer of at least ``size`` octets. Raises OutOfMemory at either bound, ValueError for size < 0 or > 4 MiB."""
     def when_available(self, size: int, callback: Callable[[], None]) -> None:
-        """Call ``callback`` once, soon after a buffer of ``size`` may be had (first come, first served)."""
+        """Call ``callback`` once, as soon as a buffer of ``size`` may be had (first come, first served).
+
+        It is called from inside the release that makes room (or from inside this call when there already is room),
+        and should take its lease there and then. Raises OutOfMemory when a bound is smaller than ``size``.
+        """
     def close(self) -> None:
         """Forget the waiters. Leases still out are returned to the pool as they are released."""
