@@ -1,0 +1,669 @@
+"""Chains of system calls on native threads (contract: ``executor.pyi``).
+
+Operation. ``Executor.run`` puts a chain on a list; once per turn of the loop the whole list goes to the threads under
+one lock. A thread takes a chain, becomes the chain's caller if it is not already, makes the system calls, and puts the
+chain on the list of finished ones; the first to find that list empty writes the eventfd, so the loop wakes once for as
+many chains as have finished by then. No thread of this file ever takes the interpreter's lock.
+
+Identity. Credentials are per thread in Linux; the C library's wrappers would change all threads, hence raw system
+calls. A thread keeps the identity of its last chain, since a switch and back costs about 10 microseconds. The kernel
+drops the file capabilities when the file system uid leaves 0; where the server itself is not root it must be done by
+hand, and CAP_SYS_RESOURCE always, or callers could write into reserved blocks and past their quota.
+
+Lanes. Every export is a lane with a bound on the threads it may hold. A lane with work and room stands in the ring of
+ready lanes; threads take the ring's head and put it at the tail, so lanes share the threads fairly.
+
+Buffer ownership. A chain holds its buffers until it is deallocated; the executor holds the chain until it is finished.
+"""
+
+import os
+
+from cpython.bytes cimport PyBytes_AS_STRING
+from cpython.buffer cimport PyBuffer_IsContiguous
+from cpython.memoryview cimport PyMemoryView_FromObject, PyMemoryView_GET_BUFFER
+from cpython.ref cimport Py_DECREF, Py_INCREF
+from libc.errno cimport EINTR, errno
+from libc.stdint cimport uint32_t, uint64_t
+from libc.stdlib cimport calloc, free, malloc
+from libc.string cimport memcmp, memcpy, memset
+
+cdef extern from "unistd.h" nogil:
+    long c_syscall "syscall"(long number, ...)
+    ssize_t c_write "write"(int fd, const void *data, size_t size)
+
+cdef extern from "sys/syscall.h" nogil:
+    const long SYS_close
+    const long SYS_capget
+    const long SYS_capset
+    const long SYS_setgroups
+    const long SYS_getgroups
+    const long SYS_setfsuid
+    const long SYS_setfsgid
+    const long SYS_geteuid
+    const long SYS_getegid
+
+cdef extern from "signal.h" nogil:
+    ctypedef struct sigset_t:
+        pass
+    int sigfillset(sigset_t *signals)
+    int pthread_sigmask(int how, const sigset_t *signals, sigset_t *old)
+    const int SIG_SETMASK
+
+cdef extern from "pthread.h" nogil:
+    ctypedef struct pthread_t:
+        pass
+    ctypedef struct pthread_attr_t:
+        pass
+    ctypedef struct pthread_mutex_t:
+        pass
+    ctypedef struct pthread_cond_t:
+        pass
+    int pthread_create(pthread_t *thread, const pthread_attr_t *attr, void *(*run)(void *) noexcept nogil, void *argument)
+    int pthread_join(pthread_t thread, void **result)
+    int pthread_attr_init(pthread_attr_t *attr)
+    int pthread_attr_destroy(pthread_attr_t *attr)
+    int pthread_attr_setstacksize(pthread_attr_t *attr, size_t size)
+    int pthread_mutex_init(pthread_mutex_t *mutex, const void *attr)
+    int pthread_mutex_destroy(pthread_mutex_t *mutex)
+    int pthread_mutex_lock(pthread_mutex_t *mutex)
+    int pthread_mutex_unlock(pthread_mutex_t *mutex)
+    int pthread_cond_init(pthread_cond_t *condition, const void *attr)
+    int pthread_cond_destroy(pthread_cond_t *condition)
+    int pthread_cond_wait(pthread_cond_t *condition, pthread_mutex_t *mutex)
+    int pthread_cond_signal(pthread_cond_t *condition)
+    int pthread_cond_broadcast(pthread_cond_t *condition)
+
+cdef enum:
+    MAX_STEPS = 16
+    MAX_THREADS = 256
+    KEEP_GOING = 1
+    ALWAYS = 2
+    OWN = 4
+    CAPABILITY_VERSION_3 = 0x20080522
+
+# What a caller other than root must not have (capabilities(7)): CHOWN, DAC_OVERRIDE, DAC_READ_SEARCH, FOWNER, FSETID,
+# LINUX_IMMUTABLE, SYS_RESOURCE, MKNOD, MAC_OVERRIDE.
+cdef uint64_t CALLER_MUST_NOT = (
+    (1 << 0) | (1 << 1) | (1 << 2) | (1 << 3) | (1 << 4) | (1 << 9) | (1 << 24) | (1 << 27) | (<uint64_t>1 << 32)
+)
+cdef uint64_t SYS_RESOURCE = 1 << 24
+cdef uint64_t CAN_SWITCH = (1 << 6) | (1 << 7)   # SETGID, SETUID
+
+ctypedef struct cap_header_t:
+    uint32_t version
+    int pid
+
+ctypedef struct cap_data_t:
+    uint32_t effective
+    uint32_t permitted
+    uint32_t inheritable
+
+ctypedef struct lane_t:
+    lane_t *next_ready
+    int ready                   # whether it stands in the ring
+    int limit
+    int running
+    job_t *head
+    job_t *tail
+
+ctypedef struct thread_state_t:
+    int is_caller               # whether this thread is somebody else than the server now
+    identity_t now              # who, with a groups array of its own
+    int groups_room
+
+ctypedef struct shared_t:
+    pthread_mutex_t lock
+    pthread_cond_t work
+    lane_t *ready_head
+    lane_t *ready_tail
+    job_t *finished             # newest first
+    int event_fd
+    int idle
+    int stopping
+    int queued
+    int running
+    uint64_t completed
+    uint64_t wakeups
+    uint64_t switches
+    # The server's own identity.
+    identity_t own
+    uint64_t own_effective
+    uint64_t own_permitted
+    uint64_t own_inheritable
+    int can_switch
+
+
+# -- identities ---------------------------------------------------------------------------------------------------
+cdef int set_effective(shared_t *shared, uint64_t effective) noexcept nogil:
+    cdef cap_header_t header
+    cdef cap_data_t data[2]
+    cdef int half
+    header.version = CAPABILITY_VERSION_3
+    header.pid = 0
+    for half in range(2):
+        data[half].effective = <uint32_t>(effective >> (32 * half))
+        data[half].permitted = <uint32_t>(shared.own_permitted >> (32 * half))
+        data[half].inheritable = <uint32_t>(shared.own_inheritable >> (32 * half))
+    return <int>c_syscall(SYS_capset, &header, data)
+
+
+cdef int become(shared_t *shared, identity_t *who, int is_caller) noexcept nogil:
+    """Switch this thread; 0, or -1 with errno set and an identity that must not be used."""
+    shared.switches += 1
+    if c_syscall(SYS_setgroups, <long>who.ngroups, who.groups) != 0:
+        return -1
+    c_syscall(SYS_setfsgid, <long>who.gid)
+    c_syscall(SYS_setfsuid, <long>who.uid)
+    # setfsuid and setfsgid report the previous value and never fail visibly: asking again is how one knows.
+    if <uint32_t>c_syscall(SYS_setfsuid, <long>-1) != who.uid or <uint32_t>c_syscall(SYS_setfsgid, <long>-1) != who.gid:
+        return -1
+    if shared.own.uid != 0:
+        # Between two uids other than 0 the kernel leaves the capabilities alone.
+        if is_caller and who.uid != 0:
+            return set_effective(shared, shared.own_effective & ~CALLER_MUST_NOT)
+        return set_effective(shared, shared.own_effective)
+    return 0
+
+
+cdef int same_identity(identity_t *one, identity_t *other) noexcept nogil:
+    return (
+        one.uid == other.uid
+        and one.gid == other.gid
+        and one.ngroups == other.ngroups
+        and memcmp(one.groups, other.groups, one.ngroups * sizeof(unsigned int)) == 0
+    )
+
+
+cdef int become_own(shared_t *shared, thread_state_t *thread) noexcept nogil:
+    if not thread.is_caller:
+        return 0
+    if become(shared, &shared.own, 0) != 0:
+        return -1
+    thread.is_caller = 0
+    return 0
+
+
+cdef int become_caller(shared_t *shared, thread_state_t *thread, identity_t *who) noexcept nogil:
+    cdef unsigned int *room
+    if thread.is_caller and same_identity(&thread.now, who):
+        return 0
+    if who.ngroups > thread.groups_room:
+        room = <unsigned int *>malloc(who.ngroups * sizeof(unsigned int))
+        if room == NULL:
+            return -1
+        free(thread.now.groups)
+        thread.now.groups = room
+        thread.groups_room = who.ngroups
+    # Until the switch is complete this thread is nobody in particular: a failure must not look like success next time.
+    thread.is_caller = 1
+    thread.now.uid = <unsigned int>-1
+    if become(shared, who, 1) != 0:
+        return -1
+    thread.now.uid = who.uid
+    thread.now.gid = who.gid
+    thread.now.ngroups = who.ngroups
+    memcpy(thread.now.groups, who.groups, who.ngroups * sizeof(unsigned int))
+    return 0
+
+
+# -- running a chain ----------------------------------------------------------------------------------------------
+cdef int resolve_arguments(job_t *job, step_t *step, long *arguments) noexcept nogil:
+    """Fill in results of earlier steps; 0 when one of them has none."""
+    cdef int position
+    cdef step_t *earlier
+    for position in range(6):
+        arguments[position] = step.arguments[position]
+        if step.refers[position] >= 0:
+            earlier = &job.steps[step.refers[position]]
+            if not earlier.reached or earlier.error != 0:
+                return 0
+            arguments[position] = earlier.result
+    return 1
+
+
+cdef void run_job(shared_t *shared, thread_state_t *thread, job_t *job) noexcept nogil:
+    cdef int index
+    cdef long arguments[6]
+    cdef step_t *step
+    cdef long result
+    cdef int switched
+    for index in range(job.nsteps):
+        step = &job.steps[index]
+        if job.failed >= 0 and not step.flags & ALWAYS:
+            continue
+        if not resolve_arguments(job, step, arguments):
+            # Only after a failure, or when it refers to a step whose failure was tolerated.
+            continue
+        if shared.can_switch and job.as_caller and not step.flags & OWN:
+            switched = become_caller(shared, thread, &job.caller)
+        else:
+            switched = become_own(shared, thread)
+        step.reached = 1
+        if switched != 0:
+            step.result = -1
+            step.error = errno if errno != 0 else 1
+        else:
+            while True:
+                result = c_syscall(
+                    step.number, arguments[0], arguments[1], arguments[2], arguments[3], arguments[4], arguments[5]
+                )
+                # close(2): the descriptor is gone even when it was interrupted.
+                if result != -1 or errno != EINTR or step.number == SYS_close:
+                    break
+            step.result = result
+            step.error = errno if result == -1 else 0
+        if step.error != 0 and not step.flags & KEEP_GOING and job.failed < 0:
+            job.failed = index
+
+
+# -- threads ------------------------------------------------------------------------------------------------------
+cdef void make_ready(shared_t *shared, lane_t *lane) noexcept nogil:
+    if lane.ready or lane.head == NULL or lane.running >= lane.limit:
+        return
+    lane.ready = 1
+    lane.next_ready = NULL
+    if shared.ready_tail == NULL:
+        shared.ready_head = lane
+    else:
+        shared.ready_tail.next_ready = lane
+    shared.ready_tail = lane
+
+
+cdef job_t *take_job(shared_t *shared) noexcept nogil:
+    cdef lane_t *lane = shared.ready_head
+    cdef job_t *job
+    if lane == NULL:
+        return NULL
+    shared.ready_head = lane.next_ready
+    if shared.ready_head == NULL:
+        shared.ready_tail = NULL
+    lane.ready = 0
+    job = lane.head
+    lane.head = job.next
+    if lane.head == NULL:
+        lane.tail = NULL
+    lane.running += 1
+    shared.queued -= 1
+    shared.running += 1
+    make_ready(shared, lane)
+    return job
+
+
+cdef void *work(void *argument) noexcept nogil:
+    cdef shared_t *shared = <shared_t *>argument
+    cdef thread_state_t thread
+    cdef job_t *job
+    cdef int first
+    cdef uint64_t one = 1
+    memset(&thread, 0, sizeof(thread))
+    pthread_mutex_lock(&shared.lock)
+    while True:
+        job = take_job(shared)
+        if job == NULL:
+            if shared.stopping:
+                break
+            shared.idle += 1
+            pthread_cond_wait(&shared.work, &shared.lock)
+            shared.idle -= 1
+            continue
+        pthread_mutex_unlock(&shared.lock)
+        run_job(shared, &thread, job)
+        pthread_mutex_lock(&shared.lock)
+        (<lane_t *>job.lane).running -= 1
+        make_ready(shared, <lane_t *>job.lane)
+        shared.running -= 1
+        shared.completed += 1
+        first = shared.finished == NULL
+        job.next = shared.finished
+        shared.finished = job
+        if first:
+            shared.wakeups += 1
+            c_write(shared.event_fd, &one, 8)
+    pthread_mutex_unlock(&shared.lock)
+    free(thread.now.groups)
+    return NULL
+
+
+# -- what Python sees ---------------------------------------------------------------------------------------------
+cdef class Step:
+    @property
+    def result(self):
+        return self.chain.job.steps[self.index].result
+
+    @property
+    def error(self):
+        return self.chain.job.steps[self.index].error
+
+
+cdef class Chain:
+    def __cinit__(self, credential=None):
+        cdef Py_ssize_t position
+        memset(&self.job, 0, sizeof(self.job))
+        self.job.failed = -1
+        self.keep = []
+        self.credential = credential
+        if credential is None:
+            return
+        gids = credential.gids
+        self.job.as_caller = 1
+        self.job.caller.uid = credential.uid
+        self.job.caller.gid = credential.gid
+        self.job.caller.ngroups = <int>len(gids)
+        self.job.caller.groups = <unsigned int *>malloc(max(1, len(gids)) * sizeof(unsigned int))
+        if self.job.caller.groups == NULL:
+            raise MemoryError
+        for position in range(len(gids)):
+            self.job.caller.groups[position] = gids[position]
+
+    def __dealloc__(self):
+        free(self.job.caller.groups)
+
+    cdef int place(self, int index, int position, object argument) except -1:
+        cdef step_t *step = &self.job.steps[index]
+        cdef Step earlier
+        if argument is None:
+            return 0
+        if isinstance(argument, Step):
+            earlier = <Step>argument
+            if earlier.chain is not self:
+                raise ValueError("a step of another chain")
+            step.refers[position] = earlier.index
+        elif isinstance(argument, int):
+            if argument < 0:
+                step.arguments[position] = <long>argument
+            else:
+                step.arguments[position] = <long><unsigned long>argument
+        elif isinstance(argument, bytes):
+            self.keep.append(argument)
+            step.arguments[position] = <long>PyBytes_AS_STRING(argument)
+        else:
+            view = PyMemoryView_FromObject(argument)
+            if not PyBuffer_IsContiguous(PyMemoryView_GET_BUFFER(view), b"C"):
+                raise BufferError("system calls need contiguous buffers")
+            self.keep.append(view)
+            step.arguments[position] = <long>PyMemoryView_GET_BUFFER(view).buf
+        return 0
+
+    def add(self, long number, *arguments, bint keep_going=False, bint always=False, bint own=False):
+        cdef int index = self.job.nsteps
+        cdef int position
+        cdef step_t *step = &self.job.steps[index]
+        if self.started:
+            raise RuntimeError("the chain has been run")
+        if index == MAX_STEPS or len(arguments) > 6:
+            raise ValueError("a chain has at most 16 steps of at most 6 arguments")
+        step.number = number
+        step.flags = (KEEP_GOING if keep_going else 0) | (ALWAYS if always else 0) | (OWN if own else 0)
+        step.result = -1
+        for position in range(6):
+            step.refers[position] = -1
+        for position in range(len(arguments)):
+            self.place(index, position, arguments[position])
+        self.job.nsteps = index + 1
+        return make_step(self, index)
+
+    @property
+    def failed(self):
+        return None if self.job.failed < 0 else make_step(self, self.job.failed)
+
+    def check(self):
+        cdef int code
+        if self.job.failed >= 0:
+            code = self.job.steps[self.job.failed].error
+            raise OSError(code, os.strerror(code))
+
+
+cdef Step make_step(Chain chain, int index):
+    cdef Step step = Step.__new__(Step)
+    step.chain = chain
+    step.index = index
+    return step
+
+
+cdef class Executor:
+    cdef shared_t shared
+    cdef pthread_t threads[MAX_THREADS]
+    cdef int nthreads
+    cdef int max_threads
+    cdef bint flush_wanted
+    cdef bint closed
+    cdef object loop
+    cdef list pending
+    cdef dict lanes             # lane number -> address of its lane_t
+    cdef thread_state_t inline_state
+
+    def __cinit__(self, loop, int threads=16):
+        memset(&self.shared, 0, sizeof(self.shared))
+        memset(&self.inline_state, 0, sizeof(self.inline_state))
+        self.shared.event_fd = -1
+        if not 1 <= threads <= MAX_THREADS:
+            raise ValueError("threads: 1 to 256")
+        pthread_mutex_init(&self.shared.lock, NULL)
+        pthread_cond_init(&self.shared.work, NULL)
+        self.max_threads = threads
+        self.loop = loop
+        self.pending = []
+        self.lanes = {}
+        self.read_own_identity()
+        self.shared.event_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        loop.add_reader(self.shared.event_fd, self.drain)
+
+    cdef int read_own_identity(self) except -1:
+        cdef cap_header_t header
+        cdef cap_data_t data[2]
+        cdef long count
+        header.version = CAPABILITY_VERSION_3
+        header.pid = 0
+        if c_syscall(SYS_capget, &header, data) != 0:
+            raise OSError(errno, os.strerror(errno))
+        self.shared.own_effective = data[0].effective | (<uint64_t>data[1].effective << 32)
+        self.shared.own_permitted = data[0].permitted | (<uint64_t>data[1].permitted << 32)
+        self.shared.own_inheritable = data[0].inheritable | (<uint64_t>data[1].inheritable << 32)
+        self.shared.can_switch = self.shared.own_effective & CAN_SWITCH == CAN_SWITCH
+        if self.shared.own_effective & SYS_RESOURCE:
+            # For this thread and those it starts: the server has no use for it, and callers must not have it.
+            self.shared.own_effective &= ~SYS_RESOURCE
+            set_effective(&self.shared, self.shared.own_effective)
+        self.shared.own.uid = <unsigned int>c_syscall(SYS_geteuid)
+        self.shared.own.gid = <unsigned int>c_syscall(SYS_getegid)
+        count = c_syscall(SYS_getgroups, <long>0, NULL)
+        self.shared.own.groups = <unsigned int *>malloc(max(1, count) * sizeof(unsigned int))
+        if self.shared.own.groups == NULL:
+            raise MemoryError
+        self.shared.own.ngroups = <int>c_syscall(SYS_getgroups, count, self.shared.own.groups)
+        return 0
+
+    def __dealloc__(self):
+        cdef size_t address
+        if self.lanes is not None:
+            for address in self.lanes.values():
+                free(<void *>address)
+        free(self.shared.own.groups)
+        free(self.inline_state.now.groups)
+        pthread_cond_destroy(&self.shared.work)
+        pthread_mutex_destroy(&self.shared.lock)
+
+    @property
+    def can_switch(self):
+        return bool(self.shared.can_switch)
+
+    cdef lane_t *lane(self, object number) except NULL:
+        cdef lane_t *lane
+        cdef size_t address
+        known = self.lanes.get(number)
+        if known is not None:
+            address = known
+            return <lane_t *>address
+        lane = <lane_t *>calloc(1, sizeof(lane_t))
+        if lane == NULL:
+            raise MemoryError
+        lane.limit = max(1, self.max_threads // 2)
+        self.lanes[number] = <size_t>lane
+        return lane
+
+    def set_lane(self, number, int limit):
+        cdef lane_t *lane = self.lane(number)
+        if limit < 1:
+            raise ValueError("a lane needs at least one thread")
+        with nogil:
+            pthread_mutex_lock(&self.shared.lock)
+            lane.limit = limit
+            make_ready(&self.shared, lane)
+            pthread_cond_signal(&self.shared.work)
+            pthread_mutex_unlock(&self.shared.lock)
+
+    def run(self, Chain chain not None, lane=0):
+        if self.closed:
+            raise RuntimeError("the executor is closed")
+        if chain.started:
+            raise RuntimeError("the chain has been run")
+        chain.started = True
+        chain.job.lane = self.lane(lane)
+        chain.future = future = self.loop.create_future()
+        self.pending.append(chain)
+        if not self.flush_wanted:
+            self.flush_wanted = True
+            self.loop.call_soon(self.flush)
+        return future
+
+    def flush(self):
+        """Hand what has been gathered in this turn of the loop to the threads."""
+        cdef Chain chain
+        cdef lane_t *lane
+        cdef job_t *job
+        cdef job_t *first = NULL
+        cdef job_t *last = NULL
+        cdef int count = 0
+        cdef int wanted
+        self.flush_wanted = False
+        for chain in self.pending:
+            job = &chain.job
+            job.owner = <void *>chain
+            job.next = NULL
+            Py_INCREF(chain)
+            if last == NULL:
+                first = job
+            else:
+                last.next = job
+            last = job
+            count += 1
+        self.pending.clear()
+        if count == 0:
+            return
+        with nogil:
+            pthread_mutex_lock(&self.shared.lock)
+            self.shared.queued += count
+            job = first
+            while job != NULL:
+                last = job.next
+                job.next = NULL
+                lane = <lane_t *>job.lane
+                if lane.tail == NULL:
+                    lane.head = job
+                else:
+                    lane.tail.next = job
+                lane.tail = job
+                make_ready(&self.shared, lane)
+                job = last
+            wanted = count - self.shared.idle
+            if count >= self.shared.idle:
+                pthread_cond_broadcast(&self.shared.work)
+            else:
+                while count > 0:
+                    pthread_cond_signal(&self.shared.work)
+                    count -= 1
+            pthread_mutex_unlock(&self.shared.lock)
+        while wanted > 0 and self.nthreads < self.max_threads:
+            self.start_thread()
+            wanted -= 1
+
+    cdef int start_thread(self) except -1:
+        cdef pthread_attr_t attributes
+        cdef sigset_t everything
+        cdef sigset_t before
+        cdef int error
+        # Signals belong to the interpreter's thread.
+        sigfillset(&everything)
+        pthread_sigmask(SIG_SETMASK, &everything, &before)
+        pthread_attr_init(&attributes)
+        pthread_attr_setstacksize(&attributes, 256 * 1024)
+        error = pthread_create(&self.threads[self.nthreads], &attributes, work, &self.shared)
+        pthread_attr_destroy(&attributes)
+        pthread_sigmask(SIG_SETMASK, &before, NULL)
+        if error == 0:
+            self.nthreads += 1
+        elif self.nthreads == 0:
+            raise OSError(error, "cannot start a worker thread: " + os.strerror(error))
+        return 0
+
+    def drain(self):
+        """Complete the futures of the chains that have finished."""
+        cdef job_t *job
+        cdef job_t *next_job
+        cdef job_t *oldest_first = NULL
+        cdef Chain chain
+        try:
+            os.eventfd_read(self.shared.event_fd)
+        except BlockingIOError:
+            pass
+        with nogil:
+            pthread_mutex_lock(&self.shared.lock)
+            job = self.shared.finished
+            self.shared.finished = NULL
+            pthread_mutex_unlock(&self.shared.lock)
+        while job != NULL:
+            next_job = job.next
+            job.next = oldest_first
+            oldest_first = job
+            job = next_job
+        while oldest_first != NULL:
+            chain = <Chain>oldest_first.owner
+            oldest_first = oldest_first.next
+            future = chain.future
+            chain.future = None
+            chain.keep.clear()
+            Py_DECREF(chain)
+            if not future.done():
+                future.set_result(None)
+
+    def run_inline(self, Chain chain not None):
+        if chain.started:
+            raise RuntimeError("the chain has been run")
+        chain.started = True
+        run_job(&self.shared, &self.inline_state, &chain.job)
+        chain.keep.clear()
+        if become_own(&self.shared, &self.inline_state) != 0:
+            raise RuntimeError("this thread could not become the server again")
+
+    def statistics(self):
+        with nogil:
+            pthread_mutex_lock(&self.shared.lock)
+        try:
+            return {
+                "threads": self.nthreads,
+                "queued": self.shared.queued + len(self.pending),
+                "running": self.shared.running,
+                "completed": self.shared.completed,
+                "wakeups": self.shared.wakeups,
+                "credential_switches": self.shared.switches,
+            }
+        finally:
+            pthread_mutex_unlock(&self.shared.lock)
+
+    def close(self):
+        cdef int index
+        if self.closed:
+            return
+        self.flush()
+        self.closed = True
+        with nogil:
+            pthread_mutex_lock(&self.shared.lock)
+            self.shared.stopping = 1
+            pthread_cond_broadcast(&self.shared.work)
+            pthread_mutex_unlock(&self.shared.lock)
+            for index in range(self.nthreads):
+                pthread_join(self.threads[index], NULL)
+        self.drain()
+        if not self.loop.is_closed():
+            self.loop.remove_reader(self.shared.event_fd)
+        os.close(self.shared.event_fd)
