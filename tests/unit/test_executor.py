@@ -73,7 +73,7 @@ def test_a_failure_stops_the_chain_but_not_its_cleaning_up(tmp_path):
         assert (skipped.result, skipped.error) == (-1, 0)
         assert closed.result == 0
         assert chain.failed.error == errno.EBADF
-        with pytest.raises(OSError) as caught:
+        with pytest.raises(OSError, match="Bad file descriptor") as caught:
             chain.check()
         assert caught.value.errno == errno.EBADF
 
