@@ -18,6 +18,12 @@ from typing import NamedTuple, Protocol
 
 from rpcrdma.memory import Lease, Pool
 
+REMOTE_ACCESS_ERROR = "remote access error"
+"""The reason given to :meth:`EndpointHandler.disconnected` when the peer refused an RDMA Read or Write of ours.
+
+The first work reported as not ok is then the one that was refused, and the rest was flushed.
+"""
+
 
 class RdmaSegment(NamedTuple):
     """A plain segment of the peer's registered memory (RFC 8166 section 3.4.3); offset and length in octets."""
