@@ -1,13 +1,41 @@
 """Exports: which directory is offered under which name to whom, and as whom callers act.
 
-Owns matching of clients and squashing of credentials (exports(5) semantics). Imports only the VFS's types.
+Owns matching of clients and squashing of credentials (exports(5) semantics). Imports the VFS's types and the name
+services (:mod:`nfsd.names`).
+
+Which entry of ``clients`` counts when several match: the most specific one, in this order: a single address, a host
+name, a network (the longer prefix first), a host name with wildcards, ``*``. Among equals the first. Address matching
+is exact arithmetic; names are answered from :class:`nfsd.names.HostNames`, so nothing here waits for the DNS except
+:meth:`ExportTable.admit`, which the dispatcher awaits once per new peer.
 """
 
 from __future__ import annotations
 
+import fnmatch
+import hashlib
+import ipaddress
+from collections.abc import Awaitable, Iterable
 from dataclasses import dataclass
 
+from nfsd.names import GroupLists, HostNames
 from nfsd.vfs.types import Credential
+
+_AUTH_NONE = 0
+_AUTH_SYS_GROUPS = 16
+"""As many supplementary groups as AUTH_SYS carries (RFC 5531 appendix A); a caller with that many may have more."""
+_CACHE_LIMIT = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class ClientOverride:
+    """What one entry of ``clients`` changes for the clients it matches; None keeps the export's own setting."""
+
+    host: str
+    """As it stands in :attr:`Export.clients`."""
+    read_only: bool | None = None
+    squash: str | None = None
+    anonuid: int | None = None
+    anongid: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,7 +43,7 @@ class Export:
     """One export as the configuration describes it."""
 
     id: int
-    """Stable over restarts and edits of the configuration: derived from ``path``, or set by ``id:``."""
+    """Stable over restarts and edits of the configuration: derived from ``path``, or set by ``id:``. 1..2**32-1."""
     path: str
     """Absolute path of the directory."""
     pseudo: str
@@ -33,6 +61,71 @@ class Export:
     """Whether clients may walk into file systems mounted inside the export."""
     workers: int = 8
     """Jobs of this export that may wait for its disk at the same time."""
+    overrides: tuple[ClientOverride, ...] = ()
+    """Settings that differ for some of ``clients``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """How one client may use one export."""
+
+    read_only: bool
+    squash: str
+    anonuid: int
+    anongid: int
+
+
+def derive_id(path: str) -> int:
+    """The export id that goes with a path: 1..2**32-1, the same at every start."""
+    return int.from_bytes(hashlib.blake2b(path.encode("utf-8", "surrogateescape"), digest_size=4).digest(), "big") or 1
+
+
+def canonical_address(text: str) -> str:
+    """A peer's address in the one spelling used for matching: no zone, IPv4 where IPv6 only carries it."""
+    try:
+        address = ipaddress.ip_address(text.partition("%")[0])
+    except ValueError:
+        return text
+    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
+        address = address.ipv4_mapped
+    return str(address)
+
+
+class _Pattern:
+    """One entry of ``clients``, taken apart once."""
+
+    __slots__ = ("access", "name", "network", "specificity")
+
+    def __init__(self, host: str, access: Access) -> None:
+        self.access = access
+        self.network: ipaddress.IPv4Network | ipaddress.IPv6Network | None = None
+        self.name = ""
+        try:
+            self.network = ipaddress.ip_network(host, strict=False)
+        except ValueError:
+            self.name = host.lower().rstrip(".")
+        if self.network is not None:
+            single = self.network.prefixlen == self.network.max_prefixlen
+            self.specificity = (4, 0) if single else (2, self.network.prefixlen)
+        elif self.name == "*":
+            self.specificity = (0, 0)
+        else:
+            self.specificity = (1, len(self.name)) if self.is_wildcard else (3, 0)
+
+    @property
+    def is_wildcard(self) -> bool:
+        return "*" in self.name or "?" in self.name
+
+    def matches(
+        self, address: ipaddress.IPv4Address | ipaddress.IPv6Address | None, peer: str, names: HostNames
+    ) -> bool:
+        if self.network is not None:
+            return address is not None and address.version == self.network.version and address in self.network
+        if self.name == "*":
+            return True
+        if self.is_wildcard:
+            return any(fnmatch.fnmatchcase(name, self.name) for name in names.names_of(peer))
+        return peer in names.addresses_of(self.name)
 
 
 class ExportTable:
@@ -40,14 +133,123 @@ class ExportTable:
 
     exports: tuple[Export, ...]
 
-    def __init__(self, exports: tuple[Export, ...]) -> None:
-        self.exports = exports
+    def __init__(
+        self,
+        exports: Iterable[Export],
+        *,
+        names: HostNames | None = None,
+        groups: GroupLists | None = None,
+    ) -> None:
+        self.exports = tuple(exports)
+        self.by_id = {export.id: export for export in self.exports}
+        self._patterns = {export.id: _patterns(export) for export in self.exports}
+        self._own = {export.id: _own_access(export) for export in self.exports}
+        named = [p for patterns in self._patterns.values() for p in patterns if p.name not in ("", "*")]
+        self._names = names or HostNames()
+        self._names.watch({p.name for p in named if not p.is_wildcard}, reverse=any(p.is_wildcard for p in named))
+        self.uses_names = bool(named)
+        """Whether any client is given by name; if not, :meth:`admit` has nothing to do."""
+        self._groups = groups or GroupLists()
+        self._accesses: dict[tuple[int, str], Access | None] = {}
+        self._names.on_change(self._accesses.clear)
+        self._credentials: dict[tuple[object, ...], Credential] = {}
+
+    def admit(self, peer_address: str) -> Awaitable[None] | None:
+        """Make sure the names this peer may go by are known. None: they are; otherwise wait for what is returned (a
+        few seconds at most; a name service that fails or is late leaves the peer without a name)."""
+        return self._names.learn(canonical_address(peer_address)) if self.uses_names else None
+
+    def access(self, export: Export, peer_address: str) -> Access | None:
+        """How this client may use the export; None: not at all."""
+        key = (export.id, peer_address)
+        try:
+            return self._accesses[key]
+        except KeyError:
+            pass
+        if len(self._accesses) >= _CACHE_LIMIT:
+            self._accesses.clear()
+        found = self._accesses[key] = self._find_access(export, canonical_address(peer_address))
+        return found
+
+    def _find_access(self, export: Export, peer: str) -> Access | None:
+        try:
+            address = ipaddress.ip_address(peer)
+        except ValueError:
+            address = None  # a transport without addresses (the loopback provider): only "*" and names match
+        for pattern in self._patterns.get(export.id, ()):
+            if pattern.matches(address, peer, self._names):
+                return pattern.access
+        return None
 
     def visible(self, export: Export, peer_address: str) -> bool:
         """Whether this client may use the export."""
-        raise NotImplementedError
+        return self.access(export, peer_address) is not None
 
-    async def credential(self, export: Export, flavor: int, uid: int, gid: int, gids: tuple[int, ...]) -> Credential:
+    def read_only(self, export: Export, peer_address: str) -> bool:
+        """Whether the export is read-only for this client (it is for one that may not use it at all)."""
+        access = self.access(export, peer_address)
+        return access is None or access.read_only
+
+    async def credential(
+        self, export: Export, flavor: int, uid: int, gid: int, gids: tuple[int, ...], peer_address: str | None = None
+    ) -> Credential:
         """The caller as it acts on this export: squashed; with 16 groups in AUTH_SYS the server's own group list of
-        that user is used instead (cached; looked up off the loop). AUTH_NONE acts as the anonymous user."""
-        raise NotImplementedError
+        that user is used instead (cached; looked up off the loop). AUTH_NONE acts as the anonymous user.
+
+        ``peer_address`` selects the settings of that client; None takes those of the export itself. A client that the
+        export is not for acts as the anonymous user."""
+        if peer_address is None:
+            access: Access | None = self._own.get(export.id) or _own_access(export)
+        else:
+            access = self.access(export, peer_address)
+        if access is None:
+            return Credential(export.anonuid, export.anongid)
+        if flavor == _AUTH_NONE or access.squash == "all":
+            return self._intern(Credential(access.anonuid, access.anongid))
+        if len(gids) >= _AUTH_SYS_GROUPS:
+            known = self._groups.known(uid, gid)
+            gids = gids if known == () else known if known is not None else await self._groups.look_up(uid, gid) or gids
+        return self._squashed(access, uid, gid, gids)
+
+    def _squashed(self, access: Access, uid: int, gid: int, gids: tuple[int, ...]) -> Credential:
+        key = (access, uid, gid, gids)
+        found = self._credentials.get(key)
+        if found is None:
+            if access.squash == "root":
+                # As the kernel's server does it: each identity 0 by itself, the others stay.
+                uid = access.anonuid if uid == 0 else uid
+                gid = access.anongid if gid == 0 else gid
+                gids = tuple(access.anongid if g == 0 else g for g in gids)
+            if len(self._credentials) >= _CACHE_LIMIT:
+                self._credentials.clear()
+            found = self._credentials[key] = Credential(uid, gid, gids)
+        return found
+
+    def _intern(self, credential: Credential) -> Credential:
+        return self._credentials.setdefault((credential,), credential)
+
+    async def close(self) -> None:
+        """Stop refreshing names."""
+        await self._names.close()
+
+
+def _own_access(export: Export) -> Access:
+    return Access(export.read_only, export.squash, export.anonuid, export.anongid)
+
+
+def _patterns(export: Export) -> list[_Pattern]:
+    """The entries of ``clients``, most specific first."""
+    own = _own_access(export)
+    changed = {override.host: override for override in export.overrides}
+    patterns = []
+    for host in export.clients:
+        access, override = own, changed.get(host)
+        if override is not None:
+            access = Access(
+                own.read_only if override.read_only is None else override.read_only,
+                own.squash if override.squash is None else override.squash,
+                own.anonuid if override.anonuid is None else override.anonuid,
+                own.anongid if override.anongid is None else override.anongid,
+            )
+        patterns.append(_Pattern(host, access))
+    return sorted(patterns, key=lambda pattern: pattern.specificity, reverse=True)

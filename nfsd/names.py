@@ -1,0 +1,191 @@
+"""Answers of the system's name services (hosts, groups), asked off the event loop and remembered for a while.
+
+Owns :class:`HostNames` and :class:`GroupLists`; imports nothing of the project. Both are used from one event loop.
+An answer past its time to live is still given while a fresh one is on its way: a slow name service delays the first
+question about a client or user, never the later ones.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import pwd
+import socket
+import time
+from collections.abc import Awaitable, Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+
+_log = logging.getLogger(__name__)
+_LIMIT = 4096
+"""Peers and users remembered at most; beyond it all is forgotten and learnt again."""
+
+
+def look_up_addresses(name: str) -> frozenset[str]:
+    """All addresses of a host name (blocking); empty when there are none or the name service fails."""
+    try:
+        found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError):
+        return frozenset()
+    return frozenset(str(entry[4][0]).partition("%")[0] for entry in found)
+
+
+def look_up_names(address: str) -> frozenset[str]:
+    """The names of an address (blocking): only those that lead back to it, since whoever owns the address also writes
+    its reverse entry."""
+    try:
+        name, aliases, _ = socket.gethostbyaddr(address)
+    except (OSError, UnicodeError):
+        return frozenset()
+    candidates = [name, *aliases][:16]
+    return frozenset(n.lower().rstrip(".") for n in candidates if address in look_up_addresses(n))
+
+
+def look_up_groups(uid: int, gid: int) -> tuple[int, ...]:
+    """All groups of a user as this system knows them (blocking); empty when it does not know the user."""
+    try:
+        return tuple(os.getgrouplist(pwd.getpwuid(uid).pw_name, gid))
+    except (KeyError, OSError, OverflowError):
+        return ()
+
+
+class HostNames:
+    """Which addresses the configured host names have, and which names the peers have."""
+
+    def __init__(
+        self,
+        *,
+        forward: Callable[[str], frozenset[str]] = look_up_addresses,
+        reverse: Callable[[str], frozenset[str]] = look_up_names,
+        clock: Callable[[], float] = time.monotonic,
+        ttl: float = 60.0,
+        patience: float = 5.0,
+    ) -> None:
+        self._forward, self._reverse = forward, reverse
+        self._clock, self._ttl, self._patience = clock, ttl, patience
+        self._hosts: frozenset[str] = frozenset()
+        self._wants_reverse = False
+        self._addresses: dict[str, frozenset[str]] = {}
+        self._names: dict[str, frozenset[str]] = {}
+        self._expiry: dict[tuple[bool, str], float] = {}
+        self._running: dict[tuple[bool, str], asyncio.Future[None]] = {}
+        self._threads: ThreadPoolExecutor | None = None
+        self._changed: Callable[[], None] = lambda: None
+
+    def watch(self, hosts: Iterable[str], *, reverse: bool) -> None:
+        """What will be asked for: these host names' addresses and, with ``reverse``, the peers' names."""
+        self._hosts, self._wants_reverse = frozenset(hosts), reverse
+
+    def on_change(self, callback: Callable[[], None]) -> None:
+        """Have ``callback`` run whenever an answer differs from the one before."""
+        self._changed = callback
+
+    def addresses_of(self, host: str) -> frozenset[str]:
+        """The addresses of a watched host name, as far as known."""
+        return self._addresses.get(host, frozenset())
+
+    def names_of(self, address: str) -> frozenset[str]:
+        """The names of a peer, as far as known (lower case)."""
+        return self._names.get(address, frozenset())
+
+    def learn(self, address: str) -> Awaitable[None] | None:
+        """Bring the answers about a peer up to date. None when nothing needs waiting for (fresh, or merely stale)."""
+        questions = [(False, host) for host in self._hosts]
+        if self._wants_reverse:
+            questions.append((True, address))
+        now, missing = self._clock(), []
+        for question in questions:
+            expiry = self._expiry.get(question)
+            if expiry is None or expiry <= now:
+                future = self._ask(question)
+                if expiry is None:
+                    missing.append(future)
+        return self._wait(missing) if missing else None
+
+    async def _wait(self, futures: list[asyncio.Future[None]]) -> None:
+        # A task of its own: the dispatcher's driver has none, and asyncio.wait leaves the look-ups running.
+        _, late = await asyncio.ensure_future(asyncio.wait(futures, timeout=self._patience))
+        if late:
+            _log.warning("the name service takes longer than %.0f s; going on without its answer", self._patience)
+
+    def _ask(self, question: tuple[bool, str]) -> asyncio.Future[None]:
+        running = self._running.get(question)
+        if running is None:
+            running = self._running[question] = asyncio.ensure_future(self._answer(question))
+        return running
+
+    async def _answer(self, question: tuple[bool, str]) -> None:
+        is_reverse, subject = question
+        if self._threads is None:
+            self._threads = ThreadPoolExecutor(4, "names")
+        try:
+            answer = await asyncio.get_running_loop().run_in_executor(
+                self._threads, self._reverse if is_reverse else self._forward, subject
+            )
+        finally:
+            del self._running[question]
+        if len(self._expiry) >= _LIMIT:
+            for cache in (self._names, self._addresses, self._expiry):
+                cache.clear()
+        if not answer and not is_reverse:
+            _log.warning("host name %r in clients: has no address now", subject)
+        self._expiry[question] = self._clock() + self._ttl
+        answers = self._names if is_reverse else self._addresses
+        if answers.get(subject) != answer:
+            answers[subject] = answer
+            self._changed()
+
+    async def close(self) -> None:
+        """Give up look-ups that are running."""
+        for running in list(self._running.values()):
+            running.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await running
+        if self._threads is not None:
+            self._threads.shutdown(wait=False, cancel_futures=True)
+
+
+class GroupLists:
+    """The groups of users with more of them than AUTH_SYS can carry."""
+
+    def __init__(
+        self,
+        *,
+        look_up: Callable[[int, int], tuple[int, ...]] = look_up_groups,
+        clock: Callable[[], float] = time.monotonic,
+        ttl: float = 300.0,
+    ) -> None:
+        self._look_up, self._clock, self._ttl = look_up, clock, ttl
+        self._known: dict[tuple[int, int], tuple[float, tuple[int, ...]]] = {}
+        self._running: dict[tuple[int, int], asyncio.Task[tuple[int, ...]]] = {}
+
+    def known(self, uid: int, gid: int) -> tuple[int, ...] | None:
+        """The user's groups if they are known (empty: the user is not known here), else None. Asks again in the
+        background when they have been known for too long."""
+        entry = self._known.get((uid, gid))
+        if entry is None:
+            return None
+        if entry[0] <= self._clock():
+            self._start(uid, gid)
+        return entry[1]
+
+    async def look_up(self, uid: int, gid: int) -> tuple[int, ...]:
+        """Ask the system for the user's groups; callers that ask at the same time share one question."""
+        return await asyncio.shield(self._start(uid, gid))
+
+    def _start(self, uid: int, gid: int) -> asyncio.Task[tuple[int, ...]]:
+        running = self._running.get((uid, gid))
+        if running is None:
+            running = self._running[uid, gid] = asyncio.ensure_future(self._ask(uid, gid))
+        return running
+
+    async def _ask(self, uid: int, gid: int) -> tuple[int, ...]:
+        try:
+            found = await asyncio.get_running_loop().run_in_executor(None, self._look_up, uid, gid)
+        finally:
+            del self._running[uid, gid]
+        if len(self._known) >= _LIMIT:
+            self._known.clear()
+        self._known[uid, gid] = (self._clock() + self._ttl, found)
+        return found
