@@ -1,0 +1,108 @@
+"""Values that pass between the operations and the state engine. Declarations only; imports nothing of ours."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+UINT32_MAX = 0xFFFFFFFF
+UINT64_MAX = 0xFFFFFFFFFFFFFFFF
+
+Connection = Hashable
+"""A connection is any hashable object of the layer above (a Transport): only its identity counts."""
+
+
+class StateidLike(Protocol):
+    """Anything with the two fields of stateid4."""
+
+    seqid: int
+    other: bytes
+
+
+class Stateid(NamedTuple):
+    """A stateid4 as the engine hands it out."""
+
+    seqid: int
+    other: bytes
+    """12 octets."""
+
+
+ANONYMOUS = Stateid(0, bytes(12))
+"""RFC 8881 section 8.2.3: all zeros."""
+READ_BYPASS = Stateid(UINT32_MAX, b"\xff" * 12)
+"""All ones."""
+CURRENT = Stateid(1, bytes(12))
+"""The compound's current stateid (v4.1): resolved by the operation, never looked up here."""
+INVALID = Stateid(UINT32_MAX, bytes(12))
+"""What a current stateid becomes once it is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Callback40:
+    """Where a v4.0 client takes callbacks (SETCLIENTID's cb_client4 and callback_ident)."""
+
+    program: int
+    netid: str
+    address: str
+    ident: int
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelAttributes:
+    """channel_attrs4."""
+
+    headerpadsize: int
+    maxrequestsize: int
+    maxresponsesize: int
+    maxresponsesize_cached: int
+    maxoperations: int
+    maxrequests: int
+    rdma_ird: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CallbackCredential:
+    """callback_sec_parms4 reduced to what the backchannel will send: AUTH_NONE (0) or AUTH_SYS (1) with its fields."""
+
+    flavor: int
+    machine: str = ""
+    uid: int = 0
+    gid: int = 0
+    gids: tuple[int, ...] = ()
+
+
+class ExchangeIdResult(NamedTuple):
+    """What EXCHANGE_ID returns; server owner, scope and implementation are the operation's business."""
+
+    clientid: int
+    sequenceid: int
+    flags: int
+
+
+class CreateSessionResult(NamedTuple):
+    """CREATE_SESSION4resok."""
+
+    sessionid: bytes
+    sequenceid: int
+    flags: int
+    fore: ChannelAttributes
+    back: ChannelAttributes
+
+
+class LocalRange(NamedTuple):
+    """A range for FileService.set_local_lock / clear_local_lock: ``length`` 0 reaches to the end of the file."""
+
+    start: int
+    length: int
+    exclusive: bool = False
+
+
+class SeqidReplay(NamedTuple):
+    """The result a v4.0 seqid operation gave the first time, to be given again (RFC 7530 section 9.1.9)."""
+
+    status: int
+    result: bytes
+    """The operation's encoded result body, status included, as the operation handed it to ``finish``."""
+    filehandle: bytes | None
+    """The current filehandle the operation left (OPEN), or None when it changed none."""
