@@ -1,0 +1,83 @@
+# rdma-nfsd - what there is to do, each in one command. On a fresh Debian 12 machine, as root: make run; make test.
+#
+#   make setup      install the Debian packages that are missing, build into .venv, leave .venv/bin/rdma-nfsd
+#   make run        setup, then serve ./exports.yaml (a sample directory ./export) in the foreground
+#   make test       setup, build the guest, lint, then every test including the real Linux client's mounts
+#   make test-fast  setup, then the tests that need no guest
+#   make demo       setup, build the guest, then show a mount over RDMA with fio running on it
+#   make lint       ruff, mypy, import-linter
+#   make clean      remove everything that was built (.venv, .lab, extensions); not ./export and ./state
+#
+# Every step leaves a stamp: when nothing changed, nothing is done and no network is used.
+
+SHELL := /bin/sh
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMPS := $(VENV)/stamps
+
+SOURCES := $(shell find nfsd rpcrdma -name '*.pyx' -o -name '*.pxd' -o -name '*.pxi')
+START := $(shell date +%s)
+SAY = echo "[$$(( $$(date +%s) - $(START) ))s]"
+
+.PHONY: setup run test test-fast test-guest demo lint lab clean help
+
+help:
+	@sed -n 's/^#   //p' Makefile
+
+setup: $(STAMPS)/extensions
+	@:
+
+# The virtual environment, the package in editable form (which builds the extensions in place) and the development tools.
+$(STAMPS)/package: pyproject.toml setup.py tests/vm/host-packages.sh
+	@tests/vm/host-packages.sh build
+	@$(SAY) "virtual environment $(VENV)"
+	@[ -x $(BIN)/python ] || $(PYTHON) -m venv $(VENV)
+	@$(SAY) "installing the Python packages, building the extensions (about a minute)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@mkdir -p $(STAMPS) && touch $@
+	@$(SAY) "installed: $(BIN)/rdma-nfsd"
+
+# The extensions once more when a source of theirs changed: with the environment's own Cython, without network.
+$(STAMPS)/extensions: $(STAMPS)/package $(SOURCES)
+	@$(SAY) "extensions"
+	@$(BIN)/python setup.py --quiet build_ext --inplace
+	@touch $@
+
+lab: setup
+	@tests/vm/host-packages.sh guest
+	@$(BIN)/python -m tests.vm.build
+
+export/README.txt:
+	@mkdir -p export/docs
+	@printf 'This directory is served by rdma-nfsd (see exports.yaml).\n' > $@
+	@[ -e export/docs/hello.txt ] || printf 'Hello over NFS.\n' > export/docs/hello.txt
+
+run: setup
+	@[ -e export ] || $(MAKE) -s export/README.txt
+	exec $(BIN)/rdma-nfsd serve --config exports.yaml
+
+test: lab lint
+	$(BIN)/python -m pytest -v --durations=15 -m "not guest"
+	$(BIN)/python -m pytest -v -s --durations=15 -m guest
+
+test-fast: setup
+	$(BIN)/python -m pytest -m "not guest"
+
+test-guest: lab
+	$(BIN)/python -m pytest -v -s --durations=15 -m guest
+
+demo: lab
+	@$(BIN)/python -m tests.vm.demo
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/mypy --strict tests/vm
+	$(BIN)/lint-imports
+
+clean:
+	rm -rf $(VENV) .lab build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find nfsd rpcrdma tests -name __pycache__ -prune -exec rm -rf {} +
+	find nfsd rpcrdma \( -name '*.so' -o -name '*.c' -o -name '*.html' \) -delete

@@ -1,0 +1,75 @@
+#!/bin/sh
+# host-packages.sh WHAT... - install the Debian packages that this machine lacks, and only those.
+#   build   what building and running the server needs (compiler, Python headers and venv, libisal)
+#   guest   what booting the test guest needs (qemu, ip, the compiler that builds the guest's siw.ko)
+# Every need is tested by what it provides, not by a package name, so that a Python or a compiler from elsewhere counts.
+# Nothing here brings a daemon. A machine that lacks nothing is left alone and no network is used.
+set -u
+T0=$(date +%s)
+step() { echo "[$(($(date +%s) - T0))s] $*"; }
+missing=
+need() { # need PACKAGES TEST...: run the test; when it fails the packages are wanted
+    packages=$1
+    shift
+    "$@" >/dev/null 2>&1 || missing="$missing $packages"
+}
+library() { # library SONAME: is it in a library directory?
+    for dir in /usr/lib/*-linux-gnu /lib/*-linux-gnu /usr/lib /usr/lib64 /usr/local/lib; do
+        [ -e "$dir/$1" ] && return 0
+    done
+    return 1
+}
+command_in() { PATH=$PATH:/usr/sbin:/sbin command -v "$1"; }
+compiles() { # compiles HEADER: can C be compiled and linked here?
+    echo "#include <$1>
+int main(void) { return 0; }" | gcc -x c -o /dev/null -
+}
+python_ok() { python3 -c 'import sys; assert sys.version_info >= (3, 11)'; }
+python_headers() {
+    python3 -c 'import os, sysconfig; assert os.path.exists(os.path.join(sysconfig.get_paths()["include"], "Python.h"))'
+}
+
+for what; do
+    case $what in
+    build)
+        need "python3" python_ok
+        need "python3-venv" python3 -c 'import venv, ensurepip'
+        need "python3-dev" python_headers
+        need "gcc libc6-dev" compiles stdio.h
+        need "libisal2" library libisal.so.2
+        ;;
+    guest)
+        need "qemu-system-x86" command_in qemu-system-x86_64
+        need "iproute2" command_in ip
+        need "gcc libc6-dev" compiles stdio.h
+        need "gcc-12" command_in gcc-12
+        need "binutils" command_in strip
+        need "util-linux" command_in setpriv
+        need "xz-utils" command_in xz
+        ;;
+    *) echo "host-packages.sh: unknown group '$what'" >&2; exit 2 ;;
+    esac
+done
+missing=$(printf '%s\n' $missing | sort -u | tr '\n' ' ')
+[ -n "${missing# }" ] || exit 0
+
+if ! command -v apt-get >/dev/null; then
+    echo "host-packages.sh: this is not Debian; please install the equivalents of: $missing" >&2
+    exit 1
+fi
+if [ "$(id -u)" != 0 ]; then
+    echo "host-packages.sh: these packages are missing: $missing" >&2
+    echo "Run the same make command as root, or: sudo apt-get install --no-install-recommends $missing" >&2
+    exit 1
+fi
+log=${TMPDIR:-/tmp}/rdma-nfsd-apt.$$.log
+apt() { DEBIAN_FRONTEND=noninteractive apt-get -q -y -o DPkg::Lock::Timeout=300 "$@" >>"$log" 2>&1; }
+step "apt-get update"
+apt update || step "apt-get update reported errors (see $log); going on with the lists there are"
+step "apt-get install $missing"
+if ! apt install --no-install-recommends $missing; then
+    tail -20 "$log" >&2
+    exit 1
+fi
+rm -f "$log"
+step "packages installed"
