@@ -1,0 +1,338 @@
+"""From a received RPC message to its reply: header, caller, replay cache, procedure (RFC 5531 sections 7 to 9).
+
+Owns :class:`Dispatcher`. Imports the rest of :mod:`rpcrdma.rpc` and the codec; knows no transport and no program.
+
+Operation: :meth:`Dispatcher.dispatch` runs the procedure at once; most are over when it returns, and ``done`` has been
+called in the same stack. Those that wait are counted as in flight until they end.
+
+Ownership: ``holds`` passes to the dispatcher, which releases it when the call is over. The reply passes to ``done``,
+whose receiver releases it once it was sent.
+
+Errors: what the peer did wrong is answered as the RFC says, or costs it the connection when there is nobody to answer.
+What goes wrong in here is logged with the call's identity and answered SYSTEM_ERR.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import struct
+import time
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Any, Final
+
+from rpcrdma.memory import Lease
+from rpcrdma.rpc import eager, replay
+from rpcrdma.rpc.credentials import CredentialReader
+from rpcrdma.rpc.messages import (
+    MAX_AUTH_BYTES,
+    RPC_VERSION,
+    accept_stat,
+    auth_stat,
+    msg_type,
+    reject_stat,
+    reply_stat,
+)
+from rpcrdma.rpc.program import (
+    Call,
+    DropCall,
+    GarbageArguments,
+    Procedure,
+    Program,
+    RpcCredential,
+    RpcReply,
+    Transport,
+)
+from rpcrdma.xdr import Decoder, Encoder, XdrError
+
+_log = logging.getLogger(__name__)
+
+Done = Callable[[RpcReply | None], None]
+"""Takes the reply; None: close the connection; :data:`NO_REPLY`: send nothing."""
+
+NO_REPLY: Final = RpcReply(0, b"", [])
+
+_CALL, _REPLY = int(msg_type.CALL), int(msg_type.REPLY)
+_ACCEPTED, _DENIED = int(reply_stat.MSG_ACCEPTED), int(reply_stat.MSG_DENIED)
+_HEADER: Final = struct.Struct(">8I")
+_WORDS: Final = struct.Struct(">II")
+_SUCCESS_HEADER: Final = struct.Struct(">6I")
+_SHORTEST: Final = 40
+"""Octets of a call header with empty credential and verifier."""
+
+
+class Row:
+    """A procedure with its counters, resolved when the dispatcher is made."""
+
+    __slots__ = ("calls", "errors", "label", "number", "procedure", "seconds")
+
+    def __init__(self, program: Program, version: int, number: int, procedure: Procedure) -> None:
+        self.procedure = procedure
+        self.number = (program.number, version, number)
+        self.label = (program.name, version, procedure.name)
+        self.calls = 0
+        """Calls that are over."""
+        self.errors = 0
+        """Those of them that were answered with an RPC error, or not at all."""
+        self.seconds = 0.0
+        """From dispatch to reply, all calls together."""
+
+
+class Execution:
+    """One call on its way through its procedure."""
+
+    __slots__ = ("call", "dispatcher", "done", "entry", "row", "run", "started")
+
+    def __init__(
+        self, dispatcher: Dispatcher, row: Row, call: Call, done: Done, entry: replay.Entry | None, started: float
+    ) -> None:
+        self.dispatcher, self.row, self.call, self.done, self.entry = dispatcher, row, call, done, entry
+        self.started = started
+        self.run: eager.Run | None = None
+
+    def __str__(self) -> str:
+        call, (program, version, procedure) = self.call, self.row.label
+        return f"{describe(call.transport)} xid {call.xid:#010x} {program}v{version} {procedure}"
+
+    def over(self, result: Any, exception: BaseException | None) -> None:
+        """Make the reply of the outcome and hand it over."""
+        call, row = self.call, self.row
+        reply: RpcReply | None
+        if exception is None:
+            reply = self._success(result)
+        else:
+            call.results.truncate(0)
+            reply = self._failure(exception)
+        row.calls += 1
+        row.seconds += time.perf_counter() - self.started
+        if self.run is not None:
+            self.dispatcher.running.discard(self)
+            self.dispatcher.ended()
+        for lease in call.holds:
+            lease.release()
+        entry = self.entry
+        if entry is not None:
+            cache = self.dispatcher.replay
+            if exception is None and reply is not None and reply.head[23] == accept_stat.SUCCESS:
+                cache.finish(entry, reply)
+            else:
+                cache.abandon(entry, reply)
+        self.done(reply)
+
+    def _success(self, result: Any) -> RpcReply:
+        call, procedure = self.call, self.row.procedure
+        results = call.results
+        if not procedure.raw:
+            try:
+                results.encode(procedure.results, result)
+            except XdrError:
+                results.truncate(0)
+                _log.exception("%s: the results cannot be encoded", self)
+                self.row.errors += 1
+                return accepted(call.xid, accept_stat.SYSTEM_ERR)
+        return RpcReply(call.xid, results.getbuffer(), results.payloads)
+
+    def _failure(self, exception: BaseException) -> RpcReply | None:
+        self.row.errors += 1
+        if isinstance(exception, GarbageArguments):
+            return accepted(self.call.xid, accept_stat.GARBAGE_ARGS)
+        if isinstance(exception, DropCall):
+            return NO_REPLY if exception.silently else None
+        if isinstance(exception, asyncio.CancelledError):
+            return None  # shutting down: the client asks again, the next server answers
+        _log.error("%s failed", self, exc_info=exception)
+        return accepted(self.call.xid, accept_stat.SYSTEM_ERR)
+
+
+class Dispatcher:
+    """The programs of this server, and the calls they are working on."""
+
+    def __init__(
+        self,
+        programs: Iterable[Program],
+        replay_cache: replay.ReplayCache | None = None,
+        *,
+        admit: Callable[[str], Awaitable[None] | None] | None = None,
+    ) -> None:
+        """``admit(peer_address)`` may name something to wait for before a call of that peer is executed (such as the
+        name service's word on who the peer is)."""
+        self.replay = replay.ReplayCache() if replay_cache is None else replay_cache
+        self.running: set[Execution] = set()
+        """Calls that are waiting for something."""
+        self.refused = 0
+        """Calls that never reached a procedure: headers, credentials, programs, versions, procedures unknown here."""
+        self._admit = admit
+        self._credentials = CredentialReader()
+        self._idle: asyncio.Future[None] | None = None
+        self._versions: dict[int, dict[int, frozenset[int]]] = {}
+        self.rows: dict[tuple[int, int, int], Row] = {}
+        for program in programs:
+            for version, procedures in program.versions.items():
+                self._versions.setdefault(program.number, {})[version] = frozenset(procedures)
+                for number, procedure in procedures.items():
+                    self.rows[program.number, version, number] = Row(program, version, number, procedure)
+
+    def dispatch(
+        self,
+        transport: Transport,
+        data: memoryview,
+        chunks: Sequence[tuple[int, memoryview]],
+        holds: list[Lease],
+        done: Done,
+        reply_room: int = 0,
+    ) -> None:
+        """Execute the call in ``data`` (the inline message, with ``chunks`` taken out at their positions in the
+        unreduced one), and call ``done`` exactly once, perhaps before this returns."""
+        size = len(data)
+        if size < _SHORTEST:
+            self._refuse(holds, done, _short(data))
+            return
+        xid, kind, rpc_version, program, version, procedure, flavor, length = _HEADER.unpack_from(data)
+        if kind != _CALL:
+            self._refuse(holds, done, None)
+            return
+        if rpc_version != RPC_VERSION:
+            self._refuse(holds, done, denied(xid, reject_stat.RPC_MISMATCH, RPC_VERSION, RPC_VERSION))
+            return
+        if length > MAX_AUTH_BYTES:
+            self._refuse(holds, done, denied(xid, reject_stat.AUTH_ERROR, auth_stat.AUTH_BADCRED))
+            return
+        verifier = 32 + (length + 3 & ~3)
+        if verifier + 8 > size:
+            self._refuse(holds, done, accepted(xid, accept_stat.GARBAGE_ARGS))
+            return
+        credential = self._credentials.read(flavor, data[32 : 32 + length])
+        if not isinstance(credential, RpcCredential):
+            self._refuse(holds, done, denied(xid, reject_stat.AUTH_ERROR, credential))
+            return
+        if _WORDS.unpack_from(data, verifier) != (0, 0):
+            # RFC 5531 appendix A: the verifier that goes with AUTH_SYS is AUTH_NONE of length zero.
+            self._refuse(holds, done, denied(xid, reject_stat.AUTH_ERROR, auth_stat.AUTH_BADVERF))
+            return
+        row = self.rows.get((program, version, procedure))
+        if row is None:
+            self._refuse(holds, done, self._unavailable(xid, program, version))
+            return
+        offset = verifier + 8
+        if chunks and chunks[0][0] < offset:
+            self._refuse(holds, done, accepted(xid, accept_stat.GARBAGE_ARGS))
+            return
+        entry = None
+        if row.procedure.replay:
+            key = replay.make_key(transport.peer_address, xid, row.number, data, offset, chunks)
+            known = self.replay.look_up(key)
+            if known is not None:
+                _release(holds)
+                done(RpcReply(xid, known, []))
+                return
+            entry = self.replay.begin(key, transport)
+            if entry is None:
+                _release(holds)
+                if not self.replay.join(key, transport, done):
+                    done(NO_REPLY)
+                return
+        results = Encoder()
+        results.append(_SUCCESS_HEADER.pack(xid, _REPLY, _ACCEPTED, 0, 0, 0))
+        arguments = Decoder(data, chunks, offset)
+        call = Call(
+            transport, xid, program, version, procedure, credential, arguments, results, holds, reply_room
+        )  # fmt: skip
+        self._execute(Execution(self, row, call, done, entry, time.perf_counter()))
+
+    def _execute(self, execution: Execution) -> None:
+        call, procedure = execution.call, execution.row.procedure
+        waiting = None if self._admit is None else self._admit(call.transport.peer_address)
+        coroutine: Any
+        if procedure.raw:
+            coroutine = procedure.handler(call)
+        else:
+            try:
+                value = call.arguments.decode(procedure.arguments)
+                call.arguments.finish()
+            except XdrError:
+                execution.over(None, GarbageArguments())
+                return
+            coroutine = procedure.handler(call, value)
+        if waiting is not None:
+            coroutine = _after(waiting, coroutine)
+        run = eager.start(coroutine, execution.over)
+        if run is not None:
+            execution.run = run
+            self.running.add(execution)
+
+    def _refuse(self, holds: list[Lease], done: Done, reply: RpcReply | None) -> None:
+        self.refused += 1
+        _release(holds)
+        done(reply)
+
+    def _unavailable(self, xid: int, program: int, version: int) -> RpcReply:
+        versions = self._versions.get(program)
+        if versions is None:
+            return accepted(xid, accept_stat.PROG_UNAVAIL)
+        if version not in versions:
+            return accepted(xid, accept_stat.PROG_MISMATCH, min(versions), max(versions))
+        return accepted(xid, accept_stat.PROC_UNAVAIL)
+
+    def ended(self) -> None:
+        """A call that had been waiting is over."""
+        if self._idle is not None and not self.running and not self._idle.done():
+            self._idle.set_result(None)
+
+    def in_flight(self) -> list[str]:
+        """One line per call that is waiting, the oldest first."""
+        now = time.perf_counter()
+        calls = sorted(self.running, key=lambda execution: execution.started)
+        return [f"{execution}, for {now - execution.started:.3f} s" for execution in calls]
+
+    async def drain(self, timeout: float) -> int:  # noqa: ASYNC109 (what happens then is not a cancellation of this)
+        """Wait until no call is in flight; cancel those that still are after ``timeout`` seconds. Returns how many."""
+        if self.running:
+            self._idle = asyncio.get_running_loop().create_future()
+            await asyncio.wait([self._idle], timeout=timeout)
+        late = list(self.running)
+        for execution in late:
+            _log.warning("giving up %s", execution)
+            if execution.run is not None:
+                execution.run.cancel()
+        return len(late)
+
+
+async def _after(waiting: Awaitable[None], coroutine: Awaitable[Any]) -> Any:
+    try:
+        await waiting
+    except BaseException:
+        coroutine.close()  # type: ignore[attr-defined]  # or Python warns that it was never awaited
+        raise
+    return await coroutine
+
+
+def _release(holds: list[Lease]) -> None:
+    for lease in holds:
+        lease.release()
+
+
+def _short(data: memoryview) -> RpcReply | None:
+    """The answer to a message that is too short to be a call."""
+    if len(data) < 8:
+        return None
+    xid, kind = _WORDS.unpack_from(data)
+    if kind != _CALL:
+        return None
+    if len(data) >= 12 and int.from_bytes(data[8:12], "big") != RPC_VERSION:
+        return denied(xid, reject_stat.RPC_MISMATCH, RPC_VERSION, RPC_VERSION)
+    return accepted(xid, accept_stat.GARBAGE_ARGS)
+
+
+def accepted(xid: int, status: accept_stat, *more: int) -> RpcReply:
+    """An accepted reply without results; ``more`` is the body of PROG_MISMATCH."""
+    return RpcReply(xid, struct.pack(f">{6 + len(more)}I", xid, _REPLY, _ACCEPTED, 0, 0, status, *more), [])
+
+
+def denied(xid: int, reason: int, *more: int) -> RpcReply:
+    """A denied reply (RFC 5531 section 9: rejected_reply)."""
+    return RpcReply(xid, struct.pack(f">{4 + len(more)}I", xid, _REPLY, _DENIED, reason, *more), [])
+
+
+def describe(transport: Transport) -> str:
+    """The connection, for logs."""
+    return f"{transport.netid} {transport.peer_address} port {transport.peer_port}"

@@ -1,0 +1,205 @@
+"""The replay cache: what a retransmission gets, and what is forgotten when."""
+
+import asyncio
+from typing import Annotated
+
+import pytest
+
+from rpcrdma.rpc.dispatch import NO_REPLY, Dispatcher
+from rpcrdma.rpc.messages import accept_stat
+from rpcrdma.rpc.program import Call, DropCall, Procedure, Program, RpcReply
+from rpcrdma.rpc.replay import ENTRY_COST, ReplayCache, join_reply, make_key
+from rpcrdma.xdr import DDP, Payload, opaque, struct, uint32
+from tests.unit.rpc_support import FakeTransport, Replies, auth_sys, call
+
+
+@struct
+class blob:
+    data: Annotated[bytes | memoryview | Payload, opaque(1 << 20), DDP]
+
+
+class Counter:
+    """A procedure that must not be executed twice: it counts."""
+
+    def __init__(self, cache: ReplayCache | None = None) -> None:
+        self.count = 0
+        self.gate: asyncio.Event | None = None
+        self.error: Exception | None = None
+        rows = {
+            0: Procedure("COUNT", self.handle, None, uint32, replay=True),
+            1: Procedure("STORE", self.handle, blob, uint32, replay=True),
+        }
+        self.dispatcher = Dispatcher([Program(400000, "count", {3: rows})], cache)
+
+    async def handle(self, _: Call, __: object) -> int:
+        self.count += 1
+        if self.gate is not None:
+            await self.gate.wait()
+        if self.error is not None:
+            raise self.error
+        return self.count
+
+    def send(self, transport: FakeTransport, message: memoryview, replies: Replies | None = None) -> Replies:
+        replies = replies or Replies()
+        self.dispatcher.dispatch(transport, message, (), [], replies)
+        return replies
+
+
+def count_of(replies: Replies, index: int = -1) -> int:
+    _, results = replies.header(index)
+    return results.uint32()
+
+
+def test_a_retransmission_gets_the_first_reply_on_any_connection_of_that_client() -> None:
+    counter = Counter()
+    assert count_of(counter.send(FakeTransport(), call(0))) == 1
+    again = FakeTransport()
+    again.peer_port = 701
+    assert count_of(counter.send(again, call(0))) == 1
+    assert counter.count == 1
+    assert counter.dispatcher.replay.hits == 1
+
+
+@pytest.mark.parametrize(
+    ("peer", "message"),
+    [
+        ("192.0.2.2", call(0)),
+        ("192.0.2.1", call(0, xid=2)),
+        ("192.0.2.1", call(0, bytes(4))),
+        ("192.0.2.1", call(1, bytes(4))),
+    ],
+)
+def test_anything_else_is_another_call(peer: str, message: memoryview) -> None:
+    counter = Counter()
+    counter.send(FakeTransport(), call(0))
+    assert count_of(counter.send(FakeTransport(peer), message)) == 2
+
+
+def test_arguments_that_differ_only_in_content_are_another_call() -> None:
+    counter = Counter()
+    counter.send(FakeTransport(), call(1, b"\0\0\0\4abcd"))
+    assert count_of(counter.send(FakeTransport(), call(1, b"\0\0\0\4abce"))) == 2
+
+
+def test_a_new_stamp_in_the_credential_makes_no_difference() -> None:
+    counter = Counter()
+    for stamp in (1, 2):
+        assert count_of(counter.send(FakeTransport(), call(0, credential=auth_sys(stamp=stamp)))) == 1
+
+
+def test_retransmission_while_executing() -> None:
+    async def main() -> None:
+        counter = Counter()
+        counter.gate = asyncio.Event()
+        first, second = FakeTransport(), FakeTransport()
+        on_first = counter.send(first, call(0))
+        assert on_first.all == []
+        assert counter.send(first, call(0)).all == [NO_REPLY]  # the reply is on its way
+        first.closed = True  # the connection died: the client asks on a new one
+        on_second = counter.send(second, call(0))
+        assert on_second.all == []
+        assert counter.send(second, call(0)).all == [NO_REPLY]
+        counter.gate.set()
+        await counter.dispatcher.drain(5)
+        assert count_of(on_first) == count_of(on_second) == 1
+        assert len(on_second.all) == 1
+        assert count_of(counter.send(second, call(0))) == 1
+        assert counter.count == 1
+
+    asyncio.run(main())
+
+
+def test_what_failed_inside_is_tried_again_and_those_who_waited_are_told() -> None:
+    async def main() -> None:
+        counter = Counter()
+        counter.gate = asyncio.Event()
+        counter.error = RuntimeError("bug")
+        first = counter.send(FakeTransport(), call(0))
+        second = counter.send(FakeTransport(), call(0))
+        counter.gate.set()
+        await counter.dispatcher.drain(5)
+        for replies in (first, second):
+            assert replies.header()[0].body.rbody.areply.reply_data.stat == accept_stat.SYSTEM_ERR  # type: ignore[union-attr]
+        assert len(counter.dispatcher.replay) == 0
+        counter.error = DropCall()
+        assert counter.send(FakeTransport(), call(0)).all == [None]
+        counter.error = None
+        assert count_of(counter.send(FakeTransport(), call(0))) == 3
+
+    asyncio.run(main())
+
+
+def test_bounds_forget_the_oldest_but_never_what_is_executing() -> None:
+    async def main() -> None:
+        cache = ReplayCache(max_entries=3)
+        counter = Counter(cache)
+        gate = counter.gate = asyncio.Event()
+        waiting = counter.send(FakeTransport(), call(0, xid=0))
+        counter.gate = None
+        for xid in range(1, 11):
+            counter.send(FakeTransport(), call(0, xid=xid))
+        assert len(cache) == 4
+        assert cache.size == 3 * (ENTRY_COST + 28)
+        assert counter.send(FakeTransport(), call(0, xid=0)).all == []
+        assert count_of(counter.send(FakeTransport(), call(0, xid=10))) == 11
+        assert counter.count == 11
+        counter.send(FakeTransport(), call(0, xid=1))
+        assert counter.count == 12
+        gate.set()
+        await counter.dispatcher.drain(5)
+        assert count_of(waiting) == 12
+
+    asyncio.run(main())
+
+
+def test_the_bound_in_octets() -> None:
+    cache = ReplayCache(max_bytes=5 * (ENTRY_COST + 28))
+    counter = Counter(cache)
+    for xid in range(20):
+        counter.send(FakeTransport(), call(0, xid=xid))
+        assert cache.size <= cache.max_bytes
+    assert len(cache) == 5
+
+
+def test_replies_expire_since_xids_are_used_anew() -> None:
+    clock = [0.0]
+    cache = ReplayCache(ttl=120, clock=lambda: clock[0])
+    counter = Counter(cache)
+    counter.send(FakeTransport(), call(0))
+    clock[0] = 119.0
+    assert count_of(counter.send(FakeTransport(), call(0))) == 1
+    clock[0] = 121.0
+    assert count_of(counter.send(FakeTransport(), call(0))) == 2
+    assert cache.size == ENTRY_COST + 28
+    clock[0] = 500.0
+    counter.send(FakeTransport(), call(0, xid=9))
+    assert len(cache) == 1
+
+
+@pytest.mark.parametrize("length", [0, 1, 5, 200, 255, 256, 257, 3000])
+@pytest.mark.parametrize("before", [0, 4, 252, 256, 300])
+@pytest.mark.parametrize("after", [0, 8, 400])
+def test_the_key_does_not_depend_on_how_arguments_were_cut_into_chunks(length: int, before: int, after: int) -> None:
+    def octets(size: int, seed: int) -> bytes:
+        return bytes((i * 7 + seed) & 0xFF for i in range(size))
+
+    head, first, second, tail = bytes(40) + octets(before, 1), octets(length, 2), octets(9, 3), octets(after, 4)
+    one = first + bytes(-length & 3)
+    whole = memoryview(head + one + second + bytes(3) + tail)
+    row = (100003, 3, 7)
+    expected = make_key("peer", 1, row, whole, 40, ())
+    reduced = memoryview(head + tail)
+    chunks = [(len(head), memoryview(first)), (len(head) + len(one), memoryview(second))]
+    assert make_key("peer", 1, row, reduced, 40, chunks) == expected
+    chunks = [(len(head), memoryview(one)), (len(head) + len(one), memoryview(second))]
+    assert make_key("peer", 1, row, reduced, 40, chunks) == expected
+
+
+def test_a_reply_with_payloads_is_kept_in_one_piece() -> None:
+    reply = RpcReply(
+        1,
+        b"headtail",
+        [(4, Payload(memoryview(b"12345"))), (8, Payload(memoryview(b""))), (8, Payload(memoryview(b"6")))],
+    )
+    assert join_reply(reply) == b"head12345\0\0\0tail6\0\0\0"
+    assert len(reply) == len(join_reply(reply))
