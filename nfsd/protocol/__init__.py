@@ -1,1 +1,1 @@
-"""NFS protocol declarations under the RFCs' names; no behaviour."""
+"""The protocols' declarations, with the RFCs' names; no behaviour. Imports :mod:`rpcrdma.xdr` and the RPC declarations."""

@@ -1,0 +1,73 @@
+"""NFSv4's access control lists (RFC 8881 section 6), under the RFC's names.
+
+Imports :mod:`rpcrdma.xdr` and :mod:`nfsd.protocol.nfs4_types`.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+from nfsd.protocol.nfs4_types import ACL_LIMIT, utf8str_mixed
+from rpcrdma.xdr import array, struct, uint32
+
+ACL4_SUPPORT_ALLOW_ACL: Final = 0x00000001
+ACL4_SUPPORT_DENY_ACL: Final = 0x00000002
+ACL4_SUPPORT_AUDIT_ACL: Final = 0x00000004
+ACL4_SUPPORT_ALARM_ACL: Final = 0x00000008
+acetype4 = uint32
+ACE4_ACCESS_ALLOWED_ACE_TYPE: Final = 0x00000000
+ACE4_ACCESS_DENIED_ACE_TYPE: Final = 0x00000001
+ACE4_SYSTEM_AUDIT_ACE_TYPE: Final = 0x00000002
+ACE4_SYSTEM_ALARM_ACE_TYPE: Final = 0x00000003
+aceflag4 = uint32
+ACE4_FILE_INHERIT_ACE: Final = 0x00000001
+ACE4_DIRECTORY_INHERIT_ACE: Final = 0x00000002
+ACE4_NO_PROPAGATE_INHERIT_ACE: Final = 0x00000004
+ACE4_INHERIT_ONLY_ACE: Final = 0x00000008
+ACE4_SUCCESSFUL_ACCESS_ACE_FLAG: Final = 0x00000010
+ACE4_FAILED_ACCESS_ACE_FLAG: Final = 0x00000020
+ACE4_IDENTIFIER_GROUP: Final = 0x00000040
+ACE4_INHERITED_ACE: Final = 0x00000080
+acemask4 = uint32
+ACE4_READ_DATA: Final = 0x00000001
+ACE4_LIST_DIRECTORY: Final = 0x00000001
+ACE4_WRITE_DATA: Final = 0x00000002
+ACE4_ADD_FILE: Final = 0x00000002
+ACE4_APPEND_DATA: Final = 0x00000004
+ACE4_ADD_SUBDIRECTORY: Final = 0x00000004
+ACE4_READ_NAMED_ATTRS: Final = 0x00000008
+ACE4_WRITE_NAMED_ATTRS: Final = 0x00000010
+ACE4_EXECUTE: Final = 0x00000020
+ACE4_DELETE_CHILD: Final = 0x00000040
+ACE4_READ_ATTRIBUTES: Final = 0x00000080
+ACE4_WRITE_ATTRIBUTES: Final = 0x00000100
+ACE4_WRITE_RETENTION: Final = 0x00000200
+ACE4_WRITE_RETENTION_HOLD: Final = 0x00000400
+ACE4_DELETE: Final = 0x00010000
+ACE4_READ_ACL: Final = 0x00020000
+ACE4_WRITE_ACL: Final = 0x00040000
+ACE4_WRITE_OWNER: Final = 0x00080000
+ACE4_SYNCHRONIZE: Final = 0x00100000
+ACE4_GENERIC_READ: Final = 0x00120081
+ACE4_GENERIC_WRITE: Final = 0x00160106
+ACE4_GENERIC_EXECUTE: Final = 0x001200A0
+
+
+@struct
+class nfsace4:
+    type: acetype4
+    flag: aceflag4
+    access_mask: acemask4
+    who: utf8str_mixed
+
+
+aclflag4 = uint32
+ACL4_AUTO_INHERIT: Final = 0x00000001
+ACL4_PROTECTED: Final = 0x00000002
+ACL4_DEFAULTED: Final = 0x00000004
+
+
+@struct
+class nfsacl41:
+    na41_flag: aclflag4
+    na41_aces: Annotated[list[nfsace4], array(ACL_LIMIT)]
