@@ -1,1 +1,1 @@
-"""The protocols' declarations, with the RFCs' names; no behaviour. Imports :mod:`rpcrdma.xdr` and the RPC declarations."""
+"""The protocols' declarations, with the RFCs' names and no behaviour; imports XDR and the RPC declarations."""
