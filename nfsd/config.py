@@ -1,0 +1,239 @@
+"""The configuration as the program uses it: frozen, complete, checked.
+
+Owns the declarations; imports :mod:`nfsd.exports` for exports. :mod:`nfsd.config_file` makes these from a YAML file:
+the field names (or aliases) are the file's keys, the annotations its bounds. Every default is here and nowhere else.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal, NamedTuple
+
+from pydantic import BeforeValidator, ConfigDict, Field, StrictBool, StrictStr
+
+from nfsd.exports import Export
+
+DEFAULT_PORTS = {"rdma": 20049, "tcp": 2049}
+_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+
+
+def _size(value: Any) -> Any:
+    """``512 MiB``, ``64K`` or a plain number of octets."""
+    if isinstance(value, str):
+        found = re.fullmatch(r"\s*(\d{1,15})\s*([kmgt]?)(?:i?b)?\s*", value, re.IGNORECASE)
+        if found is None:
+            raise ValueError("is no size; write for example 512MiB or a number of octets")
+        return int(found[1]) * _UNITS[found[2].lower()]
+    return value
+
+
+def _lone_string(key: str) -> BeforeValidator:
+    """A string stands for the mapping with only this key."""
+    return BeforeValidator(lambda value: {key: value} if isinstance(value, str) else value)
+
+
+def split_host_port(text: str, default_port: int | None = None) -> tuple[str, int]:
+    """``host:port`` with a literal address as host, which comes back without brackets; ``*`` is ``::``. Raises
+    ValueError with the remedy."""
+    found = re.fullmatch(r"(?:\[([^\]]*)\]|([^:\[\]]*))(?::(\d{1,5}))?/?", text)
+    if found is None:
+        raise ValueError("write HOST:PORT, an IPv6 address in brackets: [::1]:2049")
+    host = found[1] if found[1] is not None else found[2]
+    if host == "*":
+        host = "::"
+    try:
+        is_ipv6 = ipaddress.ip_address(host).version == 6
+    except ValueError:
+        raise ValueError(
+            f"{host!r} is no address; write one of this host's, or 0.0.0.0 for all IPv4, [::] for all addresses"
+        ) from None
+    if is_ipv6 and found[1] is None and found[2] != "*":
+        raise ValueError(f"an IPv6 address goes in brackets: [{host}]")
+    if found[3] is None and default_port is None:
+        raise ValueError(f"the port is missing: {text}:PORT")
+    port = int(found[3]) if found[3] is not None else default_port
+    assert port is not None
+    if port > 65535:
+        raise ValueError(f"there is no port {port}; the last one is 65535")
+    return host, port
+
+
+class Address(NamedTuple):
+    """Where to listen."""
+
+    scheme: str
+    """``rdma`` or ``tcp``."""
+    host: str
+    """A literal address, without brackets; ``::`` takes IPv4 as well."""
+    port: int
+
+    def __str__(self) -> str:
+        return f"{self.scheme}://[{self.host}]:{self.port}" if ":" in self.host else "{}://{}:{}".format(*self)
+
+
+Integer = Annotated[int, Field(strict=True)]
+Seconds = Annotated[float, Field(gt=0, le=86400)]
+Size = Annotated[int, BeforeValidator(_size), Field(strict=True)]
+Identity = Annotated[int, Field(strict=True, ge=0, le=0xFFFFFFFF)]
+Port = Annotated[int, Field(strict=True, ge=0, le=65535)]
+Squash = Literal["root", "none", "all"]
+_STRICT = ConfigDict(extra="forbid", allow_inf_nan=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listen:
+    """One address to listen on. In the file a string is the ``url`` alone."""
+
+    __pydantic_config__ = _STRICT
+
+    url: StrictStr
+    """``rdma://host:port`` or ``tcp://host:port``; the host is an IPv4 address, an IPv6 address in brackets, or ``*``
+    for all addresses; without a port it is the usual one."""
+    provider: Literal["auto", "softiwarp", "verbs"] = "auto"
+    """Where RDMA comes from: ``softiwarp`` is the embedded iWARP over TCP, ``verbs`` a device, ``auto`` a device where
+    the address has one."""
+    send_size: Annotated[Size, Field(ge=1024, le=262144)] = 4096
+    """Largest inline message we send, in octets, unless the peer takes less (RFC 8797)."""
+    receive_size: Annotated[Size, Field(ge=1024, le=262144)] = 4096
+    """Largest inline message we take."""
+    credits: Annotated[Integer, Field(ge=2, le=1024)] = 128
+    """Calls a client may have outstanding on one connection."""
+    crc: Literal["auto", "always"] = "auto"
+    """softiwarp: checksum FPDUs when the peer asks, or always (then peers that cannot are refused)."""
+
+    @property
+    def address(self) -> Address:
+        """What the URL says. Raises ValueError, with the remedy, for one that says nothing sensible."""
+        scheme, separator, rest = self.url.partition("://")
+        if not separator or scheme not in DEFAULT_PORTS:
+            raise ValueError("write rdma://HOST:PORT or tcp://HOST:PORT")
+        return Address(scheme, *split_host_port(rest, DEFAULT_PORTS[scheme]))
+
+    def __str__(self) -> str:
+        return self.url
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Nfs4:
+    """NFSv4's times."""
+
+    __pydantic_config__ = _STRICT
+
+    lease_time: Annotated[Integer, Field(ge=5, le=3600)] = 90
+    """Seconds a client's state lives without a word from it."""
+    grace_time: Annotated[Integer, Field(ge=0, le=3600)] | None = None
+    """Seconds after a restart in which only reclaims are served; default: ``lease_time``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Bounds on what clients together can make the server use."""
+
+    __pydantic_config__ = _STRICT
+
+    memory: Annotated[Size, Field(ge=16 << 20)] = 512 << 20
+    """Octets of all message and data buffers together."""
+    connection_memory: Annotated[Size, Field(ge=4 << 20)] = 64 << 20
+    """Octets of one connection's buffers."""
+    connections: Annotated[Integer, Field(ge=1, le=100000)] = 1024
+    """Connections to one listener."""
+    calls: Annotated[Integer, Field(ge=1, le=4096)] = 128
+    """Calls of one TCP connection that are worked on at a time."""
+    idle_time: Seconds = 360.0
+    """Seconds a TCP connection may stay without any call."""
+    transfer_time: Seconds = 60.0
+    """Seconds in which a record that has begun must arrive, and replies must make headway."""
+    drain_time: Seconds = 10.0
+    """Seconds calls in flight get to finish when the server stops."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Log:
+    """What goes to stderr."""
+
+    __pydantic_config__ = _STRICT
+
+    level: Literal["debug", "info", "warning", "error"] = "info"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metrics:
+    """The Prometheus endpoint."""
+
+    __pydantic_config__ = _STRICT
+
+    listen: StrictStr | None = None
+    """``host:port`` to serve ``/metrics`` on; none without it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Server:
+    """Everything but the exports."""
+
+    __pydantic_config__ = _STRICT
+
+    listen: tuple[Annotated[Listen, _lone_string("url")], ...]
+    mountd_port: Port = 20048
+    """TCP port of MOUNT (NFSv3), on the hosts of the TCP listeners, or of all if there is none of those."""
+    state_dir: StrictStr = "./state"
+    """Where client records and the handle key live; made if missing, readable by the server alone."""
+    rpcbind: StrictBool = True
+    """Whether to register with rpcbind when one runs."""
+    nfs4: Nfs4 = field(default_factory=Nfs4)
+    limits: Limits = field(default_factory=Limits)
+    log: Log = field(default_factory=Log)
+    metrics: Metrics = field(default_factory=Metrics)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Client:
+    """One entry of an export's ``clients``. In the file a string is the ``host`` alone."""
+
+    __pydantic_config__ = _STRICT
+
+    host: StrictStr
+    access: Literal["rw", "ro"] | None = None
+    squash: Squash | None = None
+    anonuid: Identity | None = None
+    anongid: Identity | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportEntry:
+    """One export as the file has it; :class:`nfsd.exports.Export` says what the settings mean."""
+
+    __pydantic_config__ = _STRICT
+
+    path: StrictStr
+    pseudo: StrictStr | None = None
+    """Default: the last part of ``path``."""
+    id: Annotated[Integer, Field(ge=1, le=0xFFFFFFFF)] | None = None
+    access: Literal["rw", "ro"] = "rw"
+    squash: Squash = "root"
+    anonuid: Identity = 65534
+    anongid: Identity = 65534
+    clients: tuple[Annotated[Client, _lone_string("host")], ...] = (Client(host="*"),)
+    asynchronous: Annotated[StrictBool, Field(alias="async")] = False
+    cross_mounts: StrictBool = True
+    workers: Annotated[Integer, Field(ge=1, le=256)] = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class File:
+    """The whole file."""
+
+    __pydantic_config__ = _STRICT
+
+    server: Server
+    exports: Annotated[tuple[ExportEntry, ...], Field(min_length=1)]
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """What the daemon runs on; paths are absolute."""
+
+    file: str
+    server: Server
+    exports: tuple[Export, ...]

@@ -1,0 +1,353 @@
+"""From a YAML file to :class:`nfsd.config.Config`, or to problems that name file, line, key and remedy.
+
+Owns reading and checking; imports :mod:`nfsd.config` (what there is) and :mod:`nfsd.exports`. All problems of a file
+are found in one go. Relative paths are relative to the directory of the file.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import ipaddress
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import TypeAdapter, ValidationError
+
+from nfsd import config
+from nfsd.config import Config, ExportEntry, Server
+from nfsd.exports import ClientOverride, Export, derive_id
+
+Location = tuple[str | int, ...]
+
+_CLASSES: dict[Location, Any] = {
+    (): config.File,
+    ("server",): config.Server,
+    ("server", "listen", "*"): config.Listen,
+    ("server", "nfs4"): config.Nfs4,
+    ("server", "limits"): config.Limits,
+    ("server", "log"): config.Log,
+    ("server", "metrics"): config.Metrics,
+    ("exports", "*"): config.ExportEntry,
+    ("exports", "*", "clients", "*"): config.Client,
+}
+_ALIASES = {"asynchronous": "async"}
+_RDMA_ONLY = ("provider", "send_size", "receive_size", "credits", "crc")
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing that is wrong with the file."""
+
+    file: str
+    line: int
+    key: str
+    """Dotted, as ``exports[0].squash``; empty for the file as a whole."""
+    message: str
+
+    def __str__(self) -> str:
+        where = f"{self.file}:{self.line}" if self.line else self.file
+        return f"{where}: {self.key}: {self.message}" if self.key else f"{where}: {self.message}"
+
+
+class ConfigError(Exception):
+    """The file cannot be used; ``problems`` says why, in the order of their lines."""
+
+    def __init__(self, problems: list[Problem]) -> None:
+        self.problems = sorted(problems, key=lambda problem: problem.line)
+        super().__init__("\n".join(map(str, self.problems)))
+
+
+def load(file: str) -> Config:
+    """Read and check a configuration file. Raises ConfigError."""
+    try:
+        text = Path(file).read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError([Problem(file, 0, "", f"cannot be read: {error.strerror}")]) from None
+    except UnicodeDecodeError as error:
+        raise ConfigError([Problem(file, 0, "", f"is not UTF-8 text (octet {error.start})")]) from None
+    return parse(text, file)
+
+
+def parse(text: str, file: str) -> Config:
+    """The configuration that ``text`` is; ``file`` names it and is where relative paths start. Raises ConfigError."""
+    document = _Document(file)
+    data = document.read(text)
+    document.fail_if_problems()
+    try:
+        found = TypeAdapter(config.File).validate_python(data)
+    except ValidationError as error:
+        for detail in error.errors():
+            if detail["type"] == "too_short" and detail["input"]:
+                continue  # a list shortened by elements with problems of their own
+            document.problem(detail["loc"], _message(detail))
+        document.fail_if_problems()
+        raise
+    base = os.path.dirname(os.path.abspath(file))
+    server = _check_server(document, found.server, base)
+    exports = _check_exports(document, found.exports, base)
+    for export in exports:
+        inner, outer = os.path.realpath(server.state_dir), os.path.realpath(export.path)
+        if os.path.commonpath((inner, outer)) == outer:
+            # Whoever reads the handle key there can make handles for any file.
+            document.problem(("server", "state_dir"), f"{inner} lies inside of the export {outer}; name another")
+    document.fail_if_problems()
+    return Config(file, server, exports)
+
+
+class _Document:
+    """A YAML document that remembers the line of every key."""
+
+    def __init__(self, file: str) -> None:
+        self.file = file
+        self.problems: list[Problem] = []
+        self._lines: dict[Location, int] = {}
+
+    def read(self, text: str) -> Any:
+        loader = None
+        try:
+            loader = yaml.SafeLoader(text)
+            node = loader.get_single_node()
+            if node is None:
+                self.problem((), "is empty; it needs server: and exports:")
+                return None
+            return self._construct(loader, node, (), frozenset())
+        except yaml.MarkedYAMLError as error:
+            mark = error.problem_mark or error.context_mark
+            self._lines[()] = mark.line + 1 if mark else 0
+            self.problem((), f"is not YAML: {error.problem or error.context}")
+        except (yaml.YAMLError, ValueError, RecursionError) as error:
+            self.problem((), f"is not YAML: {error}")
+        finally:
+            if loader is not None:
+                loader.dispose()
+        return None
+
+    def _construct(self, loader: yaml.SafeLoader, node: yaml.Node, where: Location, outer: frozenset[int]) -> Any:
+        self._lines.setdefault(where, node.start_mark.line + 1)
+        if id(node) in outer:
+            self.problem(where, "refers to itself")
+            return None
+        outer |= {id(node)}
+        if isinstance(node, yaml.SequenceNode):
+            return [self._construct(loader, item, (*where, index), outer) for index, item in enumerate(node.value)]
+        if not isinstance(node, yaml.MappingNode):
+            return loader.construct_object(node, deep=True)
+        self._check_duplicates(node, where)
+        loader.flatten_mapping(node)
+        result: dict[str, Any] = {}
+        for key_node, value_node in node.value:
+            key = str(key_node.value) if isinstance(key_node, yaml.ScalarNode) else "?"
+            self._lines[*where, key] = key_node.start_mark.line + 1
+            result[key] = self._construct(loader, value_node, (*where, key), outer)
+        return result
+
+    def _check_duplicates(self, node: yaml.MappingNode, where: Location) -> None:
+        first: dict[str, int] = {}
+        for key_node, _ in node.value:
+            key, line = str(key_node.value), key_node.start_mark.line + 1
+            if key in first:
+                self._lines[*where, key] = line
+                self.problem((*where, key), f"stands here twice, first in line {first[key]}; remove one")
+            first.setdefault(key, line)
+
+    def line(self, where: Location) -> int:
+        """The line of a key, or of what it is missing from."""
+        while where not in self._lines and where:
+            where = where[:-1]
+        return self._lines.get(where, 0)
+
+    def problem(self, where: Location, message: str) -> None:
+        key = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in where).lstrip(".")
+        self.problems.append(Problem(self.file, self.line(where), key, message))
+
+    def fail_if_problems(self) -> None:
+        if self.problems:
+            raise ConfigError(self.problems)
+
+
+def _keys(where: Location) -> list[str]:
+    """The keys there may be in the mapping at ``where``."""
+    known = _CLASSES.get(tuple("*" if isinstance(part, int) else part for part in where))
+    return [_ALIASES.get(f.name, f.name) for f in dataclasses.fields(known)] if known else []
+
+
+def _message(detail: Any) -> str:
+    """What is wrong and what to do, for an error that pydantic found."""
+    kind, where, value, context = detail["type"], detail["loc"], detail["input"], detail.get("ctx") or {}
+    match kind:
+        case "unexpected_keyword_argument":
+            keys = _keys(where[:-1])
+            close = difflib.get_close_matches(str(where[-1]), keys, 1)
+            hint = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(keys)}"
+            return f"unknown key; {hint}"
+        case "missing":
+            return "is missing; add it"
+        case "literal_error":
+            given = "false (YAML reads no and off so; quote it)" if value is False else repr(value)
+            close = difflib.get_close_matches(str(value), re.findall(r"'([^']+)'", context["expected"]), 1)
+            return f"must be {context['expected']}, not {given}" + (f"; did you mean {close[0]!r}?" if close else "")
+        case "dataclass_type" | "dict_type":
+            keys = _keys(where)
+            return f"must be a mapping with {', '.join(keys)}; found {_name(value)}"
+        case "tuple_type":
+            return f"must be a list, as in [...]; found {_name(value)}"
+        case "too_short":
+            return "must have at least one entry"
+        case "int_type":
+            return f"must be a whole number; found {_name(value)}"
+        case "float_parsing" | "float_type":
+            return f"must be a number of seconds; found {_name(value)}"
+        case "string_type":
+            return f"must be text; found {_name(value)}" + ("" if value is None else "; put it in quotes")
+        case "bool_type":
+            return f"must be true or false; found {_name(value)}"
+        case "greater_than_equal":
+            return f"must be at least {context['ge']}; found {value}"
+        case "less_than_equal":
+            return f"must be at most {context['le']}; found {value}"
+        case "greater_than":
+            return f"must be more than {context['gt']}; found {value}"
+        case "value_error":
+            return f"{value!r} {context['error']}"
+    return f"{detail['msg']}; found {_name(value)}"
+
+
+def _name(value: Any) -> str:
+    if value is None:
+        return "nothing"
+    return "a mapping" if isinstance(value, dict) else "a list" if isinstance(value, list) else repr(value)
+
+
+def _check_server(document: _Document, server: Server, base: str) -> Server:
+    listen: Location = ("server", "listen")
+    if not server.listen:
+        document.problem(listen, "is empty; add an address such as tcp://127.0.0.1:2049")
+    seen: dict[config.Address, int] = {}
+    for index, entry in enumerate(server.listen):
+        try:
+            address = entry.address
+        except ValueError as error:
+            document.problem((*listen, index), f"{entry.url!r}: {error}")
+            continue
+        if address.port and seen.setdefault(address, index) != index:
+            document.problem((*listen, index), f"{address} stands here twice; remove one")
+        if address.scheme == "tcp":
+            for key in _RDMA_ONLY:
+                default = next(f.default for f in dataclasses.fields(entry) if f.name == key)
+                if getattr(entry, key) != default:
+                    document.problem((*listen, index, key), "is for rdma:// addresses only; remove it")
+    if server.metrics.listen is not None:
+        try:
+            config.split_host_port(server.metrics.listen)
+        except ValueError as error:
+            document.problem(("server", "metrics", "listen"), f"{server.metrics.listen!r}: {error}")
+    if server.limits.connection_memory > server.limits.memory:
+        document.problem(("server", "limits", "connection_memory"), "must not be more than memory")
+    state_dir = os.path.join(base, server.state_dir)
+    if os.path.lexists(state_dir) and not os.path.isdir(state_dir):
+        document.problem(("server", "state_dir"), f"{state_dir} is not a directory; name another or move it away")
+    return dataclasses.replace(server, state_dir=os.path.normpath(state_dir))
+
+
+def _check_exports(document: _Document, entries: tuple[ExportEntry, ...], base: str) -> tuple[Export, ...]:
+    exports = [_check_export(document, entry, ("exports", index), base) for index, entry in enumerate(entries)]
+    paths: dict[str, int] = {}
+    ids: dict[int, int] = {}
+    for index, export in enumerate(exports):
+        first = paths.setdefault(os.path.realpath(export.path), index)
+        if first != index:
+            line = document.line(("exports", first, "path"))
+            document.problem(
+                ("exports", index, "path"), f"{export.path} is exported already in line {line}; remove one"
+            )
+            continue
+        first = ids.setdefault(export.id, index)
+        if first != index:
+            line = document.line(("exports", first))
+            document.problem(
+                ("exports", index, "id"), f"is {export.id}, as in line {line}; give this export another id:"
+            )
+    for index, export in enumerate(exports):
+        for other_index, other in enumerate(exports[:index]):
+            message = _overlap(export.pseudo, other.pseudo)
+            if message:
+                line = document.line(("exports", other_index, "pseudo"))
+                document.problem(("exports", index, "pseudo"), f"{export.pseudo} {message} line {line}; choose another")
+    return tuple(exports)
+
+
+def _overlap(name: str, other: str) -> str:
+    if name == other:
+        return "is the name of another export already:"
+    if name.startswith(other.rstrip("/") + "/"):
+        return f"lies inside of {other}, the name of another export:"
+    if other.startswith(name.rstrip("/") + "/"):
+        return f"contains {other}, the name of another export:"
+    return ""
+
+
+def _check_export(document: _Document, entry: ExportEntry, where: Location, base: str) -> Export:
+    path = os.path.normpath(os.path.join(base, entry.path))
+    if not entry.path or "\0" in entry.path:
+        document.problem((*where, "path"), "must name a directory")
+    elif not os.path.lexists(path):
+        document.problem((*where, "path"), f"{path} does not exist; create it (mkdir -p) or correct the path")
+    elif not os.path.isdir(path):
+        document.problem((*where, "path"), f"{path} is not a directory; only directories can be exported")
+    pseudo = entry.pseudo if entry.pseudo is not None else "/" + os.path.basename(path)
+    parts = [part for part in pseudo.split("/") if part]
+    if not pseudo.startswith("/"):
+        document.problem((*where, "pseudo"), f"{pseudo!r} must begin with a slash: {'/' + pseudo!r}")
+    elif ".." in parts or "." in parts or "\0" in pseudo:
+        document.problem((*where, "pseudo"), f"{pseudo!r} must be a plain name, without . and ..")
+    elif any(len(os.fsencode(part)) > 255 for part in parts) or len(os.fsencode(pseudo)) > 1023:
+        # RFC 1813 appendix I: MNTPATHLEN is 1024.
+        document.problem((*where, "pseudo"), "is too long; at most 255 octets a name and 1023 in all")
+    for message, index in _bad_clients(entry):
+        document.problem((*where, "clients", index), message)
+    overrides = tuple(
+        ClientOverride(c.host, None if c.access is None else c.access == "ro", c.squash, c.anonuid, c.anongid)
+        for c in entry.clients
+        if (c.access, c.squash, c.anonuid, c.anongid) != (None, None, None, None)
+    )
+    return Export(
+        id=entry.id if entry.id is not None else derive_id(path),
+        path=path,
+        pseudo="/" + "/".join(parts),
+        read_only=entry.access == "ro",
+        squash=entry.squash,
+        anonuid=entry.anonuid,
+        anongid=entry.anongid,
+        clients=tuple(client.host for client in entry.clients),
+        asynchronous=entry.asynchronous,
+        cross_mounts=entry.cross_mounts,
+        workers=entry.workers,
+        overrides=overrides,
+    )
+
+
+def _bad_clients(entry: ExportEntry) -> Iterator[tuple[str, int]]:
+    seen: set[str] = set()
+    for index, client in enumerate(entry.clients):
+        host = client.host
+        if host in seen:
+            yield f"{host!r} stands here twice; remove one", index
+        seen.add(host)
+        if host.startswith("@"):
+            yield f"{host!r}: netgroups are not supported; list addresses, networks or host names", index
+        elif "/" in host or ":" in host or re.fullmatch(r"[\d.]+", host):
+            try:
+                ipaddress.ip_network(host, strict=False)
+            except ValueError:
+                yield (
+                    f"{host!r} is no address or network; write for example 10.0.0.1, 10.0.0.0/8 or 2001:db8::/32",
+                    index,
+                )
+        elif not re.fullmatch(r"[A-Za-z0-9_*?]([A-Za-z0-9_*?.-]{0,252}[A-Za-z0-9_*?.])?", host):
+            yield f"{host!r} is no address, network, host name or *", index
