@@ -168,7 +168,7 @@ def test_one_mistake_is_named_with_line_key_and_remedy(
         ("  - path: other\n    pseudo: /export\n", "is the name of another export already: line 7"),
         ("  - path: other\n    pseudo: /export/in\n", "lies inside of /export, the name of another export: line 7"),
         ("  - path: other\n    pseudo: /\n", "contains /export, the name of another export: line 7"),
-        ("  - path: other\n    id: 5\n  - path: third\n    id: 5\n", "is 5 as in line 11"),
+        ("  - path: other\n    id: 5\n  - path: third\n    id: 5\n", "is 5, as in line 11"),
     ],
 )
 def test_exports_that_get_in_each_others_way(directory: Path, extra: str, expected: str) -> None:
