@@ -15,6 +15,7 @@ from nfsd.vfs.types import (
     Credential,
     DirectoryPage,
     FileSystemStatus,
+    FileType,
     LocalLock,
     PathLimits,
     SetAttributes,
@@ -28,6 +29,7 @@ class Node(Protocol):
     handle: bytes
     """The NFS file handle: at most 64 octets, authenticated, the same over restarts and renames."""
     export: Export
+    type: FileType
     key: bytes
     """Identity of the file for state tables: the same for all names and exports of it; hashable, comparable."""
 
@@ -38,6 +40,9 @@ class OpenFile(Protocol):
     node: Node
     readable: bool
     writable: bool
+
+    def retain(self) -> OpenFile:
+        """Add one count; returns itself."""
 
     def release(self) -> None:
         """Drop one count."""

@@ -1,0 +1,373 @@
+"""COMPOUND: the one procedure of NFSv4 that does anything (RFC 7530 section 15.2, RFC 8881 section 16.2).
+
+Operation. Operations are decoded, run and encoded one after the other, straight from the call and into the reply, until
+one fails. What they share stands in :class:`Compound`: the current and saved file, the stateids that go with them, the
+session. In 4.1 and later the first operation is SEQUENCE, which finds the slot; the slot keeps the reply.
+
+Failures. An operation raises :class:`Nfs4Error` (or OSError, BadHandle… mapped here and nowhere else). A failure of the
+server itself is logged and answered SERVERFAULT.
+
+Stable storage. The reply leaves when what the operations promised is on stable storage, asked once per COMPOUND.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from nfsd.exports import Export
+from nfsd.protocol import nfs4 as p
+from nfsd.protocol.nfs4_ops import OPERATIONS
+from nfsd.state import Nfs4Error
+from nfsd.state.clients import Client
+from nfsd.state.opens import SeqidOwner
+from nfsd.state.sessions import Session, Slot
+from nfsd.state.types import INVALID, SeqidReplay, StateidLike
+from nfsd.v4.attributes import AttributeError4
+from nfsd.v4.errors import status_of
+from nfsd.v4.operations import ENCODED, ROOM_FOR_RESULT, TABLE, Operation
+from nfsd.v4.pseudofs import PseudoNode
+from nfsd.v4.server import Nfs4Server
+from nfsd.vfs.service import Node
+from nfsd.vfs.types import BadHandle, Credential, CrossingRefused
+from rpcrdma.rpc.program import Call, GarbageArguments
+from rpcrdma.xdr import Encoder, XdrError
+
+log = logging.getLogger(__name__)
+
+MAX_OPERATIONS_40 = 256
+"""Bound on a COMPOUND without a session; NFSv4.0 negotiates none."""
+MAX_MINOR = 2
+_TAG_LIMIT = 1024
+_CURRENT_OTHER = bytes(12)
+
+
+class Replayed(Exception):
+    """A v4.0 operation is a retransmission: its first result is given again (RFC 7530 section 9.1.9)."""
+
+    def __init__(self, replay: SeqidReplay) -> None:
+        super().__init__()
+        self.replay = replay
+
+
+class SlotReplay(Exception):
+    """The whole COMPOUND is a retransmission: the slot's reply is sent again (RFC 8881 section 2.10.6.1)."""
+
+    def __init__(self, reply: bytes) -> None:
+        super().__init__()
+        self.reply = reply
+
+
+class Compound:
+    """What the operations of one COMPOUND share."""
+
+    __slots__ = (
+        "call", "current", "engine", "failure_after_sequence", "index", "minor", "operations", "room", "saved",
+        "saved_stateid", "seqid_owner", "sequence", "server", "service", "session", "slot", "start", "stateid",
+    )  # fmt: skip
+
+    def __init__(self, server: Nfs4Server, call: Call, minor: int, operations: int) -> None:
+        self.server = server
+        self.service = server.service
+        self.engine = server.engine
+        self.call = call
+        self.minor = minor
+        self.operations = operations
+        self.index = 0
+        self.start = call.results.position
+        """Where COMPOUND4res begins in the reply."""
+        self.room = server.max_reply
+        """Octets COMPOUND4res and what stands before it may have in all."""
+        self.current: Node | PseudoNode | None = None
+        self.saved: Node | PseudoNode | None = None
+        self.stateid: StateidLike = INVALID
+        self.saved_stateid: StateidLike = INVALID
+        self.session: Session | None = None
+        self.slot: Slot | None = None
+        self.sequence: p.SEQUENCE4args | None = None
+        self.failure_after_sequence = 0
+        self.seqid_owner: SeqidOwner | None = None
+
+    # -- files ---------------------------------------------------------------------------------------------------
+    @property
+    def here(self) -> Node | PseudoNode:
+        """The current file, of either kind. Raises NOFILEHANDLE."""
+        if self.current is None:
+            raise Nfs4Error(p.NFS4ERR_NOFILEHANDLE)
+        return self.current
+
+    async def node(self, *, changing: bool = False) -> Node:
+        """The current file on a real file system; ``changing`` also asks that this client may write there."""
+        return await self.real(self.here, changing=changing)
+
+    async def saved_node(self, *, changing: bool = False) -> Node:
+        """The saved file, likewise."""
+        if self.saved is None:
+            raise Nfs4Error(p.NFS4ERR_NOFILEHANDLE)
+        return await self.real(self.saved, changing=changing)
+
+    async def real(self, node: Node | PseudoNode, *, changing: bool = False) -> Node:
+        """The file on a real file system that a node stands for; the pseudo file system is read-only."""
+        if isinstance(node, PseudoNode):
+            if node.export is None:
+                raise Nfs4Error(p.NFS4ERR_ROFS if changing else p.NFS4ERR_INVAL)
+            node = await self.service.root(node.export)
+        if changing and self.server.exports.read_only(node.export, self.call.transport.peer_address):
+            raise Nfs4Error(p.NFS4ERR_ROFS)
+        return node
+
+    async def resolve(self, handle: bytes) -> Node | PseudoNode:
+        """The file of a handle, if this client may use its export. Raises BADHANDLE, STALE, ACCESS."""
+        if self.server.pseudo.owns(handle):
+            place = self.server.pseudo.resolve(handle)
+            if place is None:
+                raise Nfs4Error(p.NFS4ERR_STALE)
+            return await self.enter(place)
+        node = await self.service.resolve(handle)
+        if not self.may_use(node.export):
+            raise Nfs4Error(p.NFS4ERR_ACCESS)
+        return node
+
+    async def enter(self, place: PseudoNode) -> Node | PseudoNode:
+        """What a place of the pseudo file system leads to: the export's root, if this client may use it."""
+        if place.export is not None and self.may_use(place.export):
+            return await self.service.root(place.export)
+        return place
+
+    async def is_root(self, node: Node) -> bool:
+        """Whether the node is its export's root."""
+        return (await self.service.root(node.export)).handle == node.handle
+
+    def may_use(self, export: Export) -> bool:
+        """Whether this client may use an export."""
+        return self.server.exports.visible(export, self.call.transport.peer_address)
+
+    async def credential(self, node: Node) -> Credential:
+        """The caller as it acts on the node's export."""
+        caller = self.call.credential
+        return await self.server.exports.credential(
+            node.export, caller.flavor, caller.uid, caller.gid, caller.gids, self.call.transport.peer_address
+        )
+
+    def go(self, node: Node | PseudoNode | None) -> None:
+        """Make a file the current one; the current stateid goes (RFC 8881 section 16.2.3.1.2)."""
+        self.current = node
+        self.stateid = INVALID
+
+    # -- state ---------------------------------------------------------------------------------------------------
+    @property
+    def client(self) -> Client | None:
+        """The session's client; None in v4.0, where the stateid tells."""
+        return self.session.client if self.session is not None else None
+
+    def given(self, stateid: StateidLike) -> StateidLike:
+        """A stateid argument, with the special value for the current stateid replaced (RFC 8881 section 8.2.3)."""
+        if self.minor and stateid.seqid == 1 and stateid.other == _CURRENT_OTHER:
+            if self.stateid is INVALID:
+                raise Nfs4Error(p.NFS4ERR_BAD_STATEID)
+            return self.stateid
+        return stateid
+
+    def replayable(self, owner: SeqidOwner, replay: SeqidReplay | None) -> None:
+        """After ``begin`` of a v4.0 operation: give the old result again, or see that the new one is recorded."""
+        if replay is not None:
+            raise Replayed(replay)
+        self.seqid_owner = owner
+
+    @property
+    def principal(self) -> str:
+        """Who the caller is for state: client records are bound to it."""
+        caller = self.call.credential
+        return f"{caller.flavor}:{caller.uid}"
+
+    def room_left(self) -> int:
+        """Octets of reply still free."""
+        return self.room - self.call.results.size
+
+
+async def compound(server: Nfs4Server, call: Call) -> None:
+    """Run a COMPOUND. Raises GarbageArguments when not even its frame decodes."""
+    arguments, results = call.arguments, call.results
+    try:
+        tag = arguments.opaque(_TAG_LIMIT)
+        minor = arguments.uint32()
+        count = arguments.uint32()
+    except XdrError:
+        raise GarbageArguments from None
+    status_at = results.position
+    results.uint32(p.NFS4_OK)
+    results.opaque(tag)
+    count_at = results.position
+    results.uint32(0)
+    if minor > MAX_MINOR:
+        results.patch_uint32(status_at, p.NFS4ERR_MINOR_VERS_MISMATCH)
+        return
+    c = Compound(server, call, minor, count)
+    c.start = status_at
+    try:
+        status = await _run(c, count_at)
+        results.patch_uint32(status_at, status)
+        if not server.engine.stable:
+            await server.store.flush(server.engine)
+        if c.slot is not None:
+            c.slot.finish(_kept_reply(c))
+            c.slot = None
+    except SlotReplay as replay:
+        results.truncate(status_at)
+        results.fixed(replay.reply)
+    finally:
+        if c.slot is not None:
+            # The server failed: a retransmission may try again.
+            c.slot.finish(None)
+
+
+async def _run(c: Compound, count_at: int) -> int:
+    """Run the operations; returns the last one's status."""
+    results = c.call.results
+    status = p.NFS4_OK
+    for index in range(c.operations):
+        c.index = index
+        try:
+            number = c.call.arguments.uint32()
+        except XdrError:
+            # RFC 8881 section 16.2.3: an operation that cannot be decoded is answered BADXDR by the one before it
+            # being the last; here there is not even its number.
+            raise GarbageArguments from None
+        at = results.position
+        row = TABLE.get(number)
+        status, shown = _admit(c, number, row)
+        results.uint32(shown)
+        if status == p.NFS4_OK:
+            assert row is not None
+            status = await _run_one(c, row, at)
+        else:
+            results.uint32(status)
+            if shown == p.OP_SETATTR:
+                results.uint32(0)
+        results.patch_uint32(count_at, index + 1)
+        if status != p.NFS4_OK:
+            break
+    return status
+
+
+def _admit(c: Compound, number: int, row: Operation | None) -> tuple[int, int]:
+    """Whether an operation may run here: its status if not, and the number to show in the result."""
+    declared = OPERATIONS.get(number)
+    if declared is None or c.minor not in declared.minors:
+        return p.NFS4ERR_OP_ILLEGAL, p.OP_ILLEGAL
+    if c.failure_after_sequence:
+        return c.failure_after_sequence, number
+    if c.minor == 0:
+        if c.operations > MAX_OPERATIONS_40:
+            return p.NFS4ERR_RESOURCE, number
+    elif c.index == 0:
+        if number != p.OP_SEQUENCE:
+            if row is None or not row.alone:
+                return p.NFS4ERR_OP_NOT_IN_SESSION, number
+            if c.operations != 1:
+                return p.NFS4ERR_NOT_ONLY_OP, number
+    elif number == p.OP_SEQUENCE:
+        return p.NFS4ERR_SEQUENCE_POS, number
+    elif row is not None and row.alone and number not in _ALSO_WITH_SEQUENCE:
+        return p.NFS4ERR_NOT_ONLY_OP, number
+    if row is None:
+        return p.NFS4ERR_NOTSUPP, number
+    if row.changes and c.room_left() < ROOM_FOR_RESULT:
+        return _too_big(c), number
+    return p.NFS4_OK, number
+
+
+_ALSO_WITH_SEQUENCE = frozenset({p.OP_DESTROY_SESSION, p.OP_DESTROY_CLIENTID, p.OP_BIND_CONN_TO_SESSION})
+
+
+def _too_big(c: Compound) -> int:
+    if c.session is None:
+        return p.NFS4ERR_RESOURCE
+    if c.sequence is not None and c.sequence.sa_cachethis:
+        return p.NFS4ERR_REP_TOO_BIG_TO_CACHE
+    return p.NFS4ERR_REP_TOO_BIG
+
+
+async def _run_one(c: Compound, row: Operation, at: int) -> int:
+    """Run one operation whose number stands at ``at``; returns its status, its result encoded behind the number."""
+    results = c.call.results
+    body = results.position
+    try:
+        if row.arguments is None:
+            value = await row.handler(c)
+        else:
+            value = await row.handler(c, c.call.arguments.decode(row.arguments))
+        status = _encode(results, row, value)
+        if results.size > c.room:
+            results.truncate(body)
+            status = _too_big(c)
+            results.uint32(status)
+    except Replayed as replayed:
+        status = await _give_again(c, replayed.replay)
+    except (Nfs4Error, OSError, BadHandle, AttributeError4, XdrError, CrossingRefused) as error:
+        results.truncate(body)
+        status = _status(error)
+        results.uint32(status)
+        if row.number == p.OP_SETATTR:
+            results.uint32(0)  # SETATTR4res has its bitmap in any case
+    except SlotReplay:
+        raise
+    except Exception:
+        log.exception("%s failed (xid %08x from %s)", row.name, c.call.xid, c.call.transport.peer_address)
+        results.truncate(body)
+        status = p.NFS4ERR_SERVERFAULT
+        results.uint32(status)
+        if row.number == p.OP_SETATTR:
+            results.uint32(0)
+    owner, c.seqid_owner = c.seqid_owner, None
+    if owner is not None:
+        handle = c.current.handle if row.number == p.OP_OPEN and c.current is not None else None
+        owner.finish(status, bytes(results.getbuffer()[body:]), handle)
+    return status
+
+
+def _encode(results: Encoder, row: Operation, value: Any) -> int:
+    if value is ENCODED:
+        return p.NFS4_OK
+    if type(value) is row.result:
+        results.encode(row.result, value)
+        return int(value.status)
+    results.uint32(p.NFS4_OK)
+    if row.succeeded is not None:
+        results.encode(row.succeeded, value)
+    return p.NFS4_OK
+
+
+async def _give_again(c: Compound, replay: SeqidReplay) -> int:
+    c.call.results.fixed(replay.result)
+    if replay.filehandle is not None:
+        c.go(await c.resolve(replay.filehandle))
+    return replay.status
+
+
+def _status(error: Exception) -> int:
+    if isinstance(error, Nfs4Error | AttributeError4):
+        return error.status
+    if isinstance(error, OSError):
+        return status_of(error)
+    if isinstance(error, BadHandle):
+        return p.NFS4ERR_BADHANDLE
+    if isinstance(error, CrossingRefused):
+        return p.NFS4ERR_ACCESS
+    return p.NFS4ERR_BADXDR
+
+
+def _kept_reply(c: Compound) -> bytes | None:
+    """The reply as the slot keeps it, or None if the client did not ask for that (a lone SEQUENCE is always kept)."""
+    assert c.session is not None
+    assert c.sequence is not None
+    if not c.sequence.sa_cachethis and c.operations > 1:
+        return None
+    head, kept, last = c.call.results.getbuffer(), bytearray(), c.start
+    for offset, payload in c.call.results.payloads:
+        kept += head[last:offset]
+        kept += payload.view
+        kept += bytes(-len(payload) & 3)
+        last = offset
+    kept += head[last:]
+    return bytes(kept) if len(kept) <= c.session.fore.maxresponsesize_cached else None

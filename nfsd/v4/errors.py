@@ -1,0 +1,45 @@
+"""From errno to nfsstat4: the one table (RFC 7530 section 13, RFC 8881 section 15)."""
+
+from __future__ import annotations
+
+import errno
+
+from nfsd.protocol import nfs4 as p
+
+_STATUS: dict[int, int] = {
+    errno.EPERM: p.NFS4ERR_PERM,
+    errno.ENOENT: p.NFS4ERR_NOENT,
+    errno.EIO: p.NFS4ERR_IO,
+    errno.ENXIO: p.NFS4ERR_NXIO,
+    errno.EACCES: p.NFS4ERR_ACCESS,
+    errno.EEXIST: p.NFS4ERR_EXIST,
+    errno.EXDEV: p.NFS4ERR_XDEV,
+    errno.ENOTDIR: p.NFS4ERR_NOTDIR,
+    errno.EISDIR: p.NFS4ERR_ISDIR,
+    errno.EINVAL: p.NFS4ERR_INVAL,
+    errno.EFBIG: p.NFS4ERR_FBIG,
+    errno.ENOSPC: p.NFS4ERR_NOSPC,
+    errno.EROFS: p.NFS4ERR_ROFS,
+    errno.EMLINK: p.NFS4ERR_MLINK,
+    errno.ENAMETOOLONG: p.NFS4ERR_NAMETOOLONG,
+    errno.ENOTEMPTY: p.NFS4ERR_NOTEMPTY,
+    errno.EDQUOT: p.NFS4ERR_DQUOT,
+    errno.ESTALE: p.NFS4ERR_STALE,
+    errno.ELOOP: p.NFS4ERR_SYMLINK,
+    errno.EOPNOTSUPP: p.NFS4ERR_NOTSUPP,
+    errno.ENOSYS: p.NFS4ERR_NOTSUPP,
+    errno.EBUSY: p.NFS4ERR_FILE_OPEN,
+    errno.ETXTBSY: p.NFS4ERR_FILE_OPEN,
+    errno.EOVERFLOW: p.NFS4ERR_FBIG,
+    # Shortages that pass: the client tries again.
+    errno.EAGAIN: p.NFS4ERR_DELAY,
+    errno.ENOMEM: p.NFS4ERR_DELAY,
+    errno.EMFILE: p.NFS4ERR_DELAY,
+    errno.ENFILE: p.NFS4ERR_DELAY,
+    errno.ETIMEDOUT: p.NFS4ERR_DELAY,
+}
+
+
+def status_of(error: OSError) -> int:
+    """The nfsstat4 of a file system's error; SERVERFAULT for one that no protocol foresaw."""
+    return _STATUS.get(error.errno or 0, p.NFS4ERR_SERVERFAULT)

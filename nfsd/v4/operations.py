@@ -1,0 +1,83 @@
+"""The table of operations: one row each, filled by the modules of operations as they are imported.
+
+Owns :class:`Operation` and the decorator; imports the protocol's own table of numbers and argument types.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from nfsd.protocol.nfs4_ops import OPERATIONS
+from rpcrdma.xdr.schema import UNION, Node, node_of
+
+if TYPE_CHECKING:
+    from nfsd.v4.compound import Compound
+
+Handler = Callable[..., Awaitable[Any]]
+
+
+
+class Encoded:
+    """What a handler returns that has encoded its whole result, status included, by itself."""
+
+
+ENCODED = Encoded()
+ROOM_FOR_RESULT = 512
+"""Octets of reply that must be left before an operation that changes anything is begun: its result will fit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One operation. ``handler(compound[, arguments])`` returns the OK arm's value (None where that is void), or a
+    whole result (``READ4res``…) where a failure carries data; it raises for every other failure."""
+
+    number: int
+    name: str
+    handler: Handler
+    arguments: Any
+    result: Any
+    succeeded: Node | None
+    """What follows NFS4_OK; None: nothing."""
+    minors: frozenset[int]
+    changes: bool
+    """Whether it changes files or state, so that it must not begin when its reply could not be sent."""
+    alone: bool
+    """Whether it may stand in a COMPOUND without SEQUENCE, then as the only operation (RFC 8881 section 2.10.3)."""
+
+
+TABLE: dict[int, Operation] = {}
+"""Operation number to row, for everything implemented."""
+
+
+def operation(number: int, *, changes: bool = False, alone: bool = False) -> Callable[[Handler], Handler]:
+    """Register the handler of an operation; argument and result types come from the protocol's table."""
+
+    def register(handler: Handler) -> Handler:
+        declared = OPERATIONS[number]
+        TABLE[number] = Operation(
+            number=number,
+            name=declared.name,
+            handler=handler,
+            arguments=declared.arguments,
+            result=declared.result,
+            succeeded=_succeeded(node_of(declared.result)),
+            minors=frozenset(declared.minors),
+            changes=changes,
+            alone=alone,
+        )
+        return handler
+
+    return register
+
+
+def _succeeded(result: Node) -> Node | None:
+    """The node after the status in a successful result."""
+    if result.kind == UNION:
+        arm = result.arms.get(0, result.default)
+        return result.fields[arm][1] if arm else None
+    rest = result.fields[1:]
+    if len(rest) > 1:
+        raise TypeError(f"{result.name}: more than one field after the status")
+    return rest[0][1] if rest else None

@@ -1,0 +1,122 @@
+"""GETATTR, SETATTR, VERIFY, NVERIFY, ACCESS (RFC 7530 sections 16.1, 16.7, 16.15, 16.32, 16.35; RFC 8881 chapter 18)."""
+
+from __future__ import annotations
+
+from nfsd.protocol import nfs4 as p
+from nfsd.state import Nfs4Error
+from nfsd.state.types import StateidLike
+from nfsd.v4 import attributes
+from nfsd.v4.attributes import Facts, decode, mask_of, words_of
+from nfsd.v4.compound import Compound
+from nfsd.v4.operations import ENCODED, Encoded, operation
+from nfsd.v4.pseudofs import PseudoNode
+from nfsd.vfs.service import Node, OpenFile
+from nfsd.vfs.types import FileSystemStatus, FileType, PathLimits, Time
+from rpcrdma.xdr import Encoder
+
+_PSEUDO_STATUS = FileSystemStatus(0, 0, 0, 0, 0, 0)
+_PSEUDO_LIMITS = PathLimits(
+    name_max=255, link_max=255, no_trunc=True, chown_restricted=True, case_insensitive=False, case_preserving=True,
+    max_file_size=2**63 - 1, time_delta=Time(0, 1),
+)  # fmt: skip
+
+
+async def facts_of(c: Compound, node: Node | PseudoNode, mask: int) -> Facts:
+    """Gather what the attributes of ``mask`` are computed from."""
+    if isinstance(node, PseudoNode):
+        shown = c.server.pseudo.attributes(node)
+        return Facts(c.server.facts, c.minor, shown, node.handle, _PSEUDO_STATUS, _PSEUDO_LIMITS)
+    now = await c.service.attributes(node)
+    facts = Facts(c.server.facts, c.minor, now, node.handle)
+    if mask & attributes.NEED_STATUS:
+        facts.status = await c.service.status(node)
+    if mask & attributes.NEED_LIMITS:
+        facts.limits = await c.service.limits(node)
+    if mask & attributes.MOUNTED_ON and await c.is_root(node):
+        # An export's root is mounted on its place in the pseudo file system.
+        facts.attributes = now._replace(mounted_on_fileid=c.server.pseudo.of_export(node.export).fileid)
+    return facts
+
+
+@operation(p.OP_GETATTR)
+async def getattr_(c: Compound, args: p.GETATTR4args) -> Encoded:
+    """Attributes of the current file. Raises INVAL for attributes that can only be set."""
+    asked = mask_of(args.attr_request)
+    if attributes.write_only(asked):
+        raise Nfs4Error(p.NFS4ERR_INVAL)
+    mask = attributes.readable(asked, c.minor)
+    facts = await facts_of(c, c.here, mask)
+    results = c.call.results
+    results.uint32(p.NFS4_OK)
+    attributes.encode(results, mask, facts)
+    return ENCODED
+
+
+@operation(p.OP_SETATTR, changes=True)
+async def setattr_(c: Compound, args: p.SETATTR4args) -> p.SETATTR4res:
+    """Set attributes; a size under the stateid's share of the file."""
+    node = await c.node(changing=True)
+    mask = mask_of(args.obj_attributes.attrmask)
+    current = await c.service.attributes(node) if mask & attributes.MODE_MASKED else None
+    changes = decode(mask, args.obj_attributes.attr_vals, c.minor, current)
+    opened = None
+    if changes.size is not None:
+        opened = opened_for_size(c, node, c.given(args.stateid))
+    await c.service.set_attributes(await c.credential(node), node, changes, opened=opened)
+    return p.SETATTR4res(status=p.nfsstat4.NFS4_OK, attrsset=words_of(mask))
+
+
+def opened_for_size(c: Compound, node: Node, stateid: StateidLike) -> OpenFile | None:
+    """The writable descriptor under a stateid; None for a special stateid (then the mode decides)."""
+    state = c.engine.stateids.check_io(stateid, c.client, node.key, write=True)
+    return state.opened.write if state is not None else None
+
+
+async def _matches(c: Compound, wanted: p.fattr4) -> bool:
+    """Whether the current file has exactly these attributes (VERIFY)."""
+    mask = mask_of(wanted.attrmask)
+    if attributes.write_only(mask) or mask & attributes.RDATTR_ERROR:
+        raise Nfs4Error(p.NFS4ERR_INVAL)
+    if attributes.readable(mask, c.minor) != mask:
+        raise Nfs4Error(p.NFS4ERR_ATTRNOTSUPP)
+    encoder = Encoder()
+    attributes.encode(encoder, mask, await facts_of(c, c.here, mask))
+    given = Encoder()
+    attributes.encode_mask(given, mask)
+    given.opaque(wanted.attr_vals)
+    return encoder.getvalue() == given.getvalue()
+
+
+@operation(p.OP_VERIFY)
+async def verify(c: Compound, args: p.VERIFY4args) -> None:
+    """Go on only if the attributes are these."""
+    if not await _matches(c, args.obj_attributes):
+        raise Nfs4Error(p.NFS4ERR_NOT_SAME)
+
+
+@operation(p.OP_NVERIFY)
+async def nverify(c: Compound, args: p.NVERIFY4args) -> None:
+    """Go on only if the attributes are not these."""
+    if await _matches(c, args.obj_attributes):
+        raise Nfs4Error(p.NFS4ERR_SAME)
+
+
+_READ, _LOOKUP, _MODIFY, _EXTEND, _DELETE, _EXECUTE = (
+    p.ACCESS4_READ, p.ACCESS4_LOOKUP, p.ACCESS4_MODIFY, p.ACCESS4_EXTEND, p.ACCESS4_DELETE, p.ACCESS4_EXECUTE,
+)  # fmt: skip
+_KNOWN = _READ | _LOOKUP | _MODIFY | _EXTEND | _DELETE | _EXECUTE
+
+
+@operation(p.OP_ACCESS)
+async def access(c: Compound, args: p.ACCESS4args) -> p.ACCESS4resok:
+    """What the caller may do, for the bits asked that mean something for this type of file."""
+    asked = args.access & _KNOWN
+    here = c.here
+    if isinstance(here, PseudoNode):
+        return p.ACCESS4resok(supported=asked, access=asked & (_READ | _LOOKUP))
+    node = await c.node()
+    asked &= ~_EXECUTE if node.type is FileType.DIR else ~(_LOOKUP | _DELETE)
+    allowed = await c.service.access(await c.credential(node), node)
+    if c.server.exports.read_only(node.export, c.call.transport.peer_address):
+        allowed &= ~(_MODIFY | _EXTEND | _DELETE)
+    return p.ACCESS4resok(supported=asked, access=asked & allowed)

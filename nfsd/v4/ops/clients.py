@@ -1,0 +1,97 @@
+"""Clients: SETCLIENTID and its kin (RFC 7530 sections 16.6, 16.29, 16.33, 16.34), EXCHANGE_ID, DESTROY_CLIENTID,
+RECLAIM_COMPLETE, TEST_STATEID, FREE_STATEID (RFC 8881 sections 18.35, 18.38, 18.48, 18.50, 18.51)."""
+
+from __future__ import annotations
+
+from nfsd.protocol import nfs4 as p
+from nfsd.state import ClientInUse, Nfs4Error
+from nfsd.state.types import Callback40
+from nfsd.v4.compound import Compound
+from nfsd.v4.operations import operation
+
+
+@operation(p.OP_SETCLIENTID, changes=True)
+async def setclientid(c: Compound, args: p.SETCLIENTID4args) -> p.SETCLIENTID4resok | p.SETCLIENTID4res:
+    """v4.0: introduce a client."""
+    where = args.callback.cb_location
+    callback = Callback40(
+        program=args.callback.cb_program,
+        netid=where.na_r_netid.decode("ascii", "replace"),
+        address=where.na_r_addr.decode("ascii", "replace"),
+        ident=args.callback_ident,
+    )
+    try:
+        clientid, confirm = c.engine.clients.setclientid(
+            owner=args.client.id, verifier=args.client.verifier, principal=c.principal, callback=callback
+        )
+    except ClientInUse as holder:
+        using = p.netaddr4(na_r_netid=holder.netid.encode(), na_r_addr=holder.address.encode())
+        return p.SETCLIENTID4res(status=p.nfsstat4.NFS4ERR_CLID_INUSE, client_using=using)
+    return p.SETCLIENTID4resok(clientid=clientid, setclientid_confirm=confirm)
+
+
+@operation(p.OP_SETCLIENTID_CONFIRM, changes=True)
+async def setclientid_confirm(c: Compound, args: p.SETCLIENTID_CONFIRM4args) -> None:
+    """v4.0: the client got the answer to its SETCLIENTID."""
+    c.engine.clients.setclientid_confirm(
+        clientid=args.clientid, confirm=args.setclientid_confirm, principal=c.principal
+    )
+
+
+@operation(p.OP_RENEW)
+async def renew(c: Compound, args: p.RENEW4args) -> None:
+    """v4.0: renew the lease."""
+    c.engine.clients.renew(args.clientid, c.principal)
+
+
+@operation(p.OP_EXCHANGE_ID, changes=True, alone=True)
+async def exchange_id(c: Compound, args: p.EXCHANGE_ID4args) -> p.EXCHANGE_ID4resok:
+    """v4.1: introduce a client."""
+    made = c.engine.clients.exchange_id(
+        owner=args.eia_clientowner.co_ownerid,
+        verifier=args.eia_clientowner.co_verifier,
+        flags=args.eia_flags,
+        principal=c.principal,
+        state_protect=int(args.eia_state_protect.spa_how),
+    )
+    return p.EXCHANGE_ID4resok(
+        eir_clientid=made.clientid,
+        eir_sequenceid=made.sequenceid,
+        eir_flags=made.flags,
+        eir_state_protect=p.state_protect4_r(spr_how=p.state_protect_how4.SP4_NONE),
+        # One server over all its listeners: clients may trunk (RFC 8881 section 2.10.5).
+        eir_server_owner=p.server_owner4(so_minor_id=0, so_major_id=c.server.owner),
+        eir_server_scope=c.server.owner,
+        eir_server_impl_id=[],
+    )
+
+
+@operation(p.OP_DESTROY_CLIENTID, changes=True, alone=True)
+async def destroy_clientid(c: Compound, args: p.DESTROY_CLIENTID4args) -> None:
+    """v4.1: the client goes; it must have nothing left."""
+    c.engine.clients.destroy_clientid(args.dca_clientid)
+
+
+@operation(p.OP_RECLAIM_COMPLETE, changes=True)
+async def reclaim_complete(c: Compound, args: p.RECLAIM_COMPLETE4args) -> None:
+    """v4.1: nothing more will be reclaimed; for one file system, it is only checked that there is one."""
+    if c.client is None:
+        raise Nfs4Error(p.NFS4ERR_OP_NOT_IN_SESSION)
+    if args.rca_one_fs:
+        _ = c.here
+    c.engine.clients.reclaim_complete(c.client, one_fs=args.rca_one_fs)
+
+
+@operation(p.OP_TEST_STATEID)
+async def test_stateid(c: Compound, args: p.TEST_STATEID4args) -> p.TEST_STATEID4resok:
+    """v4.1: which stateids are still good."""
+    assert c.client is not None, "4.1 operations run in a session"
+    statuses = [p.nfsstat4(c.engine.stateids.test(stateid, c.client)) for stateid in args.ts_stateids]
+    return p.TEST_STATEID4resok(tsr_status_codes=statuses)
+
+
+@operation(p.OP_FREE_STATEID, changes=True)
+async def free_stateid(c: Compound, args: p.FREE_STATEID4args) -> None:
+    """v4.1: forget a stateid that stands for nothing any more."""
+    assert c.client is not None, "4.1 operations run in a session"
+    c.engine.stateids.free(c.given(args.fsa_stateid), c.client)

@@ -1,0 +1,126 @@
+"""Filehandles and names leading to them: PUTFH and its kin, LOOKUP, SECINFO.
+
+RFC 7530 sections 16.8, 16.13, 16.14, 16.20 to 16.22, 16.28, 16.30, 16.31; RFC 8881 section 18.45 (SECINFO_NO_NAME).
+"""
+
+from __future__ import annotations
+
+from nfsd.protocol import nfs4 as p
+from nfsd.state import Nfs4Error
+from nfsd.v4.compound import Compound
+from nfsd.v4.names import check_name
+from nfsd.v4.operations import operation
+from nfsd.v4.pseudofs import PseudoNode
+from nfsd.vfs.service import Node
+from rpcrdma.rpc.program import AUTH_NONE, AUTH_SYS
+
+
+@operation(p.OP_PUTFH)
+async def putfh(c: Compound, args: p.PUTFH4args) -> None:
+    """Set the current file by its handle."""
+    c.go(await c.resolve(args.object))
+
+
+@operation(p.OP_PUTROOTFH)
+async def putrootfh(c: Compound) -> None:
+    """Go to the root of the server's name space."""
+    c.go(await c.enter(c.server.pseudo.root))
+
+
+@operation(p.OP_PUTPUBFH)
+async def putpubfh(c: Compound) -> None:
+    """The public filehandle is the root (RFC 8881 section 18.20.3)."""
+    c.go(await c.enter(c.server.pseudo.root))
+
+
+@operation(p.OP_GETFH)
+async def getfh(c: Compound) -> p.GETFH4resok:
+    """The current file's handle."""
+    return p.GETFH4resok(object=c.here.handle)
+
+
+@operation(p.OP_SAVEFH)
+async def savefh(c: Compound) -> None:
+    """Remember the current file and stateid."""
+    c.saved, c.saved_stateid = c.here, c.stateid
+
+
+@operation(p.OP_RESTOREFH)
+async def restorefh(c: Compound) -> None:
+    """Go back to what SAVEFH remembered."""
+    if c.saved is None:
+        raise Nfs4Error(p.NFS4ERR_RESTOREFH if c.minor == 0 else p.NFS4ERR_NOFILEHANDLE)
+    c.current, c.stateid = c.saved, c.saved_stateid
+
+
+@operation(p.OP_LOOKUP)
+async def lookup(c: Compound, args: p.LOOKUP4args) -> None:
+    """Go to a name in the current directory."""
+    c.go(await find(c, args.objname))
+
+
+async def find(c: Compound, name: bytes) -> Node | PseudoNode:
+    """A name in the current directory: of the pseudo file system first, then of the real one."""
+    check_name(name)
+    place = await place_of(c, c.here)
+    if place is not None:
+        child = place.children.get(name)
+        if child is not None and c.server.pseudo.visible(child, c.call.transport.peer_address):
+            return await c.enter(child)
+        if isinstance(c.here, PseudoNode):
+            raise Nfs4Error(p.NFS4ERR_NOENT)
+    directory = await c.node()
+    found, _ = await c.service.lookup(await c.credential(directory), directory, name)
+    return found
+
+
+async def place_of(c: Compound, node: Node | PseudoNode) -> PseudoNode | None:
+    """Where a node stands in the pseudo file system: itself, or the place whose export's root it is."""
+    if isinstance(node, PseudoNode):
+        return node
+    return c.server.pseudo.of_export(node.export) if await c.is_root(node) else None
+
+
+@operation(p.OP_LOOKUPP)
+async def lookupp(c: Compound) -> None:
+    """Go to the parent directory; from an export's root on into the pseudo file system."""
+    c.go(await parent(c))
+
+
+async def parent(c: Compound) -> Node | PseudoNode:
+    """The parent of the current directory. Raises NOENT at the root, NOTDIR."""
+    place = await place_of(c, c.here)
+    if place is not None:
+        if place.parent is None:
+            raise Nfs4Error(p.NFS4ERR_NOENT)
+        return await c.enter(place.parent)
+    directory = await c.node()
+    above = await c.service.parent(await c.credential(directory), directory)
+    if above is None:
+        raise Nfs4Error(p.NFS4ERR_NOENT)
+    return above
+
+
+def _flavors(c: Compound) -> list[p.secinfo4]:
+    # What the server takes for every export: the strongest first (RFC 8881 section 18.29.3).
+    return [p.secinfo4(flavor=AUTH_SYS), p.secinfo4(flavor=AUTH_NONE)]
+
+
+@operation(p.OP_SECINFO)
+async def secinfo(c: Compound, args: p.SECINFO4args) -> list[p.secinfo4]:
+    """The flavors for a name; in 4.1 and later the current file is consumed (RFC 8881 section 2.6.3.1.1.8)."""
+    await find(c, args.name)
+    if c.minor:
+        c.go(None)
+    return _flavors(c)
+
+
+@operation(p.OP_SECINFO_NO_NAME)
+async def secinfo_no_name(c: Compound, args: int) -> list[p.secinfo4]:
+    """The flavors for the current file or its parent; the current file is consumed."""
+    if args == p.SECINFO_STYLE4_PARENT:
+        await parent(c)
+    else:
+        _ = c.here
+    c.go(None)
+    return _flavors(c)

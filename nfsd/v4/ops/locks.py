@@ -1,0 +1,153 @@
+"""LOCK, LOCKT, LOCKU, RELEASE_LOCKOWNER (RFC 7530 sections 16.10 to 16.12, 16.37; RFC 8881 sections 18.10 to 18.12).
+
+A lock is granted by the state engine among NFS clients, then taken towards local processes, then committed; all under
+the file's gate, so that the two never tell different stories.
+"""
+
+from __future__ import annotations
+
+from nfsd.protocol import nfs4 as p
+from nfsd.state import LockDenied
+from nfsd.state.clients import Client
+from nfsd.state.locks import LockPlan
+from nfsd.state.types import Stateid
+from nfsd.v4.compound import Compound
+from nfsd.v4.operations import operation
+from nfsd.v4.ops.data import regular
+from nfsd.v4.ops.opens import wire
+from nfsd.v4.server import gate
+from nfsd.vfs.service import Node
+from nfsd.vfs.types import LocalLock
+
+_MAX = 2**64 - 1
+_EXCLUSIVE = (p.nfs_lock_type4.WRITE_LT, p.nfs_lock_type4.WRITEW_LT)
+_WAITING = (p.nfs_lock_type4.READW_LT, p.nfs_lock_type4.WRITEW_LT)
+_LOCAL_OWNER = b"local process"
+
+
+@operation(p.OP_LOCK, changes=True)
+async def lock(c: Compound, args: p.LOCK4args) -> p.LOCK4resok | p.LOCK4res:
+    """Lock a range, or say who holds it."""
+    node = await c.node()
+    regular(c, node)
+    try:
+        stateid = await _lock(c, node, args)
+    except LockDenied as denied:
+        return p.LOCK4res(status=p.nfsstat4.NFS4ERR_DENIED, denied=_denied(denied))
+    c.stateid = stateid
+    return p.LOCK4resok(lock_stateid=wire(stateid))
+
+
+async def _lock(c: Compound, node: Node, args: p.LOCK4args) -> Stateid:
+    new = args.locker.open_owner
+    exist = args.locker.lock_owner
+    exclusive, wait = args.locktype in _EXCLUSIVE, args.locktype in _WAITING
+    if new is not None:
+        given = c.given(new.open_stateid)
+        if not c.minor:
+            c.replayable(*c.engine.opens.begin_seqid(given, new.open_seqid))
+        state = c.engine.stateids.find_open(given, c.client, node.key)
+        file = state.file
+    else:
+        assert exist is not None
+        given = c.given(exist.lock_stateid)
+        if not c.minor:
+            c.replayable(*c.engine.opens.begin_seqid(given, exist.lock_seqid))
+        locked = c.engine.stateids.find_lock(given, c.client, node.key)
+        file = locked.file
+    async with gate(file):
+        if new is not None:
+            plan = c.engine.locks.lock_new(
+                state, new.lock_owner.owner, exclusive, args.offset, args.length,
+                reclaim=args.reclaim, wait=wait, lock_seqid=new.lock_seqid,
+            )  # fmt: skip
+        else:
+            plan = c.engine.locks.lock(
+                locked, exclusive, args.offset, args.length, reclaim=args.reclaim, wait=wait
+            )
+        file.node = node
+        return await _take(c, node, plan, args)
+
+
+async def _take(c: Compound, node: Node, plan: LockPlan, args: p.LOCK4args) -> Stateid:
+    """Hold a planned lock towards local processes too, and grant it."""
+    try:
+        if plan.local is not None:
+            await c.service.set_local_lock(
+                node, plan.local.start, plan.local.length, exclusive=plan.local.exclusive
+            )
+    except BlockingIOError:
+        plan.abort()
+        local = await c.service.test_local_lock(
+            node, args.offset, _local_length(args.length), exclusive=args.locktype in _EXCLUSIVE
+        )
+        raise _denied_locally(local, args.offset, args.length) from None
+    except BaseException:
+        plan.abort()
+        raise
+    return plan.commit()
+
+
+def _local_length(length: int) -> int:
+    """An NFS length as the file service takes it: 0 reaches to the end of the file."""
+    return 0 if length == _MAX else length
+
+
+def _denied_locally(local: LocalLock | None, offset: int, length: int) -> LockDenied:
+    if local is None:  # it has gone since: the client will try again
+        return LockDenied(offset, length, True, 0, _LOCAL_OWNER)
+    return LockDenied(local.start, local.length or _MAX, local.exclusive, 0, b"%s %d" % (_LOCAL_OWNER, local.pid))
+
+
+def _denied(denied: LockDenied) -> p.LOCK4denied:
+    return p.LOCK4denied(
+        offset=denied.offset,
+        length=denied.length,
+        locktype=p.nfs_lock_type4.WRITE_LT if denied.exclusive else p.nfs_lock_type4.READ_LT,
+        owner=p.lock_owner4(clientid=denied.clientid, owner=denied.owner),
+    )
+
+
+@operation(p.OP_LOCKT)
+async def lockt(c: Compound, args: p.LOCKT4args) -> p.LOCKT4res:
+    """Whether a lock could be had."""
+    node = await c.node()
+    regular(c, node)
+    client = _client(c, args.owner.clientid)
+    exclusive = args.locktype in _EXCLUSIVE
+    try:
+        c.engine.locks.test(client, args.owner.owner, node.key, exclusive, args.offset, args.length)
+        local = await c.service.test_local_lock(node, args.offset, _local_length(args.length), exclusive=exclusive)
+        if local is not None:
+            raise _denied_locally(local, args.offset, args.length)
+    except LockDenied as denied:
+        return p.LOCKT4res(status=p.nfsstat4.NFS4ERR_DENIED, denied=_denied(denied))
+    return p.LOCKT4res(status=p.nfsstat4.NFS4_OK)
+
+
+def _client(c: Compound, clientid: int) -> Client:
+    # In 4.1 the field means nothing: the session tells the client (RFC 8881 section 18.11.3).
+    return c.client if c.client is not None else c.engine.clients.client40(clientid)
+
+
+@operation(p.OP_LOCKU, changes=True)
+async def locku(c: Compound, args: p.LOCKU4args) -> p.stateid4:
+    """Unlock a range."""
+    node = await c.node()
+    given = c.given(args.lock_stateid)
+    if not c.minor:
+        c.replayable(*c.engine.opens.begin_seqid(given, args.seqid))
+    state = c.engine.stateids.find_lock(given, c.client, node.key)
+    async with gate(state.file):
+        c.stateid = stateid = c.engine.locks.unlock(state, args.offset, args.length)
+        await c.server.clear_local(state.file)
+    return wire(stateid)
+
+
+@operation(p.OP_RELEASE_LOCKOWNER, changes=True)
+async def release_lockowner(c: Compound, args: p.RELEASE_LOCKOWNER4args) -> None:
+    """v4.0: the lock owner will not be heard of again."""
+    client = c.engine.clients.client40(args.lock_owner.clientid)
+    c.engine.locks.release_lockowner(client, args.lock_owner.owner)
+
+

@@ -1,0 +1,289 @@
+"""OPEN, OPEN_CONFIRM, OPEN_DOWNGRADE, CLOSE (RFC 7530 sections 16.2, 16.16 to 16.19; RFC 8881 sections 18.2, 18.16, 18.18).
+
+An OPEN looks at everything that can refuse it before it changes anything: grace, owner, the name, then the share
+reservation, which is taken before the file is opened or truncated and given back if that fails.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from nfsd.protocol import nfs4 as p
+from nfsd.state import Nfs4Error
+from nfsd.state.clients import Client
+from nfsd.state.opens import OpenOwner, OpenState
+from nfsd.state.types import Stateid
+from nfsd.v4.attributes import EXCLUSIVE_CREATE, decode, mask_of, words_of
+from nfsd.v4.compound import Compound
+from nfsd.v4.names import check_name
+from nfsd.v4.operations import operation
+from nfsd.v4.ops.data import regular
+from nfsd.v4.ops.names import change_info
+from nfsd.v4.pseudofs import PseudoNode
+from nfsd.v4.server import gate
+from nfsd.vfs.service import Node, OpenFile
+from nfsd.vfs.types import Credential, SetAttributes
+
+_WANT = 0xFF00
+"""OPEN4_SHARE_ACCESS_WANT_*: wishes about delegations (4.1)."""
+_SIGNALS = p.OPEN4_SHARE_ACCESS_WANT_SIGNAL_DELEG_WHEN_RESRC_AVAIL | p.OPEN4_SHARE_ACCESS_WANT_PUSH_DELEG_WHEN_UNCONTENDED
+_TIMES = 1 << p.FATTR4_TIME_ACCESS | 1 << p.FATTR4_TIME_MODIFY
+
+
+class Descriptors:
+    """What an open state keeps open: a descriptor for each access it has been granted."""
+
+    __slots__ = ("read", "write")
+
+    def __init__(self) -> None:
+        self.read: OpenFile | None = None
+        self.write: OpenFile | None = None
+
+    def add(self, opened: OpenFile, access: int) -> None:
+        """Take over one count of ``opened`` for the access not served so far."""
+        for bit, name in ((p.OPEN4_SHARE_ACCESS_READ, "read"), (p.OPEN4_SHARE_ACCESS_WRITE, "write")):
+            if access & bit and getattr(self, name) is None:
+                setattr(self, name, opened.retain())
+        opened.release()
+
+    def keep(self, access: int) -> None:
+        """Give up what a downgrade leaves no right to."""
+        if not access & p.OPEN4_SHARE_ACCESS_READ and self.read is not None:
+            self.read.release()
+            self.read = None
+        if not access & p.OPEN4_SHARE_ACCESS_WRITE and self.write is not None:
+            self.write.release()
+            self.write = None
+
+    def release(self) -> None:
+        """Give up everything."""
+        self.keep(0)
+
+
+class _Target(NamedTuple):
+    """The file an OPEN is about, found or made."""
+
+    node: Node
+    change: p.change_info4
+    created: bool
+    attrset: int
+    truncate: bool
+    """An existing file whose size is to be set once its share reservation stands."""
+    size: int
+
+
+@operation(p.OP_OPEN, changes=True)
+async def open_(c: Compound, args: p.OPEN4args) -> p.OPEN4resok:
+    """Open a regular file, creating it if asked, and go there."""
+    access, deny = _shares(c, args)
+    client, owner = _owner(c, args)
+    claim = args.claim.claim
+    reclaim = claim == p.open_claim_type4.CLAIM_PREVIOUS
+    c.engine.opens.check_claim(client, reclaim=reclaim)
+    target = await _target(c, args)
+    node = target.node
+    regular(c, node)
+    if owner is None:
+        owner = c.engine.opens.owner(client, args.owner.owner)
+    reservation = c.engine.opens.reserve(owner, node.key, access, deny, reclaim=reclaim)
+    try:
+        credential = await c.credential(node)
+        opened = await _open(c, credential, node, access, created=target.created)
+        try:
+            if target.truncate:
+                await c.service.set_attributes(
+                    credential, node, SetAttributes(size=target.size), opened=opened if opened.writable else None
+                )
+            state = reservation.commit()
+        except BaseException:
+            opened.release()
+            raise
+    except BaseException:
+        reservation.abort()
+        raise
+    if state.opened is None:
+        state.opened = Descriptors()
+    state.opened.add(opened, access)
+    state.file.node = node
+    c.go(node)
+    c.stateid = state.stateid
+    flags = p.OPEN4_RESULT_LOCKTYPE_POSIX
+    if not owner.confirmed:
+        flags |= p.OPEN4_RESULT_CONFIRM
+    return p.OPEN4resok(
+        stateid=wire(state.stateid),
+        cinfo=target.change,
+        rflags=flags,
+        attrset=words_of(target.attrset),
+        delegation=_no_delegation(c, args.share_access),
+    )
+
+
+def wire(stateid: Stateid) -> p.stateid4:
+    """A stateid of the engine as the protocol's."""
+    return p.stateid4(seqid=stateid.seqid, other=stateid.other)
+
+
+def _shares(c: Compound, args: p.OPEN4args) -> tuple[int, int]:
+    """Access and deny bits. Raises INVAL."""
+    wishes = (_WANT | _SIGNALS) if c.minor else 0
+    access, deny = args.share_access & ~wishes, args.share_deny
+    if not 1 <= access <= p.OPEN4_SHARE_ACCESS_BOTH or deny > p.OPEN4_SHARE_DENY_BOTH:
+        raise Nfs4Error(p.NFS4ERR_INVAL)
+    return access, deny
+
+
+def _owner(c: Compound, args: p.OPEN4args) -> tuple[Client, OpenOwner | None]:
+    """The client, and in v4.0 the owner with its seqid begun (an owner of 4.1 is made later: it has no order)."""
+    if c.client is not None:
+        return c.client, None
+    client = c.engine.clients.client40(args.owner.clientid)
+    owner, replay = c.engine.opens.begin40(client, args.owner.owner, args.seqid)
+    c.replayable(owner, replay)
+    return client, owner
+
+
+async def _target(c: Compound, args: p.OPEN4args) -> _Target:
+    """Find or make the file. Raises NOTSUPP or RECLAIM_BAD for claims that rest on delegations, which are not given."""
+    claim, create = args.claim.claim, args.openhow.opentype == p.opentype4.OPEN4_CREATE
+    kinds = p.open_claim_type4
+    if claim == kinds.CLAIM_NULL:
+        assert args.claim.file is not None
+        return await _by_name(c, args, args.claim.file, create=create)
+    if create:
+        raise Nfs4Error(p.NFS4ERR_INVAL)
+    if claim in (kinds.CLAIM_PREVIOUS, kinds.CLAIM_FH):
+        if claim == kinds.CLAIM_FH and not c.minor:
+            raise Nfs4Error(p.NFS4ERR_INVAL)
+        node = await c.node(changing=bool(args.share_access & p.OPEN4_SHARE_ACCESS_WRITE))
+        now = (await c.service.attributes(node)).change
+        return _Target(node, p.change_info4(atomic=True, before=now, after=now), False, 0, False, 0)
+    if claim in (kinds.CLAIM_DELEGATE_PREV, kinds.CLAIM_DELEG_PREV_FH):
+        raise Nfs4Error(p.NFS4ERR_RECLAIM_BAD)
+    raise Nfs4Error(p.NFS4ERR_BAD_STATEID)
+
+
+async def _by_name(c: Compound, args: p.OPEN4args, name: bytes, *, create: bool) -> _Target:
+    check_name(name)
+    here = c.here
+    if isinstance(here, PseudoNode) and here.export is None:
+        raise Nfs4Error(p.NFS4ERR_ROFS if create else p.NFS4ERR_ISDIR if name in here.children else p.NFS4ERR_NOENT)
+    directory = await c.node(changing=create)
+    credential = await c.credential(directory)
+    if create:
+        return await _create(c, args, credential, directory, name)
+    before = (await c.service.attributes(directory)).change
+    node, _ = await c.service.lookup(credential, directory, name)
+    if args.share_access & p.OPEN4_SHARE_ACCESS_WRITE:
+        await c.real(node, changing=True)
+    return _Target(node, p.change_info4(atomic=True, before=before, after=before), False, 0, False, 0)
+
+
+async def _create(
+    c: Compound, args: p.OPEN4args, credential: Credential, directory: Node, name: bytes
+) -> _Target:
+    """The four ways to create (RFC 8881 section 18.16.3)."""
+    how = args.openhow.how
+    assert how is not None
+    modes = p.createmode4
+    verifier: bytes | None = None
+    shown = 0
+    if how.mode in (modes.UNCHECKED4, modes.GUARDED4):
+        assert how.createattrs is not None
+        wanted = how.createattrs
+        mask = mask_of(wanted.attrmask)
+    elif how.mode == modes.EXCLUSIVE4:
+        verifier, mask, wanted = how.createverf, 0, None
+        shown = _TIMES  # they hold the verifier: the client knows to set them (RFC 7530 section 16.16.5)
+    else:
+        if not c.minor:
+            raise Nfs4Error(p.NFS4ERR_INVAL)
+        assert how.ch_createboth is not None
+        verifier, wanted = how.ch_createboth.cva_verf, how.ch_createboth.cva_attrs
+        mask = mask_of(wanted.attrmask)
+        if mask & ~EXCLUSIVE_CREATE:
+            raise Nfs4Error(p.NFS4ERR_INVAL)
+        shown = _TIMES
+    attributes = decode(mask, wanted.attr_vals, c.minor) if wanted is not None else SetAttributes()
+    size, attributes = attributes.size, _without_size(attributes)
+    node, now, change, created = await c.service.create(
+        credential, directory, name, attributes, exclusive=how.mode != modes.UNCHECKED4, verifier=verifier
+    )
+    if not created:
+        # An existing file keeps its attributes; only its size is set, and only to 0 (UNCHECKED).
+        resize = size == 0 and how.mode == modes.UNCHECKED4
+        return _Target(node, change_info(change), False, 1 << p.FATTR4_SIZE if resize else shown, resize, 0)
+    resize = bool(size) and size != now.size
+    return _Target(node, change_info(change), True, mask | shown, resize, size or 0)
+
+
+def _without_size(attributes: SetAttributes) -> SetAttributes:
+    # The size waits until the share reservation stands: another open's deny must be able to refuse it.
+    return SetAttributes(
+        mode=attributes.mode, uid=attributes.uid, gid=attributes.gid, atime=attributes.atime, mtime=attributes.mtime
+    )
+
+
+async def _open(c: Compound, credential: Credential, node: Node, access: int, *, created: bool) -> OpenFile:
+    read, write = bool(access & p.OPEN4_SHARE_ACCESS_READ), bool(access & p.OPEN4_SHARE_ACCESS_WRITE)
+    return await c.service.open(credential, node, read=read, write=write)
+
+
+def _no_delegation(c: Compound, share_access: int) -> p.open_delegation4:
+    """No delegation; with the reason if the client of 4.1 expressed a wish (RFC 8881 section 18.16.3)."""
+    want = share_access & _WANT
+    if not c.minor or not want:
+        return p.open_delegation4(delegation_type=p.open_delegation_type4.OPEN_DELEGATE_NONE)
+    why = p.why_no_delegation4
+    if want == p.OPEN4_SHARE_ACCESS_WANT_NO_DELEG:
+        reason = p.open_none_delegation4(ond_why=why.WND4_NOT_WANTED)
+    elif want == p.OPEN4_SHARE_ACCESS_WANT_CANCEL:
+        reason = p.open_none_delegation4(ond_why=why.WND4_CANCELLED)
+    else:
+        reason = p.open_none_delegation4(ond_why=why.WND4_RESOURCE, ond_server_will_signal_avail=False)
+    return p.open_delegation4(delegation_type=p.open_delegation_type4.OPEN_DELEGATE_NONE_EXT, od_whynone=reason)
+
+
+@operation(p.OP_OPEN_CONFIRM, changes=True)
+async def open_confirm(c: Compound, args: p.OPEN_CONFIRM4args) -> p.OPEN_CONFIRM4resok:
+    """v4.0: the new open owner's first OPEN was no stray retransmission."""
+    node = await c.node()
+    c.replayable(*c.engine.opens.begin_seqid(args.open_stateid, args.seqid))
+    state = c.engine.stateids.find_open(args.open_stateid, None, node.key)
+    return p.OPEN_CONFIRM4resok(open_stateid=wire(c.engine.opens.confirm(state)))
+
+
+@operation(p.OP_OPEN_DOWNGRADE, changes=True)
+async def open_downgrade(c: Compound, args: p.OPEN_DOWNGRADE4args) -> p.OPEN_DOWNGRADE4resok:
+    """Give up part of the access or deny of an open."""
+    node = await c.node()
+    given = c.given(args.open_stateid)
+    if not c.minor:
+        c.replayable(*c.engine.opens.begin_seqid(given, args.seqid))
+    state = c.engine.stateids.find_open(given, c.client, node.key)
+    access = args.share_access & ~(_WANT | _SIGNALS if c.minor else 0)
+    if not 1 <= access <= p.OPEN4_SHARE_ACCESS_BOTH or args.share_deny > p.OPEN4_SHARE_DENY_BOTH:
+        raise Nfs4Error(p.NFS4ERR_INVAL)
+    c.stateid = c.engine.opens.downgrade(state, access, args.share_deny)
+    if state.opened is not None:
+        state.opened.keep(access)
+    return p.OPEN_DOWNGRADE4resok(open_stateid=wire(state.stateid))
+
+
+@operation(p.OP_CLOSE, changes=True)
+async def close(c: Compound, args: p.CLOSE4args) -> p.stateid4:
+    """Close an open, and give up the locks under it."""
+    node = await c.node()
+    given = c.given(args.open_stateid)
+    if not c.minor:
+        c.replayable(*c.engine.opens.begin_seqid(given, args.seqid))
+    state: OpenState = c.engine.stateids.find_open(given, c.client, node.key)
+    file = state.file
+    async with gate(file):
+        stateid = c.engine.opens.close(state)
+        await c.server.clear_local(file)
+    c.stateid = stateid
+    return wire(stateid)
+
+
+

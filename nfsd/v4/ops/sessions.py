@@ -1,0 +1,154 @@
+"""Sessions: CREATE_SESSION, SEQUENCE, BIND_CONN_TO_SESSION, BACKCHANNEL_CTL, DESTROY_SESSION.
+
+RFC 8881 sections 2.10, 18.33, 18.34, 18.36, 18.37, 18.46.
+"""
+
+from __future__ import annotations
+
+import zlib
+
+from nfsd.protocol import nfs4 as p
+from nfsd.state import NEW, REPLAY, Nfs4Error
+from nfsd.state.types import CallbackCredential, ChannelAttributes
+from nfsd.v4.compound import Compound, SlotReplay
+from nfsd.v4.operations import operation
+from rpcrdma.rpc.program import AUTH_NONE, AUTH_SYS
+
+_FINGERPRINTED = 256
+"""Octets of a request that tell a retransmission from another request with its sequence number."""
+
+
+def _attributes(wire: p.channel_attrs4) -> ChannelAttributes:
+    return ChannelAttributes(
+        headerpadsize=wire.ca_headerpadsize,
+        maxrequestsize=wire.ca_maxrequestsize,
+        maxresponsesize=wire.ca_maxresponsesize,
+        maxresponsesize_cached=wire.ca_maxresponsesize_cached,
+        maxoperations=wire.ca_maxoperations,
+        maxrequests=wire.ca_maxrequests,
+        rdma_ird=tuple(wire.ca_rdma_ird),
+    )
+
+
+def _wire(attributes: ChannelAttributes) -> p.channel_attrs4:
+    return p.channel_attrs4(
+        ca_headerpadsize=attributes.headerpadsize,
+        ca_maxrequestsize=attributes.maxrequestsize,
+        ca_maxresponsesize=attributes.maxresponsesize,
+        ca_maxresponsesize_cached=attributes.maxresponsesize_cached,
+        ca_maxoperations=attributes.maxoperations,
+        ca_maxrequests=attributes.maxrequests,
+        ca_rdma_ird=list(attributes.rdma_ird),
+    )
+
+
+def _credentials(offered: list[p.callback_sec_parms4]) -> tuple[CallbackCredential, ...]:
+    """The credentials offered for callbacks that this server can send."""
+    usable = []
+    for one in offered:
+        if one.cb_secflavor == AUTH_NONE:
+            usable.append(CallbackCredential(AUTH_NONE))
+        elif one.cb_secflavor == AUTH_SYS and one.cbsp_sys_cred is not None:
+            sys = one.cbsp_sys_cred
+            machine = bytes(sys.machinename).decode("utf-8", "replace")
+            usable.append(CallbackCredential(AUTH_SYS, machine, sys.uid, sys.gid, tuple(sys.gids)))
+    return tuple(usable)
+
+
+@operation(p.OP_CREATE_SESSION, changes=True, alone=True)
+async def create_session(c: Compound, args: p.CREATE_SESSION4args) -> p.CREATE_SESSION4resok:
+    """Make a session; the first one confirms the client."""
+    made = c.engine.sessions.create_session(
+        clientid=args.csa_clientid,
+        sequenceid=args.csa_sequence,
+        flags=args.csa_flags,
+        fore=_attributes(args.csa_fore_chan_attrs),
+        back=_attributes(args.csa_back_chan_attrs),
+        cb_program=args.csa_cb_program,
+        cb_credentials=_credentials(args.csa_sec_parms),
+        principal=c.principal,
+        connection=c.server.connection(c.call.transport),
+    )
+    return p.CREATE_SESSION4resok(
+        csr_sessionid=made.sessionid,
+        csr_sequence=made.sequenceid,
+        csr_flags=made.flags,
+        csr_fore_chan_attrs=_wire(made.fore),
+        csr_back_chan_attrs=_wire(made.back),
+    )
+
+
+@operation(p.OP_SEQUENCE, alone=True)
+async def sequence(c: Compound, args: p.SEQUENCE4args) -> p.SEQUENCE4resok:
+    """Find the slot of a COMPOUND. A retransmission is answered from it."""
+    request = c.call.arguments.buffer
+    session, slot, verdict = c.engine.sessions.sequence(
+        c.server.connection(c.call.transport),
+        args.sa_sessionid,
+        args.sa_sequenceid,
+        args.sa_slotid,
+        args.sa_highest_slotid,
+        args.sa_cachethis,
+        zlib.crc32(request[:_FINGERPRINTED], len(request)),
+    )
+    if verdict == REPLAY:
+        raise SlotReplay(slot.reply or b"")
+    c.session, c.sequence = session, args
+    if verdict == NEW:
+        c.slot = slot
+        _hold_to_session(c, session.fore)
+    else:
+        c.failure_after_sequence = p.NFS4ERR_RETRY_UNCACHED_REP
+    return p.SEQUENCE4resok(
+        sr_sessionid=args.sa_sessionid,
+        sr_sequenceid=args.sa_sequenceid,
+        sr_slotid=args.sa_slotid,
+        sr_highest_slotid=session.highest_slotid,
+        sr_target_highest_slotid=session.target_highest_slotid,
+        sr_status_flags=session.status_flags(),
+    )
+
+
+def _hold_to_session(c: Compound, fore: ChannelAttributes) -> None:
+    """The bounds the session put on its COMPOUNDs (RFC 8881 section 18.46.3)."""
+    assert c.sequence is not None
+    if c.operations > fore.maxoperations:
+        raise Nfs4Error(p.NFS4ERR_TOO_MANY_OPS)
+    if len(c.call.arguments.buffer) > fore.maxrequestsize:
+        raise Nfs4Error(p.NFS4ERR_REQ_TOO_BIG)
+    c.room = fore.maxresponsesize
+    if c.sequence.sa_cachethis:
+        c.room = min(c.room, fore.maxresponsesize_cached + c.start)
+
+
+@operation(p.OP_BIND_CONN_TO_SESSION, changes=True, alone=True)
+async def bind_conn_to_session(c: Compound, args: p.BIND_CONN_TO_SESSION4args) -> p.BIND_CONN_TO_SESSION4resok:
+    """Use this connection for a session, in the directions asked that can be."""
+    direction, rdma = c.engine.sessions.bind_connection(
+        c.server.connection(c.call.transport),
+        args.bctsa_sessid,
+        int(args.bctsa_dir),
+        args.bctsa_use_conn_in_rdma_mode,
+    )
+    return p.BIND_CONN_TO_SESSION4resok(
+        bctsr_sessid=args.bctsa_sessid,
+        bctsr_dir=p.channel_dir_from_server4(direction),
+        bctsr_use_conn_in_rdma_mode=rdma,
+    )
+
+
+@operation(p.OP_BACKCHANNEL_CTL, changes=True)
+async def backchannel_ctl(c: Compound, args: p.BACKCHANNEL_CTL4args) -> None:
+    """Replace what callbacks are sent with."""
+    assert c.session is not None, "4.1 operations run in a session"
+    c.engine.sessions.backchannel_ctl(c.session, args.bca_cb_program, _credentials(args.bca_sec_parms))
+
+
+@operation(p.OP_DESTROY_SESSION, changes=True, alone=True)
+async def destroy_session(c: Compound, args: p.DESTROY_SESSION4args) -> None:
+    """Destroy a session; its own only as the last operation (RFC 8881 section 18.37.3)."""
+    if c.session is not None and args.dsa_sessionid == c.session.sessionid and c.index != c.operations - 1:
+        raise Nfs4Error(p.NFS4ERR_NOT_ONLY_OP)
+    c.engine.sessions.destroy_session(
+        args.dsa_sessionid, connection=c.server.connection(c.call.transport), own=c.session
+    )

@@ -1,0 +1,22 @@
+"""The procedures of NFS version 4: NULL and COMPOUND (RFC 7530 section 15, RFC 8881 section 16)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import nfsd.v4.ops  # noqa: F401 - fills the table of operations
+from nfsd.v4.compound import compound
+from nfsd.v4.server import Nfs4Server
+from rpcrdma.rpc.program import Call, Procedure
+
+
+def nfs4_procedures(server: Nfs4Server) -> Mapping[int, Procedure]:
+    """The table of version 4 of program 100003."""
+
+    async def null(call: Call, arguments: None) -> None:
+        """Do nothing."""
+
+    async def run(call: Call) -> None:
+        await compound(server, call)
+
+    return {0: Procedure("NULL", null), 1: Procedure("COMPOUND", run, raw=True)}

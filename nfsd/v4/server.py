@@ -1,0 +1,123 @@
+"""What all NFSv4 operations work with, put together once: file service, exports, state engine, stable storage.
+
+Owns :class:`Nfs4Server` and the turning of the engine's timer; imports no operation.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Protocol
+
+from nfsd.exports import ExportTable
+from nfsd.state import StateEngine
+from nfsd.state.locks import LocalRange
+from nfsd.state.opens import FileState
+from nfsd.v4.attributes import ServerFacts
+from nfsd.v4.pseudofs import PseudoFileSystem
+from nfsd.vfs.service import FileService, Node
+from nfsd.vfs.types import Time
+from rpcrdma.rpc.program import Transport
+
+log = logging.getLogger(__name__)
+
+
+class Store(Protocol):
+    """Stable storage of client records."""
+
+    async def flush(self, engine: StateEngine) -> None:
+        """Return when every change the engine has made so far is on stable storage."""
+
+
+class Nfs4Server:
+    """The NFSv4 part of the server."""
+
+    def __init__(
+        self,
+        service: FileService,
+        exports: ExportTable,
+        engine: StateEngine,
+        store: Store,
+        *,
+        started: Time,
+        owner: bytes,
+        max_transfer: int = 1 << 20,
+    ) -> None:
+        """``owner``: the server's identity over restarts (server_owner4 and scope). ``max_transfer``: octets of one
+        READ or WRITE."""
+        self.service = service
+        self.exports = exports
+        self.engine = engine
+        self.store = store
+        self.owner = owner
+        self.pseudo = PseudoFileSystem(exports, started)
+        self.max_transfer = max_transfer
+        self.max_reply = max_transfer + 64 * 1024
+        self.facts = ServerFacts(int(engine.limits.lease), max_transfer, max_transfer)
+        self._connections: set[Transport] = set()
+        self._timer: asyncio.TimerHandle | None = None
+        self._sweep: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin to turn the state engine's timer."""
+        self._schedule()
+
+    async def close(self) -> None:
+        """Stop the timer and put on stable storage what is not there yet."""
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._sweep is not None:
+            await self._sweep
+        await self.store.flush(self.engine)
+
+    def _schedule(self) -> None:
+        loop = asyncio.get_running_loop()
+        wanted = self.engine.get_timer()
+        # At least once a second, so that state made since does not need to wake us.
+        at = loop.time() + 1.0 if wanted is None else max(loop.time() + 0.05, min(wanted, loop.time() + 1.0))
+        self._timer = loop.call_at(at, self._tick)
+
+    def _tick(self) -> None:
+        loop = asyncio.get_running_loop()
+        if self._sweep is None or self._sweep.done():
+            self.engine.handle_timer(loop.time())
+            if self.engine.files_waiting or not self.engine.stable:
+                self._sweep = loop.create_task(self._after_timer())
+        self._schedule()
+
+    async def _after_timer(self) -> None:
+        try:
+            for file in self.engine.files_to_clear():
+                async with gate(file):
+                    await self.clear_local(file)
+            await self.store.flush(self.engine)
+        except Exception:
+            log.exception("giving up state that has expired")
+
+    def connection(self, transport: Transport) -> Transport:
+        """The transport as the engine knows connections; the engine hears of its end."""
+        if transport not in self._connections:
+            self._connections.add(transport)
+            transport.on_close(lambda: self._connection_closed(transport))
+        return transport
+
+    def _connection_closed(self, transport: Transport) -> None:
+        self._connections.discard(transport)
+        self.engine.connection_closed(transport)
+
+    async def clear_local(self, file: FileState) -> None:
+        """Give up locally what no NFS client holds any more; under the file's gate."""
+        if file.node is None:
+            return
+        node: Node = file.node
+        ranges: list[LocalRange] = self.engine.locks.local_clears(file)
+        for held in ranges:
+            await self.service.clear_local_lock(node, held.start, held.length)
+
+
+def gate(holder: FileState) -> asyncio.Lock:
+    """The lock that keeps operations on one file's locks in a row, made when first needed."""
+    if holder.gate is None:
+        holder.gate = asyncio.Lock()
+    lock: asyncio.Lock = holder.gate
+    return lock
