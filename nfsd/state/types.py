@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 UINT32_MAX = 0xFFFFFFFF
 UINT64_MAX = 0xFFFFFFFFFFFFFFFF
 
-Connection = Hashable
+Connection = object
 """A connection is any hashable object of the layer above (a Transport): only its identity counts."""
 
 
 class StateidLike(Protocol):
     """Anything with the two fields of stateid4."""
 
-    seqid: int
-    other: bytes
+    @property
+    def seqid(self) -> int:
+        """Its sequence number."""
+
+    @property
+    def other(self) -> bytes:
+        """12 octets."""
 
 
 class Stateid(NamedTuple):

@@ -1,4 +1,4 @@
-"""NFSv4 attributes: one row per attribute, encoded from facts of the file service (RFC 7530 section 5, RFC 8881 section 5).
+"""NFSv4 attributes: one row for each, encoded from facts of the file service (RFC 7530 section 5, RFC 8881 section 5).
 
 Owns the table, the bitmaps and their two directions: :func:`encode` for GETATTR, READDIR and friends, :func:`decode`
 for SETATTR, CREATE and OPEN. A bitmap is a Python int, bit n standing for attribute n. Imports the protocol's numbers
@@ -101,11 +101,8 @@ def _truth(value: Callable[[Facts], bool]) -> Write:
     return lambda encoder, facts: encoder.boolean(value(facts))
 
 
-def _bitmap(value: Callable[[Facts], int]) -> Write:
-    def write(encoder: Encoder, facts: Facts) -> None:
-        encode_mask(encoder, value(facts))
-
-    return write
+def _supported(encoder: Encoder, facts: Facts) -> None:
+    encode_mask(encoder, supported(facts.minor))
 
 
 def _fsid(encoder: Encoder, facts: Facts) -> None:
@@ -132,8 +129,15 @@ def _owner(value: Callable[[Facts], int]) -> Write:
     return lambda encoder, facts: encoder.opaque(b"%d" % value(facts))
 
 
+_SETTABLE_ONLY = _bits(
+    p.FATTR4_TIME_ACCESS_SET, p.FATTR4_TIME_MODIFY_SET, p.FATTR4_MODE_SET_MASKED, p.FATTR4_MODE_UMASK
+)
+SETTABLE = _SETTABLE_ONLY | _bits(p.FATTR4_SIZE, p.FATTR4_MODE, p.FATTR4_OWNER, p.FATTR4_OWNER_GROUP)
+"""What SETATTR and creations take."""
+EXCLUSIVE_CREATE = SETTABLE & ~_bits(p.FATTR4_TIME_ACCESS_SET, p.FATTR4_TIME_MODIFY_SET, p.FATTR4_MODE_SET_MASKED)
+"""What EXCLUSIVE4_1 takes: the times keep the verifier (RFC 8881 section 18.16.3)."""
 _TABLE: dict[int, Write] = {
-    p.FATTR4_SUPPORTED_ATTRS: _bitmap(lambda f: supported(f.minor)),
+    p.FATTR4_SUPPORTED_ATTRS: _supported,
     p.FATTR4_TYPE: _number(lambda f: f.attributes.type),
     p.FATTR4_FH_EXPIRE_TYPE: _number(lambda f: p.FH4_PERSISTENT),
     p.FATTR4_CHANGE: _hyper(lambda f: f.attributes.change),
@@ -177,18 +181,11 @@ _TABLE: dict[int, Write] = {
     p.FATTR4_TIME_METADATA: lambda encoder, f: _time(encoder, f.attributes.ctime),
     p.FATTR4_TIME_MODIFY: lambda encoder, f: _time(encoder, f.attributes.mtime),
     p.FATTR4_MOUNTED_ON_FILEID: _hyper(lambda f: f.attributes.mounted_on_fileid),
-    p.FATTR4_SUPPATTR_EXCLCREAT: _bitmap(lambda f: EXCLUSIVE_CREATE),
-    p.FATTR4_CHANGE_ATTR_TYPE: _number(lambda f: p.NFS4_CHANGE_TYPE_IS_MONOTONIC_INCR),
+    p.FATTR4_SUPPATTR_EXCLCREAT: lambda encoder, f: encode_mask(encoder, EXCLUSIVE_CREATE),
+    p.FATTR4_CHANGE_ATTR_TYPE: _number(lambda f: p.change_attr_type4.NFS4_CHANGE_TYPE_IS_MONOTONIC_INCR),
 }
 """How each attribute is encoded."""
 
-_SETTABLE_ONLY = _bits(
-    p.FATTR4_TIME_ACCESS_SET, p.FATTR4_TIME_MODIFY_SET, p.FATTR4_MODE_SET_MASKED, p.FATTR4_MODE_UMASK
-)
-SETTABLE = _SETTABLE_ONLY | _bits(p.FATTR4_SIZE, p.FATTR4_MODE, p.FATTR4_OWNER, p.FATTR4_OWNER_GROUP)
-"""What SETATTR and creations take."""
-EXCLUSIVE_CREATE = SETTABLE & ~_bits(p.FATTR4_TIME_ACCESS_SET, p.FATTR4_TIME_MODIFY_SET, p.FATTR4_MODE_SET_MASKED)
-"""What EXCLUSIVE4_1 takes: the times keep the verifier (RFC 8881 section 18.16.3)."""
 NEED_STATUS = _bits(
     p.FATTR4_FILES_AVAIL, p.FATTR4_FILES_FREE, p.FATTR4_FILES_TOTAL,
     p.FATTR4_SPACE_AVAIL, p.FATTR4_SPACE_FREE, p.FATTR4_SPACE_TOTAL,
@@ -268,9 +265,9 @@ def _decode_owner(decoder: Decoder) -> int:
 
 def _decode_time(decoder: Decoder) -> Time | SetTo:
     how = decoder.uint32()
-    if how == p.SET_TO_SERVER_TIME4:
+    if how == p.time_how4.SET_TO_SERVER_TIME4:
         return SetTo.SERVER_TIME
-    if how != p.SET_TO_CLIENT_TIME4:
+    if how != p.time_how4.SET_TO_CLIENT_TIME4:
         raise AttributeError4(p.NFS4ERR_BADXDR)
     seconds, nanoseconds = decoder.int64(), decoder.uint32()
     if nanoseconds >= 1_000_000_000:

@@ -214,7 +214,7 @@ async def compound(server: Nfs4Server, call: Call) -> None:
             c.slot = None
     except SlotReplay as replay:
         results.truncate(status_at)
-        results.fixed(replay.reply)
+        results.append(replay.reply)
     finally:
         if c.slot is not None:
             # The server failed: a retransmission may try again.
@@ -224,7 +224,7 @@ async def compound(server: Nfs4Server, call: Call) -> None:
 async def _run(c: Compound, count_at: int) -> int:
     """Run the operations; returns the last one's status."""
     results = c.call.results
-    status = p.NFS4_OK
+    status: int = p.NFS4_OK
     for index in range(c.operations):
         c.index = index
         try:
@@ -339,7 +339,7 @@ def _encode(results: Encoder, row: Operation, value: Any) -> int:
 
 
 async def _give_again(c: Compound, replay: SeqidReplay) -> int:
-    c.call.results.fixed(replay.result)
+    c.call.results.append(replay.result)
     if replay.filehandle is not None:
         c.go(await c.resolve(replay.filehandle))
     return replay.status

@@ -13,10 +13,9 @@ from nfsd.protocol.nfs4_ops import OPERATIONS
 from rpcrdma.xdr.schema import UNION, Node, node_of
 
 if TYPE_CHECKING:
-    from nfsd.v4.compound import Compound
+    pass
 
 Handler = Callable[..., Awaitable[Any]]
-
 
 
 class Encoded:
@@ -61,8 +60,8 @@ def operation(number: int, *, changes: bool = False, alone: bool = False) -> Cal
             name=declared.name,
             handler=handler,
             arguments=declared.arguments,
-            result=declared.result,
-            succeeded=_succeeded(node_of(declared.result)),
+            result=declared.results,
+            succeeded=_succeeded(node_of(declared.results)),
             minors=frozenset(declared.minors),
             changes=changes,
             alone=alone,

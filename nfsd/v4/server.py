@@ -11,8 +11,8 @@ from typing import Protocol
 
 from nfsd.exports import ExportTable
 from nfsd.state import StateEngine
-from nfsd.state.locks import LocalRange
 from nfsd.state.opens import FileState
+from nfsd.state.types import LocalRange
 from nfsd.v4.attributes import ServerFacts
 from nfsd.v4.pseudofs import PseudoFileSystem
 from nfsd.vfs.service import FileService, Node
@@ -81,8 +81,7 @@ class Nfs4Server:
         loop = asyncio.get_running_loop()
         if self._sweep is None or self._sweep.done():
             self.engine.handle_timer(loop.time())
-            if self.engine.files_waiting or not self.engine.stable:
-                self._sweep = loop.create_task(self._after_timer())
+            self._sweep = loop.create_task(self._after_timer())
         self._schedule()
 
     async def _after_timer(self) -> None:

@@ -235,7 +235,7 @@ class Dispatcher:
         results.append(_SUCCESS_HEADER.pack(xid, _REPLY, _ACCEPTED, 0, 0, 0))
         arguments = Decoder(data, chunks, offset)
         call = Call(
-            transport, xid, program, version, procedure, credential, arguments, results, holds, reply_room
+            transport, xid, program, version, procedure, credential, arguments, results, holds, data, reply_room
         )  # fmt: skip
         self._execute(Execution(self, row, call, done, entry, time.perf_counter()))
 

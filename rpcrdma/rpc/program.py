@@ -70,6 +70,8 @@ class Call:
     results: Encoder
     holds: list[Lease] = field(default_factory=list)
     """Buffers that the arguments point into; the dispatcher releases them when the call is over."""
+    message: memoryview = memoryview(b"")  # noqa: RUF009 - empty and immutable
+    """The received message without what its chunks carry; valid while the call is running."""
     reply_room: int = 0
     """Octets a reply may have without any chunk (inline threshold, or the record limit on TCP). Informative."""
 

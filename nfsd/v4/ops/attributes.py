@@ -1,4 +1,7 @@
-"""GETATTR, SETATTR, VERIFY, NVERIFY, ACCESS (RFC 7530 sections 16.1, 16.7, 16.15, 16.32, 16.35; RFC 8881 chapter 18)."""
+"""GETATTR, SETATTR, VERIFY, NVERIFY, ACCESS.
+
+RFC 7530 sections 16.1, 16.7, 16.15, 16.32, 16.35; RFC 8881 sections 18.1, 18.7, 18.15, 18.30, 18.31.
+"""
 
 from __future__ import annotations
 

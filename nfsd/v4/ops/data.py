@@ -1,4 +1,7 @@
-"""READ, WRITE, COMMIT, READLINK (RFC 7530 sections 16.3, 16.23, 16.25, 16.36; RFC 8881 sections 18.3, 18.22, 18.24, 18.32)."""
+"""READ, WRITE, COMMIT, READLINK.
+
+RFC 7530 sections 16.3, 16.23, 16.25, 16.36; RFC 8881 sections 18.3, 18.22, 18.24, 18.32.
+"""
 
 from __future__ import annotations
 

@@ -49,9 +49,7 @@ async def readdir(c: Compound, args: p.READDIR4args) -> Encoded:
     return await _list(c, args, mask, bound, _real_entries(c, await c.node(), args, mask, bound))
 
 
-async def _list(
-    c: Compound, args: p.READDIR4args, mask: int, bound: int, entries: AsyncIterator[_Entry]
-) -> Encoded:
+async def _list(c: Compound, args: p.READDIR4args, mask: int, bound: int, entries: AsyncIterator[_Entry]) -> Encoded:
     """Encode entries until one does not fit any more."""
     results = c.call.results
     start = results.position
@@ -95,7 +93,9 @@ def _encode_failure(c: Compound, mask: int) -> None:
 
 
 async def _pseudo_entries(c: Compound, place: PseudoNode, cookie: int, mask: int) -> AsyncIterator[_Entry]:
-    for number, child in enumerate(c.server.pseudo.children(place, c.call.transport.peer_address), _FIRST_PSEUDO_COOKIE):
+    for number, child in enumerate(
+        c.server.pseudo.children(place, c.call.transport.peer_address), _FIRST_PSEUDO_COOKIE
+    ):
         if number <= cookie:
             continue
         try:

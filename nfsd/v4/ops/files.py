@@ -118,7 +118,7 @@ async def secinfo(c: Compound, args: p.SECINFO4args) -> list[p.secinfo4]:
 @operation(p.OP_SECINFO_NO_NAME)
 async def secinfo_no_name(c: Compound, args: int) -> list[p.secinfo4]:
     """The flavors for the current file or its parent; the current file is consumed."""
-    if args == p.SECINFO_STYLE4_PARENT:
+    if args == p.secinfo_style4.SECINFO_STYLE4_PARENT:
         await parent(c)
     else:
         _ = c.here

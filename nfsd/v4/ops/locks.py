@@ -62,9 +62,7 @@ async def _lock(c: Compound, node: Node, args: p.LOCK4args) -> Stateid:
                 reclaim=args.reclaim, wait=wait, lock_seqid=new.lock_seqid,
             )  # fmt: skip
         else:
-            plan = c.engine.locks.lock(
-                locked, exclusive, args.offset, args.length, reclaim=args.reclaim, wait=wait
-            )
+            plan = c.engine.locks.lock(locked, exclusive, args.offset, args.length, reclaim=args.reclaim, wait=wait)
         file.node = node
         return await _take(c, node, plan, args)
 
@@ -73,9 +71,7 @@ async def _take(c: Compound, node: Node, plan: LockPlan, args: p.LOCK4args) -> S
     """Hold a planned lock towards local processes too, and grant it."""
     try:
         if plan.local is not None:
-            await c.service.set_local_lock(
-                node, plan.local.start, plan.local.length, exclusive=plan.local.exclusive
-            )
+            await c.service.set_local_lock(node, plan.local.start, plan.local.length, exclusive=plan.local.exclusive)
     except BlockingIOError:
         plan.abort()
         local = await c.service.test_local_lock(
@@ -149,5 +145,3 @@ async def release_lockowner(c: Compound, args: p.RELEASE_LOCKOWNER4args) -> None
     """v4.0: the lock owner will not be heard of again."""
     client = c.engine.clients.client40(args.lock_owner.clientid)
     c.engine.locks.release_lockowner(client, args.lock_owner.owner)
-
-

@@ -1,4 +1,7 @@
-"""CREATE, REMOVE, RENAME, LINK (RFC 7530 sections 16.4, 16.9, 16.26, 16.27; RFC 8881 sections 18.4, 18.9, 18.25, 18.26)."""
+"""CREATE, REMOVE, RENAME, LINK.
+
+RFC 7530 sections 16.4, 16.9, 16.26, 16.27; RFC 8881 sections 18.4, 18.9, 18.25, 18.26.
+"""
 
 from __future__ import annotations
 

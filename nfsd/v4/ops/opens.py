@@ -1,4 +1,6 @@
-"""OPEN, OPEN_CONFIRM, OPEN_DOWNGRADE, CLOSE (RFC 7530 sections 16.2, 16.16 to 16.19; RFC 8881 sections 18.2, 18.16, 18.18).
+"""OPEN, OPEN_CONFIRM, OPEN_DOWNGRADE, CLOSE.
+
+RFC 7530 sections 16.2, 16.16 to 16.19; RFC 8881 sections 18.2, 18.16, 18.18.
 
 An OPEN looks at everything that can refuse it before it changes anything: grace, owner, the name, then the share
 reservation, which is taken before the file is opened or truncated and given back if that fails.
@@ -26,7 +28,9 @@ from nfsd.vfs.types import Credential, SetAttributes
 
 _WANT = 0xFF00
 """OPEN4_SHARE_ACCESS_WANT_*: wishes about delegations (4.1)."""
-_SIGNALS = p.OPEN4_SHARE_ACCESS_WANT_SIGNAL_DELEG_WHEN_RESRC_AVAIL | p.OPEN4_SHARE_ACCESS_WANT_PUSH_DELEG_WHEN_UNCONTENDED
+_SIGNALS = (
+    p.OPEN4_SHARE_ACCESS_WANT_SIGNAL_DELEG_WHEN_RESRC_AVAIL | p.OPEN4_SHARE_ACCESS_WANT_PUSH_DELEG_WHEN_UNCONTENDED
+)
 _TIMES = 1 << p.FATTR4_TIME_ACCESS | 1 << p.FATTR4_TIME_MODIFY
 
 
@@ -179,9 +183,7 @@ async def _by_name(c: Compound, args: p.OPEN4args, name: bytes, *, create: bool)
     return _Target(node, p.change_info4(atomic=True, before=before, after=before), False, 0, False, 0)
 
 
-async def _create(
-    c: Compound, args: p.OPEN4args, credential: Credential, directory: Node, name: bytes
-) -> _Target:
+async def _create(c: Compound, args: p.OPEN4args, credential: Credential, directory: Node, name: bytes) -> _Target:
     """The four ways to create (RFC 8881 section 18.16.3)."""
     how = args.openhow.how
     assert how is not None
@@ -284,6 +286,3 @@ async def close(c: Compound, args: p.CLOSE4args) -> p.stateid4:
         await c.server.clear_local(file)
     c.stateid = stateid
     return wire(stateid)
-
-
-

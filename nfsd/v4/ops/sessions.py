@@ -81,7 +81,7 @@ async def create_session(c: Compound, args: p.CREATE_SESSION4args) -> p.CREATE_S
 @operation(p.OP_SEQUENCE, alone=True)
 async def sequence(c: Compound, args: p.SEQUENCE4args) -> p.SEQUENCE4resok:
     """Find the slot of a COMPOUND. A retransmission is answered from it."""
-    request = c.call.arguments.buffer
+    request = c.call.message
     session, slot, verdict = c.engine.sessions.sequence(
         c.server.connection(c.call.transport),
         args.sa_sessionid,
@@ -114,7 +114,7 @@ def _hold_to_session(c: Compound, fore: ChannelAttributes) -> None:
     assert c.sequence is not None
     if c.operations > fore.maxoperations:
         raise Nfs4Error(p.NFS4ERR_TOO_MANY_OPS)
-    if len(c.call.arguments.buffer) > fore.maxrequestsize:
+    if len(c.call.message) > fore.maxrequestsize:
         raise Nfs4Error(p.NFS4ERR_REQ_TOO_BIG)
     c.room = fore.maxresponsesize
     if c.sequence.sa_cachethis:
