@@ -106,6 +106,7 @@ class Responder:
         self.failed_xid: int | None = None
         """The call whose RDMA operation was the first to fail: the one the peer refused, if it refused one."""
         self.closed = False
+        self.received_messages = 0
         self.draining = False
         """New calls are no longer taken."""
         self.properties = properties
@@ -138,6 +139,7 @@ class Responder:
     def received(self, messages: Sequence[Received]) -> None:
         """Take a batch of messages, each with one count of its lease."""
         self.credits.posted -= len(messages)
+        self.received_messages += len(messages)
         self.counters.receives += len(messages)
         for message in messages:
             if self.closed:

@@ -1,0 +1,1 @@
+"""Listeners and connections: providers and sockets joined to the engines and the dispatcher."""
