@@ -125,6 +125,6 @@ def echo_results(arguments: Arguments, xid: int, reduced: Sequence[int] = ()) ->
 
 def accept_status(reply: bytes) -> int:
     """accept_stat of a whole RPC reply, which must be an accepted one."""
-    xid, kind, status, flavor, length, accepted = struct.unpack_from(">6I", reply)
+    _, kind, status, flavor, length, accepted = struct.unpack_from(">6I", reply)
     assert (kind, status, flavor, length) == (1, 0, 0, 0), reply[:24].hex()
     return int(accepted)
