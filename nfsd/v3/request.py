@@ -1,0 +1,129 @@
+"""What the procedures of NFSv3 share: a call under way, and the frame that answers failures.
+
+Owns :class:`Limits`, :class:`Request` and :class:`Operation`; imports the file service, the exports and the RPC
+vocabulary.
+
+A procedure resolves its handles through its :class:`Request`, which remembers them. When it fails,
+:meth:`Operation.handle` turns the error into a status and has the procedure's ``fail`` build the result with the
+attributes of the files resolved so far: RFC 1813 section 3.1 asks for as much attribute data as possible on failure,
+and clients keep their caches by it.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from nfsd.exports import Access, ExportTable
+from nfsd.protocol.nfs3 import fattr3, nfsstat3
+from nfsd.v3.convert import fattr
+from nfsd.v3.errors import EXPECTED, status_of
+from nfsd.vfs.service import FileService, Node
+from nfsd.vfs.types import Credential
+from rpcrdma.rpc.program import Call
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The sizes in octets that FSINFO announces (RFC 1813 section 3.3.19), and READ, WRITE and READDIR hold to."""
+
+    read_max: int = 1 << 20
+    """rtmax: a longer READ is answered short."""
+    write_max: int = 1 << 20
+    """wtmax: a longer WRITE is written short."""
+    multiple: int = 4096
+    """rtmult and wtmult: the page, below which neither side gains anything."""
+    directory_preferred: int = 64 << 10
+    """dtpref: some 350 entries of READDIRPLUS, a millisecond's work: one listing does not hold up other calls."""
+    directory_max: int = (1 << 20) - 1024
+    """The longest listing, however much a client asks for: the reply, its RPC header included, stays below 1 MiB."""
+
+
+class Request:
+    """One call: the server's parts, the caller, and the files resolved so far, in order."""
+
+    __slots__ = ("call", "exports", "limits", "resolved", "service")
+
+    def __init__(self, service: FileService, exports: ExportTable, limits: Limits, call: Call) -> None:
+        self.service = service
+        self.exports = exports
+        self.limits = limits
+        self.call = call
+        self.resolved: list[Node] = []
+
+    async def resolve(self, handle: bytes) -> tuple[Node, Credential]:
+        """The file of a handle, and the caller as it acts there.
+
+        Raises BadHandle, OSError(ESTALE), and OSError(EACCES) for a client that may not use the export: its handle may
+        be good again tomorrow, so it is not called stale."""
+        node, credential, _ = await self._resolve(handle)
+        return node, credential
+
+    async def writable(self, handle: bytes) -> tuple[Node, Credential]:
+        """As :meth:`resolve`, for a modifying procedure. Raises OSError(EROFS) too."""
+        node, credential, access = await self._resolve(handle)
+        if access.read_only:
+            raise OSError(errno.EROFS, "the export is read-only for this client")
+        return node, credential
+
+    async def _resolve(self, handle: bytes) -> tuple[Node, Credential, Access]:
+        node = await self.service.resolve(handle)
+        exports, call = self.exports, self.call
+        peer = call.transport.peer_address
+        learning = exports.admit(peer)
+        if learning is not None:
+            await learning
+        access = exports.access(node.export, peer)
+        if access is None:
+            raise OSError(errno.EACCES, "the client may not use this export")
+        self.resolved.append(node)
+        caller = call.credential
+        credential = await exports.credential(node.export, caller.flavor, caller.uid, caller.gid, caller.gids, peer)
+        return node, credential, access
+
+    def read_only(self, node: Node) -> bool:
+        """Whether this client may only read the export of a resolved file."""
+        return self.exports.read_only(node.export, self.call.transport.peer_address)
+
+    async def after(self, node: Node) -> fattr3 | None:
+        """Post-operation attributes, or None: an error of this incidental step is not the operation's (section 2.5)."""
+        try:
+            return fattr(await self.service.attributes(node))
+        except OSError:
+            return None
+
+
+Aftermath = tuple[fattr3 | None, fattr3 | None]
+"""Attributes, after a failure, of the first and second file a procedure resolves."""
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One row of the procedure table."""
+
+    number: int
+    run: Callable[[Request, Any], Awaitable[Any]]
+    """``run(request, arguments)`` returns the results; may raise any of :data:`nfsd.v3.errors.EXPECTED`."""
+    fail: Callable[[nfsstat3, Aftermath], Any]
+    """The results for a status other than NFS3_OK."""
+    replay: bool = False
+    """Not idempotent: a retransmission gets the first reply again (see :mod:`nfsd.v3.program`)."""
+    exceptions: Mapping[int, nfsstat3] = field(default_factory=dict)
+    """Statuses that go before the general table."""
+
+    async def handle(self, request: Request, arguments: Any) -> Any:
+        """Run, and answer a failure with its status and attributes."""
+        try:
+            return await self.run(request, arguments)
+        except EXPECTED as error:
+            status = status_of(error, self.exceptions)
+        first, second = (*request.resolved, None, None)[:2]
+        return self.fail(
+            status,
+            (
+                None if first is None else await request.after(first),
+                None if second is None else await request.after(second),
+            ),
+        )

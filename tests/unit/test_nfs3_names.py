@@ -1,0 +1,333 @@
+"""NFSv3: LOOKUP, CREATE, MKDIR, SYMLINK, MKNOD, REMOVE, RMDIR, RENAME, LINK."""
+
+import errno
+from typing import Any
+
+import pytest
+
+from nfsd.exports import Export
+from nfsd.protocol.nfs3 import (
+    CREATE3args,
+    LINK3args,
+    LOOKUP3args,
+    MKDIR3args,
+    MKNOD3args,
+    REMOVE3args,
+    RENAME3args,
+    RMDIR3args,
+    SYMLINK3args,
+    createhow3,
+    createmode3,
+    devicedata3,
+    diropargs3,
+    ftype3,
+    mknoddata3,
+    nfs_fh3,
+    nfsstat3,
+    specdata3,
+    symlinkdata3,
+)
+from nfsd.vfs.types import CrossingRefused
+from tests.unit.fakes.nfs3 import Rig, no_attributes
+
+NOT_UTF8 = b"\xff\xfe caf\xe9"
+
+
+def unchecked(**attributes: Any) -> createhow3:
+    return createhow3(createmode3.UNCHECKED, obj_attributes=no_attributes(**attributes))
+
+
+def create(rig: Rig, name: bytes = b"file", how: createhow3 | None = None) -> Any:
+    return rig.call("CREATE", CREATE3args(rig.at(name), how or unchecked(mode=0o640))).value
+
+
+def mkdir(rig: Rig, name: bytes = b"dir") -> nfs_fh3:
+    obj: nfs_fh3 = rig.call("MKDIR", MKDIR3args(rig.at(name), no_attributes(mode=0o700))).value.resok.obj
+    return obj
+
+
+def test_lookup_finds_a_file_and_tells_about_the_directory_too() -> None:
+    rig = Rig()
+    made = create(rig, NOT_UTF8).resok.obj
+    resok = rig.call("LOOKUP", LOOKUP3args(rig.at(NOT_UTF8))).value.resok
+    assert resok.object == made
+    assert resok.obj_attributes.mode == 0o640
+    assert resok.dir_attributes.type == ftype3.NF3DIR
+
+
+def test_lookup_of_dots() -> None:
+    rig = Rig()
+    directory = mkdir(rig)
+    for where, name, found in (
+        (directory, b".", directory),
+        (directory, b"..", rig.root),
+        (rig.root, b"..", rig.root),
+        (rig.root, b".", rig.root),
+    ):
+        assert rig.call("LOOKUP", LOOKUP3args(diropargs3(where, name))).value.resok.object == found
+
+
+def test_a_failed_lookup_tells_about_the_directory() -> None:
+    rig = Rig()
+    value = rig.call("LOOKUP", LOOKUP3args(rig.at(b"nothing"))).value
+    assert value.status == nfsstat3.NFS3ERR_NOENT
+    assert value.resfail.dir_attributes.type == ftype3.NF3DIR
+
+
+def test_lookup_does_not_enter_what_the_export_keeps_out() -> None:
+    rig = Rig()
+    rig.service.failures["lookup"] = [CrossingRefused()]
+    assert rig.call("LOOKUP", LOOKUP3args(rig.at(b"mounted"))).value.status == nfsstat3.NFS3ERR_ACCES
+
+
+def test_names_in_what_is_no_directory() -> None:
+    rig = Rig()
+    file = create(rig).resok.obj
+    assert rig.call("LOOKUP", LOOKUP3args(diropargs3(file, b"x"))).value.status == nfsstat3.NFS3ERR_NOTDIR
+    value = rig.call("MKDIR", MKDIR3args(diropargs3(file, b"x"), no_attributes())).value
+    assert value.status == nfsstat3.NFS3ERR_NOTDIR
+    assert value.resfail.dir_wcc.after.type == ftype3.NF3REG
+
+
+def every_procedure_on(rig: Rig, name: bytes) -> dict[str, Any]:
+    where, file = rig.at(name), rig.at(b"file")
+    handle = create(rig).resok.obj
+    link_data = symlinkdata3(no_attributes(), memoryview(b"text"))
+    fifo = mknoddata3(ftype3.NF3FIFO, pipe_attributes=no_attributes())
+    return {
+        "LOOKUP": LOOKUP3args(where),
+        "CREATE": CREATE3args(where, unchecked()),
+        "MKDIR": MKDIR3args(where, no_attributes()),
+        "SYMLINK": SYMLINK3args(where, link_data),
+        "MKNOD": MKNOD3args(where, fifo),
+        "REMOVE": REMOVE3args(where),
+        "RMDIR": RMDIR3args(where),
+        "RENAME": RENAME3args(file, where),
+        "LINK": LINK3args(handle, where),
+    }
+
+
+@pytest.mark.parametrize("name", [b"", b"a/b", b"/", b"a\0b", b"../x"])
+def test_names_that_cannot_be_are_refused_everywhere(name: bytes) -> None:
+    rig = Rig()
+    for procedure, arguments in every_procedure_on(rig, name).items():
+        assert rig.call(procedure, arguments).value.status == nfsstat3.NFS3ERR_ACCES, procedure
+    assert set(rig.service.roots[1].children) == {b"file"}
+
+
+def test_names_that_are_too_long_are_called_that() -> None:
+    rig = Rig()
+    for procedure in ("LOOKUP", "CREATE", "MKDIR", "SYMLINK", "MKNOD", "REMOVE", "RMDIR"):
+        arguments = every_procedure_on(rig, b"n" * 256)[procedure]
+        assert rig.call(procedure, arguments).value.status == nfsstat3.NFS3ERR_NAMETOOLONG, procedure
+
+
+@pytest.mark.parametrize("name", [b".", b".."])
+def test_dots_cannot_be_made_or_removed(name: bytes) -> None:
+    rig = Rig()
+    exist, inval, isdir = nfsstat3.NFS3ERR_EXIST, nfsstat3.NFS3ERR_INVAL, nfsstat3.NFS3ERR_ISDIR
+    expected = {
+        "CREATE": exist, "MKDIR": exist, "SYMLINK": exist, "MKNOD": exist, "LINK": exist,
+        "REMOVE": isdir, "RENAME": inval, "RMDIR": inval if name == b"." else exist,
+    }  # fmt: skip
+    requests = every_procedure_on(rig, name)
+    for procedure, status in expected.items():
+        assert rig.call(procedure, requests[procedure]).value.status == status, procedure
+
+
+def test_create_makes_a_file_with_its_attributes_and_the_directorys_change() -> None:
+    rig = Rig()
+    before = rig.service.roots[1].attributes()
+    resok = create(rig, how=unchecked(mode=0o604, size=5)).resok
+    assert (resok.obj_attributes.mode, resok.obj_attributes.size) == (0o604, 5)
+    assert resok.dir_wcc.before.ctime.seconds == before.ctime.seconds
+    assert resok.dir_wcc.after.ctime.seconds > before.ctime.seconds
+
+
+def test_create_without_a_mode_makes_a_file_for_its_owner_only() -> None:
+    rig = Rig()
+    assert create(rig, how=unchecked()).resok.obj_attributes.mode == 0
+
+
+def test_unchecked_create_takes_an_existing_file_and_truncates_it_if_asked() -> None:
+    rig = Rig()
+    first = create(rig).resok.obj
+    rig.node(first).data = bytearray(b"0123456789")
+    again = create(rig, how=unchecked(mode=0o777)).resok
+    assert (again.obj, again.obj_attributes.size, again.obj_attributes.mode) == (first, 10, 0o640)
+    assert create(rig, how=unchecked(size=0)).resok.obj_attributes.size == 0
+
+
+def test_guarded_create_refuses_an_existing_file() -> None:
+    rig = Rig()
+    create(rig)
+    value = create(rig, how=createhow3(createmode3.GUARDED, obj_attributes=no_attributes()))
+    assert value.status == nfsstat3.NFS3ERR_EXIST
+    assert value.resfail.dir_wcc.after.type == ftype3.NF3DIR
+
+
+def test_exclusive_create_takes_only_the_file_it_made_itself() -> None:
+    rig = Rig()
+    ours = createhow3(createmode3.EXCLUSIVE, verf=b"12345678")
+    made = create(rig, how=ours)
+    again = create(rig, how=ours)
+    assert made.resok.obj == again.resok.obj
+    assert made.resok.obj_attributes.mode == 0
+    other = create(rig, how=createhow3(createmode3.EXCLUSIVE, verf=b"87654321"))
+    assert other.status == nfsstat3.NFS3ERR_EXIST
+
+
+def test_mkdir_makes_a_directory() -> None:
+    rig = Rig()
+    resok = rig.call("MKDIR", MKDIR3args(rig.at(NOT_UTF8), no_attributes(mode=0o2755))).value.resok
+    assert (resok.obj_attributes.type, resok.obj_attributes.mode) == (ftype3.NF3DIR, 0o2755)
+    assert rig.call("MKDIR", MKDIR3args(rig.at(NOT_UTF8), no_attributes())).value.status == nfsstat3.NFS3ERR_EXIST
+
+
+def test_symlink_stores_its_text_as_it_comes() -> None:
+    rig = Rig()
+    text = b"/anywhere/" + NOT_UTF8
+    data = symlinkdata3(no_attributes(), memoryview(text))
+    resok = rig.call("SYMLINK", SYMLINK3args(rig.at(b"link"), data)).value.resok
+    assert resok.obj_attributes.type == ftype3.NF3LNK
+    assert rig.node(resok.obj).target == text
+
+
+@pytest.mark.parametrize("text", [b"", b"a\0b"])
+def test_symlink_texts_that_cannot_be_stored(text: bytes) -> None:
+    rig = Rig()
+    value = rig.call("SYMLINK", SYMLINK3args(rig.at(b"link"), symlinkdata3(no_attributes(), memoryview(text)))).value
+    assert value.status == nfsstat3.NFS3ERR_INVAL
+
+
+@pytest.mark.parametrize("kind", [ftype3.NF3CHR, ftype3.NF3BLK])
+def test_mknod_makes_devices(kind: ftype3) -> None:
+    rig = Rig()
+    what = mknoddata3(kind, device=devicedata3(no_attributes(mode=0o600), specdata3(4095, (1 << 20) - 1)))
+    resok = rig.call("MKNOD", MKNOD3args(rig.at(b"dev"), what)).value.resok
+    assert resok.obj_attributes.type == kind
+    assert resok.obj_attributes.rdev == specdata3(4095, (1 << 20) - 1)
+
+
+@pytest.mark.parametrize("kind", [ftype3.NF3SOCK, ftype3.NF3FIFO])
+def test_mknod_makes_sockets_and_pipes(kind: ftype3) -> None:
+    rig = Rig()
+    what = mknoddata3(kind, pipe_attributes=no_attributes(mode=0o622))
+    resok = rig.call("MKNOD", MKNOD3args(rig.at(b"pipe"), what)).value.resok
+    assert (resok.obj_attributes.type, resok.obj_attributes.mode) == (kind, 0o622)
+
+
+@pytest.mark.parametrize("kind", [ftype3.NF3REG, ftype3.NF3DIR, ftype3.NF3LNK])
+def test_mknod_makes_nothing_else(kind: ftype3) -> None:
+    rig = Rig()
+    value = rig.call("MKNOD", MKNOD3args(rig.at(b"x"), mknoddata3(kind))).value
+    assert value.status == nfsstat3.NFS3ERR_BADTYPE
+
+
+@pytest.mark.parametrize("spec", [specdata3(4096, 0), specdata3(0, 1 << 20)])
+def test_mknod_refuses_device_numbers_that_would_not_survive(spec: specdata3) -> None:
+    rig = Rig()
+    what = mknoddata3(ftype3.NF3CHR, device=devicedata3(no_attributes(), spec))
+    assert rig.call("MKNOD", MKNOD3args(rig.at(b"x"), what)).value.status == nfsstat3.NFS3ERR_INVAL
+
+
+def test_remove_removes_files_and_only_files() -> None:
+    rig = Rig()
+    file = create(rig).resok.obj
+    mkdir(rig)
+    resok = rig.call("REMOVE", REMOVE3args(rig.at(b"file"))).value.resok
+    assert resok.dir_wcc.after.ctime.seconds > resok.dir_wcc.before.ctime.seconds
+    assert rig.node(file).gone
+    value = rig.call("REMOVE", REMOVE3args(rig.at(b"dir"))).value
+    assert value.status == nfsstat3.NFS3ERR_ISDIR
+    assert value.resfail.dir_wcc.after is not None
+    assert rig.call("REMOVE", REMOVE3args(rig.at(b"file"))).value.status == nfsstat3.NFS3ERR_NOENT
+
+
+def test_rmdir_removes_empty_directories_and_only_those() -> None:
+    rig = Rig()
+    directory = mkdir(rig)
+    create(rig)
+    rig.call("MKDIR", MKDIR3args(diropargs3(directory, b"inner"), no_attributes()))
+    assert rig.call("RMDIR", RMDIR3args(rig.at(b"dir"))).value.status == nfsstat3.NFS3ERR_NOTEMPTY
+    assert rig.call("RMDIR", RMDIR3args(rig.at(b"file"))).value.status == nfsstat3.NFS3ERR_NOTDIR
+    assert rig.call("RMDIR", RMDIR3args(diropargs3(directory, b"inner"))).value.status == nfsstat3.NFS3_OK
+    assert rig.call("RMDIR", RMDIR3args(rig.at(b"dir"))).value.status == nfsstat3.NFS3_OK
+
+
+def test_rename_moves_and_tells_about_both_directories() -> None:
+    rig = Rig()
+    directory = mkdir(rig)
+    file = create(rig).resok.obj
+    resok = rig.call("RENAME", RENAME3args(rig.at(b"file"), diropargs3(directory, b"new"))).value.resok
+    assert rig.node(directory).children == {b"new": rig.node(file)}
+    assert resok.fromdir_wcc.after.fileid == rig.node(rig.root).fileid
+    assert resok.todir_wcc.after.fileid == rig.node(directory).fileid
+
+
+def test_a_failed_rename_tells_about_both_directories() -> None:
+    rig = Rig()
+    directory = mkdir(rig)
+    value = rig.call("RENAME", RENAME3args(rig.at(b"nothing"), diropargs3(directory, b"new"))).value
+    assert value.status == nfsstat3.NFS3ERR_NOENT
+    assert value.resfail.fromdir_wcc.after.fileid == rig.node(rig.root).fileid
+    assert value.resfail.todir_wcc.after.fileid == rig.node(directory).fileid
+    stale = nfs_fh3(b"fake gone")
+    value = rig.call("RENAME", RENAME3args(rig.at(b"dir"), diropargs3(stale, b"new"))).value
+    assert value.status == nfsstat3.NFS3ERR_STALE
+    assert value.resfail.fromdir_wcc.after is not None
+    assert value.resfail.todir_wcc.after is None
+
+
+def test_rename_and_link_stay_within_one_export() -> None:
+    rig = Rig()
+    file = create(rig).resok.obj
+    elsewhere = diropargs3(nfs_fh3(rig.service.roots[2].handle), b"new")
+    assert rig.call("RENAME", RENAME3args(rig.at(b"file"), elsewhere)).value.status == nfsstat3.NFS3ERR_XDEV
+    assert rig.call("LINK", LINK3args(file, elsewhere)).value.status == nfsstat3.NFS3ERR_XDEV
+
+
+def test_rename_onto_a_directory_that_is_not_empty() -> None:
+    rig = Rig()
+    mkdir(rig)
+    create(rig, b"x")
+    target = mkdir(rig, b"target")
+    rig.call("MKDIR", MKDIR3args(diropargs3(target, b"inner"), no_attributes()))
+    value = rig.call("RENAME", RENAME3args(rig.at(b"dir"), rig.at(b"target"))).value
+    assert value.status == nfsstat3.NFS3ERR_NOTEMPTY
+
+
+def test_link_adds_a_name_and_tells_about_file_and_directory() -> None:
+    rig = Rig()
+    file = create(rig).resok.obj
+    resok = rig.call("LINK", LINK3args(file, rig.at(b"second"))).value.resok
+    assert resok.file_attributes.nlink == 2
+    assert resok.linkdir_wcc.after.type == ftype3.NF3DIR
+    value = rig.call("LINK", LINK3args(file, rig.at(b"second"))).value
+    assert value.status == nfsstat3.NFS3ERR_EXIST
+    assert value.resfail.file_attributes.nlink == 2
+    assert value.resfail.linkdir_wcc.after.type == ftype3.NF3DIR
+
+
+@pytest.mark.parametrize("number", [errno.EMLINK, errno.EPERM, errno.EXDEV])
+def test_link_reports_what_the_kernel_says(number: int) -> None:
+    rig = Rig()
+    file = create(rig).resok.obj
+    rig.service.failures["link"] = [OSError(number, "")]
+    status = {
+        errno.EMLINK: nfsstat3.NFS3ERR_MLINK,
+        errno.EPERM: nfsstat3.NFS3ERR_PERM,
+        errno.EXDEV: nfsstat3.NFS3ERR_XDEV,
+    }[number]
+    assert rig.call("LINK", LINK3args(file, rig.at(b"second"))).value.status == status
+
+
+def test_a_read_only_export_refuses_every_change_of_names() -> None:
+    writable = Rig()
+    requests = every_procedure_on(writable, b"new")
+    rig = Rig(Export(1, "/srv/export", "/export", read_only=True))
+    create_handle = rig.service._new(rig.exports.exports[0], rig.service.roots[1].kind, None).handle
+    requests["LINK"] = LINK3args(nfs_fh3(create_handle), rig.at(b"new"))
+    del requests["LOOKUP"]
+    for procedure, arguments in requests.items():
+        assert rig.call(procedure, arguments).value.status == nfsstat3.NFS3ERR_ROFS, procedure
