@@ -1,0 +1,146 @@
+"""MOUNT version 3 (RFC 1813 section 5, Appendix I), served over TCP (RFC 8267 leaves it off RDMA).
+
+Owns the six procedures and their table of errors; imports the declarations, the file service and the exports.
+
+MNT walks to directories below an export as the server itself, like Linux's mountd: the right to mount is the client
+machine's, while what its users may do there is decided call by call. Symbolic links on the way are not followed, so no
+path leads out of the export.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Mapping
+from typing import Final
+
+from nfsd.exports import Export, ExportTable
+from nfsd.mount.mountlist import MountList
+from nfsd.mount.paths import components, matches
+from nfsd.protocol.mount3 import (
+    MNTNAMLEN,
+    MOUNT_PROGRAM,
+    MOUNT_V3,
+    MOUNTPROC3_DUMP,
+    MOUNTPROC3_EXPORT,
+    MOUNTPROC3_MNT,
+    MOUNTPROC3_NULL,
+    MOUNTPROC3_UMNT,
+    MOUNTPROC3_UMNTALL,
+    dirpath,
+    exportnode,
+    groupnode,
+    mountbody,
+    mountres3,
+    mountres3_ok,
+    mountstat3,
+)
+from nfsd.protocol.mount3 import exports as exports_list
+from nfsd.protocol.mount3 import mountlist as mount_list
+from nfsd.vfs.service import FileService, Node
+from nfsd.vfs.types import Attributes, Credential, CrossingRefused, FileType
+from rpcrdma.rpc.program import AUTH_SYS, Call, Procedure, Program
+
+_SERVER: Final = Credential(0, 0)
+
+STATUS: Final[Mapping[int, mountstat3]] = {
+    errno.EPERM: mountstat3.MNT3ERR_PERM,
+    errno.ENOENT: mountstat3.MNT3ERR_NOENT,
+    errno.ESTALE: mountstat3.MNT3ERR_NOENT,
+    errno.EIO: mountstat3.MNT3ERR_IO,
+    errno.EACCES: mountstat3.MNT3ERR_ACCES,
+    errno.ENOTDIR: mountstat3.MNT3ERR_NOTDIR,
+    errno.ELOOP: mountstat3.MNT3ERR_NOTDIR,
+    errno.EINVAL: mountstat3.MNT3ERR_INVAL,
+    errno.ENAMETOOLONG: mountstat3.MNT3ERR_NAMETOOLONG,
+    errno.EOPNOTSUPP: mountstat3.MNT3ERR_NOTSUPP,
+}
+"""Errors of the way to the directory; all others are MNT3ERR_SERVERFAULT."""
+
+
+class MountService:
+    """The procedures, with the mount list they share."""
+
+    def __init__(self, service: FileService, exports: ExportTable, mounts: MountList) -> None:
+        self._service = service
+        self._exports = exports
+        self._mounts = mounts
+
+    async def null(self, call: Call, arguments: None) -> None:
+        """Answer, and do no work at all (section 5.2.0)."""
+
+    async def mnt(self, call: Call, path: bytes) -> mountres3:
+        """The handle of a directory and the flavors it may be used with; notes the mount (section 5.2.1)."""
+        peer = call.transport.peer_address
+        learning = self._exports.admit(peer)
+        if learning is not None:
+            await learning
+        names = components(path)
+        if names is None:
+            return mountres3(mountstat3.MNT3ERR_ACCES)
+        status = mountstat3.MNT3ERR_NOENT
+        for export, below in matches(self._exports.exports, names):
+            if not self._exports.visible(export, peer):
+                status = mountstat3.MNT3ERR_ACCES
+                continue
+            try:
+                node = await self._walk(export, below)
+            except OSError as error:
+                status = STATUS.get(error.errno or 0, mountstat3.MNT3ERR_SERVERFAULT)
+            except CrossingRefused:
+                status = mountstat3.MNT3ERR_ACCES
+            else:
+                self._mounts.add(peer, path)
+                return mountres3(mountstat3.MNT3_OK, mountinfo=mountres3_ok(node.handle, [AUTH_SYS]))
+        return mountres3(status)
+
+    async def _walk(self, export: Export, names: list[bytes]) -> Node:
+        node = await self._service.root(export)
+        attributes: Attributes | None = None
+        for name in names:
+            node, attributes = await self._service.lookup(_SERVER, node, name)
+            if attributes.type != FileType.DIR:
+                raise OSError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+        return node
+
+    async def dump(self, call: Call, arguments: None) -> list[mountbody]:
+        """The mount list (section 5.2.2)."""
+        return [mountbody(_name(client), directory) for client, directory in self._mounts]
+
+    async def umnt(self, call: Call, path: bytes) -> None:
+        """Forget one mount of the caller's (section 5.2.3)."""
+        self._mounts.remove(call.transport.peer_address, path)
+
+    async def umntall(self, call: Call, arguments: None) -> None:
+        """Forget all mounts of the caller's (section 5.2.4)."""
+        self._mounts.remove_all(call.transport.peer_address)
+
+    async def export(self, call: Call, arguments: None) -> list[exportnode]:
+        """Every export with the clients it is for (section 5.2.5), to whoever asks, as showmount's users expect."""
+        return [
+            exportnode(os.fsencode(export.pseudo), [groupnode(_name(client)) for client in export.clients])
+            for export in self._exports.exports
+        ]
+
+
+def _name(text: str) -> bytes:
+    return text.encode("utf-8", "surrogateescape")[:MNTNAMLEN]
+
+
+def mount3_program(service: FileService, exports: ExportTable, mounts: MountList | None = None) -> Program:
+    """The MOUNT program for the dispatcher."""
+    mount = MountService(service, exports, MountList() if mounts is None else mounts)
+    return Program(
+        MOUNT_PROGRAM,
+        "mount",
+        {
+            MOUNT_V3: {
+                MOUNTPROC3_NULL: Procedure("NULL", mount.null),
+                MOUNTPROC3_MNT: Procedure("MNT", mount.mnt, dirpath, mountres3),
+                MOUNTPROC3_DUMP: Procedure("DUMP", mount.dump, None, mount_list),
+                MOUNTPROC3_UMNT: Procedure("UMNT", mount.umnt, dirpath),
+                MOUNTPROC3_UMNTALL: Procedure("UMNTALL", mount.umntall),
+                MOUNTPROC3_EXPORT: Procedure("EXPORT", mount.export, None, exports_list),
+            }
+        },
+    )

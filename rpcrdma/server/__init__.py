@@ -1,1 +1,0 @@
-"""Listeners and connections: providers and sockets joined to the engines and the dispatcher."""
