@@ -1,13 +1,14 @@
 """XDR (RFC 4506): wire types declared once, walked by a reference codec and by a native one.
 
-Layer above :mod:`rpcrdma.memory`; imports nothing else of the project, and does no I/O.
+``Encoder`` and ``Decoder`` are the native ones where the extension is built, unless ``RPCRDMA_XDR=reference`` is in the
+environment. Layer above :mod:`rpcrdma.memory`; imports nothing else of the project, and does no I/O.
 """
 
 from __future__ import annotations
 
-from typing import Any, TypeVar, overload
+import os
+from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
 
-from rpcrdma.xdr.codec import Decoder, Encoder
 from rpcrdma.xdr.errors import SchemaError, XdrError, XdrOverflow
 from rpcrdma.xdr.markers import (
     DDP,
@@ -27,9 +28,21 @@ from rpcrdma.xdr.markers import (
 from rpcrdma.xdr.payload import Payload
 from rpcrdma.xdr.schema import Node, node_of, struct, union
 
+if TYPE_CHECKING or os.environ.get("RPCRDMA_XDR") == "reference":
+    from rpcrdma.xdr.codec import Decoder, Encoder
+else:
+    try:
+        from rpcrdma.xdr._codec import Decoder, Encoder
+    except ImportError:
+        from rpcrdma.xdr.codec import Decoder, Encoder
+
+NATIVE: Final = Encoder.__module__ == "rpcrdma.xdr._codec"
+"""Whether the native codec is in use."""
+
 __all__ = [
     "DDP",
     "DEFAULT",
+    "NATIVE",
     "Decoder",
     "Encoder",
     "Node",

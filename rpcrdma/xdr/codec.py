@@ -187,7 +187,9 @@ def _encode_integer(encoder: Encoder, node: Node, value: Any) -> None:
 
 
 def _encode_bool(encoder: Encoder, node: Node, value: Any) -> None:
-    encoder.boolean(value)
+    if not isinstance(value, int):
+        raise XdrError(f"{value!r} is no bool")
+    encoder.boolean(bool(value))
 
 
 def _encode_enum(encoder: Encoder, node: Node, value: Any) -> None:
@@ -252,7 +254,7 @@ def _encode_union(encoder: Encoder, node: Node, value: Any) -> None:
     name, discriminant = node.fields[0]
     selected = getattr(value, name)
     _ENCODERS[discriminant.kind](encoder, discriminant, selected)
-    index = node.arms.get(int(selected), node.default)
+    index = node.arms.get(bool(selected) if discriminant.kind == schema.BOOL else int(selected), node.default)
     if index is None:
         raise XdrError(f"{node.name} has no arm for {selected!r}")
     if index:
@@ -350,6 +352,8 @@ class Decoder:
 
     def fixed(self, size: int) -> bytes:
         """Decode fixed-length opaque data."""
+        if size < 0:
+            raise XdrError(f"{size} octets")
         return bytes(self._data(size))
 
     def _size(self, limit: int) -> int:

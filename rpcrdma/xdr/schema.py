@@ -209,6 +209,8 @@ def _hints(cls: type[Any]) -> dict[str, Any]:
 
 
 def _finish(cls: type[T], node: Node) -> type[T]:
+    if hasattr(cls, "__post_init__"):
+        raise SchemaError(f"{cls.__name__}: decoding calls no constructor, so __post_init__ would not run")
     made = dataclass(slots=True)(cls)
     if tuple(field.name for field in fields(made)) != tuple(name for name, _ in node.fields):  # type: ignore[arg-type]
         raise SchemaError(f"{cls.__name__}: declarations are not inherited")

@@ -11,6 +11,7 @@ from rpcrdma.xdr import (
     DDP,
     DEFAULT,
     Payload,
+    _codec,
     array,
     case,
     chain,
@@ -27,7 +28,7 @@ from rpcrdma.xdr import (
     union,
 )  # fmt: skip
 
-CODECS: list[Any] = [pytest.param(codec, id="reference")]
+CODECS: list[Any] = [pytest.param(codec, id="reference"), pytest.param(_codec, id="native")]
 
 
 class Colour(IntEnum):
