@@ -1,0 +1,297 @@
+"""An NFSv4 server in this process, and clients that talk to it through the dispatcher, without a network."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from contextlib import asynccontextmanager
+from typing import Any
+
+from nfsd.exports import Export, ExportTable
+from nfsd.protocol import nfs4 as p
+from nfsd.state import Limits, Recovered, StateEngine
+from nfsd.v4.attributes import words_of
+from nfsd.v4.program import nfs4_procedures
+from nfsd.v4.server import Nfs4Server
+from nfsd.vfs.service import FileService
+from nfsd.vfs.types import Time
+from rpcrdma.memory import Pool
+from rpcrdma.rpc.dispatch import Dispatcher
+from rpcrdma.rpc.program import Program
+from rpcrdma.xdr import Decoder, Encoder
+
+NFS = 100003
+_xids = itertools.count(1)
+
+
+class StoreInMemory:
+    """Stable storage that remembers what it was told."""
+
+    def __init__(self) -> None:
+        self.writes: list[Any] = []
+
+    async def flush(self, engine: StateEngine) -> None:
+        writes = engine.take_writes()
+        self.writes += writes
+        engine.writes_done(len(writes))
+
+
+class LoopbackTransport:
+    """A connection of a client in this process."""
+
+    netid = "tcp"
+    peer_port = 800
+    local_address = "127.0.0.1"
+    closed = False
+    max_backchannel_size = 0
+
+    def __init__(self, peer_address: str = "127.0.0.1") -> None:
+        self.peer_address = peer_address
+        self._account = Pool(64 << 20).account(32 << 20)
+        self._closing: list[Any] = []
+
+    def on_close(self, callback):
+        self._closing.append(callback)
+
+    async def lease(self, size):
+        return self._account.lease(size)
+
+    async def call_back(self, message):
+        raise ConnectionError("this client takes no callbacks")
+
+    def close(self):
+        self.closed = True
+        for callback in self._closing:
+            callback()
+
+
+class Failed(Exception):
+    """A COMPOUND that ended with an error; ``status`` is it, ``results`` the results until then."""
+
+    def __init__(self, status, results):
+        super().__init__(f"{p.nfsstat4(status).name} after {[name for name, _ in results]}")
+        self.status = status
+        self.results = results
+
+
+class Server4:
+    """The parts of an NFSv4 server over some directories, put together."""
+
+    def __init__(self, service, exports, engine, store):
+        self.service = service
+        self.engine = engine
+        self.store = store
+        self.nfs4 = Nfs4Server(service, exports, engine, store, started=Time(1, 0), owner=b"test server")
+        program = Program(NFS, "nfs", {4: nfs4_procedures(self.nfs4)})
+        self.dispatcher = Dispatcher([program])
+
+    async def call(self, transport, message: bytes) -> bytes:
+        """One RPC; the reply with its payloads put in their places."""
+        replied = asyncio.get_running_loop().create_future()
+        self.dispatcher.dispatch(transport, memoryview(message), (), [], replied.set_result)
+        reply = await asyncio.wait_for(replied, 30)
+        assert reply is not None, "the server closed the connection"
+        whole, last = bytearray(), 0
+        for offset, payload in reply.payloads:
+            whole += reply.head[last:offset]
+            whole += payload.view
+            whole += bytes(-len(payload) & 3)
+            last = offset
+        whole += reply.head[last:]
+        reply.release()
+        return bytes(whole)
+
+
+@asynccontextmanager
+async def serving(
+    *paths, state_dir, squash="none", limits=None, recovered=None, read_only=False, store=None, clients=("*",)
+):
+    """A server of ``paths`` under the pseudo names ``/0``, ``/1``…"""
+    table = ExportTable(
+        Export(number + 1, str(path), f"/{number}", read_only=read_only, squash=squash, clients=clients)
+        for number, path in enumerate(paths)
+    )
+    service = FileService(table, str(state_dir))
+    await service.start()
+    engine = StateEngine(
+        limits or Limits(grace=0), asyncio.get_running_loop().time, recovered or Recovered(epoch=int(time.time())),
+        on_release=lambda opened: opened is not None and opened.release(),
+    )  # fmt: skip
+    server = Server4(service, table, engine, store or StoreInMemory())
+    server.nfs4.start()
+    try:
+        yield server
+    finally:
+        await server.nfs4.close()
+        await service.close()
+
+
+class Client4:
+    """A client of one minor version, root unless told otherwise."""
+
+    def __init__(self, server: Server4, minor: int, *, uid=0, gid=0, gids=(), name=b"client", transport=None):
+        self.server = server
+        self.minor = minor
+        self.name = name
+        self.transport = transport or LoopbackTransport()
+        self.credential = (uid, gid, tuple(gids))
+        self.sequence = 0
+        self.session = b""
+        self.clientid = 0
+        self.seqids: dict[bytes, int] = {}
+
+    def message(self, *operations, tag=b"") -> bytes:
+        """An RPC call with a COMPOUND of (number, arguments) or plain numbers."""
+        uid, gid, gids = self.credential
+        e = Encoder()
+        for word in (next(_xids), 0, 2, NFS, 4, 1):
+            e.uint32(word)
+        body = Encoder()
+        body.uint32(0)
+        body.opaque(b"tests")
+        body.uint32(uid)
+        body.uint32(gid)
+        body.uint32(len(gids))
+        for one in gids:
+            body.uint32(one)
+        e.uint32(1)
+        e.opaque(body.getvalue())
+        e.uint32(0)
+        e.uint32(0)
+        e.opaque(tag)
+        e.uint32(self.minor)
+        e.uint32(len(operations))
+        for operation in operations:
+            number, arguments = operation if isinstance(operation, tuple) else (operation, None)
+            e.uint32(number)
+            if number in p.OPERATIONS and p.OPERATIONS[number].arguments is not None:
+                e.encode(p.OPERATIONS[number].arguments, arguments)
+        return e.getvalue()
+
+    async def raw(self, *operations) -> tuple[int, list[tuple[int, Any]]]:
+        """Run exactly these operations: (status, [(number, result)…])."""
+        return self.parse(await self.server.call(self.transport, self.message(*operations)))
+
+    @staticmethod
+    def parse(reply: bytes) -> tuple[int, list[tuple[int, Any]]]:
+        d = Decoder(memoryview(reply))
+        header = [d.uint32() for _ in range(6)]
+        assert header[1:] == [1, 0, 0, 0, 0], f"not an accepted, successful reply: {header}"
+        status = d.uint32()
+        d.opaque(1024)
+        results = []
+        for _ in range(d.uint32()):
+            number = d.uint32()
+            results.append((number, d.decode(p.OPERATIONS[number].results)))
+        d.finish(strict=True)
+        return status, results
+
+    async def run(self, *operations, cache=False) -> list[Any]:
+        """Run operations, in the session if there is one; returns their results. Raises Failed."""
+        status, results = await self.raw(*self.in_session(*operations, cache=cache))
+        if status:
+            raise Failed(status, [(p.nfs_opnum4(number).name, result) for number, result in results])
+        return [result for _, result in results[1 if self.minor else 0 :]]
+
+    def in_session(self, *operations, cache=False):
+        if not self.minor:
+            return operations
+        self.sequence += 1
+        return (
+            (p.OP_SEQUENCE, p.SEQUENCE4args(self.session, self.sequence, 0, 0, cache)),
+            *operations,
+        )
+
+    async def status(self, *operations) -> int:
+        """The status of a COMPOUND."""
+        return (await self.raw(*self.in_session(*operations)))[0]
+
+    async def connect(self, verifier=b"verifier", *, reclaim_complete=True) -> Client4:
+        """Introduce the client; in 4.1 and later with a session."""
+        if not self.minor:
+            callback = p.cb_client4(0x40000000, p.netaddr4(b"tcp", b"127.0.0.1.0.0"))
+            args = p.SETCLIENTID4args(p.nfs_client_id4(verifier, self.name), callback, 1)
+            _, [(_, made)] = await self.raw((p.OP_SETCLIENTID, args))
+            self.clientid = made.resok4.clientid
+            confirm = p.SETCLIENTID_CONFIRM4args(self.clientid, made.resok4.setclientid_confirm)
+            assert (await self.raw((p.OP_SETCLIENTID_CONFIRM, confirm)))[0] == 0
+            return self
+        owner = p.client_owner4(verifier, self.name)
+        args = p.EXCHANGE_ID4args(owner, 0x101, p.state_protect4_a(p.state_protect_how4.SP4_NONE), [])
+        status, [(_, made)] = await self.raw((p.OP_EXCHANGE_ID, args))
+        assert status == 0, status
+        made = made.eir_resok4
+        self.clientid = made.eir_clientid
+        fore = p.channel_attrs4(0, 1 << 20, 1 << 20, 4096, 64, 16, [])
+        back = p.channel_attrs4(0, 4096, 4096, 0, 2, 16, [])
+        args = p.CREATE_SESSION4args(
+            made.eir_clientid, made.eir_sequenceid, 0, fore, back, 0x40000000, [p.callback_sec_parms4(0)]
+        )
+        status, [(_, session)] = await self.raw((p.OP_CREATE_SESSION, args))
+        assert status == 0, status
+        self.session = session.csr_resok4.csr_sessionid
+        self.sequence = 0
+        if reclaim_complete:
+            await self.run((p.OP_RECLAIM_COMPLETE, p.RECLAIM_COMPLETE4args(False)))
+        return self
+
+    # -- short cuts ----------------------------------------------------------------------------------------------
+    def seqid(self, owner: bytes) -> int:
+        """The next seqid of a v4.0 owner."""
+        self.seqids[owner] = self.seqids.get(owner, 0) + 1
+        return self.seqids[owner]
+
+    def path(self, text: str):
+        """PUTROOTFH and LOOKUPs."""
+        return (p.OP_PUTROOTFH, *((p.OP_LOOKUP, p.LOOKUP4args(part.encode())) for part in text.split("/") if part))
+
+    def open_args(self, name, *, access=3, deny=0, create=None, owner=b"owner", how=None):
+        if create is not None:
+            how = p.createhow4(p.createmode4.UNCHECKED4, createattrs=create)
+        flag = (
+            p.openflag4(p.opentype4.OPEN4_CREATE, how) if how is not None else p.openflag4(p.opentype4.OPEN4_NOCREATE)
+        )
+        claim = p.open_claim4(p.open_claim_type4.CLAIM_NULL, file=name)
+        seqid = 0 if self.minor else self.seqid(owner)
+        return p.OPEN4args(seqid, access, deny, p.open_owner4(self.clientid, owner), flag, claim)
+
+    async def open(self, directory: str, name: bytes, **how):
+        """OPEN; returns (stateid, handle). In v4.0 the owner is confirmed."""
+        args = self.open_args(name, **how)
+        *_, opened, handle = await self.run(*self.path(directory), (p.OP_OPEN, args), p.OP_GETFH)
+        stateid, handle = opened.resok4.stateid, handle.resok4.object
+        if opened.resok4.rflags & p.OPEN4_RESULT_CONFIRM:
+            confirm = p.OPEN_CONFIRM4args(stateid, self.seqid(args.owner.owner))
+            _, confirmed = await self.run((p.OP_PUTFH, p.PUTFH4args(handle)), (p.OP_OPEN_CONFIRM, confirm))
+            stateid = confirmed.resok4.open_stateid
+        return stateid, handle
+
+    async def on(self, handle: bytes, *operations):
+        """Operations on one file; the results after PUTFH's."""
+        return (await self.run((p.OP_PUTFH, p.PUTFH4args(handle)), *operations))[1:]
+
+    async def close(self, stateid, handle, owner=b"owner"):
+        seqid = 0 if self.minor else self.seqid(owner)
+        return await self.on(handle, (p.OP_CLOSE, p.CLOSE4args(seqid, stateid)))
+
+
+def mode(bits: int, **more) -> p.fattr4:
+    """A fattr4 with a mode (and a size)."""
+    e = Encoder()
+    mask = 1 << p.FATTR4_MODE
+    if "size" in more:
+        mask |= 1 << p.FATTR4_SIZE
+        e.uint64(more["size"])
+    e.uint32(bits)
+    return p.fattr4(words_of(mask), e.getvalue())
+
+
+def wanted(*numbers: int) -> p.GETATTR4args:
+    """GETATTR arguments."""
+    return p.GETATTR4args(words_of(sum(1 << number for number in numbers)))
+
+
+def values(attributes: p.fattr4) -> Decoder:
+    """The values of a fattr4, to be decoded in order."""
+    return Decoder(memoryview(attributes.attr_vals))
