@@ -1,0 +1,82 @@
+"""What a responder keeps of the calls and chains in its hands. Imports :mod:`rpcrdma.wire` and this package."""
+
+from __future__ import annotations
+
+from rpcrdma.engine.assembly import ReadPlan
+from rpcrdma.engine.reduce import Reply
+from rpcrdma.memory import Lease
+from rpcrdma.wire.header import Codec, Fault, Header
+
+_NOTHING = memoryview(b"")
+
+
+class ForwardCall:
+    """One call of the peer's. Once handed up, ``holds`` are its taker's to release; also the token of its Reads."""
+
+    __slots__ = ("chunks", "codec", "data", "header", "holds", "plan", "sink")
+
+    def __init__(self, codec: Codec, header: Header, data: memoryview, lease: Lease) -> None:
+        self.codec = codec
+        self.header = header
+        self.data = data
+        """The reduced payload stream: the whole RPC message but what is in ``chunks``."""
+        self.chunks: list[tuple[int, memoryview]] = []
+        """(position in the unreduced stream, data), ascending. Data may end with its XDR padding, or not."""
+        self.holds = [lease]
+        self.plan: ReadPlan | None = None
+        self.sink = _NOTHING
+
+    def hold_sink(self, lease: Lease) -> None:
+        """Give the call the memory its Read chunks are fetched to."""
+        self.holds.append(lease)
+        self.sink = lease.view
+
+    def place(self) -> None:
+        """The Read chunks have been fetched: make them accessible."""
+        plan = self.plan
+        if plan is None:
+            return
+        self.chunks = plan.placed(self.sink)
+        body = plan.body
+        if body is not None:
+            self.data = self.sink[body.start : body.start + body.length]
+
+    def release(self) -> None:
+        """Let go of a call that is not handed up."""
+        self.data = self.sink = _NOTHING
+        self.chunks = []
+        holds, self.holds = self.holds, []
+        for lease in holds:
+            lease.release()
+
+
+class Chain:
+    """The token of a posted chain: what has to stay untouched until it has completed."""
+
+    __slots__ = ("has_writes", "lease", "reply", "xid")
+
+    def __init__(self, xid: int, has_writes: bool, reply: Reply | None = None, lease: Lease | None = None) -> None:
+        self.xid = xid
+        self.has_writes = has_writes
+        self.reply = reply
+        self.lease = lease
+
+    def release(self) -> None:
+        """The chain has completed, or will never be posted."""
+        reply, self.reply = self.reply, None
+        if reply is not None:
+            reply.release()
+        lease, self.lease = self.lease, None
+        if lease is not None:
+            lease.release()
+
+
+class Refusal:
+    """An error to be sent instead of a reply."""
+
+    __slots__ = ("fault", "version", "xid")
+
+    def __init__(self, xid: int, version: int, fault: Fault) -> None:
+        self.xid = xid
+        self.version = version
+        self.fault = fault

@@ -1,0 +1,211 @@
+"""Where the parts of a reply go: Write chunks, inline, or the Reply chunk (RFC 8166 sections 3.4.6, 3.5.3, 4.3).
+
+Owns the reduction of replies; imports :mod:`rpcrdma.wire` and the vocabulary of :mod:`rpcrdma.verbs.interface`.
+
+Operation
+    The i-th DDP-eligible result belongs to the i-th Write chunk (section 4.3.2.1). It must go there unless that chunk
+    is empty, even if it would fit inline (RFC 8267 section 6.4.1). What remains goes inline when it fits, though a
+    Reply chunk be offered (section 4.3.3), else into the Reply chunk, else nowhere: the requester gets an error, and
+    nothing has been written to its memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Protocol
+
+from rpcrdma.verbs.interface import RdmaWrite
+from rpcrdma.wire.chunks import WriteChunk
+from rpcrdma.wire.header import RDMA_MSG, RDMA_NOMSG, Header
+from rpcrdma.xdr.payload import Payload
+
+_PADDING = memoryview(bytes(3))
+
+
+class Reply(Protocol):
+    """A finished RPC reply: ``head`` with DDP-eligible ``payloads`` to be inserted at their offsets in it."""
+
+    head: bytes | bytearray | memoryview
+    payloads: list[tuple[int, Payload]]
+
+    def release(self) -> None:
+        """Release every payload."""
+
+
+class NoRoom(Exception):
+    """The requester offers no place for the reply.
+
+    ``segment`` counts from 1 at the first segment of the first Write chunk, over the Write list and the Reply chunk;
+    0 names none. ``needed`` is the length that segment should have had.
+    """
+
+    def __init__(self, segment: int, needed: int) -> None:
+        super().__init__(f"segment {segment} needs {needed} octets")
+        self.segment = segment
+        self.needed = needed
+
+
+class Reduction:
+    """A reduced reply. ``stream`` is the payload stream that remains, in pieces; payloads in it keep their padding."""
+
+    __slots__ = ("bulk", "procedure", "reply", "size", "stream", "writes", "written")
+
+    def __init__(
+        self,
+        stream: list[memoryview],
+        bulk: list[int],
+        size: int,
+        writes: list[RdmaWrite],
+        written: list[WriteChunk],
+    ) -> None:
+        self.procedure = RDMA_MSG
+        self.stream = stream
+        self.bulk = bulk
+        """Which pieces of ``stream`` are payloads, by index, ascending."""
+        self.size = size
+        """Octets of ``stream``."""
+        self.writes = writes
+        self.written = written
+        """The Write list to be returned."""
+        self.reply: WriteChunk | None = None
+        """The Reply chunk to be returned."""
+
+
+def unused(chunk: WriteChunk) -> WriteChunk:
+    """``chunk`` as it is returned when nothing was written to it (section 4.3.2.2)."""
+    return [(handle, 0, offset) for handle, _, offset in chunk]
+
+
+def fill(chunk: WriteChunk, sources: Iterable[memoryview]) -> tuple[list[RdmaWrite], WriteChunk]:
+    """Put ``sources`` one behind the other into ``chunk``, segment after segment, each full before the next.
+
+    Returns the RDMA Writes and the chunk with the lengths written. The chunk must be large enough.
+    """
+    writes = []
+    returned = []
+    segments = iter(chunk)
+    handle = offset = used = room = 0
+    for source in sources:
+        at = 0
+        while at < len(source):
+            while not room:
+                if used:
+                    returned.append((handle, used, offset))
+                handle, room, offset = next(segments)
+                used = 0
+                if not room:
+                    returned.append((handle, 0, offset))
+            part = source[at : at + room]
+            writes.append(RdmaWrite(handle, offset + used, part))
+            used += len(part)
+            room -= len(part)
+            at += len(part)
+    if used:
+        returned.append((handle, used, offset))
+    returned.extend((rest_handle, 0, rest_offset) for rest_handle, _, rest_offset in segments)
+    return writes, returned
+
+
+def _capacity(chunk: WriteChunk) -> int:
+    return sum(length for _, length, _ in chunk)
+
+
+def _no_room(chunks: Sequence[WriteChunk], needed: int) -> NoRoom:
+    """The error for the last of ``chunks``, whose last segment would have to be larger."""
+    segments = sum(len(chunk) for chunk in chunks)
+    last = chunks[-1]
+    if not last:
+        return NoRoom(0, 0)
+    return NoRoom(segments, needed - _capacity(last) + last[-1][1])
+
+
+def reduce(call: Header, reply: Reply, header_size: int, threshold: int) -> Reduction:
+    """Decide where everything goes. ``header_size`` is that of any reply to ``call``.
+
+    Raises NoRoom; nothing has been written then (section 4.5.3).
+    """
+    head = memoryview(reply.head)
+    chunks = call.writes
+    if not reply.payloads:
+        reduction = Reduction([head], [], len(head), [], [unused(chunk) for chunk in chunks] if chunks else chunks)
+    else:
+        reduction = _place(head, reply.payloads, chunks)
+    if header_size + reduction.size <= threshold:
+        if call.reply is not None:
+            reduction.reply = unused(call.reply)
+        return reduction
+    if call.reply is None:
+        raise NoRoom(0, 0)
+    if header_size > threshold:
+        raise NoRoom(0, 0)
+    if _capacity(call.reply) < reduction.size:
+        raise _no_room([*chunks, call.reply], reduction.size)
+    reduction.procedure = RDMA_NOMSG
+    writes, reduction.reply = fill(call.reply, reduction.stream)
+    reduction.writes += writes
+    return reduction
+
+
+def _place(head: memoryview, payloads: list[tuple[int, Payload]], chunks: list[WriteChunk]) -> Reduction:
+    """Put each payload into its Write chunk where it has a non-empty one, otherwise into the stream."""
+    stream: list[memoryview] = []
+    bulk: list[int] = []
+    size = len(head)
+    writes: list[RdmaWrite] = []
+    written: list[WriteChunk] = []
+    at = 0
+    for index, (offset, payload) in enumerate(payloads):
+        data = payload.view
+        if index < len(chunks) and chunks[index]:
+            chunk = chunks[index]
+            if _capacity(chunk) < len(data):
+                raise _no_room(chunks[: index + 1], len(data))
+            more, returned = fill(chunk, (data,))
+            writes += more
+            written.append(returned)
+            continue
+        if index < len(chunks):
+            # An empty Write chunk asks for its result inline, and is returned empty (section 4.3.2.3).
+            written.append([])
+        if offset > at:
+            stream.append(head[at:offset])
+            at = offset
+        if len(data):
+            bulk.append(len(stream))
+            stream.append(data)
+            size += len(data)
+        if len(data) & 3:
+            padding = _PADDING[: -len(data) & 3]
+            stream.append(padding)
+            size += len(padding)
+    if at < len(head):
+        stream.append(head[at:])
+    written.extend(unused(chunk) for chunk in chunks[len(written) :])
+    return Reduction(stream, bulk, size, writes, written)
+
+
+def handle_to_invalidate(call: Header) -> int | None:
+    """The handle a reply to ``call`` may invalidate: the first of the call's first chunk that holds anything.
+
+    Send With Invalidate must name an STag of that very transaction (RFC 8797 section 4.1). Linux registers one pad
+    buffer per connection and appends it to Write chunks of unaligned length, so a chunk's last segment is never
+    chosen when others stand before it.
+    """
+    if call.reads:
+        first = call.reads[0][0]
+        handle = _first_handle([segment[1:] for segment in call.reads if segment[0] == first])
+        if handle is not None:
+            return handle
+    for chunk in call.writes:
+        handle = _first_handle(chunk)
+        if handle is not None:
+            return handle
+    return _first_handle(call.reply) if call.reply else None
+
+
+def _first_handle(chunk: WriteChunk) -> int | None:
+    last = len(chunk) - 1
+    for index, (handle, length, _) in enumerate(chunk):
+        if length and (index < last or not index):
+            return handle
+    return None

@@ -1,0 +1,474 @@
+"""The responder of RPC-over-RDMA: from received messages to calls, and from replies to posted chains (RFC 8166).
+
+Owns the state of one connection above its queue pair; imports :mod:`rpcrdma.wire`, the rest of this package, the
+vocabulary of :mod:`rpcrdma.verbs.interface`, and no I/O.
+
+Operation
+    Inputs are :meth:`Responder.received`, :meth:`~Responder.completed`, :meth:`~Responder.reply`,
+    :meth:`~Responder.drop`, :meth:`~Responder.call_back` and :meth:`~Responder.close`. Outputs collect in the lists
+    ``receives``, ``reads``, ``chains`` and ``calls`` and in ``failure``; the owner takes them after every input, in
+    that order, for a Receive must be posted before the reply that grants its credit is sent. When memory becomes
+    available between two inputs, ``wake`` is called.
+
+Buffer ownership
+    A received message's lease travels with its call in ``holds``, together with the sink of the call's Read chunks.
+    From the moment a call is in ``calls``, its holds are the taker's to release. A reply is the responder's from
+    :meth:`~Responder.reply` on, and is released when its chain has completed.
+
+Ordering
+    A call is handed up only when all its Reads have completed (section 3.4.5.1). Writes and Send of a reply are one
+    chain, so that the Send is delivered last.
+
+Errors
+    The peer's mistakes become RDMA_ERROR for that call (section 4.5), or are discarded where the RFC says so. What
+    leaves a call without any answer sets ``failure``: the owner must close the connection (section 4.5.4).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+from rpcrdma.engine import assembly
+from rpcrdma.engine.assembly import SMALLEST_RPC
+from rpcrdma.engine.backward import BackwardCall, BackwardChannel
+from rpcrdma.engine.calls import Chain, ForwardCall, Refusal
+from rpcrdma.engine.config import ResponderOptions
+from rpcrdma.engine.counters import Counters
+from rpcrdma.engine.credits import Credits
+from rpcrdma.engine.reduce import NoRoom, Reply, handle_to_invalidate, reduce
+from rpcrdma.engine.transmit import compose
+from rpcrdma.memory import Lease, OutOfMemory
+from rpcrdma.verbs.interface import RdmaRead, RdmaWrite, Received, Send
+from rpcrdma.wire.header import (
+    FIXED_WORDS,
+    RDMA_ERROR,
+    RDMA_MSG,
+    RDMA_NOMSG,
+    SMALLEST_HEADER,
+    Codec,
+    Discard,
+    Fault,
+    Header,
+    HeaderFault,
+    encode_version_error,
+)
+from rpcrdma.wire.private_data import Properties
+from rpcrdma.wire.version_one import VersionOne
+
+CALL = b"\0\0\0\0"
+REPLY = b"\0\0\0\1"
+"""msg_type, the second word of an RPC message (RFC 5531 section 9)."""
+VERSIONS: Mapping[int, Codec] = {VersionOne.version: VersionOne()}
+
+
+class Memory(Protocol):
+    """What the responder asks of a :class:`rpcrdma.memory.Account`."""
+
+    def lease(self, size: int) -> Lease:
+        """A buffer, or OutOfMemory."""
+
+    def when_available(self, size: int, callback: Callable[[], None]) -> None:
+        """Call ``callback`` once ``size`` octets may be leased; OutOfMemory when that can never be."""
+
+
+class Responder:
+    """One connection's responder.
+
+    ``posted`` Receives (at least one) were posted before the connection was accepted. ``poisoned`` are XIDs of calls
+    whose RDMA operations broke an earlier connection of the same peer: they are answered with an error, once, lest
+    they break this one too (section 4.5.3).
+    """
+
+    def __init__(
+        self,
+        options: ResponderOptions,
+        properties: Properties,
+        posted: int,
+        receive_memory: Memory,
+        memory: Memory,
+        wake: Callable[[], None],
+        counters: Counters | None = None,
+        poisoned: set[int] | None = None,
+        codecs: Mapping[int, Codec] = VERSIONS,
+    ) -> None:
+        self.receives: list[Lease] = []
+        """Receives to post."""
+        self.reads: list[tuple[list[RdmaRead], ForwardCall]] = []
+        """RDMA Reads to post, each chain with its token."""
+        self.chains: list[tuple[Sequence[RdmaWrite], Send, Chain]] = []
+        """Writes and Sends to post, each chain with its token."""
+        self.calls: list[ForwardCall] = []
+        """Calls to execute."""
+        self.failure: str | None = None
+        """Why the connection must be closed."""
+        self.failed_xid: int | None = None
+        """The call whose RDMA operation was the first to fail: the one the peer refused, if it refused one."""
+        self.closed = False
+        self.received_messages = 0
+        self.draining = False
+        """New calls are no longer taken."""
+        self.properties = properties
+        self.counters = counters or Counters()
+        # Where memory was too short for all Receives, the connection lives on fewer credits.
+        limit = min(options.credits, max(posted - options.backward_credits, 1))
+        self.credits = Credits(limit, min(options.backward_credits, posted - limit), posted)
+        self.backward = BackwardChannel(self.credits.target - limit)
+        self.version = min(codecs)
+        """The version of the last call, which backward calls use too (RFC 8167 section 5.1)."""
+        self._options = options
+        self._receive_memory = receive_memory
+        self._memory = memory
+        self._wake = wake
+        self._poisoned = set() if poisoned is None else poisoned
+        self._codecs = codecs
+        self._to_read: deque[ForwardCall] = deque()
+        self._to_answer: deque[tuple[ForwardCall, Reply] | Refusal] = deque()
+        self._awaiting_receive = False
+        self._awaiting_sink = False
+        self._may_wait = True
+
+    @property
+    def idle(self) -> bool:
+        """Nothing received is unanswered, and everything sent has left."""
+        return not self.credits.outstanding and not self.credits.unsent
+
+    # Inputs
+
+    def received(self, messages: Sequence[Received]) -> None:
+        """Take a batch of messages, each with one count of its lease."""
+        self.credits.posted -= len(messages)
+        self.received_messages += len(messages)
+        self.counters.receives += len(messages)
+        for message in messages:
+            if self.closed:
+                message.lease.release()
+                continue
+            view = message.lease.view[: message.length]
+            header = self._classify(view)
+            if header is None or not self._begin(header, view, message.lease):
+                message.lease.release()
+        self._advance()
+
+    def completed(self, token: object, ok: bool) -> None:
+        """Take the completion of a chain, or of a call's Reads."""
+        if isinstance(token, Chain):
+            self.credits.unsent -= 1
+            token.release()
+            if not ok and not self.closed:
+                # The reply is lost, and the requester must learn that (section 4.5.4).
+                self.counters.send_failures += 1
+                self._fail("an RDMA Write or Send failed", token.xid if token.has_writes else None)
+        elif isinstance(token, ForwardCall):
+            self._fetched(token, ok)
+        self._advance()
+
+    def reply(self, call: ForwardCall, reply: Reply) -> None:
+        """Answer ``call``."""
+        if self.closed:
+            reply.release()
+            return
+        self._to_answer.append((call, reply))
+        self._advance()
+
+    def drop(self, call: ForwardCall) -> None:
+        """Leave ``call`` unanswered on a living connection: only where the upper layer's protocol allows it."""
+        if not self.closed:
+            self.counters.no_replies += 1
+            self.credits.outstanding -= 1
+            self._advance()
+
+    def call_back(self, call: BackwardCall) -> None:
+        """Send a backward call as soon as the peer's credits allow.
+
+        Raises ConnectionError on a closed connection, ValueError for a message above the inline threshold.
+        """
+        if self.closed:
+            raise ConnectionError("the connection is closed")
+        if len(call.message) > self.max_backward_size:
+            raise ValueError(f"a backward call of {len(call.message)} octets")
+        self.backward.submit(call)
+        self._advance()
+
+    def close(self) -> None:
+        """The connection is gone: release what waits, fail backward calls. Calls being executed answer in vain."""
+        if self.closed:
+            return
+        self.closed = True
+        for call in [*self._to_read, *self.calls]:
+            call.release()
+        for answer in self._to_answer:
+            if not isinstance(answer, Refusal):
+                answer[1].release()
+        for lease in self.receives:
+            lease.release()
+        for _, unread in self.reads:
+            unread.release()
+        for _, _, chain in self.chains:
+            chain.release()
+        for output in (self._to_read, self._to_answer, self.calls, self.receives, self.reads, self.chains):
+            output.clear()
+        self.backward.close()
+
+    @property
+    def max_backward_size(self) -> int:
+        """Octets of the largest RPC message in either direction of a backward call."""
+        return min(self.properties.send_threshold, self.properties.receive_threshold) - SMALLEST_HEADER
+
+    # Received messages
+
+    def _classify(self, view: memoryview) -> Header | None:
+        """The header of a call, or None when the message needs no more attention of the caller's."""
+        if len(view) < SMALLEST_HEADER:
+            # Section 4.5: discarded before any parsing.
+            self.counters.discards += 1
+            return None
+        xid, version, _, procedure = FIXED_WORDS.unpack_from(view)
+        if procedure == RDMA_ERROR:
+            # Never answered, in whatever version (section 4.2.4). It may be the answer to a backward call.
+            if self.backward.failed(xid):
+                self.credits.backward -= 1
+            else:
+                self.counters.discards += 1
+            return None
+        codec = self._codecs.get(version)
+        if codec is None:
+            self.counters.err_vers += 1
+            self._refuse(xid, version, Fault.VERSION)
+            return None
+        try:
+            header = codec.decode(view, self._options.max_segments)
+        except Discard:
+            self.counters.discards += 1
+            return None
+        except HeaderFault as fault:
+            self._refuse(xid, version, fault.fault)
+            return None
+        if header.procedure == RDMA_MSG and view[header.payload + 4 : header.payload + SMALLEST_RPC] == REPLY:
+            self._take_backward_reply(header, view)
+            return None
+        self.version = version
+        return header
+
+    def _take_backward_reply(self, header: Header, view: memoryview) -> None:
+        """Match a reply with its backward call. Whatever is wrong with a reply, it is discarded (section 4.5)."""
+        reply = view[header.payload :]
+        chunks = header.reads or header.writes or header.reply
+        if chunks or reply[:4] != view[:4] or not self.backward.replied(header.xid, header.credits, reply):
+            self.counters.discards += 1
+            return
+        self.credits.backward -= 1
+        self.counters.backward_replies += 1
+
+    def _begin(self, header: Header, view: memoryview, lease: Lease) -> bool:
+        """Take up a call. Returns whether ``lease`` is now the call's."""
+        if self.draining:
+            self.counters.discards += 1
+            return False
+        codec = self._codecs[header.version]
+        data = view[header.payload :]
+        if header.procedure == RDMA_MSG and not self._is_call(header, data):
+            self._refuse(header.xid, header.version, Fault.HEADER)
+            return False
+        # Refused now rather than after it has been executed: every reply echoes these lists.
+        fits = codec.reply_size(header) <= self.properties.send_threshold
+        if not fits or header.xid in self._poisoned:
+            self._poisoned.discard(header.xid)
+            self._refuse(header.xid, header.version, Fault.NO_ROOM)
+            return False
+        try:
+            plan = assembly.plan(header, len(data), self._options.max_call_size)
+        except assembly.BadReadList:
+            self._refuse(header.xid, header.version, Fault.HEADER)
+            return False
+        call = ForwardCall(codec, header, data, lease)
+        self.counters.calls += 1
+        self.credits.outstanding += 1
+        if plan is None:
+            self.calls.append(call)
+        else:
+            call.plan = plan
+            self._to_read.append(call)
+        return True
+
+    @staticmethod
+    def _is_call(header: Header, data: memoryview) -> bool:
+        """Whether the payload stream ``data`` starts as a call with the header's XID (section 4.2.1)."""
+        return data[4:SMALLEST_RPC] == CALL and int.from_bytes(data[:4], "big") == header.xid
+
+    # Read chunks
+
+    def _start_reads(self) -> None:
+        """Fetch the Read chunks of as many waiting calls as memory allows, first come, first served."""
+        while self._to_read:
+            call = self._to_read[0]
+            plan = call.plan
+            assert plan is not None
+            if plan.size:
+                sink = self._sink(plan.size)
+                if sink is None:
+                    return
+                call.hold_sink(sink)
+            self._to_read.popleft()
+            reads = plan.reads(call.sink)
+            if reads:
+                self.counters.reads += len(reads)
+                self.counters.read_bytes += sum(len(read.sink) for read in reads)
+                self.reads.append((reads, call))
+            else:
+                self._fetched(call, True)
+
+    def _sink(self, size: int) -> Lease | None:
+        """Memory for one call's Read chunks; None while there is none. (No more than ``max_call_size`` is asked for,
+        which the owner must make sure that the account can give.)"""
+        try:
+            return self._memory.lease(size)
+        except OutOfMemory:
+            if not self._awaiting_sink and self._may_wait:
+                self.counters.memory_waits += 1
+                self._awaiting_sink = True
+                self._memory.when_available(size, self._sink_available)
+            return None
+
+    def _fetched(self, call: ForwardCall, ok: bool) -> None:
+        """The Reads of ``call`` are over."""
+        if self.closed:
+            call.release()
+            return
+        header = call.header
+        if not ok:
+            self.counters.read_failures += 1
+            self.credits.outstanding -= 1
+            call.release()
+            self._fail("an RDMA Read failed", header.xid)
+            return
+        call.place()
+        if header.procedure == RDMA_NOMSG:
+            self.counters.long_calls += 1
+            if not self._is_call(header, call.data):
+                call.release()
+                self._refuse(header.xid, header.version, Fault.HEADER, counted=True)
+                return
+        self.calls.append(call)
+
+    # Answers
+
+    def _refuse(self, xid: int, version: int, fault: Fault, *, counted: bool = False) -> None:
+        """Queue an error. It is an answer like any other: it needs a credit, and a Receive to back it."""
+        if not counted:
+            self.credits.outstanding += 1
+        if fault is not Fault.VERSION:
+            self.counters.err_chunk += 1
+        self._to_answer.append(Refusal(xid, version, fault))
+
+    def _answer(self) -> None:
+        """Post what is to be answered, as long as a credit can be granted with it (never zero, section 3.3.1)."""
+        while self._to_answer:
+            grant = self.credits.grant()
+            if not grant:
+                self.counters.starved_grants += 1
+                return
+            answer = self._to_answer.popleft()
+            self.credits.outstanding -= 1
+            self.credits.unsent += 1
+            if isinstance(answer, Refusal):
+                self._post_error(answer, grant)
+            else:
+                self._post_reply(*answer, grant)
+
+    def _post_reply(self, call: ForwardCall, reply: Reply, grant: int) -> None:
+        header = call.header
+        codec = call.codec
+        header_size = codec.reply_size(header)
+        try:
+            reduction = reduce(header, reply, header_size, self.properties.send_threshold)
+        except NoRoom:
+            self.counters.err_chunk += 1
+            self._post_error(Refusal(header.xid, header.version, Fault.NO_ROOM), grant)
+            reply.release()
+            return
+        counters = self.counters
+        lease, segments = compose(codec, header, grant, reduction, header_size, self._options.pull_up, self._memory)
+        invalidate = handle_to_invalidate(header) if self.properties.remote_invalidation else None
+        counters.replies += 1
+        if invalidate is not None:
+            counters.invalidations += 1
+        if reduction.procedure == RDMA_NOMSG:
+            counters.long_replies += 1
+        else:
+            counters.inline_replies += 1
+        if reduction.writes:
+            counters.writes += len(reduction.writes)
+            counters.write_bytes += sum(len(write.source) for write in reduction.writes)
+        chain = Chain(header.xid, bool(reduction.writes), reply, lease)
+        self.chains.append((reduction.writes, Send(segments, invalidate), chain))
+
+    def _post_error(self, refusal: Refusal, grant: int) -> None:
+        if refusal.fault is Fault.VERSION:
+            message = encode_version_error(refusal.xid, refusal.version, grant, min(self._codecs), max(self._codecs))
+        else:
+            message = self._codecs[refusal.version].encode_error(refusal.xid, grant, refusal.fault)
+        self.chains.append(((), Send((message,)), Chain(refusal.xid, False)))
+
+    # Backward calls
+
+    def _send_backward(self) -> None:
+        while self.credits.can_call_back():
+            call = self.backward.next()
+            if call is None:
+                return
+            self.credits.backward += 1
+            self.credits.unsent += 1
+            self.counters.backward_calls += 1
+            header = self._codecs[self.version].encode_call(call.xid, self._options.backward_credits)
+            self.chains.append(((), Send((header + call.message,)), Chain(call.xid, False)))
+
+    # Memory and failure
+
+    def _advance(self) -> None:
+        """Do whatever has become possible. Receives come first: what follows may grant their credits."""
+        if self.closed:
+            return
+        self._repost()
+        if self._to_read:
+            self._start_reads()
+        if self._to_answer:
+            self._answer()
+        self._send_backward()
+
+    def _repost(self) -> None:
+        for _ in range(self.credits.wanted()):
+            try:
+                lease = self._receive_memory.lease(self._options.receive_size)
+            except OutOfMemory:
+                if not self._awaiting_receive and self._may_wait:
+                    self.counters.memory_waits += 1
+                    self._awaiting_receive = True
+                    self._receive_memory.when_available(self._options.receive_size, self._receive_available)
+                return
+            self.credits.posted += 1
+            self.receives.append(lease)
+
+    def _receive_available(self) -> None:
+        self._awaiting_receive = False
+        self._resume()
+
+    def _sink_available(self) -> None:
+        self._awaiting_sink = False
+        self._resume()
+
+    def _resume(self) -> None:
+        # A lease that still cannot be had must not be waited for from here: the account would call again at once.
+        self._may_wait = False
+        try:
+            self._advance()
+        finally:
+            self._may_wait = True
+        self._wake()
+
+    def _fail(self, reason: str, xid: int | None) -> None:
+        """The connection is of no more use. Only the first failure is the peer's refusal; others follow from it."""
+        if self.failure is None:
+            self.failure = reason
+            self.failed_xid = xid

@@ -1,0 +1,486 @@
+"""RPC over RDMA for servers: a provider's connections joined to the responder engine and the dispatcher.
+
+Owns :class:`RdmaServer` and :class:`RdmaConnection`; imports the provider interface, the engine and the dispatcher.
+RFC 8166, RFC 8167 (short messages) and RFC 8797.
+
+One connection
+    Request with private data, Receives leased, accepted with our own private data. Each batch of messages goes through
+    the responder; its outputs are posted, Receives first; then its calls are dispatched, most of which are over when
+    dispatch returns, and the replies of the whole batch are posted together.
+
+Memory
+    Receives have an account of their own, so that payloads cannot starve them. A disconnected connection's leases
+    return when the operations that hold them are over.
+
+Refusals
+    A connection is rejected when there are too many, when no memory is left for a single Receive, and when the peer
+    does not let us read its memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Protocol
+
+from rpcrdma.engine.backward import BackwardCall
+from rpcrdma.engine.calls import ForwardCall
+from rpcrdma.engine.config import LARGEST_LEASE, ResponderOptions
+from rpcrdma.engine.counters import Counters
+from rpcrdma.engine.responder import Responder
+from rpcrdma.memory import Account, Lease, OutOfMemory, Pool
+from rpcrdma.rpc.dispatch import NO_REPLY
+from rpcrdma.rpc.program import RpcReply, Transport
+from rpcrdma.verbs.interface import (
+    REMOTE_ACCESS_ERROR,
+    ConnectRequest,
+    Endpoint,
+    ListenAddress,
+    Listener,
+    Provider,
+    Received,
+)
+from rpcrdma.wire import private_data
+
+_log = logging.getLogger(__name__)
+
+SMALLEST_BLOCK = 1024
+"""Of the pool: a lease takes a power of two of octets, and no fewer."""
+MOST_POISONED = 1024
+POISON_SECONDS = 300.0
+
+
+class Dispatcher(Protocol):
+    """Where calls go: :class:`rpcrdma.rpc.dispatch.Dispatcher`."""
+
+    def dispatch(
+        self,
+        transport: Transport,
+        data: memoryview,
+        chunks: Sequence[tuple[int, memoryview]],
+        holds: list[Lease],
+        done: Callable[[RpcReply | None], None],
+        reply_room: int = 0,
+    ) -> None:
+        """Execute a call and call ``done`` exactly once."""
+
+
+@dataclass(frozen=True, slots=True)
+class RdmaServerOptions:
+    """The settings of an RDMA server."""
+
+    responder: ResponderOptions = field(default_factory=ResponderOptions)
+    max_connections: int = 1024
+    connection_memory: int = 64 << 20
+    """Octets one connection may use for payloads: sinks of Read chunks, results, send buffers."""
+    max_reads: int = 16
+    """RDMA Reads to keep outstanding on a connection, if the peer lets us."""
+    lease_timeout: float = 20.0
+    """Seconds an operation waits for a buffer before it fails with OutOfMemory."""
+    idle_timeout: float = 0.0
+    """Seconds without a message after which a connection is closed; 0 keeps it."""
+
+    def __post_init__(self) -> None:
+        """Raise ValueError for what cannot work."""
+        if self.connection_memory < 2 * LARGEST_LEASE:
+            raise ValueError(f"connection_memory must be at least {2 * LARGEST_LEASE}")
+        if self.max_connections < 1 or self.max_reads < 1:
+            raise ValueError("max_connections and max_reads must be positive")
+
+
+class PoisonedCalls:
+    """XIDs of calls whose RDMA Reads or Writes the peer refused, by peer (RFC 8166 section 4.5.3).
+
+    Such a refusal costs the connection. The peer will send the call again on the next one, where it gets an error
+    instead of another attempt. Bounded in number and in time.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._peers: OrderedDict[str, tuple[float, set[int]]] = OrderedDict()
+
+    def add(self, peer_address: str, xid: int) -> None:
+        """Remember one."""
+        _, xids = self._peers.pop(peer_address, (0.0, set()))
+        if len(xids) < MOST_POISONED:
+            xids.add(xid)
+        self._peers[peer_address] = (self._clock() + POISON_SECONDS, xids)
+        if len(self._peers) > MOST_POISONED:
+            self._peers.popitem(last=False)
+
+    def of(self, peer_address: str) -> set[int]:
+        """The XIDs of a peer; the responder takes out those it has answered."""
+        expires, xids = self._peers.get(peer_address, (0.0, set()))
+        if xids and expires < self._clock():
+            xids.clear()
+        return xids
+
+
+class RdmaConnection:
+    """One connection: handler of its endpoint's events, and the transport of its calls."""
+
+    def __init__(self, server: RdmaServer, request: ConnectRequest) -> None:
+        self.netid = "rdma6" if ":" in request.peer_address else "rdma"
+        self.peer_address = request.peer_address
+        self.peer_port = request.peer_port
+        self.local_address = request.local_address
+        self.closed = False
+        self.seen_receives = -1
+        """What the last look for idle connections saw."""
+        self._server = server
+        self._dispatcher = server.dispatcher
+        self._loop = asyncio.get_running_loop()
+        self._on_close: list[Callable[[], None]] = []
+        self._lease_waiters: set[asyncio.Future[Lease]] = set()
+        self._running = False
+        self._drained: asyncio.Future[None] | None = None
+        self._accept(request)
+
+    def _accept(self, request: ConnectRequest) -> None:
+        """Lease Receives, as many as there are, and accept. Raises OutOfMemory when there is none."""
+        options = self._server.options
+        responder = options.responder
+        peer = private_data.find(request.private_data)
+        properties = private_data.negotiate(responder.private_data, peer)
+        self._receive_account = self._server.pool.account(_receive_memory(responder))
+        self._account: Account = self._server.pool.account(options.connection_memory)
+        receives: list[Lease] = []
+        with contextlib.suppress(OutOfMemory):
+            for _ in range(responder.receives):
+                receives.append(self._receive_account.lease(responder.receive_size))  # noqa: PERF401 (may stop short)
+        if not receives:
+            raise OutOfMemory("no Receive")
+        self.responder = Responder(
+            responder,
+            properties,
+            len(receives),
+            self._receive_account,
+            self._account,
+            self._wake,
+            self._server.counters,
+            self._server.poisoned.of(request.peer_address),
+        )
+        self.max_backchannel_size = self.responder.max_backward_size
+        depth = min(request.responder_resources, options.max_reads)
+        try:
+            self._endpoint: Endpoint = request.accept(
+                self, responder.private_data.encode(), receives, initiator_depth=depth
+            )
+        except OSError:
+            for lease in receives:
+                lease.release()
+            raise
+        _log.debug(
+            "%s: accepted with %d Receives, thresholds %d in and %d out, remote invalidation %s",
+            self,
+            len(receives),
+            properties.receive_threshold,
+            properties.send_threshold,
+            properties.remote_invalidation,
+        )
+
+    def __str__(self) -> str:
+        return f"{self.netid} {self.peer_address} port {self.peer_port}"
+
+    # The endpoint's handler
+
+    def received(self, messages: Sequence[Received]) -> None:
+        """Take a batch of messages."""
+        try:
+            self.responder.received(messages)
+        except Exception:
+            self._crashed()
+        self._run()
+
+    def completed(self, token: object, ok: bool) -> None:
+        """Take a completion."""
+        try:
+            self.responder.completed(token, ok)
+        except Exception:
+            self._crashed()
+        self._run()
+
+    def disconnected(self, reason: str) -> None:
+        """The connection is gone; what still runs holds its own leases."""
+        responder = self.responder
+        if reason == REMOTE_ACCESS_ERROR and responder.failed_xid is not None:
+            self._server.poisoned.add(self.peer_address, responder.failed_xid)
+        _log.debug("%s: disconnected: %s", self, responder.failure or reason)
+        self.closed = True
+        responder.close()
+        self._account.close()
+        self._receive_account.close()
+        for waiter in self._lease_waiters:
+            if not waiter.done():
+                waiter.set_exception(ConnectionResetError("the connection is gone"))
+        self._lease_waiters.clear()
+        callbacks, self._on_close = self._on_close, []
+        for callback in callbacks:
+            self._guarded(callback)
+        if self._drained is not None and not self._drained.done():
+            self._drained.set_result(None)
+        self._server.forget(self)
+
+    # The transport of calls
+
+    def on_close(self, callback: Callable[[], None]) -> None:
+        """Have ``callback`` run when the connection is gone."""
+        if self.closed:
+            callback()
+        else:
+            self._on_close.append(callback)
+
+    async def lease(self, size: int) -> Lease:
+        """A buffer of this connection's share. Raises OutOfMemory after ``lease_timeout``, ConnectionResetError."""
+        try:
+            return self._account.lease(size)
+        except OutOfMemory:
+            if self.closed:
+                raise ConnectionResetError("the connection is gone") from None
+        self._server.counters.memory_waits += 1
+        waiter: asyncio.Future[Lease] = self._loop.create_future()
+        self._lease_waiters.add(waiter)
+        timeout = self._loop.call_later(self._server.options.lease_timeout, self._lease_timed_out, waiter, size)
+        try:
+            self._account.when_available(size, partial(self._lease_available, waiter, size))
+            return await waiter
+        except asyncio.CancelledError:
+            # A cancelled call leaves what it waited for alone, so that the lease may arrive, or have arrived.
+            if not waiter.cancel() and not waiter.cancelled() and waiter.exception() is None:
+                waiter.result().release()
+            raise
+        finally:
+            timeout.cancel()
+            self._lease_waiters.discard(waiter)
+
+    def _lease_available(self, waiter: asyncio.Future[Lease], size: int) -> None:
+        if waiter.done():
+            return
+        try:
+            lease = self._account.lease(size)
+        except OutOfMemory as error:
+            waiter.set_exception(error)
+            return
+        waiter.set_result(lease)
+
+    def _lease_timed_out(self, waiter: asyncio.Future[Lease], size: int) -> None:
+        if not waiter.done():
+            waiter.set_exception(OutOfMemory(f"no {size} octets within {self._server.options.lease_timeout} s"))
+
+    async def call_back(self, message: bytes | memoryview) -> memoryview:
+        """Send a backward call, whose XID is the caller's choice, and return its reply.
+
+        Raises ConnectionError when the connection is gone, or the peer answers with a transport error; ValueError for
+        a message above ``max_backchannel_size`` or an XID in use. One who stops waiting cancels.
+        """
+        answer: asyncio.Future[bytes | None] = self._loop.create_future()
+
+        def finish(reply: bytes | None) -> None:
+            if not answer.done():
+                answer.set_result(reply)
+
+        call = BackwardCall(int.from_bytes(message[:4], "big"), bytes(message), finish)
+        self.responder.call_back(call)
+        self._run()
+        try:
+            reply = await answer
+        except asyncio.CancelledError:
+            call.abandon()
+            raise
+        if reply is None:
+            raise ConnectionError("no reply to the backward call")
+        return memoryview(reply)
+
+    def close(self) -> None:
+        """Close the connection, after what is posted has left. No more calls are taken."""
+        self.responder.draining = True
+        self._endpoint.close()
+
+    def abort(self) -> None:
+        """Close the connection at once."""
+        self._endpoint.close(abort=True)
+
+    async def drain(self) -> None:
+        """Take no more calls, answer those that were taken, then close."""
+        self.responder.draining = True
+        if self._drained is None:
+            self._drained = self._loop.create_future()
+        if self.responder.idle:
+            self.close()
+        await asyncio.shield(self._drained)
+
+    # The engine's outputs
+
+    def _wake(self) -> None:
+        """The responder has something to post, outside of any input."""
+        if not self._running and not self.closed:
+            self._loop.call_soon(self._run)
+
+    def _run(self) -> None:
+        """Post what the responder wants posted, and execute its calls, until there is nothing left."""
+        if self._running or self.closed:
+            return
+        self._running = True
+        try:
+            responder = self.responder
+            while True:
+                self._post()
+                calls = responder.calls
+                if not calls:
+                    break
+                responder.calls = []
+                for call in calls:
+                    self._execute(call)
+        except Exception:
+            self._crashed()
+        finally:
+            self._running = False
+        if responder.failure is not None:
+            self.abort()
+        elif responder.draining and responder.idle:
+            self.close()
+
+    def _crashed(self) -> None:
+        """A mistake of ours. A reply may be lost, and only the end of the connection says so (section 4.5.4)."""
+        _log.exception("%s: closing", self)
+        self.abort()
+
+    def _post(self) -> None:
+        responder, endpoint = self.responder, self._endpoint
+        if responder.receives:
+            receives, responder.receives = responder.receives, []
+            endpoint.post_receives(receives)
+        if responder.reads:
+            reads, responder.reads = responder.reads, []
+            for work, call in reads:
+                endpoint.post_reads(work, call)
+        if responder.chains:
+            chains, responder.chains = responder.chains, []
+            for writes, send, token in chains:
+                endpoint.post(writes, send, token)
+
+    def _execute(self, call: ForwardCall) -> None:
+        room = self.responder.properties.send_threshold - call.codec.reply_size(call.header)
+        self._dispatcher.dispatch(self, call.data, call.chunks, call.holds, partial(self._done, call), room)
+
+    def _done(self, call: ForwardCall, reply: RpcReply | None) -> None:
+        if reply is None:
+            self.responder.drop(call)
+            self.close()
+        elif reply is NO_REPLY:
+            self.responder.drop(call)
+        else:
+            self.responder.reply(call, reply)
+        self._run()
+
+    def _guarded(self, callback: Callable[[], None]) -> None:
+        try:
+            callback()
+        except Exception:
+            _log.exception("%s: a close callback failed", self)
+
+
+def _receive_memory(options: ResponderOptions) -> int:
+    """Octets of the Receives that a connection may hold: posted, and under the calls being worked on."""
+    block = SMALLEST_BLOCK
+    while block < options.receive_size:
+        block *= 2
+    return block * (3 * options.credits + 2 * options.backward_credits)
+
+
+class RdmaServer:
+    """The RDMA side of a server: listeners of one provider, and their connections."""
+
+    def __init__(
+        self,
+        provider: Provider,
+        pool: Pool,
+        dispatcher: Dispatcher,
+        options: RdmaServerOptions | None = None,
+        clock: Callable[[], float] | None = None,
+    ) -> None:
+        self.provider = provider
+        self.pool = pool
+        self.dispatcher = dispatcher
+        self.options = RdmaServerOptions() if options is None else options
+        self.counters = Counters()
+        self.poisoned = PoisonedCalls(clock or asyncio.get_running_loop().time)
+        self.connections: set[RdmaConnection] = set()
+        self.rejected = 0
+        self._listeners: list[Listener] = []
+        self._idle_check: asyncio.TimerHandle | None = None
+        if pool.limit < 2 * LARGEST_LEASE:
+            raise ValueError(f"the pool must have at least {2 * LARGEST_LEASE} octets")
+
+    async def listen(self, address: ListenAddress) -> Listener:
+        """Listen on ``address``. Raises OSError."""
+        listener = await self.provider.listen(address, self.on_request)
+        self._listeners.append(listener)
+        if self.options.idle_timeout and self._idle_check is None:
+            self._schedule_idle_check()
+        return listener
+
+    def on_request(self, request: ConnectRequest) -> None:
+        """Accept or reject a connection."""
+        reason = None
+        if len(self.connections) >= self.options.max_connections:
+            reason = "too many connections"
+        elif request.responder_resources == 0:
+            # Nothing could ever be read, so WRITE would hang; better to say so now.
+            reason = "the peer allows no RDMA Read"
+        else:
+            try:
+                self.connections.add(RdmaConnection(self, request))
+            except OutOfMemory:
+                reason = "no memory for Receives"
+            except OSError as error:
+                _log.info("connection of %s could not be accepted: %s", request.peer_address, error)
+        if reason is not None:
+            self.rejected += 1
+            _log.warning("connection of %s rejected: %s", request.peer_address, reason)
+            request.reject(self.options.responder.private_data.encode())
+
+    def forget(self, connection: RdmaConnection) -> None:
+        """A connection is gone."""
+        self.connections.discard(connection)
+
+    async def close(self, drain: float = 0.0) -> None:
+        """End all listeners, then all connections: once their calls are answered, or ``drain`` seconds are over."""
+        for listener in self._listeners:
+            listener.close()
+        self._listeners.clear()
+        if self._idle_check is not None:
+            self._idle_check.cancel()
+            self._idle_check = None
+        if drain and self.connections:
+            drains = [asyncio.ensure_future(connection.drain()) for connection in self.connections]
+            _, late = await asyncio.wait(drains, timeout=drain)
+            for task in late:
+                task.cancel()
+        gone = []
+        for connection in list(self.connections):
+            future = asyncio.get_running_loop().create_future()
+            connection.on_close(partial(future.set_result, None))
+            gone.append(future)
+            connection.abort()
+        if gone:
+            await asyncio.wait(gone, timeout=5)
+
+    def _schedule_idle_check(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._idle_check = loop.call_later(self.options.idle_timeout, self.close_idle)
+
+    def close_idle(self) -> None:
+        """Close the connections that received nothing since the last time this was called."""
+        for connection in list(self.connections):
+            responder = connection.responder
+            if connection.seen_receives == responder.received_messages and responder.idle:
+                _log.info("%s: closed, idle", connection)
+                connection.close()
+            connection.seen_receives = responder.received_messages
+        self._schedule_idle_check()

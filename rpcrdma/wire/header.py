@@ -1,0 +1,109 @@
+"""What every version of the RPC-over-RDMA transport header has in common (RFC 8166 section 4.2).
+
+Owns the decoded header, the ways a header can be wrong, and the interface of one version's codec; imports
+:mod:`rpcrdma.wire.chunks`. The first four words keep their meaning in all versions, and so does ERR_VERS.
+"""
+
+from __future__ import annotations
+
+import enum
+import struct
+from typing import Protocol
+
+from rpcrdma.wire.chunks import ReadSegment, WriteChunk
+
+FIXED_WORDS = struct.Struct(">4I")
+"""xid, version, credit value, procedure."""
+SMALLEST_HEADER = 28
+"""A shorter message cannot be trusted in any field (section 4.5)."""
+
+RDMA_MSG = 0
+RDMA_NOMSG = 1
+RDMA_ERROR = 4
+
+ERR_VERS = 1
+
+_ERR_VERS = struct.Struct(">7I")
+
+
+class Fault(enum.Enum):
+    """Why a call gets an error instead of a reply. Each version has its own codes for them."""
+
+    VERSION = "unsupported version"
+    PROCEDURE = "unknown procedure"
+    HEADER = "malformed header"
+    NO_ROOM = "no room for the reply"
+
+
+class Discard(Exception):
+    """The message is to be discarded silently."""
+
+
+class HeaderFault(Exception):
+    """The header of a call is wrong; the four fixed words could be read."""
+
+    def __init__(self, xid: int, version: int, fault: Fault, reason: str) -> None:
+        super().__init__(reason)
+        self.xid = xid
+        self.version = version
+        self.fault = fault
+
+
+class Header:
+    """A decoded transport header. ``payload`` is the offset of the payload stream in its message."""
+
+    __slots__ = ("credits", "payload", "procedure", "reads", "reply", "version", "writes", "xid")
+
+    def __init__(
+        self,
+        xid: int,
+        version: int,
+        credit_value: int,
+        procedure: int,
+        reads: list[ReadSegment],
+        writes: list[WriteChunk],
+        reply: WriteChunk | None,
+        payload: int,
+    ) -> None:
+        self.xid = xid
+        self.version = version
+        self.credits = credit_value
+        self.procedure = procedure
+        self.reads = reads
+        self.writes = writes
+        self.reply = reply
+        self.payload = payload
+
+
+class Codec(Protocol):
+    """One version of the protocol."""
+
+    version: int
+
+    def decode(self, view: memoryview, max_segments: int) -> Header:
+        """The header of the message ``view``, whose version word is ours. Raises Discard or HeaderFault."""
+
+    def reply_size(self, call: Header) -> int:
+        """Octets of the header of any reply to ``call``: every Write chunk and the Reply chunk are echoed."""
+
+    def encode_reply(
+        self,
+        buffer: memoryview,
+        call: Header,
+        credit_value: int,
+        procedure: int,
+        writes: list[WriteChunk],
+        reply: WriteChunk | None,
+    ) -> int:
+        """Put a reply's header at the start of ``buffer``; returns its size."""
+
+    def encode_error(self, xid: int, credit_value: int, fault: Fault) -> bytes:
+        """A whole error message for any fault but VERSION."""
+
+    def encode_call(self, xid: int, credit_value: int) -> bytes:
+        """The header of a short call without chunks (the backward direction's, RFC 8167 section 5.1)."""
+
+
+def encode_version_error(xid: int, version: int, credit_value: int, lowest: int, highest: int) -> bytes:
+    """RDMA_ERROR with ERR_VERS, the same for all versions; ``version`` is the offending one (section 4.5)."""
+    return _ERR_VERS.pack(xid, version, credit_value, RDMA_ERROR, ERR_VERS, lowest, highest)

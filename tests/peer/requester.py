@@ -1,0 +1,128 @@
+"""The peer itself: memory it exposes, messages it sends, and what it gets back."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from rpcrdma.memory import Account, Lease
+from rpcrdma.verbs.interface import Endpoint, ListenAddress, Provider, Received, Send
+from tests.peer.wire import ReplyHeader, Segment
+
+FILL = 0xEE
+"""What exposed memory holds before anybody writes to it."""
+
+
+class Message(NamedTuple):
+    octets: bytes
+    invalidated: int | None
+
+    @property
+    def header(self) -> ReplyHeader:
+        return ReplyHeader.parse(self.octets)
+
+
+class Exposed:
+    """A registered region of the peer's memory, cut into segments."""
+
+    def __init__(self, peer: Peer, memory: bytearray | bytes, *, read: bool, write: bool) -> None:
+        # Without memory of a pool: loopback and softiwarp take any, and devices are not the peer's business.
+        self.memory = memory if isinstance(memory, bytearray) else bytearray(memory)
+        self.handle, self.base = peer.endpoint.register(memoryview(self.memory), remote_read=read, remote_write=write)
+
+    def segment(self, start: int = 0, length: int | None = None) -> Segment:
+        return Segment(self.handle, len(self.memory) - start if length is None else length, self.base + start)
+
+    def segments(self, *lengths: int) -> list[Segment]:
+        """Consecutive segments of these lengths."""
+        cut, start = [], 0
+        for length in lengths:
+            cut.append(self.segment(start, length))
+            start += length
+        return cut
+
+
+class Peer:
+    """One connection, seen from the client."""
+
+    def __init__(self, account: Account, receive_size: int = 4096) -> None:
+        self.endpoint: Endpoint
+        self.private_data = b""
+        """What the server sent."""
+        self.reason: str | None = None
+        """Why the connection ended."""
+        self.reposts = True
+        self._account = account
+        self._receive_size = receive_size
+        self._messages: asyncio.Queue[Message] = asyncio.Queue()
+        self._over = asyncio.Event()
+        self._completions: list[bool] = []
+
+    async def connect(
+        self, provider: Provider, address: ListenAddress, private_data: bytes, receives: int = 64, **depths: int
+    ) -> Peer:
+        leases = [self._account.lease(self._receive_size) for _ in range(receives)]
+        self.endpoint, self.private_data = await provider.connect(address, self, private_data, leases, **depths)
+        return self
+
+    # Events
+
+    def received(self, messages: Sequence[Received]) -> None:
+        for lease, length, invalidated in messages:
+            self._messages.put_nowait(Message(bytes(lease.view[:length]), invalidated))
+            lease.release()
+        if self.reposts and self.reason is None:
+            self.endpoint.post_receives([self._account.lease(self._receive_size) for _ in messages])
+
+    def completed(self, token: object, ok: bool) -> None:
+        if isinstance(token, Lease):
+            token.release()
+        self._completions.append(ok)
+
+    def disconnected(self, reason: str) -> None:
+        assert self.reason is None, "disconnected twice"
+        self.reason = reason
+        self._over.set()
+
+    # What a test does
+
+    def readable(self, data: bytes) -> Exposed:
+        """Memory for RDMA Reads."""
+        return Exposed(self, data, read=True, write=False)
+
+    def writable(self, length: int) -> Exposed:
+        """Memory for RDMA Writes."""
+        return Exposed(self, bytearray([FILL]) * length, read=False, write=True)
+
+    def send(self, *parts: bytes) -> None:
+        self.endpoint.post((), Send((b"".join(parts),)), None)
+
+    async def message(self) -> Message:
+        """The next message. Fails when the connection ends first."""
+        waiting = asyncio.ensure_future(self._messages.get())
+        over = asyncio.ensure_future(self._over.wait())
+        done, _ = await asyncio.wait({waiting, over}, timeout=20, return_when=asyncio.FIRST_COMPLETED)
+        over.cancel()
+        if waiting in done:
+            return waiting.result()
+        waiting.cancel()
+        raise ConnectionError(self.reason or "no message within 20 s")
+
+    async def reply(self) -> ReplyHeader:
+        return (await self.message()).header
+
+    async def call(self, *parts: bytes) -> ReplyHeader:
+        self.send(*parts)
+        return await self.reply()
+
+    async def over(self) -> str:
+        """Wait for the end of the connection; returns the reason."""
+        await asyncio.wait_for(self._over.wait(), 20)
+        assert self.reason is not None
+        return self.reason
+
+    @property
+    def waiting(self) -> int:
+        """Messages received and not looked at."""
+        return self._messages.qsize()

@@ -1,0 +1,96 @@
+"""A server with the echo program and a peer connected to it, in one event loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from rpcrdma.engine.config import ResponderOptions
+from rpcrdma.memory import Pool
+from rpcrdma.rpc.dispatch import Dispatcher
+from rpcrdma.server.rdma import RdmaConnection, RdmaServer, RdmaServerOptions
+from rpcrdma.verbs.interface import ListenAddress, Provider
+from rpcrdma.verbs.loopback import LoopbackProvider
+from rpcrdma.wire.private_data import PrivateData
+from tests.peer.echo import Control, echo_program
+from tests.peer.requester import Peer
+
+LINUX = PrivateData(remote_invalidation=True, send_size=4096, receive_size=4096).encode()
+
+
+class Rig:
+    """Use as an asynchronous context manager; it checks on the way out that every buffer came back."""
+
+    def __init__(
+        self,
+        *,
+        options: RdmaServerOptions | None = None,
+        provider: Callable[[Pool], Provider] = LoopbackProvider,
+        host: str = "127.0.0.1",
+        pool_limit: int = 256 << 20,
+        **responder: Any,
+    ) -> None:
+        self.options = options or RdmaServerOptions(responder=ResponderOptions(**responder))
+        self.pool = Pool(pool_limit)
+        self.peer_pool = Pool(64 << 20)
+        self.control = Control()
+        self.now = 1000.0
+        self._provider_of = provider
+        self._host = host
+        self.peers: list[Peer] = []
+
+    async def __aenter__(self) -> Rig:
+        self.provider = self._provider_of(self.pool)
+        self.dispatcher = Dispatcher([echo_program(self.control)])
+        self.server = RdmaServer(self.provider, self.pool, self.dispatcher, self.options, lambda: self.now)
+        self.listener = await self.server.listen(ListenAddress(self._host, 0))
+        return self
+
+    async def __aexit__(self, kind: object, error: object, trace: object) -> None:
+        if self.control.gate is not None:
+            self.control.gate.set()
+        for peer in self.peers:
+            if peer.reason is None:
+                peer.endpoint.close(abort=True)
+        await self.server.close()
+        await self.provider.close()
+        await self.until(lambda: not self.server.connections and all(peer.reason for peer in self.peers))
+        if kind is None:
+            await self.until(lambda: not self.pool.in_use)
+            assert self.pool.leaked == self.peer_pool.leaked == 0
+
+    async def peer(self, private_data: bytes = LINUX, *, receive_size: int = 4096, **depths: int) -> Peer:
+        peer = Peer(self.peer_pool.account(32 << 20), receive_size)
+        await peer.connect(self.provider, self.listener.address, private_data, **depths)
+        self.peers.append(peer)
+        return peer
+
+    @property
+    def connection(self) -> RdmaConnection:
+        (connection,) = self.server.connections
+        return connection
+
+    async def until(self, condition: Callable[[], object]) -> None:
+        """Let the loop turn until ``condition`` holds."""
+        async with asyncio.timeout(20):
+            while not condition():  # noqa: ASYNC110 (anything in the process may change it)
+                await asyncio.sleep(0)
+
+    async def settle(self) -> None:
+        """Let everything that can happen without further input happen (loopback only)."""
+        for _ in range(50):
+            await asyncio.sleep(0)
+
+
+def run(test: Callable[..., Awaitable[None]], **options: Any) -> None:
+    """Run ``test(rig)``, or ``test(rig, peer)`` with one connected peer, and take everything down."""
+
+    async def main() -> None:
+        async with Rig(**options) as rig:
+            if test.__code__.co_argcount == 1:  # type: ignore[attr-defined]
+                await test(rig)
+            else:
+                await test(rig, await rig.peer())
+
+    asyncio.run(main())
