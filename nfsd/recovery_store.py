@@ -1,30 +1,146 @@
 """Stable storage of the NFSv4 state engine: client records and the boot epoch, in SQLite (WAL, synchronous=FULL).
 
-One thread writes; changes that wait together are committed together. Imports asyncio, sqlite3 and nfsd.state's records.
+One thread owns the database. Changes that come while it is committing wait together and are committed together; a flush
+returns when everything the engine had promised by then is committed. A commit that fails is not forgotten: its changes
+stay first in line and every flush fails until they are on the disk, so that no reply promises what a restart would not
+know.
+
+RFC 8881 section 8.4.3, RFC 7530 section 9.6.3.4. Imports asyncio, sqlite3 and the engine's records.
 """
 
 from __future__ import annotations
 
+import asyncio
+import os
+import sqlite3
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
 from nfsd.state.engine import StateEngine
-from nfsd.state.recovery import Recovered
+from nfsd.state.recovery import ClientRecord, Recovered, StoreWrite
+
+FILE_NAME = "nfs4-clients.sqlite"
+_SCHEMA_VERSION = 1
+_T = TypeVar("_T")
 
 
 class RecoveryStore:
     """The database ``nfs4-clients.sqlite`` in the state directory."""
 
     def __init__(self, state_dir: str) -> None:
-        raise NotImplementedError
+        self.path = os.path.join(state_dir, FILE_NAME)
+        self._database: sqlite3.Connection | None = None
+        self._thread = ThreadPoolExecutor(1, "nfs4-store")
+        self._queue: list[StoreWrite] = []
+        self._committing: asyncio.Task[None] | None = None
 
-    async def start(self) -> Recovered:
+    async def start(self, *, lease: float = 90.0) -> Recovered:
         """Open or create the database, advance the boot epoch durably, and return what the engine starts from.
-        Raises OSError naming the file when it cannot be used."""
-        raise NotImplementedError
+        ``lease`` is this instance's lease time, kept for the grace period of the next. Raises OSError naming the file
+        when it cannot be used."""
+        return await self._run(lambda: self._open(lease))
 
     async def flush(self, engine: StateEngine) -> None:
-        """Return once everything the engine has promised so far is on stable storage. Raises OSError when it cannot
-        be: the reply must then not be sent (answer NFS4ERR_SERVERFAULT)."""
-        raise NotImplementedError
+        """Return once everything the engine has promised so far is on stable storage. Raises OSError when it cannot be:
+        the reply must then not be sent (answer NFS4ERR_SERVERFAULT)."""
+        target = engine.writes_issued
+        while engine.writes_committed < target:
+            self._queue += engine.take_writes()
+            if self._committing is None:
+                self._committing = asyncio.create_task(self._commit(engine))
+            # Shielded: a caller that is cancelled must not take the commit of the others with it.
+            await asyncio.shield(self._committing)
 
     async def close(self) -> None:
         """Finish outstanding writes, close the database."""
-        raise NotImplementedError
+        if self._committing is not None:
+            await asyncio.wait([self._committing])
+        await self._run(self._close)
+        self._thread.shutdown()
+
+    async def _commit(self, engine: StateEngine) -> None:
+        """Commit what is queued, as one transaction."""
+        batch = list(self._queue)
+        try:
+            await self._run(lambda: self._apply(batch))
+        finally:
+            self._committing = None
+        del self._queue[: len(batch)]
+        engine.writes_done(len(batch))
+
+    async def _run(self, job: Callable[[], _T]) -> _T:
+        """Run in the database's thread; SQLite's errors become OSError with the file's name."""
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._thread, job)
+        except sqlite3.Error as error:
+            raise OSError(f"{self.path}: {error}") from error
+
+    # -- in the thread -------------------------------------------------------------------------------------------
+    def _open(self, lease: float) -> Recovered:
+        database = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False)
+        try:
+            database.execute("PRAGMA journal_mode=WAL")
+            database.execute("PRAGMA synchronous=FULL")
+            database.execute("BEGIN IMMEDIATE")
+            version = database.execute("PRAGMA user_version").fetchone()[0]
+            if version not in (0, _SCHEMA_VERSION):
+                raise OSError(f"{self.path}: written by another version of the server (schema {version})")
+            if version == 0:
+                database.execute("CREATE TABLE instance (epoch INTEGER NOT NULL, lease REAL NOT NULL)")
+                database.execute("INSERT INTO instance VALUES (0, 0)")
+                database.execute(
+                    "CREATE TABLE client (minor INTEGER NOT NULL, owner BLOB NOT NULL, principal TEXT NOT NULL,"
+                    " epoch INTEGER NOT NULL, PRIMARY KEY (minor, owner)) WITHOUT ROWID"
+                )
+                database.execute(f"PRAGMA user_version = {_SCHEMA_VERSION}")
+            epoch, former_lease = database.execute("SELECT epoch, lease FROM instance").fetchone()
+            rows = database.execute("SELECT minor, owner, principal, epoch FROM client").fetchall()
+            # A grace period cut short by another restart still owes the clients of the longest lease their time.
+            kept_lease = max(lease, former_lease) if rows else lease
+            database.execute("UPDATE instance SET epoch = ?, lease = ?", (epoch + 1, kept_lease))
+            database.execute("COMMIT")
+        except BaseException:
+            database.close()
+            raise
+        self._database = database
+        self._lease = lease
+        _sync_directory(self.path)
+        records = tuple(ClientRecord(minor, owner, principal, written) for minor, owner, principal, written in rows)
+        return Recovered(epoch + 1, records, former_lease)
+
+    def _apply(self, batch: list[StoreWrite]) -> None:
+        database = self._database
+        if database is None:
+            raise OSError(f"{self.path}: not open")
+        database.execute("BEGIN IMMEDIATE")
+        try:
+            for write in batch:
+                if write.action == "record":
+                    database.execute(
+                        "INSERT OR REPLACE INTO client VALUES (?, ?, ?, ?)",
+                        (write.minor, write.owner, write.principal, write.epoch),
+                    )
+                elif write.action == "remove":
+                    database.execute("DELETE FROM client WHERE minor = ? AND owner = ?", (write.minor, write.owner))
+                else:
+                    database.execute("DELETE FROM client WHERE epoch < ?", (write.epoch,))
+                    database.execute("UPDATE instance SET lease = ?", (self._lease,))
+            database.execute("COMMIT")
+        except BaseException:
+            database.execute("ROLLBACK")
+            raise
+
+    def _close(self) -> None:
+        if self._database is not None:
+            self._database.close()
+            self._database = None
+
+
+def _sync_directory(path: str) -> None:
+    """Make the database's own name durable: SQLite does so for its journal only."""
+    descriptor = os.open(os.path.dirname(path) or ".", os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

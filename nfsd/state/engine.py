@@ -1,4 +1,10 @@
-"""The state engine: one object that owns every table and the clock, timers and stable-storage traffic between them."""
+"""The state engine: one object that owns every table and the clock, timers and stable-storage traffic between them.
+
+Operation: calls of the tables are atomic. Expiry: a client whose lease ran out is kept as a courtesy client until
+somebody wants what it holds, or ``limits.courtesy`` is over; then all it has goes at once, and its record on stable
+storage with it. Stable storage: changes are queued here in order, handed to the store by ``take_writes``, acknowledged
+by ``writes_done``.
+"""
 
 from __future__ import annotations
 
@@ -6,26 +12,25 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from nfsd.state.clients import ClientTable
+from nfsd.state import codes
+from nfsd.state.clients import Client, ClientTable
+from nfsd.state.files import FileState
 from nfsd.state.limits import Limits
 from nfsd.state.locks import LockTable
-from nfsd.state.opens import FileState, OpenTable
+from nfsd.state.opens import OpenTable
+from nfsd.state.records import LockState, OpenState, StateEntry
 from nfsd.state.recovery import Grace, Recovered, StoreWrite
 from nfsd.state.sessions import SessionTable
 from nfsd.state.stateids import StateidTable
-from nfsd.state.types import Connection
+from nfsd.state.types import UINT32_MAX, Connection
+
+
+def _nothing(_: Any) -> None:
+    pass
 
 
 class StateEngine:
     """All NFSv4 state of the server."""
-
-    limits: Limits
-    clients: ClientTable
-    sessions: SessionTable
-    stateids: StateidTable
-    opens: OpenTable
-    locks: LockTable
-    grace: Grace
 
     def __init__(
         self,
@@ -38,39 +43,187 @@ class StateEngine:
     ) -> None:
         """``clock``: monotonic seconds. ``on_release(opened)``: called with an OpenState's ``opened`` when it goes away
         (CLOSE, expiry, a client restart…); must not call back into the engine."""
-        raise NotImplementedError
+        self.limits = limits
+        self.now = clock
+        self.random = random
+        self.on_release = on_release or _nothing
+        self.epoch = recovered.epoch & UINT32_MAX
+        self._store_epoch = recovered.epoch
+        self.grace = Grace(limits, recovered, clock())
+        self.clients = ClientTable(self)
+        self.sessions = SessionTable(self)
+        self.stateids = StateidTable(self)
+        self.opens = OpenTable(self)
+        self.locks = LockTable(self)
+        self._sweep_at: float | None = None
+        self._dirty_files: dict[FileState, None] = {}
+        self._writes: list[StoreWrite] = []
+        self._issued = 0
+        self._committed = 0
 
     # -- timers --------------------------------------------------------------------------------------------------
     def get_timer(self) -> float | None:
         """When ``handle_timer`` wants to be called next (clock time), or None."""
-        raise NotImplementedError
+        times = [self._sweep_at] if self._sweep_at is not None else []
+        if self.grace.active:
+            times.append(self.grace.ends)
+        return min(times, default=None)
 
     def handle_timer(self, now: float) -> None:
         """Expire leases, end the grace period. Drain ``files_to_clear`` and ``take_writes`` afterwards."""
-        raise NotImplementedError
+        if self.grace.active and self.grace.expired(now):
+            self.end_grace()
+        if self._sweep_at is not None and now >= self._sweep_at:
+            self._sweep(now)
+
+    def watch(self, deadline: float) -> None:
+        """A lease or period ends then."""
+        if self._sweep_at is None or deadline < self._sweep_at:
+            self._sweep_at = deadline
+
+    def _sweep(self, now: float) -> None:
+        """Look at every client whose time may be over, and at idle owners; find out when to look again."""
+        self._sweep_at = None
+        for client in self.clients.all():
+            self.opens.sweep_owners(client, now - self.limits.lease)
+            self._sweep_client(client, now)
+            if not client.expired:
+                self.watch(client.lease_end + (self.limits.courtesy if client.courtesy else 0.0))
+        if self._sweep_at is not None:
+            # Leases are renewed all the time without moving the timer: look at most about once a second.
+            self._sweep_at = max(self._sweep_at, now + 1.0)
+
+    def _sweep_client(self, client: Client, now: float) -> None:
+        if client.lease_end > now:
+            return
+        if client.courtesy:
+            if now >= client.lease_end + self.limits.courtesy:
+                self.expire_client(client)
+        elif not client.confirmed:
+            self.expire_client(client)  # RFC 8881 section 18.35.4, item 5 of the record's fields
+        elif client.busy:
+            client.renew()  # no lease runs out while a request is executing (RFC 8881 section 8.3)
+        elif self.limits.courtesy > 0:
+            client.courtesy = True
+        else:
+            self.expire_client(client)
+
+    # -- the end of clients and states ---------------------------------------------------------------------------
+    def expire_client(self, client: Client) -> None:
+        """Give up everything a client has, and its records here and (before any reply that depends on it) on stable
+        storage: expired, replaced by its next incarnation, or destroyed."""
+        if client.expired:
+            return
+        client.expired = True
+        for session in list(client.sessions.values()):
+            self.sessions.drop(session)
+        for entry in list(client.states.values()):
+            if isinstance(entry, OpenState):
+                self.opens.release(entry)
+        for entry in list(client.states.values()):
+            self.drop_revoked(entry)
+        for owner in list(client.open_owners.values()):
+            self.opens.forget_owner(owner)
+        client.lock_owners.clear()
+        self.clients.forget(client)
+        if client.recorded:
+            client.recorded = False
+            self._write(StoreWrite("remove", client.minor, client.owner, client.principal, self._store_epoch))
+
+    def drop_revoked(self, entry: StateEntry) -> None:
+        """Forget a revoked state: its client has acknowledged the loss, or is gone."""
+        if entry.status:
+            entry.client.revoked -= 1
+        self.stateids.remove(entry)
+
+    def revoke(self, entry: StateEntry, status: int = codes.NFS4ERR_ADMIN_REVOKED) -> None:
+        """Take an open, a lock state or a delegation from its client (administration, unanswered recall). What it held
+        is free at once; the stateid answers ``status`` until the client frees it (RFC 8881 section 8.5)."""
+        client = entry.client
+        lost: list[StateEntry] = [entry]
+        if isinstance(entry, OpenState):
+            lost += entry.lock_states.values()
+            self.opens.release(entry)
+        elif isinstance(entry, LockState):
+            self.locks.release(entry)
+        for one in lost:
+            one.status = status
+            client.revoked += 1
+            self.stateids.add(one)
+
+    def revoked_flags(self, client: Client) -> int:
+        """The sr_status_flags for its revoked states (RFC 8881 section 18.46.3)."""
+        flags = 0
+        for entry in client.states.values():
+            if entry.status == codes.NFS4ERR_ADMIN_REVOKED:
+                flags |= codes.SEQ4_STATUS_ADMIN_STATE_REVOKED
+            elif entry.status == codes.NFS4ERR_DELEG_REVOKED:
+                flags |= codes.SEQ4_STATUS_RECALLABLE_STATE_REVOKED
+            elif entry.status == codes.NFS4ERR_EXPIRED:
+                flags |= codes.SEQ4_STATUS_EXPIRED_SOME_STATE_REVOKED
+        return flags
 
     # -- connections ---------------------------------------------------------------------------------------------
     def connection_closed(self, connection: Connection) -> None:
-        """Forget a connection: it is bound to nothing any more."""
-        raise NotImplementedError
+        """Forget a connection: it is bound to nothing any more. To be called for every connection that a SEQUENCE,
+        CREATE_SESSION or BIND_CONN_TO_SESSION came on (Transport.on_close, registered after the first of them)."""
+        self.sessions.connection_closed(connection)
 
-    # -- local locks left over by expiry ---------------------------------------------------------------------------
+    # -- local locks left over by expiry -------------------------------------------------------------------------
+    def note_dirty(self, file: FileState) -> None:
+        """A file has ranges that may be held locally without need."""
+        self._dirty_files[file] = None
+
     def files_to_clear(self) -> list[FileState]:
         """Files with ranges held locally that nobody needs (after expiry, client restart): take each one's gate, ask
         ``locks.local_clears``, clear. Each file is told once."""
-        raise NotImplementedError
+        files = [file for file in self._dirty_files if file.dirty]
+        self._dirty_files.clear()
+        return files
 
     # -- stable storage ------------------------------------------------------------------------------------------
+    def record_client(self, client: Client) -> None:
+        """Put a client on record, unless it is."""
+        if not client.recorded:
+            client.recorded = True
+            self._write(StoreWrite("record", client.minor, client.owner, client.principal, self._store_epoch))
+
+    def reclaims_over(self, client: Client) -> None:
+        """A client has said RECLAIM_COMPLETE; the grace period ends with the last one."""
+        if self.grace.completed(client.minor, client.owner):
+            self.end_grace()
+
+    def end_grace(self) -> None:
+        """End the grace period: who has not come back by now has no claim any more, in later instances either."""
+        if self.grace.active:
+            self.grace.end()
+            self._write(StoreWrite("grace_done", epoch=self._store_epoch))
+
+    def _write(self, write: StoreWrite) -> None:
+        self._writes.append(write)
+        self._issued += 1
+
     @property
     def stable(self) -> bool:
         """Whether everything promised so far is on stable storage. A COMPOUND whose reply promises state (any that ran
         a state-changing operation) waits for this before the reply: ``await store.flush(engine)``."""
-        raise NotImplementedError
+        return self._issued == self._committed
+
+    @property
+    def writes_issued(self) -> int:
+        """How many changes of stable storage there have been so far."""
+        return self._issued
+
+    @property
+    def writes_committed(self) -> int:
+        """How many of them are on stable storage."""
+        return self._committed
 
     def take_writes(self) -> list[StoreWrite]:
         """Changes not yet handed to the store, in order."""
-        raise NotImplementedError
+        writes, self._writes = self._writes, []
+        return writes
 
     def writes_done(self, count: int) -> None:
-        """The first ``count`` outstanding changes are on stable storage."""
-        raise NotImplementedError
+        """The next ``count`` outstanding changes are on stable storage."""
+        self._committed += count

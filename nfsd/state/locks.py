@@ -1,48 +1,98 @@
-"""Byte-range locks (RFC 8881 sections 9.1 to 9.6, 18.10 to 18.12; RFC 7530 sections 9.3, 9.4, 16.10 to 16.12, 16.37).
+"""Byte-range locks.
 
 Offsets are 64-bit, a length of 2**64-1 reaches to the end of the file. What must be held towards local processes is the
-union of all owners' ranges; the layer above sets and clears it, under the file's gate, as told here.
+union of all owners' ranges; the layer above sets and clears it, under the file's gate, as told here. A new lock is
+made in two steps, because a local process may be in the way: a plan reserves the file's lock table, ``commit`` grants.
+Clearing cannot fail: what became free is noted as dirty and told by ``local_clears`` as far as it is still free then.
+
+RFC 8881 sections 9.1 to 9.6, 18.10 to 18.12; RFC 7530 sections 9.3, 9.4, 16.10 to 16.12, 16.37.
 """
 
 from __future__ import annotations
 
-from nfsd.state.clients import Client
-from nfsd.state.errors import LockDenied
-from nfsd.state.opens import FileState, OpenState, SeqidOwner
-from nfsd.state.stateids import StateEntry
-from nfsd.state.types import LocalRange, Stateid
+from typing import TYPE_CHECKING, NamedTuple, Self
+
+from nfsd.state import codes
+from nfsd.state.errors import LockDenied, Nfs4Error
+from nfsd.state.owners import SEQID_KEEPING, LockOwner
+from nfsd.state.ranges import END, FileLocks
+from nfsd.state.records import LockState, OpenState
+from nfsd.state.types import UINT32_MAX, UINT64_MAX, LocalRange, Stateid
+
+if TYPE_CHECKING:
+    from nfsd.state.clients import Client
+    from nfsd.state.engine import StateEngine
+    from nfsd.state.files import FileState
+
+LOCAL_END = 1 << 63
+"""Local offsets are signed: nothing can be held from here on, and what reaches here reaches to the end."""
+
+__all__ = ["LockDenied", "LockOwner", "LockPlan", "LockState", "LockTable", "Waiter"]
 
 
-class LockOwner(SeqidOwner):
-    """Who locks: one owner string of one client."""
+class Waiter(NamedTuple):
+    """A blocked lock request (READW_LT, WRITEW_LT) in its file's queue, oldest first."""
 
-
-class LockState(StateEntry):
-    """One lock owner's locks under one open."""
-
-    owner: LockOwner
-    open_state: OpenState
+    client: Client
+    owner: bytes
+    start: int
+    end: int
+    exclusive: bool
+    until: float
+    """When its place is given up unless it has asked again."""
 
 
 class LockPlan:
-    """A lock that conflicts with no NFS client's and is reserved; commit or abort exactly once."""
+    """A lock that conflicts with no NFS client's and is reserved; commit or abort exactly once. As a context manager it
+    aborts unless it was committed."""
 
-    local: LocalRange | None
-    """What to set locally before ``commit``; None when the union holds it already."""
+    __slots__ = ("_done", "_table", "end", "exclusive", "local", "open_state", "owner", "start", "state")
+
+    def __init__(
+        self,
+        table: LockTable,
+        open_state: OpenState,
+        owner: LockOwner,
+        state: LockState | None,
+        span: tuple[int, int, bool],
+    ) -> None:
+        self._table = table
+        self._done = False
+        self.open_state = open_state
+        self.owner = owner
+        self.state = state
+        self.start, self.end, self.exclusive = span
+        self.local: LocalRange | None = None
+        """What to set locally before ``commit``; None when the union holds it already."""
 
     def commit(self) -> Stateid:
         """Grant it; returns the lock stateid. Raises EXPIRED, BAD_STATEID when client or open went away meanwhile (its
         local range is then among ``local_clears``)."""
-        raise NotImplementedError
+        return self._table.grant(self)
 
     def abort(self) -> None:
-        """A local process is in the way: nothing has happened."""
-        raise NotImplementedError
+        """A local process is in the way: nothing has happened. Harmless after ``commit``."""
+        self._table.withdraw(self)
+
+    def take(self) -> bool:
+        """Whether this is the first end of the plan (for the table)."""
+        done, self._done = self._done, True
+        return not done
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.abort()
 
 
 class LockTable:
     """All byte-range locks."""
 
+    def __init__(self, engine: StateEngine) -> None:
+        self._engine = engine
+
+    # -- LOCK ----------------------------------------------------------------------------------------------------
     def lock_new(
         self,
         open_state: OpenState,
@@ -56,30 +106,258 @@ class LockTable:
         lock_seqid: int = 0,
     ) -> LockPlan:
         """LOCK with open_to_lock_owner4. ``wait``: READW_LT or WRITEW_LT (a denied one joins the file's queue).
-        Raises LockDenied, INVAL, OPENMODE, GRACE, NO_GRACE, RECLAIM_BAD, RECLAIM_CONFLICT, BAD_SEQID, DELAY."""
-        raise NotImplementedError
+        Raises LockDenied, INVAL, OPENMODE, GRACE, NO_GRACE, RECLAIM_BAD, RECLAIM_CONFLICT, BAD_SEQID, DELAY, and
+        SERVERFAULT or RESOURCE at limits."""
+        client = open_state.client
+        if len(owner) > self._engine.limits.owner_octets:
+            raise Nfs4Error(codes.NFS4ERR_INVAL, "owner name too long")
+        known = client.lock_owners.get(owner)
+        last = known.seqid if known is not None and client.minor == 0 else None
+        if last is not None and lock_seqid != (last + 1) & UINT32_MAX:
+            # RFC 7530 section 16.10.5: a lock owner that exists already stays in its own order.
+            raise Nfs4Error(codes.NFS4ERR_BAD_SEQID)
+        holder = known if known is not None else LockOwner(client, owner)
+        state = open_state.lock_states.get(holder)
+        try:
+            plan = self._plan(open_state, holder, state, exclusive, offset, length, reclaim=reclaim, wait=wait)
+        except Nfs4Error as error:
+            if known is not None and error.status not in SEQID_KEEPING:
+                known.seqid = lock_seqid
+            raise
+        holder.pending_seqid = lock_seqid
+        return plan
 
     def lock(
         self, state: LockState, exclusive: bool, offset: int, length: int, *, reclaim: bool, wait: bool
     ) -> LockPlan:
         """LOCK with exist_lock_owner4. Raises as ``lock_new``."""
-        raise NotImplementedError
+        return self._plan(state.open_state, state.owner, state, exclusive, offset, length, reclaim=reclaim, wait=wait)
 
+    def _plan(
+        self,
+        open_state: OpenState,
+        owner: LockOwner,
+        state: LockState | None,
+        exclusive: bool,
+        offset: int,
+        length: int,
+        *,
+        reclaim: bool,
+        wait: bool,
+    ) -> LockPlan:
+        file, client = open_state.file, open_state.client
+        start, end = _span(offset, length)
+        if not open_state.owner.confirmed:
+            raise Nfs4Error(codes.NFS4ERR_BAD_STATEID, "an open not yet confirmed")
+        needed = codes.OPEN4_SHARE_ACCESS_WRITE if exclusive else codes.OPEN4_SHARE_ACCESS_READ
+        if not open_state.access & needed:
+            raise Nfs4Error(codes.NFS4ERR_OPENMODE)
+        self._engine.grace.check(client, reclaim=reclaim)
+        if file.pending_lock is not None:
+            raise Nfs4Error(codes.NFS4ERR_DELAY, "another lock on this file is being made")
+        self._check_limits(client, owner, state, file, start, end)
+        try:
+            self._refuse_conflict(file, owner, start, end, exclusive)
+        except LockDenied as denied:
+            if reclaim:
+                raise Nfs4Error(codes.NFS4ERR_RECLAIM_CONFLICT) from denied
+            if wait:
+                self._queue(file, Waiter(client, owner.owner, start, end, exclusive, self._engine.now()))
+            raise
+        plan = LockPlan(self, open_state, owner, state, (start, end, exclusive))
+        if start < LOCAL_END and not (file.locks and file.locks.covered(start, end, exclusive)):
+            plan.local = _local(start, end, exclusive)
+        file.pending_lock = plan
+        if reclaim:
+            self._engine.grace.reclaimed(self._engine.now())
+        return plan
+
+    def _check_limits(
+        self, client: Client, owner: LockOwner, state: LockState | None, file: FileState, start: int, end: int
+    ) -> None:
+        limits = self._engine.limits
+        ranges = file.locks.owners.get(owner) if file.locks else None
+        growth = ranges.change_in_count(start, end) if ranges else 1
+        if (
+            client.locks + growth > limits.locks
+            or (state is None and client.lock_states >= limits.lock_states)
+            or (not owner.states and len(client.lock_owners) >= limits.lock_owners)
+        ):
+            raise Nfs4Error(codes.NFS4ERR_SERVERFAULT if client.minor else codes.NFS4ERR_RESOURCE, "limit per client")
+
+    def _refuse_conflict(
+        self, file: FileState | None, owner: LockOwner | None, start: int, end: int, exclusive: bool
+    ) -> None:
+        """Raise LockDenied for a lock in the way; one of a courtesy client goes instead."""
+        while file is not None and file.locks is not None:
+            found = file.locks.conflict(owner, start, end, exclusive)
+            if found is None:
+                return
+            holder, left, right, kind = found
+            if not holder.client.courtesy:
+                length = UINT64_MAX if right == END else right - left
+                raise LockDenied(left, length, kind, holder.client.clientid, holder.owner)
+            self._engine.expire_client(holder.client)
+
+    def grant(self, plan: LockPlan) -> Stateid:
+        """See LockPlan.commit."""
+        open_state, owner, file = plan.open_state, plan.owner, plan.open_state.file
+        client = open_state.client
+        if not plan.take():
+            raise Nfs4Error(codes.NFS4ERR_BAD_STATEID, "the plan is over")
+        file.pending_lock = None
+        gone = open_state not in file.opens or (plan.state is not None and plan.state not in owner.states)
+        if client.expired or gone:
+            self._dirty(file, [(plan.start, plan.end)])
+            raise Nfs4Error(codes.NFS4ERR_EXPIRED if client.expired else codes.NFS4ERR_BAD_STATEID)
+        state = plan.state
+        if state is None:
+            client.lock_owners[owner.owner] = owner
+            state = LockState(self._engine.stateids.new_other(client), client, file, owner, open_state)
+            self._engine.stateids.add(state)
+            open_state.lock_states[owner] = state
+            owner.states.add(state)
+            client.lock_states += 1
+            if client.minor == 0:
+                owner.seqid = owner.pending_seqid
+        else:
+            state.bump()
+        if file.locks is None:
+            file.locks = FileLocks()
+        client.locks += file.locks.grant(owner, plan.start, plan.end, plan.exclusive)
+        if file.waiters:
+            file.waiters = [w for w in file.waiters if w.client is not client or w.owner != owner.owner]
+        return state.stateid
+
+    def withdraw(self, plan: LockPlan) -> None:
+        """See LockPlan.abort."""
+        if plan.take():
+            plan.open_state.file.pending_lock = None
+            self._engine.opens.drop_if_idle(plan.open_state.file)
+
+    # -- LOCKT, LOCKU --------------------------------------------------------------------------------------------
     def test(self, client: Client, owner: bytes, file_key: bytes, exclusive: bool, offset: int, length: int) -> None:
         """LOCKT against NFS clients' locks (ask test_local_lock after). Raises LockDenied, INVAL, GRACE."""
-        raise NotImplementedError
+        start, end = _span(offset, length)
+        if self._engine.grace.active:
+            raise Nfs4Error(codes.NFS4ERR_GRACE)
+        self._refuse_conflict(self._engine.opens.file(file_key), client.lock_owners.get(owner), start, end, exclusive)
 
     def unlock(self, state: LockState, offset: int, length: int) -> Stateid:
         """LOCKU; then clear ``local_clears(state.file)``. Raises INVAL."""
-        raise NotImplementedError
+        start, end = _span(offset, length)
+        self._revoke(state.file, state.owner, start, end)
+        state.bump()
+        return state.stateid
+
+    def _revoke(self, file: FileState, owner: LockOwner, start: int, end: int) -> None:
+        if file.locks is None:
+            return
+        grown, free = file.locks.revoke(owner, start, end)
+        owner.client.locks += grown
+        if not file.locks.owners:
+            file.locks = None
+        self._dirty(file, free)
+
+    # -- towards local processes ---------------------------------------------------------------------------------
+    def _dirty(self, file: FileState, ranges: list[tuple[int, int]]) -> None:
+        """These may be held locally without need."""
+        ranges = [span for span in ranges if span[0] < LOCAL_END]
+        if ranges:
+            file.dirty.extend(ranges)
+            self._engine.note_dirty(file)
 
     def local_clears(self, file: FileState) -> list[LocalRange]:
         """What is held locally without need; to be cleared now, under the file's gate. Each range is told once."""
-        raise NotImplementedError
+        dirty, file.dirty = file.dirty, []
+        clears: list[LocalRange] = []
+        for start, end in dirty:
+            free = file.locks.gaps(start, end) if file.locks is not None else [(start, end)]
+            clears.extend(_local(left, right, False) for left, right in free if left < LOCAL_END)
+        self._engine.opens.drop_if_idle(file)
+        return clears
 
+    # -- blocked requests ----------------------------------------------------------------------------------------
+    def _queue(self, file: FileState, waiter: Waiter) -> None:
+        """Join the file's queue, or keep the place held there; places of those who stopped asking are given up."""
+        now = waiter.until
+        place = waiter._replace(until=now + self._engine.limits.lease)
+        kept = [w for w in file.waiters if w.until > now and not w.client.expired]
+        for index, other in enumerate(kept):
+            if other[:5] == waiter[:5]:
+                kept[index] = place
+                break
+        else:
+            if len(kept) < self._engine.limits.waiters:
+                kept.append(place)
+        file.waiters = kept
+
+    def grantable(self, file: FileState) -> list[Waiter]:
+        """The queued requests that could be granted now, each compatible with those before it, oldest first: whom
+        CB_NOTIFY_LOCK tells (RFC 8881 section 20.11)."""
+        now = self._engine.now()
+        chosen: list[Waiter] = []
+        for waiter in file.waiters:
+            if waiter.until <= now or waiter.client.expired:
+                continue
+            owner = waiter.client.lock_owners.get(waiter.owner)
+            if file.locks and file.locks.conflict(owner, waiter.start, waiter.end, waiter.exclusive):
+                continue
+            if not any(
+                w.start < waiter.end and waiter.start < w.end and (w.exclusive or waiter.exclusive) for w in chosen
+            ):
+                chosen.append(waiter)
+        return chosen
+
+    # -- the end of lock states ----------------------------------------------------------------------------------
     def release_lockowner(self, client: Client, owner: bytes) -> None:
         """v4.0 RELEASE_LOCKOWNER. Raises LOCKS_HELD."""
-        raise NotImplementedError
+        holder = client.lock_owners.get(owner)
+        if holder is None:
+            return
+        if any(self._holds(state) for state in holder.states):
+            raise Nfs4Error(codes.NFS4ERR_LOCKS_HELD)
+        for state in list(holder.states):
+            self.release(state)
+        client.lock_owners.pop(owner, None)
+
+    def free(self, state: LockState) -> None:
+        """FREE_STATEID of a lock stateid. Raises LOCKS_HELD."""
+        if self._holds(state):
+            raise Nfs4Error(codes.NFS4ERR_LOCKS_HELD)
+        self.release(state)
+
+    @staticmethod
+    def _holds(state: LockState) -> bool:
+        return state.file.locks is not None and state.owner in state.file.locks.owners
+
+    def release(self, state: LockState) -> None:
+        """Take a lock state out of the tables; the owner's ranges on the file go with its last one there."""
+        owner, file = state.owner, state.file
+        if state not in owner.states:
+            return
+        owner.states.discard(state)
+        state.open_state.lock_states.pop(owner, None)
+        state.client.lock_states -= 1
+        self._engine.stateids.remove(state)
+        if not any(other.file is file for other in owner.states):
+            self._revoke(file, owner, 0, END)
+        if not owner.states and state.client.lock_owners.get(owner.owner) is owner:
+            # In v4.0 its seqid could be of use until RELEASE_LOCKOWNER; a client may as well begin anew, since an
+            # unknown lock owner may start with any seqid (RFC 7530 section 9.1.10).
+            del state.client.lock_owners[owner.owner]
 
 
-__all__ = ["LockDenied", "LockOwner", "LockPlan", "LockState", "LockTable"]
+def _span(offset: int, length: int) -> tuple[int, int]:
+    """[start, end) of an offset and length from the wire. Raises INVAL (RFC 8881 section 18.10.3)."""
+    if length == 0:
+        raise Nfs4Error(codes.NFS4ERR_INVAL, "empty range")
+    if length == UINT64_MAX:
+        return offset, END
+    if offset + length > END:
+        raise Nfs4Error(codes.NFS4ERR_INVAL, "range beyond 2**64")
+    return offset, offset + length
+
+
+def _local(start: int, end: int, exclusive: bool) -> LocalRange:
+    return LocalRange(start, 0 if end >= LOCAL_END else end - start, exclusive)

@@ -1,11 +1,28 @@
 """What outlives the server: client records, the boot epoch, and the grace period that reclaims rest on.
 
-RFC 8881 section 8.4.2 and 8.4.3, RFC 7530 section 9.6.2 and 9.6.3.
+A client is on record while it may hold state: in v4.1 from its RECLAIM_COMPLETE (nothing but reclaims is granted
+before), in v4.0 from its first open (recording it at SETCLIENTID_CONFIRM would let a client that slept through a grace
+period reclaim in the next one what others have locked since). Records of earlier instances stay until a grace period
+has run to its end (so that a restart in the middle of one changes nothing), and go when it does. A record also goes,
+before the other client's grant is answered, when its client's state is given up.
+
+RFC 8881 sections 8.4.2 and 8.4.3, RFC 7530 sections 9.6.2 and 9.6.3. Imports codes and limits.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from nfsd.state import codes
+from nfsd.state.errors import Nfs4Error
+from nfsd.state.limits import Limits
+
+if TYPE_CHECKING:
+    from nfsd.state.clients import Client
+
+EXTENSION = 1.0
+"""Seconds by which a reclaim late in the grace period prolongs it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +44,8 @@ class Recovered:
     """This instance's number: larger than every earlier one's, already on stable storage."""
     records: tuple[ClientRecord, ...] = ()
     """Clients that may reclaim: they held state, and no grace period has ended since without them."""
+    lease: float = 0.0
+    """Lease time of the instance before: its clients may take that long to notice."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +62,53 @@ class StoreWrite:
 
 
 class Grace:
-    """The grace period."""
+    """The grace period: from the start until its time is over or every client on record has said RECLAIM_COMPLETE."""
 
-    @property
-    def active(self) -> bool:
-        """Whether only reclaims are granted now."""
-        raise NotImplementedError
+    def __init__(self, limits: Limits, recovered: Recovered, now: float) -> None:
+        self._principals = {(record.minor, record.owner): record.principal for record in recovered.records}
+        self._waiting = set(self._principals)
+        length = max(limits.grace, recovered.lease)
+        self.ends = now + length
+        self._latest = now + 2 * length
+        self._reclaimed_at = now - EXTENSION
+        self.active = bool(self._waiting)
+        """Whether only reclaims are granted now. Without clients on record there is nothing to wait for."""
+
+    def may_reclaim(self, minor: int, owner: bytes, principal: str) -> bool:
+        """Whether this client held state when the server stopped, as far as the records say."""
+        return self.active and self._principals.get((minor, owner)) == principal
+
+    def check(self, client: Client, *, reclaim: bool) -> None:
+        """Whether a new lock (reclaim or not) may be granted to the client. Raises GRACE, NO_GRACE, RECLAIM_BAD."""
+        if reclaim:
+            if not self.active or client.reclaim_complete:
+                raise Nfs4Error(codes.NFS4ERR_NO_GRACE)
+            if not client.may_reclaim:
+                raise Nfs4Error(codes.NFS4ERR_RECLAIM_BAD, "nothing on record that this client could reclaim")
+        elif self.active or (client.minor and not client.reclaim_complete):
+            # RFC 8881 section 18.51.3: no new locks before the client's RECLAIM_COMPLETE either.
+            raise Nfs4Error(codes.NFS4ERR_GRACE)
+
+    def reclaimed(self, now: float) -> None:
+        """A reclaim has been granted: a client in the middle of its reclaims is given a little longer."""
+        self._reclaimed_at = now
+
+    def completed(self, minor: int, owner: bytes) -> bool:
+        """A client is done reclaiming, or will not come back. Returns whether that ends the grace period."""
+        self._waiting.discard((minor, owner))
+        return self.active and not self._waiting
+
+    def expired(self, now: float) -> bool:
+        """Whether the period's time is over; prolonged while reclaims keep coming, to twice its length at most."""
+        if now < self.ends:
+            return False
+        if now - self._reclaimed_at < EXTENSION and now < self._latest:
+            self.ends = min(self._reclaimed_at + EXTENSION, self._latest)
+            return now >= self.ends
+        return True
+
+    def end(self) -> None:
+        """From now on new locks are granted, and nothing can be reclaimed."""
+        self.active = False
+        self._waiting.clear()
+        self._principals.clear()

@@ -1,9 +1,26 @@
-"""Sessions, slots, SEQUENCE: exactly-once semantics of v4.1 (RFC 8881 sections 2.10, 18.34, 18.36, 18.37, 18.46)."""
+"""Sessions, slots, SEQUENCE: exactly-once semantics of v4.1.
+
+A session's reply cache is its slots, allocated with it; what one client can make the server keep is bounded by
+``limits.client_cached_octets``. Replies are cached as COMPOUND4res octets, so a retry may come on another connection or
+transport. State protection is SP4_NONE: a connection is bound to the fore channel by the first SEQUENCE on it.
+
+RFC 8881 sections 2.10, 18.33, 18.34, 18.36, 18.37, 18.46.
+"""
 
 from __future__ import annotations
 
-from nfsd.state.clients import Client
-from nfsd.state.types import CallbackCredential, ChannelAttributes, Connection, CreateSessionResult
+import struct
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from nfsd.state import codes
+from nfsd.state.errors import Nfs4Error
+from nfsd.state.records import Slot
+from nfsd.state.types import UINT32_MAX, CallbackCredential, ChannelAttributes, Connection, CreateSessionResult
+
+if TYPE_CHECKING:
+    from nfsd.state.clients import Client
+    from nfsd.state.engine import StateEngine
 
 NEW = 0
 """Verdict: execute the compound, then ``slot.finish``."""
@@ -12,53 +29,102 @@ REPLAY = 1
 UNCACHED = 2
 """Verdict: answer SEQUENCE with NFS4_OK and the operation after it (if any) with NFS4ERR_RETRY_UNCACHED_REP."""
 
+_REFUSALS = {
+    3: codes.NFS4ERR_DELAY,  # RFC 8881 section 2.10.6.2: the original is still in progress
+    4: codes.NFS4ERR_SEQ_MISORDERED,
+    5: codes.NFS4ERR_SEQ_FALSE_RETRY,
+}
 
-class Slot:
-    """One slot of the fore channel (a Cython class)."""
-
-    seqid: int
-    in_use: bool
-    cachethis: bool
-    reply: bytes | None
-    """The encoded COMPOUND4res (after the RPC accepted-reply header) of the last request, if it was kept."""
-
-    def finish(self, reply: bytes | None) -> None:
-        """The compound is over; keep ``reply`` for replays (give None when sa_cachethis was false or it is longer
-        than ``session.fore.maxresponsesize_cached``; a reply of SEQUENCE alone should always be given)."""
-        raise NotImplementedError
+CREATE_SESSION_FLAGS = (
+    codes.CREATE_SESSION4_FLAG_PERSIST
+    | codes.CREATE_SESSION4_FLAG_CONN_BACK_CHAN
+    | codes.CREATE_SESSION4_FLAG_CONN_RDMA
+)
+MINIMUM_BACK_OPERATIONS = 2
+"""CB_SEQUENCE and one more."""
 
 
 class Backchannel:
     """What callbacks need: program, credentials, attributes, slots, and the connections bound for it."""
 
-    program: int
-    credentials: tuple[CallbackCredential, ...]
-    attributes: ChannelAttributes
-    connections: list[Connection]
+    __slots__ = ("attributes", "connections", "credentials", "fault", "program", "seqids")
+
+    def __init__(
+        self, program: int, credentials: tuple[CallbackCredential, ...], attributes: ChannelAttributes
+    ) -> None:
+        self.program = program
+        self.credentials = credentials
+        self.attributes = attributes
+        self.connections: list[Connection] = []
+        self.seqids: list[int] = []
+        """Last csa_sequenceid of each slot in use, for the callback sender (section 2.10.6)."""
+        self.fault = False
+        """SEQ4_STATUS_BACKCHANNEL_FAULT: the sender has lost track of a slot."""
 
 
 class Session:
-    """One session. Attributes are for reading."""
+    """One session. Attributes are for reading outside the engine."""
 
-    sessionid: bytes
-    client: Client
-    fore: ChannelAttributes
-    back: ChannelAttributes
-    flags: int
-    backchannel: Backchannel
-    highest_slotid: int
-    """sr_highest_slotid."""
-    target_highest_slotid: int
-    """sr_target_highest_slotid."""
+    __slots__ = (
+        "back",
+        "backchannel",
+        "client",
+        "connections",
+        "flags",
+        "fore",
+        "highest_slotid",
+        "sessionid",
+        "slots",
+        "target_highest_slotid",
+        "wants_backchannel",
+    )
+
+    def __init__(
+        self, sessionid: bytes, client: Client, flags: int, fore: ChannelAttributes, backchannel: Backchannel
+    ) -> None:
+        self.sessionid = sessionid
+        self.client = client
+        self.flags = flags
+        self.fore = fore
+        self.back = backchannel.attributes
+        self.backchannel = backchannel
+        self.wants_backchannel = False
+        """A backchannel was once granted: its absence is worth a status flag."""
+        self.slots = [Slot() for _ in range(fore.maxrequests)]
+        self.highest_slotid = fore.maxrequests - 1
+        """sr_highest_slotid."""
+        self.target_highest_slotid = fore.maxrequests - 1
+        """sr_target_highest_slotid."""
+        self.connections: set[Connection] = set()
+        """Connections bound to the fore channel."""
 
     def status_flags(self) -> int:
-        """sr_status_flags now."""
-        raise NotImplementedError
+        """sr_status_flags now (RFC 8881 section 18.46.3).
+
+        RESTART_RECLAIM_NEEDED is for sessions that survive a restart; ours do not, and their loss says the same.
+        """
+        flags = 0
+        if self.wants_backchannel and not self.backchannel.connections:
+            flags = codes.SEQ4_STATUS_CB_PATH_DOWN_SESSION
+            if not any(session.backchannel.connections for session in self.client.sessions.values()):
+                flags |= codes.SEQ4_STATUS_CB_PATH_DOWN
+        if self.backchannel.fault:
+            flags |= codes.SEQ4_STATUS_BACKCHANNEL_FAULT
+        if self.client.revoked:
+            flags |= self.client.engine.revoked_flags(self.client)
+        return flags
 
 
 class SessionTable:
     """All sessions."""
 
+    def __init__(self, engine: StateEngine) -> None:
+        self._engine = engine
+        self._sessions: dict[bytes, Session] = {}
+        self._bound: dict[Connection, set[Session]] = {}
+        self._created = 0
+
+    # -- CREATE_SESSION ------------------------------------------------------------------------------------------
     def create_session(
         self,
         *,
@@ -71,13 +137,109 @@ class SessionTable:
         cb_credentials: tuple[CallbackCredential, ...],
         principal: str,
         connection: Connection,
+        callbacks: bool = True,
     ) -> CreateSessionResult:
         """CREATE_SESSION: confirms the client, replays by its own sequence (RFC 8881 section 18.36.4). The connection
-        is bound to the session (fore; back too when asked). Raises STALE_CLIENTID, SEQ_MISORDERED, CLID_INUSE,
-        TOOSMALL, INVAL, NOSPC/DELAY at limits. A failure with its sequenceid consumed is replayed as the same failure.
-        Needs stable storage before its reply when it replaced an older incarnation."""
-        raise NotImplementedError
+        is bound to the session: fore, and back too when asked and ``callbacks`` (the transport can carry them). Raises
+        STALE_CLIENTID, SEQ_MISORDERED, CLID_INUSE, TOOSMALL, INVAL, NOSPC at limits. Needs stable storage before its
+        reply when it replaced an older incarnation."""
+        if flags & ~CREATE_SESSION_FLAGS:
+            raise Nfs4Error(codes.NFS4ERR_INVAL, f"CREATE_SESSION flags {flags:#x}")
+        wants_back = bool(flags & codes.CREATE_SESSION4_FLAG_CONN_BACK_CHAN)
+        self._check_channels(fore, back, wants_back)
+        client = self._engine.clients.lookup(clientid)
+        if client is None or not client.minor:
+            raise Nfs4Error(codes.NFS4ERR_STALE_CLIENTID)
+        if sequenceid == client.create_seqid:
+            return self._replay_creation(client, connection)
+        if sequenceid != (client.create_seqid + 1) & UINT32_MAX:
+            raise Nfs4Error(codes.NFS4ERR_SEQ_MISORDERED)
+        if client.principal != principal:
+            self._failed_creation(client, sequenceid, codes.NFS4ERR_CLID_INUSE)
+        if len(client.sessions) >= self._engine.limits.sessions:
+            self._failed_creation(client, sequenceid, codes.NFS4ERR_NOSPC)
+        fore = self._negotiate_fore(client, fore)
+        back = replace(back, headerpadsize=0, rdma_ird=())  # what remains MUST NOT be changed, or need not be
+        older = self._engine.clients.confirmed_of(client) if not client.confirmed else None
+        if older is not None:
+            # Section 18.36.4, phase 3: the restarted client's former incarnation ends here.
+            self._engine.expire_client(older)
+        if not client.confirmed:
+            self._engine.clients.make_confirmed(client)
+        client.renew()
+        backchannel = Backchannel(cb_program, cb_credentials, back)
+        session = Session(self._new_id(client), client, 0, fore, backchannel)
+        self._sessions[session.sessionid] = session
+        client.sessions[session.sessionid] = session
+        client.cached_octets += fore.maxrequests * fore.maxresponsesize_cached
+        self._bind_fore(connection, session)
+        if wants_back and callbacks:
+            self._bind_back(connection, session)
+            session.flags = codes.CREATE_SESSION4_FLAG_CONN_BACK_CHAN
+        result = CreateSessionResult(session.sessionid, sequenceid, session.flags, fore, back)
+        client.create_seqid = sequenceid
+        client.create_result = result
+        return result
 
+    def _check_channels(self, fore: ChannelAttributes, back: ChannelAttributes, wants_back: bool) -> None:
+        """Refuse channels nothing could ever be sent on (RFC 8881 section 18.36.3, ca_maxresponsesize)."""
+        least = self._engine.limits.minimum_channel_octets
+        if fore.maxrequestsize < least or fore.maxresponsesize < least or fore.maxoperations == 0:
+            raise Nfs4Error(codes.NFS4ERR_TOOSMALL, "fore channel")
+        if fore.maxrequests == 0 or len(fore.rdma_ird) > 1 or len(back.rdma_ird) > 1:
+            raise Nfs4Error(codes.NFS4ERR_INVAL)
+        if not wants_back and not (back.maxrequestsize or back.maxresponsesize):
+            return
+        if (
+            back.maxrequestsize < least
+            or back.maxresponsesize < least
+            or back.maxoperations < MINIMUM_BACK_OPERATIONS
+            or back.maxrequests == 0
+        ):
+            raise Nfs4Error(codes.NFS4ERR_TOOSMALL, "backchannel")
+
+    def _negotiate_fore(self, client: Client, asked: ChannelAttributes) -> ChannelAttributes:
+        """What is granted: never more than asked, never more than the limits; slots within the client's cache
+        budget."""
+        limits = self._engine.limits
+        response = min(asked.maxresponsesize, limits.response_octets)
+        cached = min(asked.maxresponsesize_cached, limits.cached_reply_octets, response)
+        room = max(limits.client_cached_octets - client.cached_octets, 0)
+        slots = min(asked.maxrequests, limits.slots, max(1, room // max(cached, 1)))
+        return ChannelAttributes(
+            headerpadsize=0,
+            maxrequestsize=min(asked.maxrequestsize, limits.request_octets),
+            maxresponsesize=response,
+            maxresponsesize_cached=cached,
+            maxoperations=min(asked.maxoperations, limits.operations),
+            maxrequests=slots,
+        )
+
+    def _replay_creation(self, client: Client, connection: Connection) -> CreateSessionResult:
+        """The retry of the last CREATE_SESSION; it may come on a new connection, which it binds as the original did."""
+        result = client.create_result
+        if isinstance(result, int):
+            raise Nfs4Error(result)
+        session = self._sessions.get(result.sessionid)
+        if session is not None:
+            self._bind_fore(connection, session)
+            if result.flags & codes.CREATE_SESSION4_FLAG_CONN_BACK_CHAN:
+                self._bind_back(connection, session)
+        return result
+
+    @staticmethod
+    def _failed_creation(client: Client, sequenceid: int, status: int) -> None:
+        """A failure after the sequence was accepted is the cached result (section 18.36.4, phase 2)."""
+        client.create_seqid = sequenceid
+        client.create_result = status
+        raise Nfs4Error(status)
+
+    def _new_id(self, client: Client) -> bytes:
+        """Clientid, a counter and four random octets: unique over restarts, and not to be guessed from another."""
+        self._created += 1
+        return struct.pack(">QI", client.clientid, self._created & UINT32_MAX) + self._engine.random(4)
+
+    # -- SEQUENCE ------------------------------------------------------------------------------------------------
     def sequence(
         self,
         connection: Connection,
@@ -92,21 +254,107 @@ class SessionTable:
         fore channel implicitly (RFC 8881 section 2.10.3.1, SP4_NONE). ``fingerprint`` (any 32-bit digest of principal
         and request) tells a false retry. Raises BADSESSION, BADSLOT, BAD_HIGH_SLOT, SEQ_MISORDERED, SEQ_FALSE_RETRY,
         DELAY (the original is still executing)."""
-        raise NotImplementedError
+        session = self._sessions.get(sessionid)
+        if session is None:
+            raise Nfs4Error(codes.NFS4ERR_BADSESSION)
+        slots = session.slots
+        if slotid >= len(slots):
+            raise Nfs4Error(codes.NFS4ERR_BADSLOT)
+        if highest_slotid >= len(slots):
+            raise Nfs4Error(codes.NFS4ERR_BAD_HIGH_SLOT)
+        bound = connection in session.connections
+        if not bound and len(session.connections) >= self._engine.limits.connections:
+            raise Nfs4Error(codes.NFS4ERR_CONN_NOT_BOUND_TO_SESSION, "too many connections")
+        slot = slots[slotid]
+        verdict = slot.begin(sequenceid, cachethis, fingerprint)
+        if verdict > UNCACHED:
+            raise Nfs4Error(_REFUSALS[verdict])
+        if not bound:
+            self._bind_fore(connection, session)
+        session.client.renew()
+        return session, slot, verdict
 
+    # -- connections and the backchannel -------------------------------------------------------------------------
     def bind_connection(
-        self, connection: Connection, sessionid: bytes, direction: int, rdma_mode: bool
+        self, connection: Connection, sessionid: bytes, direction: int, rdma_mode: bool, *, callbacks: bool = True
     ) -> tuple[int, bool]:
-        """BIND_CONN_TO_SESSION. Returns (channel_dir_from_server4, use_conn_in_rdma_mode). Raises BADSESSION, INVAL."""
-        raise NotImplementedError
+        """BIND_CONN_TO_SESSION. Returns (channel_dir_from_server4, use_conn_in_rdma_mode). ``callbacks``: the transport
+        can carry them. Raises BADSESSION, INVAL."""
+        session = self._sessions.get(sessionid)
+        if session is None:
+            raise Nfs4Error(codes.NFS4ERR_BADSESSION)
+        if direction not in (codes.CDFC4_FORE, codes.CDFC4_BACK, codes.CDFC4_FORE_OR_BOTH, codes.CDFC4_BACK_OR_BOTH):
+            raise Nfs4Error(codes.NFS4ERR_INVAL)
+        if not self._room(connection, session):
+            raise Nfs4Error(codes.NFS4ERR_INVAL, "too many connections")
+        granted = 0
+        if direction != codes.CDFC4_BACK:
+            self._bind_fore(connection, session)
+            granted |= codes.CDFS4_FORE
+        if direction != codes.CDFC4_FORE and callbacks:
+            self._bind_back(connection, session)
+            granted |= codes.CDFS4_BACK
+        if not granted:
+            raise Nfs4Error(codes.NFS4ERR_INVAL, "this connection carries no callbacks")
+        session.client.renew()
+        # Stepping an existing connection up to RDMA is not offered; the client asked only if it said so.
+        return granted, False
 
     def backchannel_ctl(
         self, session: Session, cb_program: int, cb_credentials: tuple[CallbackCredential, ...]
     ) -> None:
         """BACKCHANNEL_CTL."""
-        raise NotImplementedError
+        session.backchannel.program = cb_program
+        session.backchannel.credentials = cb_credentials
 
+    def connection_closed(self, connection: Connection) -> None:
+        """The connection is bound to nothing any more."""
+        for session in self._bound.pop(connection, ()):
+            session.connections.discard(connection)
+            if connection in session.backchannel.connections:
+                session.backchannel.connections.remove(connection)
+
+    def _room(self, connection: Connection, session: Session) -> bool:
+        return connection in session.connections or len(session.connections) < self._engine.limits.connections
+
+    def _bind_fore(self, connection: Connection, session: Session) -> None:
+        session.connections.add(connection)
+        self._bound.setdefault(connection, set()).add(session)
+
+    def _bind_back(self, connection: Connection, session: Session) -> None:
+        session.wants_backchannel = True
+        connections = session.backchannel.connections
+        if connection not in connections and len(connections) < self._engine.limits.connections:
+            connections.append(connection)
+        self._bound.setdefault(connection, set()).add(session)
+
+    # -- the end -------------------------------------------------------------------------------------------------
     def destroy_session(self, sessionid: bytes, *, connection: Connection, own: Session | None) -> None:
         """DESTROY_SESSION; ``own`` is the session of the compound's SEQUENCE, if it has one. Raises BADSESSION,
         CONN_NOT_BOUND_TO_SESSION, DELAY (another slot is executing)."""
-        raise NotImplementedError
+        session = self._sessions.get(sessionid)
+        if session is None:
+            raise Nfs4Error(codes.NFS4ERR_BADSESSION)
+        bound = connection in session.connections or connection in session.backchannel.connections
+        if not bound and (session.connections or session.backchannel.connections):
+            # RFC 8881 section 18.37.3. A session that lost all its connections may be destroyed over a new one: clients
+            # that reconnect only to unmount send no SEQUENCE first.
+            raise Nfs4Error(codes.NFS4ERR_CONN_NOT_BOUND_TO_SESSION)
+        if sum(slot.in_use for slot in session.slots) > (1 if own is session else 0):
+            raise Nfs4Error(codes.NFS4ERR_DELAY)
+        session.client.renew()
+        self.drop(session)
+
+    def drop(self, session: Session) -> None:
+        """Take a session out of all tables."""
+        self._sessions.pop(session.sessionid, None)
+        session.client.sessions.pop(session.sessionid, None)
+        session.client.cached_octets -= session.fore.maxrequests * session.fore.maxresponsesize_cached
+        for connection in {*session.connections, *session.backchannel.connections}:
+            bound = self._bound.get(connection)
+            if bound is not None:
+                bound.discard(session)
+                if not bound:
+                    del self._bound[connection]
+        session.connections.clear()
+        session.backchannel.connections.clear()

@@ -1,0 +1,86 @@
+"""What the engine knows of one file: who has it open how, and its locks.
+
+Imports the records' types and the range maps. Share counters follow RFC 8881 section 9.7.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from nfsd.state.codes import OPEN4_SHARE_ACCESS_READ as READ
+from nfsd.state.codes import OPEN4_SHARE_ACCESS_WRITE as WRITE
+
+if TYPE_CHECKING:
+    from nfsd.state.locks import LockPlan, Waiter
+    from nfsd.state.opens import OpenReservation
+    from nfsd.state.ranges import FileLocks
+    from nfsd.state.records import OpenState
+
+
+class FileState:
+    """Everything the engine knows of one file; exists while somebody holds state on it."""
+
+    __slots__ = (
+        "access_read",
+        "access_write",
+        "delegations",
+        "deny_read",
+        "deny_write",
+        "dirty",
+        "gate",
+        "key",
+        "locks",
+        "node",
+        "opens",
+        "pending_lock",
+        "reservations",
+        "waiters",
+    )
+
+    def __init__(self, key: bytes) -> None:
+        self.key = key
+        self.gate: Any = None
+        """For the layer above: one lock per file around lock plans and local locks."""
+        self.node: Any = None
+        """For the layer above: what reaches the file when local locks must be cleared later."""
+        self.opens: set[OpenState] = set()
+        self.reservations: set[OpenReservation] = set()
+        self.access_read = 0
+        self.access_write = 0
+        self.deny_read = 0
+        self.deny_write = 0
+        self.locks: FileLocks | None = None
+        self.pending_lock: LockPlan | None = None
+        self.dirty: list[tuple[int, int]] = []
+        """Ranges that may be held locally without need."""
+        self.waiters: list[Waiter] = []
+        self.delegations: list[Any] = []
+
+    def add_share(self, access: int, deny: int) -> None:
+        """Count one holder's access and deny."""
+        if access & READ:
+            self.access_read += 1
+        if access & WRITE:
+            self.access_write += 1
+        if deny & READ:
+            self.deny_read += 1
+        if deny & WRITE:
+            self.deny_write += 1
+
+    def drop_share(self, access: int, deny: int) -> None:
+        """Take one holder's access and deny back."""
+        if access & READ:
+            self.access_read -= 1
+        if access & WRITE:
+            self.access_write -= 1
+        if deny & READ:
+            self.deny_read -= 1
+        if deny & WRITE:
+            self.deny_write -= 1
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is known of it any more that would have to be kept."""
+        return not (
+            self.opens or self.reservations or self.dirty or self.pending_lock or self.delegations or self.waiters
+        )

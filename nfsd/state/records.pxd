@@ -1,0 +1,36 @@
+"""The hot records of the state engine, for native paths to read directly."""
+
+
+cdef class Slot:
+    cdef readonly unsigned int seqid
+    cdef readonly bint in_use
+    cdef readonly bint used
+    cdef readonly bint cachethis
+    cdef readonly unsigned int fingerprint
+    cdef readonly object reply
+    cpdef int begin(self, unsigned int seqid, bint cachethis, unsigned int fingerprint)
+    cpdef void finish(self, object reply)
+
+
+cdef class StateEntry:
+    cdef readonly int kind
+    cdef readonly bytes other
+    cdef public unsigned int seqid
+    cdef public int status
+    cdef readonly object client
+    cdef readonly object file
+    cpdef void bump(self)
+
+
+cdef class OpenState(StateEntry):
+    cdef readonly object owner
+    cdef public int access
+    cdef public int deny
+    cdef public unsigned int combos
+    cdef public object opened
+    cdef readonly dict lock_states
+
+
+cdef class LockState(StateEntry):
+    cdef readonly object owner
+    cdef readonly OpenState open_state

@@ -1,0 +1,80 @@
+from typing import Any
+
+from nfsd.state.clients import Client
+from nfsd.state.files import FileState
+from nfsd.state.owners import LockOwner, OpenOwner
+from nfsd.state.types import Stateid
+
+class Slot:
+    """One slot of a session's fore channel."""
+
+    @property
+    def seqid(self) -> int: ...
+    @property
+    def in_use(self) -> bool: ...
+    @property
+    def used(self) -> bool: ...
+    @property
+    def cachethis(self) -> bool: ...
+    @property
+    def fingerprint(self) -> int: ...
+    @property
+    def reply(self) -> bytes | None:
+        """The encoded COMPOUND4res (after the RPC accepted-reply header) of the last request, if it was kept."""
+
+    def begin(self, seqid: int, cachethis: bool, fingerprint: int) -> int:
+        """The verdict: 0 new, 1 replay, 2 replay of a reply not kept, 3 original still executing, 4 misordered,
+        5 false retry. Only 0 changes the slot."""
+
+    def finish(self, reply: bytes | None) -> None:
+        """The compound is over; keep ``reply`` for replays (give None when sa_cachethis was false or it is longer
+        than ``session.fore.maxresponsesize_cached``; a reply of SEQUENCE alone should always be given)."""
+
+class StateEntry:
+    """What one stateid names: base of OpenState and LockState, later of delegations and layouts."""
+
+    seqid: int
+    status: int
+    """NFS4_OK, or what its use raises: NFS4ERR_EXPIRED, NFS4ERR_ADMIN_REVOKED, NFS4ERR_DELEG_REVOKED."""
+    @property
+    def kind(self) -> int:
+        """A StateKind."""
+
+    @property
+    def other(self) -> bytes: ...
+    @property
+    def client(self) -> Client: ...
+    @property
+    def file(self) -> FileState: ...
+    @property
+    def stateid(self) -> Stateid:
+        """The current stateid4."""
+
+    def bump(self) -> None:
+        """Advance the seqid; zero is skipped (RFC 8881 section 8.2.2)."""
+
+class OpenState(StateEntry):
+    """One open owner's open of one file."""
+
+    access: int
+    deny: int
+    combos: int
+    """Bit ``access * 4 + deny`` for every (access, deny) it was opened with and that is still in effect."""
+    opened: Any
+    """For the layer above (its descriptors); starts as None, handed to ``on_release`` when the open goes away."""
+    def __init__(self, other: bytes, client: Client, file: FileState, owner: OpenOwner) -> None: ...
+    @property
+    def owner(self) -> OpenOwner: ...
+    @property
+    def lock_states(self) -> dict[LockOwner, LockState]: ...
+
+class LockState(StateEntry):
+    """One lock owner's locks under one open."""
+
+    def __init__(
+        self, other: bytes, client: Client, file: FileState, owner: LockOwner, open_state: OpenState
+    ) -> None: ...
+    @property
+    def owner(self) -> LockOwner: ...
+    @property
+    def open_state(self) -> OpenState: ...

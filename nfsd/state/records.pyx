@@ -1,0 +1,95 @@
+"""The hot records of the state engine: slot, stateid entry, open, lock state.
+
+Owns only their fields and the rules that concern one record alone: the slot's sequence (RFC 8881 section 2.10.6.1) and
+the stateid's seqid (section 8.2.2). Everything that concerns several records is in the tables, in Python.
+"""
+
+from nfsd.state.types import Stateid
+
+
+cdef class Slot:
+    """One slot of a session's fore channel."""
+
+    def __cinit__(self):
+        self.seqid = 0
+        self.in_use = False
+        self.used = False
+        self.cachethis = False
+        self.fingerprint = 0
+        self.reply = None
+
+    cpdef int begin(self, unsigned int seqid, bint cachethis, unsigned int fingerprint):
+        """The verdict on a request with this sequence id, see the .pyi; only NEW changes the slot."""
+        cdef unsigned int expected = self.seqid + 1  # wraps at 2**32 as the protocol's does
+        if seqid == expected:
+            if self.in_use:
+                # The requester may not use the slot before it has our reply (RFC 8881 section 2.10.6.1).
+                return 4
+            self.seqid = seqid
+            self.in_use = True
+            self.used = True
+            self.cachethis = cachethis
+            self.fingerprint = fingerprint
+            self.reply = None
+            return 0
+        if seqid != self.seqid:
+            return 4
+        if self.in_use:
+            return 3
+        if not self.used:
+            return 4  # sequence 0 of a fresh slot was never a request (section 18.36.4, phase 4)
+        if fingerprint != self.fingerprint:
+            return 5
+        return 1 if self.reply is not None else 2
+
+    cpdef void finish(self, object reply):
+        """The request is over; ``reply`` is kept for replays (None: it is not)."""
+        self.in_use = False
+        self.reply = reply
+
+
+cdef class StateEntry:
+    """What one stateid names."""
+
+    def __cinit__(self, *args):
+        self.seqid = 1
+        self.status = 0
+
+    cpdef void bump(self):
+        """Advance the seqid; zero is skipped (RFC 8881 section 8.2.2)."""
+        self.seqid += 1
+        if self.seqid == 0:
+            self.seqid = 1
+
+    @property
+    def stateid(self):
+        """The current stateid4."""
+        return Stateid(self.seqid, self.other)
+
+
+cdef class OpenState(StateEntry):
+    """One open owner's open of one file."""
+
+    def __init__(self, bytes other, object client, object file, object owner):
+        self.kind = 1
+        self.other = other
+        self.client = client
+        self.file = file
+        self.owner = owner
+        self.access = 0
+        self.deny = 0
+        self.combos = 0
+        self.opened = None
+        self.lock_states = {}
+
+
+cdef class LockState(StateEntry):
+    """One lock owner's locks under one open."""
+
+    def __init__(self, bytes other, object client, object file, object owner, OpenState open_state):
+        self.kind = 2
+        self.other = other
+        self.client = client
+        self.file = file
+        self.owner = owner
+        self.open_state = open_state
