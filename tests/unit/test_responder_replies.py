@@ -370,7 +370,7 @@ def test_lists_too_long_to_be_echoed_are_refused_before_the_call_is_executed():
         reply = await peer.call(message, rpc_call(XID, procedure=NULL))
         assert (reply.procedure, reply.error) == (ERROR, ERR_CHUNK)
         area = peer.writable(REPLY_HEADER)
-        message = header(XID, writes=[[Segment(1, 1, 1)] * 59], reply=[area.segment()])
+        message = header(XID, writes=[[Segment(1, 1, 1)] * 60], reply=[area.segment()])
         reply = await peer.call(message, rpc_call(XID, procedure=NULL))
         assert reply.procedure == NOMSG
         assert accept_status(bytes(area.memory)) == 0
