@@ -1,0 +1,505 @@
+"""RPC over TCP, the server's side: a listener, its connections, and what each of them may use.
+
+Owns :class:`TcpListener` and :class:`TcpConnection` (a :class:`rpcrdma.rpc.program.Transport`). Imports the record
+stream, the dispatcher and asyncio.
+
+Operation: one wake-up takes every call that has arrived; the replies of all that finish at once leave in one system
+call. Replies of calls that had to wait are gathered until the event loop's next turn and leave together as well.
+
+Back-pressure: a connection with ``max_calls`` in progress, or with too many octets of replies that its peer does not
+take, is not read from until that changes; TCP tells the peer. Memory is the connection's account; when it is used up
+reading waits.
+
+Time: one timer of the listener looks at all connections once a second. A record that has begun must arrive and replies
+must make headway within ``transfer_time``; a connection without any call is closed after ``idle_time``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import logging
+import socket
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from rpcrdma.memory import Account, Lease, OutOfMemory, Pool
+from rpcrdma.rpc.dispatch import NO_REPLY, Dispatcher
+from rpcrdma.rpc.program import RpcReply
+from rpcrdma.tcp.stream import RecordError, RecordStream
+
+_log = logging.getLogger(__name__)
+_REPLY = b"\0\0\0\1"
+_ACCEPTS_PER_WAKEUP = 64
+_PAUSE_WITHOUT_DESCRIPTORS = 1.0
+_SCARCE = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TcpLimits:
+    """Bounds of one listener; octets and seconds."""
+
+    max_record: int = (1 << 20) + (128 << 10)
+    max_calls: int = 128
+    max_connections: int = 1024
+    connection_memory: int = 64 << 20
+    max_unsent: int = 8 << 20
+    """Replies that the peer has not taken beyond which no further call is read."""
+    idle_time: float = 360.0
+    transfer_time: float = 60.0
+
+
+class TcpConnection:
+    """One connection. Made by the listener."""
+
+    netid: str
+    peer_address: str
+    peer_port: int
+    local_address: str
+
+    def __init__(self, listener: TcpListener, sock: socket.socket) -> None:
+        self._listener, self._socket = listener, sock
+        self._loop, self._dispatcher, self._limits = listener.loop, listener.dispatcher, listener.limits
+        self.peer_address, self.peer_port = _plain(sock.getpeername())
+        self.local_address, _ = _plain(sock.getsockname())
+        self.netid = "tcp6" if ":" in self.peer_address else "tcp"
+        self.max_backchannel_size = self._limits.max_record
+        self.closed = False
+        self._fd = sock.fileno()
+        self._account: Account = listener.pool.account(self._limits.connection_memory)
+        self._stream = RecordStream(self._fd, self._account, self._limits.max_record)
+        self._waiting: deque[tuple[memoryview, Lease]] = deque()
+        self.calls = 0
+        """Calls in progress."""
+        self._callbacks: dict[int, asyncio.Future[memoryview]] = {}
+        self._close_handlers: list[Callable[[], None]] = []
+        self._reading = self._writing = self._draining = False
+        self._in_wakeup = self._flush_due = self._memory_awaited = False
+        now = self._loop.time()
+        self.last_call = now
+        """When the latest call arrived or ended."""
+        self._record_since: float | None = None
+        self._unsent_since: float | None = None
+        self._sent_then = 0
+        self._done = self._finished  # bound once: every call needs it
+        _set_options(sock, self._limits.transfer_time)
+        self._regulate()
+
+    def __str__(self) -> str:
+        return f"{self.netid} {self.peer_address} port {self.peer_port}"
+
+    # -- what programs see ---------------------------------------------------------------------------------------
+
+    def on_close(self, callback: Callable[[], None]) -> None:
+        """Have ``callback`` run once, when the connection is gone (at once if it already is)."""
+        if self.closed:
+            callback()
+        else:
+            self._close_handlers.append(callback)
+
+    async def lease(self, size: int) -> Lease:
+        """A buffer within the connection's bound; waits while it is used up. ConnectionError when the connection goes
+        away meanwhile, OutOfMemory when the bound is smaller than ``size``."""
+        try:
+            return self._account.lease(size)
+        except OutOfMemory:
+            pass
+        future: asyncio.Future[Lease] = self._loop.create_future()
+
+        def available() -> None:
+            if future.done():
+                return
+            try:
+                future.set_result(self._account.lease(size))
+            except OutOfMemory:
+                self._account.when_available(size, available)
+
+        def gone() -> None:
+            if not future.done():
+                future.set_exception(ConnectionError("the connection is closed"))
+
+        self.on_close(gone)
+        if not future.done():
+            self._account.when_available(size, available)
+        try:
+            return await future
+        except asyncio.CancelledError:
+            if future.done() and not future.cancelled() and future.exception() is None:
+                future.result().release()
+            future.cancel()
+            raise
+        finally:
+            with contextlib.suppress(ValueError):
+                self._close_handlers.remove(gone)
+
+    async def call_back(self, message: bytes | memoryview) -> memoryview:
+        """Send a backward call (RFC 8881 section 2.10.3.1) and return its reply. ConnectionError when the connection is
+        or gets closed; ValueError when a call with this XID is outstanding."""
+        if self.closed or self._draining:
+            raise ConnectionError("the connection is closed")
+        xid = int.from_bytes(message[:4], "big")
+        if xid in self._callbacks:
+            raise ValueError(f"XID {xid:#x} is in use")
+        future: asyncio.Future[memoryview] = self._loop.create_future()
+        self._callbacks[xid] = future
+        try:
+            self._send(RpcReply(xid, message, []))
+            return await future
+        finally:
+            if self._callbacks.get(xid) is future:
+                del self._callbacks[xid]
+
+    def close(self) -> None:
+        """Close the connection now; replies that the socket takes at once still leave."""
+        if self.closed:
+            return
+        with contextlib.suppress(OSError):
+            self._stream.flush()
+        self.closed = True
+        if self._reading:
+            self._loop.remove_reader(self._fd)
+        if self._writing:
+            self._loop.remove_writer(self._fd)
+        self._reading = self._writing = False
+        self._listener.forget(self)
+        self._stream.close()
+        while self._waiting:
+            self._waiting.popleft()[1].release()
+        self._account.close()
+        self._socket.close()
+        callbacks, self._callbacks = self._callbacks, {}
+        for future in callbacks.values():
+            if not future.done():
+                future.set_exception(ConnectionError("the connection is closed"))
+        handlers, self._close_handlers = self._close_handlers, []
+        for handler in handlers:
+            try:
+                handler()
+            except Exception:
+                _log.exception("%s: a close handler failed", self)
+
+    # -- the listener's verbs ------------------------------------------------------------------------------------
+
+    def drain(self) -> None:
+        """Take no further calls; close when those in progress are answered."""
+        if not self.closed:
+            self._draining = True
+            self._settle()
+
+    def check_time(self, now: float) -> None:
+        """Close the connection if it, or its peer, has been slow or silent for too long."""
+        if self.closed:
+            return
+        limits, stream = self._limits, self._stream
+        if stream.partial and self._reading:
+            self._record_since = now if self._record_since is None else self._record_since
+        else:
+            self._record_since = None  # reading is held up by us, or nothing is under way
+        if not stream.queued or stream.sent_octets != self._sent_then:
+            self._unsent_since = None
+        if stream.queued and self._unsent_since is None:
+            self._unsent_since, self._sent_then = now, stream.sent_octets
+        if self._record_since is not None and now - self._record_since >= limits.transfer_time:
+            self._fail("a record did not arrive in time")
+        elif self._unsent_since is not None and now - self._unsent_since >= limits.transfer_time:
+            self._fail("the peer takes no replies")
+        elif self.idle and now - self.last_call >= limits.idle_time:
+            _log.debug("%s: idle, closing", self)
+            self.close()
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is in progress in either direction."""
+        return not (self.calls or self._waiting or self._callbacks or self._stream.queued)
+
+    # -- events --------------------------------------------------------------------------------------------------
+
+    def _readable(self) -> None:
+        self._receive(True)
+
+    def _receive(self, readable: bool) -> None:
+        try:
+            records = self._stream.receive(readable)
+        except RecordError as error:
+            self._fail(str(error))
+            return
+        except OSError as error:
+            self._broken(error)
+            return
+        if records:
+            self._record_since = None
+            self._waiting.extend(records)
+        self._work()
+
+    def _work(self) -> None:
+        """Dispatch what waits, as far as the bounds allow, and send the replies there are."""
+        waiting, limit, dispatch = self._waiting, self._limits.max_calls, self._dispatcher.dispatch
+        stream, room = self._stream, self._limits.max_record
+        self._in_wakeup = True
+        try:
+            while waiting and self.calls < limit and not self.closed and not self._draining:
+                if stream.queued > self._limits.max_unsent and not stream.flush():
+                    break
+                record, hold = waiting.popleft()
+                if len(record) >= 8 and record[7] == 1 and bytes(record[4:8]) == _REPLY:
+                    self._take_answer(record, hold)
+                    continue
+                self.calls += 1
+                dispatch(self, record, (), [hold], self._done, room)
+        except OSError as error:
+            self._broken(error)
+        finally:
+            self._in_wakeup = False
+        if not self.closed:
+            self.last_call = self._loop.time()
+            self._settle()
+
+    def _take_answer(self, record: memoryview, hold: Lease) -> None:
+        """A reply to a backward call. One that nobody waits for (any more) is dropped."""
+        future = self._callbacks.pop(int.from_bytes(record[:4], "big"), None)
+        if future is not None and not future.done():
+            future.set_result(memoryview(bytes(record)))
+        hold.release()
+
+    def _finished(self, reply: RpcReply | None) -> None:
+        """The outcome of one call."""
+        self.calls -= 1
+        if self.closed:
+            if reply is not None:
+                reply.release()
+            return
+        if reply is None:
+            self.close()
+            return
+        if reply is not NO_REPLY:
+            self._send(reply)
+        elif not self._in_wakeup:
+            self._flush_soon()
+
+    def _send(self, reply: RpcReply) -> None:
+        self._stream.queue(reply)
+        if not self._in_wakeup:
+            self._flush_soon()
+
+    def _flush_soon(self) -> None:
+        if not self._flush_due:
+            self._flush_due = True
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._flush_due = False
+        if not self.closed:
+            self._work()
+
+    def _settle(self) -> None:
+        """Send what there is to send, then decide what to wait for."""
+        try:
+            sent = self._stream.flush()
+        except OSError as error:
+            self._broken(error)
+            return
+        if sent and not self.calls and (self._draining or (self._stream.eof and not self._waiting)):
+            self.close()
+            return
+        if sent == self._writing:
+            if sent:
+                self._loop.remove_writer(self._fd)
+            else:
+                self._loop.add_writer(self._fd, self._writable)
+            self._writing = not sent
+        self._regulate()
+
+    def _writable(self) -> None:
+        self._work()
+
+    def _regulate(self) -> None:
+        """Read exactly while we can do something with what comes."""
+        stream = self._stream
+        reading = not (
+            self._waiting or self._draining or stream.eof or stream.starved or stream.queued > self._limits.max_unsent
+        )
+        if stream.starved and not self._draining:
+            self._await_memory(stream.starved)
+        if reading != self._reading and not self.closed:
+            self._reading = reading
+            if reading:
+                self._loop.add_reader(self._fd, self._readable)
+            else:
+                self._loop.remove_reader(self._fd)
+
+    def _await_memory(self, size: int) -> None:
+        if self._memory_awaited:
+            return
+        try:
+            self._memory_awaited = True
+            self._account.when_available(size, self._memory_soon)
+        except OutOfMemory:
+            self._fail(f"a record needs a buffer of {size} octets, more than the bound on memory")
+
+    def _memory_soon(self) -> None:
+        self._loop.call_soon(self._memory_there)  # not now: we are inside somebody's release
+
+    def _memory_there(self) -> None:
+        self._memory_awaited = False
+        if not self.closed:
+            self._receive(False)
+
+    def _broken(self, error: OSError) -> None:
+        _log.debug("%s: %s", self, error)
+        self.close()
+
+    def _fail(self, reason: str) -> None:
+        _log.warning("%s: %s; closing", self, reason)
+        self.close()
+
+
+class TcpListener:
+    """A listening socket and the connections made through it."""
+
+    def __init__(
+        self, dispatcher: Dispatcher, pool: Pool, loop: asyncio.AbstractEventLoop, limits: TcpLimits | None = None
+    ) -> None:
+        self.dispatcher, self.pool, self.loop = dispatcher, pool, loop
+        self.limits = limits or TcpLimits()
+        self.connections: set[TcpConnection] = set()
+        self.accepted = 0
+        self.refused = 0
+        """Connections closed at once, since there were too many."""
+        self.address: tuple[str, int] = ("", 0)
+        """Where it listens, with the real port."""
+        self._socket: socket.socket | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._resume: asyncio.TimerHandle | None = None
+
+    def listen(self, host: str, port: int) -> None:
+        """Begin to accept on a literal address; ``::`` takes IPv4 as well. Raises OSError when it cannot be had."""
+        try:
+            self._socket = sock = _bind(host, port)
+        except OSError as error:
+            if host != "::" or error.errno not in (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL):
+                raise
+            self._socket = sock = _bind("0.0.0.0", port)  # a host without IPv6: all addresses are IPv4's
+        self.address = sock.getsockname()[:2]
+        self.loop.add_reader(sock.fileno(), self._acceptable)
+        self._timer = self.loop.call_later(1.0, self._tick)
+
+    def stop_accepting(self) -> None:
+        """Close the listening socket; connections live on."""
+        if self._resume is not None:
+            self._resume.cancel()
+            self._resume = None
+        if self._socket is not None:
+            self.loop.remove_reader(self._socket.fileno())
+            self._socket.close()
+            self._socket = None
+
+    def drain(self) -> None:
+        """Accept no connection and take no call any more; connections close as their calls are answered."""
+        self.stop_accepting()
+        for connection in list(self.connections):
+            connection.drain()
+
+    def close(self) -> None:
+        """Close everything at once."""
+        self.stop_accepting()
+        if self._timer is not None:
+            self._timer.cancel()
+        for connection in list(self.connections):
+            connection.close()
+
+    def forget(self, connection: TcpConnection) -> None:
+        """The connection is closed."""
+        self.connections.discard(connection)
+
+    def check_times(self, now: float) -> None:
+        """Look for connections that are slow or silent for too long."""
+        for connection in list(self.connections):
+            connection.check_time(now)
+
+    def _tick(self) -> None:
+        self._timer = self.loop.call_later(1.0, self._tick)
+        self.check_times(self.loop.time())
+
+    def _acceptable(self) -> None:
+        for _ in range(_ACCEPTS_PER_WAKEUP):
+            if self._socket is None:
+                return
+            try:
+                sock, _ = self._socket.accept()
+            except (BlockingIOError, InterruptedError):
+                return
+            except OSError as error:
+                if error.errno in _SCARCE:
+                    self._pause(error)
+                    return
+                continue  # the peer has gone already (accept(2) reports its errors)
+            self._add(sock)
+
+    def _add(self, sock: socket.socket) -> None:
+        if len(self.connections) >= self.limits.max_connections and not self._make_room():
+            self.refused += 1
+            _log.warning("too many connections (%d): refusing one more", len(self.connections))
+            sock.close()
+            return
+        try:
+            sock.setblocking(False)
+            self.connections.add(TcpConnection(self, sock))
+            self.accepted += 1
+        except OSError:
+            sock.close()  # gone already
+
+    def _make_room(self) -> bool:
+        """Close the connection that has been without a call for longest, if there is an idle one."""
+        idle = [connection for connection in self.connections if connection.idle]
+        if not idle:
+            return False
+        oldest = min(idle, key=lambda connection: connection.last_call)
+        _log.info("%s: closing, to make room for another client", oldest)
+        oldest.close()
+        return True
+
+    def _pause(self, error: OSError) -> None:
+        """Without descriptors the socket stays readable: wait a little instead of spinning."""
+        assert self._socket is not None
+        _log.error("cannot accept connections: %s", error.strerror)
+        self.loop.remove_reader(self._socket.fileno())
+
+        def resume() -> None:
+            if self._socket is not None:
+                self.loop.add_reader(self._socket.fileno(), self._acceptable)
+
+        self._resume = self.loop.call_later(_PAUSE_WITHOUT_DESCRIPTORS, resume)
+
+
+def _bind(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    sock = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0 if host == "::" else 1)
+        sock.bind((host, port))
+        sock.listen(512)
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
+def _plain(address: tuple[str, int] | tuple[str, int, int, int]) -> tuple[str, int]:
+    """Address and port as programs see them: no zone, and IPv4 that came over an IPv6 socket is IPv4."""
+    host = address[0].partition("%")[0]
+    return host.removeprefix("::ffff:") if "." in host else host, address[1]
+
+
+def _set_options(sock: socket.socket, transfer_time: float) -> None:
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    # A peer that vanished while idle is noticed within two minutes; one that vanished with replies under way by the
+    # user timeout (RFC 5482).
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 60)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 15)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 4)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(transfer_time * 1000))

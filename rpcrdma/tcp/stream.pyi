@@ -1,0 +1,32 @@
+"""RPC records over one connected, non-blocking stream socket, in both directions. Implemented in ``stream.pyx``."""
+
+from rpcrdma.memory import Account, Lease
+from rpcrdma.rpc.program import RpcReply
+
+class RecordError(Exception):
+    """The peer broke the record format or its bounds; the connection is of no use any more."""
+
+class RecordStream:
+    """Receives and sends records on a descriptor that it does not own."""
+
+    def __init__(self, fd: int, account: Account, max_record: int = ..., max_fragments: int = ...) -> None: ...
+    eof: bool
+    """The peer has finished sending."""
+    starved: int
+    """Octets of a buffer that could not be had, else 0. Call :meth:`receive` again once it can."""
+    partial: bool
+    """Whether part of a record, or of its header, has arrived."""
+    queued: int
+    """Octets that wait to be sent."""
+    received_octets: int
+    sent_octets: int
+    def receive(self, readable: bool = True) -> list[tuple[memoryview, Lease]]:
+        """Take what has arrived: (record, hold), the hold with one count for the caller. Without ``readable`` only
+        what was read before is looked at. Raises RecordError, OSError."""
+    def queue(self, reply: RpcReply) -> None:
+        """Add a reply to what is to be sent; it is released when it has left or the stream is closed."""
+    def flush(self) -> bool:
+        """Send as much as the socket takes, in as few system calls as can be. Returns whether all has left. Raises
+        OSError when the connection is broken."""
+    def close(self) -> None:
+        """Release every buffer and every reply. Nothing may be called after it but this."""

@@ -1,0 +1,463 @@
+"""RPC records over one connected, non-blocking stream socket (RFC 5531 section 11), in both directions.
+
+Owns the octets between the socket and whole records; imports :mod:`rpcrdma.memory`. Waiting is the caller's business.
+
+Receiving
+    Small records are cut out of a shared read buffer: one system call takes as many as have arrived, and each holds
+    one count of the buffer. A record that does not fit there, or comes in several fragments, gets a buffer of its own,
+    and what is missing of it is received straight into that, together with the beginning of what follows. Between
+    wake-ups a connection holds a buffer only if part of a record has arrived.
+
+Bounds
+    A record is bounded in octets and fragments before anything is allocated for it. When memory is short nothing is
+    lost: ``starved`` says how much is wanted, and :meth:`RecordStream.receive` goes on from there.
+
+Sending
+    Replies queue as pieces: record mark, head, payload, padding. Every flush gathers all of them into one sendmsg();
+    payloads leave from where they are. A reply is released when its last octet has left.
+"""
+
+from cpython.buffer cimport PyBUF_SIMPLE, Py_buffer, PyBuffer_Release, PyObject_GetBuffer
+from cpython.ref cimport Py_INCREF, Py_XDECREF, PyObject
+from libc.errno cimport EAGAIN, EINTR, errno
+from libc.stdlib cimport free, realloc
+from libc.string cimport memcpy, memmove, memset
+
+from rpcrdma.memory cimport Account, Lease
+
+import os
+
+from rpcrdma.memory import OutOfMemory
+
+
+cdef extern from "<sys/uio.h>" nogil:
+    cdef struct iovec:
+        void *iov_base
+        size_t iov_len
+
+
+cdef extern from "<sys/socket.h>" nogil:
+    cdef struct msghdr:
+        iovec *msg_iov
+        size_t msg_iovlen
+
+    ssize_t sendmsg(int fd, const msghdr *message, int flags)
+    ssize_t recvmsg(int fd, msghdr *message, int flags)
+    int MSG_DONTWAIT, MSG_NOSIGNAL
+
+
+cdef enum:
+    READ_SIZE = 65536
+    READS_PER_WAKEUP = 16
+    VECTORS = 512
+    LAST_FRAGMENT = 0x80000000
+    LARGEST_LEASE = 4 << 20
+
+
+class RecordError(Exception):
+    """The peer broke the record format or its bounds; the connection is of no use any more."""
+
+
+cdef struct Piece:
+    char octets[8]
+    char *base
+    size_t length
+    Py_buffer buffer
+    bint buffered
+    PyObject *finished
+
+
+cdef inline size_t load_mark(const char *at) noexcept:
+    cdef const unsigned char *u = <const unsigned char *>at
+    return (<size_t>u[0] << 24) | (<size_t>u[1] << 16) | (<size_t>u[2] << 8) | u[3]
+
+
+cdef class RecordStream:
+    """Receives and sends records on a descriptor that it does not own."""
+
+    cdef int fd
+    cdef Account account
+    cdef size_t max_record
+    cdef size_t max_fragments
+    cdef readonly bint eof
+    cdef readonly size_t starved
+    cdef readonly unsigned long long received_octets
+    cdef readonly unsigned long long sent_octets
+    # The shared read buffer: what is between start and end has been received and not been looked at.
+    cdef Lease buffer
+    cdef size_t start
+    cdef size_t end
+    # The record that has a buffer of its own.
+    cdef Lease record
+    cdef size_t record_length
+    cdef size_t fragment_left
+    cdef size_t fragments
+    cdef bint last
+    # What is to be sent.
+    cdef Piece *pieces
+    cdef size_t piece_capacity
+    cdef size_t first
+    cdef size_t beyond
+    cdef size_t sent_of_first
+    cdef readonly size_t queued
+
+    def __cinit__(self, int fd, Account account not None, size_t max_record=(1 << 20) + (128 << 10),
+                  size_t max_fragments=2048):
+        if max_record > LARGEST_LEASE:
+            raise ValueError(f"records of {max_record} octets: at most {LARGEST_LEASE} are possible")
+        self.fd = fd
+        self.account = account
+        self.max_record = max_record
+        self.max_fragments = max_fragments
+
+    def __dealloc__(self):
+        cdef size_t i
+        for i in range(self.first, self.beyond):
+            if self.pieces[i].buffered:
+                PyBuffer_Release(&self.pieces[i].buffer)
+            Py_XDECREF(self.pieces[i].finished)
+        free(self.pieces)
+
+    @property
+    def partial(self):
+        """Whether part of a record, or of its header, has arrived."""
+        return self.record is not None or self.end > self.start
+
+    # -- receiving -----------------------------------------------------------------------------------------------
+
+    def receive(self, bint readable=True):
+        """Take what has arrived: a list of (record, hold)."""
+        cdef list records = []
+        cdef int reads
+        cdef bint more
+        try:
+            self.starved = 0
+            self.parse(records)
+            if readable:
+                for reads in range(READS_PER_WAKEUP):
+                    if self.starved or self.eof:
+                        break
+                    more = self.read()
+                    self.parse(records)
+                    if not more:
+                        break
+        except BaseException:
+            for _, hold in records:
+                (<Lease>hold).release()
+            raise
+        if self.buffer is not None and self.start == self.end:
+            self.drop_buffer()
+        return records
+
+    cdef int drop_buffer(self) except -1:
+        cdef Lease buffer = self.buffer
+        self.buffer = None
+        self.start = self.end = 0
+        buffer.release()
+        return 0
+
+    cdef Lease take(self, size_t size):
+        """A buffer, or None with ``starved`` set."""
+        try:
+            return self.account.lease(<Py_ssize_t>size)
+        except OutOfMemory:
+            self.starved = size
+            return None
+
+    cdef bint prepare_buffer(self) except -1:
+        """Make room behind ``end`` for the rest of a record that fits the read buffer. False: no memory."""
+        cdef Lease fresh
+        cdef size_t have = self.end - self.start
+        if self.buffer is not None:
+            if self.buffer.count == 1 and self.start:
+                memmove(<char *>self.buffer.address, <char *>self.buffer.address + self.start, have)
+                self.start, self.end = 0, have
+            # Records cut out earlier may leave little room: a new buffer, unless there is enough for a good read.
+            if self.buffer.capacity - self.start >= READ_SIZE // 2 and self.wanted() <= self.buffer.capacity - self.start:
+                return True
+        fresh = self.take(READ_SIZE)
+        if fresh is None:
+            return False
+        if self.buffer is not None:
+            memcpy(<char *>fresh.address, <char *>self.buffer.address + self.start, have)
+            self.drop_buffer()
+        self.buffer = fresh
+        self.start, self.end = 0, have
+        return True
+
+    cdef size_t wanted(self) noexcept:
+        """Octets that the record at ``start`` takes in the read buffer, as far as is known."""
+        if self.end - self.start < 4:
+            return 4
+        return 4 + (load_mark(<char *>self.buffer.address + self.start) & ~<size_t>LAST_FRAGMENT)
+
+    cdef bint read(self) except -1:
+        """Receive once. Returns whether there may be more."""
+        cdef iovec vectors[2]
+        cdef msghdr message
+        cdef size_t room = 0, count = 0, direct
+        cdef ssize_t got
+        if self.record is not None and self.fragment_left:
+            vectors[0].iov_base = <char *>self.record.address + self.record_length
+            vectors[0].iov_len = room = self.fragment_left
+            count = 1
+        if self.prepare_buffer():
+            vectors[count].iov_base = <char *>self.buffer.address + self.end
+            vectors[count].iov_len = self.buffer.capacity - self.end
+            room += vectors[count].iov_len
+            count += 1
+        elif count:
+            self.starved = 0
+        else:
+            return False
+        memset(&message, 0, sizeof(message))
+        message.msg_iov = vectors
+        message.msg_iovlen = count
+        while True:
+            got = recvmsg(self.fd, &message, MSG_DONTWAIT)
+            if got >= 0 or errno != EINTR:
+                break
+        if got < 0:
+            if errno == EAGAIN:
+                return False
+            raise OSError(errno, os.strerror(errno))
+        if got == 0:
+            self.eof = True
+            return False
+        self.received_octets += got
+        if self.record is not None and self.fragment_left:
+            direct = min(<size_t>got, self.fragment_left)
+            self.record_length += direct
+            self.fragment_left -= direct
+            self.end += got - direct
+        else:
+            self.end += got
+        return <size_t>got == room
+
+    cdef int parse(self, list records) except -1:
+        """Cut what has been received into records, as far as memory allows."""
+        cdef size_t mark, length, have
+        cdef char *at
+        cdef Lease hold
+        while not self.starved:
+            if self.record is not None:
+                if self.fragment_left:
+                    if self.start == self.end:
+                        return 0
+                    self.copy_fragment()
+                    continue
+                if self.last:
+                    hold, self.record = self.record, None
+                    records.append((hold.view[: self.record_length], hold))
+                    continue
+            have = self.end - self.start
+            if have < 4:
+                return 0
+            at = <char *>self.buffer.address + self.start
+            mark = load_mark(at)
+            length = mark & ~<size_t>LAST_FRAGMENT
+            if length > self.max_record or (self.record is not None and self.record_length + length > self.max_record):
+                raise RecordError(f"a record of more than {self.max_record} octets")
+            if self.record is None and mark & LAST_FRAGMENT:
+                if have >= 4 + length:
+                    hold = self.buffer.retain()
+                    records.append((hold.view[self.start + 4 : self.start + 4 + length], hold))
+                    self.start += 4 + length
+                    continue
+                if 4 + length <= READ_SIZE // 2:
+                    return 0
+            if not self.begin_fragment(length):
+                return 0
+            self.last = mark & LAST_FRAGMENT
+            self.start += 4
+        return 0
+
+    cdef bint begin_fragment(self, size_t length) except -1:
+        """Make room for a further fragment in a buffer of the record's own. False: no memory, nothing is changed."""
+        cdef Lease larger
+        if self.record is None:
+            self.record = self.take(length)
+            if self.record is None:
+                return False
+            self.record_length = 0
+            self.fragments = 0
+        elif self.record_length + length > self.record.capacity:
+            larger = self.take(self.record_length + length)
+            if larger is None:
+                return False
+            memcpy(<char *>larger.address, <char *>self.record.address, self.record_length)
+            self.record.release()
+            self.record = larger
+        self.fragments += 1
+        if self.fragments > self.max_fragments:
+            raise RecordError(f"a record of more than {self.max_fragments} fragments")
+        self.fragment_left = length
+        return True
+
+    cdef int copy_fragment(self) except -1:
+        cdef size_t part = min(self.end - self.start, self.fragment_left)
+        memcpy(
+            <char *>self.record.address + self.record_length, <char *>self.buffer.address + self.start, part
+        )
+        self.record_length += part
+        self.fragment_left -= part
+        self.start += part
+        return 0
+
+    # -- sending -------------------------------------------------------------------------------------------------
+
+    def queue(self, reply):
+        """Add a reply (its whole record) to what is to be sent."""
+        cdef size_t before = self.beyond
+        cdef size_t octets = len(reply)
+        cdef size_t done = 0, offset, size
+        cdef size_t length
+        cdef Piece *piece
+        try:
+            if octets >= LAST_FRAGMENT:
+                raise ValueError(f"a reply of {octets} octets does not fit a fragment")
+            self.add_octets(<unsigned int>(LAST_FRAGMENT | octets), 4)
+            head = reply.head
+            for offset, payload in reply.payloads:
+                if offset > done:
+                    self.add_buffer(head, done, offset - done)
+                    done = offset
+                size = len(payload.view)
+                if size:
+                    self.add_buffer(payload.view, 0, size)
+                if size & 3:
+                    self.add_octets(0, 4 - (size & 3))
+            length = len(head)
+            if length > done:
+                self.add_buffer(head, done, length - done)
+        except BaseException:
+            while self.beyond > before:
+                self.beyond -= 1
+                self.forget(&self.pieces[self.beyond])
+            reply.release()
+            raise
+        piece = &self.pieces[self.beyond - 1]
+        Py_INCREF(reply)
+        piece.finished = <PyObject *>reply
+        self.queued += 4 + octets
+
+    cdef Piece *add(self) except NULL:
+        cdef void *larger
+        cdef Piece *piece
+        if self.beyond == self.piece_capacity:
+            if self.first > self.piece_capacity // 2:
+                memmove(self.pieces, self.pieces + self.first, (self.beyond - self.first) * sizeof(Piece))
+                self.beyond -= self.first
+                self.first = 0
+            else:
+                larger = realloc(self.pieces, (2 * self.piece_capacity + 64) * sizeof(Piece))
+                if larger == NULL:
+                    raise MemoryError
+                self.pieces = <Piece *>larger
+                self.piece_capacity = 2 * self.piece_capacity + 64
+        piece = &self.pieces[self.beyond]
+        piece.base = NULL
+        piece.buffered = False
+        piece.finished = NULL
+        self.beyond += 1
+        return piece
+
+    cdef int add_octets(self, unsigned int value, size_t length) except -1:
+        """The first ``length`` octets of a big-endian integer. ``base`` stays NULL: pieces move in memory."""
+        cdef Piece *piece = self.add()
+        piece.octets[0] = <char>(value >> 24)
+        piece.octets[1] = <char>(value >> 16)
+        piece.octets[2] = <char>(value >> 8)
+        piece.octets[3] = <char>value
+        piece.length = length
+        return 0
+
+    cdef int add_buffer(self, source, size_t offset, size_t length) except -1:
+        cdef Piece *piece = self.add()
+        PyObject_GetBuffer(source, &piece.buffer, PyBUF_SIMPLE)
+        piece.buffered = True
+        if offset + length > <size_t>piece.buffer.len:
+            raise ValueError("a payload's offset lies outside of the reply's head")
+        piece.base = <char *>piece.buffer.buf + offset
+        piece.length = length
+        return 0
+
+    cdef int forget(self, Piece *piece) except -1:
+        """Give up what a piece holds; ``release`` of the reply is the caller's, since it may run Python code."""
+        if piece.buffered:
+            piece.buffered = False
+            PyBuffer_Release(&piece.buffer)
+        return 0
+
+    def flush(self):
+        """Send as much as the socket takes. Returns whether all has left."""
+        cdef iovec vectors[VECTORS]
+        cdef msghdr message
+        cdef size_t count, index, skip, asked
+        cdef ssize_t sent
+        cdef Piece *piece
+        while self.first < self.beyond:
+            count = 0
+            asked = 0
+            skip = self.sent_of_first
+            index = self.first
+            while index < self.beyond and count < VECTORS:
+                piece = &self.pieces[index]
+                vectors[count].iov_base = (piece.base if piece.buffered else piece.octets) + skip
+                vectors[count].iov_len = piece.length - skip
+                asked += vectors[count].iov_len
+                skip = 0
+                count += 1
+                index += 1
+            memset(&message, 0, sizeof(message))
+            message.msg_iov = vectors
+            message.msg_iovlen = count
+            sent = sendmsg(self.fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL)
+            if sent < 0:
+                if errno == EINTR:
+                    continue
+                if errno == EAGAIN:
+                    return False
+                raise OSError(errno, os.strerror(errno))
+            self.sent_octets += sent
+            self.queued -= sent
+            self.consume(<size_t>sent)
+            if <size_t>sent < asked:
+                return False
+        return True
+
+    cdef int consume(self, size_t sent) except -1:
+        """Take what has left off the queue, and release the replies that have left whole."""
+        cdef Piece *piece
+        cdef PyObject *finished
+        cdef list replies = []
+        sent += self.sent_of_first
+        while self.first < self.beyond and sent >= self.pieces[self.first].length:
+            piece = &self.pieces[self.first]
+            sent -= piece.length
+            self.first += 1
+            self.forget(piece)
+            finished = piece.finished
+            if finished != NULL:
+                piece.finished = NULL
+                replies.append(<object>finished)
+                Py_XDECREF(finished)
+        self.sent_of_first = sent
+        if self.first == self.beyond:
+            self.first = self.beyond = 0
+        for reply in replies:
+            reply.release()
+        return 0
+
+    def close(self):
+        """Release every buffer and every reply."""
+        self.eof = True
+        self.sent_of_first = 0
+        self.queued = 0
+        while self.first < self.beyond:
+            self.consume(self.pieces[self.first].length)
+        if self.buffer is not None:
+            self.drop_buffer()
+        if self.record is not None:
+            record, self.record = self.record, None
+            record.release()
