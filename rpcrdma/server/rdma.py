@@ -257,6 +257,7 @@ class RdmaConnection:
         finally:
             timeout.cancel()
             self._lease_waiters.discard(waiter)
+            del waiter  # it may hold an exception whose traceback holds this frame
 
     def _lease_available(self, waiter: asyncio.Future[Lease], size: int) -> None:
         if waiter.done():

@@ -60,7 +60,7 @@ class Peer:
         self._completions: list[bool] = []
 
     async def connect(
-        self, provider: Provider, address: ListenAddress, private_data: bytes, receives: int = 64, **depths: int
+        self, provider: Provider, address: ListenAddress, private_data: bytes, receives: int = 160, **depths: int
     ) -> Peer:
         leases = [self._account.lease(self._receive_size) for _ in range(receives)]
         self.endpoint, self.private_data = await provider.connect(address, self, private_data, leases, **depths)

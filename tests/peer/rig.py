@@ -33,7 +33,7 @@ class Rig:
     ) -> None:
         self.options = options or RdmaServerOptions(responder=ResponderOptions(**responder))
         self.pool = Pool(pool_limit)
-        self.peer_pool = Pool(64 << 20)
+        self.peer_pool = Pool(256 << 20)
         self.control = Control()
         self.now = 1000.0
         self._provider_of = provider
@@ -61,7 +61,7 @@ class Rig:
             assert self.pool.leaked == self.peer_pool.leaked == 0
 
     async def peer(self, private_data: bytes = LINUX, *, receive_size: int = 4096, **depths: int) -> Peer:
-        peer = Peer(self.peer_pool.account(32 << 20), receive_size)
+        peer = Peer(self.peer_pool.account(64 << 20), receive_size)
         await peer.connect(self.provider, self.listener.address, private_data, **depths)
         self.peers.append(peer)
         return peer
