@@ -1,0 +1,1 @@
+"""Measurements of the server: what an operation costs and where it goes."""
