@@ -21,7 +21,8 @@ from nfsd.protocol.nfs4_ops import OPERATIONS
 from nfsd.state import Nfs4Error
 from nfsd.state.clients import Client
 from nfsd.state.opens import SeqidOwner
-from nfsd.state.sessions import Session, Slot
+from nfsd.state.records import Slot
+from nfsd.state.sessions import Session
 from nfsd.state.types import INVALID, SeqidReplay, StateidLike
 from nfsd.v4.attributes import AttributeError4
 from nfsd.v4.errors import status_of
@@ -204,6 +205,7 @@ async def compound(server: Nfs4Server, call: Call) -> None:
         return
     c = Compound(server, call, minor, count)
     c.start = status_at
+    call.forget = True
     try:
         status = await _run(c, count_at)
         results.patch_uint32(status_at, status)
@@ -292,6 +294,8 @@ async def _run_one(c: Compound, row: Operation, at: int) -> int:
     """Run one operation whose number stands at ``at``; returns its status, its result encoded behind the number."""
     results = c.call.results
     body = results.position
+    if row.changes:
+        c.call.forget = False
     try:
         if row.arguments is None:
             value = await row.handler(c)

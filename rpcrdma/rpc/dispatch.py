@@ -113,7 +113,8 @@ class Execution:
         entry = self.entry
         if entry is not None:
             cache = self.dispatcher.replay
-            if exception is None and reply is not None and reply.head[23] == accept_stat.SUCCESS:
+            kept = exception is None and not call.forget
+            if kept and reply is not None and reply.head[23] == accept_stat.SUCCESS:
                 cache.finish(entry, reply)
             else:
                 cache.abandon(entry, reply)
@@ -218,7 +219,8 @@ class Dispatcher:
             self._refuse(holds, done, accepted(xid, accept_stat.GARBAGE_ARGS))
             return
         entry = None
-        if row.procedure.replay:
+        guarded = row.procedure.replay
+        if guarded is True or (guarded and guarded(data[offset:])):
             key = replay.make_key(transport.peer_address, xid, row.number, data, offset, chunks)
             known = self.replay.look_up(key)
             if known is not None:
@@ -235,7 +237,7 @@ class Dispatcher:
         results.append(_SUCCESS_HEADER.pack(xid, _REPLY, _ACCEPTED, 0, 0, 0))
         arguments = Decoder(data, chunks, offset)
         call = Call(
-            transport, xid, program, version, procedure, credential, arguments, results, holds, data, reply_room
+            transport, xid, program, version, procedure, credential, arguments, results, holds, data, False, reply_room
         )  # fmt: skip
         self._execute(Execution(self, row, call, done, entry, time.perf_counter()))
 

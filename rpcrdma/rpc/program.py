@@ -72,6 +72,8 @@ class Call:
     """Buffers that the arguments point into; the dispatcher releases them when the call is over."""
     message: memoryview = memoryview(b"")  # noqa: RUF009 - empty and immutable
     """The received message without what its chunks carry; valid while the call is running."""
+    forget: bool = False
+    """Set by the procedure: the call changed nothing, so its reply need not be kept for retransmissions."""
     reply_room: int = 0
     """Octets a reply may have without any chunk (inline threshold, or the record limit on TCP). Informative."""
 
@@ -94,7 +96,8 @@ class Procedure:
 
     With ``arguments``/``results`` (XDR types; None is void) ``handler(call, arguments)`` returns the results.
     A ``raw`` procedure is called as ``handler(call)``, and decodes and encodes through the call itself (COMPOUND).
-    ``replay`` puts the procedure under the replay cache (non-idempotent ones of NFSv3).
+    ``replay`` puts the procedure under the replay cache (non-idempotent ones of NFSv3); a function of the arguments'
+    octets decides call by call (COMPOUND: NFSv4.0 has no sessions).
     """
 
     name: str
@@ -102,7 +105,7 @@ class Procedure:
     arguments: Any = None
     results: Any = None
     raw: bool = False
-    replay: bool = False
+    replay: bool | Callable[[memoryview], bool] = False
 
 
 @dataclass(frozen=True, slots=True)
