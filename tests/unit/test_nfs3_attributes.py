@@ -85,7 +85,7 @@ def test_only_devices_have_device_numbers() -> None:
     root = rig.service.roots[1]
     root.rdev = (8, 1)
     assert rig.call("GETATTR", GETATTR3args(rig.root)).value.resok.obj_attributes.rdev.specdata1 == 0
-    root.kind = FileType.BLK
+    root.type = FileType.BLK
     rdev = rig.call("GETATTR", GETATTR3args(rig.root)).value.resok.obj_attributes.rdev
     assert (rdev.specdata1, rdev.specdata2) == (8, 1)
 

@@ -157,7 +157,7 @@ def test_a_cookie_that_was_never_given_out_is_bad(read: Any) -> None:
 @pytest.mark.parametrize("read", [readdir, readdirplus])
 def test_listing_what_is_no_directory(read: Any) -> None:
     rig = filled([b"a"])
-    rig.service.roots[1].kind = FileType.REG
+    rig.service.roots[1].type = FileType.REG
     assert read(rig, 4096)[0].status == nfsstat3.NFS3ERR_NOTDIR
 
 

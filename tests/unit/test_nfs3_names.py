@@ -326,7 +326,7 @@ def test_a_read_only_export_refuses_every_change_of_names() -> None:
     writable = Rig()
     requests = every_procedure_on(writable, b"new")
     rig = Rig(Export(1, "/srv/export", "/export", read_only=True))
-    create_handle = rig.service._new(rig.exports.exports[0], rig.service.roots[1].kind, None).handle
+    create_handle = rig.service._new(rig.exports.exports[0], rig.service.roots[1].type, None).handle
     requests["LINK"] = LINK3args(nfs_fh3(create_handle), rig.at(b"new"))
     del requests["LOOKUP"]
     for procedure, arguments in requests.items():

@@ -35,7 +35,7 @@ class FakeNode:
     def __init__(self, service: FakeFileService, export: Export, kind: FileType, parent: FakeNode | None) -> None:
         self.service = service
         self.export = export
-        self.kind = kind
+        self.type = kind
         self.fileid = service.next_fileid()
         self.key = self.fileid.to_bytes(8, "big")
         self.handle = b"fake" + export.id.to_bytes(4, "big") + self.key + bytes(16)
@@ -64,7 +64,7 @@ class FakeNode:
             raise error(errno.ESTALE)
         size = len(self.data) or len(self.target)
         return Attributes(
-            self.kind, self.mode, self.nlink, self.uid, self.gid, size, (size + 511) // 512 * 512, self.rdev, self.fsid,
+            self.type, self.mode, self.nlink, self.uid, self.gid, size, (size + 511) // 512 * 512, self.rdev, self.fsid,
             self.fileid, self.fileid, self.atime, self.mtime, self.ctime, None, self.change,
         )  # fmt: skip
 
@@ -128,7 +128,7 @@ class FakeFileService:
 
     @staticmethod
     def _directory(node: FakeNode) -> None:
-        if node.kind != FileType.DIR:
+        if node.type != FileType.DIR:
             raise error(errno.ENOTDIR)
 
     def _child(self, directory: FakeNode, name: bytes) -> FakeNode:
@@ -200,11 +200,11 @@ class FakeFileService:
 
     async def access(self, credential: Credential, node: FakeNode) -> int:
         self._enter("access", credential)
-        return 0x1F if node.kind == FileType.DIR else 0x2D
+        return 0x1F if node.type == FileType.DIR else 0x2D
 
     async def readlink(self, credential: Credential, node: FakeNode) -> bytes:
         self._enter("readlink", credential)
-        if node.kind != FileType.LNK:
+        if node.type != FileType.LNK:
             raise error(errno.EINVAL)
         return node.target
 
@@ -218,11 +218,11 @@ class FakeFileService:
 
     async def open(self, credential: Credential, node: FakeNode, *, read: bool, write: bool) -> FakeOpenFile:
         self._enter("open", credential)
-        if node.kind == FileType.DIR:
+        if node.type == FileType.DIR:
             raise error(errno.EISDIR)
-        if node.kind == FileType.LNK:
+        if node.type == FileType.LNK:
             raise error(errno.ELOOP)
-        if node.kind != FileType.REG:
+        if node.type != FileType.REG:
             raise error(errno.EINVAL)
         self.open_count += 1
         return FakeOpenFile(node, read, write)
@@ -258,7 +258,7 @@ class FakeFileService:
         self._directory(directory)
         existing = directory.children.get(name)
         if existing is not None:
-            if existing.kind != FileType.REG or (exclusive and (verifier is None or existing.verifier != verifier)):
+            if existing.type != FileType.REG or (exclusive and (verifier is None or existing.verifier != verifier)):
                 raise error(errno.EEXIST)
             before = directory.attributes()
             if not exclusive and attributes.size is not None:
@@ -316,16 +316,16 @@ class FakeFileService:
     ) -> Change:
         self._enter("remove", credential)
         node = self._child(directory, name)
-        if directory_wanted is True and node.kind != FileType.DIR:
+        if directory_wanted is True and node.type != FileType.DIR:
             raise error(errno.ENOTDIR)
-        if directory_wanted is False and node.kind == FileType.DIR:
+        if directory_wanted is False and node.type == FileType.DIR:
             raise error(errno.EISDIR)
         if node.children:
             raise error(errno.ENOTEMPTY)
         before = directory.attributes()
         del directory.children[name]
         node.nlink -= 1
-        node.gone = node.kind == FileType.DIR or node.nlink == 0
+        node.gone = node.type == FileType.DIR or node.nlink == 0
         directory.touch()
         return Change(before, directory.attributes())
 
