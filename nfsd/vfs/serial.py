@@ -1,0 +1,90 @@
+"""Fair queues: one operation at a time on one file, and one fsync for many callers.
+
+Owns no descriptor. Imports asyncio for its futures only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol
+
+
+class Serial:
+    """A first-come first-served lock that costs two attribute accesses when nobody waits."""
+
+    __slots__ = ("_busy", "_waiters")
+
+    def __init__(self) -> None:
+        self._busy = False
+        self._waiters: deque[asyncio.Future[None]] | None = None
+
+    async def acquire(self) -> None:
+        """Wait for the turn."""
+        if not self._busy:
+            self._busy = True
+            return
+        if self._waiters is None:
+            self._waiters = deque()
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiters.append(turn)
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled():
+                self.release()
+            raise
+
+    def release(self) -> None:
+        """Hand the turn to whoever has waited longest."""
+        while self._waiters:
+            turn = self._waiters.popleft()
+            if not turn.done():
+                turn.set_result(None)
+                return
+        self._busy = False
+
+
+class Finished(Protocol):
+    """What a started fsync calls at its end, with its errno or 0."""
+
+    def __call__(self, error: int) -> None:
+        """The fsync is over."""
+
+
+class GroupSync:
+    """Callers that wait for stable storage share an fsync, always one that starts after they asked.
+
+    An fsync under way may have passed a caller's pages already, so those who ask meanwhile all wait for the next one.
+    """
+
+    __slots__ = ("_next", "_start", "running")
+
+    def __init__(self, start: Callable[[Finished], None]) -> None:
+        """``start`` begins an fsync and returns at once."""
+        self._start = start
+        self._next: list[asyncio.Future[int]] = []
+        self.running = False
+
+    def join(self) -> asyncio.Future[int]:
+        """The future of the errno (or 0) of an fsync that starts from now on."""
+        future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._next.append(future)
+        if not self.running:
+            self._begin()
+        return future
+
+    def _begin(self) -> None:
+        waiting, self._next = self._next, []
+        self.running = True
+
+        def finished(error: int) -> None:
+            self.running = False
+            for future in waiting:
+                if not future.done():
+                    future.set_result(error)
+            if self._next:
+                self._begin()
+
+        self._start(finished)
