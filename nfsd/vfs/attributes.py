@@ -7,7 +7,7 @@ import struct
 import time
 from typing import TYPE_CHECKING, Final
 
-from nfsd.vfs.nodes import Inode
+from nfsd.vfs.change import ChangeRecord
 from nfsd.vfs.syscalls import STATX_BTIME, STATX_SIZE_OF
 from nfsd.vfs.types import Attributes, FileType, Time
 
@@ -84,7 +84,7 @@ def is_mount_root(buffer: bytearray) -> bool:
     return bool(_u64.unpack_from(buffer, 8)[0] & STATX_ATTR_MOUNT_ROOT)
 
 
-def attributes_of(buffer: bytearray, mount: Mount, inode: Inode, *, changed: bool = False) -> Attributes:
+def attributes_of(buffer: bytearray, mount: Mount, record: ChangeRecord, *, changed: bool = False) -> Attributes:
     """The attributes in a filled ``struct statx``. ``changed``: the server changed the file since the last look."""
     (
         mask,
@@ -129,7 +129,5 @@ def attributes_of(buffer: bytearray, mount: Mount, inode: Inode, *, changed: boo
         Time(mtime, mtime_ns),
         Time(ctime, ctime_ns),
         Time(btime, btime_ns) if mask & STATX_BTIME else None,
-        inode.change.observe(
-            ctime * 1_000_000_000 + ctime_ns, 0 if fine else time.time_ns(), fine=fine, changed=changed
-        ),
+        record.observe(ctime * 1_000_000_000 + ctime_ns, 0 if fine else time.time_ns(), fine=fine, changed=changed),
     )

@@ -20,7 +20,7 @@ from weakref import WeakValueDictionary
 from nfsd.exports import Export
 from nfsd.vfs.change import ChangeRecord
 from nfsd.vfs.serial import GroupSync, Serial
-from nfsd.vfs.types import FileType
+from nfsd.vfs.types import Credential, FileType
 
 if TYPE_CHECKING:
     from nfsd.vfs.locks import HeldLocks
@@ -36,15 +36,16 @@ class Inode:
 
     __slots__ = (
         "__weakref__",
+        "accesses",
         "change",
         "ctime",
         "epoch",
         "key",
+        "lock_serial",
         "locks",
         "opens",
         "serial",
         "sync",
-        "unsynced",
         "used_count",
     )
 
@@ -59,8 +60,10 @@ class Inode:
         self.opens: dict[OpenKey, OpenEntry] = {}
         self.used_count = 0
         """Open files somebody holds: a removed file that is still open stays accessible."""
-        self.sync: GroupSync | None = None
-        self.unsynced = False
+        self.sync = GroupSync()
+        self.accesses: dict[Credential, tuple[int, int]] = {}
+        """What each caller may do: (epoch, ACCESS3_* bits)."""
+        self.lock_serial = Serial()
         self.locks: HeldLocks | None = None
 
     def saw_ctime(self, ctime: int) -> None:
@@ -78,7 +81,7 @@ class Inode:
 class Node:
     """One file of one export. Its descriptor names it; it is not open for anything."""
 
-    __slots__ = ("__weakref__", "_close", "export", "fd", "handle", "inode", "key", "mount", "used", "type")
+    __slots__ = ("__weakref__", "_close", "export", "fd", "handle", "inode", "key", "mount", "type", "used")
 
     def __init__(
         self,

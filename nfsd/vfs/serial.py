@@ -61,22 +61,24 @@ class GroupSync:
 
     __slots__ = ("_next", "_start", "running")
 
-    def __init__(self, start: Callable[[Finished], None]) -> None:
-        """``start`` begins an fsync and returns at once."""
-        self._start = start
+    def __init__(self) -> None:
+        self._start: Callable[[Finished], None] | None = None
         self._next: list[asyncio.Future[int]] = []
         self.running = False
 
-    def join(self) -> asyncio.Future[int]:
-        """The future of the errno (or 0) of an fsync that starts from now on."""
+    def join(self, start: Callable[[Finished], None]) -> asyncio.Future[int]:
+        """The future of the errno (or 0) of an fsync that starts from now on. ``start`` begins one and returns at once;
+        of the callers that share one, the last one's is used."""
         future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._next.append(future)
+        self._start = start
         if not self.running:
             self._begin()
         return future
 
     def _begin(self) -> None:
         waiting, self._next = self._next, []
+        start, self._start = self._start, None
         self.running = True
 
         def finished(error: int) -> None:
@@ -87,4 +89,5 @@ class GroupSync:
             if self._next:
                 self._begin()
 
-        self._start(finished)
+        assert start is not None
+        start(finished)

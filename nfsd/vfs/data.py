@@ -1,0 +1,109 @@
+"""READ, WRITE and COMMIT: the data of regular files (RFC 1813 sections 3.3.6, 3.3.7 and 3.3.21).
+
+Owns no descriptor. Writes to one file take turns, so that the attributes around each are its own; the wait for the disk
+comes after the turn, so that many writers share one fsync.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+
+from nfsd.vfs.attributes import attributes_of, raw_ctime, raw_size, statx_buffer
+from nfsd.vfs.executor import Chain
+from nfsd.vfs.iovec import iovec
+from nfsd.vfs.nodes import Node
+from nfsd.vfs.opens import OpenFile, OpenOperations
+from nfsd.vfs.syscalls import (
+    AT_EMPTY_PATH,
+    OFFSET_MAX,
+    RWF_NOWAIT,
+    STATX_MASK,
+    SYS_PREAD64,
+    SYS_PREADV2,
+    SYS_PWRITE64,
+    SYS_STATX,
+)
+from nfsd.vfs.types import Change, Stability
+
+
+class DataOperations(OpenOperations):
+    """Reading, writing, committing."""
+
+    async def read(self, opened: OpenFile, offset: int, sink: memoryview) -> tuple[int, bool]:
+        """Fill ``sink`` from ``offset``. Returns octets read and whether the end of file was reached."""
+        if not opened.readable:
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+        if offset > OFFSET_MAX:
+            return 0, True
+        sink = sink[: OFFSET_MAX - offset]
+        mount = opened.node.mount
+        status = statx_buffer()
+        if mount.caching:
+            chain = Chain()
+            step = chain.add(SYS_PREADV2, opened.fd, iovec(sink), 1, offset, 0, RWF_NOWAIT, keep_going=True)
+            chain.add(SYS_STATX, opened.fd, b"", AT_EMPTY_PATH, STATX_MASK, status)
+            self.executor.run_inline(chain)
+            chain.check()
+            got = max(step.result, 0)
+            # Nothing read may mean "not in memory" as well as "past the end": the size decides.
+            eof = offset + got >= raw_size(status)
+            if got == len(sink) or (step.error == 0 and eof):
+                return got, eof
+            more, eof = await self._read_waiting(opened, offset + got, sink[got:], status)
+            return got + more, eof
+        return await self._read_waiting(opened, offset, sink, status)
+
+    async def _read_waiting(
+        self, opened: OpenFile, offset: int, sink: memoryview, status: bytearray
+    ) -> tuple[int, bool]:
+        chain = Chain()
+        step = chain.add(SYS_PREAD64, opened.fd, sink, len(sink), offset)
+        chain.add(SYS_STATX, opened.fd, b"", AT_EMPTY_PATH, STATX_MASK, status)
+        await self.run(opened.node.mount, chain)
+        chain.check()
+        return step.result, step.result < len(sink) or offset + step.result >= raw_size(status)
+
+    async def write(
+        self, opened: OpenFile, offset: int, source: memoryview, stability: Stability
+    ) -> tuple[int, Stability, Change]:
+        """Write. Returns octets written (all, or fewer when the disk filled up after some), the stability reached,
+        and attributes around it. EFBIG past the file system's largest size."""
+        if not opened.writable:
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+        if offset + len(source) > OFFSET_MAX:
+            raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
+        node = opened.node
+        inode = node.inode
+        before, after = statx_buffer(), statx_buffer()
+        # As the caller: blocks reserved for root, quotas and the clearing of set-user-id bits go by who writes.
+        chain = Chain(opened.credential)
+        chain.add(SYS_STATX, opened.fd, b"", AT_EMPTY_PATH, STATX_MASK, before)
+        if len(source):
+            step = chain.add(SYS_PWRITE64, opened.fd, source, len(source), offset)
+            chain.add(SYS_STATX, opened.fd, b"", AT_EMPTY_PATH, STATX_MASK, after)
+        else:
+            step = None  # pwrite of nothing changes nothing
+            after = before
+        await inode.serial.acquire()
+        try:
+            await self.run(node.mount, chain)
+            chain.check()
+            inode.wrote(raw_ctime(before), raw_ctime(after))
+            change = Change(
+                attributes_of(before, node.mount, inode.change),
+                attributes_of(after, node.mount, inode.change, changed=step is not None),
+            )
+        finally:
+            inode.serial.release()
+        if stability is not Stability.UNSTABLE and not node.export.asynchronous:
+            await self.sync_open(node, opened)
+        return (0 if step is None else step.result), stability, change
+
+    async def commit(self, node: Node, offset: int, count: int) -> Change:
+        """Put the file's data and attributes on stable storage; waiting calls share one fsync. EIO, ENOSPC, EDQUOT of
+        earlier write-back are reported here, once per opener, and change the write verifier."""
+        before = await self.attributes(node)
+        # The whole file whatever the range: fsync knows no ranges, and most clients commit whole files.
+        await self.sync(node)
+        return Change(before, await self.attributes(node))

@@ -1,0 +1,270 @@
+"""Attributes set, permissions asked, links read, space told: what concerns one file but not its data or its names.
+
+Owns nothing. SETATTR is RFC 1813 section 3.3.2, ACCESS 3.3.4, READLINK 3.3.5, FSSTAT to PATHCONF 3.3.18 to 3.3.20.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+
+from nfsd.vfs.attributes import attributes_of, raw_ctime, statx_buffer
+from nfsd.vfs.data import DataOperations
+from nfsd.vfs.executor import Chain, Step
+from nfsd.vfs.nodes import Node
+from nfsd.vfs.opens import OpenFile
+from nfsd.vfs.syscalls import (
+    ACCESS_EXECUTE,
+    ACCESS_READ,
+    ACCESS_WRITE,
+    AT_EACCESS,
+    AT_EMPTY_PATH,
+    BTRFS_MAGIC,
+    EXFAT_MAGIC,
+    EXT_MAGIC,
+    MSDOS_MAGIC,
+    OFFSET_MAX,
+    STATX_MASK,
+    SYS_FACCESSAT2,
+    SYS_FCHMODAT,
+    SYS_FCHOWNAT,
+    SYS_FSTATFS,
+    SYS_FTRUNCATE,
+    SYS_READLINKAT,
+    SYS_STATX,
+    SYS_UTIMENSAT,
+    UTIME_NOW,
+    UTIME_OMIT,
+    XFS_MAGIC,
+    parse_statfs,
+    statfs_buffer,
+    timespecs,
+)
+from nfsd.vfs.types import (
+    Change,
+    Credential,
+    FileSystemStatus,
+    FileType,
+    PathLimits,
+    SetAttributes,
+    SetTo,
+    Time,
+)
+
+READ, LOOKUP, MODIFY, EXTEND, DELETE, EXECUTE = 0x01, 0x02, 0x04, 0x08, 0x10, 0x20
+"""ACCESS3_* (RFC 1813 section 3.3.4)."""
+_ACCESSES_KEPT = 64
+_LINK_MAX = 4096
+_NOTHING = SetAttributes()
+_OMIT = (0, UTIME_OMIT)
+_NOW = (0, UTIME_NOW)
+
+_FOLDING = frozenset({MSDOS_MAGIC, EXFAT_MAGIC})
+_LINKS = {EXT_MAGIC: 65000, BTRFS_MAGIC: 65535, XFS_MAGIC: (1 << 31) - 1, MSDOS_MAGIC: 1, EXFAT_MAGIC: 1}
+_LINKS_ELSEWHERE = 32000
+_EXT_BLOCKS = (1 << 32) - 1
+
+
+def time_argument(wanted: Time | SetTo | None) -> tuple[int, int]:
+    """One ``struct timespec`` for utimensat. Raises EINVAL for nanoseconds no time has."""
+    if wanted is None:
+        return _OMIT
+    if isinstance(wanted, SetTo):
+        return _NOW
+    if not 0 <= wanted.nanoseconds < 1_000_000_000:
+        raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+    return wanted.seconds, wanted.nanoseconds
+
+
+class InspectOperations(DataOperations):
+    """SETATTR, ACCESS, READLINK, FSSTAT, PATHCONF."""
+
+    # -- setting attributes --------------------------------------------------------------------------------------
+    async def set_attributes(
+        self,
+        credential: Credential,
+        node: Node,
+        changes: SetAttributes,
+        *,
+        guard_ctime: tuple[int, int] | None = None,
+        opened: OpenFile | None = None,
+    ) -> Change:
+        """Set attributes, size first, durably. With ``guard_ctime`` unequal to the file's: OSError(EAGAIN) and nothing
+        done. A size set through ``opened`` (or by the owner) needs no write permission in the mode."""
+        self.check_writable(node)
+        times = timespecs(time_argument(changes.atime), time_argument(changes.mtime))
+        writing: OpenFile | None = None
+        if changes.size is not None:
+            if changes.size > OFFSET_MAX:
+                raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
+            usable = opened is not None and opened.writable and opened.node.inode is node.inode
+            writing = (
+                opened.retain() if opened is not None and usable else await self._open_to_truncate(credential, node)
+            )
+        inode = node.inode
+        await inode.serial.acquire()
+        try:
+            before = await self.look(node)
+            if guard_ctime is not None and divmod(raw_ctime(before), 1_000_000_000) != tuple(guard_ctime):
+                raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+            old = attributes_of(before, node.mount, inode.change)
+            after = statx_buffer()
+            await self._apply(credential, node, changes, times, writing, after)
+            change = Change(old, attributes_of(after, node.mount, inode.change, changed=True))
+            if (changes.mode, changes.uid, changes.gid) == (None, None, None):
+                inode.wrote(raw_ctime(before), raw_ctime(after))
+            else:
+                inode.saw_ctime(raw_ctime(after))
+                inode.epoch += 1
+        finally:
+            inode.serial.release()
+            if writing is not None:
+                writing.release()
+        if writing is not None and not node.export.asynchronous:
+            await self.sync_open(node, writing)
+        elif changes != _NOTHING:
+            await self.sync(node)
+        return change
+
+    def check_writable(self, node: Node) -> None:
+        """EROFS on a read-only export."""
+        if node.export.read_only:
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    async def _open_to_truncate(self, credential: Credential, node: Node) -> OpenFile:
+        return await self.open(credential, node, read=False, write=True)
+
+    async def _apply(
+        self,
+        credential: Credential,
+        node: Node,
+        changes: SetAttributes,
+        times: bytes,
+        writing: OpenFile | None,
+        after: bytearray,
+    ) -> None:
+        chain = Chain(credential)
+        if writing is not None:
+            chain.add(SYS_FTRUNCATE, writing.fd, changes.size)
+        touching = self.add_changes(chain, node.fd, b"%d" % node.fd, changes, times)
+        chain.add(SYS_STATX, node.fd, b"", AT_EMPTY_PATH, STATX_MASK, after)
+        await self.run(node.mount, chain)
+        if (
+            touching is not None
+            and touching.error == errno.EPERM
+            and not isinstance(changes.atime, Time)
+            and not isinstance(changes.mtime, Time)
+            and await self._may_write(credential, node)
+        ):
+            # utimensat(2) lets whoever may write set both times to now, but not one alone; NFS clients send one alone
+            # (mtime with a truncation). What the first chain did not get to is only the look at the end.
+            chain = Chain()
+            chain.add(SYS_UTIMENSAT, node.fd, b"", times, AT_EMPTY_PATH)
+            chain.add(SYS_STATX, node.fd, b"", AT_EMPTY_PATH, STATX_MASK, after)
+            await self.run(node.mount, chain)
+        chain.check()
+
+    async def _may_write(self, credential: Credential, node: Node) -> bool:
+        chain = Chain(credential)
+        chain.add(SYS_FACCESSAT2, node.fd, b"", ACCESS_WRITE, AT_EMPTY_PATH | AT_EACCESS)
+        await self.run(node.mount, chain)
+        return chain.failed is None
+
+    def add_changes(
+        self, chain: Chain, descriptor: int | Step, link: bytes, changes: SetAttributes, times: bytes
+    ) -> Step | None:
+        """Append the setting of owner, mode and times of a descriptor, ``link`` being its name in /proc/self/fd.
+        Returns the step that sets times. The owner comes first: changing it clears set-user-id bits that the mode may
+        set again."""
+        if changes.uid is not None or changes.gid is not None:
+            keep = 0xFFFFFFFF
+            uid = keep if changes.uid is None else changes.uid
+            gid = keep if changes.gid is None else changes.gid
+            if keep in (changes.uid, changes.gid):
+                raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+            chain.add(SYS_FCHOWNAT, descriptor, b"", uid, gid, AT_EMPTY_PATH)
+        if changes.mode is not None:
+            chain.add(SYS_FCHMODAT, self.proc_fd, link, changes.mode & 0o7777)
+        if changes.atime is not None or changes.mtime is not None:
+            return chain.add(SYS_UTIMENSAT, descriptor, b"", times, AT_EMPTY_PATH)
+        return None
+
+    # -- permissions ---------------------------------------------------------------------------------------------
+    async def access(self, credential: Credential, node: Node) -> int:
+        """What the kernel would let this caller do: bits of ACCESS3_* (the same as ACCESS4_*), all six computed.
+
+        DELETE of a file is a matter of its directory, which is not known: the bit is for directories' entries only.
+        """
+        await self.look(node)
+        inode = node.inode
+        known = inode.accesses.get(credential)
+        if known is not None and known[0] == inode.epoch:
+            return known[1] & self._export_mask(node)
+        epoch = inode.epoch
+        chain = Chain(credential)
+        read, write, execute = (
+            chain.add(SYS_FACCESSAT2, node.fd, b"", mode, AT_EMPTY_PATH | AT_EACCESS, keep_going=True)
+            for mode in (ACCESS_READ, ACCESS_WRITE, ACCESS_EXECUTE)
+        )
+        await self.run(node.mount, chain)
+        for step in (read, write, execute):
+            if step.error not in (0, errno.EACCES, errno.EPERM, errno.EROFS, errno.ETXTBSY):
+                raise OSError(step.error, os.strerror(step.error))
+        bits = READ if read.error == 0 else 0
+        may_write, may_execute = write.error == 0, execute.error == 0
+        if node.type is FileType.DIR:
+            if may_execute:
+                bits |= LOOKUP
+                if may_write:
+                    bits |= MODIFY | EXTEND | DELETE
+        else:
+            if may_write:
+                bits |= MODIFY | EXTEND
+            if may_execute:
+                bits |= EXECUTE
+        if len(inode.accesses) >= _ACCESSES_KEPT:
+            inode.accesses.clear()
+        inode.accesses[credential] = (epoch, bits)
+        return bits & self._export_mask(node)
+
+    def _export_mask(self, node: Node) -> int:
+        return READ | LOOKUP | EXECUTE if node.export.read_only else 0x3F
+
+    # -- links and file systems ----------------------------------------------------------------------------------
+    async def readlink(self, credential: Credential, node: Node) -> bytes:
+        """The link's text. EINVAL when it is no link."""
+        if node.type is not FileType.LNK:
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+        buffer = bytearray(_LINK_MAX)
+        chain = Chain(credential)
+        step = chain.add(SYS_READLINKAT, node.fd, b"", buffer, _LINK_MAX)
+        await self.run(node.mount, chain)
+        chain.check()
+        return bytes(buffer[: step.result])
+
+    async def _statfs(self, node: Node) -> bytearray:
+        buffer = statfs_buffer()
+        chain = Chain()
+        chain.add(SYS_FSTATFS, node.fd, buffer)
+        await self.run(node.mount, chain)
+        chain.check()
+        return buffer
+
+    async def status(self, node: Node) -> FileSystemStatus:
+        """Space of the file system the node is on."""
+        _, _, blocks, free, available, files, ffree, _, _, fragment = parse_statfs(await self._statfs(node))
+        return FileSystemStatus(blocks * fragment, free * fragment, available * fragment, files, ffree, ffree)
+
+    async def limits(self, node: Node) -> PathLimits:
+        """What names and times can be on the file system the node is on."""
+        kind, block, _, _, _, _, _, _, name_max, _ = parse_statfs(await self._statfs(node))
+        return PathLimits(
+            name_max=name_max or 255,
+            link_max=_LINKS.get(kind, _LINKS_ELSEWHERE),
+            no_trunc=True,
+            chown_restricted=True,
+            case_insensitive=kind in _FOLDING,
+            case_preserving=True,
+            max_file_size={EXT_MAGIC: _EXT_BLOCKS * block, MSDOS_MAGIC: 0xFFFFFFFF}.get(kind, OFFSET_MAX),
+            time_delta=Time(2, 0) if kind == MSDOS_MAGIC else Time(0, 1),
+        )

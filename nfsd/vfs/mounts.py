@@ -1,0 +1,176 @@
+"""Mounted file systems inside exports: what identifies them, and what is known not to block on them.
+
+Owns each mount's descriptor (open_by_handle_at needs one that is really open). Files reached through different mounts
+of one export carry different file system octets in their handles, so that a handle is always opened on its own mount.
+
+A file system is identified by its UUID (FS_IOC_GETFSUUID, or /dev/disk/by-uuid for XFS on kernels before 6.9, whose
+statfs id is a device number), else by the statfs id, else, where it has neither, by the path of its mount point. What
+part of it is mounted (a bind mount's root) is hashed in too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from nfsd.exports import Export
+from nfsd.vfs.syscalls import BTRFS_MAGIC, EXT_MAGIC, F2FS_MAGIC, RAMFS_MAGIC, TMPFS_MAGIC, XFS_MAGIC
+
+_MEMORY = frozenset({TMPFS_MAGIC, RAMFS_MAGIC})
+_CACHING = frozenset({EXT_MAGIC, XFS_MAGIC, BTRFS_MAGIC, F2FS_MAGIC})
+_MULTIGRAIN = frozenset({EXT_MAGIC, XFS_MAGIC, BTRFS_MAGIC, TMPFS_MAGIC})
+
+
+def kernel_version() -> tuple[int, int]:
+    """Major and minor version of the running kernel."""
+    match = re.match(r"(\d+)\.(\d+)", os.uname().release)
+    return (int(match[1]), int(match[2])) if match else (0, 0)
+
+
+_MULTIGRAIN_KERNEL = kernel_version() >= (6, 13)
+
+
+class Mount:
+    """One mounted file system in one export."""
+
+    __slots__ = (
+        "__weakref__",
+        "_close",
+        "caching",
+        "device",
+        "export",
+        "fd",
+        "fine",
+        "fs_id",
+        "fsid",
+        "inline",
+        "key_prefix",
+        "kind",
+        "lane",
+        "mnt_id",
+        "mounted_on_fileid",
+    )
+
+    def __init__(
+        self,
+        export: Export,
+        lane: int,
+        fd: int,
+        mnt_id: int,
+        device: tuple[int, int],
+        kind: int,
+        identity: Identity,
+        mounted_on_fileid: int | None,
+        close: Callable[[int], None],
+    ) -> None:
+        self._close = close
+        self.export = export
+        self.lane = lane
+        self.fd = fd
+        self.mnt_id = mnt_id
+        self.device = device
+        self.kind = kind
+        """statfs's f_type."""
+        self.fs_id = identity.fs_id
+        self.key_prefix = identity.key_prefix
+        self.fsid = (export.id << 32 | int.from_bytes(identity.fs_id[:4], "big"), 0)
+        self.mounted_on_fileid = mounted_on_fileid
+        self.inline = kind in _MEMORY
+        """No call on it waits: everything is done on the loop."""
+        self.caching = kind in _CACHING
+        """statx of an open file, RWF_NOWAIT and RESOLVE_CACHED never wait."""
+        self.fine = _MULTIGRAIN_KERNEL and kind in _MULTIGRAIN
+        """Every change of a file gives it a new ctime (see ``change``)."""
+
+    def __del__(self) -> None:
+        self._close(self.fd)
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What a file system is called, over restarts."""
+
+    fs_id: bytes
+    """6 octets: this part of it in a handle."""
+    key_prefix: bytes
+    """8 octets: all of it, in the keys of its inodes."""
+
+
+def identify(uuid: bytes | None, kind: int, statfs_id: bytes, root: str, path: str, disk_uuid: str | None) -> Identity:
+    """The identity of the file system of type ``kind`` mounted at ``path``, of which ``root`` is what is mounted."""
+    if uuid:
+        name = b"uuid:" + uuid
+    elif disk_uuid:
+        name = b"disk:" + disk_uuid.encode()
+    elif any(statfs_id):
+        name = b"fsid:%x:" % kind + statfs_id
+    else:
+        name = b"path:%x:" % kind + os.fsencode(path)
+    # A btrfs subvolume has a statfs id of its own, but shares the UUID and the numbering of handles.
+    part = name + b"\0" + (statfs_id if kind == BTRFS_MAGIC else b"") + b"\0" + os.fsencode(root)
+    return Identity(
+        hashlib.blake2s(part, digest_size=6).digest(),
+        hashlib.blake2s(name, digest_size=8).digest(),
+    )
+
+
+def disk_uuid_of(device: tuple[int, int], kind: int) -> str | None:
+    """The UUID udev read from the disk of an XFS file system; None when there is none."""
+    if kind != XFS_MAGIC:
+        return None
+    directory = "/dev/disk/by-uuid"
+    try:
+        names = os.listdir(directory)
+    except OSError:
+        return None
+    for name in names:
+        try:
+            found = os.stat(os.path.join(directory, name)).st_rdev
+        except OSError:
+            continue
+        if (os.major(found), os.minor(found)) == device:
+            return name
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class MountEntry:
+    """A line of /proc/self/mountinfo."""
+
+    mnt_id: int
+    root: str
+    path: str
+
+
+def read_mountinfo() -> list[MountEntry]:
+    """The mounts of this process (a file the kernel makes up: reading it waits for no disk)."""
+    entries = []
+    with open("/proc/self/mountinfo", "rb") as file:
+        for line in file:
+            fields = line.split(b" ")
+            entries.append(MountEntry(int(fields[0]), _unescape(fields[3]), _unescape(fields[4])))
+    return entries
+
+
+def _unescape(field: bytes) -> str:
+    return os.fsdecode(re.sub(rb"\\([0-7]{3})", lambda match: bytes([int(match[1], 8)]), field))
+
+
+def mount_entry(mnt_id: int) -> MountEntry | None:
+    """The mount with this id."""
+    return next((entry for entry in read_mountinfo() if entry.mnt_id == mnt_id), None)
+
+
+class MountLocks:
+    """At most one task registers the mounts of an export at a time."""
+
+    def __init__(self) -> None:
+        self._locks: dict[int, asyncio.Lock] = {}
+
+    def of(self, export_id: int) -> asyncio.Lock:
+        """The lock of an export."""
+        return self._locks.setdefault(export_id, asyncio.Lock())

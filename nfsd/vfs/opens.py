@@ -1,0 +1,305 @@
+"""Open files: descriptors kept per file, caller and access, and NFS's own rules of permission.
+
+Owns the descriptors. An open file is reused as long as the file's ctime proves that nobody changed its permissions
+since it was opened: the server's own writes move ctime too, and are known (:meth:`Inode.wrote`); any other move makes
+the kernel be asked again. Holders of a count keep their descriptor whatever happens to the permissions, as local
+processes do.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections import OrderedDict
+from collections.abc import Callable
+
+from nfsd.exports import ExportTable
+from nfsd.vfs.attributes import attributes_of, raw_ctime, raw_nlink, raw_uid, statx_buffer
+from nfsd.vfs.core import Core
+from nfsd.vfs.executor import Chain
+from nfsd.vfs.nodes import IDLE_SWEEPS, Inode, Node
+from nfsd.vfs.serial import Finished
+from nfsd.vfs.syscalls import (
+    ACCESS_EXECUTE,
+    AT_EACCESS,
+    AT_EMPTY_PATH,
+    STATX_MASK,
+    SYS_FACCESSAT2,
+    SYS_FSYNC,
+    SYS_OPENAT,
+    SYS_STATX,
+    SYS_SYNCFS,
+)
+from nfsd.vfs.types import Attributes, Credential, FileType
+
+OpenKey = tuple[Credential | None, int, bool]
+"""Caller (None: the server itself), access (1 read, 2 write, 3 both), whether NFS's own rules had to help."""
+
+_FLAGS = {1: os.O_RDONLY, 2: os.O_WRONLY, 3: os.O_RDWR}
+_STALE = os.strerror(errno.ESTALE)
+
+
+class OpenFile:
+    """A descriptor open under one credential for one access; shared, counted."""
+
+    __slots__ = (
+        "__weakref__",
+        "_close",
+        "cached",
+        "count",
+        "credential",
+        "epoch",
+        "fd",
+        "node",
+        "readable",
+        "used",
+        "writable",
+    )
+
+    def __init__(
+        self, node: Node, fd: int, access: int, credential: Credential | None, close: Callable[[int], None]
+    ) -> None:
+        self._close = close
+        self.fd = fd
+        self.node = node
+        self.readable = bool(access & 1)
+        self.writable = bool(access & 2)
+        self.credential = credential
+        self.count = 0
+        self.epoch = -1
+        self.used = 0
+        self.cached: OpenKey | None = None
+
+    def retain(self) -> OpenFile:
+        """Add one count; returns itself."""
+        if self.count == 0:
+            self.node.inode.used_count += 1
+        self.count += 1
+        return self
+
+    def release(self) -> None:
+        """Drop one count."""
+        self.count -= 1
+        if self.count == 0:
+            self.node.inode.used_count -= 1
+
+    def __del__(self) -> None:
+        self._close(self.fd)
+
+
+OpenEntry = OpenFile
+
+
+class OpenOperations(Core):
+    """Opening files, and putting them on stable storage."""
+
+    def __init__(self, exports: ExportTable, state_dir: str) -> None:
+        super().__init__(exports, state_dir)
+        self._opens: OrderedDict[OpenFile, None] = OrderedDict()
+        self._open_sweep = 0
+        self.locked: dict[bytes, Inode] = {}
+        """Inodes with local locks, which must not be forgotten."""
+
+    # -- the cache -----------------------------------------------------------------------------------------------
+    def remember_open(self, opened: OpenFile, key: OpenKey) -> None:
+        """Put an open file in the cache, in place of an older one of this key."""
+        inode = opened.node.inode
+        older = inode.opens.get(key)
+        if older is not None:
+            self.forget_open(older)
+        inode.opens[key] = opened
+        opened.cached = key
+        opened.used = self._open_sweep
+        self._opens[opened] = None
+        if len(self._opens) > self.open_limit:
+            self.forget_open(next(iter(self._opens)))
+
+    def forget_open(self, opened: OpenFile) -> None:
+        """Out of the cache; its descriptor closes with its last holder."""
+        if opened.cached is not None:
+            opened.node.inode.opens.pop(opened.cached, None)
+            opened.cached = None
+            self._opens.pop(opened, None)
+
+    def forget_opens(self, inode: Inode) -> None:
+        """Nothing of this file stays in the cache."""
+        for opened in list(inode.opens.values()):
+            self.forget_open(opened)
+
+    def forget_removed(self, node: Node) -> None:
+        """A file lost its last name: nothing of ours must keep its space, except what a holder still has open."""
+        self.forget_opens(node.inode)
+        self.nodes.forget(node)
+
+    def sweep(self) -> None:
+        """Let go of what has not been used for some seconds."""
+        self._open_sweep += 1
+        oldest = self._open_sweep - IDLE_SWEEPS
+        while self._opens:
+            opened = next(iter(self._opens))
+            if opened.used >= oldest:
+                break
+            self.forget_open(opened)
+        super().sweep()
+
+    async def close(self) -> None:
+        """Finish running jobs, close every descriptor."""
+        while self._opens:
+            self.forget_open(next(iter(self._opens)))
+        for inode in self.locked.values():
+            inode.locks = None
+        self.locked.clear()
+        await super().close()
+
+    def cached_open(self, inode: Inode, key: OpenKey) -> OpenFile | None:
+        """The cached open file of a key, if it is still good."""
+        opened = inode.opens.get(key)
+        if opened is None:
+            return None
+        if opened.epoch != inode.epoch:
+            self.forget_open(opened)
+            return None
+        opened.used = self._open_sweep
+        self._opens.move_to_end(opened)
+        return opened
+
+    # -- looking -------------------------------------------------------------------------------------------------
+    async def look(self, node: Node) -> bytearray:
+        """A fresh ``struct statx`` of the node. Raises ESTALE when the file is gone and nobody has it open."""
+        status = statx_buffer()
+        chain = Chain()
+        chain.add(SYS_STATX, node.fd, b"", AT_EMPTY_PATH, STATX_MASK, status)
+        if node.mount.inline or node.mount.caching:
+            self.executor.run_inline(chain)
+        else:
+            await self.run_in_lane(node.mount.lane, chain)
+        chain.check()
+        inode = node.inode
+        inode.saw_ctime(raw_ctime(status))
+        if raw_nlink(status) == 0 and inode.used_count == 0:
+            self.forget_removed(node)
+            raise OSError(errno.ESTALE, _STALE)
+        return status
+
+    async def attributes(self, node: Node) -> Attributes:
+        """Attributes now. ESTALE when the file is gone."""
+        return attributes_of(await self.look(node), node.mount, node.inode.change)
+
+    # -- opening -------------------------------------------------------------------------------------------------
+    async def open(
+        self, credential: Credential, node: Node, *, read: bool, write: bool, owner_override: bool = True
+    ) -> OpenFile:
+        """A descriptor from the cache or a new one (count taken; release it). NFS's own rules hold: the owner may read
+        and write despite the mode (unless ``owner_override`` is false, as for an OPEN of NFSv4, which checks like
+        open(2)), execute permission suffices to read (RFC 1813 section 4.4). EROFS on a read-only export, EISDIR for
+        directories, EINVAL for other non-regular files (symbolic links: ELOOP)."""
+        if node.type is not FileType.REG:
+            code = {FileType.DIR: errno.EISDIR, FileType.LNK: errno.ELOOP}.get(node.type, errno.EINVAL)
+            raise OSError(code, os.strerror(code))
+        if write and node.export.read_only:
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+        access = (1 if read else 0) | (2 if write else 0)
+        status = await self.look(node)
+        inode = node.inode
+        for wider in (access, 3) if access != 3 else (3,):
+            opened = self.cached_open(inode, (credential, wider, False))
+            if opened is None and owner_override:
+                opened = self.cached_open(inode, (credential, wider, True))
+            if opened is not None:
+                return opened.retain()
+        try:
+            opened = await self._open_as(credential, credential, node, access, helped=False)
+        except PermissionError as error:
+            if error.errno != errno.EACCES or not await self._may_anyway(
+                credential, node, access, raw_uid(status), owner_override
+            ):
+                raise
+            opened = await self._open_as(None, credential, node, access, helped=True)
+        return opened.retain()
+
+    async def _may_anyway(
+        self, credential: Credential, node: Node, access: int, owner: int, owner_override: bool
+    ) -> bool:
+        """NFS's own rules (RFC 1813 section 4.4): a client checks permission when a file is opened and may lose it, by
+        chmod or by an open mode of 0444, while it writes: the server lets the owner. And it cannot tell reading from
+        paging in a program, so execute permission suffices to read."""
+        if owner_override and credential.uid == owner:
+            return True
+        if access != 1:
+            return False
+        chain = Chain(credential)
+        chain.add(SYS_FACCESSAT2, node.fd, b"", ACCESS_EXECUTE, AT_EMPTY_PATH | AT_EACCESS)
+        await self.run(node.mount, chain)
+        return chain.failed is None
+
+    async def _open_as(
+        self, actor: Credential | None, credential: Credential | None, node: Node, access: int, *, helped: bool
+    ) -> OpenFile:
+        """Open as ``actor`` on behalf of ``credential`` and remember it."""
+        status = statx_buffer()
+        chain = Chain(actor)
+        # The look comes first: a permission taken away in between shows as a later ctime next time.
+        chain.add(SYS_STATX, node.fd, b"", AT_EMPTY_PATH, STATX_MASK, status)
+        flags = os.O_CLOEXEC | _FLAGS[access] | (os.O_DIRECTORY if node.type is FileType.DIR else 0)
+        opening = chain.add(SYS_OPENAT, self.proc_fd, b"%d" % node.fd, flags)
+        await self.run(node.mount, chain, opening)
+        self.check(chain, opening)
+        opened = OpenFile(node, opening.result, access, credential, self.close_later)
+        inode = node.inode
+        if credential is None or inode.ctime == raw_ctime(status):
+            opened.epoch = inode.epoch
+            self.remember_open(opened, (credential, access, helped))
+        return opened
+
+    async def own_open(self, node: Node) -> OpenFile:
+        """The file or directory open for reading as the server itself, whatever its permissions (count not taken)."""
+        opened = node.inode.opens.get((None, 1, False))
+        if opened is None:
+            return await self._open_as(None, None, node, 1, helped=False)
+        opened.used = self._open_sweep
+        self._opens.move_to_end(opened)
+        return opened
+
+    async def private_open(self, node: Node, access: int) -> OpenFile:
+        """The file open as the server itself, outside the cache (count not taken): closed when it is dropped."""
+        chain = Chain()
+        opening = chain.add(SYS_OPENAT, self.proc_fd, b"%d" % node.fd, os.O_CLOEXEC | _FLAGS[access])
+        await self.run(node.mount, chain, opening)
+        self.check(chain, opening)
+        return OpenFile(node, opening.result, access, None, self.close_later)
+
+    # -- stable storage ------------------------------------------------------------------------------------------
+    async def sync(self, node: Node) -> None:
+        """The file's data and attributes, or the directory's entries, are on the disk when this returns, unless the
+        export says async. Raises EIO, ENOSPC or EDQUOT of earlier write-back."""
+        if node.export.asynchronous:
+            return
+        opened: OpenFile | None = None
+        if node.type in (FileType.REG, FileType.DIR):
+            # A descriptor that was open when the data was written is sure to see its write-back's error.
+            opened = next((entry for entry in node.inode.opens.values() if entry.writable), None)
+            if opened is None:
+                opened = await self.own_open(node)
+        await self.sync_open(node, opened)
+
+    async def sync_open(self, node: Node, opened: OpenFile | None) -> None:
+        """:meth:`sync` through this descriptor; None for what cannot be opened (links, devices), whose whole file
+        system is synchronised, there being no other way to reach the inode."""
+
+        def start(finished: Finished) -> None:
+            chain = Chain()
+            number, descriptor = (SYS_SYNCFS, node.mount.fd) if opened is None else (SYS_FSYNC, opened.fd)
+            step = chain.add(number, descriptor)
+            if node.mount.inline:
+                self.executor.run_inline(chain)
+                finished(step.error)
+            else:
+                self.executor.run(chain, node.mount.lane).add_done_callback(lambda _: finished(step.error))
+
+        error = await node.inode.sync.join(start)
+        if error in (0, errno.EINVAL, errno.EROFS):  # file systems without fsync, or that cannot be written
+            return
+        # What was lost may include unstable writes of other clients: they must see that and send them again
+        # (RFC 1813 section 3.3.21).
+        self.write_verifier = os.urandom(8)
+        raise OSError(error, os.strerror(error))

@@ -1,0 +1,63 @@
+"""A file service over a directory, for the tests of nfsd.vfs."""
+
+import asyncio
+import contextlib
+import os
+import tempfile
+
+from nfsd.exports import Export, ExportTable
+from nfsd.vfs.service import FileService
+from nfsd.vfs.types import Credential, SetAttributes
+
+ROOT = Credential(0, 0)
+ALICE = Credential(1001, 1001)
+BOB = Credential(1002, 1002)
+
+
+@contextlib.asynccontextmanager
+async def serving(path, state_dir, **options):
+    service = FileService(ExportTable((Export(id=7, path=str(path), pseudo="/x", **options),)), str(state_dir))
+    await service.start()
+    try:
+        yield service, await service.root(service.exports.exports[0])
+    finally:
+        await service.close()
+
+
+def run(path, state_dir, scenario, **options):
+    """Run ``scenario(service, root)`` over the directory ``path``."""
+
+    async def main():
+        async with serving(path, state_dir, **options) as (service, root):
+            return await scenario(service, root)
+
+    return asyncio.run(main())
+
+
+@contextlib.contextmanager
+def directory_on(kind, tmp_path):
+    """A world-writable directory on a disk file system or in memory."""
+    parent = str(tmp_path) if kind == "disk" else "/dev/shm"
+    with tempfile.TemporaryDirectory(dir=parent, ignore_cleanup_errors=True) as path:
+        os.chmod(path, 0o777)
+        yield path
+
+
+async def write_file(service, root, name, data=b"", credential=ROOT, mode=0o644):
+    node, _, _, _ = await service.create(credential, root, name, SetAttributes(mode=mode))
+    if data:
+        opened = await service.open(credential, node, read=False, write=True)
+        from nfsd.vfs.types import Stability
+
+        done, _, _ = await service.write(opened, 0, memoryview(data), Stability.UNSTABLE)
+        assert done == len(data)
+        opened.release()
+    return node
+
+
+async def read_file(service, node, credential=ROOT, offset=0, count=1 << 16):
+    opened = await service.open(credential, node, read=True, write=False)
+    sink = bytearray(count)
+    got, eof = await service.read(opened, offset, memoryview(sink))
+    opened.release()
+    return bytes(sink[:got]), eof
