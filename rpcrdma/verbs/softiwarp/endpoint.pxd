@@ -1,0 +1,47 @@
+"""One connection of the provider."""
+
+from libc.stdint cimport int64_t
+
+from rpcrdma.verbs.softiwarp.receive cimport Receiver
+from rpcrdma.verbs.softiwarp.stags cimport StagTable
+from rpcrdma.verbs.softiwarp.transmit cimport Transmitter
+
+
+cdef class Endpoint:
+    cdef readonly str peer_address
+    cdef readonly int peer_port
+    cdef readonly str local_address
+    cdef readonly int max_reads
+    cdef readonly object handler
+    cdef readonly tuple terminate_sent
+    cdef readonly tuple terminate_received
+    cdef object loop
+    cdef object socket
+    cdef object on_closed
+    cdef object close_timer
+    cdef int fd
+    cdef Transmitter transmitter
+    cdef Receiver receiver
+    cdef StagTable stags
+    cdef int state
+    cdef bint started
+    cdef bint in_turn           # posts made now are sent before the turn ends
+    cdef bint turn_scheduled
+    cdef bint writer_added
+    cdef str reason
+    cdef list refused           # tokens of what was posted after the end
+    cdef double stall_timeout
+    cdef double close_timeout
+    cdef int64_t acked
+    cdef double acked_since
+    cdef int64_t received
+    cdef double received_since
+
+    cdef int schedule(self) except -1
+    cdef int deliver(self) except -1
+    cdef int flush(self) except -1
+    cdef int report(self, list tokens, bint ok) except -1
+    cdef int drain(self, str reason) except -1
+    cdef int finish(self, str reason, bint reset) except -1
+    cdef int discard(self) except -1
+    cdef int handler_failed(self) except -1

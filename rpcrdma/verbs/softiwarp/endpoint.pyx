@@ -1,0 +1,433 @@
+"""One connection: the two halves, the event loop, and the ways a connection ends.
+
+Owns :class:`Endpoint`, which implements ``rpcrdma.verbs.interface.Endpoint``; RFC 5040 section 6.2 (teardown) and the
+watchdog. Imports its siblings and the interface. The loop only ever calls ``on_readable``, ``on_writable`` and
+``on_turn``; asyncio and uvloop will both do.
+
+Turns
+    What the handler posts while it is being called is sent at the end of the same wake-up, so the replies to a batch
+    share their sendmsg() calls. What is posted at other times is sent by one call_soon() per loop iteration.
+
+Ends
+    OPEN      both halves work.
+    DRAINING  close() was called or a Terminate is queued: what is queued leaves, what arrives is thrown away.
+    LINGERING our FIN is sent; the peer's is awaited. DRAINING and LINGERING together last ``close_timeout`` at most.
+    CLOSED    the socket is closed, every token reported, every Receive released, ``disconnected`` called.
+    Nothing is reported from inside a method the handler calls: an abort, too, takes effect at the next turn.
+
+Back-pressure
+    A chain's memory is held until the kernel has taken it, so what a slow peer can tie up is bounded by its own
+    credits and by its account. The watchdog ends the connection when for ``stall_timeout`` the peer has acknowledged
+    none of what waits, has left an RDMA Read unanswered, or has left an FPDU unfinished, without any sign of progress.
+"""
+
+import logging
+import os
+import socket as sockets
+import struct
+
+from libc.errno cimport EAGAIN, EINTR, errno
+from libc.stdint cimport int64_t
+
+from rpcrdma.memory cimport Lease
+from rpcrdma.verbs.softiwarp.chain cimport Chain, chain_of_post, chain_of_reads, chain_of_write_rtr
+from rpcrdma.verbs.softiwarp.receive cimport (
+    RECEIVE_END,
+    RECEIVE_FAILED,
+    RECEIVE_MORE,
+    RECEIVE_TERMINATED,
+    RECEIVE_VIOLATION,
+    Receiver,
+)
+from rpcrdma.verbs.softiwarp.stags cimport Registration, StagTable
+from rpcrdma.verbs.softiwarp.transmit cimport FLUSH_BLOCKED, FLUSH_FAILED, FLUSH_IDLE, FLUSH_MORE, Transmitter
+
+from rpcrdma.verbs.softiwarp.mpa import RTR
+from rpcrdma.verbs.softiwarp.terminate import describe
+
+
+cdef extern from "<sys/ioctl.h>" nogil:
+    int ioctl(int fd, unsigned long request, int *value)
+
+
+cdef extern from "<linux/sockios.h>" nogil:
+    int SIOCOUTQ
+
+
+cdef extern from "<sys/socket.h>" nogil:
+    ssize_t recv(int fd, void *buffer, size_t length, int flags)
+    int MSG_DONTWAIT
+
+
+cdef enum:
+    OPEN = 0
+    DRAINING = 1
+    LINGERING = 2
+    CLOSED = 3
+    ROUNDS = 8
+
+
+log = logging.getLogger("rpcrdma.softiwarp")
+
+
+cdef class Endpoint:
+    """One connection: a queue pair on a TCP socket past its MPA negotiation."""
+
+    def __init__(
+        self, loop, sock, handler, receives, agreement, options, tuple peer, str local_address, bint initiator, on_closed
+    ):
+        self.loop = loop
+        self.socket = sock
+        self.fd = sock.fileno()
+        self.handler = handler
+        self.on_closed = on_closed
+        self.peer_address, self.peer_port = peer
+        self.local_address = local_address
+        self.max_reads = agreement.outbound_reads
+        self.stall_timeout = options.stall_timeout
+        self.close_timeout = options.close_timeout
+        self.refused = []
+        self.stags = StagTable()
+        self.transmitter = Transmitter(
+            self.fd,
+            agreement.crc,
+            agreement.markers,
+            options.fpdu == "segment",
+            max(agreement.outbound_reads, 1 if agreement.send_rtr == RTR.READ else 0),
+            # RFC 5044 section 7.1.2 rule 4: a responder sends nothing before the initiator's first FPDU.
+            initiator,
+        )
+        self.receiver = Receiver(
+            self.fd, agreement.crc, agreement.inbound_reads, agreement.expect_send_rtr, self.stags, self.transmitter
+        )
+        self.receiver.posted.extend(receives)
+        self.acked_since = self.received_since = loop.time()
+        self.send_rtr(agreement.send_rtr)
+
+    def __repr__(self):
+        return f"<softiwarp Endpoint {self.peer_address} port {self.peer_port}>"
+
+    def send_rtr(self, rtr):
+        """Queue the indication that RFC 6581 section 9.2 wants before anything else."""
+        cdef Chain chain
+        if rtr == RTR.WRITE:
+            self.transmitter.post(chain_of_write_rtr())
+        elif rtr == RTR.READ:
+            chain = chain_of_reads([(1, 0, bytearray())], None)
+            chain.signalled = False
+            self.transmitter.post(chain)
+
+    def start(self):
+        """Begin to receive. Called once, after the Reply has been sent or received."""
+        if self.state == OPEN:
+            self.started = True
+            self.loop.add_reader(self.fd, self.on_readable)
+            self.schedule()
+
+    def fail(self, str reason, code=None):
+        """End a connection that could not be started; with ``code``, after a Terminate of layer LLP (MPA)."""
+        if code is None:
+            self.state = DRAINING
+            self.reason = reason
+            self.loop.call_soon(self.on_abort)
+            return
+        self.terminate_sent = (0x20, code)
+        self.transmitter.enabled = True
+        self.transmitter.terminate(bytes((0x20, code, 0, 0)))
+        self.start()
+        self.drain(f"{reason} ({describe(2, 0, code)})")
+
+    # -- What the owner posts ------------------------------------------------------------------------------------
+
+    def post_receives(self, leases):
+        """Post Receive buffers; they are released at once when the connection has ended."""
+        cdef Lease lease
+        if self.state != OPEN:
+            for lease in leases:
+                lease.release()
+            return
+        self.receiver.posted.extend(leases)
+
+    def post(self, writes, send, token):
+        """Post RDMA Writes and then a Send as one chain with one signalled completion, reported with ``token``.
+
+        On a connection that has ended or is being closed the token is reported with ok False, at the next turn.
+        """
+        cdef Chain chain = chain_of_post(writes, send, token)
+        if self.state != OPEN:
+            chain.release()
+            self.refused.append(token)
+        else:
+            self.transmitter.post(chain)
+        self.schedule()
+
+    def post_reads(self, reads, token):
+        """Post RDMA Reads as one chain with one signalled completion."""
+        cdef Chain chain = chain_of_reads(reads, token)
+        if self.state != OPEN or self.max_reads == 0:
+            chain.release()
+            self.refused.append(token)
+        else:
+            self.transmitter.post(chain)
+        self.schedule()
+
+    def register(self, view, *, remote_read=False, remote_write=False):
+        """Expose ``view`` to the peer. Returns its (handle, offset of the first octet)."""
+        cdef Registration registration = self.stags.register(view, remote_read, remote_write)
+        return registration.handle, registration.base
+
+    def invalidate(self, handle):
+        """Withdraw a registration; unknown or already invalidated handles raise KeyError."""
+        self.stags.invalidate(handle)
+
+    def close(self, *, abort=False):
+        """Disconnect: after what is posted has left (bounded in time), or at once with ``abort``."""
+        if self.state == CLOSED:
+            return
+        if abort:
+            if self.reason is None:
+                self.reason = "aborted by this side"
+            if self.state == OPEN:
+                self.state = DRAINING
+            self.loop.call_soon(self.on_abort)
+        elif self.state == OPEN:
+            self.drain("closed by this side")
+
+    def statistics(self):
+        """The connection's counters by name."""
+        return {**self.transmitter.counter_values(), **self.receiver.counter_values()}
+
+    # -- What the loop calls -------------------------------------------------------------------------------------
+
+    def on_readable(self):
+        """The socket has data, an end or an error."""
+        cdef int outcome
+        if self.state != OPEN:
+            self.discard()
+            return
+        outcome = self.receiver.receive()
+        self.in_turn = True
+        try:
+            self.deliver()
+        finally:
+            self.in_turn = False
+        if self.state == CLOSED:
+            return
+        if outcome == RECEIVE_MORE:
+            self.flush()
+        elif outcome == RECEIVE_VIOLATION:
+            self.terminate_sent = self.receiver.terminate_codes
+            log.warning("%s: %s", self, self.receiver.problem)
+            self.drain(self.receiver.problem)
+            self.flush()
+        elif outcome == RECEIVE_TERMINATED:
+            self.terminate_received = self.receiver.terminate_codes
+            log.warning("%s: %s", self, self.receiver.problem)
+            self.finish(self.receiver.problem, False)
+        elif outcome == RECEIVE_FAILED:
+            self.finish(os.strerror(self.receiver.error), True)
+        elif self.receiver.within_fpdu():
+            self.finish("the peer closed the connection in the middle of an FPDU", False)
+        else:
+            self.finish("the peer closed the connection", False)
+
+    def on_writable(self):
+        """The socket takes data again."""
+        if self.state != CLOSED:
+            self.flush()
+
+    def on_turn(self):
+        """Send what was posted since the last iteration of the loop."""
+        self.turn_scheduled = False
+        if self.refused:
+            tokens, self.refused = self.refused, []
+            self.report(tokens, False)
+        if self.state != CLOSED:
+            self.flush()
+
+    def on_abort(self):
+        """Carry out an abort or a failed start."""
+        self.finish(self.reason, True)
+
+    def on_close_timeout(self):
+        """A graceful close has used up its time."""
+        self.finish(self.reason, True)
+
+    def check(self, double now):
+        """The watchdog: cut the connection when its peer has made no progress for too long."""
+        cdef int queued = 0
+        cdef int64_t acked, received
+        if self.state != OPEN or not self.started:
+            return
+        ioctl(self.fd, SIOCOUTQ, &queued)
+        acked = <int64_t>self.transmitter.counters.octets - queued
+        received = <int64_t>self.receiver.counters.octets
+        if acked != self.acked or not (queued or self.writer_added):
+            self.acked = acked
+            self.acked_since = now
+        elif now - self.acked_since >= self.stall_timeout:
+            self.stalled(f"has acknowledged nothing for {now - self.acked_since:.0f} s with {queued} octets on the way")
+            return
+        if received != self.received or not (self.transmitter.outstanding_reads or self.receiver.within_fpdu()):
+            self.received = received
+            self.received_since = now
+        elif now - self.received_since >= self.stall_timeout:
+            what = "an FPDU unfinished" if self.receiver.within_fpdu() else "an RDMA Read unanswered"
+            self.stalled(f"has left {what} for {now - self.received_since:.0f} s")
+
+    def stalled(self, str what):
+        """Log and cut."""
+        log.warning("%s: the peer %s; the connection is cut", self, what)
+        self.finish(f"the peer {what}", True)
+
+    # -- How it works --------------------------------------------------------------------------------------------
+
+    cdef int schedule(self) except -1:
+        if not self.turn_scheduled and not self.in_turn:
+            self.turn_scheduled = True
+            self.loop.call_soon(self.on_turn)
+        return 0
+
+    cdef int deliver(self) except -1:
+        """Hand over what was received: completions of Reads, then the messages as one batch."""
+        cdef list messages
+        cdef list tokens
+        if self.receiver.answered:
+            tokens = self.receiver.answered
+            self.receiver.answered = []
+            self.report(tokens, True)
+        if self.receiver.messages:
+            messages = self.receiver.messages
+            self.receiver.messages = []
+            try:
+                self.handler.received(messages)
+            except Exception:
+                self.handler_failed()
+        return 0
+
+    cdef int report(self, list tokens, bint ok) except -1:
+        """Report completions."""
+        for token in tokens:
+            try:
+                self.handler.completed(token, ok)
+            except Exception:
+                self.handler_failed()
+        return 0
+
+    cdef int handler_failed(self) except -1:
+        """Our own mistake costs this connection, and is logged."""
+        log.exception("%s: the connection's owner failed; the connection is closed", self)
+        self.close(abort=True)
+        return 0
+
+    cdef int flush(self) except -1:
+        """Send what is posted, report what has left, and see whether a close can go on."""
+        cdef int outcome = FLUSH_IDLE
+        cdef int round
+        cdef list tokens
+        self.in_turn = True
+        try:
+            for round in range(ROUNDS):
+                outcome = self.transmitter.flush()
+                if self.transmitter.done:
+                    tokens = self.transmitter.done
+                    self.transmitter.done = []
+                    self.report(tokens, True)
+                if outcome != FLUSH_IDLE or not self.transmitter.enabled or not self.transmitter.busy():
+                    break
+        finally:
+            self.in_turn = False
+        if self.state == CLOSED:
+            return 0
+        if outcome == FLUSH_FAILED:
+            self.finish(os.strerror(self.transmitter.error), True)
+            return 0
+        if self.transmitter.refused and self.state == OPEN:
+            self.terminate_sent = (0x01, 0x00)
+            self.drain("registered memory was withdrawn while the peer was reading it")
+        if outcome == FLUSH_BLOCKED:
+            if not self.writer_added:
+                self.writer_added = True
+                self.loop.add_writer(self.fd, self.on_writable)
+            return 0
+        if self.writer_added:
+            self.writer_added = False
+            self.loop.remove_writer(self.fd)
+        if self.refused:
+            self.schedule()
+        if self.transmitter.enabled and self.transmitter.busy():
+            self.schedule()
+        elif self.state == DRAINING and self.reason is not None:
+            self.state = LINGERING
+            try:
+                self.socket.shutdown(sockets.SHUT_WR)
+            except OSError as problem:
+                self.finish(problem.strerror, True)
+        return 0
+
+    cdef int drain(self, str reason) except -1:
+        """Begin a graceful end."""
+        self.state = DRAINING
+        self.reason = reason
+        if self.close_timer is not None:
+            self.close_timer.cancel()
+        self.close_timer = self.loop.call_later(self.close_timeout, self.on_close_timeout)
+        self.schedule()
+        return 0
+
+    cdef int discard(self) except -1:
+        """Throw away what arrives during a graceful end, up to the peer's FIN."""
+        cdef char scrap[16384]
+        cdef ssize_t got
+        cdef int round
+        for round in range(ROUNDS):
+            got = recv(self.fd, scrap, sizeof(scrap), MSG_DONTWAIT)
+            if got == 0 or (got < 0 and errno != EAGAIN and errno != EINTR):
+                self.finish(self.reason, False)
+                return 0
+            if got < 0:
+                return 0
+        return 0
+
+    cdef int finish(self, str reason, bint reset) except -1:
+        """The end: close the socket, report every token, release every Receive, and tell the owner. Once only."""
+        cdef list tokens
+        if self.state == CLOSED:
+            return 0
+        self.state = CLOSED
+        if self.close_timer is not None:
+            self.close_timer.cancel()
+            self.close_timer = None
+        if self.started:
+            self.loop.remove_reader(self.fd)
+        if self.writer_added:
+            self.loop.remove_writer(self.fd)
+            self.writer_added = False
+        if reset:
+            try:
+                # RST instead of FIN: nothing that is still queued may linger in the kernel.
+                self.socket.setsockopt(sockets.SOL_SOCKET, sockets.SO_LINGER, struct.pack("ii", 1, 0))
+            except OSError:
+                pass
+        self.socket.close()
+        tokens = self.transmitter.drop_all()
+        self.receiver.release_all()
+        self.stags.clear()
+        self.in_turn = True
+        try:
+            self.report(self.receiver.answered, True)
+            self.report(tokens, False)
+            tokens, self.refused = self.refused, []
+            self.report(tokens, False)
+            try:
+                self.handler.disconnected(reason)
+            except Exception:
+                log.exception("%s: the connection's owner failed at its end", self)
+        finally:
+            self.in_turn = False
+        if self.refused:
+            self.schedule()
+        log.debug("%s: closed: %s", self, reason)
+        on_closed, self.on_closed = self.on_closed, None
+        on_closed(self)
+        return 0
