@@ -301,7 +301,7 @@ class Guest:
             log.write(text)
         if not self._quiet:
             for line in text.splitlines():
-                if not line.startswith("#T"):  # the end of a command, see run()
+                if line and not line.startswith("#T"):  # the end of a command, see run()
                     sys.stdout.write(f"{self.name}| {line}\n")
             sys.stdout.flush()
 

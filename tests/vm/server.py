@@ -6,6 +6,8 @@ again on the same state. The process dies with the test run.
 
 from __future__ import annotations
 
+import fcntl
+import hashlib
 import os
 import select
 import signal
@@ -63,6 +65,7 @@ class Server:
         self.log = directory / "server.log"
         self.config = directory / "exports.yaml"
         self.network = network
+        self.address = network.server_address
         self.ready_line = ""
         self._process: subprocess.Popen[bytes] | None = None
         self.export.mkdir(parents=True, exist_ok=True)
@@ -131,6 +134,24 @@ class Server:
         """User and system time the server has used so far."""
         fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def export_name(self, version: str) -> str:
+        """The export's name for clients, the same for every NFS version."""
+        return "/export"
+
+    def sha256(self, name: str) -> str:
+        """The SHA-256 of a file of the export, as the server's own file system has it."""
+        with (self.export / name).open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+
+    def local_lock_is_free(self, name: str) -> bool:
+        """Could a process on the server's own machine lock bytes 0 to 99 of a file of the export?"""
+        with (self.export / name).open("rb+") as file:
+            try:
+                fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 100, 0)
+            except BlockingIOError:
+                return False
+            return True
 
     def assert_running(self) -> None:
         """Raises ServerError when the process has ended by itself."""
