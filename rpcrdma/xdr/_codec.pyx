@@ -180,12 +180,20 @@ cdef Op op_of_node(node):
 
 
 cdef dict ops = {}
+cdef dict alias_ops = {}
 
 
 cdef inline Op op_of(object kind):
-    found = ops.get(kind) if isinstance(kind, type) else None
-    if found is not None:
-        return <Op>found
+    cdef object found
+    if isinstance(kind, type):
+        found = ops.get(kind)
+        if found is not None:
+            return <Op>found
+    else:
+        # Hashing an alias of typing takes longer than decoding it; the entry keeps it alive, so its id stays its own.
+        found = alias_ops.get(<size_t><PyObject *>kind)
+        if found is not None:
+            return <Op>(<tuple>found)[1]
     return find_op(kind)
 
 
@@ -193,6 +201,8 @@ cdef Op find_op(object kind):
     cdef Op op = op_of_node(kind if isinstance(kind, Node) else node_of(kind))
     if isinstance(kind, type):
         ops[kind] = op
+    elif len(alias_ops) < 4096:
+        alias_ops[<size_t><PyObject *>kind] = (kind, op)
     return op
 
 

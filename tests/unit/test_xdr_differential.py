@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import os
+import subprocess
 import sys
 from typing import Any
 
@@ -11,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from nfsd.protocol import nfs4
-from rpcrdma.xdr import XdrError, XdrOverflow, _codec, codec, node_of, schema
+from rpcrdma.xdr import XdrError, XdrOverflow, _codec, codec, node_of, schema, struct, uint32
 from tests.unit.xdr_values import DECLARED, samples_of, typed_values, values_of
 
 SLOW = settings(max_examples=250, deadline=None, suppress_health_check=list(HealthCheck))
@@ -149,6 +151,36 @@ def test_every_declaration_is_stored_by_offset() -> None:
         node = node_of(cls)
         assert node.kind in (schema.STRUCT, schema.UNION)
         assert node.native.uses_slots
+
+
+def test_fields_whose_slots_cannot_be_relied_on_are_set_by_name() -> None:
+    @struct
+    class Hooked:
+        first: uint32
+        second: uint32
+
+    slot = vars(Hooked)["second"]
+    seen: list[int] = []
+
+    def store(self: Any, value: int) -> None:
+        seen.append(value)
+        slot.__set__(self, value)
+
+    Hooked.second = property(slot.__get__, store)  # type: ignore[assignment]
+    made = _codec.Decoder(bytes.fromhex("00000001 00000002")).decode(Hooked)
+    assert not node_of(Hooked).native.uses_slots
+    assert (made.first, made.second, seen) == (1, 2, [2])
+    encoder = _codec.Encoder()
+    encoder.encode(Hooked, made)
+    assert encoder.getvalue() == bytes.fromhex("00000001 00000002")
+
+
+@pytest.mark.parametrize(("choice", "native"), [("", True), ("reference", False)])
+def test_the_environment_chooses_the_codec(choice: str, native: bool) -> None:
+    script = "from rpcrdma.xdr import NATIVE, Decoder; print(NATIVE, Decoder.__module__)"
+    environment = os.environ | {"RPCRDMA_XDR": choice, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == [str(native), "rpcrdma.xdr._codec" if native else "rpcrdma.xdr.codec"]
 
 
 def test_objects_made_by_the_native_codec_are_ordinary_ones() -> None:
