@@ -254,7 +254,7 @@ class Responder:
     def _take_backward_reply(self, header: Header, view: memoryview) -> None:
         """Match a reply with its backward call. Whatever is wrong with a reply, it is discarded (section 4.5)."""
         reply = view[header.payload :]
-        chunks = header.reads or header.writes or header.reply
+        chunks = header.reads or header.writes or header.reply is not None
         if chunks or reply[:4] != view[:4] or not self.backward.replied(header.xid, header.credits, reply):
             self.counters.discards += 1
             return

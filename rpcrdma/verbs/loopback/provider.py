@@ -344,6 +344,8 @@ class LoopbackProvider:
             raise ValueError(f"{len(private_data)} octets of private data")
         on_request = self._listening.get(address)
         if on_request is None:
+            for lease in receives:
+                lease.release()
             raise ConnectionRefusedError(f"nothing listens on {address}")
         loop = asyncio.get_running_loop()
         outcome: asyncio.Future[tuple[LoopbackEndpoint, bytes]] = loop.create_future()

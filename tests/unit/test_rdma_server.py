@@ -1,0 +1,378 @@
+"""The life of RDMA connections at the server: accepting, failing, draining, ending (RFC 8166 sections 4.5.3 to 4.5.5)."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from rpcrdma.engine.config import ResponderOptions
+from rpcrdma.rpc.dispatch import NO_REPLY
+from rpcrdma.server.rdma import RdmaServerOptions
+from rpcrdma.verbs.interface import REMOTE_ACCESS_ERROR
+from tests.peer import (
+    ERR_CHUNK,
+    ERROR,
+    MSG,
+    NOMSG,
+    NULL,
+    Segment,
+    accept_status,
+    echo_arguments,
+    echo_results,
+    header,
+    rpc_call,
+    run,
+)
+
+XID = 77
+
+
+def null(xid: int = XID) -> bytes:
+    return header(xid) + rpc_call(xid, procedure=NULL)
+
+
+def echo(xid: int = XID, **lists) -> bytes:
+    return header(xid, **lists) + rpc_call(xid, echo_arguments([b"data"]).octets)
+
+
+# Refused RDMA operations: section 4.5.3
+
+BAD = Segment(0xBAD, 4, 0x1000)
+BAD_CALLS = {
+    "read": header(XID, reads=[(56, BAD)]) + rpc_call(XID, echo_arguments([b"data"]).without(0)),
+    "long call": header(XID, procedure=NOMSG, reads=[(0, Segment(0xBAD, 60, 0))]),
+    "write": echo(writes=[[BAD]]),
+    "reply chunk": header(XID, reply=[Segment(0xBAD, 9000, 0)]) + rpc_call(XID, echo_arguments([], 5000).octets),
+}
+
+
+@pytest.mark.parametrize("kind", BAD_CALLS)
+def test_refused_memory_costs_the_connection_and_the_retransmission_gets_an_error(kind):
+    async def test(rig):
+        peer = await rig.peer()
+        peer.send(BAD_CALLS[kind])
+        assert await peer.over() == REMOTE_ACCESS_ERROR
+        peer = await rig.peer()
+        reply = await peer.call(BAD_CALLS[kind])
+        assert (reply.xid, reply.procedure, reply.error) == (XID, ERROR, ERR_CHUNK)
+        # The XID's next use is another call.
+        assert accept_status((await peer.call(null())).payload) == 0
+
+    run(test)
+
+
+@pytest.mark.parametrize("wrong", ["out of bounds", "other access", "before the start"])
+def test_every_kind_of_refusal(wrong):
+    async def test(rig, peer):
+        memory = peer.readable(bytes(64)) if wrong == "other access" else peer.writable(64)
+        segment = {
+            "out of bounds": memory.segment(61, 4),
+            "other access": memory.segment(),
+            "before the start": Segment(memory.handle, 64, memory.base - 1),
+        }[wrong]
+        peer.send(echo(writes=[[segment]]))
+        assert await peer.over() == REMOTE_ACCESS_ERROR
+
+    run(test)
+
+
+def test_calls_lost_with_a_refused_one_are_executed_when_they_come_again():
+    """Only the refused call is at fault: what was flushed behind it, and other peers' XIDs, are not."""
+
+    async def test(rig):
+        peer = await rig.peer()
+        target = peer.writable(4)
+        peer.send(echo(1, writes=[[BAD]]))
+        peer.send(echo(2, writes=[[target.segment()]]))
+        await peer.over()
+        peer = await rig.peer()
+        target = peer.writable(4)
+        assert (await peer.call(echo(2, writes=[[target.segment()]]))).procedure == MSG
+        assert (await peer.call(echo(1))).procedure == ERROR
+
+    run(test)
+
+
+def test_an_ordinary_disconnection_in_the_middle_of_a_read_poisons_nothing():
+    async def test(rig):
+        arguments = echo_arguments([bytes(100)])
+        peer = await rig.peer(responder_resources=1)
+        source = peer.readable(bytes(100))
+        reads = [(arguments.positions[0], part) for part in source.segments(*[10] * 10)]
+        peer.send(header(XID, reads=reads), rpc_call(XID, arguments.without(0)))
+        await rig.until(lambda: rig.server.counters.reads)
+        peer.endpoint.close(abort=True)
+        await rig.until(lambda: not rig.server.connections)
+        peer = await rig.peer()
+        source = peer.readable(bytes(100))
+        reads = [(arguments.positions[0], source.segment())]
+        reply = await peer.call(header(XID, reads=reads), rpc_call(XID, arguments.without(0)))
+        assert reply.payload == echo_results(arguments, XID)
+
+    run(test)
+
+
+def test_poison_is_forgotten_after_a_while():
+    async def test(rig):
+        peer = await rig.peer()
+        peer.send(BAD_CALLS["write"])
+        await peer.over()
+        rig.now += 301
+        peer = await rig.peer()
+        assert (await peer.call(null())).procedure == MSG
+
+    run(test)
+
+
+def test_a_message_longer_than_the_peers_receive_is_never_sent_but_a_missing_receive_ends_only_that_connection():
+    async def test(rig):
+        other = await rig.peer()
+        peer = await rig.peer()
+        peer.reposts = False
+        for xid in range(200):
+            if peer.reason is None:
+                peer.send(null(xid))
+                await rig.settle()
+        assert peer.reason == "no Receive is posted"
+        assert accept_status((await other.call(null())).payload) == 0
+
+    run(test)
+
+
+# Disconnection with calls in flight
+
+
+def test_operations_outlive_their_connection_and_their_replies_go_nowhere():
+    async def test(rig, peer):
+        rig.control.gate = asyncio.Event()
+        data = peer.readable(bytes(50000))
+        arguments = echo_arguments([bytes(50000)])
+        reads = [(arguments.positions[0], data.segment())]
+        peer.send(header(XID, reads=reads), rpc_call(XID, arguments.without(0)))
+        await rig.until(lambda: rig.control.running)
+        peer.endpoint.close(abort=True)
+        await rig.until(lambda: not rig.server.connections)
+        assert rig.pool.in_use >= 50000, "the operation still works with this memory"
+        rig.control.gate.set()
+        await rig.until(lambda: not rig.control.running)
+        assert rig.pool.in_use == 0
+        assert rig.server.counters.replies == 0
+
+    run(test)
+
+
+def test_calls_that_wait_for_memory_are_forgotten_with_their_connection():
+    async def test(rig, peer):
+        rig.control.gate = asyncio.Event()
+        arguments = echo_arguments([bytes(1 << 20)])
+        source = peer.readable(bytes(1 << 20))
+        for xid in range(12):
+            reads = [(arguments.positions[0], source.segment())]
+            peer.send(header(xid, reads=reads), rpc_call(xid, arguments.without(0)))
+        await rig.until(lambda: rig.control.running == 8)
+        peer.endpoint.close(abort=True)
+        await rig.until(lambda: not rig.server.connections)
+        rig.control.gate.set()
+        await rig.until(lambda: not rig.pool.in_use)
+        assert rig.control.executed == 8
+
+    run(test, options=RdmaServerOptions(ResponderOptions(remote_invalidation=False), 10, 8 << 20))
+
+
+def test_close_callbacks_run_once():
+    async def test(rig, peer):
+        await peer.call(null())
+        (transport,) = rig.control.transports
+        seen = []
+        transport.on_close(lambda: seen.append(1))
+        transport.on_close(lambda: 1 / 0)
+        transport.on_close(lambda: seen.append(2))
+        assert not transport.closed
+        transport.close()
+        assert await peer.over() == "closed by the peer"
+        await rig.until(lambda: transport.closed)
+        assert seen == [1, 2]
+        transport.on_close(lambda: seen.append(3))
+        assert seen == [1, 2, 3]
+        with pytest.raises(ConnectionError):
+            await transport.call_back(bytes(40))
+
+    run(test)
+
+
+# Replies that are none
+
+
+def test_none_closes_the_connection():
+    """Section 4.5.4: the peer must learn that there will be no reply."""
+
+    async def test(rig, peer):
+        rig.server.dispatcher = rig.connection._dispatcher = Mute(None)
+        peer.send(null())
+        assert await peer.over() == "closed by the peer"
+
+    run(test)
+
+
+class Mute:
+    def __init__(self, reply) -> None:
+        self._reply = reply
+
+    def dispatch(self, transport, data, chunks, holds, done, reply_room=0):
+        for lease in holds:
+            lease.release()
+        if isinstance(self._reply, Exception):
+            raise self._reply
+        done(self._reply)
+
+
+def test_no_reply_keeps_the_connection_and_its_receives():
+    async def test(rig, peer):
+        connection = rig.connection
+        dispatcher, connection._dispatcher = connection._dispatcher, Mute(NO_REPLY)
+        for xid in range(300):
+            peer.send(null(xid))
+            await rig.settle()
+        connection._dispatcher = dispatcher
+        assert (await peer.call(null())).credit == 8
+        assert rig.server.counters.no_replies == 300
+
+    run(test, credits=8)
+
+
+def test_a_crash_of_ours_closes_the_connection_only():
+    async def test(rig):
+        other = await rig.peer()
+        await rig.until(lambda: rig.server.connections)
+        rig.connection._dispatcher = Mute(ZeroDivisionError("on purpose"))
+        other.send(null())
+        await other.over()
+        peer = await rig.peer()
+        assert (await peer.call(null())).procedure == MSG
+
+    run(test)
+
+
+# Accepting
+
+
+def test_too_many_connections_are_rejected_with_our_private_data():
+    async def test(rig):
+        first = await rig.peer()
+        await rig.peer()
+        with pytest.raises(ConnectionRefusedError, match="f6ab0e18"):
+            await rig.peer()
+        assert rig.server.rejected == 1
+        first.endpoint.close()
+        await rig.until(lambda: len(rig.server.connections) == 1)
+        await (await rig.peer()).call(null())
+
+    run(test, options=RdmaServerOptions(max_connections=2))
+
+
+def test_peers_that_let_us_read_nothing_are_rejected():
+    async def test(rig):
+        with pytest.raises(ConnectionRefusedError):
+            await rig.peer(responder_resources=0)
+
+    run(test)
+
+
+@pytest.mark.parametrize(("host", "netid"), [("127.0.0.1", "rdma"), ("::1", "rdma6")])
+def test_netid_and_addresses_are_those_of_the_connection(host, netid):
+    async def test(rig):
+        rig.provider.client_address = type(rig.listener.address)(host, 1021)
+        peer = await rig.peer()
+        await peer.call(null())
+        (transport,) = rig.control.transports
+        assert (transport.netid, transport.peer_address, transport.peer_port) == (netid, host, 1021)
+        assert transport.local_address == host
+        assert transport.max_backchannel_size == 4096 - 28
+
+    run(test, host=host)
+
+
+# Ending
+
+
+def test_draining_answers_what_was_taken_and_takes_no_more():
+    async def test(rig, peer):
+        rig.control.gate = asyncio.Event()
+        peer.send(echo(1))
+        await rig.until(lambda: rig.control.running)
+        closing = asyncio.ensure_future(rig.server.close(drain=20))
+        await rig.settle()
+        peer.send(echo(2))
+        await rig.settle()
+        assert rig.control.executed == 1
+        assert not closing.done()
+        rig.control.gate.set()
+        assert (await peer.reply()).xid == 1
+        assert await peer.over() == "closed by the peer"
+        await closing
+        with pytest.raises(ConnectionRefusedError):
+            await rig.peer()
+
+    run(test)
+
+
+def test_draining_ends_with_its_time():
+    async def test(rig, peer):
+        rig.control.gate = asyncio.Event()
+        peer.send(echo(1))
+        await rig.until(lambda: rig.control.running)
+        await rig.server.close(drain=0.02)
+        assert await peer.over() == "closed by the peer"
+        assert peer.waiting == 0
+
+    run(test)
+
+
+def test_idle_connections_are_closed_and_busy_ones_kept():
+    async def test(rig):
+        idle, busy, working = await rig.peer(), await rig.peer(), await rig.peer()
+        rig.control.gate = asyncio.Event()
+        await idle.call(null())
+        working.send(echo())
+        await rig.until(lambda: rig.control.running)
+        rig.server.close_idle()
+        await busy.call(null())
+        rig.server.close_idle()
+        assert await idle.over() == "closed by the peer"
+        assert busy.reason is None
+        assert working.reason is None
+        rig.control.gate.set()
+        await working.reply()
+
+    run(test, options=RdmaServerOptions(idle_timeout=3600))
+
+
+def test_a_retransmission_on_a_new_connection_is_executed():
+    """The transport keeps nothing of a call beyond its connection; replay caches live above it."""
+
+    async def test(rig):
+        peer = await rig.peer()
+        await peer.call(echo(5))
+        peer.endpoint.close(abort=True)
+        await peer.over()
+        peer = await rig.peer()
+        assert (await peer.call(echo(5))).payload == echo_results(echo_arguments([b"data"]), 5)
+        assert rig.control.executed == 2
+
+    run(test)
+
+
+def test_counters_tell_what_happened():
+    async def test(rig, peer):
+        target = peer.writable(4)
+        await peer.call(echo(writes=[[target.segment()]]))
+        await peer.call(header(1, version=9), b"x" * 40)
+        await peer.call(header(1, procedure=9), b"x" * 40)
+        counters = dict(rig.server.counters.items())
+        assert counters["receives"] == 3
+        assert counters["calls"] == counters["replies"] == counters["invalidations"] == counters["writes"] == 1
+        assert counters["write_bytes"] == 4
+        assert counters["err_vers"] == counters["err_chunk"] == 1
+
+    run(test)
