@@ -113,8 +113,8 @@ def test_replies_have_receives_of_their_own():
         for xid in range(100, 104):
             peer.send(answer(xid))
         await asyncio.gather(*calls)
-        credits = rig.connection.responder.credits
-        assert (credits.posted, credits.backward) == (8, 0)
+        ledger = rig.connection.responder.credits
+        assert (ledger.posted, ledger.backward) == (8, 0)
 
     run(test, credits=4, backward_credits=4)
 

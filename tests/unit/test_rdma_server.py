@@ -1,4 +1,4 @@
-"""The life of RDMA connections at the server: accepting, failing, draining, ending (RFC 8166 sections 4.5.3 to 4.5.5)."""
+"""The life of RDMA connections at the server: accept, failure, drain, end (RFC 8166 sections 4.5.3 to 4.5.5)."""
 
 from __future__ import annotations
 

@@ -1,0 +1,292 @@
+"""What holds for every message and every layout of chunks, found by random search."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from rpcrdma.engine.reduce import fill
+from rpcrdma.server.rdma import RdmaConnection
+from rpcrdma.wire import chunks
+from rpcrdma.wire.header import Discard, HeaderFault
+from rpcrdma.wire.version_one import VersionOne
+from tests.peer import (
+    CALL_HEADER,
+    ERR_CHUNK,
+    ERR_VERS,
+    ERROR,
+    FILL,
+    LINUX,
+    MSG,
+    NOMSG,
+    NULL,
+    Rig,
+    Segment,
+    accept_status,
+    echo_arguments,
+    echo_results,
+    header,
+    rpc_call,
+)
+from tests.peer.wire import ReplyHeader, words
+
+segments = st.builds(Segment, st.integers(0, 2**32 - 1), st.integers(0, 2**32 - 1), st.integers(0, 2**64 - 1))
+positions = st.one_of(st.just(0), st.integers(0, 40).map(lambda n: n * 4), st.integers(0, 2**32 - 1))
+messages = st.builds(
+    lambda fixed, reads, writes, reply, tail, cut: (
+        header(7, version=fixed[0], procedure=fixed[1], reads=reads, writes=writes, reply=reply) + tail
+    )[:cut],
+    st.tuples(st.sampled_from([1, 1, 1, 1, 2]), st.sampled_from([0, 0, 0, 1, 1, 2, 3, 4, 5])),
+    st.lists(st.tuples(positions, segments), max_size=4),
+    st.lists(st.lists(segments, max_size=3), max_size=3),
+    st.none() | st.lists(segments, max_size=3),
+    st.binary(max_size=100) | st.just(rpc_call(7, procedure=NULL)),
+    st.none() | st.integers(0, 300),
+)
+
+
+def mutated(message: bytes, seed: int) -> bytes:
+    chance = random.Random(seed)
+    octets = bytearray(message)
+    for _ in range(chance.randrange(4)):
+        if octets:
+            octets[chance.randrange(len(octets))] = chance.choice([0, 1, 2, 4, 255, chance.randrange(256)])
+    return bytes(octets)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.binary(min_size=28, max_size=400) | st.builds(mutated, messages, st.integers(0, 10**6)))
+@example(words(1, 1, 1, 0, 0, 1, 0xFFFFFFFF))
+def test_no_octets_make_the_decoder_raise_anything_else(octets):
+    if len(octets) < 28:
+        return
+    try:
+        decoded = VersionOne().decode(memoryview(octets), 64)
+    except (Discard, HeaderFault):
+        return
+    assert 28 <= decoded.payload <= len(octets)
+    count = len(decoded.reads) + sum(map(len, decoded.writes)) + len(decoded.reply or ())
+    assert count <= 64
+    assert len(decoded.writes) <= 64
+    assert count * 16 <= len(octets)
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 2**32 - 1), segments), max_size=5),
+    st.lists(st.lists(segments, max_size=4), max_size=4),
+    st.none() | st.lists(segments, max_size=4),
+)
+def test_lists_survive_decoding_and_encoding(reads, writes, reply):
+    message = header(1, reads=reads, writes=writes, reply=reply)
+    got_reads, got_writes, got_reply, end = chunks.decode(memoryview(message), 16, 100)
+    assert got_reads == [(position, *part) for position, part in reads]
+    assert (got_writes, got_reply, end) == (writes, reply, len(message))
+    # A reply echoes the Write list and the Reply chunk, and has an empty Read list.
+    buffer = memoryview(bytearray(len(message)))
+    end = chunks.encode(buffer, 16, got_writes, got_reply)
+    assert end == 16 + chunks.encoded_size(got_writes, got_reply)
+    assert bytes(buffer[16:end]) == header(1, writes=writes, reply=reply)[16:]
+
+
+@given(st.lists(st.integers(0, 40), max_size=12), st.lists(st.binary(max_size=30), max_size=6))
+def test_fill_places_every_octet_in_order(cut, sources):
+    total = sum(map(len, sources))
+    if total > sum(cut):
+        return
+    chunk = [(index, length, 1000 * index) for index, length in enumerate(cut)]
+    writes, returned = fill(chunk, [memoryview(source) for source in sources])
+    memory = {index: bytearray(length) for index, length in enumerate(cut)}
+    for handle, offset, source in writes:
+        assert len(source) > 0
+        start = offset - 1000 * handle
+        memory[handle][start : start + len(source)] = source
+    assert b"".join(bytes(memory[index]) for index in range(len(cut)))[:total] == b"".join(sources)
+    assert [(handle, offset) for handle, _, offset in returned] == [(handle, offset) for handle, _, offset in chunk]
+    rest = total
+    for (_, got, _), length in zip(returned, cut, strict=True):
+        assert got == min(rest, length)
+        rest -= got
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.builds(mutated, messages, st.integers(0, 10**6)), min_size=1, max_size=12))
+def test_no_message_harms_the_server(octets):
+    """Each gets at most one answer, of the kinds there are; memory is bounded; another connection never notices."""
+
+    async def main() -> None:
+        crashes = []
+
+        def crashed(connection: RdmaConnection) -> None:
+            crashes.append(connection)
+            connection.abort()
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(RdmaConnection, "_crashed", crashed)
+            async with Rig() as rig:
+                witness = await rig.peer()
+                peer = await rig.peer()
+                for message in octets:
+                    if peer.reason is not None:
+                        peer = await rig.peer()
+                    peer.send(message)
+                    await rig.settle()
+                    assert rig.pool.in_use < 8 << 20
+                    assert peer.waiting <= 1
+                    if peer.waiting:
+                        reply = await peer.reply()
+                        assert reply.xid == int.from_bytes(message[:4], "big")
+                        assert reply.credit == 128
+                        assert reply.error in (0, ERR_CHUNK, ERR_VERS)
+                        assert reply.procedure in (MSG, NOMSG, ERROR)
+                    elif peer.reason is None and len(message) >= 28:
+                        # Only RDMA_DONE, RDMA_ERROR and replies to calls we never made go without an answer.
+                        assert message[12:16] in (words(3), words(4)) or is_reply(message)
+                assert accept_status((await witness.call(header(9), rpc_call(9, procedure=NULL))).payload) == 0
+        assert not crashes
+
+    asyncio.run(main())
+
+
+def is_reply(message: bytes) -> bool:
+    try:
+        return ReplyHeader.parse(message).payload[4:8] == words(1)
+    except AssertionError:
+        # The count of read segments is all that parse() needs to skip them.
+        return False
+
+
+class Layout:
+    """A random layout of one call's chunks."""
+
+    def __init__(self, chance: random.Random) -> None:
+        self.chance = chance
+
+    def cut(self, length: int, *, exact: bool) -> list[int]:
+        """Lengths that add up to ``length`` (or a little more), some of them zero."""
+        lengths, rest = [], length
+        while rest:
+            part = min(rest, self.chance.choice([0, 1, 3, 4, 17, 1000, 4096, rest]))
+            lengths.append(part)
+            rest -= part
+            if len(lengths) > 14:
+                lengths.append(rest)
+                break
+        if not exact:
+            lengths += [self.chance.choice([0, 1, 4, 4096]) for _ in range(self.chance.randrange(3))]
+        return lengths
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.integers(0, 2**32))
+def test_any_layout_of_chunks_moves_every_octet_to_its_place(seed):
+    chance = random.Random(seed)
+    layout = Layout(chance)
+
+    async def main() -> None:
+        async with Rig(remote_invalidation=chance.random() < 0.5) as rig:
+            peer = await rig.peer(LINUX)
+            for xid in range(1, 4):
+                await exchange(rig, peer, xid)
+
+    async def exchange(rig, peer, xid: int) -> None:
+        items = [
+            chance.randbytes(chance.choice([0, 1, 2, 3, 4, 5, 63, 500, 4096, 20001]))
+            for _ in range(chance.randrange(1, 4))
+        ]
+        dropped = [index for index in range(len(items)) if chance.random() < 0.15]
+        arguments = echo_arguments(items, chance.choice([0, 3, 100, 5000]), dropped)
+        # The call
+        reduced = [index for index in range(len(items)) if chance.random() < 0.5]
+        if len(arguments.without(*reduced)) > 2000 and chance.random() < 0.5:
+            reduced = list(range(len(items)))
+        reads = []
+        for index in reduced:
+            padded = items[index] + b"\xaa" * (-len(items[index]) & 3) * chance.randrange(2)
+            source = peer.readable(padded)
+            reads.append(
+                [(arguments.positions[index], part) for part in source.segments(*layout.cut(len(padded), exact=True))]
+            )
+        body = rpc_call(xid, arguments.without(*reduced))
+        procedure = MSG
+        if len(body) > 2000 or chance.random() < 0.3:
+            procedure = NOMSG
+            source = peer.readable(body)
+            reads.insert(
+                chance.randrange(len(reads) + 1),
+                [(0, part) for part in source.segments(*layout.cut(len(body), exact=True))],
+            )
+            body = b""
+        chance.shuffle(reads)
+        # The room for the reply
+        kept = [index for index in range(len(items)) if index not in dropped]
+        targets = []
+        for rank in range(chance.randrange(len(items) + 2)):
+            length = len(items[kept[rank]]) if rank < len(kept) else 10
+            cut = layout.cut(length, exact=False) if chance.random() < 0.8 else []
+            targets.append((peer.writable(sum(cut) or 1), cut))
+        writes = [target.segments(*cut) for target, cut in targets]
+        placed = [kept[rank] for rank in range(min(len(kept), len(targets))) if targets[rank][1]]
+        expected = echo_results(arguments, xid, placed)
+        area, reply_chunk = None, None
+        if chance.random() < 0.7:
+            cut = layout.cut(len(expected), exact=False)
+            area = peer.writable(sum(cut))
+            reply_chunk = area.segments(*cut)
+        message = header(
+            xid,
+            procedure=procedure,
+            reads=[part for chunk in reads for part in chunk],
+            writes=writes,
+            reply=reply_chunk,
+        )
+        peer.send(message, body)
+        octets = (await peer.message()).octets
+        reply = ReplyHeader.parse(octets)
+        assert len(octets) <= 4096
+        assert reply.xid == xid
+        size = len(header(xid, writes=writes, reply=reply_chunk))
+        if size + len(expected) > 4096 and area is None:
+            assert (reply.procedure, reply.error) == (ERROR, ERR_CHUNK)
+            assert all(set(target.memory) <= {FILL} for target, _ in targets)
+            return
+        # Lengths returned, and what the memory holds
+        assert [[(s.handle, s.offset) for s in chunk] for chunk in reply.writes] == [
+            [(s.handle, s.offset) for s in chunk] for chunk in writes
+        ]
+        for rank, (target, cut) in enumerate(targets):
+            item = items[kept[rank]] if rank < len(kept) and cut else b""
+            check_filled(reply.writes[rank], cut, target.memory, item)
+        if size + len(expected) <= 4096:
+            assert reply.procedure == MSG
+            assert reply.payload == expected
+            if area is not None:
+                check_filled(reply.reply, [s.length for s in reply_chunk], area.memory, b"")
+        else:
+            assert (reply.procedure, reply.payload) == (NOMSG, b"")
+            check_filled(reply.reply, [s.length for s in reply_chunk], area.memory, expected)
+
+    def check_filled(returned, cut, memory, data) -> None:
+        rest = len(data)
+        for segment, length in zip(returned, cut, strict=True):
+            assert segment.length == min(rest, length)
+            rest -= segment.length
+        assert rest == 0
+        assert memory[: len(data)] == data
+        assert set(memory[len(data) :]) <= {FILL}
+
+    asyncio.run(main())
+
+
+def test_the_echo_of_the_test_suite_knows_its_offsets():
+    """What the tests above rest upon."""
+    arguments = echo_arguments([b"abcde", b"", b"xyz"], filler=2)
+    call = rpc_call(1, arguments.octets)
+    for position, item in zip(arguments.positions, arguments.items, strict=True):
+        assert call[position : position + len(item)] == item
+        assert call[position - 4 : position] == words(len(item))
+    assert len(rpc_call(1)) == CALL_HEADER
+    assert len(arguments.without(0, 1, 2)) == 8 + 3 * 8
