@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nfsd.state import codes
+from nfsd.protocol import nfs4 as codes
 from nfsd.state.errors import ClientInUse, Nfs4Error
 from nfsd.state.types import UINT32_MAX, Callback40, CreateSessionResult, ExchangeIdResult
 
@@ -239,9 +239,9 @@ class ClientTable:
         (unknown flags, SP4_NONE aside an unknown protection), ENCR_ALG_UNSUPP (SP4_SSV)."""
         if flags & ~EXCHANGE_ID_FLAGS:
             raise Nfs4Error(codes.NFS4ERR_INVAL, f"EXCHANGE_ID flags {flags:#x}")
-        if state_protect == codes.SP4_SSV:
+        if state_protect == codes.state_protect_how4.SP4_SSV:
             raise Nfs4Error(codes.NFS4ERR_ENCR_ALG_UNSUPP)  # as servers without SSV answer it
-        if state_protect != codes.SP4_NONE:
+        if state_protect != codes.state_protect_how4.SP4_NONE:
             raise Nfs4Error(codes.NFS4ERR_INVAL, "machine credentials need RPCSEC_GSS")
         self._check_owner(owner)
         confirmed = self._confirmed.get((1, owner))

@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from nfsd.state import codes
+from nfsd.protocol import nfs4 as codes
 from nfsd.state.clients import Client, ClientTable
 from nfsd.state.files import FileState
 from nfsd.state.limits import Limits

@@ -1,13 +1,11 @@
 """What the state engine raises: one exception carrying the nfsstat4, and the few whose results carry more.
 
-Imports only the codes. The operations' table maps these to results at one place.
+Imports only the protocol's codes. The operations' table maps these to results at one place.
 """
 
 from __future__ import annotations
 
-from nfsd.state import codes
-
-_NAMES = {value: name for name, value in vars(codes).items() if name.startswith("NFS4")}
+from nfsd.protocol import nfs4 as codes
 
 
 class Nfs4Error(Exception):
@@ -21,7 +19,7 @@ class Nfs4Error(Exception):
         self.reason = reason
 
     def __str__(self) -> str:
-        name = _NAMES.get(self.status, str(self.status))
+        name = codes.nfsstat4(self.status).name
         return f"{name}: {self.reason}" if self.reason else name
 
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from nfsd.state.codes import OPEN4_SHARE_ACCESS_READ as READ
-from nfsd.state.codes import OPEN4_SHARE_ACCESS_WRITE as WRITE
+from nfsd.protocol.nfs4 import OPEN4_SHARE_ACCESS_READ as READ
+from nfsd.protocol.nfs4 import OPEN4_SHARE_ACCESS_WRITE as WRITE
 
 if TYPE_CHECKING:
     from nfsd.state.locks import LockPlan, Waiter

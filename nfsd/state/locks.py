@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple, Self
 
-from nfsd.state import codes
+from nfsd.protocol import nfs4 as codes
 from nfsd.state.errors import LockDenied, Nfs4Error
 from nfsd.state.owners import SEQID_KEEPING, LockOwner
 from nfsd.state.ranges import END, FileLocks

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Self
 
-from nfsd.state import codes
+from nfsd.protocol import nfs4 as codes
 from nfsd.state.errors import Nfs4Error
 from nfsd.state.files import FileState
 from nfsd.state.owners import OpenOwner, SeqidOwner

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from nfsd.state import codes
+from nfsd.protocol import nfs4 as codes
 from nfsd.state.errors import Nfs4Error
 from nfsd.state.types import UINT32_MAX, SeqidReplay
 

@@ -6,8 +6,9 @@ from nfsd.state.owners import LockOwner, OpenOwner
 from nfsd.state.types import Stateid
 
 class Slot:
-    """One slot of a session's fore channel."""
+    """One slot of a session's fore channel; ``start`` is the sequence id before its first request's."""
 
+    def __init__(self, start: int = 0) -> None: ...
     @property
     def seqid(self) -> int: ...
     @property

@@ -10,8 +10,8 @@ from nfsd.state.types import Stateid
 cdef class Slot:
     """One slot of a session's fore channel."""
 
-    def __cinit__(self):
-        self.seqid = 0
+    def __cinit__(self, unsigned int start=0):
+        self.seqid = start
         self.in_use = False
         self.used = False
         self.cachethis = False

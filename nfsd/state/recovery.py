@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from nfsd.state import codes
+from nfsd.protocol import nfs4 as codes
 from nfsd.state.errors import Nfs4Error
 from nfsd.state.limits import Limits
 

@@ -13,7 +13,8 @@ import struct
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from nfsd.state import codes
+from nfsd.protocol import nfs4 as codes
+from nfsd.protocol.nfs4 import channel_dir_from_client4, channel_dir_from_server4
 from nfsd.state.errors import Nfs4Error
 from nfsd.state.records import Slot
 from nfsd.state.types import UINT32_MAX, CallbackCredential, ChannelAttributes, Connection, CreateSessionResult
@@ -21,6 +22,8 @@ from nfsd.state.types import UINT32_MAX, CallbackCredential, ChannelAttributes, 
 if TYPE_CHECKING:
     from nfsd.state.clients import Client
     from nfsd.state.engine import StateEngine
+
+__all__ = ["NEW", "REPLAY", "UNCACHED", "Backchannel", "Session", "SessionTable", "Slot"]
 
 NEW = 0
 """Verdict: execute the compound, then ``slot.finish``."""
@@ -283,17 +286,22 @@ class SessionTable:
         session = self._sessions.get(sessionid)
         if session is None:
             raise Nfs4Error(codes.NFS4ERR_BADSESSION)
-        if direction not in (codes.CDFC4_FORE, codes.CDFC4_BACK, codes.CDFC4_FORE_OR_BOTH, codes.CDFC4_BACK_OR_BOTH):
+        if direction not in (
+            channel_dir_from_client4.CDFC4_FORE,
+            channel_dir_from_client4.CDFC4_BACK,
+            channel_dir_from_client4.CDFC4_FORE_OR_BOTH,
+            channel_dir_from_client4.CDFC4_BACK_OR_BOTH,
+        ):
             raise Nfs4Error(codes.NFS4ERR_INVAL)
         if not self._room(connection, session):
             raise Nfs4Error(codes.NFS4ERR_INVAL, "too many connections")
         granted = 0
-        if direction != codes.CDFC4_BACK:
+        if direction != channel_dir_from_client4.CDFC4_BACK:
             self._bind_fore(connection, session)
-            granted |= codes.CDFS4_FORE
-        if direction != codes.CDFC4_FORE and callbacks:
+            granted |= channel_dir_from_server4.CDFS4_FORE
+        if direction != channel_dir_from_client4.CDFC4_FORE and callbacks:
             self._bind_back(connection, session)
-            granted |= codes.CDFS4_BACK
+            granted |= channel_dir_from_server4.CDFS4_BACK
         if not granted:
             raise Nfs4Error(codes.NFS4ERR_INVAL, "this connection carries no callbacks")
         session.client.renew()

@@ -10,7 +10,7 @@ import enum
 import struct
 from typing import TYPE_CHECKING
 
-from nfsd.state import codes
+from nfsd.protocol import nfs4 as codes
 from nfsd.state.errors import Nfs4Error
 from nfsd.state.records import LockState, OpenState, StateEntry
 from nfsd.state.types import UINT32_MAX, StateidLike
