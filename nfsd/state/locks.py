@@ -155,7 +155,7 @@ class LockTable:
         self._engine.grace.check(client, reclaim=reclaim)
         if file.pending_lock is not None:
             raise Nfs4Error(codes.NFS4ERR_DELAY, "another lock on this file is being made")
-        self._check_limits(client, owner, state, file, start, end)
+        self._check_limits(client, owner, state, file, (start, end, exclusive))
         try:
             self._refuse_conflict(file, owner, start, end, exclusive)
         except LockDenied as denied:
@@ -173,17 +173,21 @@ class LockTable:
         return plan
 
     def _check_limits(
-        self, client: Client, owner: LockOwner, state: LockState | None, file: FileState, start: int, end: int
+        self, client: Client, owner: LockOwner, state: LockState | None, file: FileState, span: tuple[int, int, bool]
     ) -> None:
         limits = self._engine.limits
         ranges = file.locks.owners.get(owner) if file.locks else None
-        growth = ranges.change_in_count(start, end) if ranges else 1
+        growth = ranges.growth(*span) if ranges is not None else 1
         if (
-            client.locks + growth > limits.locks
+            (growth > 0 and client.locks + growth > limits.locks)
             or (state is None and client.lock_states >= limits.lock_states)
             or (not owner.states and len(client.lock_owners) >= limits.lock_owners)
         ):
-            raise Nfs4Error(codes.NFS4ERR_SERVERFAULT if client.minor else codes.NFS4ERR_RESOURCE, "limit per client")
+            raise self._too_many(client)
+
+    @staticmethod
+    def _too_many(client: Client) -> Nfs4Error:
+        return Nfs4Error(codes.NFS4ERR_SERVERFAULT if client.minor else codes.NFS4ERR_RESOURCE, "limit per client")
 
     def _refuse_conflict(
         self, file: FileState | None, owner: LockOwner | None, start: int, end: int, exclusive: bool
@@ -244,8 +248,13 @@ class LockTable:
         self._refuse_conflict(self._engine.opens.file(file_key), client.lock_owners.get(owner), start, end, exclusive)
 
     def unlock(self, state: LockState, offset: int, length: int) -> Stateid:
-        """LOCKU; then clear ``local_clears(state.file)``. Raises INVAL."""
+        """LOCKU; then clear ``local_clears(state.file)``. Raises INVAL; SERVERFAULT or RESOURCE when a split would
+        exceed the client's limit."""
         start, end = _span(offset, length)
+        locks, client = state.file.locks, state.client
+        ranges = locks.owners.get(state.owner) if locks is not None else None
+        if client.locks >= self._engine.limits.locks and ranges is not None and ranges.splits(start, end):
+            raise self._too_many(client)
         self._revoke(state.file, state.owner, start, end)
         state.bump()
         return state.stateid

@@ -75,12 +75,26 @@ class OwnerRanges:
             end = following[0]
         self._map[start] = (end, exclusive)
 
-    def change_in_count(self, start: int, end: int) -> int:
-        """An upper bound on how many ranges a ``put`` or ``cut`` here may add."""
+    def growth(self, start: int, end: int, exclusive: bool) -> int:
+        """By how many ranges a ``put`` here would grow the map (negative: shrink)."""
+        grown = 1
+        for left in _touching(self._map, start, end):
+            right, kind = self._map[left]
+            grown -= 1
+            if kind != exclusive:  # what sticks out stays a range of its own
+                grown += (left < start) + (right > end)
+        before = self.at(start - 1) if start else None
+        after = self.at(end) if end < END else None
+        if before is not None and before[1] == start and before[2] == exclusive:
+            grown -= 1
+        if after is not None and after[0] == end and after[2] == exclusive:
+            grown -= 1
+        return grown
+
+    def splits(self, start: int, end: int) -> bool:
+        """Whether a ``cut`` here would leave one range more."""
         around = self.at(start)
-        if around is None:
-            return 1
-        return 2 if around[1] > end and around[0] < start else 1
+        return around is not None and around[0] < start and around[1] > end
 
 
 class FileLocks:

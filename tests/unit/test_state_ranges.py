@@ -56,14 +56,21 @@ class LocksAgainstOctets(RuleBasedStateMachine):
             first = next(o for o in range(*span) if self.model[holder][o] is not None and start <= o < end)
             assert self.model[holder][first] is kind
             return
-        self.counts[owner] += self.locks.grant(owner, *real(span), exclusive)
+        ranges = self.locks.owners.get(owner)
+        foretold = ranges.growth(*real(span), exclusive) if ranges is not None else 1
+        grown = self.locks.grant(owner, *real(span), exclusive)
+        assert grown == foretold
+        self.counts[owner] += grown
         for octet in range(*span):
             self.model[owner][octet] = exclusive
 
     @rule(index=st.integers(0, 2), span=spans)
     def unlock(self, index, span):
         owner = self.owners[index]
+        ranges = self.locks.owners.get(owner)
+        splits = ranges is not None and ranges.splits(*real(span))
         grown, free = self.locks.revoke(owner, *real(span))
+        assert (grown > 0) == splits
         self.counts[owner] += grown
         told = {octet for start, end in free for octet in range(start, min(end, SIZE))}
         expected = {
