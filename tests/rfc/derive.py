@@ -1,9 +1,11 @@
 """Derive the table of facts from the RFCs' XDR: names, order, bounds, values and discriminants, and no prose.
 
-    python -m tests.rfc.derive nfs3=rfc1813.txt nfs40=rfc7531.x nfs41=rfc5662.x nfs42=rfc7863.x xattr=rfc8276.x
+    python -m tests.rfc.derive rpc=rfc5531.txt nfs3=rfc1813.txt
+        nfs40=rfc7531.x nfs41=rfc5662.x nfs42=rfc7863.x xattr=rfc8276.x
 
-The sources are the XDR files extracted from RFC 7531, 5662, 7863 and 8276 and the text of RFC 1813 (whose definitions
-stand in its text). They are not part of this project: fetch them from the RFC Editor to derive the table anew.
+The sources are the XDR files extracted from RFC 7531, 5662, 7863 and 8276 and the texts of RFC 1813 and RFC 5531 (whose
+definitions stand in the text; those of RFC 5531 with anonymous unions inside are left out). They are not part of this
+project: fetch them from the RFC Editor to derive the table anew.
 ``tests/rfc/test_declarations.py`` compares the declarations with the table.
 
 A definition becomes ``{"kind": "const" | "enum" | "typedef" | "struct" | "union", ...}``. A field is ``[name, type]``
@@ -159,10 +161,19 @@ class Parser:
 
 
 def definitions_in_text(text: str) -> str:
-    """The definitions that stand, indented, in the text of RFC 1813, up to those of NLM."""
+    """The definitions that stand, indented, in the text of RFC 1813 (up to those of NLM) or of RFC 5531."""
     sizes = "".join(f"const {name} = {size};" for name, size in re.findall(r"^ +(NFS3_\w+SIZE) (\d+)$", text, re.M))
-    body = _PAGE_BREAK.sub("", text[text.index("NFS3_FHSIZE") : text.index("enum nlm4_stats")]).replace("\f", "")
-    return sizes + "\n".join(match.group(0) for match in _IN_TEXT.finditer(body))
+    if sizes:
+        parts = [text[text.index("NFS3_FHSIZE") : text.index("enum nlm4_stats")]]
+    else:
+        credential = text.index("struct authsys_parms")
+        parts = [
+            text[text.index("enum auth_flavor") - 80 : text.rindex("12.  The RPC Language")],
+            text[credential - 80 :],
+        ]
+    found = _IN_TEXT.findall(_PAGE_BREAK.sub("", "\n".join(parts)).replace("\f", ""))
+    anonymous = re.compile(r"union switch|\bstruct \{")
+    return sizes + "\n".join(definition for definition in found if not anonymous.search(definition))
 
 
 def additions_in_comments(text: str) -> tuple[str, Facts]:
