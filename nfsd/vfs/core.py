@@ -119,8 +119,12 @@ class Core:
         if self._sweeper is not None:
             self._sweeper.cancel()
         self._roots.clear()
-        self.nodes.clear()
         self.executor.close()
+        # Even if somebody still holds them: no descriptor outlives the service.
+        for node in self.nodes.clear():
+            node.shut()
+        for mount in list(self._mounts.values()):
+            mount.shut()
         for descriptor in self._closing:
             os.close(descriptor)
         self._closing.clear()
@@ -245,7 +249,7 @@ class Core:
         """The export's root directory."""
         node = self._roots.get(export.id)
         if node is None:
-            raise OSError(errno.ESTALE, "no such export")
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
         return node
 
     async def resolve(self, handle: bytes) -> Node:
@@ -256,7 +260,7 @@ class Core:
         export_id, fs_id, kind, octets = self.codec.decode(handle)
         root = self._roots.get(export_id)
         if root is None:
-            raise OSError(errno.ESTALE, "the export is gone")
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
         mount = self._mounts_by_fs.get((export_id, fs_id)) or await self._find_mount(root, fs_id)
         chain = Chain()
         status = statx_buffer()
@@ -325,7 +329,8 @@ class Core:
                     continue  # that mount cannot be served; the one looked for may still come
                 finally:
                     self.abandon(opened)
-        raise OSError(errno.ESTALE, "the file system is not mounted in the export")
+        # Its file system is not mounted in the export (any more).
+        raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
 
     async def _register_mount(self, export: Export, lane: int, descriptor: int, status: bytearray) -> Mount:
         """Identify the mount a descriptor is on."""

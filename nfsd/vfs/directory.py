@@ -90,6 +90,11 @@ def offset_of(cookie: int) -> int:
     return cookie - _COOKIE_SHIFT
 
 
+def _place(status: bytearray) -> tuple[int, tuple[int, int], int]:
+    """What tells one directory from another on the way up: inode, device and mount."""
+    return raw_fileid(status), raw_device(status), raw_mount(status)
+
+
 class Stream:
     """A directory open for reading, and where in it the next read goes on."""
 
@@ -210,49 +215,43 @@ class DirectoryOperations(OpenOperations):
         export, or reached it through a bind mount whose source lies outside: then its parents are none of the client's
         business, and its handle is stale."""
         root = await self.root(directory.export)
-        look = statx_buffer()
-        chain = Chain()
-        chain.add(SYS_STATX, root.fd, b"", AT_EMPTY_PATH, STATX_MASK, look)
-        await self.run(root.mount, chain)
-        chain.check()
-        goal = (raw_fileid(look), raw_device(look), raw_mount(look))
-        here = (raw_fileid(status), raw_device(status), raw_mount(status))
+        goal = _place(await self.look(root))
+        here = _place(status)
+        held: Step | None = None
         last: Step | int = descriptor
-        keep: Step | None = None
-        for _ in range(_DEEPEST // _STEPS_UP):
-            if here == goal:
-                break
-            chain = Chain()
-            looks = []
-            ups = []
-            for _ in range(_STEPS_UP):
-                last = chain.add(SYS_OPENAT, last, b"..", _UP)
-                look = statx_buffer()
-                chain.add(SYS_STATX, last, b"", AT_EMPTY_PATH, STATX_MASK, look)
-                looks.append(look)
-                ups.append(last)
-            await self.run(directory.mount, chain, *ups)
-            if keep is not None:
-                self.abandon(keep)
-                keep = None
-            if chain.failed is not None:
-                self.abandon(*ups)
-                break
-            self.abandon(*ups[:-1])
-            keep = ups[-1]
-            last = keep.result
-            before = here
-            for look in looks:
-                here = (raw_fileid(look), raw_device(look), raw_mount(look))
-                if here in (goal, before):
+        try:
+            for _ in range(_DEEPEST // _STEPS_UP):
+                if here == goal:
+                    return
+                chain = Chain()
+                looks, ups = [], []
+                for _ in range(_STEPS_UP):
+                    last = chain.add(SYS_OPENAT, last, b"..", _UP)
+                    look = statx_buffer()
+                    chain.add(SYS_STATX, last, b"", AT_EMPTY_PATH, STATX_MASK, look)
+                    ups.append(last)
+                    looks.append(look)
+                await self.run(directory.mount, chain, *ups)
+                if held is not None:
+                    self.abandon(held)
+                    held = None
+                if chain.failed is not None:
+                    self.abandon(*ups)
                     break
-                before = here
-            if here == before and here != goal:
-                break  # the top of the tree, and no export on the way
-        if keep is not None:
-            self.abandon(keep)
-        if here != goal:
-            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+                self.abandon(*ups[:-1])
+                held = ups[-1]
+                last = held.result
+                for look in looks:
+                    above = _place(look)
+                    if above == goal:
+                        return
+                    if above == here:
+                        raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))  # the top of the tree
+                    here = above
+        finally:
+            if held is not None:
+                self.abandon(held)
+        raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
 
     # -- listing -------------------------------------------------------------------------------------------------
     async def readdir(

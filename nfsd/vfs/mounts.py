@@ -86,8 +86,14 @@ class Mount:
         self.fine = _MULTIGRAIN_KERNEL and kind in _MULTIGRAIN
         """Every change of a file gives it a new ctime (see ``change``)."""
 
+    def shut(self) -> None:
+        """Close the descriptor: the mount is of no more use."""
+        if self.fd >= 0:
+            self._close(self.fd)
+            self.fd = -1
+
     def __del__(self) -> None:
-        self._close(self.fd)
+        self.shut()
 
 
 @dataclass(frozen=True, slots=True)

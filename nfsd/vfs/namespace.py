@@ -162,7 +162,7 @@ class NamespaceOperations(InspectOperations, DirectoryOperations):
             self.abandon(opening, naming)
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
         node = self.adopt(directory.mount, naming.result, status, kernel)
-        opened = OpenFile(node, opening.result, 3, credential, self.close_later)
+        opened = self.new_open(node, opening.result, 3, credential)
         return node, opened, change
 
     async def _finish_file(

@@ -104,8 +104,14 @@ class Node:
         self.type = type_
         self.used = 0
 
+    def shut(self) -> None:
+        """Close the descriptor: the node is of no more use."""
+        if self.fd >= 0:
+            self._close(self.fd)
+            self.fd = -1
+
     def __del__(self) -> None:
-        self._close(self.fd)
+        self.shut()
 
 
 class NodeTable:
@@ -191,7 +197,8 @@ class NodeTable:
                 return
             del self._recent[handle]
 
-    def clear(self) -> None:
-        """Let go of everything."""
+    def clear(self) -> list[Node]:
+        """Let go of everything. Returns the nodes that somebody still holds."""
         self._recent.clear()
         self._remembered.clear()
+        return list(self._nodes.values())

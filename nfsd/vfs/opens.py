@@ -12,6 +12,7 @@ import errno
 import os
 from collections import OrderedDict
 from collections.abc import Callable
+from weakref import WeakSet
 
 from nfsd.exports import ExportTable
 from nfsd.vfs.attributes import attributes_of, raw_ctime, raw_nlink, raw_uid, statx_buffer
@@ -83,8 +84,14 @@ class OpenFile:
         if self.count == 0:
             self.node.inode.used_count -= 1
 
+    def shut(self) -> None:
+        """Close the descriptor: the open file is of no more use."""
+        if self.fd >= 0:
+            self._close(self.fd)
+            self.fd = -1
+
     def __del__(self) -> None:
-        self._close(self.fd)
+        self.shut()
 
 
 OpenEntry = OpenFile
@@ -96,6 +103,7 @@ class OpenOperations(Core):
     def __init__(self, exports: ExportTable, state_dir: str) -> None:
         super().__init__(exports, state_dir)
         self._opens: OrderedDict[OpenFile, None] = OrderedDict()
+        self._all_opens: WeakSet[OpenFile] = WeakSet()
         self._open_sweep = 0
         self.locked: dict[bytes, Inode] = {}
         """Inodes with local locks, which must not be forgotten."""
@@ -150,6 +158,8 @@ class OpenOperations(Core):
             inode.locks = None
         self.locked.clear()
         await super().close()
+        for opened in list(self._all_opens):
+            opened.shut()
 
     def cached_open(self, inode: Inode, key: OpenKey) -> OpenFile | None:
         """The cached open file of a key, if it is still good."""
@@ -244,7 +254,7 @@ class OpenOperations(Core):
         opening = chain.add(SYS_OPENAT, self.proc_fd, b"%d" % node.fd, flags)
         await self.run(node.mount, chain, opening)
         self.check(chain, opening)
-        opened = OpenFile(node, opening.result, access, credential, self.close_later)
+        opened = self.new_open(node, opening.result, access, credential)
         inode = node.inode
         if credential is None or inode.ctime == raw_ctime(status):
             opened.epoch = inode.epoch
@@ -266,7 +276,13 @@ class OpenOperations(Core):
         opening = chain.add(SYS_OPENAT, self.proc_fd, b"%d" % node.fd, os.O_CLOEXEC | _FLAGS[access])
         await self.run(node.mount, chain, opening)
         self.check(chain, opening)
-        return OpenFile(node, opening.result, access, None, self.close_later)
+        return self.new_open(node, opening.result, access, None)
+
+    def new_open(self, node: Node, descriptor: int, access: int, credential: Credential | None) -> OpenFile:
+        """An open file for a descriptor, which is taken over."""
+        opened = OpenFile(node, descriptor, access, credential, self.close_later)
+        self._all_opens.add(opened)
+        return opened
 
     # -- stable storage ------------------------------------------------------------------------------------------
     async def sync(self, node: Node) -> None:

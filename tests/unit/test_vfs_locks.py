@@ -1,0 +1,137 @@
+"""Locks towards local processes, and the set of ranges that remembers them."""
+
+import errno
+import fcntl
+import os
+import struct
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nfsd.vfs.locks import Ranges
+from nfsd.vfs.types import LocalLock, SetAttributes
+from tests.unit.vfs_support import ROOT, run, write_file
+
+
+def refused(code):
+    return pytest.raises(OSError, match=os.strerror(code))
+
+
+def local_lock(path, kind, start, length):
+    """What another process is told that asks for this lock: True when it gets it."""
+    script = (
+        "import fcntl, os, struct, sys\n"
+        "kind, start, length = map(int, sys.argv[2:])\n"
+        "lock = struct.pack('hhqqi', kind, 0, start, length, 0)\n"
+        "try: fcntl.fcntl(os.open(sys.argv[1], os.O_RDWR), fcntl.F_SETLK, lock)\n"
+        "except OSError: sys.exit(1)\n"
+    )
+    arguments = [str(path), str(kind), str(start), str(length)]
+    return subprocess.run([sys.executable, "-S", "-c", script, *arguments], check=False).returncode == 0
+
+
+@pytest.fixture
+def place(tmp_path):
+    place = tmp_path / "export"
+    place.mkdir()
+    return place
+
+
+def test_nfs_locks_exclude_local_processes(place, tmp_path):
+    async def scenario(service, root):
+        node = await write_file(service, root, b"f", b"x" * 100)
+        path = place / "f"
+        await service.set_local_lock(node, 10, 10, exclusive=True)
+        await service.set_local_lock(node, 50, 0, exclusive=False)
+        assert not local_lock(path, fcntl.F_RDLCK, 15, 1)
+        assert local_lock(path, fcntl.F_WRLCK, 20, 30)
+        assert local_lock(path, fcntl.F_RDLCK, 1 << 40, 1)
+        assert not local_lock(path, fcntl.F_WRLCK, 1 << 40, 1)
+        await service.set_local_lock(node, 10, 10, exclusive=False)
+        assert local_lock(path, fcntl.F_RDLCK, 15, 1)
+        # Nothing else the server does with the file lets the lock go, as closing a descriptor does with POSIX locks.
+        opened = await service.open(ROOT, node, read=True, write=True)
+        opened.release()
+        service.forget_opens(node.inode)
+        await service.status(root)
+        assert not local_lock(path, fcntl.F_WRLCK, 15, 1)
+        await service.clear_local_lock(node, 0, 15)
+        assert local_lock(path, fcntl.F_WRLCK, 0, 15)
+        assert not local_lock(path, fcntl.F_WRLCK, 15, 1)
+        await service.clear_local_lock(node, 0, 0)
+        assert local_lock(path, fcntl.F_WRLCK, 0, 0)
+        assert not service.locked
+        assert node.inode.locks is None
+
+    run(place, tmp_path, scenario)
+
+
+def test_local_locks_exclude_nfs(place, tmp_path):
+    async def scenario(service, root):
+        node = await write_file(service, root, b"f", b"x" * 100)
+        with open(place / "f", "r+b") as file:
+            fcntl.fcntl(file, 37, struct.pack("hhqqi4x", fcntl.F_WRLCK, 0, 10, 5, 0))  # F_OFD_SETLK
+            with refused(errno.EAGAIN):
+                await service.set_local_lock(node, 0, 0, exclusive=False)
+            found = await service.test_local_lock(node, 0, 50, exclusive=False)
+            assert found == LocalLock(True, 10, 5, -1)
+            assert await service.test_local_lock(node, 15, 50, exclusive=True) is None
+            await service.set_local_lock(node, 0, 10, exclusive=True)
+            # Our own do not stand in the way: among NFS owners the state tables decide.
+            assert await service.test_local_lock(node, 0, 10, exclusive=True) is None
+        await service.set_local_lock(node, 0, 0, exclusive=True)
+
+    run(place, tmp_path, scenario)
+
+
+def test_a_lock_held_while_the_file_is_forgotten(place, tmp_path):
+    async def scenario(service, root):
+        node = await write_file(service, root, b"f")
+        handle = node.handle
+        await service.set_local_lock(node, 0, 5, exclusive=True)
+        del node
+        for _ in range(5):
+            service.sweep()
+        assert not local_lock(place / "f", fcntl.F_RDLCK, 0, 1)
+        node = await service.resolve(handle)
+        await service.clear_local_lock(node, 0, 5)
+        assert local_lock(place / "f", fcntl.F_RDLCK, 0, 1)
+
+    run(place, tmp_path, scenario)
+
+
+def test_ranges_and_files_that_cannot_be_locked(place, tmp_path):
+    async def scenario(service, root):
+        node = await write_file(service, root, b"f")
+        for start, length in ((1 << 63, 1), ((1 << 63) - 1, 2), (0, (1 << 63) + 1), (-1, 1)):
+            with refused(errno.EINVAL):
+                await service.set_local_lock(node, start, length, exclusive=True)
+        await service.set_local_lock(node, (1 << 63) - 1, 1, exclusive=True)
+        with refused(errno.EISDIR):
+            await service.set_local_lock(root, 0, 1, exclusive=True)
+        link, _, _ = await service.symlink(ROOT, root, b"l", b"f", SetAttributes())
+        with refused(errno.EINVAL):
+            await service.test_local_lock(link, 0, 1, exclusive=True)
+
+    run(place, tmp_path, scenario)
+
+
+@given(
+    st.lists(
+        st.tuples(st.booleans(), st.integers(min_value=0, max_value=30), st.integers(min_value=1, max_value=10)),
+        max_size=20,
+    )
+)
+@settings(max_examples=200, deadline=None)
+def test_ranges_are_sets_of_octets(steps):
+    ranges, octets = Ranges(), set()
+    for add, start, length in steps:
+        (ranges.add if add else ranges.remove)(start, start + length)
+        (octets.update if add else octets.difference_update)(range(start, start + length))
+        assert {octet for low, high in ranges for octet in range(low, high)} == octets
+        bounds = [bound for pair in ranges for bound in pair]
+        assert bounds == sorted(set(bounds))  # disjoint and not adjacent
+        assert bool(ranges) == bool(octets)
