@@ -32,11 +32,11 @@ if TYPE_CHECKING or os.environ.get("RPCRDMA_XDR") == "reference":
     from rpcrdma.xdr.codec import Decoder, Encoder
 else:
     try:
-        from rpcrdma.xdr._codec import Decoder, Encoder
+        from rpcrdma.xdr.native import Decoder, Encoder
     except ImportError:
         from rpcrdma.xdr.codec import Decoder, Encoder
 
-NATIVE: Final = Encoder.__module__ == "rpcrdma.xdr._codec"
+NATIVE: Final = Encoder.__module__ == "rpcrdma.xdr._encoder"
 """Whether the native codec is in use."""
 
 __all__ = [

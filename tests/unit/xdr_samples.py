@@ -11,7 +11,6 @@ from rpcrdma.xdr import (
     DDP,
     DEFAULT,
     Payload,
-    _codec,
     array,
     case,
     chain,
@@ -20,6 +19,7 @@ from rpcrdma.xdr import (
     fixed_array,
     int32,
     int64,
+    native,
     opaque,
     open_enum,
     struct,
@@ -28,7 +28,7 @@ from rpcrdma.xdr import (
     union,
 )  # fmt: skip
 
-CODECS: list[Any] = [pytest.param(codec, id="reference"), pytest.param(_codec, id="native")]
+CODECS: list[Any] = [pytest.param(codec, id="reference"), pytest.param(native, id="native")]
 
 
 class Colour(IntEnum):

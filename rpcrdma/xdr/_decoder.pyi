@@ -1,0 +1,3 @@
+"""The native decoder has the reference decoder's interface, to the letter."""
+
+from rpcrdma.xdr.codec import Decoder as Decoder
