@@ -94,9 +94,9 @@ class Listen:
     provider: Literal["auto", "softiwarp", "verbs"] = "auto"
     """Where RDMA comes from: ``softiwarp`` is the embedded iWARP over TCP, ``verbs`` a device, ``auto`` a device where
     the address has one."""
-    send_size: Annotated[Size, Field(ge=1024, le=262144)] = 4096
+    send_size: Annotated[Size, Field(ge=1024, le=262144, multiple_of=1024)] = 4096
     """Largest inline message we send, in octets, unless the peer takes less (RFC 8797)."""
-    receive_size: Annotated[Size, Field(ge=1024, le=262144)] = 4096
+    receive_size: Annotated[Size, Field(ge=1024, le=262144, multiple_of=1024)] = 4096
     """Largest inline message we take."""
     credits: Annotated[Integer, Field(ge=2, le=1024)] = 128
     """Calls a client may have outstanding on one connection."""
@@ -135,7 +135,7 @@ class Limits:
 
     memory: Annotated[Size, Field(ge=16 << 20)] = 512 << 20
     """Octets of all message and data buffers together."""
-    connection_memory: Annotated[Size, Field(ge=4 << 20)] = 64 << 20
+    connection_memory: Annotated[Size, Field(ge=8 << 20)] = 64 << 20
     """Octets of one connection's buffers."""
     connections: Annotated[Integer, Field(ge=1, le=100000)] = 1024
     """Connections to one listener."""

@@ -213,6 +213,8 @@ def _message(detail: Any) -> str:
             return f"must be at most {context['le']}; found {value}"
         case "greater_than":
             return f"must be more than {context['gt']}; found {value}"
+        case "multiple_of":
+            return f"must be a multiple of {context['multiple_of']}; found {value}"
         case "value_error":
             return f"{value!r} {context['error']}"
     return f"{detail['msg']}; found {_name(value)}"
@@ -311,16 +313,12 @@ def _check_export(document: _Document, entry: ExportEntry, where: Location, base
         document.problem((*where, "pseudo"), "is too long; at most 255 octets a name and 1023 in all")
     for message, index in _bad_clients(entry):
         document.problem((*where, "clients", index), message)
-    overrides = tuple(
-        ClientOverride(c.host, None if c.access is None else c.access == "ro", c.squash, c.anonuid, c.anongid)
-        for c in entry.clients
-        if (c.access, c.squash, c.anonuid, c.anongid) != (None, None, None, None)
-    )
     return Export(
         id=entry.id if entry.id is not None else derive_id(path),
         path=path,
         pseudo="/" + "/".join(parts),
-        read_only=entry.access == "ro",
+        # The file system below knows no clients: where one of them may write, the others are kept from it one by one.
+        read_only=_read_only(entry),
         squash=entry.squash,
         anonuid=entry.anonuid,
         anongid=entry.anongid,
@@ -328,8 +326,24 @@ def _check_export(document: _Document, entry: ExportEntry, where: Location, base
         asynchronous=entry.asynchronous,
         cross_mounts=entry.cross_mounts,
         workers=entry.workers,
-        overrides=overrides,
+        overrides=_overrides(entry),
     )
+
+
+def _read_only(entry: ExportEntry) -> bool:
+    return entry.access == "ro" and all(client.access != "rw" for client in entry.clients)
+
+
+def _overrides(entry: ExportEntry) -> tuple[ClientOverride, ...]:
+    overrides = []
+    for client in entry.clients:
+        access = client.access
+        if access is None and entry.access == "ro" and not _read_only(entry):
+            access = "ro"
+        if (access, client.squash, client.anonuid, client.anongid) != (None, None, None, None):
+            read_only = None if access is None else access == "ro"
+            overrides.append(ClientOverride(client.host, read_only, client.squash, client.anonuid, client.anongid))
+    return tuple(overrides)
 
 
 def _bad_clients(entry: ExportEntry) -> Iterator[tuple[str, int]]:

@@ -6,7 +6,7 @@ import pytest
 
 from nfsd.config import Address, Config, split_host_port
 from nfsd.config_file import ConfigError, load
-from nfsd.exports import ClientOverride
+from nfsd.exports import ClientOverride, ExportTable
 
 MINIMAL = """\
 server:
@@ -100,6 +100,17 @@ exports:
     assert (second.read_only, second.squash, second.anonuid, second.anongid) == (True, "all", 0, 0xFFFFFFFF)
 
 
+def test_a_client_may_write_where_the_others_only_read(directory: Path) -> None:
+    text = MINIMAL.replace("access: rw", "access: ro")
+    clients = "['*', {host: 10.0.0.1, access: rw}, {host: 10.0.0.2, squash: all}]"
+    (export,) = read(directory, text.replace('["*"]', clients)).exports
+    table = ExportTable((export,))
+    assert not export.read_only  # or nobody could
+    assert [table.read_only(export, peer) for peer in ("10.0.0.1", "10.0.0.2", "10.0.0.3")] == [False, True, True]
+    (export,) = read(directory, text).exports
+    assert export.read_only
+
+
 def test_an_id_stays_when_other_exports_come_and_go(directory: Path) -> None:
     before = read(directory, MINIMAL).exports[0].id
     more = MINIMAL.replace("exports:\n", "exports:\n  - path: other\n")
@@ -135,6 +146,7 @@ def test_an_id_stays_when_other_exports_come_and_go(directory: Path) -> None:
         ('"rdma://127.0.0.1:20049"', "{url: 'tcp://[::1]', credits: 9}", 2, ["credits", "rdma:// addresses only"]),
         ('"rdma://127.0.0.1:20049"', "{url: 'rdma://[::1]', crc: maybe}", 2, ["listen[0].crc", "'auto' or 'always'"]),
         ('"rdma://127.0.0.1:20049"', "{url: 'rdma://[::1]', send_size: 1000}", 2, ["send_size", "at least 1024"]),
+        ('"rdma://127.0.0.1:20049"', "{url: 'rdma://[::1]', send_size: 4097}", 2, ["send_size", "multiple of 1024"]),
         ('"rdma://127.0.0.1:20049"', "{url: 'rdma://[::1]', send_size: lots}", 2, ["send_size", "512MiB"]),
         ('"rdma://127.0.0.1:20049"', "{uri: 'rdma://[::1]'}", 2, ["listen[0].uri", "did you mean 'url'?"]),
         ('"rdma://127.0.0.1:20049"', "5", 2, ["server.listen[0]", "must be a mapping with url"]),

@@ -1,0 +1,118 @@
+"""The command ``rdma-nfsd``. Owns its arguments and its exit statuses; imports the configuration and the daemon."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from nfsd.config import Config
+from nfsd.config_file import ConfigError, load
+
+_DESCRIPTION = """\
+An NFS server in user space: local directories over NFSv3 and NFSv4, on RPC-over-RDMA and on TCP, on hosts with or
+without an RDMA device.
+"""
+
+_EPILOG = """\
+a configuration that serves one directory:
+  server:
+    listen: ["rdma://0.0.0.0:20049", "tcp://0.0.0.0:2049"]
+  exports:
+    - path: /srv/data
+      pseudo: /data
+
+and how a Linux client mounts it:
+  mount -t nfs -o rdma,port=20049,vers=4.2 SERVER:/data /mnt
+  mount -t nfs -o rdma,port=20049,vers=3,mountport=20048,mountproto=tcp,nolock SERVER:/data /mnt
+  mount -t nfs -o vers=4.2 SERVER:/data /mnt
+
+exit status:
+  0  stopped by SIGTERM or SIGINT, or the configuration is good
+  1  no listener could be started, or the state directory cannot be used
+  2  the configuration or the command line is wrong
+
+signals (serve):
+  SIGTERM, SIGINT  finish the calls in flight, then end; a second one ends at once
+  SIGUSR1          write the calls in flight to the log
+"""
+
+_SERVE = """\
+Serve in the foreground. When every listener that can be started accepts connections, one line goes to stdout:
+  rdma-nfsd ready: rdma://0.0.0.0:20049 (softiwarp) tcp://0.0.0.0:2049 mountd tcp://0.0.0.0:20048
+The log goes to stderr. A listener that cannot be started is said there, and does not stop the others.
+"""
+
+_CHECK = """\
+Read a configuration and say what is wrong with it, by file, line, key and remedy; print a summary when nothing is.
+Nothing is started or changed.
+"""
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The command line."""
+    raw = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser("rdma-nfsd", description=_DESCRIPTION, epilog=_EPILOG, formatter_class=raw)
+    parser.add_argument("--version", action="store_true", help="print the version and exit")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND")
+    for name, text, brief in (
+        ("serve", _SERVE, "serve the exports of a configuration file"),
+        ("check", _CHECK, "check a configuration file"),
+    ):
+        command = commands.add_parser(name, help=brief, description=text, formatter_class=raw)
+        command.add_argument("--config", required=True, metavar="FILE", help="the configuration, a YAML file")
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command. Returns the exit status."""
+    parser = build_parser()
+    parsed = parser.parse_args(arguments)
+    if parsed.version:
+        from nfsd.metrics import program_version  # help and check need none of the daemon
+
+        print(f"rdma-nfsd {program_version()}")
+        return 0
+    if parsed.command is None:
+        parser.print_help(sys.stderr)
+        return 2
+    try:
+        config = load(parsed.config)
+    except ConfigError as error:
+        for problem in error.problems:
+            print(problem, file=sys.stderr)
+        return 2
+    if parsed.command == "check":
+        print(summary(config))
+        return 0
+    from nfsd.daemon import run
+
+    return run(config)
+
+
+def summary(config: Config) -> str:
+    """The configuration in a few lines for people."""
+    server = config.server
+    lines = [f"{config.file}: good", ""]
+    listeners = [["listen", "provider"]]
+    listeners += [[str(e.address), e.provider if e.address.scheme == "rdma" else "-"] for e in server.listen]
+    lines += [*_table(listeners), "", f"mountd port  {server.mountd_port}", f"state        {server.state_dir}", ""]
+    exports = [["export", "path", "access", "squash", "clients", "id"]]
+    for export in config.exports:
+        overridden = {override.host for override in export.overrides}
+        clients = " ".join(host + ("+" if host in overridden else "") for host in export.clients) or "nobody"
+        access = "ro" if export.read_only else "rw"
+        exports.append([export.pseudo, export.path, access, export.squash, clients, str(export.id)])
+    lines += _table(exports)
+    if any(export.overrides for export in config.exports):
+        lines += ["", "+ with settings of its own"]
+    return "\n".join(lines)
+
+
+def _table(rows: list[list[str]]) -> list[str]:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

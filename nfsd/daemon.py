@@ -1,0 +1,310 @@
+"""The running server: its parts put together, started, and stopped in order.
+
+Owns :class:`Daemon` and :func:`run`. Imports everything below; :mod:`nfsd.cli` imports this.
+
+Starting: state directory, file service, stable storage and NFSv4's state, then the listeners, then rpcbind. Stopping:
+no more connections and calls, those in flight are answered (for a bounded time), state is flushed, descriptors closed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import gc
+import logging
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import uvloop
+
+from nfsd import sdnotify
+from nfsd.config import Config, split_host_port
+from nfsd.exports import ExportTable
+from nfsd.listeners import Listeners
+from nfsd.metrics import ServerCollector, start_endpoint
+from nfsd.mount.program import mount3_program
+from nfsd.recovery_store import RecoveryStore
+from nfsd.state import StateEngine
+from nfsd.state.limits import Limits as StateLimits
+from nfsd.v3.program import nfs3_procedures
+from nfsd.v4.program import nfs4_procedures
+from nfsd.v4.server import Nfs4Server
+from nfsd.vfs.service import FileService, OpenFile
+from nfsd.vfs.types import Time
+from rpcrdma.memory import Pool
+from rpcrdma.rpc.dispatch import Dispatcher
+from rpcrdma.rpc.program import Program
+from rpcrdma.rpc.rpcbind import Rpcbind, services
+
+_log = logging.getLogger(__name__)
+
+NFS_PROGRAM, MOUNT_PROGRAM = 100003, 100005
+_GC_THRESHOLD = 50_000
+"""Objects between collections: a call makes few cycles, and a collection in the middle of calls delays them all."""
+
+
+class StartError(Exception):
+    """The server cannot start; the text says why."""
+
+
+class Daemon:
+    """One server."""
+
+    def __init__(self, config: Config, rpcbind: Rpcbind | None = None) -> None:
+        server = config.server
+        self.config = config
+        self.pool = Pool(server.limits.memory)
+        self.exports = ExportTable(config.exports)
+        self.service = FileService(self.exports, server.state_dir)
+        self.listeners = Listeners(self.pool, server.limits)
+        self._rpcbind = rpcbind or Rpcbind()
+        self._store = RecoveryStore(server.state_dir)
+        self._nfs4: Nfs4Server
+        self.dispatchers: dict[str, Dispatcher] = {}
+        self.metrics_port = 0
+        self._undo: list[Callable[[], Any]] = []
+        """What to do when stopping, last first; each returns an awaitable or nothing."""
+
+    async def start(self) -> None:
+        """Start everything that can be started. Raises StartError, with nothing left running, if no client could be
+        served."""
+        try:
+            await self._start()
+        except BaseException:
+            await self._unwind()
+            raise
+
+    async def _start(self) -> None:
+        server = self.config.server
+        self._prepare_state_dir()
+        try:
+            recovered = await self._store.start(lease=float(server.nfs4.lease_time))
+            self._undo.append(self._store.close)
+            await self.service.start()
+            self._undo.append(self.service.close)
+        except OSError as error:
+            raise StartError(_describe(error)) from error
+        self._undo.append(self.exports.close)
+        if not self.service.executor.can_switch:
+            _log.warning(
+                "no privilege to act as other users (CAP_SETUID, CAP_SETGID): every client acts as uid %d", os.geteuid()
+            )
+        grace = server.nfs4.lease_time if server.nfs4.grace_time is None else server.nfs4.grace_time
+        engine = StateEngine(
+            StateLimits(lease=float(server.nfs4.lease_time), grace=float(grace)),
+            asyncio.get_running_loop().time,
+            recovered,
+            on_release=_release,
+        )
+        self._nfs4 = Nfs4Server(
+            self.service, self.exports, engine, self._store, started=Time(int(time.time()), 0), owner=self._identity()
+        )
+        self._nfs4.start()
+        self._undo.append(self._nfs4.close)
+        admit = self.exports.admit if self.exports.uses_names else None
+        versions = {3: nfs3_procedures(self.service, self.exports), 4: nfs4_procedures(self._nfs4)}
+        self.dispatchers = {
+            "nfs": Dispatcher([Program(NFS_PROGRAM, "nfs", versions)], admit=admit),
+            "mountd": Dispatcher([mount3_program(self.service, self.exports)], admit=admit),
+        }
+        await self._start_listeners()
+        self._start_metrics()
+        if server.rpcbind:
+            await self._register()
+
+    def _prepare_state_dir(self) -> None:
+        path = self.config.server.state_dir
+        try:
+            os.makedirs(path, mode=0o700, exist_ok=True)
+            lock = os.open(os.path.join(path, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise StartError(f"state_dir: {_describe(error)}") from error
+        self._undo.append(lambda: os.close(lock))
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise StartError(f"state_dir: {path} is in use by another rdma-nfsd") from None
+
+    def _identity(self) -> bytes:
+        """Who we are to NFSv4 clients, the same over restarts (RFC 8881 section 2.10.4)."""
+        path = os.path.join(self.config.server.state_dir, "server-id")
+        try:
+            with open(path, "rb") as file:
+                found = file.read(64)
+            if len(found) == 32:
+                return found
+        except FileNotFoundError:
+            pass
+        made = os.urandom(16).hex().encode()
+        with open(os.open(path + ".new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+            file.write(made)
+            file.flush()
+            os.fsync(file.fileno())
+        os.rename(path + ".new", path)
+        return made
+
+    async def _start_listeners(self) -> None:
+        server = self.config.server
+        self._undo.append(self.listeners.close)
+        await self.listeners.start(server.listen, self.dispatchers["nfs"])
+        if not self.listeners.started:
+            raise StartError("none of the listeners could be started")
+        addresses = [entry.address for entry in server.listen]
+        over_tcp = [address.host for address in addresses if address.scheme == "tcp"]
+        hosts = over_tcp or [address.host for address in addresses]
+        self.listeners.start_mountd(hosts, server.mountd_port, self.dispatchers["mountd"])
+
+    def _start_metrics(self) -> None:
+        if self.config.server.metrics.listen is None:
+            return
+        host, port = split_host_port(self.config.server.metrics.listen)
+        collector = ServerCollector(
+            self.dispatchers,
+            self.pool,
+            self.listeners.connections,
+            self.listeners.rdma_counters,
+            self.service.executor.statistics,
+        )
+        try:
+            close, self.metrics_port = start_endpoint(collector, host, port)
+        except OSError as error:
+            _log.error("cannot serve metrics on %s: %s", self.config.server.metrics.listen, error.strerror)
+        else:
+            self._undo.append(close)
+
+    async def _register(self) -> None:
+        wanted = []
+        for started in self.listeners.started:
+            scheme, host, port = started.address
+            program, versions = (NFS_PROGRAM, (3, 4)) if started.service == "nfs" else (MOUNT_PROGRAM, (3,))
+            wanted += services(program, versions, scheme, host, port)
+        self._undo.append(self._rpcbind.unregister)
+        await self._rpcbind.register(wanted)
+
+    @property
+    def ready_line(self) -> str:
+        """What is served where, once :meth:`start` has returned."""
+        nfs = " ".join(map(str, self.listeners.of("nfs")))
+        mountd = " ".join(map(str, self.listeners.of("mountd")))
+        return f"rdma-nfsd ready: {nfs}" + (f" mountd {mountd}" if mountd else "")
+
+    def log_in_flight(self) -> None:
+        """Write every call that is waiting, and every listener's connections, to the log."""
+        lines = [line for dispatcher in self.dispatchers.values() for line in dispatcher.in_flight()]
+        _log.info("%d calls in flight; buffers: %d of %d octets", len(lines), self.pool.in_use, self.pool.limit)
+        for line in lines:
+            _log.info("in flight: %s", line)
+        for address, now, _, _ in self.listeners.connections():
+            _log.info("%s: %d connections", address, now)
+
+    async def stop(self) -> None:
+        """Answer what is in flight, for as long as the configuration allows, then close everything."""
+        seconds = self.config.server.limits.drain_time
+        drains = [dispatcher.drain(seconds) for dispatcher in self.dispatchers.values()]
+        await asyncio.gather(self.listeners.drain(seconds), *drains)
+        await self._unwind()
+
+    async def _unwind(self) -> None:
+        while self._undo:
+            try:
+                awaitable = self._undo.pop()()
+                if awaitable is not None:
+                    await awaitable
+            except Exception:
+                _log.exception("stopping goes on after a failure")
+
+
+async def _serve(config: Config) -> int:
+    loop = asyncio.get_running_loop()
+    stopping = asyncio.Event()
+
+    def stop() -> None:
+        if stopping.is_set():
+            _log.warning("a second signal: ending at once")
+            logging.shutdown()
+            os._exit(1)
+        stopping.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop)
+    daemon = Daemon(config)
+    loop.add_signal_handler(signal.SIGUSR1, daemon.log_in_flight)
+    try:
+        await daemon.start()
+    except StartError as error:
+        _log.error("cannot start: %s", error)
+        return 1
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(_GC_THRESHOLD)
+    print(daemon.ready_line, flush=True)
+    sdnotify.notify(READY=1, STATUS=daemon.ready_line.removeprefix("rdma-nfsd ready: "))
+    watchdog = _start_watchdog(loop)
+    await stopping.wait()
+    sdnotify.notify(STOPPING=1, STATUS="finishing calls in flight")
+    _log.info("stopping")
+    await daemon.stop()
+    if watchdog is not None:
+        watchdog()
+    _log.info("stopped")
+    return 0
+
+
+def _start_watchdog(loop: asyncio.AbstractEventLoop) -> Callable[[], None] | None:
+    """Tell systemd, from the event loop, that the event loop is alive. Returns what ends that."""
+    interval = sdnotify.watchdog_seconds()
+    if interval is None:
+        return None
+    handles: list[asyncio.TimerHandle] = []
+
+    def tick() -> None:
+        sdnotify.notify(WATCHDOG=1)
+        handles[:] = [loop.call_later(interval, tick)]
+
+    def end() -> None:
+        handles[0].cancel()
+
+    tick()
+    return end
+
+
+def run(config: Config) -> int:
+    """Serve until SIGTERM or SIGINT. Returns the exit status: 0, or 1 when nothing could be served."""
+    set_up_logging(config.server.log.level)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(_serve(config))
+
+
+def _release(opened: OpenFile | None) -> None:
+    if opened is not None:
+        opened.release()
+
+
+_PRIORITIES = {logging.DEBUG: 7, logging.INFO: 6, logging.WARNING: 4, logging.ERROR: 3, logging.CRITICAL: 2}
+
+
+class _JournalFormatter(logging.Formatter):
+    """Lines with sd-daemon(3)'s priority in front; the journal knows the time."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Put the priority before every line, or the journal would lose it after the first."""
+        prefix = f"<{_PRIORITIES.get(record.levelno, 6)}>"
+        return "\n".join(prefix + line for line in super().format(record).splitlines())
+
+
+def set_up_logging(level: str) -> None:
+    """Log to stderr; in the journal's format if that is where stderr goes."""
+    handler = logging.StreamHandler(sys.stderr)
+    if os.environ.get("JOURNAL_STREAM"):
+        handler.setFormatter(_JournalFormatter("%(name)s: %(message)s"))
+    else:
+        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+
+
+def _describe(error: OSError) -> str:
+    return f"{error.filename}: {error.strerror}" if error.filename and error.strerror else str(error)

@@ -1,0 +1,107 @@
+"""Numbers for Prometheus, read from the counters that the server keeps anyway at the moment they are asked for.
+
+Owns :class:`ServerCollector` and the endpoint. The endpoint runs in a thread of its own and only reads plain numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from rpcrdma.memory import Pool
+from rpcrdma.rpc.dispatch import Dispatcher
+
+_PREFIX = "rdma_nfsd_"
+
+
+def program_version() -> str:
+    """The installed version of this program."""
+    try:
+        return version("rdma-nfsd")
+    except PackageNotFoundError:
+        return "unknown"
+
+
+class ServerCollector(Collector):
+    """All metrics of a server. ``connections`` gives (address, open, accepted, refused) per listener, ``rdma`` the
+    transport's counters by listener, ``workers`` the executor's numbers."""
+
+    def __init__(
+        self,
+        dispatchers: Mapping[str, Dispatcher],
+        pool: Pool,
+        connections: Callable[[], list[tuple[str, int, int, int]]],
+        rdma: Callable[[], dict[str, Mapping[str, int]]],
+        workers: Callable[[], Mapping[str, int]],
+    ) -> None:
+        self._dispatchers, self._pool = dispatchers, pool
+        self._connections, self._rdma, self._workers = connections, rdma, workers
+
+    def collect(self) -> Iterator[Metric]:
+        """Read everything once."""
+        yield InfoMetricFamily(_PREFIX + "build", "The running program", {"version": program_version()})
+        yield from self._rpc()
+        yield from self._transports()
+        memory = GaugeMetricFamily(_PREFIX + "memory_bytes", "Message and data buffers", labels=["kind"])
+        for kind in ("limit", "mapped", "in_use"):
+            memory.add_metric([kind], getattr(self._pool, kind))
+        yield memory
+        workers = GaugeMetricFamily(_PREFIX + "workers", "The pool of threads that wait for disks", labels=["kind"])
+        for kind, value in self._workers().items():
+            workers.add_metric([kind], value)
+        yield workers
+
+    def _rpc(self) -> Iterator[Metric]:
+        labels = ["program", "version", "procedure"]
+        calls = CounterMetricFamily(_PREFIX + "rpc_calls", "Calls that are over", labels=labels)
+        errors = CounterMetricFamily(_PREFIX + "rpc_errors", "Calls that ended in an RPC error or none", labels=labels)
+        seconds = CounterMetricFamily(_PREFIX + "rpc_seconds", "From dispatch to reply", labels=labels)
+        refused = CounterMetricFamily(_PREFIX + "rpc_refused", "Calls that reached no procedure", labels=["service"])
+        running = GaugeMetricFamily(_PREFIX + "rpcs_in_flight", "Calls that are waiting", labels=["service"])
+        hits = CounterMetricFamily(_PREFIX + "replay_hits", "Retransmissions answered once only", labels=["service"])
+        entries = GaugeMetricFamily(_PREFIX + "replay_entries", "Replies kept", labels=["service"])
+        for service, dispatcher in self._dispatchers.items():
+            for row in dispatcher.rows.values():
+                key = [str(part) for part in row.label]
+                calls.add_metric(key, row.calls)
+                errors.add_metric(key, row.errors)
+                seconds.add_metric(key, row.seconds)
+            refused.add_metric([service], dispatcher.refused)
+            running.add_metric([service], len(dispatcher.running))
+            hits.add_metric([service], dispatcher.replay.hits)
+            entries.add_metric([service], len(dispatcher.replay))
+        yield from (calls, errors, seconds, refused, running, hits, entries)
+
+    def _transports(self) -> Iterator[Metric]:
+        is_open = GaugeMetricFamily(_PREFIX + "connections", "Open connections", labels=["listener"])
+        accepted = CounterMetricFamily(_PREFIX + "connections_accepted", "Connections accepted", labels=["listener"])
+        refused = CounterMetricFamily(_PREFIX + "connections_refused", "Connections refused", labels=["listener"])
+        for listener, now, taken, rejected in self._connections():
+            is_open.add_metric([listener], now)
+            accepted.add_metric([listener], taken)
+            refused.add_metric([listener], rejected)
+        rdma = CounterMetricFamily(_PREFIX + "rdma_events", "RPC-over-RDMA's counters", labels=["listener", "event"])
+        for listener, counters in self._rdma().items():
+            for event, value in counters.items():
+                rdma.add_metric([listener, event], value)
+        yield from (is_open, accepted, refused, rdma)
+
+
+def start_endpoint(collector: Collector, host: str, port: int) -> tuple[Callable[[], None], int]:
+    """Serve ``/metrics``. Returns what ends it and the port in use. Raises OSError when the address cannot be had."""
+    registry = CollectorRegistry()
+    registry.register(collector)
+    server: Any
+    server, thread = start_http_server(port, host, registry)
+
+    def close() -> None:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+    return close, server.server_port
