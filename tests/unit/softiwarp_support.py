@@ -21,6 +21,12 @@ CLIENT_REQUEST = bytes.fromhex("4d504120494420526571204672616d651002000c00800000
 """What the Linux NFS client sends: revision 2, IRD 128, ORD 0, no CRC."""
 
 
+async def settle() -> None:
+    """Let everything that loopback TCP has already delivered be handled."""
+    for _ in range(30):
+        await asyncio.sleep(0)
+
+
 class Recorder:
     """A connection's owner that keeps what it is told."""
 
