@@ -53,11 +53,11 @@ class ForwardCall:
 class Chain:
     """The token of a posted chain: what has to stay untouched until it has completed."""
 
-    __slots__ = ("has_writes", "lease", "reply", "xid")
+    __slots__ = ("lease", "reply", "written")
 
-    def __init__(self, xid: int, has_writes: bool, reply: Reply | None = None, lease: Lease | None = None) -> None:
-        self.xid = xid
-        self.has_writes = has_writes
+    def __init__(self, written: Header | None = None, reply: Reply | None = None, lease: Lease | None = None) -> None:
+        self.written = written
+        """The header of the call to whose chunks the chain writes."""
         self.reply = reply
         self.lease = lease
 

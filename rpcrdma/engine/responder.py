@@ -103,8 +103,6 @@ class Responder:
         """Calls to execute."""
         self.failure: str | None = None
         """Why the connection must be closed."""
-        self.failed_xid: int | None = None
-        """The call whose RDMA operation was the first to fail: the one the peer refused, if it refused one."""
         self.closed = False
         self.received_messages = 0
         self.draining = False
@@ -123,6 +121,8 @@ class Responder:
         self._wake = wake
         self._poisoned = set() if poisoned is None else poisoned
         self._codecs = codecs
+        self._failed: Header | None = None
+        self._written: deque[Header] = deque(maxlen=64)
         self._to_read: deque[ForwardCall] = deque()
         self._to_answer: deque[tuple[ForwardCall, Reply] | Refusal] = deque()
         self._awaiting_receive = False
@@ -159,7 +159,7 @@ class Responder:
             if not ok and not self.closed:
                 # The reply is lost, and the requester must learn that (section 4.5.4).
                 self.counters.send_failures += 1
-                self._fail("an RDMA Write or Send failed", token.xid if token.has_writes else None)
+                self._fail("an RDMA Write or Send failed", token.written)
         elif isinstance(token, ForwardCall):
             self._fetched(token, ok)
         self._advance()
@@ -210,6 +210,19 @@ class Responder:
         for output in (self._to_read, self._to_answer, self.calls, self.receives, self.reads, self.chains):
             output.clear()
         self.backward.close()
+
+    def refused_call(self, handle: int | None) -> int | None:
+        """The XID of the call whose memory the peer refused us, so far as it can be told; ``handle`` is that memory's.
+
+        Usually it is the first to fail. But a Write that was reported as done may yet have been refused, and so calls
+        recently written to are searched for the handle.
+        """
+        failed = self._failed
+        if handle is not None:
+            for header in (failed, *reversed(self._written)):
+                if header is not None and header.offers(handle):
+                    return header.xid
+        return None if failed is None else failed.xid
 
     @property
     def max_backward_size(self) -> int:
@@ -341,7 +354,7 @@ class Responder:
             self.counters.read_failures += 1
             self.credits.outstanding -= 1
             call.release()
-            self._fail("an RDMA Read failed", header.xid)
+            self._fail("an RDMA Read failed", header)
             return
         call.place()
         if header.procedure == RDMA_NOMSG:
@@ -399,9 +412,10 @@ class Responder:
         else:
             counters.inline_replies += 1
         if reduction.writes:
+            self._written.append(header)
             counters.writes += len(reduction.writes)
             counters.write_bytes += sum(len(write.source) for write in reduction.writes)
-        chain = Chain(header.xid, bool(reduction.writes), reply, lease)
+        chain = Chain(header if reduction.writes else None, reply, lease)
         self.chains.append((reduction.writes, Send(segments, invalidate), chain))
 
     def _post_error(self, refusal: Refusal, grant: int) -> None:
@@ -409,7 +423,7 @@ class Responder:
             message = encode_version_error(refusal.xid, refusal.version, grant, min(self._codecs), max(self._codecs))
         else:
             message = self._codecs[refusal.version].encode_error(refusal.xid, grant, refusal.fault)
-        self.chains.append(((), Send((message,)), Chain(refusal.xid, False)))
+        self.chains.append(((), Send((message,)), Chain()))
 
     # Backward calls
 
@@ -422,7 +436,7 @@ class Responder:
             self.credits.unsent += 1
             self.counters.backward_calls += 1
             header = self._codecs[self.version].encode_call(call.xid, self._options.backward_credits)
-            self.chains.append(((), Send((header + call.message,)), Chain(call.xid, False)))
+            self.chains.append(((), Send((header + call.message,)), Chain()))
 
     # Memory and failure
 
@@ -467,8 +481,8 @@ class Responder:
             self._may_wait = True
         self._wake()
 
-    def _fail(self, reason: str, xid: int | None) -> None:
-        """The connection is of no more use. Only the first failure is the peer's refusal; others follow from it."""
+    def _fail(self, reason: str, call: Header | None) -> None:
+        """The connection is of no more use. Only the first failure may be a refusal; others follow from it."""
         if self.failure is None:
             self.failure = reason
-            self.failed_xid = xid
+            self._failed = call

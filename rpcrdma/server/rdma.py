@@ -37,13 +37,13 @@ from rpcrdma.memory import Account, Lease, OutOfMemory, Pool
 from rpcrdma.rpc.dispatch import NO_REPLY
 from rpcrdma.rpc.program import RpcReply, Transport
 from rpcrdma.verbs.interface import (
-    REMOTE_ACCESS_ERROR,
     ConnectRequest,
     Endpoint,
     ListenAddress,
     Listener,
     Provider,
     Received,
+    RemoteAccessError,
 )
 from rpcrdma.wire import private_data
 
@@ -208,8 +208,10 @@ class RdmaConnection:
     def disconnected(self, reason: str) -> None:
         """The connection is gone; what still runs holds its own leases."""
         responder = self.responder
-        if reason == REMOTE_ACCESS_ERROR and responder.failed_xid is not None:
-            self._server.poisoned.add(self.peer_address, responder.failed_xid)
+        if isinstance(reason, RemoteAccessError):
+            xid = responder.refused_call(reason.handle)
+            if xid is not None:
+                self._server.poisoned.add(self.peer_address, xid)
         _log.debug("%s: disconnected: %s", self, responder.failure or reason)
         self.closed = True
         responder.close()

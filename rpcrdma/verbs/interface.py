@@ -18,11 +18,23 @@ from typing import NamedTuple, Protocol
 
 from rpcrdma.memory import Lease, Pool
 
-REMOTE_ACCESS_ERROR = "remote access error"
-"""The reason given to :meth:`EndpointHandler.disconnected` when the peer refused an RDMA Read or Write of ours.
 
-The first work reported as not ok is then the one that was refused, and the rest was flushed.
-"""
+class RemoteAccessError(str):
+    """The reason given to :meth:`EndpointHandler.disconnected` when the peer refused an RDMA Read or Write of ours.
+
+    The first work reported as not ok is then the one that was refused, unless the provider had to report it before it
+    could know (iWARP acknowledges no Writes); ``handle`` names the peer's memory in question where that is known.
+    """
+
+    __slots__ = ("handle",)
+
+    handle: int | None
+
+    def __new__(cls, text: str, handle: int | None = None) -> RemoteAccessError:
+        """The text for people, and the handle."""
+        self = super().__new__(cls, text)
+        self.handle = handle
+        return self
 
 
 class RdmaSegment(NamedTuple):
@@ -74,7 +86,10 @@ class EndpointHandler(Protocol):
         """Take the completion of what was posted with ``token``; ``ok`` is False when it was flushed or failed."""
 
     def disconnected(self, reason: str) -> None:
-        """The connection is gone. Called exactly once, after every outstanding token has been completed."""
+        """The connection is gone. Called exactly once, after every outstanding token has been completed.
+
+        ``reason`` is a RemoteAccessError when that was it.
+        """
 
 
 class Endpoint(Protocol):
@@ -165,7 +180,10 @@ class Provider(Protocol):
         initiator_depth: int = 0,
         responder_resources: int = 16,
     ) -> tuple[Endpoint, bytes]:
-        """Connect as a requester. Returns endpoint and peer private data; ConnectionRefusedError on reject."""
+        """Connect as a requester. Returns endpoint and peer private data; ConnectionRefusedError on reject.
+
+        The Receives are posted when it returns, and still the caller's when it raises.
+        """
 
     async def close(self) -> None:
         """Close all listeners and connections."""

@@ -74,6 +74,13 @@ class Header:
         self.reply = reply
         self.payload = payload
 
+    def offers(self, handle: int) -> bool:
+        """Whether one of the chunks is in the memory that ``handle`` names."""
+        if any(handle == segment[1] for segment in self.reads):
+            return True
+        chunks = self.writes if self.reply is None else [*self.writes, self.reply]
+        return any(handle == segment[0] for chunk in chunks for segment in chunk)
+
 
 class Codec(Protocol):
     """One version of the protocol."""

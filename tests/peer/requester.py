@@ -63,7 +63,12 @@ class Peer:
         self, provider: Provider, address: ListenAddress, private_data: bytes, receives: int = 160, **depths: int
     ) -> Peer:
         leases = [self._account.lease(self._receive_size) for _ in range(receives)]
-        self.endpoint, self.private_data = await provider.connect(address, self, private_data, leases, **depths)
+        try:
+            self.endpoint, self.private_data = await provider.connect(address, self, private_data, leases, **depths)
+        except BaseException:
+            for lease in leases:
+                lease.release()
+            raise
         return self
 
     # Events

@@ -22,11 +22,13 @@ LINUX = PrivateData(remote_invalidation=True, send_size=4096, receive_size=4096)
 class Rig:
     """Use as an asynchronous context manager; it checks on the way out that every buffer came back."""
 
+    default_provider: Callable[[Pool], Provider] = LoopbackProvider
+
     def __init__(
         self,
         *,
         options: RdmaServerOptions | None = None,
-        provider: Callable[[Pool], Provider] = LoopbackProvider,
+        provider: Callable[[Pool], Provider] | None = None,
         host: str = "127.0.0.1",
         pool_limit: int = 256 << 20,
         **responder: Any,
@@ -36,7 +38,7 @@ class Rig:
         self.peer_pool = Pool(256 << 20)
         self.control = Control()
         self.now = 1000.0
-        self._provider_of = provider
+        self._provider_of = provider or Rig.default_provider
         self._host = host
         self.peers: list[Peer] = []
 

@@ -9,7 +9,8 @@ import pytest
 from rpcrdma.engine.config import ResponderOptions
 from rpcrdma.rpc.dispatch import NO_REPLY
 from rpcrdma.server.rdma import RdmaServerOptions
-from rpcrdma.verbs.interface import REMOTE_ACCESS_ERROR
+from rpcrdma.verbs.loopback import LoopbackProvider
+from rpcrdma.verbs.softiwarp.provider import SoftIwarp
 from tests.peer import (
     ERR_CHUNK,
     ERROR,
@@ -47,23 +48,29 @@ BAD_CALLS = {
 }
 
 
+PROVIDERS = pytest.mark.parametrize("provider", [LoopbackProvider, SoftIwarp], ids=["loopback", "softiwarp"])
+
+
+@PROVIDERS
 @pytest.mark.parametrize("kind", BAD_CALLS)
-def test_refused_memory_costs_the_connection_and_the_retransmission_gets_an_error(kind):
+def test_refused_memory_costs_the_connection_and_the_retransmission_gets_an_error(kind, provider):
     async def test(rig):
         peer = await rig.peer()
         peer.send(BAD_CALLS[kind])
-        assert await peer.over() == REMOTE_ACCESS_ERROR
+        await peer.over()
+        await rig.until(lambda: not rig.server.connections)
         peer = await rig.peer()
         reply = await peer.call(BAD_CALLS[kind])
         assert (reply.xid, reply.procedure, reply.error) == (XID, ERROR, ERR_CHUNK)
         # The XID's next use is another call.
         assert accept_status((await peer.call(null())).payload) == 0
 
-    run(test)
+    run(test, provider=provider)
 
 
+@PROVIDERS
 @pytest.mark.parametrize("wrong", ["out of bounds", "other access", "before the start"])
-def test_every_kind_of_refusal(wrong):
+def test_every_kind_of_refusal(wrong, provider):
     async def test(rig, peer):
         memory = peer.readable(bytes(64)) if wrong == "other access" else peer.writable(64)
         segment = {
@@ -72,12 +79,15 @@ def test_every_kind_of_refusal(wrong):
             "before the start": Segment(memory.handle, 64, memory.base - 1),
         }[wrong]
         peer.send(echo(writes=[[segment]]))
-        assert await peer.over() == REMOTE_ACCESS_ERROR
+        await peer.over()
+        await rig.until(lambda: not rig.server.connections)
+        assert rig.server.poisoned.of("127.0.0.1") == {XID}
 
-    run(test)
+    run(test, provider=provider)
 
 
-def test_calls_lost_with_a_refused_one_are_executed_when_they_come_again():
+@PROVIDERS
+def test_calls_lost_with_a_refused_one_are_executed_when_they_come_again(provider):
     """Only the refused call is at fault: what was flushed behind it, and other peers' XIDs, are not."""
 
     async def test(rig):
@@ -86,12 +96,13 @@ def test_calls_lost_with_a_refused_one_are_executed_when_they_come_again():
         peer.send(echo(1, writes=[[BAD]]))
         peer.send(echo(2, writes=[[target.segment()]]))
         await peer.over()
+        await rig.until(lambda: not rig.server.connections)
         peer = await rig.peer()
         target = peer.writable(4)
         assert (await peer.call(echo(2, writes=[[target.segment()]]))).procedure == MSG
         assert (await peer.call(echo(1))).procedure == ERROR
 
-    run(test)
+    run(test, provider=provider)
 
 
 def test_an_ordinary_disconnection_in_the_middle_of_a_read_poisons_nothing():
@@ -117,7 +128,7 @@ def test_poison_is_forgotten_after_a_while():
     async def test(rig):
         peer = await rig.peer()
         peer.send(BAD_CALLS["write"])
-        await peer.over()
+        await rig.until(lambda: not rig.server.connections)
         rig.now += 301
         peer = await rig.peer()
         assert (await peer.call(null())).procedure == MSG

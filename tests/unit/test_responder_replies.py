@@ -22,6 +22,7 @@ from tests.peer import (
     rpc_call,
     run,
 )
+from tests.peer.providers import provider  # noqa: F401 (runs each test on every provider)
 
 XID = 0x0A0B0C0D
 

@@ -23,13 +23,13 @@ from collections.abc import Callable, Sequence
 
 from rpcrdma.memory import Lease, Pool
 from rpcrdma.verbs.interface import (
-    REMOTE_ACCESS_ERROR,
     ConnectRequest,
     EndpointHandler,
     ListenAddress,
     RdmaRead,
     RdmaWrite,
     Received,
+    RemoteAccessError,
     Send,
 )
 
@@ -39,13 +39,22 @@ MAX_PRIVATE_DATA = 512
 
 
 class _Refused(Exception):
-    """The peer's side of the connection refuses the work; the argument is the reason."""
+    """The peer's side of the connection refuses the work."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+def _access_error(handle: int) -> _Refused:
+    return _Refused(RemoteAccessError(f"remote access error, handle {handle:#x}", handle))
 
 
 class _Registration:
-    __slots__ = ("base", "remote_read", "remote_write", "view")
+    __slots__ = ("base", "handle", "remote_read", "remote_write", "view")
 
-    def __init__(self, view: memoryview, base: int, remote_read: bool, remote_write: bool) -> None:
+    def __init__(self, handle: int, view: memoryview, base: int, remote_read: bool, remote_write: bool) -> None:
+        self.handle = handle
         self.view = view
         self.base = base
         self.remote_read = remote_read
@@ -54,7 +63,7 @@ class _Registration:
     def window(self, offset: int, length: int) -> memoryview:
         start = offset - self.base
         if start < 0 or start + length > len(self.view):
-            raise _Refused(REMOTE_ACCESS_ERROR)
+            raise _access_error(self.handle)
         return self.view[start : start + length]
 
 
@@ -107,7 +116,7 @@ class LoopbackEndpoint:
         handle = self._next_handle
         self._next_handle += 0x100
         base = handle << 32 | 0x7F0
-        self._registrations[handle] = _Registration(view, base, remote_read, remote_write)
+        self._registrations[handle] = _Registration(handle, view, base, remote_read, remote_write)
         return handle, base
 
     def invalidate(self, handle: int) -> None:
@@ -163,7 +172,7 @@ class LoopbackEndpoint:
             try:
                 self._execute(peer, writes, now, send)
             except _Refused as refusal:
-                self._break(str(refusal), str(refusal))
+                self._break(refusal.reason, refusal.reason)
                 return
             reads += len(now)
             self.most_reads = max(self.most_reads, reads)
@@ -185,12 +194,12 @@ class LoopbackEndpoint:
         for handle, offset, source in writes:
             registration = peer._registrations.get(handle)
             if registration is None or not registration.remote_write:
-                raise _Refused(REMOTE_ACCESS_ERROR)
+                raise _access_error(handle)
             registration.window(offset, len(source))[:] = source
         for handle, offset, sink in reads:
             registration = peer._registrations.get(handle)
             if registration is None or not registration.remote_read:
-                raise _Refused(REMOTE_ACCESS_ERROR)
+                raise _access_error(handle)
             sink[:] = registration.window(offset, len(sink))
         if send is not None:
             peer._take(send)
@@ -210,7 +219,7 @@ class LoopbackEndpoint:
         if send.invalidate is not None:
             if send.invalidate not in self._registrations:
                 lease.release()
-                raise _Refused(REMOTE_ACCESS_ERROR)
+                raise _access_error(send.invalidate)
             del self._registrations[send.invalidate]
         self._arrived.append(Received(lease, end, send.invalidate))
 
@@ -344,8 +353,6 @@ class LoopbackProvider:
             raise ValueError(f"{len(private_data)} octets of private data")
         on_request = self._listening.get(address)
         if on_request is None:
-            for lease in receives:
-                lease.release()
             raise ConnectionRefusedError(f"nothing listens on {address}")
         loop = asyncio.get_running_loop()
         outcome: asyncio.Future[tuple[LoopbackEndpoint, bytes]] = loop.create_future()
@@ -353,12 +360,7 @@ class LoopbackProvider:
             address, self.client_address, private_data, initiator_depth, responder_resources, outcome, handler
         )
         loop.call_soon(on_request, request)
-        try:
-            endpoint, answer = await outcome
-        except ConnectionRefusedError:
-            for lease in receives:
-                lease.release()
-            raise
+        endpoint, answer = await outcome
         endpoint.post_receives(receives)
         self._endpoints.append(endpoint)
         return endpoint, answer

@@ -420,7 +420,7 @@ cdef class Endpoint:
             tokens, self.refused = self.refused, []
             self.report(tokens, False)
             try:
-                self.handler.disconnected(reason)
+                self.handler.disconnected(self.receiver.refusal or reason)
             except Exception:
                 log.exception("%s: the connection's owner failed at its end", self)
         finally:

@@ -30,6 +30,7 @@ cdef class Receiver:
     cdef int fd
     cdef readonly int error
     cdef readonly str problem
+    cdef readonly object refusal    # RemoteAccessError, when the peer's Terminate was one
     cdef readonly tuple terminate_codes
     cdef bint crc
     cdef bint expect_rtr

@@ -63,7 +63,7 @@ from rpcrdma.verbs.softiwarp.stags cimport Registration, StagTable
 from rpcrdma.verbs.softiwarp.transmit cimport Transmitter
 
 from rpcrdma.verbs.interface import Received
-from rpcrdma.verbs.softiwarp.terminate import describe, describe_received
+from rpcrdma.verbs.softiwarp.terminate import describe, describe_received, refusal
 
 
 cdef enum:
@@ -403,6 +403,7 @@ cdef class Receiver:
                     <uint8_t>self.scratch[0], <uint8_t>self.scratch[1]
                 )
                 self.terminate_codes = (<uint8_t>self.scratch[0], <uint8_t>self.scratch[1])
+                self.refusal = refusal(self.scratch[: min(<size_t>self.payload, sizeof(self.scratch))], self.problem)
             else:
                 self.problem = "the peer sent a Terminate without a cause"
             return RECEIVE_TERMINATED

@@ -1,10 +1,12 @@
 """What a Terminate says, in words.
 
 Owns RFC 5040 section 4.8 (Figure 9), RFC 5041 section 7.2, RFC 5044 section 8 and RFC 6581 section 8 as one table
-(RFC 6580 is their registry). Imports nothing of the project.
+(RFC 6580 is their registry). Imports the provider interface only.
 """
 
 from __future__ import annotations
+
+from rpcrdma.verbs.interface import RemoteAccessError
 
 _LAYERS = {0: "RDMAP", 1: "DDP", 2: "LLP"}
 
@@ -62,3 +64,29 @@ def describe_received(first: int, code: int) -> str:
     if (layer, etype, code) not in _WORDS and (etype, layer, code) in _WORDS:
         layer, etype = etype, layer
     return describe(layer, etype, code)
+
+
+_CONTROL, _SEGMENT_LENGTH, _TAGGED_HEADER, _UNTAGGED_HEADER = 4, 2, 14, 18
+_READ_REQUEST = 1
+
+
+def refusal(message: bytes, words: str) -> RemoteAccessError | None:
+    """What a received Terminate refuses, or None when it is not about access to memory (RFC 5040 section 4.8).
+
+    Behind the control field and the segment length stands the header of what was refused: of an RDMA Write, or of an
+    RDMA Read Request, whose source is meant. Peers may leave it out, and the flags that say so come in siw's reversed
+    order too, so it is recognized by its own T bit and opcode.
+    """
+    layer, etype, code = message[0] >> 4, message[0] & 0xF, message[1]
+    if (layer, etype, code) not in _WORDS:
+        layer, etype = etype, layer
+    # RDMAP's remote protection errors but for failed invalidations, and DDP's tagged buffer errors but for the version.
+    if (layer, etype) not in ((0, 1), (1, 1)) or (layer, code) in ((0, 0x09), (1, 0x04)):
+        return None
+    header = message[_CONTROL + _SEGMENT_LENGTH :]
+    handle = None
+    if len(header) >= _TAGGED_HEADER and header[0] & 0x80:
+        handle = int.from_bytes(header[2:6], "big")
+    elif len(header) >= _UNTAGGED_HEADER + 20 and header[1] & 0xF == _READ_REQUEST:
+        handle = int.from_bytes(header[_UNTAGGED_HEADER + 16 : _UNTAGGED_HEADER + 20], "big")
+    return RemoteAccessError(words, handle)
