@@ -238,8 +238,12 @@ def unraisable(problem, callback):
     logging.getLogger("rpcrdma.memory").error("waiter %r failed", callback, exc_info=problem)
 
 
+@cython.no_gc_clear
 cdef class Account:
     """One connection's share of the pool. Made by :meth:`Pool.account`."""
+
+    # no_gc_clear: leases that become garbage together with their account give their blocks back through it. A cycle
+    # through the pool's waiters is broken by clearing the pool.
 
     cpdef Lease lease(self, Py_ssize_t size):
         """A buffer of at least ``size`` octets. Raises OutOfMemory at either bound, ValueError for size < 0 or > 4 MiB."""

@@ -217,3 +217,29 @@ def test_a_failing_waiter_hurts_neither_the_release_nor_the_next_waiter(caplog: 
     held.release()
     assert called == [1]
     assert "broken" in caplog.text
+
+
+def test_leases_that_become_garbage_with_their_account_return_their_buffers() -> None:
+    """A connection and all it holds is one cycle: whatever the collector clears first, the buffers come back."""
+    pool = Pool(4 * MIB)
+    for _ in range(200):
+        account = pool.account(MIB)
+        connection: list[object] = [account, [account.lease(100) for _ in range(5)]]
+        for lease in connection[1]:  # type: ignore[attr-defined]
+            assert len(lease.view) == 1024
+        connection.append(connection)
+        del account, connection, lease
+        gc.collect(0)
+    gc.collect()
+    assert (pool.in_use, pool.leaked) == (0, 1000)
+
+
+def test_a_whole_pool_may_become_garbage_with_leases_out() -> None:
+    for _ in range(50):
+        cycle: list[object] = [Pool(4 * MIB)]
+        cycle.append(cycle[0].account(MIB))  # type: ignore[attr-defined]
+        cycle.append(cycle[1].lease(100))  # type: ignore[attr-defined]
+        cycle[2].view[0] = 1  # type: ignore[attr-defined]
+        cycle.append(cycle)
+        del cycle
+        gc.collect()
