@@ -4,6 +4,10 @@ Owns these procedures; imports the declarations, the conversions and the request
 
 Data is never copied here. READ has the file service fill a buffer of the transport, which travels in the result as a
 payload and is released by the transport; WRITE hands on the octets where the transport left them.
+
+A cancelled call (the server is going down and has waited long enough) gives back neither its buffer nor its descriptor:
+a worker may still be using both, and in other hands they would corrupt data. The buffer returns to its pool once nobody
+refers to it; the descriptor lives as long as the process.
 """
 
 from __future__ import annotations
@@ -31,12 +35,14 @@ from nfsd.protocol.nfs3 import (
     WRITE3res,
     WRITE3resfail,
     WRITE3resok,
+    fattr3,
     nfsstat3,
     stable_how,
 )
-from nfsd.v3.convert import OFFSET_MAX, wcc, wcc_after
+from nfsd.v3.convert import OFFSET_MAX, fattr, wcc, wcc_after
 from nfsd.v3.errors import DATA_EXCEPTIONS, Nfs3Error
 from nfsd.v3.request import Aftermath, Operation, Request
+from nfsd.vfs.service import OpenFile
 from nfsd.vfs.types import Change, FileType, Stability
 from rpcrdma.xdr.payload import Payload
 
@@ -58,29 +64,36 @@ def _readlink3_failed(status: nfsstat3, after: Aftermath) -> READLINK3res:
 async def read3(request: Request, args: READ3args) -> READ3res:
     """Data of a regular file, at most rtmax octets of it."""
     node, credential = await request.resolve(args.file.data)
-    service = request.service
-    opened = await service.open(credential, node, read=True, write=False)
+    opened = await request.service.open(credential, node, read=True, write=False)
     try:
-        # Past the kernel's last offset there is no file, so that is its end (section 3.3.6, offset), not an error.
-        offset = min(args.offset, OFFSET_MAX)
-        count = min(args.count, request.limits.read_max, OFFSET_MAX - offset)
-        if count == 0:
-            attributes = await service.attributes(node)
-            return _read3_done(await request.after(node), Payload(_NO_DATA), offset >= attributes.size)
-        lease = await request.call.transport.lease(count)
-        try:
-            done, eof = await service.read(opened, offset, lease.view[:count])
-            after = await request.after(node)
-        except BaseException:
-            lease.release()
-            raise
-        return _read3_done(after, Payload(lease.view[:done], lease), eof)
-    finally:
+        result = await _read_opened(request, opened, args)
+    except Exception:
         opened.release()
+        raise
+    opened.release()
+    return result
 
 
-def _read3_done(after: object, payload: Payload, eof: bool) -> READ3res:
-    return READ3res(nfsstat3.NFS3_OK, resok=READ3resok(after, len(payload), eof, payload))  # type: ignore[arg-type]
+async def _read_opened(request: Request, opened: OpenFile, args: READ3args) -> READ3res:
+    service, node = request.service, opened.node
+    # Past the kernel's last offset there is no file, so that is its end (section 3.3.6, offset), not an error.
+    offset = min(args.offset, OFFSET_MAX)
+    count = min(args.count, request.limits.read_max, OFFSET_MAX - offset)
+    if count == 0:
+        attributes = await service.attributes(node)
+        return _read3_done(fattr(attributes), Payload(_NO_DATA), offset >= attributes.size)
+    lease = await request.call.transport.lease(count)
+    try:
+        done, eof = await service.read(opened, offset, lease.view[:count])
+        after = await request.after(node)
+    except Exception:
+        lease.release()
+        raise
+    return _read3_done(after, Payload(lease.view[:done], lease), eof)
+
+
+def _read3_done(after: fattr3 | None, payload: Payload, eof: bool) -> READ3res:
+    return READ3res(nfsstat3.NFS3_OK, resok=READ3resok(after, len(payload), eof, payload))
 
 
 def _read3_failed(status: nfsstat3, after: Aftermath) -> READ3res:
@@ -111,8 +124,10 @@ async def write3(request: Request, args: WRITE3args) -> WRITE3res:
             done, reached, change = await service.write(
                 opened, args.offset, source[:count], Stability(int(args.stable))
             )
-    finally:
+    except Exception:
         opened.release()
+        raise
+    opened.release()
     return WRITE3res(nfsstat3.NFS3_OK, resok=WRITE3resok(wcc(change), done, stable_how(int(reached)), verifier))
 
 

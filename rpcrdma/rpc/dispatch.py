@@ -108,8 +108,9 @@ class Execution:
         if self.run is not None:
             self.dispatcher.running.discard(self)
             self.dispatcher.ended()
-        for lease in call.holds:
-            lease.release()
+        if not isinstance(exception, asyncio.CancelledError):
+            # Of a cancelled call they return when nobody refers to them: a worker may still be reading from them.
+            _release(call.holds)
         entry = self.entry
         if entry is not None:
             cache = self.dispatcher.replay

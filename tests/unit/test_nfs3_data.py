@@ -122,6 +122,18 @@ def test_a_failed_read_gives_its_buffer_and_file_back(where: str) -> None:
     assert rig.transport.account.in_use == 0
 
 
+@pytest.mark.parametrize("procedure", ["READ", "WRITE"])
+def test_a_cancelled_call_keeps_what_a_worker_may_be_using(procedure: str) -> None:
+    rig = Rig()
+    handle = add(rig, data=b"0123456789")
+    rig.service.failures[procedure.lower()] = [asyncio.CancelledError()]
+    arguments = READ3args(handle, 0, 5) if procedure == "READ" else write(handle, b"x")
+    with pytest.raises(asyncio.CancelledError):
+        rig.call(procedure, arguments)
+    assert rig.service.open_count == 1
+    assert (rig.transport.account.in_use > 0) == (procedure == "READ")
+
+
 @pytest.mark.parametrize("stable", list(stable_how))
 def test_write_stores_data_and_says_how_stably(stable: stable_how) -> None:
     rig = Rig()
