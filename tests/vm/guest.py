@@ -103,11 +103,15 @@ class Job:
 
     def wait_for(self, text: str, timeout: float = 60) -> None:
         """Wait until the output contains ``text``. Raises GuestError when the command ends or time runs out first."""
+        self.wait_until(lambda output: text in output, repr(text), timeout)
+
+    def wait_until(self, condition: Callable[[str], bool], what: str, timeout: float = 60) -> None:
+        """Wait until a condition on the output holds. Raises GuestError like ``wait_for``."""
         deadline = time.monotonic() + timeout
         with self._port.changed:
-            while text not in self.output():
+            while not condition(self.output()):
                 if self.done() or time.monotonic() > deadline:
-                    raise GuestError(f"{self.label}: {text!r} did not appear; output:\n{self.output()[-3000:]}")
+                    raise GuestError(f"{self.label}: {what} did not come; output:\n{self.output()[-3000:]}")
                 self._port.changed.wait(0.2)
 
     def wait(self, *, check: bool = True) -> Result:
