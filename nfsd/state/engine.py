@@ -84,6 +84,7 @@ class StateEngine:
     def _sweep(self, now: float) -> None:
         """Look at every client whose time may be over, and at idle owners; find out when to look again."""
         self._sweep_at = None
+        self.opens.sweep_files()
         for client in self.clients.all():
             self.opens.sweep_owners(client, now - self.limits.lease)
             self._sweep_client(client, now)

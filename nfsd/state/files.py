@@ -40,7 +40,8 @@ class FileState:
     def __init__(self, key: bytes) -> None:
         self.key = key
         self.gate: Any = None
-        """For the layer above: one lock per file around lock plans and local locks."""
+        """For the layer above: one lock per file around lock plans and local locks (an asyncio.Lock; its ``locked()``
+        is asked here)."""
         self.node: Any = None
         """For the layer above: what reaches the file when local locks must be cleared later."""
         self.opens: set[OpenState] = set()

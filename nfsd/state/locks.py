@@ -46,7 +46,7 @@ class LockPlan:
     """A lock that conflicts with no NFS client's and is reserved; commit or abort exactly once. As a context manager it
     aborts unless it was committed."""
 
-    __slots__ = ("_done", "_table", "end", "exclusive", "local", "open_state", "owner", "start", "state")
+    __slots__ = ("_done", "_table", "end", "exclusive", "local", "lock_seqid", "open_state", "owner", "start", "state")
 
     def __init__(
         self,
@@ -62,6 +62,8 @@ class LockPlan:
         self.owner = owner
         self.state = state
         self.start, self.end, self.exclusive = span
+        self.lock_seqid: int | None = None
+        """v4.0, open_to_lock_owner4: the lock owner's seqid, used up when the plan ends, however it does."""
         self.local: LocalRange | None = None
         """What to set locally before ``commit``; None when the union holds it already."""
 
@@ -124,7 +126,8 @@ class LockTable:
             if known is not None and error.status not in SEQID_KEEPING:
                 known.seqid = lock_seqid
             raise
-        holder.pending_seqid = lock_seqid
+        if client.minor == 0:
+            plan.lock_seqid = lock_seqid
         return plan
 
     def lock(
@@ -147,6 +150,7 @@ class LockTable:
     ) -> LockPlan:
         file, client = open_state.file, open_state.client
         start, end = _span(offset, length)
+        self._check_alive(open_state, state)
         if not open_state.owner.confirmed:
             raise Nfs4Error(codes.NFS4ERR_BAD_STATEID, "an open not yet confirmed")
         needed = codes.OPEN4_SHARE_ACCESS_WRITE if exclusive else codes.OPEN4_SHARE_ACCESS_READ
@@ -210,10 +214,11 @@ class LockTable:
         if not plan.take():
             raise Nfs4Error(codes.NFS4ERR_BAD_STATEID, "the plan is over")
         file.pending_lock = None
-        gone = open_state not in file.opens or (plan.state is not None and plan.state not in owner.states)
-        if client.expired or gone:
+        try:
+            self._check_alive(open_state, plan.state)
+        except Nfs4Error:
             self._dirty(file, [(plan.start, plan.end)])
-            raise Nfs4Error(codes.NFS4ERR_EXPIRED if client.expired else codes.NFS4ERR_BAD_STATEID)
+            raise
         state = plan.state
         if state is None:
             client.lock_owners[owner.owner] = owner
@@ -222,10 +227,10 @@ class LockTable:
             open_state.lock_states[owner] = state
             owner.states.add(state)
             client.lock_states += 1
-            if client.minor == 0:
-                owner.seqid = owner.pending_seqid
         else:
             state.bump()
+        if plan.lock_seqid is not None:
+            owner.seqid = plan.lock_seqid
         if file.locks is None:
             file.locks = FileLocks()
         client.locks += file.locks.grant(owner, plan.start, plan.end, plan.exclusive)
@@ -233,9 +238,19 @@ class LockTable:
             file.waiters = [w for w in file.waiters if w.client is not client or w.owner != owner.owner]
         return state.stateid
 
+    @staticmethod
+    def _check_alive(open_state: OpenState, state: LockState | None) -> None:
+        """The layer above found these before it waited for the file's gate: they may have gone since."""
+        if open_state.client.expired:
+            raise Nfs4Error(codes.NFS4ERR_EXPIRED)
+        if open_state not in open_state.file.opens or (state is not None and state not in state.owner.states):
+            raise Nfs4Error(codes.NFS4ERR_BAD_STATEID, "closed meanwhile")
+
     def withdraw(self, plan: LockPlan) -> None:
         """See LockPlan.abort."""
         if plan.take():
+            if plan.lock_seqid is not None and plan.owner.states:
+                plan.owner.seqid = plan.lock_seqid
             plan.open_state.file.pending_lock = None
             self._engine.opens.drop_if_idle(plan.open_state.file)
 
@@ -249,8 +264,9 @@ class LockTable:
 
     def unlock(self, state: LockState, offset: int, length: int) -> Stateid:
         """LOCKU; then clear ``local_clears(state.file)``. Raises INVAL; SERVERFAULT or RESOURCE when a split would
-        exceed the client's limit."""
+        exceed the client's limit; EXPIRED, BAD_STATEID when it went away while the gate was waited for."""
         start, end = _span(offset, length)
+        self._check_alive(state.open_state, state)
         locks, client = state.file.locks, state.client
         ranges = locks.owners.get(state.owner) if locks is not None else None
         if client.locks >= self._engine.limits.locks and ranges is not None and ranges.splits(start, end):
@@ -277,7 +293,8 @@ class LockTable:
             self._engine.note_dirty(file)
 
     def local_clears(self, file: FileState) -> list[LocalRange]:
-        """What is held locally without need; to be cleared now, under the file's gate. Each range is told once."""
+        """What is held locally without need; to be cleared now, under the file's gate, which keeps the file's record
+        (and so the gate) in place until it is released. Each range is told once."""
         dirty, file.dirty = file.dirty, []
         clears: list[LocalRange] = []
         for start, end in dirty:

@@ -70,6 +70,7 @@ class OpenTable:
     def __init__(self, engine: StateEngine) -> None:
         self._engine = engine
         self._files: dict[bytes, FileState] = {}
+        self._lingering: dict[FileState, None] = {}
 
     # -- files ---------------------------------------------------------------------------------------------------
     def file(self, key: bytes) -> FileState | None:
@@ -77,9 +78,21 @@ class OpenTable:
         return self._files.get(key)
 
     def drop_if_idle(self, file: FileState) -> None:
-        """Forget a file nothing is known of any more."""
-        if file.idle and self._files.get(file.key) is file:
+        """Forget a file nothing is known of any more. One whose gate is held stays for now: the next to open it must
+        meet the same gate, behind which local locks may still be on their way out."""
+        if not file.idle or self._files.get(file.key) is not file:
+            return
+        if file.gate is not None and file.gate.locked():
+            self._lingering[file] = None
+            self._engine.watch(self._engine.now() + 1.0)
+        else:
             del self._files[file.key]
+
+    def sweep_files(self) -> None:
+        """Forget files that lingered for their gate."""
+        lingering, self._lingering = self._lingering, {}
+        for file in lingering:
+            self.drop_if_idle(file)
 
     # -- owners --------------------------------------------------------------------------------------------------
     def check_claim(self, client: Client, *, reclaim: bool) -> None:
@@ -280,9 +293,12 @@ class OpenTable:
 
     def close(self, state: OpenState) -> Stateid:
         """CLOSE: the open and the locks under it go. Returns the stateid to answer with. Afterwards
-        ``LockTable.local_clears(state.file)`` says what to give up locally."""
+        ``LockTable.local_clears(state.file)`` says what to give up locally. Raises BAD_STATEID when another CLOSE came
+        first."""
         self._check_confirmed(state)
         owner = state.owner
+        if state not in state.file.opens:
+            raise Nfs4Error(codes.NFS4ERR_BAD_STATEID, "closed meanwhile")
         self.release(state)
         if owner.client.minor:
             # RFC 8881 section 18.2.4: a stateid that can do no harm when it is used again.

@@ -34,7 +34,7 @@ class SeqidOwner:
     """An open owner or lock owner; in v4.0 its operations are ordered by seqid.
 
     Within a compound: ``replay = owner.begin(seqid)``; if it is not None, give that result again; else do the operation
-    and always call ``owner.finish`` (success or failure). Between begin and finish the owner is busy.
+    and always call ``owner.finish`` (success or failure; ``abandon`` when there is no result). In between it is busy.
     """
 
     __slots__ = ("busy", "client", "gate", "idle_since", "last_closed", "owner", "pending_seqid", "replay", "seqid")
@@ -76,6 +76,10 @@ class SeqidOwner:
         # A longer result than any of these operations has would be the layer above's mistake; keep the bound anyway.
         limit = self.client.engine.limits.seqid_reply_octets
         self.replay = SeqidReplay(status, result, filehandle) if len(result) <= limit else None
+
+    def abandon(self) -> None:
+        """The operation was cut off without a result: it is as if it had not been sent."""
+        self.busy = False
 
 
 class OpenOwner(SeqidOwner):

@@ -252,11 +252,14 @@ class SessionTable:
         highest_slotid: int,
         cachethis: bool,
         fingerprint: int = 0,
+        operations: int = 0,
+        request_octets: int = 0,
     ) -> tuple[Session, Slot, int]:
         """SEQUENCE. Returns (session, slot, verdict NEW | REPLAY | UNCACHED); renews the lease; binds the connection's
         fore channel implicitly (RFC 8881 section 2.10.3.1, SP4_NONE). ``fingerprint`` (any 32-bit digest of principal
-        and request) tells a false retry. Raises BADSESSION, BADSLOT, BAD_HIGH_SLOT, SEQ_MISORDERED, SEQ_FALSE_RETRY,
-        DELAY (the original is still executing)."""
+        and request) tells a false retry; the COMPOUND's ``operations`` and RPC message size are held against the fore
+        channel. Raises BADSESSION, BADSLOT, BAD_HIGH_SLOT, TOO_MANY_OPS, REQ_TOO_BIG, SEQ_MISORDERED, SEQ_FALSE_RETRY,
+        DELAY (the original is still executing); the slot is then as it was."""
         session = self._sessions.get(sessionid)
         if session is None:
             raise Nfs4Error(codes.NFS4ERR_BADSESSION)
@@ -265,6 +268,10 @@ class SessionTable:
             raise Nfs4Error(codes.NFS4ERR_BADSLOT)
         if highest_slotid >= len(slots):
             raise Nfs4Error(codes.NFS4ERR_BAD_HIGH_SLOT)
+        if operations > session.fore.maxoperations:
+            raise Nfs4Error(codes.NFS4ERR_TOO_MANY_OPS)
+        if request_octets > session.fore.maxrequestsize:
+            raise Nfs4Error(codes.NFS4ERR_REQ_TOO_BIG)
         bound = connection in session.connections
         if not bound and len(session.connections) >= self._engine.limits.connections:
             raise Nfs4Error(codes.NFS4ERR_CONN_NOT_BOUND_TO_SESSION, "too many connections")

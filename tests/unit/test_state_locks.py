@@ -479,3 +479,59 @@ def test_many_locks_of_one_client():
     assert state.file.locks.conflict(None, 39_998, END, False)[1:] == (39_998, 39_999, True)
     world.engine.opens.close(state)
     assert client.record.locks == 0
+
+
+# -- what may happen while a gate is waited for ---------------------------------------------------------------------
+class Gate:
+    def __init__(self):
+        self.held = True
+
+    def locked(self):
+        return self.held
+
+
+def test_file_keeps_its_gate_while_local_locks_are_on_their_way_out():
+    world, one, first, _, second = two_clients()
+    world.engine.opens.close(second)
+    one.lock(first, 0, 10)
+    file = first.file
+    file.gate = Gate()
+    world.engine.opens.close(first)
+    assert world.engine.locks.local_clears(file) == [LocalRange(0, 10)]
+    again = one.open()
+    assert again.file is file, "another gate would let a new local lock overtake the clearing of the old"
+    world.engine.opens.close(again)
+    assert world.engine.opens.file(b"f") is file
+    file.gate.held = False
+    world.pass_time(2)
+    assert world.engine.opens.file(b"f") is None
+
+
+def test_states_that_went_away_while_the_gate_was_waited_for():
+    world, one, first, two, second = two_clients()
+    locked, theirs = one.lock(first, 0, 10), two.lock(second, 20, 10)
+    world.engine.opens.close(first)
+    with failing(p.NFS4ERR_BAD_STATEID):
+        plan(world, one, first, 40, 1)
+    with failing(p.NFS4ERR_BAD_STATEID):
+        world.engine.locks.lock(locked, True, 40, 1, reclaim=False, wait=False)
+    with failing(p.NFS4ERR_BAD_STATEID):
+        world.engine.locks.unlock(locked, 0, 10)
+    with failing(p.NFS4ERR_BAD_STATEID):
+        world.engine.opens.close(first)
+    world.engine.expire_client(two.record)
+    with failing(p.NFS4ERR_EXPIRED):
+        plan(world, two, second, 40, 1)
+    with failing(p.NFS4ERR_EXPIRED):
+        world.engine.locks.unlock(theirs, 0, 10)
+
+
+def test_lock_refused_locally_uses_up_the_seqid_of_a_known_owner():
+    world = World()
+    client = world.client40()
+    first, second = client.open(b"f"), client.open(b"g")
+    locks = world.engine.locks
+    locks.lock_new(first, b"l", True, 0, 10, reclaim=False, wait=False, lock_seqid=7).commit()
+    locks.lock_new(second, b"l", True, 0, 10, reclaim=False, wait=False, lock_seqid=8).abort()
+    locks.lock_new(second, b"l", True, 0, 10, reclaim=False, wait=False, lock_seqid=9).commit()
+    assert client.record.lock_owners[b"l"].seqid == 9

@@ -185,3 +185,28 @@ def test_connections_of_a_session_are_bounded():
         world.engine.sessions.sequence(object(), client.sessionid, 1, 1, 1, False)
     world.engine.connection_closed(kept)
     world.engine.sessions.sequence(object(), client.sessionid, 1, 1, 1, False)
+
+
+def test_request_beyond_the_channel_leaves_the_slot_alone():
+    """An error of SEQUENCE must not change the slot (RFC 8881 section 2.10.6.1.2)."""
+    world = World()
+    client = world.client41()
+    session = client.record.sessions[client.sessionid]
+    for bound, status in (
+        ({"operations": session.fore.maxoperations}, p.NFS4ERR_TOO_MANY_OPS),
+        ({"request_octets": session.fore.maxrequestsize}, p.NFS4ERR_REQ_TOO_BIG),
+    ):
+        over = {key: value + 1 for key, value in bound.items()}
+        with failing(status):
+            world.engine.sessions.sequence(client.connection, client.sessionid, 1, 0, 0, False, **over)
+        assert not session.slots[0].in_use
+    world.engine.sessions.sequence(
+        client.connection,
+        client.sessionid,
+        1,
+        0,
+        0,
+        False,
+        operations=session.fore.maxoperations,
+        request_octets=session.fore.maxrequestsize,
+    )
