@@ -1,0 +1,202 @@
+"""What is acknowledged as stable is on the disk, waiting calls share an fsync, and its errors are told."""
+
+import asyncio
+import errno
+import os
+import subprocess
+
+import pytest
+
+from nfsd.vfs import opens
+from nfsd.vfs.executor import Chain
+from nfsd.vfs.serial import GroupSync, Serial
+from nfsd.vfs.syscalls import SYS_FSYNC
+from nfsd.vfs.types import FileType, SetAttributes, Stability
+from tests.unit.test_vfs_mounts import mounted
+from tests.unit.vfs_support import ROOT, run, write_file
+
+
+@pytest.fixture
+def place(tmp_path):
+    place = tmp_path / "export"
+    place.mkdir()
+    return place
+
+
+@pytest.fixture
+def synced(monkeypatch):
+    """The paths fsync is called for, in order."""
+    paths = []
+
+    class Recording(Chain):
+        def add(self, number, *arguments, **flags):
+            if number == SYS_FSYNC:
+                paths.append(os.path.basename(os.readlink(f"/proc/self/fd/{arguments[0]}")))
+            return super().add(number, *arguments, **flags)
+
+    monkeypatch.setattr(opens, "Chain", Recording)
+    return paths
+
+
+async def everything(service, root, synced):
+    """Each durable operation once; what it synchronised."""
+    done = {}
+
+    async def step(name, operation):
+        synced.clear()
+        result = await operation
+        done[name] = sorted(synced)
+        return result
+
+    node = (await step("create", service.create(ROOT, root, b"f", SetAttributes(mode=0o600))))[0]
+    opened = await service.open(ROOT, node, read=False, write=True)
+    await step("unstable", service.write(opened, 0, memoryview(b"data"), Stability.UNSTABLE))
+    await step("commit", service.commit(node, 0, 0))
+    await step("file_sync", service.write(opened, 0, memoryview(b"data"), Stability.FILE_SYNC))
+    await step("data_sync", service.write(opened, 0, memoryview(b"data"), Stability.DATA_SYNC))
+    await step("setattr", service.set_attributes(ROOT, node, SetAttributes(mode=0o640)))
+    await step("truncate", service.set_attributes(ROOT, node, SetAttributes(size=2)))
+    directory = (await step("mkdir", service.mkdir(ROOT, root, b"d", SetAttributes())))[0]
+    await step("symlink", service.symlink(ROOT, root, b"l", b"f", SetAttributes()))
+    await step("mknod", service.mknod(ROOT, root, b"p", FileType.FIFO, (0, 0), SetAttributes()))
+    await step("link", service.link(ROOT, node, root, b"g"))
+    await step("rename", service.rename(ROOT, root, b"g", directory, b"g"))
+    await step("remove", service.remove(ROOT, directory, b"g", directory_wanted=False))
+    await step("rmdir", service.remove(ROOT, root, b"d", directory_wanted=True))
+    await step("exclusive", service.create(ROOT, root, b"x", SetAttributes(), exclusive=True, verifier=b"12345678"))
+    await step("again", service.create(ROOT, root, b"x", SetAttributes(), exclusive=True, verifier=b"12345678"))
+    opened.release()
+    return done
+
+
+def test_what_each_operation_synchronises(place, tmp_path, synced):
+    done = run(place, tmp_path, lambda service, root: everything(service, root, synced))
+    assert done == {
+        "create": ["export", "f"],
+        "unstable": [],
+        "commit": ["f"],
+        "file_sync": ["f"],
+        "data_sync": ["f"],
+        "setattr": ["f"],
+        "truncate": ["f"],
+        "mkdir": ["d", "export"],
+        "symlink": ["export"],
+        "mknod": ["export"],
+        "link": ["export", "f"],
+        "rename": ["d", "export"],
+        "remove": ["d"],
+        "rmdir": ["export"],
+        "exclusive": ["export", "x"],
+        "again": ["export", "x"],
+    }
+
+
+def test_an_async_export_synchronises_nothing(place, tmp_path, synced):
+    done = run(place, tmp_path, lambda service, root: everything(service, root, synced), asynchronous=True)
+    assert not any(done.values())
+
+
+def test_waiting_writers_share_an_fsync(place, tmp_path, synced):
+    async def scenario(service, root):
+        node = await write_file(service, root, b"f")
+        opened = await service.open(ROOT, node, read=False, write=True)
+        synced.clear()
+        await asyncio.gather(
+            *(service.write(opened, 4096 * at, memoryview(bytes(4096)), Stability.FILE_SYNC) for at in range(40))
+        )
+        opened.release()
+        return len(synced)
+
+    assert 1 <= run(place, tmp_path, scenario) < 20
+
+
+def test_who_asks_during_an_fsync_waits_for_the_next_one():
+    async def scenario():
+        started = []
+        group = GroupSync()
+        first = group.join(started.append)
+        second = group.join(started.append)
+        third = group.join(started.append)
+        assert len(started) == 1
+        started[0](0)
+        assert await first == 0
+        assert not second.done()
+        assert len(started) == 2
+        fourth = group.join(started.append)
+        started[1](errno.EIO)
+        assert [await second, await third] == [errno.EIO] * 2
+        assert not fourth.done()
+        started[2](0)
+        assert await fourth == 0
+        assert not group.running
+
+    asyncio.run(scenario())
+
+
+def test_turns_are_taken_in_order_and_survive_cancellation():
+    async def scenario():
+        serial, order = Serial(), []
+
+        async def take(number):
+            await serial.acquire()
+            order.append(number)
+            await asyncio.sleep(0)
+            serial.release()
+
+        tasks = [asyncio.create_task(take(number)) for number in range(6)]
+        await asyncio.sleep(0)
+        tasks[2].cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        assert order == [0, 1, 3, 4, 5]
+        # Cancelled at the very moment the turn is handed over.
+        await serial.acquire()
+        waiting = asyncio.create_task(take(6))
+        await asyncio.sleep(0)
+        serial.release()
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+        await asyncio.wait_for(take(7), 5)
+        assert order == [0, 1, 3, 4, 5, 7]
+
+    asyncio.run(scenario())
+
+
+def test_a_cancelled_call_leaves_no_descriptor_and_no_turn(place, tmp_path):
+    async def scenario(service, root):
+        for number in range(30):
+            task = asyncio.create_task(service.create(ROOT, root, b"%d" % number, SetAttributes()))
+            for _ in range(number % 7):
+                await asyncio.sleep(0)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+        await asyncio.wait_for(write_file(service, root, b"last"), 10)
+
+    before = set(os.listdir("/proc/self/fd"))
+    run(place, tmp_path, scenario)
+    assert set(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_failing_disk_is_reported_and_changes_the_write_verifier(tmp_path):
+    thin, place = tmp_path / "thin", tmp_path / "export"
+    thin.mkdir()
+    place.mkdir()
+    # A disk that promises more than there is behind it: write-back fails with EIO.
+    with mounted(str(thin), "-t", "tmpfs", "-o", "size=12m", "none"):
+        with open(thin / "image", "wb") as file:
+            file.truncate(128 << 20)
+        subprocess.run(["mkfs.ext4", "-q", "-F", "-O", "^has_journal", str(thin / "image")], check=True)
+
+        async def scenario(service, root):
+            node = await write_file(service, root, b"f")
+            opened = await service.open(ROOT, node, read=False, write=True)
+            verifier = service.write_verifier
+            data = memoryview(os.urandom(32 << 20))
+            done, _, _ = await service.write(opened, 0, data, Stability.UNSTABLE)
+            assert done == len(data)
+            with pytest.raises(OSError, match=f"{os.strerror(errno.EIO)}|{os.strerror(errno.ENOSPC)}"):
+                await service.commit(node, 0, 0)
+            assert service.write_verifier != verifier
+            opened.release()
+
+        with mounted(str(place), "-o", "loop", str(thin / "image")):
+            run(place, tmp_path, scenario)
