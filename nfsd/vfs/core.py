@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import logging
 import os
 import resource
 from weakref import WeakValueDictionary
@@ -31,14 +32,17 @@ from nfsd.vfs.executor import Chain, Executor, Step
 from nfsd.vfs.handles import HandleCodec, load_key
 from nfsd.vfs.mounts import Mount, MountLocks, disk_uuid_of, identify, mount_entry, read_mountinfo
 from nfsd.vfs.nodes import Node, NodeTable
+from nfsd.vfs.places import Places
 from nfsd.vfs.syscalls import (
     AT_EMPTY_PATH,
     AT_FDCWD,
     FS_IOC_GETFSUUID,
     O_PATH,
     OPEN_HOW_SIZE,
+    RESOLVE_COMPONENT,
     RESOLVE_NO_MAGICLINKS,
     RESOLVE_NO_SYMLINKS,
+    RESOLVE_NO_XDEV,
     STATX_MASK,
     SYS_CLOSE,
     SYS_FSTATFS,
@@ -62,6 +66,8 @@ from nfsd.vfs.types import CrossingRefused, FileType
 SWEEP_SECONDS = 4.0
 _CLOSES_PER_CHAIN = 16
 _DIRENTS = 32768
+_PATH_MAX = 4096
+_log = logging.getLogger(__name__)
 
 
 class Core:
@@ -80,6 +86,8 @@ class Core:
         self.nodes = NodeTable(1, 1)
         self.open_limit = 1
         self.proc_fd = -1
+        self.places: Places | None = None
+        """Where files are, if they cannot be opened by handle."""
         self._roots: dict[int, Node] = {}
         self._mounts: WeakValueDictionary[tuple[int, int], Mount] = WeakValueDictionary()
         self._mounts_by_fs: WeakValueDictionary[tuple[int, bytes], Mount] = WeakValueDictionary()
@@ -119,6 +127,8 @@ class Core:
         if self._sweeper is not None:
             self._sweeper.cancel()
         self._roots.clear()
+        if self.places is not None:
+            await self.places.close()
         self.executor.close()
         # Even if somebody still holds them: no descriptor outlives the service.
         for node in self.nodes.clear():
@@ -141,16 +151,22 @@ class Core:
         self.check(chain, opened)
         mount = await self._register_mount(export, lane, opened.result, status)
         node = self.adopt(mount, opened.result, status, kernel)
-        await self._probe_handles(node, kernel)
+        if self.places is None and not await self._can_open_by_handle(node, kernel):
+            _log.warning("this server may not open files by handle; it remembers their places in %s", self.state_dir)
+            places = Places(self.state_dir)
+            await places.open()
+            self.places = places
         return node
 
-    async def _probe_handles(self, node: Node, kernel: bytearray) -> None:
-        """Whether files can be opened by handle at all: better said at the start than by stale handles later."""
+    async def _can_open_by_handle(self, node: Node, kernel: bytearray) -> bool:
         chain = Chain()
         opened = chain.add(SYS_OPEN_BY_HANDLE_AT, node.mount.fd, pack_handle(*parse_handle(kernel)), O_PATH)
         chain.add(SYS_CLOSE, opened)
         await self.run(node.mount, chain)
+        if opened.error == errno.EPERM:
+            return False
         chain.check()
+        return True
 
     # -- running chains ------------------------------------------------------------------------------------------
     async def run(self, mount: Mount, chain: Chain, *opens: Step) -> None:
@@ -218,15 +234,31 @@ class Core:
         chain.add(SYS_STATX, opened, b"", AT_EMPTY_PATH, STATX_MASK, status)
         chain.add(SYS_NAME_TO_HANDLE_AT, opened, b"", kernel, bytearray(8), AT_EMPTY_PATH)
 
-    def adopt(self, mount: Mount, descriptor: int, status: bytearray, kernel: bytearray) -> Node:
-        """The node of an O_PATH descriptor, which is taken over (or closed, if the node is known already)."""
+    def adopt(
+        self,
+        mount: Mount,
+        descriptor: int,
+        status: bytearray,
+        kernel: bytearray,
+        directory: Node | None = None,
+        name: bytes = b".",
+    ) -> Node:
+        """The node of an O_PATH descriptor, which is taken over (or closed, if the node is known already). It was found
+        as ``name`` in ``directory``, if that is known."""
         kind, octets = parse_handle(kernel)
         try:
             handle = self.codec.encode(mount.export.id, mount.fs_id, kind, octets)
         except OSError:
             self.close_later(descriptor)
             raise
+        if directory is not None:
+            self.found_at(handle, directory, name)
         return self._adopt_handle(mount, handle, kind, octets, descriptor, status)
+
+    def found_at(self, handle: bytes, directory: Node, name: bytes) -> None:
+        """A file was found in a directory: to be remembered where handles alone do not lead to files."""
+        if self.places is not None and name not in (b".", b".."):
+            self.places.saw(handle, directory.handle, name)
 
     def _adopt_handle(
         self, mount: Mount, handle: bytes, kind: int, octets: bytes, descriptor: int, status: bytearray
@@ -261,6 +293,8 @@ class Core:
         root = self._roots.get(export_id)
         if root is None:
             raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+        if self.places is not None:
+            return await self._resolve_by_place(self.places, root, bytes(handle))
         mount = self._mounts_by_fs.get((export_id, fs_id)) or await self._find_mount(root, fs_id)
         chain = Chain()
         status = statx_buffer()
@@ -277,6 +311,35 @@ class Core:
             self.abandon(opened)
             raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
         return self._adopt_handle(mount, bytes(handle), kind, octets, opened.result, status)
+
+    async def _resolve_by_place(self, places: Places, root: Node, handle: bytes) -> Node:
+        """Walk to where the file was last seen; it must still be the same one."""
+        way = await places.way(handle, root.handle)
+        if way is None:
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+        status, kernel = statx_buffer(), handle_buffer()
+        chain = Chain()
+        last: Step | int = root.fd
+        opened = []
+        resolve = RESOLVE_COMPONENT if root.export.cross_mounts else RESOLVE_COMPONENT | RESOLVE_NO_XDEV
+        for part in _join(way):
+            last = chain.add(SYS_OPENAT2, last, part, open_how(O_PATH, 0, resolve), OPEN_HOW_SIZE)
+            opened.append(last)
+        self.add_look(chain, opened[-1], status, kernel)
+        await self.run_in_lane(root.mount.lane, chain, *opened)
+        self.abandon(*opened[:-1])
+        if chain.failed is not None:
+            self.abandon(opened[-1])
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+        try:
+            mount = await self.mount_of(root.mount, opened[-1].result, status)
+        except BaseException:
+            self.abandon(opened[-1])
+            raise
+        node = self.adopt(mount, opened[-1].result, status, kernel)
+        if node.handle != handle:
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+        return node
 
     # -- mounts --------------------------------------------------------------------------------------------------
     def is_root(self, node: Node) -> bool:
@@ -393,6 +456,17 @@ class Core:
                         return ino
         finally:
             self.abandon(opened)
+
+
+def _join(way: list[bytes]) -> list[bytes]:
+    """Names as relative paths, each short enough for the kernel. The file system's root itself is ``.``."""
+    paths = [b"."]
+    for name in way:
+        if len(paths[-1]) + 1 + len(name) >= _PATH_MAX:
+            paths.append(name)
+        else:
+            paths[-1] += b"/" + name
+    return paths
 
 
 def _raise_descriptor_limit() -> int:

@@ -23,7 +23,6 @@ from nfsd.vfs.attributes import (
 )
 from nfsd.vfs.change import ChangeRecord
 from nfsd.vfs.executor import Chain, Step
-from nfsd.vfs.mounts import Mount
 from nfsd.vfs.nodes import Node
 from nfsd.vfs.opens import OpenOperations
 from nfsd.vfs.syscalls import (
@@ -62,6 +61,7 @@ _LAST_OFFSET = (1 << 63) - 1
 _U64 = 1 << 64
 _ENTRIES_PER_CHAIN = 4
 _STREAM_LIMIT = 256
+_PAGE_LIMIT = 4096
 _DIRENT_GUESS = 40
 _DIRENTS_MIN = 4096
 _DIRENTS_MAX = 262144
@@ -142,9 +142,9 @@ class DirectoryOperations(OpenOperations):
         if opened.error == errno.ENOENT:
             await self.look(directory)  # ESTALE when it is the directory that is gone
         if opened.result >= 0 and raw_mount(status) != mount.mnt_id:
-            return await self._cross(directory, opened, status, chain, kernel)
+            return await self._cross(directory, name, opened, status, chain, kernel)
         self.check(chain, opened)
-        node = self.adopt(mount, opened.result, status, kernel)
+        node = self.adopt(mount, opened.result, status, kernel, directory, name)
         return node, self.seen(node, status)
 
     def seen(self, node: Node, status: bytearray) -> Attributes:
@@ -167,7 +167,13 @@ class DirectoryOperations(OpenOperations):
         return chain, opened
 
     async def _cross(
-        self, directory: Node, opened: Step, status: bytearray, chain: Chain, kernel: bytearray
+        self,
+        directory: Node,
+        name: bytes,
+        opened: Step,
+        status: bytearray,
+        chain: Chain,
+        kernel: bytearray,
     ) -> tuple[Node, Attributes]:
         """Take what was found on another mount than its directory's."""
         try:
@@ -176,7 +182,7 @@ class DirectoryOperations(OpenOperations):
             self.abandon(opened)
             raise
         self.check(chain, opened)
-        node = self.adopt(mount, opened.result, status, kernel)
+        node = self.adopt(mount, opened.result, status, kernel, directory, name)
         return node, self.seen(node, status)
 
     # -- the way up ----------------------------------------------------------------------------------------------
@@ -262,7 +268,7 @@ class DirectoryOperations(OpenOperations):
         if directory.type is not FileType.DIR:
             raise OSError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
         position = offset_of(cookie) if cookie else 0
-        limit = max(1, limit)
+        limit = min(max(1, limit), _PAGE_LIMIT)
         status = await self.look(directory)
         stream = await self._stream(credential, directory, cookie)
         entries: list[tuple[bytes, int, int]] = []
@@ -392,15 +398,19 @@ class DirectoryOperations(OpenOperations):
             elif named.error:
                 done.append(entry)
             else:
-                done.append(self._entry_with(mount, entry, status, kernel))
+                done.append(self._entry_with(directory, entry, status, kernel))
         return done
 
-    def _entry_with(self, mount: Mount, entry: DirectoryEntry, status: bytearray, kernel: bytearray) -> DirectoryEntry:
+    def _entry_with(
+        self, directory: Node, entry: DirectoryEntry, status: bytearray, kernel: bytearray
+    ) -> DirectoryEntry:
+        mount = directory.mount
         kind, octets = parse_handle(kernel)
         try:
             handle = self.codec.encode(mount.export.id, mount.fs_id, kind, octets)
         except OSError:
             return entry
+        self.found_at(handle, directory, entry.name)
         key = self.key_of(mount, kind, octets)
         inode = self.nodes.known_inode(key)
         if inode is None and not mount.fine:

@@ -161,7 +161,7 @@ class NamespaceOperations(InspectOperations, DirectoryOperations):
             # A local process put another file in its place at once: let the caller see that one.
             self.abandon(opening, naming)
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
-        node = self.adopt(directory.mount, naming.result, status, kernel)
+        node = self.adopt(directory.mount, naming.result, status, kernel, directory, name)
         opened = self.new_open(node, opening.result, 3, credential)
         return node, opened, change
 
@@ -294,7 +294,7 @@ class NamespaceOperations(InspectOperations, DirectoryOperations):
             change = self._changed(directory, before, after)
         finally:
             serial.release()
-        node = self.adopt(directory.mount, opening.result, status, kernel)
+        node = self.adopt(directory.mount, opening.result, status, kernel, directory, name)
         if raw_type(status) is type_:
             # Otherwise a local process has replaced it already, and its attributes are that process's business.
             chain = Chain(credential)
@@ -383,19 +383,22 @@ class NamespaceOperations(InspectOperations, DirectoryOperations):
         source_after = self._add_stat(chain, source.fd)
         target_after = self._add_stat(chain, target.fd)
         victim.look_again(chain)
+        moved = self._add_victim(chain, target, new_name) if self.places is not None else None
         turns = sorted({source.key: source.inode, target.key: target.inode}.items())
         taken = []
         try:
             for _, inode in turns:
                 await inode.serial.acquire()
                 taken.append(inode)
-            await self._run_change(source, chain, victim.opening)
+            await self._run_change(source, chain, victim.opening, *([moved.opening] if moved else []))
             if chain.failed is not None and chain.failed.error == errno.ENOENT:
                 await self.look(target)
             try:
                 chain.check()
             finally:
                 self._bury(target, victim)
+                if moved is not None:
+                    self._moved(moved, target, new_name)
             source_change = self._changed(source, source_before, source_after)
             same = target is source
             target_change = source_change if same else self._changed(target, target_before, target_after)
@@ -406,6 +409,14 @@ class NamespaceOperations(InspectOperations, DirectoryOperations):
         if not same:
             await self.sync(source)
         return source_change, target_change
+
+    def _moved(self, moved: _Victim, directory: Node, name: bytes) -> None:
+        """Remember where a file is now."""
+        self.abandon(moved.opening)
+        if moved.naming.result == 0:
+            mount = directory.mount
+            kind, octets = parse_handle(moved.kernel)
+            self.found_at(self.codec.encode(mount.export.id, mount.fs_id, kind, octets), directory, name)
 
     async def link(self, credential: Credential, node: Node, directory: Node, name: bytes) -> tuple[Attributes, Change]:
         """A further name. Returns the file's attributes and the directory's change."""
@@ -427,6 +438,7 @@ class NamespaceOperations(InspectOperations, DirectoryOperations):
             change = self._changed(directory, before, after)
         finally:
             serial.release()
+        self.found_at(node.handle, directory, name)
         if node.type is FileType.REG:
             await self.sync(node)
         await self.sync(directory)

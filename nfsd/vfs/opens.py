@@ -8,6 +8,7 @@ processes do.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 from collections import OrderedDict
@@ -295,7 +296,9 @@ class OpenOperations(Core):
             # A descriptor that was open when the data was written is sure to see its write-back's error.
             opened = next((entry for entry in node.inode.opens.values() if entry.writable), None)
             if opened is None:
-                opened = await self.own_open(node)
+                # A server that is not root may have files it must not read: their whole file system, then.
+                with contextlib.suppress(PermissionError):
+                    opened = await self.own_open(node)
         await self.sync_open(node, opened)
 
     async def sync_open(self, node: Node, opened: OpenFile | None) -> None:

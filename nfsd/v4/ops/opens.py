@@ -228,7 +228,8 @@ def _without_size(attributes: SetAttributes) -> SetAttributes:
 
 async def _open(c: Compound, credential: Credential, node: Node, access: int, *, created: bool) -> OpenFile:
     read, write = bool(access & p.OPEN4_SHARE_ACCESS_READ), bool(access & p.OPEN4_SHARE_ACCESS_WRITE)
-    return await c.service.open(credential, node, read=read, write=write)
+    # Whoever has just created a file may open it whatever its mode; after that OPEN checks the mode like open(2).
+    return await c.service.open(credential, node, read=read, write=write, owner_override=created)
 
 
 def _no_delegation(c: Compound, share_access: int) -> p.open_delegation4:

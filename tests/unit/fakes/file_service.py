@@ -216,7 +216,9 @@ class FakeFileService:
         self._enter("limits")
         return PathLimits(255, self.link_max, True, True, False, True, (1 << 44) - 4096, Time(0, 1))
 
-    async def open(self, credential: Credential, node: FakeNode, *, read: bool, write: bool) -> FakeOpenFile:
+    async def open(
+        self, credential: Credential, node: FakeNode, *, read: bool, write: bool, owner_override: bool = True
+    ) -> FakeOpenFile:
         self._enter("open", credential)
         if node.type == FileType.DIR:
             raise error(errno.EISDIR)
