@@ -218,6 +218,8 @@ async def compound(server: Nfs4Server, call: Call) -> None:
         results.truncate(status_at)
         results.append(replay.reply)
     finally:
+        if c.seqid_owner is not None:
+            c.seqid_owner.abandon()  # cut off in the middle: the owner's next operation must not wait for it
         if c.slot is not None:
             # The server failed: a retransmission may try again.
             c.slot.finish(None)

@@ -68,6 +68,7 @@ async def create_session(c: Compound, args: p.CREATE_SESSION4args) -> p.CREATE_S
         cb_credentials=_credentials(args.csa_sec_parms),
         principal=c.principal,
         connection=c.server.connection(c.call.transport),
+        callbacks=c.call.transport.max_backchannel_size > 0,
     )
     return p.CREATE_SESSION4resok(
         csr_sessionid=made.sessionid,
@@ -90,6 +91,8 @@ async def sequence(c: Compound, args: p.SEQUENCE4args) -> p.SEQUENCE4resok:
         args.sa_highest_slotid,
         args.sa_cachethis,
         zlib.crc32(request[:_FINGERPRINTED], len(request)),
+        operations=c.operations,
+        request_octets=len(request),
     )
     if verdict == REPLAY:
         raise SlotReplay(slot.reply or b"")
@@ -110,12 +113,8 @@ async def sequence(c: Compound, args: p.SEQUENCE4args) -> p.SEQUENCE4resok:
 
 
 def _hold_to_session(c: Compound, fore: ChannelAttributes) -> None:
-    """The bounds the session put on its COMPOUNDs (RFC 8881 section 18.46.3)."""
+    """The bounds the session put on replies (RFC 8881 section 2.10.6.4)."""
     assert c.sequence is not None
-    if c.operations > fore.maxoperations:
-        raise Nfs4Error(p.NFS4ERR_TOO_MANY_OPS)
-    if len(c.call.message) > fore.maxrequestsize:
-        raise Nfs4Error(p.NFS4ERR_REQ_TOO_BIG)
     c.room = fore.maxresponsesize
     if c.sequence.sa_cachethis:
         c.room = min(c.room, fore.maxresponsesize_cached + c.start)
@@ -129,6 +128,7 @@ async def bind_conn_to_session(c: Compound, args: p.BIND_CONN_TO_SESSION4args) -
         args.bctsa_sessid,
         int(args.bctsa_dir),
         args.bctsa_use_conn_in_rdma_mode,
+        callbacks=c.call.transport.max_backchannel_size > 0,
     )
     return p.BIND_CONN_TO_SESSION4resok(
         bctsr_sessid=args.bctsa_sessid,
