@@ -4,7 +4,7 @@ Owns the embedded provider. May import :mod:`rpcrdma.memory` and :mod:`rpcrdma.v
 RFC 5041, RFC 5044 and RFC 6581. From the bottom up:
 
     framing (loads and stores), terminate (words), crc, stags
-    chain (posted work) -> transmit, receive (the two halves; native code) -> endpoint
+    chain (posted work) -> frame -> transmit, receive (the two halves; native code) -> endpoint
     mpa (negotiation, without I/O) -> listener, provider
 """
 

@@ -204,6 +204,6 @@ cdef Chain chain_of_terminate(bytes message):
 
 cdef int check_length(Message *message) except -1:
     # RFC 5041 section 5.2: "The ULP Message Length MUST be less than 2^32."
-    if message.length > 0xFFFFFFFF:
+    if message.length >> 32:
         raise ValueError(f"a message of {message.length} octets")
     return 0
