@@ -127,8 +127,6 @@ OPEN_HOW_SIZE: Final = 24
 
 STATX_MASK: Final = 0x7FF | 0x800 | 0x1000
 """Basic statistics, birth time and mount id."""
-STATX_BTIME: Final = 0x800
-STATX_SIZE_OF: Final = 256
 
 RWF_NOWAIT: Final = 0x8
 

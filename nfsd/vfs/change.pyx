@@ -21,37 +21,34 @@ look in between. And a clock stepped back: values still grow while the record li
 starts again from the smaller ctime. Linux knfsd shares both limits on file systems without a persistent counter.
 """
 
-from __future__ import annotations
+from libc.stdint cimport int64_t, uint64_t
 
-SETTLE_NS = 40_000_000
-"""Four times the longest tick Linux can be built with."""
-SETTLED_OFFSET = 1 << 19
-"""Half of the shortest tick, and thousands of our own changes."""
-_MASK = (1 << 64) - 1
+SETTLE_NS = SETTLE
+SETTLED_OFFSET = OFFSET
+
+cdef uint64_t MASK = 0xFFFFFFFFFFFFFFFF
 
 
-class ChangeRecord:
+cdef class ChangeRecord:
     """What is remembered of one file's change attribute."""
 
-    __slots__ = ("ctime", "value")
-
-    def __init__(self) -> None:
-        self.ctime: int | None = None
-        self.value = 0
-
-    def observe(self, ctime: int, now: int, *, fine: bool, changed: bool) -> int:
-        """The attribute for a ``ctime`` (ns) seen at ``now`` (ns). ``changed``: we changed the file since the last
-        look. ``fine``: the file system's ctime is distinct for every change."""
-        if ctime != self.ctime:
-            settled = not fine and now - ctime > SETTLE_NS
-            fresh = ctime + SETTLED_OFFSET if settled else ctime
+    cdef uint64_t look(self, uint64_t ctime, uint64_t now, bint fine, bint changed) noexcept:
+        # Times before 1970 are taken modulo 2**64, and so are differences.
+        cdef uint64_t fresh
+        if not self.known or ctime != self.ctime:
+            fresh = ctime
+            if not fine and <int64_t>(now - ctime) > SETTLE:
+                fresh += OFFSET
             # A clock stepped back must not take the attribute with it.
-            self.value = fresh if self.ctime is None else max(fresh, self.value + 1)
+            self.value = fresh if not self.known or fresh > self.value else self.value + 1
             self.ctime = ctime
+            self.known = True
         elif changed and not fine:
             self.value += 1
-        return self.value & _MASK
+        return self.value
 
-    def settled(self, now: int) -> bool:
-        """Whether no further change can carry the remembered ctime: the record may be given up."""
-        return self.ctime is None or now - self.ctime > SETTLE_NS
+    def observe(self, ctime, now, *, bint fine, bint changed):
+        return self.look(<uint64_t>(ctime & MASK), <uint64_t>(now & MASK), fine, changed)
+
+    def settled(self, now):
+        return not self.known or <int64_t>(<uint64_t>(now & MASK) - self.ctime) > SETTLE

@@ -1,0 +1,154 @@
+"""From the kernel's ``struct statx`` to :class:`Attributes` (contract: ``attributes.pyi``). Makes no call.
+
+Native because every operation reports attributes, most of them twice.
+"""
+
+from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_GET_SIZE
+from libc.stdint cimport int32_t, int64_t, uint16_t, uint32_t, uint64_t
+
+from nfsd.vfs.change cimport ChangeRecord
+
+from nfsd.vfs.types import Attributes, FileType, Time
+
+cdef extern from "time.h" nogil:
+    ctypedef long time_t
+    struct timespec:
+        time_t tv_sec
+        long tv_nsec
+    int clock_gettime(int clock, timespec *now)
+    const int CLOCK_REALTIME
+
+ctypedef struct statx_timestamp:
+    int64_t seconds
+    uint32_t nanoseconds
+    int32_t reserved
+
+ctypedef struct statx_t:
+    uint32_t mask
+    uint32_t blksize
+    uint64_t attributes
+    uint32_t nlink
+    uint32_t uid
+    uint32_t gid
+    uint16_t mode
+    uint16_t reserved
+    uint64_t ino
+    uint64_t size
+    uint64_t blocks
+    uint64_t attributes_mask
+    statx_timestamp atime
+    statx_timestamp btime
+    statx_timestamp ctime
+    statx_timestamp mtime
+    uint32_t rdev_major
+    uint32_t rdev_minor
+    uint32_t dev_major
+    uint32_t dev_minor
+    uint64_t mnt_id
+    uint64_t spare[13]
+
+cdef enum:
+    ATTRIBUTE_MOUNT_ROOT = 0x2000
+    HAS_BIRTH_TIME = 0x800
+
+cdef object _attributes = Attributes
+cdef object _time = Time
+cdef object _new = tuple.__new__
+cdef tuple _types = tuple(
+    {1: FileType.FIFO, 2: FileType.CHR, 4: FileType.DIR, 6: FileType.BLK, 8: FileType.REG, 10: FileType.LNK,
+     12: FileType.SOCK}.get(kind, FileType.REG)
+    for kind in range(16)
+)
+"""By the four bits of the mode that tell the type (S_IFMT)."""
+
+
+def statx_buffer():
+    return bytearray(sizeof(statx_t))
+
+
+cdef statx_t *status_in(object buffer) except NULL:
+    if not isinstance(buffer, bytearray) or PyByteArray_GET_SIZE(buffer) < <Py_ssize_t>sizeof(statx_t):
+        raise ValueError("no struct statx")
+    return <statx_t *>PyByteArray_AS_STRING(buffer)
+
+
+cdef inline object time_of(statx_timestamp *at):
+    return _new(_time, (at.seconds, at.nanoseconds))
+
+
+def raw_type(buffer):
+    return _types[status_in(buffer).mode >> 12]
+
+
+def raw_nlink(buffer):
+    return status_in(buffer).nlink
+
+
+def raw_uid(buffer):
+    return status_in(buffer).uid
+
+
+def raw_fileid(buffer):
+    return status_in(buffer).ino
+
+
+def raw_size(buffer):
+    return status_in(buffer).size
+
+
+def raw_ctime(buffer):
+    cdef statx_t *status = status_in(buffer)
+    if -9000000000 < status.ctime.seconds < 9000000000:
+        return status.ctime.seconds * 1000000000 + status.ctime.nanoseconds
+    return int(status.ctime.seconds) * 1000000000 + status.ctime.nanoseconds
+
+
+def raw_device(buffer):
+    cdef statx_t *status = status_in(buffer)
+    return status.dev_major, status.dev_minor
+
+
+def raw_mount(buffer):
+    return status_in(buffer).mnt_id
+
+
+def attributes_of(buffer, mount, ChangeRecord record not None, *, bint changed=False):
+    cdef statx_t *status = status_in(buffer)
+    cdef timespec clock
+    cdef uint64_t now = 0
+    cdef bint fine = mount.fine
+    cdef object fsid = mount.fsid
+    cdef object mounted_on = None
+    cdef uint64_t change
+    if not fine:
+        clock_gettime(CLOCK_REALTIME, &clock)
+        now = <uint64_t>clock.tv_sec * 1000000000 + <uint64_t>clock.tv_nsec
+    change = record.look(
+        <uint64_t>status.ctime.seconds * 1000000000 + status.ctime.nanoseconds, now, fine, changed
+    )
+    if (status.dev_major, status.dev_minor) != mount.device:
+        # A btrfs subvolume: numbers its files anew.
+        fsid = (fsid[0], <uint64_t>status.dev_major << 32 | status.dev_minor)
+    if status.attributes & ATTRIBUTE_MOUNT_ROOT:
+        mounted_on = mount.mounted_on_fileid
+    return _new(
+        _attributes,
+        (
+            _types[status.mode >> 12],
+            status.mode & 0o7777,
+            status.nlink,
+            status.uid,
+            status.gid,
+            status.size,
+            status.blocks << 9,
+            (status.rdev_major, status.rdev_minor),
+            fsid,
+            status.ino,
+            status.ino if mounted_on is None else mounted_on,
+            time_of(&status.atime),
+            time_of(&status.mtime),
+            time_of(&status.ctime),
+            time_of(&status.btime) if status.mask & HAS_BIRTH_TIME else None,
+            change,
+        ),
+    )
