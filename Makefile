@@ -68,7 +68,7 @@ test-guest: lab
 	$(BIN)/python -m pytest -v -s --durations=15 -m guest
 
 demo: lab
-	@$(BIN)/python -m tests.vm.demo
+	@$(BIN)/python -m tests.vm.demo $(DEMO)
 
 lint: setup
 	$(BIN)/ruff check .
