@@ -85,8 +85,8 @@ class StateEngine:
         """Look at every client whose time may be over, and at idle owners; find out when to look again."""
         self._sweep_at = None
         self.opens.sweep_files()
+        self.opens.sweep_owners(now - self.limits.lease)
         for client in self.clients.all():
-            self.opens.sweep_owners(client, now - self.limits.lease)
             self._sweep_client(client, now)
             if not client.expired:
                 self.watch(client.lease_end + (self.limits.courtesy if client.courtesy else 0.0))

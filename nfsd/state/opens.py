@@ -71,6 +71,8 @@ class OpenTable:
         self._engine = engine
         self._files: dict[bytes, FileState] = {}
         self._lingering: dict[FileState, None] = {}
+        self._idle: dict[OpenOwner, float] = {}
+        """Owners without opens, by how long they have been, longest first."""
 
     # -- files ---------------------------------------------------------------------------------------------------
     def file(self, key: bytes) -> FileState | None:
@@ -138,7 +140,7 @@ class OpenTable:
         if len(client.open_owners) >= limits.open_owners:
             raise self._too_many(client)
         made = client.open_owners[owner] = OpenOwner(client, owner, confirmed=client.minor > 0)
-        made.idle_since = self._engine.now()
+        self._idle[made] = self._engine.now()
         return made
 
     @staticmethod
@@ -148,6 +150,7 @@ class OpenTable:
 
     def forget_owner(self, owner: OpenOwner) -> None:
         """Take an owner without opens out of the tables."""
+        self._idle.pop(owner, None)
         self._engine.stateids.forget_closed(owner)
         if owner.client.open_owners.get(owner.owner) is owner:
             del owner.client.open_owners[owner.owner]
@@ -159,14 +162,19 @@ class OpenTable:
         if owner.client.minor:
             self.forget_owner(owner)
         else:
-            owner.idle_since = self._engine.now()
+            self._idle.pop(owner, None)
+            self._idle[owner] = self._engine.now()
 
-    def sweep_owners(self, client: Client, before: float) -> None:
+    def sweep_owners(self, before: float) -> None:
         """Forget owners without opens that have been idle since ``before`` (RFC 7530 section 9.1.10)."""
-        for owner in list(client.open_owners.values()):
-            if owner.busy or owner.states or owner.pending or owner.idle_since is None:
-                continue
-            if owner.idle_since <= before:
+        while self._idle:
+            owner, since = next(iter(self._idle.items()))
+            if since > before:
+                break
+            if owner.busy:
+                del self._idle[owner]
+                self._idle[owner] = self._engine.now()
+            else:
                 self.forget_owner(owner)
 
     # -- opening -------------------------------------------------------------------------------------------------
@@ -192,7 +200,7 @@ class OpenTable:
         file.reservations.add(reservation)
         file.add_share(access, deny)
         owner.pending += 1
-        owner.idle_since = None
+        self._idle.pop(owner, None)
         if reclaim:
             self._engine.grace.reclaimed(self._engine.now())
         return reservation

@@ -37,7 +37,7 @@ class SeqidOwner:
     and always call ``owner.finish`` (success or failure; ``abandon`` when there is no result). In between it is busy.
     """
 
-    __slots__ = ("busy", "client", "gate", "idle_since", "last_closed", "owner", "pending_seqid", "replay", "seqid")
+    __slots__ = ("busy", "client", "gate", "last_closed", "owner", "pending_seqid", "replay", "seqid")
 
     def __init__(self, client: Client, owner: bytes) -> None:
         self.client = client
@@ -51,7 +51,6 @@ class SeqidOwner:
         self.replay: SeqidReplay | None = None
         self.last_closed: bytes | None = None
         """The stateid of the CLOSE that may still be replayed."""
-        self.idle_since: float | None = None
 
     def begin(self, seqid: int) -> SeqidReplay | None:
         """None: a new operation, to be followed by ``finish``. Raises BAD_SEQID; DELAY while another is between begin

@@ -40,6 +40,12 @@ class OwnerRanges:
         """(start, end, exclusive), ascending."""
         return ((start, end, exclusive) for start, (end, exclusive) in self._map.items())
 
+    def hull(self) -> tuple[int, int]:
+        """From the first octet held to behind the last; there must be one."""
+        last_end: int = self._map.peekitem(-1)[1][0]
+        first: int = self._map.peekitem(0)[0]
+        return first, last_end
+
     def at(self, offset: int) -> tuple[int, int, bool] | None:
         """The range that holds this octet."""
         index = self._map.bisect_right(offset) - 1
@@ -167,12 +173,18 @@ class FileLocks:
         return len(ranges) - before
 
     def revoke(self, owner: LockOwner, start: int, end: int) -> tuple[int, list[tuple[int, int]]]:
-        """Take what the owner holds of [start, end). Returns by how many its ranges grew (may be negative), and the
-        pieces it held that nobody holds now."""
+        """Take what the owner holds of [start, end). Returns by how many its ranges grew (may be negative), and spans
+        that hold all it held and nobody holds now (and may have held nothing of: they are for clearing)."""
         ranges = self.owners.get(owner)
         if ranges is None:
             return 0, []
         before = len(ranges)
+        first, last = ranges.hull()
+        if len(self.owners) == 1 and start <= first and last <= end:
+            # The last owner gives up everything: no need to look at a million ranges one by one.
+            self.owners.clear()
+            self._pieces.clear()
+            return -before, [(first, last)]
         free: list[tuple[int, int]] = []
         for left, right in ranges.cut(start, end):
             self._withdraw(owner, left, right)

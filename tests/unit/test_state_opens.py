@@ -346,3 +346,17 @@ def _or(values):
 
 ShareHistories.TestCase.settings = settings(max_examples=80, stateful_step_count=30, deadline=None)
 TestShareHistories = ShareHistories.TestCase
+
+
+def test_owner_whose_open_failed_is_forgotten_too():
+    world = World()
+    blocker, client = world.client41(b"1"), world.client41(b"2")
+    blocker.open(deny=BOTH)
+    with failing(p.NFS4ERR_SHARE_DENIED):
+        client.open()
+    assert list(client.record.open_owners) == [b"o"]
+    for _ in range(5):
+        world.pass_time(60)
+        blocker.renew()
+        client.renew()
+    assert client.record.open_owners == {}
