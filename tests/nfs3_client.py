@@ -97,6 +97,8 @@ class Nfs3Client:
         self._reader = reader
         self._writer = writer
         self.credential = credential
+        self.acts_as_callers = True
+        """For tests to note whether the server may act as other users."""
         self._xids = itertools.count(int.from_bytes(os.urandom(3), "big") + 1)
         self._waiting: dict[int, asyncio.Future[bytes]] = {}
         self._receiver = asyncio.ensure_future(self._receive())

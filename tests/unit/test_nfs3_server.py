@@ -6,6 +6,7 @@ import stat
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -13,6 +14,7 @@ from nfsd.exports import Export, ExportTable
 from nfsd.mount.program import mount3_program
 from nfsd.protocol.nfs3 import (
     NFS_PROGRAM,
+    PROCEDURES,
     ACCESS3args,
     COMMIT3args,
     CREATE3args,
@@ -21,14 +23,19 @@ from nfsd.protocol.nfs3 import (
     GETATTR3args,
     LINK3args,
     LOOKUP3args,
+    MKDIR3args,
     MKNOD3args,
     PATHCONF3args,
     READ3args,
     READDIR3args,
     READDIRPLUS3args,
     READLINK3args,
+    REMOVE3args,
+    RENAME3args,
+    RMDIR3args,
     SETATTR3args,
     SYMLINK3args,
+    WRITE3args,
     createhow3,
     createmode3,
     diropargs3,
@@ -46,9 +53,11 @@ from nfsd.v3.program import nfs3_procedures
 from nfsd.vfs.service import FileService
 from rpcrdma.memory import Pool
 from rpcrdma.rpc.dispatch import Dispatcher
+from rpcrdma.rpc.messages import accept_stat, rpc_msg
 from rpcrdma.rpc.program import Program
 from rpcrdma.server.tcp import TcpListener
-from tests.nfs3_client import Nfs3Client, Nfs3Failure, RpcFailure, attributes
+from rpcrdma.xdr import Decoder, pack
+from tests.nfs3_client import Nfs3Client, Nfs3Failure, RpcFailure, attributes, auth_sys
 
 OWNER, GROUP = os.getuid(), os.getgid()
 
@@ -69,6 +78,7 @@ async def serving(base: Path, **settings: object) -> AsyncIterator[tuple[Nfs3Cli
     listener = TcpListener(dispatcher, pool, asyncio.get_running_loop())
     listener.listen("127.0.0.1", 0)
     client = await Nfs3Client.connect(*listener.address, uid=OWNER, gid=GROUP)
+    client.acts_as_callers = service.executor.can_switch
     try:
         yield client, directory
     finally:
@@ -313,6 +323,103 @@ async def test_mounts_below_an_export_and_the_lists(client: Nfs3Client, director
     assert (b"127.0.0.1", b"/export/a/b") not in await client.mounts()
     await client.unmount_all()
     assert await client.mounts() == []
+
+
+@served
+async def test_operations_are_the_callers(client: Nfs3Client, directory: Path) -> None:
+    """Where the server may act as others; where it may not, everything is its own user's, which it says at start."""
+    root = await client.mount("/export")
+    mine = await client.create(root, b"mine", 0o600)
+    await client.write(mine, 0, b"secret")
+    os.chmod(directory, 0o777)
+    client.credential = auth_sys(54321, 54322, (54323,))
+    theirs = await client.create(root, b"theirs", 0o444)
+    # RFC 1813 section 4.4: an owner may write whatever the mode says, as a local process that had the file open could.
+    await client.write(theirs, 0, b"data", stable_how.FILE_SYNC)
+    owner = await client.getattr(theirs)
+    statuses = [
+        await status_of(client, "READ", READ3args(mine, 0, 10)),
+        await status_of(client, "SETATTR", SETATTR3args(mine, attributes(mode=0o777), None)),
+    ]
+    granted = (await client.nfs("ACCESS", ACCESS3args(mine, 0x3F))).resok.access
+    if client.acts_as_callers:
+        assert (owner.uid, owner.gid) == (54321, 54322)
+        assert statuses == [nfsstat3.NFS3ERR_ACCES, nfsstat3.NFS3ERR_PERM]
+        assert granted == 0
+    else:
+        assert owner.uid == OWNER
+        assert statuses == [nfsstat3.NFS3_OK, nfsstat3.NFS3_OK]
+
+
+def mutated(random: Random, octets: bytes) -> bytes:
+    """Octets with a few of them changed, cut off or put in."""
+    changed = bytearray(octets)
+    for _ in range(random.randint(1, 4)):
+        at = random.randrange(len(changed) + 1)
+        match random.randrange(4):
+            case 0:
+                del changed[at:]
+            case 1:
+                changed[at:at] = random.randbytes(random.choice((1, 4, 8)))
+            case 2:
+                changed[at : at + 4] = random.choice((b"\xff\xff\xff\xff", b"\x80\0\0\0", bytes(4), b"\0\0\0\1"))
+            case 3 if at < len(changed):
+                changed[at] ^= 1 << random.randrange(8)
+    return bytes(changed)
+
+
+@served
+async def test_damaged_arguments_never_reach_further_than_their_call(client: Nfs3Client, directory: Path) -> None:
+    random = Random(1813)
+    root = await client.mount("/export")
+    file = await client.create(root, b"file", 0o666)
+    where, verifier = diropargs3(root, b"file"), bytes(8)
+    link = symlinkdata3(attributes(), memoryview(b"text"))
+    fifo = mknoddata3(ftype3.NF3FIFO, pipe_attributes=attributes(mode=0o600))
+    some = attributes(mode=0o666, size=10, mtime=set_mtime(time_how.SET_TO_CLIENT_TIME, nfstime3(1, 2)))
+    valid = {
+        "GETATTR": GETATTR3args(file),
+        "SETATTR": SETATTR3args(file, some, nfstime3(1, 2)),
+        "LOOKUP": LOOKUP3args(where),
+        "ACCESS": ACCESS3args(file, 0x3F),
+        "READLINK": READLINK3args(file),
+        "READ": READ3args(file, 0, 4096),
+        "WRITE": WRITE3args(file, 0, 5, stable_how.UNSTABLE, memoryview(b"12345")),
+        "CREATE": CREATE3args(where, createhow3(createmode3.UNCHECKED, obj_attributes=some)),
+        "MKDIR": MKDIR3args(where, some),
+        "SYMLINK": SYMLINK3args(where, link),
+        "MKNOD": MKNOD3args(where, fifo),
+        "REMOVE": REMOVE3args(diropargs3(root, b"none")),
+        "RMDIR": RMDIR3args(diropargs3(root, b"none")),
+        "RENAME": RENAME3args(where, diropargs3(root, b"file2")),
+        "LINK": LINK3args(file, diropargs3(root, b"file3")),
+        "READDIR": READDIR3args(root, 0, verifier, 4096),
+        "READDIRPLUS": READDIRPLUS3args(root, 0, verifier, 4096, 4096),
+        "FSSTAT": FSSTAT3args(root),
+        "FSINFO": FSINFOargs(root),
+        "PATHCONF": PATHCONF3args(root),
+        "COMMIT": COMMIT3args(file, 0, 0),
+    }
+    assert len(valid) == 21
+    outcomes: dict[accept_stat, int] = {}
+    for number, types in PROCEDURES.items():
+        if types.arguments is None:
+            continue
+        octets = pack(types.arguments, valid[types.name])
+        for _ in range(40):
+            reply = await client.exchange(client.encode(NFS_PROGRAM, 3, number, mutated(random, octets)))
+            decoder = Decoder(reply)
+            body = decoder.decode(rpc_msg).body.rbody
+            assert body is not None
+            assert body.areply is not None
+            outcome = body.areply.reply_data.stat
+            outcomes[outcome] = outcomes.get(outcome, 0) + 1
+            if outcome == accept_stat.SUCCESS:
+                decoder.decode(types.results)
+                decoder.finish(strict=True)
+    assert set(outcomes) == {accept_stat.SUCCESS, accept_stat.GARBAGE_ARGS}
+    assert min(outcomes.values()) > 100
+    assert (await client.getattr(root)).type == ftype3.NF3DIR
 
 
 def test_a_read_only_export(tmp_path: Path) -> None:
