@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Coroutine, Iterable, Mapping
 from dataclasses import dataclass
 
 from nfsd.config import Address, Limits, Listen
@@ -122,7 +122,7 @@ class Listeners:
                 rows.append((str(started.address), len(tcp.connections), tcp.accepted, tcp.refused))
             elif started.rdma is not None:
                 rdma = started.rdma
-                rows.append((str(started.address), len(rdma.connections), 0, rdma.rejected))
+                rows.append((str(started.address), len(rdma.connections), rdma.accepted, rdma.rejected))
         return rows
 
     def rdma_counters(self) -> dict[str, Mapping[str, int]]:
@@ -131,12 +131,13 @@ class Listeners:
 
     async def drain(self, seconds: float) -> None:
         """Accept nothing more, answer what was taken, and return when that is done or ``seconds`` are over."""
+        drains: list[Coroutine[None, None, None]] = []
         for started in self.started:
             if started.tcp is not None:
-                started.tcp.drain()
-        rdma = [asyncio.ensure_future(s.rdma.close(seconds)) for s in self.started if s.rdma is not None]
-        if rdma:
-            await asyncio.wait(rdma)
+                drains.append(started.tcp.drain(seconds))
+            if started.rdma is not None:
+                drains.append(started.rdma.close(seconds))
+        await asyncio.gather(*drains)
 
     async def close(self) -> None:
         """Close what is still open."""

@@ -414,6 +414,7 @@ class RdmaServer:
         self.counters = Counters()
         self.poisoned = PoisonedCalls(clock or asyncio.get_running_loop().time)
         self.connections: set[RdmaConnection] = set()
+        self.accepted = 0
         self.rejected = 0
         self._listeners: list[Listener] = []
         self._idle_check: asyncio.TimerHandle | None = None
@@ -439,6 +440,7 @@ class RdmaServer:
         else:
             try:
                 self.connections.add(RdmaConnection(self, request))
+                self.accepted += 1
             except OutOfMemory:
                 reason = "no memory for Receives"
             except OSError as error:

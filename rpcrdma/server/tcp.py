@@ -372,6 +372,7 @@ class TcpListener:
         self._socket: socket.socket | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._resume: asyncio.TimerHandle | None = None
+        self._emptied: asyncio.Future[None] | None = None
 
     def listen(self, host: str, port: int) -> None:
         """Begin to accept on a literal address; ``::`` takes IPv4 as well. Raises OSError when it cannot be had."""
@@ -395,11 +396,15 @@ class TcpListener:
             self._socket.close()
             self._socket = None
 
-    def drain(self) -> None:
-        """Accept no connection and take no call any more; connections close as their calls are answered."""
+    async def drain(self, seconds: float) -> None:
+        """Accept no connection and take no call any more; return when all connections are closed, as they are once
+        their calls are answered, or when ``seconds`` are over."""
         self.stop_accepting()
+        self._emptied = emptied = self.loop.create_future()
         for connection in list(self.connections):
             connection.drain()
+        if self.connections:
+            await asyncio.wait([emptied], timeout=seconds)
 
     def close(self) -> None:
         """Close everything at once."""
@@ -412,6 +417,8 @@ class TcpListener:
     def forget(self, connection: TcpConnection) -> None:
         """The connection is closed."""
         self.connections.discard(connection)
+        if self._emptied is not None and not self.connections and not self._emptied.done():
+            self._emptied.set_result(None)
 
     def check_times(self, now: float) -> None:
         """Look for connections that are slow or silent for too long."""

@@ -402,14 +402,41 @@ def test_draining_answers_what_is_in_progress_then_closes() -> None:
             idle, busy = await server.connect(), await server.connect()
             busy.send(call(0, xid=5))
             await until(lambda: server.service.running)
-            server.listener.drain()
+            draining = asyncio.ensure_future(server.listener.drain(10))
             assert await idle.ended()
             busy.send(call(0, xid=6))
+            await turns()
+            assert not draining.done()
             gate.set()
             assert await busy.xid() == 5
             assert await busy.ended()
+            await draining
             with pytest.raises(OSError, match="onnect"):
                 await server.connect()
+
+    run(test)
+
+
+def test_draining_waits_for_replies_to_be_taken_but_not_for_ever() -> None:
+    async def test() -> None:
+        async with serving() as server:
+            client = await server.connect(limit=1024)
+            client.reader._transport.pause_reading()  # type: ignore[attr-defined]
+            for xid in range(10):
+                client.send(data_call(1_000_000, xid=xid))
+            await until(lambda: server.listener.connections and server.connection()._writing)
+            await server.listener.drain(0.01)
+            assert len(server.listener.connections) == 1
+            draining = asyncio.ensure_future(server.listener.drain(10))
+            client.reader._transport.resume_reading()  # type: ignore[attr-defined]
+            taken = 0
+            with contextlib.suppress(asyncio.IncompleteReadError):
+                while True:
+                    taken += len(await client.receive())
+            assert taken % 1_000_028 == 0  # whole replies
+            assert taken
+            await draining
+            assert not server.listener.connections
 
     run(test)
 
