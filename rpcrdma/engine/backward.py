@@ -47,7 +47,8 @@ class BackwardChannel:
         # Until the first reply grants more, one call may be outstanding (RFC 8166 section 3.3.3).
         self.window = min(1, limit)
         self._pending: dict[int, BackwardCall] = {}
-        self._waiting: deque[BackwardCall] = deque()
+        self.waiting: deque[BackwardCall] = deque()
+        """Calls that are to be sent."""
 
     def __len__(self) -> int:
         """Calls sent and not answered."""
@@ -57,14 +58,14 @@ class BackwardChannel:
         """Queue ``call``. Raises ConnectionError when the channel is off, ValueError for an XID in use."""
         if not self._limit:
             raise ConnectionError("backward calls are switched off")
-        if call.xid in self._pending or any(call.xid == waiting.xid for waiting in self._waiting):
+        if call.xid in self._pending or any(call.xid == waiting.xid for waiting in self.waiting):
             raise ValueError(f"backward XID {call.xid:#x} is in use")
-        self._waiting.append(call)
+        self.waiting.append(call)
 
     def next(self) -> BackwardCall | None:
         """The next call to be sent now, counted as outstanding; None while the window is full."""
-        while self._waiting and len(self._pending) < self.window:
-            call = self._waiting.popleft()
+        while self.waiting and len(self._pending) < self.window:
+            call = self.waiting.popleft()
             if not call.abandoned:
                 self._pending[call.xid] = call
                 return call
@@ -91,8 +92,8 @@ class BackwardChannel:
 
     def close(self) -> None:
         """Fail every call."""
-        calls = [*self._pending.values(), *self._waiting]
+        calls = [*self._pending.values(), *self.waiting]
         self._pending.clear()
-        self._waiting.clear()
+        self.waiting.clear()
         for call in calls:
             call.finish(None)

@@ -13,11 +13,13 @@ _NOTHING = memoryview(b"")
 class ForwardCall:
     """One call of the peer's. Once handed up, ``holds`` are its taker's to release; also the token of its Reads."""
 
-    __slots__ = ("chunks", "codec", "data", "header", "holds", "plan", "sink")
+    __slots__ = ("chunks", "codec", "data", "header", "holds", "plan", "reply_header", "sink")
 
-    def __init__(self, codec: Codec, header: Header, data: memoryview, lease: Lease) -> None:
+    def __init__(self, codec: Codec, header: Header, reply_header: int, data: memoryview, lease: Lease) -> None:
         self.codec = codec
         self.header = header
+        self.reply_header = reply_header
+        """Octets of the header of any reply."""
         self.data = data
         """The reduced payload stream: the whole RPC message but what is in ``chunks``."""
         self.chunks: list[tuple[int, memoryview]] = []

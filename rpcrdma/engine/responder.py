@@ -285,8 +285,8 @@ class Responder:
             self._refuse(header.xid, header.version, Fault.HEADER)
             return False
         # Refused now rather than after it has been executed: every reply echoes these lists.
-        fits = codec.reply_size(header) <= self.properties.send_threshold
-        if not fits or header.xid in self._poisoned:
+        reply_header = codec.reply_size(header)
+        if reply_header > self.properties.send_threshold or header.xid in self._poisoned:
             self._poisoned.discard(header.xid)
             self._refuse(header.xid, header.version, Fault.NO_ROOM)
             return False
@@ -295,7 +295,7 @@ class Responder:
         except assembly.BadReadList:
             self._refuse(header.xid, header.version, Fault.HEADER)
             return False
-        call = ForwardCall(codec, header, data, lease)
+        call = ForwardCall(codec, header, reply_header, data, lease)
         self.counters.calls += 1
         self.credits.outstanding += 1
         if plan is None:
@@ -393,7 +393,7 @@ class Responder:
     def _post_reply(self, call: ForwardCall, reply: Reply, grant: int) -> None:
         header = call.header
         codec = call.codec
-        header_size = codec.reply_size(header)
+        header_size = call.reply_header
         try:
             reduction = reduce(header, reply, header_size, self.properties.send_threshold)
         except NoRoom:
@@ -444,12 +444,14 @@ class Responder:
         """Do whatever has become possible. Receives come first: what follows may grant their credits."""
         if self.closed:
             return
-        self._repost()
+        if self.credits.posted < self.credits.target:
+            self._repost()
         if self._to_read:
             self._start_reads()
         if self._to_answer:
             self._answer()
-        self._send_backward()
+        if self.backward.waiting:
+            self._send_backward()
 
     def _repost(self) -> None:
         for _ in range(self.credits.wanted()):

@@ -368,7 +368,7 @@ class RdmaConnection:
                 endpoint.post(writes, send, token)
 
     def _execute(self, call: ForwardCall) -> None:
-        room = self.responder.properties.send_threshold - call.codec.reply_size(call.header)
+        room = self.responder.properties.send_threshold - call.reply_header
         self._dispatcher.dispatch(self, call.data, call.chunks, call.holds, partial(self._done, call), room)
 
     def _done(self, call: ForwardCall, reply: RpcReply | None) -> None:
