@@ -336,13 +336,15 @@ class Responder:
         """Memory for one call's Read chunks; None while there is none. (No more than ``max_call_size`` is asked for,
         which the owner must make sure that the account can give.)"""
         try:
-            return self._memory.lease(size)
+            lease = self._memory.lease(size)
         except OutOfMemory:
             if not self._awaiting_sink and self._may_wait:
                 self.counters.memory_waits += 1
                 self._awaiting_sink = True
                 self._memory.when_available(size, self._sink_available)
             return None
+        self._may_wait = True
+        return lease
 
     def _fetched(self, call: ForwardCall, ok: bool) -> None:
         """The Reads of ``call`` are over."""
@@ -463,6 +465,7 @@ class Responder:
                     self._awaiting_receive = True
                     self._receive_memory.when_available(self._options.receive_size, self._receive_available)
                 return
+            self._may_wait = True
             self.credits.posted += 1
             self.receives.append(lease)
 
@@ -475,7 +478,7 @@ class Responder:
         self._resume()
 
     def _resume(self) -> None:
-        # A lease that still cannot be had must not be waited for from here: the account would call again at once.
+        # If no lease can be had even now, it must not be waited for from here: the account would call again at once.
         self._may_wait = False
         try:
             self._advance()
