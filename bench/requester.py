@@ -23,7 +23,7 @@ class Requester:
     def __init__(self, peer: Peer, handle: nfs_fh3) -> None:
         self._peer = peer
         self._handle = handle
-        self._xid = 0
+        self._xid = 0x62000000
         self._waiting: dict[int, asyncio.Future[bytes]] = {}
         self._reader = asyncio.ensure_future(self._read())
 
@@ -36,14 +36,15 @@ class Requester:
 
     async def _call(self, procedure: int, arguments: bytes, **chunks: Any) -> None:
         self._xid += 1
-        rpc = struct.pack(">8I", self._xid, 0, 2, NFS_PROGRAM, 3, procedure, 1, len(_AUTH_SYS_ROOT))
-        self._waiting[self._xid] = replied = asyncio.get_running_loop().create_future()
-        self._peer.send(header(self._xid, credit=64, **chunks), rpc, _AUTH_SYS_ROOT, bytes(8), arguments)
+        xid = self._xid
+        rpc = struct.pack(">8I", xid, 0, 2, NFS_PROGRAM, 3, procedure, 1, len(_AUTH_SYS_ROOT))
+        self._waiting[xid] = replied = asyncio.get_running_loop().create_future()
+        self._peer.send(header(xid, credit=64, **chunks), rpc, _AUTH_SYS_ROOT, bytes(8), arguments)
         message = await replied
         # Transport header: procedure RDMA_MSG; then the RPC reply, found behind the chunk lists: status NFS3_OK.
         if message[12:16] != bytes(4):
             raise RuntimeError(f"the server answered with a transport error: {message.hex()}")
-        body = message.rindex(struct.pack(">II", self._xid, 1))
+        body = message.rindex(struct.pack(">II", xid, 1))
         if message[body + 8 : body + 28] != bytes(20):
             raise RuntimeError(f"the call failed: {message[body:].hex()}")
 
@@ -51,12 +52,15 @@ class Requester:
         """GETATTR."""
         await self._call(_GETATTR, pack(nfs_fh3, self._handle))
 
-    async def read(self, memory: Exposed, offset: int, count: int) -> None:
-        """READ into ``memory`` through a Write chunk."""
+    async def read(self, sink: bytearray, offset: int) -> None:
+        """READ ``len(sink)`` octets through a Write chunk, registered for this call as Linux does: the server's reply
+        invalidates it."""
+        count, memory = len(sink), Exposed(self._peer, sink, read=False, write=True)
         await self._call(_READ, pack(READ3args, READ3args(self._handle, offset, count)), writes=[[memory.segment()]])
 
-    async def write(self, memory: Exposed, offset: int, count: int) -> None:
-        """Unstable WRITE from ``memory`` through a Read chunk."""
+    async def write(self, source: bytearray, offset: int) -> None:
+        """Unstable WRITE through a Read chunk, registered for this call."""
+        count, memory = len(source), Exposed(self._peer, source, read=True, write=False)
         arguments = pack(WRITE3args, WRITE3args(self._handle, offset, count, stable_how.UNSTABLE, b""))
         arguments = arguments[:-4] + struct.pack(">I", count)
         await self._call(_WRITE, arguments, reads=[(_RPC_HEADER_SIZE + len(arguments), memory.segment())])
