@@ -28,7 +28,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
 
 from rpcrdma.engine import assembly
 from rpcrdma.engine.assembly import SMALLEST_RPC
@@ -37,6 +36,7 @@ from rpcrdma.engine.calls import Chain, ForwardCall, Refusal
 from rpcrdma.engine.config import ResponderOptions
 from rpcrdma.engine.counters import Counters
 from rpcrdma.engine.credits import Credits
+from rpcrdma.engine.environment import Memory, Trace
 from rpcrdma.engine.reduce import NoRoom, Reply, handle_to_invalidate, reduce
 from rpcrdma.engine.transmit import compose
 from rpcrdma.memory import Lease, OutOfMemory
@@ -63,16 +63,6 @@ REPLY = b"\0\0\0\1"
 VERSIONS: Mapping[int, Codec] = {VersionOne.version: VersionOne()}
 
 
-class Memory(Protocol):
-    """What the responder asks of a :class:`rpcrdma.memory.Account`."""
-
-    def lease(self, size: int) -> Lease:
-        """A buffer, or OutOfMemory."""
-
-    def when_available(self, size: int, callback: Callable[[], None]) -> None:
-        """Call ``callback`` once ``size`` octets may be leased; OutOfMemory when that can never be."""
-
-
 class Responder:
     """One connection's responder.
 
@@ -92,6 +82,7 @@ class Responder:
         counters: Counters | None = None,
         poisoned: set[int] | None = None,
         codecs: Mapping[int, Codec] = VERSIONS,
+        trace: Trace | None = None,
     ) -> None:
         self.receives: list[Lease] = []
         """Receives to post."""
@@ -121,6 +112,7 @@ class Responder:
         self._wake = wake
         self._poisoned = set() if poisoned is None else poisoned
         self._codecs = codecs
+        self._trace = trace
         self._failed: Header | None = None
         self._written: deque[Header] = deque(maxlen=64)
         self._to_read: deque[ForwardCall] = deque()
@@ -248,7 +240,7 @@ class Responder:
         codec = self._codecs.get(version)
         if codec is None:
             self.counters.err_vers += 1
-            self._refuse(xid, version, Fault.VERSION)
+            self._refuse(xid, version, Fault.VERSION, f"version {version}")
             return None
         try:
             header = codec.decode(view, self._options.max_segments)
@@ -256,7 +248,7 @@ class Responder:
             self.counters.discards += 1
             return None
         except HeaderFault as fault:
-            self._refuse(xid, version, fault.fault)
+            self._refuse(xid, version, fault.fault, fault)
             return None
         if header.procedure == RDMA_MSG and view[header.payload + 4 : header.payload + SMALLEST_RPC] == REPLY:
             self._take_backward_reply(header, view)
@@ -282,18 +274,20 @@ class Responder:
         codec = self._codecs[header.version]
         data = view[header.payload :]
         if header.procedure == RDMA_MSG and not self._is_call(header, data):
-            self._refuse(header.xid, header.version, Fault.HEADER)
+            self._refuse(header.xid, header.version, Fault.HEADER, "the payload is not this call")
             return False
         # Refused now rather than after it has been executed: every reply echoes these lists.
         reply_header = codec.reply_size(header)
         if reply_header > self.properties.send_threshold or header.xid in self._poisoned:
             self._poisoned.discard(header.xid)
-            self._refuse(header.xid, header.version, Fault.NO_ROOM)
+            self._refuse(
+                header.xid, header.version, Fault.NO_ROOM, f"reply header of {reply_header}, or refused before"
+            )
             return False
         try:
             plan = assembly.plan(header, len(data), self._options.max_call_size)
-        except assembly.BadReadList:
-            self._refuse(header.xid, header.version, Fault.HEADER)
+        except assembly.BadReadList as bad:
+            self._refuse(header.xid, header.version, Fault.HEADER, bad)
             return False
         call = ForwardCall(codec, header, reply_header, data, lease)
         self.counters.calls += 1
@@ -328,6 +322,8 @@ class Responder:
             if reads:
                 self.counters.reads += len(reads)
                 self.counters.read_bytes += sum(len(read.sink) for read in reads)
+                if self._trace is not None:
+                    self._trace("svcrdma_post_reads", call.header.xid, len(reads))
                 self.reads.append((reads, call))
             else:
                 self._fetched(call, True)
@@ -363,16 +359,18 @@ class Responder:
             self.counters.long_calls += 1
             if not self._is_call(header, call.data):
                 call.release()
-                self._refuse(header.xid, header.version, Fault.HEADER, counted=True)
+                self._refuse(header.xid, header.version, Fault.HEADER, "the Long Call is not this call", counted=True)
                 return
         self.calls.append(call)
 
     # Answers
 
-    def _refuse(self, xid: int, version: int, fault: Fault, *, counted: bool = False) -> None:
+    def _refuse(self, xid: int, version: int, fault: Fault, reason: object, *, counted: bool = False) -> None:
         """Queue an error. It is an answer like any other: it needs a credit, and a Receive to back it."""
         if not counted:
             self.credits.outstanding += 1
+        if self._trace is not None:
+            self._trace("svcrdma_decode_error", xid, f"{fault.value}: {reason}")
         if fault is not Fault.VERSION:
             self.counters.err_chunk += 1
         self._to_answer.append(Refusal(xid, version, fault))
@@ -398,8 +396,10 @@ class Responder:
         header_size = call.reply_header
         try:
             reduction = reduce(header, reply, header_size, self.properties.send_threshold)
-        except NoRoom:
+        except NoRoom as no_room:
             self.counters.err_chunk += 1
+            if self._trace is not None:
+                self._trace("svcrdma_small_chunk", header.xid, no_room)
             self._post_error(Refusal(header.xid, header.version, Fault.NO_ROOM), grant)
             reply.release()
             return
@@ -417,6 +417,10 @@ class Responder:
             self._written.append(header)
             counters.writes += len(reduction.writes)
             counters.write_bytes += sum(len(write.source) for write in reduction.writes)
+        if self._trace is not None:
+            self._trace(
+                "svcrdma_post_send", header.xid, (reduction.procedure, len(reduction.writes), invalidate, grant)
+            )
         chain = Chain(header if reduction.writes else None, reply, lease)
         self.chains.append((reduction.writes, Send(segments, invalidate), chain))
 
@@ -489,5 +493,7 @@ class Responder:
     def _fail(self, reason: str, call: Header | None) -> None:
         """The connection is of no more use. Only the first failure may be a refusal; others follow from it."""
         if self.failure is None:
+            if self._trace is not None:
+                self._trace("svcrdma_wc_error", 0 if call is None else call.xid, reason)
             self.failure = reason
             self._failed = call

@@ -48,6 +48,8 @@ from rpcrdma.verbs.interface import (
 from rpcrdma.wire import private_data
 
 _log = logging.getLogger(__name__)
+_trace_log = logging.getLogger("rpcrdma.trace")
+"""Trace points, at level DEBUG. Looked at when a connection is made."""
 
 SMALLEST_BLOCK = 1024
 """Of the pool: a lease takes a power of two of octets, and no fewer."""
@@ -164,6 +166,7 @@ class RdmaConnection:
             self._wake,
             self._server.counters,
             self._server.poisoned.of(request.peer_address),
+            trace=self._trace if _trace_log.isEnabledFor(logging.DEBUG) else None,
         )
         self.max_backchannel_size = self.responder.max_backward_size
         depth = min(request.responder_resources, options.max_reads)
@@ -347,6 +350,9 @@ class RdmaConnection:
             self.abort()
         elif responder.draining and responder.idle:
             self.close()
+
+    def _trace(self, point: str, xid: int, detail: object) -> None:
+        _trace_log.debug("%s: %s xid %#010x %s", self, point, xid, detail)
 
     def _crashed(self) -> None:
         """A mistake of ours. A reply may be lost, and only the end of the connection says so (section 4.5.4)."""

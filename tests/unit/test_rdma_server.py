@@ -387,3 +387,24 @@ def test_counters_tell_what_happened():
         assert counters["err_vers"] == counters["err_chunk"] == 1
 
     run(test)
+
+
+def test_trace_points_say_why_a_call_was_refused(caplog):
+    async def test(rig):
+        with caplog.at_level("DEBUG", "rpcrdma.trace"):
+            peer = await rig.peer()
+            await peer.call(header(XID, reads=[(57, BAD)]), rpc_call(XID, procedure=NULL))
+            await peer.call(BAD_CALLS["reply chunk"].replace(b"\0\0\x23\x28", b"\0\0\0\1"))
+            target = peer.writable(4)
+            await peer.call(echo(writes=[[target.segment()]]))
+        # A connection made while tracing was off says nothing.
+        peer = await rig.peer()
+        await peer.call(header(1), b"x" * 40)
+        points = [record.getMessage().partition(": ")[2].split(" ")[0] for record in caplog.records]
+        assert points.count("svcrdma_decode_error") == 1
+        assert points.count("svcrdma_small_chunk") == 1
+        assert points.count("svcrdma_post_send") == 1
+        assert "is not a multiple of four" in caplog.text
+        assert "needs 5" in caplog.text
+
+    run(test)
