@@ -48,10 +48,10 @@ class OwnerRanges:
 
     def at(self, offset: int) -> tuple[int, int, bool] | None:
         """The range that holds this octet."""
-        index = self._map.bisect_right(offset) - 1
-        if index < 0:
+        start = _floor(self._map, offset)
+        if start is None:
             return None
-        start, (end, exclusive) = self._map.peekitem(index)
+        end, exclusive = self._map[start]
         return (start, end, exclusive) if end > offset else None
 
     def cut(self, start: int, end: int) -> list[tuple[int, int]]:
@@ -69,12 +69,10 @@ class OwnerRanges:
     def put(self, start: int, end: int, exclusive: bool) -> None:
         """Hold [start, end) this way, whatever of it was held before; merge with neighbours of the same kind."""
         self.cut(start, end)
-        index = self._map.bisect_left(start) - 1
-        if index >= 0:
-            left, (right, kind) = self._map.peekitem(index)
-            if right == start and kind == exclusive:
-                del self._map[left]
-                start = left
+        before = self.at(start - 1) if start else None
+        if before is not None and before[1:] == (start, exclusive):
+            start = before[0]
+            del self._map[start]
         following = self._map.get(end)
         if following is not None and following[1] == exclusive:
             del self._map[end]
@@ -223,28 +221,26 @@ class FileLocks:
 
     def _merge(self, start: int, end: int) -> None:
         """Join equal neighbours in and around [start, end)."""
-        index = max(self._pieces.bisect_left(start) - 1, 0)
-        while index + 1 < len(self._pieces):
-            left, piece = self._pieces.peekitem(index)
-            following_left, following = self._pieces.peekitem(index + 1)
-            if following_left > end:
-                break
-            if piece.end == following_left and (piece.exclusive, piece.owners) == (
-                following.exclusive,
-                following.owners,
-            ):
-                del self._pieces[following_left]
-                self._pieces[left] = piece._replace(end=following.end)
-            else:
-                index += 1
+        previous: int | None = None
+        for left in _touching(self._pieces, max(start - 1, 0), min(end + 1, END)):
+            piece = self._pieces[left]
+            if previous is not None:
+                before = self._pieces[previous]
+                if (before.end, before.exclusive, before.owners) == (left, piece.exclusive, piece.owners):
+                    del self._pieces[left]
+                    self._pieces[previous] = before._replace(end=piece.end)
+                    continue
+            previous = left
 
 
 def _touching(pieces: SortedDict, start: int, end: int) -> list[int]:
     """The starts of the ranges that share an octet with [start, end), ascending."""
-    index = pieces.bisect_right(start) - 1
-    first = start
-    if index >= 0:
-        left, value = pieces.peekitem(index)
-        if value[0] > start:
-            first = left
+    first = _floor(pieces, start)
+    if first is None or pieces[first][0] <= start:
+        first = start
     return list(pieces.irange(first, end, inclusive=(True, False)))
+
+
+def _floor(pieces: SortedDict, offset: int) -> int | None:
+    """The greatest start up to ``offset``. By value and not by position: positions cost O(n) after every change."""
+    return next(pieces.irange(None, offset, reverse=True), None)
