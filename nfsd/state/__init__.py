@@ -5,7 +5,8 @@
 (OPEN, LOCK), the engine first *reserves*, and the operation then commits or aborts::
 
     # SEQUENCE
-    session, slot, verdict = engine.sessions.sequence(transport, sessionid, seqid, slotid, highest, cachethis, digest)
+    session, slot, verdict = engine.sessions.sequence(transport, sessionid, seqid, slotid, highest, cachethis, digest,
+                                                      operations=count, request_octets=len(message))
     if verdict == REPLAY: send slot.reply                    # octets of COMPOUND4res
     ...run the other operations, encode...
     if not engine.stable: await store.flush(engine)          # what the reply promises is on stable storage
@@ -36,7 +37,14 @@
 
 ``session.client`` is passed as ``client`` in v4.1 and later; v4.0 passes None and the stateid tells the client.
 The daemon runs ``handle_timer`` at ``get_timer``, and after it clears ``files_to_clear()`` and flushes the store.
-What the layer above queues operations on (open owner, lock owner, file) carries a ``gate`` attribute for it.
+What the layer above queues operations on (open owner, lock owner, file) carries a ``gate`` attribute for it; a file's
+is an asyncio.Lock, and the file's record stays in place while it is held. Whatever was found before waiting may be gone
+after: plans, ``unlock`` and ``close`` look again and raise BAD_STATEID or EXPIRED.
+
+Bounds and periods are in :class:`Limits`. Places kept for what comes later: ``StateKind.DELEGATION`` and
+``FileState.delegations``, ``StateEngine.revoke`` and the revoked-state flags, ``Backchannel`` (connections,
+credentials, slot sequence ids), ``LockTable.grantable`` for CB_NOTIFY_LOCK,
+``Session.target_highest_slotid`` for slot growth.
 
 Imports nothing but the protocol's numbers. RFC 8881 chapters 2, 8, 9 and 18; RFC 7530 chapters 9 and 16.
 """

@@ -7,7 +7,7 @@ the file's gate, so that the two never tell different stories.
 from __future__ import annotations
 
 from nfsd.protocol import nfs4 as p
-from nfsd.state import LockDenied
+from nfsd.state import LockDenied, Nfs4Error
 from nfsd.state.clients import Client
 from nfsd.state.locks import LockPlan
 from nfsd.state.types import Stateid
@@ -74,6 +74,8 @@ async def _take(c: Compound, node: Node, plan: LockPlan, args: p.LOCK4args) -> S
             await c.service.set_local_lock(node, plan.local.start, plan.local.length, exclusive=plan.local.exclusive)
     except BlockingIOError:
         plan.abort()
+        if args.reclaim:
+            raise Nfs4Error(p.NFS4ERR_RECLAIM_CONFLICT) from None  # taken while the server was away
         local = await c.service.test_local_lock(
             node, args.offset, _local_length(args.length), exclusive=args.locktype in _EXCLUSIVE
         )
