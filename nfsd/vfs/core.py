@@ -7,13 +7,15 @@ Operation. ``run`` hands a chain to the workers, or makes its calls at once on f
 descriptor is opened with O_PATH; opening the file behind it goes through /proc/self/fd, where the kernel checks the
 caller's permission on that very inode, whatever its name is by now.
 
-Cancellation. A caller may be cancelled while a worker runs its chain. The chain is never interrupted; descriptors it
-opened are closed when it is over.
+Cancellation. A caller may be cancelled while a worker runs its chain. The chain is never interrupted, and the caller
+does not go on before it is over: the worker has the caller's buffers, and the caller may have a turn that others wait
+for. Descriptors the chain opened are closed.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import logging
 import os
@@ -67,6 +69,8 @@ SWEEP_SECONDS = 4.0
 _CLOSES_PER_CHAIN = 16
 _DIRENTS = 32768
 _PATH_MAX = 4096
+_SPARE_THREADS = 8
+_MOST_THREADS = 256
 _log = logging.getLogger(__name__)
 
 
@@ -92,7 +96,7 @@ class Core:
         self._mounts: WeakValueDictionary[tuple[int, int], Mount] = WeakValueDictionary()
         self._mounts_by_fs: WeakValueDictionary[tuple[int, bytes], Mount] = WeakValueDictionary()
         self._mount_locks = MountLocks()
-        self._closing: list[int] = []
+        self._closing: dict[int, list[int]] = {}
         self._running = False
         self._umask = 0
         self._sweeper: asyncio.TimerHandle | None = None
@@ -108,7 +112,9 @@ class Core:
         self.open_limit = limit // 4
         self.codec = HandleCodec(load_key(self.state_dir))
         self.proc_fd = os.open("/proc/self/fd", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-        self.executor = Executor(self.loop)
+        # Threads start when they are needed. Every export may stall with all of its own, and some are left.
+        workers = sum(export.workers for export in self.exports.exports)
+        self.executor = Executor(self.loop, min(workers + _SPARE_THREADS, _MOST_THREADS))
         self._running = True
         for lane, export in enumerate(self.exports.exports, 1):
             self.executor.set_lane(lane, export.workers)
@@ -135,8 +141,9 @@ class Core:
             node.shut()
         for mount in list(self._mounts.values()):
             mount.shut()
-        for descriptor in self._closing:
-            os.close(descriptor)
+        for descriptors in self._closing.values():
+            for descriptor in descriptors:
+                os.close(descriptor)
         self._closing.clear()
         os.close(self.proc_fd)
         os.umask(self._umask)
@@ -183,8 +190,10 @@ class Core:
         try:
             await asyncio.shield(future)
         except asyncio.CancelledError:
-            if opens:
-                future.add_done_callback(lambda _: self.abandon(*opens))
+            while not future.done():
+                with contextlib.suppress(asyncio.CancelledError):
+                    await asyncio.shield(future)
+            self.abandon(*opens)
             raise
 
     def check(self, chain: Chain, *opens: Step) -> None:
@@ -203,22 +212,24 @@ class Core:
             if step.result >= 0:
                 self.close_later(step.result)
 
-    def close_later(self, descriptor: int) -> None:
-        """Close on a worker: the last close of a removed file waits for its blocks to be freed."""
-        if not self._running:
+    def close_later(self, descriptor: int, lane: int = 0) -> None:
+        """Close on a worker of the export's lane: the last close of a removed file waits for its blocks to be freed,
+        and on a stalled disk for long."""
+        if not self._running or self.loop.is_closed():
             os.close(descriptor)
             return
-        self._closing.append(descriptor)
-        if len(self._closing) == 1:
+        if not self._closing:
             self.loop.call_soon(self._close_all)
+        self._closing.setdefault(lane, []).append(descriptor)
 
     def _close_all(self) -> None:
-        closing, self._closing = self._closing, []
-        for start in range(0, len(closing), _CLOSES_PER_CHAIN):
-            chain = Chain()
-            for descriptor in closing[start : start + _CLOSES_PER_CHAIN]:
-                chain.add(SYS_CLOSE, descriptor, keep_going=True)
-            self.executor.run(chain)
+        closing, self._closing = self._closing, {}
+        for lane, descriptors in closing.items():
+            for start in range(0, len(descriptors), _CLOSES_PER_CHAIN):
+                chain = Chain()
+                for descriptor in descriptors[start : start + _CLOSES_PER_CHAIN]:
+                    chain.add(SYS_CLOSE, descriptor, keep_going=True)
+                self.executor.run(chain, lane)
 
     def _sweep_again(self) -> None:
         self.sweep()

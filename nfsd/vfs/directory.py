@@ -98,12 +98,13 @@ def _place(status: bytearray) -> tuple[int, tuple[int, int], int]:
 class Stream:
     """A directory open for reading, and where in it the next read goes on."""
 
-    __slots__ = ("cookie", "epoch", "fd", "key")
+    __slots__ = ("cookie", "epoch", "fd", "key", "lane")
 
-    def __init__(self, key: tuple[bytes, Credential], fd: int, epoch: int) -> None:
+    def __init__(self, key: tuple[bytes, Credential], fd: int, epoch: int, lane: int) -> None:
         self.key = key
         self.fd = fd
         self.cookie = 0
+        self.lane = lane
         self.epoch = epoch
         """The inode's when it was opened: later ones may have other permissions."""
 
@@ -290,7 +291,7 @@ class DirectoryOperations(OpenOperations):
                     break
                 entries += parse_dirents(memoryview(buffer), got.result)
         except BaseException:
-            self.close_later(stream.fd)
+            self.close_later(stream.fd, stream.lane)
             raise
         if len(entries) > limit:
             # More came than was asked for: whoever goes on after this page has to seek.
@@ -321,13 +322,13 @@ class DirectoryOperations(OpenOperations):
             self._drop_stream(best)
             if best.epoch == epoch:
                 return best
-            self.close_later(best.fd)
+            self.close_later(best.fd, best.lane)
         chain = Chain(credential)
         flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
         opened = chain.add(SYS_OPENAT, self.proc_fd, b"%d" % directory.fd, flags)
         await self.run(directory.mount, chain, opened)
         self.check(chain, opened)
-        return Stream(key, opened.result, epoch)
+        return Stream(key, opened.result, epoch, directory.mount.lane)
 
     def _drop_stream(self, stream: Stream) -> None:
         del self._streams[stream]
@@ -342,20 +343,20 @@ class DirectoryOperations(OpenOperations):
         if len(self._streams) > _STREAM_LIMIT:
             oldest = next(iter(self._streams))
             self._drop_stream(oldest)
-            self.close_later(oldest.fd)
+            self.close_later(oldest.fd, oldest.lane)
 
     def sweep(self) -> None:
         """Let go of what has not been used for some seconds."""
         for stream in list(self._streams):
             self._drop_stream(stream)
-            self.close_later(stream.fd)
+            self.close_later(stream.fd, stream.lane)
         super().sweep()
 
     async def close(self) -> None:
         """Finish running jobs, close every descriptor."""
         for stream in list(self._streams):
             self._drop_stream(stream)
-            self.close_later(stream.fd)
+            self.close_later(stream.fd, stream.lane)
         await super().close()
 
     # -- READDIRPLUS ---------------------------------------------------------------------------------------------

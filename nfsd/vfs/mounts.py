@@ -65,7 +65,7 @@ class Mount:
         kind: int,
         identity: Identity,
         mounted_on_fileid: int | None,
-        close: Callable[[int], None],
+        close: Callable[[int, int], None],
     ) -> None:
         self._close = close
         self.export = export
@@ -89,7 +89,7 @@ class Mount:
     def shut(self) -> None:
         """Close the descriptor: the mount is of no more use."""
         if self.fd >= 0:
-            self._close(self.fd)
+            self._close(self.fd, self.lane)
             self.fd = -1
 
     def __del__(self) -> None:

@@ -90,7 +90,7 @@ class Node:
         mount: Mount,
         fd: int,
         type_: FileType,
-        close: Callable[[int], None],
+        close: Callable[[int, int], None],
     ) -> None:
         self._close = close
         self.fd = fd
@@ -107,7 +107,7 @@ class Node:
     def shut(self) -> None:
         """Close the descriptor: the node is of no more use."""
         if self.fd >= 0:
-            self._close(self.fd)
+            self._close(self.fd, self.mount.lane)
             self.fd = -1
 
     def __del__(self) -> None:

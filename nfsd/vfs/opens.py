@@ -59,7 +59,7 @@ class OpenFile:
     )
 
     def __init__(
-        self, node: Node, fd: int, access: int, credential: Credential | None, close: Callable[[int], None]
+        self, node: Node, fd: int, access: int, credential: Credential | None, close: Callable[[int, int], None]
     ) -> None:
         self._close = close
         self.fd = fd
@@ -88,7 +88,7 @@ class OpenFile:
     def shut(self) -> None:
         """Close the descriptor: the open file is of no more use."""
         if self.fd >= 0:
-            self._close(self.fd)
+            self._close(self.fd, self.node.mount.lane)
             self.fd = -1
 
     def __del__(self) -> None:

@@ -176,6 +176,25 @@ def test_a_cancelled_call_leaves_no_descriptor_and_no_turn(place, tmp_path):
     assert set(os.listdir("/proc/self/fd")) == before
 
 
+def test_renames_in_opposite_directions_do_not_deadlock(place, tmp_path):
+    async def scenario(service, root):
+        one, _, _ = await service.mkdir(ROOT, root, b"one", SetAttributes())
+        two, _, _ = await service.mkdir(ROOT, root, b"two", SetAttributes())
+        for number in range(20):
+            await write_file(service, one, b"a%d" % number)
+            await write_file(service, two, b"b%d" % number)
+        moves = []
+        for number in range(20):
+            moves.append(service.rename(ROOT, one, b"a%d" % number, two, b"a%d" % number))
+            moves.append(service.rename(ROOT, two, b"b%d" % number, one, b"b%d" % number))
+            moves.append(service.create(ROOT, one, b"c%d" % number, SetAttributes()))
+        await asyncio.wait_for(asyncio.gather(*moves), 30)
+        assert len(os.listdir(place / "one")) == 40
+        assert len(os.listdir(place / "two")) == 20
+
+    run(place, tmp_path, scenario, asynchronous=True)
+
+
 def test_a_failing_disk_is_reported_and_changes_the_write_verifier(tmp_path):
     thin, place = tmp_path / "thin", tmp_path / "export"
     thin.mkdir()

@@ -8,6 +8,8 @@ import subprocess
 
 import pytest
 
+from nfsd.exports import Export, ExportTable
+from nfsd.vfs.service import FileService
 from nfsd.vfs.types import CrossingRefused, SetAttributes, Stability
 from tests.unit.vfs_support import ALICE, ROOT, read_file, run, write_file
 
@@ -194,3 +196,53 @@ def test_a_read_only_file_system(tmp_path):
             await service.set_local_lock(node, 0, 1, exclusive=False)
 
         run(place, tmp_path, scenario)
+
+
+def test_a_stalled_export_starves_nobody(tmp_path):
+    """A frozen file system lets every change wait: as a disk does that no longer answers."""
+    image, frozen, healthy = tmp_path / "image", tmp_path / "frozen", tmp_path / "healthy"
+    frozen.mkdir()
+    healthy.mkdir()
+    with open(image, "wb") as file:
+        file.truncate(16 << 20)
+    subprocess.run(["mkfs.ext4", "-q", "-F", str(image)], check=True)
+
+    async def main():
+        exports = (
+            Export(id=1, path=str(frozen), pseudo="/frozen", workers=2),
+            Export(id=2, path=str(healthy), pseudo="/healthy", workers=2, asynchronous=True),
+        )
+        service = FileService(ExportTable(exports), str(tmp_path))
+        await service.start()
+        stuck_root, root = [await service.root(export) for export in exports]
+        known = await write_file(service, stuck_root, b"known", b"data")
+        await service.commit(known, 0, 0)
+        reader = await service.open(ROOT, known, read=True, write=False)
+        opened = await service.open(ROOT, known, read=False, write=True)
+        assert command("fsfreeze", "-f", str(frozen))
+        try:
+            stuck = [
+                asyncio.ensure_future(service.create(ROOT, stuck_root, b"%d" % number, SetAttributes()))
+                for number in range(10)
+            ]
+            stuck.append(asyncio.ensure_future(service.write(opened, 0, memoryview(b"more"), Stability.FILE_SYNC)))
+
+            async def others():
+                for number in range(20):
+                    await write_file(service, root, b"%d" % number, b"data")
+                # What needs no disk is answered even here.
+                await service.attributes(stuck_root)
+                sink = bytearray(10)
+                return await service.read(reader, 0, memoryview(sink)), bytes(sink)
+
+            assert await asyncio.wait_for(others(), 30) == ((4, True), b"data" + bytes(6))
+            assert not any(task.done() for task in stuck)
+        finally:
+            assert command("fsfreeze", "-u", str(frozen))
+            await asyncio.wait_for(asyncio.gather(*stuck), 30)
+            opened.release()
+            reader.release()
+            await service.close()
+
+    with mounted(str(frozen), "-o", "loop", str(image)):
+        asyncio.run(main())
