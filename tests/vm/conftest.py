@@ -24,7 +24,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if here in item.path.parents and not item.get_closest_marker("unit"):
             item.add_marker(pytest.mark.guest)
             if item.get_closest_marker("timeout") is None:
-                item.add_marker(pytest.mark.timeout(600))
+                item.add_marker(pytest.mark.timeout(900))
 
 
 @pytest.fixture(scope="module")

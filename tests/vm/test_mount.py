@@ -37,7 +37,7 @@ def client(
     version = request.param
     shared = directory / f"shared-{version}"
     shared.mkdir()
-    with Guest(f"client-v{version.replace('.', '')}", network, shares=[shared], time_limit=900) as guest:
+    with Guest(f"client-v{version.replace('.', '')}", network, shares=[shared], time_limit=1200) as guest:
         load_siw(guest)
         mount(guest, server, version)
         made = Client(guest, server, version, shared)
@@ -60,7 +60,7 @@ def test_tree_of_files(client: Client) -> None:
     counts = samples.make_tree(archive, files=2000)
     guest, work = client.guest, client.work
     guest.run(f"mkdir /tmp/in && tar -xpf {archive} -C /tmp/in", timeout=120)
-    guest.run(f"cp -a /tmp/in/tree {work}/", timeout=300)
+    guest.run(f"cp -a /tmp/in/tree {work}/", timeout=600)
     found = guest.run(f"for t in f d l; do find {work}/tree -type $t | tr -cd '\\n' | wc -c; done", label="count")
     # every name is one path; the name with a newline in it makes two lines
     expected = [counts["files"] + counts["hardlinks"] + 1, counts["directories"], counts["symlinks"]]
