@@ -186,9 +186,13 @@ class NamespaceOperations(InspectOperations, DirectoryOperations):
         """Owner and times of a new file. Only root gives files away: what others send is what they are anyway, or is
         left out, as Linux knfsd does."""
         root = credential.uid == 0
+        # mkdir(2) and mknod(2) make nothing with set-user-id or set-group-id bits, and a change of owner clears them.
+        again = attributes.mode is not None and (
+            attributes.mode & (stat.S_ISUID | stat.S_ISGID) != 0
+            or (root and (attributes.uid, attributes.gid) != (None, None))
+        )
         owner = SetAttributes(
-            # A change of owner clears set-user-id bits; the mode the file was made with is to stay.
-            mode=attributes.mode if root and (attributes.uid, attributes.gid) != (None, None) else None,
+            mode=attributes.mode if again else None,
             uid=attributes.uid if root else None,
             gid=attributes.gid if root else None,
             atime=attributes.atime,

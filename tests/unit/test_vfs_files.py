@@ -5,6 +5,7 @@ import contextlib
 import errno
 import os
 import stat
+import struct
 
 import pytest
 
@@ -353,6 +354,48 @@ def test_kinds_of_files(place, tmp_path):
             await service.lookup(ROOT, link, b"x")
 
     run(place, tmp_path, scenario)
+
+
+def test_set_group_id_directories(place, tmp_path):
+    async def scenario(service, root):
+        shared, attributes, _ = await service.mkdir(ALICE, root, b"shared", SetAttributes(mode=0o2775))
+        assert attributes.mode == 0o2775
+        _, attributes, _ = await service.mkdir(ROOT, root, b"given", SetAttributes(mode=0o3770, uid=5, gid=6))
+        assert (attributes.mode, attributes.uid, attributes.gid) == (0o3770, 5, 6)
+        _, attributes, _ = await service.mkdir(ALICE, shared, b"inherits", SetAttributes(mode=0o755))
+        assert attributes.mode == 0o2755
+        _, attributes, _, _ = await service.create(ALICE, shared, b"f", SetAttributes(mode=0o4755))
+        assert attributes.mode == 0o4755
+        # Owners are set by root alone; what others ask for on creation is left out.
+        _, attributes, _, _ = await service.create(ALICE, root, b"g", SetAttributes(mode=0o644, uid=5, gid=6))
+        assert (attributes.uid, attributes.gid) == (ALICE.uid, ALICE.gid)
+
+    run(place, tmp_path, scenario)
+
+
+def test_default_acls_rule_over_modes_and_no_umask_does(place, tmp_path):
+    previous = os.umask(0o077)
+    try:
+
+        async def scenario(service, root):
+            _, attributes, _, _ = await service.create(ALICE, root, b"plain", SetAttributes(mode=0o666))
+            assert attributes.mode == 0o666
+            directory, _, _ = await service.mkdir(ALICE, root, b"d", SetAttributes(mode=0o777))
+            set_default_acl(f"{place}/d")
+            _, attributes, _, _ = await service.create(ALICE, directory, b"f", SetAttributes(mode=0o666))
+            assert attributes.mode == 0o640
+
+        run(place, tmp_path, scenario)
+        assert os.umask(0o077) == 0o077
+    finally:
+        os.umask(previous)
+
+
+def set_default_acl(path):
+    """u::rw-, g::r--, o::--- for what is created in the directory (acl(5) in its xattr form)."""
+    entries = ((0x01, 6), (0x04, 4), (0x20, 0))
+    value = struct.pack("<I", 2) + b"".join(struct.pack("<HHI", tag, bits, 0xFFFFFFFF) for tag, bits in entries)
+    os.setxattr(path, "system.posix_acl_default", value)
 
 
 def test_removing_and_renaming(place, tmp_path):
