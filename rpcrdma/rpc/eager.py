@@ -80,6 +80,7 @@ class Run:
             self._outcome = None
             outcome(stop.value, None)
         except (Exception, asyncio.CancelledError) as failure:
+            exception = None  # its traceback leads to this frame: the call's buffers would wait for the collector
             self._outcome = None
             outcome(None, failure)
         else:

@@ -5,12 +5,14 @@ import logging
 from typing import Annotated, Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from rpcrdma.memory import Pool
 from rpcrdma.rpc.dispatch import NO_REPLY, Dispatcher
 from rpcrdma.rpc.messages import accept_stat, auth_flavor, auth_stat, opaque_auth, reject_stat, reply_stat
 from rpcrdma.rpc.program import Call, DropCall, GarbageArguments, Procedure, Program, RpcCredential
-from rpcrdma.xdr import DDP, Payload, opaque, struct, uint32
+from rpcrdma.xdr import DDP, Payload, XdrError, opaque, struct, uint32
 from tests.unit.rpc_support import FakeTransport, Replies, auth_sys, call
 
 
@@ -45,7 +47,10 @@ class Service:
         return pair(value.b, value.a)
 
     async def raw(self, call: Call) -> None:
-        call.results.uint32(call.arguments.uint32() + 1)
+        try:
+            call.results.uint32(call.arguments.uint32() + 1 & 0xFFFFFFFF)
+        except XdrError:
+            raise GarbageArguments from None
 
     async def length(self, call: Call, value: blob) -> pair:
         return pair(len(value.data), sum(value.data) & 0xFFFFFFFF)  # type: ignore[arg-type]
@@ -234,6 +239,7 @@ def test_failures_are_answered_and_logged(caplog: pytest.LogCaptureFixture) -> N
     assert accepted(send(call(0, xid=0xABC), service)).stat == accept_stat.SYSTEM_ERR
     assert "0x00000abc" in caplog.text
     assert "division of something" in caplog.text
+    service.error = None  # its traceback leads back here
     caplog.clear()
     assert accepted(send(call(4))).stat == accept_stat.SYSTEM_ERR
     assert "cannot be encoded" in caplog.text
@@ -314,6 +320,25 @@ def test_admission_is_awaited_before_the_procedure_runs() -> None:
         assert len(replies.all) == 2
 
     asyncio.run(main())
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.data())
+def test_whatever_arrives_gets_exactly_one_outcome_and_nothing_leaks(data: st.DataObject) -> None:
+    message = bytearray(call(data.draw(st.integers(0, 5)), bytes(12), credential=auth_sys(gids=(1, 2))))
+    for _ in range(data.draw(st.integers(0, 4))):
+        message[data.draw(st.integers(0, len(message) - 1))] = data.draw(st.integers(0, 255))
+    del message[data.draw(st.integers(0, len(message))) :]
+    chunk = data.draw(st.none() | st.integers(0, 200))
+    transport, replies = FakeTransport(), Replies()
+    lease = transport.pool.account(1 << 20).lease(100)
+    chunks = [] if chunk is None else [(chunk, memoryview(b"12345"))]
+    Dispatcher([Service().program()]).dispatch(transport, memoryview(message), chunks, [lease], replies)
+    (reply,) = replies.all
+    if reply is not None:
+        assert replies.header()[0].xid == int.from_bytes(message[:4], "big")
+        reply.release()
+    assert transport.pool.in_use == 0
 
 
 def test_counters() -> None:

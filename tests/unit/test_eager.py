@@ -1,7 +1,9 @@
 """The driver of call coroutines: eager first step, waiting, failing, cancelling."""
 
 import asyncio
+import gc
 import types
+import weakref
 from typing import Any
 
 import pytest
@@ -124,6 +126,30 @@ def test_cancelling_leaves_the_awaited_future_alone_and_runs_cleanup() -> None:
         assert len(outcome.calls) == 1
 
     asyncio.run(main())
+
+
+def test_nothing_of_a_cancelled_call_is_left_to_the_garbage_collector() -> None:
+    class Buffer:
+        pass
+
+    async def main() -> None:
+        async def handler(buffer: Buffer) -> None:
+            await asyncio.get_running_loop().create_future()
+
+        buffer = Buffer()
+        gone = weakref.ref(buffer)
+        run = start(handler(buffer), lambda result, exception: None)
+        del buffer
+        assert run is not None
+        run.cancel()
+        del run
+        assert gone() is None
+
+    gc.disable()
+    try:
+        asyncio.run(main())
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("seconds", [0, 60])
