@@ -79,6 +79,18 @@ def test_one_call_until_the_first_reply_then_as_many_as_it_grants():
     run(test)
 
 
+def test_a_grant_of_zero_stands_for_one():
+    async def test(rig, peer):
+        transport = await transport_of(rig, peer)
+        for xid in (100, 101):
+            call = asyncio.ensure_future(transport.call_back(callback(xid)))
+            assert (await peer.reply()).xid == xid
+            peer.send(answer(xid, credit=0))
+            await call
+
+    run(test)
+
+
 def test_no_more_than_our_own_limit_however_much_is_granted():
     async def test(rig, peer):
         transport = await transport_of(rig, peer)

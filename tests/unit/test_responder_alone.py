@@ -258,3 +258,21 @@ def test_a_message_is_answered_in_its_own_version():
         harness.responder.reply(call, Reply())
     versions = {reply.xid: (reply.version, reply.procedure) for reply in harness.sent()}
     assert versions == {1: (1, MSG), 2: (2, ERROR), 3: (1, MSG)}
+
+
+def test_a_peer_that_takes_no_replies_gets_no_more_receives():
+    """Sends that never complete are memory too. What such a peer may cause is bounded by its Receives."""
+    harness = Harness(blocks=1000)
+    received = 0
+    while harness.posted:
+        harness.receive(header(received, procedure=9))
+        received += 1
+    assert len(harness.responder.chains) <= 3 * 4
+    assert received <= 3 * 4
+    # When they complete after all, everything is as before.
+    answered = 0
+    while harness.responder.chains:
+        answered += len(harness.sent())
+    assert answered == received
+    assert len(harness.posted) == 4
+    assert harness.responder.idle
