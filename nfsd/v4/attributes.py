@@ -183,6 +183,10 @@ _TABLE: dict[int, Write] = {
     p.FATTR4_MOUNTED_ON_FILEID: _hyper(lambda f: f.attributes.mounted_on_fileid),
     p.FATTR4_SUPPATTR_EXCLCREAT: lambda encoder, f: encode_mask(encoder, EXCLUSIVE_CREATE),
     p.FATTR4_CHANGE_ATTR_TYPE: _number(lambda f: p.change_attr_type4.NFS4_CHANGE_TYPE_IS_MONOTONIC_INCR),
+    p.FATTR4_CLONE_BLKSIZE: _number(lambda f: _limits(f).clone_block),
+    # What other names or clones still use is not freed; of clones the kernel does not tell.
+    p.FATTR4_SPACE_FREED: _hyper(lambda f: f.attributes.used if f.attributes.nlink <= 1 else 0),
+    p.FATTR4_XATTR_SUPPORT: _truth(lambda f: _limits(f).xattrs),
 }
 """How each attribute is encoded."""
 
@@ -193,12 +197,16 @@ NEED_STATUS = _bits(
 NEED_LIMITS = _bits(
     p.FATTR4_CASE_INSENSITIVE, p.FATTR4_CASE_PRESERVING, p.FATTR4_CHOWN_RESTRICTED, p.FATTR4_MAXFILESIZE,
     p.FATTR4_MAXLINK, p.FATTR4_MAXNAME, p.FATTR4_NO_TRUNC, p.FATTR4_TIME_DELTA,
+    p.FATTR4_CLONE_BLKSIZE, p.FATTR4_XATTR_SUPPORT,
 )  # fmt: skip
 RDATTR_ERROR = 1 << p.FATTR4_RDATTR_ERROR
 MOUNTED_ON = 1 << p.FATTR4_MOUNTED_ON_FILEID
 MODE_MASKED = 1 << p.FATTR4_MODE_SET_MASKED
 _SINCE_41 = _bits(p.FATTR4_SUPPATTR_EXCLCREAT, p.FATTR4_MODE_SET_MASKED)
-_SINCE_42 = _bits(p.FATTR4_CHANGE_ATTR_TYPE, p.FATTR4_MODE_UMASK)
+_SINCE_42 = _bits(
+    p.FATTR4_CHANGE_ATTR_TYPE, p.FATTR4_MODE_UMASK,
+    p.FATTR4_CLONE_BLKSIZE, p.FATTR4_SPACE_FREED, p.FATTR4_XATTR_SUPPORT,
+)  # fmt: skip
 _READABLE = _bits(*_TABLE)
 
 

@@ -62,6 +62,7 @@ _NOW = (0, UTIME_NOW)
 _FOLDING = frozenset({MSDOS_MAGIC, EXFAT_MAGIC})
 _LINKS = {EXT_MAGIC: 65000, BTRFS_MAGIC: 65535, XFS_MAGIC: (1 << 31) - 1, MSDOS_MAGIC: 1, EXFAT_MAGIC: 1}
 _LINKS_ELSEWHERE = 32000
+_CLONING = frozenset({BTRFS_MAGIC, XFS_MAGIC})
 _EXT_BLOCKS = (1 << 32) - 1
 
 
@@ -154,7 +155,7 @@ class InspectOperations(DataOperations):
             and touching.error == errno.EPERM
             and not isinstance(changes.atime, Time)
             and not isinstance(changes.mtime, Time)
-            and await self._may_write(credential, node)
+            and await self.may_write(credential, node)
         ):
             # utimensat(2) lets whoever may write set both times to now, but not one alone; NFS clients send one alone
             # (mtime with a truncation). What the first chain did not get to is only the look at the end.
@@ -164,7 +165,8 @@ class InspectOperations(DataOperations):
             await self.run(node.mount, chain)
         chain.check()
 
-    async def _may_write(self, credential: Credential, node: Node) -> bool:
+    async def may_write(self, credential: Credential, node: Node) -> bool:
+        """Whether the file's mode lets the caller write."""
         chain = Chain(credential)
         chain.add(SYS_FACCESSAT2, node.fd, b"", ACCESS_WRITE, AT_EMPTY_PATH | AT_EACCESS)
         await self.run(node.mount, chain)
@@ -267,4 +269,5 @@ class InspectOperations(DataOperations):
             case_preserving=True,
             max_file_size={EXT_MAGIC: _EXT_BLOCKS * block, MSDOS_MAGIC: 0xFFFFFFFF}.get(kind, OFFSET_MAX),
             time_delta=Time(2, 0) if kind == MSDOS_MAGIC else Time(0, 1),
+            clone_block=block if kind in _CLONING else 0,
         )

@@ -53,6 +53,7 @@ class Mount:
         "lane",
         "mnt_id",
         "mounted_on_fileid",
+        "xattrs",
     )
 
     def __init__(
@@ -85,6 +86,8 @@ class Mount:
         """statx of an open file, RWF_NOWAIT and RESOLVE_CACHED never wait."""
         self.fine = _MULTIGRAIN_KERNEL and kind in _MULTIGRAIN
         """Every change of a file gives it a new ctime (see ``change``)."""
+        self.xattrs: bool | None = None
+        """Whether files have extended attributes; None: not yet asked."""
 
     def shut(self) -> None:
         """Close the descriptor: the mount is of no more use."""

@@ -6,7 +6,11 @@ kernel's) unless they say more; ``credential`` is the caller after squash. Where
 * ``core``: :meth:`start`, :meth:`close`, :meth:`resolve`, :meth:`root`
 * ``opens``: :meth:`attributes`, :meth:`open`
 * ``data``: :meth:`read`, :meth:`write`, :meth:`commit`
+* ``sparse``: :meth:`seek`, :meth:`allocate`, :meth:`deallocate`, :meth:`read_extents`, :meth:`prefetch`
+* ``copying``: :meth:`copy_range`, :meth:`clone_range`
 * ``inspect``: :meth:`set_attributes`, :meth:`access`, :meth:`readlink`, :meth:`status`, :meth:`limits`
+* ``xattrs``: :meth:`supports_xattrs`, :meth:`xattr_access`, :meth:`get_xattr`, :meth:`list_xattrs`, :meth:`set_xattr`,
+  :meth:`remove_xattr`
 * ``directory``: :meth:`lookup`, :meth:`readdir`, :meth:`parent`
 * ``namespace``: :meth:`create`, :meth:`mkdir`, :meth:`symlink`, :meth:`mknod`, :meth:`remove`, :meth:`rename`,
   :meth:`link`
@@ -15,13 +19,15 @@ kernel's) unless they say more; ``credential`` is the caller after squash. Where
 
 from __future__ import annotations
 
+from nfsd.vfs.copying import CopyOperations
 from nfsd.vfs.locks import LockOperations
 from nfsd.vfs.namespace import NamespaceOperations
 from nfsd.vfs.nodes import Node
 from nfsd.vfs.opens import OpenFile
+from nfsd.vfs.xattrs import XattrOperations
 
 __all__ = ["FileService", "Node", "OpenFile"]
 
 
-class FileService(NamespaceOperations, LockOperations):
+class FileService(CopyOperations, XattrOperations, NamespaceOperations, LockOperations):
     """Operations on the files of all exports."""

@@ -40,6 +40,13 @@ _X86_64: Final = {
     "close": 3,
     "openat2": 437,
     "faccessat2": 439,
+    "fallocate": 285,
+    "copy_file_range": 326,
+    "fadvise64": 221,
+    "setxattr": 188,
+    "getxattr": 191,
+    "listxattr": 194,
+    "removexattr": 197,
 }
 _GENERIC: Final = {
     "lseek": 62,
@@ -71,6 +78,13 @@ _GENERIC: Final = {
     "close": 57,
     "openat2": 437,
     "faccessat2": 439,
+    "fallocate": 47,
+    "copy_file_range": 285,
+    "fadvise64": 223,
+    "setxattr": 5,
+    "getxattr": 8,
+    "listxattr": 11,
+    "removexattr": 14,
 }
 _NUMBERS: Final = _X86_64 if os.uname().machine == "x86_64" else _GENERIC
 """aarch64 and riscv64 share the generic table; nothing else is supported."""
@@ -104,6 +118,13 @@ SYS_STATX: Final = _NUMBERS["statx"]
 SYS_CLOSE: Final = _NUMBERS["close"]
 SYS_OPENAT2: Final = _NUMBERS["openat2"]
 SYS_FACCESSAT2: Final = _NUMBERS["faccessat2"]
+SYS_FALLOCATE: Final = _NUMBERS["fallocate"]
+SYS_COPY_FILE_RANGE: Final = _NUMBERS["copy_file_range"]
+SYS_FADVISE64: Final = _NUMBERS["fadvise64"]
+SYS_SETXATTR: Final = _NUMBERS["setxattr"]
+SYS_GETXATTR: Final = _NUMBERS["getxattr"]
+SYS_LISTXATTR: Final = _NUMBERS["listxattr"]
+SYS_REMOVEXATTR: Final = _NUMBERS["removexattr"]
 
 AT_FDCWD: Final = -100
 AT_SYMLINK_NOFOLLOW: Final = 0x100
@@ -141,6 +162,15 @@ F_UNLCK: Final = 2
 
 MAX_HANDLE: Final = 128
 FS_IOC_GETFSUUID: Final = 0x80111500
+FICLONERANGE: Final = 0x4020940D
+FALLOC_FL_KEEP_SIZE: Final = 0x01
+FALLOC_FL_PUNCH_HOLE: Final = 0x02
+POSIX_FADV_WILLNEED: Final = 3
+XATTR_CREATE: Final = 1
+XATTR_REPLACE: Final = 2
+XATTR_NAME_MAX: Final = 255
+XATTR_SIZE_MAX: Final = 65536
+XATTR_LIST_MAX: Final = 65536
 ACCESS_READ: Final = 4
 ACCESS_WRITE: Final = 2
 ACCESS_EXECUTE: Final = 1
@@ -162,6 +192,8 @@ _flock = struct.Struct("<hhxxxxqqixxxx")
 _statfs = struct.Struct("<qqQQQQQiiqqq")
 _dirent = struct.Struct("<QQHB")
 _handle_head = struct.Struct("<Ii")
+_clone_range = struct.Struct("<qQQQ")
+_offset = struct.Struct("<q")
 
 
 def open_how(flags: int, mode: int = 0, resolve: int = RESOLVE_COMPONENT) -> bytes:
@@ -172,6 +204,16 @@ def open_how(flags: int, mode: int = 0, resolve: int = RESOLVE_COMPONENT) -> byt
 def timespecs(atime: tuple[int, int], mtime: tuple[int, int]) -> bytes:
     """The two ``struct timespec`` of utimensat."""
     return _timespec_pair.pack(*atime, *mtime)
+
+
+def clone_range(source: int, source_offset: int, length: int, target_offset: int) -> bytes:
+    """A ``struct file_clone_range``."""
+    return _clone_range.pack(source, source_offset, length, target_offset)
+
+
+def offset_buffer(offset: int) -> bytearray:
+    """A ``loff_t`` the kernel may advance."""
+    return bytearray(_offset.pack(offset))
 
 
 def flock(kind: int, start: int, length: int) -> bytearray:

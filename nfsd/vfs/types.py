@@ -130,6 +130,10 @@ class PathLimits(NamedTuple):
     case_preserving: bool
     max_file_size: int
     time_delta: Time
+    clone_block: int = 0
+    """Offsets and lengths of clones are multiples of it; 0 where nothing can be cloned."""
+    xattrs: bool = False
+    """Whether files and directories may have extended attributes."""
 
 
 class BadHandle(Exception):
@@ -139,6 +143,14 @@ class BadHandle(Exception):
 
 class CrossingRefused(Exception):
     """The name leads into another file system and the export's policy is not to cross."""
+
+
+class Extent(NamedTuple):
+    """A part of a file: its octets, or None for a hole, all of whose octets are zero."""
+
+    offset: int
+    length: int
+    data: bytes | None
 
 
 class Stability(enum.IntEnum):

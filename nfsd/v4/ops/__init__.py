@@ -1,5 +1,18 @@
 """The operations of NFSv4, a module for each family; importing this package fills the table."""
 
-from nfsd.v4.ops import attributes, clients, data, directory, files, locks, names, opens, sessions
+from nfsd.v4.ops import attributes, clients, copy, data, directory, files, locks, names, opens, sessions, sparse, xattrs
 
-__all__ = ["attributes", "clients", "data", "directory", "files", "locks", "names", "opens", "sessions"]
+__all__ = [
+    "attributes",
+    "clients",
+    "copy",
+    "data",
+    "directory",
+    "files",
+    "locks",
+    "names",
+    "opens",
+    "sessions",
+    "sparse",
+    "xattrs",
+]

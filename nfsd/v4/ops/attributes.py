@@ -107,19 +107,28 @@ async def nverify(c: Compound, args: p.NVERIFY4args) -> None:
 _READ, _LOOKUP, _MODIFY, _EXTEND, _DELETE, _EXECUTE = (
     p.ACCESS4_READ, p.ACCESS4_LOOKUP, p.ACCESS4_MODIFY, p.ACCESS4_EXTEND, p.ACCESS4_DELETE, p.ACCESS4_EXECUTE,
 )  # fmt: skip
+_XAWRITE = p.ACCESS4_XAWRITE
+_XATTRS = p.ACCESS4_XAREAD | _XAWRITE | p.ACCESS4_XALIST
 _KNOWN = _READ | _LOOKUP | _MODIFY | _EXTEND | _DELETE | _EXECUTE
 
 
 @operation(p.OP_ACCESS)
 async def access(c: Compound, args: p.ACCESS4args) -> p.ACCESS4resok:
     """What the caller may do, for the bits asked that mean something for this type of file."""
-    asked = args.access & _KNOWN
+    asked = args.access & (_KNOWN if c.minor < 2 else _KNOWN | _XATTRS)
     here = c.here
     if isinstance(here, PseudoNode):
-        return p.ACCESS4resok(supported=asked, access=asked & (_READ | _LOOKUP))
+        return p.ACCESS4resok(supported=asked & _KNOWN, access=asked & (_READ | _LOOKUP))
     node = await c.node()
     asked &= ~_EXECUTE if node.type is FileType.DIR else ~(_LOOKUP | _DELETE)
-    allowed = await c.service.access(await c.credential(node), node)
+    credential = await c.credential(node)
+    allowed = await c.service.access(credential, node)
+    if asked & _XATTRS:
+        # RFC 8276 section 8.5: where there are none, the bits mean nothing.
+        if await c.service.supports_xattrs(node):
+            allowed |= await c.service.xattr_access(credential, node)
+        else:
+            asked &= ~_XATTRS
     if c.server.exports.read_only(node.export, c.call.transport.peer_address):
-        allowed &= ~(_MODIFY | _EXTEND | _DELETE)
+        allowed &= ~(_MODIFY | _EXTEND | _DELETE | _XAWRITE)
     return p.ACCESS4resok(supported=asked, access=asked & allowed)

@@ -1,0 +1,126 @@
+"""Copies and clones of ranges between files (RFC 7862 sections 15.2 and 15.13).
+
+Owns nothing. The kernel copies where it can (sharing blocks where the file system does); octets go through this process
+only between file systems that do not know each other. A copy goes in pieces, each in the target's turn, so that a long
+one does not keep others from the file, and it ends early rather than late.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+
+from nfsd.vfs.attributes import statx_buffer
+from nfsd.vfs.executor import Chain, Step
+from nfsd.vfs.opens import OpenFile
+from nfsd.vfs.sparse import SparseOperations, check_readable_open, check_writable_open
+from nfsd.vfs.syscalls import (
+    AT_EMPTY_PATH,
+    FICLONERANGE,
+    OFFSET_MAX,
+    STATX_MASK,
+    SYS_COPY_FILE_RANGE,
+    SYS_IOCTL,
+    SYS_PREAD64,
+    SYS_PWRITE64,
+    SYS_STATX,
+    clone_range,
+    offset_buffer,
+)
+from nfsd.vfs.types import Change
+
+_PIECE = 8 << 20
+"""Octets the kernel is asked to copy at once: a fraction of a second on a slow disk."""
+_PIECE_BY_HAND = 1 << 20
+_SECONDS = 1.0
+"""How long a copy goes on: its call holds a slot of the client's session."""
+_NOT_BY_KERNEL = frozenset({errno.EXDEV, errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS})
+
+
+class CopyOperations(SparseOperations):
+    """Copying and cloning."""
+
+    async def copy_range(
+        self, source: OpenFile, source_offset: int, target: OpenFile, target_offset: int, count: int
+    ) -> int:
+        """Copy octets in order, not durably (commit the target for that). Returns how many: fewer than ``count`` at the
+        source's end, after a second, or when an error came after some. EFBIG past the largest size."""
+        check_readable_open(source)
+        check_writable_open(target)
+        if max(source_offset, target_offset) + count > OFFSET_MAX:
+            raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
+        done = 0
+        deadline = self.loop.time() + _SECONDS
+        copy_piece = self._copy_by_kernel
+        while done < count:
+            try:
+                copied = await copy_piece(source, source_offset + done, target, target_offset + done, count - done)
+            except OSError as error:
+                if error.errno in _NOT_BY_KERNEL and copy_piece == self._copy_by_kernel:
+                    copy_piece = self._copy_by_hand
+                    continue
+                if done:
+                    break  # what was copied counts; whoever goes on meets the error again
+                raise
+            done += copied
+            if copied == 0 or self.loop.time() >= deadline:
+                break
+        return done
+
+    async def _copy_by_kernel(
+        self, source: OpenFile, source_offset: int, target: OpenFile, target_offset: int, count: int
+    ) -> int:
+        before, after = statx_buffer(), statx_buffer()
+        chain = self._begin(target, before)
+        step = chain.add(
+            SYS_COPY_FILE_RANGE, source.fd, offset_buffer(source_offset), target.fd, offset_buffer(target_offset),
+            min(count, _PIECE), 0,
+        )  # fmt: skip
+        return await self._end(target, chain, before, after, step)
+
+    async def _copy_by_hand(
+        self, source: OpenFile, source_offset: int, target: OpenFile, target_offset: int, count: int
+    ) -> int:
+        before, after = statx_buffer(), statx_buffer()
+        buffer = bytearray(min(count, _PIECE_BY_HAND))
+        chain = self._begin(target, before)
+        got = chain.add(SYS_PREAD64, source.fd, buffer, len(buffer), source_offset)
+        step = chain.add(SYS_PWRITE64, target.fd, buffer, got, target_offset)
+        return await self._end(target, chain, before, after, step)
+
+    @staticmethod
+    def _begin(target: OpenFile, before: bytearray) -> Chain:
+        # As the caller, as for WRITE: quotas and the clearing of set-user-id bits go by who writes.
+        chain = Chain(target.credential)
+        chain.add(SYS_STATX, target.fd, b"", AT_EMPTY_PATH, STATX_MASK, before)
+        return chain
+
+    async def _end(self, target: OpenFile, chain: Chain, before: bytearray, after: bytearray, step: Step) -> int:
+        chain.add(SYS_STATX, target.fd, b"", AT_EMPTY_PATH, STATX_MASK, after)
+        await self.change_data(target, chain, before, after)
+        return step.result
+
+    async def clone_range(
+        self, source: OpenFile, source_offset: int, target: OpenFile, target_offset: int, count: int
+    ) -> Change:
+        """Make a range of the target share the source's blocks, at once and durably; ``count`` 0 reaches to the
+        source's end. EOPNOTSUPP where the file system cannot, EXDEV between two, EINVAL for what is not on its blocks,
+        past the source's end or overlaps itself."""
+        check_readable_open(source)
+        check_writable_open(target)
+        if max(source_offset, target_offset) + count > OFFSET_MAX:
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+        before, after = statx_buffer(), statx_buffer()
+        chain = self._begin(target, before)
+        argument = clone_range(source.fd, source_offset, count, target_offset)
+        step = chain.add(SYS_IOCTL, target.fd, FICLONERANGE, argument)
+        chain.add(SYS_STATX, target.fd, b"", AT_EMPTY_PATH, STATX_MASK, after)
+        try:
+            change = await self.change_data(target, chain, before, after)
+        except OSError as error:
+            if step.error == errno.ENOTTY:  # a file system that does not know the call at all
+                raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP)) from error
+            raise
+        if not target.node.export.asynchronous:
+            await self.sync_open(target.node, target)
+        return change

@@ -1,0 +1,177 @@
+"""Space and holes: SEEK, ALLOCATE, DEALLOCATE, READ_PLUS, IO_ADVISE (RFC 7862 sections 15.1, 15.4, 15.5, 15.10, 15.11).
+
+Owns nothing. Changes of one file's data take turns as in ``data``. Calls that may take long even in memory (making or
+freeing much space at once) go to the workers whatever the file system.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+
+from nfsd.vfs.attributes import attributes_of, raw_ctime, raw_size, statx_buffer
+from nfsd.vfs.data import DataOperations
+from nfsd.vfs.executor import Chain, Step
+from nfsd.vfs.opens import OpenFile
+from nfsd.vfs.syscalls import (
+    AT_EMPTY_PATH,
+    FALLOC_FL_KEEP_SIZE,
+    FALLOC_FL_PUNCH_HOLE,
+    OFFSET_MAX,
+    POSIX_FADV_WILLNEED,
+    STATX_MASK,
+    SYS_FADVISE64,
+    SYS_FALLOCATE,
+    SYS_LSEEK,
+    SYS_PREAD64,
+    SYS_STATX,
+)
+from nfsd.vfs.types import Change, Extent
+
+_EXTENTS = 64
+"""Parts of a file described in one answer."""
+_PREFETCH = 16 << 20
+"""Octets one hint brings into memory."""
+
+
+def check_writable_open(opened: OpenFile) -> None:
+    """EBADF unless the file is open for writing."""
+    if not opened.writable:
+        raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+
+
+def check_readable_open(opened: OpenFile) -> None:
+    """EBADF unless the file is open for reading."""
+    if not opened.readable:
+        raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+
+
+class SparseOperations(DataOperations):
+    """Finding, making and filling holes."""
+
+    async def change_data(self, opened: OpenFile, chain: Chain, before: bytearray, after: bytearray) -> Change:
+        """Run a chain that fills ``before``, changes the file's data, and fills ``after``: in the file's turn, on the
+        workers. Returns the attributes around it."""
+        node = opened.node
+        inode = node.inode
+        await inode.serial.acquire()
+        try:
+            await self.run_in_lane(node.mount.lane, chain)
+            chain.check()
+            inode.wrote(raw_ctime(before), raw_ctime(after))
+            return Change(
+                attributes_of(before, node.mount, inode.change),
+                attributes_of(after, node.mount, inode.change, changed=True),
+            )
+        finally:
+            inode.serial.release()
+
+    async def _fallocate(self, opened: OpenFile, mode: int, offset: int, length: int) -> Change:
+        check_writable_open(opened)
+        before, after = statx_buffer(), statx_buffer()
+        chain = Chain(opened.credential)
+        chain.add(SYS_STATX, opened.fd, b"", AT_EMPTY_PATH, STATX_MASK, before)
+        chain.add(SYS_FALLOCATE, opened.fd, mode, offset, length)
+        chain.add(SYS_STATX, opened.fd, b"", AT_EMPTY_PATH, STATX_MASK, after)
+        change = await self.change_data(opened, chain, before, after)
+        if not opened.node.export.asynchronous:
+            await self.sync_open(opened.node, opened)
+        return change
+
+    async def allocate(self, opened: OpenFile, offset: int, length: int) -> Change:
+        """Reserve space for a range, durably; the file grows to its end. EINVAL for an empty range, EFBIG past the
+        largest size, EOPNOTSUPP, ENOSPC."""
+        if offset + length > OFFSET_MAX:
+            raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
+        return await self._fallocate(opened, 0, offset, length)
+
+    async def deallocate(self, opened: OpenFile, offset: int, length: int) -> Change:
+        """Make a range read as zeros and free its space, durably; the size stays. EINVAL for an empty range,
+        EOPNOTSUPP."""
+        if offset > OFFSET_MAX:
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+        if offset + length > OFFSET_MAX:
+            # "To the end" is legal however far that is; the file system's largest offset is not ours to know.
+            size = raw_size(await self.look(opened.node))
+            length = max(size - offset, 1)
+        return await self._fallocate(opened, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, offset, length)
+
+    async def seek(self, opened: OpenFile, offset: int, *, hole: bool) -> tuple[int, bool]:
+        """The next hole (or data) from ``offset`` on. Returns where it is and whether that is the end of the file: the
+        hole behind every file, or no data any more. ENXIO from the end of the file on."""
+        check_readable_open(opened)
+        status = statx_buffer()
+        chain = Chain()
+        chain.add(SYS_STATX, opened.fd, b"", AT_EMPTY_PATH, STATX_MASK, status)
+        found = self._add_seek(chain, opened, min(offset, OFFSET_MAX), os.SEEK_HOLE if hole else os.SEEK_DATA)
+        await self.run(opened.node.mount, chain)
+        chain.check()
+        size = raw_size(status)
+        if offset >= size:
+            raise OSError(errno.ENXIO, os.strerror(errno.ENXIO))
+        if found.error == errno.ENXIO:
+            return size, True
+        if found.error:
+            raise OSError(found.error, os.strerror(found.error))
+        return min(found.result, size), found.result >= size
+
+    @staticmethod
+    def _add_seek(chain: Chain, opened: OpenFile, offset: int, whence: int) -> Step:
+        # The descriptor's position, which this moves, is used by nobody: all reads and writes say where.
+        return chain.add(SYS_LSEEK, opened.fd, offset, whence, keep_going=True)
+
+    async def read_extents(
+        self, opened: OpenFile, offset: int, count: int, *, whole_holes: bool = False
+    ) -> tuple[list[Extent], bool]:
+        """The file from ``offset`` on as data and holes, contiguous, with at most ``count`` octets of data; zeros that
+        were written count as a hole. ``whole_holes``: a hole at the end is told whole. Returns them and whether the end
+        of the file was reached; the list may end early."""
+        check_readable_open(opened)
+        extents: list[Extent] = []
+        end = min(offset + count, OFFSET_MAX)
+        position = offset
+        while True:
+            status = statx_buffer()
+            chain = Chain()
+            chain.add(SYS_STATX, opened.fd, b"", AT_EMPTY_PATH, STATX_MASK, status)
+            data = self._add_seek(chain, opened, min(position, OFFSET_MAX), os.SEEK_DATA)
+            hole = self._add_seek(chain, opened, min(position, OFFSET_MAX), os.SEEK_HOLE)
+            await self.run(opened.node.mount, chain)
+            chain.check()
+            size = raw_size(status)
+            if position >= min(end, size) or len(extents) == _EXTENTS:
+                return extents, position >= size
+            start = size if data.error == errno.ENXIO else max(data.result, position)
+            if start > position:
+                # A file that shrinks or fills between two looks is described as it was at the one or the other.
+                stop = min(start, size) if whole_holes else min(start, size, end)
+                extents.append(Extent(position, stop - position, None))
+                position = stop
+                continue
+            stop = hole.result if hole.result > position else size
+            buffer = bytearray(min(stop, end, size) - position)
+            got = await self._read_some(opened, position, buffer)
+            if got == 0:
+                return extents, True  # cut off meanwhile
+            del buffer[got:]
+            zeros = not buffer[0] and not buffer[-1] and buffer == bytes(got)
+            extents.append(Extent(position, got, None if zeros else bytes(buffer)))
+            position += got
+
+    async def _read_some(self, opened: OpenFile, offset: int, buffer: bytearray) -> int:
+        chain = Chain()
+        step = chain.add(SYS_PREAD64, opened.fd, buffer, len(buffer), offset)
+        await self.run(opened.node.mount, chain)
+        chain.check()
+        return step.result
+
+    async def prefetch(self, opened: OpenFile, offset: int, length: int) -> None:
+        """Begin to bring a range into memory (0: to the end of the file), as far as that is cheap."""
+        if offset > OFFSET_MAX:
+            return
+        length = min(length or _PREFETCH, _PREFETCH, OFFSET_MAX - offset)
+        if length:
+            chain = Chain()
+            chain.add(SYS_FADVISE64, opened.fd, offset, length, POSIX_FADV_WILLNEED)
+            await self.run_in_lane(opened.node.mount.lane, chain)
+            chain.check()

@@ -1,0 +1,160 @@
+"""Extended attributes of regular files and directories (RFC 8276): the kernel's ``user`` name space without its prefix.
+
+Owns nothing. Other name spaces (security, system, trusted) mean something to the kernel, and are not the client's.
+Whatever has no such attributes (links, devices…) has none, and takes none, as with local processes (xattr(7)).
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+
+from nfsd.vfs.attributes import attributes_of, raw_ctime, statx_buffer
+from nfsd.vfs.executor import Chain
+from nfsd.vfs.inspect import MODIFY, READ, InspectOperations
+from nfsd.vfs.nodes import Node
+from nfsd.vfs.syscalls import (
+    ACCESS_READ,
+    AT_EACCESS,
+    AT_EMPTY_PATH,
+    STATX_MASK,
+    SYS_FACCESSAT2,
+    SYS_GETXATTR,
+    SYS_LISTXATTR,
+    SYS_REMOVEXATTR,
+    SYS_SETXATTR,
+    SYS_STATX,
+    XATTR_CREATE,
+    XATTR_LIST_MAX,
+    XATTR_NAME_MAX,
+    XATTR_REPLACE,
+    XATTR_SIZE_MAX,
+)
+from nfsd.vfs.types import Change, Credential, FileType, PathLimits
+
+XAREAD, XAWRITE, XALIST = 0x40, 0x80, 0x100
+"""ACCESS4_XA* (RFC 8276 section 8.5)."""
+_PREFIX = b"user."
+_BEARERS = (FileType.REG, FileType.DIR)
+
+
+def full_name(name: bytes) -> bytes:
+    """The kernel's name of an attribute. EINVAL, ENAMETOOLONG for what can be none."""
+    if not name or b"\0" in name:
+        raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+    if len(_PREFIX) + len(name) > XATTR_NAME_MAX:
+        raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG))
+    return _PREFIX + name
+
+
+def _path(descriptor: int) -> bytes:
+    # The calls on descriptors refuse those that only name a file (O_PATH).
+    return b"/proc/self/fd/%d" % descriptor
+
+
+class XattrOperations(InspectOperations):
+    """Reading, listing, setting and removing extended attributes."""
+
+    async def supports_xattrs(self, node: Node) -> bool:
+        """Whether the file system the node is on keeps extended attributes for users."""
+        mount = node.mount
+        if mount.xattrs is None:
+            chain = Chain()
+            # Any name will do: a file system that could have it says that it has not.
+            step = chain.add(SYS_GETXATTR, _path(mount.fd), _PREFIX + b"x", None, 0)
+            await self.run(mount, chain)
+            mount.xattrs = step.error != errno.EOPNOTSUPP
+        return mount.xattrs
+
+    async def limits(self, node: Node) -> PathLimits:
+        """What there can be on the file system the node is on."""
+        return (await super().limits(node))._replace(xattrs=await self.supports_xattrs(node))
+
+    async def _check_supported(self, node: Node) -> None:
+        if not await self.supports_xattrs(node):
+            raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
+
+    async def xattr_access(self, credential: Credential, node: Node) -> int:
+        """What the caller may do to extended attributes: bits XAREAD, XAWRITE and XALIST."""
+        if node.type not in _BEARERS:
+            return 0
+        allowed = await self.access(credential, node)
+        bits = XAREAD | XALIST if allowed & READ else 0
+        writable = bool(allowed & MODIFY)
+        if not writable and node.type is FileType.DIR and not node.export.read_only:
+            # A directory's entries need execute permission too, its attributes do not.
+            writable = await self.may_write(credential, node)
+        return bits | (XAWRITE if writable else 0)
+
+    async def get_xattr(self, credential: Credential, node: Node, name: bytes) -> bytes:
+        """An attribute's value. ENODATA when there is none of that name."""
+        wanted = full_name(name)
+        await self._check_supported(node)
+        if node.type not in _BEARERS:
+            raise OSError(errno.ENODATA, os.strerror(errno.ENODATA))
+        buffer = bytearray(XATTR_SIZE_MAX)
+        chain = Chain(credential)
+        step = chain.add(SYS_GETXATTR, _path(node.fd), wanted, buffer, len(buffer))
+        await self.run(node.mount, chain)
+        chain.check()
+        return bytes(memoryview(buffer)[: step.result])
+
+    async def list_xattrs(self, credential: Credential, node: Node) -> list[bytes]:
+        """The names of all attributes, in no order. EACCES for who may not read the file."""
+        await self._check_supported(node)
+        if node.type not in _BEARERS:
+            return []
+        buffer = bytearray(XATTR_LIST_MAX)
+        chain = Chain(credential)
+        # listxattr(2) asks for no permission; NFS does, as knfsd has it.
+        chain.add(SYS_FACCESSAT2, node.fd, b"", ACCESS_READ, AT_EMPTY_PATH | AT_EACCESS)
+        step = chain.add(SYS_LISTXATTR, _path(node.fd), buffer, len(buffer))
+        await self.run(node.mount, chain)
+        chain.check()
+        names = bytes(memoryview(buffer)[: step.result]).split(b"\0")
+        return [name[len(_PREFIX) :] for name in names if name.startswith(_PREFIX)]
+
+    async def set_xattr(
+        self,
+        credential: Credential,
+        node: Node,
+        name: bytes,
+        value: bytes,
+        *,
+        create: bool = False,
+        replace: bool = False,
+    ) -> Change:
+        """Set an attribute, durably. EEXIST if it is there and ``create`` says it must not be; ENODATA if it is not and
+        ``replace`` says it must. E2BIG, ENOSPC for values the file system does not take."""
+        flags = (XATTR_CREATE if create else 0) | (XATTR_REPLACE if replace else 0)
+        arguments = (full_name(name), value, len(value), flags)
+        return await self._change_xattr(credential, node, SYS_SETXATTR, *arguments)
+
+    async def remove_xattr(self, credential: Credential, node: Node, name: bytes) -> Change:
+        """Remove an attribute, durably. ENODATA when there is none of that name."""
+        return await self._change_xattr(credential, node, SYS_REMOVEXATTR, full_name(name))
+
+    async def _change_xattr(self, credential: Credential, node: Node, number: int, *arguments: int | bytes) -> Change:
+        self.check_writable(node)
+        await self._check_supported(node)
+        if node.type not in _BEARERS:
+            raise OSError(errno.EPERM, os.strerror(errno.EPERM))
+        before, after = statx_buffer(), statx_buffer()
+        inode = node.inode
+        chain = Chain(credential)
+        chain.add(SYS_STATX, node.fd, b"", AT_EMPTY_PATH, STATX_MASK, before)
+        chain.add(number, _path(node.fd), *arguments)
+        chain.add(SYS_STATX, node.fd, b"", AT_EMPTY_PATH, STATX_MASK, after)
+        await inode.serial.acquire()
+        try:
+            await self.run(node.mount, chain)
+            chain.check()
+            inode.wrote(raw_ctime(before), raw_ctime(after))
+            change = Change(
+                attributes_of(before, node.mount, inode.change),
+                attributes_of(after, node.mount, inode.change, changed=True),
+            )
+        finally:
+            inode.serial.release()
+        await self.sync(node)
+        return change

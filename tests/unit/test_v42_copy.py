@@ -1,0 +1,402 @@
+"""COPY and CLONE of NFSv4.2: within and between file systems, what the kernel cannot do, and what is refused."""
+
+import contextlib
+import errno
+import os
+
+import pytest
+
+from nfsd.protocol import nfs4 as p
+from nfsd.vfs import copying
+from nfsd.vfs.executor import Chain
+from nfsd.vfs.syscalls import SYS_COPY_FILE_RANGE
+from tests.support.nfs4 import Failed, mode, values, wanted
+from tests.unit.v42_support import (
+    ANONYMOUS,
+    CURRENT,
+    MIB,
+    content,
+    handle_of,
+    place_on,
+    status_on,
+    two_files,
+    with_clients,
+)
+
+BLOCK = 4096
+
+
+@pytest.fixture(params=["disk", "memory"])
+def place(request, tmp_path):
+    with place_on(request.param, tmp_path) as path:
+        yield path
+
+
+@pytest.fixture(params=["xfs", "btrfs"])
+def sharing(request, tmp_path):
+    """A file system that can clone."""
+    with place_on(request.param, tmp_path) as path:
+        yield path
+
+
+def put(path, data):
+    with open(path, "wb") as file:
+        file.write(data)
+
+
+def copy_args(source, target, *, offset=0, to=0, count=0, consecutive=True, synchronous=True, servers=()):
+    return (
+        p.OP_COPY,
+        p.COPY4args(source, target, offset, to, count, consecutive, synchronous, list(servers)),
+    )
+
+
+async def copied(client, source, target, **how):
+    """COPY between two handles, under special stateids; returns (count, result)."""
+    *_, result = await client.run(*two_files(source, target), copy_args(ANONYMOUS, ANONYMOUS, **how))
+    return result.cr_resok4.cr_response.wr_count, result.cr_resok4
+
+
+async def refused(client, source, target, operation):
+    return await client.status(*two_files(source, target), operation)
+
+
+@contextlib.contextmanager
+def kernel_refuses_to_copy(monkeypatch, code, after=0):
+    """copy_file_range fails after some calls (by being asked for flags it does not know)."""
+    add = Chain.add
+    calls = 0
+
+    def add_refused(self, number, *arguments, **how):
+        nonlocal calls
+        if number == SYS_COPY_FILE_RANGE:
+            calls += 1
+            if calls > after:
+                flags = 1 if code == errno.EINVAL else 0
+                source = -1 if code == errno.EBADF else arguments[0]
+                return add(self, number, source, *arguments[1:5], flags, **how)
+        return add(self, number, *arguments, **how)
+
+    class Refusing(Chain):
+        add = add_refused
+
+    monkeypatch.setattr(copying, "Chain", Refusing)
+    yield
+    assert calls > after
+
+
+def test_copy_by_offset_and_count(place, tmp_path):
+    data = os.urandom(300_000)
+    put(f"{place}/source", data)
+    put(f"{place}/target", b"x" * 10)
+
+    async def test(server, client):
+        source, source_handle = await client.open("/0", b"source", access=1)
+        target, target_handle = await client.open("/0", b"target", access=2, owner=b"other")
+        files = two_files(source_handle, target_handle)
+        change = wanted(p.FATTR4_CHANGE)
+        *_, before = await client.run(*files, (p.OP_GETATTR, change))
+        args = copy_args(source, target, offset=1000, to=20, count=200_001)
+        *_, result = await client.run(*files, args)
+        response = result.cr_resok4.cr_response
+        assert (response.wr_count, list(response.wr_callback_id)) == (200_001, [])
+        assert result.cr_resok4.cr_requirements == p.copy_requirements4(True, True)
+        assert content(f"{place}/target") == b"x" * 10 + bytes(10) + data[1000:201_001]
+        *_, after = await client.run(*files, (p.OP_GETATTR, change))
+        assert values(after.resok4.obj_attributes).uint64() > values(before.resok4.obj_attributes).uint64()
+        [committed] = await client.on(target_handle, (p.OP_COMMIT, p.COMMIT4args(0, 0)))
+        assert committed.resok4.writeverf == response.wr_writeverf
+
+    with_clients(place, tmp_path, test)
+
+
+def test_a_count_of_zero_copies_to_the_end(place, tmp_path):
+    put(f"{place}/source", b"0123456789")
+    put(f"{place}/target", b"")
+    put(f"{place}/empty", b"")
+
+    async def test(server, client):
+        source, target = await handle_of(client, "source"), await handle_of(client, "target")
+        empty = await handle_of(client, "empty")
+        assert (await copied(client, source, target, offset=4))[0] == 6
+        assert content(f"{place}/target") == b"456789"
+        assert (await copied(client, source, target, offset=10))[0] == 0
+        assert (await copied(client, empty, target))[0] == 0
+
+    with_clients(place, tmp_path, test)
+
+
+def test_copies_that_ask_for_less_are_made_at_once_and_in_order(place, tmp_path):
+    put(f"{place}/source", b"0123456789")
+    put(f"{place}/target", b"")
+
+    async def test(server, client):
+        source, target = await handle_of(client, "source"), await handle_of(client, "target")
+        count, result = await copied(client, source, target, consecutive=False, synchronous=False)
+        assert (count, list(result.cr_response.wr_callback_id)) == (10, [])
+        assert result.cr_requirements == p.copy_requirements4(cr_consecutive=True, cr_synchronous=True)
+
+    with_clients(place, tmp_path, test)
+
+
+def test_copy_refuses_what_cannot_be_copied(place, tmp_path):
+    put(f"{place}/source", b"0123456789")
+    put(f"{place}/target", b"")
+    os.symlink("source", f"{place}/link")
+
+    async def test(server, client):
+        source, target = await handle_of(client, "source"), await handle_of(client, "target")
+        link, root = await handle_of(client, "link"), await handle_of(client, "")
+        anonymous = (ANONYMOUS, ANONYMOUS)
+        for offset, count in ((11, 0), (11, 1), (10, 1), (0, 11), (2**64 - 1, 0), (2**64 - 1, 2**64 - 1)):
+            args = copy_args(*anonymous, offset=offset, count=count)
+            assert await refused(client, source, target, args) == p.NFS4ERR_INVAL
+        assert await refused(client, source, source, copy_args(*anonymous)) == p.NFS4ERR_INVAL
+        assert await refused(client, source, target, copy_args(*anonymous, to=2**63 - 5)) == p.NFS4ERR_FBIG
+        for one, other in ((root, target), (link, target), (source, root), (source, link)):
+            assert await refused(client, one, other, copy_args(*anonymous)) == p.NFS4ERR_WRONG_TYPE
+        elsewhere = p.netloc4(p.netloc_type4.NL4_NAME, nl_name=b"server")
+        assert await refused(client, source, target, copy_args(*anonymous, servers=[elsewhere])) == p.NFS4ERR_NOTSUPP
+        assert await status_on(client, target, copy_args(*anonymous)) == p.NFS4ERR_NOFILEHANDLE
+        assert content(f"{place}/target") == b""
+
+    with_clients(place, tmp_path, test)
+
+
+def test_copy_checks_both_stateids(place, tmp_path):
+    put(f"{place}/source", b"0123456789")
+    put(f"{place}/target", b"")
+
+    async def test(server, client):
+        reading, source = await client.open("/0", b"source", access=1)
+        also_reading, target = await client.open("/0", b"target", access=1)
+        wrong = p.stateid4(1, b"nobody's own")
+        for one, other, status in (
+            (reading, also_reading, p.NFS4ERR_OPENMODE),
+            (wrong, ANONYMOUS, p.NFS4ERR_BAD_STATEID),
+            (reading, wrong, p.NFS4ERR_BAD_STATEID),
+            (also_reading, ANONYMOUS, p.NFS4ERR_BAD_STATEID),
+            (CURRENT, ANONYMOUS, p.NFS4ERR_BAD_STATEID),
+        ):
+            assert await refused(client, source, target, copy_args(one, other)) == status
+        assert content(f"{place}/target") == b""
+
+    with_clients(place, tmp_path, test)
+
+
+def test_the_current_stateids_of_both_files_are_understood(place, tmp_path):
+    put(f"{place}/source", b"0123456789")
+    put(f"{place}/target", b"")
+
+    async def test(server, client):
+        *_, result = await client.run(
+            *client.path("/0"),
+            (p.OP_OPEN, client.open_args(b"source", access=1)),
+            p.OP_SAVEFH,
+            *client.path("/0"),
+            (p.OP_OPEN, client.open_args(b"target", access=2)),
+            copy_args(CURRENT, CURRENT),
+        )
+        assert result.cr_resok4.cr_response.wr_count == 10
+
+    with_clients(place, tmp_path, test)
+
+
+def test_copy_needs_the_callers_permissions(place, tmp_path):
+    put(f"{place}/secret", b"secret")
+    os.chmod(f"{place}/secret", 0o600)
+    put(f"{place}/public", b"public")
+    os.chmod(f"{place}/public", 0o644)
+    put(f"{place}/hers", b"")
+    os.chown(f"{place}/hers", 1001, 1001)
+
+    async def test(server, alice):
+        secret, public, hers = [await handle_of(alice, name) for name in ("secret", "public", "hers")]
+        anonymous = copy_args(ANONYMOUS, ANONYMOUS)
+        assert await refused(alice, secret, hers, anonymous) == p.NFS4ERR_ACCESS
+        assert await refused(alice, hers, public, anonymous) == p.NFS4ERR_ACCESS
+        assert (await copied(alice, public, hers))[0] == 6
+
+    with_clients(place, tmp_path, test, uids=(1001,))
+
+
+def test_copy_and_clone_leave_a_read_only_export_alone(place, tmp_path):
+    put(f"{place}/source", b"0123456789")
+    put(f"{place}/target", b"")
+
+    async def test(server, client):
+        source, target = await handle_of(client, "source"), await handle_of(client, "target")
+        assert await refused(client, source, target, copy_args(ANONYMOUS, ANONYMOUS)) == p.NFS4ERR_ROFS
+        clone = (p.OP_CLONE, p.CLONE4args(ANONYMOUS, ANONYMOUS, 0, 0, 0))
+        assert await refused(client, source, target, clone) == p.NFS4ERR_ROFS
+
+    with_clients(place, tmp_path, test, read_only=True)
+
+
+def test_copy_between_file_systems_of_different_kinds(tmp_path):
+    data = os.urandom(3 * MIB + 17)
+    with place_on("disk", tmp_path) as disk, place_on("memory", tmp_path) as memory:
+        put(f"{disk}/source", data)
+        put(f"{memory}/target", b"")
+
+        async def test(server, client):
+            source = await handle_of(client, "source")
+            *_, found = await client.run(*client.path("/1/target"), p.OP_GETFH)
+            target, done = found.resok4.object, 0
+            while done < len(data):
+                count, _ = await copied(client, source, target, offset=done, to=done, count=len(data) - done)
+                assert count > 0
+                done += count
+            assert content(f"{memory}/target") == data
+
+        with_clients(disk, tmp_path, test, paths=(memory,))
+
+
+def test_what_the_kernel_will_not_copy_is_copied_by_hand(place, tmp_path, monkeypatch):
+    data = os.urandom(2 * MIB + 5)
+    put(f"{place}/source", data)
+    put(f"{place}/target", b"")
+
+    async def test(server, client):
+        source, target = await handle_of(client, "source"), await handle_of(client, "target")
+        with kernel_refuses_to_copy(monkeypatch, errno.EINVAL):
+            assert (await copied(client, source, target, offset=3))[0] == len(data) - 3
+        assert content(f"{place}/target") == data[3:]
+
+    with_clients(place, tmp_path, test)
+
+
+def test_an_error_after_some_octets_is_a_short_copy(place, tmp_path, monkeypatch):
+    data = os.urandom(copying._PIECE + 1000)
+    put(f"{place}/source", data)
+    put(f"{place}/target", b"")
+
+    async def test(server, client):
+        source, target = await handle_of(client, "source"), await handle_of(client, "target")
+        with kernel_refuses_to_copy(monkeypatch, errno.EBADF, after=1):
+            assert (await copied(client, source, target))[0] == copying._PIECE
+            with pytest.raises(Failed):
+                await copied(client, source, target, offset=copying._PIECE, to=copying._PIECE)
+        assert content(f"{place}/target") == data[: copying._PIECE]
+
+    with_clients(place, tmp_path, test)
+
+
+def test_a_long_copy_ends_in_time_and_is_gone_on_with(place, tmp_path, monkeypatch):
+    monkeypatch.setattr(copying, "_SECONDS", 0.0)
+    monkeypatch.setattr(copying, "_PIECE", 1 << 16)
+    data = os.urandom(200_000)
+    put(f"{place}/source", data)
+    put(f"{place}/target", b"")
+
+    async def test(server, client):
+        source, target, counts = await handle_of(client, "source"), await handle_of(client, "target"), []
+        while sum(counts) < len(data):
+            done = sum(counts)
+            counts.append((await copied(client, source, target, offset=done, to=done))[0])
+        assert counts == [65536, 65536, 65536, 200_000 - 3 * 65536]
+        assert content(f"{place}/target") == data
+
+    with_clients(place, tmp_path, test)
+
+
+def test_copies_from_elsewhere_and_offloads_are_not_supported(tmp_path):
+    with place_on("memory", tmp_path) as place:
+        put(f"{place}/f", b"")
+
+        async def test(server, client):
+            handle = await handle_of(client, "f")
+            elsewhere = p.netloc4(p.netloc_type4.NL4_NAME, nl_name=b"server")
+            for operation in (
+                (p.OP_COPY_NOTIFY, p.COPY_NOTIFY4args(ANONYMOUS, elsewhere)),
+                (p.OP_OFFLOAD_STATUS, p.OFFLOAD_STATUS4args(ANONYMOUS)),
+                (p.OP_OFFLOAD_CANCEL, p.OFFLOAD_CANCEL4args(ANONYMOUS)),
+            ):
+                assert await status_on(client, handle, operation) == p.NFS4ERR_NOTSUPP
+
+        with_clients(place, tmp_path, test)
+
+
+# -- CLONE ------------------------------------------------------------------------------------------------------------
+def clone(offset=0, to=0, count=0):
+    return (p.OP_CLONE, p.CLONE4args(ANONYMOUS, ANONYMOUS, offset, to, count))
+
+
+def test_clone_shares_blocks(sharing, tmp_path):
+    data = os.urandom(64 * MIB)
+    put(f"{sharing}/source", data)
+    put(f"{sharing}/target", b"x" * BLOCK)
+    os.sync()
+    used = os.statvfs(sharing).f_bfree
+
+    async def test(server, client):
+        source, target = await handle_of(client, "source"), await handle_of(client, "target")
+        change = wanted(p.FATTR4_CHANGE)
+        [before] = await client.on(target, (p.OP_GETATTR, change))
+        await client.run(*two_files(source, target), clone())
+        assert content(f"{sharing}/target") == data
+        [after] = await client.on(target, (p.OP_GETATTR, change))
+        assert values(after.resok4.obj_attributes).uint64() > values(before.resok4.obj_attributes).uint64()
+        taken = (used - os.statvfs(sharing).f_bfree) * os.statvfs(sharing).f_frsize
+        assert taken < 8 * MIB, "the blocks are shared"
+        await client.run(*two_files(source, target), clone(BLOCK, 64 * MIB + BLOCK, 2 * BLOCK))
+        assert os.stat(f"{sharing}/target").st_size == 64 * MIB + 3 * BLOCK
+        await client.run(*two_files(source, source), clone(0, MIB, MIB))
+        assert content(f"{sharing}/source")[: 2 * MIB] == data[:MIB] * 2
+
+    with_clients(sharing, tmp_path, test)
+
+
+def test_clone_refuses_what_is_not_on_blocks_or_beyond_the_end(sharing, tmp_path):
+    put(f"{sharing}/source", b"a" * 10 * BLOCK + b"b")
+    put(f"{sharing}/target", b"c" * 20 * BLOCK)
+
+    async def test(server, client):
+        source, target = await handle_of(client, "source"), await handle_of(client, "target")
+        for wrong in (
+            clone(1, 0, BLOCK),
+            clone(0, 1, BLOCK),
+            clone(0, 0, BLOCK + 1),
+            clone(0, 0, 11 * BLOCK),
+            clone(20 * BLOCK, 0, 0),
+            clone(0, 2**63, BLOCK),
+            clone(2**64 - BLOCK, 0, BLOCK),
+        ):
+            assert await refused(client, source, target, wrong) == p.NFS4ERR_INVAL, wrong
+        assert await refused(client, source, source, clone(0, BLOCK, 4 * BLOCK)) == p.NFS4ERR_INVAL
+        root = await handle_of(client, "")
+        assert await refused(client, root, target, clone()) == p.NFS4ERR_WRONG_TYPE
+        assert await refused(client, source, root, clone()) == p.NFS4ERR_WRONG_TYPE
+        assert content(f"{sharing}/target") == b"c" * 20 * BLOCK
+        [shown] = await client.on(source, (p.OP_GETATTR, wanted(p.FATTR4_CLONE_BLKSIZE)))
+        assert values(shown.resok4.obj_attributes).uint32() == BLOCK
+
+    with_clients(sharing, tmp_path, test)
+
+
+def test_clone_is_not_supported_where_the_file_system_has_none(place, tmp_path):
+    put(f"{place}/source", b"a" * BLOCK)
+    put(f"{place}/target", b"")
+
+    async def test(server, client):
+        source, target = await handle_of(client, "source"), await handle_of(client, "target")
+        assert await refused(client, source, target, clone()) == p.NFS4ERR_NOTSUPP
+        [shown] = await client.on(source, (p.OP_GETATTR, wanted(p.FATTR4_CLONE_BLKSIZE)))
+        assert values(shown.resok4.obj_attributes).uint32() == 0
+        _, made = await client.open("/0", b"new", create=mode(0o600))
+        assert await refused(client, source, made, clone()) == p.NFS4ERR_NOTSUPP
+
+    with_clients(place, tmp_path, test)
+
+
+def test_clone_between_file_systems_is_refused(sharing, tmp_path):
+    put(f"{sharing}/source", b"a" * BLOCK)
+    with place_on("memory", tmp_path) as memory:
+        put(f"{memory}/target", b"")
+
+        async def test(server, client):
+            source = await handle_of(client, "source")
+            *_, found = await client.run(*client.path("/1/target"), p.OP_GETFH)
+            assert await refused(client, source, found.resok4.object, clone()) == p.NFS4ERR_XDEV
+
+        with_clients(sharing, tmp_path, test, paths=(memory,))
