@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sqlite3
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
@@ -28,7 +29,9 @@ _T = TypeVar("_T")
 class RecoveryStore:
     """The database ``nfs4-clients.sqlite`` in the state directory."""
 
-    def __init__(self, state_dir: str) -> None:
+    def __init__(self, state_dir: str, wall_clock: Callable[[], float] = time.time) -> None:
+        """``wall_clock``: seconds since 1970."""
+        self._wall_clock = wall_clock
         self.path = os.path.join(state_dir, FILE_NAME)
         self._database: sqlite3.Connection | None = None
         self._thread = ThreadPoolExecutor(1, "nfs4-store")
@@ -94,11 +97,13 @@ class RecoveryStore:
                     " epoch INTEGER NOT NULL, PRIMARY KEY (minor, owner)) WITHOUT ROWID"
                 )
                 database.execute(f"PRAGMA user_version = {_SCHEMA_VERSION}")
-            epoch, former_lease = database.execute("SELECT epoch, lease FROM instance").fetchone()
+            former_epoch, former_lease = database.execute("SELECT epoch, lease FROM instance").fetchone()
+            # Not from 1 up: were the database lost, clients would hold ids that could pass for this instance's.
+            epoch = max(former_epoch + 1, int(self._wall_clock()))
             rows = database.execute("SELECT minor, owner, principal, epoch FROM client").fetchall()
             # A grace period cut short by another restart still owes the clients of the longest lease their time.
             kept_lease = max(lease, former_lease) if rows else lease
-            database.execute("UPDATE instance SET epoch = ?, lease = ?", (epoch + 1, kept_lease))
+            database.execute("UPDATE instance SET epoch = ?, lease = ?", (epoch, kept_lease))
             database.execute("COMMIT")
         except BaseException:
             database.close()
@@ -107,7 +112,7 @@ class RecoveryStore:
         self._lease = lease
         _sync_directory(self.path)
         records = tuple(ClientRecord(minor, owner, principal, written) for minor, owner, principal, written in rows)
-        return Recovered(epoch + 1, records, former_lease)
+        return Recovered(epoch, records, former_lease)
 
     def _apply(self, batch: list[StoreWrite]) -> None:
         database = self._database

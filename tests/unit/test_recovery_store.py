@@ -51,13 +51,26 @@ def test_epochs_count_up_and_records_come_back(tmp_path):
     async def main():
         epochs = []
         for _ in range(3):
-            store = RecoveryStore(str(tmp_path))
+            store = RecoveryStore(str(tmp_path), lambda: 100.5)
             recovered = await store.start(lease=45)
             epochs.append(recovered.epoch)
             await store.close()
-        assert epochs == [1, 2, 3]
+        assert epochs == [100, 101, 102]
         assert recovered.lease == 45
         assert recovered.records == ()
+
+    asyncio.run(main())
+
+
+def test_a_lost_database_does_not_bring_epochs_back(tmp_path):
+    async def main():
+        epochs = []
+        for instance, now in enumerate((1000, 1500, 900)):
+            # each in a directory of its own, but for the last: its clock was set back
+            store = RecoveryStore(_made(tmp_path / str(min(instance, 1))), lambda now=now: now)
+            epochs.append((await store.start()).epoch)
+            await store.close()
+        assert epochs == [1000, 1500, 1501]
 
     asyncio.run(main())
 
@@ -233,5 +246,5 @@ def test_real_engine_and_real_store(tmp_path):
 
 
 def _made(path):
-    path.mkdir()
+    path.mkdir(exist_ok=True)
     return str(path)
