@@ -40,7 +40,7 @@ class Limits:
     """Slots times cached reply size, over all sessions of one client; fewer slots are granted beyond."""
     operations: int = 128
     """ca_maxoperations granted at most."""
-    minimum_channel_octets: int = 512
+    minimum_channel_octets: int = 128
     """A channel whose requests or responses must be shorter is refused (NFS4ERR_TOOSMALL)."""
 
     opens: int = 100000

@@ -1,8 +1,8 @@
 """Opens and share reservations.
 
 An open is made in two steps, since the file system is asked in between: ``reserve`` makes the share reservation (from
-then on it conflicts as if granted), ``commit`` turns it into an open. Conflicts are between different owners; a holder
-whose lease has run out (courtesy) loses everything instead of standing in the way.
+then on it conflicts as if granted), ``commit`` turns it into an open. An owner's own opens conflict like
+anybody else's; a holder whose lease has run out (courtesy) loses everything instead of standing in the way.
 
 RFC 8881 sections 9.7 to 9.11, 18.2, 18.16, 18.18; RFC 7530 sections 9.1.7, 9.9, 16.2, 16.16 to 16.19.
 """
@@ -189,7 +189,7 @@ class OpenTable:
         self._engine.grace.check(client, reclaim=reclaim)
         if len(client.states) - client.lock_states >= self._engine.limits.opens:
             raise self._too_many(client)
-        while (holder := self._conflict(owner, file_key, access, deny)) is not None:
+        while (holder := self._conflict(file_key, access, deny)) is not None:
             if not holder.courtesy:
                 raise Nfs4Error(codes.NFS4ERR_RECLAIM_CONFLICT if reclaim else codes.NFS4ERR_SHARE_DENIED)
             self._engine.expire_client(holder)
@@ -205,8 +205,9 @@ class OpenTable:
             self._engine.grace.reclaimed(self._engine.now())
         return reservation
 
-    def _conflict(self, owner: OpenOwner | None, file_key: bytes, access: int, deny: int) -> Client | None:
-        """A client whose open or reservation, of another owner, conflicts (RFC 8881 section 9.7)."""
+    def _conflict(self, file_key: bytes, access: int, deny: int) -> Client | None:
+        """A client whose open or reservation conflicts (RFC 8881 section 9.7). An owner's own opens count like anybody
+        else's (section 18.16.3)."""
         file = self._files.get(file_key)
         if file is None or not (
             (access & 1 and file.deny_read)
@@ -219,7 +220,7 @@ class OpenTable:
         holders: list[OpenState | OpenReservation] = [*file.opens, *file.reservations]
         for holder in holders:
             client = holder.owner.client
-            if holder.owner is owner or client.expired or not (access & holder.deny or deny & holder.access):
+            if client.expired or not (access & holder.deny or deny & holder.access):
                 continue
             if not client.courtesy:
                 return client
@@ -343,7 +344,7 @@ class OpenTable:
         may yet be reclaimed (RFC 8881 section 8.4.2). Raises LOCKED, GRACE."""
         if self._engine.grace.active:
             raise Nfs4Error(codes.NFS4ERR_GRACE)
-        while (holder := self._conflict(None, file_key, codes.OPEN4_SHARE_ACCESS_WRITE if write else 1, 0)) is not None:
+        while (holder := self._conflict(file_key, codes.OPEN4_SHARE_ACCESS_WRITE if write else 1, 0)) is not None:
             if not holder.courtesy:
                 raise Nfs4Error(codes.NFS4ERR_LOCKED)
             self._engine.expire_client(holder)

@@ -36,16 +36,24 @@ def test_share_bits_out_of_range(access, deny):
         World().client41().open(access=access, deny=deny)
 
 
-def test_same_owner_upgrades_and_does_not_conflict_with_itself():
+def test_same_owner_upgrades_its_open():
     world = World()
     client = world.client41()
-    first = client.open(access=READ, deny=WRITE)
+    first = client.open(access=READ)
     assert first.stateid.seqid == 1
     second = client.open(access=WRITE, deny=0)
     assert second is first
-    assert (second.access, second.deny, second.stateid.seqid) == (BOTH, WRITE, 2)
-    with failing(p.NFS4ERR_SHARE_DENIED):
-        client.open(access=WRITE, owner=b"another")
+    assert (second.access, second.deny, second.stateid.seqid) == (BOTH, 0, 2)
+
+
+def test_an_owners_own_open_denies_it_like_anybody_else():
+    world = World()
+    client = world.client41()
+    state = client.open(access=READ, deny=WRITE)
+    for access, deny in ((WRITE, 0), (READ, READ)):
+        with failing(p.NFS4ERR_SHARE_DENIED):
+            client.open(access=access, deny=deny)
+    assert (state.access, state.deny, state.stateid.seqid) == (READ, WRITE, 1)
 
 
 def test_downgrade_goes_only_to_what_was_opened():
@@ -68,10 +76,11 @@ def test_downgrade_to_a_union_of_opens():
     world = World()
     client = world.client41()
     state = client.open(access=READ, deny=0)
-    client.open(access=WRITE, deny=READ)
-    client.open(access=BOTH, deny=BOTH)
-    world.engine.opens.downgrade(state, BOTH, READ)
-    assert (state.access, state.deny) == (BOTH, READ)
+    client.open(access=WRITE, deny=0)
+    world.engine.opens.downgrade(state, BOTH, 0)
+    assert (state.access, state.deny) == (BOTH, 0)
+    world.engine.opens.downgrade(state, WRITE, 0)
+    assert (state.access, state.deny) == (WRITE, 0)
 
 
 def test_reservation_conflicts_before_it_is_granted_and_not_after_it_is_dropped():
@@ -284,9 +293,7 @@ class ShareHistories(RuleBasedStateMachine):
     @rule(index=st.integers(0, 2), mode=st.sampled_from(MODES))
     def open(self, index, mode):
         client, owner = self.owners[index]
-        conflict = any(
-            mode[0] & self.held(other)[1] or mode[1] & self.held(other)[0] for other in range(3) if other != index
-        )
+        conflict = any(mode[0] & self.held(each)[1] or mode[1] & self.held(each)[0] for each in range(3))
         if conflict:
             with failing(p.NFS4ERR_SHARE_DENIED):
                 self.clients[client].open(b"f", *mode, owner=owner)
