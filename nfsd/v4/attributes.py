@@ -265,6 +265,8 @@ class AttributeError4(Exception):
 
 def _decode_owner(decoder: Decoder) -> int:
     text = decoder.opaque(1024)
+    if not text:
+        raise AttributeError4(p.NFS4ERR_INVAL)
     # A name needs the system's name service and a common domain; numbers need neither.
     if not text.isdigit() or len(text) > 10 or int(text) >= 0xFFFFFFFF:
         raise AttributeError4(p.NFS4ERR_BADOWNER)

@@ -272,16 +272,14 @@ def _admit(c: Compound, number: int, row: Operation | None) -> tuple[int, int]:
                 return p.NFS4ERR_NOT_ONLY_OP, number
     elif number == p.OP_SEQUENCE:
         return p.NFS4ERR_SEQUENCE_POS, number
-    elif row is not None and row.alone and number not in _ALSO_WITH_SEQUENCE:
+    elif number == p.OP_BIND_CONN_TO_SESSION:
+        # RFC 8881 section 18.34.3; the others that go without SEQUENCE (18.35.3, 18.36.3…) may also follow one.
         return p.NFS4ERR_NOT_ONLY_OP, number
     if row is None:
         return p.NFS4ERR_NOTSUPP, number
     if row.changes and c.room_left() < ROOM_FOR_RESULT:
         return _too_big(c), number
     return p.NFS4_OK, number
-
-
-_ALSO_WITH_SEQUENCE = frozenset({p.OP_DESTROY_SESSION, p.OP_DESTROY_CLIENTID, p.OP_BIND_CONN_TO_SESSION})
 
 
 def _too_big(c: Compound) -> int:

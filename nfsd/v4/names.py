@@ -5,6 +5,9 @@ from __future__ import annotations
 from nfsd.protocol import nfs4 as p
 from nfsd.state import Nfs4Error
 
+NAME_MAX = 255
+"""Octets of a name in the pseudo file system, as its MAXNAME attribute says."""
+
 
 def check_name(name: bytes) -> None:
     """Refuse what is no name of one directory entry. Names that are not UTF-8 are taken as they are: a file that is

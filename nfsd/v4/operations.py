@@ -23,7 +23,7 @@ class Encoded:
 
 
 ENCODED = Encoded()
-ROOM_FOR_RESULT = 512
+ROOM_FOR_RESULT = 256
 """Octets of reply that must be left before an operation that changes anything is begun: its result will fit."""
 
 

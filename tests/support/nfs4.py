@@ -295,3 +295,18 @@ def wanted(*numbers: int) -> p.GETATTR4args:
 def values(attributes: p.fattr4) -> Decoder:
     """The values of a fattr4, to be decoded in order."""
     return Decoder(memoryview(attributes.attr_vals))
+
+
+def with_client(tmp_path, minor, test, **serving_how):
+    """Run ``test(client, export, server)`` with a connected client."""
+    export = tmp_path / "export"
+    export.mkdir(exist_ok=True)
+    export.chmod(0o777)
+    state = tmp_path / "state"
+    state.mkdir(exist_ok=True)
+
+    async def main():
+        async with serving(export, state_dir=state, **serving_how) as server:
+            await test(await Client4(server, minor).connect(), export, server)
+
+    asyncio.run(main())

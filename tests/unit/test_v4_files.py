@@ -1,31 +1,15 @@
 """NFSv4 operations on files, over a real directory, for every minor version."""
 
-import asyncio
 import os
 
 import pytest
 
 from nfsd.protocol import nfs4 as p
-from tests.support.nfs4 import Client4, Failed, LoopbackTransport, mode, serving, values, wanted
+from tests.support.nfs4 import Client4, Failed, LoopbackTransport, mode, values, wanted, with_client
 
 MINORS = [0, 1, 2]
 TYPE_SIZE = wanted(p.FATTR4_TYPE, p.FATTR4_SIZE)
 ANONYMOUS = p.stateid4(0, bytes(12))
-
-
-def with_client(tmp_path, minor, test, **serving_how):
-    """Run ``test(client, export, server)`` with a connected client."""
-    export = tmp_path / "export"
-    export.mkdir(exist_ok=True)
-    export.chmod(0o777)
-    state = tmp_path / "state"
-    state.mkdir(exist_ok=True)
-
-    async def main():
-        async with serving(export, state_dir=state, **serving_how) as server:
-            await test(await Client4(server, minor).connect(), export, server)
-
-    asyncio.run(main())
 
 
 async def list_names(client, path, **how):

@@ -5,6 +5,8 @@ RFC 7530 sections 16.1, 16.7, 16.15, 16.32, 16.35; RFC 8881 sections 18.1, 18.7,
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from nfsd.protocol import nfs4 as p
 from nfsd.state import Nfs4Error
 from nfsd.state.types import StateidLike
@@ -62,6 +64,9 @@ async def setattr_(c: Compound, args: p.SETATTR4args) -> p.SETATTR4res:
     mask = mask_of(args.obj_attributes.attrmask)
     current = await c.service.attributes(node) if mask & attributes.MODE_MASKED else None
     changes = decode(mask, args.obj_attributes.attr_vals, c.minor, current)
+    if node.type is FileType.LNK and changes.mode is not None:
+        # The mode of a symbolic link means nothing, and Linux cannot change it: taken and ignored, as knfsd does.
+        changes = replace(changes, mode=None)
     opened = None
     if changes.size is not None:
         opened = opened_for_size(c, node, c.given(args.stateid))
@@ -70,9 +75,12 @@ async def setattr_(c: Compound, args: p.SETATTR4args) -> p.SETATTR4res:
 
 
 def opened_for_size(c: Compound, node: Node, stateid: StateidLike) -> OpenFile | None:
-    """The writable descriptor under a stateid; None for a special stateid (then the mode decides)."""
+    """The writable descriptor under a stateid; None for a special stateid or another caller (then the mode decides)."""
     state = c.engine.stateids.check_io(stateid, c.client, node.key, write=True)
-    return state.opened.write if state is not None else None
+    if state is None or state.opened is None:
+        return None
+    opened: OpenFile | None = state.opened.serving(c.call.credential, write=True)
+    return opened
 
 
 async def _matches(c: Compound, wanted: p.fattr4) -> bool:

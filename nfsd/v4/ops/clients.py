@@ -47,6 +47,8 @@ async def renew(c: Compound, args: p.RENEW4args) -> None:
 @operation(p.OP_EXCHANGE_ID, changes=True, alone=True)
 async def exchange_id(c: Compound, args: p.EXCHANGE_ID4args) -> p.EXCHANGE_ID4resok:
     """v4.1: introduce a client."""
+    if c.minor < 2 and args.eia_flags & p.EXCHGID4_FLAG_SUPP_FENCE_OPS:
+        raise Nfs4Error(p.NFS4ERR_INVAL)  # a flag that RFC 7862 section 14.1.3 has added
     made = c.engine.clients.exchange_id(
         owner=args.eia_clientowner.co_ownerid,
         verifier=args.eia_clientowner.co_verifier,

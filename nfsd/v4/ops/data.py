@@ -19,12 +19,12 @@ _RESULT_OVERHEAD = 128
 
 
 async def opened_for(c: Compound, node: Node, stateid: StateidLike, *, write: bool) -> OpenFile:
-    """A descriptor for I/O under a stateid, with a count of its own: the open's, or for a special stateid one opened
-    as the caller. Raises what the stateid and the file's type deserve."""
+    """A descriptor for I/O under a stateid, with a count of its own: the open's, or for a special stateid or
+    another caller one opened as the caller. Raises what the stateid and the file's type deserve."""
     regular(c, node)
     state = c.engine.stateids.check_io(stateid, c.client, node.key, write=write)
     if state is not None and state.opened is not None:
-        opened: OpenFile | None = state.opened.write if write else state.opened.read
+        opened: OpenFile | None = state.opened.serving(c.call.credential, write=write)
         if opened is not None:
             opened.retain()
             return opened

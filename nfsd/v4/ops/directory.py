@@ -17,8 +17,9 @@ from nfsd.v4.pseudofs import PseudoNode
 from nfsd.vfs.service import Node
 from nfsd.vfs.types import FileSystemStatus, FileType, PathLimits
 
-_RESULT_FIXED = 4 + 8 + 4 + 4
-"""Status, verifier, end of list, eof."""
+_RESULT_FIXED = 8 + 4 + 4
+"""Verifier, end of list, eof: READDIR4resok without entries, which is what maxcount bounds."""
+_STATUS = 4
 _FIRST_PSEUDO_COOKIE = 3
 _NO_VERIFIER = bytes(8)
 _CHEAP = 1 << p.FATTR4_FILEID | 1 << p.FATTR4_RDATTR_ERROR
@@ -40,7 +41,7 @@ async def readdir(c: Compound, args: p.READDIR4args) -> Encoded:
     if attributes.write_only(asked):
         raise Nfs4Error(p.NFS4ERR_INVAL)
     mask = attributes.readable(asked, c.minor)
-    bound = min(args.maxcount, max(0, c.room_left()), c.server.max_transfer)
+    bound = min(args.maxcount, max(0, c.room_left() - _STATUS), c.server.max_transfer)
     if bound < _RESULT_FIXED:
         raise Nfs4Error(p.NFS4ERR_TOOSMALL)
     here = c.here
@@ -52,8 +53,8 @@ async def readdir(c: Compound, args: p.READDIR4args) -> Encoded:
 async def _list(c: Compound, args: p.READDIR4args, mask: int, bound: int, entries: AsyncIterator[_Entry]) -> Encoded:
     """Encode entries until one does not fit any more."""
     results = c.call.results
-    start = results.position
     results.uint32(p.NFS4_OK)
+    start = results.position
     results.fixed(_NO_VERIFIER)
     names = written = 0
     eof = True

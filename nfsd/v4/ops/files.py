@@ -8,10 +8,11 @@ from __future__ import annotations
 from nfsd.protocol import nfs4 as p
 from nfsd.state import Nfs4Error
 from nfsd.v4.compound import Compound
-from nfsd.v4.names import check_name
+from nfsd.v4.names import NAME_MAX, check_name
 from nfsd.v4.operations import operation
 from nfsd.v4.pseudofs import PseudoNode
 from nfsd.vfs.service import Node
+from nfsd.vfs.types import FileType
 from rpcrdma.rpc.program import AUTH_NONE, AUTH_SYS
 
 
@@ -68,8 +69,10 @@ async def find(c: Compound, name: bytes) -> Node | PseudoNode:
         if child is not None and c.server.pseudo.visible(child, c.call.transport.peer_address):
             return await c.enter(child)
         if isinstance(c.here, PseudoNode):
-            raise Nfs4Error(p.NFS4ERR_NOENT)
+            raise Nfs4Error(p.NFS4ERR_NOENT if len(name) <= NAME_MAX else p.NFS4ERR_NAMETOOLONG)
     directory = await c.node()
+    if directory.type is FileType.LNK:
+        raise Nfs4Error(p.NFS4ERR_SYMLINK)  # RFC 7530 section 16.13.4
     found, _ = await c.service.lookup(await c.credential(directory), directory, name)
     return found
 
@@ -95,6 +98,8 @@ async def parent(c: Compound) -> Node | PseudoNode:
             raise Nfs4Error(p.NFS4ERR_NOENT)
         return await c.enter(place.parent)
     directory = await c.node()
+    if directory.type is FileType.LNK and c.minor:
+        raise Nfs4Error(p.NFS4ERR_SYMLINK)  # RFC 8881 section 15.2 lists it; RFC 7530 section 16.14.4 has NOTDIR
     above = await c.service.parent(await c.credential(directory), directory)
     if above is None:
         raise Nfs4Error(p.NFS4ERR_NOENT)

@@ -45,8 +45,11 @@ async def _lock(c: Compound, node: Node, args: p.LOCK4args) -> Stateid:
     if new is not None:
         given = c.given(new.open_stateid)
         if not c.minor:
+            client = c.engine.clients.client40(new.lock_owner.clientid)
             c.replayable(*c.engine.opens.begin_seqid(given, new.open_seqid))
         state = c.engine.stateids.find_open(given, c.client, node.key)
+        if not c.minor and state.client is not client:
+            raise Nfs4Error(p.NFS4ERR_BAD_STATEID)  # an open of another client
         file = state.file
     else:
         assert exist is not None

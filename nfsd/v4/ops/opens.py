@@ -24,7 +24,8 @@ from nfsd.v4.ops.names import change_info
 from nfsd.v4.pseudofs import PseudoNode
 from nfsd.v4.server import gate
 from nfsd.vfs.service import Node, OpenFile
-from nfsd.vfs.types import Credential, SetAttributes
+from nfsd.vfs.types import Credential, FileType, SetAttributes
+from rpcrdma.rpc.program import RpcCredential
 
 _WANT = 0xFF00
 """OPEN4_SHARE_ACCESS_WANT_*: wishes about delegations (4.1)."""
@@ -37,18 +38,29 @@ _TIMES = 1 << p.FATTR4_TIME_ACCESS | 1 << p.FATTR4_TIME_MODIFY
 class Descriptors:
     """What an open state keeps open: a descriptor for each access it has been granted."""
 
-    __slots__ = ("read", "write")
+    __slots__ = ("read", "reader", "write", "writer")
 
     def __init__(self) -> None:
         self.read: OpenFile | None = None
+        self.reader: RpcCredential | None = None
+        """Who was allowed to read."""
         self.write: OpenFile | None = None
+        self.writer: RpcCredential | None = None
 
-    def add(self, opened: OpenFile, access: int) -> None:
-        """Take over one count of ``opened`` for the access not served so far."""
-        for bit, name in ((p.OPEN4_SHARE_ACCESS_READ, "read"), (p.OPEN4_SHARE_ACCESS_WRITE, "write")):
-            if access & bit and getattr(self, name) is None:
-                setattr(self, name, opened.retain())
+    def add(self, opened: OpenFile, access: int, caller: RpcCredential) -> None:
+        """Take over one count of ``opened``, which was opened for ``caller``, for the access not served so far."""
+        if access & p.OPEN4_SHARE_ACCESS_READ and self.read is None:
+            self.read, self.reader = opened.retain(), caller
+        if access & p.OPEN4_SHARE_ACCESS_WRITE and self.write is None:
+            self.write, self.writer = opened.retain(), caller
         opened.release()
+
+    def serving(self, caller: RpcCredential, *, write: bool) -> OpenFile | None:
+        """The descriptor for I/O of a caller, if it is the one that opened it: holding a stateid is no permission, and
+        the server has to check the access of every READ and WRITE (RFC 7530 section 16.16.5)."""
+        if write:
+            return self.write if self.writer == caller else None
+        return self.read if self.reader == caller else None
 
     def keep(self, access: int) -> None:
         """Give up what a downgrade leaves no right to."""
@@ -86,12 +98,18 @@ async def open_(c: Compound, args: p.OPEN4args) -> p.OPEN4resok:
     c.engine.opens.check_claim(client, reclaim=reclaim)
     target = await _target(c, args)
     node = target.node
-    regular(c, node)
+    _openable(c, node)
     if owner is None:
         owner = c.engine.opens.owner(client, args.owner.owner)
-    reservation = c.engine.opens.reserve(owner, node.key, access, deny, reclaim=reclaim)
+    credential = await c.credential(node)
     try:
-        credential = await c.credential(node)
+        reservation = c.engine.opens.reserve(owner, node.key, access, deny, reclaim=reclaim)
+    except Nfs4Error as error:
+        if error.status == p.NFS4ERR_SHARE_DENIED:
+            # Who may not open the file learns nothing of the shares others have of it.
+            (await _open(c, credential, node, access, created=target.created)).release()
+        raise
+    try:
         opened = await _open(c, credential, node, access, created=target.created)
         try:
             if target.truncate:
@@ -107,7 +125,7 @@ async def open_(c: Compound, args: p.OPEN4args) -> p.OPEN4resok:
         raise
     if state.opened is None:
         state.opened = Descriptors()
-    state.opened.add(opened, access)
+    state.opened.add(opened, access, c.call.credential)
     state.file.node = node
     c.go(node)
     c.stateid = state.stateid
@@ -126,6 +144,13 @@ async def open_(c: Compound, args: p.OPEN4args) -> p.OPEN4resok:
 def wire(stateid: Stateid) -> p.stateid4:
     """A stateid of the engine as the protocol's."""
     return p.stateid4(seqid=stateid.seqid, other=stateid.other)
+
+
+def _openable(c: Compound, node: Node) -> None:
+    """Raise what a file that cannot be opened deserves."""
+    if c.minor == 0 and node.type not in (FileType.REG, FileType.DIR):
+        raise Nfs4Error(p.NFS4ERR_SYMLINK)  # for special files too, says RFC 7530 section 16.16.5
+    regular(c, node)
 
 
 def _shares(c: Compound, args: p.OPEN4args) -> tuple[int, int]:

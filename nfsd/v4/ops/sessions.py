@@ -15,7 +15,7 @@ from nfsd.v4.operations import operation
 from rpcrdma.rpc.program import AUTH_NONE, AUTH_SYS
 
 _FINGERPRINTED = 256
-"""Octets of a request that tell a retransmission from another request with its sequence number."""
+"""Octets after SEQUENCE that tell a retransmission from another request with its sequence number."""
 
 
 def _attributes(wire: p.channel_attrs4) -> ChannelAttributes:
@@ -82,7 +82,8 @@ async def create_session(c: Compound, args: p.CREATE_SESSION4args) -> p.CREATE_S
 @operation(p.OP_SEQUENCE, alone=True)
 async def sequence(c: Compound, args: p.SEQUENCE4args) -> p.SEQUENCE4resok:
     """Find the slot of a COMPOUND. A retransmission is answered from it."""
-    request = c.call.message
+    message, caller = c.call.message, c.call.credential
+    rest = c.call.arguments.position
     session, slot, verdict = c.engine.sessions.sequence(
         c.server.connection(c.call.transport),
         args.sa_sessionid,
@@ -90,9 +91,10 @@ async def sequence(c: Compound, args: p.SEQUENCE4args) -> p.SEQUENCE4resok:
         args.sa_slotid,
         args.sa_highest_slotid,
         args.sa_cachethis,
-        zlib.crc32(request[:_FINGERPRINTED], len(request)),
+        # Not the RPC header: a retransmission may have another xid (RFC 8881 section 2.10.6.1.3.1). The caller counts.
+        zlib.crc32(message[rest : rest + _FINGERPRINTED], len(message) - rest ^ caller.uid ^ caller.flavor << 28),
         operations=c.operations,
-        request_octets=len(request),
+        request_octets=len(message),
     )
     if verdict == REPLAY:
         raise SlotReplay(slot.reply or b"")
