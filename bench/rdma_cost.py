@@ -53,10 +53,10 @@ class Server:
         if not self.process.stdout.readline().startswith("rdma-nfsd ready:"):
             raise SystemExit("the server did not start")
 
-    def cpu(self) -> float:
-        """Seconds of CPU so far, all threads."""
+    def cpu(self) -> tuple[float, float]:
+        """Seconds of CPU so far, all threads: in user space, in the kernel."""
         fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / TICK
+        return int(fields[11]) / TICK, int(fields[12]) / TICK
 
     def stop(self) -> None:
         """End it."""
@@ -66,8 +66,8 @@ class Server:
 
 async def measure(
     server: Server, operation: Callable[[int], Awaitable[None]], depth: int, seconds: float
-) -> tuple[float, float]:
-    """CPU microseconds per operation on the server, and operations per second."""
+) -> tuple[float, float, float]:
+    """CPU microseconds per operation on the server, in user space and in the kernel, and operations per second."""
     end = time.monotonic() + seconds
     done = 0
 
@@ -77,9 +77,11 @@ async def measure(
             await operation(number)
             done += 1
 
-    cpu, started = server.cpu(), time.monotonic()
+    (user, system), started = server.cpu(), time.monotonic()
     await asyncio.gather(*(worker(number) for number in range(depth)))
-    return (server.cpu() - cpu) / done * 1e6, done / (time.monotonic() - started)
+    user_after, system_after = server.cpu()
+    rate = done / (time.monotonic() - started)
+    return (user_after - user) / done * 1e6, (system_after - system) / done * 1e6, rate
 
 
 def record(server: Server, directory: str, name: str, seconds: float) -> subprocess.Popen[bytes]:
@@ -117,13 +119,15 @@ async def run(server: Server, seconds: float, profile: str | None) -> None:
         ("READ 1 MiB", 4, lambda n: requester.read(large[n], at(1 << 20))),
         ("WRITE 1 MiB", 4, lambda n: requester.write(large[n], at(1 << 20))),
     ]
-    print(f"{'NFSv3 over softiwarp':20} {'outstanding':>11} {'server CPU µs/op':>17} {'op/s':>9}")
+    print(
+        f"{'NFSv3 over softiwarp':20} {'outstanding':>11} {'server CPU µs/op':>17} {'user':>7} {'kernel':>7} {'op/s':>9}"
+    )
     for name, depth, operation in scenarios:
         recorder = record(server, profile, f"{name} {depth}", seconds) if profile is not None else None
-        cost, rate = await measure(server, operation, depth, seconds)
+        user, system, rate = await measure(server, operation, depth, seconds)
         if recorder is not None:
             recorder.wait()
-        print(f"{name:20} {depth:11} {cost:17.1f} {rate:9.0f}", flush=True)
+        print(f"{name:20} {depth:11} {user + system:17.1f} {user:7.1f} {system:7.1f} {rate:9.0f}", flush=True)
     requester.close()
     peer.endpoint.close()
     await provider.close()

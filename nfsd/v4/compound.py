@@ -31,6 +31,7 @@ from nfsd.v4.pseudofs import PseudoNode
 from nfsd.v4.server import Nfs4Server
 from nfsd.vfs.service import Node
 from nfsd.vfs.types import BadHandle, Credential, CrossingRefused
+from rpcrdma.memory import OutOfMemory
 from rpcrdma.rpc.program import Call, GarbageArguments
 from rpcrdma.xdr import Encoder, XdrError
 
@@ -308,7 +309,7 @@ async def _run_one(c: Compound, row: Operation, at: int) -> int:
             results.uint32(status)
     except Replayed as replayed:
         status = await _give_again(c, replayed.replay)
-    except (Nfs4Error, OSError, BadHandle, AttributeError4, XdrError, CrossingRefused) as error:
+    except (Nfs4Error, OSError, BadHandle, AttributeError4, XdrError, CrossingRefused, OutOfMemory) as error:
         results.truncate(body)
         status = _status(error)
         results.uint32(status)
@@ -358,6 +359,8 @@ def _status(error: Exception) -> int:
         return p.NFS4ERR_BADHANDLE
     if isinstance(error, CrossingRefused):
         return p.NFS4ERR_ACCESS
+    if isinstance(error, OutOfMemory):
+        return p.NFS4ERR_DELAY  # buffers come back as other calls end
     return p.NFS4ERR_BADXDR
 
 
