@@ -34,7 +34,8 @@ $(STAMPS)/package: pyproject.toml setup.py tests/vm/host-packages.sh
 	@$(SAY) "virtual environment $(VENV)"
 	@[ -x $(BIN)/python ] || $(PYTHON) -m venv $(VENV)
 	@$(SAY) "installing the Python packages, building the extensions (about a minute)"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check 'setuptools>=77' wheel 'Cython>=3.0'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --editable '.[dev]'
 	@mkdir -p $(STAMPS) && touch $@
 	@$(SAY) "installed: $(BIN)/rdma-nfsd"
 

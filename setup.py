@@ -9,7 +9,7 @@ extensions = [
     Extension(
         ".".join(source.with_suffix("").parts),
         [str(source)],
-        extra_compile_args=["-O2", "-g1", "-fno-strict-aliasing", "-Wno-unused-function"],
+        extra_compile_args=["-O2", "-g1", "-fno-strict-aliasing", "-Wno-unused-function", "-Wno-sign-compare"],
         libraries=["pthread", "dl"],
     )
     for package in ("rpcrdma", "nfsd")
@@ -19,6 +19,7 @@ extensions = [
 setup(
     ext_modules=cythonize(
         extensions,
+        quiet=True,
         compiler_directives={
             "language_level": 3,
             "boundscheck": False,

@@ -119,9 +119,7 @@ async def run(server: Server, seconds: float, profile: str | None) -> None:
         ("READ 1 MiB", 4, lambda n: requester.read(large[n], at(1 << 20))),
         ("WRITE 1 MiB", 4, lambda n: requester.write(large[n], at(1 << 20))),
     ]
-    print(
-        f"{'NFSv3 over softiwarp':20} {'outstanding':>11} {'server CPU µs/op':>17} {'user':>7} {'kernel':>7} {'op/s':>9}"
-    )
+    print(f"{'over softiwarp':20} {'outstanding':>11} {'server CPU µs/op':>17} {'user':>7} {'kernel':>7} {'op/s':>9}")
     for name, depth, operation in scenarios:
         recorder = record(server, profile, f"{name} {depth}", seconds) if profile is not None else None
         user, system, rate = await measure(server, operation, depth, seconds)
