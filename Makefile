@@ -53,6 +53,7 @@ export/README.txt:
 	@mkdir -p export/docs
 	@printf 'This directory is served by rdma-nfsd (see exports.yaml).\n' > $@
 	@[ -e export/docs/hello.txt ] || printf 'Hello over NFS.\n' > export/docs/hello.txt
+	@chmod 1777 export # the sample squashes root: let everybody make files of their own
 
 run: setup
 	@[ -e export ] || $(MAKE) -s export/README.txt
