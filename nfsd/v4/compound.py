@@ -258,8 +258,12 @@ async def _run(c: Compound, count_at: int) -> int:
 def _admit(c: Compound, number: int, row: Operation | None) -> tuple[int, int]:
     """Whether an operation may run here: its status if not, and the number to show in the result."""
     declared = OPERATIONS.get(number)
-    if declared is None or number == p.OP_ILLEGAL or c.minor not in declared.minors:
+    if declared is None or number == p.OP_ILLEGAL:
         return p.NFS4ERR_OP_ILLEGAL, p.OP_ILLEGAL
+    if c.minor not in declared.minors:
+        if 0 not in declared.minors:
+            return p.NFS4ERR_OP_ILLEGAL, p.OP_ILLEGAL
+        row = None  # what 4.0 alone has is NOTSUPP later (RFC 8881 section 8.8), not illegal
     if c.failure_after_sequence:
         return c.failure_after_sequence, number
     if c.minor == 0:
