@@ -19,7 +19,7 @@ _HARMLESS = re.compile(
 _COMPLAINT = re.compile(
     r"\b(nfs|nfs4|nfsv4|lockd|rpc|rpcrdma|sunrpc|siw|iwcm|ib_\w+|infiniband)\b.*"
     r"(err|fail|bad|unknown|timed out|not responding|invalid|unexpected|refus|lost|corrupt|mismatch|warn)"
-    r"|not responding|BUG:|WARNING:|Oops|Call Trace|hung_task|blocked for more than|general protection|RPC: .*bad",
+    r"|not responding|BUG:|WARNING:|\bOops\b|Call Trace|hung_task|blocked for more than|general protection|RPC: .*bad",
     re.IGNORECASE,
 )
 
