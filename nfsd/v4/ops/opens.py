@@ -130,6 +130,8 @@ async def open_(c: Compound, args: p.OPEN4args) -> p.OPEN4resok:
     c.go(node)
     c.stateid = state.stateid
     flags = p.OPEN4_RESULT_LOCKTYPE_POSIX
+    if reclaim:
+        owner.confirmed = True  # RFC 7530 section 9.1.11: a reclaim MUST NOT need an OPEN_CONFIRM
     if not owner.confirmed:
         flags |= p.OPEN4_RESULT_CONFIRM
     return p.OPEN4resok(
