@@ -1,11 +1,15 @@
 """OPEN, CLOSE, OPEN_DOWNGRADE, OPEN_CONFIRM: what may be opened, by whom, and in which order refusals come."""
 
+import asyncio
+import dataclasses
 import os
 
 import pytest
 
 from nfsd.protocol import nfs4 as p
-from tests.support.nfs4 import Client4, Failed, LoopbackTransport, mode, with_client
+from nfsd.state import Limits, Recovered
+from nfsd.state.recovery import ClientRecord
+from tests.support.nfs4 import Client4, Failed, LoopbackTransport, mode, serving, with_client
 
 MINORS = [0, 1, 2]
 READ, WRITE = p.OPEN4_SHARE_ACCESS_READ, p.OPEN4_SHARE_ACCESS_WRITE
@@ -143,3 +147,34 @@ def test_stateids_bad_old_and_of_another_file(tmp_path, minor):
             assert await client.status((p.OP_PUTFH, p.PUTFH4args(where)), reading) == status, stateid
 
     with_client(tmp_path, minor, test)
+
+
+@pytest.mark.parametrize("minor", MINORS)
+def test_a_reclaimed_open_is_good_without_confirmation(tmp_path, minor):
+    """RFC 7530 section 9.1.11: confirmation MUST NOT be required of a reclaim; Linux could not give it."""
+    export, state = tmp_path / "export", tmp_path / "state"
+    export.mkdir()
+    state.mkdir()
+
+    async def main():
+        async with serving(export, state_dir=state) as server:
+            client = await Client4(server, minor).connect()
+            _, handle = await client.open("/0", b"f", create=mode(0o644))
+            records = tuple(
+                ClientRecord(write.minor, write.owner, write.principal, write.epoch)
+                for write in server.store.writes
+                if write.action == "record"
+            )
+        recovered = Recovered(server.engine.epoch + 1, records)
+        async with serving(export, state_dir=state, limits=Limits(grace=60), recovered=recovered) as server:
+            client = await Client4(server, minor).connect(reclaim_complete=False)
+            args = client.open_args(b"", owner=b"owner")
+            claim = p.open_claim4(p.open_claim_type4.CLAIM_PREVIOUS, delegate_type=p.open_delegation_type4(0))
+            args = dataclasses.replace(args, claim=claim)
+            (opened,) = await client.on(handle, (p.OP_OPEN, args))
+            assert not opened.resok4.rflags & p.OPEN4_RESULT_CONFIRM
+            writing = p.WRITE4args(opened.resok4.stateid, 0, p.stable_how4.FILE_SYNC4, b"data")
+            await client.on(handle, (p.OP_WRITE, writing))
+        assert (export / "f").read_bytes() == b"data"
+
+    asyncio.run(main())

@@ -1,4 +1,4 @@
-"""The power-cut rig itself: its model tells losses from what was under way, its disk loses only what was not flushed."""
+"""The power-cut rig: its model tells losses from what was under way, its disk loses only what was not flushed."""
 
 import os
 import socket
