@@ -107,6 +107,6 @@ class SeqidReplay(NamedTuple):
 
     status: int
     result: bytes
-    """The operation's encoded result body, status included, as the operation handed it to ``finish``."""
+    """The operation's encoded result as the operation handed it to ``finish``."""
     filehandle: bytes | None
     """The current filehandle the operation left (OPEN), or None when it changed none."""

@@ -105,6 +105,10 @@ def _supported(encoder: Encoder, facts: Facts) -> None:
     encode_mask(encoder, supported(facts.minor))
 
 
+def _exclusive_create(encoder: Encoder, facts: Facts) -> None:
+    encode_mask(encoder, EXCLUSIVE_CREATE & supported(facts.minor))
+
+
 def _fsid(encoder: Encoder, facts: Facts) -> None:
     major, minor = facts.attributes.fsid
     encoder.uint64(major)
@@ -181,7 +185,7 @@ _TABLE: dict[int, Write] = {
     p.FATTR4_TIME_METADATA: lambda encoder, f: _time(encoder, f.attributes.ctime),
     p.FATTR4_TIME_MODIFY: lambda encoder, f: _time(encoder, f.attributes.mtime),
     p.FATTR4_MOUNTED_ON_FILEID: _hyper(lambda f: f.attributes.mounted_on_fileid),
-    p.FATTR4_SUPPATTR_EXCLCREAT: lambda encoder, f: encode_mask(encoder, EXCLUSIVE_CREATE),
+    p.FATTR4_SUPPATTR_EXCLCREAT: _exclusive_create,
     p.FATTR4_CHANGE_ATTR_TYPE: _number(lambda f: p.change_attr_type4.NFS4_CHANGE_TYPE_IS_MONOTONIC_INCR),
     p.FATTR4_CLONE_BLKSIZE: _number(lambda f: _limits(f).clone_block),
     # What other names or clones still use is not freed; of clones the kernel does not tell.

@@ -312,7 +312,7 @@ async def _run_one(c: Compound, row: Operation, at: int) -> int:
             status = _too_big(c)
             results.uint32(status)
     except Replayed as replayed:
-        status = await _give_again(c, replayed.replay)
+        status = await _give_again(c, row, replayed.replay)
     except (Nfs4Error, OSError, BadHandle, AttributeError4, XdrError, CrossingRefused, OutOfMemory) as error:
         results.truncate(body)
         status = _status(error)
@@ -331,7 +331,7 @@ async def _run_one(c: Compound, row: Operation, at: int) -> int:
     owner, c.seqid_owner = c.seqid_owner, None
     if owner is not None:
         handle = c.current.handle if row.number == p.OP_OPEN and c.current is not None else None
-        owner.finish(status, bytes(results.getbuffer()[body:]), handle)
+        owner.finish(status, bytes(results.getbuffer()[at:]), handle)
     return status
 
 
@@ -347,8 +347,12 @@ def _encode(results: Encoder, row: Operation, value: Any) -> int:
     return p.NFS4_OK
 
 
-async def _give_again(c: Compound, replay: SeqidReplay) -> int:
-    c.call.results.append(replay.result)
+async def _give_again(c: Compound, row: Operation, replay: SeqidReplay) -> int:
+    if int.from_bytes(replay.result[:4], "big") != row.number:
+        # Another operation than the one that had this seqid: no retransmission, and the old result has another form.
+        c.call.results.uint32(p.NFS4ERR_BAD_SEQID)
+        return p.NFS4ERR_BAD_SEQID
+    c.call.results.append(replay.result[4:])
     if replay.filehandle is not None:
         c.go(await c.resolve(replay.filehandle))
     return replay.status

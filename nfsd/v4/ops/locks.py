@@ -9,7 +9,7 @@ from __future__ import annotations
 from nfsd.protocol import nfs4 as p
 from nfsd.state import LockDenied, Nfs4Error
 from nfsd.state.clients import Client
-from nfsd.state.locks import LockPlan
+from nfsd.state.locks import LOCAL_END, LockPlan
 from nfsd.state.types import Stateid
 from nfsd.v4.compound import Compound
 from nfsd.v4.operations import operation
@@ -79,9 +79,7 @@ async def _take(c: Compound, node: Node, plan: LockPlan, args: p.LOCK4args) -> S
         plan.abort()
         if args.reclaim:
             raise Nfs4Error(p.NFS4ERR_RECLAIM_CONFLICT) from None  # taken while the server was away
-        local = await c.service.test_local_lock(
-            node, args.offset, _local_length(args.length), exclusive=args.locktype in _EXCLUSIVE
-        )
+        local = await _local_holder(c, node, args.offset, args.length, exclusive=args.locktype in _EXCLUSIVE)
         raise _denied_locally(local, args.offset, args.length) from None
     except BaseException:
         plan.abort()
@@ -89,9 +87,13 @@ async def _take(c: Compound, node: Node, plan: LockPlan, args: p.LOCK4args) -> S
     return plan.commit()
 
 
-def _local_length(length: int) -> int:
-    """An NFS length as the file service takes it: 0 reaches to the end of the file."""
-    return 0 if length == _MAX else length
+async def _local_holder(c: Compound, node: Node, offset: int, length: int, *, exclusive: bool) -> LocalLock | None:
+    """The local process's lock in the way of a range; what lies beyond the kernel's offsets none can hold."""
+    if offset >= LOCAL_END:
+        return None
+    if length == _MAX or offset + length > LOCAL_END:
+        length = 0  # as the file service takes it: to the end of the file
+    return await c.service.test_local_lock(node, offset, length, exclusive=exclusive)
 
 
 def _denied_locally(local: LocalLock | None, offset: int, length: int) -> LockDenied:
@@ -118,7 +120,7 @@ async def lockt(c: Compound, args: p.LOCKT4args) -> p.LOCKT4res:
     exclusive = args.locktype in _EXCLUSIVE
     try:
         c.engine.locks.test(client, args.owner.owner, node.key, exclusive, args.offset, args.length)
-        local = await c.service.test_local_lock(node, args.offset, _local_length(args.length), exclusive=exclusive)
+        local = await _local_holder(c, node, args.offset, args.length, exclusive=exclusive)
         if local is not None:
             raise _denied_locally(local, args.offset, args.length)
     except LockDenied as denied:
