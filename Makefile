@@ -20,7 +20,7 @@ SOURCES := $(shell find nfsd rpcrdma -name '*.pyx' -o -name '*.pxd' -o -name '*.
 START := $(shell date +%s)
 SAY = echo "[$$(( $$(date +%s) - $(START) ))s]"
 
-.PHONY: setup run test test-fast test-guest demo lint lab clean help
+.PHONY: setup disks run test test-fast test-guest demo lint lab clean help
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -59,14 +59,18 @@ run: setup
 	@[ -e export ] || $(MAKE) -s export/README.txt
 	exec $(BIN)/rdma-nfsd serve --config exports.yaml
 
-test: lab lint
+# File systems that the tests make and mount.
+disks:
+	@tests/vm/host-packages.sh disks
+
+test: disks lab lint
 	$(BIN)/python -m pytest -v --durations=15 -m "not guest"
 	$(BIN)/python -m pytest -v -s --durations=15 -m guest
 
-test-fast: setup
+test-fast: disks setup
 	$(BIN)/python -m pytest -m "not guest"
 
-test-guest: lab
+test-guest: disks lab
 	$(BIN)/python -m pytest -v -s --durations=15 -m guest
 
 demo: lab

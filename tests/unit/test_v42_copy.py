@@ -7,9 +7,9 @@ import os
 import pytest
 
 from nfsd.protocol import nfs4 as p
-from nfsd.vfs import copying
+from nfsd.vfs import copying, opens
 from nfsd.vfs.executor import Chain
-from nfsd.vfs.syscalls import SYS_COPY_FILE_RANGE
+from nfsd.vfs.syscalls import SYS_COPY_FILE_RANGE, SYS_FSYNC
 from tests.support.nfs4 import Failed, mode, values, wanted
 from tests.unit.v42_support import (
     ANONYMOUS,
@@ -343,6 +343,30 @@ def test_clone_shares_blocks(sharing, tmp_path):
         assert os.stat(f"{sharing}/target").st_size == 64 * MIB + 3 * BLOCK
         await client.run(*two_files(source, source), clone(0, MIB, MIB))
         assert content(f"{sharing}/source")[: 2 * MIB] == data[:MIB] * 2
+
+    with_clients(sharing, tmp_path, test)
+
+
+def test_a_clone_is_on_the_disk_before_its_reply_and_a_copy_is_the_clients_to_commit(sharing, tmp_path, monkeypatch):
+    put(f"{sharing}/source", b"a" * BLOCK)
+    put(f"{sharing}/target", b"")
+    synced = []
+
+    class Recording(Chain):
+        def add(self, number, *arguments, **how):
+            if number == SYS_FSYNC:
+                synced.append(os.path.basename(os.readlink(f"/proc/self/fd/{arguments[0]}")))
+            return super().add(number, *arguments, **how)
+
+    monkeypatch.setattr(opens, "Chain", Recording)
+
+    async def test(server, client):
+        source, target = await handle_of(client, "source"), await handle_of(client, "target")
+        _, result = await copied(client, source, target)
+        assert result.cr_response.wr_committed == p.stable_how4.UNSTABLE4
+        assert synced == []
+        await client.run(*two_files(source, target), clone())
+        assert synced == ["target"]
 
     with_clients(sharing, tmp_path, test)
 

@@ -65,7 +65,16 @@ async def everything(service, root, synced):
     await step("rmdir", service.remove(ROOT, root, b"d", directory_wanted=True))
     await step("exclusive", service.create(ROOT, root, b"x", SetAttributes(), exclusive=True, verifier=b"12345678"))
     await step("again", service.create(ROOT, root, b"x", SetAttributes(), exclusive=True, verifier=b"12345678"))
-    opened.release()
+    space = await service.open(ROOT, node, read=True, write=True)
+    await step("allocate", service.allocate(space, 0, 65536))
+    await step("deallocate", service.deallocate(space, 0, 4096))
+    target = (await service.create(ROOT, root, b"c", SetAttributes(mode=0o600)))[0]
+    copy = await service.open(ROOT, target, read=False, write=True)
+    await step("copy", service.copy_range(space, 0, copy, 0, 4096))
+    await step("setxattr", service.set_xattr(ROOT, node, b"a", b"1"))
+    await step("removexattr", service.remove_xattr(ROOT, node, b"a"))
+    for one in (opened, space, copy):
+        one.release()
     return done
 
 
@@ -88,6 +97,11 @@ def test_what_each_operation_synchronises(place, tmp_path, synced):
         "rmdir": ["export"],
         "exclusive": ["export", "x"],
         "again": ["export", "x"],
+        "allocate": ["f"],
+        "deallocate": ["f"],
+        "copy": [],
+        "setxattr": ["f"],
+        "removexattr": ["f"],
     }
 
 

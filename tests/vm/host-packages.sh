@@ -2,6 +2,7 @@
 # host-packages.sh WHAT... - install the Debian packages that this machine lacks, and only those.
 #   build   what building and running the server needs (compiler, Python headers and venv, libisal)
 #   guest   what booting the test guest needs (qemu, ip, the compiler that builds the guest's siw.ko)
+#   disks   what making the file systems of the tests needs
 # Every need is tested by what it provides, not by a package name, so that a Python or a compiler from elsewhere counts.
 # Nothing here brings a daemon. A machine that lacks nothing is left alone and no network is used.
 set -u
@@ -46,6 +47,11 @@ for what; do
         need "binutils" command_in strip
         need "util-linux" command_in setpriv
         need "xz-utils" command_in xz
+        ;;
+    disks)
+        need "e2fsprogs" command_in mkfs.ext4
+        need "xfsprogs" command_in mkfs.xfs
+        need "btrfs-progs" command_in mkfs.btrfs
         ;;
     *) echo "host-packages.sh: unknown group '$what'" >&2; exit 2 ;;
     esac
