@@ -28,7 +28,7 @@ from nfsd.vfs.syscalls import (
 )
 from nfsd.vfs.types import Change, Extent
 
-_EXTENTS = 64
+MAX_EXTENTS = 64
 """Parts of a file described in one answer."""
 _PREFETCH = 16 << 20
 """Octets one hint brings into memory."""
@@ -121,14 +121,14 @@ class SparseOperations(DataOperations):
         return chain.add(SYS_LSEEK, opened.fd, offset, whence, keep_going=True)
 
     async def read_extents(
-        self, opened: OpenFile, offset: int, count: int, *, whole_holes: bool = False
+        self, opened: OpenFile, offset: int, sink: memoryview, *, whole_holes: bool = False
     ) -> tuple[list[Extent], bool]:
-        """The file from ``offset`` on as data and holes, contiguous, with at most ``count`` octets of data; zeros that
-        were written count as a hole. ``whole_holes``: a hole at the end is told whole. Returns them and whether the end
-        of the file was reached; the list may end early."""
+        """The file from ``offset`` on as data and holes, contiguous, as far as ``sink`` is long; the data is in parts
+        of it, and zeros that were written count as a hole. ``whole_holes``: a hole at the end is told whole. Returns
+        them and whether the end of the file was reached; the list may end early."""
         check_readable_open(opened)
         extents: list[Extent] = []
-        end = min(offset + count, OFFSET_MAX)
+        end = min(offset + len(sink), OFFSET_MAX)
         position = offset
         while True:
             status = statx_buffer()
@@ -139,7 +139,7 @@ class SparseOperations(DataOperations):
             await self.run(opened.node.mount, chain)
             chain.check()
             size = raw_size(status)
-            if position >= min(end, size) or len(extents) == _EXTENTS:
+            if position >= min(end, size) or len(extents) == MAX_EXTENTS:
                 return extents, position >= size
             start = size if data.error == errno.ENXIO else max(data.result, position)
             if start > position:
@@ -148,19 +148,19 @@ class SparseOperations(DataOperations):
                 extents.append(Extent(position, stop - position, None))
                 position = stop
                 continue
-            stop = hole.result if hole.result > position else size
-            buffer = bytearray(min(stop, end, size) - position)
-            got = await self._read_some(opened, position, buffer)
+            stop = min(hole.result if hole.result > position else size, end, size)
+            part = sink[position - offset : stop - offset]
+            got = await self._read_some(opened, position, part)
             if got == 0:
                 return extents, True  # cut off meanwhile
-            del buffer[got:]
-            zeros = not buffer[0] and not buffer[-1] and buffer == bytes(got)
-            extents.append(Extent(position, got, None if zeros else bytes(buffer)))
+            part = part[:got]
+            zeros = not part[0] and not part[-1] and part.tobytes() == bytes(got)
+            extents.append(Extent(position, got, None if zeros else part))
             position += got
 
-    async def _read_some(self, opened: OpenFile, offset: int, buffer: bytearray) -> int:
+    async def _read_some(self, opened: OpenFile, offset: int, sink: memoryview) -> int:
         chain = Chain()
-        step = chain.add(SYS_PREAD64, opened.fd, buffer, len(buffer), offset)
+        step = chain.add(SYS_PREAD64, opened.fd, sink, len(sink), offset)
         await self.run(opened.node.mount, chain)
         chain.check()
         return step.result

@@ -150,7 +150,7 @@ class Extent(NamedTuple):
 
     offset: int
     length: int
-    data: bytes | None
+    data: memoryview | None
 
 
 class Stability(enum.IntEnum):

@@ -117,6 +117,23 @@ def test_allocate_reserves_space_and_extends(place, tmp_path):
     with_clients(place, tmp_path, test)
 
 
+def test_space_freed_is_that_of_the_last_name(place, tmp_path):
+    sparse(f"{place}/f", (0, MIB), size=MIB)
+
+    async def test(server, client):
+        handle = await handle_of(client, "f")
+
+        async def freed():
+            [result] = await client.on(handle, (p.OP_GETATTR, wanted(p.FATTR4_SPACE_FREED)))
+            return values(result.resok4.obj_attributes).uint64()
+
+        assert await freed() == os.stat(f"{place}/f").st_blocks * 512 >= MIB
+        os.link(f"{place}/f", f"{place}/g")
+        assert await freed() == 0
+
+    with_clients(place, tmp_path, test)
+
+
 def test_allocate_says_when_the_disk_is_full(tmp_path):
     place = tmp_path / "small"
     place.mkdir()
@@ -296,6 +313,22 @@ def test_read_plus_agrees_with_the_file(tmp_path_factory, pieces, size, reads):
                 assert eof == (offset + max(count, len(got)) >= len(expected))
 
         with_clients(place, tmp_path, test)
+
+
+def test_read_plus_gives_its_buffer_back(place, tmp_path):
+    sparse(f"{place}/f", (0, MIB), size=2 * MIB)
+
+    async def test(server, client):
+        handle = await handle_of(client, "f")
+        # 32 MiB is all the connection may have at a time.
+        for _ in range(100):
+            await client.on(handle, read_plus(0, MIB))
+        wrong = p.stateid4(1, b"nobody's own")
+        for _ in range(100):
+            assert await status_on(client, handle, read_plus(0, MIB, wrong)) == p.NFS4ERR_BAD_STATEID
+        assert client.transport._account.in_use == 0
+
+    with_clients(place, tmp_path, test)
 
 
 def test_hints_are_answered_with_what_is_done(place, tmp_path):

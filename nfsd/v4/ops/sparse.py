@@ -8,13 +8,15 @@ from nfsd.state.records import LockState
 from nfsd.state.types import StateidLike
 from nfsd.v4.attributes import mask_of, words_of
 from nfsd.v4.compound import Compound
-from nfsd.v4.operations import operation
+from nfsd.v4.operations import ENCODED, Encoded, operation
 from nfsd.v4.ops.data import opened_for
 from nfsd.vfs.service import Node
+from nfsd.vfs.sparse import MAX_EXTENTS
 from nfsd.vfs.types import Extent, FileType
+from rpcrdma.xdr import Encoder
 
-_RESULT_OVERHEAD = 2048
-"""Octets of a READ_PLUS result beside the data: 28 for each part of the file."""
+_RESULT_OVERHEAD = 128 + 28 * MAX_EXTENTS
+"""Octets of a READ_PLUS result beside the data, at most."""
 _MAX_OFFSET = 2**63 - 1
 _PREFETCHING = 1 << p.IO_ADVISE_type4.IO_ADVISE4_WILLNEED
 
@@ -73,19 +75,43 @@ async def deallocate(c: Compound, args: p.DEALLOCATE4args) -> None:
 
 
 @operation(p.OP_READ_PLUS)
-async def read_plus(c: Compound, args: p.READ_PLUS4args) -> p.read_plus_res4:
+async def read_plus(c: Compound, args: p.READ_PLUS4args) -> Encoded:
     """Read data and holes, contiguous from the offset on; as much as transfer size and reply leave room for."""
     node = await c.node()
     stateid = c.given(args.rpa_stateid)
     opened = await opened_for(c, node, stateid, write=False)
+    lease = None
     try:
         count = min(args.rpa_count, c.server.max_transfer, max(0, c.room_left() - _RESULT_OVERHEAD))
+        sink = memoryview(b"")
+        if count:
+            lease = await c.call.transport.lease(count)
+            sink = lease.view[:count]
         # RFC 7862 section 15.10.3: holes should be told whole, but not beyond what the owner has locked.
         whole = count > 0 and not _is_lock(c, stateid)
-        extents, eof = await c.service.read_extents(opened, args.rpa_offset, count, whole_holes=whole)
+        extents, eof = await c.service.read_extents(opened, args.rpa_offset, sink, whole_holes=whole)
+        _encode(c.call.results, extents, eof)
     finally:
         opened.release()
-    return p.read_plus_res4(rpr_eof=eof, rpr_contents=[_content(extent) for extent in extents])
+        if lease is not None:
+            lease.release()
+    return ENCODED
+
+
+def _encode(results: Encoder, extents: list[Extent], eof: bool) -> None:
+    """Write a READ_PLUS4res, the data among the rest: none of it is eligible for DDP (RFC 8267 section 4)."""
+    results.uint32(p.NFS4_OK)
+    results.boolean(eof)
+    results.uint32(len(extents))
+    for offset, length, data in extents:
+        if data is None:
+            results.uint32(p.data_content4.NFS4_CONTENT_HOLE)
+            results.uint64(offset)
+            results.uint64(length)
+        else:
+            results.uint32(p.data_content4.NFS4_CONTENT_DATA)
+            results.uint64(offset)
+            results.opaque(data)
 
 
 def _is_lock(c: Compound, stateid: StateidLike) -> bool:
@@ -93,14 +119,6 @@ def _is_lock(c: Compound, stateid: StateidLike) -> bool:
         return isinstance(c.engine.stateids.find(stateid, c.client), LockState)
     except Nfs4Error:
         return False  # one of the special stateids
-
-
-def _content(extent: Extent) -> p.read_plus_content:
-    if extent.data is None:
-        hole = p.data_info4(di_offset=extent.offset, di_length=extent.length)
-        return p.read_plus_content(p.data_content4.NFS4_CONTENT_HOLE, rpc_hole=hole)
-    data = p.data4(d_offset=extent.offset, d_data=extent.data)
-    return p.read_plus_content(p.data_content4.NFS4_CONTENT_DATA, rpc_data=data)
 
 
 @operation(p.OP_IO_ADVISE)
