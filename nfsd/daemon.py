@@ -16,7 +16,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import uvloop
@@ -192,12 +192,20 @@ class Daemon:
         mountd = " ".join(map(str, self.listeners.of("mountd")))
         return f"rdma-nfsd ready: {nfs}" + (f" mountd {mountd}" if mountd else "")
 
+    def log_counters(self) -> None:
+        """Write what the RDMA listeners have done so far to the log."""
+        for listener, counters in self.listeners.rdma_counters().items():
+            _log.info("%s: %s", listener, _words(counters))
+        if any(started.rdma is not None for started in self.listeners.started):
+            _log.info("softiwarp: %s", _words(self.listeners.iwarp_counters()))
+
     def log_in_flight(self) -> None:
-        """Write every call that is waiting, and every listener's connections, to the log."""
+        """Write every call that is waiting, the counters and every listener's connections to the log."""
         lines = [line for dispatcher in self.dispatchers.values() for line in dispatcher.in_flight()]
         _log.info("%d calls in flight; buffers: %d of %d octets", len(lines), self.pool.in_use, self.pool.limit)
         for line in lines:
             _log.info("in flight: %s", line)
+        self.log_counters()
         for address, now, _, _ in self.listeners.connections():
             _log.info("%s: %d connections", address, now)
 
@@ -206,6 +214,7 @@ class Daemon:
         seconds = self.config.server.limits.drain_time
         drains = [dispatcher.drain(seconds) for dispatcher in self.dispatchers.values()]
         await asyncio.gather(self.listeners.drain(seconds), *drains)
+        self.log_counters()
         await self._unwind()
 
     async def _unwind(self) -> None:
@@ -277,6 +286,11 @@ def run(config: Config) -> int:
     set_up_logging(config.server.log.level)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(_serve(config))
+
+
+def _words(counters: Mapping[str, int]) -> str:
+    """The counters that are not zero."""
+    return ", ".join(f"{name} {value}" for name, value in counters.items() if value) or "nothing yet"
 
 
 def _release(opened: OpenFile | None) -> None:

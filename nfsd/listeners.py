@@ -6,6 +6,7 @@ Owns :class:`Listeners`; imports the servers of :mod:`rpcrdma` and the embedded 
 from __future__ import annotations
 
 import asyncio
+import collections
 import logging
 from collections.abc import Coroutine, Iterable, Mapping
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from rpcrdma.rpc.dispatch import Dispatcher
 from rpcrdma.server.rdma import RdmaServer, RdmaServerOptions
 from rpcrdma.server.tcp import TcpLimits, TcpListener
 from rpcrdma.verbs.interface import ListenAddress
-from rpcrdma.verbs.softiwarp import SoftIwarp, SoftIwarpOptions
+from rpcrdma.verbs.softiwarp import LARGEST_FPDU, SoftIwarp, SoftIwarpOptions
 
 _log = logging.getLogger(__name__)
 
@@ -128,6 +129,16 @@ class Listeners:
     def rdma_counters(self) -> dict[str, Mapping[str, int]]:
         """RPC-over-RDMA's counters of every RDMA listener."""
         return {str(s.address): dict(s.rdma.counters.items()) for s in self.started if s.rdma is not None}
+
+    def iwarp_counters(self) -> Mapping[str, int]:
+        """What the embedded provider has done so far: FPDUs, octets, operations, Terminates, by name."""
+        total: collections.Counter[str] = collections.Counter()
+        largest = 0
+        for provider in self._providers:
+            counters = provider.statistics()
+            largest = max(largest, counters.pop(LARGEST_FPDU))
+            total.update(counters)
+        return {**total, LARGEST_FPDU: largest}
 
     async def drain(self, seconds: float) -> None:
         """Accept nothing more, answer what was taken, and return when that is done or ``seconds`` are over."""

@@ -9,6 +9,6 @@ RFC 5041, RFC 5044 and RFC 6581. From the bottom up:
 """
 
 from rpcrdma.verbs.softiwarp.options import SoftIwarpOptions
-from rpcrdma.verbs.softiwarp.provider import SoftIwarp
+from rpcrdma.verbs.softiwarp.provider import LARGEST_FPDU, SoftIwarp
 
-__all__ = ["SoftIwarp", "SoftIwarpOptions"]
+__all__ = ["LARGEST_FPDU", "SoftIwarp", "SoftIwarpOptions"]

@@ -23,7 +23,8 @@ from rpcrdma.verbs.softiwarp.terminate import describe
 
 log = logging.getLogger("rpcrdma.softiwarp")
 
-_LARGEST = "largest_fpdu_out"
+LARGEST_FPDU = "largest_fpdu_out"
+"""The one counter that is a maximum: octets of the largest FPDU sent, CRC and padding included."""
 
 
 class SoftIwarp:
@@ -147,7 +148,7 @@ class SoftIwarp:
         """Let go of a connection that has ended, but keep its counters."""
         self.endpoints.discard(endpoint)
         counters = endpoint.statistics()
-        self._largest = max(self._largest, counters.pop(_LARGEST))
+        self._largest = max(self._largest, counters.pop(LARGEST_FPDU))
         self._past.update(counters)
         self._past["connections_ended"] += 1
         if endpoint.terminate_sent is not None:
@@ -163,9 +164,9 @@ class SoftIwarp:
         largest = self._largest
         for endpoint in self.endpoints:
             counters = endpoint.statistics()
-            largest = max(largest, counters.pop(_LARGEST))
+            largest = max(largest, counters.pop(LARGEST_FPDU))
             total.update(counters)
-        return {**total, _LARGEST: largest, "connections": len(self.endpoints), "half_open": len(self.half_open)}
+        return {**total, LARGEST_FPDU: largest, "connections": len(self.endpoints), "half_open": len(self.half_open)}
 
     def _arm_watchdog(self) -> None:
         interval = min(max(self.options.stall_timeout / 4, 0.05), 5.0)
