@@ -1,10 +1,13 @@
 """COPY and CLONE of NFSv4.2: within and between file systems, what the kernel cannot do, and what is refused."""
 
+import asyncio
 import contextlib
 import errno
 import os
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from nfsd.protocol import nfs4 as p
 from nfsd.vfs import copying, opens
@@ -280,6 +283,60 @@ def test_an_error_after_some_octets_is_a_short_copy(place, tmp_path, monkeypatch
         assert content(f"{place}/target") == data[: copying._PIECE]
 
     with_clients(place, tmp_path, test)
+
+
+def test_parallel_copies_into_one_file_do_not_disturb_each_other(place, tmp_path, monkeypatch):
+    monkeypatch.setattr(copying, "_PIECE", 10_000)
+    parts = [os.urandom(100_000 + number) for number in range(6)]
+    for number, data in enumerate(parts):
+        put(f"{place}/{number}", data)
+    put(f"{place}/target", b"")
+
+    async def test(server, *clients):
+        target, at, copies = await handle_of(clients[0], "target"), 0, []
+        for number, client in enumerate(clients):
+            copies.append(copied(client, await handle_of(client, str(number)), target, to=at))
+            at += len(parts[number])
+        assert [count for count, _ in await asyncio.gather(*copies)] == [len(data) for data in parts]
+        assert content(f"{place}/target") == b"".join(parts)
+
+    with_clients(place, tmp_path, test, uids=(0,) * 6)
+
+
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    size=st.integers(0, 40_000),
+    steps=st.lists(
+        st.tuples(st.integers(0, 45_000), st.integers(0, 45_000), st.integers(0, 45_000), st.booleans()), max_size=6
+    ),
+)
+def test_copies_agree_with_a_model(tmp_path_factory, size, steps):
+    state = tmp_path_factory.mktemp("state")
+    source, model = os.urandom(size), bytearray()
+    with place_on("memory", state) as place, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(copying, "_PIECE", 7_000)
+        patch.setattr(copying, "_PIECE_BY_HAND", 3_000)
+        put(f"{place}/source", source)
+        put(f"{place}/target", b"")
+        by_hand = copying.CopyOperations._copy_by_hand
+        by_kernel = copying.CopyOperations._copy_by_kernel
+
+        async def test(server, client):
+            one, other = await handle_of(client, "source"), await handle_of(client, "target")
+            for offset, to, count, hand in steps:
+                patch.setattr(copying.CopyOperations, "_copy_by_kernel", by_hand if hand else by_kernel)
+                if offset > size or offset + count > size:
+                    wrong = copy_args(ANONYMOUS, ANONYMOUS, offset=offset, to=to, count=count)
+                    assert await refused(client, one, other, wrong) == p.NFS4ERR_INVAL
+                    continue
+                expected = source[offset : offset + count] if count else source[offset:]
+                assert (await copied(client, one, other, offset=offset, to=to, count=count))[0] == len(expected)
+                if expected:
+                    model.extend(bytes(max(0, to + len(expected) - len(model))))
+                    model[to : to + len(expected)] = expected
+                assert content(f"{place}/target") == model
+
+        with_clients(place, state, test)
 
 
 def test_a_long_copy_ends_in_time_and_is_gone_on_with(place, tmp_path, monkeypatch):
