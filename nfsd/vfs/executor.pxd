@@ -1,5 +1,7 @@
 """C declarations of the executor: what native operations need to run chains of their own."""
 
+from nfsd.vfs.identity cimport identity_t
+
 ctypedef struct step_t:
     long number
     long arguments[6]
@@ -8,12 +10,6 @@ ctypedef struct step_t:
     unsigned char reached
     long result
     int error
-
-ctypedef struct identity_t:
-    unsigned int uid
-    unsigned int gid
-    int ngroups
-    unsigned int *groups
 
 ctypedef struct job_t:
     job_t *next

@@ -5,10 +5,8 @@ one lock. A thread takes a chain, becomes the chain's caller if it is not alread
 chain on the list of finished ones; the first to find that list empty writes the eventfd, so the loop wakes once for as
 many chains as have finished by then. No thread of this file ever takes the interpreter's lock.
 
-Identity. Credentials are per thread in Linux; the C library's wrappers would change all threads, hence raw system
-calls. A thread keeps the identity of its last chain, since a switch and back costs about 10 microseconds. The kernel
-drops the file capabilities when the file system uid leaves 0; where the server itself is not root it must be done by
-hand, and CAP_SYS_RESOURCE always, or callers could write into reserved blocks and past their quota.
+Identity. A thread keeps the identity of its last chain, since a switch and back costs about 10 microseconds
+(:mod:`nfsd.vfs.identity`).
 
 Lanes. Every export is a lane with a bound on the threads it may hold. A lane with work and room stands in the ring of
 ready lanes; threads take the ring's head and put it at the tail, so lanes share the threads fairly.
@@ -23,9 +21,17 @@ from cpython.buffer cimport PyBuffer_IsContiguous
 from cpython.memoryview cimport PyMemoryView_FromObject, PyMemoryView_GET_BUFFER
 from cpython.ref cimport Py_DECREF, Py_INCREF
 from libc.errno cimport EINTR, errno
-from libc.stdint cimport uint32_t, uint64_t
+from libc.stdint cimport uint64_t
 from libc.stdlib cimport calloc, free, malloc
-from libc.string cimport memcmp, memcpy, memset
+from libc.string cimport memset
+
+from nfsd.vfs.identity cimport (
+    identity_become_caller,
+    identity_become_own,
+    identity_learn,
+    server_identity_t,
+    thread_state_t,
+)
 
 cdef extern from "unistd.h" nogil:
     long c_syscall "syscall"(long number, ...)
@@ -33,14 +39,6 @@ cdef extern from "unistd.h" nogil:
 
 cdef extern from "sys/syscall.h" nogil:
     const long SYS_close
-    const long SYS_capget
-    const long SYS_capset
-    const long SYS_setgroups
-    const long SYS_getgroups
-    const long SYS_setfsuid
-    const long SYS_setfsgid
-    const long SYS_geteuid
-    const long SYS_getegid
 
 cdef extern from "signal.h" nogil:
     ctypedef struct sigset_t:
@@ -79,24 +77,6 @@ cdef enum:
     KEEP_GOING = 1
     ALWAYS = 2
     OWN = 4
-    CAPABILITY_VERSION_3 = 0x20080522
-
-# What a caller other than root must not have (capabilities(7)): CHOWN, DAC_OVERRIDE, DAC_READ_SEARCH, FOWNER, FSETID,
-# LINUX_IMMUTABLE, SYS_RESOURCE, MKNOD, MAC_OVERRIDE.
-cdef uint64_t CALLER_MUST_NOT = (
-    (1 << 0) | (1 << 1) | (1 << 2) | (1 << 3) | (1 << 4) | (1 << 9) | (1 << 24) | (1 << 27) | (<uint64_t>1 << 32)
-)
-cdef uint64_t SYS_RESOURCE = 1 << 24
-cdef uint64_t CAN_SWITCH = (1 << 6) | (1 << 7)   # SETGID, SETUID
-
-ctypedef struct cap_header_t:
-    uint32_t version
-    int pid
-
-ctypedef struct cap_data_t:
-    uint32_t effective
-    uint32_t permitted
-    uint32_t inheritable
 
 ctypedef struct lane_t:
     lane_t *next_ready
@@ -105,11 +85,6 @@ ctypedef struct lane_t:
     int running
     job_t *head
     job_t *tail
-
-ctypedef struct thread_state_t:
-    int is_caller               # whether this thread is somebody else than the server now
-    identity_t now              # who, with a groups array of its own
-    int groups_room
 
 ctypedef struct shared_t:
     pthread_mutex_t lock
@@ -124,86 +99,7 @@ ctypedef struct shared_t:
     int running
     uint64_t completed
     uint64_t wakeups
-    uint64_t switches
-    # The server's own identity.
-    identity_t own
-    uint64_t own_effective
-    uint64_t own_permitted
-    uint64_t own_inheritable
-    int can_switch
-
-
-# -- identities ---------------------------------------------------------------------------------------------------
-cdef int set_effective(shared_t *shared, uint64_t effective) noexcept nogil:
-    cdef cap_header_t header
-    cdef cap_data_t data[2]
-    cdef int half
-    header.version = CAPABILITY_VERSION_3
-    header.pid = 0
-    for half in range(2):
-        data[half].effective = <uint32_t>(effective >> (32 * half))
-        data[half].permitted = <uint32_t>(shared.own_permitted >> (32 * half))
-        data[half].inheritable = <uint32_t>(shared.own_inheritable >> (32 * half))
-    return <int>c_syscall(SYS_capset, &header, data)
-
-
-cdef int become(shared_t *shared, identity_t *who, int is_caller) noexcept nogil:
-    """Switch this thread; 0, or -1 with errno set and an identity that must not be used."""
-    shared.switches += 1
-    if c_syscall(SYS_setgroups, <long>who.ngroups, who.groups) != 0:
-        return -1
-    c_syscall(SYS_setfsgid, <long>who.gid)
-    c_syscall(SYS_setfsuid, <long>who.uid)
-    # setfsuid and setfsgid report the previous value and never fail visibly: asking again is how one knows.
-    if <uint32_t>c_syscall(SYS_setfsuid, <long>-1) != who.uid or <uint32_t>c_syscall(SYS_setfsgid, <long>-1) != who.gid:
-        return -1
-    if shared.own.uid != 0:
-        # Between two uids other than 0 the kernel leaves the capabilities alone.
-        if is_caller and who.uid != 0:
-            return set_effective(shared, shared.own_effective & ~CALLER_MUST_NOT)
-        return set_effective(shared, shared.own_effective)
-    return 0
-
-
-cdef int same_identity(identity_t *one, identity_t *other) noexcept nogil:
-    return (
-        one.uid == other.uid
-        and one.gid == other.gid
-        and one.ngroups == other.ngroups
-        and memcmp(one.groups, other.groups, one.ngroups * sizeof(unsigned int)) == 0
-    )
-
-
-cdef int become_own(shared_t *shared, thread_state_t *thread) noexcept nogil:
-    if not thread.is_caller:
-        return 0
-    if become(shared, &shared.own, 0) != 0:
-        return -1
-    thread.is_caller = 0
-    return 0
-
-
-cdef int become_caller(shared_t *shared, thread_state_t *thread, identity_t *who) noexcept nogil:
-    cdef unsigned int *room
-    if thread.is_caller and same_identity(&thread.now, who):
-        return 0
-    if who.ngroups > thread.groups_room:
-        room = <unsigned int *>malloc(who.ngroups * sizeof(unsigned int))
-        if room == NULL:
-            return -1
-        free(thread.now.groups)
-        thread.now.groups = room
-        thread.groups_room = who.ngroups
-    # Until the switch is complete this thread is nobody in particular: a failure must not look like success next time.
-    thread.is_caller = 1
-    thread.now.uid = <unsigned int>-1
-    if become(shared, who, 1) != 0:
-        return -1
-    thread.now.uid = who.uid
-    thread.now.gid = who.gid
-    thread.now.ngroups = who.ngroups
-    memcpy(thread.now.groups, who.groups, who.ngroups * sizeof(unsigned int))
-    return 0
+    server_identity_t identity
 
 
 # -- running a chain ----------------------------------------------------------------------------------------------
@@ -234,10 +130,10 @@ cdef void run_job(shared_t *shared, thread_state_t *thread, job_t *job) noexcept
         if not resolve_arguments(job, step, arguments):
             # Only after a failure, or when it refers to a step whose failure was tolerated.
             continue
-        if shared.can_switch and job.as_caller and not step.flags & OWN:
-            switched = become_caller(shared, thread, &job.caller)
+        if shared.identity.can_switch and job.as_caller and not step.flags & OWN:
+            switched = identity_become_caller(&shared.identity, thread, &job.caller)
         else:
-            switched = become_own(shared, thread)
+            switched = identity_become_own(&shared.identity, thread)
         step.reached = 1
         if switched != 0:
             step.result = -1
@@ -444,48 +340,24 @@ cdef class Executor:
         self.loop = loop
         self.pending = []
         self.lanes = {}
-        self.read_own_identity()
+        if identity_learn(&self.shared.identity) != 0:
+            raise OSError(errno, os.strerror(errno))
         self.shared.event_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         loop.add_reader(self.shared.event_fd, self.drain)
-
-    cdef int read_own_identity(self) except -1:
-        cdef cap_header_t header
-        cdef cap_data_t data[2]
-        cdef long count
-        header.version = CAPABILITY_VERSION_3
-        header.pid = 0
-        if c_syscall(SYS_capget, &header, data) != 0:
-            raise OSError(errno, os.strerror(errno))
-        self.shared.own_effective = data[0].effective | (<uint64_t>data[1].effective << 32)
-        self.shared.own_permitted = data[0].permitted | (<uint64_t>data[1].permitted << 32)
-        self.shared.own_inheritable = data[0].inheritable | (<uint64_t>data[1].inheritable << 32)
-        self.shared.can_switch = self.shared.own_effective & CAN_SWITCH == CAN_SWITCH
-        if self.shared.own_effective & SYS_RESOURCE:
-            # For this thread and those it starts: the server has no use for it, and callers must not have it.
-            self.shared.own_effective &= ~SYS_RESOURCE
-            set_effective(&self.shared, self.shared.own_effective)
-        self.shared.own.uid = <unsigned int>c_syscall(SYS_geteuid)
-        self.shared.own.gid = <unsigned int>c_syscall(SYS_getegid)
-        count = c_syscall(SYS_getgroups, <long>0, NULL)
-        self.shared.own.groups = <unsigned int *>malloc(max(1, count) * sizeof(unsigned int))
-        if self.shared.own.groups == NULL:
-            raise MemoryError
-        self.shared.own.ngroups = <int>c_syscall(SYS_getgroups, count, self.shared.own.groups)
-        return 0
 
     def __dealloc__(self):
         cdef size_t address
         if self.lanes is not None:
             for address in self.lanes.values():
                 free(<void *>address)
-        free(self.shared.own.groups)
+        free(self.shared.identity.own.groups)
         free(self.inline_state.now.groups)
         pthread_cond_destroy(&self.shared.work)
         pthread_mutex_destroy(&self.shared.lock)
 
     @property
     def can_switch(self):
-        return bool(self.shared.can_switch)
+        return bool(self.shared.identity.can_switch)
 
     cdef lane_t *lane(self, object number) except NULL:
         cdef lane_t *lane
@@ -632,7 +504,7 @@ cdef class Executor:
         chain.started = True
         run_job(&self.shared, &self.inline_state, &chain.job)
         chain.keep.clear()
-        if become_own(&self.shared, &self.inline_state) != 0:
+        if identity_become_own(&self.shared.identity, &self.inline_state) != 0:
             raise RuntimeError("this thread could not become the server again")
 
     def statistics(self):
@@ -645,7 +517,7 @@ cdef class Executor:
                 "running": self.shared.running,
                 "completed": self.shared.completed,
                 "wakeups": self.shared.wakeups,
-                "credential_switches": self.shared.switches,
+                "credential_switches": self.shared.identity.switches,
             }
         finally:
             pthread_mutex_unlock(&self.shared.lock)
