@@ -66,7 +66,10 @@ async def rename(c: Compound, args: p.RENAME4args) -> p.RENAME4resok:
     source = await c.saved_node(changing=True)
     target = await c.node(changing=True)
     credential = await c.credential(target)
-    old, new = await c.service.rename(credential, source, args.oldname, target, args.newname)
+    try:
+        old, new = await c.service.rename(credential, source, args.oldname, target, args.newname)
+    except IsADirectoryError:
+        raise Nfs4Error(p.NFS4ERR_EXIST) from None  # RFC 8881 section 18.26.3: a directory and a file do not fit
     return p.RENAME4resok(source_cinfo=change_info(old), target_cinfo=change_info(new))
 
 
