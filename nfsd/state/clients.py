@@ -103,7 +103,9 @@ class Client:
         """Its lease begins anew; what was kept out of courtesy is its own again."""
         engine = self.engine
         self.lease_end = engine.now() + engine.limits.lease
-        self.courtesy = False
+        if self.courtesy:
+            self.courtesy = False
+            engine.watch(self.lease_end)  # the timer was set for the end of the courtesy
 
     @property
     def busy(self) -> bool:

@@ -246,6 +246,18 @@ def test_lease_runs_out_into_courtesy_and_comes_back():
     assert world.engine.stateids.check_io(state.stateid, client.record, b"f", write=True) is state
 
 
+def test_a_lease_renewed_out_of_courtesy_runs_out_again():
+    world = World()
+    client = world.client40()
+    world.pass_time(world.limits.lease + 2)
+    assert client.record.courtesy
+    world.engine.clients.renew(client.clientid, "1:0")
+    world.pass_time(world.limits.lease - 1)
+    assert not client.record.courtesy
+    world.pass_time(3)
+    assert client.record.courtesy
+
+
 def test_courtesy_client_gives_way_to_a_conflicting_open():
     world = World()
     away, other = world.client41(b"away"), world.client41(b"other")
