@@ -393,7 +393,7 @@ class DirectoryOperations(OpenOperations):
         done = []
         for entry, opened, named, status, kernel in looks:
             if opened.result < 0:
-                done.append(entry)
+                done.append(entry._replace(error=opened.error))
             elif raw_mount(status) != mount.mnt_id:
                 done.append(await self._entry_across(credential, directory, entry))
             elif named.error:

@@ -97,6 +97,8 @@ class DirectoryEntry(NamedTuple):
     """Where to go on after this entry: 64 bits, never 0, 1 or 2, stable while the directory exists."""
     handle: bytes | None
     attributes: Attributes | None
+    error: int = 0
+    """The errno for which attributes could not be had: ENOENT when the entry has gone meanwhile."""
 
 
 class DirectoryPage(NamedTuple):

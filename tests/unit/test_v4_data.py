@@ -145,3 +145,20 @@ def test_listings_keep_to_both_counts(tmp_path, minor):
             assert sorted(names) == [b"%03d" % number for number in range(60)]
 
     with_client(tmp_path, minor, test)
+
+
+@pytest.mark.parametrize("minor", MINORS)
+def test_entries_that_cannot_be_looked_at_say_why(tmp_path, minor):
+    async def test(client, export, server):
+        (export / "d").mkdir()
+        (export / "d/f").write_bytes(b"")
+        (export / "d").chmod(0o744)  # to be read, not to be searched
+        client.credential = (1000, 1000, ())
+        here, size, why = client.path("/0/d"), 1 << p.FATTR4_SIZE, 1 << p.FATTR4_RDATTR_ERROR
+        *_, listed = await client.run(*here, listing(4096, attributes=size | why))
+        (entry,) = listed.resok4.reply.entries
+        assert (entry.name, entry.attrs.attrmask) == (b"f", words_of(why))
+        assert int.from_bytes(entry.attrs.attr_vals, "big") == p.NFS4ERR_ACCESS
+        assert await client.status(*here, listing(4096, attributes=size)) == p.NFS4ERR_ACCESS
+
+    with_client(tmp_path, minor, test)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import AsyncIterator
 from typing import NamedTuple
 
@@ -10,6 +11,7 @@ from nfsd.state import Nfs4Error
 from nfsd.v4 import attributes
 from nfsd.v4.attributes import Facts, mask_of
 from nfsd.v4.compound import Compound
+from nfsd.v4.errors import status_of
 from nfsd.v4.operations import ENCODED, Encoded, operation
 from nfsd.v4.ops.attributes import facts_of
 from nfsd.v4.ops.files import place_of
@@ -29,7 +31,8 @@ class _Entry(NamedTuple):
     name: bytes
     cookie: int
     facts: Facts | None
-    """None: the attributes cannot be had."""
+    """None: the attributes cannot be had, for ``error``."""
+    error: int = p.NFS4ERR_STALE
 
 
 @operation(p.OP_READDIR)
@@ -68,7 +71,7 @@ async def _list(c: Compound, args: p.READDIR4args, mask: int, bound: int, entrie
         if entry.facts is not None:
             attributes.encode(results, mask, entry.facts)
         else:
-            _encode_failure(c, mask)
+            _encode_failure(c, mask, entry.error)
         over = results.position - start + 8 > bound or (args.dircount and written and names > args.dircount)
         if over:
             results.truncate(at)
@@ -82,15 +85,15 @@ async def _list(c: Compound, args: p.READDIR4args, mask: int, bound: int, entrie
     return ENCODED
 
 
-def _encode_failure(c: Compound, mask: int) -> None:
-    """Attributes of an entry that has none any more: only the error, if it was asked for."""
+def _encode_failure(c: Compound, mask: int, error: int) -> None:
+    """The attributes of an entry that has none: only the error, if it was asked for; else the listing fails with it
+    (RFC 7530 section 16.24.4)."""
+    if not mask & attributes.RDATTR_ERROR:
+        raise Nfs4Error(error)
     results = c.call.results
-    attributes.encode_mask(results, mask & attributes.RDATTR_ERROR)
-    if mask & attributes.RDATTR_ERROR:
-        results.uint32(4)
-        results.uint32(p.NFS4ERR_STALE)
-    else:
-        results.uint32(0)
+    attributes.encode_mask(results, attributes.RDATTR_ERROR)
+    results.uint32(4)
+    results.uint32(error)
 
 
 async def _pseudo_entries(c: Compound, place: PseudoNode, cookie: int, mask: int) -> AsyncIterator[_Entry]:
@@ -129,12 +132,17 @@ async def _real_entries(
             cookie = entry.cookie
             if entry.name in (b".", b".."):
                 continue
-            facts = None
+            facts: Facts | None = None
+            error: int = p.NFS4ERR_STALE
             child = place.children.get(entry.name) if place is not None else None
             if child is not None and c.server.pseudo.visible(child, c.call.transport.peer_address):
                 facts = await facts_of(c, await c.enter(child), mask)
             elif entry.attributes is not None:
                 facts = Facts(c.server.facts, c.minor, entry.attributes, entry.handle or b"", status, limits)
-            yield _Entry(entry.name, cookie, facts)
+            elif entry.error == errno.ENOENT:
+                continue  # it has gone since the directory was read
+            elif entry.error:
+                error = status_of(OSError(entry.error, ""))
+            yield _Entry(entry.name, cookie, facts, error)
         if page.eof:
             return
