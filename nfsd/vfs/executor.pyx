@@ -36,6 +36,7 @@ from nfsd.vfs.identity cimport (
 cdef extern from "unistd.h" nogil:
     long c_syscall "syscall"(long number, ...)
     ssize_t c_write "write"(int fd, const void *data, size_t size)
+    int c_close "close"(int fd)
 
 cdef extern from "sys/syscall.h" nogil:
     const long SYS_close
@@ -347,6 +348,16 @@ cdef class Executor:
 
     def __dealloc__(self):
         cdef size_t address
+        cdef job_t *job
+        if not self.closed:
+            # Nobody closed it. Threads that wait must be gone before what they wait on (pthread_cond_destroy blocks).
+            self.stop_threads()
+            while self.shared.finished != NULL:
+                job = self.shared.finished
+                self.shared.finished = job.next
+                Py_DECREF(<Chain>job.owner)
+            if self.shared.event_fd >= 0:
+                c_close(self.shared.event_fd)
         if self.lanes is not None:
             for address in self.lanes.values():
                 free(<void *>address)
@@ -522,12 +533,9 @@ cdef class Executor:
         finally:
             pthread_mutex_unlock(&self.shared.lock)
 
-    def close(self):
+    cdef void stop_threads(self) noexcept:
+        """Have every chain run that was handed over, and the threads end."""
         cdef int index
-        if self.closed:
-            return
-        self.flush()
-        self.closed = True
         with nogil:
             pthread_mutex_lock(&self.shared.lock)
             self.shared.stopping = 1
@@ -535,6 +543,13 @@ cdef class Executor:
             pthread_mutex_unlock(&self.shared.lock)
             for index in range(self.nthreads):
                 pthread_join(self.threads[index], NULL)
+
+    def close(self):
+        if self.closed:
+            return
+        self.flush()
+        self.closed = True
+        self.stop_threads()
         self.drain()
         if not self.loop.is_closed():
             self.loop.remove_reader(self.shared.event_fd)

@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import gc
 import os
 import platform
 import stat
@@ -221,6 +222,20 @@ def test_closing_waits_for_what_runs_and_frees_the_threads(tmp_path):
     in_loop(test)
     assert buffer == b"z"
     assert len(os.listdir("/proc/self/task")) <= before + 1  # the timer's thread may still be ending
+
+
+def test_an_executor_that_nobody_closed_ends_its_threads(tmp_path):
+    (tmp_path / "file").write_bytes(b"ok")
+    before = len(os.listdir("/proc/self/task"))
+
+    async def main():
+        executor = Executor(asyncio.get_running_loop(), 4)
+        await asyncio.gather(*(executor.run(open_read_close(tmp_path / "file", 2)[0]) for _ in range(8)))
+        assert len(os.listdir("/proc/self/task")) > before
+
+    asyncio.run(main())
+    gc.collect()
+    assert len(os.listdir("/proc/self/task")) == before
 
 
 def test_misuse_is_refused():
