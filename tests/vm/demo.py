@@ -138,7 +138,10 @@ def demo(version: str, seconds: int, slirp: bool) -> None:
             complained = complaints(guest)
             say("guest# dmesg: " + ("no complaint" if not complained else "\n".join(complained)))
         status = server.stop()
-        say(f"server stopped on SIGTERM, exit status {status}")
+        say(f"server stopped on SIGTERM, exit status {status}; what it has done, by its log:")
+        shown(
+            "\n".join(line.partition("nfsd.daemon: ")[2] for line in server.log_tail().splitlines() if "fpdu" in line)
+        )
     finally:
         network.close()
         shutil.rmtree(directory, ignore_errors=True)
