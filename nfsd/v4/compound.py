@@ -235,8 +235,7 @@ async def _run(c: Compound, count_at: int) -> int:
         try:
             number = c.call.arguments.uint32()
         except XdrError:
-            # RFC 8881 section 16.2.3: an operation that cannot be decoded is answered BADXDR by the one before it
-            # being the last; here there is not even its number.
+            # Arguments that do not decode are their operation's BADXDR; here there is not even an operation's number.
             raise GarbageArguments from None
         at = results.position
         row = TABLE.get(number)
@@ -246,9 +245,7 @@ async def _run(c: Compound, count_at: int) -> int:
             assert row is not None
             status = await _run_one(c, row, at)
         else:
-            results.uint32(status)
-            if shown == p.OP_SETATTR:
-                results.uint32(0)
+            _encode_failure(results, shown, status)
         results.patch_uint32(count_at, index + 1)
         if status != p.NFS4_OK:
             break
@@ -316,18 +313,14 @@ async def _run_one(c: Compound, row: Operation, at: int) -> int:
     except (Nfs4Error, OSError, BadHandle, AttributeError4, XdrError, CrossingRefused, OutOfMemory) as error:
         results.truncate(body)
         status = _status(error)
-        results.uint32(status)
-        if row.number == p.OP_SETATTR:
-            results.uint32(0)  # SETATTR4res has its bitmap in any case
+        _encode_failure(results, row.number, status)
     except SlotReplay:
         raise
     except Exception:
         log.exception("%s failed (xid %08x from %s)", row.name, c.call.xid, c.call.transport.peer_address)
         results.truncate(body)
         status = p.NFS4ERR_SERVERFAULT
-        results.uint32(status)
-        if row.number == p.OP_SETATTR:
-            results.uint32(0)
+        _encode_failure(results, row.number, status)
     owner, c.seqid_owner = c.seqid_owner, None
     if owner is not None:
         handle = c.current.handle if row.number == p.OP_OPEN and c.current is not None else None
@@ -345,6 +338,12 @@ def _encode(results: Encoder, row: Operation, value: Any) -> int:
     if row.succeeded is not None:
         results.encode(row.succeeded, value)
     return p.NFS4_OK
+
+
+def _encode_failure(results: Encoder, number: int, status: int) -> None:
+    results.uint32(status)
+    if number == p.OP_SETATTR:
+        results.uint32(0)  # SETATTR4res has its bitmap in any case
 
 
 async def _give_again(c: Compound, row: Operation, replay: SeqidReplay) -> int:
