@@ -1,0 +1,182 @@
+"""The server under test inside a guest: ``rdma-nfsd serve`` on a kernel that has RDMA devices (rdma_rxe, siw).
+
+The guest's root is the host's own file system, so the interpreter that runs the tests, its packages and this clone with
+its extensions are simply there, as they are at that moment: nothing is copied or built. The verbs libraries and
+``rdma``(8) lie in the lab's packages.
+
+``GuestServer`` looks to a client like :class:`tests.vm.server.Server`; what the host's server answers from the host's
+file system, it answers by a command in its guest.
+"""
+
+from __future__ import annotations
+
+import base64
+import shlex
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import yaml
+
+from tests.vm.build import REPO
+from tests.vm.guest import Guest
+from tests.vm.network import Network
+from tests.vm.server import MOUNTD_PORT, RDMA_PORT, TCP_PORT, ServerError, command
+
+SOFTIWARP_PORT = 20050
+"""Where the embedded provider listens when the devices have port 20049."""
+
+DEVICES = {"rxe": "rxe0", "siw": "siw0"}
+"""The kind of software RDMA device, and the name it gets."""
+
+
+def load_devices(guest: Guest, kinds: Sequence[str], netdev: str = "eth0") -> None:
+    """Give the guest software RDMA devices on ``netdev``, and the character devices that programs use."""
+    modules = " ".join({"rxe": "rdma_rxe", "siw": "siw"}[kind] for kind in kinds)
+    links = " && ".join(f"rdma link add {DEVICES[kind]} type {kind} netdev {netdev}" for kind in kinds) or "true"
+    guest.run(
+        f"modprobe -a {modules} ib_uverbs rdma_ucm && {links} && rdma link show",
+        timeout=60,
+        label=f"rdma link add {' '.join(kinds)}",
+    )
+
+
+class GuestServer:
+    """A guest in which ``rdma-nfsd`` serves /export, a tmpfs; use as a context manager.
+
+    ``kinds`` are the guest's RDMA devices. ``listen`` overrides the listeners, ``server`` adds to the ``server:``
+    mapping. Lives in ``guest``, which may be used for more.
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        kinds: Sequence[str] = ("rxe", "siw"),
+        *,
+        listen: Sequence[Any] | None = None,
+        server: Mapping[str, Any] | None = None,
+        name: str = "server",
+        memory: int = 2048,
+        export_size: str = "768m",
+        time_limit: float = 1800,
+    ) -> None:
+        self.guest = Guest(name, network, memory=memory, time_limit=time_limit)
+        self.address = self.guest.address
+        self.ready_line = ""
+        self._running = False
+        try:
+            self.guest.run(f"mkdir /export /srv/nfsd && mount -t tmpfs -o size={export_size} export /export")
+            load_devices(self.guest, kinds)
+        except BaseException:
+            self.guest.close()
+            raise
+        self.configure(listen if listen is not None else self.default_listen(), server or {})
+
+    def default_listen(self) -> list[Any]:
+        """Devices on the usual port, the embedded provider beside them, and TCP."""
+        return [
+            {"url": f"rdma://{self.address}:{RDMA_PORT}", "provider": "verbs"},
+            {"url": f"rdma://{self.address}:{SOFTIWARP_PORT}", "provider": "softiwarp"},
+            f"tcp://{self.address}:{TCP_PORT}",
+        ]
+
+    def configure(self, listen: Sequence[Any], server: Mapping[str, Any]) -> None:
+        """Write the configuration for the next start."""
+        document = {
+            "server": {
+                "listen": list(listen),
+                "mountd_port": MOUNTD_PORT,
+                "state_dir": "/srv/nfsd/state",
+                "rpcbind": False,
+                **server,
+            },
+            "exports": [{"path": "/export", "pseudo": "/export", "access": "rw", "squash": "none", "clients": ["*"]}],
+        }
+        text = base64.b64encode(yaml.safe_dump(document).encode()).decode()
+        self.guest.run(f"base64 -d <<<{text} >/srv/nfsd/exports.yaml", label="write exports.yaml")
+
+    def start(self, timeout: float = 120, environment: Mapping[str, str] | None = None) -> None:
+        """Start and wait for the ready line. Raises ServerError with the log when it does not come."""
+        assert not self._running
+        argv = shlex.join([*command(), "serve", "--config", "/srv/nfsd/exports.yaml"])
+        extra = " ".join(f"{name}={shlex.quote(value)}" for name, value in (environment or {}).items())
+        script = (
+            "cd /srv/nfsd; rm -f ready\n"
+            # byte code is kept (in the guest's own tmpfs): the next start takes a third of the time
+            f"unset PYTHONDONTWRITEBYTECODE; export PYTHONPATH={shlex.quote(str(REPO))} PYTHONUNBUFFERED=1 {extra}\n"
+            f"setsid {argv} >ready 2>>log </dev/null &\n"
+            "echo $! >pid\n"
+            f"for i in $(seq {int(timeout * 5)}); do\n"
+            "  grep -m1 '^rdma-nfsd ready:' ready && exit 0\n"
+            "  kill -0 $(cat pid) 2>/dev/null || break\n"
+            "  sleep 0.2\n"
+            "done\n"
+            "cat ready; tail -n 60 log; exit 1"
+        )
+        done = self.guest.run(script, timeout + 30, check=False, label="rdma-nfsd serve")
+        if done.rc:
+            raise ServerError(f"no ready line:\n{done.output}")
+        self._running = True
+        self.ready_line = done.output.strip().splitlines()[-1]
+
+    @property
+    def pid(self) -> int:
+        """The process id in the guest."""
+        return int(self.guest.run("cat /srv/nfsd/pid", label="pid").output)
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        self._end("KILL", 10)
+
+    def stop(self, timeout: float = 40) -> None:
+        """SIGTERM. Raises ServerError when it does not end in time."""
+        self._end("TERM", timeout)
+
+    def _end(self, signal: str, timeout: float) -> None:
+        if not self._running:
+            return
+        self._running = False
+        done = self.guest.run(
+            f"pid=$(cat /srv/nfsd/pid); kill -{signal} $pid; for i in $(seq {int(timeout * 10)}); do "
+            "kill -0 $pid 2>/dev/null || exit 0; sleep 0.1; done; kill -KILL $pid; exit 1",
+            timeout=timeout + 20,
+            check=False,
+            label=f"kill -{signal} rdma-nfsd",
+        )
+        if done.rc:
+            raise ServerError(f"no end {timeout:.0f} s after SIG{signal}; log:\n{self.log_tail()}")
+
+    def export_name(self, version: str) -> str:
+        """The export's name for clients, the same for every NFS version."""
+        return "/export"
+
+    def sha256(self, name: str) -> str:
+        """The SHA-256 of a file of the export, as the server's own file system has it."""
+        return self.guest.run(f"sha256sum /export/{name}", timeout=120).output.split()[0]
+
+    def read_text(self, name: str) -> str:
+        """The content of a text file of the export, as the server's own file system has it."""
+        return base64.b64decode(self.guest.run(f"base64 -w0 /export/{name}").output).decode()
+
+    def assert_running(self) -> None:
+        """Raises ServerError when the process has ended by itself."""
+        if self.guest.run("kill -0 $(cat /srv/nfsd/pid)", check=False, label="is rdma-nfsd there?").rc:
+            raise ServerError(f"the server ended by itself; log:\n{self.log_tail()}")
+
+    def log_tail(self, lines: int = 60) -> str:
+        """The end of the server's log."""
+        return self.guest.run(f"tail -n {lines} /srv/nfsd/log", check=False, label="the server's log").output
+
+    def __enter__(self) -> GuestServer:
+        try:
+            self.start()
+        except BaseException:
+            self.guest.close()
+            raise
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        try:
+            if exc[0] is not None and self.guest.alive():
+                print(f"--- server log\n{self.log_tail(80)}")
+        finally:
+            self.guest.close()
