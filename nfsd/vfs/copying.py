@@ -12,7 +12,7 @@ import os
 
 from nfsd.vfs.attributes import statx_buffer
 from nfsd.vfs.executor import Chain, Step
-from nfsd.vfs.opens import OpenFile
+from nfsd.vfs.records import OpenFile
 from nfsd.vfs.sparse import SparseOperations, check_readable_open, check_writable_open
 from nfsd.vfs.syscalls import (
     AT_EMPTY_PATH,

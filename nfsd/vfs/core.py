@@ -33,8 +33,9 @@ from nfsd.vfs.attributes import (
 from nfsd.vfs.executor import Chain, Executor, Step
 from nfsd.vfs.handles import HandleCodec, load_key
 from nfsd.vfs.mounts import Mount, MountLocks, disk_uuid_of, identify, mount_entry, read_mountinfo
-from nfsd.vfs.nodes import Node, NodeTable
+from nfsd.vfs.nodes import NodeTable
 from nfsd.vfs.places import Places
+from nfsd.vfs.records import Node
 from nfsd.vfs.syscalls import (
     AT_EMPTY_PATH,
     AT_FDCWD,

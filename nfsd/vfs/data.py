@@ -12,8 +12,8 @@ import os
 from nfsd.vfs.attributes import attributes_of, raw_ctime, raw_size, statx_buffer
 from nfsd.vfs.executor import Chain
 from nfsd.vfs.iovec import iovec
-from nfsd.vfs.nodes import Node
-from nfsd.vfs.opens import OpenFile, OpenOperations
+from nfsd.vfs.opens import OpenOperations
+from nfsd.vfs.records import Node, OpenFile
 from nfsd.vfs.syscalls import (
     AT_EMPTY_PATH,
     OFFSET_MAX,

@@ -23,8 +23,8 @@ from nfsd.vfs.attributes import (
 )
 from nfsd.vfs.change import ChangeRecord
 from nfsd.vfs.executor import Chain, Step
-from nfsd.vfs.nodes import Node
 from nfsd.vfs.opens import OpenOperations
+from nfsd.vfs.records import Node
 from nfsd.vfs.syscalls import (
     AT_EMPTY_PATH,
     O_PATH,

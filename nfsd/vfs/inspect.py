@@ -11,8 +11,7 @@ import os
 from nfsd.vfs.attributes import attributes_of, raw_ctime, statx_buffer
 from nfsd.vfs.data import DataOperations
 from nfsd.vfs.executor import Chain, Step
-from nfsd.vfs.nodes import Node
-from nfsd.vfs.opens import OpenFile
+from nfsd.vfs.records import Node, OpenFile
 from nfsd.vfs.syscalls import (
     ACCESS_EXECUTE,
     ACCESS_READ,
@@ -116,7 +115,7 @@ class InspectOperations(DataOperations):
                 inode.wrote(raw_ctime(before), raw_ctime(after))
             else:
                 inode.saw_ctime(raw_ctime(after))
-                inode.epoch += 1
+                inode.permissions_changed()
         finally:
             inode.serial.release()
             if writing is not None:

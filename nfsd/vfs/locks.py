@@ -11,8 +11,8 @@ import errno
 import os
 
 from nfsd.vfs.executor import Chain
-from nfsd.vfs.nodes import Inode, Node
-from nfsd.vfs.opens import OpenFile, OpenOperations
+from nfsd.vfs.opens import OpenOperations
+from nfsd.vfs.records import Inode, Node, OpenFile
 from nfsd.vfs.syscalls import (
     F_OFD_GETLK,
     F_OFD_SETLK,

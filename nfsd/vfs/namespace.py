@@ -16,8 +16,7 @@ from nfsd.vfs.attributes import attributes_of, raw_ctime, raw_nlink, raw_type, s
 from nfsd.vfs.directory import DirectoryOperations, check_name
 from nfsd.vfs.executor import Chain, Step
 from nfsd.vfs.inspect import InspectOperations, time_argument
-from nfsd.vfs.nodes import Node
-from nfsd.vfs.opens import OpenFile
+from nfsd.vfs.records import Node, OpenFile
 from nfsd.vfs.syscalls import (
     AT_EMPTY_PATH,
     AT_REMOVEDIR,

@@ -1,117 +1,28 @@
 """Nodes: the files the server knows at the moment, and what it remembers of each.
 
-Owns the descriptors that name files (O_PATH) and the tables that find them. A :class:`Node` is one file seen through
-one export; an :class:`Inode` is what is the same for every export and name of it: its queue, its change attribute, its
-open files and locks. Both live as long as anyone refers to them; the tables only keep the recently used ones from
-going, so that a descriptor is open exactly as long as its Node exists.
+Owns the tables that find nodes and inodes (:mod:`nfsd.vfs.records`). Both live as long as anyone refers to them; the
+tables only keep the recently used ones from going, so that a descriptor is open exactly as long as its Node exists.
 
 An unused node goes within seconds (:meth:`NodeTable.sweep`): a descriptor keeps a removed file's space allocated and
-its file system from being unmounted.
+its file system from being unmounted. Use is noted in the node and the order of the table put right when the sweep comes
+by, since a call that only notes a number costs nothing.
 """
 
 from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from collections.abc import Callable
-from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
-from nfsd.exports import Export
-from nfsd.vfs.change import ChangeRecord
-from nfsd.vfs.serial import GroupSync, Serial
-from nfsd.vfs.types import Credential, FileType
-
-if TYPE_CHECKING:
-    from nfsd.vfs.locks import HeldLocks
-    from nfsd.vfs.mounts import Mount
-    from nfsd.vfs.opens import OpenEntry, OpenKey
+from nfsd.vfs.records import Inode, Node
 
 IDLE_SWEEPS = 2
 """A node or open file not used during this many sweeps is let go."""
+SWEPT_AT_ONCE = 8192
+"""Records a sweep looks at, at most: 2 ms. With more of them in use, the unused ones go a few sweeps later."""
 
 
-class Inode:
-    """One file, whatever the export and the name."""
-
-    __slots__ = (
-        "__weakref__",
-        "accesses",
-        "change",
-        "ctime",
-        "epoch",
-        "key",
-        "lock_serial",
-        "locks",
-        "opens",
-        "serial",
-        "sync",
-        "used_count",
-    )
-
-    def __init__(self, key: bytes) -> None:
-        self.key = key
-        self.serial = Serial()
-        self.change = ChangeRecord()
-        self.epoch = 0
-        """Grows when the file's permissions may have changed; an open file of an earlier epoch is not reused."""
-        self.ctime = -1
-        """The ctime (ns) at which ``epoch`` was right."""
-        self.opens: dict[OpenKey, OpenEntry] = {}
-        self.used_count = 0
-        """Open files somebody holds: a removed file that is still open stays accessible."""
-        self.sync = GroupSync()
-        self.accesses: dict[Credential, tuple[int, int]] = {}
-        """What each caller may do: (epoch, ACCESS3_* bits)."""
-        self.lock_serial = Serial()
-        self.locks: HeldLocks | None = None
-
-    def saw_ctime(self, ctime: int) -> None:
-        """A look at the file: a ctime we did not cause means that its permissions may be other ones."""
-        if ctime != self.ctime:
-            self.ctime = ctime
-            self.epoch += 1
-
-    def wrote(self, before: int, after: int) -> None:
-        """Our own change of data moved ctime from ``before`` to ``after``; permissions are what they were before."""
-        self.saw_ctime(before)
-        self.ctime = after
-
-
-class Node:
-    """One file of one export. Its descriptor names it; it is not open for anything."""
-
-    __slots__ = ("__weakref__", "_close", "export", "fd", "handle", "inode", "key", "mount", "type", "used")
-
-    def __init__(
-        self,
-        handle: bytes,
-        inode: Inode,
-        mount: Mount,
-        fd: int,
-        type_: FileType,
-        close: Callable[[int, int], None],
-    ) -> None:
-        self._close = close
-        self.fd = fd
-        self.handle = handle
-        """The NFS file handle: at most 64 octets, authenticated, the same over restarts and renames."""
-        self.mount = mount
-        self.export: Export = mount.export
-        self.inode = inode
-        self.key = inode.key
-        """Identity of the file for state tables: the same for all names and exports of it; hashable, comparable."""
-        self.type = type_
-        self.used = 0
-
-    def shut(self) -> None:
-        """Close the descriptor: the node is of no more use."""
-        if self.fd >= 0:
-            self._close(self.fd, self.mount.lane)
-            self.fd = -1
-
-    def __del__(self) -> None:
-        self.shut()
+_SPARED = 16
 
 
 class NodeTable:
@@ -121,34 +32,33 @@ class NodeTable:
         self._limit = limit
         self._inode_limit = inode_limit
         self._nodes: WeakValueDictionary[bytes, Node] = WeakValueDictionary()
-        self._recent: OrderedDict[bytes, Node] = OrderedDict()
+        self.recent: OrderedDict[bytes, Node] = OrderedDict()
+        """What is kept, in the order in which the sweep comes by."""
         self._inodes: WeakValueDictionary[bytes, Inode] = WeakValueDictionary()
         self._remembered: OrderedDict[bytes, Inode] = OrderedDict()
-        self._sweep_number = 0
+        self.sweep_number = 0
 
     def __len__(self) -> int:
         return len(self._nodes)
 
     def find(self, handle: bytes) -> Node | None:
         """The node of a handle, if it is known. (A known handle has been authenticated before.)"""
-        node = self._recent.get(handle)
+        node = self.recent.get(handle)
         if node is None:
             node = self._nodes.get(handle)
             if node is None:
                 return None
-            self._recent[handle] = node
-        else:
-            self._recent.move_to_end(handle)
-        node.used = self._sweep_number
+            self.recent[handle] = node
+        node.used = self.sweep_number
         return node
 
     def add(self, node: Node) -> None:
         """A new node."""
-        node.used = self._sweep_number
+        node.used = self.sweep_number
         self._nodes[node.handle] = node
-        self._recent[node.handle] = node
-        if len(self._recent) > self._limit:
-            self._recent.popitem(last=False)
+        self.recent[node.handle] = node
+        if len(self.recent) > self._limit:
+            self.evict(1)
 
     def inode(self, key: bytes) -> Inode:
         """The inode of a key, made if it is not known."""
@@ -180,25 +90,30 @@ class NodeTable:
 
     def forget(self, node: Node) -> None:
         """Do not keep the node: its file was removed. Holders still find it by its handle."""
-        self._recent.pop(node.handle, None)
+        self.recent.pop(node.handle, None)
 
     def evict(self, count: int) -> None:
-        """Let go of the ``count`` least recently used nodes (descriptors ran out)."""
-        for _ in range(min(count, len(self._recent))):
-            self._recent.popitem(last=False)
+        """Let go of ``count`` nodes, rather of those not used since the last sweep (descriptors ran out)."""
+        spared = 0
+        while self.recent and count > 0:
+            handle, node = self.recent.popitem(last=False)
+            if node.used >= self.sweep_number and spared < _SPARED:
+                self.recent[handle] = node
+                spared += 1
+            else:
+                count -= 1
 
     def sweep(self) -> None:
         """Let go of what has not been used for a while. Called every few seconds."""
-        self._sweep_number += 1
-        oldest = self._sweep_number - IDLE_SWEEPS
-        while self._recent:
-            handle, node = next(iter(self._recent.items()))
+        self.sweep_number += 1
+        oldest = self.sweep_number - IDLE_SWEEPS
+        for _ in range(min(len(self.recent), SWEPT_AT_ONCE)):
+            handle, node = self.recent.popitem(last=False)
             if node.used >= oldest:
-                return
-            del self._recent[handle]
+                self.recent[handle] = node
 
     def clear(self) -> list[Node]:
         """Let go of everything. Returns the nodes that somebody still holds."""
-        self._recent.clear()
+        self.recent.clear()
         self._remembered.clear()
         return list(self._nodes.values())

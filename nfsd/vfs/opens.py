@@ -12,14 +12,14 @@ import contextlib
 import errno
 import os
 from collections import OrderedDict
-from collections.abc import Callable
 from weakref import WeakSet
 
 from nfsd.exports import ExportTable
 from nfsd.vfs.attributes import attributes_of, raw_ctime, raw_nlink, raw_uid, statx_buffer
 from nfsd.vfs.core import Core
 from nfsd.vfs.executor import Chain
-from nfsd.vfs.nodes import IDLE_SWEEPS, Inode, Node
+from nfsd.vfs.nodes import IDLE_SWEEPS, SWEPT_AT_ONCE
+from nfsd.vfs.records import Inode, Node, OpenFile
 from nfsd.vfs.serial import Finished
 from nfsd.vfs.syscalls import (
     ACCESS_EXECUTE,
@@ -41,63 +41,6 @@ _FLAGS = {1: os.O_RDONLY, 2: os.O_WRONLY, 3: os.O_RDWR}
 _STALE = os.strerror(errno.ESTALE)
 
 
-class OpenFile:
-    """A descriptor open under one credential for one access; shared, counted."""
-
-    __slots__ = (
-        "__weakref__",
-        "_close",
-        "cached",
-        "count",
-        "credential",
-        "epoch",
-        "fd",
-        "node",
-        "readable",
-        "used",
-        "writable",
-    )
-
-    def __init__(
-        self, node: Node, fd: int, access: int, credential: Credential | None, close: Callable[[int, int], None]
-    ) -> None:
-        self._close = close
-        self.fd = fd
-        self.node = node
-        self.readable = bool(access & 1)
-        self.writable = bool(access & 2)
-        self.credential = credential
-        self.count = 0
-        self.epoch = -1
-        self.used = 0
-        self.cached: OpenKey | None = None
-
-    def retain(self) -> OpenFile:
-        """Add one count; returns itself."""
-        if self.count == 0:
-            self.node.inode.used_count += 1
-        self.count += 1
-        return self
-
-    def release(self) -> None:
-        """Drop one count."""
-        self.count -= 1
-        if self.count == 0:
-            self.node.inode.used_count -= 1
-
-    def shut(self) -> None:
-        """Close the descriptor: the open file is of no more use."""
-        if self.fd >= 0:
-            self._close(self.fd, self.node.mount.lane)
-            self.fd = -1
-
-    def __del__(self) -> None:
-        self.shut()
-
-
-OpenEntry = OpenFile
-
-
 class OpenOperations(Core):
     """Opening files, and putting them on stable storage."""
 
@@ -105,7 +48,7 @@ class OpenOperations(Core):
         super().__init__(exports, state_dir)
         self._opens: OrderedDict[OpenFile, None] = OrderedDict()
         self._all_opens: WeakSet[OpenFile] = WeakSet()
-        self._open_sweep = 0
+        self.open_sweep = 0
         self.locked: dict[bytes, Inode] = {}
         """Inodes with local locks, which must not be forgotten."""
 
@@ -118,7 +61,7 @@ class OpenOperations(Core):
             self.forget_open(older)
         inode.opens[key] = opened
         opened.cached = key
-        opened.used = self._open_sweep
+        opened.used = self.open_sweep
         self._opens[opened] = None
         if len(self._opens) > self.open_limit:
             self.forget_open(next(iter(self._opens)))
@@ -142,13 +85,14 @@ class OpenOperations(Core):
 
     def sweep(self) -> None:
         """Let go of what has not been used for some seconds."""
-        self._open_sweep += 1
-        oldest = self._open_sweep - IDLE_SWEEPS
-        while self._opens:
+        self.open_sweep += 1
+        oldest = self.open_sweep - IDLE_SWEEPS
+        for _ in range(min(len(self._opens), SWEPT_AT_ONCE)):
             opened = next(iter(self._opens))
             if opened.used >= oldest:
-                break
-            self.forget_open(opened)
+                self._opens.move_to_end(opened)
+            else:
+                self.forget_open(opened)
         super().sweep()
 
     async def close(self) -> None:
@@ -170,8 +114,7 @@ class OpenOperations(Core):
         if opened.epoch != inode.epoch:
             self.forget_open(opened)
             return None
-        opened.used = self._open_sweep
-        self._opens.move_to_end(opened)
+        opened.used = self.open_sweep
         return opened
 
     # -- looking -------------------------------------------------------------------------------------------------
@@ -267,8 +210,7 @@ class OpenOperations(Core):
         opened = node.inode.opens.get((None, 1, False))
         if opened is None:
             return await self._open_as(None, None, node, 1, helped=False)
-        opened.used = self._open_sweep
-        self._opens.move_to_end(opened)
+        opened.used = self.open_sweep
         return opened
 
     async def private_open(self, node: Node, access: int) -> OpenFile:

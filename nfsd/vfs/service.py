@@ -22,8 +22,7 @@ from __future__ import annotations
 from nfsd.vfs.copying import CopyOperations
 from nfsd.vfs.locks import LockOperations
 from nfsd.vfs.namespace import NamespaceOperations
-from nfsd.vfs.nodes import Node
-from nfsd.vfs.opens import OpenFile
+from nfsd.vfs.records import Node, OpenFile
 from nfsd.vfs.xattrs import XattrOperations
 
 __all__ = ["FileService", "Node", "OpenFile"]

@@ -12,7 +12,7 @@ import os
 from nfsd.vfs.attributes import attributes_of, raw_ctime, raw_size, statx_buffer
 from nfsd.vfs.data import DataOperations
 from nfsd.vfs.executor import Chain, Step
-from nfsd.vfs.opens import OpenFile
+from nfsd.vfs.records import OpenFile
 from nfsd.vfs.syscalls import (
     AT_EMPTY_PATH,
     FALLOC_FL_KEEP_SIZE,

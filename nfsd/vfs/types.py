@@ -9,14 +9,7 @@ import enum
 from dataclasses import dataclass
 from typing import NamedTuple
 
-
-@dataclass(frozen=True, slots=True)
-class Credential:
-    """Whom an operation runs as, after the export's squash rules. The kernel does the checking."""
-
-    uid: int
-    gid: int
-    gids: tuple[int, ...] = ()
+from nfsd.vfs.records import Credential as Credential
 
 
 class FileType(enum.IntEnum):

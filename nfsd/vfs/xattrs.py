@@ -12,7 +12,7 @@ import os
 from nfsd.vfs.attributes import attributes_of, raw_ctime, statx_buffer
 from nfsd.vfs.executor import Chain
 from nfsd.vfs.inspect import MODIFY, READ, InspectOperations
-from nfsd.vfs.nodes import Node
+from nfsd.vfs.records import Node
 from nfsd.vfs.syscalls import (
     ACCESS_READ,
     AT_EACCESS,

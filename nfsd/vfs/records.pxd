@@ -1,0 +1,52 @@
+"""C declarations of the hot records: what native operations read without an interpreter in between."""
+
+from nfsd.vfs.change cimport ChangeRecord
+from nfsd.vfs.identity cimport identity_t
+
+
+cdef class Credential:
+    cdef readonly object gids
+    cdef identity_t identity
+    cdef Py_hash_t hash
+
+
+cdef class Inode:
+    cdef object __weakref__
+    cdef readonly bytes key
+    cdef readonly object serial
+    cdef readonly ChangeRecord change
+    cdef readonly unsigned long long epoch
+    cdef public object ctime
+    cdef readonly dict opens
+    cdef public long used_count
+    cdef readonly object sync
+    cdef readonly dict accesses
+    cdef readonly object lock_serial
+    cdef public object locks
+
+
+cdef class Node:
+    cdef object __weakref__
+    cdef object _close
+    cdef readonly int fd
+    cdef readonly bytes handle
+    cdef readonly object mount
+    cdef readonly object export
+    cdef readonly Inode inode
+    cdef readonly bytes key
+    cdef readonly object type
+    cdef public long used
+
+
+cdef class OpenFile:
+    cdef object __weakref__
+    cdef object _close
+    cdef readonly int fd
+    cdef readonly Node node
+    cdef readonly bint readable
+    cdef readonly bint writable
+    cdef readonly object credential
+    cdef readonly long count
+    cdef public long long epoch
+    cdef public long used
+    cdef public object cached

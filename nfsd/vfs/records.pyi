@@ -1,0 +1,98 @@
+"""The hot records of the file service. Implemented in ``records.pyx``; the tables of them are Python."""
+
+from collections.abc import Callable, Iterable
+from typing import Self
+
+from nfsd.exports import Export
+from nfsd.vfs.change import ChangeRecord
+from nfsd.vfs.locks import HeldLocks
+from nfsd.vfs.mounts import Mount
+from nfsd.vfs.opens import OpenKey
+from nfsd.vfs.serial import GroupSync, Serial
+from nfsd.vfs.types import FileType
+
+class Credential:
+    """Whom an operation runs as, after the export's squash rules. The kernel does the checking. Immutable, hashable."""
+
+    uid: int
+    gid: int
+    gids: tuple[int, ...]
+    def __init__(self, uid: int, gid: int, gids: Iterable[int] = ()) -> None:
+        """Raises OverflowError for what is no 32-bit number."""
+
+class Inode:
+    """One file, whatever the export and the name."""
+
+    key: bytes
+    serial: Serial
+    change: ChangeRecord
+    epoch: int
+    """Grows when the file's permissions may have changed; an open file of an earlier epoch is not reused."""
+    ctime: int
+    """The ctime (ns) at which ``epoch`` was right."""
+    opens: dict[OpenKey, OpenFile]
+    used_count: int
+    """Open files somebody holds: a removed file that is still open stays accessible."""
+    sync: GroupSync
+    accesses: dict[Credential, tuple[int, int]]
+    """What each caller may do: (epoch, ACCESS3_* bits)."""
+    lock_serial: Serial
+    locks: HeldLocks | None
+    def __init__(self, key: bytes) -> None: ...
+    def saw_ctime(self, ctime: int) -> None:
+        """A look at the file: a ctime we did not cause means that its permissions may be other ones."""
+    def wrote(self, before: int, after: int) -> None:
+        """Our own change of data moved ctime from ``before`` to ``after``; permissions are what they were before."""
+    def permissions_changed(self) -> None:
+        """The server itself has changed owner, mode or access lists: every open file is asked for anew."""
+
+class Node:
+    """One file of one export. Its descriptor names it; it is not open for anything."""
+
+    fd: int
+    handle: bytes
+    """The NFS file handle: at most 64 octets, authenticated, the same over restarts and renames."""
+    mount: Mount
+    export: Export
+    inode: Inode
+    key: bytes
+    """Identity of the file for state tables: the same for all names and exports of it; hashable, comparable."""
+    type: FileType
+    used: int
+    """The sweep during which it was last used."""
+    def __init__(
+        self,
+        handle: bytes,
+        inode: Inode,
+        mount: Mount,
+        fd: int,
+        type_: FileType,
+        close: Callable[[int, int], None],
+    ) -> None:
+        """``close(descriptor, lane)`` ends the descriptor."""
+    def shut(self) -> None:
+        """Close the descriptor: the node is of no more use."""
+
+class OpenFile:
+    """A descriptor open under one credential for one access; shared, counted."""
+
+    fd: int
+    node: Node
+    readable: bool
+    writable: bool
+    credential: Credential | None
+    count: int
+    epoch: int
+    """The inode's epoch at which the kernel allowed it; -1: never reused."""
+    used: int
+    cached: OpenKey | None
+    """Under which key it stands in the cache, if it does."""
+    def __init__(
+        self, node: Node, fd: int, access: int, credential: Credential | None, close: Callable[[int, int], None]
+    ) -> None: ...
+    def retain(self) -> Self:
+        """Add one count; returns itself."""
+    def release(self) -> None:
+        """Drop one count."""
+    def shut(self) -> None:
+        """Close the descriptor: the open file is of no more use."""

@@ -1,0 +1,147 @@
+"""The hot records of the file service: caller, inode, node, open file (contract: ``records.pyi``).
+
+Owns their fields and the rules that concern one record alone; the tables are in :mod:`nfsd.vfs.nodes` and
+:mod:`nfsd.vfs.opens`, in Python. Both they and native operations work on these very records: nothing is mirrored.
+"""
+
+from libc.stdlib cimport free, malloc
+
+from nfsd.vfs.change cimport ChangeRecord
+
+from nfsd.vfs.serial import GroupSync, Serial
+
+
+cdef class Credential:
+    """Whom an operation runs as. Immutable, hashable."""
+
+    def __init__(self, unsigned int uid, unsigned int gid, gids=()):
+        cdef Py_ssize_t position
+        if self.identity.groups != NULL:
+            raise TypeError("credentials do not change")
+        self.gids = tuple(gids)
+        self.identity.uid = uid
+        self.identity.gid = gid
+        self.identity.ngroups = <int>len(self.gids)
+        self.identity.groups = <unsigned int *>malloc(max(1, self.identity.ngroups) * sizeof(unsigned int))
+        if self.identity.groups == NULL:
+            raise MemoryError
+        for position in range(self.identity.ngroups):
+            self.identity.groups[position] = self.gids[position]
+        self.hash = hash((uid, gid, self.gids))
+
+    def __dealloc__(self):
+        free(self.identity.groups)
+
+    @property
+    def uid(self):
+        return self.identity.uid
+
+    @property
+    def gid(self):
+        return self.identity.gid
+
+    def __hash__(self):
+        return self.hash
+
+    def __eq__(self, other):
+        if self is other:
+            return True
+        if not isinstance(other, Credential):
+            return NotImplemented
+        return (
+            self.identity.uid == (<Credential>other).identity.uid
+            and self.identity.gid == (<Credential>other).identity.gid
+            and self.gids == (<Credential>other).gids
+        )
+
+    def __repr__(self):
+        return f"Credential(uid={self.uid}, gid={self.gid}, gids={self.gids})"
+
+
+cdef class Inode:
+    """One file, whatever the export and the name."""
+
+    def __init__(self, bytes key not None):
+        self.key = key
+        self.serial = Serial()
+        self.change = ChangeRecord()
+        self.epoch = 0
+        self.ctime = -1
+        self.opens = {}
+        self.used_count = 0
+        self.sync = GroupSync()
+        self.accesses = {}
+        self.lock_serial = Serial()
+        self.locks = None
+
+    def saw_ctime(self, ctime):
+        if ctime != self.ctime:
+            self.ctime = ctime
+            self.epoch += 1
+
+    def wrote(self, before, after):
+        self.saw_ctime(before)
+        self.ctime = after
+
+    def permissions_changed(self):
+        self.epoch += 1
+
+
+cdef class Node:
+    """One file of one export. Its descriptor names it; it is not open for anything."""
+
+    def __init__(self, bytes handle not None, Inode inode not None, mount, int fd, type_, close):
+        self._close = close
+        self.fd = fd
+        self.handle = handle
+        self.mount = mount
+        self.export = mount.export
+        self.inode = inode
+        self.key = inode.key
+        self.type = type_
+        self.used = 0
+
+    def shut(self):
+        cdef int fd = self.fd
+        if fd >= 0:
+            self.fd = -1
+            self._close(fd, self.mount.lane)
+
+    def __del__(self):
+        self.shut()
+
+
+cdef class OpenFile:
+    """A descriptor open under one credential for one access; shared, counted."""
+
+    def __init__(self, Node node not None, int fd, int access, credential, close):
+        self._close = close
+        self.fd = fd
+        self.node = node
+        self.readable = access & 1
+        self.writable = (access & 2) != 0
+        self.credential = credential
+        self.count = 0
+        self.epoch = -1
+        self.used = 0
+        self.cached = None
+
+    def retain(self):
+        if self.count == 0:
+            self.node.inode.used_count += 1
+        self.count += 1
+        return self
+
+    def release(self):
+        self.count -= 1
+        if self.count == 0:
+            self.node.inode.used_count -= 1
+
+    def shut(self):
+        cdef int fd = self.fd
+        if fd >= 0:
+            self.fd = -1
+            self._close(fd, self.node.mount.lane)
+
+    def __del__(self):
+        self.shut()
