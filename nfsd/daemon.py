@@ -168,6 +168,7 @@ class Daemon:
             self.listeners.connections,
             self.listeners.rdma_counters,
             self.service.executor.statistics,
+            lambda: self._nfs4.callbacks.counters,
         )
         try:
             close, self.metrics_port = start_endpoint(collector, host, port)

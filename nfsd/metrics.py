@@ -29,7 +29,8 @@ def program_version() -> str:
 
 class ServerCollector(Collector):
     """All metrics of a server. ``connections`` gives (address, open, accepted, refused) per listener, ``rdma`` the
-    transport's counters by listener, ``workers`` the executor's numbers."""
+    transport's counters by listener, ``workers`` the executor's numbers, ``callbacks`` those of NFSv4's callbacks by
+    operation and result."""
 
     def __init__(
         self,
@@ -38,9 +39,11 @@ class ServerCollector(Collector):
         connections: Callable[[], list[tuple[str, int, int, int]]],
         rdma: Callable[[], dict[str, Mapping[str, int]]],
         workers: Callable[[], Mapping[str, int]],
+        callbacks: Callable[[], Mapping[tuple[str, str], int]] = dict,
     ) -> None:
         self._dispatchers, self._pool = dispatchers, pool
         self._connections, self._rdma, self._workers = connections, rdma, workers
+        self._callbacks = callbacks
 
     def collect(self) -> Iterator[Metric]:
         """Read everything once."""
@@ -55,6 +58,11 @@ class ServerCollector(Collector):
         for kind, value in self._workers().items():
             workers.add_metric([kind], value)
         yield workers
+        labels = ["operation", "result"]
+        callbacks = CounterMetricFamily(_PREFIX + "callbacks", "Calls of ours to NFSv4 clients", labels=labels)
+        for key, value in list(self._callbacks().items()):
+            callbacks.add_metric(list(key), value)
+        yield callbacks
 
     def _rpc(self) -> Iterator[Metric]:
         labels = ["program", "version", "procedure"]

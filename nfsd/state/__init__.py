@@ -42,9 +42,8 @@ is an asyncio.Lock, and the file's record stays in place while it is held. Whate
 after: plans, ``unlock`` and ``close`` look again and raise BAD_STATEID or EXPIRED.
 
 Bounds and periods are in :class:`Limits`. Places kept for what comes later: ``StateKind.DELEGATION`` and
-``FileState.delegations``, ``StateEngine.revoke`` and the revoked-state flags, ``Backchannel`` (connections,
-credentials, slot sequence ids), ``LockTable.grantable`` for CB_NOTIFY_LOCK,
-``Session.target_highest_slotid`` for slot growth.
+``FileState.delegations``, ``StateEngine.revoke`` and the revoked-state flags, ``LockTable.grantable`` for
+CB_NOTIFY_LOCK, ``Session.target_highest_slotid`` for slot growth.
 
 Imports nothing but the protocol's numbers. RFC 8881 chapters 2, 8, 9 and 18; RFC 7530 chapters 9 and 16.
 """

@@ -8,7 +8,7 @@ RFC 7530 sections 9.1.1, 9.5, 16.29, 16.33, 16.34; RFC 8881 sections 2.4, 8.3, 1
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from nfsd.protocol import nfs4 as codes
 from nfsd.state.errors import ClientInUse, Nfs4Error
@@ -37,6 +37,7 @@ class Client:
     __slots__ = (
         "cached_octets",
         "callback",
+        "callback_path",
         "clientid",
         "confirm",
         "confirmed",
@@ -84,6 +85,8 @@ class Client:
         """On stable storage as of this instance."""
         self.confirm = b""
         self.callback: Callback40 | None = None
+        self.callback_path: Any = None
+        """v4.0: the callback sender's own record of the way to ``callback``."""
         # The CREATE_SESSION reply cache (RFC 8881 section 18.36.4): the result, or the status, of create_seqid.
         self.create_seqid = 0
         self.create_result: CreateSessionResult | int = codes.NFS4ERR_SEQ_MISORDERED

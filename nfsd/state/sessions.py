@@ -10,8 +10,9 @@ RFC 8881 sections 2.10, 18.33, 18.34, 18.36, 18.37, 18.46.
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from nfsd.protocol import nfs4 as codes
 from nfsd.protocol.nfs4 import channel_dir_from_client4, channel_dir_from_server4
@@ -48,21 +49,45 @@ MINIMUM_BACK_OPERATIONS = 2
 
 
 class Backchannel:
-    """What callbacks need: program, credentials, attributes, slots, and the connections bound for it."""
+    """What callbacks need: program, credentials, attributes, and the connections bound for it."""
 
-    __slots__ = ("attributes", "connections", "credentials", "fault", "program", "seqids")
+    __slots__ = ("attributes", "connections", "credentials", "fault", "program", "sender", "silent")
 
     def __init__(
         self, program: int, credentials: tuple[CallbackCredential, ...], attributes: ChannelAttributes
     ) -> None:
         self.program = program
         self.credentials = credentials
+        """What callbacks may be sent with, by the client's choice; the first is used."""
         self.attributes = attributes
         self.connections: list[Connection] = []
-        self.seqids: list[int] = []
-        """Last csa_sequenceid of each slot in use, for the callback sender (section 2.10.6)."""
+        self.silent: set[Connection] = set()
+        """Those of them on which the latest callback got no answer."""
         self.fault = False
         """SEQ4_STATUS_BACKCHANNEL_FAULT: the sender has lost track of a slot."""
+        self.sender: Any = None
+        """The callback sender's own record: slots, and what is under way."""
+
+    @property
+    def up(self) -> bool:
+        """Whether there is a connection that is not known to be dead."""
+        return len(self.silent) < len(self.connections)
+
+    @property
+    def usable(self) -> bool:
+        """Whether a callback is worth trying."""
+        return self.up and not self.fault and bool(self.credentials)
+
+    def suspect(self, connection: Connection) -> None:
+        """A callback on the connection got no answer."""
+        if connection in self.connections:
+            self.silent.add(connection)
+
+    def unbind(self, connection: Connection) -> None:
+        """The connection carries no callbacks (any more)."""
+        self.silent.discard(connection)
+        if connection in self.connections:
+            self.connections.remove(connection)
 
 
 class Session:
@@ -76,6 +101,7 @@ class Session:
         "flags",
         "fore",
         "highest_slotid",
+        "minor",
         "sessionid",
         "slots",
         "target_highest_slotid",
@@ -83,10 +109,18 @@ class Session:
     )
 
     def __init__(
-        self, sessionid: bytes, client: Client, flags: int, fore: ChannelAttributes, backchannel: Backchannel
+        self,
+        sessionid: bytes,
+        client: Client,
+        flags: int,
+        fore: ChannelAttributes,
+        backchannel: Backchannel,
+        minor: int = 1,
     ) -> None:
         self.sessionid = sessionid
         self.client = client
+        self.minor = minor
+        """The minor version of its CREATE_SESSION, which is its callbacks' too."""
         self.flags = flags
         self.fore = fore
         self.back = backchannel.attributes
@@ -107,9 +141,9 @@ class Session:
         RESTART_RECLAIM_NEEDED is for sessions that survive a restart; ours do not, and their loss says the same.
         """
         flags = 0
-        if self.wants_backchannel and not self.backchannel.connections:
+        if self.wants_backchannel and not self.backchannel.up:
             flags = codes.SEQ4_STATUS_CB_PATH_DOWN_SESSION
-            if not any(session.backchannel.connections for session in self.client.sessions.values()):
+            if not any(session.backchannel.up for session in self.client.sessions.values()):
                 flags |= codes.SEQ4_STATUS_CB_PATH_DOWN
         if self.backchannel.fault:
             flags |= codes.SEQ4_STATUS_BACKCHANNEL_FAULT
@@ -126,6 +160,8 @@ class SessionTable:
         self._sessions: dict[bytes, Session] = {}
         self._bound: dict[Connection, set[Session]] = {}
         self._created = 0
+        self.on_backchannel: Callable[[Session], None] | None = None
+        """Called when a connection has been bound to a session's backchannel; must not call back into the engine."""
 
     # -- CREATE_SESSION ------------------------------------------------------------------------------------------
     def create_session(
@@ -141,6 +177,7 @@ class SessionTable:
         principal: str,
         connection: Connection,
         callbacks: bool = True,
+        minor: int = 1,
     ) -> CreateSessionResult:
         """CREATE_SESSION: confirms the client, replays by its own sequence (RFC 8881 section 18.36.4). The connection
         is bound to the session: fore, and back too when asked and ``callbacks`` (the transport can carry them). Raises
@@ -171,7 +208,7 @@ class SessionTable:
             self._engine.clients.make_confirmed(client)
         client.renew()
         backchannel = Backchannel(cb_program, cb_credentials, back)
-        session = Session(self._new_id(client), client, 0, fore, backchannel)
+        session = Session(self._new_id(client), client, 0, fore, backchannel, minor)
         self._sessions[session.sessionid] = session
         client.sessions[session.sessionid] = session
         client.cached_octets += fore.maxrequests * fore.maxresponsesize_cached
@@ -326,8 +363,7 @@ class SessionTable:
         """The connection is bound to nothing any more."""
         for session in self._bound.pop(connection, ()):
             session.connections.discard(connection)
-            if connection in session.backchannel.connections:
-                session.backchannel.connections.remove(connection)
+            session.backchannel.unbind(connection)
 
     def _room(self, connection: Connection, session: Session) -> bool:
         return connection in session.connections or len(session.connections) < self._engine.limits.connections
@@ -341,7 +377,10 @@ class SessionTable:
         connections = session.backchannel.connections
         if connection not in connections and len(connections) < self._engine.limits.connections:
             connections.append(connection)
+        session.backchannel.silent.discard(connection)  # the client says anew that it listens there
         self._bound.setdefault(connection, set()).add(session)
+        if self.on_backchannel is not None:
+            self.on_backchannel(session)
 
     # -- the end -------------------------------------------------------------------------------------------------
     def destroy_session(self, sessionid: bytes, *, connection: Connection, own: Session | None) -> None:
@@ -373,3 +412,4 @@ class SessionTable:
                     del self._bound[connection]
         session.connections.clear()
         session.backchannel.connections.clear()
+        session.backchannel.silent.clear()

@@ -50,6 +50,8 @@ class Callback40:
     netid: str
     address: str
     ident: int
+    peer: str = ""
+    """Where SETCLIENTID came from, without port."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from nfsd.state import StateEngine
 from nfsd.state.opens import FileState
 from nfsd.state.types import LocalRange
 from nfsd.v4.attributes import ServerFacts
+from nfsd.v4.callbacks import CallbackService
 from nfsd.v4.pseudofs import PseudoFileSystem
 from nfsd.vfs.service import FileService, Node
 from nfsd.vfs.types import Time
@@ -50,6 +51,7 @@ class Nfs4Server:
         self.engine = engine
         self.store = store
         self.owner = owner
+        self.callbacks = CallbackService(engine)
         self.pseudo = PseudoFileSystem(exports, started)
         self.max_transfer = max_transfer
         self.max_reply = max_transfer + 64 * 1024
@@ -68,6 +70,7 @@ class Nfs4Server:
             self._timer.cancel()
         if self._sweep is not None:
             await self._sweep
+        await self.callbacks.close()
         await self.store.flush(self.engine)
 
     def _schedule(self) -> None:
@@ -82,6 +85,7 @@ class Nfs4Server:
         if self._sweep is None or self._sweep.done():
             self.engine.handle_timer(loop.time())
             self._sweep = loop.create_task(self._after_timer())
+            self.callbacks.sweep(loop.time())
         self._schedule()
 
     async def _after_timer(self) -> None:

@@ -20,6 +20,7 @@ from rpcrdma.memory import Pool
 from rpcrdma.rpc.dispatch import Dispatcher
 from rpcrdma.rpc.program import Program
 from rpcrdma.xdr import Decoder, Encoder
+from tests.support.callbacks import CallbackEnd
 
 NFS = 100003
 _xids = itertools.count(1)
@@ -43,11 +44,14 @@ class LoopbackTransport:
     netid = "tcp"
     peer_port = 800
     local_address = "127.0.0.1"
-    closed = False
-    max_backchannel_size = 0
 
-    def __init__(self, peer_address: str = "127.0.0.1") -> None:
+    def __init__(self, peer_address: str = "127.0.0.1", callbacks: CallbackEnd | None = None) -> None:
+        """``callbacks``: who answers callbacks that come on this connection; without, it takes none."""
         self.peer_address = peer_address
+        self.callbacks = callbacks
+        self.max_backchannel_size = 0 if callbacks is None else 1 << 20
+        self.closed = False
+        self._gone: asyncio.Future[None] | None = None
         self._account = Pool(64 << 20).account(32 << 20)
         self._closing: list[Any] = []
 
@@ -58,10 +62,22 @@ class LoopbackTransport:
         return self._account.lease(size)
 
     async def call_back(self, message):
-        raise ConnectionError("this client takes no callbacks")
+        if self.callbacks is None or self.closed:
+            raise ConnectionError("this client takes no callbacks")
+        self._gone = self._gone or asyncio.get_running_loop().create_future()
+        answering = asyncio.ensure_future(self.callbacks.answer(bytes(message), self))
+        try:
+            await asyncio.wait({answering, self._gone}, return_when=asyncio.FIRST_COMPLETED)
+            if self.closed:
+                raise ConnectionError("the connection is closed")
+            return memoryview(answering.result())
+        finally:
+            answering.cancel()
 
     def close(self):
         self.closed = True
+        if self._gone is not None and not self._gone.done():
+            self._gone.set_result(None)
         for callback in self._closing:
             callback()
 
@@ -140,6 +156,9 @@ class Client4:
         self.session = b""
         self.clientid = 0
         self.seqids: dict[bytes, int] = {}
+        self.callback_address = (b"tcp", b"127.0.0.1.0.0")
+        """v4.0: netid and universal address given to SETCLIENTID; port 0 is nobody's."""
+        self.callback_slots = 16
 
     def message(self, *operations, tag=b"") -> bytes:
         """An RPC call with a COMPOUND of (number, arguments) or plain numbers."""
@@ -172,6 +191,15 @@ class Client4:
     async def raw(self, *operations) -> tuple[int, list[tuple[int, Any]]]:
         """Run exactly these operations: (status, [(number, result)…])."""
         return self.parse(await self.server.call(self.transport, self.message(*operations)))
+
+    async def bind(self, transport, direction=p.channel_dir_from_client4.CDFC4_FORE_OR_BOTH) -> int:
+        """BIND_CONN_TO_SESSION over another connection; the direction granted."""
+        args = p.BIND_CONN_TO_SESSION4args(self.session, direction, False)
+        message = self.message((p.OP_BIND_CONN_TO_SESSION, args))
+        status, [(_, bound)] = self.parse(await self.server.call(transport, message))
+        if status:
+            raise Failed(status, [])
+        return int(bound.bctsr_resok4.bctsr_dir)
 
     @staticmethod
     def parse(reply: bytes) -> tuple[int, list[tuple[int, Any]]]:
@@ -210,7 +238,7 @@ class Client4:
     async def connect(self, verifier=b"verifier", *, reclaim_complete=True) -> Client4:
         """Introduce the client; in 4.1 and later with a session."""
         if not self.minor:
-            callback = p.cb_client4(0x40000000, p.netaddr4(b"tcp", b"127.0.0.1.0.0"))
+            callback = p.cb_client4(0x40000000, p.netaddr4(*self.callback_address))
             args = p.SETCLIENTID4args(p.nfs_client_id4(verifier, self.name), callback, 1)
             _, [(_, made)] = await self.raw((p.OP_SETCLIENTID, args))
             self.clientid = made.resok4.clientid
@@ -224,9 +252,10 @@ class Client4:
         made = made.eir_resok4
         self.clientid = made.eir_clientid
         fore = p.channel_attrs4(0, 1 << 20, 1 << 20, 4096, 64, 16, [])
-        back = p.channel_attrs4(0, 4096, 4096, 0, 2, 16, [])
+        back = p.channel_attrs4(0, 4096, 4096, 0, 2, self.callback_slots, [])
+        flags = p.CREATE_SESSION4_FLAG_CONN_BACK_CHAN if self.transport.max_backchannel_size else 0
         args = p.CREATE_SESSION4args(
-            made.eir_clientid, made.eir_sequenceid, 0, fore, back, 0x40000000, [p.callback_sec_parms4(0)]
+            made.eir_clientid, made.eir_sequenceid, flags, fore, back, 0x40000000, [p.callback_sec_parms4(0)]
         )
         status, [(_, session)] = await self.raw((p.OP_CREATE_SESSION, args))
         assert status == 0, status

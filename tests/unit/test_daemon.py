@@ -261,6 +261,7 @@ def test_metrics_count_what_happened(rig: Rig) -> None:
         await daemon.start()
         async with await client_of(daemon) as client:
             await client.getattr(await root_of(daemon))
+            daemon._nfs4.callbacks.counters["CB_RECALL", "path_down"] += 2
             url = f"http://127.0.0.1:{daemon.metrics_port}/metrics"
             text = await asyncio.to_thread(lambda: urllib.request.urlopen(url, timeout=10).read().decode())
         for line in (
@@ -269,6 +270,7 @@ def test_metrics_count_what_happened(rig: Rig) -> None:
             f'rdma_nfsd_connections{{listener="tcp://127.0.0.1:{port_of(daemon)}"}} 1.0',
             'rdma_nfsd_memory_bytes{kind="limit"} 5.36870912e+08',
             'rdma_nfsd_rdma_events_total{event="calls",',
+            'rdma_nfsd_callbacks_total{operation="CB_RECALL",result="path_down"} 2.0',
         ):
             assert line in text, text
         await daemon.stop()

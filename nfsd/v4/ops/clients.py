@@ -19,6 +19,7 @@ async def setclientid(c: Compound, args: p.SETCLIENTID4args) -> p.SETCLIENTID4re
         netid=where.na_r_netid.decode("ascii", "replace"),
         address=where.na_r_addr.decode("ascii", "replace"),
         ident=args.callback_ident,
+        peer=c.call.transport.peer_address,
     )
     try:
         clientid, confirm = c.engine.clients.setclientid(
@@ -33,9 +34,10 @@ async def setclientid(c: Compound, args: p.SETCLIENTID4args) -> p.SETCLIENTID4re
 @operation(p.OP_SETCLIENTID_CONFIRM, changes=True)
 async def setclientid_confirm(c: Compound, args: p.SETCLIENTID_CONFIRM4args) -> None:
     """v4.0: the client got the answer to its SETCLIENTID."""
-    c.engine.clients.setclientid_confirm(
+    client = c.engine.clients.setclientid_confirm(
         clientid=args.clientid, confirm=args.setclientid_confirm, principal=c.principal
     )
+    c.server.callbacks.client_can_be_called(client)  # looks for the path, if it is not known yet
 
 
 @operation(p.OP_RENEW)

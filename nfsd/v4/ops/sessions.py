@@ -69,6 +69,7 @@ async def create_session(c: Compound, args: p.CREATE_SESSION4args) -> p.CREATE_S
         principal=c.principal,
         connection=c.server.connection(c.call.transport),
         callbacks=c.call.transport.max_backchannel_size > 0,
+        minor=c.minor,
     )
     return p.CREATE_SESSION4resok(
         csr_sessionid=made.sessionid,

@@ -1,0 +1,188 @@
+"""Callbacks of NFSv4.0: the server connects to the address that SETCLIENTID gave (RFC 7530 section 16.33).
+
+Owns the address's meaning, one client's path (:class:`Path40`) and the bound on connections made (:class:`Dialer`).
+Imports messages and the RPC client. A path is probed with CB_NULL before anything depends on it (section 10.2.1).
+
+The address is the client's claim, so the server is no tool for reaching what the client cannot reach: only confirmed
+clients are called, never multicast or unspecified addresses, and this host itself only for clients on this host.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from nfsd.state.types import Callback40, CallbackCredential
+from nfsd.v4.callback_messages import CallbackError, accepted, compound_call, null_call
+from rpcrdma.rpc.client import RpcClient
+from rpcrdma.rpc.program import AUTH_SYS
+
+CONNECT_TIME = 5.0
+IDLE_TIME = 60.0
+"""Seconds after which a connection without calls is closed."""
+PROBE_AGAIN = 60.0
+"""Seconds between two probes of a path that is down."""
+_MAX_OUTSTANDING = 16
+"""Callbacks under way to one client."""
+_CREDENTIAL = CallbackCredential(AUTH_SYS, "rdma-nfsd", 0, 0, ())
+_T = TypeVar("_T")
+
+
+def callback_address(callback: Callback40) -> tuple[str, int] | None:
+    """Host and port of a universal address (RFC 5665 section 5.2.3), or None when it is none that may be called."""
+    host, _, low = callback.address.rpartition(".")
+    host, _, high = host.rpartition(".")
+    if not (_octet(low) and _octet(high)):
+        return None
+    port = int(high) << 8 | int(low)
+    try:
+        found = ipaddress.ip_address(host)
+        peer = ipaddress.ip_address(callback.peer.partition("%")[0])
+    except ValueError:
+        return None
+    if callback.netid != ("tcp" if found.version == 4 else "tcp6") or not port:
+        return None
+    if found.version == 6 and found.ipv4_mapped is not None:
+        found = found.ipv4_mapped
+    if found.is_multicast or found.is_unspecified or (found.is_loopback and not peer.is_loopback):
+        return None
+    return str(found), port
+
+
+def _octet(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) <= 3 and int(text) < 256
+
+
+class Dialer:
+    """All connections made to v4.0 clients."""
+
+    def __init__(self, next_xid: Callable[[], int], limit: int = 1024, connecting: int = 64) -> None:
+        """``limit``: connections open at once; ``connecting``: of them, not yet established."""
+        self.next_xid = next_xid
+        self.limit = limit
+        self._connecting = asyncio.Semaphore(connecting)
+        self._open: set[Path40] = set()
+
+    @property
+    def open(self) -> int:
+        """Connections there are."""
+        return len(self._open)
+
+    def close(self) -> None:
+        """Close every connection."""
+        for path in list(self._open):
+            path.hang_up()
+
+    def sweep(self, now: float) -> None:
+        """Close what has been idle for long, or belongs to a client that is gone."""
+        for path in list(self._open):
+            if path.idle and (path.gone or now - path.last_used >= IDLE_TIME):
+                path.hang_up()
+
+    def hung_up(self, path: Path40) -> None:
+        """A path has no connection any more."""
+        self._open.discard(path)
+
+    async def connect(self, path: Path40, host: str, port: int) -> RpcClient:
+        """Connect for a path. Raises OSError, CallbackError when there are too many."""
+        if len(self._open) >= self.limit:
+            idle = [one for one in self._open if one.idle]
+            if not idle:
+                raise CallbackError("busy", "too many connections to clients")
+            min(idle, key=lambda one: one.last_used).hang_up()
+        self._open.add(path)
+        try:
+            async with self._connecting:
+                return await RpcClient.connect(host, port, seconds=CONNECT_TIME)
+        except BaseException:
+            self._open.discard(path)
+            raise
+
+
+class Path40:
+    """The way to one v4.0 client, for as long as its callback address stays the same."""
+
+    def __init__(self, dialer: Dialer, callback: Callback40) -> None:
+        self.callback = callback
+        self.up: bool | None = None
+        """Whether callbacks arrive; None: not known yet."""
+        self.checked = 0.0
+        """When that was found out."""
+        self.probing: asyncio.Task[bool] | None = None
+        self.gone = False
+        self._dialer = dialer
+        self._address = callback_address(callback)
+        self._client: RpcClient | None = None
+        self._lock = asyncio.Lock()
+        self._room = asyncio.Semaphore(_MAX_OUTSTANDING)
+
+    @property
+    def idle(self) -> bool:
+        """Whether a connection stands unused."""
+        return self._client is not None and not self._client.outstanding
+
+    @property
+    def last_used(self) -> float:
+        """When the connection was last used."""
+        return self._client.last_used if self._client is not None else 0.0
+
+    def hang_up(self) -> None:
+        """Close the connection."""
+        client, self._client = self._client, None
+        if client is not None:
+            client.close()
+        self._dialer.hung_up(self)
+
+    async def null(self) -> None:
+        """CB_NULL. Raises CallbackError."""
+        xid = self._dialer.next_xid()
+        # Without a credential: the procedure does nothing (RFC 5531 section 8.1 has the convention).
+        accepted(await self._call(null_call(xid, self.callback.program, CallbackCredential(0))))
+
+    async def compound(self, count: int, operations: bytes) -> memoryview:
+        """CB_COMPOUND; the whole RPC reply. Raises CallbackError."""
+        message = compound_call(
+            self._dialer.next_xid(),
+            self.callback.program,
+            _CREDENTIAL,
+            minor=0,
+            ident=self.callback.ident,
+            count=count,
+            operations=(operations,),
+        )
+        return await self._call(message)
+
+    async def _call(self, message: bytes) -> memoryview:
+        async with self._room:
+            client, fresh = await self._connected()
+            try:
+                return await client.call(message)
+            except ConnectionError as error:
+                if fresh:
+                    raise CallbackError("path_down", str(error)) from None
+            # A connection that stood idle may be gone without our knowing; all callbacks may be executed twice.
+            client, _ = await self._connected()
+            return await _down(client.call, message)
+
+    async def _connected(self) -> tuple[RpcClient, bool]:
+        """A connection, and whether it is new. Raises CallbackError."""
+        async with self._lock:
+            if self._client is not None and not self._client.closed:
+                return self._client, False
+            self.hang_up()
+            if self._address is None:
+                raise CallbackError("path_down", "the client gave no address that can be called")
+            try:
+                self._client = await self._dialer.connect(self, *self._address)
+            except OSError as error:
+                raise CallbackError("path_down", f"cannot connect: {error or type(error).__name__}") from None
+            return self._client, True
+
+
+async def _down(function: Callable[[bytes], Awaitable[_T]], message: bytes) -> _T:
+    try:
+        return await function(message)
+    except ConnectionError as error:
+        raise CallbackError("path_down", str(error)) from None

@@ -1,0 +1,290 @@
+"""Callbacks: what the server asks of its clients (CB_RECALL, CB_NOTIFY_LOCK, CB_OFFLOAD…), for every minor version.
+
+Owns :class:`CallbackService`: which path a callback takes, how long it may take, and what is counted. In 4.1 and later
+it goes over a connection bound to one of the client's sessions (:mod:`nfsd.v4.callback_session`), in 4.0 over one that
+the server makes (:mod:`nfsd.v4.callback_dial`). Each call is a task by itself: a slow or dead client holds up nobody.
+
+RFC 7530 sections 10.2.1 and 15.3, RFC 8881 sections 2.10.3.1 and 20.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import logging
+import random
+from collections.abc import Sequence
+from typing import Any
+
+from nfsd.protocol import nfs4 as p
+from nfsd.state import StateEngine
+from nfsd.state.clients import Client
+from nfsd.state.sessions import Session
+from nfsd.v4.callback_dial import PROBE_AGAIN, Dialer, Path40
+from nfsd.v4.callback_messages import CallbackError, CompoundReply, Operation, compound_reply, encoded
+from nfsd.v4.callback_session import BackchannelSender
+
+__all__ = ["CALLBACK_TIME", "CallbackError", "CallbackService", "Operation"]
+
+log = logging.getLogger(__name__)
+
+CALLBACK_TIME = 15.0
+"""Seconds a callback may take, unless its sender says otherwise."""
+_BACKOFF = 0.1
+_LONGEST_BACKOFF = 2.0
+_SWEEP = 10.0
+
+
+class CallbackService:
+    """All callbacks of the server."""
+
+    def __init__(self, engine: StateEngine) -> None:
+        self._engine = engine
+        self._xid = random.getrandbits(32)
+        self._dialer = Dialer(self._next_xid)
+        self._senders: set[BackchannelSender] = set()
+        self._probes: set[asyncio.Task[bool]] = set()
+        self._waiting: dict[Client, asyncio.Event] = {}
+        """Clients for whose next path somebody waits."""
+        self._swept = 0.0
+        self._closed = False
+        self.counters: collections.Counter[tuple[str, str]] = collections.Counter()
+        """Callbacks that are over, by operation and result: ``ok``, the nfsstat4's name, or CallbackError's reason."""
+        engine.sessions.on_backchannel = self._bound
+
+    # -- what the operations use ---------------------------------------------------------------------------------
+    def client_can_be_called(self, client: Client) -> bool:
+        """Whether callbacks are believed to reach the client now. Cheap. For a v4.0 client whose path is not known, or
+        has been down for a while, this starts a probe; the answer will be better next time."""
+        if client.expired or not client.confirmed:
+            return False
+        if client.minor:
+            return any(session.backchannel.usable for session in client.sessions.values())
+        path = self._path(client)
+        if path is None:
+            return False
+        loop = asyncio.get_running_loop()
+        if path.up is None or (not path.up and loop.time() - path.checked >= PROBE_AGAIN):
+            self._start_probe(path)
+        return bool(path.up)
+
+    async def probe(self, client: Client) -> bool:
+        """Find out whether callbacks reach a v4.0 client (CB_NULL), unless that is known; of a session it is believed
+        until the opposite is shown."""
+        if client.minor or not client.confirmed or client.expired:
+            return self.client_can_be_called(client)
+        path = self._path(client)
+        if path is None:
+            return False
+        if path.up:
+            return True
+        return await asyncio.shield(self._start_probe(path))
+
+    async def call(
+        self,
+        client: Client,
+        operations: Sequence[Operation],
+        *,
+        timeout: float = CALLBACK_TIME,  # noqa: ASYNC109 - the time is shared among attempts, not one await's
+        referring: Sequence[p.referring_call_list4] = (),
+        wait_for_path: bool = False,
+    ) -> list[Any]:
+        """Call the client: ``operations`` are pairs of OP_CB_… and its arguments, without CB_SEQUENCE.
+
+        Returns the results (CB_…4res) of those that ran: the last one's status may be an error, and then those behind
+        it are missing. NFS4ERR_DELAY is tried again as long as there is time, then returned like any other status.
+        The client may have executed the operations more than once.
+
+        ``timeout``: seconds in all. ``referring``: the requests whose replies may still be on their way to the client,
+        and which the operations refer to (RFC 8881 section 2.10.6.3; ignored in v4.0). ``wait_for_path``: when no path
+        is up now, wait for the client to make one.
+
+        Raises CallbackError: no path, no answer in time, or an answer to the call as a whole that is a refusal. The
+        client may have executed the operations even so, or may be about to.
+        """
+        names = [p.CALLBACK_OPERATIONS[number].name for number, _ in operations]
+        try:
+            reply = await self._until_done(client, operations, timeout, referring, wait_for_path)
+        except CallbackError as error:
+            for name in names:
+                self.counters[name, error.reason] += 1
+            log.info("%s to client %016x: %s", "+".join(names), client.clientid, error)
+            raise
+        for name, position in zip(names, range(len(reply.results)), strict=False):
+            last = position == len(reply.results) - 1
+            self.counters[name, p.nfsstat4(reply.status).name if last and reply.status else "ok"] += 1
+        return reply.results
+
+    async def _until_done(
+        self,
+        client: Client,
+        operations: Sequence[Operation],
+        seconds: float,
+        referring: Sequence[p.referring_call_list4],
+        wait_for_path: bool,
+    ) -> CompoundReply:
+        loop = asyncio.get_running_loop()
+        end = loop.time() + seconds
+        backoff = _BACKOFF
+        while True:
+            left = max(end - loop.time(), 0.0)
+            if client.minor:
+                reply = await self._in_session(client, operations, left, referring, wait_for_path)
+            else:
+                reply = await self._over_dialed(client, operations, left)
+            if reply.status and not reply.results:
+                raise CallbackError("refused", f"CB_COMPOUND failed as a whole: {p.nfsstat4(reply.status).name}")
+            if reply.status != p.NFS4ERR_DELAY or loop.time() + backoff >= end:
+                return reply
+            await asyncio.sleep(backoff)
+            backoff = min(2 * backoff, _LONGEST_BACKOFF)
+
+    # -- in a session --------------------------------------------------------------------------------------------
+    async def _in_session(
+        self,
+        client: Client,
+        operations: Sequence[Operation],
+        seconds: float,
+        referring: Sequence[p.referring_call_list4],
+        wait_for_path: bool,
+    ) -> CompoundReply:
+        loop = asyncio.get_running_loop()
+        end = loop.time() + seconds
+        tried: set[Session] = set()
+        while True:
+            session = self._best_session(client, tried)
+            if session is None:
+                if not wait_for_path or client.expired:
+                    raise CallbackError("path_down", "no session has a backchannel that works")
+                await self._wait_for_path(client, end - loop.time())
+                tried.clear()
+                continue
+            tried.add(session)
+            try:
+                return await self._sender(session).call(operations, referring, end - loop.time(), wait_for_path)
+            except CallbackError as error:
+                if error.reason not in ("path_down", "refused") or self._best_session(client, tried) is None:
+                    raise
+
+    @staticmethod
+    def _best_session(client: Client, tried: set[Session]) -> Session | None:
+        for session in client.sessions.values():
+            if session not in tried and session.backchannel.usable:
+                return session
+        return None
+
+    async def _wait_for_path(self, client: Client, seconds: float) -> None:
+        event = self._waiting.setdefault(client, asyncio.Event())
+        try:
+            await asyncio.wait_for(event.wait(), seconds)
+        except TimeoutError:
+            raise CallbackError("path_down", "no session has a backchannel that works") from None
+
+    def _bound(self, session: Session) -> None:
+        """A connection has been bound to the session's backchannel."""
+        if session.backchannel.sender is not None:
+            session.backchannel.sender.bound()
+        event = self._waiting.pop(session.client, None)
+        if event is not None:
+            event.set()
+
+    def _sender(self, session: Session) -> BackchannelSender:
+        if self._closed:
+            raise CallbackError("path_down", "the server is stopping")
+        sender: BackchannelSender | None = session.backchannel.sender
+        if sender is None:
+            sender = BackchannelSender(session, self._engine.limits.backchannel_slots, self._next_xid)
+            session.backchannel.sender = sender
+            self._senders.add(sender)
+        return sender
+
+    # -- v4.0 ----------------------------------------------------------------------------------------------------
+    def _path(self, client: Client) -> Path40 | None:
+        """The path to a client's present callback address."""
+        path: Path40 | None = client.callback_path
+        if client.callback is None or self._closed:
+            return None
+        if path is None or path.callback is not client.callback:
+            if path is not None:
+                path.gone = True
+            path = client.callback_path = Path40(self._dialer, client.callback)
+        return path
+
+    def _start_probe(self, path: Path40) -> asyncio.Task[bool]:
+        if path.probing is None or path.probing.done():
+            path.probing = asyncio.get_running_loop().create_task(self._probe(path))
+            self._probes.add(path.probing)
+            path.probing.add_done_callback(self._probes.discard)
+        return path.probing
+
+    async def _probe(self, path: Path40) -> bool:
+        reason = "ok"
+        try:
+            async with asyncio.timeout(CALLBACK_TIME):
+                await path.null()
+        except TimeoutError:
+            reason = "timeout"
+        except CallbackError as error:
+            reason = error.reason
+        self.counters["CB_NULL", reason] += 1
+        self._found(path, reason == "ok")
+        return reason == "ok"
+
+    @staticmethod
+    def _found(path: Path40, up: bool) -> None:
+        if path.up is not up:
+            log.info("callbacks to %s: the path is %s", path.callback.address, "up" if up else "down")
+        path.up = up
+        path.checked = asyncio.get_running_loop().time()
+
+    async def _over_dialed(self, client: Client, operations: Sequence[Operation], seconds: float) -> CompoundReply:
+        path = self._path(client) if client.confirmed and not client.expired else None
+        if path is None:
+            raise CallbackError("path_down", "the client has no callback address")
+        octets = encoded(operations)
+        try:
+            async with asyncio.timeout(seconds):
+                octets_back = await path.compound(len(operations), octets)
+        except TimeoutError:
+            self._found(path, False)
+            raise CallbackError("timeout", "the client has not answered in time") from None
+        except CallbackError:
+            self._found(path, False)
+            raise
+        reply = compound_reply(octets_back, len(operations))
+        self._found(path, True)
+        return reply
+
+    # -- housekeeping --------------------------------------------------------------------------------------------
+    def _next_xid(self) -> int:
+        self._xid = (self._xid + 1) & 0xFFFFFFFF
+        return self._xid
+
+    def sweep(self, now: float) -> None:
+        """Give up what is not needed any more; to be called about once a second."""
+        if now - self._swept < _SWEEP:
+            return
+        self._swept = now
+        self._dialer.sweep(now)
+        for sender in [one for one in self._senders if one.session.client.expired or one.orphaned]:
+            self._senders.discard(sender)
+            sender.close()
+        for client in [one for one in self._waiting if one.expired]:
+            self._waiting.pop(client).set()
+
+    @property
+    def connections(self) -> int:
+        """Connections made to v4.0 clients."""
+        return self._dialer.open
+
+    async def close(self) -> None:
+        """Give up every callback under way."""
+        self._closed = True
+        self._engine.sessions.on_backchannel = None
+        for sender in self._senders:
+            sender.close()
+        tasks = list(self._probes)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._dialer.close()

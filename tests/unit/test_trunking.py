@@ -1,0 +1,107 @@
+"""One session over several connections, and its callbacks, over real transports (RFC 8881 section 2.10.5, RFC 8167)."""
+
+import asyncio
+
+import pytest
+
+from nfsd.protocol import nfs4 as p
+from nfsd.v4.callbacks import CallbackError
+from tests.support.callbacks import CallbackEnd
+from tests.support.nfs4 import Client4, serving, wanted
+from tests.support.wires import Network
+
+LOCK = (p.OP_CB_NOTIFY_LOCK, p.CB_NOTIFY_LOCK4args(b"h" * 128, p.lock_owner4(1, bytes(1024))))
+RECALL = (p.OP_CB_RECALL, p.CB_RECALL4args(p.stateid4(1, bytes(12)), False, b"handle"))
+OK = p.CB_RECALL4res(p.nfsstat4.NFS4_OK)
+GETATTR_ROOT = (p.OP_PUTROOTFH, (p.OP_GETATTR, wanted(p.FATTR4_TYPE)))
+
+
+def run(test, tmp_path, minor=1):
+    """``test(network, client, end, record)`` without a connection yet."""
+    for name in ("export", "state"):
+        (tmp_path / name).mkdir(exist_ok=True)
+
+    async def main():
+        async with (
+            serving(tmp_path / "export", state_dir=tmp_path / "state") as server,
+            Network(server) as network,
+        ):
+            await test(network, CallbackEnd())
+
+    asyncio.run(main())
+
+
+async def client_over(network, kind, end, minor=1):
+    client = Client4(network, minor, transport=await network.connect(kind, end))
+    await client.connect()
+    return client, network.engine.clients.lookup(client.clientid)
+
+
+@pytest.mark.parametrize("kind", ["tcp", "rdma"])
+def test_callbacks_come_back_on_the_clients_own_connection(tmp_path, kind):
+    async def test(network, end):
+        client, record = await client_over(network, kind, end)
+        assert network.nfs4.callbacks.client_can_be_called(record)
+        results = await asyncio.gather(*(network.nfs4.callbacks.call(record, [LOCK]) for _ in range(20)))
+        assert all(result == [p.CB_NOTIFY_LOCK4res(p.nfsstat4.NFS4_OK)] for result in results)
+        assert end.operations == [p.OP_CB_NOTIFY_LOCK] * 20
+        await client.run(*GETATTR_ROOT)
+
+    run(test, tmp_path)
+
+
+def test_over_rdma_a_callback_fits_the_inline_threshold_or_is_not_sent(tmp_path):
+    async def test(network, end):
+        client, record = await client_over(network, "rdma", end)
+        channel = record.sessions[client.session].backchannel
+        assert channel.connections[0].max_backchannel_size == 4068
+        long = [p.referring_call_list4(client.session, [p.referring_call4(n, 0) for n in range(490)])]
+        with pytest.raises(CallbackError) as error:
+            await network.nfs4.callbacks.call(record, [RECALL], referring=long)
+        assert error.value.reason == "too_big"
+        long[0].rcl_referring_calls = long[0].rcl_referring_calls[:489]
+        await network.nfs4.callbacks.call(record, [RECALL], referring=long)
+        assert end.received[0].octets == 4064
+
+    run(test, tmp_path)
+
+
+def test_a_session_over_two_rdma_connections_and_one_of_tcp_survives_the_loss_of_any(tmp_path):
+    """Requests go over each of them; callbacks move on when their connection dies under them."""
+
+    async def test(network, end):
+        client, record = await client_over(network, "rdma", end)
+        first = client.transport
+        second, third = await network.connect("rdma", end), await network.connect("tcp", end)
+        for wire in (second, third):
+            assert await client.bind(wire) == p.channel_dir_from_server4.CDFS4_BOTH
+        session = record.sessions[client.session]
+        assert len(session.connections) == len(session.backchannel.connections) == 3
+        for wire in (first, second, third, first):
+            client.transport = wire
+            await client.run(*GETATTR_ROOT)
+
+        callbacks = network.nfs4.callbacks
+        await callbacks.call(record, [RECALL])
+        assert end.received[-1].connection is first
+        end.gate = asyncio.Event()
+        under_way = [asyncio.ensure_future(callbacks.call(record, [RECALL])) for _ in range(3)]
+        await end.arrival(4)
+        slots = {one.sequence.csa_slotid: one.sequence.csa_sequenceid for one in end.received[1:]}
+        assert len(slots) == 3
+        end.gate.set()
+        end.gate = None
+        first.close()
+        assert await asyncio.gather(*under_way) == [[OK]] * 3
+        moved = end.received[4:]
+        assert {one.connection for one in moved} <= {second, third}
+        assert {one.sequence.csa_slotid: one.sequence.csa_sequenceid for one in moved[:3]} == slots
+
+        second.close()
+        client.transport = third
+        await client.run(*GETATTR_ROOT)
+        assert await callbacks.call(record, [RECALL]) == [OK]
+        assert end.received[-1].connection is third
+        assert session.status_flags() == 0
+
+    run(test, tmp_path)
