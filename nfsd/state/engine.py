@@ -86,6 +86,7 @@ class StateEngine:
         self._sweep_at = None
         self.opens.sweep_files()
         self.opens.sweep_owners(now - self.limits.lease)
+        self.locks.waits.sweep(now)
         for client in self.clients.all():
             self._sweep_client(client, now)
             if not client.expired:
@@ -126,6 +127,7 @@ class StateEngine:
         for owner in list(client.open_owners.values()):
             self.opens.forget_owner(owner)
         client.lock_owners.clear()
+        self.locks.waits.forget_client(client)
         self.clients.forget(client)
         if client.recorded:
             client.recorded = False

@@ -11,10 +11,11 @@ from nfsd.protocol.nfs4 import OPEN4_SHARE_ACCESS_READ as READ
 from nfsd.protocol.nfs4 import OPEN4_SHARE_ACCESS_WRITE as WRITE
 
 if TYPE_CHECKING:
-    from nfsd.state.locks import LockPlan, Waiter
+    from nfsd.state.locks import LockPlan
     from nfsd.state.opens import OpenReservation
     from nfsd.state.ranges import FileLocks
     from nfsd.state.records import OpenState
+    from nfsd.state.waiters import Waiter
 
 
 class FileState:

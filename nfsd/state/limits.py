@@ -55,5 +55,7 @@ class Limits:
     """Locked ranges (after merging) of one client."""
     waiters: int = 1000
     """Blocked lock requests remembered for one file."""
+    client_waiters: int = 1000
+    """Blocked lock requests remembered of one client."""
     seqid_reply_octets: int = 2048
     """Longest result kept for the replay of a v4.0 seqid operation."""

@@ -10,7 +10,7 @@ RFC 8881 sections 9.1 to 9.6, 18.10 to 18.12; RFC 7530 sections 9.3, 9.4, 16.10 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import TYPE_CHECKING, Self
 
 from nfsd.protocol import nfs4 as codes
 from nfsd.state.errors import LockDenied, Nfs4Error
@@ -18,6 +18,7 @@ from nfsd.state.owners import SEQID_KEEPING, LockOwner
 from nfsd.state.ranges import END, FileLocks
 from nfsd.state.records import LockState, OpenState
 from nfsd.state.types import UINT32_MAX, UINT64_MAX, LocalRange, Stateid
+from nfsd.state.waiters import Waiter, WaitTable
 
 if TYPE_CHECKING:
     from nfsd.state.clients import Client
@@ -27,26 +28,17 @@ if TYPE_CHECKING:
 LOCAL_END = 1 << 63
 """Local offsets are signed: nothing can be held from here on, and what reaches here reaches to the end."""
 
-__all__ = ["LockDenied", "LockOwner", "LockPlan", "LockState", "LockTable", "Waiter"]
-
-
-class Waiter(NamedTuple):
-    """A blocked lock request (READW_LT, WRITEW_LT) in its file's queue, oldest first."""
-
-    client: Client
-    owner: bytes
-    start: int
-    end: int
-    exclusive: bool
-    until: float
-    """When its place is given up unless it has asked again."""
+__all__ = ["LockDenied", "LockOwner", "LockPlan", "LockState", "LockTable", "WaitTable", "Waiter"]
 
 
 class LockPlan:
     """A lock that conflicts with no NFS client's and is reserved; commit or abort exactly once. As a context manager it
     aborts unless it was committed."""
 
-    __slots__ = ("_done", "_table", "end", "exclusive", "local", "lock_seqid", "open_state", "owner", "start", "state")
+    __slots__ = (
+        "_done", "_table", "end", "exclusive", "handle", "local", "lock_seqid", "open_state", "owner", "start", "state",
+        "wait",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -66,6 +58,9 @@ class LockPlan:
         """v4.0, open_to_lock_owner4: the lock owner's seqid, used up when the plan ends, however it does."""
         self.local: LocalRange | None = None
         """What to set locally before ``commit``; None when the union holds it already."""
+        self.wait = False
+        """Whether the client wants to wait for it."""
+        self.handle = b""
 
     def commit(self) -> Stateid:
         """Grant it; returns the lock stateid. Raises EXPIRED, BAD_STATEID when client or open went away meanwhile (its
@@ -73,8 +68,13 @@ class LockPlan:
         return self._table.grant(self)
 
     def abort(self) -> None:
-        """A local process is in the way: nothing has happened. Harmless after ``commit``."""
+        """It could not be had: nothing has happened. Harmless after ``commit``."""
         self._table.withdraw(self)
+
+    def blocked_locally(self) -> None:
+        """A local process is in the way: ``abort``, and a place in the queue for those who want to wait."""
+        self._table.withdraw(self)
+        self._table.queue_locally(self)
 
     def take(self) -> bool:
         """Whether this is the first end of the plan (for the table)."""
@@ -93,6 +93,7 @@ class LockTable:
 
     def __init__(self, engine: StateEngine) -> None:
         self._engine = engine
+        self.waits = WaitTable(engine)
 
     # -- LOCK ----------------------------------------------------------------------------------------------------
     def lock_new(
@@ -105,11 +106,12 @@ class LockTable:
         *,
         reclaim: bool,
         wait: bool,
+        handle: bytes = b"",
         lock_seqid: int = 0,
     ) -> LockPlan:
-        """LOCK with open_to_lock_owner4. ``wait``: READW_LT or WRITEW_LT (a denied one joins the file's queue).
-        Raises LockDenied, INVAL, OPENMODE, GRACE, NO_GRACE, RECLAIM_BAD, RECLAIM_CONFLICT, BAD_SEQID, DELAY, and
-        SERVERFAULT or RESOURCE at limits."""
+        """LOCK with open_to_lock_owner4. ``wait``: READW_LT or WRITEW_LT (a denied one joins the file's queue; to be
+        called back under ``handle``). Raises LockDenied, DEADLOCK, INVAL, OPENMODE, GRACE, NO_GRACE, RECLAIM_BAD,
+        RECLAIM_CONFLICT, BAD_SEQID, DELAY, and SERVERFAULT or RESOURCE at limits."""
         client = open_state.client
         if len(owner) > self._engine.limits.owner_octets:
             raise Nfs4Error(codes.NFS4ERR_INVAL, "owner name too long")
@@ -120,8 +122,13 @@ class LockTable:
             raise Nfs4Error(codes.NFS4ERR_BAD_SEQID)
         holder = known if known is not None else LockOwner(client, owner)
         state = open_state.lock_states.get(holder)
+        if state is not None and client.minor == 0:
+            # Section 16.10.5 again: "new" is for those without locking state on this open.
+            raise Nfs4Error(codes.NFS4ERR_BAD_SEQID)
         try:
-            plan = self._plan(open_state, holder, state, exclusive, offset, length, reclaim=reclaim, wait=wait)
+            plan = self._plan(
+                open_state, holder, state, exclusive, offset, length, reclaim=reclaim, wait=wait, handle=handle
+            )
         except Nfs4Error as error:
             if known is not None and error.status not in SEQID_KEEPING:
                 known.seqid = lock_seqid
@@ -131,10 +138,20 @@ class LockTable:
         return plan
 
     def lock(
-        self, state: LockState, exclusive: bool, offset: int, length: int, *, reclaim: bool, wait: bool
+        self,
+        state: LockState,
+        exclusive: bool,
+        offset: int,
+        length: int,
+        *,
+        reclaim: bool,
+        wait: bool,
+        handle: bytes = b"",
     ) -> LockPlan:
         """LOCK with exist_lock_owner4. Raises as ``lock_new``."""
-        return self._plan(state.open_state, state.owner, state, exclusive, offset, length, reclaim=reclaim, wait=wait)
+        return self._plan(
+            state.open_state, state.owner, state, exclusive, offset, length, reclaim=reclaim, wait=wait, handle=handle
+        )
 
     def _plan(
         self,
@@ -147,6 +164,7 @@ class LockTable:
         *,
         reclaim: bool,
         wait: bool,
+        handle: bytes,
     ) -> LockPlan:
         file, client = open_state.file, open_state.client
         start, end = _span(offset, length)
@@ -165,16 +183,43 @@ class LockTable:
         except LockDenied as denied:
             if reclaim:
                 raise Nfs4Error(codes.NFS4ERR_RECLAIM_CONFLICT) from denied
-            if wait:
-                self._queue(file, Waiter(client, owner.owner, start, end, exclusive, self._engine.now()))
+            self._denied(file, client, owner.owner, (start, end, exclusive), handle if wait else None)
             raise
+        turn = self.waits.reserved(file, client, owner.owner, (start, end, exclusive)) if file.waiters else None
+        if turn is not None and not reclaim:
+            self._denied(file, client, owner.owner, (start, end, exclusive), handle if wait else None)
+            length = UINT64_MAX if turn.end == END else turn.end - turn.start
+            raise LockDenied(turn.start, length, turn.exclusive, turn.client.clientid, turn.owner)
         plan = LockPlan(self, open_state, owner, state, (start, end, exclusive))
+        plan.wait, plan.handle = wait, handle
         if start < LOCAL_END and not (file.locks and file.locks.covered(start, end, exclusive)):
             plan.local = _local(start, end, exclusive)
         file.pending_lock = plan
         if reclaim:
             self._engine.grace.reclaimed(self._engine.now())
         return plan
+
+    def _denied(
+        self, file: FileState, client: Client, owner: bytes, span: tuple[int, int, bool], handle: bytes | None
+    ) -> None:
+        """Queue a denied request, unless it does not wait (``handle`` None). Raises DEADLOCK when it waits for
+        itself."""
+        if handle is None:
+            self.waits.leave(file, client, owner, span)
+            return
+        waiter = self.waits.join(file, client, owner, span, handle)
+        if waiter is not None and self.waits.deadlocked(waiter):
+            self.waits.leave(file, client, owner, span)
+            raise Nfs4Error(codes.NFS4ERR_DEADLOCK)
+
+    def queue_locally(self, plan: LockPlan) -> None:
+        """See LockPlan.blocked_locally."""
+        open_state = plan.open_state
+        if plan.wait and open_state in open_state.file.opens and not open_state.client.expired:
+            span = plan.start, plan.end, plan.exclusive
+            waiter = self.waits.join(open_state.file, open_state.client, plan.owner.owner, span, plan.handle)
+            if waiter is not None:
+                waiter.local = True
 
     def _check_limits(
         self, client: Client, owner: LockOwner, state: LockState | None, file: FileState, span: tuple[int, int, bool]
@@ -235,7 +280,9 @@ class LockTable:
             file.locks = FileLocks()
         client.locks += file.locks.grant(owner, plan.start, plan.end, plan.exclusive)
         if file.waiters:
-            file.waiters = [w for w in file.waiters if w.client is not client or w.owner != owner.owner]
+            self.waits.leave(file, client, owner.owner, (plan.start, plan.end, plan.exclusive))
+            self.waits.freed(file)  # a range that was exclusive may be shared now
+        self.waits.busy(client, owner.owner)
         return state.stateid
 
     @staticmethod
@@ -272,6 +319,7 @@ class LockTable:
         if client.locks >= self._engine.limits.locks and ranges is not None and ranges.splits(start, end):
             raise self._too_many(client)
         self._revoke(state.file, state.owner, start, end)
+        self.waits.busy(client, state.owner.owner)
         state.bump()
         return state.stateid
 
@@ -282,6 +330,7 @@ class LockTable:
         owner.client.locks += grown
         if not file.locks.owners:
             file.locks = None
+        self.waits.freed(file)
         self._dirty(file, free)
 
     # -- towards local processes ---------------------------------------------------------------------------------
@@ -302,38 +351,6 @@ class LockTable:
             clears.extend(_local(left, right, False) for left, right in free if left < LOCAL_END)
         self._engine.opens.drop_if_idle(file)
         return clears
-
-    # -- blocked requests ----------------------------------------------------------------------------------------
-    def _queue(self, file: FileState, waiter: Waiter) -> None:
-        """Join the file's queue, or keep the place held there; places of those who stopped asking are given up."""
-        now = waiter.until
-        place = waiter._replace(until=now + self._engine.limits.lease)
-        kept = [w for w in file.waiters if w.until > now and not w.client.expired]
-        for index, other in enumerate(kept):
-            if other[:5] == waiter[:5]:
-                kept[index] = place
-                break
-        else:
-            if len(kept) < self._engine.limits.waiters:
-                kept.append(place)
-        file.waiters = kept
-
-    def grantable(self, file: FileState) -> list[Waiter]:
-        """The queued requests that could be granted now, each compatible with those before it, oldest first: whom
-        CB_NOTIFY_LOCK tells (RFC 8881 section 20.11)."""
-        now = self._engine.now()
-        chosen: list[Waiter] = []
-        for waiter in file.waiters:
-            if waiter.until <= now or waiter.client.expired:
-                continue
-            owner = waiter.client.lock_owners.get(waiter.owner)
-            if file.locks and file.locks.conflict(owner, waiter.start, waiter.end, waiter.exclusive):
-                continue
-            if not any(
-                w.start < waiter.end and waiter.start < w.end and (w.exclusive or waiter.exclusive) for w in chosen
-            ):
-                chosen.append(waiter)
-        return chosen
 
     # -- the end of lock states ----------------------------------------------------------------------------------
     def release_lockowner(self, client: Client, owner: bytes) -> None:

@@ -7,6 +7,7 @@ every change costs O(log n) plus the ranges it touches. Imports sortedcontainers
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
 from sortedcontainers import SortedDict  # type: ignore[import-untyped]
@@ -115,7 +116,7 @@ class FileLocks:
     ) -> tuple[LockOwner, int, int, bool] | None:
         """The first lock in the way: (its owner, start, end, exclusive) as that owner holds it; None: there is none.
         ``owner`` None is an owner that holds nothing."""
-        for left in _touching(self._pieces, start, end):
+        for left in _starts(self._pieces, start, end):
             piece = self._pieces[left]
             if not exclusive and not piece.exclusive:
                 continue
@@ -126,10 +127,19 @@ class FileLocks:
                         return holder, *found
         return None
 
+    def holders(
+        self, owner: LockOwner | None, start: int, end: int, exclusive: bool, *, limit: int
+    ) -> Iterator[LockOwner]:
+        """Everybody in the way, each at least once, as far as ``limit`` pieces tell."""
+        for left in islice(_starts(self._pieces, start, end), limit):
+            piece = self._pieces[left]
+            if exclusive or piece.exclusive:
+                yield from (holder for holder in piece.owners if holder is not owner)
+
     def covered(self, start: int, end: int, exclusive: bool) -> bool:
         """Whether the union already holds all of [start, end) exactly this way."""
         at = start
-        for left in _touching(self._pieces, start, end):
+        for left in _starts(self._pieces, start, end):
             piece = self._pieces[left]
             if left > at or piece.exclusive != exclusive:
                 return False
@@ -234,11 +244,17 @@ class FileLocks:
 
 
 def _touching(pieces: SortedDict, start: int, end: int) -> list[int]:
-    """The starts of the ranges that share an octet with [start, end), ascending."""
+    """The starts of the ranges that share an octet with [start, end), ascending; the map may change meanwhile."""
+    return list(_starts(pieces, start, end))
+
+
+def _starts(pieces: SortedDict, start: int, end: int) -> Iterator[int]:
+    """As ``_touching``, one by one: for looking no further than needed."""
     first = _floor(pieces, start)
     if first is None or pieces[first][0] <= start:
         first = start
-    return list(pieces.irange(first, end, inclusive=(True, False)))
+    found: Iterator[int] = pieces.irange(first, end, inclusive=(True, False))
+    return found
 
 
 def _floor(pieces: SortedDict, offset: int) -> int | None:

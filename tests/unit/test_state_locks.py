@@ -261,40 +261,6 @@ def test_splitting_range_counts_before_it_is_made():
     assert client.record.locks == 2
 
 
-def test_blocked_requests_wait_in_order():
-    world, one, first, two, second = two_clients()
-    three = world.client41(b"3")
-    third = three.open()
-    locked = one.lock(first, 0, 10)
-    with failing(p.NFS4ERR_DENIED):
-        two.lock(second, 0, 5, wait=True)
-    with failing(p.NFS4ERR_DENIED):
-        three.lock(third, 0, 10, wait=True)
-    with failing(p.NFS4ERR_DENIED):
-        three.lock(third, 8, 2, wait=False)
-    grantable = world.engine.locks.grantable
-    assert grantable(first.file) == []
-    world.engine.locks.unlock(locked, 0, 10)
-    assert [waiter.client for waiter in grantable(first.file)] == [two.record]
-    two.lock(second, 0, 5, wait=True)
-    assert grantable(first.file) == []
-    world.engine.opens.close(second)
-    assert [waiter.client for waiter in grantable(first.file)] == [three.record]
-    world.clock.now += world.limits.lease + 1
-    assert grantable(first.file) == [], "whoever has stopped asking has lost its place"
-
-
-def test_asking_again_keeps_the_place():
-    world, one, first, two, second = two_clients()
-    three = world.client41(b"3")
-    third = three.open()
-    one.lock(first, 0, 10)
-    for client, state in ((two, second), (three, third), (two, second)):
-        with failing(p.NFS4ERR_DENIED):
-            client.lock(state, 0, 5, wait=True)
-    assert [waiter.client for waiter in first.file.waiters] == [two.record, three.record]
-
-
 # -- v4.0 -----------------------------------------------------------------------------------------------------------
 def test_lock_owner_of_40_has_its_own_seqid():
     world = World()

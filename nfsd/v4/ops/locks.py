@@ -62,10 +62,12 @@ async def _lock(c: Compound, node: Node, args: p.LOCK4args) -> Stateid:
         if new is not None:
             plan = c.engine.locks.lock_new(
                 state, new.lock_owner.owner, exclusive, args.offset, args.length,
-                reclaim=args.reclaim, wait=wait, lock_seqid=new.lock_seqid,
+                reclaim=args.reclaim, wait=wait, handle=node.handle, lock_seqid=new.lock_seqid,
             )  # fmt: skip
         else:
-            plan = c.engine.locks.lock(locked, exclusive, args.offset, args.length, reclaim=args.reclaim, wait=wait)
+            plan = c.engine.locks.lock(
+                locked, exclusive, args.offset, args.length, reclaim=args.reclaim, wait=wait, handle=node.handle
+            )
         file.node = node
         return await _take(c, node, plan, args)
 
@@ -76,7 +78,7 @@ async def _take(c: Compound, node: Node, plan: LockPlan, args: p.LOCK4args) -> S
         if plan.local is not None:
             await c.service.set_local_lock(node, plan.local.start, plan.local.length, exclusive=plan.local.exclusive)
     except BlockingIOError:
-        plan.abort()
+        plan.blocked_locally()
         if args.reclaim:
             raise Nfs4Error(p.NFS4ERR_RECLAIM_CONFLICT) from None  # taken while the server was away
         local = await _local_holder(c, node, args.offset, args.length, exclusive=args.locktype in _EXCLUSIVE)

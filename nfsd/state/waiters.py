@@ -1,0 +1,346 @@
+"""Blocked lock requests (READW_LT, WRITEW_LT): who waits for what, whose turn it is, and who waits for ever.
+
+Operation. A denied request takes a place in its file's queue and keeps it as long as its client asks again. When a
+range becomes free its first waiter is told (``notices``, for CB_NOTIFY_LOCK) and the range is kept for it, for a short
+time only: a client may have given up without saying so. A waiter that cannot be told polls; for it the range is kept
+around the times when it is expected to ask, and not in between.
+
+Deadlock. Owners that wait for each other's locks, over any number of files and clients, wait for ever. That a request
+was denied says little of whether its process still waits, so a cycle is believed only when everybody in it has been
+heard of again since it was first seen; who can be called back is called, to be heard of at once. What a client makes
+its own processes wait for never gets here, and counts for nothing.
+
+Imports the records' types. RFC 8881 sections 9.6, 18.10, 20.11; RFC 7530 section 9.4.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from nfsd.state.clients import Client
+    from nfsd.state.engine import StateEngine
+    from nfsd.state.files import FileState
+    from nfsd.state.owners import LockOwner
+
+KEEP = 2.0
+"""Seconds for which a free range is kept for the waiter whose turn it is."""
+LONGEST_POLL = 30.0
+"""Seconds between two requests of a waiting client at most: what Linux does."""
+ANSWER = 5.0
+"""Seconds within which a waiting client that was called back has asked again; if not, it has stopped waiting."""
+SEARCH = 1000
+"""How many owners a search for a cycle looks at."""
+
+
+class Waiter:
+    """A blocked lock request."""
+
+    __slots__ = (
+        "asked", "called", "client", "deaf", "end", "exclusive", "file", "handle", "interval", "local", "notified",
+        "order", "owner", "probed", "start", "suspected", "waiting",
+    )  # fmt: skip
+
+    def __init__(self, file: FileState, client: Client, owner: bytes, span: tuple[int, int, bool], now: float) -> None:
+        self.file = file
+        self.client = client
+        self.owner = owner
+        self.start, self.end, self.exclusive = span
+        self.handle = b""
+        """The filehandle the client asked with: CB_NOTIFY_LOCK names it."""
+        self.asked = now
+        """When it was last asked for."""
+        self.interval = 1.0
+        """Between the two requests before, as far as they were the client's own idea (at first a guess)."""
+        self.called = False
+        """Whether its client was called since."""
+        self.deaf = False
+        """A call failed: it polls, as far as one knows."""
+        self.notified: float | None = None
+        """When its client was told that the range may be free, if that was after the last request."""
+        self.local = False
+        """A local process was in the way: nobody tells when it goes."""
+        self.waiting = True
+        """False once the owner has done something else: it keeps its place, but may have stopped waiting."""
+        self.order = 0
+        """The number of its last request among all that were denied."""
+        self.suspected: int | None = None
+        """The number of the request with which it was first seen in a cycle."""
+        self.probed: float | None = None
+        """When the others in the cycle were called."""
+
+    @property
+    def span(self) -> tuple[int, int, bool]:
+        """What is asked for: start, end, exclusive."""
+        return self.start, self.end, self.exclusive
+
+    def clashes(self, start: int, end: int, exclusive: bool) -> bool:
+        """Whether the two cannot both be granted to different owners."""
+        return self.start < end and start < self.end and (self.exclusive or exclusive)
+
+    def is_of(self, client: Client, owner: bytes) -> bool:
+        """Whether this owner asked."""
+        return self.client is client and self.owner == owner
+
+
+class WaitTable:
+    """All blocked requests of all files."""
+
+    def __init__(self, engine: StateEngine) -> None:
+        self._engine = engine
+        self._by_client: dict[Client, dict[bytes, list[Waiter]]] = {}
+        self._counts: dict[Client, int] = {}
+        self._stirred: dict[FileState, None] = {}
+        """Files where somebody's turn may have come."""
+        self._probes: dict[Waiter, None] = {}
+        self._denials = 0
+
+    # -- the queue -----------------------------------------------------------------------------------------------
+    def join(
+        self, file: FileState, client: Client, owner: bytes, span: tuple[int, int, bool], handle: bytes
+    ) -> Waiter | None:
+        """A blocking request was denied: its place in the queue, the one it held before if it did. None when the file's
+        or the client's queue is full: the client polls then like anybody, without a turn."""
+        now = self._engine.now()
+        waiter = self._find(file, client, owner, span)
+        waited = waiter is not None and waiter.waiting
+        self.busy(client, owner)  # with whatever else it waited for
+        if waiter is None:
+            limits = self._engine.limits
+            if len(file.waiters) >= limits.waiters or self._counts.get(client, 0) >= limits.client_waiters:
+                return None
+            waiter = Waiter(file, client, owner, span, now)
+            file.waiters.append(waiter)
+            self._by_client.setdefault(client, {}).setdefault(owner, []).append(waiter)
+            self._counts[client] = self._counts.get(client, 0) + 1
+            self._engine.watch(now + self._patience)
+        else:
+            if not waited or now > waiter.asked + LONGEST_POLL + KEEP:
+                waiter.suspected = None  # it may have stopped waiting, and begun again
+            if not waiter.called:
+                waiter.interval = min(max(now - waiter.asked, 0.1), LONGEST_POLL)
+            waiter.asked = now
+            waiter.notified = None
+            waiter.called = False
+        self._denials += 1
+        waiter.order = self._denials
+        waiter.handle = handle
+        waiter.waiting = True
+        waiter.local = False
+        return waiter
+
+    def leave(self, file: FileState, client: Client, owner: bytes, span: tuple[int, int, bool]) -> None:
+        """The request was granted, or the client will not ask again (RFC 8881 section 9.6: a nonblocking request for
+        the same lock says so)."""
+        waiter = self._find(file, client, owner, span)
+        if waiter is not None:
+            self._drop(waiter)
+
+    def busy(self, client: Client, owner: bytes) -> None:
+        """The owner does something else: whether it still waits is not known until it asks again."""
+        for waiter in self._by_client.get(client, {}).get(owner, ()):
+            waiter.waiting = False
+
+    def forget_client(self, client: Client) -> None:
+        """Nothing of the client waits any more."""
+        for waiters in list(self._by_client.get(client, {}).values()):
+            for waiter in list(waiters):
+                self._drop(waiter)
+
+    def sweep(self, now: float) -> None:
+        """Give up the places of those that have stopped asking."""
+        for owners in list(self._by_client.values()):
+            for waiters in list(owners.values()):
+                for waiter in list(waiters):
+                    if now >= waiter.asked + self._patience:
+                        self._drop(waiter)
+                    else:
+                        self._engine.watch(waiter.asked + self._patience)
+
+    def _find(self, file: FileState, client: Client, owner: bytes, span: tuple[int, int, bool]) -> Waiter | None:
+        for waiter in self._by_client.get(client, {}).get(owner, ()):
+            if waiter.file is file and waiter.span == span:
+                return waiter
+        return None
+
+    def _drop(self, waiter: Waiter) -> None:
+        file, client = waiter.file, waiter.client
+        file.waiters.remove(waiter)
+        owners = self._by_client[client]
+        owners[waiter.owner].remove(waiter)
+        if not owners[waiter.owner]:
+            del owners[waiter.owner]
+        self._counts[client] -= 1
+        if not self._counts[client]:
+            del self._counts[client], self._by_client[client]
+        self._probes.pop(waiter, None)
+        self.freed(file)  # who stood behind it may be next
+        self._engine.opens.drop_if_idle(file)
+
+    @property
+    def _patience(self) -> float:
+        """How long a place is kept for one that does not ask: a lease (RFC 8881 section 9.6), if Linux asks that often;
+        it does not ask more often where leases are short."""
+        return max(self._engine.limits.lease, 1.5 * LONGEST_POLL)
+
+    def _alive(self, waiter: Waiter, now: float) -> bool:
+        client = waiter.client
+        return now < waiter.asked + self._patience and not client.courtesy and not client.expired
+
+    # -- whose turn it is ----------------------------------------------------------------------------------------
+    def freed(self, file: FileState) -> None:
+        """Something of the file's locks or queue went away."""
+        if file.waiters:
+            self._stirred[file] = None
+
+    def reserved(self, file: FileState, client: Client, owner: bytes, span: tuple[int, int, bool]) -> Waiter | None:
+        """The waiter for whom a range that is free is kept at the moment; None: the owner may have it."""
+        now = self._engine.now()
+        turns: list[Waiter] = []
+        for waiter in file.waiters:
+            if waiter.is_of(client, owner):
+                if waiter.span == span:
+                    return None  # its own turn comes before those behind it
+                continue
+            if self._expected(waiter, now) and self._grantable(waiter, now, turns):
+                if waiter.clashes(*span):
+                    self._stirred[file] = None  # who is refused now must hear of it when this turn is over
+                    return waiter
+                turns.append(waiter)
+        return None
+
+    def notices(self) -> list[Waiter]:
+        """Whose clients to tell now that the lock may be had (CB_NOTIFY_LOCK); each is told once for every request of
+        its own. To be asked after every operation and every turn of the timer."""
+        now = self._engine.now()
+        told = [waiter for waiter in self._probes if waiter.notified is None]
+        self._probes.clear()
+        for file in list(self._stirred):
+            pending = False
+            turns: list[Waiter] = []
+            for waiter in file.waiters:
+                if not self._grantable(waiter, now, []):
+                    continue
+                if any(waiter.clashes(*turn.span) for turn in turns):
+                    pending = True
+                    continue
+                if waiter.notified is None and _can_be_called(waiter):
+                    waiter.notified = now
+                    if waiter not in told:
+                        told.append(waiter)
+                if self._expected(waiter, now):
+                    turns.append(waiter)
+            if pending:
+                self._engine.watch(now + 1.0)
+            else:
+                del self._stirred[file]
+        for waiter in told:
+            waiter.called = True
+        return told
+
+    @staticmethod
+    def unreachable(waiter: Waiter) -> None:
+        """A call to its client failed."""
+        waiter.deaf = True
+
+    def locally_blocked(self) -> list[Waiter]:
+        """Whom a local process keeps waiting: somebody must look from time to time whether it still does, and say
+        ``locally_free``."""
+        return [w for owners in self._by_client.values() for waiters in owners.values() for w in waiters if w.local]
+
+    def locally_free(self, waiter: Waiter) -> None:
+        """No local process is in the waiter's way any more."""
+        waiter.local = False
+        self.freed(waiter.file)
+
+    def _grantable(self, waiter: Waiter, now: float, turns: list[Waiter]) -> bool:
+        """Whether nothing but those whose turn comes before it (of these ``turns``) is in its way."""
+        if waiter.local or not self._alive(waiter, now):
+            return False
+        locks = waiter.file.locks
+        owner = waiter.client.lock_owners.get(waiter.owner)
+        if locks is not None and locks.conflict(owner, *waiter.span) is not None:
+            return False
+        return not any(waiter.clashes(*turn.span) for turn in turns)
+
+    @staticmethod
+    def _expected(waiter: Waiter, now: float) -> bool:
+        """Whether it is likely to ask about now: after it was told, or when it polls next. Clients poll in equal
+        intervals or, as Linux does, double them."""
+        if waiter.notified is not None and now <= waiter.notified + KEEP:
+            return True
+        since = now - waiter.asked
+        return abs(since - waiter.interval) <= KEEP or abs(since - min(2 * waiter.interval, LONGEST_POLL)) <= KEEP
+
+    # -- deadlock ------------------------------------------------------------------------------------------------
+    def deadlocked(self, waiter: Waiter) -> bool:
+        """Whether the waiter, which has just been denied again, waits for itself: everybody in the cycle was heard of
+        since it was first seen, and lately."""
+        now = self._engine.now()
+        since = waiter.suspected
+        if since is not None and self._cycle(waiter, lambda w: w.order > since and self._fresh(w, now)):
+            return True
+        cycle = self._cycle(waiter, lambda w: self._alive(w, now))
+        if not cycle:
+            waiter.suspected = waiter.probed = None
+            return False
+        if since is None:
+            waiter.suspected = waiter.order
+        if waiter.probed is None or now >= waiter.probed + ANSWER:
+            waiter.probed = now
+            self._probes.update((w, None) for w in cycle if w is not waiter and _can_be_called(w))
+        return False
+
+    @staticmethod
+    def _fresh(waiter: Waiter, now: float) -> bool:
+        """Whether it has asked as lately as one would that still waits."""
+        if _can_be_called(waiter):
+            return now <= waiter.asked + ANSWER
+        return now <= waiter.asked + min(2 * waiter.interval, LONGEST_POLL) + KEEP
+
+    def _cycle(self, start: Waiter, counts: Callable[[Waiter], bool]) -> list[Waiter]:
+        """The shortest cycle of waiters that leads back to the owner of the first; empty: there is none. Gives up after
+        a bounded search."""
+        owner = start.client.lock_owners.get(start.owner)
+        if owner is None or not owner.states:
+            return []  # it holds nothing that anybody could wait for
+        before: dict[Waiter, Waiter | None] = {start: None}
+        seen: set[LockOwner] = set()
+        queue = deque([start])
+        while queue and len(seen) < SEARCH:
+            waiter = queue.popleft()
+            for holder in self._blockers(waiter):
+                if holder is owner:
+                    return _path(waiter, before)
+                if holder in seen:
+                    continue
+                seen.add(holder)
+                for following in self._by_client.get(holder.client, {}).get(holder.owner, ()):
+                    if following.waiting and following not in before and counts(following):
+                        before[following] = waiter
+                        queue.append(following)
+        return []
+
+    @staticmethod
+    def _blockers(waiter: Waiter) -> Iterator[LockOwner]:
+        locks = waiter.file.locks
+        if locks is None:
+            return iter(())
+        owner = waiter.client.lock_owners.get(waiter.owner)
+        return locks.holders(owner, *waiter.span, limit=SEARCH)
+
+
+def _path(last: Waiter, before: dict[Waiter, Waiter | None]) -> list[Waiter]:
+    path: list[Waiter] = []
+    at: Waiter | None = last
+    while at is not None:
+        path.append(at)
+        at = before[at]
+    return path[::-1]
+
+
+def _can_be_called(waiter: Waiter) -> bool:
+    """Whether there is a way to call the client (4.0 has no CB_NOTIFY_LOCK, and its client no session)."""
+    return not waiter.deaf and any(session.backchannel.connections for session in waiter.client.sessions.values())

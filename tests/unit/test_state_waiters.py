@@ -1,0 +1,559 @@
+"""Blocked locks: turns, the time a range is kept, who is forgotten, and deadlocks found and never made up."""
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from nfsd.protocol import nfs4 as p
+from nfsd.state import Limits, LockDenied, Nfs4Error, waiters
+from nfsd.state.types import UINT64_MAX
+from nfsd.state.waiters import ANSWER, KEEP, LONGEST_POLL
+
+from .state_support import World, failing
+
+
+class Party:
+    """A client and its one lock owner, with its opens by file."""
+
+    def __init__(self, world, name, minor=1):
+        self.world = world
+        self.client = world.client41(name) if minor else world.client40(name)
+        self.name = name
+        self.opens = {}
+
+    @property
+    def locks(self):
+        return self.world.engine.locks
+
+    def open(self, key):
+        if key not in self.opens:
+            self.opens[key] = self.client.open(key)
+        return self.opens[key]
+
+    def ask(self, key=b"f", offset=0, length=10, *, exclusive=True, wait=True, status=p.NFS4_OK, owner=b"l"):
+        """LOCK, which must end with this status."""
+        self.client.record.renew()
+        state = self.open(key)
+        if status == p.NFS4_OK:
+            self._lock(state, offset, length, exclusive, wait, owner)
+        else:
+            with failing(status):
+                self._lock(state, offset, length, exclusive, wait, owner)
+
+    def _lock(self, state, offset, length, exclusive, wait, owner):
+        record, handle = self.client.record, b"handle of " + state.file.key
+        locked = state.lock_states.get(record.lock_owners.get(owner))
+        if locked is not None:
+            made = self.locks.lock(
+                locked, exclusive, offset, length, reclaim=False, wait=wait, handle=handle
+            )  # fmt: skip
+        else:
+            known = record.lock_owners.get(owner)
+            seqid = known.seqid + 1 if known is not None and known.seqid is not None else 0
+            made = self.locks.lock_new(
+                state, owner, exclusive, offset, length, reclaim=False, wait=wait, handle=handle, lock_seqid=seqid
+            )
+        made.commit()
+
+    def release(self, key=b"f", offset=0, length=UINT64_MAX, owner=b"l"):
+        self.client.record.renew()
+        state = self.opens[key]
+        self.locks.unlock(state.lock_states[self.client.record.lock_owners[owner]], offset, length)
+
+
+def told(world):
+    return [waiter.client for waiter in world.engine.locks.waits.notices()]
+
+
+def parties(count, minor=1):
+    world = World()
+    return world, *(Party(world, b"%d" % index, minor) for index in range(count))
+
+
+DENIED, DEADLOCK = p.NFS4ERR_DENIED, p.NFS4ERR_DEADLOCK
+
+
+# -- turns ----------------------------------------------------------------------------------------------------------
+def test_the_first_waiter_is_told_and_gets_the_lock():
+    world, one, two, three = parties(3)
+    one.ask()
+    two.ask(length=5, status=DENIED)
+    three.ask(status=DENIED)
+    assert told(world) == []
+    one.release()
+    (notice,) = world.engine.locks.waits.notices()
+    assert (notice.client, notice.owner, notice.handle) == (two.client.record, b"l", b"handle of f")
+    assert told(world) == [], "each waiter is told once"
+    three.ask(status=DENIED)
+    one.ask(wait=False, status=DENIED)
+    two.ask(length=5)
+    assert told(world) == []
+    two.release()
+    assert told(world) == [three.client.record]
+    three.ask()
+
+
+def test_waiters_that_share_are_told_together():
+    world, one, two, three, four = parties(4)
+    one.ask()
+    two.ask(exclusive=False, status=DENIED)
+    three.ask(exclusive=False, status=DENIED)
+    four.ask(status=DENIED)
+    one.release()
+    assert told(world) == [two.client.record, three.client.record]
+    three.ask(exclusive=False)
+    two.ask(exclusive=False)
+    two.release()
+    assert told(world) == []
+    three.release()
+    assert told(world) == [four.client.record]
+
+
+def test_a_downgrade_lets_readers_in():
+    world, one, two = parties(2)
+    one.ask()
+    two.ask(exclusive=False, status=DENIED)
+    one.ask(exclusive=False)
+    assert told(world) == [two.client.record]
+    two.ask(exclusive=False)
+
+
+def test_a_range_is_kept_for_a_short_time_only():
+    world, one, two, three = parties(3)
+    one.ask()
+    world.clock.now += 20
+    two.ask(status=DENIED)
+    world.clock.now += 10  # nobody expects it to ask of itself
+    three.ask(status=DENIED)
+    one.release()
+    assert told(world) == [two.client.record]
+    world.clock.now += KEEP + 0.1
+    assert told(world) == [three.client.record], "the one who does not come loses its turn"
+    one.ask(wait=False, status=DENIED)
+    world.clock.now += KEEP + 0.1
+    one.ask(wait=False)
+
+
+def test_who_was_refused_for_anothers_turn_hears_when_it_is_over():
+    world, one, two, three = parties(3, minor=0)
+    four = Party(world, b"4")
+    one.ask()
+    two.ask(status=DENIED)
+    one.release()
+    assert told(world) == []  # nobody calls a client of 4.0
+    four.ask(status=DENIED)
+    assert told(world) == []
+    world.clock.now += 2 + KEEP + 0.1
+    assert told(world) == [four.client.record]
+    assert three.client is not None
+
+
+def test_who_has_to_poll_finds_the_range_when_it_does():
+    """Linux's 4.0 client doubles its interval; a greedy one that locks again and again must not starve it."""
+    world, greedy, poller = parties(2, minor=0)
+    greedy.ask()
+    start = world.clock.now
+    for after in (0, 1, 3, 7):
+        world.clock.now = start + after
+        poller.ask(status=DENIED)
+    refused = []
+    for tick in range(7 * 4, 15 * 4):  # a quarter of a second each
+        world.clock.now = start + tick / 4
+        held = bool(greedy.opens[b"f"].file.locks)
+        if held:
+            greedy.release()
+        try:
+            greedy.ask(wait=False)
+        except LockDenied:
+            refused.append(tick / 4)
+    assert refused, "the range was never kept"
+    assert all(abs(at - 11) <= KEEP or abs(at - 15) <= KEEP for at in refused), "kept only when the poller is due"
+    world.clock.now = start + 15
+    poller.ask()
+
+
+def test_a_nonblocking_request_gives_the_place_up():
+    world, one, two, three = parties(3)
+    one.ask()
+    two.ask(status=DENIED)
+    three.ask(status=DENIED)
+    two.ask(wait=False, status=DENIED)
+    one.release()
+    assert told(world) == [three.client.record]
+
+
+def test_asking_again_keeps_the_place():
+    world, one, two, three = parties(3)
+    one.ask()
+    for party in (two, three, two):
+        party.ask(status=DENIED)
+    assert [waiter.client for waiter in one.opens[b"f"].file.waiters] == [two.client.record, three.client.record]
+    assert told(world) == []
+
+
+def test_who_has_stopped_asking_is_forgotten():
+    world, one, two = parties(2)
+    one.ask()
+    two.ask(status=DENIED)
+    file = one.opens[b"f"].file
+    for _ in range(10):
+        world.pass_time(LONGEST_POLL)
+        one.client.renew()
+        two.client.renew()
+    assert file.waiters == []
+    world.engine.opens.close(one.opens[b"f"])
+    world.engine.opens.close(two.opens[b"f"])
+    world.engine.locks.local_clears(file)
+    assert world.engine.opens.file(b"f") is None
+
+
+def test_a_short_lease_does_not_forget_who_polls_like_linux():
+    world = World(Limits(lease=10.0))
+    one, two = Party(world, b"1"), Party(world, b"2")
+    one.ask()
+    two.ask(status=DENIED)
+    for _ in range(6):
+        world.pass_time(LONGEST_POLL / 6)
+        one.client.renew()
+        two.client.renew()
+    one.release()
+    assert told(world) == [two.client.record]
+
+
+def test_a_client_that_expires_waits_no_more():
+    world, one, two, three = parties(3)
+    one.ask()
+    two.ask(status=DENIED)
+    three.ask(status=DENIED)
+    world.engine.expire_client(two.client.record)
+    one.release()
+    assert told(world) == [three.client.record]
+
+
+def test_the_lock_of_an_expired_client_goes_to_who_waits():
+    world, one, two = parties(2)
+    one.ask()
+    two.ask(status=DENIED)
+    world.engine.expire_client(one.client.record)
+    assert told(world) == [two.client.record]
+
+
+def test_queues_are_bounded():
+    world = World(Limits(waiters=3, client_waiters=2))
+    one, two, three = (Party(world, name) for name in (b"1", b"2", b"3"))
+    one.ask(length=100)
+    for offset in range(4):
+        two.ask(offset=offset, status=DENIED)
+        three.ask(offset=offset, status=DENIED)
+    waiters = one.opens[b"f"].file.waiters
+    assert [waiter.client for waiter in waiters] == [two.client.record, three.client.record, two.client.record]
+
+
+def test_a_local_process_in_the_way():
+    world, one, two = parties(2)
+    made = world.engine.locks.lock_new(one.open(b"f"), b"l", True, 0, 10, reclaim=False, wait=True, handle=b"h")
+    made.blocked_locally()
+    (waiter,) = world.engine.locks.waits.locally_blocked()
+    two.ask(wait=False)  # nothing is kept for one who could not have it
+    two.release()
+    assert told(world) == []
+    world.engine.locks.waits.locally_free(waiter)
+    assert told(world) == [one.client.record]
+    one.ask()
+    assert world.engine.locks.waits.locally_blocked() == []
+
+
+# -- deadlock -------------------------------------------------------------------------------------------------------
+def cross(one, two, **denied):
+    """Each holds what the other asks for."""
+    one.ask(b"f")
+    two.ask(b"g")
+    one.ask(b"g", status=DENIED)
+    two.ask(b"f", status=DENIED)
+
+
+def test_two_that_wait_for_each_other():
+    world, one, two = parties(2)
+    cross(one, two)
+    assert told(world) == [one.client.record], "whether it still waits is asked by calling it"
+    one.ask(b"g", status=DENIED)
+    assert told(world) == [two.client.record]
+    two.ask(b"f", status=DEADLOCK)
+    # Its process gives up what it holds; the other goes on.
+    two.release(b"g")
+    assert told(world) == [one.client.record]
+    one.ask(b"g")
+
+
+def test_three_owners_of_two_clients_on_one_file():
+    world = World()
+    client = Party(world, b"1")
+    other = Party(world, b"2")
+    client.ask(offset=0, owner=b"a")
+    client.ask(offset=10, owner=b"b")
+    other.ask(offset=20)
+    client.ask(offset=10, owner=b"a", status=DENIED)
+    client.ask(offset=20, owner=b"b", status=DENIED)
+    other.ask(offset=0, status=DENIED)
+    assert sorted(waiter.owner for waiter in world.engine.locks.waits.notices()) == [b"a", b"b"]
+    client.ask(offset=10, owner=b"a", status=DENIED)
+    client.ask(offset=20, owner=b"b", status=DENIED)
+    other.ask(offset=0, status=DEADLOCK)
+    client.ask(offset=10, owner=b"a", status=DENIED)  # broken: nobody else need give up
+
+
+def test_two_readers_that_both_want_to_write():
+    _, one, two = parties(2)
+    one.ask(exclusive=False)
+    two.ask(exclusive=False)
+    one.ask(status=DENIED)
+    two.ask(status=DENIED)
+    one.ask(status=DENIED)
+    two.ask(status=DEADLOCK)
+    two.release()
+    one.ask()
+
+
+def test_clients_of_40_are_found_by_their_polls():
+    world, one, two = parties(2, minor=0)
+    cross(one, two)
+    world.clock.now += 1
+    one.ask(b"g", status=DENIED)
+    two.ask(b"f", status=DEADLOCK)
+
+
+def test_one_that_has_stopped_waiting_makes_no_deadlock():
+    """A signal ends the wait; the server is not told. However often the other asks, it is no deadlock."""
+    world, one, two = parties(2)
+    one.ask(b"f")
+    two.ask(b"g")
+    one.ask(b"g", status=DENIED)
+    for _ in range(5):
+        two.ask(b"f", status=DENIED)
+        told(world)
+        world.clock.now += 1
+    one.release(b"f")
+    two.ask(b"f")
+
+
+def test_one_that_does_something_else_waits_for_nothing():
+    world, one, two = parties(2)
+    cross(one, two)
+    one.ask(b"h")
+    assert told(world) == [one.client.record]
+    two.ask(b"f", status=DENIED)
+    one.ask(b"g", status=DENIED)
+    two.ask(b"f", status=DENIED)
+    one.ask(b"g", status=DEADLOCK)
+
+
+def test_a_wait_that_has_ended_and_begun_again_counts_from_its_beginning():
+    world, one, two = parties(2)
+    cross(one, two)
+    one.ask(b"h")  # it did not wait then
+    one.ask(b"g", status=DENIED)
+    world.clock.now += LONGEST_POLL + KEEP + 1
+    two.ask(b"f", status=DENIED)  # the same process, another wait
+    one.ask(b"g", status=DENIED)
+    two.ask(b"f", status=DEADLOCK)
+
+
+def test_one_that_was_heard_of_too_long_ago_makes_no_deadlock():
+    world, one, two = parties(2)
+    cross(one, two)
+    one.ask(b"g", status=DENIED)  # since the cycle was seen; then a signal ends its wait
+    world.clock.now += ANSWER + 1
+    two.ask(b"f", status=DENIED)
+    assert told(world) == [one.client.record, two.client.record]
+    two.ask(b"f", status=DENIED)
+
+
+def test_calls_that_fail_are_replaced_by_polls():
+    world, one, two = parties(2)
+    cross(one, two)
+    for waiter in world.engine.locks.waits.notices():
+        world.engine.locks.waits.unreachable(waiter)
+    world.clock.now += 1
+    one.ask(b"g", status=DENIED)
+    for waiter in world.engine.locks.waits.notices():
+        world.engine.locks.waits.unreachable(waiter)
+    world.clock.now += LONGEST_POLL
+    for party, key, status in ((two, b"f", DENIED), (one, b"g", DEADLOCK)):
+        party.ask(key, status=status)
+
+
+def test_nonblocking_requests_never_deadlock():
+    _world, one, two = parties(2)
+    cross(one, two)
+    for _ in range(3):
+        one.ask(b"g", wait=False, status=DENIED)
+        two.ask(b"f", wait=False, status=DENIED)
+
+
+def test_a_called_waiter_is_not_called_in_a_loop():
+    world, one, two = parties(2)
+    cross(one, two)
+    calls = 0
+    for _ in range(20):
+        calls += len(told(world))
+        two.ask(b"f", status=DENIED)  # never the one that is called
+        world.clock.now += 0.1
+    assert calls == 1 + int(2 / ANSWER)
+
+
+# -- histories ------------------------------------------------------------------------------------------------------
+PARTIES, FILES = 3, 2
+
+
+class WaitHistories(RuleBasedStateMachine):
+    """Processes that take, wait for and release whole-file locks, get interrupted silently, and answer calls or do not.
+
+    The model knows what each process really does; the server only hears its requests.
+    """
+
+    def __init__(self):
+        super().__init__()
+        self.world = World()
+        self.parties = [Party(self.world, b"%d" % index, index % 3) for index in range(PARTIES)]
+        self.holder = [None] * FILES
+        self.waits = [None] * PARTIES
+        self.stopped = [(None, -1e9)] * PARTIES
+        """What each waited for last when it was interrupted, and when."""
+        self.deadlocks = 0
+
+    def key(self, file):
+        return b"file %d" % file
+
+    def blocked_or_lately(self, index):
+        """What a process waits for, or waited for so lately that the server cannot know better."""
+        if self.waits[index] is not None:
+            return self.waits[index]
+        file, when = self.stopped[index]
+        called = self.parties[index].client.record.minor
+        return file if self.world.clock.now - when <= (ANSWER if called else LONGEST_POLL + KEEP) else None
+
+    def cycle(self, index, waits):
+        seen = set()
+        at = index
+        while True:
+            file = waits(at)
+            if file is None or self.holder[file] is None:
+                return False
+            at = self.holder[file]
+            if at == index:
+                return True
+            if at in seen:
+                return False
+            seen.add(at)
+
+    def request(self, index, file, wait):
+        """The process asks; what the server answers must fit the model."""
+        party = self.parties[index]
+        try:
+            party.ask(self.key(file), 0, UINT64_MAX, wait=wait)
+        except LockDenied:
+            if wait:
+                self.waits[index] = file
+            if self.holder[file] is None:
+                assert any(waiter for waiter in self.opens(file)), "refused for nobody's sake"
+            return
+        except Nfs4Error as error:
+            if error.status != DEADLOCK or not wait:
+                raise
+            self.waits[index] = file
+            assert self.cycle(index, self.blocked_or_lately), "a deadlock that there is not"
+            self.waits[index] = None
+            self.deadlocks += 1
+            return
+        assert self.holder[file] in (None, index), "granted over another's lock"
+        self.holder[file] = index
+        self.waits[index] = None
+
+    def opens(self, file):
+        state = self.world.engine.opens.file(self.key(file))
+        return state.waiters if state is not None else []
+
+    @rule(index=st.integers(0, PARTIES - 1), file=st.integers(0, FILES - 1), wait=st.booleans())
+    def lock(self, index, file, wait):
+        if self.waits[index] is None:
+            self.request(index, file, wait)
+        else:
+            self.request(index, self.waits[index], True)  # it polls
+
+    @rule(index=st.integers(0, PARTIES - 1), other=st.integers(0, PARTIES - 1))
+    def want(self, index, other):
+        """One half of many a deadlock: a process that holds something waits for what another holds."""
+        for one, file in ((index, 0), (other, 1)):
+            if self.waits[one] is None and self.holder[file] is None:
+                self.request(one, file, False)
+        if self.waits[index] is None and 0 in self.holder and index != other:
+            self.request(index, 1, True)
+
+    @rule(index=st.integers(0, PARTIES - 1), file=st.integers(0, FILES - 1))
+    def release(self, index, file):
+        if self.waits[index] is None and self.holder[file] == index:
+            self.parties[index].release(self.key(file))
+            self.holder[file] = None
+
+    @rule(index=st.integers(0, PARTIES - 1), seconds=st.sampled_from([0.0, ANSWER + 1, LONGEST_POLL + KEEP + 1]))
+    def interrupt(self, index, seconds):
+        if self.waits[index] is not None:
+            self.stopped[index] = (self.waits[index], self.world.clock.now)
+            self.waits[index] = None
+            self.time(seconds)
+
+    @rule(answer=st.booleans())
+    def calls(self, answer):
+        for waiter in self.world.engine.locks.waits.notices():
+            index = int(waiter.client.owner)
+            waiting = self.waits[index]
+            if answer and waiting is not None and self.key(waiting) == waiter.file.key:
+                self.request(index, waiting, True)
+
+    @rule(seconds=st.sampled_from([0.1, 1.0, 5.0, 31.0]))
+    def time(self, seconds):
+        for party in self.parties:
+            party.client.record.renew()
+        self.world.pass_time(seconds)
+
+    @rule()
+    def everybody_polls(self):
+        """In bounded time whoever really is in a deadlock learns of it, and whoever can go on does."""
+        for _ in range(8):
+            self.world.clock.now += 1.0
+            self.calls(True)
+            for index in range(PARTIES):
+                if self.waits[index] is not None:
+                    self.request(index, self.waits[index], True)
+        for index in range(PARTIES):
+            assert not self.cycle(index, lambda at: self.waits[at]), "a deadlock nobody was told of"
+            if self.waits[index] is not None:
+                assert self.holder[self.waits[index]] is not None or len(self.opens(self.waits[index])) > 1
+
+    @invariant()
+    def queues_hold_who_waits(self):
+        table = self.world.engine.locks.waits
+        for file in range(FILES):
+            for waiter in self.opens(file):
+                assert waiter.file is self.world.engine.opens.file(self.key(file))
+        assert sum(table._counts.values()) == sum(len(self.opens(file)) for file in range(FILES))
+
+
+WaitHistories.TestCase.settings = settings(max_examples=200, stateful_step_count=60, deadline=None)
+TestWaitHistories = WaitHistories.TestCase
+
+
+def test_a_search_for_a_cycle_is_bounded(monkeypatch):
+    """Thousands of locks in the way: a search that would take long is given up, and the client polls."""
+    world, one = parties(1)
+    one.ask(b"other")
+    crowd = Party(world, b"crowd")
+    for index in range(200):
+        crowd.ask(offset=index, length=1, owner=b"%d" % index)
+    crowd.ask(b"other", owner=b"150", status=DENIED)
+    monkeypatch.setattr(waiters, "SEARCH", 100)
+    one.ask(length=UINT64_MAX, status=DENIED)
+    assert told(world) == []
+    monkeypatch.setattr(waiters, "SEARCH", 1000)
+    one.ask(length=UINT64_MAX, status=DENIED)
+    assert told(world) == [crowd.client.record]
