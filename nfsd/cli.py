@@ -6,8 +6,9 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from nfsd.config import Config
+from nfsd.config import Config, Limits
 from nfsd.config_file import ConfigError, load
+from nfsd.tables import columns
 
 _DESCRIPTION = """\
 An NFS server in user space: local directories over NFSv3 and NFSv4, on RPC-over-RDMA and on TCP, on hosts with or
@@ -28,8 +29,8 @@ and how a Linux client mounts it:
   mount -t nfs -o vers=4.2 SERVER:/data /mnt
 
 exit status:
-  0  stopped by SIGTERM or SIGINT, or the configuration is good
-  1  no listener could be started, or the state directory cannot be used
+  0  stopped by SIGTERM or SIGINT, or the configuration is good, or there is a device the server can use
+  1  no listener could be started, or the state directory cannot be used, or no device can be used
   2  the configuration or the command line is wrong
 
 signals (serve):
@@ -48,6 +49,12 @@ Read a configuration and say what is wrong with it, by file, line, key and remed
 Nothing is started or changed.
 """
 
+_DEVICES = """\
+List the RDMA devices of this host: ports, addresses, GIDs, capabilities and limits that matter to the server; then what
+keeps the server from using each of them, with the remedy. Run it as the user, and with the limits, that the server has.
+Limits come from pyverbs where it is installed (Debian: python3-pyverbs); the server itself does not need it.
+"""
+
 
 def build_parser() -> argparse.ArgumentParser:
     """The command line."""
@@ -61,6 +68,10 @@ def build_parser() -> argparse.ArgumentParser:
     ):
         command = commands.add_parser(name, help=brief, description=text, formatter_class=raw)
         command.add_argument("--config", required=True, metavar="FILE", help="the configuration, a YAML file")
+    brief = "list the host's RDMA devices and what keeps the server from using them"
+    devices = commands.add_parser("devices", help=brief, description=_DEVICES, formatter_class=raw)
+    devices.add_argument("--json", action="store_true", help="print everything as JSON")
+    devices.add_argument("--config", metavar="FILE", help="the configuration whose server.limits.memory is to fit")
     return parser
 
 
@@ -76,12 +87,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if parsed.command is None:
         parser.print_help(sys.stderr)
         return 2
+    if parsed.command == "devices" and parsed.config is None:
+        return show_devices(Limits().memory, parsed.json)
     try:
         config = load(parsed.config)
     except ConfigError as error:
         for problem in error.problems:
             print(problem, file=sys.stderr)
         return 2
+    if parsed.command == "devices":
+        return show_devices(config.server.limits.memory, parsed.json)
     if parsed.command == "check":
         print(summary(config))
         return 0
@@ -90,28 +105,35 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return run(config)
 
 
+def show_devices(memory: int, in_json: bool) -> int:
+    """Print the devices; 0 when the server can use one, with ``memory`` octets registered."""
+    from nfsd.devices import as_json, as_text  # only this command needs them
+    from rpcrdma.verbs.inventory.host import read_host
+    from rpcrdma.verbs.inventory.obstacles import obstacles, usable
+
+    host = read_host()
+    found = obstacles(host, memory)
+    print(as_json(host, found) if in_json else as_text(host, found))
+    return 0 if any(usable(device, found) for device in host.devices) else 1
+
+
 def summary(config: Config) -> str:
     """The configuration in a few lines for people."""
     server = config.server
     lines = [f"{config.file}: good", ""]
     listeners = [["listen", "provider"]]
     listeners += [[str(e.address), e.provider if e.address.scheme == "rdma" else "-"] for e in server.listen]
-    lines += [*_table(listeners), "", f"mountd port  {server.mountd_port}", f"state        {server.state_dir}", ""]
+    lines += [*columns(listeners), "", f"mountd port  {server.mountd_port}", f"state        {server.state_dir}", ""]
     exports = [["export", "path", "access", "squash", "clients", "id"]]
     for export in config.exports:
         overridden = {override.host for override in export.overrides}
         clients = " ".join(host + ("+" if host in overridden else "") for host in export.clients) or "nobody"
         access = "ro" if export.read_only else "rw"
         exports.append([export.pseudo, export.path, access, export.squash, clients, str(export.id)])
-    lines += _table(exports)
+    lines += columns(exports)
     if any(export.overrides for export in config.exports):
         lines += ["", "+ with settings of its own"]
     return "\n".join(lines)
-
-
-def _table(rows: list[list[str]]) -> list[str]:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
 
 
 if __name__ == "__main__":
