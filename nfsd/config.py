@@ -116,8 +116,32 @@ class Listen:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Nfs4Limits:
+    """Bounds on what one NFSv4 client (or all) can make the server remember; fields of :class:`nfsd.state.Limits`."""
+
+    __pydantic_config__ = _STRICT
+
+    clients: Annotated[Integer, Field(ge=1, le=1000000)] = 10000
+    unconfirmed_clients: Annotated[Integer, Field(ge=1, le=1000000)] = 1000
+    sessions: Annotated[Integer, Field(ge=1, le=1024)] = 64
+    connections: Annotated[Integer, Field(ge=1, le=1024)] = 64
+    slots: Annotated[Integer, Field(ge=1, le=1024)] = 256
+    operations: Annotated[Integer, Field(ge=8, le=1024)] = 128
+    cached_reply_octets: Annotated[Size, Field(ge=512, le=1 << 20)] = 8192
+    client_cached_octets: Annotated[Size, Field(ge=8192)] = 8 << 20
+    opens: Annotated[Integer, Field(ge=1)] = 100000
+    open_owners: Annotated[Integer, Field(ge=1)] = 100000
+    lock_owners: Annotated[Integer, Field(ge=1)] = 100000
+    lock_states: Annotated[Integer, Field(ge=1)] = 100000
+    locks: Annotated[Integer, Field(ge=1)] = 1000000
+    waiters: Annotated[Integer, Field(ge=1)] = 1000
+    client_copies: Annotated[Integer, Field(ge=0, le=10000)] = 16
+    copies: Annotated[Integer, Field(ge=0, le=10000)] = 128
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Nfs4:
-    """NFSv4's times."""
+    """NFSv4's times and bounds."""
 
     __pydantic_config__ = _STRICT
 
@@ -125,6 +149,7 @@ class Nfs4:
     """Seconds a client's state lives without a word from it."""
     grace_time: Annotated[Integer, Field(ge=0, le=3600)] | None = None
     """Seconds after a restart in which only reclaims are served; default: ``lease_time``."""
+    limits: Nfs4Limits = field(default_factory=Nfs4Limits)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -30,6 +30,7 @@ _CLASSES: dict[Location, Any] = {
     ("server",): config.Server,
     ("server", "listen", "*"): config.Listen,
     ("server", "nfs4"): config.Nfs4,
+    ("server", "nfs4", "limits"): config.Nfs4Limits,
     ("server", "limits"): config.Limits,
     ("server", "log"): config.Log,
     ("server", "metrics"): config.Metrics,

@@ -9,6 +9,7 @@ no more connections and calls, those in flight are answered (for a bounded time)
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import fcntl
 import gc
 import logging
@@ -95,7 +96,9 @@ class Daemon:
             )
         grace = server.nfs4.lease_time if server.nfs4.grace_time is None else server.nfs4.grace_time
         engine = StateEngine(
-            StateLimits(lease=float(server.nfs4.lease_time), grace=float(grace)),
+            StateLimits(
+                lease=float(server.nfs4.lease_time), grace=float(grace), **dataclasses.asdict(server.nfs4.limits)
+            ),
             asyncio.get_running_loop().time,
             recovered,
             on_release=_release,
@@ -169,6 +172,7 @@ class Daemon:
             self.listeners.rdma_counters,
             self.service.executor.statistics,
             lambda: self._nfs4.callbacks.counters,
+            self._nfs4.copies.statistics,
         )
         try:
             close, self.metrics_port = start_endpoint(collector, host, port)

@@ -30,7 +30,7 @@ def program_version() -> str:
 class ServerCollector(Collector):
     """All metrics of a server. ``connections`` gives (address, open, accepted, refused) per listener, ``rdma`` the
     transport's counters by listener, ``workers`` the executor's numbers, ``callbacks`` those of NFSv4's callbacks by
-    operation and result."""
+    operation and result, ``copies`` those of asynchronous copies."""
 
     def __init__(
         self,
@@ -40,10 +40,11 @@ class ServerCollector(Collector):
         rdma: Callable[[], dict[str, Mapping[str, int]]],
         workers: Callable[[], Mapping[str, int]],
         callbacks: Callable[[], Mapping[tuple[str, str], int]] = dict,
+        copies: Callable[[], Mapping[str, int]] = dict,
     ) -> None:
         self._dispatchers, self._pool = dispatchers, pool
         self._connections, self._rdma, self._workers = connections, rdma, workers
-        self._callbacks = callbacks
+        self._callbacks, self._copies = callbacks, copies
 
     def collect(self) -> Iterator[Metric]:
         """Read everything once."""
@@ -63,6 +64,10 @@ class ServerCollector(Collector):
         for key, value in list(self._callbacks().items()):
             callbacks.add_metric(list(key), value)
         yield callbacks
+        copies = CounterMetricFamily(_PREFIX + "copy_events", "Asynchronous copies of NFSv4.2", labels=["event"])
+        for event, value in self._copies().items():
+            copies.add_metric([event], value)
+        yield copies
 
     def _rpc(self) -> Iterator[Metric]:
         labels = ["program", "version", "procedure"]

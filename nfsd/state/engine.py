@@ -14,6 +14,7 @@ from typing import Any
 
 from nfsd.protocol import nfs4 as codes
 from nfsd.state.clients import Client, ClientTable
+from nfsd.state.copies import CopyState, CopyTable
 from nfsd.state.files import FileState
 from nfsd.state.limits import Limits
 from nfsd.state.locks import LockTable
@@ -55,6 +56,7 @@ class StateEngine:
         self.stateids = StateidTable(self)
         self.opens = OpenTable(self)
         self.locks = LockTable(self)
+        self.copies = CopyTable(self)
         self._sweep_at: float | None = None
         self._dirty_files: dict[FileState, None] = {}
         self._writes: list[StoreWrite] = []
@@ -122,6 +124,8 @@ class StateEngine:
         for entry in list(client.states.values()):
             if isinstance(entry, OpenState):
                 self.opens.release(entry)
+            elif isinstance(entry, CopyState):
+                self.copies.release(entry)
         for entry in list(client.states.values()):
             self.drop_revoked(entry)
         for owner in list(client.open_owners.values()):

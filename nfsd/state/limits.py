@@ -57,5 +57,9 @@ class Limits:
     """Blocked lock requests remembered for one file."""
     client_waiters: int = 1000
     """Blocked lock requests remembered of one client."""
+    client_copies: int = 16
+    """Asynchronous copies of one client, those over and not yet acknowledged included."""
+    copies: int = 128
+    """Asynchronous copies of all clients."""
     seqid_reply_octets: int = 2048
     """Longest result kept for the replay of a v4.0 seqid operation."""

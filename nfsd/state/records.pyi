@@ -32,7 +32,9 @@ class Slot:
         than ``session.fore.maxresponsesize_cached``; a reply of SEQUENCE alone should always be given)."""
 
 class StateEntry:
-    """What one stateid names: base of OpenState and LockState, later of delegations and layouts."""
+    """What one stateid names: base of OpenState, LockState and, in Python, of what is less hot."""
+
+    def __init__(self, kind: int, other: bytes, client: Client, file: FileState) -> None: ...
 
     seqid: int
     status: int

@@ -55,6 +55,12 @@ cdef class StateEntry:
         self.seqid = 1
         self.status = 0
 
+    def __init__(self, int kind, bytes other, object client, object file):
+        self.kind = kind
+        self.other = other
+        self.client = client
+        self.file = file
+
     cpdef void bump(self):
         """Advance the seqid; zero is skipped (RFC 8881 section 8.2.2)."""
         self.seqid += 1

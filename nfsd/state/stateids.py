@@ -11,6 +11,7 @@ import struct
 from typing import TYPE_CHECKING
 
 from nfsd.protocol import nfs4 as codes
+from nfsd.state.copies import CopyState
 from nfsd.state.errors import Nfs4Error
 from nfsd.state.records import LockState, OpenState, StateEntry
 from nfsd.state.types import UINT32_MAX, StateidLike
@@ -32,6 +33,7 @@ class StateKind(enum.IntEnum):
     LOCK = 2
     DELEGATION = 3
     LAYOUT = 4
+    COPY = 5
 
 
 class StateidTable:
@@ -169,7 +171,7 @@ class StateidTable:
         return codes.NFS4_OK
 
     def free(self, stateid: StateidLike, client: Client) -> None:
-        """FREE_STATEID. Raises BAD_STATEID, OLD_STATEID, LOCKS_HELD."""
+        """FREE_STATEID. Raises BAD_STATEID, OLD_STATEID, LOCKS_HELD (an open, a copy under way…)."""
         entry = self.locate(stateid.other, client)
         if stateid.seqid not in (0, entry.seqid):
             raise Nfs4Error(_seqid_error(stateid.seqid, entry.seqid))
@@ -177,6 +179,8 @@ class StateidTable:
             self._engine.drop_revoked(entry)
         elif isinstance(entry, LockState):
             self._engine.locks.free(entry)
+        elif isinstance(entry, CopyState) and entry.result is not None:
+            self._engine.copies.release(entry)
         else:
             raise Nfs4Error(codes.NFS4ERR_LOCKS_HELD)
 

@@ -13,6 +13,7 @@ Stable storage. The reply leaves when what the operations promised is on stable 
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import Any
 
 from nfsd.exports import Export
@@ -64,7 +65,7 @@ class Compound:
     """What the operations of one COMPOUND share."""
 
     __slots__ = (
-        "call", "current", "engine", "failure_after_sequence", "index", "minor", "operations", "room", "saved",
+        "after", "call", "current", "engine", "failure_after_sequence", "index", "minor", "operations", "room", "saved",
         "saved_stateid", "seqid_owner", "sequence", "server", "service", "session", "slot", "start", "stateid",
     )  # fmt: skip
 
@@ -89,6 +90,8 @@ class Compound:
         self.sequence: p.SEQUENCE4args | None = None
         self.failure_after_sequence = 0
         self.seqid_owner: SeqidOwner | None = None
+        self.after: list[Callable[[], None]] | None = None
+        """What is to be done once the reply is on its way: callbacks about what it says must not overtake it."""
 
     # -- files ---------------------------------------------------------------------------------------------------
     @property
@@ -224,6 +227,8 @@ async def compound(server: Nfs4Server, call: Call) -> None:
         if c.slot is not None:
             # The server failed: a retransmission may try again.
             c.slot.finish(None)
+        for action in c.after or ():
+            action()
 
 
 async def _run(c: Compound, count_at: int) -> int:

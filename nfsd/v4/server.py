@@ -15,6 +15,7 @@ from nfsd.state.opens import FileState
 from nfsd.state.types import LocalRange
 from nfsd.v4.attributes import ServerFacts
 from nfsd.v4.callbacks import CallbackService
+from nfsd.v4.copies import Copies
 from nfsd.v4.pseudofs import PseudoFileSystem
 from nfsd.vfs.service import FileService, Node
 from nfsd.vfs.types import Time
@@ -56,6 +57,7 @@ class Nfs4Server:
         self.max_transfer = max_transfer
         self.max_reply = max_transfer + 64 * 1024
         self.facts = ServerFacts(int(engine.limits.lease), max_transfer, max_transfer)
+        self.copies = Copies(self)
         self._connections: set[Transport] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._sweep: asyncio.Task[None] | None = None
@@ -65,11 +67,12 @@ class Nfs4Server:
         self._schedule()
 
     async def close(self) -> None:
-        """Stop the timer and put on stable storage what is not there yet."""
+        """Stop the timer and copies under way, and put on stable storage what is not there yet."""
         if self._timer is not None:
             self._timer.cancel()
         if self._sweep is not None:
             await self._sweep
+        await self.copies.close()
         await self.callbacks.close()
         await self.store.flush(self.engine)
 

@@ -37,35 +37,71 @@ _SECONDS = 1.0
 _NOT_BY_KERNEL = frozenset({errno.EXDEV, errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS})
 
 
+class RangeCopy:
+    """A copy of a range under way, piece by piece."""
+
+    __slots__ = ("_copy_piece", "_operations", "count", "done", "source", "source_offset", "target", "target_offset")
+
+    def __init__(
+        self,
+        operations: CopyOperations,
+        source: OpenFile,
+        source_offset: int,
+        target: OpenFile,
+        target_offset: int,
+        count: int,
+    ) -> None:
+        self._operations = operations
+        self._copy_piece = operations._copy_by_kernel
+        self.source, self.source_offset = source, source_offset
+        self.target, self.target_offset = target, target_offset
+        self.count = count
+        """Octets meant."""
+        self.done = 0
+        """Octets copied so far."""
+
+    async def step(self) -> bool:
+        """Copy the next piece. Returns whether there may be more: false when all is done, or the source has ended
+        early. Raises OSError; what was copied before counts."""
+        if self.done >= self.count:
+            return False
+        operations, at = self._operations, self.done
+        where = self.source, self.source_offset + at, self.target, self.target_offset + at, self.count - at
+        try:
+            copied = await self._copy_piece(*where)
+        except OSError as error:
+            if error.errno not in _NOT_BY_KERNEL or self._copy_piece != operations._copy_by_kernel:
+                raise
+            self._copy_piece = operations._copy_by_hand
+            copied = await self._copy_piece(*where)
+        self.done += copied
+        return copied > 0 and self.done < self.count
+
+
 class CopyOperations(SparseOperations):
     """Copying and cloning."""
 
-    async def copy_range(
+    def begin_copy(
         self, source: OpenFile, source_offset: int, target: OpenFile, target_offset: int, count: int
-    ) -> int:
-        """Copy octets in order, not durably (commit the target for that). Returns how many: fewer than ``count`` at the
-        source's end, after a second, or when an error came after some. EFBIG past the largest size."""
+    ) -> RangeCopy:
+        """A copy of octets in order, not durable (commit the target for that). The caller keeps its counts of both open
+        files until it is over. EFBIG past the largest size."""
         check_readable_open(source)
         check_writable_open(target)
         if max(source_offset, target_offset) + count > OFFSET_MAX:
             raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
-        done = 0
+        return RangeCopy(self, source, source_offset, target, target_offset, count)
+
+    async def copy_for_a_while(self, copying: RangeCopy) -> None:
+        """Go on with a copy until it is done or has ended early, a second is over, or an error comes after some octets.
+        Raises OSError when there are none."""
         deadline = self.loop.time() + _SECONDS
-        copy_piece = self._copy_by_kernel
-        while done < count:
-            try:
-                copied = await copy_piece(source, source_offset + done, target, target_offset + done, count - done)
-            except OSError as error:
-                if error.errno in _NOT_BY_KERNEL and copy_piece == self._copy_by_kernel:
-                    copy_piece = self._copy_by_hand
-                    continue
-                if done:
-                    break  # what was copied counts; whoever goes on meets the error again
-                raise
-            done += copied
-            if copied == 0 or self.loop.time() >= deadline:
-                break
-        return done
+        try:
+            while await copying.step() and self.loop.time() < deadline:
+                pass
+        except OSError:
+            if not copying.done:
+                raise  # otherwise what was copied counts; whoever goes on meets the error again
 
     async def _copy_by_kernel(
         self, source: OpenFile, source_offset: int, target: OpenFile, target_offset: int, count: int

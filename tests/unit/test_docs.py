@@ -22,13 +22,14 @@ SECTIONS = {
     "server": config.Server,
     "server.listen[]": config.Listen,
     "server.nfs4": config.Nfs4,
+    "server.nfs4.limits": config.Nfs4Limits,
     "server.limits": config.Limits,
     "server.log": config.Log,
     "server.metrics": config.Metrics,
     "exports[]": config.ExportEntry,
     "exports[].clients[]": config.Client,
 }
-SIZES = {"memory", "connection_memory", "send_size", "receive_size"}
+SIZES = {"memory", "connection_memory", "send_size", "receive_size", "client_cached_octets", "cached_reply_octets"}
 REQUIRED = "required"
 
 

@@ -6,7 +6,8 @@ import subprocess
 import tempfile
 
 from nfsd.protocol import nfs4 as p
-from tests.support.nfs4 import Client4, serving
+from tests.support.callbacks import CallbackEnd
+from tests.support.nfs4 import Client4, LoopbackTransport, serving
 from tests.unit.vfs_support import directory_on
 
 ANONYMOUS = p.stateid4(0, bytes(12))
@@ -14,13 +15,26 @@ CURRENT = p.stateid4(1, bytes(12))
 MIB = 1 << 20
 
 
-def with_clients(place, state, test, *, uids=(0,), paths=(), **how):
-    """Run ``test(server, client…)`` over the directory ``place``, a 4.2 client for each uid."""
+def offloads(client):
+    """The arguments of every CB_OFFLOAD that the client has had."""
+    return [args for number, args in client.transport.callbacks.executed if number == p.OP_CB_OFFLOAD]
+
+
+def with_clients(place, state, test, *, uids=(0,), paths=(), backchannel=False, **how):
+    """Run ``test(server, client…)`` over the directory ``place``, a 4.2 client for each uid; ``backchannel``: they have
+    one, for CB_OFFLOAD."""
 
     async def main():
         async with serving(place, *paths, state_dir=state, **how) as server:
             clients = [
-                await Client4(server, 2, uid=uid, gid=uid, name=b"client %d" % number).connect()
+                await Client4(
+                    server,
+                    2,
+                    uid=uid,
+                    gid=uid,
+                    name=b"client %d" % number,
+                    transport=LoopbackTransport(callbacks=CallbackEnd()) if backchannel else None,
+                ).connect()
                 for number, uid in enumerate(uids)
             ]
             await test(server, *clients)

@@ -1,8 +1,10 @@
-"""COPY and CLONE between two files of this server (RFC 7862 sections 4, 15.2 and 15.13).
+"""COPY, OFFLOAD_STATUS, OFFLOAD_CANCEL and CLONE between two files of this server.
 
-Copies are synchronous, in order, and bounded in time: a short count is legal, and the client goes on from there.
-Nothing is ever asynchronous, hence there is nothing that OFFLOAD_STATUS or OFFLOAD_CANCEL could name. Copies from
-another server are not supported: COPY_NOTIFY, with which they begin, answers NOTSUPP.
+Copies are in order. They are asynchronous when the client allows it, there is much to copy, and its callback service
+can be told the end of it; otherwise they are made at once and bounded in time: a short count is legal, and the client
+goes on from there. Copies from another server are not supported: COPY_NOTIFY, with which they begin, answers NOTSUPP.
+
+RFC 7862 sections 4, 15.2, 15.8, 15.9 and 15.13.
 """
 
 from __future__ import annotations
@@ -17,6 +19,8 @@ from nfsd.v4.ops.sparse import only_regular
 from nfsd.vfs.service import Node, OpenFile
 
 _MAX_OFFSET = 2**63 - 1
+MOST_AT_ONCE = 8 << 20
+"""Octets that are copied before the reply whatever the client allows: sooner done than told about."""
 _CURRENT = p.stateid4(1, bytes(12))
 
 
@@ -49,26 +53,60 @@ async def _count(c: Compound, source: Node, offset: int, count: int) -> int:
 async def copy(c: Compound, args: p.COPY4args) -> p.COPY4resok:
     """Copy a range of the saved file into the current one. The client commits it."""
     if args.ca_source_server:
-        raise Nfs4Error(p.NFS4ERR_NOTSUPP)
+        # Not NOTSUPP: section 11.2 does not list it for COPY, and clients would give up copies within this server too.
+        raise Nfs4Error(p.NFS4ERR_OFFLOAD_DENIED)
     target, source = await c.node(changing=True), await c.saved_node()
     only_regular(source, target)
     if source.key == target.key:
         raise Nfs4Error(p.NFS4ERR_INVAL)
     reading, writing = await _open_both(c, source, args.ca_src_stateid, target, args.ca_dst_stateid)
+    stateids: list[p.stateid4] = []
     try:
         count = await _count(c, source, args.ca_src_offset, args.ca_count)
         if args.ca_dst_offset + count > _MAX_OFFSET:
             raise Nfs4Error(p.NFS4ERR_FBIG)
         verifier = c.service.write_verifier
-        copied = await c.service.copy_range(reading, args.ca_src_offset, writing, args.ca_dst_offset, count)
+        work = c.service.begin_copy(reading, args.ca_src_offset, writing, args.ca_dst_offset, count)
+        if not args.ca_synchronous and count > MOST_AT_ONCE:
+            assert c.client is not None, "4.2 operations run in a session"
+            assert c.sequence is not None
+            here = p.referring_call4(c.sequence.sa_sequenceid, c.sequence.sa_slotid)
+            asked_by = p.referring_call_list4(c.sequence.sa_sessionid, [here])
+            begun = c.server.copies.begin(c.client, c.principal, asked_by, target.handle, work, verifier)
+            if begun is not None:
+                c.after = [*(c.after or ()), begun.replied.set]
+                stateids = [p.stateid4(*begun.state.stateid)]
+        if not stateids:
+            await c.service.copy_for_a_while(work)
     finally:
         reading.release()
         writing.release()
     response = p.write_response4(
-        wr_callback_id=[], wr_count=copied, wr_committed=p.stable_how4.UNSTABLE4, wr_writeverf=verifier
+        wr_callback_id=stateids,
+        wr_count=0 if stateids else work.done,
+        wr_committed=p.stable_how4.UNSTABLE4,
+        wr_writeverf=verifier,
     )
     # Asked to copy asynchronously or out of order, the server may still do neither (section 15.2.3).
-    return p.COPY4resok(response, p.copy_requirements4(cr_consecutive=True, cr_synchronous=True))
+    return p.COPY4resok(response, p.copy_requirements4(cr_consecutive=True, cr_synchronous=not stateids))
+
+
+@operation(p.OP_OFFLOAD_STATUS)
+async def offload_status(c: Compound, args: p.OFFLOAD_STATUS4args) -> p.OFFLOAD_STATUS4resok:
+    """How far an asynchronous copy to the current file has come. Raises BAD_STATEID once CB_OFFLOAD is answered."""
+    state = c.engine.copies.find(args.osa_stateid, c.client, (await c.node()).key)
+    complete = [] if state.result is None else [p.nfsstat4(state.result)]
+    return p.OFFLOAD_STATUS4resok(osr_count=state.copied, osr_complete=complete)
+
+
+@operation(p.OP_OFFLOAD_CANCEL, changes=True)
+async def offload_cancel(c: Compound, args: p.OFFLOAD_CANCEL4args) -> None:
+    """Stop an asynchronous copy to the current file: nothing is written after the reply, and no CB_OFFLOAD sent."""
+    state = c.engine.copies.find(args.oca_stateid, c.client, (await c.node()).key)
+    if state.principal != c.principal:
+        # Section 4.1.2: a user must not interfere with another's copy; for this operation it is no copy at all.
+        raise Nfs4Error(p.NFS4ERR_BAD_STATEID, "another user's copy")
+    await c.server.copies.cancel(state)
 
 
 @operation(p.OP_CLONE, changes=True)
