@@ -1,6 +1,6 @@
 """NFSv4 operations on files and names (RFC 7530 section 16, RFC 8881 section 18), under the RFC's names.
 
-Imports the declarations of types and attributes. What is marked DDP is what RFC 8267 section 4 lists.
+Imports the declarations of types and attributes. What is marked DDP is what RFC 8267 section 6.1 lists.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """NFSv4.2's operations (RFC 7862 section 15) and extended attributes (RFC 8276), under the RFCs' names.
 
-Imports the declarations of types and layouts. READ_PLUS has nothing eligible for DDP: RFC 8267 section 4
+Imports the declarations of types and layouts. READ_PLUS has nothing eligible for DDP: RFC 8267 section 6.1
 does not list it.
 """
 

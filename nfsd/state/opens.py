@@ -187,7 +187,8 @@ class OpenTable:
         if client.expired:
             raise Nfs4Error(codes.NFS4ERR_EXPIRED)
         self._engine.grace.check(client, reclaim=reclaim)
-        if len(client.states) - client.lock_states - self._engine.copies.of(client) >= self._engine.limits.opens:
+        others = client.lock_states + self._engine.copies.of(client)
+        if file_key not in owner.states and len(client.states) - others >= self._engine.limits.opens:
             raise self._too_many(client)
         while (holder := self._conflict(file_key, access, deny)) is not None:
             if not holder.courtesy:

@@ -6,8 +6,8 @@ kernel's) unless they say more; ``credential`` is the caller after squash. Where
 * ``core``: :meth:`start`, :meth:`close`, :meth:`resolve`, :meth:`root`
 * ``opens``: :meth:`attributes`, :meth:`open`
 * ``data``: :meth:`read`, :meth:`write`, :meth:`commit`
-* ``sparse``: :meth:`seek`, :meth:`allocate`, :meth:`deallocate`, :meth:`read_extents`, :meth:`prefetch`
-* ``copying``: :meth:`copy_range`, :meth:`clone_range`
+* ``sparse``: :meth:`seek`, :meth:`allocate`, :meth:`deallocate`, :meth:`read_extents`, :meth:`prefetch`, :meth:`drop`
+* ``copying``: :meth:`begin_copy`, :meth:`copy_for_a_while`, :meth:`clone_range`
 * ``inspect``: :meth:`set_attributes`, :meth:`access`, :meth:`readlink`, :meth:`status`, :meth:`limits`
 * ``xattrs``: :meth:`supports_xattrs`, :meth:`xattr_access`, :meth:`get_xattr`, :meth:`list_xattrs`, :meth:`set_xattr`,
   :meth:`remove_xattr`

@@ -18,6 +18,7 @@ from nfsd.vfs.syscalls import (
     FALLOC_FL_KEEP_SIZE,
     FALLOC_FL_PUNCH_HOLE,
     OFFSET_MAX,
+    POSIX_FADV_DONTNEED,
     POSIX_FADV_WILLNEED,
     STATX_MASK,
     SYS_FADVISE64,
@@ -167,11 +168,16 @@ class SparseOperations(DataOperations):
 
     async def prefetch(self, opened: OpenFile, offset: int, length: int) -> None:
         """Begin to bring a range into memory (0: to the end of the file), as far as that is cheap."""
-        if offset > OFFSET_MAX:
+        await self._advise(opened, offset, min(length or _PREFETCH, _PREFETCH), POSIX_FADV_WILLNEED)
+
+    async def drop(self, opened: OpenFile, offset: int, length: int) -> None:
+        """Let go of the memory that a range (0: to the end of the file) takes in the kernel, of what is on the disk."""
+        await self._advise(opened, offset, length, POSIX_FADV_DONTNEED)
+
+    async def _advise(self, opened: OpenFile, offset: int, length: int, advice: int) -> None:
+        if offset >= OFFSET_MAX:
             return
-        length = min(length or _PREFETCH, _PREFETCH, OFFSET_MAX - offset)
-        if length:
-            chain = Chain()
-            chain.add(SYS_FADVISE64, opened.fd, offset, length, POSIX_FADV_WILLNEED)
-            await self.run_in_lane(opened.node.mount.lane, chain)
-            chain.check()
+        chain = Chain()
+        chain.add(SYS_FADVISE64, opened.fd, offset, min(length, OFFSET_MAX - offset), advice)
+        await self.run_in_lane(opened.node.mount.lane, chain)
+        chain.check()

@@ -1,5 +1,6 @@
 """SEEK, ALLOCATE, DEALLOCATE, READ_PLUS and IO_ADVISE of NFSv4.2, on a disk file system and in memory."""
 
+import asyncio
 import os
 import subprocess
 
@@ -347,6 +348,46 @@ def test_hints_are_answered_with_what_is_done(place, tmp_path):
         assert await advise(kind.IO_ADVISE4_WILLNEED, kind.IO_ADVISE4_RANDOM) == needed
         assert await advise(kind.IO_ADVISE4_SEQUENTIAL, kind.IO_ADVISE4_RANDOM) == normal
         assert await advise(kind.IO_ADVISE4_WILLNEED, offset=2**64 - 1, count=2**64 - 1) == needed
+        assert await advise(kind.IO_ADVISE4_DONTNEED, kind.IO_ADVISE4_WILLNEED) == needed
+        assert await advise(kind.IO_ADVISE4_DONTNEED, offset=2**64 - 1) == [1 << kind.IO_ADVISE4_DONTNEED]
         assert await advise(31) == normal, "an unknown hint is no error"
 
     with_clients(place, tmp_path, test)
+
+
+def in_memory(path):
+    """Whether the kernel has the beginning of a file in memory."""
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        return os.preadv(fd, [bytearray(K64)], 0, os.RWF_NOWAIT) == K64
+    except BlockingIOError:
+        return False
+    finally:
+        os.close(fd)
+
+
+def test_hints_move_data_into_memory_and_out(tmp_path):
+    with place_on("disk", tmp_path) as place:
+        with open(f"{place}/f", "wb") as file:
+            file.write(os.urandom(K64))
+            file.flush()
+            os.fsync(file.fileno())
+        if not in_memory(f"{place}/f"):
+            pytest.fail("this file system does not tell what is in memory; use another for the tests")
+
+        async def test(server, client):
+            handle = await handle_of(client, "f")
+            for hint, state in (
+                (p.IO_ADVISE_type4.IO_ADVISE4_DONTNEED, False),
+                (p.IO_ADVISE_type4.IO_ADVISE4_WILLNEED, True),
+                (p.IO_ADVISE_type4.IO_ADVISE4_DONTNEED, False),
+            ):
+                await client.on(handle, (p.OP_IO_ADVISE, p.IO_ADVISE4args(ANONYMOUS, 0, 0, [1 << hint])))
+                for _ in range(1000):
+                    if in_memory(f"{place}/f") is state:
+                        break
+                    await asyncio.sleep(0.001)
+                else:
+                    pytest.fail(f"{hint.name} has no effect")
+
+        with_clients(place, tmp_path, test)

@@ -18,7 +18,12 @@ from rpcrdma.xdr import Encoder
 _RESULT_OVERHEAD = 128 + 28 * MAX_EXTENTS
 """Octets of a READ_PLUS result beside the data, at most."""
 _MAX_OFFSET = 2**63 - 1
-_PREFETCHING = 1 << p.IO_ADVISE_type4.IO_ADVISE4_WILLNEED
+_PREFETCHING = (
+    1 << p.IO_ADVISE_type4.IO_ADVISE4_WILLNEED
+    | 1 << p.IO_ADVISE_type4.IO_ADVISE4_WILLNEED_OPPORTUNISTIC
+    | 1 << p.IO_ADVISE_type4.IO_ADVISE4_INIT_PROXIMITY
+)
+_DROPPING = 1 << p.IO_ADVISE_type4.IO_ADVISE4_DONTNEED
 
 
 def only_regular(*nodes: Node) -> None:
@@ -99,7 +104,7 @@ async def read_plus(c: Compound, args: p.READ_PLUS4args) -> Encoded:
 
 
 def _encode(results: Encoder, extents: list[Extent], eof: bool) -> None:
-    """Write a READ_PLUS4res, the data among the rest: none of it is eligible for DDP (RFC 8267 section 4)."""
+    """Write a READ_PLUS4res, the data among the rest: none of it is eligible for DDP (RFC 8267 section 6.1)."""
     results.uint32(p.NFS4_OK)
     results.boolean(eof)
     results.uint32(len(extents))
@@ -123,14 +128,19 @@ def _is_lock(c: Compound, stateid: StateidLike) -> bool:
 
 @operation(p.OP_IO_ADVISE)
 async def io_advise(c: Compound, args: p.IO_ADVISE4args) -> p.IO_ADVISE4resok:
-    """Take a hint: what will be needed is read ahead. Any other is answered NORMAL, for descriptors are shared, and one
-    client's pattern of access is not another's (RFC 7862 section 15.5.3: the server tells what it means to do)."""
+    """Take a hint, as posix_fadvise(2): what will be needed is read ahead, what will not gives its memory back. How a
+    file is read (in order, at random, once) is answered NORMAL: descriptors are shared, and one client's pattern is not
+    another's (RFC 7862 section 15.5.3: the server tells what it means to do)."""
     node = await c.node()
     opened = await opened_for(c, node, c.given(args.iaa_stateid), write=False)
     try:
-        doing = mask_of(args.iaa_hints) & _PREFETCHING
-        if doing:
+        hints = mask_of(args.iaa_hints)
+        # Hints that contradict each other are no error; reading ahead harms nobody.
+        doing = hints & _PREFETCHING or hints & _DROPPING
+        if doing & _PREFETCHING:
             await c.service.prefetch(opened, args.iaa_offset, args.iaa_count)
+        elif doing:
+            await c.service.drop(opened, args.iaa_offset, args.iaa_count)
     finally:
         opened.release()
     return p.IO_ADVISE4resok(ior_hints=words_of(doing or 1 << p.IO_ADVISE_type4.IO_ADVISE4_NORMAL))

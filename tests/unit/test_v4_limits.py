@@ -1,0 +1,316 @@
+"""Every bound on what NFSv4 clients can make the server remember, driven to its end: the error the documents name comes
+at once, what was there before is whole, and room that is made can be used."""
+
+import dataclasses
+import sys
+from dataclasses import replace
+
+import pytest
+
+from nfsd import config
+from nfsd.protocol import nfs4 as p
+from nfsd.state import Limits
+from nfsd.v4.ops import copy as copy_operations
+from tests.support.nfs4 import Client4, LoopbackTransport, mode, with_client
+from tests.unit.v42_support import ANONYMOUS, handle_of, two_files, with_clients
+
+MINORS = (0, 1, 2)
+WRITE_LT, WRITEW_LT = p.nfs_lock_type4.WRITE_LT, p.nfs_lock_type4.WRITEW_LT
+
+
+def bounded(**bounds):
+    return {"limits": replace(Limits(grace=0), **bounds)}
+
+
+def test_every_configurable_bound_is_tested_here():
+    here = sys.modules[__name__]
+    for field in dataclasses.fields(config.Nfs4Limits):
+        assert hasattr(here, f"test_bound_of_{field.name}"), field.name
+
+
+def test_defaults_are_the_engines():
+    for field in dataclasses.fields(config.Nfs4Limits):
+        assert field.default == getattr(Limits(), field.name), field.name
+
+
+# -- clients and sessions ---------------------------------------------------------------------------------------------
+def introduction(client, name):
+    """EXCHANGE_ID or SETCLIENTID under a name."""
+    if client.minor:
+        args = p.EXCHANGE_ID4args(
+            p.client_owner4(b"verifier", name), 0x101, p.state_protect4_a(p.state_protect_how4.SP4_NONE), []
+        )
+        return (p.OP_EXCHANGE_ID, args)
+    callback = p.cb_client4(0x40000000, p.netaddr4(b"tcp", b"127.0.0.1.0.0"))
+    return (p.OP_SETCLIENTID, p.SETCLIENTID4args(p.nfs_client_id4(b"verifier", name), callback, 1))
+
+
+def session_of(clientid, sequence, *, slots=16, operations=64, cached=4096):
+    """CREATE_SESSION."""
+    fore = p.channel_attrs4(0, 1 << 20, 1 << 20, cached, operations, slots, [])
+    back = p.channel_attrs4(0, 4096, 4096, 0, 2, 16, [])
+    args = p.CREATE_SESSION4args(clientid, sequence, 0, fore, back, 0x40000000, [p.callback_sec_parms4(0)])
+    return (p.OP_CREATE_SESSION, args)
+
+
+async def another_session(client, sequence, **how):
+    """(status, CREATE_SESSION4resok or None)."""
+    status, [(_, made)] = await client.raw(session_of(client.clientid, sequence, **how))
+    return status, made.csr_resok4
+
+
+@pytest.mark.parametrize("minor", MINORS)
+def test_bound_of_clients(tmp_path, minor):
+    async def test(client, export, server):
+        second = await Client4(server, minor, name=b"second").connect()
+        status, _ = await client.raw(introduction(client, b"third"))
+        assert status == (p.NFS4ERR_DELAY if minor else p.NFS4ERR_RESOURCE)
+        server.engine.clients.lookup(second.clientid).courtesy = True
+        third = await Client4(server, minor, name=b"third").connect()
+        await third.open("/0", b"f", create=mode(0o666))
+        await client.open("/0", b"f")
+
+    with_client(tmp_path, minor, test, **bounded(clients=2))
+
+
+def test_bound_of_unconfirmed_clients(tmp_path):
+    async def test(client, export, server):
+        made = []
+        for name in (b"1", b"2", b"3"):
+            status, [(_, result)] = await client.raw(introduction(client, name))
+            assert status == 0
+            made.append(result.eir_resok4)
+        statuses = [(await client.raw(session_of(one.eir_clientid, one.eir_sequenceid)))[0] for one in made]
+        assert statuses == [p.NFS4ERR_STALE_CLIENTID, 0, 0]
+
+    with_client(tmp_path, 1, test, **bounded(unconfirmed_clients=2))
+
+
+def test_bound_of_sessions(tmp_path):
+    async def test(client, export, server):
+        assert (await another_session(client, 2))[0] == 0
+        assert (await another_session(client, 3))[0] == p.NFS4ERR_NOSPC
+        assert (await another_session(client, 3))[0] == p.NFS4ERR_NOSPC, "the replay"
+        assert await client.status((p.OP_DESTROY_SESSION, p.DESTROY_SESSION4args(client.session))) == 0
+        assert (await another_session(client, 4))[0] == 0
+
+    with_client(tmp_path, 1, test, **bounded(sessions=2))
+
+
+def test_bound_of_connections(tmp_path):
+    async def test(client, export, server):
+        first, second, third = client.transport, LoopbackTransport(), LoopbackTransport()
+        client.transport = second
+        assert await client.status(p.OP_PUTROOTFH) == 0
+        client.transport = third
+        assert await client.status(p.OP_PUTROOTFH) == p.NFS4ERR_CONN_NOT_BOUND_TO_SESSION
+        client.sequence -= 1
+        bind = p.BIND_CONN_TO_SESSION4args(client.session, p.channel_dir_from_client4.CDFC4_FORE, False)
+        assert (await client.raw((p.OP_BIND_CONN_TO_SESSION, bind)))[0] == p.NFS4ERR_INVAL
+        second.close()
+        assert (await client.raw((p.OP_BIND_CONN_TO_SESSION, bind)))[0] == 0
+        assert await client.status(p.OP_PUTROOTFH) == 0
+        client.transport = first
+        assert await client.status(p.OP_PUTROOTFH) == 0
+
+    with_client(tmp_path, 1, test, **bounded(connections=2))
+
+
+def test_bound_of_slots(tmp_path):
+    async def test(client, export, server):
+        _, made = await another_session(client, 2)
+        assert made.csr_fore_chan_attrs.ca_maxrequests == 4
+        for slot, status in ((3, 0), (4, p.NFS4ERR_BADSLOT)):
+            sequence = p.SEQUENCE4args(made.csr_sessionid, 1, slot, 3, False)
+            assert (await client.raw((p.OP_SEQUENCE, sequence)))[0] == status
+
+    with_client(tmp_path, 1, test, **bounded(slots=4))
+
+
+@pytest.mark.parametrize("minor", MINORS)
+def test_bound_of_operations(tmp_path, minor):
+    async def test(client, export, server):
+        most = 7 if minor else 256  # besides SEQUENCE
+        if minor:
+            _, made = await another_session(client, 2)
+            assert made.csr_fore_chan_attrs.ca_maxoperations == 8
+        assert await client.status(*[p.OP_PUTROOTFH] * most) == 0
+        too_many = p.NFS4ERR_TOO_MANY_OPS if minor else p.NFS4ERR_RESOURCE
+        assert await client.status(*[p.OP_PUTROOTFH] * (most + 1)) == too_many
+
+    with_client(tmp_path, minor, test, **bounded(operations=8))
+
+
+def test_bound_of_cached_reply_octets(tmp_path):
+    async def test(client, export, server):
+        _, made = await another_session(client, 2)
+        assert made.csr_fore_chan_attrs.ca_maxresponsesize_cached == 512
+        (export / "f").write_bytes(bytes(1000))
+        handle = await handle_of(client, "f")
+        for count, status in ((200, 0), (600, p.NFS4ERR_REP_TOO_BIG_TO_CACHE)):
+            read = (p.OP_READ, p.READ4args(ANONYMOUS, 0, count))
+            got, results = await client.raw(*client.in_session((p.OP_PUTFH, p.PUTFH4args(handle)), read, cache=True))
+            # READ may also give as much as there is room for.
+            short = got == 0 and len(results[-1][1].resok4.data) < count
+            assert got == status or (status and short)
+
+    with_client(tmp_path, 1, test, **bounded(cached_reply_octets=512))
+
+
+def test_bound_of_client_cached_octets(tmp_path):
+    async def test(client, export, server):
+        slots = []
+        for sequence in (2, 3, 4):
+            _, made = await another_session(client, sequence, slots=2)
+            slots.append(made.csr_fore_chan_attrs.ca_maxrequests)
+        assert slots == [2, 1, 1], "the first session has 16 of 19"
+
+    with_client(tmp_path, 1, test, **bounded(client_cached_octets=19 * 4096))
+
+
+# -- opens and locks --------------------------------------------------------------------------------------------------
+def no_more(client):
+    """What OPEN says beyond a bound."""
+    return p.NFS4ERR_NOSPC if client.minor else p.NFS4ERR_RESOURCE
+
+
+@pytest.mark.parametrize("minor", MINORS)
+def test_bound_of_opens(tmp_path, minor):
+    async def test(client, export, server):
+        kept = await client.open("/0", b"1", create=mode(0o666))
+        gone = await client.open("/0", b"2", create=mode(0o666))
+        args = client.open_args(b"3", create=mode(0o666))
+        assert await client.status(*client.path("/0"), (p.OP_OPEN, args)) == no_more(client)
+        if not minor:
+            client.seqids[b"owner"] -= 1  # RESOURCE leaves the seqid where it was
+        await client.open("/0", b"1")  # upgrades what is there
+        await client.close(*gone)
+        await client.open("/0", b"3", create=mode(0o666))
+        write = p.WRITE4args(p.stateid4(0 if minor else 3, kept[0].other), 0, p.stable_how4.UNSTABLE4, b"x")
+        await client.on(kept[1], (p.OP_WRITE, write))
+
+    with_client(tmp_path, minor, test, **bounded(opens=2))
+
+
+@pytest.mark.parametrize("minor", MINORS)
+def test_bound_of_open_owners(tmp_path, minor):
+    async def test(client, export, server):
+        await client.open("/0", b"1", create=mode(0o666), owner=b"1")
+        await client.open("/0", b"2", create=mode(0o666), owner=b"2")
+        args = client.open_args(b"3", create=mode(0o666), owner=b"3")
+        assert await client.status(*client.path("/0"), (p.OP_OPEN, args)) == no_more(client)
+        await client.open("/0", b"3", create=mode(0o666), owner=b"2")
+
+    with_client(tmp_path, minor, test, **bounded(open_owners=2))
+
+
+def locking(client, stateid, offset, *, owner=b"locker", kind=WRITE_LT, opener=b"owner"):
+    """LOCK of one octet by a new lock owner."""
+    new = p.open_to_lock_owner4(
+        0 if client.minor else client.seqid(opener), stateid, 0, p.lock_owner4(client.clientid, owner)
+    )
+    return (p.OP_LOCK, p.LOCK4args(kind, False, offset, 1, p.locker4(True, open_owner=new)))
+
+
+def no_more_locks(client):
+    """What LOCK says beyond a bound."""
+    return p.NFS4ERR_SERVERFAULT if client.minor else p.NFS4ERR_RESOURCE
+
+
+@pytest.mark.parametrize("minor", MINORS)
+def test_bound_of_lock_owners(tmp_path, minor):
+    async def test(client, export, server):
+        stateid, handle = await client.open("/0", b"f", create=mode(0o666))
+        for number in range(2):
+            await client.on(handle, locking(client, stateid, number, owner=b"%d" % number))
+        third = locking(client, stateid, 2, owner=b"2")
+        assert await client.status((p.OP_PUTFH, p.PUTFH4args(handle)), third) == no_more_locks(client)
+
+    with_client(tmp_path, minor, test, **bounded(lock_owners=2))
+
+
+@pytest.mark.parametrize("minor", MINORS)
+def test_bound_of_lock_states(tmp_path, minor):
+    async def test(client, export, server):
+        for number in range(3):
+            stateid, handle = await client.open("/0", b"%d" % number, create=mode(0o666), owner=b"o%d" % number)
+            lock = locking(client, stateid, 0, owner=b"l%d" % number, opener=b"o%d" % number)
+            status = await client.status((p.OP_PUTFH, p.PUTFH4args(handle)), lock)
+            assert status == (0 if number < 2 else no_more_locks(client))
+
+    with_client(tmp_path, minor, test, **bounded(lock_states=2))
+
+
+@pytest.mark.parametrize("minor", MINORS)
+def test_bound_of_locks(tmp_path, minor):
+    async def test(client, export, server):
+        stateid, handle = await client.open("/0", b"f", create=mode(0o666))
+        [first] = await client.on(handle, locking(client, stateid, 0))
+        lock, seqid = first.resok4.lock_stateid, 0
+
+        async def again(offset, length=1, *, operation=p.OP_LOCK):
+            nonlocal lock, seqid
+            seqid += 1
+            known = p.exist_lock_owner4(lock, seqid)
+            if operation == p.OP_LOCK:
+                args = p.LOCK4args(WRITE_LT, False, offset, length, p.locker4(False, lock_owner=known))
+            else:
+                args = p.LOCKU4args(WRITE_LT, seqid, lock, offset, length)
+            there = (p.OP_PUTFH, p.PUTFH4args(handle))
+            status, results = await client.raw(*client.in_session(there, (operation, args)))
+            if status == 0:
+                made = results[-1][1]
+                lock = made.resok4.lock_stateid if operation == p.OP_LOCK else made.lock_stateid
+            elif status == p.NFS4ERR_RESOURCE:
+                seqid -= 1
+            return status
+
+        assert await again(10) == 0
+        assert await again(20) == no_more_locks(client)
+        assert await again(0, 5) == 0, "merges with what is there"
+        assert await again(1, 1, operation=p.OP_LOCKU) == no_more_locks(client), "would split a range"
+        assert await again(10, 1, operation=p.OP_LOCKU) == 0
+        assert await again(20) == 0
+
+    with_client(tmp_path, minor, test, **bounded(locks=2))
+
+
+def test_bound_of_waiters(tmp_path):
+    async def test(client, export, server):
+        stateid, handle = await client.open("/0", b"f", create=mode(0o666))
+        await client.on(handle, locking(client, stateid, 0))
+        for number in range(4):
+            blocked = locking(client, stateid, 0, owner=b"w%d" % number, kind=WRITEW_LT)
+            assert await client.status((p.OP_PUTFH, p.PUTFH4args(handle)), blocked) == p.NFS4ERR_DENIED
+        node = await server.service.resolve(handle)
+        assert len(server.engine.opens.file(node.key).waiters) == 2
+
+    with_client(tmp_path, 1, test, **bounded(waiters=2))
+
+
+# -- copies -----------------------------------------------------------------------------------------------------------
+def copies_are_made_at_once(tmp_path, monkeypatch, **bounds):
+    """test_v42_offload.py shows larger numbers."""
+    monkeypatch.setattr(copy_operations, "MOST_AT_ONCE", 10)
+    export, state = tmp_path / "export", tmp_path / "state"
+    export.mkdir()
+    state.mkdir()
+    (export / "source").write_bytes(bytes(100))
+    (export / "target").write_bytes(b"")
+
+    async def test(server, client):
+        files = two_files(await handle_of(client, "source"), await handle_of(client, "target"))
+        copy = p.COPY4args(ANONYMOUS, ANONYMOUS, 0, 0, 0, True, False, [])
+        *_, result = await client.run(*files, (p.OP_COPY, copy))
+        assert list(result.cr_resok4.cr_response.wr_callback_id) == []
+        assert result.cr_resok4.cr_response.wr_count == 100
+
+    with_clients(export, state, test, backchannel=True, **bounded(**bounds))
+
+
+def test_bound_of_client_copies(tmp_path, monkeypatch):
+    copies_are_made_at_once(tmp_path, monkeypatch, client_copies=0)
+
+
+def test_bound_of_copies(tmp_path, monkeypatch):
+    copies_are_made_at_once(tmp_path, monkeypatch, copies=0)
