@@ -135,6 +135,7 @@ class Nfs4Limits:
     lock_states: Annotated[Integer, Field(ge=1)] = 100000
     locks: Annotated[Integer, Field(ge=1)] = 1000000
     waiters: Annotated[Integer, Field(ge=1)] = 1000
+    client_waiters: Annotated[Integer, Field(ge=1)] = 1000
     client_copies: Annotated[Integer, Field(ge=0, le=10000)] = 16
     copies: Annotated[Integer, Field(ge=0, le=10000)] = 128
 

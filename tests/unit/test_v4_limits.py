@@ -275,17 +275,31 @@ def test_bound_of_locks(tmp_path, minor):
     with_client(tmp_path, minor, test, **bounded(locks=2))
 
 
-def test_bound_of_waiters(tmp_path):
-    async def test(client, export, server):
-        stateid, handle = await client.open("/0", b"f", create=mode(0o666))
-        await client.on(handle, locking(client, stateid, 0))
-        for number in range(4):
-            blocked = locking(client, stateid, 0, owner=b"w%d" % number, kind=WRITEW_LT)
-            assert await client.status((p.OP_PUTFH, p.PUTFH4args(handle)), blocked) == p.NFS4ERR_DENIED
-        node = await server.service.resolve(handle)
-        assert len(server.engine.opens.file(node.key).waiters) == 2
+def blocked_requests(tmp_path, files, **bounds):
+    """Four owners ask in vain for each of some files; how many are remembered for each."""
+    remembered = []
 
-    with_client(tmp_path, 1, test, **bounded(waiters=2))
+    async def test(client, export, server):
+        for file in range(files):
+            opener = b"o%d" % file
+            stateid, handle = await client.open("/0", b"%d" % file, create=mode(0o666), owner=opener)
+            await client.on(handle, locking(client, stateid, 0, owner=b"holder%d" % file))
+            for number in range(4):
+                blocked = locking(client, stateid, 0, owner=b"w%d" % number, kind=WRITEW_LT)
+                assert await client.status((p.OP_PUTFH, p.PUTFH4args(handle)), blocked) == p.NFS4ERR_DENIED
+            node = await server.service.resolve(handle)
+            remembered.append(len(server.engine.opens.file(node.key).waiters))
+
+    with_client(tmp_path, 1, test, **bounded(**bounds))
+    return remembered
+
+
+def test_bound_of_waiters(tmp_path):
+    assert blocked_requests(tmp_path, 2, waiters=2) == [2, 2]
+
+
+def test_bound_of_client_waiters(tmp_path):
+    assert blocked_requests(tmp_path, 2, client_waiters=6) == [4, 2]
 
 
 # -- copies -----------------------------------------------------------------------------------------------------------
