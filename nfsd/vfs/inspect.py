@@ -11,6 +11,8 @@ import os
 from nfsd.vfs.attributes import attributes_of, raw_ctime, statx_buffer
 from nfsd.vfs.data import DataOperations
 from nfsd.vfs.executor import Chain, Step
+from nfsd.vfs.posix_acl import ACCESS_NAME, DEFAULT_NAME
+from nfsd.vfs.posix_acl import encode as encode_acl
 from nfsd.vfs.records import Node, OpenFile
 from nfsd.vfs.syscalls import (
     ACCESS_EXECUTE,
@@ -30,6 +32,7 @@ from nfsd.vfs.syscalls import (
     SYS_FSTATFS,
     SYS_FTRUNCATE,
     SYS_READLINKAT,
+    SYS_SETXATTR,
     SYS_STATX,
     SYS_UTIMENSAT,
     UTIME_NOW,
@@ -111,7 +114,7 @@ class InspectOperations(DataOperations):
             after = statx_buffer()
             await self._apply(credential, node, changes, times, writing, after)
             change = Change(old, attributes_of(after, node.mount, inode.change, changed=True))
-            if (changes.mode, changes.uid, changes.gid) == (None, None, None):
+            if (changes.mode, changes.uid, changes.gid, changes.access_acl) == (None, None, None, None):
                 inode.wrote(raw_ctime(before), raw_ctime(after))
             else:
                 inode.saw_ctime(raw_ctime(after))
@@ -174,9 +177,9 @@ class InspectOperations(DataOperations):
     def add_changes(
         self, chain: Chain, descriptor: int | Step, link: bytes, changes: SetAttributes, times: bytes
     ) -> Step | None:
-        """Append the setting of owner, mode and times of a descriptor, ``link`` being its name in /proc/self/fd.
+        """Append the setting of owner, mode, ACLs and times of a descriptor, ``link`` being its name in /proc/self/fd.
         Returns the step that sets times. The owner comes first: changing it clears set-user-id bits that the mode may
-        set again."""
+        set again. Then the mode, then the ACL (RFC 8881 section 6.4.1.3)."""
         if changes.uid is not None or changes.gid is not None:
             keep = 0xFFFFFFFF
             uid = keep if changes.uid is None else changes.uid
@@ -186,6 +189,10 @@ class InspectOperations(DataOperations):
             chain.add(SYS_FCHOWNAT, descriptor, b"", uid, gid, AT_EMPTY_PATH)
         if changes.mode is not None:
             chain.add(SYS_FCHMODAT, self.proc_fd, link, changes.mode & 0o7777)
+        for name, acl in ((ACCESS_NAME, changes.access_acl), (DEFAULT_NAME, changes.default_acl)):
+            if acl is not None:
+                value = encode_acl(acl)
+                chain.add(SYS_SETXATTR, b"/proc/self/fd/" + link, name, value, len(value), 0)
         if changes.atime is not None or changes.mtime is not None:
             return chain.add(SYS_UTIMENSAT, descriptor, b"", times, AT_EMPTY_PATH)
         return None

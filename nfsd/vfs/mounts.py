@@ -40,6 +40,7 @@ class Mount:
     __slots__ = (
         "__weakref__",
         "_close",
+        "acls",
         "caching",
         "device",
         "export",
@@ -86,6 +87,8 @@ class Mount:
         """statx of an open file, RWF_NOWAIT and RESOLVE_CACHED never wait."""
         self.fine = _MULTIGRAIN_KERNEL and kind in _MULTIGRAIN
         """Every change of a file gives it a new ctime (see ``change``)."""
+        self.acls: bool | None = None
+        """Whether files have POSIX ACLs; None: not yet asked."""
         self.xattrs: bool | None = None
         """Whether files have extended attributes; None: not yet asked."""
 

@@ -11,14 +11,16 @@ kernel's) unless they say more; ``credential`` is the caller after squash. Where
 * ``inspect``: :meth:`set_attributes`, :meth:`access`, :meth:`readlink`, :meth:`status`, :meth:`limits`
 * ``xattrs``: :meth:`supports_xattrs`, :meth:`xattr_access`, :meth:`get_xattr`, :meth:`list_xattrs`, :meth:`set_xattr`,
   :meth:`remove_xattr`
+* ``acls``: :meth:`supports_acls`, :meth:`acls`
 * ``directory``: :meth:`lookup`, :meth:`readdir`, :meth:`parent`
-* ``namespace``: :meth:`create`, :meth:`mkdir`, :meth:`symlink`, :meth:`mknod`, :meth:`remove`, :meth:`rename`,
-  :meth:`link`
+* ``creation``: :meth:`create`, :meth:`mkdir`, :meth:`symlink`, :meth:`mknod`
+* ``namespace``: :meth:`remove`, :meth:`rename`, :meth:`link`
 * ``locks``: :meth:`set_local_lock`, :meth:`clear_local_lock`, :meth:`test_local_lock`
 """
 
 from __future__ import annotations
 
+from nfsd.vfs.acls import AclOperations
 from nfsd.vfs.copying import CopyOperations
 from nfsd.vfs.locks import LockOperations
 from nfsd.vfs.namespace import NamespaceOperations
@@ -28,5 +30,5 @@ from nfsd.vfs.xattrs import XattrOperations
 __all__ = ["FileService", "Node", "OpenFile"]
 
 
-class FileService(CopyOperations, XattrOperations, NamespaceOperations, LockOperations):
+class FileService(CopyOperations, XattrOperations, AclOperations, NamespaceOperations, LockOperations):
     """Operations on the files of all exports."""

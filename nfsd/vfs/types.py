@@ -1,6 +1,7 @@
 """The vocabulary of the file service: what operations hand to the VFS and get back.
 
-Declarations only. Both NFS versions translate to and from these; errors are OSError with an errno.
+Declarations only; imports :mod:`nfsd.vfs.posix_acl`. Both NFS versions translate to and from these; errors are OSError
+with an errno.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import enum
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from nfsd.vfs.posix_acl import PosixAcl
 from nfsd.vfs.records import Credential as Credential
 
 
@@ -72,6 +74,12 @@ class SetAttributes:
     size: int | None = None
     atime: Time | SetTo | None = None
     mtime: Time | SetTo | None = None
+    access_acl: PosixAcl | None = None
+    """Set after the mode."""
+    default_acl: PosixAcl | None = None
+    """Directories only; without entries: to have none."""
+    umask: int = 0
+    """Creations only: bits the mode loses, unless the directory has a default ACL (RFC 8275 section 3)."""
 
 
 class Change(NamedTuple):

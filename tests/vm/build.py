@@ -36,7 +36,7 @@ GUEST_PACKAGES = (
     # RDMA: providers, rdma(8), diagnostics, and an independent verbs peer
     *("ibverbs-providers", "ibverbs-utils", "rdmacm-utils", "python3-pyverbs", "iproute2"),
     # what the tests run
-    *("fio", "e2fsprogs", "attr", "acl", "tcpdump", "kmod", "make", "gcc", "libc6-dev"),
+    *("fio", "e2fsprogs", "attr", "acl", "nfs4-acl-tools", "tcpdump", "kmod", "make", "gcc", "libc6-dev"),
 )
 
 INITRD_MODULES = ("virtio_pci", "9pnet_virtio", "9p", "overlay", "virtio_net", "virtio_console")

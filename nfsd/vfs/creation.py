@@ -1,0 +1,384 @@
+"""Files, directories, links and devices made (RFC 1813 sections 3.3.8 to 3.3.11).
+
+Owns nothing. Changes of one directory take turns, so that the attributes around each are its own. A reply waits until
+file and directory are on the disk, but outside the turn, so that many creations in one directory share its fsync.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import stat
+from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
+
+from nfsd.vfs import posix_acl
+from nfsd.vfs.attributes import attributes_of, raw_ctime, raw_type, statx_buffer
+from nfsd.vfs.directory import DirectoryOperations, check_name
+from nfsd.vfs.executor import Chain, Step
+from nfsd.vfs.inspect import InspectOperations, time_argument
+from nfsd.vfs.posix_acl import DEFAULT_NAME
+from nfsd.vfs.records import Node, OpenFile
+from nfsd.vfs.syscalls import (
+    AT_EMPTY_PATH,
+    AT_REMOVEDIR,
+    O_PATH,
+    OPEN_HOW_SIZE,
+    STATX_MASK,
+    SYS_FTRUNCATE,
+    SYS_GETXATTR,
+    SYS_MKDIRAT,
+    SYS_MKNODAT,
+    SYS_NAME_TO_HANDLE_AT,
+    SYS_OPENAT2,
+    SYS_STATX,
+    SYS_SYMLINKAT,
+    SYS_UNLINKAT,
+    handle_buffer,
+    open_how,
+    timespecs,
+)
+from nfsd.vfs.types import Attributes, Change, Credential, FileType, SetAttributes, Time
+
+_HOW = open_how(O_PATH)
+_CREATE = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_DEFAULT_MODE = 0o600
+"""For creation without a mode (EXCLUSIVE): the client's SETATTR follows."""
+_DEFAULT_DIRECTORY_MODE = 0o755
+_DEFAULT_ACL_SIZE = 4096
+"""As long as the file systems that have ACLs let them be, or longer."""
+_VERIFIER_MASK = 0x7FFFFFFF
+_KINDS = {
+    FileType.BLK: stat.S_IFBLK,
+    FileType.CHR: stat.S_IFCHR,
+    FileType.SOCK: stat.S_IFSOCK,
+    FileType.FIFO: stat.S_IFIFO,
+}
+
+
+def _verifier_times(verifier: bytes) -> tuple[Time, Time]:
+    """Where an exclusive creation's verifier is kept: seconds of atime and mtime, 31 bits each, since not every file
+    system has more before 2038 (as Linux knfsd does)."""
+    if len(verifier) != 8:
+        raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+    return (
+        Time(int.from_bytes(verifier[:4], "big") & _VERIFIER_MASK, 0),
+        Time(int.from_bytes(verifier[4:], "big") & _VERIFIER_MASK, 0),
+    )
+
+
+class CreationOperations(InspectOperations, DirectoryOperations):
+    """CREATE, MKDIR, SYMLINK, MKNOD."""
+
+    def _check_directory(self, directory: Node, name: bytes, dots: int) -> None:
+        """A directory that may be changed, and a name for it; ``dots``: the error for ``.`` and ``..``."""
+        check_name(name)
+        if directory.type is not FileType.DIR:
+            raise OSError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+        if name in (b".", b".."):
+            raise OSError(dots, os.strerror(dots))
+        self.check_writable(directory)
+
+    async def _run_change(self, directory: Node, chain: Chain, *opens: Step) -> None:
+        await self.run(directory.mount, chain, *opens)
+        failed = chain.failed
+        if failed is not None and failed.error == errno.ENOENT:
+            try:
+                await self.look(directory)  # ESTALE when it is the directory that is gone
+            except OSError:
+                self.abandon(*opens)
+                raise
+
+    def _changed(self, node: Node, before: bytearray, after: bytearray) -> Change:
+        """The change of a directory around an operation of ours, under its turn."""
+        inode = node.inode
+        first = attributes_of(before, node.mount, inode.change)
+        inode.wrote(raw_ctime(before), raw_ctime(after))
+        return Change(first, attributes_of(after, node.mount, inode.change, changed=True))
+
+    def _add_stat(self, chain: Chain, descriptor: int | Step) -> bytearray:
+        status = statx_buffer()
+        chain.add(SYS_STATX, descriptor, b"", AT_EMPTY_PATH, STATX_MASK, status)
+        return status
+
+    async def create(
+        self,
+        credential: Credential,
+        directory: Node,
+        name: bytes,
+        attributes: SetAttributes,
+        *,
+        exclusive: bool = False,
+        verifier: bytes | None = None,
+    ) -> tuple[Node, Attributes, Change, bool]:
+        """Create a regular file. Returns (file, its attributes, the directory's change, whether it is new).
+
+        Without ``exclusive`` an existing regular file is returned, size set if asked (UNCHECKED). With it an
+        existing one raises EEXIST (GUARDED), unless ``verifier`` (8 octets) is that of its creation (EXCLUSIVE: kept
+        durably with the file until its first SETATTR, as knfsd does in atime and mtime)."""
+        self._check_directory(directory, name, errno.EEXIST)
+        wanted = attributes
+        if verifier is not None:
+            atime, mtime = _verifier_times(verifier)
+            wanted = replace(attributes, atime=atime, mtime=mtime)
+        while True:
+            try:
+                node, opened, change, inherited = await self._create_new(credential, directory, name, wanted)
+            except FileExistsError:
+                try:
+                    return await self._create_over(credential, directory, name, attributes, exclusive, verifier)
+                except FileNotFoundError:
+                    continue  # removed in between, by a local process: try again to make it
+            async with self._unmade_on_failure(credential, directory, name, node, wanted):
+                status = await self._finish_file(credential, node, opened, wanted, inherited)
+            if not node.export.asynchronous:
+                await self.sync_open(node, opened)
+            await self.sync(directory)
+            return node, self.seen(node, status), change, True
+
+    async def _create_new(
+        self, credential: Credential, directory: Node, name: bytes, attributes: SetAttributes
+    ) -> tuple[Node, OpenFile, Change, int | None]:
+        """Make the file. Its descriptor, open for reading and writing whatever its mode, stays its creator's. The mode
+        is what the file is to have after all, because of its directory's default ACL (see :class:`_Umask`)."""
+        umask = _Umask(attributes)
+        mode = umask.mode(_DEFAULT_MODE)
+        status, kernel, same = statx_buffer(), handle_buffer(), handle_buffer()
+        chain = Chain(credential)
+        before = self._add_stat(chain, directory.fd)
+        umask.ask(chain, directory)
+        opening = chain.add(SYS_OPENAT2, directory.fd, name, open_how(_CREATE, mode), OPEN_HOW_SIZE)
+        after = self._add_stat(chain, directory.fd)
+        chain.add(SYS_NAME_TO_HANDLE_AT, opening, b"", same, bytearray(8), AT_EMPTY_PATH)
+        naming = chain.add(SYS_OPENAT2, directory.fd, name, _HOW, OPEN_HOW_SIZE)
+        self.add_look(chain, naming, status, kernel)
+        serial = directory.inode.serial
+        await serial.acquire()
+        try:
+            await self._run_change(directory, chain, opening, naming)
+            self.check(chain, opening, naming)
+            change = self._changed(directory, before, after)
+        finally:
+            serial.release()
+        if kernel != same:
+            # A local process put another file in its place at once: let the caller see that one.
+            self.abandon(opening, naming)
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
+        node = self.adopt(directory.mount, naming.result, status, kernel, directory, name)
+        opened = self.new_open(node, opening.result, 3, credential)
+        return node, opened, change, umask.inherited()
+
+    async def _finish_file(
+        self, credential: Credential, node: Node, opened: OpenFile, attributes: SetAttributes, inherited: int | None
+    ) -> bytearray:
+        """Set what open(2) does not: owner, times, size. Returns the status after it, and caches the descriptor."""
+        chain = Chain(credential)
+        if attributes.size:
+            chain.add(SYS_FTRUNCATE, opened.fd, attributes.size)
+        self._add_initial(chain, credential, node, attributes, inherited)
+        status = self._add_stat(chain, node.fd)
+        await self.run(node.mount, chain)
+        chain.check()
+        inode = node.inode
+        inode.saw_ctime(raw_ctime(status))
+        opened.epoch = inode.epoch
+        self.remember_open(opened, (credential, 3, True))
+        return status
+
+    def _add_initial(
+        self, chain: Chain, credential: Credential, node: Node, attributes: SetAttributes, inherited: int | None
+    ) -> None:
+        """Owner, ACLs and times of a new file. Only root gives files away: what others send is what they are anyway, or
+        is left out, as Linux knfsd does."""
+        root = credential.uid == 0
+        # mkdir(2) and mknod(2) make nothing with set-user-id or set-group-id bits, and a change of owner clears them.
+        again = attributes.mode is not None and (
+            attributes.mode & (stat.S_ISUID | stat.S_ISGID) != 0
+            or (root and (attributes.uid, attributes.gid) != (None, None))
+        )
+        mode = inherited if inherited is not None else _Umask(attributes).mode(0) if again else None
+        owner = replace(
+            attributes, mode=mode, uid=attributes.uid if root else None, gid=attributes.gid if root else None
+        )
+        times = timespecs(time_argument(owner.atime), time_argument(owner.mtime))
+        self.add_changes(chain, node.fd, b"%d" % node.fd, owner, times)
+
+    async def _create_over(
+        self,
+        credential: Credential,
+        directory: Node,
+        name: bytes,
+        attributes: SetAttributes,
+        exclusive: bool,
+        verifier: bytes | None,
+    ) -> tuple[Node, Attributes, Change, bool]:
+        """The name exists already."""
+        around = await self.attributes(directory)
+        node, found = await self.lookup(credential, directory, name)
+        if node.type is not FileType.REG:
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
+        if exclusive:
+            # A retransmission of the call that made the file, which the replay cache no longer knows.
+            if verifier is None or (found.atime, found.mtime) != _verifier_times(verifier) or found.size:
+                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
+            await self.sync(node)
+            await self.sync(directory)
+        elif attributes.size is not None:
+            change = await self.set_attributes(credential, node, SetAttributes(size=attributes.size))
+            found = change.after
+        return node, found, Change(around, around), False
+
+    async def mkdir(
+        self, credential: Credential, directory: Node, name: bytes, attributes: SetAttributes
+    ) -> tuple[Node, Attributes, Change]:
+        """Create a directory."""
+        mode = _Umask(attributes).mode(_DEFAULT_DIRECTORY_MODE)
+
+        def make(chain: Chain) -> None:
+            chain.add(SYS_MKDIRAT, directory.fd, name, mode)
+
+        return await self._make(credential, directory, name, attributes, FileType.DIR, make)
+
+    async def symlink(
+        self, credential: Credential, directory: Node, name: bytes, target: bytes, attributes: SetAttributes
+    ) -> tuple[Node, Attributes, Change]:
+        """Create a symbolic link."""
+        if not target or b"\0" in target:
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+
+        def make(chain: Chain) -> None:
+            chain.add(SYS_SYMLINKAT, target, directory.fd, name)
+
+        # Links have no mode of their own on Linux.
+        plain = replace(attributes, mode=None, size=None, access_acl=None, default_acl=None, umask=0)
+        return await self._make(credential, directory, name, plain, FileType.LNK, make)
+
+    async def mknod(
+        self,
+        credential: Credential,
+        directory: Node,
+        name: bytes,
+        type_: int,
+        rdev: tuple[int, int],
+        attributes: SetAttributes,
+    ) -> tuple[Node, Attributes, Change]:
+        """Create a device, socket or FIFO (``type_``: a FileType)."""
+        kind = _KINDS.get(FileType(type_)) if type_ in FileType._value2member_map_ else None
+        if kind is None or not (0 <= rdev[0] < 1 << 12 and 0 <= rdev[1] < 1 << 20):
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+        mode = kind | _Umask(attributes).mode(_DEFAULT_MODE)
+        device = os.makedev(*rdev) if kind in (stat.S_IFBLK, stat.S_IFCHR) else 0
+
+        def make(chain: Chain) -> None:
+            chain.add(SYS_MKNODAT, directory.fd, name, mode, device)
+
+        return await self._make(credential, directory, name, attributes, FileType(type_), make)
+
+    async def _make(
+        self,
+        credential: Credential,
+        directory: Node,
+        name: bytes,
+        attributes: SetAttributes,
+        type_: FileType,
+        make: Callable[[Chain], None],
+    ) -> tuple[Node, Attributes, Change]:
+        """Create what open(2) does not create."""
+        self._check_directory(directory, name, errno.EEXIST)
+        status, kernel = statx_buffer(), handle_buffer()
+        chain = Chain(credential)
+        before = self._add_stat(chain, directory.fd)
+        umask = _Umask(attributes)
+        umask.ask(chain, directory)
+        make(chain)
+        after = self._add_stat(chain, directory.fd)
+        opening = chain.add(SYS_OPENAT2, directory.fd, name, _HOW, OPEN_HOW_SIZE)
+        self.add_look(chain, opening, status, kernel)
+        serial = directory.inode.serial
+        await serial.acquire()
+        try:
+            await self._run_change(directory, chain, opening)
+            self.check(chain, opening)
+            change = self._changed(directory, before, after)
+        finally:
+            serial.release()
+        node = self.adopt(directory.mount, opening.result, status, kernel, directory, name)
+        if raw_type(status) is type_:
+            # Otherwise a local process has replaced it already, and its attributes are that process's business.
+            chain = Chain(credential)
+            self._add_initial(chain, credential, node, attributes, umask.inherited())
+            status = self._add_stat(chain, node.fd)
+            async with self._unmade_on_failure(credential, directory, name, node, attributes):
+                await self.run(node.mount, chain)
+                chain.check()
+        if type_ is FileType.DIR:
+            await self.sync(node)
+        # A link or device cannot be opened to be synchronised: its creation is in the directory's own transaction.
+        await self.sync(directory)
+        return node, self.seen(node, status), change
+
+    @contextlib.asynccontextmanager
+    async def _unmade_on_failure(
+        self, credential: Credential, directory: Node, name: bytes, node: Node, attributes: SetAttributes
+    ) -> AsyncIterator[None]:
+        """What was made with an ACL has it, or is not there."""
+        try:
+            yield
+        except OSError:
+            if attributes.access_acl is not None:
+                with contextlib.suppress(OSError):
+                    found, _ = await self.lookup(credential, directory, name)
+                    if found is node:
+                        await self._unmake(directory, name, node)
+            raise
+
+    async def _unmake(self, directory: Node, name: bytes, node: Node) -> None:
+        chain = Chain()
+        before = self._add_stat(chain, directory.fd)
+        chain.add(SYS_UNLINKAT, directory.fd, name, AT_REMOVEDIR if node.type is FileType.DIR else 0)
+        after = self._add_stat(chain, directory.fd)
+        serial = directory.inode.serial
+        await serial.acquire()
+        try:
+            await self._run_change(directory, chain)
+            chain.check()
+            self._changed(directory, before, after)
+        finally:
+            serial.release()
+        self.nodes.forget(node)
+
+
+class _Umask:
+    """The mode of something new that comes with a umask (RFC 8275 section 3): as with umask(2), a default ACL of the
+    directory takes the umask's place. Whether there is one is asked in the chain that creates; what it takes back is
+    then given."""
+
+    __slots__ = ("_attributes", "_buffer", "_step")
+
+    def __init__(self, attributes: SetAttributes) -> None:
+        self._attributes = attributes
+        self._step: Step | None = None
+        self._buffer = bytearray()
+
+    def mode(self, default: int) -> int:
+        """The mode to create with."""
+        wanted = self._attributes.mode
+        return default if wanted is None else wanted & 0o7777 & ~self._attributes.umask
+
+    def ask(self, chain: Chain, directory: Node) -> None:
+        """Append the question, where the answer matters."""
+        if self._attributes.umask and self._attributes.mode is not None:
+            buffer = self._buffer = bytearray(_DEFAULT_ACL_SIZE)
+            path = b"/proc/self/fd/%d" % directory.fd
+            self._step = chain.add(SYS_GETXATTR, path, DEFAULT_NAME, buffer, len(buffer), keep_going=True)
+
+    def inherited(self) -> int | None:
+        """The mode to set after the creation; None: it has it."""
+        if self._step is None or self._step.result <= 0 or self._attributes.mode is None:
+            return None
+        try:
+            acl = posix_acl.decode(bytes(memoryview(self._buffer)[: self._step.result]))
+            return self._attributes.mode & (0o7000 | posix_acl.mode_of(acl))
+        except (ValueError, KeyError):
+            return None
