@@ -1,19 +1,25 @@
 """NFSv4 attributes: one row for each, encoded from facts of the file service (RFC 7530 section 5, RFC 8881 section 5).
 
-Owns the table, the bitmaps and their two directions: :func:`encode` for GETATTR, READDIR and friends, :func:`decode`
-for SETATTR, CREATE and OPEN. A bitmap is a Python int, bit n standing for attribute n. Imports the protocol's numbers
-and the VFS's types; the codec does the rest.
+Owns the table, the bitmaps and :func:`encode` for GETATTR, READDIR and friends; :mod:`nfsd.v4.settable` is the other
+direction. A bitmap is a Python int, bit n standing for attribute n. Imports the protocol's numbers, the ACL mapping and
+the VFS's types; the codec does the rest.
+
+Not every file system has everything: :attr:`Facts.lacks` says what is missing where the file is, and neither is it
+answered there nor does SUPPORTED_ATTRS claim it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 
+from nfsd.idnames import IdNames
 from nfsd.protocol import nfs4 as p
-from nfsd.vfs.types import Attributes, FileSystemStatus, PathLimits, SetAttributes, SetTo, Time
-from rpcrdma.xdr import Decoder, Encoder, XdrError
+from nfsd.v4 import acl
+from nfsd.vfs.posix_acl import Acls, AclTag
+from nfsd.vfs.types import Attributes, FileSystemStatus, FileType, PathLimits, Time
+from rpcrdma.xdr import Encoder
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,12 +30,13 @@ class ServerFacts:
     """Seconds."""
     max_read: int
     max_write: int
+    names: IdNames = field(default_factory=IdNames)
 
 
 class Facts:
     """What the attributes of one file are computed from; the costlier parts only where a bitmap asks for them."""
 
-    __slots__ = ("attributes", "error", "handle", "limits", "minor", "server", "status")
+    __slots__ = ("acls", "attributes", "error", "handle", "lacks", "limits", "minor", "server", "status")
 
     def __init__(
         self,
@@ -47,8 +54,12 @@ class Facts:
         self.status = status
         self.limits = limits
         self.error = 0
+        self.lacks: int = _NO_BIRTH if attributes.birthtime is None else 0
+        self.acls: Acls | None = None
 
 
+_NO_BIRTH: int = 1 << p.FATTR4_TIME_CREATE
+NEED_ACLS: int = 1 << p.FATTR4_ACL
 Write = Callable[[Encoder, Facts], None]
 
 
@@ -102,11 +113,11 @@ def _truth(value: Callable[[Facts], bool]) -> Write:
 
 
 def _supported(encoder: Encoder, facts: Facts) -> None:
-    encode_mask(encoder, supported(facts.minor))
+    encode_mask(encoder, supported(facts.minor) & ~facts.lacks)
 
 
 def _exclusive_create(encoder: Encoder, facts: Facts) -> None:
-    encode_mask(encoder, EXCLUSIVE_CREATE & supported(facts.minor))
+    encode_mask(encoder, EXCLUSIVE_CREATE & supported(facts.minor) & ~facts.lacks)
 
 
 def _fsid(encoder: Encoder, facts: Facts) -> None:
@@ -122,21 +133,32 @@ def _rawdev(encoder: Encoder, facts: Facts) -> None:
 
 
 def _birthtime(encoder: Encoder, facts: Facts) -> None:
-    # A file system without birth times answers with the oldest time it has; the attribute is not then advertised
-    # per file, since SUPPORTED_ATTRS speaks for the whole server.
     made = facts.attributes.birthtime
-    _time(encoder, made if made is not None else min(facts.attributes.mtime, facts.attributes.ctime))
+    assert made is not None, "lacks is out of step with the table"
+    _time(encoder, made)
 
 
-def _owner(value: Callable[[Facts], int]) -> Write:
-    # RFC 7530 section 5.9: with AUTH_SYS a numeric string stands for the number itself, which is what Linux sends.
-    return lambda encoder, facts: encoder.opaque(b"%d" % value(facts))
+def _acl(encoder: Encoder, facts: Facts) -> None:
+    assert facts.acls is not None, "NEED_ACLS is out of step with the table"
+    names = facts.server.names
+    aces = acl.to_nfs4(facts.acls, directory=facts.attributes.type is FileType.DIR)
+    encoder.uint32(len(aces))
+    for ace in aces:
+        encoder.uint32(ace.type)
+        encoder.uint32(ace.flag)
+        encoder.uint32(ace.mask)
+        if ace.tag == AclTag.USER:
+            encoder.opaque(names.owner(ace.id))
+        elif ace.tag == AclTag.GROUP:
+            encoder.opaque(names.owner_group(ace.id))
+        else:
+            encoder.opaque(acl.SPECIAL_NAMES[AclTag(ace.tag)])
 
 
 _SETTABLE_ONLY = _bits(
     p.FATTR4_TIME_ACCESS_SET, p.FATTR4_TIME_MODIFY_SET, p.FATTR4_MODE_SET_MASKED, p.FATTR4_MODE_UMASK
 )
-SETTABLE = _SETTABLE_ONLY | _bits(p.FATTR4_SIZE, p.FATTR4_MODE, p.FATTR4_OWNER, p.FATTR4_OWNER_GROUP)
+SETTABLE = _SETTABLE_ONLY | _bits(p.FATTR4_SIZE, p.FATTR4_ACL, p.FATTR4_MODE, p.FATTR4_OWNER, p.FATTR4_OWNER_GROUP)
 """What SETATTR and creations take."""
 EXCLUSIVE_CREATE = SETTABLE & ~_bits(p.FATTR4_TIME_ACCESS_SET, p.FATTR4_TIME_MODIFY_SET, p.FATTR4_MODE_SET_MASKED)
 """What EXCLUSIVE4_1 takes: the times keep the verifier (RFC 8881 section 18.16.3)."""
@@ -153,7 +175,8 @@ _TABLE: dict[int, Write] = {
     p.FATTR4_UNIQUE_HANDLES: _truth(lambda f: True),
     p.FATTR4_LEASE_TIME: _number(lambda f: f.server.lease_time),
     p.FATTR4_RDATTR_ERROR: _number(lambda f: f.error),
-    p.FATTR4_ACLSUPPORT: _number(lambda f: 0),
+    p.FATTR4_ACL: _acl,
+    p.FATTR4_ACLSUPPORT: _number(lambda f: 0 if f.lacks & NEED_ACLS else acl.SUPPORT),
     p.FATTR4_CANSETTIME: _truth(lambda f: True),
     p.FATTR4_CASE_INSENSITIVE: _truth(lambda f: _limits(f).case_insensitive),
     p.FATTR4_CASE_PRESERVING: _truth(lambda f: _limits(f).case_preserving),
@@ -172,8 +195,9 @@ _TABLE: dict[int, Write] = {
     p.FATTR4_MODE: _number(lambda f: f.attributes.mode),
     p.FATTR4_NO_TRUNC: _truth(lambda f: _limits(f).no_trunc),
     p.FATTR4_NUMLINKS: _number(lambda f: f.attributes.nlink),
-    p.FATTR4_OWNER: _owner(lambda f: f.attributes.uid),
-    p.FATTR4_OWNER_GROUP: _owner(lambda f: f.attributes.gid),
+    # RFC 8881 section 5.9: numbers as text stand for themselves with AUTH_SYS, which is what Linux sends.
+    p.FATTR4_OWNER: lambda encoder, f: encoder.opaque(f.server.names.owner(f.attributes.uid)),
+    p.FATTR4_OWNER_GROUP: lambda encoder, f: encoder.opaque(f.server.names.owner_group(f.attributes.gid)),
     p.FATTR4_RAWDEV: _rawdev,
     p.FATTR4_SPACE_AVAIL: _hyper(lambda f: _status(f).available_bytes),
     p.FATTR4_SPACE_FREE: _hyper(lambda f: _status(f).free_bytes),
@@ -203,6 +227,9 @@ NEED_LIMITS = _bits(
     p.FATTR4_MAXLINK, p.FATTR4_MAXNAME, p.FATTR4_NO_TRUNC, p.FATTR4_TIME_DELTA,
     p.FATTR4_CLONE_BLKSIZE, p.FATTR4_XATTR_SUPPORT,
 )  # fmt: skip
+OWNERS = _bits(p.FATTR4_OWNER, p.FATTR4_OWNER_GROUP)
+NEED_FEATURES = _bits(p.FATTR4_SUPPORTED_ATTRS, p.FATTR4_SUPPATTR_EXCLCREAT, p.FATTR4_ACL, p.FATTR4_ACLSUPPORT)
+"""What depends on what the file system has."""
 RDATTR_ERROR = 1 << p.FATTR4_RDATTR_ERROR
 MOUNTED_ON = 1 << p.FATTR4_MOUNTED_ON_FILEID
 MODE_MASKED = 1 << p.FATTR4_MODE_SET_MASKED
@@ -249,93 +276,11 @@ def encode_mask(encoder: Encoder, mask: int) -> None:
 
 
 def encode(encoder: Encoder, mask: int, facts: Facts) -> None:
-    """Write a fattr4 with exactly the attributes of ``mask``, which must come from :func:`readable`."""
+    """Write a fattr4 with the attributes of ``mask``, which must come from :func:`readable`, that the file has."""
+    mask &= ~facts.lacks
     encode_mask(encoder, mask)
     at = encoder.position
     encoder.uint32(0)
     for write in _plan(mask):
         write(encoder, facts)
     encoder.patch_uint32(at, encoder.position - at - 4)
-
-
-# -- what can be set --------------------------------------------------------------------------------------------------
-class AttributeError4(Exception):
-    """Attributes that cannot be set; ``status`` is the nfsstat4."""
-
-    def __init__(self, status: int) -> None:
-        super().__init__(status)
-        self.status = status
-
-
-def _decode_owner(decoder: Decoder) -> int:
-    text = decoder.opaque(1024)
-    if not text:
-        raise AttributeError4(p.NFS4ERR_INVAL)
-    # A name needs the system's name service and a common domain; numbers need neither.
-    if not text.isdigit() or len(text) > 10 or int(text) >= 0xFFFFFFFF:
-        raise AttributeError4(p.NFS4ERR_BADOWNER)
-    return int(text)
-
-
-def _decode_time(decoder: Decoder) -> Time | SetTo:
-    how = decoder.uint32()
-    if how == p.time_how4.SET_TO_SERVER_TIME4:
-        return SetTo.SERVER_TIME
-    if how != p.time_how4.SET_TO_CLIENT_TIME4:
-        raise AttributeError4(p.NFS4ERR_BADXDR)
-    seconds, nanoseconds = decoder.int64(), decoder.uint32()
-    if nanoseconds >= 1_000_000_000:
-        raise AttributeError4(p.NFS4ERR_INVAL)
-    return Time(seconds, nanoseconds)
-
-
-def _decode_masked(decoder: Decoder, current: Attributes | None) -> int:
-    value, mask = decoder.uint32(), decoder.uint32()
-    if value & ~mask or mask & ~0o7777:
-        raise AttributeError4(p.NFS4ERR_INVAL)
-    return (current.mode if current is not None else 0) & ~mask | value
-
-
-def decode(mask: int, values: bytes, minor: int, current: Attributes | None = None) -> SetAttributes:
-    """The attributes of a fattr4 to be set. ``current`` is the file's state, for MODE_SET_MASKED.
-
-    Raises AttributeError4: ATTRNOTSUPP for unknown ones, INVAL for those that only can be read or are out of range,
-    BADOWNER, BADXDR when the values do not fill their octets exactly.
-    """
-    if mask & ~supported(minor):
-        raise AttributeError4(p.NFS4ERR_ATTRNOTSUPP)
-    if mask & ~SETTABLE:
-        raise AttributeError4(p.NFS4ERR_INVAL)
-    decoder = Decoder(values)
-    size = mode = uid = gid = None
-    atime = mtime = None
-    try:
-        if mask >> p.FATTR4_SIZE & 1:
-            size = decoder.uint64()
-        if mask >> p.FATTR4_MODE & 1:
-            mode = decoder.uint32()
-            if mode & ~0o7777:
-                raise AttributeError4(p.NFS4ERR_INVAL)
-        if mask >> p.FATTR4_OWNER & 1:
-            uid = _decode_owner(decoder)
-        if mask >> p.FATTR4_OWNER_GROUP & 1:
-            gid = _decode_owner(decoder)
-        if mask >> p.FATTR4_TIME_ACCESS_SET & 1:
-            atime = _decode_time(decoder)
-        if mask >> p.FATTR4_TIME_MODIFY_SET & 1:
-            mtime = _decode_time(decoder)
-        if mask >> p.FATTR4_MODE_SET_MASKED & 1:
-            if mode is not None:
-                raise AttributeError4(p.NFS4ERR_INVAL)  # RFC 8881 section 5.12: not together with MODE
-            mode = _decode_masked(decoder, current)
-        if mask >> p.FATTR4_MODE_UMASK & 1:
-            # RFC 8275 section 3: not together with MODE, and only where a file is created.
-            if mode is not None or current is not None:
-                raise AttributeError4(p.NFS4ERR_INVAL)
-            bits, umask = decoder.uint32(), decoder.uint32()
-            mode = bits & 0o7777 & ~(umask & 0o777)
-        if decoder.remaining:
-            raise AttributeError4(p.NFS4ERR_BADXDR)
-    except XdrError:
-        raise AttributeError4(p.NFS4ERR_BADXDR) from None
-    return SetAttributes(mode=mode, uid=uid, gid=gid, size=size, atime=atime, mtime=mtime)

@@ -25,11 +25,11 @@ from nfsd.state.opens import SeqidOwner
 from nfsd.state.records import Slot
 from nfsd.state.sessions import Session
 from nfsd.state.types import INVALID, SeqidReplay, StateidLike
-from nfsd.v4.attributes import AttributeError4
 from nfsd.v4.errors import status_of
 from nfsd.v4.operations import ENCODED, ROOM_FOR_RESULT, TABLE, Operation
 from nfsd.v4.pseudofs import PseudoNode
 from nfsd.v4.server import Nfs4Server
+from nfsd.v4.settable import AttributeError4
 from nfsd.vfs.service import Node
 from nfsd.vfs.types import BadHandle, Credential, CrossingRefused
 from rpcrdma.memory import OutOfMemory

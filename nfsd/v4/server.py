@@ -10,6 +10,7 @@ import logging
 from typing import Protocol
 
 from nfsd.exports import ExportTable
+from nfsd.idnames import IdNames
 from nfsd.state import StateEngine
 from nfsd.state.opens import FileState
 from nfsd.state.types import LocalRange
@@ -44,9 +45,10 @@ class Nfs4Server:
         started: Time,
         owner: bytes,
         max_transfer: int = 1 << 20,
+        names: IdNames | None = None,
     ) -> None:
         """``owner``: the server's identity over restarts (server_owner4 and scope). ``max_transfer``: octets of one
-        READ or WRITE."""
+        READ or WRITE. ``names``: how users and groups are called; numbers without it."""
         self.service = service
         self.exports = exports
         self.engine = engine
@@ -56,7 +58,8 @@ class Nfs4Server:
         self.pseudo = PseudoFileSystem(exports, started)
         self.max_transfer = max_transfer
         self.max_reply = max_transfer + 64 * 1024
-        self.facts = ServerFacts(int(engine.limits.lease), max_transfer, max_transfer)
+        self.names = names or IdNames()
+        self.facts = ServerFacts(int(engine.limits.lease), max_transfer, max_transfer, self.names)
         self.copies = Copies(self)
         self._connections: set[Transport] = set()
         self._timer: asyncio.TimerHandle | None = None
@@ -74,6 +77,7 @@ class Nfs4Server:
             await self._sweep
         await self.copies.close()
         await self.callbacks.close()
+        await self.names.close()
         await self.store.flush(self.engine)
 
     def _schedule(self) -> None:

@@ -32,14 +32,14 @@ class AclOperations(InspectOperations):
     """Reading ACLs."""
 
     async def supports_acls(self, node: Node) -> bool:
-        """Whether the file system the node is on keeps POSIX ACLs (symbolic links have none anywhere)."""
+        """Whether the file system the node is on keeps POSIX ACLs (if not for its symbolic links)."""
         mount = node.mount
         if mount.acls is None:
             chain = Chain()
             step = chain.add(SYS_GETXATTR, descriptor_path(mount.fd), ACCESS_NAME, None, 0)
             await self.run(mount, chain)
             mount.acls = step.error not in (errno.EOPNOTSUPP, errno.ENOSYS)
-        return mount.acls and node.type is not FileType.LNK
+        return mount.acls
 
     async def acls(self, node: Node) -> Acls:
         """A file's ACLs; what stands in the mode alone is an ACL too."""

@@ -5,18 +5,21 @@ RFC 7530 sections 16.1, 16.7, 16.15, 16.32, 16.35; RFC 8881 sections 18.1, 18.7,
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 from nfsd.protocol import nfs4 as p
 from nfsd.state import Nfs4Error
 from nfsd.state.types import StateidLike
 from nfsd.v4 import attributes
-from nfsd.v4.attributes import Facts, decode, mask_of, words_of
+from nfsd.v4.attributes import Facts, mask_of, words_of
 from nfsd.v4.compound import Compound
 from nfsd.v4.operations import ENCODED, Encoded, operation
 from nfsd.v4.pseudofs import PseudoNode
+from nfsd.v4.settable import settable
+from nfsd.vfs.posix_acl import Acls, AclTag
 from nfsd.vfs.service import Node, OpenFile
-from nfsd.vfs.types import FileSystemStatus, FileType, PathLimits, Time
+from nfsd.vfs.types import Attributes, FileSystemStatus, FileType, PathLimits, SetAttributes, Time
 from rpcrdma.xdr import Encoder
 
 _PSEUDO_STATUS = FileSystemStatus(0, 0, 0, 0, 0, 0)
@@ -30,9 +33,19 @@ async def facts_of(c: Compound, node: Node | PseudoNode, mask: int) -> Facts:
     """Gather what the attributes of ``mask`` are computed from."""
     if isinstance(node, PseudoNode):
         shown = c.server.pseudo.attributes(node)
-        return Facts(c.server.facts, c.minor, shown, node.handle, _PSEUDO_STATUS, _PSEUDO_LIMITS)
+        facts = Facts(c.server.facts, c.minor, shown, node.handle, _PSEUDO_STATUS, _PSEUDO_LIMITS)
+        facts.lacks |= attributes.NEED_ACLS
+        if not c.server.names.numeric:
+            await learn_names(c, mask, [shown])
+        return facts
     now = await c.service.attributes(node)
     facts = Facts(c.server.facts, c.minor, now, node.handle)
+    if mask & attributes.NEED_FEATURES:
+        facts.lacks |= await lacks(c, node)
+    if mask & ~facts.lacks & attributes.NEED_ACLS:
+        facts.acls = await c.service.acls(node)
+    if not c.server.names.numeric:
+        await learn_names(c, mask, [now], facts.acls)
     if mask & attributes.NEED_STATUS:
         facts.status = await c.service.status(node)
     if mask & attributes.NEED_LIMITS:
@@ -41,6 +54,41 @@ async def facts_of(c: Compound, node: Node | PseudoNode, mask: int) -> Facts:
         # An export's root is mounted on its place in the pseudo file system.
         facts.attributes = now._replace(mounted_on_fileid=c.server.pseudo.of_export(node.export).fileid)
     return facts
+
+
+async def lacks(c: Compound, node: Node | PseudoNode) -> int:
+    """The attributes that are not kept where a file is."""
+    if isinstance(node, PseudoNode) or not await c.service.supports_acls(node):
+        return attributes.NEED_ACLS
+    return 0
+
+
+async def learn_names(c: Compound, mask: int, shown: Iterable[Attributes], acls: Acls | None = None) -> None:
+    """See that the names of all who will be shown are at hand."""
+    uids: set[int] = set()
+    gids: set[int] = set()
+    if mask & attributes.OWNERS:
+        for one in shown:
+            uids.add(one.uid)
+            gids.add(one.gid)
+    if acls is not None:
+        for entry in (*acls.access, *(acls.default or ())):
+            if entry.tag == AclTag.USER:
+                uids.add(entry.id)
+            elif entry.tag == AclTag.GROUP:
+                gids.add(entry.id)
+    await c.server.names.learn_ids(uids, gids)
+
+
+async def given_attributes(
+    c: Compound, given: p.fattr4, where: Node, kind: FileType, current: Attributes | None = None
+) -> SetAttributes:
+    """The attributes a client gives a file of this ``kind`` that is, or is to be made, on ``where``'s file system."""
+    missing = 0
+    if mask_of(given.attrmask) & attributes.NEED_ACLS:
+        # Links show an ACL, that of their mode, but take none.
+        missing = attributes.NEED_ACLS if kind is FileType.LNK else await lacks(c, where)
+    return await settable(c.server.names, c.minor, given, kind, lacks=missing, current=current)
 
 
 @operation(p.OP_GETATTR)
@@ -63,7 +111,7 @@ async def setattr_(c: Compound, args: p.SETATTR4args) -> p.SETATTR4res:
     node = await c.node(changing=True)
     mask = mask_of(args.obj_attributes.attrmask)
     current = await c.service.attributes(node) if mask & attributes.MODE_MASKED else None
-    changes = decode(mask, args.obj_attributes.attr_vals, c.minor, current)
+    changes = await given_attributes(c, args.obj_attributes, node, node.type, current)
     if node.type is FileType.LNK and changes.mode is not None:
         # The mode of a symbolic link means nothing, and Linux cannot change it: taken and ignored, as knfsd does.
         changes = replace(changes, mode=None)
@@ -88,10 +136,11 @@ async def _matches(c: Compound, wanted: p.fattr4) -> bool:
     mask = mask_of(wanted.attrmask)
     if attributes.write_only(mask) or mask & attributes.RDATTR_ERROR:
         raise Nfs4Error(p.NFS4ERR_INVAL)
-    if attributes.readable(mask, c.minor) != mask:
+    facts = await facts_of(c, c.here, mask)
+    if attributes.readable(mask, c.minor) & ~facts.lacks != mask:
         raise Nfs4Error(p.NFS4ERR_ATTRNOTSUPP)
     encoder = Encoder()
-    attributes.encode(encoder, mask, await facts_of(c, c.here, mask))
+    attributes.encode(encoder, mask, facts)
     given = Encoder()
     attributes.encode_mask(given, mask)
     given.opaque(wanted.attr_vals)

@@ -13,7 +13,7 @@ from nfsd.v4.attributes import Facts, mask_of
 from nfsd.v4.compound import Compound
 from nfsd.v4.errors import status_of
 from nfsd.v4.operations import ENCODED, Encoded, operation
-from nfsd.v4.ops.attributes import facts_of
+from nfsd.v4.ops.attributes import facts_of, learn_names
 from nfsd.v4.ops.files import place_of
 from nfsd.v4.pseudofs import PseudoNode
 from nfsd.vfs.service import Node
@@ -128,6 +128,8 @@ async def _real_entries(
     limit = max(8, min(bound // (160 if plus else 40), 4096))
     while True:
         page = await c.service.readdir(credential, directory, cookie, limit=limit, plus=True)
+        if not c.server.names.numeric:
+            await learn_names(c, mask, [entry.attributes for entry in page.entries if entry.attributes is not None])
         for entry in page.entries:
             cookie = entry.cookie
             if entry.name in (b".", b".."):
@@ -137,6 +139,11 @@ async def _real_entries(
             child = place.children.get(entry.name) if place is not None else None
             if child is not None and c.server.pseudo.visible(child, c.call.transport.peer_address):
                 facts = await facts_of(c, await c.enter(child), mask)
+            elif entry.handle is not None and mask & attributes.NEED_FEATURES:
+                try:
+                    facts = await facts_of(c, await c.resolve(entry.handle), mask)
+                except OSError as gone:
+                    error = status_of(gone)
             elif entry.attributes is not None:
                 facts = Facts(c.server.facts, c.minor, entry.attributes, entry.handle or b"", status, limits)
             elif entry.error == errno.ENOENT:

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from nfsd.protocol import nfs4 as p
 from nfsd.state import Nfs4Error
-from nfsd.v4.attributes import decode, mask_of, words_of
+from nfsd.v4.attributes import mask_of, words_of
 from nfsd.v4.compound import Compound
 from nfsd.v4.names import check_name
 from nfsd.v4.operations import operation
+from nfsd.v4.ops.attributes import given_attributes
 from nfsd.vfs.types import Change, FileType
 
 _DEVICES = {p.nfs_ftype4.NF4BLK: FileType.BLK, p.nfs_ftype4.NF4CHR: FileType.CHR}
@@ -27,10 +28,11 @@ async def create(c: Compound, args: p.CREATE4args) -> p.CREATE4resok:
     """Create anything but a regular file, and go there."""
     check_name(args.objname)
     directory = await c.node(changing=True)
-    mask = mask_of(args.createattrs.attrmask)
-    attributes = decode(mask, args.createattrs.attr_vals, c.minor)
-    credential = await c.credential(directory)
     kind, name = args.objtype.type, args.objname
+    mask = mask_of(args.createattrs.attrmask)
+    made = FileType(int(kind)) if kind in FileType._value2member_map_ else FileType.REG
+    attributes = await given_attributes(c, args.createattrs, directory, made)
+    credential = await c.credential(directory)
     if kind == p.nfs_ftype4.NF4DIR:
         node, _, change = await c.service.mkdir(credential, directory, name, attributes)
     elif kind == p.nfs_ftype4.NF4LNK:

@@ -8,6 +8,7 @@ reservation, which is taken before the file is opened or truncated and given bac
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import NamedTuple
 
 from nfsd.protocol import nfs4 as p
@@ -15,10 +16,11 @@ from nfsd.state import Nfs4Error
 from nfsd.state.clients import Client
 from nfsd.state.opens import OpenOwner, OpenState
 from nfsd.state.types import Stateid
-from nfsd.v4.attributes import EXCLUSIVE_CREATE, decode, mask_of, words_of
+from nfsd.v4.attributes import EXCLUSIVE_CREATE, mask_of, words_of
 from nfsd.v4.compound import Compound
 from nfsd.v4.names import check_name
 from nfsd.v4.operations import operation
+from nfsd.v4.ops.attributes import given_attributes
 from nfsd.v4.ops.data import regular
 from nfsd.v4.ops.names import change_info
 from nfsd.v4.pseudofs import PseudoNode
@@ -233,7 +235,7 @@ async def _create(c: Compound, args: p.OPEN4args, credential: Credential, direct
         if mask & ~EXCLUSIVE_CREATE:
             raise Nfs4Error(p.NFS4ERR_INVAL)
         shown = _TIMES
-    attributes = decode(mask, wanted.attr_vals, c.minor) if wanted is not None else SetAttributes()
+    attributes = await given_attributes(c, wanted, directory, FileType.REG) if wanted is not None else SetAttributes()
     size, attributes = attributes.size, _without_size(attributes)
     node, now, change, created = await c.service.create(
         credential, directory, name, attributes, exclusive=how.mode != modes.UNCHECKED4, verifier=verifier
@@ -248,9 +250,7 @@ async def _create(c: Compound, args: p.OPEN4args, credential: Credential, direct
 
 def _without_size(attributes: SetAttributes) -> SetAttributes:
     # The size waits until the share reservation stands: another open's deny must be able to refuse it.
-    return SetAttributes(
-        mode=attributes.mode, uid=attributes.uid, gid=attributes.gid, atime=attributes.atime, mtime=attributes.mtime
-    )
+    return replace(attributes, size=None)
 
 
 async def _open(c: Compound, credential: Credential, node: Node, access: int, *, created: bool) -> OpenFile:
