@@ -198,11 +198,15 @@ class Daemon:
         return f"rdma-nfsd ready: {nfs}" + (f" mountd {mountd}" if mountd else "")
 
     def log_counters(self) -> None:
-        """Write what the RDMA listeners have done so far to the log."""
+        """Write what the RDMA listeners, copies and callbacks have done so far to the log."""
         for listener, counters in self.listeners.rdma_counters().items():
             _log.info("%s: %s", listener, _words(counters))
         if any(started.rdma is not None for started in self.listeners.started):
             _log.info("softiwarp: %s", _words(self.listeners.iwarp_counters()))
+
+        _log.info("copies: %s", _words(self._nfs4.copies.statistics()))
+        callbacks = {" ".join(key): count for key, count in sorted(self._nfs4.callbacks.counters.items())}
+        _log.info("callbacks: %s", _words(callbacks))
 
     def log_in_flight(self) -> None:
         """Write every call that is waiting, the counters and every listener's connections to the log."""

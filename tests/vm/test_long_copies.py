@@ -1,0 +1,68 @@
+"""Copies that take long, with a Linux client: the server makes them by itself and tells the end. One boot."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import time
+from pathlib import Path
+
+from tests.vm.build import REPO
+from tests.vm.guest import Guest
+from tests.vm.mounts import complaints, load_siw, mount
+from tests.vm.network import Network
+from tests.vm.server import Server
+
+POINT = "/mnt/nfs"
+INSIDE = REPO / "tests" / "vm" / "inside" / "long_copies.py"
+SIZE = 64 * (1 << 20) + 12345
+"""Of the file the programs copy five times."""
+
+
+def counters(server: Server, name: str) -> dict[str, int]:
+    """What the server has counted, from its log after SIGUSR1."""
+    before = server.log.stat().st_size
+    os.kill(server.pid, signal.SIGUSR1)
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline:
+        found = re.search(rf" {name}: (.*)", server.log.read_text()[before:])
+        if found:
+            return {word: int(count) for word, count in re.findall(r"([\w ]+?) (\d+)(?:, |$)", found[1])}
+        time.sleep(0.1)
+    raise AssertionError(f"the log says nothing of {name}")
+
+
+def client_operations(guest: Guest) -> dict[str, tuple[int, int, int]]:
+    """Calls, octets sent and octets received by operation, as the client counts them."""
+    stats = guest.run("cat /proc/self/mountstats", label="mountstats").output
+    found = re.findall(r"^\s+([A-Z_]+): ([\d ]+)$", stats.partition(f"mounted on {POINT} ")[2], re.MULTILINE)
+    numbers = {name: [int(number) for number in line.split()] for name, line in found}
+    return {name: (row[0], row[3], row[4]) for name, row in numbers.items()}
+
+
+def test_long_copies_are_made_by_the_server_and_end_when_they_are_given_up(
+    network: Network, server: Server, directory: Path
+) -> None:
+    with Guest("client-copies", network, shares=[directory / "server"], time_limit=600) as guest:
+        load_siw(guest)
+        mount(guest, server, "4.2")
+        guest.run(f"mkdir {POINT}/work && python3 {INSIDE} {POINT}/work", timeout=400)
+        sent = client_operations(guest)
+        assert sent["COPY"][0] == 6
+        assert sent["OFFLOAD_CANCEL"][0] == 1
+        assert sent["WRITE"][1] < 1.2 * SIZE, "what was copied did not go over the network"
+        deadline = time.monotonic() + 20
+        while counters(server, "copies").get("cancelled") != 1:
+            assert time.monotonic() < deadline, "the copy that was given up goes on"
+        seen = counters(server, "copies")
+        assert (seen["started"], seen["completed"], seen["acknowledged"]) == (6, 5, 5)
+        assert counters(server, "callbacks")["CB_OFFLOAD ok"] == 5
+        given_up = server.export / "work" / "interrupted"
+        size = given_up.stat().st_size
+        assert 0 < size < 16 << 30
+        assert not complaints(guest)
+        assert given_up.stat().st_size == size
+        for number in range(4):
+            assert server.sha256(f"work/target {number}") == server.sha256("work/source")
+    server.assert_running()
