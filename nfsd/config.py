@@ -100,6 +100,8 @@ class Listen:
     """Largest inline message we take."""
     credits: Annotated[Integer, Field(ge=2, le=1024)] = 128
     """Calls a client may have outstanding on one connection."""
+    version_two: bool = True
+    """Speak version Two of RPC-over-RDMA (draft-cel-nfsv4-rpcrdma-version-two-02) with peers that ask for it."""
     crc: Literal["auto", "always"] = "auto"
     """softiwarp: checksum FPDUs when the peer asks, or always (then peers that cannot are refused)."""
 

@@ -102,7 +102,10 @@ class Listeners:
             dispatcher,
             RdmaServerOptions(
                 responder=ResponderOptions(
-                    send_size=entry.send_size, receive_size=entry.receive_size, credits=entry.credits
+                    send_size=entry.send_size,
+                    receive_size=entry.receive_size,
+                    credits=entry.credits,
+                    version_two=entry.version_two,
                 ),
                 max_connections=self._limits.connections,
                 connection_memory=self._limits.connection_memory,

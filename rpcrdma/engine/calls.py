@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from rpcrdma.engine.assembly import ReadPlan
 from rpcrdma.engine.reduce import Reply
 from rpcrdma.memory import Lease
-from rpcrdma.wire.header import Codec, Fault, Header
+from rpcrdma.wire.header import REPLY, Codec, Fault, Header, encode_version_error
+from rpcrdma.wire.version_two import VersionTwo
 
 _NOTHING = memoryview(b"")
 
@@ -76,9 +79,33 @@ class Chain:
 class Refusal:
     """An error to be sent instead of a reply."""
 
-    __slots__ = ("fault", "version", "xid")
+    __slots__ = ("codec", "fault", "version", "xid")
 
-    def __init__(self, xid: int, version: int, fault: Fault) -> None:
+    def __init__(self, xid: int, version: int, fault: Fault, codec: Codec | None) -> None:
         self.xid = xid
         self.version = version
         self.fault = fault
+        self.codec = codec
+        """None where the version is the fault."""
+
+    def encode(self, grant: int, versions: Collection[int]) -> bytes:
+        """The message. ``versions`` are those that the peer may use."""
+        if self.codec is None:
+            return encode_version_error(self.xid, self.version, grant, min(versions), max(versions))
+        return self.codec.encode_error(self.xid, grant, self.fault)
+
+
+class OptionAnswer:
+    """The answer to an RDMA2_OPTIONAL message."""
+
+    __slots__ = ("codec", "info", "opttype", "xid")
+
+    def __init__(self, codec: VersionTwo, xid: int, opttype: int, info: bytes) -> None:
+        self.codec = codec
+        self.xid = xid
+        self.opttype = opttype
+        self.info = info
+
+    def encode(self, grant: int) -> bytes:
+        """The message; of a Responder, it has direction REPLY ("Message Direction")."""
+        return self.codec.encode_option(self.xid, grant, REPLY, self.opttype, self.info)

@@ -1,10 +1,14 @@
-"""What an RPC-over-RDMA responder may be told (RFC 8166, RFC 8797). Imports :mod:`rpcrdma.wire` only."""
+"""What an RPC-over-RDMA responder may be told (RFC 8166, RFC 8797). Imports :mod:`rpcrdma.wire` and the interface of
+extensions only."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
+from rpcrdma.engine.extensions import Extension
 from rpcrdma.wire.private_data import PrivateData
+from rpcrdma.wire.version_two import THRESHOLD
 
 LARGEST_LEASE = 4 << 20
 
@@ -30,6 +34,13 @@ class ResponderOptions:
     remote_invalidation: bool = True
     """Set the R bit, and use Send With Invalidate when the peer set it too (RFC 8797 section 4.1)."""
 
+    version_two: bool = True
+    """Speak version Two (draft-cel-nfsv4-rpcrdma-version-two-02) with peers that do."""
+    extensions: Mapping[int, Extension] = field(default_factory=dict)
+    """Version Two's OPTIONAL features by rdma_opttype."""
+    max_backward_size: int = 64 << 10
+    """Octets of a backward call, or of its reply, that is conveyed as a Long Call or a Long Reply; 0 for none."""
+
     def __post_init__(self) -> None:
         """Raise ValueError for what cannot work."""
         self.private_data.encode()
@@ -39,11 +50,20 @@ class ResponderOptions:
             raise ValueError(f"max_call_size must be from 1024 to {LARGEST_LEASE}")
         if self.max_segments < 64:
             raise ValueError("RFC 8267 section 6.4.2 demands sixteen segments in each of four chunks")
+        if not 0 <= self.max_backward_size <= LARGEST_LEASE:
+            raise ValueError(f"max_backward_size must be from 0 to {LARGEST_LEASE}")
 
     @property
     def private_data(self) -> PrivateData:
         """What we tell our peers."""
         return PrivateData(self.remote_invalidation, self.send_size, self.receive_size)
+
+    @property
+    def receive_buffer(self) -> int:
+        """Octets of each Receive. A version Two receiver takes 4096 ("Default Values"), and the change from the version
+        One threshold must not cost the connection ("Responder Does Not Support..."), so they are that large from the
+        start, whatever we say in private data."""
+        return max(self.receive_size, THRESHOLD) if self.version_two else self.receive_size
 
     @property
     def receives(self) -> int:

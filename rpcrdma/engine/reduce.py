@@ -36,7 +36,8 @@ class NoRoom(Exception):
     """The requester offers no place for the reply.
 
     ``segment`` counts from 1 at the first segment of the first Write chunk, over the Write list and the Reply chunk;
-    0 names none. ``needed`` is the length that segment should have had.
+    0 names none. ``needed`` is the length that segment should have had, or the whole Reply chunk where there is no
+    segment to name; 0 when no resources would help.
     """
 
     def __init__(self, segment: int, needed: int) -> None:
@@ -115,7 +116,7 @@ def _no_room(chunks: Sequence[WriteChunk], needed: int) -> NoRoom:
     segments = sum(len(chunk) for chunk in chunks)
     last = chunks[-1]
     if not last:
-        return NoRoom(0, 0)
+        return NoRoom(0, needed)
     return NoRoom(segments, needed - _capacity(last) + last[-1][1])
 
 
@@ -134,10 +135,10 @@ def reduce(call: Header, reply: Reply, header_size: int, threshold: int) -> Redu
         if call.reply is not None:
             reduction.reply = unused(call.reply)
         return reduction
-    if call.reply is None:
-        raise NoRoom(0, 0)
     if header_size > threshold:
         raise NoRoom(0, 0)
+    if call.reply is None:
+        raise NoRoom(0, reduction.size)
     if _capacity(call.reply) < reduction.size:
         raise _no_room([*chunks, call.reply], reduction.size)
     reduction.procedure = RDMA_NOMSG
@@ -182,30 +183,3 @@ def _place(head: memoryview, payloads: list[tuple[int, Payload]], chunks: list[W
         stream.append(head[at:])
     written.extend(unused(chunk) for chunk in chunks[len(written) :])
     return Reduction(stream, bulk, size, writes, written)
-
-
-def handle_to_invalidate(call: Header) -> int | None:
-    """The handle a reply to ``call`` may invalidate: the first of the call's first chunk that holds anything.
-
-    Send With Invalidate must name an STag of that very transaction (RFC 8797 section 4.1). Linux registers one pad
-    buffer per connection and appends it to Write chunks of unaligned length, so a chunk's last segment is never
-    chosen when others stand before it.
-    """
-    if call.reads:
-        first = call.reads[0][0]
-        handle = _first_handle([segment[1:] for segment in call.reads if segment[0] == first])
-        if handle is not None:
-            return handle
-    for chunk in call.writes:
-        handle = _first_handle(chunk)
-        if handle is not None:
-            return handle
-    return _first_handle(call.reply) if call.reply else None
-
-
-def _first_handle(chunk: WriteChunk) -> int | None:
-    last = len(chunk) - 1
-    for index, (handle, length, _) in enumerate(chunk):
-        if length and (index < last or not index):
-            return handle
-    return None

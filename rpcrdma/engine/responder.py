@@ -22,23 +22,29 @@ Ordering
 Errors
     The peer's mistakes become RDMA_ERROR for that call (section 4.5), or are discarded where the RFC says so. What
     leaves a call without any answer sets ``failure``: the owner must close the connection (section 4.5.4).
+
+Versions
+    Everything here is common to versions One and Two; where they differ, the codec knows. Which one a connection speaks
+    is :mod:`rpcrdma.engine.versions`' matter.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 from rpcrdma.engine import assembly
 from rpcrdma.engine.assembly import SMALLEST_RPC
 from rpcrdma.engine.backward import BackwardCall, BackwardChannel
-from rpcrdma.engine.calls import Chain, ForwardCall, Refusal
+from rpcrdma.engine.calls import Chain, ForwardCall, OptionAnswer, Refusal
 from rpcrdma.engine.config import ResponderOptions
 from rpcrdma.engine.counters import Counters
 from rpcrdma.engine.credits import Credits
 from rpcrdma.engine.environment import Memory, Trace
-from rpcrdma.engine.reduce import NoRoom, Reply, handle_to_invalidate, reduce
+from rpcrdma.engine.extensions import MalformedOption
+from rpcrdma.engine.reduce import NoRoom, Reply, reduce
 from rpcrdma.engine.transmit import compose
+from rpcrdma.engine.versions import VERSIONS, Versions
 from rpcrdma.memory import Lease, OutOfMemory
 from rpcrdma.verbs.interface import RdmaRead, RdmaWrite, Received, Send
 from rpcrdma.wire.header import (
@@ -46,43 +52,43 @@ from rpcrdma.wire.header import (
     RDMA_ERROR,
     RDMA_MSG,
     RDMA_NOMSG,
+    REPLY,
     SMALLEST_HEADER,
-    Codec,
+    UNDECIDED,
     Discard,
     Fault,
     Header,
     HeaderFault,
-    encode_version_error,
+    Shortage,
 )
 from rpcrdma.wire.private_data import Properties
-from rpcrdma.wire.version_one import VersionOne
+from rpcrdma.wire.version_two import OptionHeader, VersionTwo
 
-CALL = b"\0\0\0\0"
-REPLY = b"\0\0\0\1"
+_CALL = b"\0\0\0\0"
 """msg_type, the second word of an RPC message (RFC 5531 section 9)."""
-VERSIONS: Mapping[int, Codec] = {VersionOne.version: VersionOne()}
 
 
 class Responder:
     """One connection's responder.
 
-    ``posted`` Receives (at least one) were posted before the connection was accepted. ``poisoned`` are XIDs of calls
-    whose RDMA operations broke an earlier connection of the same peer: they are answered with an error, once, lest
-    they break this one too (section 4.5.3).
+    ``negotiated`` is what both sides' private data say (RFC 8797). ``posted`` Receives (at least one) were posted
+    before the connection was accepted. ``poisoned`` are XIDs of calls whose RDMA operations broke an earlier one of the
+    same peer: they are answered with an error, once, lest they break this one too (section 4.5.3). ``on_settled`` is
+    told the version that the connection will speak.
     """
 
     def __init__(
         self,
         options: ResponderOptions,
-        properties: Properties,
+        negotiated: Properties,
         posted: int,
         receive_memory: Memory,
         memory: Memory,
         wake: Callable[[], None],
         counters: Counters | None = None,
         poisoned: set[int] | None = None,
-        codecs: Mapping[int, Codec] = VERSIONS,
         trace: Trace | None = None,
+        on_settled: Callable[[int, Properties], None] | None = None,
     ) -> None:
         self.receives: list[Lease] = []
         """Receives to post."""
@@ -98,25 +104,22 @@ class Responder:
         self.received_messages = 0
         self.draining = False
         """New calls are no longer taken."""
-        self.properties = properties
+        self.versions = Versions(options, negotiated, on_settled)
         self.counters = counters or Counters()
         # Where memory was too short for all Receives, the connection lives on fewer credits.
         limit = min(options.credits, max(posted - options.backward_credits, 1))
         self.credits = Credits(limit, min(options.backward_credits, posted - limit), posted)
-        self.backward = BackwardChannel(self.credits.target - limit)
-        self.version = min(codecs)
-        """The version of the last call, which backward calls use too (RFC 8167 section 5.1)."""
+        self.backward = BackwardChannel(self.credits.target - limit, self.credits, self.counters)
         self._options = options
         self._receive_memory = receive_memory
         self._memory = memory
         self._wake = wake
         self._poisoned = set() if poisoned is None else poisoned
-        self._codecs = codecs
         self._trace = trace
         self._failed: Header | None = None
         self._written: deque[Header] = deque(maxlen=64)
         self._to_read: deque[ForwardCall] = deque()
-        self._to_answer: deque[tuple[ForwardCall, Reply] | Refusal] = deque()
+        self._to_answer: deque[tuple[ForwardCall, Reply] | Refusal | OptionAnswer] = deque()
         self._awaiting_receive = False
         self._awaiting_sink = False
         self._may_wait = True
@@ -174,11 +177,14 @@ class Responder:
     def call_back(self, call: BackwardCall) -> None:
         """Send a backward call as soon as the peer's credits allow.
 
-        Raises ConnectionError on a closed connection, ValueError for a message above the inline threshold.
+        Raises ConnectionError on a closed connection, ValueError for a message above the inline threshold that is in no
+        chunk.
         """
         if self.closed:
             raise ConnectionError("the connection is closed")
-        if len(call.message) > self.max_backward_size:
+        if (call.exposure is None or call.exposure.call is None) and len(
+            call.message
+        ) > self.versions.max_backward_size:
             raise ValueError(f"a backward call of {len(call.message)} octets")
         self.backward.submit(call)
         self._advance()
@@ -191,7 +197,7 @@ class Responder:
         for call in [*self._to_read, *self.calls]:
             call.release()
         for answer in self._to_answer:
-            if not isinstance(answer, Refusal):
+            if isinstance(answer, tuple):
                 answer[1].release()
         for lease in self.receives:
             lease.release()
@@ -216,30 +222,24 @@ class Responder:
                     return header.xid
         return None if failed is None else failed.xid
 
-    @property
-    def max_backward_size(self) -> int:
-        """Octets of the largest RPC message in either direction of a backward call."""
-        return min(self.properties.send_threshold, self.properties.receive_threshold) - SMALLEST_HEADER
-
     # Received messages
 
     def _classify(self, view: memoryview) -> Header | None:
         """The header of a call, or None when the message needs no more attention of the caller's."""
         if len(view) < SMALLEST_HEADER:
-            # Section 4.5: discarded before any parsing.
-            self.counters.discards += 1
+            # Section 4.5: discarded before any parsing. But an error without a body is shorter, and section 4.2.4 has
+            # it end the call it answers; as such a message is never answered itself, nothing is trusted but its XID.
+            if not self.backward.take_error(view):
+                self.counters.discards += 1
             return None
         xid, version, _, procedure = FIXED_WORDS.unpack_from(view)
         if procedure == RDMA_ERROR:
             # Never answered, in whatever version (section 4.2.4). It may be the answer to a backward call.
-            if self.backward.failed(xid):
-                self.credits.backward -= 1
-            else:
+            if not self.backward.take_error(view):
                 self.counters.discards += 1
             return None
-        codec = self._codecs.get(version)
+        codec = self.versions.codecs.get(version)
         if codec is None:
-            self.counters.err_vers += 1
             self._refuse(xid, version, Fault.VERSION, f"version {version}")
             return None
         try:
@@ -250,39 +250,61 @@ class Responder:
         except HeaderFault as fault:
             self._refuse(xid, version, fault.fault, fault)
             return None
-        if header.procedure == RDMA_MSG and view[header.payload + 4 : header.payload + SMALLEST_RPC] == REPLY:
-            self._take_backward_reply(header, view)
+        if header.procedure > RDMA_NOMSG:
+            self._take_option(header, view)
             return None
-        self.version = version
+        direction = header.direction
+        if direction == REPLY or (direction == UNDECIDED and self.backward.awaits(xid)):
+            # Whatever is wrong with a reply, it is discarded (section 4.5).
+            if not self.backward.take_reply(header, view):
+                self.counters.discards += 1
+            return None
+        if version != self.versions.version:
+            self.versions.heard(version)
         return header
 
-    def _take_backward_reply(self, header: Header, view: memoryview) -> None:
-        """Match a reply with its backward call. Whatever is wrong with a reply, it is discarded (section 4.5)."""
-        reply = view[header.payload :]
-        chunks = header.reads or header.writes or header.reply is not None
-        if chunks or reply[:4] != view[:4] or not self.backward.replied(header.xid, header.credits, reply):
-            self.counters.discards += 1
+    def _take_option(self, header: Header, view: memoryview) -> None:
+        """Hand an RDMA2_OPTIONAL message to its extension, if there is one."""
+        assert isinstance(header, OptionHeader)
+        extension = self._options.extensions.get(header.opttype)
+        calls = header.direction != REPLY
+        if extension is None:
+            # A receiver that does not know the type must say so ("Optional Features"); but an error travels from
+            # Responder to Requester always ("Message Direction"), and here a reply makes us the Requester.
+            if calls:
+                self._refuse(header.xid, header.version, Fault.OPTION, f"option {header.opttype}")
+            else:
+                self.counters.discards += 1
             return
-        self.credits.backward -= 1
-        self.counters.backward_replies += 1
+        self.counters.options += 1
+        try:
+            info = extension(header, view[header.payload :])
+        except MalformedOption as malformed:
+            if calls:
+                self._refuse(header.xid, header.version, Fault.HEADER, malformed)
+            return
+        if info is not None and calls:
+            codec = VERSIONS[header.version]
+            assert isinstance(codec, VersionTwo)
+            self.credits.outstanding += 1
+            self._to_answer.append(OptionAnswer(codec, header.xid, header.opttype, info))
 
     def _begin(self, header: Header, view: memoryview, lease: Lease) -> bool:
         """Take up a call. Returns whether ``lease`` is now the call's."""
         if self.draining:
             self.counters.discards += 1
             return False
-        codec = self._codecs[header.version]
+        codec = VERSIONS[header.version]
         data = view[header.payload :]
         if header.procedure == RDMA_MSG and not self._is_call(header, data):
             self._refuse(header.xid, header.version, Fault.HEADER, "the payload is not this call")
             return False
         # Refused now rather than after it has been executed: every reply echoes these lists.
         reply_header = codec.reply_size(header)
-        if reply_header > self.properties.send_threshold or header.xid in self._poisoned:
+        if reply_header > self.versions.properties.send_threshold or header.xid in self._poisoned:
             self._poisoned.discard(header.xid)
-            self._refuse(
-                header.xid, header.version, Fault.NO_ROOM, f"reply header of {reply_header}, or refused before"
-            )
+            reason = f"reply header of {reply_header}, or refused before"
+            self._refuse(header.xid, header.version, Fault.NO_ROOM, reason)
             return False
         try:
             plan = assembly.plan(header, len(data), self._options.max_call_size)
@@ -302,7 +324,7 @@ class Responder:
     @staticmethod
     def _is_call(header: Header, data: memoryview) -> bool:
         """Whether the payload stream ``data`` starts as a call with the header's XID (section 4.2.1)."""
-        return data[4:SMALLEST_RPC] == CALL and int.from_bytes(data[:4], "big") == header.xid
+        return data[4:SMALLEST_RPC] == _CALL and int.from_bytes(data[:4], "big") == header.xid
 
     # Read chunks
 
@@ -371,9 +393,9 @@ class Responder:
             self.credits.outstanding += 1
         if self._trace is not None:
             self._trace("svcrdma_decode_error", xid, f"{fault.value}: {reason}")
-        if fault is not Fault.VERSION:
-            self.counters.err_chunk += 1
-        self._to_answer.append(Refusal(xid, version, fault))
+        self.counters.refused(version, fault)
+        codec = None if fault is Fault.VERSION else VERSIONS[version]
+        self._to_answer.append(Refusal(xid, version, fault, codec))
 
     def _answer(self) -> None:
         """Post what is to be answered, as long as a credit can be granted with it (never zero, section 3.3.1)."""
@@ -385,27 +407,36 @@ class Responder:
             answer = self._to_answer.popleft()
             self.credits.outstanding -= 1
             self.credits.unsent += 1
-            if isinstance(answer, Refusal):
-                self._post_error(answer, grant)
-            else:
+            if isinstance(answer, tuple):
                 self._post_reply(*answer, grant)
+            elif isinstance(answer, Refusal):
+                self._post_message(answer.encode(grant, self.versions.codecs))
+            else:
+                self._settle(VersionTwo.version)
+                self._post_message(answer.encode(grant))
 
     def _post_reply(self, call: ForwardCall, reply: Reply, grant: int) -> None:
         header = call.header
         codec = call.codec
         header_size = call.reply_header
+        properties = self.versions.properties
+        if header.version != self.versions.settled:
+            properties = self.versions.initial(header.version)
         try:
-            reduction = reduce(header, reply, header_size, self.properties.send_threshold)
+            reduction = reduce(header, reply, header_size, properties.send_threshold)
         except NoRoom as no_room:
-            self.counters.err_chunk += 1
+            self.counters.refused(header.version, Fault.NO_ROOM)
             if self._trace is not None:
                 self._trace("svcrdma_small_chunk", header.xid, no_room)
-            self._post_error(Refusal(header.xid, header.version, Fault.NO_ROOM), grant)
+            shortage = Shortage(True, no_room.segment, no_room.needed)
+            self._post_message(codec.encode_error(header.xid, grant, Fault.NO_ROOM, shortage))
             reply.release()
             return
+        if self.versions.settled is None:
+            self._settle(header.version)
         counters = self.counters
         lease, segments = compose(codec, header, grant, reduction, header_size, self._options.pull_up, self._memory)
-        invalidate = handle_to_invalidate(header) if self.properties.remote_invalidation else None
+        invalidate = codec.invalidates(header) if properties.remote_invalidation else None
         counters.replies += 1
         if invalidate is not None:
             counters.invalidations += 1
@@ -424,25 +455,23 @@ class Responder:
         chain = Chain(header if reduction.writes else None, reply, lease)
         self.chains.append((reduction.writes, Send(segments, invalidate), chain))
 
-    def _post_error(self, refusal: Refusal, grant: int) -> None:
-        if refusal.fault is Fault.VERSION:
-            message = encode_version_error(refusal.xid, refusal.version, grant, min(self._codecs), max(self._codecs))
-        else:
-            message = self._codecs[refusal.version].encode_error(refusal.xid, grant, refusal.fault)
+    def _post_message(self, message: bytes) -> None:
         self.chains.append(((), Send((message,)), Chain()))
+
+    def _settle(self, version: int) -> None:
+        """The first reply that is no error settles the version and its thresholds."""
+        if self.versions.settled is None:
+            self.versions.settle(version)
+            self.counters.settled(version)
 
     # Backward calls
 
     def _send_backward(self) -> None:
-        while self.credits.can_call_back():
-            call = self.backward.next()
-            if call is None:
-                return
-            self.credits.backward += 1
+        while (call := self.backward.next()) is not None:
             self.credits.unsent += 1
             self.counters.backward_calls += 1
-            header = self._codecs[self.version].encode_call(call.xid, self._options.backward_credits)
-            self.chains.append(((), Send((header + call.message,)), Chain()))
+            codec = VERSIONS[self.versions.version]
+            self._post_message(call.encode(codec, self._options.backward_credits))
 
     # Memory and failure
 
@@ -462,12 +491,12 @@ class Responder:
     def _repost(self) -> None:
         for _ in range(self.credits.wanted()):
             try:
-                lease = self._receive_memory.lease(self._options.receive_size)
+                lease = self._receive_memory.lease(self._options.receive_buffer)
             except OutOfMemory:
                 if not self._awaiting_receive and self._may_wait:
                     self.counters.memory_waits += 1
                     self._awaiting_receive = True
-                    self._receive_memory.when_available(self._options.receive_size, self._receive_available)
+                    self._receive_memory.when_available(self._options.receive_buffer, self._receive_available)
                 return
             self._may_wait = True
             self.credits.posted += 1

@@ -40,8 +40,14 @@ class Transport(Protocol):
     peer_port: int
     local_address: str
     closed: bool
-    max_backchannel_size: int
-    """Largest backward call or reply, in octets, that the peer takes on this connection; 0 when it takes none."""
+    max_long_backchannel_size: int
+    """As :attr:`max_backchannel_size`, for Long Calls and Long Replies. A peer takes these if the size of backchannel
+    requests that it asks for exceeds ``max_backchannel_size`` (RFC 8267 section 6.5.2); any other gets short ones only.
+    """
+
+    @property
+    def max_backchannel_size(self) -> int:
+        """Largest backward call or reply, in octets, that the peer takes on this connection; 0 when it takes none."""
 
     def on_close(self, callback: Callable[[], None]) -> None:
         """Have ``callback`` run once, when the connection is gone (at once if it already is)."""
@@ -49,11 +55,30 @@ class Transport(Protocol):
     async def lease(self, size: int) -> Lease:
         """A buffer this transport can send from without a copy; waits while the connection's share is used up."""
 
-    async def call_back(self, message: bytes | memoryview) -> memoryview:
-        """Send a backward RPC call (a whole RPC message) and return its reply. ConnectionError when it cannot be."""
+    async def call_back(
+        self,
+        message: bytes | memoryview,
+        *,
+        timeout: float | None = None,  # noqa: ASYNC109 (resources of the connection stay in use)
+        long: bool = False,
+        reply_size: int = 0,
+    ) -> memoryview:
+        """Send a backward RPC call (a whole RPC message, with an XID of the caller's choice) and return its reply.
+
+        Raises ConnectionError when the connection is gone, BackwardError when the peer's transport refuses the call,
+        TimeoutError after ``timeout`` seconds, ValueError for a message above ``max_backchannel_size`` or an XID in
+        use. One who stops waiting cancels.
+
+        ``long`` says that the peer takes Long Calls and Long Replies: then the bound is ``max_long_backchannel_size``,
+        and ``reply_size`` is the most octets that the reply may have, should it be above ``max_backchannel_size``.
+        """
 
     def close(self) -> None:
         """Close the connection (RFC 8881 section 2.9.2: a call may only be dropped together with its connection)."""
+
+
+class BackwardError(ConnectionError):
+    """The peer's transport answered a backward call with an error; the connection lives on."""
 
 
 @dataclass(slots=True)

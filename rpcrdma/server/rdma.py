@@ -1,7 +1,7 @@
 """RPC over RDMA for servers: a provider's connections joined to the responder engine and the dispatcher.
 
 Owns :class:`RdmaServer` and :class:`RdmaConnection`; imports the provider interface, the engine and the dispatcher.
-RFC 8166, RFC 8167 (short messages) and RFC 8797.
+RFC 8166, RFC 8167 and RFC 8797; draft-cel version Two.
 
 One connection
     Request with private data, Receives leased, accepted with our own private data. Each batch of messages goes through
@@ -36,6 +36,7 @@ from rpcrdma.engine.responder import Responder
 from rpcrdma.memory import Account, Lease, OutOfMemory, Pool
 from rpcrdma.rpc.dispatch import NO_REPLY
 from rpcrdma.rpc.program import RpcReply, Transport
+from rpcrdma.server import backward
 from rpcrdma.verbs.interface import (
     ConnectRequest,
     Endpoint,
@@ -154,7 +155,7 @@ class RdmaConnection:
         receives: list[Lease] = []
         with contextlib.suppress(OutOfMemory):
             for _ in range(responder.receives):
-                receives.append(self._receive_account.lease(responder.receive_size))  # noqa: PERF401 (may stop short)
+                receives.append(self._receive_account.lease(responder.receive_buffer))  # noqa: PERF401 (may stop short)
         if not receives:
             raise OutOfMemory("no Receive")
         self.responder = Responder(
@@ -167,8 +168,9 @@ class RdmaConnection:
             self._server.counters,
             self._server.poisoned.of(request.peer_address),
             trace=self._trace if _trace_log.isEnabledFor(logging.DEBUG) else None,
+            on_settled=self._version_settled,
         )
-        self.max_backchannel_size = self.responder.max_backward_size
+        self.max_long_backchannel_size = responder.max_backward_size
         depth = min(request.responder_resources, options.max_reads)
         try:
             self._endpoint: Endpoint = request.accept(
@@ -278,29 +280,27 @@ class RdmaConnection:
         if not waiter.done():
             waiter.set_exception(OutOfMemory(f"no {size} octets within {self._server.options.lease_timeout} s"))
 
-    async def call_back(self, message: bytes | memoryview) -> memoryview:
-        """Send a backward call, whose XID is the caller's choice, and return its reply.
+    @property
+    def max_backchannel_size(self) -> int:
+        """Octets of the largest backward call or reply without chunks; it depends on the version in use."""
+        return self.responder.versions.max_backward_size
 
-        Raises ConnectionError when the connection is gone, or the peer answers with a transport error; ValueError for
-        a message above ``max_backchannel_size`` or an XID in use. One who stops waiting cancels.
-        """
-        answer: asyncio.Future[bytes | None] = self._loop.create_future()
+    async def call_back(
+        self,
+        message: bytes | memoryview,
+        *,
+        timeout: float | None = None,  # noqa: ASYNC109 (see there)
+        long: bool = False,
+        reply_size: int = 0,
+    ) -> memoryview:
+        """Send a backward call, whose XID is the caller's choice, and return its reply."""
+        longest = self.max_long_backchannel_size if long else 0
+        return await backward.call_back(self, self._endpoint, message, timeout, longest, reply_size)
 
-        def finish(reply: bytes | None) -> None:
-            if not answer.done():
-                answer.set_result(reply)
-
-        call = BackwardCall(int.from_bytes(message[:4], "big"), bytes(message), finish)
+    def submit(self, call: BackwardCall) -> None:
+        """Queue a backward call. Raises ConnectionError, ValueError."""
         self.responder.call_back(call)
         self._run()
-        try:
-            reply = await answer
-        except asyncio.CancelledError:
-            call.abandon()
-            raise
-        if reply is None:
-            raise ConnectionError("no reply to the backward call")
-        return memoryview(reply)
 
     def close(self) -> None:
         """Close the connection, after what is posted has left. No more calls are taken."""
@@ -351,6 +351,12 @@ class RdmaConnection:
         elif responder.draining and responder.idle:
             self.close()
 
+    def _version_settled(self, version: int, properties: private_data.Properties) -> None:
+        # Everybody speaks version One.
+        level = logging.DEBUG if version == 1 else logging.INFO
+        into, out = properties.receive_threshold, properties.send_threshold
+        _log.log(level, "%s: speaks version %d, thresholds %d in and %d out", self, version, into, out)
+
     def _trace(self, point: str, xid: int, detail: object) -> None:
         _trace_log.debug("%s: %s xid %#010x %s", self, point, xid, detail)
 
@@ -374,7 +380,7 @@ class RdmaConnection:
                 endpoint.post(writes, send, token)
 
     def _execute(self, call: ForwardCall) -> None:
-        room = self.responder.properties.send_threshold - call.reply_header
+        room = self.responder.versions.properties.send_threshold - call.reply_header
         self._dispatcher.dispatch(self, call.data, call.chunks, call.holds, partial(self._done, call), room)
 
     def _done(self, call: ForwardCall, reply: RpcReply | None) -> None:
@@ -397,7 +403,7 @@ class RdmaConnection:
 def _receive_memory(options: ResponderOptions) -> int:
     """Octets of the Receives that a connection may hold: posted, and under the calls being worked on."""
     block = SMALLEST_BLOCK
-    while block < options.receive_size:
+    while block < options.receive_buffer:
         block *= 2
     return block * (3 * options.credits + 2 * options.backward_credits)
 

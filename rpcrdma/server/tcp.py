@@ -65,7 +65,7 @@ class TcpConnection:
         self.peer_address, self.peer_port = _plain(sock.getpeername())
         self.local_address, _ = _plain(sock.getsockname())
         self.netid = "tcp6" if ":" in self.peer_address else "tcp"
-        self.max_backchannel_size = self._limits.max_record
+        self.max_backchannel_size = self.max_long_backchannel_size = self._limits.max_record
         self.closed = False
         self._fd = sock.fileno()
         self._account: Account = listener.pool.account(self._limits.connection_memory)
@@ -134,9 +134,16 @@ class TcpConnection:
             with contextlib.suppress(ValueError):
                 self._close_handlers.remove(gone)
 
-    async def call_back(self, message: bytes | memoryview) -> memoryview:
+    async def call_back(
+        self,
+        message: bytes | memoryview,
+        *,
+        timeout: float | None = None,  # noqa: ASYNC109 (the protocol's)
+        long: bool = False,
+        reply_size: int = 0,
+    ) -> memoryview:
         """Send a backward call (RFC 8881 section 2.10.3.1) and return its reply. ConnectionError when the connection is
-        or gets closed; ValueError when a call with this XID is outstanding."""
+        or gets closed; TimeoutError; ValueError when a call with this XID is outstanding. All messages are alike."""
         if self.closed or self._draining:
             raise ConnectionError("the connection is closed")
         xid = int.from_bytes(message[:4], "big")
@@ -146,7 +153,7 @@ class TcpConnection:
         self._callbacks[xid] = future
         try:
             self._send(RpcReply(xid, message, []))
-            return await future
+            return await asyncio.wait_for(future, timeout)
         finally:
             if self._callbacks.get(xid) is future:
                 del self._callbacks[xid]

@@ -118,6 +118,16 @@ def encode(buffer: memoryview, offset: int, writes: Sequence[WriteChunk], reply:
     return _encode_segments(buffer, offset + WORD, reply)
 
 
+def encode_call(reads: Sequence[ReadSegment], writes: Sequence[WriteChunk], reply: WriteChunk | None) -> bytes:
+    """A call's lists."""
+    head = b"".join(_READ_ENTRY.pack(1, *segment) for segment in reads)
+    buffer = memoryview(bytearray(len(head) + encoded_size(writes, reply)))
+    buffer[: len(head)] = head
+    # The word that ends the Read list is the empty Read list of a reply.
+    encode(buffer, len(head), writes, reply)
+    return bytes(buffer)
+
+
 def _encode_segments(buffer: memoryview, offset: int, chunk: WriteChunk) -> int:
     _WORD.pack_into(buffer, offset, len(chunk))
     offset += WORD

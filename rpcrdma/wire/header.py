@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import enum
 import struct
-from typing import Protocol
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
 
 from rpcrdma.wire.chunks import ReadSegment, WriteChunk
 
@@ -20,6 +21,12 @@ SMALLEST_HEADER = 28
 RDMA_MSG = 0
 RDMA_NOMSG = 1
 RDMA_ERROR = 4
+
+CALL = 0
+REPLY = 1
+"""msg_type (RFC 5531 section 9): the direction of a message."""
+UNDECIDED = 2
+"""A version One message without an inline payload stream: only its RPC message could tell the direction."""
 
 ERR_VERS = 1
 
@@ -33,6 +40,18 @@ class Fault(enum.Enum):
     PROCEDURE = "unknown procedure"
     HEADER = "malformed header"
     NO_ROOM = "no room for the reply"
+    OPTION = "unknown option"
+
+
+class Shortage(NamedTuple):
+    """What NO_ROOM says where the version has words for it (draft-cel version Two, "Transport Errors")."""
+
+    processed: bool = False
+    """The upper layer had finished with the call when the shortage was found."""
+    segment: int = 0
+    """From 1 at the first segment of the first Write chunk, over Write list and Reply chunk; 0 names none."""
+    needed: int = 0
+    """Octets needed in that segment."""
 
 
 class Discard(Exception):
@@ -52,7 +71,7 @@ class HeaderFault(Exception):
 class Header:
     """A decoded transport header. ``payload`` is the offset of the payload stream in its message."""
 
-    __slots__ = ("credits", "payload", "procedure", "reads", "reply", "version", "writes", "xid")
+    __slots__ = ("credits", "direction", "payload", "procedure", "reads", "reply", "version", "writes", "xid")
 
     def __init__(
         self,
@@ -64,6 +83,7 @@ class Header:
         writes: list[WriteChunk],
         reply: WriteChunk | None,
         payload: int,
+        direction: int = CALL,
     ) -> None:
         self.xid = xid
         self.version = version
@@ -73,6 +93,8 @@ class Header:
         self.writes = writes
         self.reply = reply
         self.payload = payload
+        self.direction = direction
+        """CALL, REPLY or UNDECIDED."""
 
     def offers(self, handle: int) -> bool:
         """Whether one of the chunks is in the memory that ``handle`` names."""
@@ -86,12 +108,18 @@ class Codec(Protocol):
     """One version of the protocol."""
 
     version: int
+    call_size: int
+    """Octets of the header of a call without chunks."""
 
     def decode(self, view: memoryview, max_segments: int) -> Header:
-        """The header of the message ``view``, whose version word is ours. Raises Discard or HeaderFault."""
+        """The header of the message ``view``, whose version word is ours, and which has at least SMALLEST_HEADER
+        octets. Raises Discard or HeaderFault. RDMA_ERROR has a decoder of its own, :mod:`rpcrdma.wire.errors`."""
 
     def reply_size(self, call: Header) -> int:
         """Octets of the header of any reply to ``call``: every Write chunk and the Reply chunk are echoed."""
+
+    def invalidates(self, call: Header) -> int | None:
+        """The handle that the reply to ``call`` is to invalidate, where both peers can do that."""
 
     def encode_reply(
         self,
@@ -104,11 +132,21 @@ class Codec(Protocol):
     ) -> int:
         """Put a reply's header at the start of ``buffer``; returns its size."""
 
-    def encode_error(self, xid: int, credit_value: int, fault: Fault) -> bytes:
+    def encode_error(self, xid: int, credit_value: int, fault: Fault, shortage: Shortage = Shortage()) -> bytes:  # noqa: B008 (immutable)
         """A whole error message for any fault but VERSION."""
 
-    def encode_call(self, xid: int, credit_value: int) -> bytes:
-        """The header of a short call without chunks (the backward direction's, RFC 8167 section 5.1)."""
+    def encode_call(
+        self,
+        xid: int,
+        credit_value: int,
+        procedure: int = RDMA_MSG,
+        reads: Sequence[ReadSegment] = (),
+        writes: Sequence[WriteChunk] = (),
+        reply: WriteChunk | None = None,
+        invalidate: int = 0,
+    ) -> bytes:
+        """The header of a call. ``invalidate`` is the one handle that its reply may invalidate, 0 for none; version
+        One has no word for it."""
 
 
 def encode_version_error(xid: int, version: int, credit_value: int, lowest: int, highest: int) -> bytes:

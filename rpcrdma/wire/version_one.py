@@ -6,18 +6,24 @@ Owns its codec; imports :mod:`rpcrdma.wire.chunks` and :mod:`rpcrdma.wire.header
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 
 from rpcrdma.wire import chunks
+from rpcrdma.wire.errors import ERR_CHUNK
 from rpcrdma.wire.header import (
+    CALL,
     FIXED_WORDS,
     RDMA_ERROR,
     RDMA_MSG,
     RDMA_NOMSG,
+    REPLY,
     SMALLEST_HEADER,
+    UNDECIDED,
     Discard,
     Fault,
     Header,
     HeaderFault,
+    Shortage,
 )
 
 VERSION = 1
@@ -25,8 +31,7 @@ VERSION = 1
 RDMA_MSGP = 2
 RDMA_DONE = 3
 
-ERR_CHUNK = 2
-
+_REPLY = b"\0\0\0\1"
 _SEVEN_WORDS = struct.Struct(">7I")
 _ERR_CHUNK = struct.Struct(">5I")
 
@@ -35,6 +40,7 @@ class VersionOne:
     """The codec of version One."""
 
     version = VERSION
+    call_size = SMALLEST_HEADER
 
     def decode(self, view: memoryview, max_segments: int) -> Header:
         """The header of the message ``view``, at least SMALLEST_HEADER octets long. Raises Discard or HeaderFault."""
@@ -48,18 +54,44 @@ class VersionOne:
         if not (reads or writes or reply):
             if procedure == RDMA_NOMSG:
                 raise HeaderFault(xid, version, Fault.HEADER, "RDMA_NOMSG without any chunk")
-            return Header(xid, version, credit_value, procedure, [], [], None, SMALLEST_HEADER)
+            # RFC 8167 section 4.1: only the RPC message says which direction this belongs to.
+            direction = REPLY if view[32:36] == _REPLY else CALL
+            return Header(xid, version, credit_value, procedure, [], [], None, SMALLEST_HEADER, direction)
         try:
             read_list, write_list, reply_chunk, payload = chunks.decode(view, FIXED_WORDS.size, max_segments)
         except chunks.MalformedChunks as malformed:
             raise HeaderFault(xid, version, Fault.HEADER, str(malformed)) from malformed
-        return Header(xid, version, credit_value, procedure, read_list, write_list, reply_chunk, payload)
+        direction = CALL
+        if procedure == RDMA_NOMSG:
+            if not read_list:
+                direction = UNDECIDED
+        elif view[payload + 4 : payload + 8] == _REPLY:
+            direction = REPLY
+        return Header(xid, version, credit_value, procedure, read_list, write_list, reply_chunk, payload, direction)
 
     def reply_size(self, call: Header) -> int:
         """Octets of the header of any reply to ``call``."""
         if not call.writes and call.reply is None:
             return SMALLEST_HEADER
         return FIXED_WORDS.size + chunks.encoded_size(call.writes, call.reply)
+
+    def invalidates(self, call: Header) -> int | None:
+        """The first handle of the call's first chunk that holds anything.
+
+        Send With Invalidate must name an STag of that very transaction (RFC 8797 section 4.1). Linux registers one pad
+        buffer per connection and appends it to Write chunks of unaligned length, so a chunk's last segment is never
+        chosen when others stand before it.
+        """
+        if call.reads:
+            first = call.reads[0][0]
+            handle = _first_handle([segment[1:] for segment in call.reads if segment[0] == first])
+            if handle is not None:
+                return handle
+        for chunk in call.writes:
+            handle = _first_handle(chunk)
+            if handle is not None:
+                return handle
+        return _first_handle(call.reply) if call.reply else None
 
     def encode_reply(
         self,
@@ -77,10 +109,29 @@ class VersionOne:
         FIXED_WORDS.pack_into(buffer, 0, call.xid, VERSION, credit_value, procedure)
         return chunks.encode(buffer, FIXED_WORDS.size, writes, reply)
 
-    def encode_error(self, xid: int, credit_value: int, fault: Fault) -> bytes:
+    def encode_error(self, xid: int, credit_value: int, fault: Fault, shortage: Shortage = Shortage()) -> bytes:  # noqa: B008 (immutable)
         """RDMA_ERROR with ERR_CHUNK, version One's only code of its own (section 4.5.2)."""
         return _ERR_CHUNK.pack(xid, VERSION, credit_value, RDMA_ERROR, ERR_CHUNK)
 
-    def encode_call(self, xid: int, credit_value: int) -> bytes:
-        """The header of a short call without chunks."""
-        return _SEVEN_WORDS.pack(xid, VERSION, credit_value, RDMA_MSG, 0, 0, 0)
+    def encode_call(
+        self,
+        xid: int,
+        credit_value: int,
+        procedure: int = RDMA_MSG,
+        reads: Sequence[chunks.ReadSegment] = (),
+        writes: Sequence[chunks.WriteChunk] = (),
+        reply: chunks.WriteChunk | None = None,
+        invalidate: int = 0,
+    ) -> bytes:
+        """The header of a call."""
+        if not reads and not writes and reply is None:
+            return _SEVEN_WORDS.pack(xid, VERSION, credit_value, procedure, 0, 0, 0)
+        return FIXED_WORDS.pack(xid, VERSION, credit_value, procedure) + chunks.encode_call(reads, writes, reply)
+
+
+def _first_handle(chunk: chunks.WriteChunk) -> int | None:
+    last = len(chunk) - 1
+    for index, (handle, length, _) in enumerate(chunk):
+        if length and (index < last or not index):
+            return handle
+    return None

@@ -1,7 +1,8 @@
 """A synthetic peer: a requester that sends any message, well-formed or not, over any provider.
 
 :class:`Rig` is a server with an echo program; :class:`Peer` a connection to it; :func:`header` builds any version One
-header; :func:`echo_arguments` and :func:`echo_results` are what the program takes and returns.
+header, :func:`header_two` and :func:`option` any of version Two; :func:`echo_arguments` and :func:`echo_results` are
+what the program takes and returns.
 """
 
 from tests.peer.echo import (
@@ -17,21 +18,49 @@ from tests.peer.echo import (
 )
 from tests.peer.requester import FILL, Exposed, Message, Peer
 from tests.peer.rig import LINUX, Rig, run
-from tests.peer.wire import DONE, ERR_CHUNK, ERR_VERS, ERROR, MSG, MSGP, NOMSG, ReplyHeader, Segment, header, words
+from tests.peer.wire import (
+    BAD_XDR,
+    CALL,
+    CANT_REPLY,
+    DONE,
+    ERR_CHUNK,
+    ERR_VERS,
+    ERROR,
+    INVAL_OPTION,
+    INVAL_PROC,
+    MSG,
+    MSGP,
+    NOMSG,
+    OPTIONAL,
+    REPLY,
+    ReplyHeader,
+    Segment,
+    header,
+    header_two,
+    option,
+    words,
+)
 
 __all__ = [
+    "BAD_XDR",
+    "CALL",
     "CALL_HEADER",
+    "CANT_REPLY",
     "DONE",
     "ECHO",
     "ERROR",
     "ERR_CHUNK",
     "ERR_VERS",
     "FILL",
+    "INVAL_OPTION",
+    "INVAL_PROC",
     "LINUX",
     "MSG",
     "MSGP",
     "NOMSG",
     "NULL",
+    "OPTIONAL",
+    "REPLY",
     "REPLY_HEADER",
     "Arguments",
     "Exposed",
@@ -44,6 +73,8 @@ __all__ = [
     "echo_arguments",
     "echo_results",
     "header",
+    "header_two",
+    "option",
     "rpc_call",
     "run",
     "words",

@@ -1,4 +1,5 @@
-"""Version One headers built and read by hand, independently of the code under test (RFC 8166 section 4)."""
+"""Headers built and read by hand, independently of the code under test: version One (RFC 8166 section 4), and version
+Two (draft-cel-nfsv4-rpcrdma-version-two-02, "RPC-Over-RDMA Version Two XDR")."""
 
 from __future__ import annotations
 
@@ -9,6 +10,9 @@ from typing import NamedTuple
 
 MSG, NOMSG, MSGP, DONE, ERROR = range(5)
 ERR_VERS, ERR_CHUNK = 1, 2
+OPTIONAL = 5
+BAD_XDR, CANT_REPLY, INVAL_PROC, INVAL_OPTION = 2, 3, 4, 5
+CALL, REPLY = 0, 1
 
 
 class Segment(NamedTuple):
@@ -48,8 +52,34 @@ def header(
     reply: Sequence[Segment] | None = None,
 ) -> bytes:
     """A transport header; ``reads`` are (position, segment) in list order."""
+    return words(xid, version, credit, procedure) + lists(reads, writes, reply)
+
+
+def lists(
+    reads: Sequence[tuple[int, Segment]], writes: Sequence[Sequence[Segment]], reply: Sequence[Segment] | None
+) -> bytes:
     tail = words(0) if reply is None else words(1) + chunk(reply)
-    return words(xid, version, credit, procedure) + read_list(reads) + write_list(writes) + tail
+    return read_list(reads) + write_list(writes) + tail
+
+
+def header_two(
+    xid: int,
+    *,
+    procedure: int = MSG,
+    credit: int = 32,
+    direction: int = CALL,
+    inv_handle: int = 0,
+    reads: Sequence[tuple[int, Segment]] = (),
+    writes: Sequence[Sequence[Segment]] = (),
+    reply: Sequence[Segment] | None = None,
+) -> bytes:
+    """A version Two transport header of RDMA2_MSG or RDMA2_NOMSG."""
+    return words(xid, 2, credit, procedure, direction, inv_handle) + lists(reads, writes, reply)
+
+
+def option(xid: int, opttype: int, info: bytes = b"", *, direction: int = CALL, credit: int = 32) -> bytes:
+    """RDMA2_OPTIONAL."""
+    return words(xid, 2, credit, OPTIONAL, direction, opttype, len(info)) + info + bytes(-len(info) & 3)
 
 
 @dataclass
@@ -66,6 +96,11 @@ class ReplyHeader:
     payload: bytes = b""
     error: int = 0
     versions: tuple[int, int] = (0, 0)
+    direction: int = REPLY
+    inv_handle: int = 0
+    shortage: tuple[int, int, int] | None = None
+    """CANT_REPLY: processed, segment index, length needed."""
+    opttype: int = 0
 
     @classmethod
     def parse(cls, message: bytes) -> ReplyHeader:
@@ -75,8 +110,21 @@ class ReplyHeader:
             self.error = reader.word()
             if self.error == ERR_VERS:
                 self.versions = (reader.word(), reader.word())
+            elif self.version == 2 and self.error == CANT_REPLY:
+                self.shortage = (reader.word(), reader.word(), reader.word())
+                assert self.shortage[0] <= 1
             assert reader.rest() == b"", "octets behind an error"
             return self
+        if self.version == 2:
+            self.direction = reader.word()
+            if self.procedure == OPTIONAL:
+                self.opttype = reader.word()
+                length = reader.word()
+                self.payload = reader.take(length)
+                assert reader.take(-length & 3).strip(b"\0") == b""
+                assert reader.rest() == b"", "octets behind an answer without a payload stream"
+                return self
+            self.inv_handle = reader.word()
         while reader.optional():
             reader.take(20)
             self.reads += 1

@@ -71,18 +71,20 @@ def test_short_call_and_reply():
 # Section 4.2.2 and 4.5.1: versions
 
 
-@pytest.mark.parametrize("version", [0, 2, 3, 0xFFFFFFFF])
+@pytest.mark.parametrize(
+    ("two", "version"), [(True, 0), (True, 3), (True, 0xFFFFFFFF), (False, 0), (False, 2), (False, 3)]
+)
 @pytest.mark.parametrize("procedure", [MSG, NOMSG, 2, 3, 77])
-def test_unsupported_version_gets_err_vers_with_the_range_and_is_not_executed(version, procedure):
+def test_unsupported_version_gets_err_vers_with_the_range_and_is_not_executed(version, procedure, two):
     async def test(rig, peer):
         reply = await peer.call(header(XID, version=version, procedure=procedure), b"whatever it says")
         assert (reply.xid, reply.version, reply.procedure) == (XID, version, ERROR)
-        assert (reply.error, reply.versions) == (ERR_VERS, (1, 1))
+        assert (reply.error, reply.versions) == (ERR_VERS, (1, 2 if two else 1))
         assert reply.credit == 128
         assert rig.control.executed == 0
         await assert_alive(peer)
 
-    run(test)
+    run(test, version_two=two)
 
 
 # Section 4.5: what is discarded silently

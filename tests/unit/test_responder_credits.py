@@ -404,8 +404,8 @@ def test_a_reconnection_may_bring_other_properties():
     async def test(rig):
         for receive in (4096, 1024, 2048):
             peer = await rig.peer(PrivateData(receive != 1024, 4096, receive).encode())
-            assert rig.connection.responder.properties.send_threshold == receive
-            assert rig.connection.responder.properties.remote_invalidation == (receive != 1024)
+            assert rig.connection.responder.versions.properties.send_threshold == receive
+            assert rig.connection.responder.versions.properties.remote_invalidation == (receive != 1024)
             peer.endpoint.close(abort=True)
             await rig.until(lambda: not rig.server.connections)
 
