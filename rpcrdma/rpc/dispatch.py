@@ -226,7 +226,7 @@ class Dispatcher:
             known = self.replay.look_up(key)
             if known is not None:
                 _release(holds)
-                done(RpcReply(xid, known, []))
+                done(known.recall())
                 return
             entry = self.replay.begin(key, transport)
             if entry is None:

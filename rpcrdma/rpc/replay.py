@@ -1,7 +1,7 @@
 """The duplicate request cache: a retransmitted call of a non-idempotent procedure is answered, not executed again.
 
-Owns :class:`ReplayCache`; imports the vocabulary of :mod:`rpcrdma.rpc.program` only. Used by the dispatcher for
-procedures marked ``replay`` (NFSv3's; NFSv4.1 has sessions for this).
+Owns :class:`ReplayCache`; imports the vocabulary of :mod:`rpcrdma.rpc.program` and payloads only. Used by the
+dispatcher for procedures marked ``replay`` (NFSv3's; NFSv4.1 has sessions for this).
 
 A client retransmits after it has lost its connection, so entries outlive connections and the port is no part of the
 key. Entries hold RPC replies, not what a transport made of them. A call that is still being executed is never
@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from rpcrdma.rpc.program import RpcReply, Transport
+from rpcrdma.xdr.payload import Payload
 
 Key = tuple[str, int, int, int, int, int, int]
 """Peer address, XID, program, version, procedure, length of the arguments and their checksum."""
@@ -58,14 +59,33 @@ def make_key(
 class Entry:
     """One call, from its first arrival on."""
 
-    __slots__ = ("expires", "key", "reply", "transport", "waiters")
+    __slots__ = ("cuts", "expires", "key", "reply", "transport", "waiters")
 
     def __init__(self, key: Key, transport: Transport) -> None:
         self.key = key
         self.transport = transport
         self.reply = b""
+        """The whole reply, once there is one."""
+        self.cuts: tuple[tuple[int, int], ...] = ()
+        """Where in it DDP-eligible items are: start and length, without padding. The retransmission of a call whose
+        reply had no room brings larger Write chunks, where these must go again (RFC 8267 section 6.4.1)."""
         self.expires = 0.0
         self.waiters: list[tuple[Transport, Callable[[RpcReply | None], None]]] = []
+
+    def recall(self) -> RpcReply:
+        """The reply, as it was given first."""
+        xid = self.key[1]
+        if not self.cuts:
+            return RpcReply(xid, self.reply, [])
+        whole, done = memoryview(self.reply), 0
+        head = bytearray()
+        payloads = []
+        for start, length in self.cuts:
+            head += whole[done:start]
+            payloads.append((len(head), Payload(whole[start : start + length])))
+            done = start + length + (-length & 3)
+        head += whole[done:]
+        return RpcReply(xid, head, payloads)
 
 
 class ReplayCache:
@@ -92,8 +112,8 @@ class ReplayCache:
     def __len__(self) -> int:
         return len(self._running) + len(self._finished)
 
-    def look_up(self, key: Key) -> bytes | None:
-        """The finished reply to this call, if there is one."""
+    def look_up(self, key: Key) -> Entry | None:
+        """The entry with the finished reply to this call, if there is one."""
         entry = self._finished.get(key)
         if entry is None:
             return None
@@ -101,7 +121,7 @@ class ReplayCache:
             self._forget(entry)
             return None
         self.hits += 1
-        return entry.reply
+        return entry
 
     def begin(self, key: Key, transport: Transport) -> Entry | None:
         """Take note that the call is being executed. None: it is already (then :meth:`join` or drop it)."""
@@ -124,13 +144,15 @@ class ReplayCache:
         """The call is over: keep its reply and give it to those who joined."""
         del self._running[entry.key]
         entry.reply = join_reply(reply)
+        if reply.payloads:
+            entry.cuts = cuts(reply)
         entry.expires = self._clock() + self._ttl
         self._finished[entry.key] = entry
         self.size += len(entry.reply) + ENTRY_COST
         self._trim()
         waiters, entry.waiters = entry.waiters, []
         for _, done in waiters:
-            done(RpcReply(reply.xid, entry.reply, []))
+            done(entry.recall())
 
     def abandon(self, entry: Entry, reply: RpcReply | None) -> None:
         """The call was not executed (it could not be decoded, was dropped, or failed inside the server): forget it, so
@@ -163,3 +185,12 @@ def join_reply(reply: RpcReply) -> bytes:
         done = offset
     pieces.append(head[done:])
     return b"".join(pieces)
+
+
+def cuts(reply: RpcReply) -> tuple[tuple[int, int], ...]:
+    """Where the payloads stand in the reply that :func:`join_reply` makes."""
+    before, found = 0, []
+    for offset, payload in reply.payloads:
+        found.append((offset + before, len(payload)))
+        before += (len(payload) + 3) & ~3
+    return tuple(found)

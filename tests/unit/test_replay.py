@@ -203,3 +203,18 @@ def test_a_reply_with_payloads_is_kept_in_one_piece() -> None:
     )
     assert join_reply(reply) == b"head12345\0\0\0tail6\0\0\0"
     assert len(reply) == len(join_reply(reply))
+
+
+def test_a_kept_reply_is_given_again_as_it_was_with_its_payloads_apart() -> None:
+    """So that they go into Write chunks again."""
+    cache = ReplayCache()
+    entry = cache.begin(("peer", 1, 400000, 3, 1, 0, 0), FakeTransport())
+    assert entry is not None
+    payloads = [(4, Payload(memoryview(b"12345"))), (8, Payload(memoryview(b""))), (8, Payload(memoryview(b"6")))]
+    cache.finish(entry, RpcReply(1, b"headtail", payloads))
+    kept = cache.look_up(entry.key)
+    assert kept is entry
+    again = kept.recall()
+    assert (again.xid, bytes(again.head)) == (1, b"headtail")
+    assert [(offset, bytes(payload.view)) for offset, payload in again.payloads] == [(4, b"12345"), (8, b""), (8, b"6")]
+    assert join_reply(again) == kept.reply == b"head12345\0\0\0tail6\0\0\0"
