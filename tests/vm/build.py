@@ -36,8 +36,11 @@ GUEST_PACKAGES = (
     # RDMA: providers, rdma(8), diagnostics, and an independent verbs peer
     *("ibverbs-providers", "ibverbs-utils", "rdmacm-utils", "python3-pyverbs", "iproute2"),
     # what the tests run
-    *("fio", "e2fsprogs", "attr", "acl", "nfs4-acl-tools", "tcpdump", "kmod", "make", "gcc", "libc6-dev"),
+    *("fio", "e2fsprogs", "attr", "acl", "tcpdump", "kmod", "make", "gcc", "libc6-dev"),
 )
+
+TOOL_PACKAGES = ("nfs4-acl-tools",)
+"""Unpacked over the others, which stay as they are when a tool is added here."""
 
 INITRD_MODULES = ("virtio_pci", "9pnet_virtio", "9p", "overlay", "virtio_net", "virtio_console")
 
@@ -157,6 +160,14 @@ def _build_pkgs(lab: Path) -> None:
         (root / "var/lib/nfs" / name).mkdir(parents=True, exist_ok=True)
     for name in ("etab", "rmtab", "state"):
         (root / "var/lib/nfs" / name).touch()
+
+
+def _build_tools(lab: Path) -> None:
+    wanted = _missing_closure(TOOL_PACKAGES)
+    progress(f"guest tools: downloading {len(wanted)}")
+    for deb in _download(lab, wanted):
+        _unpack(deb, lab / "pkgs")
+        deb.unlink()
 
 
 def _kmod(lab: Path, tool: str, *argv: str | Path) -> str:
@@ -318,6 +329,7 @@ def build() -> Lab:
     recipe = Path(__file__).read_bytes()
     packages = _digest(*GUEST_PACKAGES, "2")
     _step(lab, "pkgs", packages, lambda: _build_pkgs(lab))
+    _step(lab, "tools", _digest(packages, *TOOL_PACKAGES), lambda: _build_tools(lab))
     _step(lab, "kernel", _digest(packages, "2"), lambda: _build_kernel(lab))
     scripts = _digest(recipe, (HERE / "init.sh").read_bytes(), (HERE / "agent.sh").read_bytes())
     _step(lab, "initrd", _digest(packages, scripts), lambda: _build_initrd(lab))
