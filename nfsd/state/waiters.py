@@ -343,4 +343,4 @@ def _path(last: Waiter, before: dict[Waiter, Waiter | None]) -> list[Waiter]:
 
 def _can_be_called(waiter: Waiter) -> bool:
     """Whether there is a way to call the client (4.0 has no CB_NOTIFY_LOCK, and its client no session)."""
-    return not waiter.deaf and any(session.backchannel.connections for session in waiter.client.sessions.values())
+    return not waiter.deaf and any(session.backchannel.usable for session in waiter.client.sessions.values())

@@ -15,6 +15,7 @@ from nfsd.state import StateEngine
 from nfsd.state.opens import FileState
 from nfsd.state.types import LocalRange
 from nfsd.v4.attributes import ServerFacts
+from nfsd.v4.blocked import BlockedLocks
 from nfsd.v4.callbacks import CallbackService
 from nfsd.v4.copies import Copies
 from nfsd.v4.pseudofs import PseudoFileSystem
@@ -55,6 +56,7 @@ class Nfs4Server:
         self.store = store
         self.owner = owner
         self.callbacks = CallbackService(engine)
+        self.blocked = BlockedLocks(engine, service, self.callbacks)
         self.pseudo = PseudoFileSystem(exports, started)
         self.max_transfer = max_transfer
         self.max_reply = max_transfer + 64 * 1024
@@ -76,6 +78,7 @@ class Nfs4Server:
         if self._sweep is not None:
             await self._sweep
         await self.copies.close()
+        await self.blocked.close()
         await self.callbacks.close()
         await self.names.close()
         await self.store.flush(self.engine)
@@ -100,6 +103,7 @@ class Nfs4Server:
             for file in self.engine.files_to_clear():
                 async with gate(file):
                     await self.clear_local(file)
+            await self.blocked.watch_local()
             await self.store.flush(self.engine)
         except Exception:
             log.exception("giving up state that has expired")
@@ -123,6 +127,7 @@ class Nfs4Server:
         ranges: list[LocalRange] = self.engine.locks.local_clears(file)
         for held in ranges:
             await self.service.clear_local_lock(node, held.start, held.length)
+        self.blocked.tell()
 
 
 def gate(holder: FileState) -> asyncio.Lock:

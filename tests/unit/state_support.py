@@ -8,7 +8,7 @@ import pytest
 
 from nfsd.protocol.nfs4 import nfsstat4
 from nfsd.state import ClientRecord, Limits, Nfs4Error, Recovered, StateEngine
-from nfsd.state.types import Callback40, ChannelAttributes
+from nfsd.state.types import Callback40, CallbackCredential, ChannelAttributes
 
 READ, WRITE, BOTH = 1, 2, 3
 FORE = ChannelAttributes(0, 1 << 20, 1 << 20, 4096, 16, 8)
@@ -102,7 +102,7 @@ class Client41(_Client):
             fore=replace(FORE, maxrequests=slots),
             back=BACK,
             cb_program=0x40000000,
-            cb_credentials=(),
+            cb_credentials=(CallbackCredential(0),),
             principal=principal,
             connection=self.connection,
         )

@@ -34,6 +34,8 @@ async def lock(c: Compound, args: p.LOCK4args) -> p.LOCK4resok | p.LOCK4res:
         stateid = await _lock(c, node, args)
     except LockDenied as denied:
         return p.LOCK4res(status=p.nfsstat4.NFS4ERR_DENIED, denied=_denied(denied))
+    finally:
+        c.server.blocked.tell()  # a lock may have become shared, or a cycle of waiters be suspected
     c.stateid = stateid
     return p.LOCK4resok(lock_stateid=wire(stateid))
 

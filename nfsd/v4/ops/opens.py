@@ -136,6 +136,8 @@ async def open_(c: Compound, args: p.OPEN4args) -> p.OPEN4resok:
         owner.confirmed = True  # RFC 7530 section 9.1.11: a reclaim MUST NOT need an OPEN_CONFIRM
     if not owner.confirmed:
         flags |= p.OPEN4_RESULT_CONFIRM
+    if c.minor and c.server.callbacks.client_can_be_called(client):
+        flags |= p.OPEN4_RESULT_MAY_NOTIFY_LOCK
     return p.OPEN4resok(
         stateid=wire(state.stateid),
         cinfo=target.change,
