@@ -40,6 +40,13 @@ def load_devices(guest: Guest, kinds: Sequence[str], netdev: str = "eth0") -> No
     )
 
 
+def use_device(guest: Guest, kind: str, netdev: str = "eth0") -> None:
+    """Make ``kind`` the guest's only RDMA device, so that RDMA-CM has no choice. The kernel's client may use it too."""
+    drop = "; ".join(f"rdma link delete {name} 2>/dev/null" for name in DEVICES.values())
+    guest.run(f"{drop}; modprobe rpcrdma", label="no RDMA devices", timeout=60)
+    load_devices(guest, (kind,), netdev)
+
+
 class GuestServer:
     """A guest in which ``rdma-nfsd`` serves /export, a tmpfs; use as a context manager.
 
