@@ -133,15 +133,22 @@ class StateEngine:
         client.lock_owners.clear()
         self.locks.waits.forget_client(client)
         self.clients.forget(client)
-        if client.recorded:
+        self._forget_record(client)
+
+    def _forget_record(self, client: Client, *, earlier: bool = False) -> None:
+        """Take a client off the record; ``earlier``: off an earlier instance's too."""
+        if client.recorded or earlier:
             client.recorded = False
             self._write(StoreWrite("remove", client.minor, client.owner, client.principal, self._store_epoch))
 
     def drop_revoked(self, entry: StateEntry) -> None:
         """Forget a revoked state: its client has acknowledged the loss, or is gone."""
-        if entry.status:
-            entry.client.revoked -= 1
+        client = entry.client
         self.stateids.remove(entry)
+        if entry.status:
+            client.revoked -= 1
+            if not client.revoked and client.reclaim_complete and not client.expired:
+                self.record_client(client)  # it knows now what it has lost
 
     def revoke(self, entry: StateEntry, status: int = codes.NFS4ERR_ADMIN_REVOKED) -> None:
         """Take an open, a lock state or a delegation from its client (administration, unanswered recall). What it held
@@ -157,6 +164,8 @@ class StateEngine:
             one.status = status
             client.revoked += 1
             self.stateids.add(one)
+        # RFC 8881 section 8.4.3: after a restart it could reclaim what another has held since, until it knows of this.
+        self._forget_record(client, earlier=client.may_reclaim)
 
     def revoked_flags(self, client: Client) -> int:
         """The sr_status_flags for its revoked states (RFC 8881 section 18.46.3)."""
@@ -190,8 +199,8 @@ class StateEngine:
 
     # -- stable storage ------------------------------------------------------------------------------------------
     def record_client(self, client: Client) -> None:
-        """Put a client on record, unless it is."""
-        if not client.recorded:
+        """Put a client on record, unless it is, or has not acknowledged a revocation."""
+        if not client.recorded and not client.revoked:
             client.recorded = True
             self._write(StoreWrite("record", client.minor, client.owner, client.principal, self._store_epoch))
 

@@ -110,7 +110,7 @@ class LockTable:
         lock_seqid: int = 0,
     ) -> LockPlan:
         """LOCK with open_to_lock_owner4. ``wait``: READW_LT or WRITEW_LT (a denied one joins the file's queue; to be
-        called back under ``handle``). Raises LockDenied, DEADLOCK, INVAL, OPENMODE, GRACE, NO_GRACE, RECLAIM_BAD,
+        called back under ``handle``). Raises LockDenied, DEADLOCK, INVAL, OPENMODE, GRACE, NO_GRACE,
         RECLAIM_CONFLICT, BAD_SEQID, DELAY, and SERVERFAULT or RESOURCE at limits."""
         client = open_state.client
         if len(owner) > self._engine.limits.owner_octets:

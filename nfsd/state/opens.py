@@ -99,7 +99,7 @@ class OpenTable:
     # -- owners --------------------------------------------------------------------------------------------------
     def check_claim(self, client: Client, *, reclaim: bool) -> None:
         """Whether an OPEN may go ahead under grace rules; to be asked before anything is created. Raises GRACE,
-        NO_GRACE, RECLAIM_BAD."""
+        NO_GRACE."""
         self._engine.grace.check(client, reclaim=reclaim)
 
     def owner(self, client: Client, owner: bytes) -> OpenOwner:

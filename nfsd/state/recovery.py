@@ -4,7 +4,8 @@ A client is on record while it may hold state: in v4.1 from its RECLAIM_COMPLETE
 before), in v4.0 from its first open (recording it at SETCLIENTID_CONFIRM would let a client that slept through a grace
 period reclaim in the next one what others have locked since). Records of earlier instances stay until a grace period
 has run to its end (so that a restart in the middle of one changes nothing), and go when it does. A record also goes,
-before the other client's grant is answered, when its client's state is given up.
+before the other client's grant is answered, when its client's state is given up, or some of it revoked, until the
+client has acknowledged that (v4.1: FREE_STATEID).
 
 RFC 8881 sections 8.4.2 and 8.4.3, RFC 7530 sections 9.6.2 and 9.6.3. Imports codes and limits.
 """
@@ -79,12 +80,13 @@ class Grace:
         return self.active and self._principals.get((minor, owner)) == principal
 
     def check(self, client: Client, *, reclaim: bool) -> None:
-        """Whether a new lock (reclaim or not) may be granted to the client. Raises GRACE, NO_GRACE, RECLAIM_BAD."""
+        """Whether a new lock (reclaim or not) may be granted to the client. Raises GRACE, NO_GRACE."""
         if reclaim:
             if not self.active or client.reclaim_complete:
                 raise Nfs4Error(codes.NFS4ERR_NO_GRACE)
             if not client.may_reclaim:
-                raise Nfs4Error(codes.NFS4ERR_RECLAIM_BAD, "nothing on record that this client could reclaim")
+                # RFC 8881 sections 8.4.3, 15.1.9.3: no role in reclaiming, or an edge condition has cost it its claim.
+                raise Nfs4Error(codes.NFS4ERR_NO_GRACE, "nothing on record that this client could reclaim")
         elif self.active or (client.minor and not client.reclaim_complete):
             # RFC 8881 section 18.51.3: no new locks before the client's RECLAIM_COMPLETE either.
             raise Nfs4Error(codes.NFS4ERR_GRACE)
