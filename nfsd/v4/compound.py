@@ -65,8 +65,9 @@ class Compound:
     """What the operations of one COMPOUND share."""
 
     __slots__ = (
-        "after", "call", "current", "engine", "failure_after_sequence", "index", "minor", "operations", "room", "saved",
-        "saved_stateid", "seqid_owner", "sequence", "server", "service", "session", "slot", "start", "stateid",
+        "after", "call", "current", "engine", "failure_after_sequence", "foreign", "index", "minor", "operations",
+        "room", "saved", "saved_foreign", "saved_stateid", "seqid_owner", "sequence", "server", "service", "session",
+        "slot", "start", "stateid",
     )  # fmt: skip
 
     def __init__(self, server: Nfs4Server, call: Call, minor: int, operations: int) -> None:
@@ -83,6 +84,9 @@ class Compound:
         """Octets COMPOUND4res and what stands before it may have in all."""
         self.current: Node | PseudoNode | None = None
         self.saved: Node | PseudoNode | None = None
+        self.foreign = 0
+        """What is wrong with the current file's handle, where that is not said before it is used (see PUTFH)."""
+        self.saved_foreign = 0
         self.stateid: StateidLike = INVALID
         self.saved_stateid: StateidLike = INVALID
         self.session: Session | None = None
@@ -98,7 +102,7 @@ class Compound:
     def here(self) -> Node | PseudoNode:
         """The current file, of either kind. Raises NOFILEHANDLE."""
         if self.current is None:
-            raise Nfs4Error(p.NFS4ERR_NOFILEHANDLE)
+            raise Nfs4Error(self.foreign or p.NFS4ERR_NOFILEHANDLE)
         return self.current
 
     async def node(self, *, changing: bool = False) -> Node:
@@ -108,7 +112,7 @@ class Compound:
     async def saved_node(self, *, changing: bool = False) -> Node:
         """The saved file, likewise."""
         if self.saved is None:
-            raise Nfs4Error(p.NFS4ERR_NOFILEHANDLE)
+            raise Nfs4Error(self.saved_foreign or p.NFS4ERR_NOFILEHANDLE)
         return await self.real(self.saved, changing=changing)
 
     async def real(self, node: Node | PseudoNode, *, changing: bool = False) -> Node:
@@ -157,6 +161,7 @@ class Compound:
     def go(self, node: Node | PseudoNode | None) -> None:
         """Make a file the current one; the current stateid goes (RFC 8881 section 16.2.3.1.2)."""
         self.current = node
+        self.foreign = 0
         self.stateid = INVALID
 
     # -- state ---------------------------------------------------------------------------------------------------
@@ -184,6 +189,11 @@ class Compound:
         """Who the caller is for state: client records are bound to it."""
         caller = self.call.credential
         return f"{caller.flavor}:{caller.uid}"
+
+    def next_is(self, number: int) -> bool:
+        """Whether the next operation of the COMPOUND is this one."""
+        at = self.call.arguments.position
+        return self.index + 1 < self.operations and self.call.message[at : at + 4] == number.to_bytes(4, "big")
 
     def room_left(self) -> int:
         """Octets of reply still free."""

@@ -13,7 +13,7 @@ from nfsd.protocol import nfs4 as p
 from nfsd.vfs import copying, opens
 from nfsd.vfs.executor import Chain
 from nfsd.vfs.syscalls import SYS_COPY_FILE_RANGE, SYS_FSYNC
-from tests.support.nfs4 import Failed, mode, values, wanted
+from tests.support.nfs4 import Client4, Failed, mode, values, wanted
 from tests.unit.v42_support import (
     ANONYMOUS,
     CURRENT,
@@ -367,6 +367,33 @@ def test_copies_from_elsewhere_are_not_supported(tmp_path):
             elsewhere = p.netloc4(p.netloc_type4.NL4_NAME, nl_name=b"server")
             notify = (p.OP_COPY_NOTIFY, p.COPY_NOTIFY4args(ANONYMOUS, elsewhere))
             assert await status_on(client, handle, notify) == p.NFS4ERR_NOTSUPP
+
+        with_clients(place, tmp_path, test)
+
+
+def test_a_copy_from_another_server_is_left_to_the_client(tmp_path):
+    """Its COMPOUND begins with a handle of the other server."""
+    with place_on("memory", tmp_path) as place:
+        put(f"{place}/f", b"")
+
+        async def test(server, client):
+            target = await handle_of(client, "f")
+            elsewhere = [p.netloc4(p.netloc_type4.NL4_NAME, nl_name=b"server")]
+            for foreign in (b"another server's handle", target[:-1] + b"?"):
+                files = two_files(foreign, target)
+                copy = copy_args(ANONYMOUS, ANONYMOUS, servers=elsewhere)
+                assert await client.status(*files, copy) == p.NFS4ERR_OFFLOAD_DENIED
+                # Anything else meets the error that PUTFH would have had.
+                unknown = await client.status(files[0])
+                assert unknown == p.NFS4ERR_BADHANDLE
+                assert await client.status(*files, copy_args(ANONYMOUS, ANONYMOUS)) == unknown
+                assert await client.status(*files, p.OP_RESTOREFH) == unknown
+                assert await client.status(*files[:2], p.OP_GETFH) == unknown
+                assert await client.status(*files[:2]) == p.NFS4_OK
+                assert await client.status(files[0], p.OP_GETFH, p.OP_SAVEFH) == unknown
+            early = Client4(server, 1, name=b"early")
+            await early.connect()
+            assert await early.status(*two_files(b"another server's handle", target)) == p.NFS4ERR_BADHANDLE
 
         with_clients(place, tmp_path, test)
 

@@ -8,18 +8,31 @@ from __future__ import annotations
 from nfsd.protocol import nfs4 as p
 from nfsd.state import Nfs4Error
 from nfsd.v4.compound import Compound
+from nfsd.v4.errors import status_of
 from nfsd.v4.names import NAME_MAX, check_name
 from nfsd.v4.operations import operation
 from nfsd.v4.pseudofs import PseudoNode
 from nfsd.vfs.service import Node
-from nfsd.vfs.types import FileType
+from nfsd.vfs.types import BadHandle, FileType
 from rpcrdma.rpc.program import AUTH_NONE, AUTH_SYS
 
 
 @operation(p.OP_PUTFH)
 async def putfh(c: Compound, args: p.PUTFH4args) -> None:
     """Set the current file by its handle."""
-    c.go(await c.resolve(args.object))
+    try:
+        node = await c.resolve(args.object)
+    except (BadHandle, Nfs4Error, OSError) as error:
+        if c.minor < 2 or not c.next_is(p.OP_SAVEFH):
+            raise
+        # The source of a copy from another server stands so in its COMPOUND (RFC 7862 section 15.2.3). COPY answers it
+        # so that clients copy by themselves; BADHANDLE here would reach their users.
+        c.go(None)
+        c.foreign = p.NFS4ERR_BADHANDLE
+        if not isinstance(error, BadHandle):
+            c.foreign = error.status if isinstance(error, Nfs4Error) else status_of(error)
+    else:
+        c.go(node)
 
 
 @operation(p.OP_PUTROOTFH)
@@ -43,14 +56,17 @@ async def getfh(c: Compound) -> p.GETFH4resok:
 @operation(p.OP_SAVEFH)
 async def savefh(c: Compound) -> None:
     """Remember the current file and stateid."""
-    c.saved, c.saved_stateid = c.here, c.stateid
+    if not c.foreign:
+        _ = c.here
+    c.saved, c.saved_stateid, c.saved_foreign = c.current, c.stateid, c.foreign
 
 
 @operation(p.OP_RESTOREFH)
 async def restorefh(c: Compound) -> None:
     """Go back to what SAVEFH remembered."""
     if c.saved is None:
-        raise Nfs4Error(p.NFS4ERR_RESTOREFH if c.minor == 0 else p.NFS4ERR_NOFILEHANDLE)
+        none = p.NFS4ERR_RESTOREFH if c.minor == 0 else p.NFS4ERR_NOFILEHANDLE
+        raise Nfs4Error(c.saved_foreign or none)
     c.current, c.stateid = c.saved, c.saved_stateid
 
 
