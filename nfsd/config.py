@@ -144,7 +144,7 @@ class Nfs4Limits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Nfs4:
-    """NFSv4's times and bounds."""
+    """NFSv4's times, names and bounds."""
 
     __pydantic_config__ = _STRICT
 
@@ -152,6 +152,10 @@ class Nfs4:
     """Seconds a client's state lives without a word from it."""
     grace_time: Annotated[Integer, Field(ge=0, le=3600)] | None = None
     """Seconds after a restart in which only reclaims are served; default: ``lease_time``."""
+    id_names: Literal["numeric", "names"] = "numeric"
+    """How clients are told of users and groups."""
+    domain: StrictStr | None = None
+    """What stands behind the @ of names; default: the domain of this host's name."""
     limits: Nfs4Limits = field(default_factory=Nfs4Limits)
 
 

@@ -250,6 +250,9 @@ def _check_server(document: _Document, server: Server, base: str) -> Server:
             config.split_host_port(server.metrics.listen)
         except ValueError as error:
             document.problem(("server", "metrics", "listen"), f"{server.metrics.listen!r}: {error}")
+    domain = server.nfs4.domain
+    if domain is not None and not re.fullmatch(r"[A-Za-z0-9_]([A-Za-z0-9_.-]{0,252}[A-Za-z0-9_])?", domain):
+        document.problem(("server", "nfs4", "domain"), f"{domain!r} is no domain; write for example example.org")
     if server.limits.connection_memory > server.limits.memory:
         document.problem(("server", "limits", "connection_memory"), "must not be more than memory")
     state_dir = os.path.join(base, server.state_dir)

@@ -23,14 +23,17 @@ from typing import Any
 import uvloop
 
 from nfsd import sdnotify
-from nfsd.config import Config, split_host_port
+from nfsd.config import Config, Nfs4, split_host_port
 from nfsd.exports import ExportTable
+from nfsd.idnames import IdNames, default_domain
 from nfsd.listeners import Listeners
 from nfsd.metrics import ServerCollector, start_endpoint
 from nfsd.mount.program import mount3_program
+from nfsd.protocol.nfsacl import NFSACL_PROGRAM, NFSACL_V3
 from nfsd.recovery_store import RecoveryStore
 from nfsd.state import StateEngine
 from nfsd.state.limits import Limits as StateLimits
+from nfsd.v3.acl import nfsacl_program
 from nfsd.v3.program import nfs3_procedures
 from nfsd.v4.program import nfs4_procedures
 from nfsd.v4.server import Nfs4Server
@@ -44,6 +47,12 @@ from rpcrdma.rpc.rpcbind import Rpcbind, services
 _log = logging.getLogger(__name__)
 
 NFS_PROGRAM, MOUNT_PROGRAM = 100003, 100005
+_PROGRAMS = {
+    "nfs": ((NFS_PROGRAM, (3, 4)), (NFSACL_PROGRAM, (NFSACL_V3,))),
+    "mountd": ((MOUNT_PROGRAM, (3,)),),
+}
+"""What each kind of listener serves, as rpcbind is told."""
+_DNS_PATIENCE = 3.0
 _GC_THRESHOLD = 50_000
 """Objects between collections: a call makes few cycles, and a collection in the middle of calls delays them all."""
 
@@ -104,14 +113,22 @@ class Daemon:
             on_release=_release,
         )
         self._nfs4 = Nfs4Server(
-            self.service, self.exports, engine, self._store, started=Time(int(time.time()), 0), owner=self._identity()
+            self.service,
+            self.exports,
+            engine,
+            self._store,
+            started=Time(int(time.time()), 0),
+            owner=self._identity(),
+            names=await _id_names(server.nfs4),
         )
         self._nfs4.start()
         self._undo.append(self._nfs4.close)
         admit = self.exports.admit if self.exports.uses_names else None
         versions = {3: nfs3_procedures(self.service, self.exports), 4: nfs4_procedures(self._nfs4)}
         self.dispatchers = {
-            "nfs": Dispatcher([Program(NFS_PROGRAM, "nfs", versions)], admit=admit),
+            "nfs": Dispatcher(
+                [Program(NFS_PROGRAM, "nfs", versions), nfsacl_program(self.service, self.exports)], admit=admit
+            ),
             "mountd": Dispatcher([mount3_program(self.service, self.exports)], admit=admit),
         }
         await self._start_listeners()
@@ -185,8 +202,8 @@ class Daemon:
         wanted = []
         for started in self.listeners.started:
             scheme, host, port = started.address
-            program, versions = (NFS_PROGRAM, (3, 4)) if started.service == "nfs" else (MOUNT_PROGRAM, (3,))
-            wanted += services(program, versions, scheme, host, port)
+            for program, versions in _PROGRAMS[started.service]:
+                wanted += services(program, versions, scheme, host, port)
         self._undo.append(self._rpcbind.unregister)
         await self._rpcbind.register(wanted)
 
@@ -300,6 +317,17 @@ def run(config: Config) -> int:
 def _words(counters: Mapping[str, int]) -> str:
     """The counters that are not zero."""
     return ", ".join(f"{name} {value}" for name, value in counters.items() if value) or "nothing yet"
+
+
+async def _id_names(nfs4: Nfs4) -> IdNames:
+    domain = nfs4.domain
+    if domain is None:
+        try:
+            domain = await asyncio.wait_for(asyncio.to_thread(default_domain), _DNS_PATIENCE)
+        except TimeoutError:
+            domain = "localdomain"
+            _log.warning("the DNS is silent: names of users end in @%s; nfs4: {domain: ...} sets another", domain)
+    return IdNames(numeric=nfs4.id_names == "numeric", domain=domain)
 
 
 def _release(opened: OpenFile | None) -> None:

@@ -94,11 +94,11 @@ class Failed(Exception):
 class Server4:
     """The parts of an NFSv4 server over some directories, put together."""
 
-    def __init__(self, service, exports, engine, store):
+    def __init__(self, service, exports, engine, store, names=None):
         self.service = service
         self.engine = engine
         self.store = store
-        self.nfs4 = Nfs4Server(service, exports, engine, store, started=Time(1, 0), owner=b"test server")
+        self.nfs4 = Nfs4Server(service, exports, engine, store, started=Time(1, 0), owner=b"test server", names=names)
         program = Program(NFS, "nfs", {4: nfs4_procedures(self.nfs4)})
         self.dispatcher = Dispatcher([program])
 
@@ -121,20 +121,22 @@ class Server4:
 
 @asynccontextmanager
 async def serving(
-    *paths, state_dir, squash="none", limits=None, recovered=None, read_only=False, store=None, clients=("*",)
-):
-    """A server of ``paths`` under the pseudo names ``/0``, ``/1``…"""
-    table = ExportTable(
+    *paths, state_dir, squash="none", limits=None, recovered=None, read_only=False, store=None, clients=("*",),
+    names=None, more=(),
+):  # fmt: skip
+    """A server of ``paths`` under the pseudo names ``/0``, ``/1``…, and of ``more`` exports."""
+    exports = [
         Export(number + 1, str(path), f"/{number}", read_only=read_only, squash=squash, clients=clients)
         for number, path in enumerate(paths)
-    )
+    ]
+    table = ExportTable([*exports, *more])
     service = FileService(table, str(state_dir))
     await service.start()
     engine = StateEngine(
         limits or Limits(grace=0), asyncio.get_running_loop().time, recovered or Recovered(epoch=int(time.time())),
         on_release=lambda opened: opened is not None and opened.release(),
     )  # fmt: skip
-    server = Server4(service, table, engine, store or StoreInMemory())
+    server = Server4(service, table, engine, store or StoreInMemory(), names)
     server.nfs4.start()
     try:
         yield server

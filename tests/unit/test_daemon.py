@@ -143,8 +143,9 @@ def test_programs_are_where_they_belong(rig: Rig) -> None:
         async with await client_of(daemon) as nfs, await client_of(daemon, "mountd") as mountd:
             await nfs.call(100003, 3, 0, b"", None)
             await nfs.call(100003, 4, 0, b"", None)
+            await nfs.call(100227, 3, 0, b"", None)
             await mountd.call(100005, 3, 0, b"", None)
-            for client, program, version in ((nfs, 100227, 3), (nfs, 100005, 3), (mountd, 100003, 3), (nfs, 100003, 2)):
+            for client, program, version in ((nfs, 100227, 2), (nfs, 100005, 3), (mountd, 100227, 3), (nfs, 100003, 2)):
                 with pytest.raises(RpcFailure):
                     await client.call(program, version, 0, b"", None)
         await daemon.stop()
@@ -285,7 +286,9 @@ def test_what_is_served_is_registered_and_taken_back(rig: Rig) -> None:
         async with fake(rig.base) as (rpcbind, client):
             daemon = rig.make(rpcbind=client)
             await daemon.start()
-            expected = {(100003, v, netid) for v in (3, 4) for netid in (b"tcp", b"rdma")} | {(100005, 3, b"tcp")}
+            served = ((100003, 3), (100003, 4), (100227, 3))
+            expected = {(program, version, netid) for program, version in served for netid in (b"tcp", b"rdma")}
+            expected.add((100005, 3, b"tcp"))
             assert set(rpcbind.mappings) == expected
             port = port_of(daemon, "mountd")
             assert rpcbind.mappings[100005, 3, b"tcp"] == b"127.0.0.1.%d.%d" % (port >> 8, port & 255)

@@ -49,6 +49,7 @@ from nfsd.protocol.nfs3 import (
     symlinkdata3,
     time_how,
 )
+from nfsd.v3.acl import nfsacl_program
 from nfsd.v3.program import nfs3_procedures
 from nfsd.vfs.service import FileService
 from rpcrdma.memory import Pool
@@ -73,7 +74,8 @@ async def serving(base: Path, **settings: object) -> AsyncIterator[tuple[Nfs3Cli
     service = FileService(exports, str(base / "state"))
     await service.start()
     nfs = Program(NFS_PROGRAM, "nfs", {3: nfs3_procedures(service, exports)})
-    dispatcher = Dispatcher([nfs, mount3_program(service, exports)], admit=exports.admit)
+    programs = [nfs, nfsacl_program(service, exports), mount3_program(service, exports)]
+    dispatcher = Dispatcher(programs, admit=exports.admit)
     pool = Pool(256 << 20)
     listener = TcpListener(dispatcher, pool, asyncio.get_running_loop())
     listener.listen("127.0.0.1", 0)
