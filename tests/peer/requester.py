@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from rpcrdma.memory import Account, Lease
-from rpcrdma.verbs.interface import Endpoint, ListenAddress, Provider, Received, Send
+from rpcrdma.verbs.interface import Endpoint, ListenAddress, Provider, RdmaRead, RdmaWrite, Received, Send
 from tests.peer.wire import ReplyHeader, Segment
 
 FILL = 0xEE
@@ -83,6 +83,8 @@ class Peer:
     def completed(self, token: object, ok: bool) -> None:
         if isinstance(token, Lease):
             token.release()
+        if isinstance(token, asyncio.Future) and not token.done():
+            token.set_result(ok)
         self._completions.append(ok)
 
     def disconnected(self, reason: str) -> None:
@@ -100,8 +102,24 @@ class Peer:
         """Memory for RDMA Writes."""
         return Exposed(self, bytearray([FILL]) * length, read=False, write=True)
 
-    def send(self, *parts: bytes) -> None:
-        self.endpoint.post((), Send((b"".join(parts),)), None)
+    def send(self, *parts: bytes, invalidate: int | None = None) -> None:
+        self.endpoint.post((), Send((b"".join(parts),), invalidate), None)
+
+    async def fetch(self, segment: Segment) -> bytes:
+        """RDMA Read of the server's memory, as the responder of a backward call does it. Fails if that is refused."""
+        sink = self._account.lease(max(segment.length, 1))
+        done = asyncio.get_running_loop().create_future()
+        self.endpoint.post_reads([RdmaRead(segment.handle, segment.offset, sink.view[: segment.length])], done)
+        ok = await asyncio.wait_for(done, 20)
+        octets = bytes(sink.view[: segment.length])
+        sink.release()
+        if not ok:
+            raise ConnectionError(self.reason or "the RDMA Read was refused")
+        return octets
+
+    def place(self, segment: Segment, data: bytes) -> None:
+        """RDMA Write into the server's memory."""
+        self.endpoint.post([RdmaWrite(segment.handle, segment.offset, memoryview(data))], None, None)
 
     async def message(self) -> Message:
         """The next message. Fails when the connection ends first."""
