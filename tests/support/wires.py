@@ -16,12 +16,12 @@ from rpcrdma.verbs.interface import ListenAddress
 from rpcrdma.verbs.softiwarp.provider import SoftIwarp
 from tests.peer.requester import Peer
 from tests.peer.rig import LINUX
-from tests.peer.wire import header
+from tests.peer.wire import header, header_two
 from tests.support.callbacks import CallbackEnd
 from tests.support.nfs4 import Server4
 
-_HEADER = 28
-"""Octets of an RPC-over-RDMA header without chunks."""
+_HEADER = {1: 28, 2: 36}
+"""Octets of an RPC-over-RDMA header without chunks, by version."""
 
 
 class _Wire:
@@ -91,7 +91,11 @@ class TcpWire(_Wire):
 
 
 class RdmaWire(_Wire):
-    """An RPC-over-RDMA connection, short messages only."""
+    """An RPC-over-RDMA connection of either version, short messages only."""
+
+    def __init__(self, end: CallbackEnd, version: int = 1) -> None:
+        super().__init__(end)
+        self.version = version
 
     async def connect(self, provider: SoftIwarp, address: ListenAddress, pool: Pool) -> RdmaWire:
         self._peer = Peer(pool.account(16 << 20))
@@ -100,12 +104,17 @@ class RdmaWire(_Wire):
         return self
 
     def send(self, message: bytes) -> None:
-        self._peer.send(header(int.from_bytes(message[:4], "big"), credit=16) + message)
+        xid, direction = (int.from_bytes(message[start : start + 4], "big") for start in (0, 4))
+        if self.version == 1:
+            self._peer.send(header(xid, credit=16) + message)
+        else:
+            self._peer.send(header_two(xid, credit=16, direction=direction) + message)
 
     async def _receive(self) -> None:
         while True:
             message = await self._peer._messages.get()
-            self.arrived(message.octets[_HEADER:])
+            assert message.octets[4:8] == self.version.to_bytes(4, "big")
+            self.arrived(message.octets[_HEADER[self.version] :])
 
     def close(self) -> None:
         self.stop()
@@ -145,10 +154,11 @@ class Network:
         return await transport.call(message)
 
     async def connect(self, kind: str, end: CallbackEnd) -> _Wire:
-        """A connection: ``tcp`` or ``rdma``."""
+        """A connection: ``tcp``, ``rdma`` in version One, or ``rdma2`` in version Two."""
         if kind == "tcp":
             wire = await TcpWire(end).connect(*self.tcp.address)
         else:
-            wire = await RdmaWire(end).connect(self._provider, self._listener.address, self._peer_pool)
+            version = 2 if kind == "rdma2" else 1
+            wire = await RdmaWire(end, version).connect(self._provider, self._listener.address, self._peer_pool)
         self.wires.append(wire)
         return wire

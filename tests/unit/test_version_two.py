@@ -370,106 +370,39 @@ def test_credits_are_granted_in_replies_and_errors():
     run(test)
 
 
-# "Remote Invalidation"
+# The other version Two
 
 
-async def exchange(peer, arguments, target, inv_handle, **more):
-    peer.send(call(arguments, inv_handle=inv_handle, writes=[[target.segment()]], **more))
-    return await peer.message()
+@pytest.mark.parametrize(
+    ("procedure", "body"),
+    [
+        pytest.param(6, words(0), id="RDMA2_CONNPROP_MIDDLE"),
+        pytest.param(7, words(2, 1, 4, 4096, 2, 4, 4096), id="RDMA2_CONNPROP_FINAL"),
+        pytest.param(8, words(0, 1, 0, 1, 40, 0, 0, 0, 0, 0, 0), id="RDMA2_CALL_EXTERNAL"),
+        pytest.param(9, words(40) + rpc_call(XID, procedure=NULL), id="RDMA2_CALL_MIDDLE"),
+        pytest.param(10, words(0, 0, 0, 0) + rpc_call(XID, procedure=NULL), id="RDMA2_CALL_INLINE"),
+    ],
+)
+def test_the_later_format_of_the_same_version_number_is_refused_at_once(procedure, body):
+    """draft-ietf-nfsv4-rpcrdma-version-two-07 section 8.4: what such a client may send first gets an answer that means
+    "invalid header type" there too; nothing is executed, and the client may go on in version One."""
 
-
-@pytest.mark.parametrize("private_data", [LINUX, SMALL, b""])
-def test_the_named_handle_is_invalidated_and_comes_back_in_the_reply(private_data):
-    """Private data's word on this is about version One: here each call speaks for itself."""
-
-    async def test(rig):
-        peer = await negotiated(await rig.peer(private_data))
-        target = peer.writable(16)
-        message = await exchange(peer, echo_arguments([b"abc"]), target, target.handle)
-        assert message.invalidated == target.handle
-        assert message.header.inv_handle == target.handle
-        with pytest.raises(KeyError):
-            peer.endpoint.invalidate(target.handle)
+    async def test(rig, peer):
+        message = words(XID, 2, 32, procedure) + body
+        reply = await peer.call(message + bytes(max(0, 28 - len(message))))
+        assert (reply.xid, reply.procedure, reply.error) == (XID, ERROR, INVAL_PROC)
+        assert rig.control.executed == 0
+        assert (await peer.call(header(1) + rpc_call(1, procedure=NULL))).version == 1
 
     run(test)
 
 
-def test_zero_means_that_nothing_is_invalidated():
-    """Version One's rule would choose the Write chunk here."""
+def test_grants_of_the_later_format_are_ignored():
+    """RDMA2_GRANT there has RDMA2_OPTIONAL's number, and no more than the four fixed words."""
 
     async def test(rig, peer):
+        peer.send(words(0, 2, 32, 5))
         await negotiated(peer)
-        target = peer.writable(16)
-        message = await exchange(peer, echo_arguments([b"abc"]), target, 0)
-        assert message.invalidated is None
-        assert message.header.inv_handle == 0
-        peer.endpoint.invalidate(target.handle)
-
-    run(test)
-
-
-@pytest.mark.parametrize("which", range(5))
-def test_exactly_the_named_one_of_many_is_invalidated(which):
-    async def test(rig, peer):
-        await negotiated(peer)
-        arguments = echo_arguments([b"abcd", b"efgh"])
-        first, second = peer.readable(b"abcd"), peer.readable(b"efgh")
-        target, other, area = peer.writable(4), peer.writable(4), peer.writable(400)
-        memory = [first, second, target, other, area]
-        peer.send(
-            header_two(
-                XID,
-                inv_handle=memory[which].handle,
-                reads=[(arguments.positions[0], first.segment()), (arguments.positions[1], second.segment())],
-                writes=[[target.segment()], [other.segment()]],
-                reply=[area.segment()],
-            ),
-            rpc_call(XID, arguments.without(0, 1)),
-        )
-        message = await peer.message()
-        assert message.invalidated == message.header.inv_handle == memory[which].handle
-        for index, region in enumerate(memory):
-            if index != which:
-                peer.endpoint.invalidate(region.handle)
-
-    run(test)
-
-
-def test_a_handle_that_the_call_does_not_offer_is_echoed_and_left_alone():
-    """The requester must not name it, and the responder should invalidate what it names; but this is the memory of
-    another of its calls, or of none, which would break the connection."""
-
-    async def test(rig, peer):
-        await negotiated(peer)
-        target, other = peer.writable(16), peer.writable(16)
-        for named in (other.handle, 0xDEAD):
-            message = await exchange(peer, echo_arguments([b"abc"]), target, named)
-            assert message.invalidated is None
-            assert message.header.inv_handle == named
-        peer.endpoint.invalidate(other.handle)
-
-    run(test)
-
-
-def test_a_device_that_cannot_invalidate_does_not():
-    """ "Remote Invalidation": it needs MEM_MGT_EXTENSIONS on both sides; the reply echoes the handle nonetheless."""
-
-    async def test(rig, peer):
-        await negotiated(peer)
-        target = peer.writable(16)
-        message = await exchange(peer, echo_arguments([b"abc"]), target, target.handle)
-        assert (message.invalidated, message.header.inv_handle) == (None, target.handle)
-
-    run(test, remote_invalidation=False)
-
-
-def test_errors_invalidate_nothing():
-    async def test(rig, peer):
-        await negotiated(peer)
-        target = peer.writable(2)
-        message = await exchange(peer, echo_arguments([b"abc"]), target, target.handle)
-        assert message.header.error == CANT_REPLY
-        assert message.invalidated is None
-        peer.endpoint.invalidate(target.handle)
+        assert peer.waiting == 0
 
     run(test)
