@@ -1,19 +1,56 @@
-"""Build the Cython extensions: every .pyx of the two packages is one extension of the same name."""
+"""Build the Cython extensions: every .pyx of the two packages is one extension of the same name.
 
+Those of the provider over RDMA devices need the headers of libibverbs and librdmacm. Where these are absent, they are
+left out, loudly: everything else works without them, and the server says what it lacks when it is asked for a device.
+"""
+
+import os
+import subprocess
+import sys
+import tempfile
 from pathlib import Path
 
 from Cython.Build import cythonize
 from setuptools import Extension, setup
+
+DEVICE = Path("rpcrdma/verbs/device")
+WITHOUT_LIBRARIES = {DEVICE / "queue.pyx"}
+
+
+def verbs_headers() -> bool:
+    """Can programs be compiled and linked against libibverbs and librdmacm here?"""
+    with tempfile.TemporaryDirectory() as directory:
+        source = Path(directory) / "probe.c"
+        source.write_text("#include <rdma/rdma_cma.h>\nint main(void) { return !rdma_create_event_channel(); }\n")
+        command = [*os.environ.get("CC", "gcc").split(), str(source), "-o", f"{source}.out", "-libverbs", "-lrdmacm"]
+        try:
+            return subprocess.run(command, capture_output=True, check=False).returncode == 0
+        except FileNotFoundError:
+            return False
+
+
+def needs_verbs(source: Path) -> bool:
+    """Is this one of the extensions over the RDMA libraries?"""
+    return DEVICE in source.parents and source not in WITHOUT_LIBRARIES
+
+
+have_verbs = verbs_headers()
+if not have_verbs:
+    sys.stderr.write(
+        "*** setup.py: no headers of libibverbs and librdmacm: building WITHOUT the provider over RDMA devices.\n"
+        "*** For it: apt-get install libibverbs-dev librdmacm-dev, and build again. softiwarp needs neither.\n"
+    )
 
 extensions = [
     Extension(
         ".".join(source.with_suffix("").parts),
         [str(source)],
         extra_compile_args=["-O2", "-g1", "-fno-strict-aliasing", "-Wno-unused-function", "-Wno-sign-compare"],
-        libraries=["pthread", "dl"],
+        libraries=["pthread", "dl", *(["ibverbs", "rdmacm"] if needs_verbs(source) else [])],
     )
     for package in ("rpcrdma", "nfsd")
     for source in sorted(Path(package).rglob("*.pyx"))
+    if have_verbs or not needs_verbs(source)
 ]
 
 setup(

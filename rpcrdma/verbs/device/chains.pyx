@@ -1,0 +1,244 @@
+"""Chains of work requests, made once where they are posted from.
+
+Owns :class:`Chain`. Imports the Send queue's accounting, the device's memory and the libraries.
+
+Memory
+    What lies in an arena is posted where it is. What does not (``bytes``, buffers off the heap) is copied into one, or
+    registered for this chain alone if it is large or no buffer is to be had. A chain keeps what it points to until it
+    is released, which is when its completion has been taken, or its queue pair destroyed.
+"""
+
+cimport cython
+from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
+from libc.stdint cimport uint32_t, uint64_t, uintptr_t
+from libc.stdlib cimport calloc, free
+from libc.string cimport memcpy, memset
+
+from rpcrdma.memory cimport Lease
+from rpcrdma.verbs.device.device cimport Device
+from rpcrdma.verbs.device.queue cimport Job
+from rpcrdma.verbs.device.registrations cimport Registration
+from rpcrdma.verbs.device.verbs_api cimport (
+    IBV_ACCESS_LOCAL_WRITE,
+    IBV_ACCESS_REMOTE_WRITE,
+    IBV_WR_RDMA_READ,
+    IBV_WR_RDMA_WRITE,
+    IBV_WR_SEND,
+    IBV_WR_SEND_WITH_INV,
+    ibv_send_wr,
+    ibv_sge,
+    ibv_wr_opcode,
+)
+
+from rpcrdma.memory import OutOfMemory
+
+
+cdef enum:
+    # Copying this much costs less than registering it.
+    COPIED = 128 << 10
+
+
+@cython.freelist(256)
+cdef class Chain(Job):
+    """Work requests, linked, with their segments; all but the last one of a piece unsignalled."""
+
+    def __init__(self):
+        raise TypeError("chains are made by an endpoint")
+
+    def __dealloc__(self):
+        free(self.block)
+
+    cdef int allocate(self, size_t requests, size_t segments) except -1:
+        cdef size_t head
+        if requests <= FEW_REQUESTS and segments <= FEW_SEGMENTS:
+            self.requests = self.few_requests
+            self.segments = self.few_segments
+            memset(self.requests, 0, sizeof(self.few_requests))
+            return 0
+        head = requests * sizeof(ibv_send_wr)
+        self.block = calloc(1, head + segments * sizeof(ibv_sge))
+        if self.block == NULL:
+            raise MemoryError
+        self.requests = <ibv_send_wr *>self.block
+        self.segments = <ibv_sge *>(<char *>self.block + head)
+        return 0
+
+    cdef ibv_send_wr *request(self, int opcode, uint32_t key, uint64_t address) noexcept:
+        """Begin the next work request."""
+        cdef ibv_send_wr *request = self.requests + self.request_count
+        self.request_count += 1
+        self.count = self.request_count
+        request.opcode = <ibv_wr_opcode>opcode
+        request.sg_list = self.segments + self.segment_count
+        request.wr.rdma.rkey = key
+        request.wr.rdma.remote_addr = address
+        return request
+
+    cdef int place(self, ibv_send_wr *request, size_t address, size_t length, uint32_t key) except -1:
+        """Add a segment to the work request begun last."""
+        cdef ibv_sge *segment
+        if length == 0:
+            return 0
+        if length >> 31:
+            raise ValueError(f"a segment of {length} octets")
+        segment = self.segments + self.segment_count
+        self.segment_count += 1
+        request.num_sge += 1
+        segment.addr = address
+        segment.length = <uint32_t>length
+        segment.lkey = key
+        return 0
+
+    cdef int hold(self, object owner) except -1:
+        if self.holds is None:
+            self.holds = []
+        self.holds.append(owner)
+        return 0
+
+    cdef int release(self) except -1:
+        """Let go of what the chain points to. Idempotent."""
+        cdef list holds = self.holds
+        self.holds = None
+        self.kept = None
+        if holds is not None:
+            for held in holds:
+                if type(held) is Lease:
+                    (<Lease>held).release()
+                else:
+                    (<Registration>held).withdraw()
+        return 0
+
+
+cdef int extent(object view, int flags, size_t *address, size_t *length) except -1:
+    """Where an object's memory is. It stays there for as long as the object lives."""
+    cdef Py_buffer buffer
+    PyObject_GetBuffer(view, &buffer, flags)
+    address[0] = <uintptr_t>buffer.buf
+    length[0] = buffer.len
+    PyBuffer_Release(&buffer)
+    return 0
+
+
+cdef Lease borrow(Device device, size_t length):
+    """A buffer for a copy, or None."""
+    if length > COPIED:
+        return None
+    try:
+        return device.account.lease(length)
+    except OutOfMemory:
+        return None
+
+
+cdef int place_source(Chain chain, Device device, ibv_send_wr *request, object source) except -1:
+    """Add a source to the last work request: where it is, as a copy, or registered by itself."""
+    cdef size_t address, length
+    cdef uint32_t key = 0
+    cdef Lease lease
+    cdef Registration registration
+    extent(source, PyBUF_SIMPLE, &address, &length)
+    if length == 0 or device.memory.key_of(address, length, &key):
+        chain.place(request, address, length, key)
+        return 0
+    lease = borrow(device, length)
+    if lease is not None:
+        chain.hold(lease)
+        memcpy(<void *>lease.address, <void *>address, length)
+        device.memory.key_of(lease.address, length, &key)
+        chain.place(request, lease.address, length, key)
+        return 0
+    registration = device.memory.register(address, length, 0, source)
+    chain.hold(registration)
+    chain.place(request, address, length, registration.lkey)
+    return 0
+
+
+cdef object gathered(Device device, object segments, Chain chain):
+    """The segments as they are, or, where the device cannot gather them in one request, as one copy."""
+    cdef size_t address, length
+    cdef size_t total = 0
+    cdef size_t unregistered = 0
+    cdef size_t end = 0
+    cdef uint32_t key = 0
+    cdef Lease lease
+    for source in segments:
+        extent(source, PyBUF_SIMPLE, &address, &length)
+        total += length
+        if length and not device.memory.key_of(address, length, &key):
+            unregistered += 1
+    if len(segments) <= device.max_segments and unregistered <= 1:
+        return segments
+    lease = borrow(device, total)
+    if lease is None:
+        if len(segments) <= device.max_segments:
+            return segments
+        return (b"".join(segments),)
+    chain.hold(lease)
+    for source in segments:
+        extent(source, PyBUF_SIMPLE, &address, &length)
+        memcpy(<char *>lease.address + end, <void *>address, length)
+        end += length
+    return (lease.view[:total],)
+
+
+cdef Chain chain_of_post(Device device, object writes, object send, object token):
+    """RDMA Writes, then a Send. Raises ValueError or TypeError for what cannot be posted, OSError without memory."""
+    cdef Chain chain = Chain.__new__(Chain)
+    cdef ibv_send_wr *request
+    cdef object segments = ()
+    cdef object invalidate = None
+    chain.token = token
+    try:
+        if send is not None:
+            segments, invalidate = send
+            segments = gathered(device, segments, chain)
+        chain.allocate(len(writes) + 1, len(writes) + len(segments))
+        chain.kept = (writes, segments)
+        for handle, offset, source in writes:
+            request = chain.request(IBV_WR_RDMA_WRITE, handle, offset)
+            place_source(chain, device, request, source)
+        if send is not None:
+            if invalidate is not None and device.can_invalidate:
+                # libsiw takes the handle from where RDMA operations have it.
+                request = chain.request(IBV_WR_SEND_WITH_INV, invalidate, 0)
+                request.invalidate_rkey = invalidate
+            else:
+                request = chain.request(IBV_WR_SEND, 0, 0)
+            for source in segments:
+                place_source(chain, device, request, source)
+        if chain.count == 0:
+            raise ValueError("neither a Write nor a Send")
+    except BaseException:
+        chain.release()
+        raise
+    return chain
+
+
+cdef Chain chain_of_reads(Device device, object reads, object token):
+    """RDMA Reads. Raises as chain_of_post does, and BufferError when a sink is not writable."""
+    cdef Chain chain = Chain.__new__(Chain)
+    cdef ibv_send_wr *request
+    cdef Registration registration
+    cdef size_t address, length
+    cdef uint32_t key = 0
+    cdef int access = IBV_ACCESS_LOCAL_WRITE
+    if device.iwarp:
+        access |= IBV_ACCESS_REMOTE_WRITE
+    chain.token = token
+    chain.reads = True
+    chain.kept = reads
+    try:
+        chain.allocate(len(reads), len(reads))
+        for handle, offset, sink in reads:
+            extent(sink, PyBUF_WRITABLE, &address, &length)
+            request = chain.request(IBV_WR_RDMA_READ, handle, offset)
+            if device.register_sinks or not device.memory.key_of(address, length, &key):
+                registration = device.memory.register(address, length, access, sink)
+                chain.hold(registration)
+                key = registration.lkey
+            chain.place(request, address, length, key)
+        if chain.count == 0:
+            raise ValueError("no Read")
+    except BaseException:
+        chain.release()
+        raise
+    return chain

@@ -1,0 +1,394 @@
+"""RDMA-CM: the event channel and its identifiers, non-blocking.
+
+Owns :class:`EventChannel` and :class:`Identifier`; imports the libraries.
+
+Events
+    Every event is copied and acknowledged before anything is done about it, for ``rdma_destroy_id`` waits until all
+    events of an identifier have been. An identifier's owner is told by ``cm_event``; what it raises is logged.
+"""
+
+import fcntl
+import logging
+import os
+import socket
+from typing import NamedTuple
+
+from libc.errno cimport EAGAIN, EINTR, errno
+from libc.stdint cimport uint8_t, uint16_t, uint32_t, uintptr_t
+from libc.string cimport memcpy, memset
+
+from rpcrdma.verbs.device.verbs_api cimport (
+    AF_INET,
+    AF_INET6,
+    RDMA_CM_EVENT_CONNECT_REQUEST,
+    RDMA_CM_EVENT_CONNECT_RESPONSE,
+    RDMA_CM_EVENT_ESTABLISHED,
+    RDMA_CM_EVENT_REJECTED,
+    RDMA_OPTION_ID,
+    RDMA_OPTION_ID_AFONLY,
+    RDMA_OPTION_ID_REUSEADDR,
+    RDMA_OPTION_ID_TOS,
+    RDMA_PS_TCP,
+    htons,
+    ibv_device,
+    ibv_free_device_list,
+    ibv_get_device_list,
+    ibv_get_device_name,
+    ntohs,
+    rdma_accept,
+    rdma_ack_cm_event,
+    rdma_bind_addr,
+    rdma_cm_event,
+    rdma_cm_event_type,
+    rdma_cm_id,
+    rdma_conn_param,
+    rdma_connect,
+    rdma_create_event_channel,
+    rdma_create_id,
+    rdma_destroy_event_channel,
+    rdma_destroy_id,
+    rdma_disconnect,
+    rdma_event_channel,
+    rdma_event_str,
+    rdma_get_cm_event,
+    rdma_get_local_addr,
+    rdma_get_peer_addr,
+    rdma_listen,
+    rdma_reject,
+    rdma_resolve_addr,
+    rdma_resolve_route,
+    rdma_set_option,
+    sockaddr,
+    sockaddr_in,
+    sockaddr_in6,
+)
+
+from rpcrdma.verbs.device.errors import failure
+
+
+cdef enum:
+    EVENTS_PER_TURN = 128
+    LARGEST_PRIVATE_DATA = 255
+    # A peer without a posted Receive is asked again for ever (7): its Receives come when it gets to them.
+    RETRY_FOREVER = 7
+
+log = logging.getLogger("rpcrdma.verbs")
+
+
+class Request(NamedTuple):
+    """What came with a connect request, or with its answer."""
+
+    identifier: object
+    private_data: bytes
+    responder_resources: int
+    initiator_depth: int
+
+
+def device_names():
+    """The RDMA devices that user space can see now."""
+    cdef int count = 0
+    cdef ibv_device **devices
+    with nogil:
+        devices = ibv_get_device_list(&count)
+    if devices == NULL:
+        return []
+    names = [ibv_get_device_name(devices[i]).decode(errors="replace") for i in range(count)]
+    ibv_free_device_list(devices)
+    return names
+
+
+cdef union Address:
+    sockaddr any
+    sockaddr_in four
+    sockaddr_in6 six
+
+
+cdef int fill_address(Address *address, bytes host, uint16_t port, uint32_t scope) except -1:
+    memset(address, 0, sizeof(Address))
+    if len(host) == 4:
+        address.four.sin_family = AF_INET
+        address.four.sin_port = htons(port)
+        memcpy(&address.four.sin_addr, <char *>host, 4)
+    elif len(host) == 16:
+        address.six.sin6_family = AF_INET6
+        address.six.sin6_port = htons(port)
+        address.six.sin6_scope_id = scope
+        memcpy(&address.six.sin6_addr, <char *>host, 16)
+    else:
+        raise ValueError("an address has 4 or 16 octets")
+    return 0
+
+
+cdef tuple text_of_address(sockaddr *address):
+    cdef sockaddr_in *four
+    cdef sockaddr_in6 *six
+    cdef bytes host
+    if address == NULL:
+        return "", 0
+    if address.sa_family == AF_INET:
+        four = <sockaddr_in *>address
+        return socket.inet_ntop(socket.AF_INET, (<char *>&four.sin_addr)[:4]), ntohs(four.sin_port)
+    if address.sa_family == AF_INET6:
+        six = <sockaddr_in6 *>address
+        host = (<char *>&six.sin6_addr)[:16]
+        if host[:12] == b"\0" * 10 + b"\xff\xff":
+            return socket.inet_ntop(socket.AF_INET, host[12:]), ntohs(six.sin6_port)
+        return socket.inet_ntop(socket.AF_INET6, host), ntohs(six.sin6_port)
+    return f"address family {address.sa_family}", 0
+
+
+cdef class EventChannel:
+    """Where the events of identifiers arrive."""
+
+    def __cinit__(self):
+        cdef int flags
+        self.identifiers = {}
+        with nogil:
+            self.channel = rdma_create_event_channel()
+        if self.channel == NULL:
+            raise failure("rdma_create_event_channel", "", errno)
+        flags = fcntl.fcntl(self.channel.fd, fcntl.F_GETFL)
+        fcntl.fcntl(self.channel.fd, fcntl.F_SETFL, flags | os.O_NONBLOCK)
+
+    @property
+    def fd(self):
+        """The descriptor that is readable when there are events."""
+        return self.channel.fd
+
+    def read(self):
+        """Hand out the events there are, each to its identifier's owner."""
+        cdef rdma_cm_event *event = NULL
+        cdef rdma_event_channel *channel = self.channel
+        cdef rdma_cm_event_type kind
+        cdef int result, status, count
+        cdef Identifier identifier, made
+        cdef object request
+        for count in range(EVENTS_PER_TURN):
+            if self.channel == NULL:
+                return
+            with nogil:
+                result = rdma_get_cm_event(channel, &event)
+            if result:
+                if errno != EAGAIN and errno != EINTR:
+                    log.error("%s", failure("rdma_get_cm_event", "", errno))
+                return
+            kind = event.event
+            status = event.status
+            made = None
+            request = None
+            if kind == RDMA_CM_EVENT_CONNECT_REQUEST:
+                identifier = self.identifiers.get(<uintptr_t>event.listen_id)
+                made = Identifier.__new__(Identifier)
+                made.id = event.id
+                made.channel = self
+                self.identifiers[<uintptr_t>event.id] = made
+            else:
+                identifier = self.identifiers.get(<uintptr_t>event.id)
+            if (
+                kind == RDMA_CM_EVENT_CONNECT_REQUEST
+                or kind == RDMA_CM_EVENT_CONNECT_RESPONSE
+                or kind == RDMA_CM_EVENT_ESTABLISHED
+                or kind == RDMA_CM_EVENT_REJECTED
+            ):
+                request = Request(
+                    made,
+                    (<char *>event.param.conn.private_data)[:event.param.conn.private_data_len]
+                    if event.param.conn.private_data != NULL
+                    else b"",
+                    event.param.conn.responder_resources,
+                    event.param.conn.initiator_depth,
+                )
+            rdma_ack_cm_event(event)
+            self.tell(identifier, rdma_event_str(kind).decode()[14:], status, request)
+            if made is not None and made.owner is None:
+                made.destroy()  # nobody took it
+
+    cdef int tell(self, Identifier identifier, str kind, int status, object request) except -1:
+        if identifier is None or identifier.owner is None:
+            log.debug("RDMA-CM event %s, status %d, is nobody's", kind, status)
+            return 0
+        try:
+            identifier.owner.cm_event(kind, status, request)
+        except Exception:
+            log.exception("RDMA-CM event %s, status %d", kind, status)
+        return 0
+
+    def close(self):
+        """Destroy the channel, after all its identifiers."""
+        cdef rdma_event_channel *channel = self.channel
+        for identifier in list(self.identifiers.values()):
+            identifier.destroy()
+        self.channel = NULL
+        if channel != NULL:
+            with nogil:
+                rdma_destroy_event_channel(channel)
+
+
+cdef class Identifier:
+    """An ``rdma_cm_id``: a listener, a connect request or a connection."""
+
+    def __init__(self, EventChannel channel, owner):
+        cdef int result
+        cdef rdma_event_channel *events = channel.channel
+        with nogil:
+            result = rdma_create_id(events, &self.id, NULL, RDMA_PS_TCP)
+        if result:
+            self.id = NULL
+            raise failure("rdma_create_id", "", errno)
+        self.channel = channel
+        self.owner = owner
+        channel.identifiers[<uintptr_t>self.id] = self
+
+    cdef str device(self):
+        if self.id == NULL or self.id.verbs == NULL:
+            return ""
+        return ibv_get_device_name(self.id.verbs.device).decode(errors="replace")
+
+    @property
+    def alive(self):
+        """Not destroyed."""
+        return self.id != NULL
+
+    @property
+    def device_name(self):
+        """The device's name, '' for none."""
+        return self.device()
+
+    @property
+    def device_key(self):
+        """The same for all identifiers of one device."""
+        return 0 if self.id == NULL else <uintptr_t>self.id.verbs
+
+    @property
+    def port(self):
+        """The device's port."""
+        return 0 if self.id == NULL else self.id.port_num
+
+    @property
+    def local(self):
+        """(address, port) of this end."""
+        return ("", 0) if self.id == NULL else text_of_address(rdma_get_local_addr(self.id))
+
+    @property
+    def peer(self):
+        """(address, port) of the other end."""
+        return ("", 0) if self.id == NULL else text_of_address(rdma_get_peer_addr(self.id))
+
+    def option(self, int name, int value, size_t length):
+        """Set an option; raises OSError."""
+        cdef int integer = value
+        cdef uint8_t octet = <uint8_t>value
+        cdef void *pointer = <void *>&octet if length == 1 else <void *>&integer
+        if rdma_set_option(self.id, RDMA_OPTION_ID, name, pointer, length):
+            raise failure("rdma_set_option", self.device(), errno)
+
+    def set_type_of_service(self, int value):
+        """The packets' DSCP and ECN octet."""
+        self.option(RDMA_OPTION_ID_TOS, value, 1)
+
+    def bind(self, bytes host, int port, uint32_t scope=0, *, bint only_ipv6=False):
+        """Bind to a packed address."""
+        cdef Address address
+        cdef rdma_cm_id *identifier = self.id
+        cdef int result
+        fill_address(&address, host, port, scope)
+        self.option(RDMA_OPTION_ID_REUSEADDR, 1, sizeof(int))
+        if len(host) == 16:
+            self.option(RDMA_OPTION_ID_AFONLY, only_ipv6, sizeof(int))
+        with nogil:
+            result = rdma_bind_addr(identifier, &address.any)
+        if result:
+            raise failure("rdma_bind_addr", self.device(), errno)
+
+    def listen(self, int backlog):
+        """Listen."""
+        cdef rdma_cm_id *identifier = self.id
+        cdef int result
+        with nogil:
+            result = rdma_listen(identifier, backlog)
+        if result:
+            raise failure("rdma_listen", self.device(), errno)
+
+    def resolve_address(self, bytes host, int port, uint32_t scope, int milliseconds):
+        """Find the device for a destination; ADDR_RESOLVED or ADDR_ERROR follows."""
+        cdef Address address
+        cdef rdma_cm_id *identifier = self.id
+        cdef int result
+        fill_address(&address, host, port, scope)
+        with nogil:
+            result = rdma_resolve_addr(identifier, NULL, &address.any, milliseconds)
+        if result:
+            raise failure("rdma_resolve_addr", self.device(), errno)
+
+    def resolve_route(self, int milliseconds):
+        """Find the route; ROUTE_RESOLVED or ROUTE_ERROR follows."""
+        cdef rdma_cm_id *identifier = self.id
+        cdef int result
+        with nogil:
+            result = rdma_resolve_route(identifier, milliseconds)
+        if result:
+            raise failure("rdma_resolve_route", self.device(), errno)
+
+    def connect(self, bytes private_data, int initiator_depth, int responder_resources):
+        """Connect; ESTABLISHED, REJECTED, UNREACHABLE or CONNECT_ERROR follows."""
+        cdef rdma_conn_param parameters
+        cdef rdma_cm_id *identifier = self.id
+        cdef int result
+        fill_parameters(&parameters, private_data, initiator_depth, responder_resources)
+        with nogil:
+            result = rdma_connect(identifier, &parameters)
+        if result:
+            raise failure("rdma_connect", self.device(), errno)
+
+    def accept(self, bytes private_data, int initiator_depth, int responder_resources):
+        """Accept; ESTABLISHED, or an error event, follows."""
+        cdef rdma_conn_param parameters
+        cdef rdma_cm_id *identifier = self.id
+        cdef int result
+        fill_parameters(&parameters, private_data, initiator_depth, responder_resources)
+        with nogil:
+            result = rdma_accept(identifier, &parameters)
+        if result:
+            raise failure("rdma_accept", self.device(), errno)
+
+    def reject(self, bytes private_data):
+        """Refuse a connect request."""
+        cdef rdma_cm_id *identifier = self.id
+        cdef const char *data = private_data
+        cdef uint8_t length = <uint8_t>min(len(private_data), LARGEST_PRIVATE_DATA)
+        cdef int result
+        with nogil:
+            result = rdma_reject(identifier, data, length)
+        if result:
+            raise failure("rdma_reject", self.device(), errno)
+
+    def disconnect(self):
+        """Disconnect. Nothing happens when that is the case already."""
+        cdef rdma_cm_id *identifier = self.id
+        if identifier != NULL:
+            with nogil:
+                rdma_disconnect(identifier)
+
+    def destroy(self):
+        """Destroy it. Idempotent. Its queue pair must be gone."""
+        cdef rdma_cm_id *identifier = self.id
+        self.owner = None
+        if identifier != NULL:
+            self.id = NULL
+            self.channel.identifiers.pop(<uintptr_t>identifier, None)
+            with nogil:
+                rdma_destroy_id(identifier)
+
+
+cdef int fill_parameters(rdma_conn_param *parameters, bytes private_data, int initiator_depth, int responder_resources) except -1:
+    if len(private_data) > LARGEST_PRIVATE_DATA:
+        raise ValueError(f"{len(private_data)} octets of private data")
+    memset(parameters, 0, sizeof(rdma_conn_param))
+    parameters.private_data = <char *>private_data
+    parameters.private_data_len = <uint8_t>len(private_data)
+    parameters.initiator_depth = <uint8_t>min(initiator_depth, 255)
+    parameters.responder_resources = <uint8_t>min(responder_resources, 255)
+    parameters.flow_control = 1
+    parameters.retry_count = RETRY_FOREVER
+    parameters.rnr_retry_count = RETRY_FOREVER
+    return 0

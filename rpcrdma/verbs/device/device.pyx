@@ -1,0 +1,329 @@
+"""A device in use: its protection domain, registered memory, completion queues and events.
+
+Owns :class:`Device`. The event loop calls ``on_completions`` (a completion queue has something), ``on_async`` (the
+device has something to say) and ``on_turn`` (something was posted outside of a wake-up).
+
+Life
+    Made for the first connection over a device, and kept: registering the arenas again for every connection would be
+    dear. When the device is removed (RDMA_CM_EVENT_DEVICE_REMOVAL) or breaks (IBV_EVENT_DEVICE_FATAL) all its
+    connections end, and then it is given back at once, since a removal in the kernel may wait for that.
+"""
+
+import fcntl
+import logging
+import os
+
+from libc.errno cimport EAGAIN, EINTR, errno
+from libc.stdint cimport uintptr_t
+
+from rpcrdma.memory cimport Pool
+from rpcrdma.verbs.device.cm cimport Identifier
+from rpcrdma.verbs.device.completions cimport CompletionQueue, Target, make_completion_queue
+from rpcrdma.verbs.device.registrations cimport Registrations
+from rpcrdma.verbs.device.verbs_api cimport (
+    IBV_DEVICE_MEM_MGT_EXTENSIONS,
+    IBV_EVENT_CQ_ERR,
+    IBV_EVENT_DEVICE_FATAL,
+    IBV_EVENT_GID_CHANGE,
+    IBV_EVENT_LID_CHANGE,
+    IBV_EVENT_PORT_ACTIVE,
+    IBV_EVENT_PORT_ERR,
+    IBV_EVENT_QP_ACCESS_ERR,
+    IBV_EVENT_QP_FATAL,
+    IBV_EVENT_QP_REQ_ERR,
+    IBV_TRANSPORT_IWARP,
+    ibv_ack_async_event,
+    ibv_ack_cq_events,
+    ibv_alloc_pd,
+    ibv_async_event,
+    ibv_comp_channel,
+    ibv_cq,
+    ibv_create_comp_channel,
+    ibv_dealloc_pd,
+    ibv_destroy_comp_channel,
+    ibv_device_attr,
+    ibv_event_type,
+    ibv_event_type_str,
+    ibv_get_async_event,
+    ibv_get_cq_event,
+    ibv_query_device,
+)
+
+from rpcrdma.verbs.device.errors import failure
+
+
+cdef enum:
+    EVENTS_PER_TURN = 256
+    # siw's vendor id, the name of the research group it comes from; rxe's is Red Hat's.
+    SIW_VENDOR = 0x626D74
+    RXE_VENDOR = 0xFFFFFF
+    LARGEST_DEPTH = 16384
+    SEGMENTS = 16
+    ACCOUNT = 64 << 20
+
+log = logging.getLogger("rpcrdma.verbs")
+
+
+cdef int set_nonblocking(int fd) except -1:
+    fcntl.fcntl(fd, fcntl.F_SETFL, fcntl.fcntl(fd, fcntl.F_GETFL) | os.O_NONBLOCK)
+    return 0
+
+
+cdef class Device:
+    """A device in use."""
+
+    def __init__(self, Identifier identifier, Pool pool, loop, options, on_failure):
+        cdef ibv_device_attr attributes
+        cdef int error
+        self.queues = {}
+        self.due = []
+        self.loop = loop
+        self.options = options
+        self.on_failure = on_failure
+        self.name = identifier.device()
+        self.context = identifier.id.verbs
+        self.account = pool.account(ACCOUNT)
+        with nogil:
+            error = ibv_query_device(self.context, &attributes)
+        if error:
+            raise failure("ibv_query_device", self.name, error)
+        self.iwarp = self.context.device.transport_type == IBV_TRANSPORT_IWARP
+        self.software = attributes.vendor_id in (SIW_VENDOR, RXE_VENDOR)
+        self.can_invalidate = (attributes.device_cap_flags & IBV_DEVICE_MEM_MGT_EXTENSIONS) != 0
+        # siw checks a Read's sink for local write access only (see registrations.pyx on the others).
+        self.register_sinks = options.register_sinks or (self.iwarp and not self.software)
+        self.max_requests = min(attributes.max_qp_wr, LARGEST_DEPTH)
+        self.max_segments = min(attributes.max_sge, SEGMENTS)
+        self.max_completions = attributes.max_cqe
+        self.max_inbound_reads = min(attributes.max_qp_rd_atom, options.inbound_reads)
+        self.max_outbound_reads = min(attributes.max_qp_init_rd_atom, options.outbound_reads)
+        try:
+            self.open(pool)
+        except BaseException:
+            self.close()
+            raise
+
+    def open(self, Pool pool):
+        """Take protection domain, channel and memory. Raises OSError."""
+        with nogil:
+            self.pd = ibv_alloc_pd(self.context)
+        if self.pd == NULL:
+            raise failure("ibv_alloc_pd", self.name, errno)
+        with nogil:
+            self.channel = ibv_create_comp_channel(self.context)
+        if self.channel == NULL:
+            raise failure("ibv_create_comp_channel", self.name, errno)
+        set_nonblocking(self.channel.fd)
+        set_nonblocking(self.context.async_fd)
+        self.memory = Registrations.__new__(Registrations)
+        self.memory.pd = self.pd
+        self.memory.pool = pool
+        self.memory.device = self.name
+        self.memory.refresh()
+        self.loop.add_reader(self.channel.fd, self.on_completions)
+        self.loop.add_reader(self.context.async_fd, self.on_async)
+        self.watching = True
+
+    def __repr__(self):
+        return f"<Device {self.name}>"
+
+    def statistics(self):
+        """What is in use."""
+        return {
+            "connections": sum([len((<CompletionQueue>queue).targets) for queue in self.queues.values()]),
+            "completion_queues": len(self.queues),
+            "arenas": self.memory.count,
+        }
+
+    def close(self):
+        """Give everything back. The connections must be gone. Idempotent."""
+        cdef ibv_pd *pd = self.pd
+        cdef ibv_comp_channel *channel = self.channel
+        if self.watching:
+            self.watching = False
+            self.loop.remove_reader(self.channel.fd)
+            self.loop.remove_reader(self.context.async_fd)
+        for queue in list(self.queues.values()):
+            (<CompletionQueue>queue).close()
+        self.queues.clear()
+        if self.memory is not None:
+            self.memory.close()
+        self.account.close()
+        self.channel = NULL
+        if channel != NULL:
+            with nogil:
+                ibv_destroy_comp_channel(channel)
+        self.pd = NULL
+        if pd != NULL:
+            with nogil:
+                ibv_dealloc_pd(pd)
+        self.context = NULL
+
+    def fail(self, str reason):
+        """The device is gone or broken: every connection on it ends."""
+        if self.failed:
+            return
+        self.failed = True
+        log.error("%s: %s; its connections end", self.name, reason)
+        for queue in list(self.queues.values()):
+            for target in list((<CompletionQueue>queue).targets.values()):
+                target.fail(f"{self.name}: {reason}")
+        self.on_failure(self)
+
+    # -- Completion queues ---------------------------------------------------------------------------------------
+
+    cdef CompletionQueue reserve(self, int count):
+        """A queue with room for ``count`` more completions. Raises OSError."""
+        cdef CompletionQueue queue
+        cdef object found
+        for found in self.queues.values():
+            queue = <CompletionQueue>found
+            if queue.reserved + count <= queue.capacity:
+                break
+        else:
+            queue = make_completion_queue(
+                self.context,
+                self.channel,
+                min(max(self.options.completion_depth, count), self.max_completions),
+                self.name,
+            )
+            if queue.capacity < count:
+                queue.close()
+                raise OSError(f"{self.name}: a completion queue of this device holds {queue.capacity}, {count} needed")
+            self.queues[<uintptr_t>queue.cq] = queue
+        queue.reserved += count
+        return queue
+
+    cdef int give_back(self, CompletionQueue queue, int count) except -1:
+        """A connection no longer needs its part of a queue. One empty queue is kept."""
+        queue.reserved -= count
+        if queue.reserved == 0 and queue.cq != NULL and len(self.queues) > 1:
+            del self.queues[<uintptr_t>queue.cq]
+            queue.close()
+        return 0
+
+    # -- What the loop calls -------------------------------------------------------------------------------------
+
+    def on_completions(self):
+        """A completion queue raised its event."""
+        cdef ibv_cq *cq = NULL
+        cdef void *context = NULL
+        cdef int count
+        cdef CompletionQueue queue
+        ready = []
+        for count in range(EVENTS_PER_TURN):
+            if self.channel == NULL or ibv_get_cq_event(self.channel, &cq, &context):
+                break
+            ibv_ack_cq_events(cq, 1)
+            found = self.queues.get(<uintptr_t>cq)
+            if found is not None:
+                (<CompletionQueue>found).armed = False
+                ready.append(found)
+        for queue in ready:
+            self.drain(queue)
+
+    cdef int drain(self, CompletionQueue queue) except -1:
+        """Take what a queue has, and post what comes of it."""
+        cdef int more
+        if queue.cq == NULL or self.context == NULL:
+            return 0
+        self.in_turn = True
+        try:
+            more = queue.drain()
+        except OSError as problem:
+            self.loop.call_soon(self.fail, str(problem))
+            return 0
+        finally:
+            self.in_turn = False
+        self.run_due()
+        if more:
+            self.loop.call_soon(self.drain_again, queue)
+        return 0
+
+    def drain_again(self, CompletionQueue queue):
+        """Go on with a queue, after others had their turn."""
+        self.drain(queue)
+
+    cdef int schedule(self, Target target) except -1:
+        """Give ``target`` a turn: at the end of this wake-up, or of this iteration of the loop."""
+        if not target.touched:
+            target.touched = True
+            self.due.append(target)
+        if not self.in_turn and not self.turn_scheduled:
+            self.turn_scheduled = True
+            self.loop.call_soon(self.on_turn)
+        return 0
+
+    def on_turn(self):
+        """Post what was posted outside of a wake-up."""
+        self.turn_scheduled = False
+        self.run_due()
+
+    cdef int run_due(self) except -1:
+        cdef Target target
+        cdef list due
+        while self.due:
+            due = self.due
+            self.due = []
+            self.in_turn = True
+            try:
+                for target in due:
+                    target.touched = False
+                    target.turn()
+            finally:
+                self.in_turn = False
+        return 0
+
+    def on_async(self):
+        """The device has something to say about itself, a port or a queue pair."""
+        cdef ibv_async_event event
+        cdef int result, count
+        cdef ibv_event_type kind
+        cdef size_t pair, queue
+        for count in range(EVENTS_PER_TURN):
+            if self.context == NULL:
+                return
+            with nogil:
+                result = ibv_get_async_event(self.context, &event)
+            if result:
+                if errno != EAGAIN and errno != EINTR:
+                    self.fail(str(failure("ibv_get_async_event", self.name, errno)))
+                return
+            kind = event.event_type
+            pair = queue = 0
+            if kind in (IBV_EVENT_QP_FATAL, IBV_EVENT_QP_REQ_ERR, IBV_EVENT_QP_ACCESS_ERR):
+                pair = event.element.qp.qp_num
+            elif kind == IBV_EVENT_CQ_ERR:
+                queue = <uintptr_t>event.element.cq
+            port = event.element.port_num if kind in PORT_EVENTS else 0
+            # Acknowledged first: destroying what an event is about waits for that.
+            ibv_ack_async_event(&event)
+            self.take_event(kind, pair, queue, port)
+
+    cdef int take_event(self, int kind, size_t queue_pair, size_t completion_queue, int port) except -1:
+        text = ibv_event_type_str(<ibv_event_type>kind).decode()
+        if kind == IBV_EVENT_DEVICE_FATAL:
+            self.fail(text)
+        elif kind == IBV_EVENT_CQ_ERR:
+            found = self.queues.get(completion_queue)
+            if found is not None:
+                log.error("%s: %s; the connections on it end", self.name, text)
+                for target in list((<CompletionQueue>found).targets.values()):
+                    target.fail(f"{self.name}: {text}")
+        elif queue_pair:
+            for found in self.queues.values():
+                target = (<CompletionQueue>found).targets.get(queue_pair)
+                if target is not None:
+                    # Work that failed says more about why; it is looked at first.
+                    self.loop.call_soon(target.fail, f"{self.name}: {text}")
+        elif kind == IBV_EVENT_PORT_ERR:
+            log.warning("%s port %d is down; connections over it wait for it, as long as their retries last",
+                        self.name, port)
+        elif port:
+            log.info("%s port %d: %s", self.name, port, text)
+        else:
+            log.debug("%s: %s", self.name, text)
+        return 0
+
+
+PORT_EVENTS = frozenset((IBV_EVENT_PORT_ERR, IBV_EVENT_PORT_ACTIVE, IBV_EVENT_GID_CHANGE, IBV_EVENT_LID_CHANGE))

@@ -1,0 +1,235 @@
+"""Listening with RDMA-CM: a listener that waits for its device, and the connect requests it brings.
+
+Owns :class:`DeviceListener` and :class:`DeviceRequest`; imports its siblings and the interface.
+
+A listener on all addresses is told by the kernel of requests on every device, also of those that come later. One on
+a particular address is bound to the device that has it: when that is absent, or removed, the listener looks for it
+every ``retry_interval`` seconds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from rpcrdma.memory import Lease
+from rpcrdma.verbs.device.cm import EventChannel, Identifier, Request, device_names
+from rpcrdma.verbs.device.device import Device
+from rpcrdma.verbs.device.endpoint import Endpoint
+from rpcrdma.verbs.device.errors import ABSENT
+from rpcrdma.verbs.device.options import DeviceOptions
+from rpcrdma.verbs.interface import ConnectRequest, EndpointHandler, ListenAddress
+
+log = logging.getLogger("rpcrdma.verbs")
+
+ALL = ("::", "0.0.0.0")
+
+
+class Provider(Protocol):
+    """What a listener needs of its provider."""
+
+    options: DeviceOptions
+    loop: asyncio.AbstractEventLoop
+    requests: set[DeviceRequest]
+
+    def channel(self) -> EventChannel:
+        """The event channel. Raises OSError where there is no RDMA-CM."""
+
+    def device_of(self, identifier: Identifier) -> Device:
+        """The device an identifier is bound to. Raises OSError."""
+
+    def has_room(self) -> bool:
+        """Whether another connection may be established."""
+
+    def adopt(self, device: Device, endpoint: Endpoint) -> None:
+        """Take a connection on."""
+
+    def forget(self, endpoint: Endpoint) -> None:
+        """Let go of a connection that has ended."""
+
+
+def packed(host: str) -> tuple[bytes, int]:
+    """A literal address as octets, and its scope. Raises OSError or ValueError for anything else."""
+    flags = socket.AI_NUMERICHOST
+    family, *_, address = socket.getaddrinfo(host, 0, 0, socket.SOCK_STREAM, 0, flags)[0]
+    if family == socket.AF_INET6:
+        return socket.inet_pton(family, host.partition("%")[0]), int(address[3])  # type: ignore[misc]
+    return socket.inet_pton(family, host), 0
+
+
+class DeviceRequest:
+    """A connection request; implements :class:`rpcrdma.verbs.interface.ConnectRequest`."""
+
+    def __init__(self, provider: Provider, request: Request) -> None:
+        assert request.identifier is not None
+        self.private_data = request.private_data
+        self.initiator_depth = request.responder_resources
+        self.responder_resources = request.initiator_depth
+        self.peer_address, self.peer_port = request.identifier.peer
+        self.local_address = request.identifier.local[0]
+        self._provider = provider
+        self._identifier: Identifier | None = request.identifier
+        request.identifier.owner = self
+        provider.requests.add(self)
+        self._timer = provider.loop.call_later(provider.options.accept_timeout, self._expire)
+
+    def accept(
+        self, handler: EndpointHandler, private_data: bytes, receives: Sequence[Lease], *, initiator_depth: int
+    ) -> Endpoint:
+        """Accept with Receives already posted. Raises OSError, and the request is gone then."""
+        provider, identifier = self._provider, self._take()
+        try:
+            device = provider.device_of(identifier)
+            reads = min(initiator_depth, self.responder_resources, device.max_outbound_reads)
+            endpoint = Endpoint(
+                device, identifier, handler, provider.options, list(receives), reads, provider.forget
+            )
+            try:
+                if provider.options.type_of_service:
+                    identifier.set_type_of_service(provider.options.type_of_service)
+                identifier.accept(private_data, reads, min(self.initiator_depth, device.max_inbound_reads))
+            except BaseException:
+                endpoint.withdraw()
+                raise
+        except BaseException as error:
+            if isinstance(error, OSError):
+                log.error("%s port %d: cannot be accepted: %s", self.peer_address, self.peer_port, error.strerror)
+            self._refuse(identifier, private_data)
+            raise
+        provider.adopt(device, endpoint)
+        return endpoint
+
+    def reject(self, private_data: bytes = b"") -> None:
+        """Refuse, handing our private data to the peer. Nothing happens when the peer is gone by now."""
+        self._refuse(self._take(), private_data)
+
+    def drop(self) -> None:
+        """End the request if nobody has answered it."""
+        if self._identifier is not None:
+            self.reject()
+
+    def cm_event(self, event: str, status: int, request: Request | None) -> None:
+        """The peer gave up, or the device went, before the request was answered."""
+        log.info("%s port %d: %s before it was accepted", self.peer_address, self.peer_port, event)
+        if self._identifier is not None:
+            self._take().destroy()
+
+    def _take(self) -> Identifier:
+        identifier, self._identifier = self._identifier, None
+        if identifier is None:
+            raise OSError("the connection request is gone, or was answered before")
+        self._timer.cancel()
+        self._provider.requests.discard(self)
+        return identifier
+
+    @staticmethod
+    def _refuse(identifier: Identifier, private_data: bytes) -> None:
+        try:
+            identifier.reject(private_data)
+        except OSError as error:
+            log.debug("a rejection could not be sent: %s", error)
+        identifier.destroy()
+
+    def _expire(self) -> None:
+        log.warning("%s port %d: not accepted in time", self.peer_address, self.peer_port)
+        self.drop()
+
+
+class DeviceListener:
+    """A listener; implements :class:`rpcrdma.verbs.interface.Listener`."""
+
+    def __init__(
+        self, provider: Provider, address: ListenAddress, on_request: Callable[[ConnectRequest], None]
+    ) -> None:
+        self.address = address
+        self._provider = provider
+        self._on_request = on_request
+        self._identifier: Identifier | None = None
+        self._retry: asyncio.TimerHandle | None = None
+        self._waiting_for = ""
+        self._closed = False
+        self._packed = packed(address.host)
+        self._seen: list[str] = []
+        try:
+            self._listen()
+        except OSError as error:
+            if error.errno not in ABSENT:
+                raise
+            self._wait(error)
+
+    @property
+    def listening(self) -> bool:
+        """False while it waits for a device or an address."""
+        return self._identifier is not None
+
+    def close(self) -> None:
+        """Stop accepting. Established connections live on."""
+        self._closed = True
+        if self._retry is not None:
+            self._retry.cancel()
+            self._retry = None
+        self._drop()
+
+    def cm_event(self, event: str, status: int, request: Request | None) -> None:
+        """Take a connect request; or the device is gone."""
+        if event == "CONNECT_REQUEST" and request is not None:
+            made = DeviceRequest(self._provider, request)
+            if not self._provider.has_room():
+                log.warning("%s port %d: rejected: too many connections", made.peer_address, made.peer_port)
+                made.reject()
+                return
+            try:
+                self._on_request(made)
+            except Exception:
+                log.exception("%s port %d: the consumer failed on the request", made.peer_address, made.peer_port)
+                made.drop()
+        elif event in ("DEVICE_REMOVAL", "ADDR_CHANGE"):
+            log.warning("%s: %s; the listener waits for the address to come back", self, event)
+            self._drop()
+            self._schedule()
+
+    def __str__(self) -> str:
+        host = f"[{self.address.host}]" if ":" in self.address.host else self.address.host
+        return f"rdma://{host}:{self.address.port}"
+
+    def _listen(self) -> None:
+        provider = self._provider
+        identifier = Identifier(provider.channel(), self)
+        try:
+            host, scope = self._packed
+            identifier.bind(host, self.address.port, scope, only_ipv6=self.address.host != "::")
+            identifier.listen(provider.options.backlog)
+        except BaseException:
+            identifier.destroy()
+            raise
+        self._identifier = identifier
+        self.address = ListenAddress(self.address.host, identifier.local[1])
+        names = ", ".join(device_names()) or "none yet"
+        where = names if self.address.host in ALL else identifier.device_name or names
+        log.info("%s: listening with RDMA-CM; devices: %s", self, where)
+
+    def _drop(self) -> None:
+        identifier, self._identifier = self._identifier, None
+        if identifier is not None:
+            identifier.destroy()
+
+    def _schedule(self) -> None:
+        if not self._closed and self._retry is None:
+            self._retry = self._provider.loop.call_later(self._provider.options.retry_interval, self._again)
+
+    def _again(self) -> None:
+        self._retry = None
+        try:
+            self._listen()
+        except OSError as error:
+            self._wait(error)
+
+    def _wait(self, error: OSError) -> None:
+        reason = error.strerror or str(error)
+        if reason != self._waiting_for:
+            self._waiting_for = reason
+            log.warning("%s: waiting: %s", self, reason)
+        self._schedule()

@@ -1,0 +1,235 @@
+"""The provider over this host's RDMA devices: listeners, outgoing connections, and which devices are in use.
+
+Owns :class:`DeviceProvider`, which implements ``rpcrdma.verbs.interface.Provider``. Imports its siblings, the
+interface and the pool. Raises ImportError where the extension or its libraries are absent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+
+from rpcrdma.memory import Lease, Pool
+from rpcrdma.verbs.device.cm import EventChannel, Identifier, Request
+from rpcrdma.verbs.device.device import Device
+from rpcrdma.verbs.device.endpoint import Endpoint
+from rpcrdma.verbs.device.listener import DeviceListener, DeviceRequest, packed
+from rpcrdma.verbs.device.options import DeviceOptions
+from rpcrdma.verbs.interface import ConnectRequest, EndpointHandler, ListenAddress
+
+log = logging.getLogger("rpcrdma.verbs")
+
+IWARP_REJECTED = 111
+"""ECONNREFUSED: how iWARP reports a rejection, which InfiniBand tells from other failures by an event of its own."""
+
+
+class _Anchor:
+    """Keeps a device open and tells of its removal while no connection does."""
+
+    def __init__(self, provider: DeviceProvider, device: Device, channel: EventChannel, host: str) -> None:
+        self._device = device
+        self._identifier: Identifier | None = Identifier(channel, self)
+        try:
+            self._identifier.bind(packed(host)[0], 0)
+        except (OSError, ValueError) as error:
+            log.debug("%s: no anchor: %s", device.name, error)
+            self.close()
+
+    def cm_event(self, event: str, status: int, request: Request | None) -> None:
+        """Take an event."""
+        if event == "DEVICE_REMOVAL":
+            self._device.fail("the device was removed")
+
+    def close(self) -> None:
+        """Let go."""
+        identifier, self._identifier = self._identifier, None
+        if identifier is not None:
+            identifier.destroy()
+
+
+class _Connecting:
+    """Owner of an identifier that is being connected."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, timeout: float) -> None:
+        self._loop = loop
+        self._timeout = timeout
+        self._wanted: tuple[str, asyncio.Future[Request | None]] | None = None
+
+    def cm_event(self, event: str, status: int, request: Request | None) -> None:
+        """Take an event."""
+        if self._wanted is None or self._wanted[1].done():
+            return
+        wanted, future = self._wanted
+        if event == wanted:
+            future.set_result(request)
+        elif event == "REJECTED":
+            refusal = ConnectionRefusedError(status, "the peer rejected the connection")
+            refusal.private_data = request.private_data if request else b""  # type: ignore[attr-defined]
+            future.set_exception(refusal)
+        else:
+            future.set_exception(OSError(abs(status), f"{event}, status {status}"))
+
+    async def wait(self, event: str, start: Callable[[], None]) -> Request | None:
+        """Start a step, and wait for its event. Raises OSError."""
+        future: asyncio.Future[Request | None] = self._loop.create_future()
+        self._wanted = event, future
+        start()
+        async with asyncio.timeout(self._timeout):
+            return await future
+
+
+class DeviceProvider:
+    """All RDMA devices of this host; those that come later are used as they come."""
+
+    name = "verbs"
+
+    def __init__(self, pool: Pool, options: DeviceOptions | None = None) -> None:
+        self.pool = pool
+        self.options = DeviceOptions() if options is None else options
+        self.loop = asyncio.get_running_loop()
+        self.requests: set[DeviceRequest] = set()
+        self.endpoints: dict[Endpoint, Device] = {}
+        self.devices: dict[int, Device] = {}
+        self._anchors: dict[Device, _Anchor] = {}
+        self._listeners: list[DeviceListener] = []
+        self._channel: EventChannel | None = None
+        self._emptied: asyncio.Event = asyncio.Event()
+
+    def channel(self) -> EventChannel:
+        """The event channel. Raises OSError where there is no RDMA-CM."""
+        if self._channel is None:
+            self._channel = EventChannel()
+            self.loop.add_reader(self._channel.fd, self._channel.read)
+        return self._channel
+
+    async def listen(self, address: ListenAddress, on_request: Callable[[ConnectRequest], None]) -> DeviceListener:
+        """Listen on ``address``, as soon as there is a device for it. Raises OSError for what time will not mend."""
+        listener = DeviceListener(self, address, on_request)
+        self._listeners.append(listener)
+        return listener
+
+    async def connect(
+        self,
+        address: ListenAddress,
+        handler: EndpointHandler,
+        private_data: bytes,
+        receives: Sequence[Lease],
+        *,
+        initiator_depth: int = 0,
+        responder_resources: int = 16,
+    ) -> tuple[Endpoint, bytes]:
+        """Connect as a requester. Returns endpoint and peer private data.
+
+        Raises ConnectionRefusedError on reject (its ``private_data`` attribute is what the peer said), TimeoutError,
+        or another OSError. The Receives are posted when it returns, and still the caller's when it raises.
+        """
+        owner = _Connecting(self.loop, self.options.connect_timeout)
+        milliseconds = int(self.options.connect_timeout * 1000)
+        identifier = Identifier(self.channel(), owner)
+        endpoint: Endpoint | None = None
+        try:
+            if self.options.type_of_service:
+                identifier.set_type_of_service(self.options.type_of_service)
+            host, scope = packed(address.host)
+            await owner.wait(
+                "ADDR_RESOLVED", lambda: identifier.resolve_address(host, address.port, scope, milliseconds)
+            )
+            await owner.wait("ROUTE_RESOLVED", lambda: identifier.resolve_route(milliseconds))
+            device = self.device_of(identifier)
+            outbound = min(initiator_depth, device.max_outbound_reads)
+            inbound = min(responder_resources, device.max_inbound_reads)
+            endpoint = Endpoint(device, identifier, handler, self.options, list(receives), outbound, self.forget)
+            identifier.owner = owner
+            answer = await owner.wait("ESTABLISHED", lambda: identifier.connect(private_data, outbound, inbound))
+        except BaseException:
+            if endpoint is not None:
+                endpoint.withdraw()
+            identifier.destroy()
+            raise
+        identifier.owner = endpoint
+        assert answer is not None
+        endpoint.set_max_reads(min(outbound, answer.initiator_depth))
+        self.adopt(device, endpoint)
+        return endpoint, answer.private_data
+
+    async def close(self) -> None:
+        """Close all listeners and connections, and give the devices back."""
+        for listener in self._listeners:
+            listener.close()
+        self._listeners.clear()
+        for request in list(self.requests):
+            request.drop()
+        while self.endpoints:
+            self._emptied.clear()
+            for endpoint in list(self.endpoints):
+                endpoint.close(abort=True)
+            await self._emptied.wait()
+        for device in list(self.devices.values()):
+            self._give_back(device)
+        if self._channel is not None:
+            self.loop.remove_reader(self._channel.fd)
+            self._channel.close()
+            self._channel = None
+
+    def statistics(self) -> dict[str, dict[str, int]]:
+        """What is in use, by device."""
+        return {device.name: device.statistics() for device in self.devices.values()}
+
+    # What listeners and connections need
+
+    def has_room(self) -> bool:
+        """Whether another connection may be established."""
+        return len(self.endpoints) < self.options.max_connections
+
+    def device_of(self, identifier: Identifier) -> Device:
+        """The device an identifier is bound to. Raises OSError."""
+        key = identifier.device_key
+        if not key:
+            raise OSError("bound to no device")
+        device = self.devices.get(key)
+        if device is None:
+            device = Device(identifier, self.pool, self.loop, self.options, self._failed)
+            self.devices[key] = device
+            self._anchors[device] = _Anchor(self, device, self.channel(), identifier.local[0])
+            log.info(
+                "%s: in use (%s%s)",
+                device.name,
+                "iWARP" if device.iwarp else "InfiniBand or RoCE",
+                ", remote invalidation" if device.can_invalidate else "",
+            )
+        return device
+
+    def adopt(self, device: Device, endpoint: Endpoint) -> None:
+        """Take a connection on."""
+        self.endpoints[endpoint] = device
+
+    def forget(self, endpoint: Endpoint) -> None:
+        """Let go of a connection that has ended."""
+        device = self.endpoints.pop(endpoint, None)
+        if device is not None and device.failed:
+            self._give_back_unused(device)
+        if not self.endpoints:
+            self._emptied.set()
+
+    def _failed(self, device: Device) -> None:
+        """No more connections are made on it; it is given back when the last one has ended."""
+        for key, other in list(self.devices.items()):
+            if other is device:
+                del self.devices[key]
+        self.loop.call_soon(self._give_back_unused, device)
+
+    def _give_back_unused(self, device: Device) -> None:
+        if device in self._anchors and device not in self.endpoints.values():
+            self._give_back(device)
+
+    def _give_back(self, device: Device) -> None:
+        for key, other in list(self.devices.items()):
+            if other is device:
+                del self.devices[key]
+        anchor = self._anchors.pop(device, None)
+        device.close()
+        # Last: it keeps the library from closing the device under the rest.
+        if anchor is not None:
+            anchor.close()
+        log.info("%s: given back", device.name)

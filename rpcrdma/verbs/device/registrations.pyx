@@ -1,0 +1,131 @@
+"""A device's registered memory: the pool's arenas, and what must be registered by itself.
+
+Owns :class:`Registrations`, one per protection domain. Imports the pool and the libraries.
+
+Access
+    Arenas are registered once, for local access alone, so that no peer can reach them. Verbs let a Read's sink be
+    such memory, but iWARP names the sink to the peer (RFC 5040 section 4.4), whose Read Response is then checked like
+    an RDMA Write: there the sink needs remote write access. An arena must never have that, since every connection's
+    payloads share it; a sink is registered for the one Read instead.
+"""
+
+from libc.errno cimport errno
+from libc.stdint cimport uint32_t
+from libc.stdlib cimport free, realloc
+
+from rpcrdma.memory cimport Pool
+from rpcrdma.verbs.device.verbs_api cimport IBV_ACCESS_LOCAL_WRITE, ibv_dereg_mr, ibv_mr, ibv_pd, ibv_reg_mr
+
+from rpcrdma.verbs.device.errors import failure
+
+
+cdef enum:
+    ARENA = 4 << 20
+
+
+cdef class Registration:
+    """Memory registered by itself."""
+
+    cdef int withdraw(self) except -1:
+        """Deregister. Idempotent."""
+        cdef ibv_mr *mr = self.mr
+        self.mr = NULL
+        if mr != NULL:
+            with nogil:
+                ibv_dereg_mr(mr)
+        self.view = None
+        return 0
+
+    def __dealloc__(self):
+        if self.mr != NULL:
+            ibv_dereg_mr(self.mr)
+
+
+cdef class Registrations:
+    """The registered memory of one protection domain."""
+
+    cdef int refresh(self) except -1:
+        """Register the arenas that came since the last time. Raises OSError."""
+        cdef ibv_mr *mr
+        cdef size_t base, place
+        cdef void *grown
+        cdef size_t wanted = self.pool.arena_count
+        grown = realloc(self.regions, (wanted + 1) * sizeof(ibv_mr *))
+        if grown == NULL:
+            raise MemoryError
+        self.regions = <ibv_mr **>grown
+        grown = realloc(self.bases, (wanted + 1) * sizeof(size_t))
+        if grown == NULL:
+            raise MemoryError
+        self.bases = <size_t *>grown
+        while self.count < wanted:
+            base = <size_t>self.pool.arenas[self.count]
+            with nogil:
+                mr = ibv_reg_mr(self.pd, <void *>base, ARENA, IBV_ACCESS_LOCAL_WRITE)
+            if mr == NULL:
+                raise failure("ibv_reg_mr", self.device, errno)
+            # Sorted by address; the pool's order is that of their making, and ``count`` follows that.
+            place = self.count
+            while place > 0 and self.bases[place - 1] > base:
+                self.bases[place] = self.bases[place - 1]
+                self.regions[place] = self.regions[place - 1]
+                place -= 1
+            self.bases[place] = base
+            self.regions[place] = mr
+            self.count += 1
+        return 0
+
+    cdef int key_of(self, size_t address, size_t length, uint32_t *key) except -1:
+        """1 and the local key of memory in an arena, or 0. Raises OSError when a new arena cannot be registered."""
+        cdef size_t base = address & ~(<size_t>ARENA - 1)
+        cdef size_t low, high, middle
+        cdef bint again = self.count < self.pool.arena_count
+        if address + length > base + ARENA:
+            return 0
+        while True:
+            if self.last < self.count and self.bases[self.last] == base:
+                key[0] = self.regions[self.last].lkey
+                return 1
+            low, high = 0, self.count
+            while low < high:
+                middle = (low + high) // 2
+                if self.bases[middle] < base:
+                    low = middle + 1
+                else:
+                    high = middle
+            if low < self.count and self.bases[low] == base:
+                self.last = low
+                key[0] = self.regions[low].lkey
+                return 1
+            if not again:
+                return 0
+            again = False
+            self.refresh()
+
+    cdef Registration register(self, size_t address, size_t length, int access, object view):
+        """Register memory by itself; ``view`` keeps it alive. Raises OSError."""
+        cdef Registration registration = Registration.__new__(Registration)
+        cdef ibv_mr *mr
+        with nogil:
+            mr = ibv_reg_mr(self.pd, <void *>address, length, access)
+        if mr == NULL:
+            raise failure("ibv_reg_mr", self.device, errno)
+        registration.mr = mr
+        registration.view = view
+        registration.lkey = mr.lkey
+        registration.rkey = mr.rkey
+        return registration
+
+    cdef int close(self) except -1:
+        """Deregister all arenas."""
+        cdef ibv_mr *mr
+        while self.count > 0:
+            self.count -= 1
+            mr = self.regions[self.count]
+            with nogil:
+                ibv_dereg_mr(mr)
+        return 0
+
+    def __dealloc__(self):
+        free(self.regions)
+        free(self.bases)
