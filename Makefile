@@ -31,6 +31,7 @@ setup: $(STAMPS)/extensions
 # The virtual environment, the package in editable form (which builds the extensions in place) and the development tools.
 $(STAMPS)/package: pyproject.toml setup.py tests/vm/host-packages.sh
 	@tests/vm/host-packages.sh build
+	@tests/vm/host-packages.sh verbs
 	@$(SAY) "virtual environment $(VENV)"
 	@[ -x $(BIN)/python ] || $(PYTHON) -m venv $(VENV)
 	@$(SAY) "installing the Python packages, building the extensions (about a minute)"

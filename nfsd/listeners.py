@@ -1,15 +1,23 @@
 """Starting the listeners of a configuration: each by itself, so that one that cannot start stops no other.
 
-Owns :class:`Listeners`; imports the servers of :mod:`rpcrdma` and the embedded provider.
+Owns :class:`Listeners`; imports the servers of :mod:`rpcrdma`, the embedded provider and that over devices.
+
+``provider: auto``
+    A device, where the address has one; otherwise the embedded provider, and the device as well as soon as there is
+    one. Software iWARP then goes on, unless the device is an iWARP device that needs its TCP port: in that case no new
+    connections are taken over software iWARP, and those there are go on.
 """
 
 from __future__ import annotations
 
 import asyncio
 import collections
+import errno
+import ipaddress
 import logging
 from collections.abc import Coroutine, Iterable, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from nfsd.config import Address, Limits, Listen
 from rpcrdma.engine.config import ResponderOptions
@@ -17,10 +25,18 @@ from rpcrdma.memory import Pool
 from rpcrdma.rpc.dispatch import Dispatcher
 from rpcrdma.server.rdma import RdmaServer, RdmaServerOptions
 from rpcrdma.server.tcp import TcpLimits, TcpListener
-from rpcrdma.verbs.interface import ListenAddress
+from rpcrdma.verbs import device
+from rpcrdma.verbs.device import DeviceOptions
+from rpcrdma.verbs.interface import ListenAddress, Listener, Provider
 from rpcrdma.verbs.softiwarp import LARGEST_FPDU, SoftIwarp, SoftIwarpOptions
 
+if TYPE_CHECKING:
+    from rpcrdma.verbs.device.provider import DeviceProvider
+
 _log = logging.getLogger(__name__)
+
+LOOK_FOR_DEVICES = 2.0
+"""Seconds between looks for a device, for listeners that would rather have one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +56,18 @@ class Started:
         return f"{self.address} ({self.provider})" if self.provider else str(self.address)
 
 
+@dataclass(slots=True)
+class _Hopeful:
+    """A listener of the embedded provider that stands in for a device."""
+
+    entry: Listen
+    address: ListenAddress
+    """With the real port."""
+    dispatcher: Dispatcher
+    server: RdmaServer
+    listener: Listener
+
+
 class Listeners:
     """The listeners there are."""
 
@@ -49,6 +77,11 @@ class Listeners:
         """What could not be started, and why."""
         self._pool, self._limits = pool, limits
         self._providers: list[SoftIwarp] = []
+        self._devices: DeviceProvider | None = None
+        self._hopeful: list[_Hopeful] = []
+        self._seen_devices: list[str] = []
+        self._look: asyncio.TimerHandle | None = None
+        self._looking: asyncio.Task[None] | None = None
 
     def of(self, service: str) -> list[Started]:
         """Those of one service."""
@@ -92,11 +125,59 @@ class Listeners:
         self.started.append(Started(Address("tcp", *listener.address), service, tcp=listener))
 
     async def _start_rdma(self, entry: Listen, dispatcher: Dispatcher) -> None:
+        """Start an RDMA listener where its ``provider`` says."""
         if entry.provider == "verbs":
-            raise OSError("there is no verbs provider in this build; use provider: softiwarp")
-        options = SoftIwarpOptions(crc=entry.crc, max_connections=self._limits.connections)
-        provider = SoftIwarp(self._pool, options)
-        server = RdmaServer(
+            await self._start_on_devices(entry, dispatcher)
+            return
+        if entry.provider == "auto":
+            why_not = device.why_not() or await self._no_device_for(entry, dispatcher)
+            if not why_not:
+                return
+            _log.info("%s: provider auto: embedded software iWARP (%s)", entry, why_not)
+        provider = SoftIwarp(self._pool, SoftIwarpOptions(crc=entry.crc, max_connections=self._limits.connections))
+        server = self._rdma_server(provider, entry, dispatcher)
+        address = entry.address
+        listener = await server.listen(ListenAddress(address.host, address.port))
+        self._providers.append(provider)
+        self._add_rdma(listener, provider.name, server)
+        if entry.provider == "auto" and not device.why_not() and not _is_loopback(address.host):
+            real = ListenAddress(address.host, listener.address.port)
+            self._hopeful.append(_Hopeful(entry, real, dispatcher, server, listener))
+            if self._look is None:
+                self._seen_devices = device.device_names()
+                self._look = asyncio.get_running_loop().call_later(LOOK_FOR_DEVICES, self._look_for_devices)
+
+    async def _no_device_for(self, entry: Listen, dispatcher: Dispatcher) -> str:
+        """Listen on a device if one has the entry's address; otherwise say why not."""
+        names = device.device_names()
+        if not names:
+            return "this host has no RDMA device"
+        if _is_loopback(entry.address.host):
+            return "no RDMA device has a loopback address"
+        try:
+            await self._start_on_devices(entry, dispatcher, wait=False)
+        except OSError as error:
+            return _reason(error)
+        _log.info("%s: provider auto: RDMA devices (%s)", entry, ", ".join(names))
+        return ""
+
+    async def _start_on_devices(
+        self, entry: Listen, dispatcher: Dispatcher, *, wait: bool = True, port: int | None = None
+    ) -> None:
+        """Listen on this host's devices; with ``wait`` also when the address has none yet. Raises OSError."""
+        if self._devices is None:
+            options = DeviceOptions(max_connections=self._limits.connections)
+            self._devices = device.make_provider(self._pool, options)
+        server = self._rdma_server(self._devices, entry, dispatcher)
+        address = ListenAddress(entry.address.host, entry.address.port if port is None else port)
+        listener = await server.listen(address)
+        if not wait and not self._devices.is_listening(listener):
+            listener.close()
+            raise OSError(errno.ENODEV, "no RDMA device has this address")
+        self._add_rdma(listener, self._devices.name, server)
+
+    def _rdma_server(self, provider: Provider, entry: Listen, dispatcher: Dispatcher) -> RdmaServer:
+        return RdmaServer(
             provider,
             self._pool,
             dispatcher,
@@ -111,11 +192,41 @@ class Listeners:
                 connection_memory=self._limits.connection_memory,
             ),
         )
-        address = entry.address
-        listener = await server.listen(ListenAddress(address.host, address.port))
-        self._providers.append(provider)
+
+    def _add_rdma(self, listener: Listener, provider: str, server: RdmaServer) -> None:
         real = Address("rdma", listener.address.host, listener.address.port)
-        self.started.append(Started(real, "nfs", provider.name, rdma=server))
+        self.started.append(Started(real, "nfs", provider, rdma=server))
+
+    # Devices that come later
+
+    def _look_for_devices(self) -> None:
+        """Every now and then: is there a device that was not there the last time?"""
+        self._look = None
+        names = device.device_names()
+        if set(names) - set(self._seen_devices):
+            self._looking = asyncio.ensure_future(self._take_devices(names))
+        self._seen_devices = names
+        if self._hopeful:
+            self._look = asyncio.get_running_loop().call_later(LOOK_FOR_DEVICES, self._look_for_devices)
+
+    async def _take_devices(self, names: list[str]) -> None:
+        """Have the hopeful listeners' addresses served by devices too."""
+        for hopeful in list(self._hopeful):
+            # On an iWARP device the kernel needs the TCP port; connections live on while it is let go of.
+            hopeful.listener.close()
+            try:
+                await self._start_on_devices(hopeful.entry, hopeful.dispatcher, wait=False, port=hopeful.address.port)
+            except OSError as error:
+                _log.info("%s: not on a device: %s", hopeful.entry, _reason(error))
+            else:
+                self._hopeful.remove(hopeful)
+                _log.info("%s: provider auto: now on RDMA devices too (%s)", hopeful.entry, ", ".join(names))
+            try:
+                hopeful.listener = await hopeful.server.listen(hopeful.address)
+            except OSError as error:
+                _log.info(
+                    "%s: software iWARP takes no new connections here (%s), the device does", hopeful.entry, error
+                )
 
     def connections(self) -> list[tuple[str, int, int, int]]:
         """(address, open, accepted, refused) of every listener."""
@@ -126,12 +237,21 @@ class Listeners:
                 rows.append((str(started.address), len(tcp.connections), tcp.accepted, tcp.refused))
             elif started.rdma is not None:
                 rdma = started.rdma
-                rows.append((str(started.address), len(rdma.connections), rdma.accepted, rdma.rejected))
+                rows.append((self._name(started), len(rdma.connections), rdma.accepted, rdma.rejected))
         return rows
 
     def rdma_counters(self) -> dict[str, Mapping[str, int]]:
         """RPC-over-RDMA's counters of every RDMA listener."""
-        return {str(s.address): dict(s.rdma.counters.items()) for s in self.started if s.rdma is not None}
+        return {
+            self._name(started): dict(started.rdma.counters.items())
+            for started in self.started
+            if started.rdma is not None
+        }
+
+    def _name(self, started: Started) -> str:
+        """The address; with the provider where two have the same."""
+        twins = [other for other in self.started if other.address == started.address]
+        return str(started) if len(twins) > 1 else str(started.address)
 
     def iwarp_counters(self) -> Mapping[str, int]:
         """What the embedded provider has done so far: FPDUs, octets, operations, Terminates, by name."""
@@ -158,8 +278,17 @@ class Listeners:
         for started in self.started:
             if started.tcp is not None:
                 started.tcp.close()
+        for task in (self._look, self._looking):
+            if task is not None:
+                task.cancel()
         for provider in self._providers:
             await provider.close()
+        if self._devices is not None:
+            await self._devices.close()
+
+
+def _is_loopback(host: str) -> bool:
+    return ipaddress.ip_address(host.partition("%")[0]).is_loopback
 
 
 def mount_hosts(hosts: Iterable[str]) -> list[str]:

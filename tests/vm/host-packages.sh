@@ -1,11 +1,13 @@
 #!/bin/sh
 # host-packages.sh WHAT... - install the Debian packages that this machine lacks, and only those.
 #   build   what building and running the server needs (compiler, Python headers and venv, libisal)
+#   verbs   the headers for RDMA devices: wanted, not needed, so that a machine where they cannot be had is only told
 #   guest   what booting the test guest needs (qemu, ip, the compiler that builds the guest's siw.ko)
 #   disks   what making the file systems of the tests needs
 # Every need is tested by what it provides, not by a package name, so that a Python or a compiler from elsewhere counts.
 # Nothing here brings a daemon. A machine that lacks nothing is left alone and no network is used.
 set -u
+wanted_only=
 T0=$(date +%s)
 step() { echo "[$(($(date +%s) - T0))s] $*"; }
 missing=
@@ -39,6 +41,10 @@ for what; do
         need "gcc libc6-dev" compiles stdio.h
         need "libisal2" library libisal.so.2
         ;;
+    verbs)
+        wanted_only=1
+        need "libibverbs-dev librdmacm-dev ibverbs-providers" compiles rdma/rdma_cma.h
+        ;;
     guest)
         need "qemu-system-x86" command_in qemu-system-x86_64
         need "iproute2" command_in ip
@@ -59,14 +65,18 @@ done
 missing=$(printf '%s\n' $missing | sort -u | tr '\n' ' ')
 [ -n "${missing# }" ] || exit 0
 
+give_up() { # without what is merely wanted, the build goes on and says what it leaves out
+    [ -n "$wanted_only" ] && exit 0
+    exit 1
+}
 if ! command -v apt-get >/dev/null; then
     echo "host-packages.sh: this is not Debian; please install the equivalents of: $missing" >&2
-    exit 1
+    give_up
 fi
 if [ "$(id -u)" != 0 ]; then
     echo "host-packages.sh: these packages are missing: $missing" >&2
     echo "Run the same make command as root, or: sudo apt-get install --no-install-recommends $missing" >&2
-    exit 1
+    give_up
 fi
 log=${TMPDIR:-/tmp}/rdma-nfsd-apt.$$.log
 apt() { DEBIAN_FRONTEND=noninteractive apt-get -q -y -o DPkg::Lock::Timeout=300 "$@" >>"$log" 2>&1; }
@@ -75,7 +85,7 @@ apt update || step "apt-get update reported errors (see $log); going on with the
 step "apt-get install $missing"
 if ! apt install --no-install-recommends $missing; then
     tail -20 "$log" >&2
-    exit 1
+    give_up
 fi
 rm -f "$log"
 step "packages installed"

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def why_not() -> str:
     """Why there is no device provider in this installation; '' when there is one."""
     try:
-        from rpcrdma.verbs.device import provider  # noqa: F401, PLC0415 (its absence is the answer)
+        from rpcrdma.verbs.device import provider  # noqa: F401 (its absence is the answer)
     except ImportError as error:
         return missing_library(error)
     return ""
@@ -29,7 +29,7 @@ def device_names() -> list[str]:
     """The RDMA devices there are now; none where there can be none."""
     if why_not():
         return []
-    from rpcrdma.verbs.device import cm  # noqa: PLC0415
+    from rpcrdma.verbs.device import cm
 
     return cm.device_names()
 
@@ -39,7 +39,7 @@ def make_provider(pool: Pool, options: DeviceOptions | None = None) -> DevicePro
     missing = why_not()
     if missing:
         raise OSError(f"RDMA devices cannot be used: {missing}")
-    from rpcrdma.verbs.device.provider import DeviceProvider  # noqa: PLC0415
+    from rpcrdma.verbs.device.provider import DeviceProvider
 
     return DeviceProvider(pool, options)
 

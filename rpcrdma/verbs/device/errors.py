@@ -19,7 +19,8 @@ _REMEDIES: dict[tuple[str, int], str] = {
     ("ibv_reg_mr", errno.ENOMEM): _MEMLOCK,
     ("ibv_reg_mr", errno.EAGAIN): _MEMLOCK,
     ("ibv_create_cq", errno.ENOMEM): _MEMLOCK,
-    ("rdma_create_qp", errno.ENOMEM): _MEMLOCK + "; or the device has no queue pair left (lower server.limits.connections)",
+    ("rdma_create_qp", errno.ENOMEM): _MEMLOCK
+    + "; or the device has no queue pair left (lower server.limits.connections)",
     ("rdma_create_event_channel", errno.ENODEV): _NO_MODULE,
     ("rdma_create_event_channel", errno.ENOENT): _NO_MODULE,
     ("rdma_create_id", errno.ENODEV): _NO_MODULE,

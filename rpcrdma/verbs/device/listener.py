@@ -84,9 +84,7 @@ class DeviceRequest:
         try:
             device = provider.device_of(identifier)
             reads = min(initiator_depth, self.responder_resources, device.max_outbound_reads)
-            endpoint = Endpoint(
-                device, identifier, handler, provider.options, list(receives), reads, provider.forget
-            )
+            endpoint = Endpoint(device, identifier, handler, provider.options, list(receives), reads, provider.forget)
             try:
                 if provider.options.type_of_service:
                     identifier.set_type_of_service(provider.options.type_of_service)

@@ -16,7 +16,7 @@ from rpcrdma.verbs.device.device import Device
 from rpcrdma.verbs.device.endpoint import Endpoint
 from rpcrdma.verbs.device.listener import DeviceListener, DeviceRequest, packed
 from rpcrdma.verbs.device.options import DeviceOptions
-from rpcrdma.verbs.interface import ConnectRequest, EndpointHandler, ListenAddress
+from rpcrdma.verbs.interface import ConnectRequest, EndpointHandler, ListenAddress, Listener
 
 log = logging.getLogger("rpcrdma.verbs")
 
@@ -108,6 +108,11 @@ class DeviceProvider:
         listener = DeviceListener(self, address, on_request)
         self._listeners.append(listener)
         return listener
+
+    @staticmethod
+    def is_listening(listener: Listener) -> bool:
+        """Whether a listener of this provider's has what it listens on, or waits for it."""
+        return isinstance(listener, DeviceListener) and listener.listening
 
     async def connect(
         self,
