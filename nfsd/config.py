@@ -131,6 +131,7 @@ class Nfs4Limits:
     operations: Annotated[Integer, Field(ge=8, le=1024)] = 128
     cached_reply_octets: Annotated[Size, Field(ge=512, le=1 << 20)] = 8192
     client_cached_octets: Annotated[Size, Field(ge=8192)] = 8 << 20
+    all_cached_octets: Annotated[Size, Field(ge=8192)] = 256 << 20
     opens: Annotated[Integer, Field(ge=1)] = 100000
     open_owners: Annotated[Integer, Field(ge=1)] = 100000
     lock_owners: Annotated[Integer, Field(ge=1)] = 100000

@@ -38,6 +38,8 @@ class Limits:
     """ca_maxresponsesize_cached granted at most; one slot's cached reply is never longer."""
     client_cached_octets: int = 8 * 1048576
     """Slots times cached reply size, over all sessions of one client; fewer slots are granted beyond."""
+    all_cached_octets: int = 256 * 1048576
+    """The same over all clients; sessions with many slots are asked for some of them when it runs short."""
     operations: int = 128
     """ca_maxoperations granted at most."""
     minimum_channel_octets: int = 128

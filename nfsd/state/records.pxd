@@ -5,6 +5,8 @@ cdef class Slot:
     cdef readonly unsigned int seqid
     cdef readonly bint in_use
     cdef readonly bint used
+    cdef readonly bint renewed
+    cdef public unsigned int generation
     cdef readonly bint cachethis
     cdef readonly unsigned int fingerprint
     cdef readonly object reply

@@ -10,8 +10,10 @@ from nfsd.state.types import Stateid
 cdef class Slot:
     """One slot of a session's fore channel."""
 
-    def __cinit__(self, unsigned int start=0):
+    def __cinit__(self, unsigned int start=0, bint renewed=False):
         self.seqid = start
+        self.renewed = renewed
+        self.generation = 0
         self.in_use = False
         self.used = False
         self.cachethis = False
@@ -21,13 +23,14 @@ cdef class Slot:
     cpdef int begin(self, unsigned int seqid, bint cachethis, unsigned int fingerprint):
         """The verdict on a request with this sequence id, see the .pyi; only NEW changes the slot."""
         cdef unsigned int expected = self.seqid + 1  # wraps at 2**32 as the protocol's does
-        if seqid == expected:
+        if seqid == expected or (self.renewed and seqid == 1):
             if self.in_use:
                 # The requester may not use the slot before it has our reply (RFC 8881 section 2.10.6.1).
                 return 4
             self.seqid = seqid
             self.in_use = True
             self.used = True
+            self.renewed = False
             self.cachethis = cachethis
             self.fingerprint = fingerprint
             self.reply = None

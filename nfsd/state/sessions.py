@@ -18,6 +18,7 @@ from nfsd.protocol import nfs4 as codes
 from nfsd.protocol.nfs4 import channel_dir_from_client4, channel_dir_from_server4
 from nfsd.state.errors import Nfs4Error
 from nfsd.state.records import Slot
+from nfsd.state.slots import SlotBudget
 from nfsd.state.types import UINT32_MAX, CallbackCredential, ChannelAttributes, Connection, CreateSessionResult
 
 if TYPE_CHECKING:
@@ -100,8 +101,10 @@ class Session:
         "connections",
         "flags",
         "fore",
+        "generation",
         "highest_slotid",
         "minor",
+        "retired",
         "sessionid",
         "slots",
         "target_highest_slotid",
@@ -132,6 +135,10 @@ class Session:
         """sr_highest_slotid."""
         self.target_highest_slotid = fore.maxrequests - 1
         """sr_target_highest_slotid."""
+        self.generation = 0
+        """Goes up whenever the target goes down."""
+        self.retired: list[int] = []
+        """Sequence ids of slots that were given up, the lowest slot's last."""
         self.connections: set[Connection] = set()
         """Connections bound to the fore channel."""
 
@@ -152,6 +159,15 @@ class Session:
         return flags
 
 
+def _keeps(direction: int, fore: bool, back: bool) -> bool:
+    """Whether what BIND_CONN_TO_SESSION asks for leaves a connection the channels it has."""
+    if direction == channel_dir_from_client4.CDFC4_FORE:
+        return not back
+    if direction == channel_dir_from_client4.CDFC4_BACK:
+        return not fore
+    return fore if direction == channel_dir_from_client4.CDFC4_FORE_OR_BOTH else back
+
+
 class SessionTable:
     """All sessions."""
 
@@ -160,6 +176,7 @@ class SessionTable:
         self._sessions: dict[bytes, Session] = {}
         self._bound: dict[Connection, set[Session]] = {}
         self._created = 0
+        self.budget = SlotBudget(engine.limits)
         self.on_backchannel: Callable[[Session], None] | None = None
         """Called when a connection has been bound to a session's backchannel; must not call back into the engine."""
 
@@ -198,7 +215,7 @@ class SessionTable:
             self._failed_creation(client, sequenceid, codes.NFS4ERR_CLID_INUSE)
         if len(client.sessions) >= self._engine.limits.sessions:
             self._failed_creation(client, sequenceid, codes.NFS4ERR_NOSPC)
-        fore = self._negotiate_fore(client, fore)
+        asked, fore = fore, self._negotiate_fore(client, fore)
         back = replace(back, headerpadsize=0, rdma_ird=())  # what remains MUST NOT be changed, or need not be
         older = self._engine.clients.confirmed_of(client) if not client.confirmed else None
         if older is not None:
@@ -211,7 +228,11 @@ class SessionTable:
         session = Session(self._new_id(client), client, 0, fore, backchannel, minor)
         self._sessions[session.sessionid] = session
         client.sessions[session.sessionid] = session
-        client.cached_octets += fore.maxrequests * fore.maxresponsesize_cached
+        self.budget.open(session)
+        lacking = min(asked.maxrequests, self._engine.limits.slots) - fore.maxrequests
+        if lacking > 0:
+            others = [one for one in self._sessions.values() if one is not session]
+            self.budget.relieve(lacking * fore.maxresponsesize_cached, others, session)
         self._bind_fore(connection, session)
         if wants_back and callbacks:
             self._bind_back(connection, session)
@@ -244,8 +265,7 @@ class SessionTable:
         limits = self._engine.limits
         response = min(asked.maxresponsesize, limits.response_octets)
         cached = min(asked.maxresponsesize_cached, limits.cached_reply_octets, response)
-        room = max(limits.client_cached_octets - client.cached_octets, 0)
-        slots = min(asked.maxrequests, limits.slots, max(1, room // max(cached, 1)))
+        slots = min(asked.maxrequests, limits.slots, max(1, self.budget.affordable(cached, client.cached_octets)))
         return ChannelAttributes(
             headerpadsize=0,
             maxrequestsize=min(asked.maxrequestsize, limits.request_octets),
@@ -318,6 +338,12 @@ class SessionTable:
             raise Nfs4Error(_REFUSALS[verdict])
         if not bound:
             self._bind_fore(connection, session)
+        if verdict == NEW:
+            if session.target_highest_slotid != session.highest_slotid:
+                self.budget.seen(session, slot, highest_slotid)
+            elif slotid == session.highest_slotid:
+                self.budget.grow(session)
+            slot.generation = session.generation
         session.client.renew()
         return session, slot, verdict
 
@@ -339,6 +365,10 @@ class SessionTable:
             raise Nfs4Error(codes.NFS4ERR_INVAL)
         if not self._room(connection, session):
             raise Nfs4Error(codes.NFS4ERR_INVAL, "too many connections")
+        fore, back = connection in session.connections, connection in session.backchannel.connections
+        if (fore or back) and not _keeps(direction, fore, back):
+            # Section 18.34.3: an association may be made once more, and added to, but not changed.
+            raise Nfs4Error(codes.NFS4ERR_INVAL, "the connection is used otherwise")
         granted = 0
         if direction != channel_dir_from_client4.CDFC4_BACK:
             self._bind_fore(connection, session)
@@ -355,9 +385,10 @@ class SessionTable:
     def backchannel_ctl(
         self, session: Session, cb_program: int, cb_credentials: tuple[CallbackCredential, ...]
     ) -> None:
-        """BACKCHANNEL_CTL."""
+        """BACKCHANNEL_CTL; without credentials the former ones stay (RFC 8881 section 18.33.3: it adds)."""
         session.backchannel.program = cb_program
-        session.backchannel.credentials = cb_credentials
+        if cb_credentials:
+            session.backchannel.credentials = cb_credentials
 
     def connection_closed(self, connection: Connection) -> None:
         """The connection is bound to nothing any more."""
@@ -403,7 +434,7 @@ class SessionTable:
         """Take a session out of all tables."""
         self._sessions.pop(session.sessionid, None)
         session.client.sessions.pop(session.sessionid, None)
-        session.client.cached_octets -= session.fore.maxrequests * session.fore.maxresponsesize_cached
+        self.budget.close(session)
         for connection in {*session.connections, *session.backchannel.connections}:
             bound = self._bound.get(connection)
             if bound is not None:
@@ -411,5 +442,7 @@ class SessionTable:
                 if not bound:
                     del self._bound[connection]
         session.connections.clear()
+        if session.backchannel.sender is not None:
+            session.backchannel.sender.session_gone()
         session.backchannel.connections.clear()
         session.backchannel.silent.clear()

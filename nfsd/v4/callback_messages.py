@@ -97,6 +97,8 @@ def _header(xid: int, program: int, procedure: int, credential: CallbackCredenti
         body = Encoder()
         body.encode(authsys_parms, authsys_parms(0, machine, credential.uid, credential.gid, list(credential.gids)))
         cred = opaque_auth(AUTH_SYS, body.getvalue())
+    # Version 1, as the XDR descriptions of all minor versions and every implementation have it; the prose of RFC 8881
+    # section 18.36.3 says 4.
     call = call_body(RPC_VERSION, program, p.NFS_CB, procedure, cred, NULL_AUTH)
     e.encode(rpc_msg, rpc_msg(xid, rpc_body(msg_type.CALL, cbody=call)))
     return e

@@ -106,6 +106,11 @@ class BackchannelSender:
         """Whether the session is gone."""
         return self.session.sessionid not in self.session.client.sessions
 
+    def session_gone(self) -> None:
+        """The session has been destroyed: nobody waits any longer for what is under way (its effect may come)."""
+        for task in list(self._tasks):
+            task.cancel()
+
     def bound(self) -> None:
         """A connection has been bound to the backchannel."""
         self._bound.set()
@@ -129,14 +134,14 @@ class BackchannelSender:
         task.add_done_callback(self._over)
         try:
             done, _ = await asyncio.wait({task}, timeout=seconds)
-            if done:
+            if done and not task.cancelled():
                 return task.result()
         finally:
             # If it is on its way it may be executed: it stays in flight, and its slot with it (section 2.10.6.2).
             request.abandoned = True
             if not request.sending:
                 task.cancel()
-        if not self._channel.usable:
+        if task.cancelled() or not self._channel.usable:
             raise CallbackError("path_down", "no connection is bound to the backchannel")
         raise CallbackError("timeout", "the client has not answered in time")
 

@@ -44,6 +44,7 @@ class CallbackService:
         self._dialer = Dialer(self._next_xid)
         self._senders: set[BackchannelSender] = set()
         self._probes: set[asyncio.Task[bool]] = set()
+        self._recalling: set[asyncio.Task[None]] = set()
         self._waiting: dict[Client, asyncio.Event] = {}
         """Clients for whose next path somebody waits."""
         self._swept = 0.0
@@ -114,6 +115,25 @@ class CallbackService:
             last = position == len(reply.results) - 1
             self.counters[name, p.nfsstat4(reply.status).name if last and reply.status else "ok"] += 1
         return reply.results
+
+    def recall_slots(self, session: Session) -> None:
+        """Tell a client that a session is to have fewer slots, if it can be told (CB_RECALL_SLOT, RFC 8881 section
+        20.8); its next SEQUENCE tells it anyway."""
+        if session.backchannel.usable and not self._closed:
+            task = asyncio.get_running_loop().create_task(self._recall_slots(session))
+            self._recalling.add(task)
+            task.add_done_callback(self._recalling.discard)
+
+    async def _recall_slots(self, session: Session) -> None:
+        arguments = p.CB_RECALL_SLOT4args(session.target_highest_slotid)
+        result = "ok"
+        try:
+            reply = await self._sender(session).call([(p.OP_CB_RECALL_SLOT, arguments)], (), CALLBACK_TIME, False)
+            if reply.status:
+                result = p.nfsstat4(reply.status).name
+        except CallbackError as error:
+            result = error.reason
+        self.counters["CB_RECALL_SLOT", result] += 1
 
     async def _until_done(
         self,
@@ -283,7 +303,7 @@ class CallbackService:
         self._engine.sessions.on_backchannel = None
         for sender in self._senders:
             sender.close()
-        tasks = list(self._probes)
+        tasks: list[asyncio.Task[Any]] = [*self._probes, *self._recalling]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

@@ -263,7 +263,12 @@ async def _run(c: Compound, count_at: int) -> int:
             _encode_failure(results, shown, status)
         results.patch_uint32(count_at, index + 1)
         if status != p.NFS4_OK:
-            break
+            return status
+    if c.call.chunks:
+        try:
+            c.call.arguments.finish()
+        except XdrError:
+            raise GarbageArguments from None  # a chunk behind the last operation
     return status
 
 
@@ -317,7 +322,11 @@ async def _run_one(c: Compound, row: Operation, at: int) -> int:
         if row.arguments is None:
             value = await row.handler(c)
         else:
-            value = await row.handler(c, c.call.arguments.decode(row.arguments))
+            arguments = c.call.arguments.decode(row.arguments)
+            if c.call.chunks and c.call.arguments.skipped_chunk:
+                # RFC 8166 section 4.5.2: it took something out that may not be, or put it where nothing is wanted.
+                raise XdrError("a Read chunk within these arguments matches no item")
+            value = await row.handler(c, arguments)
         status = _encode(results, row, value)
         if results.size > c.room:
             results.truncate(body)

@@ -96,6 +96,8 @@ class Nfs4Server:
             self.engine.handle_timer(loop.time())
             self._sweep = loop.create_task(self._after_timer())
             self.callbacks.sweep(loop.time())
+            for session in self.engine.sessions.budget.take_recalls():
+                self.callbacks.recall_slots(session)
         self._schedule()
 
     async def _after_timer(self) -> None:

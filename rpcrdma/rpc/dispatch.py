@@ -238,7 +238,8 @@ class Dispatcher:
         results.append(_SUCCESS_HEADER.pack(xid, _REPLY, _ACCEPTED, 0, 0, 0))
         arguments = Decoder(data, chunks, offset)
         call = Call(
-            transport, xid, program, version, procedure, credential, arguments, results, holds, data, False, reply_room
+            transport, xid, program, version, procedure, credential, arguments, results, holds, data, False, reply_room,
+            chunks,
         )  # fmt: skip
         self._execute(Execution(self, row, call, done, entry, time.perf_counter()))
 

@@ -6,7 +6,7 @@ Owns the vocabulary between transports, the dispatcher and the programs; imports
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -101,6 +101,8 @@ class Call:
     """Set by the procedure: the call changed nothing, so its reply need not be kept for retransmissions."""
     reply_room: int = 0
     """Octets a reply may have without any chunk (inline threshold, or the record limit on TCP). Informative."""
+    chunks: Sequence[tuple[int, memoryview]] = ()
+    """What was taken out of ``message``, and where in the unreduced message it belongs."""
 
 
 class GarbageArguments(Exception):

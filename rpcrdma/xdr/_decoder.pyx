@@ -68,6 +68,10 @@ cdef class Decoder:
     def unreduced_position(self):
         return self.at + self.chunked
 
+    @property
+    def skipped_chunk(self):
+        return 0 <= self.chunk_position < self.at + self.chunked
+
     cdef const unsigned char *take(self, Py_ssize_t length) except NULL:
         cdef const unsigned char *found = self.data + self.at
         if length > self.length - self.at:

@@ -312,6 +312,11 @@ class Decoder:
         """Octets of the unreduced message that are behind us."""
         return self.position + self._chunked
 
+    @property
+    def skipped_chunk(self) -> bool:
+        """Whether a chunk belongs before where we are: what was decoded since was not what the peer meant."""
+        return bool(self._chunks) and self._chunks[0][0] < self.unreduced_position
+
     def _need(self, length: int) -> None:
         if length > self.remaining:
             raise XdrError(f"{length} octets wanted, {self.remaining} remain")

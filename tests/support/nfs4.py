@@ -102,10 +102,10 @@ class Server4:
         program = Program(NFS, "nfs", {4: nfs4_procedures(self.nfs4)})
         self.dispatcher = Dispatcher([program])
 
-    async def call(self, transport, message: bytes) -> bytes:
-        """One RPC; the reply with its payloads put in their places."""
+    async def call(self, transport, message: bytes, chunks=()) -> bytes:
+        """One RPC, with what Read chunks took out of it; the reply with its payloads put in their places."""
         replied = asyncio.get_running_loop().create_future()
-        self.dispatcher.dispatch(transport, memoryview(message), (), [], replied.set_result)
+        self.dispatcher.dispatch(transport, memoryview(message), chunks, [], replied.set_result)
         reply = await asyncio.wait_for(replied, 30)
         assert reply is not None, "the server closed the connection"
         whole, last = bytearray(), 0

@@ -29,7 +29,10 @@ SECTIONS = {
     "exports[]": config.ExportEntry,
     "exports[].clients[]": config.Client,
 }
-SIZES = {"memory", "connection_memory", "send_size", "receive_size", "client_cached_octets", "cached_reply_octets"}
+SIZES = {
+    "memory", "connection_memory", "send_size", "receive_size",
+    "client_cached_octets", "all_cached_octets", "cached_reply_octets",
+}  # fmt: skip
 REQUIRED = "required"
 
 

@@ -185,6 +185,48 @@ def test_binding_directions():
     assert "b" not in session.connections
 
 
+BACK_OR_BOTH = p.channel_dir_from_client4.CDFC4_BACK_OR_BOTH
+FORE_ONLY, BACK_ONLY, BOTH_WAYS = (
+    p.channel_dir_from_server4.CDFS4_FORE,
+    p.channel_dir_from_server4.CDFS4_BACK,
+    p.channel_dir_from_server4.CDFS4_BOTH,
+)
+
+
+@pytest.mark.parametrize(
+    ("first", "then", "granted"),
+    [
+        (FORE_DIR, FORE_DIR, FORE_ONLY),
+        (FORE_DIR, EITHER, BOTH_WAYS),
+        (FORE_DIR, BACK_DIR, None),
+        (FORE_DIR, BACK_OR_BOTH, None),
+        (BACK_DIR, BACK_DIR, BACK_ONLY),
+        (BACK_DIR, BACK_OR_BOTH, BOTH_WAYS),
+        (BACK_DIR, FORE_DIR, None),
+        (BACK_DIR, EITHER, None),
+        (EITHER, EITHER, BOTH_WAYS),
+        (EITHER, BACK_OR_BOTH, BOTH_WAYS),
+        (EITHER, FORE_DIR, None),
+        (EITHER, BACK_DIR, None),
+    ],
+)
+def test_a_bound_connection_is_bound_again_but_not_otherwise(first, then, granted):
+    """RFC 8881 section 18.34.3: a repetition is fine, a change is INVAL, and what was bound stays bound."""
+    world = World()
+    client = world.client41()
+    bind = world.engine.sessions.bind_connection
+    before, _ = bind("c", client.sessionid, first, False)
+    if granted is None:
+        with failing(p.NFS4ERR_INVAL):
+            bind("c", client.sessionid, then, False)
+        granted = before
+    else:
+        assert bind("c", client.sessionid, then, False) == (granted, False)
+    session = client.record.sessions[client.sessionid]
+    assert ("c" in session.connections) == bool(granted & FORE_ONLY)
+    assert ("c" in session.backchannel.connections) == bool(granted & BACK_ONLY)
+
+
 def test_destroy_session_from_a_bound_connection():
     world = World()
     client = world.client41()

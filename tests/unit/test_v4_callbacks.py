@@ -331,3 +331,46 @@ def test_a_client_that_goes_away_ends_what_waits_for_it(tmp_path):
         assert not server.nfs4.callbacks.client_can_be_called(record)
 
     run(test, tmp_path)
+
+
+def test_a_session_destroyed_under_a_callback_leaves_it_to_another(tmp_path):
+    async def test(server, client, end, record):
+        second = Client4(server, 1, transport=LoopbackTransport(callbacks=end))
+        await second.connect(reclaim_complete=False)
+        assert second.clientid == client.clientid
+        end.gate = asyncio.Event()
+        call = asyncio.ensure_future(server.nfs4.callbacks.call(record, [RECALL]))
+        await end.arrival(1)
+        await client.run((p.OP_DESTROY_SESSION, p.DESTROY_SESSION4args(client.session)))
+        await end.arrival(2)
+        end.gate.set()
+        assert await call == [OK]
+        assert [one.sequence.csa_sessionid for one in end.received] == [client.session, second.session]
+
+    run(test, tmp_path)
+
+
+@pytest.mark.parametrize("minor", [1, 2])
+def test_a_backchannel_needs_a_credential_that_can_be_sent(tmp_path, minor):
+    async def test(server, client, end, record):
+        handles = p.gss_cb_handles4(p.rpc_gss_svc_t.RPC_GSS_SVC_INTEGRITY, b"there", b"here")
+        gss = p.callback_sec_parms4(6, cbsp_gss_handles=handles)
+        none = p.callback_sec_parms4(0)
+        channel = p.channel_attrs4(0, 1 << 16, 1 << 16, 4096, 16, 4, [])
+        back = p.channel_attrs4(0, 4096, 4096, 0, 2, 1, [])
+        for sequence, offered, status, flags in (
+            (2, [gss], p.NFS4ERR_NOENT, None),
+            (2, [gss, none], p.NFS4_OK, p.CREATE_SESSION4_FLAG_CONN_BACK_CHAN),
+            (3, [], p.NFS4_OK, 0),
+        ):
+            args = p.CREATE_SESSION4args(client.clientid, sequence, 2, channel, back, 0x40000000, offered)
+            got, [(_, made)] = await client.raw((p.OP_CREATE_SESSION, args))
+            assert got == status
+            assert made.csr_resok4 is None or made.csr_resok4.csr_flags == flags
+        only_gss = (p.OP_BACKCHANNEL_CTL, p.BACKCHANNEL_CTL4args(7, [gss]))
+        assert await client.status(only_gss) == p.NFS4ERR_NOENT
+        await client.run((p.OP_BACKCHANNEL_CTL, p.BACKCHANNEL_CTL4args(8, [])))
+        await server.nfs4.callbacks.call(record, [RECALL])
+        assert end.received[0].program == 8
+
+    run(test, tmp_path, minor=minor)

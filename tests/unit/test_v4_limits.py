@@ -1,6 +1,7 @@
 """Every bound on what NFSv4 clients can make the server remember, driven to its end: the error the documents name comes
 at once, what was there before is whole, and room that is made can be used."""
 
+import asyncio
 import dataclasses
 import sys
 from dataclasses import replace
@@ -11,6 +12,7 @@ from nfsd import config
 from nfsd.protocol import nfs4 as p
 from nfsd.state import Limits
 from nfsd.v4.ops import copy as copy_operations
+from tests.support.callbacks import CallbackEnd
 from tests.support.nfs4 import Client4, LoopbackTransport, mode, with_client
 from tests.unit.v42_support import ANONYMOUS, handle_of, two_files, with_clients
 
@@ -166,6 +168,24 @@ def test_bound_of_client_cached_octets(tmp_path):
         assert slots == [2, 1, 1], "the first session has 16 of 19"
 
     with_client(tmp_path, 1, test, **bounded(client_cached_octets=19 * 4096))
+
+
+def test_bound_of_all_cached_octets(tmp_path):
+    async def test(client, export, server):
+        end = CallbackEnd()
+        large = Client4(server, 1, name=b"large", transport=LoopbackTransport(callbacks=end))
+        await large.connect()
+        _, made = await another_session(client, 2, slots=16)
+        assert made.csr_fore_chan_attrs.ca_maxrequests == 3, "two sessions have 16 each, of 35"
+        async with asyncio.timeout(20):
+            await end.arrival(1)  # and the larger ones are asked for half of it
+        assert end.executed == [(p.OP_CB_RECALL_SLOT, p.CB_RECALL_SLOT4args(7))]
+        sequence = p.SEQUENCE4args(large.session, large.sequence + 1, 0, 0, False)
+        _, [(_, told)] = await large.raw((p.OP_SEQUENCE, sequence))
+        assert (told.sr_resok4.sr_target_highest_slotid, told.sr_resok4.sr_highest_slotid) == (7, 15)
+        server.nfs4.callbacks.recall_slots(server.engine.clients.lookup(client.clientid).sessions[client.session])
+
+    with_client(tmp_path, 1, test, **bounded(all_cached_octets=35 * 4096))
 
 
 # -- opens and locks --------------------------------------------------------------------------------------------------

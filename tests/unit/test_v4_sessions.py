@@ -127,10 +127,10 @@ def test_slots_and_sessions_that_are_none(tmp_path, minor):
             (sequence(client.session, client.sequence + 2), p.NFS4ERR_SEQ_MISORDERED),
             (sequence(client.session, client.sequence - 1), p.NFS4ERR_SEQ_MISORDERED),
             (sequence(client.session, 0, slot=3), p.NFS4ERR_SEQ_MISORDERED),
-            (sequence(client.session, 1, slot=15), p.NFS4_OK),
+            (sequence(client.session, 1, slot=14), p.NFS4_OK),
         ):
             assert (await client.raw(operation))[0] == status
-        high = (p.OP_SEQUENCE, p.SEQUENCE4args(client.session, 2, 15, 16, False))
+        high = (p.OP_SEQUENCE, p.SEQUENCE4args(client.session, 2, 14, 16, False))
         assert (await client.raw(high))[0] == p.NFS4ERR_BAD_HIGH_SLOT
         again = sequence(client.session, client.sequence + 1), sequence(client.session, client.sequence + 2)
         assert (await client.raw(*again))[0] == p.NFS4ERR_SEQUENCE_POS

@@ -12,7 +12,7 @@ from nfsd.state import NEW, REPLAY, Nfs4Error
 from nfsd.state.types import CallbackCredential, ChannelAttributes
 from nfsd.v4.compound import Compound, SlotReplay
 from nfsd.v4.operations import operation
-from rpcrdma.rpc.program import AUTH_NONE, AUTH_SYS
+from rpcrdma.rpc.program import AUTH_NONE, AUTH_SYS, Call
 
 _FINGERPRINTED = 256
 """Octets after SEQUENCE that tell a retransmission from another request with its sequence number."""
@@ -43,7 +43,8 @@ def _wire(attributes: ChannelAttributes) -> p.channel_attrs4:
 
 
 def _credentials(offered: list[p.callback_sec_parms4]) -> tuple[CallbackCredential, ...]:
-    """The credentials offered for callbacks that this server can send."""
+    """The credentials offered for callbacks that this server can send, in the client's order. Raises NOENT when there
+    are only RPCSEC_GSS handles, none of which exists here (RFC 8881 sections 18.33.3 and 18.36.3)."""
     usable = []
     for one in offered:
         if one.cb_secflavor == AUTH_NONE:
@@ -52,12 +53,15 @@ def _credentials(offered: list[p.callback_sec_parms4]) -> tuple[CallbackCredenti
             sys = one.cbsp_sys_cred
             machine = bytes(sys.machinename).decode("utf-8", "replace")
             usable.append(CallbackCredential(AUTH_SYS, machine, sys.uid, sys.gid, tuple(sys.gids)))
+    if offered and not usable:
+        raise Nfs4Error(p.NFS4ERR_NOENT, "no such RPCSEC_GSS handle")
     return tuple(usable)
 
 
 @operation(p.OP_CREATE_SESSION, changes=True, alone=True)
 async def create_session(c: Compound, args: p.CREATE_SESSION4args) -> p.CREATE_SESSION4resok:
     """Make a session; the first one confirms the client."""
+    credentials = _credentials(args.csa_sec_parms)
     made = c.engine.sessions.create_session(
         clientid=args.csa_clientid,
         sequenceid=args.csa_sequence,
@@ -65,10 +69,11 @@ async def create_session(c: Compound, args: p.CREATE_SESSION4args) -> p.CREATE_S
         fore=_attributes(args.csa_fore_chan_attrs),
         back=_attributes(args.csa_back_chan_attrs),
         cb_program=args.csa_cb_program,
-        cb_credentials=_credentials(args.csa_sec_parms),
+        cb_credentials=credentials,
         principal=c.principal,
         connection=c.server.connection(c.call.transport),
-        callbacks=c.call.transport.max_backchannel_size > 0,
+        # A backchannel that nothing could be sent on is not granted.
+        callbacks=c.call.transport.max_backchannel_size > 0 and bool(credentials),
         minor=c.minor,
     )
     return p.CREATE_SESSION4resok(
@@ -83,8 +88,7 @@ async def create_session(c: Compound, args: p.CREATE_SESSION4args) -> p.CREATE_S
 @operation(p.OP_SEQUENCE, alone=True)
 async def sequence(c: Compound, args: p.SEQUENCE4args) -> p.SEQUENCE4resok:
     """Find the slot of a COMPOUND. A retransmission is answered from it."""
-    message, caller = c.call.message, c.call.credential
-    rest = c.call.arguments.position
+    digest, octets = _digest(c.call)
     session, slot, verdict = c.engine.sessions.sequence(
         c.server.connection(c.call.transport),
         args.sa_sessionid,
@@ -92,10 +96,9 @@ async def sequence(c: Compound, args: p.SEQUENCE4args) -> p.SEQUENCE4resok:
         args.sa_slotid,
         args.sa_highest_slotid,
         args.sa_cachethis,
-        # Not the RPC header: a retransmission may have another xid (RFC 8881 section 2.10.6.1.3.1). The caller counts.
-        zlib.crc32(message[rest : rest + _FINGERPRINTED], len(message) - rest ^ caller.uid ^ caller.flavor << 28),
+        digest,
         operations=c.operations,
-        request_octets=len(message),
+        request_octets=octets,
     )
     if verdict == REPLAY:
         raise SlotReplay(slot.reply or b"")
@@ -113,6 +116,39 @@ async def sequence(c: Compound, args: p.SEQUENCE4args) -> p.SEQUENCE4resok:
         sr_target_highest_slotid=session.target_highest_slotid,
         sr_status_flags=session.status_flags(),
     )
+
+
+def _digest(call: Call) -> tuple[int, int]:
+    """What tells a retransmission from another request, and the octets of the request as XDR has it.
+
+    Neither the RPC header, since a retransmission may have another xid (RFC 8881 section 2.10.6.1.3.1), nor how the
+    request came: the same one may come by TCP, or with other Read chunks. The caller counts.
+    """
+    message, caller, start = call.message, call.credential, call.arguments.position
+    octets = len(message)
+    head = message[start : start + _FINGERPRINTED]
+    if call.chunks:
+        octets += sum(len(view) + 3 & ~3 for _, view in call.chunks)
+        head = _unreduced(call, start)
+    return zlib.crc32(head, octets - start ^ caller.uid ^ caller.flavor << 28), octets
+
+
+def _unreduced(call: Call, start: int) -> memoryview:
+    """The first octets behind SEQUENCE, with the chunks in their places."""
+    whole, at = bytearray(), start
+    for position, view in call.chunks:
+        # Octets of chunks before this one shift its place in what came inline.
+        inline = position - start - len(whole)
+        whole += call.message[at : at + inline]
+        at += inline
+        room = _FINGERPRINTED - len(whole)
+        if room <= 0:
+            break
+        whole += view[:room]
+        if len(view) <= room:
+            whole += bytes(-len(view) & 3)
+    whole += call.message[at : at + max(_FINGERPRINTED - len(whole), 0)]
+    return memoryview(whole)[:_FINGERPRINTED]
 
 
 def _hold_to_session(c: Compound, fore: ChannelAttributes) -> None:
