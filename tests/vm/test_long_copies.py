@@ -1,12 +1,16 @@
-"""Copies that take long, with a Linux client: the server makes them by itself and tells the end. One boot."""
+"""Copies that take long, with a Linux client: the server makes them by itself and tells the end."""
 
 from __future__ import annotations
 
 import os
 import re
 import signal
+import subprocess
 import time
+from collections.abc import Iterator
 from pathlib import Path
+
+import pytest
 
 from tests.vm.build import REPO
 from tests.vm.guest import Guest
@@ -41,9 +45,17 @@ def client_operations(guest: Guest) -> dict[str, tuple[int, int, int]]:
     return {name: (row[0], row[3], row[4]) for name, row in numbers.items()}
 
 
+@pytest.fixture(scope="module")
+def short_lease_server(network: Network, directory: Path) -> Iterator[Server]:
+    nfs4 = {"lease_time": 10, "grace_time": 10}
+    with Server(directory / "server", network, server={"nfs4": nfs4}) as made:
+        yield made
+
+
 def test_long_copies_are_made_by_the_server_and_end_when_they_are_given_up(
-    network: Network, server: Server, directory: Path
+    network: Network, short_lease_server: Server, directory: Path
 ) -> None:
+    server = short_lease_server
     with Guest("client-copies", network, shares=[directory / "server"], time_limit=600) as guest:
         load_siw(guest)
         mount(guest, server, "4.2")
@@ -65,4 +77,33 @@ def test_long_copies_are_made_by_the_server_and_end_when_they_are_given_up(
         assert given_up.stat().st_size == size
         for number in range(4):
             assert server.sha256(f"work/target {number}") == server.sha256("work/source")
+    server.assert_running()
+
+
+def test_a_copy_is_begun_again_when_the_server_has_been_killed(
+    network: Network, short_lease_server: Server, directory: Path
+) -> None:
+    server, size = short_lease_server, 3 << 30
+    source, target = server.export / "source", server.export / "target"
+    with source.open("wb") as file:
+        for offset in range(0, size, 64 << 20):
+            file.seek(offset)
+            file.write(os.urandom(1 << 20))
+        file.truncate(size)
+    with Guest("client-restart", network, shares=[directory / "server"], time_limit=600) as guest:
+        load_siw(guest)
+        mount(guest, server, "4.2")
+        copying = guest.start(f"python3 {INSIDE} copy {POINT}/source {POINT}/target {size}", 300, "copy")
+        deadline = time.monotonic() + 60
+        while not target.exists() or target.stat().st_size < 128 << 20:
+            assert time.monotonic() < deadline, "the copy does not begin"
+            time.sleep(0.01)
+        server.kill()
+        assert target.stat().st_size < size, "the copy was over already: make it longer"
+        time.sleep(1)
+        server.start()
+        copying.wait()
+        subprocess.run(["cmp", str(source), str(target)], check=True)
+        assert counters(server, "copies")["completed"] > 0
+        assert complaints(guest, allow="not responding|server .* OK") == []
     server.assert_running()
