@@ -13,6 +13,8 @@ from pathlib import Path
 from Cython.Build import cythonize
 from setuptools import Extension, setup
 
+# The load generator is for measuring here, not for installing.
+PACKAGES = ("rpcrdma", "nfsd") if "bdist_wheel" in sys.argv else ("rpcrdma", "nfsd", "bench")
 DEVICE = Path("rpcrdma/verbs/device")
 WITHOUT_LIBRARIES = {DEVICE / "queue.pyx"}
 
@@ -48,7 +50,7 @@ extensions = [
         extra_compile_args=["-O2", "-g1", "-fno-strict-aliasing", "-Wno-unused-function", "-Wno-sign-compare"],
         libraries=["pthread", "dl", *(["ibverbs", "rdmacm"] if needs_verbs(source) else [])],
     )
-    for package in ("rpcrdma", "nfsd")
+    for package in PACKAGES
     for source in sorted(Path(package).rglob("*.pyx"))
     if have_verbs or not needs_verbs(source)
 ]

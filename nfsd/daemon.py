@@ -34,6 +34,7 @@ from nfsd.recovery_store import RecoveryStore
 from nfsd.state import StateEngine
 from nfsd.state.limits import Limits as StateLimits
 from nfsd.v3.acl import nfsacl_program
+from nfsd.v3.direct import Nfs3Direct
 from nfsd.v3.program import nfs3_procedures
 from nfsd.v4.program import nfs4_procedures
 from nfsd.v4.server import Nfs4Server
@@ -125,9 +126,12 @@ class Daemon:
         self._undo.append(self._nfs4.close)
         admit = self.exports.admit if self.exports.uses_names else None
         versions = {3: nfs3_procedures(self.service, self.exports), 4: nfs4_procedures(self._nfs4)}
+        direct = {(NFS_PROGRAM, 3): Nfs3Direct(self.service)}
         self.dispatchers = {
             "nfs": Dispatcher(
-                [Program(NFS_PROGRAM, "nfs", versions), nfsacl_program(self.service, self.exports)], admit=admit
+                [Program(NFS_PROGRAM, "nfs", versions), nfsacl_program(self.service, self.exports)],
+                admit=admit,
+                direct=direct,
             ),
             "mountd": Dispatcher([mount3_program(self.service, self.exports)], admit=admit),
         }

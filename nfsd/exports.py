@@ -16,6 +16,7 @@ import hashlib
 import ipaddress
 from collections.abc import Awaitable, Iterable
 from dataclasses import dataclass
+from typing import Protocol
 
 from nfsd.names import GroupLists, HostNames
 from nfsd.vfs.types import Credential
@@ -91,6 +92,15 @@ def canonical_address(text: str) -> str:
     return str(address)
 
 
+class Caller(Protocol):
+    """Who calls, as the RPC header says."""
+
+    flavor: int
+    uid: int
+    gid: int
+    gids: tuple[int, ...]
+
+
 class _Pattern:
     """One entry of ``clients``, taken apart once."""
 
@@ -151,8 +161,26 @@ class ExportTable:
         """Whether any client is given by name; if not, :meth:`admit` has nothing to do."""
         self._groups = groups or GroupLists()
         self._accesses: dict[tuple[int, str], Access | None] = {}
-        self._names.on_change(self._accesses.clear)
+        self.generation = 0
+        """Grows when what :meth:`access` said may be true no more."""
+        self._names.on_change(self._names_changed)
         self._credentials: dict[tuple[object, ...], Credential] = {}
+
+    def _names_changed(self) -> None:
+        self._accesses.clear()
+        self.generation += 1
+
+    def standing(self, export: Export, caller: Caller, peer_address: str) -> tuple[Credential, bool] | None:
+        """A caller as it acts on an export, and whether only to read; None when it may not use it, or when that cannot
+        be said at once or may change (groups the server looks up): :meth:`admit` and :meth:`credential` can."""
+        if self.admit(peer_address) is not None or len(caller.gids) >= _AUTH_SYS_GROUPS:
+            return None
+        access = self.access(export, peer_address)
+        if access is None:
+            return None
+        if caller.flavor == _AUTH_NONE or access.squash == "all":
+            return self._intern(Credential(access.anonuid, access.anongid)), access.read_only
+        return self._squashed(access, caller.uid, caller.gid, caller.gids), access.read_only
 
     def admit(self, peer_address: str) -> Awaitable[None] | None:
         """Make sure the names this peer may go by are known. None: they are; otherwise wait for what is returned (a

@@ -72,6 +72,7 @@ class ServerCollector(Collector):
     def _rpc(self) -> Iterator[Metric]:
         labels = ["program", "version", "procedure"]
         calls = CounterMetricFamily(_PREFIX + "rpc_calls", "Calls that are over", labels=labels)
+        direct = CounterMetricFamily(_PREFIX + "rpc_direct", "Calls that were answered natively", labels=labels)
         errors = CounterMetricFamily(_PREFIX + "rpc_errors", "Calls that ended in an RPC error or none", labels=labels)
         seconds = CounterMetricFamily(_PREFIX + "rpc_seconds", "From dispatch to reply", labels=labels)
         refused = CounterMetricFamily(_PREFIX + "rpc_refused", "Calls that reached no procedure", labels=["service"])
@@ -82,13 +83,14 @@ class ServerCollector(Collector):
             for row in dispatcher.rows.values():
                 key = [str(part) for part in row.label]
                 calls.add_metric(key, row.calls)
+                direct.add_metric(key, row.direct)
                 errors.add_metric(key, row.errors)
                 seconds.add_metric(key, row.seconds)
             refused.add_metric([service], dispatcher.refused)
             running.add_metric([service], len(dispatcher.running))
             hits.add_metric([service], dispatcher.replay.hits)
             entries.add_metric([service], len(dispatcher.replay))
-        yield from (calls, errors, seconds, refused, running, hits, entries)
+        yield from (calls, direct, errors, seconds, refused, running, hits, entries)
 
     def _transports(self) -> Iterator[Metric]:
         is_open = GaugeMetricFamily(_PREFIX + "connections", "Open connections", labels=["listener"])

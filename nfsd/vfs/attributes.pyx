@@ -4,7 +4,7 @@ Native because every operation reports attributes, most of them twice.
 """
 
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_GET_SIZE
-from libc.stdint cimport int32_t, int64_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint32_t, uint64_t
 
 from nfsd.vfs.change cimport ChangeRecord
 
@@ -17,39 +17,6 @@ cdef extern from "time.h" nogil:
         long tv_nsec
     int clock_gettime(int clock, timespec *now)
     const int CLOCK_REALTIME
-
-ctypedef struct statx_timestamp:
-    int64_t seconds
-    uint32_t nanoseconds
-    int32_t reserved
-
-ctypedef struct statx_t:
-    uint32_t mask
-    uint32_t blksize
-    uint64_t attributes
-    uint32_t nlink
-    uint32_t uid
-    uint32_t gid
-    uint16_t mode
-    uint16_t reserved
-    uint64_t ino
-    uint64_t size
-    uint64_t blocks
-    uint64_t attributes_mask
-    statx_timestamp atime
-    statx_timestamp btime
-    statx_timestamp ctime
-    statx_timestamp mtime
-    uint32_t rdev_major
-    uint32_t rdev_minor
-    uint32_t dev_major
-    uint32_t dev_minor
-    uint64_t mnt_id
-    uint64_t spare[13]
-
-cdef enum:
-    ATTRIBUTE_MOUNT_ROOT = 0x2000
-    HAS_BIRTH_TIME = 0x800
 
 cdef object _attributes = Attributes
 cdef object _time = Time
@@ -98,9 +65,7 @@ def raw_size(buffer):
 
 def raw_ctime(buffer):
     cdef statx_t *status = status_in(buffer)
-    if -9000000000 < status.ctime.seconds < 9000000000:
-        return status.ctime.seconds * 1000000000 + status.ctime.nanoseconds
-    return int(status.ctime.seconds) * 1000000000 + status.ctime.nanoseconds
+    return <int64_t>(<uint64_t>status.ctime.seconds * 1000000000 + status.ctime.nanoseconds)
 
 
 def raw_device(buffer):

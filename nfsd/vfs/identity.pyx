@@ -121,6 +121,8 @@ cdef int identity_become_own(server_identity_t *server, thread_state_t *thread) 
 
 cdef int identity_become_caller(server_identity_t *server, thread_state_t *thread, identity_t *who) noexcept nogil:
     cdef unsigned int *room
+    if server.own.uid == 0 and same_identity(&server.own, who):
+        return identity_become_own(server, thread)  # root is no less than itself
     if thread.is_caller and same_identity(&thread.now, who):
         return 0
     if who.ngroups > thread.groups_room:

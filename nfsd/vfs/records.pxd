@@ -16,13 +16,16 @@ cdef class Inode:
     cdef readonly object serial
     cdef readonly ChangeRecord change
     cdef readonly unsigned long long epoch
-    cdef public object ctime
+    cdef public long long ctime
     cdef readonly dict opens
     cdef public long used_count
     cdef readonly object sync
     cdef readonly dict accesses
     cdef readonly object lock_serial
     cdef public object locks
+
+    cpdef void saw_ctime(self, long long ctime) noexcept
+    cpdef void wrote(self, long long before, long long after) noexcept
 
 
 cdef class Node:
@@ -36,6 +39,13 @@ cdef class Node:
     cdef readonly bytes key
     cdef readonly object type
     cdef public long used
+    # Facts of its mount, which do not change.
+    cdef bint inline
+    cdef bint caching
+    cdef bint fine
+    cdef int mnt_id
+    cdef unsigned int device_major
+    cdef unsigned int device_minor
 
 
 cdef class OpenFile:

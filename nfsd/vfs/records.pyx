@@ -74,12 +74,12 @@ cdef class Inode:
         self.lock_serial = Serial()
         self.locks = None
 
-    def saw_ctime(self, ctime):
+    cpdef void saw_ctime(self, long long ctime) noexcept:
         if ctime != self.ctime:
             self.ctime = ctime
             self.epoch += 1
 
-    def wrote(self, before, after):
+    cpdef void wrote(self, long long before, long long after) noexcept:
         self.saw_ctime(before)
         self.ctime = after
 
@@ -100,6 +100,11 @@ cdef class Node:
         self.key = inode.key
         self.type = type_
         self.used = 0
+        self.inline = mount.inline
+        self.caching = mount.caching
+        self.fine = mount.fine
+        self.mnt_id = mount.mnt_id
+        self.device_major, self.device_minor = mount.device
 
     def shut(self):
         cdef int fd = self.fd

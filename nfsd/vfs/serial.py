@@ -14,16 +14,17 @@ from typing import Protocol
 class Serial:
     """A first-come first-served lock that costs two attribute accesses when nobody waits."""
 
-    __slots__ = ("_busy", "_waiters")
+    __slots__ = ("_waiters", "busy")
 
     def __init__(self) -> None:
-        self._busy = False
+        self.busy = False
+        """Whether somebody has the turn."""
         self._waiters: deque[asyncio.Future[None]] | None = None
 
     async def acquire(self) -> None:
         """Wait for the turn."""
-        if not self._busy:
-            self._busy = True
+        if not self.busy:
+            self.busy = True
             return
         if self._waiters is None:
             self._waiters = deque()
@@ -43,7 +44,7 @@ class Serial:
             if not turn.done():
                 turn.set_result(None)
                 return
-        self._busy = False
+        self.busy = False
 
 
 class Finished(Protocol):

@@ -18,12 +18,13 @@ import asyncio
 import logging
 import struct
 import time
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from rpcrdma.memory import Lease
 from rpcrdma.rpc import eager, replay
 from rpcrdma.rpc.credentials import CredentialReader
+from rpcrdma.rpc.direct import DirectCalls, DirectProgram
 from rpcrdma.rpc.messages import (
     MAX_AUTH_BYTES,
     RPC_VERSION,
@@ -64,7 +65,7 @@ _SHORTEST: Final = 40
 class Row:
     """A procedure with its counters, resolved when the dispatcher is made."""
 
-    __slots__ = ("calls", "errors", "label", "number", "procedure", "seconds")
+    __slots__ = ("calls", "direct", "errors", "label", "number", "procedure", "seconds")
 
     def __init__(self, program: Program, version: int, number: int, procedure: Procedure) -> None:
         self.procedure = procedure
@@ -72,6 +73,8 @@ class Row:
         self.label = (program.name, version, procedure.name)
         self.calls = 0
         """Calls that are over."""
+        self.direct = 0
+        """Those of them that were answered natively."""
         self.errors = 0
         """Those of them that were answered with an RPC error, or not at all."""
         self.seconds = 0.0
@@ -155,15 +158,18 @@ class Dispatcher:
         replay_cache: replay.ReplayCache | None = None,
         *,
         admit: Callable[[str], Awaitable[None] | None] | None = None,
+        direct: Mapping[tuple[int, int], DirectProgram] | None = None,
     ) -> None:
         """``admit(peer_address)`` may name something to wait for before a call of that peer is executed (such as the
-        name service's word on who the peer is)."""
+        name service's word on who the peer is). ``direct`` are native answers to the common procedures of a (program,
+        version) in ``programs``, which look after the admission of their callers themselves."""
         self.replay = replay.ReplayCache() if replay_cache is None else replay_cache
         self.running: set[Execution] = set()
         """Calls that are waiting for something."""
         self.refused = 0
         """Calls that never reached a procedure: headers, credentials, programs, versions, procedures unknown here."""
         self._admit = admit
+        self._direct = dict(direct or {})
         self._credentials = CredentialReader()
         self._idle: asyncio.Future[None] | None = None
         self._versions: dict[int, dict[int, frozenset[int]]] = {}
@@ -173,6 +179,16 @@ class Dispatcher:
                 self._versions.setdefault(program.number, {})[version] = frozenset(procedures)
                 for number, procedure in procedures.items():
                     self.rows[program.number, version, number] = Row(program, version, number, procedure)
+
+    def direct_calls(self, transport: Transport) -> DirectCalls | None:
+        """What answers the common calls of a connection natively; None: nothing does."""
+        if not self._direct:
+            return None
+        versions = [
+            (number, version, program, [self.rows.get((number, version, procedure)) for procedure in range(64)])
+            for (number, version), program in self._direct.items()
+        ]
+        return DirectCalls(transport, self.replay, self._credentials.read, versions)
 
     def dispatch(
         self,

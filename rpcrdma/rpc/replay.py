@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import time
 import zlib
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -61,7 +62,7 @@ class Entry:
 
     __slots__ = ("cuts", "expires", "key", "reply", "transport", "waiters")
 
-    def __init__(self, key: Key, transport: Transport) -> None:
+    def __init__(self, key: Key, transport: Transport | None) -> None:
         self.key = key
         self.transport = transport
         self.reply = b""
@@ -107,7 +108,8 @@ class ReplayCache:
         """Retransmissions answered from here or made to wait."""
         self._ttl, self._clock = ttl, clock
         self._running: dict[Key, Entry] = {}
-        self._finished: dict[Key, Entry] = {}
+        # Ordered: a plain dict finds its oldest entry ever more slowly as the ones before it go.
+        self._finished: OrderedDict[Key, Entry] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._running) + len(self._finished)
@@ -122,6 +124,15 @@ class ReplayCache:
             return None
         self.hits += 1
         return entry
+
+    def is_new(self, key: Key) -> bool:
+        """Whether nothing is known of this call."""
+        return key not in self._finished and key not in self._running
+
+    def remember(self, key: Key, reply: bytes) -> None:
+        """Keep the reply of a call that was executed without waiting (:meth:`begin` and :meth:`finish` in one)."""
+        entry = Entry(key, None)
+        self._keep(entry, reply)
 
     def begin(self, key: Key, transport: Transport) -> Entry | None:
         """Take note that the call is being executed. None: it is already (then :meth:`join` or drop it)."""
@@ -143,16 +154,19 @@ class ReplayCache:
     def finish(self, entry: Entry, reply: RpcReply) -> None:
         """The call is over: keep its reply and give it to those who joined."""
         del self._running[entry.key]
-        entry.reply = join_reply(reply)
+        self._keep(entry, join_reply(reply))
         if reply.payloads:
             entry.cuts = cuts(reply)
-        entry.expires = self._clock() + self._ttl
-        self._finished[entry.key] = entry
-        self.size += len(entry.reply) + ENTRY_COST
-        self._trim()
         waiters, entry.waiters = entry.waiters, []
         for _, done in waiters:
             done(entry.recall())
+
+    def _keep(self, entry: Entry, reply: bytes) -> None:
+        entry.reply = reply
+        entry.expires = self._clock() + self._ttl
+        self._finished[entry.key] = entry
+        self.size += len(reply) + ENTRY_COST
+        self._trim()
 
     def abandon(self, entry: Entry, reply: RpcReply | None) -> None:
         """The call was not executed (it could not be decoded, was dropped, or failed inside the server): forget it, so

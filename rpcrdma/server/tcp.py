@@ -71,6 +71,9 @@ class TcpConnection:
         self._account: Account = listener.pool.account(self._limits.connection_memory)
         self._stream = RecordStream(self._fd, self._account, self._limits.max_record)
         self._waiting: deque[tuple[memoryview, Lease]] = deque()
+        direct = listener.dispatcher.direct_calls(self)
+        if direct is not None:
+            self._stream.answer_directly(direct, self._limits.max_unsent)
         self.calls = 0
         """Calls in progress."""
         self._callbacks: dict[int, asyncio.Future[memoryview]] = {}

@@ -1,6 +1,7 @@
 """RPC records over one connected, non-blocking stream socket, in both directions. Implemented in ``stream.pyx``."""
 
 from rpcrdma.memory import Account, Lease
+from rpcrdma.place import Answerer
 from rpcrdma.rpc.program import RpcReply
 
 class RecordError(Exception):
@@ -20,6 +21,8 @@ class RecordStream:
     """Octets that wait to be sent."""
     received_octets: int
     sent_octets: int
+    def answer_directly(self, direct: Answerer, most_unsent: int) -> None:
+        """Offer calls to ``direct`` before they are returned, as long as no more than ``most_unsent`` octets wait."""
     def receive(self, readable: bool = True) -> list[tuple[memoryview, Lease]]:
         """Take what has arrived: (record, hold), the hold with one count for the caller. Without ``readable`` only
         what was read before is looked at. Raises RecordError, OSError."""

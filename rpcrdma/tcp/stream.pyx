@@ -12,6 +12,10 @@ Bounds
     A record is bounded in octets and fragments before anything is allocated for it. When memory is short nothing is
     lost: ``starved`` says how much is wanted, and :meth:`RecordStream.receive` goes on from there.
 
+Direct calls
+    With an :class:`~rpcrdma.place.Answerer` set, a whole record is offered to them before it becomes an object.
+    Their replies are written one behind the other into leased buffers, and leave in as few pieces as there are buffers.
+
 Sending
     Replies queue as pieces: record mark, head, payload, padding. Every flush gathers all of them into one sendmsg();
     payloads leave from where they are. A reply is released when its last octet has left.
@@ -20,10 +24,12 @@ Sending
 from cpython.buffer cimport PyBUF_SIMPLE, Py_buffer, PyBuffer_Release, PyObject_GetBuffer
 from cpython.ref cimport Py_INCREF, Py_XDECREF, PyObject
 from libc.errno cimport EAGAIN, EINTR, errno
+from libc.stdint cimport uint8_t
 from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy, memmove, memset
 
 from rpcrdma.memory cimport Account, Lease
+from rpcrdma.place cimport Answerer, Place, store32
 
 import os
 
@@ -52,6 +58,10 @@ cdef enum:
     VECTORS = 512
     LAST_FRAGMENT = 0x80000000
     LARGEST_LEASE = 4 << 20
+    REPLIES = 65536         # octets of a buffer that direct replies are gathered in
+    LEAST_ROOM = 4096       # octets of it that a reply must find to be begun there
+    SEND_EARLY = 262144     # octets of replies that are sent before the wake-up's last call is answered
+    DIRECT_CALLS = 256      # answered per wake-up; then other connections have their turn
 
 
 class RecordError(Exception):
@@ -70,6 +80,72 @@ cdef struct Piece:
 cdef inline size_t load_mark(const char *at) noexcept:
     cdef const unsigned char *u = <const unsigned char *>at
     return (<size_t>u[0] << 24) | (<size_t>u[1] << 16) | (<size_t>u[2] << 8) | u[3]
+
+
+cdef class DirectReplies(Place):
+    """The buffer in which the replies of direct calls are gathered; beside it one large payload of the present reply."""
+
+    cdef Account account
+    cdef Lease lease
+    cdef uint8_t *start         # of the present reply, at its record mark
+    cdef Lease payload          # of the present reply, if it has a buffer of its own
+    cdef size_t payload_at      # how much of the reply goes before it
+    cdef size_t payload_length
+
+    cdef bint begin(self) except -1:
+        """Begin a reply. False: no memory."""
+        if self.lease is None or <size_t>(self.end - self.at) < LEAST_ROOM:
+            self.drop()
+            try:
+                self.lease = self.account.lease(REPLIES)
+            except OutOfMemory:
+                return False
+            self.at = <uint8_t *>self.lease.address
+            self.end = self.at + self.lease.capacity
+        self.start = self.at
+        self.at += 4
+        return True
+
+    cdef int cancel(self) except -1:
+        """There is no reply after all."""
+        self.at = self.start
+        if self.payload is not None:
+            self.payload.release()
+            self.payload = None
+        return 0
+
+    cdef uint8_t *data(self, size_t room) except? NULL:
+        """Room for one payload; NULL when there is none."""
+        if room + 4 <= <size_t>(self.end - self.at):
+            return self.at
+        if self.payload is not None or room > LARGEST_LEASE:
+            return NULL
+        try:
+            self.payload = self.account.lease(room)
+        except OutOfMemory:
+            return NULL
+        return <uint8_t *>self.payload.address
+
+    cdef int data_done(self, size_t length) except -1:
+        """The payload is there; its padding is added."""
+        if self.payload is None:
+            self.at += length
+            while length & 3:
+                self.at[0] = 0
+                self.at += 1
+                length += 1
+        else:
+            self.payload_at = self.at - self.start
+            self.payload_length = length
+        return 0
+
+    cdef int drop(self) except -1:
+        cdef Lease lease = self.lease
+        if lease is not None:
+            self.lease = None
+            self.at = self.end = self.start = NULL
+            lease.release()
+        return 0
 
 
 cdef class RecordStream:
@@ -100,6 +176,11 @@ cdef class RecordStream:
     cdef size_t beyond
     cdef size_t sent_of_first
     cdef readonly size_t queued
+    # Calls that are answered here.
+    cdef Answerer direct
+    cdef DirectReplies replies
+    cdef size_t most_unsent
+    cdef size_t answered
 
     def __cinit__(self, int fd, Account account not None, size_t max_record=(1 << 20) + (128 << 10),
                   size_t max_fragments=2048):
@@ -118,6 +199,13 @@ cdef class RecordStream:
             Py_XDECREF(self.pieces[i].finished)
         free(self.pieces)
 
+    def answer_directly(self, Answerer direct not None, size_t most_unsent):
+        """Offer calls to ``direct`` first, as long as no more than ``most_unsent`` octets of replies wait."""
+        self.replies = DirectReplies.__new__(DirectReplies)
+        self.replies.account = self.account
+        self.direct = direct
+        self.most_unsent = most_unsent
+
     @property
     def partial(self):
         """Whether part of a record, or of its header, has arrived."""
@@ -130,12 +218,13 @@ cdef class RecordStream:
         cdef list records = []
         cdef int reads
         cdef bint more
+        self.answered = 0
         try:
             self.starved = 0
             self.parse(records)
             if readable:
                 for reads in range(READS_PER_WAKEUP):
-                    if self.starved or self.eof:
+                    if self.starved or self.eof or self.answered >= DIRECT_CALLS:
                         break
                     more = self.read()
                     self.parse(records)
@@ -145,6 +234,10 @@ cdef class RecordStream:
             for _, hold in records:
                 (<Lease>hold).release()
             raise
+        finally:
+            if self.direct is not None:
+                self.direct.pause()
+                self.replies.drop()
         if self.buffer is not None and self.start == self.end:
             self.drop_buffer()
         return records
@@ -248,6 +341,9 @@ cdef class RecordStream:
                     continue
                 if self.last:
                     hold, self.record = self.record, None
+                    if self.direct is not None and self.answer(<uint8_t *>hold.address, self.record_length):
+                        hold.release()
+                        continue
                     records.append((hold.view[: self.record_length], hold))
                     continue
             have = self.end - self.start
@@ -260,6 +356,9 @@ cdef class RecordStream:
                 raise RecordError(f"a record of more than {self.max_record} octets")
             if self.record is None and mark & LAST_FRAGMENT:
                 if have >= 4 + length:
+                    if self.direct is not None and self.answer(<uint8_t *>at + 4, length):
+                        self.start += 4 + length
+                        continue
                     hold = self.buffer.retain()
                     records.append((hold.view[self.start + 4 : self.start + 4 + length], hold))
                     self.start += 4 + length
@@ -302,6 +401,69 @@ cdef class RecordStream:
         self.record_length += part
         self.fragment_left -= part
         self.start += part
+        return 0
+
+    # -- direct calls --------------------------------------------------------------------------------------------
+
+    cdef bint answer(self, const uint8_t *message, size_t length) except -1:
+        """Answer a call here and now, or leave it to the dispatcher."""
+        cdef DirectReplies replies = self.replies
+        if self.queued > self.most_unsent or not replies.begin():
+            return False
+        try:
+            if not self.direct.answer(message, length, replies):
+                replies.cancel()
+                return False
+        except BaseException:
+            replies.cancel()
+            raise
+        self.answered += 1
+        self.queue_direct(replies)
+        return True
+
+    cdef int queue_direct(self, DirectReplies replies) except -1:
+        """Add the present direct reply to what is to be sent."""
+        cdef size_t head = replies.at - replies.start - 4
+        cdef size_t payload = 0, split
+        cdef Lease lease = replies.payload
+        if lease is None:
+            store32(replies.start, <unsigned int>(LAST_FRAGMENT | head))
+            self.add_direct(replies.start, 4 + head, replies.lease)
+        else:
+            payload, split = (replies.payload_length + 3) & ~<size_t>3, replies.payload_at
+            store32(replies.start, <unsigned int>(LAST_FRAGMENT | (head + payload)))
+            self.add_direct(replies.start, split, replies.lease)
+            self.add_direct(<uint8_t *>lease.address, replies.payload_length, lease)
+            if payload > replies.payload_length:
+                self.add_octets(0, payload - replies.payload_length)
+            if head + 4 > split:
+                self.add_direct(replies.start + split, head + 4 - split, replies.lease)
+            replies.payload = None
+            lease.release()
+        self.queued += 4 + head + payload
+        if self.queued >= SEND_EARLY:
+            # The peer can go on with these while we answer the rest.
+            self.direct.pause()
+            self.flush()
+        return 0
+
+    cdef int add_direct(self, uint8_t *base, size_t length, Lease lease) except -1:
+        """Octets of a lease: the piece holds it until they have left. What follows on the last piece becomes part of
+        it."""
+        cdef Piece *piece
+        if self.first < self.beyond:
+            piece = &self.pieces[self.beyond - 1]
+            if piece.finished == <PyObject *>lease and piece.base + piece.length == <char *>base:
+                piece.length += length
+                return 0
+        if length == 0:
+            return 0
+        piece = self.add()
+        piece.base = <char *>base
+        piece.length = length
+        lease.retain()
+        Py_INCREF(lease)
+        piece.finished = <PyObject *>lease
         return 0
 
     # -- sending -------------------------------------------------------------------------------------------------
@@ -403,7 +565,7 @@ cdef class RecordStream:
             index = self.first
             while index < self.beyond and count < VECTORS:
                 piece = &self.pieces[index]
-                vectors[count].iov_base = (piece.base if piece.buffered else piece.octets) + skip
+                vectors[count].iov_base = (piece.base if piece.base != NULL else piece.octets) + skip
                 vectors[count].iov_len = piece.length - skip
                 asked += vectors[count].iov_len
                 skip = 0

@@ -1,0 +1,36 @@
+"""The kernel's ``struct statx`` (statx(2)), for native code."""
+
+from libc.stdint cimport int32_t, int64_t, uint16_t, uint32_t, uint64_t
+
+ctypedef struct statx_timestamp:
+    int64_t seconds
+    uint32_t nanoseconds
+    int32_t reserved
+
+ctypedef struct statx_t:
+    uint32_t mask
+    uint32_t blksize
+    uint64_t attributes
+    uint32_t nlink
+    uint32_t uid
+    uint32_t gid
+    uint16_t mode
+    uint16_t reserved
+    uint64_t ino
+    uint64_t size
+    uint64_t blocks
+    uint64_t attributes_mask
+    statx_timestamp atime
+    statx_timestamp btime
+    statx_timestamp ctime
+    statx_timestamp mtime
+    uint32_t rdev_major
+    uint32_t rdev_minor
+    uint32_t dev_major
+    uint32_t dev_minor
+    uint64_t mnt_id
+    uint64_t spare[13]
+
+cdef enum:
+    ATTRIBUTE_MOUNT_ROOT = 0x2000
+    HAS_BIRTH_TIME = 0x800

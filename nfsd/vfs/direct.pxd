@@ -1,0 +1,47 @@
+"""C declarations of the file service's direct operations: for native programs, on the loop's thread."""
+
+from libc.stdint cimport int64_t, uint8_t, uint64_t
+
+from nfsd.vfs.attributes cimport statx_t
+from nfsd.vfs.identity cimport server_identity_t, thread_state_t
+from nfsd.vfs.records cimport Credential, Inode, Node, OpenFile
+from rpcrdma.rpc.direct cimport Caller
+
+
+cdef class Standing:
+    """What one caller is on one export."""
+
+    cdef Credential credential
+    cdef bint read_only
+    cdef unsigned long generation
+    cdef double learnt
+
+
+cdef class DirectFiles:
+    """Operations that do not wait. Those that could, or that fail, are declined: the general path does them."""
+
+    cdef readonly object service
+    cdef readonly object exports
+    cdef object nodes               # the NodeTable
+    cdef object recent              # its dict
+    cdef dict handles               # kernel handle of a mount -> NFS handle
+    cdef server_identity_t identity
+    cdef thread_state_t thread
+
+    cdef Node find(self, const uint8_t *handle, size_t size)
+    cdef Standing standing(self, Caller caller, Node node)
+    cdef int become(self, Credential credential) except -1
+    cdef int pause(self) except -1
+    cdef bint look(self, Node node, statx_t *status) except -1
+    cdef OpenFile opened(self, Node node, Credential credential, int access)
+    cdef ssize_t read(self, OpenFile opened, uint64_t offset, uint8_t *sink, size_t size, statx_t *after, bint *eof) except -2
+    cdef ssize_t write(self, OpenFile opened, uint64_t offset, const uint8_t *source, size_t size, statx_t *before, statx_t *after) except -2
+    cdef bint commit(self, Node node, statx_t *before, statx_t *after) except -1
+    cdef Node lookup(self, Credential credential, Node directory, const uint8_t *name, size_t size, statx_t *status)
+    cdef bytes handle_of(self, mount, bytes kernel)
+    cdef int access(self, Credential credential, Node node) except -2
+    cdef void observe(self, Node node, statx_t *status, bint changed) noexcept
+
+
+cdef inline int64_t ctime_of(statx_t *status) noexcept:
+    return status.ctime.seconds * 1000000000 + status.ctime.nanoseconds

@@ -1,0 +1,315 @@
+"""Direct operations of the file service: what is known not to wait, done at once on the loop's thread.
+
+Owns nothing but the thread's identity between two pauses. Works on the records and tables of :mod:`nfsd.vfs`; a native
+program (:mod:`nfsd.v3.direct`) calls it. Each operation does what the one of the same name in
+:class:`~nfsd.vfs.service.FileService` does, or declines before it has changed anything.
+
+What does not wait: everything on file systems in memory; on those with a page cache statx of an open file,
+RWF_NOWAIT reads and RESOLVE_CACHED lookups (:class:`~nfsd.vfs.mounts.Mount`).
+
+Identity. The kernel checks permissions as of the calling thread. A switch and back costs 10 microseconds, so the thread
+stays the last caller until :meth:`DirectFiles.pause`, before which nothing else may run on it.
+"""
+
+import time
+
+from cpython.bytes cimport PyBytes_FromStringAndSize
+from libc.errno cimport errno
+from libc.stdint cimport uint32_t
+from libc.stdlib cimport free
+from libc.string cimport memcpy, memset
+
+from nfsd.vfs.identity cimport identity_become_caller, identity_become_own, identity_learn
+
+from nfsd.vfs.syscalls import (
+    O_PATH as _O_PATH,
+    RESOLVE_COMPONENT as _RESOLVE_COMPONENT,
+    RESOLVE_CACHED as _RESOLVE_CACHED,
+    STATX_MASK as _STATX_MASK,
+)
+from nfsd.vfs.types import FileType
+
+cdef extern from "unistd.h" nogil:
+    long c_syscall "syscall"(long number, ...)
+    ssize_t pread(int fd, void *sink, size_t size, long offset)
+    ssize_t pwrite(int fd, const void *source, size_t size, long offset)
+    int fsync(int fd)
+    int c_close "close"(int fd)
+
+cdef extern from "sys/uio.h" nogil:
+    cdef struct iovec:
+        void *iov_base
+        size_t iov_len
+    ssize_t preadv2(int fd, const iovec *vectors, int count, long offset, int flags)
+
+cdef extern from "sys/syscall.h" nogil:
+    const long SYS_statx
+    const long SYS_openat2
+    const long SYS_name_to_handle_at
+
+cdef extern from "time.h" nogil:
+    ctypedef long time_t
+    struct timespec:
+        time_t tv_sec
+        long tv_nsec
+    int clock_gettime(int clock, timespec *now)
+    const int CLOCK_REALTIME
+
+cdef struct how_t:
+    uint64_t flags
+    uint64_t mode
+    uint64_t resolve
+
+cdef struct kernel_handle_t:
+    uint32_t size
+    int kind
+    uint8_t octets[128]
+
+cdef enum:
+    AT_EMPTY_PATH = 0x1000
+    RWF_NOWAIT = 8
+    NAME_MAX = 255
+    HANDLES = 262144        # NFS handles remembered by kernel handle
+    NAMES_GOOD_FOR = 1      # seconds
+
+cdef unsigned int STATX_MASK = _STATX_MASK
+cdef uint64_t O_PATH = _O_PATH
+cdef uint64_t RESOLVE_COMPONENT = _RESOLVE_COMPONENT
+cdef uint64_t RESOLVE_CACHED = _RESOLVE_CACHED
+cdef object REG = FileType.REG
+cdef object DIR = FileType.DIR
+cdef int64_t OFFSET_MAX = 0x7FFFFFFFFFFFFFFF
+
+
+cdef inline bint stat_of(int fd, statx_t *status) noexcept nogil:
+    return c_syscall(SYS_statx, fd, b"", AT_EMPTY_PATH, STATX_MASK, status) == 0
+
+
+cdef class DirectFiles:
+    def __cinit__(self, service):
+        memset(&self.identity, 0, sizeof(self.identity))
+        memset(&self.thread, 0, sizeof(self.thread))
+        if identity_learn(&self.identity) != 0:
+            raise OSError(errno, "cannot learn who the server is")
+        self.service = service
+        self.exports = service.exports
+        self.handles = {}
+
+    def __dealloc__(self):
+        free(self.identity.own.groups)
+        free(self.thread.now.groups)
+
+    # -- files and callers ---------------------------------------------------------------------------------------
+    cdef Node find(self, const uint8_t *handle, size_t size):
+        """The node of a handle if it is among those in use; None otherwise."""
+        cdef Node node
+        if self.nodes is not self.service.nodes:  # made anew when the service starts
+            self.nodes = self.service.nodes
+            self.recent = self.nodes.recent
+        node = self.recent.get(PyBytes_FromStringAndSize(<char *>handle, size))
+        if node is not None:
+            node.used = self.nodes.sweep_number
+        return node
+
+    cdef Standing standing(self, Caller caller, Node node):
+        """The caller on the node's export; None when that takes time to find out, or it may not use it."""
+        cdef Standing standing
+        cdef dict notes = caller.notes
+        if notes is None:
+            notes = caller.notes = {}
+        standing = notes.get(node.mount)
+        if standing is not None and standing.generation == <unsigned long>self.exports.generation and (
+            not self.exports.uses_names or time.monotonic() < standing.learnt + NAMES_GOOD_FOR
+        ):
+            return standing
+        found = self.exports.standing(node.export, caller.credential, caller.peer_address)
+        if found is None:
+            notes.pop(node.mount, None)
+            return None
+        standing = Standing.__new__(Standing)
+        standing.credential, standing.read_only = found
+        standing.generation = self.exports.generation
+        standing.learnt = time.monotonic()
+        notes[node.mount] = standing
+        return standing
+
+    cdef int become(self, Credential credential) except -1:
+        """The thread acts as this caller from now on."""
+        if self.identity.can_switch and identity_become_caller(&self.identity, &self.thread, &credential.identity) != 0:
+            raise RuntimeError("this thread could not become a caller")
+        return 0
+
+    cdef int pause(self) except -1:
+        """The thread is the server again."""
+        if identity_become_own(&self.identity, &self.thread) != 0:
+            raise RuntimeError("this thread could not become the server again")
+        return 0
+
+    # -- attributes ----------------------------------------------------------------------------------------------
+    cdef void observe(self, Node node, statx_t *status, bint changed) noexcept:
+        """Keep the change attribute's record up to date, as every look at a file does."""
+        cdef timespec clock
+        cdef uint64_t now = 0
+        if not node.fine:
+            clock_gettime(CLOCK_REALTIME, &clock)
+            now = <uint64_t>clock.tv_sec * 1000000000 + <uint64_t>clock.tv_nsec
+        node.inode.change.look(<uint64_t>ctime_of(status), now, node.fine, changed)
+
+    cdef bint look(self, Node node, statx_t *status) except -1:
+        """A fresh ``struct statx``."""
+        if not (node.inline or node.caching) or not stat_of(node.fd, status):
+            return False
+        if status.nlink == 0 and node.inode.used_count == 0:
+            return False  # gone: ESTALE is for the general path
+        if status.dev_major != node.device_major or status.dev_minor != node.device_minor:
+            return False  # a btrfs subvolume, which numbers its files anew
+        node.inode.saw_ctime(ctime_of(status))
+        self.observe(node, status, False)
+        return True
+
+    cdef int access(self, Credential credential, Node node) except -2:
+        """ACCESS3_* bits if they are known and nothing has changed since (after :meth:`look`); else -1."""
+        known = node.inode.accesses.get(credential)
+        if known is None or known[0] != node.inode.epoch:
+            return -1
+        return known[1] & (0x23 if node.export.read_only else 0x3F)
+
+    # -- data ----------------------------------------------------------------------------------------------------
+    cdef OpenFile opened(self, Node node, Credential credential, int access):
+        """An open file for this access in the cache, that was allowed when permissions were last seen to change; the
+        caller looks whether they have since."""
+        cdef Inode inode = node.inode
+        cdef OpenFile opened
+        cdef int wider
+        if node.type is not REG:
+            return None
+        for wider in (access, 3):
+            for helped in (False, True):
+                opened = inode.opens.get((credential, wider, helped))
+                if opened is not None and <unsigned long long>opened.epoch == inode.epoch:
+                    opened.used = self.service.open_sweep
+                    return opened
+        return None
+
+    cdef ssize_t read(
+        self, OpenFile opened, uint64_t offset, uint8_t *sink, size_t size, statx_t *after, bint *eof
+    ) except -2:
+        """Read what is in memory, all of it; -1 declines. The look comes afterwards: had the file's permissions changed
+        meanwhile, nothing has been read yet as far as anybody knows."""
+        cdef Node node = opened.node
+        cdef ssize_t got
+        cdef iovec vector
+        if node.inline:
+            got = pread(opened.fd, sink, size, <long>offset)
+        elif node.caching:
+            vector.iov_base = sink
+            vector.iov_len = size
+            got = preadv2(opened.fd, &vector, 1, <long>offset, RWF_NOWAIT)
+        else:
+            return -1
+        if got < 0 or not stat_of(opened.fd, after) or ctime_of(after) != node.inode.ctime:
+            return -1
+        eof[0] = offset + <size_t>got >= after.size
+        if <size_t>got < size and not eof[0]:
+            return -1
+        if after.dev_major != node.device_major or after.dev_minor != node.device_minor:
+            return -1
+        self.observe(node, after, False)
+        return got
+
+    cdef ssize_t write(
+        self, OpenFile opened, uint64_t offset, const uint8_t *source, size_t size, statx_t *before, statx_t *after
+    ) except -2:
+        """Write into memory; -1 declines. Nothing is put on the disk."""
+        cdef Node node = opened.node
+        cdef Inode inode = node.inode
+        cdef ssize_t done
+        if not node.inline or size == 0 or offset > <uint64_t>OFFSET_MAX - size or inode.serial.busy:
+            return -1
+        if not stat_of(opened.fd, before) or ctime_of(before) != inode.ctime:
+            return -1
+        if before.dev_major != node.device_major or before.dev_minor != node.device_minor:
+            return -1
+        if opened.credential is not None:
+            # As the caller: blocks reserved for root, quotas and the clearing of set-user-id bits go by who writes.
+            self.become(<Credential>opened.credential)
+        else:
+            self.pause()
+        done = pwrite(opened.fd, source, size, <long>offset)
+        if done < 0:
+            return -1
+        if not stat_of(opened.fd, after):
+            raise OSError(errno, "statx of a file just written")
+        inode.wrote(ctime_of(before), ctime_of(after))
+        self.observe(node, before, False)
+        self.observe(node, after, True)
+        return done
+
+    cdef bint commit(self, Node node, statx_t *before, statx_t *after) except -1:
+        """fsync of a file in memory, which a later failure of write-back cannot concern."""
+        cdef OpenFile opened
+        if not node.inline or node.inode.sync.running:
+            return False
+        for opened in node.inode.opens.values():
+            if opened.writable:
+                break
+        else:
+            return False
+        if not self.look(node, before) or fsync(opened.fd) != 0:
+            return False
+        return self.look(node, after)
+
+    # -- names ---------------------------------------------------------------------------------------------------
+    cdef Node lookup(
+        self, Credential credential, Node directory, const uint8_t *name, size_t size, statx_t *status
+    ):
+        """The node of a name, with a fresh ``struct statx``; None declines: also for names of files not in use."""
+        cdef char path[NAME_MAX + 1]
+        cdef kernel_handle_t kernel
+        cdef how_t how
+        cdef int mount_id = -1
+        cdef long descriptor, result
+        cdef bytes key, handle
+        cdef Node node
+        if directory.type is not DIR or size == 0 or size > NAME_MAX or self.service.places is not None:
+            return None
+        if name[0] == c"." and (size == 1 or (size == 2 and name[1] == c".")):
+            return None
+        memcpy(path, name, size)
+        path[size] = 0
+        for result in range(<long>size):
+            if path[result] == 0 or path[result] == c"/":
+                return None
+        kernel.size = sizeof(kernel.octets)
+        self.become(credential)
+        if directory.inline:
+            result = c_syscall(SYS_name_to_handle_at, directory.fd, path, &kernel, &mount_id, 0)
+        elif directory.caching:
+            how.flags, how.mode, how.resolve = O_PATH, 0, RESOLVE_COMPONENT | RESOLVE_CACHED
+            descriptor = c_syscall(SYS_openat2, directory.fd, path, &how, sizeof(how))
+            if descriptor < 0:
+                return None
+            result = c_syscall(SYS_name_to_handle_at, descriptor, b"", &kernel, &mount_id, AT_EMPTY_PATH)
+            c_close(<int>descriptor)
+        else:
+            return None
+        if result != 0 or mount_id != directory.mnt_id:
+            return None
+        key = PyBytes_FromStringAndSize(<char *>&kernel.kind, 4 + kernel.size)
+        handle = self.handle_of(directory.mount, key)
+        node = self.find(handle, len(handle))
+        if node is None or not self.look(node, status):
+            return None
+        return node
+
+    cdef bytes handle_of(self, mount, bytes kernel):
+        """The NFS handle of a kernel handle: always the same, so it is worth remembering what took a hash to make."""
+        cdef bytes handle = self.handles.get((mount, kernel))
+        if handle is None:
+            handle = self.service.codec.encode(
+                mount.export.id, mount.fs_id, int.from_bytes(kernel[:4], "little", signed=True), kernel[4:]
+            )
+            if len(self.handles) >= HANDLES:
+                self.handles.clear()
+            self.handles[mount, kernel] = handle
+        return handle

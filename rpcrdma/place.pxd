@@ -1,0 +1,40 @@
+"""C declarations of what lies between transports and direct calls: places for replies, and who answers."""
+
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
+
+
+cdef class Place:
+    """Where one reply is written. Each transport derives its own."""
+
+    cdef uint8_t *at                # the next octet of the reply's head
+    cdef uint8_t *end               # behind the last octet there is room for
+
+    cdef uint8_t *data(self, size_t room) except? NULL
+    cdef int data_done(self, size_t length) except -1
+
+
+cdef class Answerer:
+    """Who answers calls directly."""
+
+    cdef bint answer(self, const uint8_t *message, size_t size, Place place) except -1
+    cdef int pause(self) except -1
+
+
+cdef inline uint32_t load32(const uint8_t *at) noexcept nogil:
+    return (<uint32_t>at[0] << 24) | (<uint32_t>at[1] << 16) | (<uint32_t>at[2] << 8) | at[3]
+
+
+cdef inline uint64_t load64(const uint8_t *at) noexcept nogil:
+    return (<uint64_t>load32(at) << 32) | load32(at + 4)
+
+
+cdef inline uint8_t *store32(uint8_t *at, uint32_t value) noexcept nogil:
+    at[0] = <uint8_t>(value >> 24)
+    at[1] = <uint8_t>(value >> 16)
+    at[2] = <uint8_t>(value >> 8)
+    at[3] = <uint8_t>value
+    return at + 4
+
+
+cdef inline uint8_t *store64(uint8_t *at, uint64_t value) noexcept nogil:
+    return store32(store32(at, <uint32_t>(value >> 32)), <uint32_t>value)

@@ -1,0 +1,27 @@
+"""Where native code writes replies, and who writes them (contract: ``place.pyi``).
+
+Owns the two interfaces between a transport, which knows where a reply's octets must go to leave without a copy, and the
+direct calls of :mod:`rpcrdma.rpc.direct`, which know what a reply says. Layer 0: imports nothing of the project.
+
+A place begins empty, with room for at least the head of any direct reply. The head is written at ``at``, which advances.
+One payload may follow at a time: ``data`` gives room for it (NULL: there is none, and the call is declined), and
+``data_done`` tells how long it has become and adds the XDR padding; then the head goes on behind it.
+"""
+
+
+cdef class Place:
+    cdef uint8_t *data(self, size_t room) except? NULL:
+        raise NotImplementedError
+
+    cdef int data_done(self, size_t length) except -1:
+        raise NotImplementedError
+
+
+cdef class Answerer:
+    cdef bint answer(self, const uint8_t *message, size_t size, Place place) except -1:
+        """Answer an RPC call, or decline: then nothing has happened, and what was written is void."""
+        raise NotImplementedError
+
+    cdef int pause(self) except -1:
+        """No call comes for a while; to be called before anything else runs on this thread."""
+        raise NotImplementedError

@@ -1,0 +1,59 @@
+"""C declarations of direct calls: calls answered in native code, in the stack in which they arrived."""
+
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
+
+from rpcrdma.place cimport Answerer, Place
+
+
+cdef class Caller:
+    """One caller on one connection, as far as direct programs know it."""
+
+    cdef readonly object credential     # RpcCredential
+    cdef readonly str peer_address
+    cdef public object notes            # what the program has found out about the caller
+
+
+cdef class DirectProgram:
+    """The procedures of one version of one program that can be answered directly."""
+
+    cdef uint64_t procedures        # bit n: procedure n may be tried
+    cdef uint64_t guarded           # bit n: procedure n is under the replay cache
+
+    cdef bint answer(self, Caller caller, uint32_t procedure, const uint8_t *arguments, size_t size, Place place) except -1
+    cdef int pause(self) except -1
+
+
+cdef struct Count:
+    uint64_t calls
+    double seconds
+
+
+cdef class DirectVersion:
+    """A direct program on one connection, with what is to be counted for it."""
+
+    cdef DirectProgram program
+    cdef uint32_t number
+    cdef uint32_t version
+    cdef list rows
+    cdef Count counts[64]
+
+
+cdef class DirectCalls(Answerer):
+    """The direct calls of one connection."""
+
+    cdef object transport
+    cdef str peer_address
+    cdef object replay
+    cdef object read_credential
+    cdef list versions
+    cdef DirectVersion latest
+    cdef dict callers
+    cdef bytes latest_key
+    cdef Caller latest_caller
+    cdef bint counting
+    cdef double clock
+
+    cdef DirectVersion version_of(self, uint32_t number, uint32_t version)
+    cdef bint answer_guarded(self, DirectVersion version, Caller caller, uint32_t procedure, const uint8_t *message,
+                             size_t offset, size_t size, Place place) except -1
+    cdef Caller caller_of(self, uint32_t flavor, const uint8_t *body, size_t size)

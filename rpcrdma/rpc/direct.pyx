@@ -1,0 +1,204 @@
+"""Direct calls: the common procedures, answered natively in the stack in which they arrived (contract: ``direct.pyi``).
+
+Owns the RPC header of such calls (RFC 5531 section 9) and their callers. Imports :mod:`rpcrdma.rpc` and knows neither
+transport nor program: a transport hands in messages and a :class:`~rpcrdma.place.Place` for the reply, a program
+derives from :class:`DirectProgram`.
+
+The rule: a direct call gives the very answer that the general path (:mod:`rpcrdma.rpc.dispatch`) would give, or
+declines before it has changed anything, and the general path answers. Whatever is rare, waits, or fails, declines.
+No state is kept for direct calls alone but memos whose truth is checked at each use.
+
+Calls are counted here and added to the dispatcher's rows when the transport pauses (at the end of a wake-up).
+"""
+
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.memoryview cimport PyMemoryView_FromMemory
+from libc.string cimport memcmp, memset
+
+from zlib import crc32
+
+from rpcrdma.place cimport Answerer, Place, load32, load64, store32
+
+from rpcrdma.rpc.program import RpcCredential
+from rpcrdma.rpc.replay import CHECKSUM_LENGTH
+
+
+cdef extern from "time.h" nogil:
+    ctypedef long time_t
+    struct timespec:
+        time_t tv_sec
+        long tv_nsec
+    int clock_gettime(int clock, timespec *now)
+    const int CLOCK_MONOTONIC
+
+cdef extern from "Python.h":
+    const int PyBUF_READ
+
+cdef enum:
+    CALL_HEADER = 40        # with empty credential and verifier
+    MAX_AUTH = 400
+    CALLERS = 256           # per connection; beyond it all are forgotten and learnt again
+
+cdef size_t _checksum_length = CHECKSUM_LENGTH
+
+
+cdef double now() noexcept nogil:
+    cdef timespec clock
+    clock_gettime(CLOCK_MONOTONIC, &clock)
+    return clock.tv_sec + clock.tv_nsec * 1e-9
+
+
+cdef class Caller:
+    def __init__(self):
+        raise TypeError("callers are made by DirectCalls")
+
+
+cdef class DirectProgram:
+    cdef bint answer(
+        self, Caller caller, uint32_t procedure, const uint8_t *arguments, size_t size, Place place
+    ) except -1:
+        return False
+
+    cdef int pause(self) except -1:
+        return 0
+
+
+cdef class DirectVersion:
+    def __init__(self, DirectProgram program not None, uint32_t number, uint32_t version, list rows not None):
+        self.program = program
+        self.number = number
+        self.version = version
+        self.rows = rows
+        memset(self.counts, 0, sizeof(self.counts))
+
+
+cdef class DirectCalls(Answerer):
+    def __init__(self, transport, replay, read_credential, list versions not None):
+        self.transport = transport
+        self.peer_address = transport.peer_address
+        self.replay = replay
+        self.read_credential = read_credential
+        self.versions = [DirectVersion(program, number, version, rows) for number, version, program, rows in versions]
+        self.callers = {}
+
+    cdef DirectVersion version_of(self, uint32_t number, uint32_t version):
+        cdef DirectVersion known = self.latest
+        if known is not None and known.number == number and known.version == version:
+            return known
+        for known in self.versions:
+            if known.number == number and known.version == version:
+                if self.latest is not None:
+                    self.latest.program.pause()
+                self.latest = known
+                return known
+        return None
+
+    cdef bint answer(self, const uint8_t *message, size_t size, Place place) except -1:
+        """Answer the call, or decline: then nothing has happened, and what was written to ``place`` is void."""
+        cdef size_t offset
+        cdef uint32_t length, procedure
+        cdef DirectVersion version
+        cdef Caller caller
+        cdef bint answered
+        cdef double then
+        if size < CALL_HEADER or load32(message + 4) != 0 or load32(message + 8) != 2:
+            return False
+        length = load32(message + 28)
+        if length > MAX_AUTH:
+            return False
+        offset = 32 + ((length + 3) & ~<uint32_t>3)
+        procedure = load32(message + 20)
+        if procedure >= 64 or offset + 8 > size or load64(message + offset) != 0:
+            return False
+        offset += 8
+        version = self.version_of(load32(message + 12), load32(message + 16))
+        if version is None or not (version.program.procedures >> procedure) & 1:
+            return False
+        if place.end - place.at < 24:
+            return False
+        caller = self.caller_of(load32(message + 24), message + 32, length)
+        if caller is None:
+            return False
+        if not self.counting:
+            self.counting = True
+            self.clock = now()
+        # An accepted reply with an empty verifier, and SUCCESS (RFC 5531 section 9).
+        place.at = store32(place.at, load32(message))
+        place.at = store32(place.at, 1)
+        memset(place.at, 0, 16)
+        place.at += 16
+        if (version.program.guarded >> procedure) & 1:
+            answered = self.answer_guarded(version, caller, procedure, message, offset, size, place)
+        else:
+            answered = version.program.answer(caller, procedure, message + offset, size - offset, place)
+        then = self.clock
+        self.clock = now()
+        if answered:
+            version.counts[procedure].calls += 1
+            version.counts[procedure].seconds += self.clock - then
+        return answered
+
+    cdef bint answer_guarded(
+        self, DirectVersion version, Caller caller, uint32_t procedure, const uint8_t *message, size_t offset,
+        size_t size, Place place
+    ) except -1:
+        """As :meth:`answer`, under the replay cache; what it knows already is the general path's to answer."""
+        cdef size_t length = size - offset
+        cdef uint8_t *start = place.at - 24
+        arguments = PyMemoryView_FromMemory(<char *>message + offset, min(length, _checksum_length), PyBUF_READ)
+        key = (
+            self.peer_address, load32(message), version.number, version.version, procedure, length, crc32(arguments)
+        )
+        if not self.replay.is_new(key):
+            return False
+        if not version.program.answer(caller, procedure, message + offset, length, place):
+            return False
+        self.replay.remember(key, PyBytes_FromStringAndSize(<char *>start, place.at - start))
+        return True
+
+    cdef Caller caller_of(self, uint32_t flavor, const uint8_t *body, size_t size):
+        """Who calls; None: for the general path to say."""
+        cdef bytes key = self.latest_key
+        cdef Caller caller
+        if flavor != 1 or size < 20:
+            return None
+        # The stamp in front is arbitrary (RFC 5531 appendix A): without it equal callers have equal octets.
+        body += 4
+        size -= 4
+        if key is not None and <size_t>PyBytes_GET_SIZE(key) == size and memcmp(PyBytes_AS_STRING(key), body, size) == 0:
+            return self.latest_caller
+        key = PyBytes_FromStringAndSize(<char *>body, size)
+        caller = self.callers.get(key)
+        if caller is None:
+            credential = self.read_credential(flavor, memoryview(bytes(4) + key))
+            if not isinstance(credential, RpcCredential):
+                return None
+            caller = Caller.__new__(Caller)
+            caller.credential = credential
+            caller.peer_address = self.peer_address
+            if len(self.callers) >= CALLERS:
+                self.callers.clear()
+            self.callers[key] = caller
+        self.latest_key = key
+        self.latest_caller = caller
+        return caller
+
+    cdef int pause(self) except -1:
+        """No direct call is made for a while: programs let go of what they held, and the counts are told."""
+        cdef DirectVersion version
+        cdef int procedure
+        if not self.counting:
+            return 0
+        self.counting = False
+        if self.latest is not None:
+            self.latest.program.pause()
+        for version in self.versions:
+            for procedure in range(64):
+                if version.counts[procedure].calls:
+                    row = version.rows[procedure]
+                    row.calls += version.counts[procedure].calls
+                    row.direct += version.counts[procedure].calls
+                    row.seconds += version.counts[procedure].seconds
+                    version.counts[procedure].calls = 0
+                    version.counts[procedure].seconds = 0
+        return 0
