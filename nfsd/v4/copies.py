@@ -1,9 +1,9 @@
-"""Asynchronous copies at work: pieces by turns, then CB_OFFLOAD (RFC 7862 sections 4.4, 4.8 and 16.1).
+"""Copies at work: pieces by turns, and for asynchronous ones CB_OFFLOAD (RFC 7862 sections 4.4, 4.8 and 16.1).
 
-Owns one task for each copy under way or not yet acknowledged; the engine owns their stateids and bounds.
+Owns one task for each asynchronous copy under way or not yet acknowledged; the engine owns their stateids and bounds.
 
-Operation. A task copies piece by piece. The copies into one export share half of its workers, and clients take turns at
-them however many copies each has, so that copies hold up neither each other nor anything else. The copy has descriptors
+Operation. A copy goes piece by piece. The copies into one export share half of its workers, and clients take turns at
+them however many copies each has, so that copies hold up neither each other nor anything else. A task has descriptors
 of its own: closing the files, or losing the stateids it began with, does not end it; OFFLOAD_CANCEL and the end of the
 client do. When it is over, its result is kept, and told in CB_OFFLOAD until the client has answered.
 """
@@ -154,6 +154,10 @@ class Copies:
         self.counters.started += 1
         return copy
 
+    async def at_once(self, client: Client, work: RangeCopy) -> None:
+        """Copy for about a second, in turns as all copies. Raises OSError when nothing could be copied."""
+        await self._server.service.copy_for_a_while(work, lambda: self._step(client, work))
+
     async def cancel(self, state: CopyState) -> None:
         """Stop a copy and forget it; nothing is written any more when this returns."""
         task = state.job
@@ -191,8 +195,13 @@ class Copies:
         """Copy everything, and put the result in the state."""
         state, work = copy.state, copy.work
         try:
-            while await self._step(state.client, work):
-                state.copied = work.done
+            more = True
+            while more:
+                try:
+                    more = await self._step(state.client, work)
+                finally:
+                    self.counters.octets += work.done - state.copied
+                    state.copied = work.done
             status: int = p.NFS4_OK
         except OSError as error:
             # As after any write that got so far: the client learns how far, and meets the error when it goes on.
@@ -200,7 +209,6 @@ class Copies:
         except Exception:
             log.exception("a copy of client %x failed", state.client.clientid)
             status = p.NFS4ERR_SERVERFAULT
-        state.copied = work.done
         state.result = status
         copy.release()
         if status == p.NFS4_OK:
@@ -214,11 +222,9 @@ class Copies:
         if turns is None:
             turns = self._turns[node.mount.lane] = Turns(max(1, node.export.workers // 2))
         await turns.take(client)
-        before = work.done
         try:
             return await work.step()
         finally:
-            self.counters.octets += work.done - before
             turns.give()
 
     async def _report(self, copy: Copy) -> None:

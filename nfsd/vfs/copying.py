@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Awaitable, Callable
 
 from nfsd.vfs.attributes import statx_buffer
 from nfsd.vfs.executor import Chain, Step
@@ -92,12 +93,12 @@ class CopyOperations(SparseOperations):
             raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
         return RangeCopy(self, source, source_offset, target, target_offset, count)
 
-    async def copy_for_a_while(self, copying: RangeCopy) -> None:
+    async def copy_for_a_while(self, copying: RangeCopy, step: Callable[[], Awaitable[bool]] | None = None) -> None:
         """Go on with a copy until it is done or has ended early, a second is over, or an error comes after some octets.
-        Raises OSError when there are none."""
+        Raises OSError when there are none. ``step``: what makes the steps, if they must take turns."""
         deadline = self.loop.time() + _SECONDS
         try:
-            while await copying.step() and self.loop.time() < deadline:
+            while await (step or copying.step)() and self.loop.time() < deadline:
                 pass
         except OSError:
             if not copying.done:

@@ -332,13 +332,13 @@ def test_copies_beyond_the_bounds_are_made_at_once(place, tmp_path, monkeypatch,
 
     async def test(server, client, other):
         gate = asyncio.Event()
-        original = copies.Copies._step
+        original = copies.Copies._copy
 
-        async def step(*args):
+        async def delayed(*args):
             await gate.wait()
-            return await original(*args)
+            await original(*args)
 
-        monkeypatch.setattr(copies.Copies, "_step", step)
+        monkeypatch.setattr(copies.Copies, "_copy", delayed)
         assert (await offload(client, target="a"))[0] is not None
         assert (await offload(client, target="b"))[0] is not None
         stateid, made = await offload(client, target="c")

@@ -67,8 +67,8 @@ async def copy(c: Compound, args: p.COPY4args) -> p.COPY4resok:
             raise Nfs4Error(p.NFS4ERR_FBIG)
         verifier = c.service.write_verifier
         work = c.service.begin_copy(reading, args.ca_src_offset, writing, args.ca_dst_offset, count)
+        assert c.client is not None, "4.2 operations run in a session"
         if not args.ca_synchronous and count > MOST_AT_ONCE:
-            assert c.client is not None, "4.2 operations run in a session"
             assert c.sequence is not None
             here = p.referring_call4(c.sequence.sa_sequenceid, c.sequence.sa_slotid)
             asked_by = p.referring_call_list4(c.sequence.sa_sessionid, [here])
@@ -77,7 +77,7 @@ async def copy(c: Compound, args: p.COPY4args) -> p.COPY4resok:
                 c.after = [*(c.after or ()), begun.replied.set]
                 stateids = [p.stateid4(*begun.state.stateid)]
         if not stateids:
-            await c.service.copy_for_a_while(work)
+            await c.server.copies.at_once(c.client, work)
     finally:
         reading.release()
         writing.release()
