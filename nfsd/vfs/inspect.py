@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import os
+from dataclasses import replace
 
 from nfsd.vfs.attributes import attributes_of, raw_ctime, statx_buffer
 from nfsd.vfs.data import DataOperations
@@ -47,6 +48,7 @@ from nfsd.vfs.types import (
     Credential,
     FileSystemStatus,
     FileType,
+    PartialChange,
     PathLimits,
     SetAttributes,
     SetTo,
@@ -93,7 +95,8 @@ class InspectOperations(DataOperations):
         opened: OpenFile | None = None,
     ) -> Change:
         """Set attributes, size first, durably. With ``guard_ctime`` unequal to the file's: OSError(EAGAIN) and nothing
-        done. A size set through ``opened`` (or by the owner) needs no write permission in the mode."""
+        done. A size set through ``opened`` (or by the owner) needs no write permission in the mode. A failure after
+        some of them is PartialChange."""
         self.check_writable(node)
         times = timespecs(time_argument(changes.atime), time_argument(changes.mtime))
         writing: OpenFile | None = None
@@ -112,7 +115,11 @@ class InspectOperations(DataOperations):
                 raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
             old = attributes_of(before, node.mount, inode.change)
             after = statx_buffer()
-            await self._apply(credential, node, changes, times, writing, after)
+            try:
+                await self._apply(credential, node, changes, times, writing, after)
+            except PartialChange:
+                inode.permissions_changed()
+                raise
             change = Change(old, attributes_of(after, node.mount, inode.change, changed=True))
             if (changes.mode, changes.uid, changes.gid, changes.access_acl) == (None, None, None, None):
                 inode.wrote(raw_ctime(before), raw_ctime(after))
@@ -146,10 +153,11 @@ class InspectOperations(DataOperations):
         writing: OpenFile | None,
         after: bytearray,
     ) -> None:
-        chain = Chain(credential)
+        chain = first = Chain(credential)
+        steps: list[tuple[str, Step]] = []
         if writing is not None:
-            chain.add(SYS_FTRUNCATE, writing.fd, changes.size)
-        touching = self.add_changes(chain, node.fd, b"%d" % node.fd, changes, times)
+            steps.append(("size", chain.add(SYS_FTRUNCATE, writing.fd, changes.size)))
+        touching = self.add_changes(chain, node.fd, b"%d" % node.fd, changes, times, steps)
         chain.add(SYS_STATX, node.fd, b"", AT_EMPTY_PATH, STATX_MASK, after)
         await self.run(node.mount, chain)
         if (
@@ -165,6 +173,12 @@ class InspectOperations(DataOperations):
             chain.add(SYS_UTIMENSAT, node.fd, b"", times, AT_EMPTY_PATH)
             chain.add(SYS_STATX, node.fd, b"", AT_EMPTY_PATH, STATX_MASK, after)
             await self.run(node.mount, chain)
+        if chain.failed is not None:
+            names = [name for name, step in steps if step.result >= 0]
+            if names:
+                failed = chain.failed.error or (first.failed.error if first.failed is not None else errno.EIO)
+                made = replace(_NOTHING, **{name: getattr(changes, name) for name in names})
+                raise PartialChange(failed, os.strerror(failed), made)
         chain.check()
 
     async def may_write(self, credential: Credential, node: Node) -> bool:
@@ -175,26 +189,41 @@ class InspectOperations(DataOperations):
         return chain.failed is None
 
     def add_changes(
-        self, chain: Chain, descriptor: int | Step, link: bytes, changes: SetAttributes, times: bytes
+        self,
+        chain: Chain,
+        descriptor: int | Step,
+        link: bytes,
+        changes: SetAttributes,
+        times: bytes,
+        steps: list[tuple[str, Step]] | None = None,
     ) -> Step | None:
         """Append the setting of owner, mode, ACLs and times of a descriptor, ``link`` being its name in /proc/self/fd.
-        Returns the step that sets times. The owner comes first: changing it clears set-user-id bits that the mode may
-        set again. Then the mode, then the ACL (RFC 8881 section 6.4.1.3)."""
+        Returns the step that sets times; ``steps`` gets the fields of ``changes`` with the step that sets each. The
+        owner comes first: changing it clears set-user-id bits that the mode may set again. Then the mode, then the ACL
+        (RFC 8881 section 6.4.1.3)."""
+        note: list[tuple[str, Step]] = [] if steps is None else steps
         if changes.uid is not None or changes.gid is not None:
             keep = 0xFFFFFFFF
             uid = keep if changes.uid is None else changes.uid
             gid = keep if changes.gid is None else changes.gid
             if keep in (changes.uid, changes.gid):
                 raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
-            chain.add(SYS_FCHOWNAT, descriptor, b"", uid, gid, AT_EMPTY_PATH)
+            owning = chain.add(SYS_FCHOWNAT, descriptor, b"", uid, gid, AT_EMPTY_PATH)
+            note += [("uid", owning), ("gid", owning)]
         if changes.mode is not None:
-            chain.add(SYS_FCHMODAT, self.proc_fd, link, changes.mode & 0o7777)
-        for name, acl in ((ACCESS_NAME, changes.access_acl), (DEFAULT_NAME, changes.default_acl)):
+            note.append(("mode", chain.add(SYS_FCHMODAT, self.proc_fd, link, changes.mode & 0o7777)))
+        for field, name, acl in (
+            ("access_acl", ACCESS_NAME, changes.access_acl),
+            ("default_acl", DEFAULT_NAME, changes.default_acl),
+        ):
             if acl is not None:
                 value = encode_acl(acl)
-                chain.add(SYS_SETXATTR, b"/proc/self/fd/" + link, name, value, len(value), 0)
+                setting = chain.add(SYS_SETXATTR, b"/proc/self/fd/" + link, name, value, len(value), 0)
+                note.append((field, setting))
         if changes.atime is not None or changes.mtime is not None:
-            return chain.add(SYS_UTIMENSAT, descriptor, b"", times, AT_EMPTY_PATH)
+            touching = chain.add(SYS_UTIMENSAT, descriptor, b"", times, AT_EMPTY_PATH)
+            note += [("atime", touching), ("mtime", touching)]
+            return touching
         return None
 
     # -- permissions ---------------------------------------------------------------------------------------------

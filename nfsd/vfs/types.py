@@ -139,6 +139,14 @@ class PathLimits(NamedTuple):
     """Whether files and directories may have extended attributes."""
 
 
+class PartialChange(OSError):
+    """Attributes could not be set, but ``made`` of them have been."""
+
+    def __init__(self, number: int, text: str, made: SetAttributes) -> None:
+        super().__init__(number, text)
+        self.made = made
+
+
 class BadHandle(Exception):
     """The octets are no handle of ours: forged, cut short or of another server. (A handle of a file that is
     gone raises OSError(ESTALE) instead.)"""

@@ -222,3 +222,27 @@ def test_only_the_owner_changes_mode_and_owner(tmp_path, minor):
         assert await user.status(*here, setting(then)) in (p.NFS4ERR_PERM, p.NFS4ERR_ACCESS)
 
     with_client(tmp_path, minor, test)
+
+
+@pytest.mark.parametrize("minor", MINORS)
+def test_what_was_set_before_a_failure_is_told(tmp_path, minor):
+    """RFC 8881 section 18.30.3, attrsset. Size, owner, mode and times are set in this order."""
+
+    async def test(client, export, server):
+        (export / "f").write_bytes(b"content")
+        os.chown(export / "f", 1000, 1000)
+        user = await Client4(server, minor, uid=1000, gid=1000, name=b"user").connect()
+        given = p.fattr4(
+            words_of(1 << p.FATTR4_SIZE | 1 << p.FATTR4_MODE | 1 << p.FATTR4_OWNER),
+            encoded("uint64", 3) + encoded("uint32", 0o600) + encoded("opaque", b"0"),
+        )
+        status, results = await user.raw(*user.in_session(*user.path("/0/f"), setting(given)))
+        assert status == p.NFS4ERR_PERM
+        assert results[-1][1].attrsset == words_of(1 << p.FATTR4_SIZE)
+        assert (export / "f").read_bytes() == b"con"
+        assert (export / "f").stat().st_mode & 0o777 != 0o600
+        only_owner = fattr(p.FATTR4_OWNER, encoded("opaque", b"0"))
+        status, results = await user.raw(*user.in_session(*user.path("/0/f"), setting(only_owner)))
+        assert (status, results[-1][1].attrsset) == (p.NFS4ERR_PERM, [])
+
+    with_client(tmp_path, minor, test)

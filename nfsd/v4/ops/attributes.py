@@ -14,12 +14,13 @@ from nfsd.state.types import StateidLike
 from nfsd.v4 import attributes
 from nfsd.v4.attributes import Facts, mask_of, words_of
 from nfsd.v4.compound import Compound
+from nfsd.v4.errors import status_of
 from nfsd.v4.operations import ENCODED, Encoded, operation
 from nfsd.v4.pseudofs import PseudoNode
 from nfsd.v4.settable import settable
 from nfsd.vfs.posix_acl import Acls, AclTag
 from nfsd.vfs.service import Node, OpenFile
-from nfsd.vfs.types import Attributes, FileSystemStatus, FileType, PathLimits, SetAttributes, Time
+from nfsd.vfs.types import Attributes, FileSystemStatus, FileType, PartialChange, PathLimits, SetAttributes, Time
 from rpcrdma.xdr import Encoder
 
 _PSEUDO_STATUS = FileSystemStatus(0, 0, 0, 0, 0, 0)
@@ -118,8 +119,32 @@ async def setattr_(c: Compound, args: p.SETATTR4args) -> p.SETATTR4res:
     opened = None
     if changes.size is not None:
         opened = opened_for_size(c, node, c.given(args.stateid))
-    await c.service.set_attributes(await c.credential(node), node, changes, opened=opened)
+    try:
+        await c.service.set_attributes(await c.credential(node), node, changes, opened=opened)
+    except PartialChange as error:
+        # RFC 8881 section 18.30.3: attrsset tells what has been set, also when the rest could not be.
+        made = mask & _made(error.made, changes)
+        return p.SETATTR4res(status=p.nfsstat4(status_of(error)), attrsset=words_of(made))
     return p.SETATTR4res(status=p.nfsstat4.NFS4_OK, attrsset=words_of(mask))
+
+
+_FIELDS = {
+    "size": (p.FATTR4_SIZE,),
+    "uid": (p.FATTR4_OWNER,),
+    "gid": (p.FATTR4_OWNER_GROUP,),
+    "mode": (p.FATTR4_MODE, p.FATTR4_MODE_SET_MASKED),
+    "access_acl": (p.FATTR4_ACL,),
+    "atime": (p.FATTR4_TIME_ACCESS_SET,),
+    "mtime": (p.FATTR4_TIME_MODIFY_SET,),
+}
+
+
+def _made(made: SetAttributes, wanted: SetAttributes) -> int:
+    """The attributes that the file service has set. An ACL has two parts there: it is set when both are."""
+    bits = sum(1 << n for field, numbers in _FIELDS.items() if getattr(made, field) is not None for n in numbers)
+    if made.default_acl is None and wanted.default_acl is not None:
+        bits &= ~(1 << p.FATTR4_ACL)
+    return bits
 
 
 def opened_for_size(c: Compound, node: Node, stateid: StateidLike) -> OpenFile | None:
