@@ -5,6 +5,8 @@ import errno
 import os
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from nfsd.protocol import nfs4 as p
 from nfsd.state import Limits
@@ -422,3 +424,84 @@ def test_a_cancelled_wait_loses_no_turn():
         await asyncio.wait_for(turns.take("e"), 1)
 
     asyncio.run(main())
+
+
+# -- random histories -------------------------------------------------------------------------------------------------
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("copy"), st.integers(0, 1), st.integers(0, 3)),
+        st.tuples(st.sampled_from(["cancel", "status", "free"]), st.integers(0, 1), st.integers(0, 7)),
+        st.tuples(st.just("go"), st.integers(1, 12), st.just(0)),
+        st.tuples(st.just("lose"), st.integers(0, 1), st.just(0)),
+    ),
+    max_size=14,
+)
+
+
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(steps=STEPS)
+def test_histories_of_copies_end_with_whole_files_and_nothing_left(place, tmp_path, steps):
+    """Two clients copy to four files, go on, ask, cancel, free and vanish in any order. A copy known to its client is
+    under way or over; one that was told about is whole; in the end nothing is held."""
+    data = content(f"{place}/source")
+    for number in range(4):
+        (place / str(number)).write_bytes(b"")
+
+    async def test(server, *clients):
+        with pytest.MonkeyPatch.context() as patch:
+            pieces = Pieces(patch)
+            known = [[], []]
+            """Of each client: [stateid, target, still good]."""
+            for step, which, argument in steps:
+                if step == "go":
+                    pieces.go(which)
+                    await asyncio.sleep(0.005)
+                    continue
+                client = clients[which]
+                if step == "copy":
+                    stateid, _ = await offload(client, target=str(argument))
+                    assert all(stateid.other != one[0].other for both in known for one in both)
+                    known[which].append([stateid, str(argument), True])
+                elif step == "lose":
+                    server.engine.expire_client(server.engine.clients.lookup(client.clientid))
+                    await client.connect(os.urandom(8))
+                    known[which].clear()
+                elif argument < len(known[which]):
+                    await ask(server, client, step, known[which][argument])
+            pieces.go(1000)
+            await until(lambda: len(server.engine.copies) == 0)
+            await until(lambda: not server.nfs4.copies._tasks)
+        for client in clients:
+            for told in offloads(client):
+                assert told.coa_offload_info.coa_resok4.wr_count == SIZE
+        finished = {bytes(told.coa_fh) for client in clients for told in offloads(client)}
+        for number in range(4):
+            if await handle_of(clients[0], str(number)) in finished:
+                assert content(f"{place}/{number}") == data
+        assert descriptors(server) == 0
+        counters = server.nfs4.copies.counters
+        assert counters.completed >= counters.acknowledged
+        assert counters.started == counters.completed + counters.cancelled
+
+    with_clients(place, tmp_path, test, uids=(0, 0), backchannel=True)
+
+
+async def ask(server, client, step, copy):
+    """OFFLOAD_STATUS, OFFLOAD_CANCEL or FREE_STATEID of a copy; what is answered must go with what came before."""
+    stateid, target, good = copy
+    if step == "status":
+        status = await status_status(client, stateid, target)
+    elif step == "cancel":
+        status = await cancel(client, stateid, target)
+    else:
+        status = await client.status((p.OP_FREE_STATEID, p.FREE_STATEID4args(stateid)))
+    told = any(one.coa_stateid == stateid for one in offloads(client))
+    if status == p.NFS4ERR_BAD_STATEID:
+        assert told or not good
+    elif step == "free" and not told:
+        assert status in (p.NFS4ERR_LOCKS_HELD, p.NFS4_OK)
+    else:
+        assert status == p.NFS4_OK
+        assert good
+    if step != "status" and status == p.NFS4_OK:
+        copy[2] = False
