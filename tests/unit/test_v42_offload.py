@@ -14,7 +14,7 @@ from nfsd.v4 import copies
 from nfsd.v4.copies import Turns
 from nfsd.v4.ops import copy as copy_operations
 from nfsd.vfs import copying
-from tests.support.nfs4 import wanted
+from tests.support.nfs4 import LoopbackTransport, wanted
 from tests.unit.v42_support import ANONYMOUS, content, handle_of, offloads, status_on, two_files, with_clients
 
 PIECE = 10_000
@@ -255,6 +255,23 @@ def test_an_unanswered_callback_is_repeated_and_the_result_kept(place, tmp_path)
         client.transport.callbacks.gate.set()
         await until(lambda: len(server.engine.copies) == 0)
         assert len({bytes(told.coa_stateid.other) for told in offloads(client)}) == 1
+
+    with_clients(place, tmp_path, test, backchannel=True)
+
+
+def test_a_client_that_was_away_at_the_end_is_told_when_it_is_back(place, tmp_path, monkeypatch):
+    async def test(server, client):
+        pieces = Pieces(monkeypatch)
+        stateid, _ = await offload(client)
+        away = client.transport
+        away.close()
+        pieces.go(100)
+        await until(lambda: server.nfs4.copies.counters.completed == 1)
+        client.transport = LoopbackTransport(callbacks=away.callbacks)
+        bind = p.BIND_CONN_TO_SESSION4args(client.session, p.channel_dir_from_client4.CDFC4_BACK_OR_BOTH, False)
+        assert (await client.raw((p.OP_BIND_CONN_TO_SESSION, bind)))[0] == p.NFS4_OK
+        await until(lambda: len(server.engine.copies) == 0)
+        assert [told.coa_stateid for told in offloads(client)] == [stateid]
 
     with_clients(place, tmp_path, test, backchannel=True)
 
