@@ -11,6 +11,7 @@ cdef class Identifier
 cdef class EventChannel:
     cdef rdma_event_channel *channel
     cdef dict identifiers
+    cdef readonly object control
 
     cdef int tell(self, Identifier identifier, str kind, int status, object request) except -1
 

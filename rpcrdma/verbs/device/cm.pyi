@@ -1,5 +1,7 @@
 from typing import NamedTuple, Protocol
 
+from rpcrdma.verbs.device.control import Control
+
 class Request(NamedTuple):
     """What came with a connect request, or with its answer."""
 
@@ -21,7 +23,8 @@ class EventChannel:
     """Where the events of identifiers arrive. Raises OSError when there is no RDMA-CM."""
 
     fd: int
-    def __init__(self) -> None: ...
+    control: Control
+    def __init__(self, control: Control) -> None: ...
     def read(self) -> None:
         """Hand out the events there are, each to its identifier's owner."""
     def close(self) -> None:

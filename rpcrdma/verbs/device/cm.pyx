@@ -140,9 +140,14 @@ cdef tuple text_of_address(sockaddr *address):
 cdef class EventChannel:
     """Where the events of identifiers arrive."""
 
-    def __cinit__(self):
-        cdef int flags
+    def __init__(self, control):
         self.identifiers = {}
+        self.control = control
+        control.call(self.open)
+
+    def open(self):
+        """Create the channel, on the control thread."""
+        cdef int flags
         with nogil:
             self.channel = rdma_create_event_channel()
         if self.channel == NULL:
@@ -157,21 +162,30 @@ cdef class EventChannel:
 
     def read(self):
         """Hand out the events there are, each to its identifier's owner."""
+        cdef Identifier made
+        if self.channel == NULL:
+            return
+        for identifier, made, kind, status, request in self.control.call(self.take_events):
+            self.tell(identifier, kind, status, request)
+            if made is not None and made.owner is None:
+                made.destroy()  # nobody took it
+
+    def take_events(self):
+        """The events there are, on the control thread."""
         cdef rdma_cm_event *event = NULL
         cdef rdma_event_channel *channel = self.channel
         cdef rdma_cm_event_type kind
         cdef int result, status, count
         cdef Identifier identifier, made
         cdef object request
+        cdef list events = []
         for count in range(EVENTS_PER_TURN):
-            if self.channel == NULL:
-                return
             with nogil:
                 result = rdma_get_cm_event(channel, &event)
             if result:
                 if errno != EAGAIN and errno != EINTR:
                     log.error("%s", failure("rdma_get_cm_event", "", errno))
-                return
+                break
             kind = event.event
             status = event.status
             made = None
@@ -199,9 +213,8 @@ cdef class EventChannel:
                     event.param.conn.initiator_depth,
                 )
             rdma_ack_cm_event(event)
-            self.tell(identifier, rdma_event_str(kind).decode()[14:], status, request)
-            if made is not None and made.owner is None:
-                made.destroy()  # nobody took it
+            events.append((identifier, made, rdma_event_str(kind).decode()[14:], status, request))
+        return events
 
     cdef int tell(self, Identifier identifier, str kind, int status, object request) except -1:
         if identifier is None or identifier.owner is None:
@@ -215,6 +228,10 @@ cdef class EventChannel:
 
     def close(self):
         """Destroy the channel, after all its identifiers."""
+        self.control.call(self.destroy)
+
+    def destroy(self):
+        """Destroy, on the control thread."""
         cdef rdma_event_channel *channel = self.channel
         for identifier in list(self.identifiers.values()):
             identifier.destroy()
@@ -228,16 +245,20 @@ cdef class Identifier:
     """An ``rdma_cm_id``: a listener, a connect request or a connection."""
 
     def __init__(self, EventChannel channel, owner):
+        self.channel = channel
+        channel.control.call(self.create)
+        self.owner = owner
+        channel.identifiers[<uintptr_t>self.id] = self
+
+    def create(self):
+        """Create it, on the control thread."""
+        cdef rdma_event_channel *events = self.channel.channel
         cdef int result
-        cdef rdma_event_channel *events = channel.channel
         with nogil:
             result = rdma_create_id(events, &self.id, NULL, RDMA_PS_TCP)
         if result:
             self.id = NULL
             raise failure("rdma_create_id", "", errno)
-        self.channel = channel
-        self.owner = owner
-        channel.identifiers[<uintptr_t>self.id] = self
 
     cdef str device(self):
         if self.id == NULL or self.id.verbs == NULL:
@@ -276,6 +297,10 @@ cdef class Identifier:
 
     def option(self, int name, int value, size_t length):
         """Set an option; raises OSError."""
+        self.channel.control.call(self.set_option, name, value, length)
+
+    def set_option(self, int name, int value, size_t length):
+        """The same, on the control thread."""
         cdef int integer = value
         cdef uint8_t octet = <uint8_t>value
         cdef void *pointer = <void *>&octet if length == 1 else <void *>&integer
@@ -288,6 +313,10 @@ cdef class Identifier:
 
     def bind(self, bytes host, int port, uint32_t scope=0, *, bint only_ipv6=False):
         """Bind to a packed address."""
+        self.channel.control.call(self.bind_now, host, port, scope, only_ipv6)
+
+    def bind_now(self, bytes host, int port, uint32_t scope, bint only_ipv6):
+        """The same, on the control thread."""
         cdef Address address
         cdef rdma_cm_id *identifier = self.id
         cdef int result
@@ -302,6 +331,10 @@ cdef class Identifier:
 
     def listen(self, int backlog):
         """Listen."""
+        self.channel.control.call(self.listen_now, backlog)
+
+    def listen_now(self, int backlog):
+        """The same, on the control thread."""
         cdef rdma_cm_id *identifier = self.id
         cdef int result
         with nogil:
@@ -311,6 +344,10 @@ cdef class Identifier:
 
     def resolve_address(self, bytes host, int port, uint32_t scope, int milliseconds):
         """Find the device for a destination; ADDR_RESOLVED or ADDR_ERROR follows."""
+        self.channel.control.call(self.resolve_address_now, host, port, scope, milliseconds)
+
+    def resolve_address_now(self, bytes host, int port, uint32_t scope, int milliseconds):
+        """The same, on the control thread."""
         cdef Address address
         cdef rdma_cm_id *identifier = self.id
         cdef int result
@@ -322,6 +359,10 @@ cdef class Identifier:
 
     def resolve_route(self, int milliseconds):
         """Find the route; ROUTE_RESOLVED or ROUTE_ERROR follows."""
+        self.channel.control.call(self.resolve_route_now, milliseconds)
+
+    def resolve_route_now(self, int milliseconds):
+        """The same, on the control thread."""
         cdef rdma_cm_id *identifier = self.id
         cdef int result
         with nogil:
@@ -331,6 +372,10 @@ cdef class Identifier:
 
     def connect(self, bytes private_data, int initiator_depth, int responder_resources):
         """Connect; ESTABLISHED, REJECTED, UNREACHABLE or CONNECT_ERROR follows."""
+        self.channel.control.call(self.connect_now, private_data, initiator_depth, responder_resources)
+
+    def connect_now(self, bytes private_data, int initiator_depth, int responder_resources):
+        """The same, on the control thread."""
         cdef rdma_conn_param parameters
         cdef rdma_cm_id *identifier = self.id
         cdef int result
@@ -342,6 +387,10 @@ cdef class Identifier:
 
     def accept(self, bytes private_data, int initiator_depth, int responder_resources):
         """Accept; ESTABLISHED, or an error event, follows."""
+        self.channel.control.call(self.accept_now, private_data, initiator_depth, responder_resources)
+
+    def accept_now(self, bytes private_data, int initiator_depth, int responder_resources):
+        """The same, on the control thread."""
         cdef rdma_conn_param parameters
         cdef rdma_cm_id *identifier = self.id
         cdef int result
@@ -353,6 +402,10 @@ cdef class Identifier:
 
     def reject(self, bytes private_data):
         """Refuse a connect request."""
+        self.channel.control.call(self.reject_now, private_data)
+
+    def reject_now(self, bytes private_data):
+        """The same, on the control thread."""
         cdef rdma_cm_id *identifier = self.id
         cdef const char *data = private_data
         cdef uint8_t length = <uint8_t>min(len(private_data), LARGEST_PRIVATE_DATA)
@@ -364,6 +417,10 @@ cdef class Identifier:
 
     def disconnect(self):
         """Disconnect. Nothing happens when that is the case already."""
+        self.channel.control.call(self.disconnect_now)
+
+    def disconnect_now(self):
+        """The same, on the control thread."""
         cdef rdma_cm_id *identifier = self.id
         if identifier != NULL:
             with nogil:
@@ -371,6 +428,10 @@ cdef class Identifier:
 
     def destroy(self):
         """Destroy it. Idempotent. Its queue pair must be gone."""
+        self.channel.control.call(self.destroy_now)
+
+    def destroy_now(self):
+        """The same, on the control thread."""
         cdef rdma_cm_id *identifier = self.id
         self.owner = None
         if identifier != NULL:

@@ -3,6 +3,7 @@
 from rpcrdma.memory cimport Account, Pool
 from rpcrdma.verbs.device.cm cimport Identifier
 from rpcrdma.verbs.device.completions cimport CompletionQueue, Target
+from rpcrdma.verbs.device.pump cimport Pump
 from rpcrdma.verbs.device.registrations cimport Registrations
 from rpcrdma.verbs.device.verbs_api cimport ibv_comp_channel, ibv_context, ibv_pd
 
@@ -27,15 +28,19 @@ cdef class Device:
     cdef object loop
     cdef object options
     cdef object on_failure
-    cdef dict queues
+    cdef readonly object control
+    cdef Pump pump
+    cdef list queues
+    cdef dict targets
     cdef list due
     cdef bint in_turn
     cdef bint turn_scheduled
     cdef bint watching
 
     cdef int schedule(self, Target target) except -1
+    cdef int schedule_turn(self) except -1
     cdef int run_due(self) except -1
-    cdef int drain(self, CompletionQueue queue) except -1
+    cdef int dispatch(self) except -1
     cdef CompletionQueue reserve(self, int count)
     cdef int give_back(self, CompletionQueue queue, int count) except -1
     cdef int take_event(self, int kind, size_t queue_pair, size_t completion_queue, int port) except -1

@@ -3,6 +3,7 @@ from collections.abc import Callable
 
 from rpcrdma.memory import Pool
 from rpcrdma.verbs.device.cm import Identifier
+from rpcrdma.verbs.device.control import Control
 from rpcrdma.verbs.device.options import DeviceOptions
 
 class Device:
@@ -26,7 +27,11 @@ class Device:
         loop: asyncio.AbstractEventLoop,
         options: DeviceOptions,
         on_failure: Callable[[Device], None],
-    ) -> None: ...
+        control: Control,
+    ) -> None:
+        """To be made by the control thread."""
+    def start(self) -> None:
+        """Have the loop watch the device."""
     def fail(self, reason: str) -> None:
         """The device is gone or broken: every connection on it ends."""
     def close(self) -> None:

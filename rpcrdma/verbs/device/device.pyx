@@ -1,7 +1,8 @@
 """A device in use: its protection domain, registered memory, completion queues and events.
 
-Owns :class:`Device`. The event loop calls ``on_completions`` (a completion queue has something), ``on_async`` (the
-device has something to say) and ``on_turn`` (something was posted outside of a wake-up).
+Owns :class:`Device`. The event loop calls ``on_notices`` (the device's thread has something) or ``on_completions`` (a
+completion queue has something), ``on_async`` (the device has something to say) and ``on_turn`` (something was posted
+outside of a wake-up). See :mod:`rpcrdma.verbs.device.pump` on which devices have a thread.
 
 Life
     Made for the first connection over a device, and kept: registering the arenas again for every connection would be
@@ -19,6 +20,7 @@ from libc.stdint cimport uintptr_t
 from rpcrdma.memory cimport Pool
 from rpcrdma.verbs.device.cm cimport Identifier
 from rpcrdma.verbs.device.completions cimport CompletionQueue, Target, make_completion_queue
+from rpcrdma.verbs.device.pump cimport Pump, notices_t
 from rpcrdma.verbs.device.registrations cimport Registrations
 from rpcrdma.verbs.device.verbs_api cimport (
     IBV_DEVICE_MEM_MGT_EXTENSIONS,
@@ -33,7 +35,6 @@ from rpcrdma.verbs.device.verbs_api cimport (
     IBV_EVENT_QP_REQ_ERR,
     IBV_TRANSPORT_IWARP,
     ibv_ack_async_event,
-    ibv_ack_cq_events,
     ibv_alloc_pd,
     ibv_async_event,
     ibv_comp_channel,
@@ -45,7 +46,6 @@ from rpcrdma.verbs.device.verbs_api cimport (
     ibv_event_type,
     ibv_event_type_str,
     ibv_get_async_event,
-    ibv_get_cq_event,
     ibv_query_device,
 )
 
@@ -54,12 +54,16 @@ from rpcrdma.verbs.device.errors import failure
 
 cdef enum:
     EVENTS_PER_TURN = 256
+    ROUNDS = 8
     # siw's vendor id, the name of the research group it comes from; rxe's is Red Hat's.
     SIW_VENDOR = 0x626D74
     RXE_VENDOR = 0xFFFFFF
     LARGEST_DEPTH = 16384
     SEGMENTS = 16
     ACCOUNT = 64 << 20
+
+KERNEL_BELLS = ("hfi1", "qib")
+"""Devices besides rxe and siw that are posted to by a system call."""
 
 log = logging.getLogger("rpcrdma.verbs")
 
@@ -70,12 +74,15 @@ cdef int set_nonblocking(int fd) except -1:
 
 
 cdef class Device:
-    """A device in use."""
+    """A device in use. To be made by the control thread, and then started by the loop's."""
 
-    def __init__(self, Identifier identifier, Pool pool, loop, options, on_failure):
+    def __init__(self, Identifier identifier, Pool pool, loop, options, on_failure, control):
         cdef ibv_device_attr attributes
         cdef int error
-        self.queues = {}
+        self.control = control
+        self.pump = Pump()
+        self.queues = []
+        self.targets = {}
         self.due = []
         self.loop = loop
         self.options = options
@@ -100,7 +107,7 @@ cdef class Device:
         try:
             self.open(pool)
         except BaseException:
-            self.close()
+            self.destroy()
             raise
 
     def open(self, Pool pool):
@@ -119,8 +126,19 @@ cdef class Device:
         self.memory.pd = self.pd
         self.memory.pool = pool
         self.memory.device = self.name
+        self.memory.control = self.control
         self.memory.refresh()
-        self.loop.add_reader(self.channel.fd, self.on_completions)
+        threaded = self.options.thread == "always" or (
+            self.options.thread == "auto" and (self.software or self.name.startswith(KERNEL_BELLS))
+        )
+        self.pump.start(self.channel, threaded)
+
+    def start(self):
+        """Have the loop watch the device."""
+        if self.pump.threaded:
+            self.loop.add_reader(self.pump.event_fd, self.on_notices)
+        else:
+            self.loop.add_reader(self.channel.fd, self.on_completions)
         self.loop.add_reader(self.context.async_fd, self.on_async)
         self.watching = True
 
@@ -130,25 +148,30 @@ cdef class Device:
     def statistics(self):
         """What is in use."""
         return {
-            "connections": sum([len((<CompletionQueue>queue).targets) for queue in self.queues.values()]),
+            "connections": len(self.targets),
             "completion_queues": len(self.queues),
             "arenas": self.memory.count,
         }
 
     def close(self):
         """Give everything back. The connections must be gone. Idempotent."""
-        cdef ibv_pd *pd = self.pd
-        cdef ibv_comp_channel *channel = self.channel
         if self.watching:
             self.watching = False
-            self.loop.remove_reader(self.channel.fd)
+            self.loop.remove_reader(self.pump.event_fd if self.pump.threaded else self.channel.fd)
             self.loop.remove_reader(self.context.async_fd)
-        for queue in list(self.queues.values()):
-            (<CompletionQueue>queue).close()
+        self.control.call(self.destroy)
+        self.account.close()
+
+    def destroy(self):
+        """Give everything back, on the control thread."""
+        cdef ibv_pd *pd = self.pd
+        cdef ibv_comp_channel *channel = self.channel
+        self.pump.stop()
+        for queue in self.queues:
+            queue.close()
         self.queues.clear()
         if self.memory is not None:
             self.memory.close()
-        self.account.close()
         self.channel = NULL
         if channel != NULL:
             with nogil:
@@ -165,9 +188,8 @@ cdef class Device:
             return
         self.failed = True
         log.error("%s: %s; its connections end", self.name, reason)
-        for queue in list(self.queues.values()):
-            for target in list((<CompletionQueue>queue).targets.values()):
-                target.fail(f"{self.name}: {reason}")
+        for target in list(self.targets.values()):
+            target.fail(f"{self.name}: {reason}")
         self.on_failure(self)
 
     # -- Completion queues ---------------------------------------------------------------------------------------
@@ -176,79 +198,92 @@ cdef class Device:
         """A queue with room for ``count`` more completions. Raises OSError."""
         cdef CompletionQueue queue
         cdef object found
-        for found in self.queues.values():
+        for found in self.queues:
             queue = <CompletionQueue>found
             if queue.reserved + count <= queue.capacity:
                 break
         else:
-            queue = make_completion_queue(
-                self.context,
-                self.channel,
-                min(max(self.options.completion_depth, count), self.max_completions),
-                self.name,
-            )
-            if queue.capacity < count:
-                queue.close()
-                raise OSError(f"{self.name}: a completion queue of this device holds {queue.capacity}, {count} needed")
-            self.queues[<uintptr_t>queue.cq] = queue
+            queue = self.control.call(self.make_queue, count)
+            queue.watched = self.pump.watch(queue.cq)
+            self.queues.append(queue)
+            if self.pump.threaded:
+                self.pump.kick()
+            else:
+                self.loop.call_soon(self.on_completions)
         queue.reserved += count
+        return queue
+
+    def make_queue(self, int count):
+        """A new queue for ``count`` completions and more, on the control thread."""
+        cdef int wanted = min(max(self.options.completion_depth, count), self.max_completions)
+        cdef CompletionQueue queue = make_completion_queue(self.context, self.channel, wanted, self.name)
+        if queue.capacity < count:
+            queue.close()
+            raise OSError(f"{self.name}: a completion queue of this device holds {queue.capacity}, {count} needed")
         return queue
 
     cdef int give_back(self, CompletionQueue queue, int count) except -1:
         """A connection no longer needs its part of a queue. One empty queue is kept."""
         queue.reserved -= count
         if queue.reserved == 0 and queue.cq != NULL and len(self.queues) > 1:
-            del self.queues[<uintptr_t>queue.cq]
-            queue.close()
+            self.queues.remove(queue)
+            self.pump.unwatch(queue.watched)
+            self.control.call(queue.close)
         return 0
 
     # -- What the loop calls -------------------------------------------------------------------------------------
 
+    def on_notices(self):
+        """The device's thread has notices."""
+        self.pump.clear()
+        self.dispatch()
+        self.run_due()
+
     def on_completions(self):
         """A completion queue raised its event."""
-        cdef ibv_cq *cq = NULL
-        cdef void *context = NULL
-        cdef int count
-        cdef CompletionQueue queue
-        ready = []
-        for count in range(EVENTS_PER_TURN):
-            if self.channel == NULL or ibv_get_cq_event(self.channel, &cq, &context):
-                break
-            ibv_ack_cq_events(cq, 1)
-            found = self.queues.get(<uintptr_t>cq)
-            if found is not None:
-                (<CompletionQueue>found).armed = False
-                ready.append(found)
-        for queue in ready:
-            self.drain(queue)
+        cdef int round
+        for round in range(ROUNDS):
+            if self.channel == NULL:
+                return
+            more = self.pump.work()
+            self.dispatch()
+            self.run_due()
+            if not more and not self.pump.pump.notices.count:
+                return
+        self.loop.call_soon(self.on_completions)
 
-    cdef int drain(self, CompletionQueue queue) except -1:
-        """Take what a queue has, and post what comes of it."""
-        cdef int more
-        if queue.cq == NULL or self.context == NULL:
-            return 0
-        self.in_turn = True
-        try:
-            more = queue.drain()
-        except OSError as problem:
-            self.loop.call_soon(self.fail, str(problem))
-            return 0
-        finally:
-            self.in_turn = False
-        self.run_due()
-        if more:
-            self.loop.call_soon(self.drain_again, queue)
+    cdef int dispatch(self) except -1:
+        """Note every completion there is with its target, and give each of these a turn soon."""
+        cdef notices_t *notices = self.pump.collect()
+        cdef Target target = None
+        cdef unsigned int number = 0
+        cdef size_t i
+        if self.pump.pump.error and not self.failed:
+            self.loop.call_soon(self.fail, str(failure("ibv_poll_cq", self.name, self.pump.pump.error)))
+        for i in range(notices.count):
+            if target is None or notices.items[i].completion.qp_num != number:
+                number = notices.items[i].completion.qp_num
+                found = self.targets.get(number)
+                target = <Target>found if found is not None else None
+                if target is None:
+                    continue  # of a queue pair that is gone
+                if not target.touched:
+                    target.touched = True
+                    self.due.append(target)
+            if notices.items[i].refused:
+                target.take_refusal(notices.items[i].completion.wr_id, notices.items[i].refused)
+            else:
+                target.take(&notices.items[i].completion)
         return 0
-
-    def drain_again(self, CompletionQueue queue):
-        """Go on with a queue, after others had their turn."""
-        self.drain(queue)
 
     cdef int schedule(self, Target target) except -1:
         """Give ``target`` a turn: at the end of this wake-up, or of this iteration of the loop."""
         if not target.touched:
             target.touched = True
             self.due.append(target)
+        return self.schedule_turn()
+
+    cdef int schedule_turn(self) except -1:
         if not self.in_turn and not self.turn_scheduled:
             self.turn_scheduled = True
             self.loop.call_soon(self.on_turn)
@@ -272,6 +307,10 @@ cdef class Device:
                     target.turn()
             finally:
                 self.in_turn = False
+        if self.pump.threaded:
+            self.pump.kick()
+        elif self.pump.pump.notices.count:
+            self.loop.call_soon(self.on_completions)
         return 0
 
     def on_async(self):
@@ -305,17 +344,13 @@ cdef class Device:
         if kind == IBV_EVENT_DEVICE_FATAL:
             self.fail(text)
         elif kind == IBV_EVENT_CQ_ERR:
-            found = self.queues.get(completion_queue)
-            if found is not None:
-                log.error("%s: %s; the connections on it end", self.name, text)
-                for target in list((<CompletionQueue>found).targets.values()):
-                    target.fail(f"{self.name}: {text}")
+            # Completions were lost, of whichever of its queue pairs.
+            self.fail(text)
         elif queue_pair:
-            for found in self.queues.values():
-                target = (<CompletionQueue>found).targets.get(queue_pair)
-                if target is not None:
-                    # Work that failed says more about why; it is looked at first.
-                    self.loop.call_soon(target.fail, f"{self.name}: {text}")
+            target = self.targets.get(queue_pair)
+            if target is not None:
+                # Work that failed says more about why; it is looked at first.
+                self.loop.call_soon(target.fail, f"{self.name}: {text}")
         elif kind == IBV_EVENT_PORT_ERR:
             log.warning("%s port %d is down; connections over it wait for it, as long as their retries last",
                         self.name, port)

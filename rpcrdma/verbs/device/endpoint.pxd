@@ -8,7 +8,7 @@ from rpcrdma.verbs.device.cm cimport Identifier
 from rpcrdma.verbs.device.completions cimport CompletionQueue, Target
 from rpcrdma.verbs.device.device cimport Device
 from rpcrdma.verbs.device.queue cimport SendQueue
-from rpcrdma.verbs.device.verbs_api cimport ibv_qp, ibv_send_wr, ibv_wc
+from rpcrdma.verbs.device.verbs_api cimport ibv_qp, ibv_qp_init_attr, ibv_send_wr, ibv_wc
 
 
 cdef class Endpoint(Target):
@@ -27,6 +27,8 @@ cdef class Endpoint(Target):
     cdef readonly int max_reads
     cdef int state
     cdef int reserved
+    cdef int broken
+    cdef ibv_qp_init_attr attributes
     cdef list slots
     cdef list free_slots
     cdef list spare
@@ -37,7 +39,6 @@ cdef class Endpoint(Target):
     cdef list unposted
     cdef bint errored
     cdef bint in_turn
-    cdef bint in_handler
     cdef bint finishing
     cdef object reason
     cdef object close_timer

@@ -26,6 +26,7 @@ from rpcrdma.verbs.device.chains cimport Chain, chain_of_post, chain_of_reads
 from rpcrdma.verbs.device.cm cimport Identifier
 from rpcrdma.verbs.device.completions cimport CompletionQueue, Target
 from rpcrdma.verbs.device.device cimport Device
+from rpcrdma.verbs.device.pump cimport command_t
 from rpcrdma.verbs.device.queue cimport Job, Piece, SendQueue
 from rpcrdma.verbs.device.registrations cimport Registration
 from rpcrdma.verbs.device.verbs_api cimport (
@@ -46,7 +47,6 @@ from rpcrdma.verbs.device.verbs_api cimport (
     IBV_WR_SEND_WITH_INV,
     ibv_modify_qp,
     ibv_post_recv,
-    ibv_post_send,
     ibv_qp,
     ibv_qp_attr,
     ibv_qp_init_attr,
@@ -90,7 +90,6 @@ cdef class Endpoint(Target):
     ):
         cdef ibv_qp_init_attr attributes
         cdef rdma_cm_id *cm_id = identifier.id
-        cdef int result
         cdef int depth = min(options.send_depth, device.max_requests)
         cdef int receive_depth = min(len(receives) + SPARE_SLOTS, device.max_requests)
         if device.failed:
@@ -119,14 +118,15 @@ cdef class Endpoint(Target):
         attributes.cap.max_recv_wr = receive_depth
         attributes.cap.max_send_sge = device.max_segments
         attributes.cap.max_recv_sge = 1
-        with nogil:
-            result = rdma_create_qp(cm_id, device.pd, &attributes)
-        if result:
+        self.attributes = attributes
+        try:
+            device.control.call(self.create_pair)
+        except BaseException:
             device.give_back(self.completions, self.reserved)
-            raise failure("rdma_create_qp", device.name, errno)
+            raise
         self.pair = cm_id.qp
         self.number = self.pair.qp_num
-        self.completions.targets[self.number] = self
+        device.targets[self.number] = self
         self.queue = SendQueue(depth, self.max_reads)
         self.slots = [None] * receive_depth
         self.free_slots = list(range(receive_depth))
@@ -136,6 +136,33 @@ cdef class Endpoint(Target):
             self.withdraw()
             raise
         identifier.owner = self
+
+    def create_pair(self):
+        """Create the queue pair, on the control thread."""
+        cdef rdma_cm_id *cm_id = self.identifier.id
+        cdef int result
+        if cm_id == NULL:
+            raise OSError("the connection request is gone")
+        with nogil:
+            result = rdma_create_qp(cm_id, self.device.pd, &self.attributes)
+        if result:
+            raise failure("rdma_create_qp", self.device.name, errno)
+
+    def destroy_pair(self):
+        """Destroy the queue pair, on the control thread."""
+        cdef rdma_cm_id *cm_id = self.identifier.id
+        with nogil:
+            rdma_destroy_qp(cm_id)
+
+    def break_pair(self):
+        """Disconnect, and bring the queue pair into the error state, on the control thread."""
+        cdef ibv_qp_attr attributes
+        cdef ibv_qp *pair = self.pair
+        self.identifier.disconnect()
+        memset(&attributes, 0, sizeof(attributes))
+        attributes.qp_state = IBV_QPS_ERR
+        with nogil:
+            ibv_modify_qp(pair, &attributes, IBV_QP_STATE)
 
     def __repr__(self):
         return f"<verbs Endpoint {self.device.name} {self.peer_address} port {self.peer_port}>"
@@ -415,13 +442,11 @@ cdef class Endpoint(Target):
         """Post what there is room for, as one chain."""
         cdef ibv_send_wr *head = NULL
         cdef ibv_send_wr *tail = NULL
-        cdef ibv_send_wr *bad = NULL
         cdef ibv_send_wr *request = NULL
-        cdef ibv_qp *pair = self.pair
+        cdef command_t command
         cdef Piece *piece
-        cdef uint64_t first = self.queue.posted
         cdef uint64_t sequence
-        cdef int i, error
+        cdef int i
         while True:
             piece = self.queue.take()
             if piece == NULL:
@@ -443,12 +468,21 @@ cdef class Endpoint(Target):
         if head == NULL:
             return 0
         self.doorbells += 1
-        with nogil:
-            error = ibv_post_send(pair, head, &bad)
-        if error:
-            # Reported at the end: earlier pieces of a job may still be the device's.
-            self.queue.unpost(first if bad == NULL else bad.wr_id >> INDEX_BITS, self.unposted)
-            self.fail(self.reason or str(failure("ibv_post_send", self.device.name, error)))
+        command.pair = self.pair
+        command.number = self.number
+        command.watched = self.completions.watched
+        command.first = head
+        command.broken = &self.broken
+        self.device.pump.post(&command)
+        return 0
+
+    cdef int take_refusal(self, uint64_t identifier, int error) except -1:
+        """Nothing was posted from the work request of this identifier on."""
+        # Reported at the end: earlier pieces of a job may still be the device's.
+        self.queue.unpost(identifier >> INDEX_BITS, self.unposted)
+        if not self.errored:
+            self.errored = True
+            self.reason = self.reason or str(failure("ibv_post_send", self.device.name, error))
         return 0
 
     # -- The end -------------------------------------------------------------------------------------------------
@@ -473,8 +507,6 @@ cdef class Endpoint(Target):
 
     def fail(self, reason):
         """End the connection. What is posted is flushed first."""
-        cdef ibv_qp_attr attributes
-        cdef ibv_qp *pair = self.pair
         if self.state == ENDING or self.state == CLOSED:
             return
         self.state = ENDING
@@ -484,11 +516,7 @@ cdef class Endpoint(Target):
         if self.close_timer is not None:
             self.close_timer.cancel()
             self.close_timer = None
-        self.identifier.disconnect()
-        memset(&attributes, 0, sizeof(attributes))
-        attributes.qp_state = IBV_QPS_ERR
-        with nogil:
-            ibv_modify_qp(pair, &attributes, IBV_QP_STATE)
+        self.device.control.call(self.break_pair)
         self.flush_timer = self.device.loop.call_later(self.options.flush_timeout, self.on_flush_timeout)
         if not self.in_turn:
             self.device.schedule(self)
@@ -513,18 +541,17 @@ cdef class Endpoint(Target):
 
     cdef int tear_down(self) except -1:
         """Destroy the queue pair; from now on nothing is the device's."""
-        cdef rdma_cm_id *cm_id = self.identifier.id
         if self.pair != NULL:
+            self.device.pump.hold(self.pair)
             self.pair = NULL
-            with nogil:
-                rdma_destroy_qp(cm_id)
             try:
+                self.device.control.call(self.destroy_pair)
+            finally:
                 # What it left in the queue would be taken for that of the next queue pair of this number.
-                while self.completions.collect(16):
-                    pass
-            except OSError as problem:
-                log.error("%s", problem)
-            self.completions.targets.pop(self.number, None)
+                self.device.pump.let_go(self.completions.watched)
+            self.device.dispatch()
+            self.device.schedule_turn()
+            self.device.targets.pop(self.number, None)
             self.device.give_back(self.completions, self.reserved)
         return 0
 
@@ -532,7 +559,6 @@ cdef class Endpoint(Target):
         """The end: report every token, release every buffer, and tell the owner. Once only."""
         cdef Job job
         cdef Lease lease
-        cdef CompletionQueue completions = self.completions
         if self.state == CLOSED:
             return
         if self.flush_timer is not None:
@@ -577,7 +603,5 @@ cdef class Endpoint(Target):
         if self.refused:
             self.device.schedule(self)
         log.debug("%s: closed: %s", self, self.reason)
-        # Others' completions may have been noted while this queue pair's were sought.
-        self.device.drain(completions)
         on_closed, self.on_closed = self.on_closed, None
         on_closed(self)

@@ -6,6 +6,7 @@ Imports nothing of the project.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,3 +39,5 @@ class DeviceOptions:
     """How often a listener whose device is absent looks for it."""
     register_sinks: bool = False
     """Register the sink of every RDMA Read for that Read alone, as is always done on iWARP hardware."""
+    thread: Literal["auto", "always", "never"] = "auto"
+    """Whether a device is posted to and polled by a thread of its own. ``auto``: where posting is a system call."""

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 
 from rpcrdma.memory import Lease, Pool
 from rpcrdma.verbs.device.cm import EventChannel, Identifier, Request
+from rpcrdma.verbs.device.control import Control
 from rpcrdma.verbs.device.device import Device
 from rpcrdma.verbs.device.endpoint import Endpoint
 from rpcrdma.verbs.device.listener import DeviceListener, DeviceRequest, packed
@@ -94,12 +95,13 @@ class DeviceProvider:
         self._anchors: dict[Device, _Anchor] = {}
         self._listeners: list[DeviceListener] = []
         self._channel: EventChannel | None = None
+        self._control = Control()
         self._emptied: asyncio.Event = asyncio.Event()
 
     def channel(self) -> EventChannel:
         """The event channel. Raises OSError where there is no RDMA-CM."""
         if self._channel is None:
-            self._channel = EventChannel()
+            self._channel = EventChannel(self._control)
             self.loop.add_reader(self._channel.fd, self._channel.read)
         return self._channel
 
@@ -176,6 +178,7 @@ class DeviceProvider:
             self.loop.remove_reader(self._channel.fd)
             self._channel.close()
             self._channel = None
+        self._control.close()
 
     def statistics(self) -> dict[str, dict[str, int]]:
         """What is in use, by device."""
@@ -194,7 +197,10 @@ class DeviceProvider:
             raise OSError("bound to no device")
         device = self.devices.get(key)
         if device is None:
-            device = Device(identifier, self.pool, self.loop, self.options, self._failed)
+            device = self._control.call(
+                Device, identifier, self.pool, self.loop, self.options, self._failed, self._control
+            )
+            device.start()
             self.devices[key] = device
             self._anchors[device] = _Anchor(self, device, self.channel(), identifier.local[0])
             log.info(

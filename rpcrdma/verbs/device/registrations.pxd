@@ -9,6 +9,7 @@ from rpcrdma.verbs.device.verbs_api cimport ibv_mr, ibv_pd
 cdef class Registration:
     cdef ibv_mr *mr
     cdef object view
+    cdef object control
     cdef readonly uint32_t lkey
     cdef readonly uint32_t rkey
 
@@ -23,8 +24,7 @@ cdef class Registrations:
     cdef size_t *bases
     cdef size_t count
     cdef size_t last
+    cdef object control
 
-    cdef int refresh(self) except -1
     cdef int key_of(self, size_t address, size_t length, uint32_t *key) except -1
     cdef Registration register(self, size_t address, size_t length, int access, object view)
-    cdef int close(self) except -1

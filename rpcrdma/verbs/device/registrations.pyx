@@ -28,24 +28,24 @@ cdef class Registration:
 
     cdef int withdraw(self) except -1:
         """Deregister. Idempotent."""
-        cdef ibv_mr *mr = self.mr
-        self.mr = NULL
-        if mr != NULL:
-            with nogil:
-                ibv_dereg_mr(mr)
+        if self.mr != NULL:
+            self.control.call(self.deregister)
         self.view = None
         return 0
 
-    def __dealloc__(self):
-        if self.mr != NULL:
-            ibv_dereg_mr(self.mr)
+    def deregister(self):
+        """Withdraw, on the control thread."""
+        cdef ibv_mr *mr = self.mr
+        self.mr = NULL
+        with nogil:
+            ibv_dereg_mr(mr)
 
 
 cdef class Registrations:
     """The registered memory of one protection domain."""
 
-    cdef int refresh(self) except -1:
-        """Register the arenas that came since the last time. Raises OSError."""
+    def refresh(self):
+        """Register the arenas that came since the last time. To be called by the control thread. Raises OSError."""
         cdef ibv_mr *mr
         cdef size_t base, place
         cdef void *grown
@@ -73,7 +73,6 @@ cdef class Registrations:
             self.bases[place] = base
             self.regions[place] = mr
             self.count += 1
-        return 0
 
     cdef int key_of(self, size_t address, size_t length, uint32_t *key) except -1:
         """1 and the local key of memory in an arena, or 0. Raises OSError when a new arena cannot be registered."""
@@ -100,10 +99,14 @@ cdef class Registrations:
             if not again:
                 return 0
             again = False
-            self.refresh()
+            self.control.call(self.refresh)
 
     cdef Registration register(self, size_t address, size_t length, int access, object view):
         """Register memory by itself; ``view`` keeps it alive. Raises OSError."""
+        return self.control.call(self.register_now, address, length, access, view)
+
+    def register_now(self, size_t address, size_t length, int access, object view):
+        """Register, on the control thread."""
         cdef Registration registration = Registration.__new__(Registration)
         cdef ibv_mr *mr
         with nogil:
@@ -112,19 +115,19 @@ cdef class Registrations:
             raise failure("ibv_reg_mr", self.device, errno)
         registration.mr = mr
         registration.view = view
+        registration.control = self.control
         registration.lkey = mr.lkey
         registration.rkey = mr.rkey
         return registration
 
-    cdef int close(self) except -1:
-        """Deregister all arenas."""
+    def close(self):
+        """Deregister all arenas. To be called by the control thread."""
         cdef ibv_mr *mr
         while self.count > 0:
             self.count -= 1
             mr = self.regions[self.count]
             with nogil:
                 ibv_dereg_mr(mr)
-        return 0
 
     def __dealloc__(self):
         free(self.regions)
