@@ -60,6 +60,7 @@ class Client:
         "revoked",
         "sessions",
         "states",
+        "unheard",
         "verifier",
     )
 
@@ -81,6 +82,8 @@ class Client:
         self.lease_end = engine.now() + engine.limits.lease
         self.may_reclaim = False
         self.reclaim_complete = False
+        self.unheard = False
+        """v4.0: came back in the grace period, and has not been heard of since its end."""
         self.recorded = False
         """On stable storage as of this instance."""
         self.confirm = b""
@@ -109,6 +112,8 @@ class Client:
         if self.courtesy:
             self.courtesy = False
             engine.watch(self.lease_end)  # the timer was set for the end of the courtesy
+        if self.unheard:
+            engine.heard(self)
 
     @property
     def busy(self) -> bool:

@@ -51,6 +51,7 @@ class StateEngine:
         self.epoch = recovered.epoch & UINT32_MAX
         self._store_epoch = recovered.epoch
         self.grace = Grace(limits, recovered, clock())
+        self.grace.on_new_lock = self._doubt_unheard
         self.clients = ClientTable(self)
         self.sessions = SessionTable(self)
         self.stateids = StateidTable(self)
@@ -119,6 +120,7 @@ class StateEngine:
         if client.expired:
             return
         client.expired = True
+        self.grace.unheard.discard(client)
         for session in list(client.sessions.values()):
             self.sessions.drop(session)
         for entry in list(client.states.values()):
@@ -214,6 +216,23 @@ class StateEngine:
         if self.grace.active:
             self.grace.end()
             self._write(StoreWrite("grace_done", epoch=self._store_epoch))
+            for client in self.clients.all():
+                if client.minor == 0 and client.may_reclaim and client.recorded:
+                    client.unheard = True
+                    self.grace.unheard.add(client)
+
+    def _doubt_unheard(self) -> None:
+        """Somebody gets a new lock: who may have missed some of its reclaims has no claim to any (RFC 7530 section
+        9.6.3.4.2, the second edge condition) until it is heard of."""
+        for client in self.grace.unheard:
+            self._forget_record(client)
+        self.grace.unheard.clear()
+
+    def heard(self, client: Client) -> None:
+        """A v4.0 client that came back in the grace period is heard of after it."""
+        client.unheard = False
+        self.grace.unheard.discard(client)
+        self.record_client(client)
 
     def _write(self, write: StoreWrite) -> None:
         self._writes.append(write)

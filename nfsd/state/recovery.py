@@ -7,11 +7,16 @@ has run to its end (so that a restart in the middle of one changes nothing), and
 before the other client's grant is answered, when its client's state is given up, or some of it revoked, until the
 client has acknowledged that (v4.1: FREE_STATEID).
 
+v4.0 has no RECLAIM_COMPLETE. A v4.0 client that has come back may have been cut off in the middle of its reclaims: when
+the grace period is over, the first new lock that anybody is given takes its record, and hearing of it again brings the
+record back, for then it knows what it could not reclaim.
+
 RFC 8881 sections 8.4.2 and 8.4.3, RFC 7530 sections 9.6.2 and 9.6.3. Imports codes and limits.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -62,6 +67,10 @@ class StoreWrite:
     epoch: int = 0
 
 
+def _nothing() -> None:
+    pass
+
+
 class Grace:
     """The grace period: from the start until its time is over or every client on record has said RECLAIM_COMPLETE."""
 
@@ -72,6 +81,10 @@ class Grace:
         self.ends = now + length
         self._latest = now + 2 * length
         self._reclaimed_at = now - EXTENSION
+        self.unheard: set[Client] = set()
+        """v4.0 clients on record that came back in the grace period and have not been heard of since its end."""
+        self.on_new_lock: Callable[[], None] = _nothing
+        """Called before a new lock is given while there are such clients."""
         self.active = bool(self._waiting)
         """Whether only reclaims are granted now. Without clients on record there is nothing to wait for."""
 
@@ -90,6 +103,8 @@ class Grace:
         elif self.active or (client.minor and not client.reclaim_complete):
             # RFC 8881 section 18.51.3: no new locks before the client's RECLAIM_COMPLETE either.
             raise Nfs4Error(codes.NFS4ERR_GRACE)
+        elif self.unheard:
+            self.on_new_lock()
 
     def reclaimed(self, now: float) -> None:
         """A reclaim has been granted: a client in the middle of its reclaims is given a little longer."""

@@ -416,6 +416,53 @@ def test_second_edge_condition_with_part_of_the_reclaims_done():
     world.client41(b"here", ready=False).open(b"two", reclaim=True)
 
 
+def after_part_of_the_reclaims_of_a_40_client():
+    """(world, the client, another): the grace period has just ended."""
+    world = World(recovered=Recovered(2, tuple(ClientRecord(0, name, "1:0", 1) for name in (b"away", b"here"))))
+    away, here = world.client40(b"away"), world.client40(b"here")
+    away.open(b"one", reclaim=True)
+    world.pass_time(world.limits.grace + 1)
+    assert not world.engine.grace.active
+    world.store()
+    return world, away, here
+
+
+def test_second_edge_condition_with_part_of_the_reclaims_done_by_a_40_client():
+    world, _, here = after_part_of_the_reclaims_of_a_40_client()
+    world.engine.opens.close(here.open(b"two", deny=BOTH))
+    world.restart()
+    with failing(p.NFS4ERR_NO_GRACE):
+        world.client40(b"away").open(b"two", reclaim=True)
+    world.client40(b"here").open(b"two", reclaim=True)
+
+
+def test_a_40_client_heard_of_after_the_grace_period_keeps_its_claim():
+    world, away, here = after_part_of_the_reclaims_of_a_40_client()
+    away.renew()
+    here.open(b"two", deny=BOTH)
+    world.restart()
+    world.client40(b"away").open(b"one", reclaim=True)
+
+
+def test_a_40_client_heard_of_late_is_put_on_record_again():
+    world, away, here = after_part_of_the_reclaims_of_a_40_client()
+    here.open(b"two", deny=BOTH)
+    world.store()
+    assert (0, b"away") not in world.records
+    away.renew()
+    assert not world.engine.stable, "its next reply promises what a restart must know"
+    world.restart()
+    world.client40(b"away").open(b"one", reclaim=True)
+
+
+def test_a_40_client_keeps_its_claim_as_long_as_nobody_is_given_anything():
+    world, _, _ = after_part_of_the_reclaims_of_a_40_client()
+    world.restart()
+    away = world.client40(b"away")
+    away.open(b"one", reclaim=True)
+    away.open(b"two", reclaim=True)
+
+
 def test_who_is_done_reclaiming_keeps_its_claim_through_a_restart_in_the_same_grace_period():
     world = restarted(b"done", b"late")
     world.client41(b"done", ready=False).open(b"1", reclaim=True)
