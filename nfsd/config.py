@@ -141,6 +141,8 @@ class Nfs4Limits:
     client_waiters: Annotated[Integer, Field(ge=1)] = 1000
     client_copies: Annotated[Integer, Field(ge=0, le=10000)] = 16
     copies: Annotated[Integer, Field(ge=0, le=10000)] = 128
+    delegations: Annotated[Integer, Field(ge=0, le=1000000)] = 20000
+    client_delegations: Annotated[Integer, Field(ge=0, le=1000000)] = 5000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,6 +155,9 @@ class Nfs4:
     """Seconds a client's state lives without a word from it."""
     grace_time: Annotated[Integer, Field(ge=0, le=3600)] | None = None
     """Seconds after a restart in which only reclaims are served; default: ``lease_time``."""
+    delegations: Literal["local", "nfs", "off"] = "local"
+    """Which files are delegated: ``local``, those the kernel protects against local processes by a lease; ``nfs``, all,
+    for exports that only NFS clients use; ``off``, none."""
     id_names: Literal["numeric", "names"] = "numeric"
     """How clients are told of users and groups."""
     domain: StrictStr | None = None

@@ -9,7 +9,6 @@ no more connections and calls, those in flight are answered (for a bounded time)
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import fcntl
 import gc
 import logging
@@ -18,7 +17,8 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from dataclasses import asdict, replace
+from typing import Any, Protocol
 
 import uvloop
 
@@ -38,7 +38,7 @@ from nfsd.v3.direct import Nfs3Direct
 from nfsd.v3.program import nfs3_procedures
 from nfsd.v4.program import nfs4_procedures
 from nfsd.v4.server import Nfs4Server
-from nfsd.vfs.service import FileService, OpenFile
+from nfsd.vfs.service import FileService
 from nfsd.vfs.types import Time
 from rpcrdma.memory import Pool
 from rpcrdma.rpc.dispatch import Dispatcher
@@ -56,6 +56,13 @@ _PROGRAMS = {
 _DNS_PATIENCE = 3.0
 _GC_THRESHOLD = 50_000
 """Objects between collections: a call makes few cycles, and a collection in the middle of calls delays them all."""
+
+
+class Releasable(Protocol):
+    """Descriptors, leases…"""
+
+    def release(self) -> None:
+        """Give it up."""
 
 
 class StartError(Exception):
@@ -106,9 +113,7 @@ class Daemon:
             )
         grace = server.nfs4.lease_time if server.nfs4.grace_time is None else server.nfs4.grace_time
         engine = StateEngine(
-            StateLimits(
-                lease=float(server.nfs4.lease_time), grace=float(grace), **dataclasses.asdict(server.nfs4.limits)
-            ),
+            _state_limits(server.nfs4, float(grace)),
             asyncio.get_running_loop().time,
             recovered,
             on_release=_release,
@@ -121,15 +126,22 @@ class Daemon:
             started=Time(int(time.time()), 0),
             owner=self._identity(),
             names=await _id_names(server.nfs4),
+            leases=server.nfs4.delegations == "local",
         )
         self._nfs4.start()
         self._undo.append(self._nfs4.close)
         admit = self.exports.admit if self.exports.uses_names else None
-        versions = {3: nfs3_procedures(self.service, self.exports), 4: nfs4_procedures(self._nfs4)}
+        versions = {
+            3: nfs3_procedures(self.service, self.exports, delegations=self._nfs4.recalls),
+            4: nfs4_procedures(self._nfs4),
+        }
         direct = {(NFS_PROGRAM, 3): Nfs3Direct(self.service)}
         self.dispatchers = {
             "nfs": Dispatcher(
-                [Program(NFS_PROGRAM, "nfs", versions), nfsacl_program(self.service, self.exports)],
+                [
+                    Program(NFS_PROGRAM, "nfs", versions),
+                    nfsacl_program(self.service, self.exports, delegations=self._nfs4.recalls),
+                ],
                 admit=admit,
                 direct=direct,
             ),
@@ -334,9 +346,15 @@ async def _id_names(nfs4: Nfs4) -> IdNames:
     return IdNames(numeric=nfs4.id_names == "numeric", domain=domain)
 
 
-def _release(opened: OpenFile | None) -> None:
-    if opened is not None:
-        opened.release()
+def _state_limits(nfs4: Nfs4, grace: float) -> StateLimits:
+    limits = StateLimits(lease=float(nfs4.lease_time), grace=grace, **asdict(nfs4.limits))
+    return replace(limits, delegations=0) if nfs4.delegations == "off" else limits
+
+
+def _release(held: Releasable | None) -> None:
+    """Give up what a state kept: descriptors, a lease."""
+    if held is not None:
+        held.release()
 
 
 _PRIORITIES = {logging.DEBUG: 7, logging.INFO: 6, logging.WARNING: 4, logging.ERROR: 3, logging.CRITICAL: 2}

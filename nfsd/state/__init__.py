@@ -41,8 +41,10 @@ What the layer above queues operations on (open owner, lock owner, file) carries
 is an asyncio.Lock, and the file's record stays in place while it is held. Whatever was found before waiting may be gone
 after: plans, ``unlock`` and ``close`` look again and raise BAD_STATEID or EXPIRED.
 
-Bounds and periods are in :class:`Limits`. Places kept for what comes later: ``StateKind.DELEGATION`` and
-``FileState.delegations``, ``StateEngine.revoke`` and the revoked-state flags, ``LockTable.grantable`` for
+Delegations: ``engine.delegations.offer`` and ``settle`` give one, ``clear`` asks whether an operation may go on; after
+anything that may recall (``clear``, ``reserve``, ``handle_timer``) the layer above sends what ``take_recalls`` tells.
+
+Bounds and periods are in :class:`Limits`. Places kept for what comes later: ``LockTable.grantable`` for
 CB_NOTIFY_LOCK, ``Session.target_highest_slotid`` for slot growth.
 
 Imports nothing but the protocol's numbers. RFC 8881 chapters 2, 8, 9 and 18; RFC 7530 chapters 9 and 16.

@@ -44,6 +44,7 @@ class Client:
         "courtesy",
         "create_result",
         "create_seqid",
+        "delegations",
         "engine",
         "expired",
         "lease_end",
@@ -100,6 +101,8 @@ class Client:
         self.lock_states = 0
         self.locks = 0
         """Locked ranges."""
+        self.delegations = 0
+        """Delegations it has, revoked ones not among them."""
         self.revoked = 0
         """States revoked and not yet freed by FREE_STATEID."""
         self.cached_octets = 0

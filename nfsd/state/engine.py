@@ -15,11 +15,12 @@ from typing import Any
 from nfsd.protocol import nfs4 as codes
 from nfsd.state.clients import Client, ClientTable
 from nfsd.state.copies import CopyState, CopyTable
+from nfsd.state.delegations import DelegationTable
 from nfsd.state.files import FileState
 from nfsd.state.limits import Limits
 from nfsd.state.locks import LockTable
 from nfsd.state.opens import OpenTable
-from nfsd.state.records import LockState, OpenState, StateEntry
+from nfsd.state.records import Delegation, LockState, OpenState, StateEntry
 from nfsd.state.recovery import Grace, Recovered, StoreWrite
 from nfsd.state.sessions import SessionTable
 from nfsd.state.stateids import StateidTable
@@ -58,6 +59,7 @@ class StateEngine:
         self.opens = OpenTable(self)
         self.locks = LockTable(self)
         self.copies = CopyTable(self)
+        self.delegations = DelegationTable(self)
         self._sweep_at: float | None = None
         self._dirty_files: dict[FileState, None] = {}
         self._writes: list[StoreWrite] = []
@@ -70,12 +72,17 @@ class StateEngine:
         times = [self._sweep_at] if self._sweep_at is not None else []
         if self.grace.active:
             times.append(self.grace.ends)
+        overdue = self.delegations.next_deadline()
+        if overdue is not None:
+            times.append(overdue)
         return min(times, default=None)
 
     def handle_timer(self, now: float) -> None:
-        """Expire leases, end the grace period. Drain ``files_to_clear`` and ``take_writes`` afterwards."""
+        """Expire leases, end the grace period, revoke delegations nobody returned. Drain ``files_to_clear`` and
+        ``take_writes`` afterwards."""
         if self.grace.active and self.grace.expired(now):
             self.end_grace()
+        self.delegations.revoke_overdue(now)
         if self._sweep_at is not None and now >= self._sweep_at:
             self._sweep(now)
 
@@ -128,6 +135,8 @@ class StateEngine:
                 self.opens.release(entry)
             elif isinstance(entry, CopyState):
                 self.copies.release(entry)
+            elif isinstance(entry, Delegation):
+                self.delegations.release(entry)
         for entry in list(client.states.values()):
             self.drop_revoked(entry)
         for owner in list(client.open_owners.values()):
@@ -162,6 +171,8 @@ class StateEngine:
             self.opens.release(entry)
         elif isinstance(entry, LockState):
             self.locks.release(entry)
+        elif isinstance(entry, Delegation):
+            self.delegations.release(entry)
         for one in lost:
             one.status = status
             client.revoked += 1

@@ -43,3 +43,10 @@ class LockDenied(Nfs4Error):
         self.exclusive = exclusive
         self.clientid = clientid
         self.owner = owner
+
+
+class DelegationConflict(Nfs4Error):
+    """Another client's delegation is in the way; it is being recalled. NFS4ERR_DELAY, unless it comes back soon."""
+
+    def __init__(self) -> None:
+        super().__init__(codes.NFS4ERR_DELAY, "recalling a delegation")

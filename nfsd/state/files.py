@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from nfsd.state.locks import LockPlan
     from nfsd.state.opens import OpenReservation
     from nfsd.state.ranges import FileLocks
-    from nfsd.state.records import OpenState
+    from nfsd.state.records import Delegation, OpenState
     from nfsd.state.waiters import Waiter
 
 
@@ -56,7 +56,7 @@ class FileState:
         self.dirty: list[tuple[int, int]] = []
         """Ranges that may be held locally without need."""
         self.waiters: list[Waiter] = []
-        self.delegations: list[Any] = []
+        self.delegations: list[Delegation] = []
 
     def add_share(self, access: int, deny: int) -> None:
         """Count one holder's access and deny."""

@@ -55,6 +55,14 @@ class Limits:
     """Lock stateids of one client."""
     locks: int = 1000000
     """Locked ranges (after merging) of one client."""
+    delegations: int = 20000
+    """Delegations of all clients together; 0: none are given."""
+    client_delegations: int = 5000
+    """Delegations of one client."""
+    recall: float | None = None
+    """How long a recalled delegation may take to come back before it is revoked; None: the lease time."""
+    delegation_pause: float = 30.0
+    """How long a file is not delegated again after its delegation was recalled."""
     waiters: int = 1000
     """Blocked lock requests remembered for one file."""
     client_waiters: int = 1000

@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Self
 
 from nfsd.protocol import nfs4 as codes
-from nfsd.state.errors import Nfs4Error
+from nfsd.state.errors import DelegationConflict, Nfs4Error
 from nfsd.state.files import FileState
 from nfsd.state.owners import OpenOwner, SeqidOwner
 from nfsd.state.records import OpenState
@@ -78,6 +78,13 @@ class OpenTable:
     def file(self, key: bytes) -> FileState | None:
         """What is known of a file, if anything is."""
         return self._files.get(key)
+
+    def make_file(self, key: bytes) -> FileState:
+        """What is known of a file; something is from now on, until ``drop_if_idle`` finds it idle."""
+        file = self._files.get(key)
+        if file is None:
+            file = self._files[key] = FileState(key)
+        return file
 
     def drop_if_idle(self, file: FileState) -> None:
         """Forget a file nothing is known of any more. One whose gate is held stays for now: the next to open it must
@@ -178,25 +185,31 @@ class OpenTable:
                 self.forget_owner(owner)
 
     # -- opening -------------------------------------------------------------------------------------------------
-    def reserve(self, owner: OpenOwner, file_key: bytes, access: int, deny: int, *, reclaim: bool) -> OpenReservation:
-        """Reserve access (OPEN4_SHARE_ACCESS_*, want bits stripped) and deny on a file. Raises SHARE_DENIED, INVAL,
-        RECLAIM_CONFLICT, NOSPC or RESOURCE at limits, and as ``check_claim``."""
+    def reserve(
+        self, owner: OpenOwner, file_key: bytes, access: int, deny: int, *, reclaim: bool, changes: bool = False
+    ) -> OpenReservation:
+        """Reserve access (OPEN4_SHARE_ACCESS_*, want bits stripped) and deny on a file. ``changes``: the OPEN changes
+        the file whatever the access. Raises SHARE_DENIED, INVAL, DelegationConflict (another client's delegation, now
+        being recalled), RECLAIM_CONFLICT, NOSPC or RESOURCE at limits, and as ``check_claim``."""
         if not 1 <= access <= _BOTH or not 0 <= deny <= _BOTH:
             raise Nfs4Error(codes.NFS4ERR_INVAL, "share bits")
         client = owner.client
         if client.expired:
             raise Nfs4Error(codes.NFS4ERR_EXPIRED)
         self._engine.grace.check(client, reclaim=reclaim)
-        others = client.lock_states + self._engine.copies.of(client)
+        others = client.lock_states + client.delegations + self._engine.copies.of(client)
         if file_key not in owner.states and len(client.states) - others >= self._engine.limits.opens:
             raise self._too_many(client)
         while (holder := self._conflict(file_key, access, deny)) is not None:
             if not holder.courtesy:
                 raise Nfs4Error(codes.NFS4ERR_RECLAIM_CONFLICT if reclaim else codes.NFS4ERR_SHARE_DENIED)
             self._engine.expire_client(holder)
-        file = self._files.get(file_key)
-        if file is None:
-            file = self._files[file_key] = FileState(file_key)
+        # A read delegation keeps others from writing and from denying to read, a write delegation from opening at all
+        # (RFC 8881 section 10.4).
+        writes = changes or bool(access & codes.OPEN4_SHARE_ACCESS_WRITE or deny & codes.OPEN4_SHARE_DENY_READ)
+        if not self._engine.delegations.clear(file_key, client, write=writes):
+            raise DelegationConflict
+        file = self.make_file(file_key)
         reservation = OpenReservation(self, owner, file, access, deny)
         file.reservations.add(reservation)
         file.add_share(access, deny)

@@ -36,3 +36,15 @@ cdef class OpenState(StateEntry):
 cdef class LockState(StateEntry):
     cdef readonly object owner
     cdef readonly OpenState open_state
+
+
+cdef class Delegation(StateEntry):
+    cdef readonly bint write
+    cdef public bint offered
+    cdef public bint unwanted
+    cdef public object recall_by
+    cdef public object opened
+    cdef public object lease
+    cdef public object referring
+    cdef public object change
+    cdef public object handle

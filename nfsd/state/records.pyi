@@ -86,3 +86,27 @@ class LockState(StateEntry):
     def owner(self) -> LockOwner: ...
     @property
     def open_state(self) -> OpenState: ...
+
+class Delegation(StateEntry):
+    """One client's delegation of one file (RFC 8881 section 10.4)."""
+
+    offered: bool
+    """Not yet told to the client; see DelegationTable.settle."""
+    unwanted: bool
+    """A conflict came while it was offered: it will not be given."""
+    recall_by: float | None
+    """When it is revoked unless it has been returned; None: it is not being recalled."""
+    opened: Any
+    """For the layer above (its descriptors), handed to ``on_release`` when the delegation goes away."""
+    lease: Any
+    """For the layer above (the local lease that protects it), handed to ``on_release`` too."""
+    referring: Any
+    """For the layer above: the call whose reply gave it (RFC 8881 section 2.10.6.3)."""
+    change: int | None
+    """For the layer above: the change attribute the client holds the file at (section 10.4.3)."""
+    handle: bytes
+    """For the layer above: the filehandle the client knows the file by."""
+    def __init__(self, other: bytes, client: Client, file: FileState, write: bool) -> None: ...
+    @property
+    def write(self) -> bool:
+        """OPEN_DELEGATE_WRITE; otherwise OPEN_DELEGATE_READ."""

@@ -102,3 +102,22 @@ cdef class LockState(StateEntry):
         self.file = file
         self.owner = owner
         self.open_state = open_state
+
+
+cdef class Delegation(StateEntry):
+    """One client's delegation of one file."""
+
+    def __init__(self, bytes other, object client, object file, bint write):
+        self.kind = 3
+        self.other = other
+        self.client = client
+        self.file = file
+        self.write = write
+        self.offered = True
+        self.unwanted = False
+        self.recall_by = None
+        self.opened = None
+        self.lease = None
+        self.referring = None
+        self.change = None
+        self.handle = b""

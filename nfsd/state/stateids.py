@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from nfsd.protocol import nfs4 as codes
 from nfsd.state.copies import CopyState
 from nfsd.state.errors import Nfs4Error
-from nfsd.state.records import LockState, OpenState, StateEntry
+from nfsd.state.records import Delegation, LockState, OpenState, StateEntry
 from nfsd.state.types import UINT32_MAX, StateidLike
 
 if TYPE_CHECKING:
@@ -132,8 +132,9 @@ class StateidTable:
 
     def check_io(
         self, stateid: StateidLike, client: Client | None, file_key: bytes, *, write: bool
-    ) -> OpenState | None:
-        """The stateid of READ, WRITE, SETATTR (size), SEEK, ALLOCATE…: returns the open it rests on, or None for a
+    ) -> OpenState | Delegation | None:
+        """The stateid of READ, WRITE, SETATTR (size), SEEK, ALLOCATE…: returns the open it rests on or the delegation
+        it names (both have ``opened``), or None for a
         special stateid that may pass (access is then the caller's; a READ bypass counts as anonymous for
         ``write``). Raises, besides those of ``find``: OPENMODE, LOCKED (a share deny against it), GRACE."""
         other = stateid.other
@@ -149,6 +150,12 @@ class StateidTable:
             opened = entry
         elif isinstance(entry, LockState):
             opened = entry.open_state
+        elif isinstance(entry, Delegation):
+            if entry.file.key != file_key:
+                raise Nfs4Error(codes.NFS4ERR_BAD_STATEID, "a stateid of another file")
+            if write and not entry.write:
+                raise Nfs4Error(codes.NFS4ERR_OPENMODE)
+            return entry
         else:
             raise Nfs4Error(codes.NFS4ERR_BAD_STATEID)
         if entry.file.key != file_key:

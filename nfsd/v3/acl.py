@@ -21,7 +21,7 @@ from nfsd.protocol import nfsacl as a
 from nfsd.protocol.nfs3 import nfsstat3
 from nfsd.v3.convert import fattr
 from nfsd.v3.errors import Nfs3Error
-from nfsd.v3.request import Aftermath, Limits, Operation, Request
+from nfsd.v3.request import Aftermath, Delegations, Limits, Operation, Request
 from nfsd.vfs import posix_acl
 from nfsd.vfs.posix_acl import AclEntry, AclTag, PosixAcl
 from nfsd.vfs.service import FileService, Node
@@ -105,7 +105,8 @@ async def setacl3(request: Request, args: a.SETACL3args) -> a.SETACL3res:
     if node.type is not FileType.DIR and not default:
         default = None  # there is none to remove
     wanted = SetAttributes(access_acl=access, default_acl=default)
-    change = await request.service.set_attributes(credential, node, wanted)
+    async with request.changing(node):
+        change = await request.service.set_attributes(credential, node, wanted)
     return a.SETACL3res(nfsstat3.NFS3_OK, resok=a.SETACL3resok(fattr(change.after)))
 
 
@@ -121,13 +122,18 @@ async def null(call: Call, arguments: None) -> None:
     """Answer, and do no work at all: how clients find out whether the program is there."""
 
 
-def nfsacl_program(service: FileService, exports: ExportTable, limits: Limits | None = None) -> Program:
-    """The NFS_ACL program for the dispatcher that serves NFS."""
+def nfsacl_program(
+    service: FileService,
+    exports: ExportTable,
+    limits: Limits | None = None,
+    delegations: Delegations | None = None,
+) -> Program:
+    """The NFS_ACL program for the dispatcher that serves NFS. ``delegations``: those of NFSv4, if it is served too."""
     sizes = limits or Limits()
 
     def procedure(name: str, operation: Operation, arguments: Any, results: Any) -> Procedure:
         async def handler(call: Call, given: Any) -> Any:
-            return await operation.handle(Request(service, exports, sizes, call), given)
+            return await operation.handle(Request(service, exports, sizes, call, delegations), given)
 
         return Procedure(name, handler, arguments, results)
 

@@ -49,18 +49,19 @@ async def setattr3(request: Request, args: SETATTR3args) -> SETATTR3res:
     node, credential = await request.writable(args.object.data)
     wanted = set_attributes(args.new_attributes)
     guard = args.guard
-    if guard is None:
-        change = await request.service.set_attributes(credential, node, wanted)
-    else:
-        try:
-            change = await request.service.set_attributes(
-                credential, node, wanted, guard_ctime=(guard.seconds, guard.nseconds)
-            )
-        except BlockingIOError as error:
-            if error.errno != errno.EAGAIN:
-                raise
-            # The file service's word for an unequal ctime (section 3.3.2, guard).
-            raise Nfs3Error(nfsstat3.NFS3ERR_NOT_SYNC) from None
+    async with request.changing(node):
+        if guard is None:
+            change = await request.service.set_attributes(credential, node, wanted)
+        else:
+            try:
+                change = await request.service.set_attributes(
+                    credential, node, wanted, guard_ctime=(guard.seconds, guard.nseconds)
+                )
+            except BlockingIOError as error:
+                if error.errno != errno.EAGAIN:
+                    raise
+                # The file service's word for an unequal ctime (section 3.3.2, guard).
+                raise Nfs3Error(nfsstat3.NFS3ERR_NOT_SYNC) from None
     return SETATTR3res(nfsstat3.NFS3_OK, resok=SETATTR3resok(wcc(change)))
 
 

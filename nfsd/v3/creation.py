@@ -54,14 +54,13 @@ async def create3(request: Request, args: CREATE3args) -> CREATE3res:
         verifier = how.verf
     else:
         attributes = _initial(how.obj_attributes)
-    node, made, change, _ = await request.service.create(
-        credential,
-        directory,
-        name,
-        attributes,
-        exclusive=how.mode != createmode3.UNCHECKED,
-        verifier=verifier,
-    )
+    exclusive = how.mode != createmode3.UNCHECKED
+    # An existing file may be truncated.
+    existing = [] if exclusive else await request.named(credential, (directory, name))
+    async with request.changing(*existing):
+        node, made, change, _ = await request.service.create(
+            credential, directory, name, attributes, exclusive=exclusive, verifier=verifier
+        )
     return CREATE3res(nfsstat3.NFS3_OK, resok=CREATE3resok(nfs_fh3(node.handle), fattr(made), wcc(change)))
 
 

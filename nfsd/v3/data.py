@@ -64,7 +64,8 @@ def _readlink3_failed(status: nfsstat3, after: Aftermath) -> READLINK3res:
 async def read3(request: Request, args: READ3args) -> READ3res:
     """Data of a regular file, at most rtmax octets of it."""
     node, credential = await request.resolve(args.file.data)
-    opened = await request.service.open(credential, node, read=True, write=False)
+    async with request.reading(node):
+        opened = await request.service.open(credential, node, read=True, write=False)
     try:
         result = await _read_opened(request, opened, args)
     except Exception:
@@ -114,20 +115,21 @@ async def write3(request: Request, args: WRITE3args) -> WRITE3res:
     # Taken before the data is handed over: should its write-back fail meanwhile, the client's COMMIT finds another
     # verifier, and the client sends the data again. The later verifier would vouch for data already lost.
     verifier = service.write_verifier
-    opened = await service.open(credential, node, read=False, write=True)
-    try:
-        if count == 0:
-            # Succeeds if the caller may write, and leaves mtime alone (section 3.3.7, count and IMPLEMENTATION).
-            attributes = await service.attributes(node)
-            done, reached, change = 0, Stability.FILE_SYNC, Change(attributes, attributes)
-        else:
-            done, reached, change = await service.write(
-                opened, args.offset, source[:count], Stability(int(args.stable))
-            )
-    except Exception:
+    async with request.changing(node):
+        opened = await service.open(credential, node, read=False, write=True)
+        try:
+            if count == 0:
+                # Succeeds if the caller may write, and leaves mtime alone (section 3.3.7, count and IMPLEMENTATION).
+                attributes = await service.attributes(node)
+                done, reached, change = 0, Stability.FILE_SYNC, Change(attributes, attributes)
+            else:
+                done, reached, change = await service.write(
+                    opened, args.offset, source[:count], Stability(int(args.stable))
+                )
+        except Exception:
+            opened.release()
+            raise
         opened.release()
-        raise
-    opened.release()
     return WRITE3res(nfsstat3.NFS3_OK, resok=WRITE3resok(wcc(change), done, stable_how(int(reached)), verifier))
 
 

@@ -206,6 +206,8 @@ cdef class Nfs3Direct(DirectProgram):
         count = min(<size_t>load32(arguments + 8), self.read_max)
         if count == 0 or offset > <uint64_t>0x7FFFFFFFFFFFFFFF - count:
             return False
+        if node.inode.delegated == 2:
+            return False
         opened = self.files.opened(node, standing.credential, 1)
         if opened is None:
             return False
@@ -238,6 +240,8 @@ cdef class Nfs3Direct(DirectProgram):
         if count != load32(arguments + 16) or size != 20 + ((count + 3) & ~<size_t>3) or count > self.write_max:
             return False
         if stable > FILE_SYNC or (stable != UNSTABLE and not node.export.asynchronous):
+            return False
+        if node.inode.delegated:
             return False
         opened = self.files.opened(node, standing.credential, 2)
         if opened is None:

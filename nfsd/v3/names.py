@@ -59,7 +59,8 @@ async def remove3(request: Request, args: REMOVE3args) -> REMOVE3res:
     name = component(args.object.name)
     if name in (b".", b".."):
         raise Nfs3Error(nfsstat3.NFS3ERR_ISDIR)
-    change = await request.service.remove(credential, directory, name, directory_wanted=False)
+    async with request.changing(*await request.named(credential, (directory, name))):
+        change = await request.service.remove(credential, directory, name, directory_wanted=False)
     return REMOVE3res(nfsstat3.NFS3_OK, resok=REMOVE3resok(wcc(change)))
 
 
@@ -95,7 +96,8 @@ async def rename3(request: Request, args: RENAME3args) -> RENAME3res:
         raise Nfs3Error(nfsstat3.NFS3ERR_INVAL)
     if source.export.id != target.export.id:
         raise Nfs3Error(nfsstat3.NFS3ERR_XDEV)
-    left, entered = await request.service.rename(credential, source, old, target, new)
+    async with request.changing(*await request.named(credential, (source, old), (target, new))):
+        left, entered = await request.service.rename(credential, source, old, target, new)
     return RENAME3res(nfsstat3.NFS3_OK, resok=RENAME3resok(wcc(left), wcc(entered)))
 
 
@@ -110,7 +112,8 @@ async def link3(request: Request, args: LINK3args) -> LINK3res:
     name = new_component(args.link.name)
     if node.export.id != directory.export.id:
         raise Nfs3Error(nfsstat3.NFS3ERR_XDEV)
-    attributes, change = await request.service.link(credential, node, directory, name)
+    async with request.changing(node):
+        attributes, change = await request.service.link(credential, node, directory, name)
     return LINK3res(nfsstat3.NFS3_OK, resok=LINK3resok(fattr(attributes), wcc(change)))
 
 

@@ -15,7 +15,7 @@ from typing import Any, Final
 from nfsd.exports import ExportTable
 from nfsd.protocol.nfs3 import NFSPROC3_NULL, PROCEDURES
 from nfsd.v3 import attributes, creation, data, directory, filesystem, names
-from nfsd.v3.request import Limits, Operation, Request
+from nfsd.v3.request import Delegations, Limits, Operation, Request
 from nfsd.vfs.service import FileService
 from rpcrdma.rpc.program import Call, Procedure
 
@@ -34,14 +34,18 @@ async def null(call: Call, arguments: None) -> None:
 
 
 def nfs3_procedures(
-    service: FileService, exports: ExportTable, limits: Limits | None = None
+    service: FileService,
+    exports: ExportTable,
+    limits: Limits | None = None,
+    delegations: Delegations | None = None,
 ) -> Mapping[int, Procedure]:
-    """The procedures by number, for ``Program(100003, "nfs", {3: ...})``."""
+    """The procedures by number, for ``Program(100003, "nfs", {3: ...})``. ``delegations``: those of NFSv4, if it is
+    served too."""
     sizes = limits or Limits()
 
     def procedure(operation: Operation) -> Procedure:
         async def handler(call: Call, arguments: Any) -> Any:
-            return await operation.handle(Request(service, exports, sizes, call), arguments)
+            return await operation.handle(Request(service, exports, sizes, call, delegations), arguments)
 
         types = PROCEDURES[operation.number]
         return Procedure(types.name, handler, types.arguments, types.results, replay=operation.replay)

@@ -13,13 +13,14 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from nfsd.exports import Access, ExportTable
 from nfsd.protocol.nfs3 import fattr3, nfsstat3
 from nfsd.v3.convert import fattr
-from nfsd.v3.errors import EXPECTED, status_of
+from nfsd.v3.errors import EXPECTED, Nfs3Error, status_of
 from nfsd.vfs.service import FileService, Node
 from nfsd.vfs.types import Credential
 from rpcrdma.rpc.program import Call
@@ -41,12 +42,64 @@ class Limits:
     """The longest listing, however much a client asks for: the reply, its RPC header included, stays below 1 MiB."""
 
 
+class Delegations(Protocol):
+    """What NFSv3 must know of NFSv4's delegations: they are recalled before the file is changed or read."""
+
+    @property
+    def active(self) -> bool:
+        """Whether there are any."""
+
+    async def cleared(self, file_key: bytes, *, write: bool) -> bool:
+        """Whether no delegation conflicts any more; what does is being recalled."""
+
+    def hold(self, file_key: bytes) -> AbstractContextManager[object]:
+        """While it lasts the file is not delegated."""
+
+
+class Undelegated:
+    """A context: the file is free of conflicting delegations, and stays so if it is being changed."""
+
+    __slots__ = ("_hold", "_nodes", "_request", "_write")
+
+    def __init__(self, request: Request, nodes: tuple[Node, ...], write: bool) -> None:
+        self._request = request
+        self._nodes = nodes
+        self._write = write
+        self._hold = ExitStack()
+
+    async def __aenter__(self) -> None:
+        delegations = self._request.delegations
+        if delegations is None:
+            return
+        try:
+            for node in self._nodes:
+                if self._write:
+                    self._hold.enter_context(delegations.hold(node.key))
+                if not await delegations.cleared(node.key, write=self._write):
+                    # RFC 1813 section 2.6: the client is to try again; what keeps it waiting comes back meanwhile.
+                    raise Nfs3Error(nfsstat3.NFS3ERR_JUKEBOX)
+        except BaseException:
+            self._hold.close()
+            raise
+
+    async def __aexit__(self, *_: object) -> None:
+        self._hold.close()
+
+
 class Request:
     """One call: the server's parts, the caller, and the files resolved so far, in order."""
 
-    __slots__ = ("call", "exports", "limits", "resolved", "service")
+    __slots__ = ("call", "delegations", "exports", "limits", "resolved", "service")
 
-    def __init__(self, service: FileService, exports: ExportTable, limits: Limits, call: Call) -> None:
+    def __init__(
+        self,
+        service: FileService,
+        exports: ExportTable,
+        limits: Limits,
+        call: Call,
+        delegations: Delegations | None = None,
+    ) -> None:
+        self.delegations = delegations
         self.service = service
         self.exports = exports
         self.limits = limits
@@ -82,6 +135,23 @@ class Request:
         caller = call.credential
         credential = await exports.credential(node.export, caller.flavor, caller.uid, caller.gid, caller.gids, peer)
         return node, credential, access
+
+    def reading(self, node: Node) -> Undelegated:
+        """``async with``: no client's write delegation hides what is read. Raises JUKEBOX."""
+        return Undelegated(self, (node,), write=False)
+
+    def changing(self, *nodes: Node) -> Undelegated:
+        """``async with``: nobody has a delegation of the files, or is given one. Raises JUKEBOX."""
+        return Undelegated(self, nodes, write=True)
+
+    async def named(self, credential: Credential, *places: tuple[Node, bytes]) -> list[Node]:
+        """The files of names about to be taken or moved, as far as there are any; for :meth:`changing`."""
+        found = []
+        if self.delegations is not None and self.delegations.active:
+            for directory, name in places:
+                with suppress(OSError):
+                    found.append((await self.service.lookup(credential, directory, name))[0])
+        return found
 
     def read_only(self, node: Node) -> bool:
         """Whether this client may only read the export of a resolved file."""

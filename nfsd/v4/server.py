@@ -19,6 +19,7 @@ from nfsd.v4.blocked import BlockedLocks
 from nfsd.v4.callbacks import CallbackService
 from nfsd.v4.copies import Copies
 from nfsd.v4.pseudofs import PseudoFileSystem
+from nfsd.v4.recalls import Recalls
 from nfsd.vfs.service import FileService, Node
 from nfsd.vfs.types import Time
 from rpcrdma.rpc.program import Transport
@@ -47,9 +48,11 @@ class Nfs4Server:
         owner: bytes,
         max_transfer: int = 1 << 20,
         names: IdNames | None = None,
+        leases: bool = True,
     ) -> None:
         """``owner``: the server's identity over restarts (server_owner4 and scope). ``max_transfer``: octets of one
-        READ or WRITE. ``names``: how users and groups are called; numbers without it."""
+        READ or WRITE. ``names``: how users and groups are called; numbers without it. ``leases``: delegate only what
+        the kernel protects against local processes."""
         self.service = service
         self.exports = exports
         self.engine = engine
@@ -57,6 +60,8 @@ class Nfs4Server:
         self.owner = owner
         self.callbacks = CallbackService(engine)
         self.blocked = BlockedLocks(engine, service, self.callbacks)
+        self.recalls = Recalls(engine, self.callbacks)
+        self.leases = leases
         self.pseudo = PseudoFileSystem(exports, started)
         self.max_transfer = max_transfer
         self.max_reply = max_transfer + 64 * 1024
@@ -79,6 +84,7 @@ class Nfs4Server:
             await self._sweep
         await self.copies.close()
         await self.blocked.close()
+        self.recalls.close()
         await self.callbacks.close()
         await self.names.close()
         await self.store.flush(self.engine)
@@ -94,6 +100,7 @@ class Nfs4Server:
         loop = asyncio.get_running_loop()
         if self._sweep is None or self._sweep.done():
             self.engine.handle_timer(loop.time())
+            self.recalls.send()
             self._sweep = loop.create_task(self._after_timer())
             self.callbacks.sweep(loop.time())
             for session in self.engine.sessions.budget.take_recalls():

@@ -68,6 +68,7 @@ from nfsd.vfs.types import CrossingRefused, FileType
 
 SWEEP_SECONDS = 4.0
 _CLOSES_PER_CHAIN = 16
+_CLOSE_PATIENCE = 0.1
 _DIRENTS = 32768
 _PATH_MAX = 4096
 _SPARE_THREADS = 8
@@ -98,6 +99,8 @@ class Core:
         self._mounts_by_fs: WeakValueDictionary[tuple[int, bytes], Mount] = WeakValueDictionary()
         self._mount_locks = MountLocks()
         self._closing: dict[int, list[int]] = {}
+        self._closes: dict[asyncio.Future[None], int] = {}
+        """Closes under way, by lane."""
         self._running = False
         self._umask = 0
         self._sweeper: asyncio.TimerHandle | None = None
@@ -230,7 +233,18 @@ class Core:
                 chain = Chain()
                 for descriptor in descriptors[start : start + _CLOSES_PER_CHAIN]:
                     chain.add(SYS_CLOSE, descriptor, keep_going=True)
-                self.executor.run(chain, lane)
+                closed = self.executor.run(chain, lane)
+                self._closes[closed] = lane
+                closed.add_done_callback(self._closes.pop)
+
+    async def closed(self, lane: int) -> bool:
+        """Wait a moment for descriptors on their way out; whether there were any."""
+        if lane in self._closing:
+            await asyncio.sleep(0)  # whatever was put there has been handed to the workers then
+        waiting = [future for future, one in self._closes.items() if one == lane]
+        if waiting:
+            await asyncio.wait(waiting, timeout=_CLOSE_PATIENCE)
+        return bool(waiting)
 
     def _sweep_again(self) -> None:
         self.sweep()

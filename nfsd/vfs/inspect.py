@@ -87,16 +87,16 @@ class InspectOperations(DataOperations):
     # -- setting attributes --------------------------------------------------------------------------------------
     async def set_attributes(
         self,
-        credential: Credential,
+        credential: Credential | None,
         node: Node,
         changes: SetAttributes,
         *,
         guard_ctime: tuple[int, int] | None = None,
         opened: OpenFile | None = None,
     ) -> Change:
-        """Set attributes, size first, durably. With ``guard_ctime`` unequal to the file's: OSError(EAGAIN) and nothing
-        done. A size set through ``opened`` (or by the owner) needs no write permission in the mode. A failure after
-        some of them is PartialChange."""
+        """Set attributes, size first, durably (``credential`` None: as the server, and no size). With ``guard_ctime``
+        unequal to the file's: OSError(EAGAIN) and nothing done. A size set through ``opened`` (or by the owner) needs
+        no write permission in the mode. A failure after some of them is PartialChange."""
         self.check_writable(node)
         times = timespecs(time_argument(changes.atime), time_argument(changes.mtime))
         writing: OpenFile | None = None
@@ -136,17 +136,22 @@ class InspectOperations(DataOperations):
             await self.sync(node)
         return change
 
+    async def touch(self, node: Node) -> None:
+        """Move mtime and ctime to now, whoever may do so: data has been written that is not here yet."""
+        await self.set_attributes(None, node, SetAttributes(mtime=SetTo.SERVER_TIME))
+
     def check_writable(self, node: Node) -> None:
         """EROFS on a read-only export."""
         if node.export.read_only:
             raise OSError(errno.EROFS, os.strerror(errno.EROFS))
 
-    async def _open_to_truncate(self, credential: Credential, node: Node) -> OpenFile:
+    async def _open_to_truncate(self, credential: Credential | None, node: Node) -> OpenFile:
+        assert credential is not None, "the server itself truncates nothing"
         return await self.open(credential, node, read=False, write=True)
 
     async def _apply(
         self,
-        credential: Credential,
+        credential: Credential | None,
         node: Node,
         changes: SetAttributes,
         times: bytes,
@@ -181,7 +186,7 @@ class InspectOperations(DataOperations):
                 raise PartialChange(failed, os.strerror(failed), made)
         chain.check()
 
-    async def may_write(self, credential: Credential, node: Node) -> bool:
+    async def may_write(self, credential: Credential | None, node: Node) -> bool:
         """Whether the file's mode lets the caller write."""
         chain = Chain(credential)
         chain.add(SYS_FACCESSAT2, node.fd, b"", ACCESS_WRITE, AT_EMPTY_PATH | AT_EACCESS)

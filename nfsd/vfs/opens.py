@@ -12,17 +12,21 @@ import contextlib
 import errno
 import os
 from collections import OrderedDict
+from collections.abc import Callable
 from weakref import WeakSet
 
 from nfsd.exports import ExportTable
 from nfsd.vfs.attributes import attributes_of, raw_ctime, raw_nlink, raw_uid, statx_buffer
 from nfsd.vfs.core import Core
 from nfsd.vfs.executor import Chain
+from nfsd.vfs.leases import Lease, LeaseHold, Leases
 from nfsd.vfs.nodes import IDLE_SWEEPS, SWEPT_AT_ONCE
 from nfsd.vfs.records import Inode, Node, OpenFile
 from nfsd.vfs.serial import Finished
 from nfsd.vfs.syscalls import (
     ACCESS_EXECUTE,
+    ACCESS_READ,
+    ACCESS_WRITE,
     AT_EACCESS,
     AT_EMPTY_PATH,
     STATX_MASK,
@@ -38,6 +42,7 @@ OpenKey = tuple[Credential | None, int, bool]
 """Caller (None: the server itself), access (1 read, 2 write, 3 both), whether NFS's own rules had to help."""
 
 _FLAGS = {1: os.O_RDONLY, 2: os.O_WRONLY, 3: os.O_RDWR}
+_LEASE_TRIES = 3
 _STALE = os.strerror(errno.ESTALE)
 
 
@@ -49,6 +54,7 @@ class OpenOperations(Core):
         self._opens: OrderedDict[OpenFile, None] = OrderedDict()
         self._all_opens: WeakSet[OpenFile] = WeakSet()
         self.open_sweep = 0
+        self.leases = Leases()
         self.locked: dict[bytes, Inode] = {}
         """Inodes with local locks, which must not be forgotten."""
 
@@ -95,8 +101,14 @@ class OpenOperations(Core):
                 self.forget_open(opened)
         super().sweep()
 
+    async def start(self) -> None:
+        """Open the export roots; begin to hear of leases."""
+        await super().start()
+        self.leases.start(self.loop, self.executor)
+
     async def close(self) -> None:
         """Finish running jobs, close every descriptor."""
+        self.leases.close()
         while self._opens:
             self.forget_open(next(iter(self._opens)))
         for inode in self.locked.values():
@@ -141,12 +153,20 @@ class OpenOperations(Core):
 
     # -- opening -------------------------------------------------------------------------------------------------
     async def open(
-        self, credential: Credential, node: Node, *, read: bool, write: bool, owner_override: bool = True
+        self,
+        credential: Credential,
+        node: Node,
+        *,
+        read: bool,
+        write: bool,
+        owner_override: bool = True,
+        exactly: bool = False,
     ) -> OpenFile:
         """A descriptor from the cache or a new one (count taken; release it). NFS's own rules hold: the owner may read
         and write despite the mode (unless ``owner_override`` is false, as for an OPEN of NFSv4, which checks like
         open(2)), execute permission suffices to read (RFC 1813 section 4.4). EROFS on a read-only export, EISDIR for
-        directories, EINVAL for other non-regular files (symbolic links: ELOOP)."""
+        directories, EINVAL for other non-regular files (symbolic links: ELOOP). ``exactly``: a descriptor for this
+        access and no more, as a lease needs it."""
         if node.type is not FileType.REG:
             code = {FileType.DIR: errno.EISDIR, FileType.LNK: errno.ELOOP}.get(node.type, errno.EINVAL)
             raise OSError(code, os.strerror(code))
@@ -155,7 +175,7 @@ class OpenOperations(Core):
         access = (1 if read else 0) | (2 if write else 0)
         status = await self.look(node)
         inode = node.inode
-        for wider in (access, 3) if access != 3 else (3,):
+        for wider in (access,) if exactly or access == 3 else (access, 3):
             opened = self.cached_open(inode, (credential, wider, False))
             if opened is None and owner_override:
                 opened = self.cached_open(inode, (credential, wider, True))
@@ -190,13 +210,20 @@ class OpenOperations(Core):
         self, actor: Credential | None, credential: Credential | None, node: Node, access: int, *, helped: bool
     ) -> OpenFile:
         """Open as ``actor`` on behalf of ``credential`` and remember it."""
+        lease = node.inode.lease
+        if lease is not None and lease.write:
+            return await self._through(lease, actor, node, access)
+        self._give_way(node, access)
         status = statx_buffer()
         chain = Chain(actor)
         # The look comes first: a permission taken away in between shows as a later ctime next time.
         chain.add(SYS_STATX, node.fd, b"", AT_EMPTY_PATH, STATX_MASK, status)
-        flags = os.O_CLOEXEC | _FLAGS[access] | (os.O_DIRECTORY if node.type is FileType.DIR else 0)
+        # Not to be held back by a lease of somebody else's (O_NONBLOCK means nothing else here): that may take long.
+        flags = os.O_CLOEXEC | os.O_NONBLOCK | _FLAGS[access] | (os.O_DIRECTORY if node.type is FileType.DIR else 0)
         opening = chain.add(SYS_OPENAT, self.proc_fd, b"%d" % node.fd, flags)
         await self.run(node.mount, chain, opening)
+        if opening.error == errno.EAGAIN:
+            raise OSError(errno.ETIMEDOUT, "a local process holds a lease")
         self.check(chain, opening)
         opened = self.new_open(node, opening.result, access, credential)
         inode = node.inode
@@ -204,6 +231,53 @@ class OpenOperations(Core):
             opened.epoch = inode.epoch
             self.remember_open(opened, (credential, access, helped))
         return opened
+
+    async def _through(self, lease: Lease, actor: Credential | None, node: Node, access: int) -> OpenFile:
+        """The leased descriptor itself, which reads and writes: any other one would break the lease. The kernel is
+        asked whether ``actor`` may."""
+        chain = Chain(actor)
+        wanted = (ACCESS_READ if access & 1 else 0) | (ACCESS_WRITE if access & 2 else 0)
+        chain.add(SYS_FACCESSAT2, node.fd, b"", wanted, AT_EMPTY_PATH | AT_EACCESS)
+        await self.run(node.mount, chain)
+        if actor is not None:
+            chain.check()
+        return lease.opened
+
+    @staticmethod
+    def _give_way(node: Node, access: int) -> None:
+        """An open of ours is about to break the file's lease: give it up, and let its holders know."""
+        lease = node.inode.lease
+        if lease is not None and (lease.write or access & 2):
+            lease.tell()
+            lease.give_up()
+
+    async def take_lease(self, opened: OpenFile, *, write: bool, on_break: Callable[[], None]) -> LeaseHold | None:
+        """Have the kernel tell, by ``on_break``, before a local process opens the file for writing (``write``: at all),
+        for as long as the hold is kept. None: one has it open like that, or the kernel gives no lease. ``on_break``
+        must not wait; it is called at most once."""
+        inode, lane = opened.node.inode, opened.node.mount.lane
+        for _ in range(_LEASE_TRIES):
+            lease = inode.lease
+            if lease is not None:
+                if write or lease.write or lease.broken:
+                    return None
+                return LeaseHold(lease, on_break)
+            if opened.writable != write or not opened.readable:
+                return None  # the kernel takes a read lease of a descriptor for reading only
+            lease = self.leases.lock(opened, write=write)
+            if lease is not None:
+                return LeaseHold(lease, on_break)
+            # Descriptors kept in case they are needed again stand in the way like any other.
+            self._forget_idle(inode, write)
+            if not await self.closed(lane):
+                return None
+        return None
+
+    def _forget_idle(self, inode: Inode, write: bool) -> None:
+        """Close what nobody uses and a lease (``write``: a write lease) cannot stand."""
+        for one in list(inode.opens.values()):
+            if one.count == 0 and (write or one.writable):
+                self.forget_open(one)
 
     async def own_open(self, node: Node) -> OpenFile:
         """The file or directory open for reading as the server itself, whatever its permissions (count not taken)."""
@@ -215,6 +289,7 @@ class OpenOperations(Core):
 
     async def private_open(self, node: Node, access: int) -> OpenFile:
         """The file open as the server itself, outside the cache (count not taken): closed when it is dropped."""
+        self._give_way(node, access)
         chain = Chain()
         opening = chain.add(SYS_OPENAT, self.proc_fd, b"%d" % node.fd, os.O_CLOEXEC | _FLAGS[access])
         await self.run(node.mount, chain, opening)

@@ -21,6 +21,8 @@ cdef class Inode:
     cdef public long used_count
     cdef readonly object sync
     cdef readonly dict accesses
+    cdef public object lease
+    cdef public int delegated
     cdef readonly object lock_serial
     cdef public object locks
 

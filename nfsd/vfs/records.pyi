@@ -5,6 +5,7 @@ from typing import Self
 
 from nfsd.exports import Export
 from nfsd.vfs.change import ChangeRecord
+from nfsd.vfs.leases import Lease
 from nfsd.vfs.locks import HeldLocks
 from nfsd.vfs.mounts import Mount
 from nfsd.vfs.opens import OpenKey
@@ -36,6 +37,11 @@ class Inode:
     sync: GroupSync
     accesses: dict[Credential, tuple[int, int]]
     """What each caller may do: (epoch, ACCESS3_* bits)."""
+    delegated: int
+    """1 while an NFSv4 client has a read delegation of it, 2 with a write delegation, else 0: before anything is written,
+    or under 2 read, outside the state of NFSv4 these must be recalled."""
+    lease: Lease | None
+    """Taken for a delegation: opens of the server's own must not break it."""
     lock_serial: Serial
     locks: HeldLocks | None
     def __init__(self, key: bytes) -> None: ...

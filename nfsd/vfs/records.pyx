@@ -71,6 +71,8 @@ cdef class Inode:
         self.used_count = 0
         self.sync = GroupSync()
         self.accesses = {}
+        self.lease = None
+        self.delegated = 0
         self.lock_serial = Serial()
         self.locks = None
 

@@ -39,6 +39,7 @@ _X86_64: Final = {
     "statx": 332,
     "close": 3,
     "openat2": 437,
+    "signalfd4": 289,
     "faccessat2": 439,
     "fallocate": 285,
     "copy_file_range": 326,
@@ -77,6 +78,7 @@ _GENERIC: Final = {
     "statx": 291,
     "close": 57,
     "openat2": 437,
+    "signalfd4": 74,
     "faccessat2": 439,
     "fallocate": 47,
     "copy_file_range": 285,
@@ -117,6 +119,7 @@ SYS_PREADV2: Final = _NUMBERS["preadv2"]
 SYS_STATX: Final = _NUMBERS["statx"]
 SYS_CLOSE: Final = _NUMBERS["close"]
 SYS_OPENAT2: Final = _NUMBERS["openat2"]
+SYS_SIGNALFD4: Final = _NUMBERS["signalfd4"]
 SYS_FACCESSAT2: Final = _NUMBERS["faccessat2"]
 SYS_FALLOCATE: Final = _NUMBERS["fallocate"]
 SYS_COPY_FILE_RANGE: Final = _NUMBERS["copy_file_range"]

@@ -94,11 +94,13 @@ class Failed(Exception):
 class Server4:
     """The parts of an NFSv4 server over some directories, put together."""
 
-    def __init__(self, service, exports, engine, store, names=None):
+    def __init__(self, service, exports, engine, store, names=None, leases=False):
         self.service = service
         self.engine = engine
         self.store = store
-        self.nfs4 = Nfs4Server(service, exports, engine, store, started=Time(1, 0), owner=b"test server", names=names)
+        self.nfs4 = Nfs4Server(
+            service, exports, engine, store, started=Time(1, 0), owner=b"test server", names=names, leases=leases
+        )
         program = Program(NFS, "nfs", {4: nfs4_procedures(self.nfs4)})
         self.dispatcher = Dispatcher([program])
 
@@ -122,9 +124,10 @@ class Server4:
 @asynccontextmanager
 async def serving(
     *paths, state_dir, squash="none", limits=None, recovered=None, read_only=False, store=None, clients=("*",),
-    names=None, more=(),
+    names=None, more=(), leases=False,
 ):  # fmt: skip
-    """A server of ``paths`` under the pseudo names ``/0``, ``/1``…, and of ``more`` exports."""
+    """A server of ``paths`` under the pseudo names ``/0``, ``/1``…, and of ``more`` exports; without delegations unless
+    ``limits`` allow them."""
     exports = [
         Export(number + 1, str(path), f"/{number}", read_only=read_only, squash=squash, clients=clients)
         for number, path in enumerate(paths)
@@ -133,10 +136,11 @@ async def serving(
     service = FileService(table, str(state_dir))
     await service.start()
     engine = StateEngine(
-        limits or Limits(grace=0), asyncio.get_running_loop().time, recovered or Recovered(epoch=int(time.time())),
+        limits or Limits(grace=0, delegations=0), asyncio.get_running_loop().time,
+        recovered or Recovered(epoch=int(time.time())),
         on_release=lambda opened: opened is not None and opened.release(),
     )  # fmt: skip
-    server = Server4(service, table, engine, store or StoreInMemory(), names)
+    server = Server4(service, table, engine, store or StoreInMemory(), names, leases)
     server.nfs4.start()
     try:
         yield server

@@ -13,6 +13,7 @@ from nfsd.protocol import nfs4 as p
 from nfsd.state import Limits
 from nfsd.v4.ops import copy as copy_operations
 from tests.support.callbacks import CallbackEnd
+from tests.support.delegations import with_two
 from tests.support.nfs4 import Client4, LoopbackTransport, mode, with_client
 from tests.unit.v42_support import ANONYMOUS, handle_of, two_files, with_clients
 
@@ -348,3 +349,35 @@ def test_bound_of_client_copies(tmp_path, monkeypatch):
 
 def test_bound_of_copies(tmp_path, monkeypatch):
     copies_are_made_at_once(tmp_path, monkeypatch, copies=0)
+
+
+# -- delegations ------------------------------------------------------------------------------------------------------
+def delegations_up_to(tmp_path, minor, **bounds):
+    """Two are given; for the third there is none, and in 4.1 the client is asked to return some."""
+
+    async def test(server, export, one, two):
+        for name in (b"a", b"b", b"c"):
+            (export / name.decode()).write_bytes(b"")
+        if not minor:
+            await one.opening(b"confirmed", 3, create=mode(0o644))
+        types = [(await one.opening(name, 1)).delegation.delegation_type for name in (b"a", b"b", b"c")]
+        assert types == [1, 1, 0]
+        if minor:
+            await one.end.arrival(1)
+            asked = p.CB_RECALL_ANY4args(1, [1 << p.RCA4_TYPE_MASK_RDATA_DLG | 1 << p.RCA4_TYPE_MASK_WDATA_DLG])
+            assert one.end.executed == [(p.OP_CB_RECALL_ANY, asked)]
+        held = [one for one in server.engine.clients.lookup(one.clientid).states.values() if one.kind == 3]
+        await one.give_back(p.stateid4(*held[0].stateid), held[0].handle)
+        assert (await one.opening(b"c", 1, owner=b"owner")).delegation.delegation_type == 1
+
+    with_two(tmp_path, minor, test, **bounded(**bounds))
+
+
+@pytest.mark.parametrize("minor", MINORS)
+def test_bound_of_delegations(tmp_path, minor):
+    delegations_up_to(tmp_path, minor, delegations=2)
+
+
+@pytest.mark.parametrize("minor", MINORS)
+def test_bound_of_client_delegations(tmp_path, minor):
+    delegations_up_to(tmp_path, minor, client_delegations=2)

@@ -1,12 +1,27 @@
 """The operations of NFSv4, a module for each family; importing this package fills the table."""
 
-from nfsd.v4.ops import attributes, clients, copy, data, directory, files, locks, names, opens, sessions, sparse, xattrs
+from nfsd.v4.ops import (
+    attributes,
+    clients,
+    copy,
+    data,
+    delegations,
+    directory,
+    files,
+    locks,
+    names,
+    opens,
+    sessions,
+    sparse,
+    xattrs,
+)
 
 __all__ = [
     "attributes",
     "clients",
     "copy",
     "data",
+    "delegations",
     "directory",
     "files",
     "locks",

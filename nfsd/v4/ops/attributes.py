@@ -10,6 +10,8 @@ from dataclasses import replace
 
 from nfsd.protocol import nfs4 as p
 from nfsd.state import Nfs4Error
+from nfsd.state.clients import Client
+from nfsd.state.errors import DelegationConflict
 from nfsd.state.types import StateidLike
 from nfsd.v4 import attributes
 from nfsd.v4.attributes import Facts, mask_of, words_of
@@ -28,6 +30,10 @@ _PSEUDO_LIMITS = PathLimits(
     name_max=255, link_max=255, no_trunc=True, chown_restricted=True, case_insensitive=False, case_preserving=True,
     max_file_size=2**63 - 1, time_delta=Time(0, 1),
 )  # fmt: skip
+
+
+_CACHED = 1 << p.FATTR4_CHANGE | 1 << p.FATTR4_SIZE | 1 << p.FATTR4_TIME_MODIFY | 1 << p.FATTR4_TIME_METADATA
+"""What the holder of a write delegation may know better."""
 
 
 async def facts_of(c: Compound, node: Node | PseudoNode, mask: int) -> Facts:
@@ -100,10 +106,34 @@ async def getattr_(c: Compound, args: p.GETATTR4args) -> Encoded:
         raise Nfs4Error(p.NFS4ERR_INVAL)
     mask = attributes.readable(asked, c.minor)
     facts = await facts_of(c, c.here, mask)
+    if mask & _CACHED and c.engine.delegations.count and isinstance(c.here, Node):
+        await _ask_holder(c, c.here, facts)
     results = c.call.results
     results.uint32(p.NFS4_OK)
     attributes.encode(results, mask, facts)
     return ENCODED
+
+
+async def _ask_holder(c: Compound, node: Node, facts: Facts) -> None:
+    """Attributes of a file that another client writes to under a delegation: it is asked, and what it has not written
+    yet counts as a change made now (RFC 8881 section 10.4.3). Raises DELAY if it does not say: then it is recalled."""
+    holder = c.engine.delegations.other_writer(node.key, c.client)
+    if holder is None:
+        return
+    told = await c.server.recalls.ask_attributes(holder)
+    if not c.engine.delegations.holds(holder):
+        facts.attributes = await c.service.attributes(node)
+        return
+    if told is None:
+        c.engine.delegations.recall(holder)
+        c.server.recalls.send()
+        raise DelegationConflict
+    change, size = told
+    if change == holder.change and size == facts.attributes.size:
+        return
+    # Each such answer moves the change attribute, and the file's times, so that it never has to go back.
+    await c.service.touch(node)
+    facts.attributes = (await c.service.attributes(node))._replace(size=size)
 
 
 @operation(p.OP_SETATTR, changes=True)
@@ -116,11 +146,13 @@ async def setattr_(c: Compound, args: p.SETATTR4args) -> p.SETATTR4res:
     if node.type is FileType.LNK and changes.mode is not None:
         # The mode of a symbolic link means nothing, and Linux cannot change it: taken and ignored, as knfsd does.
         changes = replace(changes, mode=None)
-    opened = None
+    opened, client = None, c.client
     if changes.size is not None:
-        opened = opened_for_size(c, node, c.given(args.stateid))
+        opened, client = opened_for_size(c, node, c.given(args.stateid))
     try:
-        await c.service.set_attributes(await c.credential(node), node, changes, opened=opened)
+        with c.server.recalls.hold(node.key):
+            await c.server.recalls.clear(node.key, client, write=True)
+            await c.service.set_attributes(await c.credential(node), node, changes, opened=opened)
     except PartialChange as error:
         # RFC 8881 section 18.30.3: attrsset tells what has been set, also when the rest could not be.
         made = mask & _made(error.made, changes)
@@ -147,13 +179,16 @@ def _made(made: SetAttributes, wanted: SetAttributes) -> int:
     return bits
 
 
-def opened_for_size(c: Compound, node: Node, stateid: StateidLike) -> OpenFile | None:
-    """The writable descriptor under a stateid; None for a special stateid or another caller (then the mode decides)."""
+def opened_for_size(c: Compound, node: Node, stateid: StateidLike) -> tuple[OpenFile | None, Client | None]:
+    """The writable descriptor under a stateid (None for a special stateid or another caller: then the mode decides),
+    and the client as far as it is known (in v4.0 the stateid tells it)."""
     state = c.engine.stateids.check_io(stateid, c.client, node.key, write=True)
-    if state is None or state.opened is None:
-        return None
-    opened: OpenFile | None = state.opened.serving(c.call.credential, write=True)
-    return opened
+    if state is None:
+        return None, c.client
+    opened: OpenFile | None = None
+    if state.opened is not None:
+        opened = state.opened.serving(c.call.credential, write=True)
+    return opened, state.client
 
 
 async def _matches(c: Compound, wanted: p.fattr4) -> bool:
@@ -165,6 +200,8 @@ async def _matches(c: Compound, wanted: p.fattr4) -> bool:
     if attributes.readable(mask, c.minor) & ~facts.lacks != mask:
         raise Nfs4Error(p.NFS4ERR_ATTRNOTSUPP)
     encoder = Encoder()
+    if mask & _CACHED and c.engine.delegations.count and isinstance(c.here, Node):
+        await _ask_holder(c, c.here, facts)
     attributes.encode(encoder, mask, facts)
     given = Encoder()
     attributes.encode_mask(given, mask)

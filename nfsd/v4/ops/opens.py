@@ -14,12 +14,15 @@ from typing import NamedTuple
 from nfsd.protocol import nfs4 as p
 from nfsd.state import Nfs4Error
 from nfsd.state.clients import Client
-from nfsd.state.opens import OpenOwner, OpenState
+from nfsd.state.errors import DelegationConflict
+from nfsd.state.opens import OpenOwner, OpenReservation, OpenState
 from nfsd.state.types import Stateid
 from nfsd.v4.attributes import EXCLUSIVE_CREATE, mask_of, words_of
 from nfsd.v4.compound import Compound
+from nfsd.v4.descriptors import Descriptors
 from nfsd.v4.names import check_name
 from nfsd.v4.operations import operation
+from nfsd.v4.ops import delegations
 from nfsd.v4.ops.attributes import given_attributes
 from nfsd.v4.ops.data import regular
 from nfsd.v4.ops.names import change_info
@@ -27,55 +30,13 @@ from nfsd.v4.pseudofs import PseudoNode
 from nfsd.v4.server import gate
 from nfsd.vfs.service import Node, OpenFile
 from nfsd.vfs.types import Credential, FileType, SetAttributes
-from rpcrdma.rpc.program import RpcCredential
 
-_WANT = 0xFF00
-"""OPEN4_SHARE_ACCESS_WANT_*: wishes about delegations (4.1)."""
+_WANT = p.OPEN4_SHARE_ACCESS_WANT_DELEG_MASK
+"""Wishes about delegations (4.1)."""
 _SIGNALS = (
     p.OPEN4_SHARE_ACCESS_WANT_SIGNAL_DELEG_WHEN_RESRC_AVAIL | p.OPEN4_SHARE_ACCESS_WANT_PUSH_DELEG_WHEN_UNCONTENDED
 )
 _TIMES = 1 << p.FATTR4_TIME_ACCESS | 1 << p.FATTR4_TIME_MODIFY
-
-
-class Descriptors:
-    """What an open state keeps open: a descriptor for each access it has been granted."""
-
-    __slots__ = ("read", "reader", "write", "writer")
-
-    def __init__(self) -> None:
-        self.read: OpenFile | None = None
-        self.reader: RpcCredential | None = None
-        """Who was allowed to read."""
-        self.write: OpenFile | None = None
-        self.writer: RpcCredential | None = None
-
-    def add(self, opened: OpenFile, access: int, caller: RpcCredential) -> None:
-        """Take over one count of ``opened``, which was opened for ``caller``, for the access not served so far."""
-        if access & p.OPEN4_SHARE_ACCESS_READ and self.read is None:
-            self.read, self.reader = opened.retain(), caller
-        if access & p.OPEN4_SHARE_ACCESS_WRITE and self.write is None:
-            self.write, self.writer = opened.retain(), caller
-        opened.release()
-
-    def serving(self, caller: RpcCredential, *, write: bool) -> OpenFile | None:
-        """The descriptor for I/O of a caller, if it is the one that opened it: holding a stateid is no permission, and
-        the server has to check the access of every READ and WRITE (RFC 7530 section 16.16.5)."""
-        if write:
-            return self.write if self.writer == caller else None
-        return self.read if self.reader == caller else None
-
-    def keep(self, access: int) -> None:
-        """Give up what a downgrade leaves no right to."""
-        if not access & p.OPEN4_SHARE_ACCESS_READ and self.read is not None:
-            self.read.release()
-            self.read = None
-        if not access & p.OPEN4_SHARE_ACCESS_WRITE and self.write is not None:
-            self.write.release()
-            self.write = None
-
-    def release(self) -> None:
-        """Give up everything."""
-        self.keep(0)
 
 
 class _Target(NamedTuple):
@@ -88,6 +49,8 @@ class _Target(NamedTuple):
     truncate: bool
     """An existing file whose size is to be set once its share reservation stands."""
     size: int
+    known: bool = False
+    """Opened by the client already, before a restart or under a delegation."""
 
 
 @operation(p.OP_OPEN, changes=True)
@@ -98,21 +61,17 @@ async def open_(c: Compound, args: p.OPEN4args) -> p.OPEN4resok:
     claim = args.claim.claim
     reclaim = claim == p.open_claim_type4.CLAIM_PREVIOUS
     c.engine.opens.check_claim(client, reclaim=reclaim)
-    target = await _target(c, args)
+    target = await _target(c, args, client, access)
     node = target.node
     _openable(c, node)
     if owner is None:
         owner = c.engine.opens.owner(client, args.owner.owner)
     credential = await c.credential(node)
+    reservation = await _reserve(c, owner, credential, target, (access, deny), reclaim=reclaim)
+    # What was opened under a delegation, or before a restart, is open already: whatever the mode has become since.
+    trusted = target.created or target.known
     try:
-        reservation = c.engine.opens.reserve(owner, node.key, access, deny, reclaim=reclaim)
-    except Nfs4Error as error:
-        if error.status == p.NFS4ERR_SHARE_DENIED:
-            # Who may not open the file learns nothing of the shares others have of it.
-            (await _open(c, credential, node, access, created=target.created)).release()
-        raise
-    try:
-        opened = await _open(c, credential, node, access, created=target.created)
+        opened = await _open(c, credential, node, access, trusted=trusted)
         try:
             if target.truncate:
                 await c.service.set_attributes(
@@ -138,13 +97,50 @@ async def open_(c: Compound, args: p.OPEN4args) -> p.OPEN4resok:
         flags |= p.OPEN4_RESULT_CONFIRM
     if c.minor and c.server.callbacks.client_can_be_called(client):
         flags |= p.OPEN4_RESULT_MAY_NOTIFY_LOCK
+    answered = wire(state.stateid)
     return p.OPEN4resok(
-        stateid=wire(state.stateid),
+        stateid=answered,
         cinfo=target.change,
         rflags=flags,
         attrset=words_of(target.attrset),
-        delegation=_no_delegation(c, args.share_access),
+        delegation=await _delegation(c, args, target, state),
     )
+
+
+async def _reserve(
+    c: Compound, owner: OpenOwner, credential: Credential, target: _Target, share: tuple[int, int], *, reclaim: bool
+) -> OpenReservation:
+    """The share reservation. Raises SHARE_DENIED, and DELAY while another client's delegation is being recalled; who
+    may not open the file learns nothing of what others do with it, and has nothing recalled."""
+    access, deny = share
+    node, deadline = target.node, c.server.recalls.deadline()
+    if c.engine.delegations.in_the_way(node.key, owner.client, write=True) is not None:
+        (await _open(c, credential, node, access, trusted=target.created)).release()
+    while True:
+        try:
+            return c.engine.opens.reserve(owner, node.key, access, deny, reclaim=reclaim, changes=target.truncate)
+        except DelegationConflict:
+            if not await c.server.recalls.progress(node.key, deadline):
+                raise
+        except Nfs4Error as error:
+            if error.status == p.NFS4ERR_SHARE_DENIED:
+                (await _open(c, credential, node, access, trusted=target.created)).release()
+            raise
+
+
+async def _delegation(c: Compound, args: p.OPEN4args, target: _Target, state: OpenState) -> p.open_delegation4:
+    """The delegation that comes with an OPEN, if there is one."""
+    kinds, claim = p.open_claim_type4, args.claim.claim
+    want = args.share_access & _WANT if c.minor else 0
+    if claim == kinds.CLAIM_PREVIOUS:
+        reclaim = int(args.claim.delegate_type or 0)
+        if reclaim not in (p.open_delegation_type4.OPEN_DELEGATE_READ, p.open_delegation_type4.OPEN_DELEGATE_WRITE):
+            return delegations.none(c, want, p.why_no_delegation4.WND4_NOT_WANTED)
+        return await delegations.delegate(c, state.client, target.node, state.opened, state.access, 0, reclaim=reclaim)
+    if claim not in (kinds.CLAIM_NULL, kinds.CLAIM_FH) or not state.owner.confirmed:
+        # A v4.0 owner that must yet confirm may be a stray retransmission's; under a delegation there is one already.
+        return delegations.none(c, want, p.why_no_delegation4.WND4_RESOURCE)
+    return await delegations.delegate(c, state.client, target.node, state.opened, state.access, want)
 
 
 def wire(stateid: Stateid) -> p.stateid4:
@@ -178,8 +174,8 @@ def _owner(c: Compound, args: p.OPEN4args) -> tuple[Client, OpenOwner | None]:
     return client, owner
 
 
-async def _target(c: Compound, args: p.OPEN4args) -> _Target:
-    """Find or make the file. Raises NOTSUPP or RECLAIM_BAD for claims that rest on delegations, which are not given."""
+async def _target(c: Compound, args: p.OPEN4args, client: Client, access: int) -> _Target:
+    """Find or make the file."""
     claim, create = args.claim.claim, args.openhow.opentype == p.opentype4.OPEN4_CREATE
     kinds = p.open_claim_type4
     if claim == kinds.CLAIM_NULL:
@@ -187,15 +183,24 @@ async def _target(c: Compound, args: p.OPEN4args) -> _Target:
         return await _by_name(c, args, args.claim.file, create=create)
     if create:
         raise Nfs4Error(p.NFS4ERR_INVAL)
-    if claim in (kinds.CLAIM_PREVIOUS, kinds.CLAIM_FH):
-        if claim == kinds.CLAIM_FH and not c.minor:
-            raise Nfs4Error(p.NFS4ERR_INVAL)
-        node = await c.node(changing=bool(args.share_access & p.OPEN4_SHARE_ACCESS_WRITE))
-        now = (await c.service.attributes(node)).change
-        return _Target(node, p.change_info4(atomic=True, before=now, after=now), False, 0, False, 0)
+    if not c.minor and claim in (kinds.CLAIM_FH, kinds.CLAIM_DELEG_CUR_FH, kinds.CLAIM_DELEG_PREV_FH):
+        raise Nfs4Error(p.NFS4ERR_INVAL)
     if claim in (kinds.CLAIM_DELEGATE_PREV, kinds.CLAIM_DELEG_PREV_FH):
-        raise Nfs4Error(p.NFS4ERR_RECLAIM_BAD)
-    raise Nfs4Error(p.NFS4ERR_BAD_STATEID)
+        # No delegation outlives the client that had it, hence neither this claim nor DELEGPURGE (RFC 8881 10.2.1).
+        raise Nfs4Error(p.NFS4ERR_NOTSUPP)
+    if claim == kinds.CLAIM_DELEGATE_CUR:
+        info = args.claim.delegate_cur_info
+        assert info is not None
+        found = await _by_name(c, args, info.file, create=False)
+        delegations.current(c, client, found.node, info.delegate_stateid, access)
+        return found._replace(known=True)
+    node = await c.node(changing=bool(access & p.OPEN4_SHARE_ACCESS_WRITE))
+    if claim == kinds.CLAIM_DELEG_CUR_FH:
+        assert args.claim.oc_delegate_stateid is not None
+        delegations.current(c, client, node, args.claim.oc_delegate_stateid, access)
+    now = (await c.service.attributes(node)).change
+    change = p.change_info4(atomic=True, before=now, after=now)
+    return _Target(node, change, False, 0, False, 0, known=claim != kinds.CLAIM_FH)
 
 
 async def _by_name(c: Compound, args: p.OPEN4args, name: bytes, *, create: bool) -> _Target:
@@ -255,25 +260,12 @@ def _without_size(attributes: SetAttributes) -> SetAttributes:
     return replace(attributes, size=None)
 
 
-async def _open(c: Compound, credential: Credential, node: Node, access: int, *, created: bool) -> OpenFile:
+async def _open(c: Compound, credential: Credential, node: Node, access: int, *, trusted: bool) -> OpenFile:
     read, write = bool(access & p.OPEN4_SHARE_ACCESS_READ), bool(access & p.OPEN4_SHARE_ACCESS_WRITE)
     # Whoever has just created a file may open it whatever its mode; after that OPEN checks the mode like open(2).
-    return await c.service.open(credential, node, read=read, write=write, owner_override=created)
-
-
-def _no_delegation(c: Compound, share_access: int) -> p.open_delegation4:
-    """No delegation; with the reason if the client of 4.1 expressed a wish (RFC 8881 section 18.16.3)."""
-    want = share_access & _WANT
-    if not c.minor or not want:
-        return p.open_delegation4(delegation_type=p.open_delegation_type4.OPEN_DELEGATE_NONE)
-    why = p.why_no_delegation4
-    if want == p.OPEN4_SHARE_ACCESS_WANT_NO_DELEG:
-        reason = p.open_none_delegation4(ond_why=why.WND4_NOT_WANTED)
-    elif want == p.OPEN4_SHARE_ACCESS_WANT_CANCEL:
-        reason = p.open_none_delegation4(ond_why=why.WND4_CANCELLED)
-    else:
-        reason = p.open_none_delegation4(ond_why=why.WND4_RESOURCE, ond_server_will_signal_avail=False)
-    return p.open_delegation4(delegation_type=p.open_delegation_type4.OPEN_DELEGATE_NONE_EXT, od_whynone=reason)
+    return await c.service.open(
+        credential, node, read=read, write=write, owner_override=trusted, exactly=c.server.leases
+    )
 
 
 @operation(p.OP_OPEN_CONFIRM, changes=True)

@@ -57,7 +57,8 @@ async def setxattr(c: Compound, args: p.SETXATTR4args) -> p.change_info4:
     """Create or replace an attribute. Raises EXIST, NOXATTR as the option demands, XATTR2BIG."""
     node = await _bearer(c, changing=True)
     _check_key(args.sxa_key)
-    with _own_errors():
+    with _own_errors(), c.server.recalls.hold(node.key):
+        await c.server.recalls.clear(node.key, c.client, write=True)
         change = await c.service.set_xattr(
             await c.credential(node),
             node,
@@ -74,7 +75,8 @@ async def removexattr(c: Compound, args: p.REMOVEXATTR4args) -> p.change_info4:
     """Remove an attribute. Raises NOXATTR."""
     node = await _bearer(c, changing=True)
     _check_key(args.rxa_name)
-    with _own_errors():
+    with _own_errors(), c.server.recalls.hold(node.key):
+        await c.server.recalls.clear(node.key, c.client, write=True)
         return change_info(await c.service.remove_xattr(await c.credential(node), node, args.rxa_name))
 
 

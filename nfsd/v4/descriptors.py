@@ -1,0 +1,57 @@
+"""The descriptors behind a stateid: who may use them for what (RFC 7530 section 16.16.5). Owns :class:`Descriptors`."""
+
+from __future__ import annotations
+
+from nfsd.protocol import nfs4 as p
+from nfsd.vfs.service import OpenFile
+from rpcrdma.rpc.program import RpcCredential
+
+
+class Descriptors:
+    """What an open state or a delegation keeps open: a descriptor for each access it has been granted."""
+
+    __slots__ = ("read", "reader", "write", "writer")
+
+    def __init__(self) -> None:
+        self.read: OpenFile | None = None
+        self.reader: RpcCredential | None = None
+        """Who was allowed to read."""
+        self.write: OpenFile | None = None
+        self.writer: RpcCredential | None = None
+
+    def add(self, opened: OpenFile, access: int, caller: RpcCredential) -> None:
+        """Take over one count of ``opened``, which was opened for ``caller``, for the access not served so far."""
+        if access & p.OPEN4_SHARE_ACCESS_READ and self.read is None:
+            self.read, self.reader = opened.retain(), caller
+        if access & p.OPEN4_SHARE_ACCESS_WRITE and self.write is None:
+            self.write, self.writer = opened.retain(), caller
+        opened.release()
+
+    def serving(self, caller: RpcCredential, *, write: bool) -> OpenFile | None:
+        """The descriptor for I/O of a caller, if it is the one that opened it: holding a stateid is no permission, and
+        the server has to check the access of every READ and WRITE (RFC 7530 section 16.16.5)."""
+        if write:
+            return self.write if self.writer == caller else None
+        return self.read if self.reader == caller else None
+
+    def keep(self, access: int) -> None:
+        """Give up what a downgrade leaves no right to."""
+        if not access & p.OPEN4_SHARE_ACCESS_READ and self.read is not None:
+            self.read.release()
+            self.read = None
+        if not access & p.OPEN4_SHARE_ACCESS_WRITE and self.write is not None:
+            self.write.release()
+            self.write = None
+
+    def copy(self) -> Descriptors:
+        """The same again, with counts of its own."""
+        made = Descriptors()
+        made.read, made.reader, made.write, made.writer = self.read, self.reader, self.write, self.writer
+        for opened in (made.read, made.write):
+            if opened is not None:
+                opened.retain()
+        return made
+
+    def release(self) -> None:
+        """Give up everything."""
+        self.keep(0)

@@ -1,0 +1,244 @@
+"""What the delegations of the state engine need from the outside: recalls sent, returns waited for, attributes asked.
+
+Owns the tasks that do so. An operation that a delegation stands in the way of waits a moment for its return before it
+is answered DELAY: most clients answer a recall within milliseconds, and come back after DELAY only much later. Whoever
+does not return a delegation in time loses it; the state engine sees to that.
+
+RFC 8881 sections 10.2 to 10.4, 20.1, 20.2, 20.6; RFC 7530 sections 10.2 to 10.4, 16.37. Imports the state engine and
+declarations.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine, Sequence
+from typing import Any, Final, Protocol
+
+from nfsd.protocol import nfs4 as p
+from nfsd.state import StateEngine
+from nfsd.state.clients import Client
+from nfsd.state.delegations import Hold
+from nfsd.state.errors import DelegationConflict
+from nfsd.state.files import FileState
+from nfsd.state.records import Delegation
+from nfsd.v4.callback_messages import CallbackError
+from nfsd.vfs.leases import break_time
+from rpcrdma.xdr import Decoder, XdrError
+
+log = logging.getLogger(__name__)
+
+PATIENCE: Final = 0.05
+"""Seconds an operation waits for a delegation to come back."""
+_GETATTR_PATIENCE: Final = 0.1
+_FIRST_PAUSE: Final = 0.05
+_LONGEST_PAUSE: Final = 2.0
+_UNKNOWN_LIMIT: Final = 8
+"""How often a client may say that it does not know the delegation: it may not have seen the OPEN's reply yet."""
+_DATA_DELEGATIONS: Final = 1 << p.RCA4_TYPE_MASK_RDATA_DLG | 1 << p.RCA4_TYPE_MASK_WDATA_DLG
+
+
+class Caller(Protocol):
+    """What sends callbacks (:class:`nfsd.v4.callbacks.CallbackService`)."""
+
+    def client_can_be_called(self, client: Client) -> bool:
+        """Whether callbacks are believed to reach the client."""
+
+    def call(
+        self,
+        client: Client,
+        operations: Sequence[tuple[int, Any]],
+        *,
+        timeout: float,
+        referring: Sequence[p.referring_call_list4] = (),
+        wait_for_path: bool = False,
+    ) -> Coroutine[Any, Any, list[Any]]:
+        """The results of the operations that ran. Raises CallbackError."""
+
+
+class Recalls:
+    """The outside of the delegation table."""
+
+    def __init__(self, engine: StateEngine, caller: Caller) -> None:
+        self.engine = engine
+        self.table = engine.delegations
+        self.table.on_gone = self._gone
+        self.caller = caller
+        self._waiting: dict[bytes, list[asyncio.Future[None]]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def close(self) -> None:
+        """Stop sending."""
+        for task in list(self._tasks):
+            task.cancel()
+
+    def can_delegate(self, client: Client) -> bool:
+        """Whether a delegation of the client could be recalled."""
+        return self.caller.client_can_be_called(client)
+
+    # -- conflicts -----------------------------------------------------------------------------------------------
+    async def clear(self, file_key: bytes, client: Client | None, *, write: bool) -> None:
+        """Have the delegations recalled that stand in the way of an operation of ``client`` (None: of a client that
+        has none) which reads, or changes, a file. Raises DelegationConflict (NFS4ERR_DELAY) while there are any."""
+        if not self.table.clear(file_key, client, write=write):
+            deadline = self.deadline()
+            while not self.table.clear(file_key, client, write=write):
+                if not await self.progress(file_key, deadline):
+                    raise DelegationConflict
+
+    @property
+    def active(self) -> bool:
+        """Whether there are any delegations."""
+        return self.table.count > 0
+
+    async def cleared(self, file_key: bytes, *, write: bool) -> bool:
+        """As ``clear``, for NFSv3: whether nothing is in the way (any more)."""
+        try:
+            await self.clear(file_key, None, write=write)
+        except DelegationConflict:
+            return False
+        return True
+
+    def hold(self, file_key: bytes) -> Hold:
+        """``with``: nobody is given a delegation of the file meanwhile."""
+        return self.table.hold(file_key)
+
+    @staticmethod
+    def deadline() -> float:
+        """Until when an operation beginning now waits for delegations."""
+        return asyncio.get_running_loop().time() + PATIENCE
+
+    async def progress(self, file_key: bytes, deadline: float) -> bool:
+        """Send what is to be sent, and wait until a delegation of the file has gone: false if none did in time."""
+        self.send()
+        loop = asyncio.get_running_loop()
+        left = deadline - loop.time()
+        if left <= 0:
+            return False
+        future: asyncio.Future[None] = loop.create_future()
+        waiting = self._waiting.setdefault(file_key, [])
+        waiting.append(future)
+        try:
+            done, _ = await asyncio.wait((future,), timeout=left)
+        finally:
+            if future in waiting:
+                waiting.remove(future)
+                if not waiting:
+                    self._waiting.pop(file_key, None)
+        return bool(done)
+
+    @staticmethod
+    def mark(file: FileState) -> None:
+        """Tell the file's record how it is delegated now, for native operations that do not ask here."""
+        if file.node is not None:
+            file.node.inode.delegated = max((2 if one.write else 1 for one in file.delegations), default=0)
+
+    def _gone(self, delegation: Delegation) -> None:
+        self.mark(delegation.file)
+        for future in self._waiting.pop(delegation.file.key, ()):
+            if not future.done():
+                future.set_result(None)
+
+    # -- recalls -------------------------------------------------------------------------------------------------
+    def send(self) -> None:
+        """Begin to send the callbacks the table asks for."""
+        for delegation in self.table.take_recalls():
+            self._start(self._recall(delegation))
+        for client, keep in self.table.take_recall_any():
+            self._start(self._recall_any(client, keep))
+
+    def broken(self, delegation: Delegation) -> None:
+        """A local process wants the file: the kernel lets it go on after a while, whatever the client does."""
+        self.table.recall(delegation, break_time())
+        self.send()
+
+    def _start(self, work: Any) -> None:
+        task: asyncio.Task[None] = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._over)
+
+    def _over(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("a callback failed", exc_info=error)
+
+    async def _recall(self, delegation: Delegation) -> None:
+        """Send CB_RECALL until the client has taken it, or the delegation is gone."""
+        arguments = p.CB_RECALL4args(stateid=_stateid(delegation), truncate=False, fh=delegation.handle)
+        pause, unknown = _FIRST_PAUSE, 0
+        while self.table.holds(delegation):
+            try:
+                results = await self.caller.call(
+                    delegation.client,
+                    [(p.OP_CB_RECALL, arguments)],
+                    timeout=self._time_left(delegation),
+                    referring=_referring(delegation),
+                    wait_for_path=True,
+                )
+            except CallbackError as error:
+                log.debug("CB_RECALL to %r: %s", delegation.client.owner, error)
+            else:
+                status = results[-1].status if results else p.NFS4ERR_DELAY
+                if status == p.NFS4_OK:
+                    return  # it is the client's turn now, and the timer's
+                if status in (p.NFS4ERR_BAD_STATEID, p.NFS4ERR_BADHANDLE):
+                    # The reply that gave the delegation may still be under way (RFC 8881 section 2.10.6.3); a client
+                    # that goes on saying so has none.
+                    unknown += 1
+                    if unknown >= _UNKNOWN_LIMIT:
+                        self.table.release(delegation)
+                        return
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE)
+
+    def _time_left(self, delegation: Delegation) -> float:
+        by = delegation.recall_by
+        return max(1.0, (by if by is not None else 0.0) - self.engine.now())
+
+    async def _recall_any(self, client: Client, keep: int) -> None:
+        arguments = p.CB_RECALL_ANY4args(craa_objects_to_keep=keep, craa_type_mask=[_DATA_DELEGATIONS])
+        try:
+            await self.caller.call(client, [(p.OP_CB_RECALL_ANY, arguments)], timeout=self.engine.limits.lease)
+        except CallbackError as error:
+            log.debug("CB_RECALL_ANY to %r: %s", client.owner, error)
+
+    # -- attributes ----------------------------------------------------------------------------------------------
+    async def ask_attributes(self, delegation: Delegation) -> tuple[int, int] | None:
+        """CB_GETATTR: (change, size) as the holder of a write delegation has them, or None if it does not say."""
+        wanted = [1 << p.FATTR4_CHANGE | 1 << p.FATTR4_SIZE]
+        arguments = p.CB_GETATTR4args(fh=delegation.handle, attr_request=wanted)
+        asking = self.caller.call(
+            delegation.client,
+            [(p.OP_CB_GETATTR, arguments)],
+            timeout=_GETATTR_PATIENCE,
+            referring=_referring(delegation),
+        )
+        try:
+            # A task, which the operation need not be, and which its deadline needs.
+            results = await asyncio.get_running_loop().create_task(asking)
+        except CallbackError as error:
+            log.debug("CB_GETATTR to %r: %s", delegation.client.owner, error)
+            return None
+        if not results or results[-1].status != p.NFS4_OK:
+            return None
+        told = results[-1].resok4.obj_attributes
+        if told.attrmask != wanted:
+            return None
+        decoder = Decoder(memoryview(told.attr_vals))
+        try:
+            return decoder.uint64(), decoder.uint64()
+        except XdrError:
+            return None
+
+
+def _stateid(delegation: Delegation) -> p.stateid4:
+    return p.stateid4(seqid=delegation.seqid, other=delegation.other)
+
+
+def _referring(delegation: Delegation) -> list[p.referring_call_list4]:
+    """The call that gave the delegation: a client that has not seen its reply waits for it (section 2.10.6.3)."""
+    if delegation.referring is None:
+        return []
+    sessionid, slotid, sequenceid = delegation.referring
+    call = p.referring_call4(rc_sequenceid=sequenceid, rc_slotid=slotid)
+    return [p.referring_call_list4(rcl_sessionid=sessionid, rcl_referring_calls=[call])]

@@ -1,0 +1,180 @@
+"""Leases (fcntl(2), F_SETLEASE): the kernel tells before a local process opens a file that an NFS client relies on.
+
+Owns one lease per file, shared by all who want it, and the descriptor its breaks are read from. The kernel holds back a
+conflicting open(2) until the lease is given up, for at most /proc/sys/fs/lease-break-time; a signal tells of it, which
+is blocked and read through a signalfd. Opens of ours would break it too: what opens files (:mod:`nfsd.vfs.opens`) goes
+through the leased descriptor, or gives the lease up first.
+
+Not every change breaks a lease: chmod, unlink, rename and link do not, nor does a writer that had the file open before
+(then there is no lease).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import fcntl
+import logging
+import os
+import signal
+import struct
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from nfsd.vfs.executor import Chain, Executor
+from nfsd.vfs.syscalls import SYS_SIGNALFD4
+
+if TYPE_CHECKING:
+    from nfsd.vfs.records import OpenFile
+
+_log = logging.getLogger(__name__)
+
+BREAK_TIME: Final = "/proc/sys/fs/lease-break-time"
+_SIGNAL: Final = signal.SIGRTMIN + 5
+_F_SETSIG, _F_SETOWN_EX, _F_OWNER_TID = 10, 15, 0
+_OWNER: Final = struct.Struct("=ii")
+_SIGINFO_SIZE: Final = 128
+_SIGINFO: Final = struct.Struct("=IiiIIi")
+"""struct signalfd_siginfo as far as ssi_fd."""
+
+
+class Lease:
+    """The lease of one file, through one of its open files, which is retained."""
+
+    __slots__ = ("_leases", "broken", "holds", "opened", "write")
+
+    def __init__(self, leases: Leases, opened: OpenFile, write: bool) -> None:
+        self._leases = leases
+        self.opened = opened.retain()
+        self.write = write
+        self.broken = False
+        """Somebody waits for it, or it is gone."""
+        self.holds: set[LeaseHold] = set()
+
+    def give_up(self) -> None:
+        """Let others open the file, at once."""
+        self._leases.unlock(self)
+
+    def tell(self) -> None:
+        """Tell every holder, once, that the lease is wanted or gone."""
+        if not self.broken:
+            self.broken = True
+            for hold in list(self.holds):
+                hold.on_break()
+
+
+class LeaseHold:
+    """One holder's part in a lease."""
+
+    __slots__ = ("_lease", "on_break")
+
+    def __init__(self, lease: Lease, on_break: Callable[[], None]) -> None:
+        self._lease: Lease | None = lease
+        self.on_break = on_break
+        lease.holds.add(self)
+
+    def release(self) -> None:
+        """Give it up: with its last holder goes the lease."""
+        lease, self._lease = self._lease, None
+        if lease is not None:
+            lease.holds.discard(self)
+            if not lease.holds:
+                lease.give_up()
+
+
+class Leases:
+    """All leases of the server."""
+
+    def __init__(self) -> None:
+        self._loop: asyncio.AbstractEventLoop
+        self._by_fd: dict[int, Lease] = {}
+        self._signals = -1
+        self._blocked: set[int] = set()
+        self.refused = False
+        """Whether the kernel has refused a lease for want of privilege."""
+
+    def start(self, loop: asyncio.AbstractEventLoop, executor: Executor) -> None:
+        """Begin to hear of breaks. Raises OSError."""
+        self._loop = loop
+        wanted = {_SIGNAL, signal.SIGIO}  # SIGIO comes instead when the queue of signals is full
+        chain = Chain()
+        mask = sum(1 << number - 1 for number in wanted).to_bytes(8, "little")
+        opening = chain.add(SYS_SIGNALFD4, -1, mask, 8, os.O_CLOEXEC | os.O_NONBLOCK)
+        executor.run_inline(chain)
+        chain.check()
+        self._signals = opening.result
+        # Blocked in this thread, to which they will be sent: nothing is interrupted, nobody dies of them.
+        self._blocked = wanted - signal.pthread_sigmask(signal.SIG_BLOCK, wanted)
+        self._loop.add_reader(self._signals, self._read)
+
+    def close(self) -> None:
+        """Give up every lease."""
+        for lease in list(self._by_fd.values()):
+            self.unlock(lease)
+        if self._signals >= 0:
+            self._loop.remove_reader(self._signals)
+            with contextlib.suppress(BlockingIOError):
+                while os.read(self._signals, 64 * _SIGINFO_SIZE):
+                    pass
+            os.close(self._signals)
+            self._signals = -1
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, self._blocked)
+
+    def lock(self, opened: OpenFile, *, write: bool) -> Lease | None:
+        """Take a lease through a descriptor, or None: a local process has the file open, or the kernel gives none."""
+        fd = opened.fd
+        try:
+            fcntl.fcntl(fd, _F_SETSIG, _SIGNAL)
+            fcntl.fcntl(fd, _F_SETOWN_EX, _OWNER.pack(_F_OWNER_TID, threading.get_native_id()))
+            fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_WRLCK if write else fcntl.F_RDLCK)
+        except OSError as error:
+            if error.errno in (errno.EACCES, errno.EPERM) and not self.refused:
+                self.refused = True
+                _log.warning(
+                    "the kernel gives no leases on other users' files (CAP_LEASE): these files are not delegated"
+                )
+            return None
+        lease = self._by_fd[fd] = Lease(self, opened, write)
+        opened.node.inode.lease = lease
+        return lease
+
+    def unlock(self, lease: Lease) -> None:
+        """Give a lease up; harmless when it is gone."""
+        fd, inode = lease.opened.fd, lease.opened.node.inode
+        if inode.lease is not lease:
+            return
+        inode.lease = None
+        del self._by_fd[fd]
+        with contextlib.suppress(OSError):
+            fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_UNLCK)
+        lease.opened.release()
+
+    def _read(self) -> None:
+        try:
+            data = os.read(self._signals, 64 * _SIGINFO_SIZE)
+        except BlockingIOError:
+            return
+        for start in range(0, len(data), _SIGINFO_SIZE):
+            number, _, _, _, _, fd = _SIGINFO.unpack_from(data, start)
+            suspects = [self._by_fd.get(fd)] if number == _SIGNAL else list(self._by_fd.values())
+            for lease in suspects:
+                if lease is not None and self._wanted(lease):
+                    lease.tell()
+
+    @staticmethod
+    def _wanted(lease: Lease) -> bool:
+        """Whether a break is under way: then the kernel tells what the lease is to become."""
+        kind: int = fcntl.fcntl(lease.opened.fd, fcntl.F_GETLEASE)
+        return kind != (fcntl.F_WRLCK if lease.write else fcntl.F_RDLCK)
+
+
+def break_time() -> float:
+    """Seconds a lease that is wanted may still be kept, with some to spare: after that the kernel takes it."""
+    try:
+        with open(BREAK_TIME) as file:
+            seconds = float(file.read())
+    except (OSError, ValueError):
+        seconds = 45.0
+    return max(seconds * 0.9, seconds - 2.0)
