@@ -182,9 +182,8 @@ class Responder:
         """
         if self.closed:
             raise ConnectionError("the connection is closed")
-        if (call.exposure is None or call.exposure.call is None) and len(
-            call.message
-        ) > self.versions.max_backward_size:
+        inline = call.exposure is None or call.exposure.call is None
+        if inline and len(call.message) > self.versions.max_backward_size:
             raise ValueError(f"a backward call of {len(call.message)} octets")
         self.backward.submit(call)
         self._advance()

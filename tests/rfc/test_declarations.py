@@ -18,6 +18,7 @@ import pytest
 from nfsd.protocol import mount3, nfs3, nfs4, nfs4_ops
 from rpcrdma.rpc import messages
 from rpcrdma.xdr import Node, node_of, schema
+from tests.rfc.plugin import covers
 
 TABLE: dict[str, dict[str, Any]] = json.loads((Path(__file__).parent / "facts.json").read_text())
 
@@ -281,6 +282,7 @@ def test_every_attribute_has_a_type() -> None:
         comparison.same(node_of(nfs4.ATTRIBUTE_TYPES[number]), f"fattr4_{name.removeprefix('FATTR4_').lower()}")
 
 
+@covers("RFC 8166 3.4.2 only-eligible", "RFC 8267 3 nfs3-eligible", "RFC 8267 4 nfs4-eligible")
 def test_exactly_what_rfc_8267_lists_is_eligible_for_direct_data_placement() -> None:
     declared = {value for module in (nfs3, mount3, nfs4) for value in vars(module).values() if isinstance(value, type)}
     marked = {

@@ -10,6 +10,7 @@ import pytest
 from rpcrdma.wire.private_data import PrivateData
 from tests.peer import ERROR, MSG, NULL, Segment, accept_status, header, rpc_call, run
 from tests.peer.wire import words
+from tests.rfc.plugin import covers
 
 
 def callback(xid: int, size: int = 60) -> bytes:
@@ -26,6 +27,7 @@ async def transport_of(rig, peer):
     return rig.control.transports[-1]
 
 
+@covers("RFC 8167 5.1 call-fields")
 def test_a_backward_call_is_a_short_message_without_chunks():
     async def test(rig, peer):
         transport = await transport_of(rig, peer)
@@ -39,6 +41,7 @@ def test_a_backward_call_is_a_short_message_without_chunks():
     run(test)
 
 
+@covers("RFC 8167 2.4 xid-spaces")
 def test_xid_spaces_of_the_directions_are_separate():
     async def test(rig, peer):
         rig.control.gate = asyncio.Event()
@@ -54,6 +57,7 @@ def test_xid_spaces_of_the_directions_are_separate():
     run(test)
 
 
+@covers("RFC 8167 4.1 first-call")
 def test_one_call_until_the_first_reply_then_as_many_as_it_grants():
     async def test(rig, peer):
         transport = await transport_of(rig, peer)
@@ -108,6 +112,7 @@ def test_no_more_than_our_own_limit_however_much_is_granted():
     run(test, backward_credits=2)
 
 
+@covers("RFC 8167 4.3.2 receives", "RFC 8167 4.1 credits-apart")
 def test_replies_have_receives_of_their_own():
     """RFC 8167 section 4.3.2: a client that uses all its credits can still answer our calls."""
 
@@ -131,6 +136,7 @@ def test_replies_have_receives_of_their_own():
     run(test, credits=4, backward_credits=4)
 
 
+@covers("RFC 8167 5.3 err-chunk")
 def test_rdma_error_fails_the_backward_call():
     async def test(rig, peer):
         transport = await transport_of(rig, peer)
@@ -145,6 +151,7 @@ def test_rdma_error_fails_the_backward_call():
     run(test)
 
 
+@covers("RFC 8167 5.2 reply-fields")
 @pytest.mark.parametrize(
     "bad",
     [
@@ -196,6 +203,7 @@ def test_giving_up_keeps_the_receive_for_the_late_reply():
     run(test)
 
 
+@covers("RFC 8167 4.2 thresholds", "RFC 8167 5.3 short-otherwise")
 def test_calls_that_cannot_be_sent():
     async def test(rig):
         peer = await rig.peer(PrivateData(True, 2048, 1024).encode())

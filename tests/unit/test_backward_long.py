@@ -29,6 +29,7 @@ from tests.peer import (
 )
 from tests.peer.providers import provider  # noqa: F401 (runs each test on every provider)
 from tests.peer.wire import BAD_XDR, words
+from tests.rfc.plugin import covers
 
 XID = 0x5555
 SHORT = {1: 4096 - 28, 2: 4096 - 36}
@@ -76,6 +77,12 @@ def no_chunks_left(rig) -> bool:
     return not rig.connection._account.in_use
 
 
+@covers(
+    "RFC 8167 5.1 version",
+    "RFC 8167 5.1 call-fields",
+    "RFC 8167 4.2 thresholds",
+    "draft-cel-nfsv4-rpcrdma-version-two-02 Message-Direction backward",
+)
 def test_short_calls_in_the_version_of_the_connection(version):
     """RFC 8167 section 5.1: rdma_vers is the same in both directions. Version Two says the direction in the header."""
 
@@ -96,6 +103,7 @@ def test_short_calls_in_the_version_of_the_connection(version):
     run(test)
 
 
+@covers("RFC 8167 2.4 xid-spaces", "draft-cel-nfsv4-rpcrdma-version-two-02 Message-Direction backward")
 def test_forward_and_backward_calls_with_the_same_xid(version):
     """Section 2.4."""
 
@@ -112,6 +120,11 @@ def test_forward_and_backward_calls_with_the_same_xid(version):
     run(test)
 
 
+@covers(
+    "RFC 8167 4.1 credits-apart",
+    "RFC 8167 4.1 first-call",
+    "draft-cel-nfsv4-rpcrdma-version-two-02 Message-Direction credits",
+)
 def test_credits_of_the_directions_are_apart(version):
     """Section 4.1: a grant for backward calls does nothing to forward ones."""
 
@@ -131,6 +144,7 @@ def test_credits_of_the_directions_are_apart(version):
     run(test)
 
 
+@covers("RFC 8167 5.3 chunks", "draft-cel-nfsv4-rpcrdma-version-two-02 Remote-Invalidation backward")
 def test_a_long_call_and_a_long_reply(version):
     async def test(rig):
         peer, transport = await connect(rig, version)
@@ -162,6 +176,7 @@ def test_a_long_call_and_a_long_reply(version):
     run(test)
 
 
+@covers("RFC 8166 8.1 own-memory")
 @pytest.mark.parametrize("handle", ["call", "reply"])
 def test_the_peers_access_ends_with_its_reply(version, handle):
     """Whether it invalidates anything or not, nothing of ours stays open to it."""
@@ -183,6 +198,7 @@ def test_the_peers_access_ends_with_its_reply(version, handle):
     run(test)
 
 
+@covers("RFC 8167 5.3 chunks")
 def test_only_what_is_too_large_goes_into_chunks(version):
     async def test(rig):
         peer, transport = await connect(rig, version)
@@ -220,6 +236,7 @@ def bad_replies(version: int, sink: Segment):
     yield short(version, XID)[:-24] + answer(XID + 1)
 
 
+@covers("RFC 8167 5.2 reply-fields")
 def test_replies_that_do_not_match_the_offer_are_discarded(version):
     """RFC 8166 section 4.5; the call waits on."""
 
@@ -241,6 +258,7 @@ def test_replies_that_do_not_match_the_offer_are_discarded(version):
     run(test)
 
 
+@covers("RFC 8167 5.2 reply-fields")
 @pytest.mark.parametrize("text", [words(XID + 1, REPLY) + bytes(16), words(XID, CALL) + bytes(16), b"", b"abc"])
 def test_a_long_reply_that_is_none_fails_the_call(version, text):
     """Section 5.2: in the chunk too, the RPC message has the header's XID and is a reply."""
@@ -264,6 +282,7 @@ def test_a_long_reply_that_is_none_fails_the_call(version, text):
     run(test)
 
 
+@covers("RFC 8167 5.3 err-chunk")
 def test_a_peer_without_chunks_says_so_and_the_call_fails(version):
     """Section 5.3: RDMA_ERROR with ERR_CHUNK, which is 20 octets long."""
 
@@ -277,6 +296,22 @@ def test_a_peer_without_chunks_says_so_and_the_call_fails(version):
         assert not transport.closed
         assert no_chunks_left(rig)
         assert rig.connection.responder.credits.backward == 0
+
+    run(test)
+
+
+@covers("RFC 8167 4.1 ambiguous")
+def test_the_credit_value_of_an_error_is_ignored(version):
+    """RFC 8167 section 4.1: an error has no RPC message that would tell its direction."""
+
+    async def test(rig):
+        peer, transport = await connect(rig, version)
+        call = asyncio.ensure_future(transport.call_back(callback(XID)))
+        await peer.message()
+        peer.send(words(XID, version, 100, ERROR, BAD_XDR))
+        with pytest.raises(BackwardError):
+            await call
+        assert rig.connection.responder.backward.window == 1
 
     run(test)
 
@@ -385,6 +420,7 @@ def test_bounds_of_long_messages(version):
     run(test, max_backward_size=5000)
 
 
+@covers("RFC 8167 5.4 timeout")
 def test_time_is_up(version):
     """RFC 8167 section 5.4. The credit and the chunks stay in use until the peer answers: it may be at work."""
 

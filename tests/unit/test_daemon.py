@@ -24,6 +24,7 @@ from rpcrdma.verbs.softiwarp import SoftIwarp
 from tests.nfs3_client import Nfs3Client, Nfs3Failure, RpcFailure
 from tests.peer import wire
 from tests.peer.requester import Peer
+from tests.rfc.plugin import covers
 from tests.unit.rpc_support import call
 from tests.unit.test_rpcbind import fake
 
@@ -114,6 +115,7 @@ def test_the_ready_line_names_every_listener(rig: Rig) -> None:
     rig.run(test)
 
 
+@covers("RFC 8267 5 mount-over-tcp")
 def test_nfs_over_rdma_on_the_embedded_provider(rig: Rig) -> None:
     async def test() -> None:
         daemon = rig.make()

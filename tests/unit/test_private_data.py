@@ -7,10 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rpcrdma.wire.private_data import ABSENT, PrivateData, find, negotiate
+from tests.rfc.plugin import covers
 
 MAGIC = bytes.fromhex("f6ab0e18")
 
 
+@covers("RFC 8797 4 format")
 def test_format_is_that_of_section_4():
     assert PrivateData(True, 4096, 8192).encode() == MAGIC + bytes([1, 1, 3, 7])
     assert PrivateData(False, 1024, 262144).encode() == MAGIC + bytes([1, 0, 0, 255])
@@ -24,6 +26,7 @@ def test_sizes_outside_the_format_are_refused(size):
         PrivateData(True, 4096, size).encode()
 
 
+@covers("RFC 8797 5.2 any-offset")
 @given(st.booleans(), st.integers(1, 256), st.integers(1, 256), st.binary(max_size=40), st.binary(max_size=40))
 def test_found_at_any_offset(invalidation, send, receive, before, behind):
     data = PrivateData(invalidation, send * 1024, receive * 1024)
@@ -31,6 +34,7 @@ def test_found_at_any_offset(invalidation, send, receive, before, behind):
         assert find(before + data.encode() + behind) == data
 
 
+@covers("RFC 8797 4 reserved")
 def test_reserved_flags_are_ignored():
     found = find(MAGIC + bytes([1, 0xFE, 3, 3]))
     assert found == PrivateData(False, 4096, 4096)
@@ -41,6 +45,7 @@ def test_octets_behind_the_format_are_ignored():
     assert find(MAGIC + bytes([1, 1, 3, 3]) + b"future fields") == PrivateData(True, 4096, 4096)
 
 
+@covers("RFC 8797 5.2 checks", "RFC 8797 5.1 absent")
 @pytest.mark.parametrize(
     "octets",
     [
@@ -74,12 +79,14 @@ def test_any_octets_can_be_searched(octets):
     assert found is None or 1024 <= found.send_size <= 262144
 
 
+@covers("RFC 8797 4.1 both-r", "RFC 8797 4.1 either-clear")
 @pytest.mark.parametrize(("ours", "theirs"), [(True, True), (True, False), (False, True), (False, False)])
 def test_remote_invalidation_takes_both_r_bits(ours, theirs):
     properties = negotiate(PrivateData(ours, 4096, 4096), PrivateData(theirs, 4096, 4096))
     assert properties.remote_invalidation == (ours and theirs)
 
 
+@covers("RFC 8797 4.2 sizes")
 def test_thresholds_are_the_smaller_sizes_in_each_direction():
     properties = negotiate(PrivateData(True, 8192, 2048), PrivateData(True, 4096, 16384))
     assert properties.send_threshold == 8192

@@ -25,6 +25,7 @@ from tests.peer import (
     rpc_call,
     run,
 )
+from tests.rfc.plugin import covers
 
 XID = 77
 
@@ -51,6 +52,7 @@ BAD_CALLS = {
 PROVIDERS = pytest.mark.parametrize("provider", [LoopbackProvider, SoftIwarp], ids=["loopback", "softiwarp"])
 
 
+@covers("RFC 8166 4.5.3 refused-memory")
 @PROVIDERS
 @pytest.mark.parametrize("kind", BAD_CALLS)
 def test_refused_memory_costs_the_connection_and_the_retransmission_gets_an_error(kind, provider):
@@ -215,6 +217,7 @@ def test_close_callbacks_run_once():
 # Replies that are none
 
 
+@covers("RFC 8166 4.5.4 lost-reply")
 def test_none_closes_the_connection():
     """Section 4.5.4: the peer must learn that there will be no reply."""
 
@@ -252,6 +255,7 @@ def test_no_reply_keeps_the_connection_and_its_receives():
     run(test, credits=8)
 
 
+@covers("RFC 8166 4.5.4 lost-reply")
 def test_a_crash_of_ours_closes_the_connection_only():
     async def test(rig):
         other = await rig.peer()
@@ -290,6 +294,7 @@ def test_peers_that_let_us_read_nothing_are_rejected():
     run(test)
 
 
+@covers("RFC 8166 9 netids")
 @pytest.mark.parametrize(("host", "netid"), [("127.0.0.1", "rdma"), ("::1", "rdma6")])
 def test_netid_and_addresses_are_those_of_the_connection(host, netid):
     async def test(rig):

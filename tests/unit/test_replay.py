@@ -10,6 +10,7 @@ from rpcrdma.rpc.messages import accept_stat
 from rpcrdma.rpc.program import Call, DropCall, Procedure, Program, RpcReply
 from rpcrdma.rpc.replay import ENTRY_COST, ReplayCache, join_reply, make_key
 from rpcrdma.xdr import DDP, Payload, opaque, struct, uint32
+from tests.rfc.plugin import covers
 from tests.unit.rpc_support import FakeTransport, Replies, auth_sys, call
 
 
@@ -50,6 +51,7 @@ def count_of(replies: Replies, index: int = -1) -> int:
     return results.uint32()
 
 
+@covers("RFC 8267 6.3 any-port")
 def test_a_retransmission_gets_the_first_reply_on_any_connection_of_that_client() -> None:
     counter = Counter()
     assert count_of(counter.send(FakeTransport(), call(0))) == 1

@@ -12,6 +12,7 @@ from rpcrdma.verbs.interface import Received
 from rpcrdma.wire.private_data import Properties
 from rpcrdma.xdr.payload import Payload
 from tests.peer import ERROR, MSG, NULL, ReplyHeader, Segment, echo_arguments, header, rpc_call
+from tests.rfc.plugin import covers
 
 BLOCK = 4096
 
@@ -84,6 +85,7 @@ def finish(call) -> None:
         lease.release()
 
 
+@covers("RFC 8166 3.3.1 never-zero")
 def test_a_reply_waits_while_no_receive_backs_even_one_credit():
     """Every call's operation keeps its receive buffer, and no other is to be had: section 3.3.1 forbids to grant zero,
     and forbids to grant what is not there."""
@@ -113,6 +115,7 @@ def test_a_reply_waits_while_no_receive_backs_even_one_credit():
     assert [reply.credit for reply in harness.sent()] == [4]
 
 
+@covers("RFC 8166 3.3.1 repost-first")
 def test_receives_are_an_output_before_the_call_is_handed_up():
     harness = Harness(blocks=8)
     lease = harness.posted.pop()
@@ -123,6 +126,7 @@ def test_receives_are_an_output_before_the_call_is_handed_up():
     assert len(harness.responder.calls) == 1
 
 
+@covers("RFC 8166 3.4.5.1 reads-first")
 def test_reads_come_first_and_the_call_after_their_completion():
     harness = Harness(blocks=8)
     arguments = echo_arguments([b"x" * 100, b"y" * 60])
@@ -170,6 +174,7 @@ def test_a_failed_read_means_the_end_and_leaks_nothing():
     assert harness.account.in_use == 0
 
 
+@covers("RFC 8166 4.5.4 lost-reply")
 def test_a_failed_send_means_the_end_and_releases_the_reply():
     harness = Harness(blocks=8)
     harness.receive(null(1))
@@ -185,6 +190,7 @@ def test_a_failed_send_means_the_end_and_releases_the_reply():
     assert harness.responder.refused_call(None) is None
 
 
+@covers("RFC 8166 2.3.2 order")
 def test_payloads_are_held_until_the_chain_has_completed():
     harness = Harness(blocks=8)
     harness.receive(header(1, writes=[[Segment(5, 600, 0)]]) + rpc_call(1, procedure=NULL))

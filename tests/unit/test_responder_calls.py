@@ -28,6 +28,7 @@ from tests.peer import (
     words,
 )
 from tests.peer.providers import provider  # noqa: F401 (runs each test on every provider)
+from tests.rfc.plugin import covers
 
 XID = 0x10203040
 GARBAGE_ARGS = 4
@@ -57,6 +58,7 @@ async def assert_refused(rig, peer: Peer, *parts: bytes, xid: int = XID) -> None
     await assert_alive(peer)
 
 
+@covers("RFC 8166 3.2 one-send", "RFC 8166 4.2.1 xid", "RFC 8166 4.3.1 reply-read-list")
 def test_short_call_and_reply():
     async def test(rig, peer):
         arguments = echo_arguments([b"hello", b""], filler=3)
@@ -71,6 +73,12 @@ def test_short_call_and_reply():
 # Section 4.2.2 and 4.5.1: versions
 
 
+@covers(
+    "RFC 8166 4.2.2 version",
+    "RFC 8166 4.5.1 range",
+    "RFC 8166 4.5 error-fields",
+    "draft-cel-nfsv4-rpcrdma-version-two-02 Negotiation unsupported",
+)
 @pytest.mark.parametrize(
     ("two", "version"), [(True, 0), (True, 3), (True, 0xFFFFFFFF), (False, 0), (False, 2), (False, 3)]
 )
@@ -90,6 +98,7 @@ def test_unsupported_version_gets_err_vers_with_the_range_and_is_not_executed(ve
 # Section 4.5: what is discarded silently
 
 
+@covers("RFC 8166 4.5 too-short")
 @pytest.mark.parametrize("length", range(28))
 def test_messages_shorter_than_the_smallest_header_are_discarded(length):
     async def test(rig, peer):
@@ -101,6 +110,7 @@ def test_messages_shorter_than_the_smallest_header_are_discarded(length):
     run(test)
 
 
+@covers("RFC 8166 4.2.4 error-unanswered")
 @pytest.mark.parametrize("version", [1, 2, 99])
 def test_rdma_error_is_never_answered(version):
     async def test(rig, peer):
@@ -112,6 +122,7 @@ def test_rdma_error_is_never_answered(version):
     run(test)
 
 
+@covers("RFC 8166 4.6.2 done")
 def test_rdma_done_is_discarded():
     async def test(rig, peer):
         peer.send(header(XID, procedure=DONE))
@@ -136,6 +147,7 @@ def test_discarded_messages_use_up_no_receives():
 # Section 4.5.2: headers that cannot be parsed
 
 
+@covers("RFC 8166 4.5.2 malformed", "RFC 8166 4.6.1 msgp")
 @pytest.mark.parametrize("procedure", [MSGP, 5, 6, 0x80000000, 0xFFFFFFFF])
 def test_unknown_procedures_get_err_chunk(procedure):
     async def test(rig, peer):
@@ -147,6 +159,7 @@ def test_unknown_procedures_get_err_chunk(procedure):
 SEGMENT = Segment(0x1111, 100, 0x2222)
 
 
+@covers("RFC 8166 4.5.2 malformed")
 @pytest.mark.parametrize(
     "message",
     [
@@ -179,6 +192,7 @@ def test_malformed_headers_get_err_chunk(message):
     run(test)
 
 
+@covers("RFC 8166 4.2.1 xid")
 @pytest.mark.parametrize(
     "payload",
     [
@@ -197,6 +211,7 @@ def test_payload_that_is_not_this_call_gets_err_chunk(payload):
     run(test)
 
 
+@covers("RFC 8166 4.2.1 xid")
 def test_long_call_with_another_xid_gets_err_chunk():
     async def test(rig, peer):
         body = peer.readable(rpc_call(XID + 1, procedure=NULL))
@@ -216,6 +231,7 @@ def test_long_call_that_is_a_reply_gets_err_chunk():
 # Section 3.4.5: Read chunks
 
 
+@covers("RFC 8166 3.4.5 same-position")
 def test_segments_of_one_position_are_concatenated_in_list_order():
     async def test(rig, peer):
         data = pattern(10_001)
@@ -234,6 +250,7 @@ def test_segments_of_one_position_are_concatenated_in_list_order():
     run(test)
 
 
+@covers("RFC 8267 6.4.2 read-chunks")
 @pytest.mark.parametrize("count", [1, 15, 16, 17, 100])
 def test_sixteen_segments_and_more_per_chunk(count):
     """RFC 8267 section 6.4.2 demands sixteen."""
@@ -255,6 +272,7 @@ def test_sixteen_segments_and_more_per_chunk(count):
     run(test)
 
 
+@covers("RFC 8166 3.4.5.2 roundup")
 @pytest.mark.parametrize("length", [1, 2, 3, 4, 5, 4095, 4096])
 @pytest.mark.parametrize("padding", ["none", "in the last segment", "in a segment of its own"])
 def test_chunks_with_and_without_round_up(length, padding):
@@ -279,6 +297,7 @@ def test_chunks_with_and_without_round_up(length, padding):
     run(test)
 
 
+@covers("RFC 8166 3.4.5 position")
 def test_several_read_chunks_at_their_positions():
     """Each goes to its own place: offsets within the sink, not page numbers, decide."""
 
@@ -300,6 +319,7 @@ def test_several_read_chunks_at_their_positions():
     run(test)
 
 
+@covers("RFC 8166 4.3.1 any-order")
 def test_chunks_in_any_order_of_positions():
     async def test(rig, peer):
         items = [pattern(100, 1), pattern(200, 2), pattern(300, 3)]
@@ -315,6 +335,7 @@ def test_chunks_in_any_order_of_positions():
     run(test)
 
 
+@covers("RFC 8166 4.2.4 nomsg")
 def test_long_call():
     async def test(rig, peer):
         arguments = echo_arguments([pattern(9001)])
@@ -333,6 +354,7 @@ def test_long_call():
     run(test)
 
 
+@covers("RFC 8166 4.3.2 long-call-and-read-chunk", "RFC 8267 6.4.2 read-chunks")
 def test_long_call_with_a_further_read_chunk():
     """RFC 8267 section 6.4.2. The other chunk's Position counts in the unreduced stream, behind the body's own."""
 
@@ -361,6 +383,7 @@ def test_octets_behind_the_header_of_a_long_call_are_ignored():
     run(test)
 
 
+@covers("RFC 8166 3.4.5 position", "RFC 8166 3.5.3 long-call-inline", "RFC 8166 4.2.4 nomsg", "RFC 8166 8.1.4 bounds")
 @pytest.mark.parametrize(
     "reads",
     [
@@ -406,6 +429,7 @@ def test_the_largest_call_is_taken():
     run(test)
 
 
+@covers("RFC 8166 8.1.4 bounds")
 def test_too_many_segments_get_err_chunk():
     async def test(rig):
         peer = await rig.peer(receive_size=65536)
@@ -419,6 +443,7 @@ def test_too_many_segments_get_err_chunk():
     run(test, max_segments=64)
 
 
+@covers("RFC 8166 4.5.2 garbage-arguments")
 @pytest.mark.parametrize(
     ("position", "length"),
     [
@@ -464,6 +489,7 @@ def test_chunk_beside_a_procedure_without_arguments_gets_garbage_args_or_is_igno
     run(test)
 
 
+@covers("RFC 8166 3.4.5.1 reads-first")
 def test_the_call_runs_only_when_all_its_reads_have_completed():
     """Section 3.4.5.1. The provider executes two Reads a turn here."""
 

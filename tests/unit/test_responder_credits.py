@@ -17,6 +17,7 @@ from rpcrdma.server.rdma import RdmaServerOptions
 from rpcrdma.wire.private_data import PrivateData
 from tests.peer import ERR_CHUNK, ERROR, MSG, NULL, accept_status, echo_arguments, echo_results, header, rpc_call, run
 from tests.peer.wire import words
+from tests.rfc.plugin import covers
 
 
 def null(xid: int) -> bytes:
@@ -27,6 +28,7 @@ def echo(xid: int, data: bytes = b"data") -> bytes:
     return header(xid) + rpc_call(xid, echo_arguments([data]).octets)
 
 
+@covers("RFC 8166 3.3.1 grant")
 def test_every_reply_grants_the_configured_credits():
     async def test(rig, peer):
         for xid in range(1, 300):
@@ -35,6 +37,7 @@ def test_every_reply_grants_the_configured_credits():
     run(test, credits=7)
 
 
+@covers("RFC 8166 3.3.1 requests-ignored", "RFC 8166 4.2.3 credits")
 @pytest.mark.parametrize("asked", [0, 1, 7, 8, 0xFFFFFFFF])
 def test_the_grant_does_not_depend_on_what_is_asked(asked):
     """A requester uses the lower of both values anyway (section 3.3.1); zero would be a deadlock."""
@@ -45,6 +48,7 @@ def test_the_grant_does_not_depend_on_what_is_asked(asked):
     run(test, credits=7)
 
 
+@covers("RFC 8166 3.3.1 grant")
 @pytest.mark.parametrize("message", [words(1, 9, 1, 0, 0, 0, 0), words(1, 1, 1, 9, 0, 0, 0)])
 def test_errors_grant_credits_too(message):
     async def test(rig, peer):
@@ -54,6 +58,7 @@ def test_errors_grant_credits_too(message):
     run(test, credits=7)
 
 
+@covers("RFC 8166 3.3.1 repost-first")
 def test_receives_are_posted_before_the_first_call():
     async def test(rig, peer):
         assert rig.connection._endpoint.posted_receives == 7 + 3
@@ -118,6 +123,7 @@ def test_all_credits_may_be_in_flight_at_once_and_replies_come_in_any_order():
     run(test)
 
 
+@covers("RFC 8166 3.3.1 overrun")
 def test_a_peer_that_overruns_its_credits_is_bounded():
     """Section 3.3.1 lets the connection break; memory and calls in flight must not grow with it."""
 
@@ -256,6 +262,7 @@ def test_a_connection_without_memory_for_receives_is_rejected():
     run(test, pool_limit=8 << 20)
 
 
+@covers("RFC 8166 3.3.1 never-zero")
 def test_the_last_receive_is_never_granted_away():
     """With one Receive posted and memory for no other, a reply waits until the next Receive is posted."""
 
@@ -280,6 +287,7 @@ def test_the_last_receive_is_never_granted_away():
 # The ledger alone
 
 
+@covers("RFC 8166 3.3.1 grant")
 @settings(max_examples=200, deadline=None)
 @given(
     st.integers(1, 5),
@@ -331,6 +339,7 @@ def test_no_sequence_of_events_breaks_the_promise(limit, backward_limit, events)
 # RFC 8797 on a connection
 
 
+@covers("RFC 8797 4.2 sizes", "RFC 8166 3.3.2 send-size")
 @pytest.mark.parametrize(
     ("own", "peer_sizes", "threshold"),
     [
@@ -357,6 +366,7 @@ def test_thresholds_of_both_peers_bound_what_is_sent(own, peer_sizes, threshold)
     run(test, send_size=send, receive_size=receive)
 
 
+@covers("RFC 8166 3.3.2 receive-size", "RFC 8797 4.2 sizes")
 def test_calls_up_to_our_receive_size_are_taken():
     async def test(rig):
         peer = await rig.peer(PrivateData(True, 262144, 4096).encode())
@@ -370,6 +380,7 @@ def test_calls_up_to_our_receive_size_are_taken():
     run(test, receive_size=65536)
 
 
+@covers("RFC 8166 3.3.3 start", "RFC 8797 5.1 absent")
 @pytest.mark.parametrize(
     "private_data", [b"", b"\0" * 56, b"something else entirely", b"\xf6\xab\x0e\x18\x02\x01\x03\x03"]
 )
@@ -390,6 +401,7 @@ def test_peers_without_private_data_get_1024_octets_and_no_invalidation(private_
     run(test)
 
 
+@covers("RFC 8797 5.2 any-offset")
 def test_private_data_behind_another_layers_header():
     async def test(rig):
         peer = await rig.peer(b"\x80\x20\x00\x10MPAv2 or so" + PrivateData(True, 4096, 4096).encode() + bytes(40))
@@ -400,6 +412,7 @@ def test_private_data_behind_another_layers_header():
     run(test)
 
 
+@covers("RFC 8797 5.1 per-connection")
 def test_a_reconnection_may_bring_other_properties():
     async def test(rig):
         for receive in (4096, 1024, 2048):

@@ -36,6 +36,7 @@ from tests.peer import (
     rpc_call,
 )
 from tests.peer.wire import ReplyHeader, words
+from tests.rfc.plugin import covers
 
 segments = st.builds(Segment, st.integers(0, 2**32 - 1), st.integers(0, 2**32 - 1), st.integers(0, 2**64 - 1))
 positions = st.one_of(st.just(0), st.integers(0, 40).map(lambda n: n * 4), st.integers(0, 2**32 - 1))
@@ -83,6 +84,7 @@ def mutated(message: bytes, seed: int) -> bytes:
     return bytes(octets)
 
 
+@covers("RFC 8166 8.1.4 bounds")
 @settings(max_examples=300, deadline=None)
 @given(st.binary(min_size=28, max_size=400) | st.builds(mutated, messages, st.integers(0, 10**6)))
 @example(words(1, 1, 1, 0, 0, 1, 0xFFFFFFFF))
@@ -210,6 +212,7 @@ class Layout:
         return lengths
 
 
+@covers("RFC 8166 3.4.6 segments-in-order", "RFC 8166 3.5.3 placement")
 @pytest.mark.parametrize("version", [1, 2])
 @settings(max_examples=100, deadline=None)
 @given(st.integers(0, 2**32))

@@ -23,6 +23,7 @@ from tests.peer import (
     run,
 )
 from tests.peer.providers import provider  # noqa: F401 (runs each test on every provider)
+from tests.rfc.plugin import covers
 
 XID = 0x0A0B0C0D
 
@@ -54,6 +55,12 @@ def same_but_lengths(returned: tuple[Segment, ...], offered: list[Segment]) -> b
 # Section 3.4.6: Write chunks
 
 
+@covers(
+    "RFC 8166 3.4.6 segments-in-order",
+    "RFC 8166 3.4.6.2 no-roundup",
+    "RFC 8166 3.4.6 echo",
+    "RFC 8267 6.4.2 write-chunks",
+)
 @pytest.mark.parametrize(
     ("size", "cut", "filled"),
     [
@@ -103,6 +110,7 @@ def test_segments_anywhere_in_memory_and_in_any_order():
     run(test)
 
 
+@covers("RFC 8267 6.4.1 must-use-write-chunk", "RFC 8166 3.4.4.1 length-stays")
 def test_a_result_with_a_write_chunk_goes_there_though_it_would_fit_inline():
     """RFC 8267 section 6.4.1."""
 
@@ -116,6 +124,7 @@ def test_a_result_with_a_write_chunk_goes_there_though_it_would_fit_inline():
     run(test)
 
 
+@covers("RFC 8166 4.3.2.1 pairing", "RFC 8166 4.3.2.3 empty")
 def test_several_write_chunks_pair_with_results_in_order():
     """Section 4.3.2.1. An empty chunk asks for its result inline; more results than chunks go inline too."""
 
@@ -138,6 +147,7 @@ def test_several_write_chunks_pair_with_results_in_order():
     run(test)
 
 
+@covers("RFC 8166 4.3.2.2 unused")
 def test_unused_write_chunks_are_returned_with_all_lengths_zero():
     """Section 4.3.2.2."""
 
@@ -191,6 +201,7 @@ def test_a_write_chunk_of_empty_segments_only():
     run(test)
 
 
+@covers("RFC 8166 4.5.3 no-room")
 @pytest.mark.parametrize(("size", "cut"), [(5, [4]), (4096, [4095]), (4097, [4096, 0]), (10, [3, 3, 3])])
 def test_a_write_chunk_that_is_too_short_gets_err_chunk_and_stays_untouched(size, cut):
     """Section 4.5.3. The Reply chunk is no way out: the result must go into its Write chunk."""
@@ -219,6 +230,7 @@ def fitting(threshold: int, header_size: int = 28) -> Arguments:
     return echo_arguments([], filler=room)
 
 
+@covers("RFC 8166 3.5.3 placement", "RFC 8166 3.3.2 send-size")
 def test_a_reply_of_exactly_the_threshold_goes_inline():
     async def test(rig, peer):
         arguments = fitting(4096)
@@ -230,6 +242,7 @@ def test_a_reply_of_exactly_the_threshold_goes_inline():
     run(test)
 
 
+@covers("RFC 8166 3.5.3 placement", "RFC 8166 4.5.3 no-room")
 def test_a_reply_above_the_threshold_without_a_reply_chunk_gets_err_chunk():
     async def test(rig, peer):
         arguments = fitting(4100)
@@ -240,6 +253,7 @@ def test_a_reply_above_the_threshold_without_a_reply_chunk_gets_err_chunk():
     run(test)
 
 
+@covers("RFC 8166 4.3.3 reply-chunk-unused")
 def test_inline_when_it_fits_though_a_reply_chunk_is_offered():
     async def test(rig, peer):
         area = peer.writable(9000)
@@ -255,6 +269,7 @@ def test_inline_when_it_fits_though_a_reply_chunk_is_offered():
     run(test)
 
 
+@covers("RFC 8166 3.5.3 placement", "RFC 8166 4.2.4 nomsg", "RFC 8267 6.4.2 write-chunks")
 @pytest.mark.parametrize("cut", [[20000], [1, 2, 3, 5000, 0, 9000, 5994], [4000] * 5])
 def test_long_reply(cut):
     async def test(rig, peer):
@@ -324,6 +339,7 @@ def call_of_chunks(peer, arguments: Arguments, write: list[Segment], reply: list
     return header(XID, reads=reads, writes=[write], reply=reply) + rpc_call(XID, arguments.without(0))
 
 
+@covers("RFC 8166 4.5.3 no-room")
 @pytest.mark.parametrize("missing", [1, 4, 4000])
 def test_a_reply_chunk_that_is_too_short_gets_err_chunk_and_stays_untouched(missing):
     async def test(rig, peer):
@@ -395,6 +411,7 @@ def test_inline_results_are_gathered_in_their_places(sizes):
 # Send With Invalidate (RFC 8797 section 4.1; the choice is ours)
 
 
+@covers("RFC 8797 4.1 both-r")
 def test_invalidates_the_first_handle_of_the_call():
     async def test(rig, peer):
         data = pattern(100)
@@ -440,6 +457,7 @@ def test_never_invalidates_the_trailing_pad_segment():
     run(test)
 
 
+@covers("RFC 8797 4.1 either-clear")
 @pytest.mark.parametrize(("ours", "theirs"), [(True, False), (False, True), (False, False)])
 def test_plain_send_unless_both_peers_set_r(ours, theirs):
     async def test(rig):
@@ -461,6 +479,7 @@ def test_errors_invalidate_nothing():
     run(test)
 
 
+@covers("RFC 8166 3.3.2 send-size")
 def test_replies_of_any_size_in_any_place_never_exceed_the_threshold():
     async def test(rig):
         peer = await rig.peer(PrivateData(True, 1024, 1024).encode(), receive_size=1024)

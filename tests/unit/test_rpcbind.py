@@ -23,6 +23,7 @@ from rpcrdma.rpc.messages import (
 )
 from rpcrdma.rpc.rpcbind import RPCBPROC_GETADDR, RPCBPROC_SET, Rpcbind, Service, rpcb, services, universal_address
 from rpcrdma.xdr import Decoder, opaque, pack
+from tests.rfc.plugin import covers
 
 NFS3 = Service(100003, 3, "tcp", "127.0.0.1.8.1")
 MOUNT = Service(100005, 3, "tcp", "127.0.0.1.78.80")
@@ -165,11 +166,13 @@ def test_tcp_when_there_is_no_socket() -> None:
     run(test)
 
 
+@covers("RFC 8166 9 netids")
 def test_universal_addresses() -> None:
     assert universal_address("192.0.2.1", 2049) == "192.0.2.1.8.1"
     assert universal_address("::", 20049) == "::.78.81"
 
 
+@covers("RFC 8166 9 netids")
 def test_what_a_listener_registers() -> None:
     assert services(100003, (3, 4), "tcp", "127.0.0.1", 2049) == [
         Service(100003, 3, "tcp", "127.0.0.1.8.1"),

@@ -6,6 +6,7 @@ import pytest
 
 from nfsd.protocol import nfs4 as p
 from nfsd.v4.callbacks import CallbackError
+from tests.rfc.plugin import covers
 from tests.support.callbacks import CallbackEnd
 from tests.support.nfs4 import Client4, serving, wanted
 from tests.support.wires import Network
@@ -37,6 +38,7 @@ async def client_over(network, kind, end, minor=1):
     return client, network.engine.clients.lookup(client.clientid)
 
 
+@covers("RFC 8267 6.5.2 callbacks")
 @pytest.mark.parametrize("kind", ["tcp", "rdma", "rdma2"])
 def test_callbacks_come_back_on_the_clients_own_connection(tmp_path, kind):
     async def test(network, end):
@@ -50,6 +52,7 @@ def test_callbacks_come_back_on_the_clients_own_connection(tmp_path, kind):
     run(test, tmp_path)
 
 
+@covers("RFC 8267 6.5.2 callbacks", "RFC 8167 5.3 short-otherwise")
 @pytest.mark.parametrize(("kind", "header"), [("rdma", 28), ("rdma2", 36)])
 def test_over_rdma_a_callback_fits_the_inline_threshold_or_is_not_sent(tmp_path, kind, header):
     async def test(network, end):
@@ -71,6 +74,7 @@ def test_over_rdma_a_callback_fits_the_inline_threshold_or_is_not_sent(tmp_path,
     run(test, tmp_path)
 
 
+@covers("RFC 8167 5.4 carried-over", "RFC 8267 6.6 sessions")
 @pytest.mark.parametrize("kinds", [("rdma", "rdma"), ("rdma2", "rdma2"), ("rdma2", "rdma")])
 def test_a_session_over_two_rdma_connections_and_one_of_tcp_survives_the_loss_of_any(tmp_path, kinds):
     """Requests go over each of them; callbacks move on when their connection dies under them, whatever version the next

@@ -9,6 +9,7 @@ from nfsd.protocol import nfs4 as p
 from nfsd.v4 import callback_session
 from nfsd.v4.callbacks import CallbackError
 from rpcrdma.rpc.messages import auth_stat
+from tests.rfc.plugin import covers
 from tests.support.callbacks import CallbackEnd
 from tests.support.nfs4 import Client4, LoopbackTransport, serving
 
@@ -128,6 +129,7 @@ def test_the_client_lowers_the_number_of_slots(tmp_path):
     run(test, tmp_path)
 
 
+@covers("RFC 8167 5.4 carried-over")
 def test_a_lost_connection_is_replaced_by_another_with_the_same_slot_and_sequence(tmp_path):
     async def test(server, client, end, record):
         end.gate = asyncio.Event()
@@ -215,6 +217,7 @@ def test_a_callback_given_up_is_sent_again_before_its_slot_is_used(tmp_path):
     run(test, tmp_path, slots=1)
 
 
+@covers("RFC 8167 6 only-when-ready")
 def test_without_a_path_a_callback_fails_at_once_or_waits_for_one(tmp_path):
     async def test(server, client, end, record):
         client.transport.close()

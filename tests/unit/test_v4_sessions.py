@@ -3,6 +3,7 @@
 import pytest
 
 from nfsd.protocol import nfs4 as p
+from tests.rfc.plugin import covers
 from tests.support.nfs4 import Client4, LoopbackTransport, mode, wanted, with_client
 
 MINORS = [1, 2]
@@ -70,6 +71,7 @@ def test_flags_of_a_later_minor_version_are_undefined(tmp_path):
     with_client(tmp_path, 1, test)
 
 
+@covers("RFC 8267 3.1 replay")
 @pytest.mark.parametrize("minor", MINORS)
 def test_a_retransmission_is_known_by_its_slot_not_by_its_xid_or_connection(tmp_path, minor):
     async def test(client, export, server):

@@ -33,6 +33,7 @@ from tests.peer import (
     words,
 )
 from tests.peer.providers import provider  # noqa: F401 (runs each test on every provider)
+from tests.rfc.plugin import covers
 from tests.unit.version_two_support import XID, call, negotiated, null
 
 SMALL = PrivateData(remote_invalidation=True, send_size=1024, receive_size=1024).encode()
@@ -41,6 +42,7 @@ SMALL = PrivateData(remote_invalidation=True, send_size=1024, receive_size=1024)
 # "Protocol Version Negotiation"
 
 
+@covers("draft-cel-nfsv4-rpcrdma-version-two-02 Negotiation supported")
 def test_the_first_reply_is_in_version_two_and_has_the_same_xid():
     """ "Responder Does Support RPC-over-RDMA Version Two"."""
 
@@ -55,6 +57,7 @@ def test_the_first_reply_is_in_version_two_and_has_the_same_xid():
     run(test)
 
 
+@covers("draft-cel-nfsv4-rpcrdma-version-two-02 Negotiation first-message")
 def test_the_first_message_may_fill_1024_octets():
     async def test(rig):
         peer = await rig.peer(b"")
@@ -67,6 +70,7 @@ def test_the_first_message_may_fill_1024_octets():
     run(test)
 
 
+@covers("draft-cel-nfsv4-rpcrdma-version-two-02 Negotiation first-message")
 @pytest.mark.parametrize("private_data", [b"", SMALL, LINUX])
 def test_the_first_reply_has_no_more_than_1024_octets_whatever_private_data_says(private_data):
     """The responder's first answer comes before the threshold has changed."""
@@ -88,6 +92,11 @@ def test_the_first_reply_has_no_more_than_1024_octets_whatever_private_data_says
     run(test)
 
 
+@covers(
+    "draft-cel-nfsv4-rpcrdma-version-two-02 Default-Values receive-4096",
+    "draft-cel-nfsv4-rpcrdma-version-two-02 Default-Values send-4096",
+    "draft-cel-nfsv4-rpcrdma-version-two-02 Negotiation threshold-change",
+)
 @pytest.mark.parametrize("private_data", [b"", SMALL, LINUX])
 def test_afterwards_4096_octets_go_in_both_directions(private_data):
     """ "Default Values", and "Responder Does Support...": neither private data nor our own setting takes from it, and
@@ -110,6 +119,7 @@ def test_afterwards_4096_octets_go_in_both_directions(private_data):
     run(test, send_size=1024, receive_size=1024)
 
 
+@covers("draft-cel-nfsv4-rpcrdma-version-two-02 Default-Values receive-4096")
 def test_private_data_may_announce_more_than_4096():
     """ "Default Values": a mechanism for discovering a larger threshold may be used."""
 
@@ -130,6 +140,7 @@ def test_private_data_says_what_version_one_was_told():
     run(test, send_size=1024, receive_size=1024)
 
 
+@covers("draft-cel-nfsv4-rpcrdma-version-two-02 Negotiation unsupported")
 def test_switched_off_it_is_an_unknown_version():
     """ "Responder Does Not Support RPC-over-RDMA Version Two": ERR_VERS with the range, and the requester goes on in
     version One on this very connection."""
@@ -145,6 +156,10 @@ def test_switched_off_it_is_an_unknown_version():
     run(test, version_two=False)
 
 
+@covers(
+    "draft-cel-nfsv4-rpcrdma-version-two-02 Negotiation settled",
+    "draft-cel-nfsv4-rpcrdma-version-two-02 Negotiation version-of-the-call",
+)
 def test_a_version_one_requester_gets_version_one_to_the_end():
     """ "Requester Does Not Support RPC-over-RDMA Version Two". Who then says version Two is told to keep to One."""
 
@@ -160,6 +175,7 @@ def test_a_version_one_requester_gets_version_one_to_the_end():
     run(test)
 
 
+@covers("draft-cel-nfsv4-rpcrdma-version-two-02 Negotiation settled")
 def test_a_connection_keeps_version_two():
     async def test(rig, peer):
         await negotiated(peer)
@@ -171,6 +187,7 @@ def test_a_connection_keeps_version_two():
     run(test)
 
 
+@covers("draft-cel-nfsv4-rpcrdma-version-two-02 Negotiation version-of-the-call")
 def test_until_a_reply_each_call_is_answered_in_its_own_version():
     async def test(rig, peer):
         rig.control.gate = asyncio.Event()
@@ -195,6 +212,7 @@ def test_errors_do_not_settle_the_version():
     run(test)
 
 
+@covers("draft-cel-nfsv4-rpcrdma-version-two-02 Transport-Errors vers")
 @pytest.mark.parametrize("version", [0, 3, 4, 0xFFFFFFFF])
 def test_other_versions_get_the_range_of_both(version):
     """ "Transport Errors", RDMA2_ERR_VERS: as in version One."""
@@ -210,6 +228,7 @@ def test_other_versions_get_the_range_of_both(version):
 # "RPC-Over-RDMA Version Two XDR"
 
 
+@covers("draft-cel-nfsv4-rpcrdma-version-two-02 XDR header")
 def test_every_word_of_a_reply_without_chunks():
     async def test(rig, peer):
         peer.send(null())
@@ -219,6 +238,7 @@ def test_every_word_of_a_reply_without_chunks():
     run(test)
 
 
+@covers("draft-cel-nfsv4-rpcrdma-version-two-02 XDR header")
 def test_every_word_of_a_reply_with_chunks():
     async def test(rig, peer):
         arguments = echo_arguments([b"abcde"])
@@ -254,6 +274,10 @@ def test_every_word_of_a_reply_with_chunks():
     run(test)
 
 
+@covers(
+    "draft-cel-nfsv4-rpcrdma-version-two-02 Transport-Errors inval-proc",
+    "draft-cel-nfsv4-rpcrdma-version-two-02 Transport-Errors fields",
+)
 @pytest.mark.parametrize("procedure", [2, 3, 6, 7, 8, 13, 0xFFFFFFFF])
 def test_unknown_procedures_get_inval_proc(procedure):
     """ "Transport Errors", RDMA2_ERR_INVAL_PROC. Two and three belong to version One alone."""
@@ -274,6 +298,7 @@ def test_unknown_procedures_get_inval_proc(procedure):
 # "Presence Of Payload"
 
 
+@covers("draft-cel-nfsv4-rpcrdma-version-two-02 Presence-Of-Payload msg")
 @pytest.mark.parametrize("payload", [b"", bytes(4), words(XID), words(XID, 0)[:7]])
 def test_a_message_without_its_payload_cannot_be_parsed(payload):
     async def test(rig, peer):
@@ -284,6 +309,7 @@ def test_a_message_without_its_payload_cannot_be_parsed(payload):
     run(test)
 
 
+@covers("draft-cel-nfsv4-rpcrdma-version-two-02 Presence-Of-Payload error")
 def test_nothing_follows_an_error():
     async def test(rig, peer):
         peer.send(header_two(XID, direction=7) + rpc_call(XID, procedure=NULL))
@@ -319,6 +345,7 @@ def test_short_messages_are_discarded():
 # "Message Direction"
 
 
+@covers("draft-cel-nfsv4-rpcrdma-version-two-02 Message-Direction msg")
 @pytest.mark.parametrize("procedure", [MSG, NOMSG])
 def test_a_call_in_a_header_of_direction_reply_is_no_call(procedure):
     """The direction must be the RPC message's. A wrong reply is discarded (RFC 8166 section 4.5)."""
@@ -337,6 +364,7 @@ def test_a_call_in_a_header_of_direction_reply_is_no_call(procedure):
     run(test)
 
 
+@covers("draft-cel-nfsv4-rpcrdma-version-two-02 Message-Direction msg")
 @pytest.mark.parametrize("procedure", [MSG, NOMSG])
 def test_a_reply_in_a_header_of_direction_call_is_refused(procedure):
     async def test(rig, peer):
@@ -359,6 +387,7 @@ def test_there_are_two_directions(direction):
     run(test)
 
 
+@covers("draft-cel-nfsv4-rpcrdma-version-two-02 Message-Direction credits")
 def test_credits_are_granted_in_replies_and_errors():
     """ "Message Direction": the value is the one for the direction, here a grant, whatever was asked for."""
 

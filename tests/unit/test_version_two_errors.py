@@ -23,11 +23,16 @@ from tests.peer import (
     words,
 )
 from tests.peer.providers import provider  # noqa: F401 (runs each test on every provider)
+from tests.rfc.plugin import covers
 from tests.unit.version_two_support import XID, call, negotiated, null
 
 SEGMENT = words(1, 16, 0, 0)
 
 
+@covers(
+    "draft-cel-nfsv4-rpcrdma-version-two-02 Transport-Errors bad-xdr",
+    "draft-cel-nfsv4-rpcrdma-version-two-02 Transport-Errors fields",
+)
 @pytest.mark.parametrize(
     "tail",
     [
@@ -57,6 +62,7 @@ def test_a_header_that_cannot_be_parsed_gets_bad_xdr(tail):
     run(test)
 
 
+@covers("draft-cel-nfsv4-rpcrdma-version-two-02 Transport-Errors bad-xdr")
 @pytest.mark.parametrize(
     ("fields", "body"),
     [
@@ -88,6 +94,7 @@ def test_malformed_replies_are_discarded():
     run(test)
 
 
+@covers("draft-cel-nfsv4-rpcrdma-version-two-02 Message-Direction error")
 def test_errors_are_never_answered():
     async def test(rig, peer):
         for code in range(7):
@@ -98,6 +105,11 @@ def test_errors_are_never_answered():
     run(test)
 
 
+@covers(
+    "draft-cel-nfsv4-rpcrdma-version-two-02 Transport-Errors cant-reply",
+    "draft-cel-nfsv4-rpcrdma-version-two-02 Transport-Errors segment",
+    "draft-cel-nfsv4-rpcrdma-version-two-02 Transport-Errors needed",
+)
 @pytest.mark.parametrize(
     ("sizes", "reply_size", "expected"),
     [
@@ -133,6 +145,7 @@ def test_a_shortage_is_described_to_the_segment(sizes, reply_size, expected):
     run(test)
 
 
+@covers("draft-cel-nfsv4-rpcrdma-version-two-02 Transport-Errors needed")
 @pytest.mark.parametrize("kind", ["write", "reply", "none"])
 def test_what_the_error_says_is_enough(kind):
     """Resources of the length that the error names make the same call succeed, with the same XID."""
@@ -161,6 +174,7 @@ def test_what_the_error_says_is_enough(kind):
     run(test)
 
 
+@covers("draft-cel-nfsv4-rpcrdma-version-two-02 Transport-Errors processed")
 def test_a_shortage_found_before_processing_says_so():
     """rdma_processed is false: the header of the reply alone would be too large for the first."""
 
@@ -175,6 +189,10 @@ def test_a_shortage_found_before_processing_says_so():
     run(test)
 
 
+@covers(
+    "draft-cel-nfsv4-rpcrdma-version-two-02 Transport-Errors retry",
+    "draft-cel-nfsv4-rpcrdma-version-two-02 Transport-Errors processed",
+)
 @pytest.mark.parametrize("reconnect", [False, True])
 def test_the_same_xid_with_larger_resources_is_answered_from_the_replay_cache(reconnect):
     """RDMA2_ERR_CANT_REPLY with rdma_processed: the call must not be executed again, and its results go where the

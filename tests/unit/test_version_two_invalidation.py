@@ -14,6 +14,7 @@ from tests.peer import (
     run,
 )
 from tests.peer.providers import provider  # noqa: F401 (runs each test on every provider)
+from tests.rfc.plugin import covers
 from tests.unit.version_two_support import XID, call, negotiated
 
 SMALL = PrivateData(remote_invalidation=True, send_size=1024, receive_size=1024).encode()
@@ -24,6 +25,10 @@ async def exchange(peer, arguments, target, inv_handle, **more):
     return await peer.message()
 
 
+@covers(
+    "draft-cel-nfsv4-rpcrdma-version-two-02 Remote-Invalidation echo",
+    "draft-cel-nfsv4-rpcrdma-version-two-02 Remote-Invalidation named",
+)
 @pytest.mark.parametrize("private_data", [LINUX, SMALL, b""])
 def test_the_named_handle_is_invalidated_and_comes_back_in_the_reply(private_data):
     """Private data's word on this is about version One: here each call speaks for itself."""
@@ -40,6 +45,7 @@ def test_the_named_handle_is_invalidated_and_comes_back_in_the_reply(private_dat
     run(test)
 
 
+@covers("draft-cel-nfsv4-rpcrdma-version-two-02 Remote-Invalidation zero")
 def test_zero_means_that_nothing_is_invalidated():
     """Version One's rule would choose the Write chunk here."""
 
@@ -54,6 +60,10 @@ def test_zero_means_that_nothing_is_invalidated():
     run(test)
 
 
+@covers(
+    "draft-cel-nfsv4-rpcrdma-version-two-02 Remote-Invalidation named",
+    "draft-cel-nfsv4-rpcrdma-version-two-02 Remote-Invalidation no-other",
+)
 @pytest.mark.parametrize("which", range(5))
 def test_exactly_the_named_one_of_many_is_invalidated(which):
     async def test(rig, peer):
@@ -81,6 +91,10 @@ def test_exactly_the_named_one_of_many_is_invalidated(which):
     run(test)
 
 
+@covers(
+    "draft-cel-nfsv4-rpcrdma-version-two-02 Remote-Invalidation echo",
+    "draft-cel-nfsv4-rpcrdma-version-two-02 Remote-Invalidation no-other",
+)
 def test_a_handle_that_the_call_does_not_offer_is_echoed_and_left_alone():
     """The requester must not name it, and the responder should invalidate what it names; but this is the memory of
     another of its calls, or of none, which would break the connection."""

@@ -7,6 +7,7 @@ import pytest
 from rpcrdma.engine.extensions import MalformedOption
 from tests.peer import BAD_XDR, CALL, ERROR, INVAL_OPTION, NULL, OPTIONAL, REPLY, header, option, rpc_call, run, words
 from tests.peer.providers import provider  # noqa: F401 (runs each test on every provider)
+from tests.rfc.plugin import covers
 from tests.unit.version_two_support import XID, negotiated, null
 
 TYPE = 0x77
@@ -26,6 +27,7 @@ class Extension:
         return None if info == b"silence" else info[::-1]
 
 
+@covers("draft-cel-nfsv4-rpcrdma-version-two-02 Transport-Errors inval-option")
 @pytest.mark.parametrize("opttype", [0, 1, TYPE + 1, 0xFFFFFFFF])
 @pytest.mark.parametrize("info", [b"", b"abc"])
 @pytest.mark.parametrize("payload", [b"", rpc_call(XID, procedure=NULL)])
@@ -48,6 +50,10 @@ def test_the_server_has_no_extensions_of_its_own():
     run(test)
 
 
+@covers(
+    "draft-cel-nfsv4-rpcrdma-version-two-02 Message-Direction optional",
+    "draft-cel-nfsv4-rpcrdma-version-two-02 Presence-Of-Payload optional",
+)
 def test_an_extension_takes_type_info_and_payload_and_answers_as_a_responder():
     """ "Message Direction": without an RPC message, a Responder's direction is REPLY."""
     extension = Extension()
@@ -93,6 +99,7 @@ def test_replies_reach_the_extension_and_are_not_answered():
     run(test, extensions={TYPE: extension})
 
 
+@covers("draft-cel-nfsv4-rpcrdma-version-two-02 Message-Direction error")
 def test_a_reply_of_unknown_type_is_discarded():
     """An error goes from Responder to Requester ("Message Direction"), and to a reply we would be the Requester. Its
     XID is of the other space: an error might end a call of the peer's that has nothing to do with it."""

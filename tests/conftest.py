@@ -1,0 +1,3 @@
+"""What every run of the test suite has."""
+
+pytest_plugins = ["tests.rfc.plugin"]

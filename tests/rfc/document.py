@@ -1,0 +1,66 @@
+"""docs/rfc-coverage.md: written from the results of a test run, and read back to see that it is up to date."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import groupby
+
+from tests.rfc.items import ITEMS
+
+HEAD = """# What the specifications demand, and which test shows it
+
+Written by the test suite; do not edit:
+
+    python -m pytest tests/unit tests/rfc --rfc-coverage docs/rfc-coverage.md
+
+Items are the demands of each specification on a responder, in the words of `tests/rfc/items.py`; M, S and O are MUST,
+SHOULD and what is left open. Tests send the messages themselves, octet by octet, and most run on the loopback and the
+embedded iWARP provider. A test with several cases counts once here, and passes if all of them do.
+"""
+
+_TEST = re.compile(r"`([\w./]+::\w+)`")
+
+
+@dataclass(slots=True)
+class Outcome:
+    """The cases of one test function."""
+
+    cases: int = 0
+    failed: int = 0
+
+
+def render(outcomes: Mapping[str, Mapping[str, Outcome]]) -> str:
+    """The document."""
+    proven = sum(1 for name in ITEMS if outcomes.get(name) and not _failed(outcomes[name]))
+    explained = sum(1 for name, item in ITEMS.items() if item.explanation and not outcomes.get(name))
+    still_open = len(ITEMS) - proven - explained
+    lines = [HEAD, f"{len(ITEMS)} items: {proven} shown, {explained} explained, {still_open} open."]
+    for document, items in groupby(ITEMS.values(), key=lambda item: item.document):
+        lines += ["", f"## {document}", "", "| Section | | Demand | Shown by | Result |", "|---|---|---|---|---|"]
+        for item in items:
+            tests = outcomes.get(item.name, {})
+            shown = ", ".join(f"`{test.removeprefix('tests/')}`" for test in sorted(tests)) or item.explanation
+            result = "explained" if item.explanation else "open"
+            if tests:
+                result = "failed" if _failed(tests) else "passed"
+            lines.append(f"| {item.section} | {item.level} | {item.text} | {shown} | {result} |")
+    return "\n".join(lines) + "\n"
+
+
+def _failed(tests: Mapping[str, Outcome]) -> bool:
+    return any(outcome.failed for outcome in tests.values())
+
+
+def rows(text: str) -> dict[tuple[str, str], tuple[set[str], str]]:
+    """Tests and result in the document, by (document, demand)."""
+    found = {}
+    document = ""
+    for line in text.splitlines():
+        if line.startswith("## "):
+            document = line[3:]
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if document and line.startswith("| ") and len(cells) == 5 and cells[0] != "Section":
+            found[document, cells[2]] = (set(_TEST.findall(cells[3])), cells[4])
+    return found
