@@ -129,6 +129,10 @@ def summary(config: Config) -> str:
         overridden = {override.host for override in export.overrides}
         clients = " ".join(host + ("+" if host in overridden else "") for host in export.clients) or "nobody"
         access = "ro" if export.read_only else "rw"
+        if export.referral:
+            places = " ".join(f"-> {place}" for place in export.referral)
+            exports.append([export.pseudo, places, "-", "-", clients, str(export.id)])
+            continue
         exports.append([export.pseudo, export.path, access, export.squash, clients, str(export.id)])
     lines += columns(exports)
     if any(export.overrides for export in config.exports):

@@ -244,7 +244,8 @@ class ExportEntry:
 
     __pydantic_config__ = _STRICT
 
-    path: StrictStr
+    path: StrictStr | None = None
+    """Required, except with ``referral``."""
     pseudo: StrictStr | None = None
     """Default: the last part of ``path``."""
     id: Annotated[Integer, Field(ge=1, le=0xFFFFFFFF)] | None = None
@@ -256,6 +257,8 @@ class ExportEntry:
     asynchronous: Annotated[StrictBool, Field(alias="async")] = False
     cross_mounts: StrictBool = True
     workers: Annotated[Integer, Field(ge=1, le=256)] = 8
+    referral: tuple[StrictStr, ...] = ()
+    replicas: tuple[StrictStr, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,7 +21,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from nfsd import config
 from nfsd.config import Config, ExportEntry, Server
-from nfsd.exports import ClientOverride, Export, derive_id
+from nfsd.exports import ClientOverride, Export, Place, derive_id
 
 Location = tuple[str | int, ...]
 
@@ -93,6 +93,8 @@ def parse(text: str, file: str) -> Config:
     server = _check_server(document, found.server, base)
     exports = _check_exports(document, found.exports, base)
     for export in exports:
+        if export.referral:
+            continue
         inner, outer = os.path.realpath(server.state_dir), os.path.realpath(export.path)
         if os.path.commonpath((inner, outer)) == outer:
             # Whoever reads the handle key there can make handles for any file.
@@ -266,7 +268,7 @@ def _check_exports(document: _Document, entries: tuple[ExportEntry, ...], base: 
     paths: dict[str, int] = {}
     ids: dict[int, int] = {}
     for index, export in enumerate(exports):
-        first = paths.setdefault(os.path.realpath(export.path), index)
+        first = index if export.referral else paths.setdefault(os.path.realpath(export.path), index)
         if first != index:
             line = document.line(("exports", first, "path"))
             document.problem(
@@ -299,8 +301,18 @@ def _overlap(name: str, other: str) -> str:
 
 
 def _check_export(document: _Document, entry: ExportEntry, where: Location, base: str) -> Export:
-    path = os.path.normpath(os.path.join(base, entry.path))
-    if not entry.path or "\0" in entry.path:
+    path = os.path.normpath(os.path.join(base, entry.path or ""))
+    if entry.referral:
+        path = ""
+        if entry.path is not None:
+            document.problem((*where, "path"), "a referral has no directory here; remove path or referral")
+        if entry.pseudo is None:
+            document.problem((*where, "pseudo"), "is missing; give the referral a name, such as /projects")
+        if entry.replicas:
+            document.problem((*where, "replicas"), "list every place in referral; there are no files here to replicate")
+    elif entry.path is None:
+        document.problem((*where, "path"), "is missing; name the directory, or with referral other servers")
+    elif not entry.path or "\0" in entry.path:
         document.problem((*where, "path"), "must name a directory")
     elif not os.path.lexists(path):
         document.problem((*where, "path"), f"{path} does not exist; create it (mkdir -p) or correct the path")
@@ -318,7 +330,7 @@ def _check_export(document: _Document, entry: ExportEntry, where: Location, base
     for message, index in _bad_clients(entry):
         document.problem((*where, "clients", index), message)
     return Export(
-        id=entry.id if entry.id is not None else derive_id(path),
+        id=entry.id if entry.id is not None else derive_id(path or f"referral:{pseudo}"),
         path=path,
         pseudo="/" + "/".join(parts),
         # The file system below knows no clients: where one of them may write, the others are kept from it one by one.
@@ -331,7 +343,21 @@ def _check_export(document: _Document, entry: ExportEntry, where: Location, base
         cross_mounts=entry.cross_mounts,
         workers=entry.workers,
         overrides=_overrides(entry),
+        referral=_places(document, entry.referral, (*where, "referral")),
+        replicas=_places(document, entry.replicas, (*where, "replicas")),
     )
+
+
+def _places(document: _Document, texts: tuple[str, ...], where: Location) -> tuple[Place, ...]:
+    """The places that entries such as ``server.example.org:/export`` name."""
+    places = []
+    for index, text in enumerate(texts):
+        found = re.fullmatch(r"(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9_.-]+)):(/[^\0]*)", text)
+        if found is None:
+            document.problem((*where, index), f"{text!r} is no place; write HOST:/PATH, an IPv6 address in brackets")
+        else:
+            places.append(Place(found[1] or found[2], found[3]))
+    return tuple(places)
 
 
 def _read_only(entry: ExportEntry) -> bool:

@@ -16,7 +16,7 @@ import hashlib
 import ipaddress
 from collections.abc import Awaitable, Iterable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from nfsd.names import GroupLists, HostNames
 from nfsd.vfs.types import Credential
@@ -39,9 +39,21 @@ class ClientOverride:
     anongid: int | None = None
 
 
+class Place(NamedTuple):
+    """A directory on some server, where clients are sent or find the same files."""
+
+    host: str
+    """A name or address, an IPv6 address without brackets."""
+    path: str
+    """As NFSv4 clients see it there."""
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.path}" if ":" in self.host else f"{self.host}:{self.path}"
+
+
 @dataclass(frozen=True, slots=True)
 class Export:
-    """One export as the configuration describes it."""
+    """One export as the configuration describes it; or, with a ``referral``, a name that leads to other servers."""
 
     id: int
     """Stable over restarts and edits of the configuration: derived from ``path``, or set by ``id:``. 1..2**32-1."""
@@ -64,6 +76,10 @@ class Export:
     """Jobs of this export that may wait for its disk at the same time."""
     overrides: tuple[ClientOverride, ...] = ()
     """Settings that differ for some of ``clients``."""
+    referral: tuple[Place, ...] = ()
+    """Where the files really are: nothing is served here, and ``path`` is empty."""
+    replicas: tuple[Place, ...] = ()
+    """Where the same files are to be had as well."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +158,9 @@ class ExportTable:
     """All exports."""
 
     exports: tuple[Export, ...]
+    """Those that are served here."""
+    referrals: tuple[Export, ...]
+    """Those that lead elsewhere."""
 
     def __init__(
         self,
@@ -150,9 +169,11 @@ class ExportTable:
         names: HostNames | None = None,
         groups: GroupLists | None = None,
     ) -> None:
-        self.exports = tuple(exports)
+        everything = tuple(exports)
+        self.exports = tuple(export for export in everything if not export.referral)
+        self.referrals = tuple(export for export in everything if export.referral)
         self.by_id = {export.id: export for export in self.exports}
-        self._patterns = {export.id: _patterns(export) for export in self.exports}
+        self._patterns = {export.id: _patterns(export) for export in everything}
         self._own = {export.id: _own_access(export) for export in self.exports}
         named = [p for patterns in self._patterns.values() for p in patterns if p.name not in ("", "*")]
         self._names = names or HostNames()

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache
 
+from nfsd.exports import Place
 from nfsd.idnames import IdNames
 from nfsd.protocol import nfs4 as p
 from nfsd.v4 import acl
@@ -36,7 +37,7 @@ class ServerFacts:
 class Facts:
     """What the attributes of one file are computed from; the costlier parts only where a bitmap asks for them."""
 
-    __slots__ = ("acls", "attributes", "error", "handle", "lacks", "limits", "minor", "server", "status")
+    __slots__ = ("acls", "attributes", "error", "handle", "lacks", "limits", "locations", "minor", "server", "status")
 
     def __init__(
         self,
@@ -56,10 +57,13 @@ class Facts:
         self.error = 0
         self.lacks: int = _NO_BIRTH if attributes.birthtime is None else 0
         self.acls: Acls | None = None
+        self.locations: Locations = ("/", ())
 
 
 _NO_BIRTH: int = 1 << p.FATTR4_TIME_CREATE
 NEED_ACLS: int = 1 << p.FATTR4_ACL
+Locations = tuple[str, tuple[Place, ...]]
+"""Where the file system begins in this server's name space, and where else it is."""
 Write = Callable[[Encoder, Facts], None]
 
 
@@ -138,6 +142,27 @@ def _birthtime(encoder: Encoder, facts: Facts) -> None:
     _time(encoder, made)
 
 
+def _pathname(encoder: Encoder, path: str) -> None:
+    parts = [part for part in path.split("/") if part]
+    encoder.uint32(len(parts))
+    for part in parts:
+        encoder.opaque(part.encode(errors="surrogateescape"))
+
+
+def _fs_locations(encoder: Encoder, facts: Facts) -> None:
+    root, places = facts.locations
+    hosts_of: dict[str, list[str]] = {}
+    for place in places:
+        hosts_of.setdefault(place.path, []).append(place.host)
+    _pathname(encoder, root)
+    encoder.uint32(len(hosts_of))
+    for path, hosts in hosts_of.items():
+        encoder.uint32(len(hosts))
+        for host in hosts:
+            encoder.opaque(host.encode())
+        _pathname(encoder, path)
+
+
 def _acl(encoder: Encoder, facts: Facts) -> None:
     assert facts.acls is not None, "NEED_ACLS is out of step with the table"
     names = facts.server.names
@@ -186,6 +211,7 @@ _TABLE: dict[int, Write] = {
     p.FATTR4_FILES_AVAIL: _hyper(lambda f: _status(f).available_files),
     p.FATTR4_FILES_FREE: _hyper(lambda f: _status(f).free_files),
     p.FATTR4_FILES_TOTAL: _hyper(lambda f: _status(f).total_files),
+    p.FATTR4_FS_LOCATIONS: _fs_locations,
     p.FATTR4_HOMOGENEOUS: _truth(lambda f: True),
     p.FATTR4_MAXFILESIZE: _hyper(lambda f: _limits(f).max_file_size),
     p.FATTR4_MAXLINK: _number(lambda f: _limits(f).link_max),
@@ -227,6 +253,9 @@ NEED_LIMITS = _bits(
     p.FATTR4_MAXLINK, p.FATTR4_MAXNAME, p.FATTR4_NO_TRUNC, p.FATTR4_TIME_DELTA,
     p.FATTR4_CLONE_BLKSIZE, p.FATTR4_XATTR_SUPPORT,
 )  # fmt: skip
+FS_LOCATIONS = _bits(p.FATTR4_FS_LOCATIONS)
+ON_ABSENT = FS_LOCATIONS | _bits(p.FATTR4_RDATTR_ERROR, p.FATTR4_FSID, p.FATTR4_MOUNTED_ON_FILEID)
+"""What an absent file system has (RFC 8881 section 11.4.1)."""
 OWNERS = _bits(p.FATTR4_OWNER, p.FATTR4_OWNER_GROUP)
 NEED_FEATURES = _bits(p.FATTR4_SUPPORTED_ATTRS, p.FATTR4_SUPPATTR_EXCLCREAT, p.FATTR4_ACL, p.FATTR4_ACLSUPPORT)
 """What depends on what the file system has."""

@@ -100,7 +100,16 @@ class Compound:
     # -- files ---------------------------------------------------------------------------------------------------
     @property
     def here(self) -> Node | PseudoNode:
-        """The current file, of either kind. Raises NOFILEHANDLE."""
+        """The current file, of either kind. Raises NOFILEHANDLE; MOVED in an absent file system, where no operation
+        but GETATTR and its kin begins (RFC 8881 section 11.3)."""
+        current = self.here_or_absent
+        if type(current) is PseudoNode and current.referral is not None:
+            raise Nfs4Error(p.NFS4ERR_MOVED)
+        return current
+
+    @property
+    def here_or_absent(self) -> Node | PseudoNode:
+        """The current file, wherever it is. Raises NOFILEHANDLE."""
         if self.current is None:
             raise Nfs4Error(self.foreign or p.NFS4ERR_NOFILEHANDLE)
         return self.current

@@ -2,6 +2,7 @@
 
 Owns the tree made of the exports' ``pseudo`` names and the handles of its directories; imports exports and the VFS's
 types. A node with an export *is* that export's root; below an export's root, names of further exports shadow real ones.
+A node with a referral is the root of an absent file system: clients learn where it is, and nothing else.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from nfsd.vfs.types import Attributes, FileType, Time
 
 PSEUDO_FSID = (0, 0)
 """No real file system has it: those of exports have a non-zero major number."""
+_ABSENT = 1 << 63
+"""In the minor number of an fsid; those of real file systems have a zero there, or a small device number."""
 _HANDLE_VERSION = b"\xf5"
 """First octet of a pseudo handle; handles of the file service start otherwise."""
 
@@ -21,12 +24,15 @@ _HANDLE_VERSION = b"\xf5"
 class PseudoNode:
     """One directory of the pseudo file system, or the place of an export in it."""
 
-    __slots__ = ("children", "export", "fileid", "handle", "name", "parent")
+    __slots__ = ("children", "export", "fileid", "handle", "name", "parent", "path", "referral")
 
     def __init__(self, name: bytes, parent: PseudoNode | None, path: str) -> None:
         self.name = name
         self.parent = parent
+        self.path = path
         self.export: Export | None = None
+        self.referral: Export | None = None
+        """What is absent here and present elsewhere (RFC 8881 section 11.3)."""
         self.children: dict[bytes, PseudoNode] = {}
         digest = hashlib.blake2s(path.encode(errors="surrogateescape"), digest_size=16).digest()
         # From the path alone, so that handles and file ids are the same after a restart.
@@ -47,6 +53,8 @@ class PseudoFileSystem:
             node = self._place(export.pseudo)
             node.export = export
             self._by_export[export.id] = node
+        for export in exports.referrals:
+            self._place(export.pseudo).referral = export
 
     def _place(self, path: str) -> PseudoNode:
         node, so_far = self.root, ""
@@ -75,8 +83,9 @@ class PseudoFileSystem:
 
     def visible(self, node: PseudoNode, peer_address: str) -> bool:
         """Whether this client may know of the node: some export at or below it is offered to the client."""
-        if node.export is not None and self._exports.visible(node.export, peer_address):
-            return True
+        for export in (node.export, node.referral):
+            if export is not None and self._exports.visible(export, peer_address):
+                return True
         return any(self.visible(child, peer_address) for child in node.children.values())
 
     def children(self, node: PseudoNode, peer_address: str) -> Iterator[PseudoNode]:
@@ -94,7 +103,8 @@ class PseudoFileSystem:
             size=4096,
             used=0,
             rdev=(0, 0),
-            fsid=PSEUDO_FSID,
+            # An absent file system has an fsid that no other has (RFC 8881 section 11.4.1).
+            fsid=PSEUDO_FSID if node.referral is None else (node.referral.id << 32, _ABSENT),
             fileid=node.fileid,
             mounted_on_fileid=node.fileid,
             atime=self._started,

@@ -329,7 +329,7 @@ def wanted(*numbers: int) -> p.GETATTR4args:
 
 def values(attributes: p.fattr4) -> Decoder:
     """The values of a fattr4, to be decoded in order."""
-    return Decoder(memoryview(attributes.attr_vals))
+    return Decoder(attributes.attr_vals)
 
 
 def with_client(tmp_path, minor, test, **serving_how):

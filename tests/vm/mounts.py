@@ -38,7 +38,7 @@ def rdma_options(version: str, extra: str = "") -> str:
     """The options of ``mount -t nfs`` for one version over RDMA."""
     options = f"rdma,port={RDMA_PORT},vers={version}"
     if version == "3":
-        options += f",nolock,noacl,mountproto=tcp,mountport={MOUNTD_PORT},mountvers=3"
+        options += f",nolock,mountproto=tcp,mountport={MOUNTD_PORT},mountvers=3"
     return f"{options},{extra}" if extra else options
 
 

@@ -14,7 +14,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -48,8 +48,9 @@ def environment() -> dict[str, str]:
 class Server:
     """``rdma-nfsd`` serving ``directory/export`` as /export; use as a context manager.
 
-    ``server`` adds to the ``server:`` mapping of the configuration, ``export`` to the entry of the export. Every name
-    under ``directory`` is the caller's to look at: export/, state/, server.log, exports.yaml.
+    ``server`` adds to the ``server:`` mapping of the configuration, ``export`` to the entry of the export, ``more``
+    to the exports. ``address`` is another one of the host's than the network's. Every name under ``directory`` is the
+    caller's to look at: export/, state/, server.log, exports.yaml.
     """
 
     def __init__(
@@ -59,20 +60,22 @@ class Server:
         *,
         server: Mapping[str, Any] | None = None,
         export: Mapping[str, Any] | None = None,
+        more: Sequence[Mapping[str, Any]] = (),
+        address: str | None = None,
     ) -> None:
         self.directory = directory
         self.export = directory / "export"
         self.log = directory / "server.log"
         self.config = directory / "exports.yaml"
         self.network = network
-        self.address = network.server_address
+        self.address = address or network.server_address
         self.ready_line = ""
         self._process: subprocess.Popen[bytes] | None = None
         self.export.mkdir(parents=True, exist_ok=True)
-        address = network.listen_address
+        listen = address or network.listen_address
         document = {
             "server": {
-                "listen": [f"rdma://{address}:{RDMA_PORT}", f"tcp://{address}:{TCP_PORT}"],
+                "listen": [f"rdma://{listen}:{RDMA_PORT}", f"tcp://{listen}:{TCP_PORT}"],
                 "mountd_port": MOUNTD_PORT,
                 "state_dir": str(directory / "state"),
                 **(server or {}),
@@ -85,7 +88,8 @@ class Server:
                     "squash": "none",
                     "clients": ["*"],
                     **(export or {}),
-                }
+                },
+                *map(dict, more),
             ],
         }
         self.config.write_text(yaml.safe_dump(document, sort_keys=False))

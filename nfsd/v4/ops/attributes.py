@@ -42,6 +42,11 @@ async def facts_of(c: Compound, node: Node | PseudoNode, mask: int) -> Facts:
         shown = c.server.pseudo.attributes(node)
         facts = Facts(c.server.facts, c.minor, shown, node.handle, _PSEUDO_STATUS, _PSEUDO_LIMITS)
         facts.lacks |= attributes.NEED_ACLS
+        if node.referral is not None:
+            facts.lacks |= ~attributes.ON_ABSENT
+            facts.locations = (node.path, node.referral.referral)
+            if not mask & attributes.FS_LOCATIONS:
+                facts.error = p.NFS4ERR_MOVED
         if not c.server.names.numeric:
             await learn_names(c, mask, [shown])
         return facts
@@ -57,10 +62,21 @@ async def facts_of(c: Compound, node: Node | PseudoNode, mask: int) -> Facts:
         facts.status = await c.service.status(node)
     if mask & attributes.NEED_LIMITS:
         facts.limits = await c.service.limits(node)
+    if mask & attributes.FS_LOCATIONS:
+        facts.locations = (node.export.pseudo, node.export.replicas)
     if mask & attributes.MOUNTED_ON and await c.is_root(node):
         # An export's root is mounted on its place in the pseudo file system.
         facts.attributes = now._replace(mounted_on_fileid=c.server.pseudo.of_export(node.export).fileid)
     return facts
+
+
+def _is_absent(node: Node | PseudoNode) -> bool:
+    return isinstance(node, PseudoNode) and node.referral is not None
+
+
+def _asked_of(c: Compound, mask: int) -> Node | PseudoNode:
+    """The current file; where it is absent, only for who asks where it is (RFC 8881 section 11.4.1)."""
+    return c.here_or_absent if mask & attributes.FS_LOCATIONS else c.here
 
 
 async def lacks(c: Compound, node: Node | PseudoNode) -> int:
@@ -105,9 +121,10 @@ async def getattr_(c: Compound, args: p.GETATTR4args) -> Encoded:
     if attributes.write_only(asked):
         raise Nfs4Error(p.NFS4ERR_INVAL)
     mask = attributes.readable(asked, c.minor)
-    facts = await facts_of(c, c.here, mask)
-    if mask & _CACHED and c.engine.delegations.count and isinstance(c.here, Node):
-        await _ask_holder(c, c.here, facts)
+    here = _asked_of(c, mask)
+    facts = await facts_of(c, here, mask)
+    if mask & _CACHED and c.engine.delegations.count and isinstance(here, Node):
+        await _ask_holder(c, here, facts)
     results = c.call.results
     results.uint32(p.NFS4_OK)
     attributes.encode(results, mask, facts)
@@ -196,12 +213,13 @@ async def _matches(c: Compound, wanted: p.fattr4) -> bool:
     mask = mask_of(wanted.attrmask)
     if attributes.write_only(mask) or mask & attributes.RDATTR_ERROR:
         raise Nfs4Error(p.NFS4ERR_INVAL)
-    facts = await facts_of(c, c.here, mask)
+    here = _asked_of(c, mask)
+    facts = await facts_of(c, here, mask)
     if attributes.readable(mask, c.minor) & ~facts.lacks != mask:
-        raise Nfs4Error(p.NFS4ERR_ATTRNOTSUPP)
+        raise Nfs4Error(p.NFS4ERR_MOVED if _is_absent(here) else p.NFS4ERR_ATTRNOTSUPP)
     encoder = Encoder()
-    if mask & _CACHED and c.engine.delegations.count and isinstance(c.here, Node):
-        await _ask_holder(c, c.here, facts)
+    if mask & _CACHED and c.engine.delegations.count and isinstance(here, Node):
+        await _ask_holder(c, here, facts)
     attributes.encode(encoder, mask, facts)
     given = Encoder()
     attributes.encode_mask(given, mask)

@@ -106,6 +106,8 @@ async def _pseudo_entries(c: Compound, place: PseudoNode, cookie: int, mask: int
             facts = await facts_of(c, await c.enter(child), mask)
         except OSError:
             continue  # an export whose directory is away is not listed
+        if facts.error and not mask & attributes.RDATTR_ERROR:
+            yield _Entry(child.name, number, None, facts.error)  # RFC 8881 section 11.4.2: the listing fails with it
         yield _Entry(child.name, number, facts)
 
 
