@@ -19,7 +19,7 @@ from nfsd.idnames import IdNames
 from nfsd.protocol import nfs4 as p
 from nfsd.v4 import acl
 from nfsd.vfs.posix_acl import Acls, AclTag
-from nfsd.vfs.types import Attributes, FileSystemStatus, FileType, PathLimits, Time
+from nfsd.vfs.types import Attributes, FileSystemStatus, FileType, PathLimits, Quota, Time
 from rpcrdma.xdr import Encoder
 
 
@@ -37,7 +37,19 @@ class ServerFacts:
 class Facts:
     """What the attributes of one file are computed from; the costlier parts only where a bitmap asks for them."""
 
-    __slots__ = ("acls", "attributes", "error", "handle", "lacks", "limits", "locations", "minor", "server", "status")
+    __slots__ = (
+        "acls",
+        "attributes",
+        "error",
+        "handle",
+        "lacks",
+        "limits",
+        "locations",
+        "minor",
+        "quota",
+        "server",
+        "status",
+    )
 
     def __init__(
         self,
@@ -58,10 +70,12 @@ class Facts:
         self.lacks: int = _NO_BIRTH if attributes.birthtime is None else 0
         self.acls: Acls | None = None
         self.locations: Locations = ("/", ())
+        self.quota: Quota | None = None
 
 
 _NO_BIRTH: int = 1 << p.FATTR4_TIME_CREATE
 NEED_ACLS: int = 1 << p.FATTR4_ACL
+NEED_QUOTA: int = 1 << p.FATTR4_QUOTA_AVAIL_HARD | 1 << p.FATTR4_QUOTA_AVAIL_SOFT | 1 << p.FATTR4_QUOTA_USED
 Locations = tuple[str, tuple[Place, ...]]
 """Where the file system begins in this server's name space, and where else it is."""
 Write = Callable[[Encoder, Facts], None]
@@ -102,6 +116,11 @@ def _status(facts: Facts) -> FileSystemStatus:
 def _limits(facts: Facts) -> PathLimits:
     assert facts.limits is not None, "NEED_LIMITS is out of step with the table"
     return facts.limits
+
+
+def _quota(facts: Facts) -> Quota:
+    assert facts.quota is not None, "NEED_QUOTA is out of step with the table"
+    return facts.quota
 
 
 def _number(value: Callable[[Facts], int]) -> Write:
@@ -163,6 +182,14 @@ def _fs_locations(encoder: Encoder, facts: Facts) -> None:
         _pathname(encoder, path)
 
 
+def _change_attr_type(facts: Facts) -> int:
+    """RFC 7862 section 12.2.3. Where a local process can change a file twice within one tick of its ctime, no more can
+    be promised than that the attribute comes from time_metadata."""
+    kinds = p.change_attr_type4
+    counts = _limits(facts).counts_changes
+    return kinds.NFS4_CHANGE_TYPE_IS_MONOTONIC_INCR if counts else kinds.NFS4_CHANGE_TYPE_IS_TIME_METADATA
+
+
 def _acl(encoder: Encoder, facts: Facts) -> None:
     assert facts.acls is not None, "NEED_ACLS is out of step with the table"
     names = facts.server.names
@@ -193,8 +220,9 @@ _TABLE: dict[int, Write] = {
     p.FATTR4_FH_EXPIRE_TYPE: _number(lambda f: p.FH4_PERSISTENT),
     p.FATTR4_CHANGE: _hyper(lambda f: f.attributes.change),
     p.FATTR4_SIZE: _hyper(lambda f: f.attributes.size),
-    p.FATTR4_LINK_SUPPORT: _truth(lambda f: True),
-    p.FATTR4_SYMLINK_SUPPORT: _truth(lambda f: True),
+    # FAT and its kin have one name per file, and no symbolic links either (Linux's server draws the same line).
+    p.FATTR4_LINK_SUPPORT: _truth(lambda f: _limits(f).link_max > 1),
+    p.FATTR4_SYMLINK_SUPPORT: _truth(lambda f: _limits(f).link_max > 1),
     p.FATTR4_NAMED_ATTR: _truth(lambda f: False),
     p.FATTR4_FSID: _fsid,
     p.FATTR4_UNIQUE_HANDLES: _truth(lambda f: True),
@@ -224,6 +252,9 @@ _TABLE: dict[int, Write] = {
     # RFC 8881 section 5.9: numbers as text stand for themselves with AUTH_SYS, which is what Linux sends.
     p.FATTR4_OWNER: lambda encoder, f: encoder.opaque(f.server.names.owner(f.attributes.uid)),
     p.FATTR4_OWNER_GROUP: lambda encoder, f: encoder.opaque(f.server.names.owner_group(f.attributes.gid)),
+    p.FATTR4_QUOTA_AVAIL_HARD: _hyper(lambda f: _quota(f).available_hard),
+    p.FATTR4_QUOTA_AVAIL_SOFT: _hyper(lambda f: _quota(f).available_soft),
+    p.FATTR4_QUOTA_USED: _hyper(lambda f: _quota(f).used),
     p.FATTR4_RAWDEV: _rawdev,
     p.FATTR4_SPACE_AVAIL: _hyper(lambda f: _status(f).available_bytes),
     p.FATTR4_SPACE_FREE: _hyper(lambda f: _status(f).free_bytes),
@@ -236,7 +267,7 @@ _TABLE: dict[int, Write] = {
     p.FATTR4_TIME_MODIFY: lambda encoder, f: _time(encoder, f.attributes.mtime),
     p.FATTR4_MOUNTED_ON_FILEID: _hyper(lambda f: f.attributes.mounted_on_fileid),
     p.FATTR4_SUPPATTR_EXCLCREAT: _exclusive_create,
-    p.FATTR4_CHANGE_ATTR_TYPE: _number(lambda f: p.change_attr_type4.NFS4_CHANGE_TYPE_IS_MONOTONIC_INCR),
+    p.FATTR4_CHANGE_ATTR_TYPE: _number(_change_attr_type),
     p.FATTR4_CLONE_BLKSIZE: _number(lambda f: _limits(f).clone_block),
     # What other names or clones still use is not freed; of clones the kernel does not tell.
     p.FATTR4_SPACE_FREED: _hyper(lambda f: f.attributes.used if f.attributes.nlink <= 1 else 0),
@@ -249,6 +280,7 @@ NEED_STATUS = _bits(
     p.FATTR4_SPACE_AVAIL, p.FATTR4_SPACE_FREE, p.FATTR4_SPACE_TOTAL,
 )  # fmt: skip
 NEED_LIMITS = _bits(
+    p.FATTR4_LINK_SUPPORT, p.FATTR4_SYMLINK_SUPPORT, p.FATTR4_CHANGE_ATTR_TYPE,
     p.FATTR4_CASE_INSENSITIVE, p.FATTR4_CASE_PRESERVING, p.FATTR4_CHOWN_RESTRICTED, p.FATTR4_MAXFILESIZE,
     p.FATTR4_MAXLINK, p.FATTR4_MAXNAME, p.FATTR4_NO_TRUNC, p.FATTR4_TIME_DELTA,
     p.FATTR4_CLONE_BLKSIZE, p.FATTR4_XATTR_SUPPORT,
@@ -257,7 +289,9 @@ FS_LOCATIONS = _bits(p.FATTR4_FS_LOCATIONS)
 ON_ABSENT = FS_LOCATIONS | _bits(p.FATTR4_RDATTR_ERROR, p.FATTR4_FSID, p.FATTR4_MOUNTED_ON_FILEID)
 """What an absent file system has (RFC 8881 section 11.4.1)."""
 OWNERS = _bits(p.FATTR4_OWNER, p.FATTR4_OWNER_GROUP)
-NEED_FEATURES = _bits(p.FATTR4_SUPPORTED_ATTRS, p.FATTR4_SUPPATTR_EXCLCREAT, p.FATTR4_ACL, p.FATTR4_ACLSUPPORT)
+NEED_FEATURES = NEED_QUOTA | _bits(
+    p.FATTR4_SUPPORTED_ATTRS, p.FATTR4_SUPPATTR_EXCLCREAT, p.FATTR4_ACL, p.FATTR4_ACLSUPPORT
+)
 """What depends on what the file system has."""
 RDATTR_ERROR = 1 << p.FATTR4_RDATTR_ERROR
 MOUNTED_ON = 1 << p.FATTR4_MOUNTED_ON_FILEID
@@ -286,9 +320,9 @@ def readable(mask: int, minor: int) -> int:
     return mask & supported(minor) & _READABLE
 
 
-def write_only(mask: int) -> bool:
+def write_only(mask: int, minor: int) -> bool:
     """Whether a request names an attribute that can only be set: NFS4ERR_INVAL (RFC 8881 section 5.5)."""
-    return bool(mask & _SETTABLE_ONLY & ~(1 << p.FATTR4_MODE_UMASK))
+    return bool(mask & _SETTABLE_ONLY & supported(minor) & ~(1 << p.FATTR4_MODE_UMASK))
 
 
 @lru_cache(maxsize=256)

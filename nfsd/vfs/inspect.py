@@ -24,18 +24,25 @@ from nfsd.vfs.syscalls import (
     BTRFS_MAGIC,
     EXFAT_MAGIC,
     EXT_MAGIC,
+    F2FS_MAGIC,
+    FS_CASEFOLD_FL,
+    FS_IOC_GETFLAGS,
     MSDOS_MAGIC,
     OFFSET_MAX,
     STATX_MASK,
+    SYS_CLOSE,
     SYS_FACCESSAT2,
     SYS_FCHMODAT,
     SYS_FCHOWNAT,
     SYS_FSTATFS,
     SYS_FTRUNCATE,
+    SYS_IOCTL,
+    SYS_OPENAT,
     SYS_READLINKAT,
     SYS_SETXATTR,
     SYS_STATX,
     SYS_UTIMENSAT,
+    TMPFS_MAGIC,
     UTIME_NOW,
     UTIME_OMIT,
     XFS_MAGIC,
@@ -63,6 +70,8 @@ _NOTHING = SetAttributes()
 _OMIT = (0, UTIME_OMIT)
 _NOW = (0, UTIME_NOW)
 
+_TIME_DELTAS = {MSDOS_MAGIC: Time(2, 0), EXFAT_MAGIC: Time(0, 10_000_000)}
+_FOLDING_DIRECTORIES = frozenset({EXT_MAGIC, F2FS_MAGIC, TMPFS_MAGIC})
 _FOLDING = frozenset({MSDOS_MAGIC, EXFAT_MAGIC})
 _LINKS = {EXT_MAGIC: 65000, BTRFS_MAGIC: 65535, XFS_MAGIC: (1 << 31) - 1, MSDOS_MAGIC: 1, EXFAT_MAGIC: 1}
 _LINKS_ELSEWHERE = 32000
@@ -300,14 +309,32 @@ class InspectOperations(DataOperations):
     async def limits(self, node: Node) -> PathLimits:
         """What names and times can be on the file system the node is on."""
         kind, block, _, _, _, _, _, _, name_max, _ = parse_statfs(await self._statfs(node))
+        delta = _TIME_DELTAS.get(kind, Time(0, 1))
+        if kind == EXT_MAGIC:
+            seen = attributes_of(await self.look(node), node.mount, node.inode.change)
+            if seen.birthtime is None:
+                delta = Time(1, 0)  # small inodes have no room for births, nor for fractions of a second
         return PathLimits(
             name_max=name_max or 255,
             link_max=_LINKS.get(kind, _LINKS_ELSEWHERE),
             no_trunc=True,
             chown_restricted=True,
-            case_insensitive=kind in _FOLDING,
+            case_insensitive=kind in _FOLDING or await self._folds_case(node, kind),
             case_preserving=True,
             max_file_size={EXT_MAGIC: _EXT_BLOCKS * block, MSDOS_MAGIC: 0xFFFFFFFF}.get(kind, OFFSET_MAX),
-            time_delta=Time(2, 0) if kind == MSDOS_MAGIC else Time(0, 1),
+            time_delta=delta,
             clone_block=block if kind in _CLONING else 0,
+            counts_changes=node.mount.fine,
         )
+
+    async def _folds_case(self, node: Node, kind: int) -> bool:
+        """Whether names in this directory may be spelt in either case (chattr +F)."""
+        if kind not in _FOLDING_DIRECTORIES or node.type is not FileType.DIR:
+            return False
+        flags = bytearray(8)
+        chain = Chain()
+        opened = chain.add(SYS_OPENAT, self.proc_fd, b"%d" % node.fd, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        asked = chain.add(SYS_IOCTL, opened, FS_IOC_GETFLAGS, flags, keep_going=True)
+        chain.add(SYS_CLOSE, opened, always=True)
+        await self.run(node.mount, chain)
+        return asked.result == 0 and bool(int.from_bytes(flags[:4], "little") & FS_CASEFOLD_FL)

@@ -54,6 +54,7 @@ class Mount:
         "lane",
         "mnt_id",
         "mounted_on_fileid",
+        "quotas",
         "xattrs",
     )
 
@@ -89,6 +90,8 @@ class Mount:
         """Every change of a file gives it a new ctime (see ``change``)."""
         self.acls: bool | None = None
         """Whether files have POSIX ACLs; None: not yet asked."""
+        self.quotas: tuple[int, ...] | None = None
+        """The kinds of quota there are; None: not yet asked."""
         self.xattrs: bool | None = None
         """Whether files have extended attributes; None: not yet asked."""
 

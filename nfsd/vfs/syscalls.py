@@ -128,6 +128,8 @@ SYS_SETXATTR: Final = _NUMBERS["setxattr"]
 SYS_GETXATTR: Final = _NUMBERS["getxattr"]
 SYS_LISTXATTR: Final = _NUMBERS["listxattr"]
 SYS_REMOVEXATTR: Final = _NUMBERS["removexattr"]
+SYS_QUOTACTL_FD: Final = 443
+"""Everywhere; since Linux 5.14."""
 
 AT_FDCWD: Final = -100
 AT_SYMLINK_NOFOLLOW: Final = 0x100
@@ -164,6 +166,8 @@ F_WRLCK: Final = 1
 F_UNLCK: Final = 2
 
 MAX_HANDLE: Final = 128
+FS_IOC_GETFLAGS: Final = 0x80086601
+FS_CASEFOLD_FL: Final = 0x40000000
 FS_IOC_GETFSUUID: Final = 0x80111500
 FICLONERANGE: Final = 0x4020940D
 FALLOC_FL_KEEP_SIZE: Final = 0x01

@@ -122,6 +122,14 @@ class FileSystemStatus(NamedTuple):
     available_files: int
 
 
+class Quota(NamedTuple):
+    """Octets (RFC 8881 sections 5.8.2.28 to 5.8.2.30)."""
+
+    available_hard: int
+    available_soft: int
+    used: int
+
+
 class PathLimits(NamedTuple):
     """The truth about names and times on one file system (RFC 1813 sections 3.3.19 and 3.3.20)."""
 
@@ -135,6 +143,8 @@ class PathLimits(NamedTuple):
     time_delta: Time
     clone_block: int = 0
     """Offsets and lengths of clones are multiples of it; 0 where nothing can be cloned."""
+    counts_changes: bool = True
+    """Whether every change of a file, whoever makes it, shows in its change attribute (see ``change``)."""
     xattrs: bool = False
     """Whether files and directories may have extended attributes."""
 

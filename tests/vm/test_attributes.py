@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import struct
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.vm.build import REPO
 from tests.vm.guest import Guest
 from tests.vm.mounts import VERSIONS, complaints, load_siw, mount, rdma_options, rdma_transports, umount
 from tests.vm.network import Namespace, Network
@@ -180,3 +182,8 @@ def test_a_referral_is_followed(guest: Guest, main_server: Server, elsewhere: Se
     assert "proto=rdma" in line
     assert guest.run(f"ls -l {POINT}/away").output.count("made-") >= 1
     guest.run(f"umount {POINT}/away && umount {POINT}", timeout=60)
+
+
+def test_quotas_and_case_of_file_systems_of_a_stock_kernel(guest: Guest) -> None:
+    guest.run("modprobe loop; modprobe quota_v2; modprobe ext4")
+    guest.run(f"PYTHONPATH={REPO} {sys.executable} {REPO}/tests/vm/inside/file_systems.py /tmp/made", timeout=300)

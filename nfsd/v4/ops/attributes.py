@@ -5,6 +5,7 @@ RFC 7530 sections 16.1, 16.7, 16.15, 16.32, 16.35; RFC 8881 sections 18.1, 18.7,
 
 from __future__ import annotations
 
+import stat
 from collections.abc import Iterable
 from dataclasses import replace
 
@@ -22,7 +23,16 @@ from nfsd.v4.pseudofs import PseudoNode
 from nfsd.v4.settable import settable
 from nfsd.vfs.posix_acl import Acls, AclTag
 from nfsd.vfs.service import Node, OpenFile
-from nfsd.vfs.types import Attributes, FileSystemStatus, FileType, PartialChange, PathLimits, SetAttributes, Time
+from nfsd.vfs.types import (
+    Attributes,
+    FileSystemStatus,
+    FileType,
+    PartialChange,
+    PathLimits,
+    Quota,
+    SetAttributes,
+    Time,
+)
 from rpcrdma.xdr import Encoder
 
 _PSEUDO_STATUS = FileSystemStatus(0, 0, 0, 0, 0, 0)
@@ -41,7 +51,7 @@ async def facts_of(c: Compound, node: Node | PseudoNode, mask: int) -> Facts:
     if isinstance(node, PseudoNode):
         shown = c.server.pseudo.attributes(node)
         facts = Facts(c.server.facts, c.minor, shown, node.handle, _PSEUDO_STATUS, _PSEUDO_LIMITS)
-        facts.lacks |= attributes.NEED_ACLS
+        facts.lacks |= attributes.NEED_ACLS | attributes.NEED_QUOTA
         if node.referral is not None:
             facts.lacks |= ~attributes.ON_ABSENT
             facts.locations = (node.path, node.referral.referral)
@@ -56,6 +66,8 @@ async def facts_of(c: Compound, node: Node | PseudoNode, mask: int) -> Facts:
         facts.lacks |= await lacks(c, node)
     if mask & ~facts.lacks & attributes.NEED_ACLS:
         facts.acls = await c.service.acls(node)
+    if mask & ~facts.lacks & attributes.NEED_QUOTA:
+        facts.quota = await _quota_of(c, node, now)
     if not c.server.names.numeric:
         await learn_names(c, mask, [now], facts.acls)
     if mask & attributes.NEED_STATUS:
@@ -81,9 +93,23 @@ def _asked_of(c: Compound, mask: int) -> Node | PseudoNode:
 
 async def lacks(c: Compound, node: Node | PseudoNode) -> int:
     """The attributes that are not kept where a file is."""
-    if isinstance(node, PseudoNode) or not await c.service.supports_acls(node):
-        return attributes.NEED_ACLS
-    return 0
+    if isinstance(node, PseudoNode):
+        return attributes.NEED_ACLS | attributes.NEED_QUOTA
+    missing = 0 if await c.service.supports_acls(node) else attributes.NEED_ACLS
+    if not await c.service.supports_quotas(node):
+        missing |= attributes.NEED_QUOTA
+    return missing
+
+
+async def _quota_of(c: Compound, node: Node, now: Attributes) -> Quota:
+    """The quota the file's further blocks count against; in a directory those of files the caller would make there."""
+    uid, gid = now.uid, now.gid
+    if now.type is FileType.DIR:
+        credential = await c.credential(node)
+        uid = credential.uid
+        if not now.mode & stat.S_ISGID:
+            gid = credential.gid
+    return await c.service.quota(node, uid, gid)
 
 
 async def learn_names(c: Compound, mask: int, shown: Iterable[Attributes], acls: Acls | None = None) -> None:
@@ -118,7 +144,7 @@ async def given_attributes(
 async def getattr_(c: Compound, args: p.GETATTR4args) -> Encoded:
     """Attributes of the current file. Raises INVAL for attributes that can only be set."""
     asked = mask_of(args.attr_request)
-    if attributes.write_only(asked):
+    if attributes.write_only(asked, c.minor):
         raise Nfs4Error(p.NFS4ERR_INVAL)
     mask = attributes.readable(asked, c.minor)
     here = _asked_of(c, mask)
@@ -211,7 +237,7 @@ def opened_for_size(c: Compound, node: Node, stateid: StateidLike) -> tuple[Open
 async def _matches(c: Compound, wanted: p.fattr4) -> bool:
     """Whether the current file has exactly these attributes (VERIFY)."""
     mask = mask_of(wanted.attrmask)
-    if attributes.write_only(mask) or mask & attributes.RDATTR_ERROR:
+    if attributes.write_only(mask, c.minor) or mask & attributes.RDATTR_ERROR:
         raise Nfs4Error(p.NFS4ERR_INVAL)
     here = _asked_of(c, mask)
     facts = await facts_of(c, here, mask)

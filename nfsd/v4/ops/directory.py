@@ -41,7 +41,7 @@ async def readdir(c: Compound, args: p.READDIR4args) -> Encoded:
     if args.cookie in (1, 2):
         raise Nfs4Error(p.NFS4ERR_BAD_COOKIE)
     asked = mask_of(args.attr_request)
-    if attributes.write_only(asked):
+    if attributes.write_only(asked, c.minor):
         raise Nfs4Error(p.NFS4ERR_INVAL)
     mask = attributes.readable(asked, c.minor)
     bound = min(args.maxcount, max(0, c.room_left() - _STATUS), c.server.max_transfer)
