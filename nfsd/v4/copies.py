@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING
 
@@ -22,7 +23,6 @@ from nfsd.state.copies import CopyState
 from nfsd.v4.callbacks import CallbackError
 from nfsd.v4.errors import status_of
 from nfsd.vfs.copying import RangeCopy
-from nfsd.vfs.service import OpenFile
 
 if TYPE_CHECKING:
     from nfsd.v4.server import Nfs4Server
@@ -109,15 +109,10 @@ class Copy:
     """The target's, as the client gave it."""
     verifier: bytes
     """The write verifier when it began: if it changes before COMMIT, something may have been lost."""
-    opens: list[OpenFile]
-    """A count of each, until the copy is over."""
+    held: ExitStack
+    """The open files, and that the target is delegated to nobody, until the copy is over."""
     replied: asyncio.Event = field(default_factory=asyncio.Event)
     """The reply to COPY is on its way."""
-
-    def release(self) -> None:
-        """Give up the open files."""
-        while self.opens:
-            self.opens.pop().release()
 
 
 class Copies:
@@ -145,7 +140,12 @@ class Copies:
         state = self._server.engine.copies.begin(client, work.target.node.key, principal)
         if state is None:
             return None
-        copy = Copy(state, work, asked_by, handle, verifier, [work.source.retain(), work.target.retain()])
+        held = ExitStack()
+        held.callback(work.source.retain().release)
+        held.callback(work.target.retain().release)
+        # The client may close the target while the copy writes to it; then others could be told that nobody does.
+        held.enter_context(self._server.recalls.hold(work.target.node.key))
+        copy = Copy(state, work, asked_by, handle, verifier, held)
         task = asyncio.get_running_loop().create_task(self._run(copy))
         state.job = task
         self._tasks.add(task)
@@ -189,7 +189,7 @@ class Copies:
         """The task has ended, one way or another; even one that was cancelled before it began."""
         if copy.state.result is None:
             self.counters.cancelled += 1
-        copy.release()
+        copy.held.close()
 
     async def _copy(self, copy: Copy) -> None:
         """Copy everything, and put the result in the state."""
@@ -210,7 +210,7 @@ class Copies:
             log.exception("a copy of client %x failed", state.client.clientid)
             status = p.NFS4ERR_SERVERFAULT
         state.result = status
-        copy.release()
+        copy.held.close()
         if status == p.NFS4_OK:
             self.counters.completed += 1
         else:

@@ -14,6 +14,7 @@ from nfsd.v4 import copies
 from nfsd.v4.copies import Turns
 from nfsd.v4.ops import copy as copy_operations
 from nfsd.vfs import copying
+from tests.support.delegations import NONE, READ_DELEGATION, with_two
 from tests.support.nfs4 import LoopbackTransport, wanted
 from tests.unit.v42_support import ANONYMOUS, content, handle_of, offloads, status_on, two_files, with_clients
 
@@ -181,6 +182,28 @@ def test_a_copy_outlives_the_files_being_closed_and_removed(place, tmp_path, mon
         await until(lambda: descriptors(server) == 0)
 
     with_clients(place, tmp_path, test, backchannel=True)
+
+
+def test_the_target_is_not_delegated_while_it_is_copied_to(place, tmp_path, monkeypatch):
+    """The copying client may have closed it; who reads it meanwhile must not be told that nobody writes."""
+
+    async def test(server, export, client, reader):
+        pieces = Pieces(monkeypatch)
+        reading, source = await client.open("/0", b"source", access=1)
+        wanting = p.OPEN4_SHARE_ACCESS_WRITE | p.OPEN4_SHARE_ACCESS_WANT_NO_DELEG
+        writing, target = await client.open("/0", b"target", access=wanting, owner=b"other")
+        await offload(client, stateids=(reading, writing))
+        await client.close(reading, source)
+        await client.close(writing, target, b"other")
+        opened = await reader.opening(b"target")
+        assert opened.delegation.delegation_type == NONE
+        await reader.close(opened.stateid, target)
+        pieces.go(100)
+        await until(lambda: offloads(client))
+        opened = await reader.opening(b"target")
+        assert opened.delegation.delegation_type == READ_DELEGATION
+
+    with_two(tmp_path, 2, test, place=place)
 
 
 def test_a_cancelled_copy_writes_nothing_more_and_is_not_told_about(place, tmp_path, monkeypatch):
