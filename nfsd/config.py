@@ -155,6 +155,8 @@ class Nfs4:
     """Seconds a client's state lives without a word from it."""
     grace_time: Annotated[Integer, Field(ge=0, le=3600)] | None = None
     """Seconds after a restart in which only reclaims are served; default: ``lease_time``."""
+    courtesy_time: Annotated[Integer, Field(ge=0, le=30 * 86400)] = 86400
+    """Seconds an expired client's state is kept while nobody else wants what it holds."""
     delegations: Literal["local", "nfs", "off"] = "local"
     """Which files are delegated: ``local``, those the kernel protects against local processes by a lease; ``nfs``, all,
     for exports that only NFS clients use; ``off``, none."""

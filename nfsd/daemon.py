@@ -247,6 +247,8 @@ class Daemon:
         _log.info("%d calls in flight; buffers: %d of %d octets", len(lines), self.pool.in_use, self.pool.limit)
         for line in lines:
             _log.info("in flight: %s", line)
+        for line in self._nfs4.copies.in_flight():
+            _log.info("in flight: %s", line)
         self.log_counters()
         for address, now, _, _ in self.listeners.connections():
             _log.info("%s: %d connections", address, now)
@@ -347,7 +349,9 @@ async def _id_names(nfs4: Nfs4) -> IdNames:
 
 
 def _state_limits(nfs4: Nfs4, grace: float) -> StateLimits:
-    limits = StateLimits(lease=float(nfs4.lease_time), grace=grace, **asdict(nfs4.limits))
+    limits = StateLimits(
+        lease=float(nfs4.lease_time), grace=grace, courtesy=float(nfs4.courtesy_time), **asdict(nfs4.limits)
+    )
     return replace(limits, delegations=0) if nfs4.delegations == "off" else limits
 
 

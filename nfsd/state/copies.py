@@ -57,6 +57,10 @@ class CopyTable:
     def __len__(self) -> int:
         return len(self._all)
 
+    def all(self) -> list[CopyState]:
+        """Every copy."""
+        return list(self._all)
+
     def begin(self, client: Client, file_key: bytes, principal: str) -> CopyState | None:
         """The state of a new copy to a file, or None when the client, or all clients together, have as many as they
         may: it is then made at once, as far as that goes."""

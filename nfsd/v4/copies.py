@@ -165,6 +165,14 @@ class Copies:
         if isinstance(task, asyncio.Task) and not task.done():
             await asyncio.wait([task])
 
+    def in_flight(self) -> list[str]:
+        """A line about each asynchronous copy."""
+        return [
+            f"copy {state.other.hex()} of client {state.client.clientid:016x}: {state.copied} octets"
+            + ("" if state.result is None else ", over; the client has not answered yet")
+            for state in self._server.engine.copies.all()
+        ]
+
     def statistics(self) -> dict[str, int]:
         """The counters by name."""
         return asdict(self.counters)

@@ -121,6 +121,8 @@ def test_a_long_copy_is_answered_at_once_and_told_about_at_its_end(place, tmp_pa
         await until(lambda: os.stat(f"{place}/target").st_size == 3 * PIECE)
         await until(lambda: server.nfs4.copies.counters.octets == 3 * PIECE)
         assert await progress(client, stateid) == (3 * PIECE, [])
+        [line] = server.nfs4.copies.in_flight()
+        assert f"{client.clientid:016x}: {3 * PIECE} octets" in line
         assert offloads(client) == []
         pieces.go(100)
         await until(lambda: offloads(client))

@@ -36,6 +36,16 @@ def test_defaults_are_the_engines():
         assert field.default == getattr(Limits(), field.name), field.name
 
 
+def test_what_is_no_configurable_bound_is_a_time_or_fixed():
+    times = {"lease", "grace", "courtesy", "recall", "delegation_pause"}
+    fixed = {
+        "owner_octets", "backchannel_slots", "request_octets", "response_octets", "minimum_channel_octets",
+        "seqid_reply_octets",
+    }  # fmt: skip
+    configurable = {field.name for field in dataclasses.fields(config.Nfs4Limits)}
+    assert {field.name for field in dataclasses.fields(Limits)} == times | fixed | configurable
+
+
 # -- clients and sessions ---------------------------------------------------------------------------------------------
 def introduction(client, name):
     """EXCHANGE_ID or SETCLIENTID under a name."""
