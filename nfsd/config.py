@@ -259,6 +259,7 @@ class ExportEntry:
     asynchronous: Annotated[StrictBool, Field(alias="async")] = False
     cross_mounts: StrictBool = True
     workers: Annotated[Integer, Field(ge=1, le=256)] = 8
+    security_labels: StrictBool = False
     referral: tuple[StrictStr, ...] = ()
     replicas: tuple[StrictStr, ...] = ()
 

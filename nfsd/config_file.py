@@ -343,6 +343,7 @@ def _check_export(document: _Document, entry: ExportEntry, where: Location, base
         cross_mounts=entry.cross_mounts,
         workers=entry.workers,
         overrides=_overrides(entry),
+        security_labels=entry.security_labels,
         referral=_places(document, entry.referral, (*where, "referral")),
         replicas=_places(document, entry.replicas, (*where, "replicas")),
     )

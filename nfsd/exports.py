@@ -76,6 +76,8 @@ class Export:
     """Jobs of this export that may wait for its disk at the same time."""
     overrides: tuple[ClientOverride, ...] = ()
     """Settings that differ for some of ``clients``."""
+    security_labels: bool = False
+    """Whether clients see and set the files' security labels."""
     referral: tuple[Place, ...] = ()
     """Where the files really are: nothing is served here, and ``path`` is empty."""
     replicas: tuple[Place, ...] = ()

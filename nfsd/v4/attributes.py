@@ -42,6 +42,7 @@ class Facts:
         "attributes",
         "error",
         "handle",
+        "label",
         "lacks",
         "limits",
         "locations",
@@ -71,10 +72,12 @@ class Facts:
         self.acls: Acls | None = None
         self.locations: Locations = ("/", ())
         self.quota: Quota | None = None
+        self.label = b""
 
 
 _NO_BIRTH: int = 1 << p.FATTR4_TIME_CREATE
 NEED_ACLS: int = 1 << p.FATTR4_ACL
+NEED_LABEL: int = 1 << p.FATTR4_SEC_LABEL
 NEED_QUOTA: int = 1 << p.FATTR4_QUOTA_AVAIL_HARD | 1 << p.FATTR4_QUOTA_AVAIL_SOFT | 1 << p.FATTR4_QUOTA_USED
 Locations = tuple[str, tuple[Place, ...]]
 """Where the file system begins in this server's name space, and where else it is."""
@@ -182,6 +185,13 @@ def _fs_locations(encoder: Encoder, facts: Facts) -> None:
         _pathname(encoder, path)
 
 
+def _label(encoder: Encoder, facts: Facts) -> None:
+    # RFC 7862 section 12.2.4. Label format 0 is reserved, and what Linux uses for SELinux's labels.
+    encoder.uint32(0)
+    encoder.uint32(0)
+    encoder.opaque(facts.label)
+
+
 def _change_attr_type(facts: Facts) -> int:
     """RFC 7862 section 12.2.3. Where a local process can change a file twice within one tick of its ctime, no more can
     be promised than that the attribute comes from time_metadata."""
@@ -210,7 +220,9 @@ def _acl(encoder: Encoder, facts: Facts) -> None:
 _SETTABLE_ONLY = _bits(
     p.FATTR4_TIME_ACCESS_SET, p.FATTR4_TIME_MODIFY_SET, p.FATTR4_MODE_SET_MASKED, p.FATTR4_MODE_UMASK
 )
-SETTABLE = _SETTABLE_ONLY | _bits(p.FATTR4_SIZE, p.FATTR4_ACL, p.FATTR4_MODE, p.FATTR4_OWNER, p.FATTR4_OWNER_GROUP)
+SETTABLE = _SETTABLE_ONLY | _bits(
+    p.FATTR4_SIZE, p.FATTR4_ACL, p.FATTR4_MODE, p.FATTR4_OWNER, p.FATTR4_OWNER_GROUP, p.FATTR4_SEC_LABEL
+)
 """What SETATTR and creations take."""
 EXCLUSIVE_CREATE = SETTABLE & ~_bits(p.FATTR4_TIME_ACCESS_SET, p.FATTR4_TIME_MODIFY_SET, p.FATTR4_MODE_SET_MASKED)
 """What EXCLUSIVE4_1 takes: the times keep the verifier (RFC 8881 section 18.16.3)."""
@@ -271,6 +283,7 @@ _TABLE: dict[int, Write] = {
     p.FATTR4_CLONE_BLKSIZE: _number(lambda f: _limits(f).clone_block),
     # What other names or clones still use is not freed; of clones the kernel does not tell.
     p.FATTR4_SPACE_FREED: _hyper(lambda f: f.attributes.used if f.attributes.nlink <= 1 else 0),
+    p.FATTR4_SEC_LABEL: _label,
     p.FATTR4_XATTR_SUPPORT: _truth(lambda f: _limits(f).xattrs),
 }
 """How each attribute is encoded."""
@@ -289,17 +302,21 @@ FS_LOCATIONS = _bits(p.FATTR4_FS_LOCATIONS)
 ON_ABSENT = FS_LOCATIONS | _bits(p.FATTR4_RDATTR_ERROR, p.FATTR4_FSID, p.FATTR4_MOUNTED_ON_FILEID)
 """What an absent file system has (RFC 8881 section 11.4.1)."""
 OWNERS = _bits(p.FATTR4_OWNER, p.FATTR4_OWNER_GROUP)
-NEED_FEATURES = NEED_QUOTA | _bits(
-    p.FATTR4_SUPPORTED_ATTRS, p.FATTR4_SUPPATTR_EXCLCREAT, p.FATTR4_ACL, p.FATTR4_ACLSUPPORT
+NEED_FEATURES = (
+    NEED_QUOTA
+    | NEED_LABEL
+    | _bits(p.FATTR4_SUPPORTED_ATTRS, p.FATTR4_SUPPATTR_EXCLCREAT, p.FATTR4_ACL, p.FATTR4_ACLSUPPORT)
 )
 """What depends on what the file system has."""
+NEED_NODE = NEED_FEATURES | FS_LOCATIONS
+"""What a listing has to go to the file for."""
 RDATTR_ERROR = 1 << p.FATTR4_RDATTR_ERROR
 MOUNTED_ON = 1 << p.FATTR4_MOUNTED_ON_FILEID
 MODE_MASKED = 1 << p.FATTR4_MODE_SET_MASKED
 _SINCE_41 = _bits(p.FATTR4_SUPPATTR_EXCLCREAT, p.FATTR4_MODE_SET_MASKED)
 _SINCE_42 = _bits(
     p.FATTR4_CHANGE_ATTR_TYPE, p.FATTR4_MODE_UMASK,
-    p.FATTR4_CLONE_BLKSIZE, p.FATTR4_SPACE_FREED, p.FATTR4_XATTR_SUPPORT,
+    p.FATTR4_CLONE_BLKSIZE, p.FATTR4_SPACE_FREED, p.FATTR4_XATTR_SUPPORT, p.FATTR4_SEC_LABEL,
 )  # fmt: skip
 _READABLE = _bits(*_TABLE)
 

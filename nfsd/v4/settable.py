@@ -11,6 +11,7 @@ from nfsd.protocol import nfs4 as p
 from nfsd.v4 import acl
 from nfsd.v4.acl import Ace
 from nfsd.v4.attributes import SETTABLE, mask_of, supported
+from nfsd.vfs.labels import LABEL_MAX
 from nfsd.vfs.posix_acl import Acls, AclTag
 from nfsd.vfs.types import Attributes, FileType, SetAttributes, SetTo, Time
 from rpcrdma.xdr import Decoder, XdrError
@@ -18,6 +19,7 @@ from rpcrdma.xdr import Decoder, XdrError
 MAX_ACES = 1024
 """More than the largest ACL of any Linux file system but XFS needs; the mapping's work grows with the square."""
 _OWNER_LIMIT = 1024
+_LABEL_LIMIT = 65536
 _MINIMAL_ACE = 20
 
 
@@ -79,6 +81,17 @@ class _Values:
             raise AttributeError4(p.NFS4ERR_INVAL)
         return (current.mode if current is not None else 0) & ~mask | value
 
+    def label(self) -> bytes:
+        """A sec_label4: octets of SELinux (RFC 7862 section 9.3: of no other format)."""
+        decoder = self.decoder
+        lfs, _ = decoder.uint32(), decoder.uint32()
+        data = decoder.opaque(_LABEL_LIMIT)
+        if lfs:
+            raise AttributeError4(p.NFS4ERR_WRONG_LFS)
+        if not data or len(data) > LABEL_MAX:
+            raise AttributeError4(p.NFS4ERR_BADLABEL)
+        return data
+
     def aces(self) -> list[Ace]:
         """An ACL's entries. Raises NOSPC for more than any file system could hold."""
         decoder = self.decoder
@@ -134,6 +147,7 @@ def _decode(values: _Values, mask: int, kind: FileType, current: Attributes | No
     decoder = values.decoder
     size = mode = uid = gid = None
     atime = mtime = None
+    label: bytes | None = None
     umask = 0
     acls: Acls | None = None
     try:
@@ -157,6 +171,8 @@ def _decode(values: _Values, mask: int, kind: FileType, current: Attributes | No
             if mode is not None:
                 raise AttributeError4(p.NFS4ERR_INVAL)  # RFC 8881 section 5.12: not together with MODE
             mode = values.masked_mode(current)
+        if mask >> p.FATTR4_SEC_LABEL & 1:
+            label = values.label()
         if mask >> p.FATTR4_MODE_UMASK & 1:
             # RFC 8275 section 3: not together with MODE, and only where a file is created.
             if mode is not None or current is not None:
@@ -169,7 +185,7 @@ def _decode(values: _Values, mask: int, kind: FileType, current: Attributes | No
     access_acl = acls.access if acls is not None else None
     # Without entries to hand down a directory loses the default ACL it has, or was just given by its parent.
     default_acl = (acls.default or ()) if acls is not None and kind is FileType.DIR else None
-    return SetAttributes(mode, uid, gid, size, atime, mtime, access_acl, default_acl, umask)
+    return SetAttributes(mode, uid, gid, size, atime, mtime, access_acl, default_acl, label, umask)
 
 
 def _posix(aces: list[Ace], kind: FileType) -> Acls:

@@ -67,6 +67,7 @@ READ, LOOKUP, MODIFY, EXTEND, DELETE, EXECUTE = 0x01, 0x02, 0x04, 0x08, 0x10, 0x
 _ACCESSES_KEPT = 64
 _LINK_MAX = 4096
 _NOTHING = SetAttributes()
+LABEL_NAME = b"security.selinux"
 _OMIT = (0, UTIME_OMIT)
 _NOW = (0, UTIME_NOW)
 
@@ -234,6 +235,10 @@ class InspectOperations(DataOperations):
                 value = encode_acl(acl)
                 setting = chain.add(SYS_SETXATTR, b"/proc/self/fd/" + link, name, value, len(value), 0)
                 note.append((field, setting))
+        if changes.label is not None:
+            label = changes.label
+            setting = chain.add(SYS_SETXATTR, b"/proc/self/fd/" + link, LABEL_NAME, label, len(label), 0)
+            note.append(("label", setting))
         if changes.atime is not None or changes.mtime is not None:
             touching = chain.add(SYS_UTIMENSAT, descriptor, b"", times, AT_EMPTY_PATH)
             note += [("atime", touching), ("mtime", touching)]

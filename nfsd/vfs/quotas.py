@@ -19,6 +19,12 @@ _USER, _GROUP = 0, 1
 _GETQUOTA: Final = 0x800007
 _dqblk = struct.Struct("<8QI4x")
 _LIMIT_UNIT: Final = 1024
+_GETSTATE: Final = 0x5808
+"""Q_XGETQSTATV, which is not only for XFS any more."""
+_STATE_SIZE: Final = 512
+_STATE_VERSION: Final = 1
+_state = struct.Struct("<2xH")
+_ENFORCED: Final = {_USER: 1 << 1, _GROUP: 1 << 3}
 
 
 def _command(kind: int) -> int:
@@ -29,17 +35,16 @@ class QuotaOperations(InspectOperations):
     """Reading quotas. Keeping them is the kernel's: whoever is beyond gets EDQUOT."""
 
     async def quota_kinds(self, node: Node) -> tuple[int, ...]:
-        """The quotas the file system the node is on keeps, and lets this server see."""
+        """The quotas the file system the node is on enforces (those it merely counts bound nothing)."""
         mount = node.mount
         if mount.quotas is None:
-            found = []
-            for kind in (_USER, _GROUP):
-                chain = Chain()
-                step = chain.add(SYS_QUOTACTL_FD, mount.fd, _command(kind), 0, bytearray(_dqblk.size))
-                await self.run(mount, chain)
-                if step.error == 0:
-                    found.append(kind)
-            mount.quotas = tuple(found)
+            state = bytearray(_STATE_SIZE)
+            state[0] = _STATE_VERSION
+            chain = Chain()
+            step = chain.add(SYS_QUOTACTL_FD, mount.fd, _GETSTATE << 8, 0, state)
+            await self.run(mount, chain)
+            flags = _state.unpack_from(state)[0] if step.error == 0 else 0
+            mount.quotas = tuple(kind for kind, enforced in _ENFORCED.items() if flags & enforced)
         return mount.quotas
 
     async def supports_quotas(self, node: Node) -> bool:

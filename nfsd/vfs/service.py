@@ -12,6 +12,7 @@ kernel's) unless they say more; ``credential`` is the caller after squash. Where
 * ``xattrs``: :meth:`supports_xattrs`, :meth:`xattr_access`, :meth:`get_xattr`, :meth:`list_xattrs`, :meth:`set_xattr`,
   :meth:`remove_xattr`
 * ``acls``: :meth:`supports_acls`, :meth:`acls`
+* ``labels``: :meth:`supports_labels`, :meth:`label`
 * ``quotas``: :meth:`supports_quotas`, :meth:`quota`
 * ``directory``: :meth:`lookup`, :meth:`readdir`, :meth:`parent`
 * ``creation``: :meth:`create`, :meth:`mkdir`, :meth:`symlink`, :meth:`mknod`
@@ -23,6 +24,7 @@ from __future__ import annotations
 
 from nfsd.vfs.acls import AclOperations
 from nfsd.vfs.copying import CopyOperations
+from nfsd.vfs.labels import LabelOperations
 from nfsd.vfs.locks import LockOperations
 from nfsd.vfs.namespace import NamespaceOperations
 from nfsd.vfs.quotas import QuotaOperations
@@ -32,5 +34,13 @@ from nfsd.vfs.xattrs import XattrOperations
 __all__ = ["FileService", "Node", "OpenFile"]
 
 
-class FileService(CopyOperations, XattrOperations, AclOperations, QuotaOperations, NamespaceOperations, LockOperations):
+class FileService(
+    CopyOperations,
+    XattrOperations,
+    AclOperations,
+    QuotaOperations,
+    LabelOperations,
+    NamespaceOperations,
+    LockOperations,
+):
     """Operations on the files of all exports."""

@@ -78,6 +78,8 @@ class SetAttributes:
     """Set after the mode."""
     default_acl: PosixAcl | None = None
     """Directories only; without entries: to have none."""
+    label: bytes | None = None
+    """A security label."""
     umask: int = 0
     """Creations only: bits the mode loses, unless the directory has a default ACL (RFC 8275 section 3)."""
 

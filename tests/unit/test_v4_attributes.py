@@ -46,8 +46,10 @@ def test_every_attribute_is_the_same_to_verify_as_to_getattr(tmp_path, minor, pa
         *_, got = await client.run(*here, (p.OP_GETATTR, wanted(p.FATTR4_SUPPORTED_ATTRS)))
         d = values(got.resok4.obj_attributes)
         supported = attributes.mask_of([d.uint32() for _ in range(d.uint32())])
-        # The pseudo file system has no ACLs and no births; where real files are they have. Quotas are nowhere here.
+        # The pseudo file system has no ACLs and no births; real files have. Quotas and labels are nowhere here.
         absent = {p.FATTR4_QUOTA_AVAIL_HARD, p.FATTR4_QUOTA_AVAIL_SOFT, p.FATTR4_QUOTA_USED}
+        if minor == 2:
+            absent.add(p.FATTR4_SEC_LABEL)
         if path == "/":
             absent |= {p.FATTR4_ACL, p.FATTR4_TIME_CREATE}
         assert {number for number in readable(minor) if not supported >> number & 1} == absent

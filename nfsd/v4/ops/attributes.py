@@ -51,7 +51,7 @@ async def facts_of(c: Compound, node: Node | PseudoNode, mask: int) -> Facts:
     if isinstance(node, PseudoNode):
         shown = c.server.pseudo.attributes(node)
         facts = Facts(c.server.facts, c.minor, shown, node.handle, _PSEUDO_STATUS, _PSEUDO_LIMITS)
-        facts.lacks |= attributes.NEED_ACLS | attributes.NEED_QUOTA
+        facts.lacks |= attributes.NEED_ACLS | attributes.NEED_QUOTA | attributes.NEED_LABEL
         if node.referral is not None:
             facts.lacks |= ~attributes.ON_ABSENT
             facts.locations = (node.path, node.referral.referral)
@@ -68,6 +68,8 @@ async def facts_of(c: Compound, node: Node | PseudoNode, mask: int) -> Facts:
         facts.acls = await c.service.acls(node)
     if mask & ~facts.lacks & attributes.NEED_QUOTA:
         facts.quota = await _quota_of(c, node, now)
+    if mask & ~facts.lacks & attributes.NEED_LABEL:
+        facts.label = await c.service.label(node)
     if not c.server.names.numeric:
         await learn_names(c, mask, [now], facts.acls)
     if mask & attributes.NEED_STATUS:
@@ -94,10 +96,12 @@ def _asked_of(c: Compound, mask: int) -> Node | PseudoNode:
 async def lacks(c: Compound, node: Node | PseudoNode) -> int:
     """The attributes that are not kept where a file is."""
     if isinstance(node, PseudoNode):
-        return attributes.NEED_ACLS | attributes.NEED_QUOTA
+        return attributes.NEED_ACLS | attributes.NEED_QUOTA | attributes.NEED_LABEL
     missing = 0 if await c.service.supports_acls(node) else attributes.NEED_ACLS
     if not await c.service.supports_quotas(node):
         missing |= attributes.NEED_QUOTA
+    if not c.service.supports_labels(node):
+        missing |= attributes.NEED_LABEL
     return missing
 
 
@@ -134,9 +138,10 @@ async def given_attributes(
 ) -> SetAttributes:
     """The attributes a client gives a file of this ``kind`` that is, or is to be made, on ``where``'s file system."""
     missing = 0
-    if mask_of(given.attrmask) & attributes.NEED_ACLS:
-        # Links show an ACL, that of their mode, but take none.
-        missing = attributes.NEED_ACLS if kind is FileType.LNK else await lacks(c, where)
+    if mask_of(given.attrmask) & (attributes.NEED_ACLS | attributes.NEED_LABEL):
+        missing = await lacks(c, where)
+        if kind is FileType.LNK:
+            missing |= attributes.NEED_ACLS  # links show an ACL, that of their mode, but take none
     return await settable(c.server.names, c.minor, given, kind, lacks=missing, current=current)
 
 
@@ -209,6 +214,7 @@ _FIELDS = {
     "gid": (p.FATTR4_OWNER_GROUP,),
     "mode": (p.FATTR4_MODE, p.FATTR4_MODE_SET_MASKED),
     "access_acl": (p.FATTR4_ACL,),
+    "label": (p.FATTR4_SEC_LABEL,),
     "atime": (p.FATTR4_TIME_ACCESS_SET,),
     "mtime": (p.FATTR4_TIME_MODIFY_SET,),
 }

@@ -141,7 +141,7 @@ async def _real_entries(
             child = place.children.get(entry.name) if place is not None else None
             if child is not None and c.server.pseudo.visible(child, c.call.transport.peer_address):
                 facts = await facts_of(c, await c.enter(child), mask)
-            elif entry.handle is not None and mask & attributes.NEED_FEATURES:
+            elif entry.handle is not None and mask & attributes.NEED_NODE:
                 try:
                     facts = await facts_of(c, await c.resolve(entry.handle), mask)
                 except OSError as gone:

@@ -15,7 +15,6 @@ from pathlib import Path
 
 from nfsd.protocol import nfs4 as p
 from nfsd.v4 import attributes
-from rpcrdma.xdr import Payload
 from tests.support.nfs4 import Client4, Failed, mode, serving, values, wanted
 
 QUOTACTL_FD, GETQUOTA, SETQUOTA, BLOCK_LIMITS = 443, 0x800007, 0x800008, 1
@@ -37,14 +36,14 @@ def quota(path, command, data=bytes(DQBLK.size)):
 
 
 @contextmanager
-def ext4(work: Path, *features):
+def ext4(work: Path, *features, options=""):
     """An ext4 of its own, mounted."""
     image, point = work / "image", work / "mounted"
     with image.open("wb") as file:
         file.truncate(64 << 20)
     subprocess.run(["mkfs.ext4", "-q", "-F", *features, image], check=True)
     point.mkdir()
-    subprocess.run(["mount", "-o", "loop", image, point], check=True)
+    subprocess.run(["mount", "-o", f"loop{options}", image, point], check=True)
     try:
         point.chmod(0o777)
         yield point
@@ -64,9 +63,20 @@ async def get(client, path, *numbers):
     return attributes.mask_of(given.attrmask), values(given)
 
 
+async def counted_only(work, point):
+    """What is counted, but not enforced, is no quota."""
+    quota(point, SETQUOTA, DQBLK.pack(HARD >> 10, SOFT >> 10, 0, 0, 0, 0, 0, 0, BLOCK_LIMITS))
+    async with serving(point, state_dir=work) as server:
+        client = await Client4(server, 2, uid=USER, gid=USER).connect()
+        mask, _ = await get(client, "/0", *QUOTAS)
+        assert mask == 0
+
+
 async def quotas(work):
     """A user's limits are what the attributes say, and what writes are held to."""
     with ext4(work, "-O", "quota") as point:
+        await counted_only(work, point)
+    with ext4(work, "-O", "quota", options=",usrquota") as point:
         quota(point, SETQUOTA, DQBLK.pack(HARD >> 10, SOFT >> 10, 0, 0, 0, 0, 0, 0, BLOCK_LIMITS))
         async with serving(point, state_dir=work) as server:
             client = await Client4(server, 2, uid=USER, gid=USER).connect()
@@ -77,7 +87,7 @@ async def quotas(work):
             stateid, handle = await client.open("/0", b"f", create=mode(0o644))
 
             async def write(offset):
-                args = p.WRITE4args(stateid, offset, p.stable_how4.FILE_SYNC4, Payload(b"x" * (256 << 10)))
+                args = p.WRITE4args(stateid, offset, p.stable_how4.FILE_SYNC4, b"x" * (256 << 10))
                 await client.on(handle, (p.OP_WRITE, args))
 
             await write(0)
