@@ -112,7 +112,7 @@ class BackchannelSender:
             task.cancel()
 
     def bound(self) -> None:
-        """A connection has been bound to the backchannel."""
+        """A connection has been bound to this backchannel, or another of the client's."""
         self._bound.set()
 
     async def call(
@@ -258,10 +258,17 @@ class BackchannelSender:
             if bound:
                 silent = self._channel.silent
                 return next((one for one in bound if one not in silent), bound[0])
-            if request.abandoned or self.session.client.expired:
+            if request.abandoned or self.session.client.expired or self._elsewhere():
+                # Another session can carry the operations anew. The request stays on its slot, to be sent again over
+                # this session when there is a connection (SEQ4_STATUS_CB_PATH_DOWN_SESSION asks the client for one).
                 raise CallbackError("path_down", "no connection is bound to the backchannel")
             self._bound.clear()
             await self._bound.wait()
+
+    def _elsewhere(self) -> bool:
+        """Whether another session of the client has a backchannel that works."""
+        sessions = self.session.client.sessions.values()
+        return any(one.backchannel.usable for one in sessions if one is not self.session)
 
     async def _send(self, request: _Request, connection: Transport, message: bytes) -> memoryview:
         """Send over one connection. Raises ConnectionError, also when another connection should be tried."""

@@ -202,8 +202,9 @@ class CallbackService:
 
     def _bound(self, session: Session) -> None:
         """A connection has been bound to the session's backchannel."""
-        if session.backchannel.sender is not None:
-            session.backchannel.sender.bound()
+        for one in session.client.sessions.values():
+            if one.backchannel.sender is not None:
+                one.backchannel.sender.bound()
         event = self._waiting.pop(session.client, None)
         if event is not None:
             event.set()

@@ -7,7 +7,8 @@ session. In 4.1 and later the first operation is SEQUENCE, which finds the slot;
 Failures. An operation raises :class:`Nfs4Error` (or OSError, BadHandle… mapped here and nowhere else). A failure of the
 server itself is logged and answered SERVERFAULT.
 
-Stable storage. The reply leaves when what the operations promised is on stable storage, asked once per COMPOUND.
+Stable storage. The reply of a COMPOUND that changed anything leaves when what the operations promised is on stable
+storage, asked once per COMPOUND.
 """
 
 from __future__ import annotations
@@ -229,11 +230,14 @@ async def compound(server: Nfs4Server, call: Call) -> None:
     c = Compound(server, call, minor, count)
     c.start = status_at
     call.forget = True
+    engine, issued = server.engine, server.engine.writes_issued
     try:
         status = await _run(c, count_at)
         results.patch_uint32(status_at, status)
-        if not server.engine.stable:
-            await server.store.flush(server.engine)
+        if not engine.stable and not (call.forget and engine.writes_issued == issued):
+            # Somebody else's write counts as well: what this COMPOUND was granted may rest on it. One that changed
+            # nothing (a READ, a SEQUENCE that failed) promises nothing, and waits for nobody.
+            await server.store.flush(engine)
         if c.slot is not None:
             c.slot.finish(_kept_reply(c))
             c.slot = None

@@ -8,7 +8,7 @@ from nfsd.protocol import nfs4 as p
 from nfsd.v4.callbacks import CallbackError
 from tests.rfc.plugin import covers
 from tests.support.callbacks import CallbackEnd
-from tests.support.nfs4 import Client4, serving, wanted
+from tests.support.nfs4 import Client4, StoreInMemory, mode, serving, wanted
 from tests.support.wires import Network
 
 LOCK = (p.OP_CB_NOTIFY_LOCK, p.CB_NOTIFY_LOCK4args(b"h" * 128, p.lock_owner4(1, bytes(1024))))
@@ -17,14 +17,14 @@ OK = p.CB_RECALL4res(p.nfsstat4.NFS4_OK)
 GETATTR_ROOT = (p.OP_PUTROOTFH, (p.OP_GETATTR, wanted(p.FATTR4_TYPE)))
 
 
-def run(test, tmp_path, minor=1):
-    """``test(network, client, end, record)`` without a connection yet."""
+def run(test, tmp_path, **serving_how):
+    """``test(network, end)``, without a connection yet."""
     for name in ("export", "state"):
         (tmp_path / name).mkdir(exist_ok=True)
 
     async def main():
         async with (
-            serving(tmp_path / "export", state_dir=tmp_path / "state") as server,
+            serving(tmp_path / "export", state_dir=tmp_path / "state", **serving_how) as server,
             Network(server) as network,
         ):
             await test(network, CallbackEnd())
@@ -114,5 +114,82 @@ def test_a_session_over_two_rdma_connections_and_one_of_tcp_survives_the_loss_of
         assert await callbacks.call(record, [RECALL]) == [OK]
         assert end.received[-1].connection is third
         assert session.status_flags() == 0
+
+    run(test, tmp_path)
+
+
+class SlowStore(StoreInMemory):
+    """Stable storage that takes its time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.waiting = asyncio.Event()
+
+    async def flush(self, engine):
+        if not self.gate.is_set():
+            self.waiting.set()
+        await self.gate.wait()
+        await super().flush(engine)
+
+
+@pytest.mark.parametrize(("first", "then"), [("rdma", "rdma"), ("rdma", "tcp"), ("tcp", "rdma")])
+def test_a_request_is_executed_once_wherever_its_retransmissions_come(tmp_path, first, then):
+    """Also while the original is executing, and after its connection is gone (RFC 8881 section 2.10.6.2)."""
+    store = SlowStore()
+
+    async def test(network, end):
+        client = Client4(network, 1, transport=await network.connect(first, end))
+        await client.connect(reclaim_complete=False)
+        other = await network.connect(then, end)
+        store.gate.clear()
+        over = (p.OP_RECLAIM_COMPLETE, p.RECLAIM_COMPLETE4args(False))
+        operations = client.in_session(over, cache=True)
+
+        async def send(wire):
+            return client.parse(await network.call(wire, client.message(*operations)))
+
+        original = asyncio.ensure_future(send(client.transport))
+        await store.waiting.wait()
+        for wire in (client.transport, other, other):
+            assert (await send(wire))[0] == p.NFS4ERR_DELAY
+        client.transport.close()
+        original.cancel()
+        store.gate.set()
+        while (answer := await send(other))[0] == p.NFS4ERR_DELAY:
+            pass
+        assert answer[0] == p.NFS4_OK, "a second execution would be COMPLETE_ALREADY"
+        assert await send(other) == answer
+        client.transport = other
+        assert await client.status(over) == p.NFS4ERR_COMPLETE_ALREADY
+
+    run(test, tmp_path, store=store)
+
+
+def test_one_client_by_several_connections_with_sessions_of_their_own(tmp_path):
+    """Client id trunking (RFC 8881 section 2.10.5): the server owner is the same everywhere, and so is the client."""
+
+    async def test(network, end):
+        first = Client4(network, 2, transport=await network.connect("rdma", end))
+        await first.connect()
+        second = Client4(network, 2, transport=await network.connect("tcp", end))
+        owner = p.client_owner4(b"verifier", b"client")
+        none = p.state_protect4_a(p.state_protect_how4.SP4_NONE)
+        answers = []
+        for client in (first, second):
+            _, [(_, made)] = await client.raw((p.OP_EXCHANGE_ID, p.EXCHANGE_ID4args(owner, 0x101, none, [])))
+            answers.append(made.eir_resok4)
+        assert answers[0] == answers[1]
+        assert answers[0].eir_flags & p.EXCHGID4_FLAG_CONFIRMED_R
+        await second.connect(reclaim_complete=False)
+        assert second.clientid == first.clientid
+        assert second.session != first.session
+        stateid, handle = await first.open("/0", b"f", create=mode(0o644))
+        await second.close(stateid, handle)
+        record = network.engine.clients.lookup(first.clientid)
+        first.transport.close()
+        assert await network.nfs4.callbacks.call(record, [RECALL]) == [OK]
+        assert end.received[-1].sequence.csa_sessionid == second.session
 
     run(test, tmp_path)

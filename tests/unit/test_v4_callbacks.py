@@ -377,3 +377,27 @@ def test_a_backchannel_needs_a_credential_that_can_be_sent(tmp_path, minor):
         assert end.received[0].program == 8
 
     run(test, tmp_path, minor=minor)
+
+
+def test_a_callback_cut_off_goes_on_in_a_session_made_since(tmp_path):
+    async def test(server, client, end, record):
+        end.gate = asyncio.Event()
+        call = asyncio.ensure_future(server.nfs4.callbacks.call(record, [RECALL]))
+        await end.arrival(1)
+        client.transport.close()
+        await turns()
+        assert not call.done(), "the client may come back"
+        end.gate.set()
+        second = Client4(server, 1, transport=LoopbackTransport(callbacks=end))
+        await second.connect(reclaim_complete=False)
+        assert await call == [OK]
+        assert end.received[-1].sequence.csa_sessionid == second.session
+        # The first session's slot is put in step before it is used again.
+        await client.bind(LoopbackTransport(callbacks=end))
+        second.transport.close()
+        assert await server.nfs4.callbacks.call(record, [ANY]) == [p.CB_RECALL_ANY4res(p.nfsstat4.NFS4_OK)]
+        last = [one.sequence.csa_sequenceid for one in end.received if one.sequence.csa_sessionid == client.session]
+        assert last == [1, 1, 2]
+        assert end.operations[-1] == p.OP_CB_RECALL_ANY
+
+    run(test, tmp_path, slots=1)
