@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Collection
 
 from rpcrdma.engine.assembly import ReadPlan
@@ -98,14 +99,34 @@ class Refusal:
 class OptionAnswer:
     """The answer to an RDMA2_OPTIONAL message."""
 
-    __slots__ = ("codec", "info", "opttype", "xid")
+    __slots__ = ("info", "opttype", "xid")
 
-    def __init__(self, codec: VersionTwo, xid: int, opttype: int, info: bytes) -> None:
-        self.codec = codec
+    def __init__(self, xid: int, opttype: int, info: bytes) -> None:
         self.xid = xid
         self.opttype = opttype
         self.info = info
 
     def encode(self, grant: int) -> bytes:
         """The message; of a Responder, it has direction REPLY ("Message Direction")."""
-        return self.codec.encode_option(self.xid, grant, REPLY, self.opttype, self.info)
+        return VersionTwo().encode_option(self.xid, grant, REPLY, self.opttype, self.info)
+
+
+class Suspects:
+    """Calls whose memory the peer may turn out to have refused us (RFC 8166 section 4.5.3)."""
+
+    __slots__ = ("failed", "written")
+
+    def __init__(self) -> None:
+        self.failed: Header | None = None
+        """The call whose RDMA operation was the first to fail."""
+        self.written: deque[Header] = deque(maxlen=64)
+        """Calls recently written to: a Write that was reported as done may yet have been refused."""
+
+    def refused_call(self, handle: int | None) -> int | None:
+        """The XID of the call whose memory was refused, so far as it can be told; ``handle`` is that memory's."""
+        failed = self.failed
+        if handle is not None:
+            for header in (failed, *reversed(self.written)):
+                if header is not None and header.offers(handle):
+                    return header.xid
+        return None if failed is None else failed.xid

@@ -7,8 +7,9 @@ the peer learns that the feature is not there. No extension has been published; 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
+from rpcrdma.wire.header import Fault
 from rpcrdma.wire.version_two import OptionHeader
 
 Extension = Callable[[OptionHeader, memoryview], bytes | None]
@@ -19,3 +20,19 @@ Messages of either direction come here; those of direction REPLY are never answe
 
 class MalformedOption(Exception):
     """rdma_optinfo does not parse: answered with RDMA2_ERR_BAD_XDR."""
+
+
+def ask(extensions: Mapping[int, Extension], header: OptionHeader, view: memoryview) -> Fault | bytes | None:
+    """What the extension says to the message ``view``: the information of the answer, None, or what is wrong.
+
+    A receiver that does not know the type must say so ("Optional Features"). But an error travels from Responder to
+    Requester always ("Message Direction"), and to a message of direction REPLY we would be the Requester: the caller
+    leaves those unanswered.
+    """
+    extension = extensions.get(header.opttype)
+    if extension is None:
+        return Fault.OPTION
+    try:
+        return extension(header, view[header.payload :])
+    except MalformedOption:
+        return Fault.HEADER

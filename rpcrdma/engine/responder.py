@@ -30,31 +30,33 @@ Versions
 
 from __future__ import annotations
 
+import struct
 from collections import deque
 from collections.abc import Callable, Sequence
 
 from rpcrdma.engine import assembly
 from rpcrdma.engine.assembly import SMALLEST_RPC
 from rpcrdma.engine.backward import BackwardCall, BackwardChannel
-from rpcrdma.engine.calls import Chain, ForwardCall, OptionAnswer, Refusal
+from rpcrdma.engine.calls import Chain, ForwardCall, OptionAnswer, Refusal, Suspects
 from rpcrdma.engine.config import ResponderOptions
 from rpcrdma.engine.counters import Counters
 from rpcrdma.engine.credits import Credits
 from rpcrdma.engine.environment import Memory, Trace
-from rpcrdma.engine.extensions import MalformedOption
+from rpcrdma.engine.extensions import ask
 from rpcrdma.engine.reduce import NoRoom, Reply, reduce
 from rpcrdma.engine.transmit import compose
 from rpcrdma.engine.versions import VERSIONS, Versions
 from rpcrdma.memory import Lease, OutOfMemory
 from rpcrdma.verbs.interface import RdmaRead, RdmaWrite, Received, Send
 from rpcrdma.wire.header import (
+    CALL,
     FIXED_WORDS,
+    OPTION,
     RDMA_ERROR,
     RDMA_MSG,
     RDMA_NOMSG,
     REPLY,
     SMALLEST_HEADER,
-    UNDECIDED,
     Discard,
     Fault,
     Header,
@@ -64,8 +66,8 @@ from rpcrdma.wire.header import (
 from rpcrdma.wire.private_data import Properties
 from rpcrdma.wire.version_two import OptionHeader, VersionTwo
 
-_CALL = b"\0\0\0\0"
-"""msg_type, the second word of an RPC message (RFC 5531 section 9)."""
+_XID_AND_TYPE = struct.Struct(">II")
+"""The first words of an RPC message (RFC 5531 section 9)."""
 
 
 class Responder:
@@ -116,8 +118,7 @@ class Responder:
         self._wake = wake
         self._poisoned = set() if poisoned is None else poisoned
         self._trace = trace
-        self._failed: Header | None = None
-        self._written: deque[Header] = deque(maxlen=64)
+        self.suspects = Suspects()
         self._to_read: deque[ForwardCall] = deque()
         self._to_answer: deque[tuple[ForwardCall, Reply] | Refusal | OptionAnswer] = deque()
         self._awaiting_receive = False
@@ -208,19 +209,6 @@ class Responder:
             output.clear()
         self.backward.close()
 
-    def refused_call(self, handle: int | None) -> int | None:
-        """The XID of the call whose memory the peer refused us, so far as it can be told; ``handle`` is that memory's.
-
-        Usually it is the first to fail. But a Write that was reported as done may yet have been refused, and so calls
-        recently written to are searched for the handle.
-        """
-        failed = self._failed
-        if handle is not None:
-            for header in (failed, *reversed(self._written)):
-                if header is not None and header.offers(handle):
-                    return header.xid
-        return None if failed is None else failed.xid
-
     # Received messages
 
     def _classify(self, view: memoryview) -> Header | None:
@@ -249,44 +237,32 @@ class Responder:
         except HeaderFault as fault:
             self._refuse(xid, version, fault.fault, fault)
             return None
-        if header.procedure > RDMA_NOMSG:
-            self._take_option(header, view)
-            return None
         direction = header.direction
-        if direction == REPLY or (direction == UNDECIDED and self.backward.awaits(xid)):
-            # Whatever is wrong with a reply, it is discarded (section 4.5).
-            if not self.backward.take_reply(header, view):
-                self.counters.discards += 1
-            return None
+        if direction != CALL:
+            if direction == OPTION:
+                self._take_option(header, view)
+                return None
+            if direction == REPLY or self.backward.awaits(xid):
+                # Whatever is wrong with a reply, it is discarded (section 4.5).
+                if not self.backward.take_reply(header, view):
+                    self.counters.discards += 1
+                return None
         if version != self.versions.version:
             self.versions.heard(version)
         return header
 
     def _take_option(self, header: Header, view: memoryview) -> None:
-        """Hand an RDMA2_OPTIONAL message to its extension, if there is one."""
+        """Answer an RDMA2_OPTIONAL message as its extension says, if there is one."""
         assert isinstance(header, OptionHeader)
-        extension = self._options.extensions.get(header.opttype)
-        calls = header.direction != REPLY
-        if extension is None:
-            # A receiver that does not know the type must say so ("Optional Features"); but an error travels from
-            # Responder to Requester always ("Message Direction"), and here a reply makes us the Requester.
-            if calls:
-                self._refuse(header.xid, header.version, Fault.OPTION, f"option {header.opttype}")
-            else:
-                self.counters.discards += 1
-            return
         self.counters.options += 1
-        try:
-            info = extension(header, view[header.payload :])
-        except MalformedOption as malformed:
-            if calls:
-                self._refuse(header.xid, header.version, Fault.HEADER, malformed)
+        answer = ask(self._options.extensions, header, view)
+        if header.optdir != CALL:
             return
-        if info is not None and calls:
-            codec = VERSIONS[header.version]
-            assert isinstance(codec, VersionTwo)
+        if isinstance(answer, Fault):
+            self._refuse(header.xid, header.version, answer, f"option {header.opttype}")
+        elif answer is not None:
             self.credits.outstanding += 1
-            self._to_answer.append(OptionAnswer(codec, header.xid, header.opttype, info))
+            self._to_answer.append(OptionAnswer(header.xid, header.opttype, answer))
 
     def _begin(self, header: Header, view: memoryview, lease: Lease) -> bool:
         """Take up a call. Returns whether ``lease`` is now the call's."""
@@ -323,7 +299,7 @@ class Responder:
     @staticmethod
     def _is_call(header: Header, data: memoryview) -> bool:
         """Whether the payload stream ``data`` starts as a call with the header's XID (section 4.2.1)."""
-        return data[4:SMALLEST_RPC] == _CALL and int.from_bytes(data[:4], "big") == header.xid
+        return len(data) >= SMALLEST_RPC and _XID_AND_TYPE.unpack_from(data) == (header.xid, CALL)
 
     # Read chunks
 
@@ -444,7 +420,7 @@ class Responder:
         else:
             counters.inline_replies += 1
         if reduction.writes:
-            self._written.append(header)
+            self.suspects.written.append(header)
             counters.writes += len(reduction.writes)
             counters.write_bytes += sum(len(write.source) for write in reduction.writes)
         if self._trace is not None:
@@ -524,4 +500,4 @@ class Responder:
             if self._trace is not None:
                 self._trace("svcrdma_wc_error", 0 if call is None else call.xid, reason)
             self.failure = reason
-            self._failed = call
+            self.suspects.failed = call

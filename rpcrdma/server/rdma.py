@@ -214,7 +214,7 @@ class RdmaConnection:
         """The connection is gone; what still runs holds its own leases."""
         responder = self.responder
         if isinstance(reason, RemoteAccessError):
-            xid = responder.refused_call(reason.handle)
+            xid = responder.suspects.refused_call(reason.handle)
             if xid is not None:
                 self._server.poisoned.add(self.peer_address, xid)
         _log.debug("%s: disconnected: %s", self, responder.failure or reason)

@@ -27,6 +27,8 @@ REPLY = 1
 """msg_type (RFC 5531 section 9): the direction of a message."""
 UNDECIDED = 2
 """A version One message without an inline payload stream: only its RPC message could tell the direction."""
+OPTION = 3
+"""No RPC message at all, but an extension's."""
 
 ERR_VERS = 1
 
@@ -94,7 +96,7 @@ class Header:
         self.reply = reply
         self.payload = payload
         self.direction = direction
-        """CALL, REPLY or UNDECIDED."""
+        """CALL, REPLY, UNDECIDED or OPTION."""
 
     def offers(self, handle: int) -> bool:
         """Whether one of the chunks is in the memory that ``handle`` names."""

@@ -17,6 +17,7 @@ from rpcrdma.wire import chunks, errors
 from rpcrdma.wire.header import (
     CALL,
     FIXED_WORDS,
+    OPTION,
     RDMA_ERROR,
     RDMA_MSG,
     RDMA_NOMSG,
@@ -47,7 +48,7 @@ _SIX_WORDS = struct.Struct(">6I")
 _NINE_WORDS = struct.Struct(">9I")
 _ERROR = struct.Struct(">5I")
 _CANT_REPLY = struct.Struct(">8I")
-_OPTION = struct.Struct(">7I")
+_OPTION_HEAD = struct.Struct(">7I")
 _LARGEST_WORD = 0xFFFFFFFF
 
 _CODES = {
@@ -83,12 +84,12 @@ class OptionHeader(Header):
     """RDMA2_OPTIONAL: no chunk lists, but a type and its own octets. ``payload`` is where the payload stream begins,
     if there is one."""
 
-    __slots__ = ("info", "opttype")
+    __slots__ = ("info", "optdir", "opttype")
 
-    def __init__(
-        self, xid: int, credit_value: int, direction: int, opttype: int, info: memoryview, payload: int
-    ) -> None:
-        super().__init__(xid, VERSION, credit_value, RDMA2_OPTIONAL, [], [], None, payload, direction)
+    def __init__(self, xid: int, credit_value: int, optdir: int, opttype: int, info: memoryview, payload: int) -> None:
+        super().__init__(xid, VERSION, credit_value, RDMA2_OPTIONAL, [], [], None, payload, OPTION)
+        self.optdir = optdir
+        """CALL or REPLY."""
         self.opttype = opttype
         self.info = info
 
@@ -127,13 +128,13 @@ class VersionTwo:
         direction, opttype, length = _THREE_WORDS.unpack_from(view, FIXED_WORDS.size)
         if direction > REPLY:
             raise HeaderFault(xid, VERSION, Fault.HEADER, f"direction {direction}")
-        end = _OPTION.size + length
+        end = _OPTION_HEAD.size + length
         payload = (end + 3) & ~3
         if payload > len(view):
             if direction == REPLY:
                 raise Discard
             raise HeaderFault(xid, VERSION, Fault.HEADER, f"{length} octets of rdma_optinfo do not fit the message")
-        return OptionHeader(xid, credit_value, direction, opttype, view[_OPTION.size : end], payload)
+        return OptionHeader(xid, credit_value, direction, opttype, view[_OPTION_HEAD.size : end], payload)
 
     def reply_size(self, call: Header) -> int:
         """Octets of the header of any reply to ``call``."""
@@ -195,5 +196,5 @@ class VersionTwo:
 
     def encode_option(self, xid: int, credit_value: int, direction: int, opttype: int, info: bytes) -> bytes:
         """RDMA2_OPTIONAL without a payload stream."""
-        head = _OPTION.pack(xid, VERSION, credit_value, RDMA2_OPTIONAL, direction, opttype, len(info))
+        head = _OPTION_HEAD.pack(xid, VERSION, credit_value, RDMA2_OPTIONAL, direction, opttype, len(info))
         return head + info + bytes(-len(info) & 3)

@@ -273,9 +273,10 @@ async def _nfs4(transcript: Transcript, one: Connection, other: Connection) -> N
     transcript.title("NFSv4.1: two clients; one waits for the other's lock, and is called back when it is free")
     clients = [Client4(link, 1, transport=link, name=name) for link, name in ((one, b"one"), (other, b"two"))]  # type: ignore[arg-type]
     opened = []
+    access = p.OPEN4_SHARE_ACCESS_BOTH | p.OPEN4_SHARE_ACCESS_WANT_NO_DELEG
     for client in clients:
         await client.connect()
-        opened.append(await client.open("/export", b"locked", create=mode(0o666)))
+        opened.append(await client.open("/export", b"locked", access=access, create=mode(0o666)))
     locked = []
     for client, (stateid, handle) in zip(clients, opened, strict=True):
         owner = p.lock_owner4(client.clientid, b"owner")

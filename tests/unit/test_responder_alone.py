@@ -168,8 +168,8 @@ def test_a_failed_read_means_the_end_and_leaks_nothing():
     harness.responder.completed(first, False)
     harness.responder.completed(second, False)
     assert harness.responder.failure == "an RDMA Read failed"
-    assert harness.responder.refused_call(None) == 1
-    assert harness.responder.refused_call(0xAB) == 1
+    assert harness.responder.suspects.refused_call(None) == 1
+    assert harness.responder.suspects.refused_call(0xAB) == 1
     assert harness.calls() == []
     assert harness.account.in_use == 0
 
@@ -187,7 +187,7 @@ def test_a_failed_send_means_the_end_and_releases_the_reply():
     harness.responder.completed(token, False)
     assert reply.released == 1
     assert harness.responder.failure is not None
-    assert harness.responder.refused_call(None) is None
+    assert harness.responder.suspects.refused_call(None) is None
 
 
 @covers("RFC 8166 2.3.2 order")

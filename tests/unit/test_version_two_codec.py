@@ -35,6 +35,7 @@ def decode(octets: bytes, most: int = 64):
     return CODEC.decode(memoryview(octets), most)
 
 
+@settings(deadline=None)
 @given(uint32, fields, st.binary(max_size=20))
 def test_what_is_decoded_is_what_was_built(xid, built, rest):
     message = header_two(xid, **built)
@@ -47,6 +48,7 @@ def test_what_is_decoded_is_what_was_built(xid, built, rest):
     assert decoded.payload == len(message)
 
 
+@settings(deadline=None)
 @given(uint32, fields)
 def test_calls_are_encoded_as_the_test_suite_encodes_them(xid, built):
     built["direction"] = CALL
@@ -63,6 +65,7 @@ def test_calls_are_encoded_as_the_test_suite_encodes_them(xid, built):
     assert CODEC.call_size == len(CODEC.encode_call(xid, 1))
 
 
+@settings(deadline=None)
 @given(uint32, uint32, reads, writes, chunk)
 def test_version_one_calls_too(xid, credit, read_list, write_list, reply):
     encoded = VersionOne().encode_call(
@@ -71,6 +74,7 @@ def test_version_one_calls_too(xid, credit, read_list, write_list, reply):
     assert encoded == header(xid, credit=credit, procedure=NOMSG, reads=read_list, writes=write_list, reply=reply)
 
 
+@settings(deadline=None)
 @given(uint32, fields, uint32)
 def test_replies_echo_handle_and_lists(xid, built, grant):
     built["direction"] = CALL
@@ -91,6 +95,7 @@ def test_replies_echo_handle_and_lists(xid, built, grant):
     assert bytes(buffer) == expected + bytes(8)
 
 
+@settings(deadline=None)
 @given(uint32, fields)
 def test_the_handle_to_invalidate_is_the_named_one_or_none(xid, built):
     call = decode(header_two(xid, **built))
@@ -103,16 +108,18 @@ def test_the_handle_to_invalidate_is_the_named_one_or_none(xid, built):
         assert CODEC.invalidates(call) == handle
 
 
+@settings(deadline=None)
 @given(uint32, uint32, st.binary(max_size=40), st.sampled_from([CALL, REPLY]), uint32, st.binary(max_size=9))
 def test_options_both_ways(xid, opttype, info, direction, credit, rest):
     message = option(xid, opttype, info, direction=direction, credit=credit)
     assert CODEC.encode_option(xid, credit, direction, opttype, info) == message
     decoded = decode(message + rest)
     assert isinstance(decoded, OptionHeader)
-    assert (decoded.xid, decoded.credits, decoded.direction) == (xid, credit, direction)
+    assert (decoded.xid, decoded.credits, decoded.optdir) == (xid, credit, direction)
     assert (decoded.opttype, bytes(decoded.info), decoded.payload) == (opttype, info, len(message))
 
 
+@settings(deadline=None)
 @given(uint32, uint32, st.booleans(), uint32, st.integers(0, 2**40))
 def test_errors_both_ways(xid, credit, processed, segment, needed):
     shortage = Shortage(processed, segment, needed)
@@ -159,7 +166,7 @@ def test_what_is_no_error(message):
         assert decode_error(memoryview(message[:end])) is None
 
 
-@settings(max_examples=60)
+@settings(max_examples=60, deadline=None)
 @given(fields)
 def test_a_message_cut_off_anywhere_is_an_error_and_nothing_else(built):
     message = header_two(7, **built)
@@ -194,7 +201,7 @@ def test_no_more_segments_than_allowed(most):
             decode(header_two(1, **lists), most)
 
 
-@settings(max_examples=400)
+@settings(max_examples=400, deadline=None)
 @given(st.binary(min_size=28, max_size=300) | st.binary(max_size=200).map(lambda rest: words(7, 2, 1) + rest))
 @example(words(1, 2, 1, 0, 0, 0, 1, 0xFFFFFFFF))
 @example(words(1, 2, 1, 0, 0, 0, 0, 1, 0xFFFFFFFF, 0, 0, 0, 0))
