@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.vm.build import REPO
-from tests.vm.guest import Guest
+from tests.vm.guest import Guest, Job
 from tests.vm.mounts import complaints, load_siw, mount
 from tests.vm.network import Network
 from tests.vm.server import Server
@@ -22,6 +22,8 @@ POINT = "/mnt/nfs"
 INSIDE = REPO / "tests" / "vm" / "inside" / "long_copies.py"
 SIZE = 64 * (1 << 20) + 12345
 """Of the file the programs copy five times."""
+HUGE = 16 << 30
+"""Of a file whose copy is never finished."""
 
 
 def counters(server: Server, name: str) -> dict[str, int]:
@@ -35,6 +37,19 @@ def counters(server: Server, name: str) -> dict[str, int]:
             return {word: int(count) for word, count in re.findall(r"([\w ]+?) (\d+)(?:, |$)", found[1])}
         time.sleep(0.1)
     raise AssertionError(f"the log says nothing of {name}")
+
+
+def begin_copy(guest: Guest, server: Server, source: str, target: str, size: int) -> Job:
+    """Start a copy in the guest, and return when the server has made the beginning of it."""
+    copying = guest.start(
+        f"echo $$ > /tmp/copier; exec python3 {INSIDE} copy {POINT}/{source} {POINT}/{target} {size}", 300, "copy"
+    )
+    made = server.export / target
+    deadline = time.monotonic() + 120
+    while not made.exists() or made.stat().st_size < 128 << 20:
+        assert time.monotonic() < deadline, "the copy does not begin"
+        time.sleep(0.01)
+    return copying
 
 
 def client_operations(guest: Guest) -> dict[str, tuple[int, int, int]]:
@@ -60,19 +75,24 @@ def test_long_copies_are_made_by_the_server_and_end_when_they_are_given_up(
         load_siw(guest)
         mount(guest, server, "4.2")
         guest.run(f"mkdir {POINT}/work && python3 {INSIDE} {POINT}/work", timeout=400)
+        with (server.export / "huge").open("wb") as file:
+            file.truncate(HUGE)
+        copying = begin_copy(guest, server, "huge", "given-up", HUGE)
+        guest.run("kill -KILL $(cat /tmp/copier)")
+        assert copying.wait(check=False).rc == 128 + signal.SIGKILL
+        deadline = time.monotonic() + 20
+        while counters(server, "copies").get("cancelled") != 1:
+            assert time.monotonic() < deadline, "the copy that was given up goes on"
         sent = client_operations(guest)
         assert sent["COPY"][0] == 6
         assert sent["OFFLOAD_CANCEL"][0] == 1
         assert sent["WRITE"][1] < 1.2 * SIZE, "what was copied did not go over the network"
-        deadline = time.monotonic() + 20
-        while counters(server, "copies").get("cancelled") != 1:
-            assert time.monotonic() < deadline, "the copy that was given up goes on"
         seen = counters(server, "copies")
         assert (seen["started"], seen["completed"], seen["acknowledged"]) == (6, 5, 5)
         assert counters(server, "callbacks")["CB_OFFLOAD ok"] == 5
-        given_up = server.export / "work" / "interrupted"
+        given_up = server.export / "given-up"
         size = given_up.stat().st_size
-        assert 0 < size < 16 << 30
+        assert size < HUGE
         assert not complaints(guest)
         assert given_up.stat().st_size == size
         for number in range(4):
@@ -93,11 +113,7 @@ def test_a_copy_is_begun_again_when_the_server_has_been_killed(
     with Guest("client-restart", network, shares=[directory / "server"], time_limit=600) as guest:
         load_siw(guest)
         mount(guest, server, "4.2")
-        copying = guest.start(f"python3 {INSIDE} copy {POINT}/source {POINT}/target {size}", 300, "copy")
-        deadline = time.monotonic() + 60
-        while not target.exists() or target.stat().st_size < 128 << 20:
-            assert time.monotonic() < deadline, "the copy does not begin"
-            time.sleep(0.01)
+        copying = begin_copy(guest, server, "source", "target", size)
         server.kill()
         assert target.stat().st_size < size, "the copy was over already: make it longer"
         time.sleep(1)
