@@ -226,10 +226,10 @@ class ClientTable:
         self.make_confirmed(client)
         return client
 
-    def renew(self, clientid: int, principal: str) -> None:
+    def renew(self, clientid: int, principal: str) -> Client:
         """RENEW. Raises STALE_CLIENTID, EXPIRED."""
         # Any principal may renew: RFC 7530 section 16.29.5 allows EACCES only for flavors the client did not use.
-        self.client40(clientid)
+        return self.client40(clientid)
 
     def client40(self, clientid: int) -> Client:
         """The confirmed v4.0 client of an OPEN, LOCK, RELEASE_LOCKOWNER…; its lease is renewed.

@@ -50,7 +50,7 @@ class _Slot:
 class _Request:
     """Operations as octets, and what else is needed to send them again."""
 
-    __slots__ = ("abandoned", "count", "octets", "referring", "sending")
+    __slots__ = ("abandoned", "count", "octets", "referring", "sending", "settling")
 
     def __init__(self, count: int, octets: bytes, referring: Sequence[p.referring_call_list4]) -> None:
         self.count = count
@@ -60,6 +60,8 @@ class _Request:
         """Nobody waits for its answer any more."""
         self.sending = False
         """It is on its way, and only an answer or the end of the connection ends that."""
+        self.settling = False
+        """It is sent again for its slot's sake only."""
 
 
 class _Again(Exception):
@@ -222,7 +224,7 @@ class BackchannelSender:
         """Send again what was never answered: only then is it known where the client's sequence stands."""
         older = slot.unanswered
         assert older is not None
-        older.abandoned = False
+        older.abandoned, older.settling = False, True
         try:
             await self._exchange(slot, older)
         except CallbackError:
@@ -244,6 +246,8 @@ class BackchannelSender:
                 # It carries nothing any more, though it may not be closed (an RDMA_ERROR for our call).
                 self._channel.suspect(connection)
             except _Again as again:
+                if request.settling and slot.unanswered is None:
+                    raise CallbackError("timeout", "executed, and the answer is lost") from None
                 if not again.delay:
                     continue
                 await asyncio.sleep(backoff)

@@ -69,6 +69,13 @@ class CallbackService:
             self._start_probe(path)
         return bool(path.up)
 
+    def callback_path_down(self, client: Client) -> bool:
+        """Whether a v4.0 client's path is known to be down. Starts a probe as ``client_can_be_called`` does."""
+        if self.client_can_be_called(client):
+            return False
+        path = self._path(client)
+        return path is None or path.up is False
+
     async def probe(self, client: Client) -> bool:
         """Find out whether callbacks reach a v4.0 client (CB_NULL), unless that is known; of a session it is believed
         until the opposite is shown."""
@@ -265,14 +272,13 @@ class CallbackService:
         octets = encoded(operations)
         try:
             async with asyncio.timeout(seconds):
-                octets_back = await path.compound(len(operations), octets)
+                reply = compound_reply(await path.compound(len(operations), octets), len(operations))
         except TimeoutError:
             self._found(path, False)
             raise CallbackError("timeout", "the client has not answered in time") from None
         except CallbackError:
             self._found(path, False)
             raise
-        reply = compound_reply(octets_back, len(operations))
         self._found(path, True)
         return reply
 

@@ -10,8 +10,10 @@ from nfsd.state.types import Callback40
 from nfsd.v4 import callback_dial
 from nfsd.v4.callback_dial import callback_address
 from nfsd.v4.callbacks import CallbackError
+from rpcrdma.rpc.messages import auth_stat
 from tests.support.callbacks import CallbackEnd, CallbackListener
-from tests.support.nfs4 import Client4, serving
+from tests.support.delegations import READ_DELEGATION, with_two
+from tests.support.nfs4 import Client4, mode, serving
 
 RECALL = (p.OP_CB_RECALL, p.CB_RECALL4args(p.stateid4(1, bytes(12)), False, b"handle"))
 OK = p.CB_RECALL4res(p.nfsstat4.NFS4_OK)
@@ -188,3 +190,36 @@ def test_no_more_connections_than_allowed_and_idle_ones_give_way(tmp_path):
 )
 def test_which_addresses_are_called(netid, address, peer, expected):
     assert callback_address(Callback40(1, netid, address, 1, peer)) == expected
+
+
+def test_renew_tells_a_holder_of_delegations_that_they_cannot_be_recalled(tmp_path):
+    """RFC 7530 section 16.28: CB_PATH_DOWN, with the lease renewed all the same, until another address works."""
+
+    async def test(server, export, one, two):
+        record = server.engine.clients.lookup(one.clientid)
+        renewing = (p.OP_RENEW, p.RENEW4args(one.clientid))
+        (export / "f").write_bytes(b"")
+        await one.opening(b"confirmed", create=mode(0o644))
+        opened = await one.opening(b"f")
+        assert opened.delegation.delegation_type == READ_DELEGATION
+        assert await one.status(renewing) == p.NFS4_OK
+        one.end.refusal = auth_stat.AUTH_TOOWEAK
+        with pytest.raises(CallbackError):
+            await server.nfs4.callbacks.call(record, [RECALL])
+        before = record.lease_end
+        assert await one.status(renewing) == p.NFS4ERR_CB_PATH_DOWN
+        assert record.lease_end > before
+        async with CallbackListener(CallbackEnd()) as other:
+            one.callback_address = other.address
+            await one.connect()
+            assert await one.status(renewing) == p.NFS4_OK, "nothing is known of this path yet"
+            assert await server.nfs4.callbacks.probe(record)
+            assert await one.status(renewing) == p.NFS4_OK
+        # Without delegations nobody needs the path.
+        client = Client4(server, 0, name=b"third")
+        await client.connect()
+        record = server.engine.clients.lookup(client.clientid)
+        assert not await server.nfs4.callbacks.probe(record)
+        assert await client.status((p.OP_RENEW, p.RENEW4args(client.clientid))) == p.NFS4_OK
+
+    with_two(tmp_path, 0, test)
