@@ -36,6 +36,10 @@ class Exposure(Protocol):
     reply: WriteChunk | None
     """Segments that take the whole RPC reply if it does not fit inline."""
 
+    @property
+    def invalidate(self) -> int:
+        """The one handle of them that the peer may invalidate; 0 when it must not."""
+
     def withdraw(self, length: int) -> bytes:
         """End the peer's access, then return ``length`` octets of the reply's memory, and let go of it all."""
 
@@ -60,11 +64,8 @@ class BackwardCall:
             return codec.encode_call(self.xid, credit_value) + self.message
         reads = [] if exposure.call is None else [(0, *segment) for segment in exposure.call]
         procedure, inline = (RDMA_NOMSG, b"") if reads else (RDMA_MSG, self.message)
-        # draft-cel version Two, "Backward-Direction Remote Invalidation": all our handles live for one call, and so
-        # any may be invalidated; the Read chunk's, which the peer has certainly done with, is named first.
-        handle = next((segment[0] for chunk in (exposure.call, exposure.reply) if chunk for segment in chunk), 0)
         header = codec.encode_call(
-            self.xid, credit_value, procedure, reads, reply=exposure.reply, invalidate=handle
+            self.xid, credit_value, procedure, reads, reply=exposure.reply, invalidate=exposure.invalidate
         )  # fmt: skip
         return header + inline
 

@@ -78,7 +78,7 @@ class Transport(Protocol):
 
 
 class BackwardError(ConnectionError):
-    """The peer's transport answered a backward call with an error; the connection lives on."""
+    """A backward call could not be made, or the peer's transport answered it with an error; the connection lives on."""
 
 
 @dataclass(slots=True)

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from rpcrdma.engine.backward import BackwardCall
-from rpcrdma.memory import Lease
+from rpcrdma.memory import Lease, OutOfMemory
 from rpcrdma.rpc.program import BackwardError
 from rpcrdma.verbs.interface import Endpoint
 from rpcrdma.wire.chunks import WriteChunk
@@ -23,6 +23,9 @@ from rpcrdma.wire.errors import RDMA2_ERR_CANT_REPLY
 
 class Connection(Protocol):
     """What is asked of the connection."""
+
+    can_be_invalidated: bool
+    """Whether a peer may invalidate what is registered."""
 
     @property
     def max_backchannel_size(self) -> int:
@@ -38,7 +41,8 @@ class Connection(Protocol):
 class ExposedMemory:
     """The chunks of one backward call; implements :class:`rpcrdma.engine.backward.Exposure`."""
 
-    def __init__(self, endpoint: Endpoint) -> None:
+    def __init__(self, endpoint: Endpoint, can_be_invalidated: bool) -> None:
+        self._may_be_named = can_be_invalidated
         self.call: WriteChunk | None = None
         self.reply: WriteChunk | None = None
         self._endpoint = endpoint
@@ -62,6 +66,14 @@ class ExposedMemory:
         handle, offset = self._endpoint.register(view, remote_read=not write, remote_write=write)
         self._handles.append(handle)
         return [(handle, len(view), offset)]
+
+    @property
+    def invalidate(self) -> int:
+        """A handle to name in version Two's rdma_inv_handle (draft-cel, "Backward-Direction Remote Invalidation").
+
+        All handles here live for one call, so that any would do: the first is that of the call, if it has one.
+        """
+        return self._handles[0] if self._may_be_named else 0
 
     def withdraw(self, length: int) -> bytes:
         """End the peer's access, then return the reply's first octets, and release the memory."""
@@ -146,12 +158,15 @@ def _time_out(answer: asyncio.Future[bytes | None], call: BackwardCall) -> None:
 async def _expose(
     connection: Connection, endpoint: Endpoint, message: bytes | memoryview, short: int, reply_size: int
 ) -> ExposedMemory:
-    exposure = ExposedMemory(endpoint)
+    exposure = ExposedMemory(endpoint, connection.can_be_invalidated)
     try:
         if len(message) > short:
             exposure.expose_call(await connection.lease(len(message)), message)
         if reply_size > short:
             exposure.expose_reply(await connection.lease(reply_size), reply_size)
+    except (OutOfMemory, OSError) as error:
+        exposure.withdraw(0)
+        raise BackwardError(f"no memory for a Long message: {error}") from error
     except BaseException:
         exposure.withdraw(0)
         raise

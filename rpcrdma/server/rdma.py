@@ -171,6 +171,7 @@ class RdmaConnection:
             on_settled=self._version_settled,
         )
         self.max_long_backchannel_size = responder.max_backward_size
+        self.can_be_invalidated = self._server.provider.can_be_invalidated
         depth = min(request.responder_resources, options.max_reads)
         try:
             self._endpoint: Endpoint = request.accept(

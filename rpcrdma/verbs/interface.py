@@ -166,6 +166,9 @@ class Provider(Protocol):
     """A source of RDMA connections."""
 
     name: str
+    can_be_invalidated: bool
+    """Whether a peer's Send With Invalidate may name what :meth:`Endpoint.register` returns. An ordinary memory region
+    of a device it may not: that takes a memory window or a fast registration (RFC 5040)."""
 
     async def listen(self, address: ListenAddress, on_request: Callable[[ConnectRequest], None]) -> Listener:
         """Listen on ``address``. Raises OSError when it cannot be had."""

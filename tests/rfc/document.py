@@ -13,7 +13,7 @@ HEAD = """# What the specifications demand, and which test shows it
 
 Written by the test suite; do not edit:
 
-    python -m pytest tests/unit tests/rfc --rfc-coverage docs/rfc-coverage.md
+    python -m pytest tests/unit tests/rfc -m covers --rfc-coverage docs/rfc-coverage.md
 
 Items are the demands of each specification on a responder, in the words of `tests/rfc/items.py`; M, S and O are MUST,
 SHOULD and what is left open. Tests send the messages themselves, octet by octet, and most run on the loopback and the

@@ -4,7 +4,7 @@ Loaded for every run by ``tests/conftest.py``. A name that is in no list of :mod
 collection. ``--rfc-coverage FILE`` writes the results of the run as a document: item, tests, result; run it over all
 tests that need no guest:
 
-    python -m pytest tests/unit tests/rfc --rfc-coverage docs/rfc-coverage.md
+    python -m pytest tests/unit tests/rfc -m covers --rfc-coverage docs/rfc-coverage.md
 """
 
 from __future__ import annotations

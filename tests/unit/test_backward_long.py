@@ -176,6 +176,23 @@ def test_a_long_call_and_a_long_reply(version):
     run(test)
 
 
+@covers("draft-cel-nfsv4-rpcrdma-version-two-02 Remote-Invalidation backward")
+def test_no_handle_is_named_that_the_peer_must_not_invalidate():
+    """ "Remote Invalidation": zero, if none of the handles may be. Ordinary memory regions of devices may not."""
+
+    async def test(rig):
+        rig.provider.can_be_invalidated = False
+        peer, transport = await connect(rig, 2)
+        call = asyncio.ensure_future(transport.call_back(callback(XID, 5000), long=True, reply_size=5000))
+        head, _ = await receive(peer)
+        assert head.inv_handle == 0
+        (sink,) = head.reply
+        peer.send(short(2, XID, reply=[Segment(sink.handle, 0, sink.offset)]))
+        await call
+
+    run(test)
+
+
 @covers("RFC 8166 8.1 own-memory")
 @pytest.mark.parametrize("handle", ["call", "reply"])
 def test_the_peers_access_ends_with_its_reply(version, handle):

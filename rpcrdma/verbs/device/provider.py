@@ -84,6 +84,7 @@ class DeviceProvider:
     """All RDMA devices of this host; those that come later are used as they come."""
 
     name = "verbs"
+    can_be_invalidated = False
 
     def __init__(self, pool: Pool, options: DeviceOptions | None = None) -> None:
         self.pool = pool

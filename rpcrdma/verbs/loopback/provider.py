@@ -314,6 +314,7 @@ class LoopbackProvider:
     """A network of its own: only what listens here can be connected to."""
 
     name = "loopback"
+    can_be_invalidated = True
 
     def __init__(self, pool: Pool) -> None:
         self.pool = pool

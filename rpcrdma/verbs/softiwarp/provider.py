@@ -31,6 +31,7 @@ class SoftIwarp:
     """iWARP in user space. One event loop's: the one that first listens or connects."""
 
     name = "softiwarp"
+    can_be_invalidated = True
 
     def __init__(self, pool: Pool, options: SoftIwarpOptions | None = None) -> None:
         self.pool = pool
