@@ -42,6 +42,7 @@ class Facts:
         "attributes",
         "error",
         "handle",
+        "kind",
         "label",
         "lacks",
         "limits",
@@ -71,6 +72,8 @@ class Facts:
         self.lacks: int = _NO_BIRTH if attributes.birthtime is None else 0
         self.acls: Acls | None = None
         self.locations: Locations = ("/", ())
+        self.kind = p.fs4_status_type.STATUS4_UPDATED
+        """Not for clients to change, but changed now and then."""
         self.quota: Quota | None = None
         self.label = b""
 
@@ -185,6 +188,16 @@ def _fs_locations(encoder: Encoder, facts: Facts) -> None:
         _pathname(encoder, path)
 
 
+def _fs_status(encoder: Encoder, facts: Facts) -> None:
+    """Where a file system's data comes from nobody told us, nor when (RFC 8881 section 11.18: a negative age)."""
+    encoder.boolean(facts.kind == p.fs4_status_type.STATUS4_REFERRAL)
+    encoder.uint32(facts.kind)
+    encoder.opaque(b"")
+    encoder.opaque(b"")
+    encoder.int32(-1)
+    _time(encoder, Time(0, 0))
+
+
 def _label(encoder: Encoder, facts: Facts) -> None:
     # RFC 7862 section 12.2.4. Label format 0 is reserved, and what Linux uses for SELinux's labels.
     encoder.uint32(0)
@@ -278,6 +291,7 @@ _TABLE: dict[int, Write] = {
     p.FATTR4_TIME_METADATA: lambda encoder, f: _time(encoder, f.attributes.ctime),
     p.FATTR4_TIME_MODIFY: lambda encoder, f: _time(encoder, f.attributes.mtime),
     p.FATTR4_MOUNTED_ON_FILEID: _hyper(lambda f: f.attributes.mounted_on_fileid),
+    p.FATTR4_FS_STATUS: _fs_status,
     p.FATTR4_SUPPATTR_EXCLCREAT: _exclusive_create,
     p.FATTR4_CHANGE_ATTR_TYPE: _number(_change_attr_type),
     p.FATTR4_CLONE_BLKSIZE: _number(lambda f: _limits(f).clone_block),
@@ -299,7 +313,9 @@ NEED_LIMITS = _bits(
     p.FATTR4_CLONE_BLKSIZE, p.FATTR4_XATTR_SUPPORT,
 )  # fmt: skip
 FS_LOCATIONS = _bits(p.FATTR4_FS_LOCATIONS)
-ON_ABSENT = FS_LOCATIONS | _bits(p.FATTR4_RDATTR_ERROR, p.FATTR4_FSID, p.FATTR4_MOUNTED_ON_FILEID)
+WHERE = FS_LOCATIONS | _bits(p.FATTR4_FS_STATUS)
+"""Who asks for one of these knows that the file system may be absent."""
+ON_ABSENT = WHERE | _bits(p.FATTR4_RDATTR_ERROR, p.FATTR4_FSID, p.FATTR4_MOUNTED_ON_FILEID)
 """What an absent file system has (RFC 8881 section 11.4.1)."""
 OWNERS = _bits(p.FATTR4_OWNER, p.FATTR4_OWNER_GROUP)
 NEED_FEATURES = (
@@ -308,12 +324,12 @@ NEED_FEATURES = (
     | _bits(p.FATTR4_SUPPORTED_ATTRS, p.FATTR4_SUPPATTR_EXCLCREAT, p.FATTR4_ACL, p.FATTR4_ACLSUPPORT)
 )
 """What depends on what the file system has."""
-NEED_NODE = NEED_FEATURES | FS_LOCATIONS
+NEED_NODE = NEED_FEATURES | WHERE
 """What a listing has to go to the file for."""
 RDATTR_ERROR = 1 << p.FATTR4_RDATTR_ERROR
 MOUNTED_ON = 1 << p.FATTR4_MOUNTED_ON_FILEID
 MODE_MASKED = 1 << p.FATTR4_MODE_SET_MASKED
-_SINCE_41 = _bits(p.FATTR4_SUPPATTR_EXCLCREAT, p.FATTR4_MODE_SET_MASKED)
+_SINCE_41 = _bits(p.FATTR4_SUPPATTR_EXCLCREAT, p.FATTR4_MODE_SET_MASKED, p.FATTR4_FS_STATUS)
 _SINCE_42 = _bits(
     p.FATTR4_CHANGE_ATTR_TYPE, p.FATTR4_MODE_UMASK,
     p.FATTR4_CLONE_BLKSIZE, p.FATTR4_SPACE_FREED, p.FATTR4_XATTR_SUPPORT, p.FATTR4_SEC_LABEL,

@@ -159,6 +159,25 @@ def test_present_file_systems_tell_their_replicas(tmp_path):
     with_referral(tmp_path, 1, test)
 
 
+@pytest.mark.parametrize("minor", [1, 2])
+def test_fs_status_tells_what_is_absent(tmp_path, minor):
+    async def test(client):
+        kinds = p.fs4_status_type
+        for path, absent, kind in (
+            ("/deep/away", True, kinds.STATUS4_REFERRAL),
+            ("/home", False, kinds.STATUS4_WRITABLE),
+            ("/deep", False, kinds.STATUS4_UPDATED),
+        ):
+            *_, got = await client.run(*client.path(path), wanted_of(p.FATTR4_FS_STATUS))
+            told = values(got.resok4.obj_attributes).decode(p.fs4_status)
+            assert (told.fss_absent, told.fss_type, told.fss_age) == (absent, kind, -1)
+        args = p.READDIR4args(0, bytes(8), 4096, 4096, words_of(1 << p.FATTR4_FS_STATUS))
+        *_, listed = await client.run(*client.path("/deep"), (p.OP_READDIR, args))
+        assert values(listed.resok4.reply.entries[0].attrs).decode(p.fs4_status).fss_absent
+
+    with_referral(tmp_path, minor, test)
+
+
 def test_who_is_not_meant_does_not_see_it(tmp_path):
     async def test(client):
         assert await client.status(*client.path("/deep")) == p.NFS4ERR_NOENT

@@ -55,7 +55,8 @@ async def facts_of(c: Compound, node: Node | PseudoNode, mask: int) -> Facts:
         if node.referral is not None:
             facts.lacks |= ~attributes.ON_ABSENT
             facts.locations = (node.path, node.referral.referral)
-            if not mask & attributes.FS_LOCATIONS:
+            facts.kind = p.fs4_status_type.STATUS4_REFERRAL
+            if not mask & attributes.WHERE:
                 facts.error = p.NFS4ERR_MOVED
         if not c.server.names.numeric:
             await learn_names(c, mask, [shown])
@@ -76,8 +77,10 @@ async def facts_of(c: Compound, node: Node | PseudoNode, mask: int) -> Facts:
         facts.status = await c.service.status(node)
     if mask & attributes.NEED_LIMITS:
         facts.limits = await c.service.limits(node)
-    if mask & attributes.FS_LOCATIONS:
+    if mask & attributes.WHERE:
         facts.locations = (node.export.pseudo, node.export.replicas)
+        if not c.server.exports.read_only(node.export, c.call.transport.peer_address):
+            facts.kind = p.fs4_status_type.STATUS4_WRITABLE
     if mask & attributes.MOUNTED_ON and await c.is_root(node):
         # An export's root is mounted on its place in the pseudo file system.
         facts.attributes = now._replace(mounted_on_fileid=c.server.pseudo.of_export(node.export).fileid)
@@ -90,7 +93,7 @@ def _is_absent(node: Node | PseudoNode) -> bool:
 
 def _asked_of(c: Compound, mask: int) -> Node | PseudoNode:
     """The current file; where it is absent, only for who asks where it is (RFC 8881 section 11.4.1)."""
-    return c.here_or_absent if mask & attributes.FS_LOCATIONS else c.here
+    return c.here_or_absent if mask & attributes.WHERE else c.here
 
 
 async def lacks(c: Compound, node: Node | PseudoNode) -> int:
