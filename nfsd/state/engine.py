@@ -115,7 +115,7 @@ class StateEngine:
             self.expire_client(client)  # RFC 8881 section 18.35.4, item 5 of the record's fields
         elif client.busy:
             client.renew()  # no lease runs out while a request is executing (RFC 8881 section 8.3)
-        elif self.limits.courtesy > 0:
+        elif self.limits.courtesy > 0 and not self.locks.waits.wants(client):
             client.courtesy = True
         else:
             self.expire_client(client)

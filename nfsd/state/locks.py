@@ -357,6 +357,7 @@ class LockTable:
         """v4.0 RELEASE_LOCKOWNER. Raises LOCKS_HELD."""
         holder = client.lock_owners.get(owner)
         if holder is None:
+            self.waits.gone(client, owner)
             return
         if any(self._holds(state) for state in holder.states):
             raise Nfs4Error(codes.NFS4ERR_LOCKS_HELD)
@@ -384,6 +385,7 @@ class LockTable:
         state.client.lock_states -= 1
         self._engine.stateids.remove(state)
         if not any(other.file is file for other in owner.states):
+            self.waits.gone(state.client, owner.owner, file)
             self._revoke(file, owner, 0, END)
         if not owner.states and state.client.lock_owners.get(owner.owner) is owner:
             # In v4.0 its seqid could be of use until RELEASE_LOCKOWNER; a client may as well begin anew, since an

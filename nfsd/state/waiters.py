@@ -63,7 +63,7 @@ class Waiter:
         self.local = False
         """A local process was in the way: nobody tells when it goes."""
         self.waiting = True
-        """False once the owner has done something else: it keeps its place, but may have stopped waiting."""
+        """False once the owner has done something else: it may have stopped waiting, unless that was another thread."""
         self.order = 0
         """The number of its last request among all that were denied."""
         self.suspected: int | None = None
@@ -143,11 +143,16 @@ class WaitTable:
         for waiter in self._by_client.get(client, {}).get(owner, ()):
             waiter.waiting = False
 
+    def gone(self, client: Client, owner: bytes, file: FileState | None = None) -> None:
+        """The owner waits no more, on this file or on any: its state is gone."""
+        for waiter in list(self._by_client.get(client, {}).get(owner, ())):
+            if file is None or waiter.file is file:
+                self._drop(waiter)
+
     def forget_client(self, client: Client) -> None:
         """Nothing of the client waits any more."""
-        for waiters in list(self._by_client.get(client, {}).values()):
-            for waiter in list(waiters):
-                self._drop(waiter)
+        for owner in list(self._by_client.get(client, {})):
+            self.gone(client, owner)
 
     def sweep(self, now: float) -> None:
         """Give up the places of those that have stopped asking."""
@@ -245,6 +250,16 @@ class WaitTable:
         """A call to its client failed."""
         waiter.deaf = True
 
+    def wants(self, client: Client) -> bool:
+        """Whether somebody waits for a lock of this client."""
+        return any(
+            holder.client is client
+            for owners in self._by_client.values()
+            for waiters in owners.values()
+            for waiter in waiters
+            for holder in self._blockers(waiter)
+        )
+
     def locally_blocked(self) -> list[Waiter]:
         """Whom a local process keeps waiting: somebody must look from time to time whether it still does, and say
         ``locally_free``."""
@@ -268,7 +283,9 @@ class WaitTable:
     @staticmethod
     def _expected(waiter: Waiter, now: float) -> bool:
         """Whether it is likely to ask about now: after it was told, or when it polls next. Clients poll in equal
-        intervals or, as Linux does, double them."""
+        intervals or, as Linux does, double them. Nothing is kept for one that may have stopped waiting."""
+        if not waiter.waiting:
+            return False
         if waiter.notified is not None and now <= waiter.notified + KEEP:
             return True
         since = now - waiter.asked

@@ -230,12 +230,56 @@ def test_a_client_that_expires_waits_no_more():
     assert told(world) == [three.client.record]
 
 
+def test_nothing_is_kept_for_an_owner_that_does_something_else():
+    """A process that a signal has woken gives up what it holds: it does not wait any more."""
+    world, one, two, three = parties(3)
+    one.ask(offset=0)
+    two.ask(offset=10)
+    one.ask(offset=10, status=DENIED)
+    one.release()
+    two.release()
+    assert told(world) == [one.client.record], "it may have been another thread, though"
+    three.ask(offset=10, wait=False)
+
+
+def test_an_owner_whose_state_is_gone_waits_no_more():
+    world, one, two = parties(2)
+    one.ask(offset=0)
+    two.ask(offset=10)
+    one.ask(offset=10, status=DENIED)
+    one.release()
+    world.engine.locks.free(one.opens[b"f"].lock_states[one.client.record.lock_owners[b"l"]])
+    assert two.opens[b"f"].file.waiters == []
+
+
+def test_release_lockowner_ends_waiting():
+    world, one, two = parties(2, minor=0)
+    one.ask()
+    two.ask(status=DENIED)
+    world.engine.locks.release_lockowner(two.client.record, b"l")
+    assert one.opens[b"f"].file.waiters == []
+
+
 def test_the_lock_of_an_expired_client_goes_to_who_waits():
     world, one, two = parties(2)
     one.ask()
     two.ask(status=DENIED)
     world.engine.expire_client(one.client.record)
     assert told(world) == [two.client.record]
+
+
+def test_the_lock_of_a_client_whose_lease_is_over_goes_to_who_waits_at_once():
+    """Nobody's courtesy: who was promised a notification asks again late."""
+    world, one, two = parties(2)
+    one.ask()
+    for _ in range(3):
+        two.ask(status=DENIED)
+        world.pass_time(LONGEST_POLL - 0.1)
+    assert not one.client.record.courtesy
+    world.pass_time(2)
+    assert one.client.record.expired
+    assert told(world) == [two.client.record]
+    two.ask()
 
 
 def test_queues_are_bounded():
