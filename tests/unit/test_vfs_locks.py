@@ -2,6 +2,7 @@
 
 import errno
 import fcntl
+import itertools
 import os
 import struct
 import subprocess
@@ -11,7 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nfsd.vfs.locks import Ranges
+from nfsd.vfs import locks
+from nfsd.vfs.lock_ranges import Ranges
 from nfsd.vfs.types import LocalLock, SetAttributes
 from tests.unit.vfs_support import ROOT, run, write_file
 
@@ -121,17 +123,107 @@ def test_ranges_and_files_that_cannot_be_locked(place, tmp_path):
 
 @given(
     st.lists(
-        st.tuples(st.booleans(), st.integers(min_value=0, max_value=30), st.integers(min_value=1, max_value=10)),
+        st.tuples(
+            st.sampled_from([None, False, True]),
+            st.integers(min_value=0, max_value=30),
+            st.integers(min_value=1, max_value=10),
+        ),
         max_size=20,
     )
 )
 @settings(max_examples=200, deadline=None)
 def test_ranges_are_sets_of_octets(steps):
-    ranges, octets = Ranges(), set()
-    for add, start, length in steps:
-        (ranges.add if add else ranges.remove)(start, start + length)
-        (octets.update if add else octets.difference_update)(range(start, start + length))
-        assert {octet for low, high in ranges for octet in range(low, high)} == octets
-        bounds = [bound for pair in ranges for bound in pair]
-        assert bounds == sorted(set(bounds))  # disjoint and not adjacent
-        assert bool(ranges) == bool(octets)
+    ranges, octets = Ranges(), {}
+    for kind, start, length in steps:
+        if kind is None:
+            ranges.remove(start, start + length)
+        else:
+            ranges.add(start, start + length, kind)
+        for octet in range(start, start + length):
+            octets.pop(octet, None)
+            if kind is not None:
+                octets[octet] = kind
+        assert {octet: kind for low, high, kind in ranges for octet in range(low, high)} == octets
+        found = list(ranges)
+        assert found == sorted(found)
+        assert all(a[1] < b[0] or (a[1] == b[0] and a[2] != b[2]) for a, b in itertools.pairwise(found)), "not merged"
+        assert len(ranges) == len(found)
+
+
+# -- many ranges ----------------------------------------------------------------------------------------------------
+@pytest.fixture
+def few(monkeypatch):
+    """Ten ranges are many, three are few."""
+    monkeypatch.setattr(locks, "MANY", 10)
+    monkeypatch.setattr(locks, "FEW", 3)
+
+
+@pytest.mark.usefixtures("few")
+@pytest.mark.parametrize("exclusive", [True, False])
+def test_many_ranges_hold_the_whole_file_until_few_are_left(place, tmp_path, exclusive):
+    async def scenario(service, root):
+        node = await write_file(service, root, b"f")
+        path = place / "f"
+        for index in range(11):
+            assert local_lock(path, fcntl.F_WRLCK, 5, 1), "only what is held is held"
+            await service.set_local_lock(node, index * 10, 5, exclusive=exclusive)
+        assert not local_lock(path, fcntl.F_WRLCK, 5, 1)
+        assert local_lock(path, fcntl.F_RDLCK, 5, 1) is not exclusive
+        # Changes go on as if nothing had been.
+        await service.set_local_lock(node, 1000, 0, exclusive=exclusive)
+        await service.clear_local_lock(node, 0, 90)
+        assert not local_lock(path, fcntl.F_WRLCK, 5, 1)
+        await service.clear_local_lock(node, 90, 5)
+        assert local_lock(path, fcntl.F_WRLCK, 0, 100)
+        assert local_lock(path, fcntl.F_WRLCK, 105, 895)
+        for start in (100, 104, 1000, 1 << 40):
+            assert not local_lock(path, fcntl.F_WRLCK, start, 1)
+            assert local_lock(path, fcntl.F_RDLCK, start, 1) is not exclusive
+        await service.clear_local_lock(node, 0, 0)
+        assert local_lock(path, fcntl.F_WRLCK, 0, 0)
+        assert node.inode.locks is None
+
+    run(place, tmp_path, scenario)
+
+
+@pytest.mark.usefixtures("few")
+def test_many_shared_ranges_and_an_exclusive_one(place, tmp_path):
+    async def scenario(service, root):
+        node = await write_file(service, root, b"f")
+        path = place / "f"
+        for index in range(11):
+            await service.set_local_lock(node, index * 10, 5, exclusive=False)
+        await service.set_local_lock(node, 200, 5, exclusive=True)
+        assert not local_lock(path, fcntl.F_RDLCK, 200, 1)
+        assert local_lock(path, fcntl.F_RDLCK, 0, 200)
+        await service.set_local_lock(node, 0, 5, exclusive=True)
+        for index in range(30, 45):
+            await service.set_local_lock(node, index * 10, 5, exclusive=False)
+        assert not local_lock(path, fcntl.F_RDLCK, 7, 1), "held as a whole, and some of it exclusively"
+        await service.clear_local_lock(node, 5, 195)
+        await service.clear_local_lock(node, 205, 2000)
+        assert [*node.inode.locks.ranges] == [(0, 5, True), (200, 205, True)]
+        assert local_lock(path, fcntl.F_WRLCK, 5, 195)
+        assert not local_lock(path, fcntl.F_RDLCK, 4, 1)
+
+    run(place, tmp_path, scenario)
+
+
+@pytest.mark.usefixtures("few")
+def test_many_ranges_next_to_a_local_lock_stay_apart(place, tmp_path):
+    async def scenario(service, root):
+        node = await write_file(service, root, b"f")
+        path = place / "f"
+        with open(path, "r+b") as file:
+            fcntl.fcntl(file, 37, struct.pack("hhqqi4x", fcntl.F_WRLCK, 0, 7, 1, 0))  # F_OFD_SETLK
+            for index in range(15):
+                await service.set_local_lock(node, index * 10, 5, exclusive=True)
+            assert local_lock(path, fcntl.F_WRLCK, 5, 1)
+            assert not local_lock(path, fcntl.F_WRLCK, 140, 1)
+            with refused(errno.EAGAIN):
+                await service.set_local_lock(node, 0, 0, exclusive=True)
+        for index in range(15, 25):
+            await service.set_local_lock(node, index * 10, 5, exclusive=True)
+        assert not local_lock(path, fcntl.F_WRLCK, 5, 1), "tried again later"
+
+    run(place, tmp_path, scenario)
