@@ -122,8 +122,9 @@ class LockTable:
             raise Nfs4Error(codes.NFS4ERR_BAD_SEQID)
         holder = known if known is not None else LockOwner(client, owner)
         state = open_state.lock_states.get(holder)
-        if state is not None and client.minor == 0:
-            # Section 16.10.5 again: "new" is for those without locking state on this open.
+        if state is not None and client.minor == 0 and self._holds(state):
+            # Section 16.10.5 again: "new" is for those without locking state here. (One that has unlocked everything
+            # may begin anew: pynfs and some clients do.)
             raise Nfs4Error(codes.NFS4ERR_BAD_SEQID)
         try:
             plan = self._plan(

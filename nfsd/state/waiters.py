@@ -2,8 +2,9 @@
 
 Operation. A denied request takes a place in its file's queue and keeps it as long as its client asks again. When a
 range becomes free its first waiter is told (``notices``, for CB_NOTIFY_LOCK) and the range is kept for it, for a short
-time only: a client may have given up without saying so. A waiter that cannot be told polls; for it the range is kept
-around the times when it is expected to ask, and not in between.
+time only: a client may have given up without saying so. A waiter that cannot be told polls; for it, once it has waited
+for some time, the range is kept around the moments when it is expected to ask, and not in between: if every lock
+changed hands at the pace of polls, those who share a file would stand in line for a second each.
 
 Deadlock. Owners that wait for each other's locks, over any number of files and clients, wait for ever. That a request
 was denied says little of whether its process still waits, so a cycle is believed only when everybody in it has been
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 
 KEEP = 2.0
 """Seconds for which a free range is kept for the waiter whose turn it is."""
+POLLER_WAITS = 5.0
+"""Seconds after which a waiter that has to poll is given a turn."""
 LONGEST_POLL = 30.0
 """Seconds between two requests of a waiting client at most: what Linux does."""
 ANSWER = 5.0
@@ -40,7 +43,7 @@ class Waiter:
 
     __slots__ = (
         "asked", "called", "client", "deaf", "end", "exclusive", "file", "handle", "interval", "local", "notified",
-        "order", "owner", "probed", "start", "suspected", "waiting",
+        "order", "owner", "probed", "since", "start", "suspected", "waiting",
     )  # fmt: skip
 
     def __init__(self, file: FileState, client: Client, owner: bytes, span: tuple[int, int, bool], now: float) -> None:
@@ -50,8 +53,8 @@ class Waiter:
         self.start, self.end, self.exclusive = span
         self.handle = b""
         """The filehandle the client asked with: CB_NOTIFY_LOCK names it."""
-        self.asked = now
-        """When it was last asked for."""
+        self.asked = self.since = now
+        """When it was last and first asked for."""
         self.interval = 1.0
         """Between the two requests before, as far as they were the client's own idea (at first a guess)."""
         self.called = False
@@ -288,6 +291,8 @@ class WaitTable:
             return False
         if waiter.notified is not None and now <= waiter.notified + KEEP:
             return True
+        if now < waiter.since + POLLER_WAITS:
+            return False
         since = now - waiter.asked
         return abs(since - waiter.interval) <= KEEP or abs(since - min(2 * waiter.interval, LONGEST_POLL)) <= KEEP
 

@@ -296,6 +296,21 @@ def test_denied_lock_of_a_known_owner_uses_up_its_seqid():
     locks.lock_new(second, b"l", True, 20, 10, reclaim=False, wait=False, lock_seqid=3).commit()
 
 
+def test_new_lock_owner_is_for_those_that_hold_nothing_there():
+    world = World()
+    client = world.client40()
+    state = client.open()
+    new = partial(world.engine.locks.lock_new, state, b"l", True, reclaim=False, wait=False)
+    new(0, 10, lock_seqid=0).commit()
+    with failing(p.NFS4ERR_BAD_SEQID):
+        new(20, 10, lock_seqid=1)
+    owner = client.record.lock_owners[b"l"]
+    locked = state.lock_states[owner]
+    world.engine.locks.unlock(locked, 0, UINT64_MAX)
+    new(20, 10, lock_seqid=1).commit()
+    assert state.lock_states == {owner: locked}
+
+
 def test_release_lockowner():
     world = World()
     client = world.client40()
