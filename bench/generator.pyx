@@ -7,12 +7,10 @@ Calls are templates: whole RPC messages, of which only the XID is filled in. Eac
 after the reply's header (RPC acceptance, NFS status) must be zero; its length must be the expected one.
 """
 
+from libc.errno cimport EINTR, errno
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc, qsort, realloc
 from libc.string cimport memcpy, memmove
-from libc.errno cimport EINTR, errno
-
-import os
 
 cdef extern from "sys/socket.h" nogil:
     ssize_t send(int fd, const void *data, size_t size, int flags)
@@ -31,18 +29,8 @@ cdef enum:
     RECEIVE = 4 << 20
 
 
-cdef inline uint32_t load32(const uint8_t *at) noexcept nogil:
-    return (<uint32_t>at[0] << 24) | (<uint32_t>at[1] << 16) | (<uint32_t>at[2] << 8) | at[3]
-
-
-cdef inline void store32(uint8_t *at, uint32_t value) noexcept nogil:
-    at[0] = <uint8_t>(value >> 24)
-    at[1] = <uint8_t>(value >> 16)
-    at[2] = <uint8_t>(value >> 8)
-    at[3] = <uint8_t>value
-
-
-cdef inline uint64_t now() noexcept nogil:
+cdef uint64_t now() noexcept nogil:
+    """Nanoseconds of the monotonic clock."""
     cdef timespec clock
     clock_gettime(CLOCK_MONOTONIC, &clock)
     return <uint64_t>clock.tv_sec * 1000000000 + clock.tv_nsec
@@ -54,34 +42,19 @@ cdef int ascending(const void *left, const void *right) noexcept nogil:
     return -1 if a < b else (1 if a > b else 0)
 
 
-cdef class Generator:
-    """Calls on one connection."""
+cdef class Load:
+    """Calls on one connection: templates, slots and latencies. Derived from for each transport."""
 
-    cdef int fd
-    cdef list templates
-    cdef uint8_t **calls            # with their record marks
-    cdef size_t *sizes
-    cdef size_t count
-    cdef size_t reply_size          # of a whole record without its mark; 0: any
-    cdef uint32_t depth
-    cdef uint64_t *started          # by slot: XIDs are slot numbers and a round
-    cdef uint32_t *round
-    cdef uint32_t *latencies        # nanoseconds, saturated
-    cdef size_t samples
-    cdef size_t room
-    cdef readonly str failure
-
-    def __cinit__(self, int fd, templates, uint32_t depth, size_t reply_size=0):
-        """``templates``: RPC calls, used in turn, whose first four octets (the XID) are overwritten."""
+    def __cinit__(self, int fd, templates, uint32_t depth, *more, **others):
+        """``templates``: whole calls, used in turn, in which XIDs are filled in. At most 4096 outstanding."""
         cdef size_t i
         cdef bytes template
+        if not 1 <= depth <= 4096:
+            raise ValueError(f"{depth} calls outstanding")
         self.fd = fd
-        self.templates = [
-            (0x80000000 | len(message)).to_bytes(4, "big") + bytes(message) for message in templates
-        ]
+        self.templates = [bytes(template) for template in templates]
         self.count = len(self.templates)
         self.depth = depth
-        self.reply_size = reply_size
         self.calls = <uint8_t **>calloc(self.count, sizeof(uint8_t *))
         self.sizes = <size_t *>calloc(self.count, sizeof(size_t))
         self.started = <uint64_t *>calloc(depth, sizeof(uint64_t))
@@ -101,6 +74,7 @@ cdef class Generator:
         free(self.latencies)
 
     cdef int transmit(self, uint8_t *data, size_t size) noexcept nogil:
+        """Send everything; -1 when the connection is broken."""
         cdef size_t done = 0
         cdef ssize_t sent
         while done < size:
@@ -112,7 +86,16 @@ cdef class Generator:
             done += sent
         return 0
 
+    cdef ssize_t receive(self, uint8_t *data, size_t size) noexcept nogil:
+        """Receive some; 0 or -1 at the end."""
+        cdef ssize_t got
+        while True:
+            got = recv(self.fd, data, size, 0)
+            if got >= 0 or errno != EINTR:
+                return got
+
     cdef int note(self, uint64_t elapsed) noexcept nogil:
+        """Remember a latency in nanoseconds."""
         cdef void *larger
         if self.samples == self.room:
             larger = realloc(self.latencies, (2 * self.room + 65536) * sizeof(uint32_t))
@@ -124,6 +107,31 @@ cdef class Generator:
         self.samples += 1
         return 0
 
+    cdef void sort(self) noexcept nogil:
+        qsort(self.latencies, self.samples, sizeof(uint32_t), ascending)
+
+    def percentile(self, double part):
+        """Latency in microseconds below which this part of the calls was answered."""
+        if not self.samples:
+            return 0.0
+        return self.latencies[min(<size_t>(part * self.samples), self.samples - 1)] / 1000
+
+
+cdef class Generator(Load):
+    """RPC calls over TCP with record marks."""
+
+    cdef size_t reply_size          # of a whole record without its mark; 0: any
+
+    def __cinit__(self, int fd, templates, uint32_t depth, size_t reply_size=0):
+        self.reply_size = reply_size
+
+    cdef size_t begin_call(self, uint8_t *at, uint32_t slot, const uint8_t *call, size_t size) noexcept nogil:
+        """Put a call with its record mark. Returns octets."""
+        store32(at, <uint32_t>0x80000000 | <uint32_t>size)
+        memcpy(at + 4, call, size)
+        store32(at + 4, (self.round[slot] << 12) | slot)
+        return 4 + size
+
     def run(self, double seconds, size_t most=0):
         """Keep ``depth`` calls outstanding for so long (or ``most`` calls). Returns (calls answered, seconds)."""
         cdef size_t next_call = 0, outgoing = 0, largest = 0, i, have = 0, at, length, issued = 0, answered = 0
@@ -134,7 +142,7 @@ cdef class Generator:
         cdef ssize_t got
         cdef const char *problem = NULL
         for i in range(self.count):
-            largest = max(largest, self.sizes[i])
+            largest = max(largest, self.sizes[i] + 4)
         out = <uint8_t *>malloc(largest * self.depth)
         buffer = <uint8_t *>malloc(RECEIVE)
         if out == NULL or buffer == NULL:
@@ -147,19 +155,15 @@ cdef class Generator:
             until = begun + <uint64_t>(seconds * 1e9)
             for slot in range(self.depth):
                 self.started[slot] = begun
-                memcpy(out + outgoing, self.calls[next_call], self.sizes[next_call])
                 self.round[slot] += 1
-                store32(out + outgoing + 4, (self.round[slot] << 12) | slot)
-                outgoing += self.sizes[next_call]
+                outgoing += self.begin_call(out + outgoing, slot, self.calls[next_call], self.sizes[next_call])
                 next_call = (next_call + 1) % self.count
                 issued += 1
             if self.transmit(out, outgoing) != 0:
                 problem = b"cannot send"
             while answered < issued and problem == NULL:
-                got = recv(self.fd, buffer + have, RECEIVE - have, 0)
+                got = self.receive(buffer + have, RECEIVE - have)
                 if got <= 0:
-                    if got < 0 and errno == EINTR:
-                        continue
                     problem = b"the server closed the connection"
                     break
                 have += got
@@ -184,10 +188,10 @@ cdef class Generator:
                     self.note(moment - self.started[slot])
                     if moment < until and (most == 0 or issued < most) and problem == NULL:
                         self.started[slot] = moment
-                        memcpy(out + outgoing, self.calls[next_call], self.sizes[next_call])
                         self.round[slot] += 1
-                        store32(out + outgoing + 4, (self.round[slot] << 12) | slot)
-                        outgoing += self.sizes[next_call]
+                        outgoing += self.begin_call(
+                            out + outgoing, slot, self.calls[next_call], self.sizes[next_call]
+                        )
                         next_call = (next_call + 1) % self.count
                         issued += 1
                 memmove(buffer, buffer + at, have - at)
@@ -197,13 +201,7 @@ cdef class Generator:
             moment = now()
             free(out)
             free(buffer)
-            qsort(self.latencies, self.samples, sizeof(uint32_t), ascending)
+            self.sort()
         if problem != NULL:
             raise RuntimeError(problem.decode())
         return answered, (moment - begun) / 1e9
-
-    def percentile(self, double part):
-        """Latency in microseconds below which this part of the calls was answered."""
-        if not self.samples:
-            return 0.0
-        return self.latencies[min(<size_t>(part * self.samples), self.samples - 1)] / 1000

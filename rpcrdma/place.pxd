@@ -8,6 +8,9 @@ cdef class Place:
 
     cdef uint8_t *at                # the next octet of the reply's head
     cdef uint8_t *end               # behind the last octet there is room for
+    # The call's one chunk of data that was not sent with its message: what the message's last opaque item consists of.
+    cdef const uint8_t *bulk        # NULL: there is none
+    cdef size_t bulk_size
 
     cdef uint8_t *data(self, size_t room) except? NULL
     cdef int data_done(self, size_t length) except -1

@@ -113,7 +113,7 @@ cdef class Nfs3Direct(DirectProgram):
         cdef size_t rest = 4 + ((length + 3) & ~<size_t>3)
         cdef Node node
         cdef Standing standing
-        if length == 0:
+        if length == 0 or (place.bulk != NULL and procedure != WRITE):
             return False
         node = self.files.find(arguments + 4, length)
         if node is None:
@@ -232,12 +232,19 @@ cdef class Nfs3Direct(DirectProgram):
         cdef ssize_t done
         cdef bytes verifier
         cdef const uint8_t *octets
+        cdef const uint8_t *source = arguments + 20
         if size < 20 or place.end - place.at < 4 + WCC + 16 or standing.read_only or node.export.read_only:
             return False
         offset = load64(arguments)
         count = load32(arguments + 8)
         stable = load32(arguments + 12)
-        if count != load32(arguments + 16) or size != 20 + ((count + 3) & ~<size_t>3) or count > self.write_max:
+        if count != load32(arguments + 16) or count > self.write_max:
+            return False
+        if place.bulk != NULL:
+            if size != 20 or place.bulk_size != count:
+                return False
+            source = place.bulk
+        elif size != 20 + ((count + 3) & ~<size_t>3):
             return False
         if stable > FILE_SYNC or (stable != UNSTABLE and not node.export.asynchronous):
             return False
@@ -248,7 +255,7 @@ cdef class Nfs3Direct(DirectProgram):
             return False
         verifier = self.files.service.write_verifier
         octets = verifier
-        done = self.files.write(opened, offset, arguments + 20, count, &before, &after)
+        done = self.files.write(opened, offset, source, count, &before, &after)
         if done < 0:
             return False
         place.at = store_wcc(store32(place.at, 0), &before, &after, self.fsid(node))

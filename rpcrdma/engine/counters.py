@@ -21,6 +21,7 @@ class Counters:
         "backward_calls",
         "backward_replies",
         "calls",
+        "direct_calls",
         "discards",
         "err_bad_xdr",
         "err_cant_reply",
@@ -51,6 +52,8 @@ class Counters:
     backward_calls: int
     backward_replies: int
     calls: int
+    direct_calls: int
+    """Those of them that were answered natively."""
     discards: int
     err_bad_xdr: int
     err_cant_reply: int

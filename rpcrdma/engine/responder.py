@@ -48,6 +48,7 @@ from rpcrdma.engine.transmit import compose
 from rpcrdma.engine.versions import VERSIONS, Versions
 from rpcrdma.memory import Lease, OutOfMemory
 from rpcrdma.verbs.interface import RdmaRead, RdmaWrite, Received, Send
+from rpcrdma.wire import version_one
 from rpcrdma.wire.header import (
     CALL,
     FIXED_WORDS,
@@ -124,6 +125,26 @@ class Responder:
         self._awaiting_receive = False
         self._awaiting_sink = False
         self._may_wait = True
+
+    @property
+    def answers_directly(self) -> bool:
+        """Whether short calls may be answered without it (:mod:`rpcrdma.engine.direct`): not before the version is
+        settled, nor while something is to be looked at more closely."""
+        return (
+            self.versions.settled == version_one.VERSION
+            and not self.closed
+            and not self.draining
+            and self.failure is None
+            and not self._poisoned
+            and self._trace is None
+        )
+
+    def answered(self, ok: bool) -> None:
+        """Take the completion of a reply that was given directly."""
+        self.credits.unsent -= 1
+        if not ok and not self.closed:
+            self.counters.send_failures += 1
+            self._fail("an RDMA Write or Send failed", None)
 
     @property
     def idle(self) -> bool:

@@ -145,9 +145,17 @@ cdef class DirectCalls(Answerer):
         """As :meth:`answer`, under the replay cache; what it knows already is the general path's to answer."""
         cdef size_t length = size - offset
         cdef uint8_t *start = place.at - 24
-        arguments = PyMemoryView_FromMemory(<char *>message + offset, min(length, _checksum_length), PyBUF_READ)
+        cdef size_t covered = min(length, _checksum_length)
+        checksum = crc32(PyMemoryView_FromMemory(<char *>message + offset, covered, PyBUF_READ))
+        if place.bulk != NULL:
+            # As if it were in the message, padding included (see rpcrdma.rpc.replay.make_key).
+            if place.bulk_size & 3:
+                return False
+            covered = min(place.bulk_size, _checksum_length - covered)
+            checksum = crc32(PyMemoryView_FromMemory(<char *>place.bulk, covered, PyBUF_READ), checksum)
         key = (
-            self.peer_address, load32(message), version.number, version.version, procedure, length, crc32(arguments)
+            self.peer_address, load32(message), version.number, version.version, procedure, length + place.bulk_size,
+            checksum,
         )
         if not self.replay.is_new(key):
             return False

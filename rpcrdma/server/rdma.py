@@ -32,8 +32,10 @@ from rpcrdma.engine.backward import BackwardCall
 from rpcrdma.engine.calls import ForwardCall
 from rpcrdma.engine.config import LARGEST_LEASE, ResponderOptions
 from rpcrdma.engine.counters import Counters
+from rpcrdma.engine.direct import DirectResponder
 from rpcrdma.engine.responder import Responder
 from rpcrdma.memory import Account, Lease, OutOfMemory, Pool
+from rpcrdma.place import Answerer
 from rpcrdma.rpc.dispatch import NO_REPLY
 from rpcrdma.rpc.program import RpcReply, Transport
 from rpcrdma.server import backward
@@ -46,6 +48,7 @@ from rpcrdma.verbs.interface import (
     Received,
     RemoteAccessError,
 )
+from rpcrdma.verbs.native import ANSWERED, NativeEndpoint
 from rpcrdma.wire import private_data
 
 _log = logging.getLogger(__name__)
@@ -60,6 +63,9 @@ POISON_SECONDS = 300.0
 
 class Dispatcher(Protocol):
     """Where calls go: :class:`rpcrdma.rpc.dispatch.Dispatcher`."""
+
+    def direct_calls(self, transport: Transport) -> Answerer | None:
+        """What answers the common calls of a connection natively, if anything does."""
 
     def dispatch(
         self,
@@ -181,6 +187,12 @@ class RdmaConnection:
             for lease in receives:
                 lease.release()
             raise
+        direct = self._dispatcher.direct_calls(self)
+        self._direct = (
+            DirectResponder(self.responder, self._endpoint, direct, self._account)
+            if direct is not None and isinstance(self._endpoint, NativeEndpoint)
+            else None
+        )
         _log.debug(
             "%s: accepted with %d Receives, thresholds %d in and %d out, remote invalidation %s",
             self,
@@ -198,13 +210,19 @@ class RdmaConnection:
     def received(self, messages: Sequence[Received]) -> None:
         """Take a batch of messages."""
         try:
-            self.responder.received(messages)
+            if self._direct is not None:
+                messages = self._direct.received(messages)
+            if messages:
+                self.responder.received(messages)
         except Exception:
             self._crashed()
         self._run()
 
     def completed(self, token: object, ok: bool) -> None:
         """Take a completion."""
+        if token is ANSWERED:
+            self.responder.answered(ok)
+            return
         try:
             self.responder.completed(token, ok)
         except Exception:
@@ -215,7 +233,9 @@ class RdmaConnection:
         """The connection is gone; what still runs holds its own leases."""
         responder = self.responder
         if isinstance(reason, RemoteAccessError):
-            xid = responder.suspects.refused_call(reason.handle)
+            xid = None if self._direct is None else self._direct.refused_call(reason.handle)
+            if xid is None:
+                xid = responder.suspects.refused_call(reason.handle)
             if xid is not None:
                 self._server.poisoned.add(self.peer_address, xid)
         _log.debug("%s: disconnected: %s", self, responder.failure or reason)
@@ -381,6 +401,8 @@ class RdmaConnection:
                 endpoint.post(writes, send, token)
 
     def _execute(self, call: ForwardCall) -> None:
+        if self._direct is not None and self._direct.execute(call):
+            return
         room = self.responder.versions.properties.send_threshold - call.reply_header
         self._dispatcher.dispatch(self, call.data, call.chunks, call.holds, partial(self._done, call), room)
 

@@ -2,6 +2,8 @@
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
+from rpcrdma.memory cimport Lease
+from rpcrdma.verbs.native cimport Target
 from rpcrdma.verbs.softiwarp.stags cimport Registration
 
 
@@ -30,6 +32,8 @@ cdef class Chain:
     cdef uint32_t message_count
     cdef uint32_t piece_count
     cdef uint32_t buffer_count
+    cdef Lease head                 # a reply given natively: what it is sent from
+    cdef Lease payload
     cdef Registration registration  # Read Response: what it reads from
     # Progress of the transmitter
     cdef uint32_t current       # message being framed (posts), or next to issue (reads)
@@ -54,6 +58,9 @@ cdef class ChainQueue:
 
 
 cdef Chain chain_of_post(object writes, object send, object token)
+cdef Chain chain_of_reply(
+    const Target *targets, size_t count, Lease payload, Lease head, size_t length, bint invalidates, uint32_t handle
+)
 cdef Chain chain_of_reads(object reads, object token)
 cdef Chain chain_of_response(
     Registration registration, char *data, uint64_t length, uint32_t sink_stag, uint64_t sink_offset

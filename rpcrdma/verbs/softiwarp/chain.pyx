@@ -2,7 +2,7 @@
 
 Owns the native form of posted work. A chain takes a buffer-protocol hold on every piece of memory at posting time and
 gives it up when the chain is done or dropped, so payloads are neither copied nor able to go away meanwhile.
-Imports :mod:`stags` only.
+Imports :mod:`stags` and :mod:`rpcrdma.verbs.native` only.
 """
 
 cimport cython
@@ -18,6 +18,8 @@ from rpcrdma.verbs.softiwarp.framing cimport (
     OP_TERMINATE,
     OP_WRITE,
 )
+
+from rpcrdma.verbs.native import ANSWERED
 
 
 @cython.freelist(128)
@@ -63,6 +65,12 @@ cdef class Chain:
         free(self.block)
         self.block = NULL
         self.registration = None
+        if self.head is not None:
+            head, self.head = self.head, None
+            head.release()
+        if self.payload is not None:
+            payload, self.payload = self.payload, None
+            payload.release()
 
 
 cdef class ChainQueue:
@@ -128,6 +136,40 @@ cdef Chain chain_of_post(object writes, object send, object token):
             message.pieces += 1
         chain.message_count += 1
         check_length(message)
+    return chain
+
+
+cdef Chain chain_of_reply(
+    const Target *targets, size_t count, Lease payload, Lease head, size_t length, bint invalidates, uint32_t handle
+):
+    """RDMA Writes of a payload's parts, then a Send. Takes one count of each lease."""
+    cdef Chain chain = Chain.__new__(Chain)
+    cdef Message *message
+    cdef size_t i, done = 0
+    chain.head = head
+    chain.payload = payload
+    chain.token = ANSWERED
+    chain.signalled = True
+    chain.allocate(count + 1, count + 1)
+    for i in range(count + 1):
+        message = chain.messages + i
+        message.first = <uint32_t>i
+        message.pieces = 1
+        if i < count:
+            message.opcode = OP_WRITE
+            message.stag = targets[i].handle
+            message.offset = targets[i].offset
+            message.length = targets[i].length
+            chain.pieces[i].data = <char *>payload.address + done
+            done += targets[i].length
+        else:
+            message.opcode = OP_SEND_INVALIDATE if invalidates else OP_SEND
+            message.stag = handle if invalidates else 0
+            message.offset = 0
+            message.length = length
+            chain.pieces[i].data = <char *>head.address
+        chain.pieces[i].length = message.length
+    chain.message_count = chain.piece_count = <uint32_t>(count + 1)
     return chain
 
 

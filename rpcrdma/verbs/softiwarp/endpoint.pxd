@@ -2,12 +2,13 @@
 
 from libc.stdint cimport int64_t
 
+from rpcrdma.verbs.native cimport NativeEndpoint
 from rpcrdma.verbs.softiwarp.receive cimport Receiver
 from rpcrdma.verbs.softiwarp.stags cimport StagTable
 from rpcrdma.verbs.softiwarp.transmit cimport Transmitter
 
 
-cdef class Endpoint:
+cdef class Endpoint(NativeEndpoint):
     cdef readonly str peer_address
     cdef readonly int peer_port
     cdef readonly str local_address

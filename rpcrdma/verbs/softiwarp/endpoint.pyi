@@ -4,10 +4,11 @@ from collections.abc import Callable, Sequence
 
 from rpcrdma.memory import Lease
 from rpcrdma.verbs.interface import EndpointHandler, RdmaRead, RdmaWrite, Send
+from rpcrdma.verbs.native import NativeEndpoint
 from rpcrdma.verbs.softiwarp.mpa import Agreement
 from rpcrdma.verbs.softiwarp.options import SoftIwarpOptions
 
-class Endpoint:
+class Endpoint(NativeEndpoint):
     """One connection: a queue pair of :mod:`rpcrdma.verbs.interface` on a TCP socket past its MPA negotiation."""
 
     peer_address: str

@@ -27,10 +27,11 @@ import socket as sockets
 import struct
 
 from libc.errno cimport EAGAIN, EINTR, errno
-from libc.stdint cimport int64_t
+from libc.stdint cimport int64_t, uint32_t
 
 from rpcrdma.memory cimport Lease
-from rpcrdma.verbs.softiwarp.chain cimport Chain, chain_of_post, chain_of_reads, chain_of_write_rtr
+from rpcrdma.verbs.native cimport NativeEndpoint, Target
+from rpcrdma.verbs.softiwarp.chain cimport Chain, chain_of_post, chain_of_reads, chain_of_reply, chain_of_write_rtr
 from rpcrdma.verbs.softiwarp.receive cimport (
     RECEIVE_END,
     RECEIVE_FAILED,
@@ -70,7 +71,7 @@ cdef enum:
 log = logging.getLogger("rpcrdma.softiwarp")
 
 
-cdef class Endpoint:
+cdef class Endpoint(NativeEndpoint):
     """One connection: a queue pair on a TCP socket past its MPA negotiation."""
 
     def __init__(
@@ -160,6 +161,25 @@ cdef class Endpoint:
         else:
             self.transmitter.post(chain)
         self.schedule()
+
+    cdef int repost(self, Lease lease) except -1:
+        if self.state != OPEN:
+            lease.release()
+        else:
+            self.receiver.posted.append(lease)
+        return 0
+
+    cdef int post_reply(
+        self, const Target *targets, size_t count, Lease payload, Lease head, size_t length, bint invalidates,
+        uint32_t handle
+    ) except -1:
+        cdef Chain chain = chain_of_reply(targets, count, payload, head, length, invalidates, handle)
+        if self.state != OPEN:
+            chain.release()
+            self.refused.append(chain.token)
+        else:
+            self.transmitter.post(chain)
+        return self.schedule()
 
     def post_reads(self, reads, token):
         """Post RDMA Reads as one chain with one signalled completion."""

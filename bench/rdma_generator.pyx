@@ -1,0 +1,204 @@
+"""The load generator over iWARP: RPC-over-RDMA version One calls on an MPA connection, without CRC and Markers.
+
+Owns one connected blocking socket's traffic after the MPA negotiation; imports nothing of the project. It plays a
+requester that exposes one piece of memory per outstanding call: what is written there is counted and thrown away, what
+is read from there is always the same. Each reply is matched by XID and checked: transport header, RPC acceptance, NFS
+status, and how many octets were written (RFC 5040, 5041, 5044, 8166).
+"""
+
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
+from libc.stdlib cimport calloc, free, malloc
+from libc.string cimport memcpy, memmove, memset
+
+from bench.generator cimport Load, load32, now, store32
+
+cdef enum:
+    RECEIVE = 8 << 20
+    LARGEST_PAYLOAD = 60000     # of a Read Response's FPDU
+    HANDLE = 0x5A000000
+
+
+cdef inline uint64_t load64(const uint8_t *at) noexcept nogil:
+    return (<uint64_t>load32(at) << 32) | load32(at + 4)
+
+
+cdef class RdmaGenerator(Load):
+    """Calls on one connection."""
+
+    cdef size_t rpc_at              # where the RPC message begins in a call
+    cdef size_t handle_at           # where the handle of its one chunk stands; 0: none
+    cdef size_t written             # octets that the server must have written
+    cdef bytes bulk                 # what it can read
+    cdef const uint8_t *bulk_octets
+    cdef uint64_t *received         # octets written, by slot
+    cdef uint32_t msn
+    cdef readonly unsigned long long invalidations
+
+    def __cinit__(self, int fd, templates, uint32_t depth, size_t rpc_at, size_t handle_at=0, size_t written=0,
+                  bytes bulk=b""):
+        self.rpc_at = rpc_at
+        self.handle_at = handle_at
+        self.written = written
+        self.bulk = bulk
+        self.bulk_octets = bulk
+        self.msn = 0
+        self.received = <uint64_t *>calloc(depth, sizeof(uint64_t))
+        if self.received == NULL:
+            raise MemoryError
+
+    def __dealloc__(self):
+        free(self.received)
+
+    cdef size_t put_header(self, uint8_t *at, size_t payload, uint8_t control, uint8_t opcode) noexcept nogil:
+        """What all FPDUs begin with; ``payload`` includes the DDP and RDMAP headers behind it. Octets of the FPDU."""
+        cdef size_t length = payload + 2
+        at[0] = <uint8_t>(length >> 8)
+        at[1] = <uint8_t>length
+        at[2] = control
+        at[3] = opcode
+        return ((length + 2 + 3) & ~<size_t>3) + 4
+
+    cdef size_t begin_call(self, uint8_t *at, uint32_t slot, const uint8_t *call, size_t size) noexcept nogil:
+        """Frame a call as one Send. Returns the octets of the FPDU."""
+        cdef size_t length = self.put_header(at, 16 + size, 0x41, 0x43)
+        cdef uint32_t xid = (self.round[slot] << 12) | slot
+        memset(at + 4, 0, 16)
+        self.msn += 1
+        store32(at + 12, self.msn)
+        memcpy(at + 20, call, size)
+        memset(at + 20 + size, 0, length - 20 - size)
+        store32(at + 20, xid)
+        store32(at + 20 + self.rpc_at, xid)
+        if self.handle_at:
+            store32(at + 20 + self.handle_at, HANDLE | slot)
+        self.received[slot] = 0
+        return length
+
+    cdef size_t answer_read(self, uint8_t *at, const uint8_t *request) noexcept nogil:
+        """Frame the Read Response to a Read Request. Returns octets."""
+        cdef uint32_t sink = load32(request + 20)
+        cdef uint64_t offset = load64(request + 24)
+        cdef size_t size = load32(request + 32), done = 0, part, length, total = 0
+        cdef uint64_t source = load64(request + 40)
+        cdef const uint8_t *data = self.bulk_octets
+        while True:
+            part = min(size - done, <size_t>LARGEST_PAYLOAD)
+            length = self.put_header(at, 12 + part, 0xC1 if done + part == size else 0x81, 0x42)
+            store32(at + 4, sink)
+            store32(at + 8, <uint32_t>((offset + done) >> 32))
+            store32(at + 12, <uint32_t>(offset + done))
+            memcpy(at + 16, data + source + done, part)
+            memset(at + 16 + part, 0, length - 16 - part)
+            at += length
+            total += length
+            done += part
+            if done == size:
+                return total
+
+    cdef const char *check_reply(self, const uint8_t *message, size_t size, uint32_t *slot) noexcept nogil:
+        """What is wrong with a reply; NULL: nothing."""
+        cdef size_t at = 28, i
+        cdef uint32_t xid
+        if size < 28 + 28:
+            return b"a short reply"
+        xid = load32(message)
+        slot[0] = xid & 0xFFF
+        if slot[0] >= self.depth or xid >> 12 != (self.round[slot[0]] & 0xFFFFF):
+            return b"a reply to no call"
+        if load32(message + 12) != 0:
+            return b"a transport error"
+        if load32(message + 20) == 1:
+            at = 28 + 16 * load32(message + 24) + 8
+        if at + 28 > size or load32(message + at) != xid:
+            return b"not the reply"
+        for i in range(8, 28):
+            if message[at + i] != 0:
+                return b"a call failed"
+        if self.received[slot[0]] != self.written:
+            return b"the result was not written"
+        return NULL
+
+    def run(self, double seconds, size_t most=0):
+        """Keep ``depth`` calls outstanding for so long (or ``most`` calls). Returns (calls answered, seconds)."""
+        cdef size_t next_call = 0, outgoing = 0, largest = 0, i, have = 0, at, length, issued = 0, answered = 0, ulpdu
+        cdef size_t response = 4096 + 2 * len(self.bulk)
+        cdef uint32_t slot = 0
+        cdef uint64_t begun, until, moment
+        cdef uint8_t *out
+        cdef uint8_t *buffer
+        cdef uint8_t *fpdu
+        cdef const char *problem = NULL
+        cdef ssize_t got
+        cdef uint8_t opcode
+        for i in range(self.count):
+            largest = max(largest, self.sizes[i] + 64)
+        out = <uint8_t *>malloc((largest + response) * self.depth + response)
+        buffer = <uint8_t *>malloc(RECEIVE)
+        if out == NULL or buffer == NULL:
+            free(out)
+            free(buffer)
+            raise MemoryError
+        self.samples = 0
+        with nogil:
+            begun = now()
+            until = begun + <uint64_t>(seconds * 1e9)
+            for slot in range(self.depth):
+                self.started[slot] = begun
+                self.round[slot] += 1
+                outgoing += self.begin_call(out + outgoing, slot, self.calls[next_call], self.sizes[next_call])
+                next_call = (next_call + 1) % self.count
+                issued += 1
+            if self.transmit(out, outgoing) != 0:
+                problem = b"cannot send"
+            while answered < issued and problem == NULL:
+                got = self.receive(buffer + have, RECEIVE - have)
+                if got <= 0:
+                    problem = b"the server closed the connection"
+                    break
+                have += got
+                at = outgoing = 0
+                moment = now()
+                while have - at >= 4 and problem == NULL:
+                    fpdu = buffer + at
+                    ulpdu = (<size_t>fpdu[0] << 8) | fpdu[1]
+                    length = ((2 + ulpdu + 3) & ~<size_t>3) + 4
+                    if have - at < length:
+                        break
+                    at += length
+                    opcode = fpdu[3] & 0x0F
+                    if opcode == 0:
+                        slot = load32(fpdu + 4) & 0xFFF
+                        if slot >= self.depth:
+                            problem = b"an RDMA Write to nowhere"
+                        else:
+                            self.received[slot] += ulpdu - 14
+                    elif opcode == 1:
+                        outgoing += self.answer_read(out + outgoing, fpdu)
+                    elif opcode == 3 or opcode == 4:
+                        self.invalidations += opcode == 4
+                        problem = self.check_reply(fpdu + 20, ulpdu - 18, &slot)
+                        if problem != NULL:
+                            break
+                        answered += 1
+                        self.note(moment - self.started[slot])
+                        if moment < until and (most == 0 or issued < most):
+                            self.started[slot] = moment
+                            self.round[slot] += 1
+                            outgoing += self.begin_call(
+                                out + outgoing, slot, self.calls[next_call], self.sizes[next_call]
+                            )
+                            next_call = (next_call + 1) % self.count
+                            issued += 1
+                    else:
+                        problem = b"an FPDU that no server sends"
+                memmove(buffer, buffer + at, have - at)
+                have -= at
+                if outgoing and problem == NULL and self.transmit(out, outgoing) != 0:
+                    problem = b"cannot send"
+            moment = now()
+            free(out)
+            free(buffer)
+            self.sort()
+        if problem != NULL:
+            raise RuntimeError(problem.decode())
+        return answered, (moment - begun) / 1e9
