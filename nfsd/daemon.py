@@ -135,7 +135,7 @@ class Daemon:
             3: nfs3_procedures(self.service, self.exports, delegations=self._nfs4.recalls),
             4: nfs4_procedures(self._nfs4),
         }
-        direct = {(NFS_PROGRAM, 3): Nfs3Direct(self.service)}
+        direct = {(NFS_PROGRAM, 3): Nfs3Direct(self.service, delegations=self._nfs4.recalls)}
         self.dispatchers = {
             "nfs": Dispatcher(
                 [

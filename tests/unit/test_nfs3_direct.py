@@ -47,11 +47,13 @@ class Client:
 class Both:
     """One file service behind two servers: one answers natively what it can, the other one nothing."""
 
-    def __init__(self, service, root, path):
+    def __init__(self, service, root, path, delegations=None):
         self.service, self.root, self.path = service, root, path
         pool, loop = Pool(64 << 20), asyncio.get_running_loop()
-        programs = [Program(NFS_PROGRAM, "nfs", {3: nfs3_procedures(service, service.exports)})]
-        self.dispatcher = Dispatcher(programs, direct={(NFS_PROGRAM, 3): Nfs3Direct(service)})
+        programs = [
+            Program(NFS_PROGRAM, "nfs", {3: nfs3_procedures(service, service.exports, delegations=delegations)})
+        ]
+        self.dispatcher = Dispatcher(programs, direct={(NFS_PROGRAM, 3): Nfs3Direct(service, delegations=delegations)})
         self.listeners = [TcpListener(self.dispatcher, pool, loop), TcpListener(Dispatcher(programs), pool, loop)]
         for listener in self.listeners:
             listener.listen("127.0.0.1", 0)
@@ -94,11 +96,11 @@ def kind(request):
     return request.param
 
 
-def run(kind, tmp_path, scenario, **options):
+def run(kind, tmp_path, scenario, delegations=None, **options):
     with vfs_support.directory_on(kind, tmp_path) as path:
 
         async def main(service, root):
-            async with Both(service, root, path) as both:
+            async with Both(service, root, path, delegations) as both:
                 return await scenario(both)
 
         options.setdefault("squash", "none")
@@ -288,3 +290,47 @@ def test_a_client_of_a_read_only_export_writes_nothing(tmp_path):
         await both.same(ACCESS, handle(node) + struct.pack(">I", 0x3F))
 
     run("memory", tmp_path, scenario, read_only=True)
+
+
+class Delegated:
+    """One file is delegated, for reading or writing, and does not come back."""
+
+    def __init__(self):
+        self.key, self.write, self.asked = b"", False, 0
+
+    @property
+    def active(self):
+        return bool(self.key)
+
+    def stands_in_the_way(self, file_key, *, write):
+        return file_key == self.key and (write or self.write)
+
+    async def cleared(self, file_key, *, write):
+        self.asked += 1
+        return not self.stands_in_the_way(file_key, write=write)
+
+    def hold(self, file_key):
+        return contextlib.nullcontext()
+
+
+def test_a_delegation_is_recalled_before_its_file_is_written_or_read(tmp_path):
+    delegated = Delegated()
+    jukebox = struct.pack(">I", 10008)
+
+    async def scenario(both):
+        service, root = both.service, both.root
+        nodes = [await vfs_support.write_file(service, root, each, b"x" * 99, mode=0o666) for each in (b"a", b"b")]
+        read, write = struct.pack(">QI", 0, 99), struct.pack(">QIII", 0, 4, 0, 4) + b"data"
+        for node in nodes:
+            await both.direct.call(READ, handle(node) + read)
+            await both.direct.call(WRITE, handle(node) + write)
+        delegated.key = nodes[0].key
+        assert (await both.direct.call(WRITE, handle(nodes[0]) + write))[20:24] == jukebox
+        assert (await both.direct.call(READ, handle(nodes[0]) + read))[20:24] == bytes(4)
+        delegated.write = True
+        assert (await both.direct.call(READ, handle(nodes[0]) + read))[20:24] == jukebox
+        asked, answered = delegated.asked, both.answered(WRITE)
+        assert (await both.direct.call(WRITE, handle(nodes[1]) + write))[20:24] == bytes(4)
+        assert (delegated.asked, both.answered(WRITE)) == (asked, answered + 1)
+
+    run("memory", tmp_path, scenario, delegated)
