@@ -44,8 +44,8 @@ after: plans, ``unlock`` and ``close`` look again and raise BAD_STATEID or EXPIR
 Delegations: ``engine.delegations.offer`` and ``settle`` give one, ``clear`` asks whether an operation may go on; after
 anything that may recall (``clear``, ``reserve``, ``handle_timer``) the layer above sends what ``take_recalls`` tells.
 
-Bounds and periods are in :class:`Limits`. Places kept for what comes later: ``LockTable.grantable`` for
-CB_NOTIFY_LOCK, ``Session.target_highest_slotid`` for slot growth.
+Bounds and periods are in :class:`Limits`. What is to be said to clients is asked for after ``handle_timer``:
+``sessions.budget.take_recalls()`` for CB_RECALL_SLOT.
 
 Imports nothing but the protocol's numbers. RFC 8881 chapters 2, 8, 9 and 18; RFC 7530 chapters 9 and 16.
 """

@@ -323,7 +323,8 @@ class SessionTable:
         slots = session.slots
         if slotid >= len(slots):
             raise Nfs4Error(codes.NFS4ERR_BADSLOT)
-        if highest_slotid >= len(slots):
+        if highest_slotid >= len(slots) + len(session.retired):
+            # Within what the client once had it may be a request that another one, sent later, has overtaken.
             raise Nfs4Error(codes.NFS4ERR_BAD_HIGH_SLOT)
         if operations > session.fore.maxoperations:
             raise Nfs4Error(codes.NFS4ERR_TOO_MANY_OPS)

@@ -232,10 +232,14 @@ class CallbackService:
         path: Path40 | None = client.callback_path
         if client.callback is None or self._closed:
             return None
-        if path is None or path.callback is not client.callback:
+        if path is None or path.callback != client.callback:
             if path is not None:
                 path.gone = True
             path = client.callback_path = Path40(self._dialer, client.callback)
+        elif path.callback is not client.callback:
+            path.callback = client.callback
+            if not path.up:
+                path.up = None  # the client has confirmed the address anew: it may listen there now
         return path
 
     def _start_probe(self, path: Path40) -> asyncio.Task[bool]:

@@ -74,7 +74,8 @@ def test_slots_are_taken_back_once_the_client_has_shown_that_it_knows():
     with failing(p.NFS4ERR_BADSLOT):
         slots.use(3)
     with failing(p.NFS4ERR_BAD_HIGH_SLOT):
-        slots.use(0, 3)
+        slots.use(0, 8)
+    assert slots.use(0, 7) == (2, 2), "sent before, and overtaken"
     assert client.record.cached_octets == 3 * 4096
 
 

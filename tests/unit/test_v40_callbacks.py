@@ -127,6 +127,26 @@ def test_a_changed_setclientid_is_probed_anew(tmp_path):
     run(test, tmp_path)
 
 
+def test_an_address_confirmed_anew_is_looked_at_again_only_if_it_was_down(tmp_path):
+    async def test(server, client, listener, record):
+        callbacks = server.nfs4.callbacks
+        assert await callbacks.probe(record)
+        await client.connect()
+        assert callbacks.client_can_be_called(record)
+        assert callbacks.connections == listener.end.nulls == 1
+        listener.end.refusal = auth_stat.AUTH_TOOWEAK
+        with pytest.raises(CallbackError):
+            await callbacks.call(record, [RECALL])
+        assert not await callbacks.probe(record)
+        listener.end.refusal = None
+        assert not callbacks.client_can_be_called(record), "the next look is a while away"
+        await client.connect()
+        assert await callbacks.probe(record)
+        assert listener.end.nulls == 2
+
+    run(test, tmp_path)
+
+
 def test_nobody_is_called_before_the_client_is_confirmed(tmp_path):
     async def test(server, client, listener, record):
         await server.nfs4.callbacks.probe(record)
