@@ -108,7 +108,7 @@ def cut_down(entries):
     return posix_acl.in_order(kept)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(posix_acls(), st.none() | posix_acls(), st.booleans())
 def test_there_and_back_again(access, default, directory):
     acls = Acls(access, default if directory else None)
@@ -118,7 +118,7 @@ def test_there_and_back_again(access, default, directory):
     assert acl.to_posix(acl.to_nfs4(back, directory=directory), directory=directory) == back
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(posix_acls(), st.booleans())
 def test_every_caller_has_the_same_single_rights(access, directory):
     aces = acl.to_nfs4(Acls(access, None), directory=directory)
@@ -130,7 +130,7 @@ def test_every_caller_has_the_same_single_rights(access, directory):
         assert nfs4_allows(aces, uid, gids, p.ACE4_WRITE_ACL) == (uid == OWNER)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(posix_acls(), posix_acls())
 def test_what_is_handed_down_says_what_the_default_acl_says(access, default):
     aces = acl.to_nfs4(Acls(access, default), directory=True)
@@ -156,7 +156,7 @@ def nfs4_acls(draw):
     return aces
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=250, deadline=None)
 @given(nfs4_acls(), st.booleans())
 def test_no_nfs4_acl_becomes_more_generous(aces, directory):
     access = acl.to_posix(aces, directory=directory).access
