@@ -98,7 +98,7 @@ def test_nfs4_acls_with_the_usual_tools(guest: Guest, main_server: Server, versi
 
 
 def test_posix_acls_on_nfsv3(guest: Guest, main_server: Server) -> None:
-    mount(guest, main_server, "3")
+    mount(guest, main_server, "3", extra="acl")
     work, here = f"{POINT}/acl-3", main_server.export / "acl-3"
     guest.run(f"mkdir {work} && echo secret >{work}/file && chmod 600 {work}/file")
     assert "user::rw-" in guest.run(f"getfacl -n {work}/file").output
