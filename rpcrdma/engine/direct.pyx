@@ -136,6 +136,9 @@ cdef class DirectResponder:
         cdef size_t length
         cdef long grant
         header = call.header
+        # A peer that sends before it has seen the first reply may have calls of another version under way.
+        if header.version != VERSION_ONE:
+            return False
         if header.writes or header.reply is not None or len(call.chunks) != 1 or not self.responder.answers_directly:
             return False
         octets = call.data

@@ -268,3 +268,26 @@ def test_writing_to_memory_that_is_not_exposed_costs_one_call(tmp_path):
         assert (await both.call(0, READ, arguments, room=4096))[0] == wire.MSG
 
     run("memory", tmp_path, scenario)
+
+
+def test_a_call_of_another_version_than_the_settled_one_is_not_answered_in_it(tmp_path):
+    async def scenario(both):
+        node = await vfs_support.write_file(both.service, both.root, b"a", bytes(9000), mode=0o666)
+        tail = struct.pack(">QIII", 0, 8, 0, 8)
+        # The file is open for writing, so that nothing but the version stands against a native answer.
+        await both.call(0, WRITE, handle(node) + tail, data=b"warm-up.")
+        versions = []
+        for listener in both.listeners:
+            peer = await both.connect(listener)
+            both.peers.append(peer)
+            message = rpc(8, WRITE, handle(node) + tail)
+            chunk = [(len(message), peer.readable(b"AAAAAAAA").segment())]
+            peer.send(wire.header_two(8, reads=chunk), message)
+            peer.send(wire.header(9), rpc(9, GETATTR, handle(node)))
+            replies = {reply.xid: reply for reply in [await peer.reply(), await peer.reply()]}
+            versions.append({xid: (reply.version, reply.procedure) for xid, reply in replies.items()})
+        assert versions[0] == versions[1]
+        assert versions[0][9] == (1, wire.MSG)
+        assert versions[0][8][0] == 2
+
+    run("memory", tmp_path, scenario)

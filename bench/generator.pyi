@@ -1,0 +1,18 @@
+"""Native load generators. Implemented in ``generator.pyx``."""
+
+from collections.abc import Iterable
+
+class Load:
+    """Calls on one connection: templates, slots and latencies."""
+
+    def run(self, seconds: float, most: int = 0) -> tuple[int, float]:
+        """Keep the calls outstanding for so long, or until ``most`` were made. Returns (answered, seconds taken).
+        RuntimeError when a reply is not the expected one."""
+    def percentile(self, part: float) -> float:
+        """Latency in microseconds below which this part of the calls was answered."""
+
+class Generator(Load):
+    """RPC calls over TCP with record marks."""
+
+    def __init__(self, fd: int, templates: Iterable[bytes], depth: int, reply_size: int = 0) -> None:
+        """``templates``: whole calls, used in turn, in which XIDs are filled in. ``reply_size`` 0: any."""

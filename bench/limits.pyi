@@ -1,0 +1,21 @@
+"""What the machine can do at best. Implemented in ``limits.pyx``."""
+
+from collections.abc import Iterable
+
+def answer(fd: int, request: int, reply: int) -> int:
+    """Answer requests one by one until the peer closes."""
+
+def ask(fd: int, request: int, reply: int, outstanding: int, seconds: float) -> tuple[int, float]:
+    """Keep requests outstanding. Returns (answered, seconds)."""
+
+def drain(fd: int) -> int:
+    """Receive until the peer closes."""
+
+def stream(fd: int, seconds: float) -> float:
+    """Send. Returns octets per second."""
+
+def file_calls(fd: int, offsets: Iterable[int], write: bool, size: int = 4096) -> int:
+    """One pread or pwrite at each offset."""
+
+def copying(seconds: float) -> float:
+    """memcpy. Returns octets per second."""

@@ -1,0 +1,152 @@
+"""What this machine can do at best, in native code without a server: the measure that servers' figures are put beside.
+
+Owns a server of fixed-size requests and replies that does nothing else, to be run in a process of its own, and loops of
+single system calls. Imports nothing of the project.
+"""
+
+from libc.errno cimport EINTR, errno
+from libc.stdint cimport uint8_t, uint64_t
+from libc.stdlib cimport free, malloc
+from libc.string cimport memcpy, memset
+
+from bench.generator cimport now
+
+import os
+
+cdef extern from "sys/socket.h" nogil:
+    ssize_t send(int fd, const void *data, size_t size, int flags)
+    ssize_t recv(int fd, void *data, size_t size, int flags)
+    int MSG_NOSIGNAL, MSG_WAITALL
+
+cdef extern from "unistd.h" nogil:
+    ssize_t pread(int fd, void *sink, size_t size, long offset)
+    ssize_t pwrite(int fd, const void *source, size_t size, long offset)
+
+
+def answer(int fd, size_t request, size_t reply):
+    """Answer each request of so many octets with a reply, one by one, until the peer closes. Returns how many."""
+    cdef uint8_t *buffer = <uint8_t *>malloc(max(request, reply))
+    cdef uint64_t count = 0
+    cdef ssize_t got
+    if buffer == NULL:
+        raise MemoryError
+    memset(buffer, 0, max(request, reply))
+    with nogil:
+        while True:
+            got = recv(fd, buffer, request, MSG_WAITALL)
+            if got < 0 and errno == EINTR:
+                continue
+            if got < <ssize_t>request or send(fd, buffer, reply, MSG_NOSIGNAL) < <ssize_t>reply:
+                break
+            count += 1
+    free(buffer)
+    return count
+
+
+def ask(int fd, size_t request, size_t reply, int outstanding, double seconds):
+    """Keep requests outstanding with the other end for so long. Returns (answered, seconds)."""
+    cdef size_t room = max(request, reply) * outstanding
+    cdef uint8_t *buffer = <uint8_t *>malloc(room)
+    cdef uint64_t count = 0, begun, until, moment
+    cdef size_t left = 0, whole
+    cdef ssize_t got
+    cdef int failed = 0
+    if buffer == NULL:
+        raise MemoryError
+    memset(buffer, 0, room)
+    with nogil:
+        begun = moment = now()
+        until = begun + <uint64_t>(seconds * 1e9)
+        if send(fd, buffer, request * outstanding, MSG_NOSIGNAL) < 0:
+            failed = errno
+        while moment < until and not failed:
+            got = recv(fd, buffer, room, 0)
+            if got <= 0:
+                failed = errno if got < 0 else 1
+                break
+            left += got
+            whole = left // reply
+            left -= whole * reply
+            count += whole
+            moment = now()
+            if whole and send(fd, buffer, request * whole, MSG_NOSIGNAL) < 0:
+                failed = errno
+    free(buffer)
+    if failed:
+        raise OSError(failed, os.strerror(failed))
+    return count, (moment - begun) / 1e9
+
+
+def drain(int fd):
+    """Receive and throw away until the peer closes. Returns octets."""
+    cdef size_t size = 1 << 20
+    cdef uint8_t *buffer = <uint8_t *>malloc(size)
+    cdef uint64_t total = 0
+    cdef ssize_t got
+    with nogil:
+        while True:
+            got = recv(fd, buffer, size, 0)
+            if got < 0 and errno == EINTR:
+                continue
+            if got <= 0:
+                break
+            total += got
+    free(buffer)
+    return total
+
+
+def stream(int fd, double seconds):
+    """Send 1 MiB after 1 MiB. Returns octets per second."""
+    cdef size_t size = 1 << 20
+    cdef uint8_t *buffer = <uint8_t *>malloc(size)
+    cdef uint64_t total = 0, begun, until, moment
+    cdef ssize_t sent
+    memset(buffer, 1, size)
+    with nogil:
+        begun = moment = now()
+        until = begun + <uint64_t>(seconds * 1e9)
+        while moment < until:
+            sent = send(fd, buffer, size, MSG_NOSIGNAL)
+            if sent < 0:
+                break
+            total += sent
+            moment = now()
+    free(buffer)
+    return total / ((moment - begun) / 1e9)
+
+
+def file_calls(int fd, offsets, bint write, size_t size=4096):
+    """One pread or pwrite at each offset. Returns how many."""
+    cdef uint8_t *buffer = <uint8_t *>malloc(size)
+    cdef long offset
+    cdef uint64_t count = 0
+    memset(buffer, 1, size)
+    for offset in offsets:
+        if (pwrite(fd, buffer, size, offset) if write else pread(fd, buffer, size, offset)) == <ssize_t>size:
+            count += 1
+    free(buffer)
+    return count
+
+
+def copying(double seconds):
+    """memcpy of 256 MiB. Returns octets per second."""
+    cdef size_t size = 256 << 20
+    cdef uint8_t *source = <uint8_t *>malloc(size)
+    cdef uint8_t *sink = <uint8_t *>malloc(size)
+    cdef uint64_t total = 0, begun, moment
+    if source == NULL or sink == NULL:
+        free(source)
+        free(sink)
+        raise MemoryError
+    memset(source, 1, size)
+    memset(sink, 1, size)
+    with nogil:
+        begun = moment = now()
+        while moment - begun < <uint64_t>(seconds * 1e9):
+            memcpy(sink, source, size)
+            source[0] = <uint8_t>(sink[size - 1] + sink[0])  # or the compiler sees that nobody looks
+            total += size
+            moment = now()
+    free(source)
+    free(sink)
+    return total / ((moment - begun) / 1e9)

@@ -1,0 +1,22 @@
+"""The load generator over iWARP. Implemented in ``rdma_generator.pyx``."""
+
+from collections.abc import Iterable
+
+from bench.generator import Load
+
+class RdmaGenerator(Load):
+    """RPC-over-RDMA version One calls, each with its transport header."""
+
+    invalidations: int
+    def __init__(
+        self,
+        fd: int,
+        templates: Iterable[bytes],
+        depth: int,
+        rpc_at: int,
+        handle_at: int = 0,
+        written: int = 0,
+        bulk: bytes = b"",
+    ) -> None:
+        """``rpc_at``: where the RPC message begins; ``handle_at``: where the chunk's handle stands; ``written``: octets
+        the server must write; ``bulk``: what it may read."""

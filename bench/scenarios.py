@@ -1,0 +1,130 @@
+"""Scenarios: what is asked of a server, as calls ready to be sent, over TCP and over RDMA.
+
+The calls are NFSv3's (RFC 1813) as Linux sends them. Over RDMA (RFC 8166), READ offers a Write chunk and WRITE a Read
+chunk; the others are short messages.
+"""
+
+from __future__ import annotations
+
+import random
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from bench.generator import Generator, Load
+from bench.rdma_generator import RdmaGenerator
+from bench.servers import Server
+from nfsd.protocol.nfs3 import NFS_PROGRAM, nfs_fh3
+from rpcrdma.xdr import pack
+from tests.nfs3_client import Nfs3Client
+
+FILE_SIZE = 64 << 20
+OFFSETS = 1024
+"""Different calls of a scenario; they are sent in turn."""
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """What is served, and the caller."""
+
+    root: nfs_fh3
+    data: nfs_fh3
+    uid: int = 0
+
+
+async def prepare(server: Server, uid: int = 0) -> Files:
+    """Make the file of data and look it up."""
+    path = server.export / "data"
+    path.write_bytes(random.randbytes(1 << 20) * (FILE_SIZE >> 20))
+    path.chmod(0o666)
+    async with await Nfs3Client.connect("127.0.0.1", server.mountd) as mountd:
+        root = await mountd.mount("/export")
+    async with await Nfs3Client.connect("127.0.0.1", server.tcp) as nfs:
+        return Files(root, await nfs.lookup(root, b"data"), uid)
+
+
+def rpc(files: Files, procedure: int, arguments: bytes) -> bytes:
+    """A call of NFSv3; its XID is zero."""
+    credential = struct.pack(">II4sIII", 0, 4, b"load", files.uid, files.uid, 0)
+    head = struct.pack(">8I", 0, 0, 2, NFS_PROGRAM, 3, procedure, 1, len(credential))
+    return head + credential + bytes(8) + arguments
+
+
+def offsets(size: int) -> list[int]:
+    """Random multiples of ``size`` in the file."""
+    return [random.randrange(FILE_SIZE // size) * size for _ in range(OFFSETS)]
+
+
+def getattr3(files: Files, size: int) -> list[bytes]:
+    return [rpc(files, 1, pack(nfs_fh3, files.data))]
+
+
+def lookup3(files: Files, size: int) -> list[bytes]:
+    return [rpc(files, 3, pack(nfs_fh3, files.root) + struct.pack(">I4s", 4, b"data"))]
+
+
+def access3(files: Files, size: int) -> list[bytes]:
+    return [rpc(files, 4, pack(nfs_fh3, files.data) + struct.pack(">I", 0x3F))]
+
+
+def read3(files: Files, size: int) -> list[bytes]:
+    return [rpc(files, 6, pack(nfs_fh3, files.data) + struct.pack(">QI", at, size)) for at in offsets(size)]
+
+
+def write3(files: Files, size: int) -> list[bytes]:
+    """Unstable WRITEs, without their data."""
+    return [rpc(files, 7, pack(nfs_fh3, files.data) + struct.pack(">QIII", at, size, 0, size)) for at in offsets(size)]
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """One kind of call, so many of them outstanding on one connection."""
+
+    name: str
+    calls: Callable[[Files, int], list[bytes]]
+    outstanding: int
+    size: int = 0
+    """Octets of data per call."""
+    direction: str = ""
+    """``read`` or ``write``, when there are data."""
+    limit: float = 1.0
+    """The goal: server CPU per operation, in units of one socket round trip and one system call on the file."""
+    more: dict[str, Any] = field(default_factory=dict)
+
+    def load(self, server: Server, files: Files, transport: str) -> tuple[Any, Load]:
+        """A connection, which must be kept, and the load on it."""
+        sock = server.connect(transport)
+        calls = self.calls(files, self.size)
+        data = random.randbytes(self.size)
+        if transport == "tcp":
+            if self.direction == "write":
+                calls = [call + data for call in calls[: max(1, (64 << 20) // self.size)]]
+            return sock, Generator(sock.fileno(), calls, self.outstanding)
+        head, options = _rdma_header(self, len(calls[0])), {}
+        if self.direction == "read":
+            options = {"handle_at": 28, "written": self.size}
+        elif self.direction == "write":
+            options = {"handle_at": 24, "bulk": data}
+        return sock, RdmaGenerator(
+            sock.fileno(), [head + call for call in calls], self.outstanding, rpc_at=len(head), **options
+        )
+
+
+def _rdma_header(scenario: Scenario, position: int) -> bytes:
+    """A version One header with the scenario's chunk in one segment, whose handle is filled in call by call."""
+    reads = struct.pack(">IIIIQ", 1, position, 0, scenario.size, 0) if scenario.direction == "write" else b""
+    writes = struct.pack(">IIIIQ", 1, 1, 0, scenario.size, 0) if scenario.direction == "read" else b""
+    return struct.pack(">4I", 0, 1, 32, 0) + reads + bytes(4) + writes + bytes(8)
+
+
+SCENARIOS = (
+    Scenario("getattr", getattr3, 16, limit=1.1),
+    Scenario("lookup", lookup3, 16, limit=1.1),
+    Scenario("access", access3, 16, limit=1.1),
+    Scenario("read-4k-1", read3, 1, 4096, "read"),
+    Scenario("read-4k-32", read3, 32, 4096, "read", limit=1.3),
+    Scenario("write-4k-32", write3, 32, 4096, "write", limit=1.5),
+    Scenario("read-1m-4", read3, 4, 1 << 20, "read"),
+    Scenario("write-1m-4", write3, 4, 1 << 20, "write"),
+)
