@@ -2,7 +2,7 @@
 
 from libc.stdint cimport uint16_t, uint32_t
 
-from rpcrdma.verbs.device.verbs_api cimport rdma_cm_id, rdma_event_channel
+from rpcrdma.verbs.device.verbs_api cimport ibv_context, rdma_cm_id, rdma_event_channel
 
 
 cdef class Identifier
@@ -22,3 +22,6 @@ cdef class Identifier:
     cdef public object owner
 
     cdef str device(self)
+
+
+cdef int release_context(ibv_context *context) except -1

@@ -30,6 +30,7 @@ from rpcrdma.verbs.device.verbs_api cimport (
     RDMA_OPTION_ID_TOS,
     RDMA_PS_TCP,
     htons,
+    ibv_context,
     ibv_device,
     ibv_free_device_list,
     ibv_get_device_list,
@@ -95,6 +96,21 @@ def device_names():
     names = [ibv_get_device_name(devices[i]).decode(errors="replace") for i in range(count)]
     ibv_free_device_list(devices)
     return names
+
+
+cdef int release_context(ibv_context *context) except -1:
+    """Let a removed device go: close its files, on which the kernel's removal waits.
+
+    The context is librdmacm's, which closes it much later or, if there is no other device, never. It keeps valid
+    descriptors, of nothing, until then.
+    """
+    cdef int nothing = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
+    try:
+        os.dup2(nothing, context.cmd_fd, False)
+        os.dup2(nothing, context.async_fd, False)
+    finally:
+        os.close(nothing)
+    return 0
 
 
 cdef union Address:
@@ -425,6 +441,15 @@ cdef class Identifier:
         if identifier != NULL:
             with nogil:
                 rdma_disconnect(identifier)
+
+    def release_device(self):
+        """The identifier's device was removed: see :func:`release_context`. Its objects must be gone."""
+        self.channel.control.call(self.release_device_now)
+
+    def release_device_now(self):
+        """The same, on the control thread."""
+        if self.id != NULL and self.id.verbs != NULL:
+            release_context(self.id.verbs)
 
     def destroy(self):
         """Destroy it. Idempotent. Its queue pair must be gone."""

@@ -10,6 +10,8 @@ class Device:
     """A device in use: protection domain, registered memory, completion queues and events. Raises OSError."""
 
     name: str
+    key: int
+    """What identifiers of this device have as ``device_key``; 0 once it is closed."""
     iwarp: bool
     software: bool
     """The kernel's siw or rxe."""

@@ -18,7 +18,7 @@ from libc.errno cimport EAGAIN, EINTR, errno
 from libc.stdint cimport uintptr_t
 
 from rpcrdma.memory cimport Pool
-from rpcrdma.verbs.device.cm cimport Identifier
+from rpcrdma.verbs.device.cm cimport Identifier, release_context
 from rpcrdma.verbs.device.completions cimport CompletionQueue, Target, make_completion_queue
 from rpcrdma.verbs.device.pump cimport Pump, notices_t
 from rpcrdma.verbs.device.registrations cimport Registrations
@@ -145,6 +145,11 @@ cdef class Device:
     def __repr__(self):
         return f"<Device {self.name}>"
 
+    @property
+    def key(self):
+        """What identifiers of this device have as ``device_key``; 0 once it is closed."""
+        return <uintptr_t>self.context
+
     def statistics(self):
         """What is in use."""
         return {
@@ -180,6 +185,8 @@ cdef class Device:
         if pd != NULL:
             with nogil:
                 ibv_dealloc_pd(pd)
+        if self.failed:
+            release_context(self.context)
         self.context = NULL
 
     def fail(self, str reason):

@@ -32,6 +32,7 @@ cdef class Endpoint(Target):
     cdef list slots
     cdef list free_slots
     cdef list spare
+    cdef list flushed
     cdef int posted_receives
     cdef list messages
     cdef list finished
@@ -44,6 +45,8 @@ cdef class Endpoint(Target):
     cdef object close_timer
     cdef object flush_timer
     cdef dict registrations
+    cdef uint64_t progress
+    cdef double progress_at
     cdef readonly uint64_t sends
     cdef readonly uint64_t doorbells
     cdef readonly uint64_t receives

@@ -107,6 +107,7 @@ cdef class Endpoint(Target):
         self.refused = []
         self.unposted = []
         self.spare = []
+        self.flushed = []
         self.registrations = {}
         self.state = OPEN
         self.reserved = depth + receive_depth
@@ -129,6 +130,7 @@ cdef class Endpoint(Target):
         device.targets[self.number] = self
         self.queue = SendQueue(depth, self.max_reads)
         self.slots = [None] * receive_depth
+        self.progress_at = device.loop.time()
         self.free_slots = list(range(receive_depth))
         try:
             self.receive(receives)
@@ -258,6 +260,20 @@ cdef class Endpoint(Target):
             if not self.in_turn:
                 self.device.schedule(self)
 
+    def check(self, double now):
+        """The watchdog: end the connection when none of its posted work has completed for too long.
+
+        InfiniBand and RoCE give up by themselves, after their retries; iWARP leaves it to TCP, for a quarter of an hour.
+        """
+        if self.state == ENDING or self.state == CLOSED:
+            return
+        if self.queue.idle or self.queue.completed != self.progress:
+            self.progress = self.queue.completed
+            self.progress_at = now
+        elif now - self.progress_at >= self.options.stall_timeout:
+            log.warning("%s: no work has completed for %.0f s; the connection is cut", self, now - self.progress_at)
+            self.fail(f"no work has completed for {now - self.progress_at:.0f} s")
+
     def statistics(self):
         """The connection's counters by name."""
         return {"sends": self.sends, "doorbells": self.doorbells, "receives": self.receives}
@@ -329,7 +345,8 @@ cdef class Endpoint(Target):
                 self.receives += 1
                 self.messages.append(new_tuple(Received, (lease, completion.byte_len, invalidated)))
             else:
-                lease.release()
+                # Released at the end; or it is the caller's again, when the connection does not come about.
+                self.flushed.append(lease)
                 if completion.status != IBV_WC_SUCCESS:
                     self.note_failure(completion, 0, None)
             return 0
@@ -588,12 +605,13 @@ cdef class Endpoint(Target):
                 (<Lease>received[0]).release()
             self.messages = []
             self.deliver()
-            for held in self.slots + self.spare:
+            for held in self.slots + self.spare + self.flushed:
                 if held is not None:
                     lease = <Lease>held
                     lease.release()
             self.slots = []
             self.spare = []
+            self.flushed = []
             try:
                 self.handler.disconnected(self.reason)
             except Exception:

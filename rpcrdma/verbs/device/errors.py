@@ -8,7 +8,7 @@ from __future__ import annotations
 import errno
 import os
 
-_MEMLOCK = (
+MEMLOCK = (
     "memory for the device must be locked: set LimitMEMLOCK=infinity in the systemd unit (or raise 'ulimit -l'), "
     "or lower server.limits.memory"
 )
@@ -16,10 +16,10 @@ _PERMISSION = "the server needs read and write permission on /dev/infiniband/*: 
 _NO_MODULE = "load the kernel's modules: modprobe rdma_ucm; for software RDMA: rdma link add rxe0 type rxe netdev eth0"
 
 _REMEDIES: dict[tuple[str, int], str] = {
-    ("ibv_reg_mr", errno.ENOMEM): _MEMLOCK,
-    ("ibv_reg_mr", errno.EAGAIN): _MEMLOCK,
-    ("ibv_create_cq", errno.ENOMEM): _MEMLOCK,
-    ("rdma_create_qp", errno.ENOMEM): _MEMLOCK
+    ("ibv_reg_mr", errno.ENOMEM): MEMLOCK,
+    ("ibv_reg_mr", errno.EAGAIN): MEMLOCK,
+    ("ibv_create_cq", errno.ENOMEM): MEMLOCK,
+    ("rdma_create_qp", errno.ENOMEM): MEMLOCK
     + "; or the device has no queue pair left (lower server.limits.connections)",
     ("rdma_create_event_channel", errno.ENODEV): _NO_MODULE,
     ("rdma_create_event_channel", errno.ENOENT): _NO_MODULE,

@@ -2,14 +2,16 @@
 
 Owns :class:`DeviceListener` and :class:`DeviceRequest`; imports its siblings and the interface.
 
-A listener on all addresses is told by the kernel of requests on every device, also of those that come later. One on
-a particular address is bound to the device that has it: when that is absent, or removed, the listener looks for it
-every ``retry_interval`` seconds.
+A listener on all addresses is told by the kernel of requests on every device, also of those that come later. For both
+families it is two: one IPv6 listener for both would do on InfiniBand and RoCE, but iWARP devices would see addresses of
+neither family. One on a particular address is bound to the device that has it: when that is absent, or removed, the
+listener looks for it every ``retry_interval`` seconds.
 """
 
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import socket
 from collections.abc import Callable, Sequence
@@ -26,6 +28,7 @@ from rpcrdma.verbs.interface import ConnectRequest, EndpointHandler, ListenAddre
 log = logging.getLogger("rpcrdma.verbs")
 
 ALL = ("::", "0.0.0.0")
+_NO_IPV6 = (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL, errno.EPROTONOSUPPORT)
 
 
 class Provider(Protocol):
@@ -40,6 +43,9 @@ class Provider(Protocol):
 
     def device_of(self, identifier: Identifier) -> Device:
         """The device an identifier is bound to. Raises OSError."""
+
+    def removed(self, identifier: Identifier) -> None:
+        """The device that an identifier is bound to was removed."""
 
     def has_room(self) -> bool:
         """Whether another connection may be established."""
@@ -113,7 +119,10 @@ class DeviceRequest:
         """The peer gave up, or the device went, before the request was answered."""
         log.info("%s port %d: %s before it was accepted", self.peer_address, self.peer_port, event)
         if self._identifier is not None:
-            self._take().destroy()
+            identifier = self._take()
+            if event == "DEVICE_REMOVAL":
+                self._provider.removed(identifier)
+            identifier.destroy()
 
     def _take(self) -> Identifier:
         identifier, self._identifier = self._identifier, None
@@ -145,12 +154,12 @@ class DeviceListener:
         self.address = address
         self._provider = provider
         self._on_request = on_request
-        self._identifier: Identifier | None = None
+        self._identifiers: list[Identifier] = []
         self._retry: asyncio.TimerHandle | None = None
         self._waiting_for = ""
         self._closed = False
-        self._packed = packed(address.host)
-        self._seen: list[str] = []
+        hosts = ("0.0.0.0", "::") if address.host == "::" else (address.host,)
+        self._packed = [packed(host) for host in hosts]
         try:
             self._listen()
         except OSError as error:
@@ -161,7 +170,7 @@ class DeviceListener:
     @property
     def listening(self) -> bool:
         """False while it waits for a device or an address."""
-        return self._identifier is not None
+        return bool(self._identifiers)
 
     def close(self) -> None:
         """Stop accepting. Established connections live on."""
@@ -186,6 +195,9 @@ class DeviceListener:
                 made.drop()
         elif event in ("DEVICE_REMOVAL", "ADDR_CHANGE"):
             log.warning("%s: %s; the listener waits for the address to come back", self, event)
+            if event == "DEVICE_REMOVAL":
+                for identifier in self._identifiers:
+                    self._provider.removed(identifier)
             self._drop()
             self._schedule()
 
@@ -194,24 +206,37 @@ class DeviceListener:
         return f"rdma://{host}:{self.address.port}"
 
     def _listen(self) -> None:
-        provider = self._provider
-        identifier = Identifier(provider.channel(), self)
+        """Listen. Raises OSError, with nothing listening, unless only IPv6 is lacking on this host."""
+        provider, port = self._provider, self.address.port
+        made: list[Identifier] = []
         try:
-            host, scope = self._packed
-            identifier.bind(host, self.address.port, scope, only_ipv6=self.address.host != "::")
-            identifier.listen(provider.options.backlog)
+            for host, scope in self._packed:
+                identifier = Identifier(provider.channel(), self)
+                try:
+                    identifier.bind(host, port, scope, only_ipv6=True)
+                    identifier.listen(provider.options.backlog)
+                except OSError as error:
+                    identifier.destroy()
+                    if not made or error.errno not in _NO_IPV6:
+                        raise
+                    log.info("%s: not on IPv6: %s", self, error.strerror)
+                else:
+                    made.append(identifier)
+                    port = identifier.local[1]
         except BaseException:
-            identifier.destroy()
+            for identifier in made:
+                identifier.destroy()
             raise
-        self._identifier = identifier
-        self.address = ListenAddress(self.address.host, identifier.local[1])
+        self._identifiers = made
+        self._waiting_for = ""
+        self.address = ListenAddress(self.address.host, port)
         names = ", ".join(device_names()) or "none yet"
-        where = names if self.address.host in ALL else identifier.device_name or names
+        where = names if self.address.host in ALL else made[0].device_name or names
         log.info("%s: listening with RDMA-CM; devices: %s", self, where)
 
     def _drop(self) -> None:
-        identifier, self._identifier = self._identifier, None
-        if identifier is not None:
+        identifiers, self._identifiers = self._identifiers, []
+        for identifier in identifiers:
             identifier.destroy()
 
     def _schedule(self) -> None:

@@ -35,6 +35,8 @@ class DeviceOptions:
     """How long an ending connection waits for the device to give its work back before its queue pair is destroyed."""
     close_timeout: float = 5.0
     """How long a graceful close waits for what is posted to leave."""
+    stall_timeout: float = 30.0
+    """A connection none of whose posted work completes for so long is cut."""
     retry_interval: float = 2.0
     """How often a listener whose device is absent looks for it."""
     register_sinks: bool = False

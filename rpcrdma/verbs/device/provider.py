@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import resource
 from collections.abc import Callable, Sequence
 
 from rpcrdma.memory import Lease, Pool
@@ -15,27 +16,38 @@ from rpcrdma.verbs.device.cm import EventChannel, Identifier, Request
 from rpcrdma.verbs.device.control import Control
 from rpcrdma.verbs.device.device import Device
 from rpcrdma.verbs.device.endpoint import Endpoint
+from rpcrdma.verbs.device.errors import MEMLOCK
 from rpcrdma.verbs.device.listener import DeviceListener, DeviceRequest, packed
 from rpcrdma.verbs.device.options import DeviceOptions
 from rpcrdma.verbs.interface import ConnectRequest, EndpointHandler, ListenAddress, Listener
 
 log = logging.getLogger("rpcrdma.verbs")
 
-IWARP_REJECTED = 111
-"""ECONNREFUSED: how iWARP reports a rejection, which InfiniBand tells from other failures by an event of its own."""
+
+def raise_memory_lock(wanted: int) -> None:
+    """Have the limit on locked memory raised, so far as that is allowed; warn when it is below ``wanted`` then."""
+    unlimited = resource.RLIM_INFINITY
+    _, hard = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+    try:
+        resource.setrlimit(resource.RLIMIT_MEMLOCK, (unlimited, unlimited))
+    except (ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_MEMLOCK, (hard, hard))
+        if hard != unlimited and hard < wanted:
+            log.warning("%d MiB of memory may be locked, of %d for the devices; %s", hard >> 20, wanted >> 20, MEMLOCK)
 
 
 class _Anchor:
-    """Keeps a device open and tells of its removal while no connection does."""
+    """Keeps a device open and tells of its removal while no connection does. Raises OSError."""
 
-    def __init__(self, provider: DeviceProvider, device: Device, channel: EventChannel, host: str) -> None:
+    def __init__(self, device: Device, channel: EventChannel, host: str) -> None:
         self._device = device
-        self._identifier: Identifier | None = Identifier(channel, self)
+        self._identifier = Identifier(channel, self)
         try:
-            self._identifier.bind(packed(host)[0], 0)
-        except (OSError, ValueError) as error:
-            log.debug("%s: no anchor: %s", device.name, error)
-            self.close()
+            octets, scope = packed(host)
+            self._identifier.bind(octets, 0, scope)
+        except BaseException:
+            self._identifier.destroy()
+            raise
 
     def cm_event(self, event: str, status: int, request: Request | None) -> None:
         """Take an event."""
@@ -44,9 +56,7 @@ class _Anchor:
 
     def close(self) -> None:
         """Let go."""
-        identifier, self._identifier = self._identifier, None
-        if identifier is not None:
-            identifier.destroy()
+        self._identifier.destroy()
 
 
 class _Connecting:
@@ -65,7 +75,7 @@ class _Connecting:
         if event == wanted:
             future.set_result(request)
         elif event == "REJECTED":
-            refusal = ConnectionRefusedError(status, "the peer rejected the connection")
+            refusal = ConnectionRefusedError(abs(status), "the peer rejected the connection")
             refusal.private_data = request.private_data if request else b""  # type: ignore[attr-defined]
             future.set_exception(refusal)
         else:
@@ -96,7 +106,9 @@ class DeviceProvider:
         self._anchors: dict[Device, _Anchor] = {}
         self._listeners: list[DeviceListener] = []
         self._channel: EventChannel | None = None
+        self._watchdog: asyncio.TimerHandle | None = None
         self._control = Control()
+        raise_memory_lock(pool.limit)
         self._emptied: asyncio.Event = asyncio.Event()
 
     def channel(self) -> EventChannel:
@@ -173,6 +185,8 @@ class DeviceProvider:
             for endpoint in list(self.endpoints):
                 endpoint.close(abort=True)
             await self._emptied.wait()
+        if self._watchdog is not None:
+            self._watchdog.cancel()
         for device in list(self.devices.values()):
             self._give_back(device)
         if self._channel is not None:
@@ -201,9 +215,13 @@ class DeviceProvider:
             device = self._control.call(
                 Device, identifier, self.pool, self.loop, self.options, self._failed, self._control
             )
+            try:
+                self._anchors[device] = _Anchor(device, self.channel(), identifier.local[0])
+            except BaseException:
+                device.close()
+                raise
             device.start()
             self.devices[key] = device
-            self._anchors[device] = _Anchor(self, device, self.channel(), identifier.local[0])
             log.info(
                 "%s: in use (%s%s)",
                 device.name,
@@ -212,9 +230,27 @@ class DeviceProvider:
             )
         return device
 
+    def removed(self, identifier: Identifier) -> None:
+        """The device that an identifier is bound to was removed."""
+        device = self.devices.get(identifier.device_key)
+        if device is not None:
+            device.fail("the device was removed")
+        elif not any(other.key == identifier.device_key for other in self._anchors):
+            identifier.release_device()
+
     def adopt(self, device: Device, endpoint: Endpoint) -> None:
         """Take a connection on."""
         self.endpoints[endpoint] = device
+        if self._watchdog is None:
+            self._watchdog = self.loop.call_later(self.options.stall_timeout / 4, self._check)
+
+    def _check(self) -> None:
+        """See that every connection makes progress."""
+        self._watchdog = None
+        for endpoint in list(self.endpoints):
+            endpoint.check(self.loop.time())
+        if self.endpoints:
+            self._watchdog = self.loop.call_later(self.options.stall_timeout / 4, self._check)
 
     def forget(self, endpoint: Endpoint) -> None:
         """Let go of a connection that has ended."""

@@ -59,6 +59,7 @@ cdef extern from "<infiniband/verbs.h>" nogil:
 
     struct ibv_context:
         ibv_device *device
+        int cmd_fd
         int async_fd
 
     struct ibv_pd:
