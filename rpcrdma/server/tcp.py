@@ -238,8 +238,9 @@ class TcpConnection:
         except OSError as error:
             self._broken(error)
             return
-        if records:
+        if records or self._stream.answered:
             self._record_since = None
+        if records:
             self._waiting.extend(records)
         self._work()
 

@@ -17,6 +17,8 @@ class RecordStream:
     """Octets of a buffer that could not be had, else 0. Call :meth:`receive` again once it can."""
     partial: bool
     """Whether part of a record, or of its header, has arrived."""
+    answered: int
+    """Calls that the last :meth:`receive` answered directly."""
     queued: int
     """Octets that wait to be sent."""
     received_octets: int

@@ -180,7 +180,7 @@ cdef class RecordStream:
     cdef Answerer direct
     cdef DirectReplies replies
     cdef size_t most_unsent
-    cdef size_t answered
+    cdef readonly size_t answered
 
     def __cinit__(self, int fd, Account account not None, size_t max_record=(1 << 20) + (128 << 10),
                   size_t max_fragments=2048):

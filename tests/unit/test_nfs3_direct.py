@@ -292,6 +292,32 @@ def test_a_client_of_a_read_only_export_writes_nothing(tmp_path):
     run("memory", tmp_path, scenario, read_only=True)
 
 
+def test_a_record_in_parts_counts_as_late_only_when_none_comes(tmp_path):
+    async def scenario(both):
+        node = await vfs_support.write_file(both.service, both.root, b"a", mode=0o666)
+        await both.direct.call(GETATTR, handle(node))
+        (connection,) = both.listeners[0].connections
+        sent = bytearray()
+        both.direct.writer.write, write = sent.extend, both.direct.writer.write
+        for _ in range(8):
+            both.direct.send(GETATTR, handle(node))
+        size = len(sent) // 8
+        now = asyncio.get_running_loop().time()
+        write(bytes(sent[: size // 2]))
+        for number in range(7):
+            # Half a record is there whenever the connection is looked at, never the same one.
+            write(bytes(sent[size * number + size // 2 : size * (number + 1) + size // 2]))
+            await both.direct.reply()
+            now += 50
+            connection.check_time(now)
+            assert not connection.closed
+        connection.check_time(now + 50)
+        connection.check_time(now + 70)
+        assert connection.closed
+
+    run("memory", tmp_path, scenario)
+
+
 class Delegated:
     """One file is delegated, for reading or writing, and does not come back."""
 
