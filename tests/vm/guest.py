@@ -19,13 +19,15 @@ import base64
 import functools
 import secrets
 import shutil
+import signal
 import socket
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -244,7 +246,7 @@ class Guest:
         self._killed = ""
         self._gone = threading.Event()
         self._ports = [_Port(self._directory, number, self._echo) for number in range(AGENTS)]
-        nic = self.network.attach()
+        nic = self._nic = self.network.attach()
         self.address = nic.address.split("/")[0]
         command = self._command(nic.qemu, memory, cpus, [Path(share).resolve() for share in shares], disk)
         append = [_COMMAND_LINE, f"vm_name={name}", f"vm_ip={nic.address}"]
@@ -384,6 +386,28 @@ class Guest:
             if not job.done():
                 raise GuestError(f"{self.name}: no answer")
         return job.wait(check=check)
+
+    @contextmanager
+    def frozen(self) -> Iterator[None]:
+        """The guest stands still, and knows nothing of it afterwards."""
+        self._note("frozen")
+        self._qemu.send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self._qemu.send_signal(signal.SIGCONT)
+            self._note("goes on")
+
+    @contextmanager
+    def cut_off(self) -> Iterator[None]:
+        """The guest runs, but its network is gone."""
+        self._note("cut off")
+        self.network.set_link(self._nic, up=False)
+        try:
+            yield
+        finally:
+            self.network.set_link(self._nic, up=True)
+            self._note("connected again")
 
     def kill(self) -> None:
         """SIGKILL qemu: to the guest, a power cut."""

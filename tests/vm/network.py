@@ -22,12 +22,14 @@ _serial = itertools.count()
 
 @dataclass(frozen=True)
 class Nic:
-    """How one guest is attached: qemu's arguments, the guest's address, its gateway and MTU ("" for none)."""
+    """How one guest is attached: qemu's arguments, the guest's address, its gateway and MTU ("" for none), and the
+    device at the host's end, if there is one."""
 
     qemu: tuple[str, ...]
     address: str
     gateway: str
     mtu: str
+    device: str = ""
 
 
 class Network(Protocol):
@@ -42,6 +44,10 @@ class Network(Protocol):
 
     def attach(self) -> Nic:
         """Make a place for one more guest."""
+        ...
+
+    def set_link(self, nic: Nic, *, up: bool) -> None:
+        """Pull a guest's cable, or plug it in again."""
         ...
 
     def close(self) -> None:
@@ -102,7 +108,11 @@ class Namespace:
             *("-netdev", f"tap,id=n0,ifname={tap},script=no,downscript=no"),
             *("-device", f"virtio-net-pci,netdev=n0,mac={mac},host_mtu={self.mtu},romfile="),
         )
-        return Nic(qemu, f"10.99.0.{number + 2}/24", "", str(self.mtu))
+        return Nic(qemu, f"10.99.0.{number + 2}/24", "", str(self.mtu), tap)
+
+    def set_link(self, nic: Nic, *, up: bool) -> None:
+        """Pull a guest's cable, or plug it in again."""
+        _ip("-n", self.name, "link", "set", nic.device, "up" if up else "down")
 
     def close(self) -> None:
         """Delete the namespace, and with it the bridge and the taps."""
@@ -128,6 +138,10 @@ class Slirp:
         """One more guest; each has a network to itself."""
         qemu = ("-netdev", "user,id=n0", "-device", "virtio-net-pci,netdev=n0,romfile=")
         return Nic(qemu, "10.0.2.15/24", "10.0.2.2", "")
+
+    def set_link(self, nic: Nic, *, up: bool) -> None:
+        """Raises OSError: there is no cable to pull."""
+        raise OSError("this needs a network namespace")
 
     def close(self) -> None:
         """Nothing was made."""

@@ -14,7 +14,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -156,6 +157,13 @@ class Server:
             except BlockingIOError:
                 return False
             return True
+
+    @contextmanager
+    def local_lock(self, name: str) -> Iterator[None]:
+        """A process on the server's own machine holds bytes 0 to 99 of a file of the export."""
+        with (self.export / name).open("rb+") as file:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 100, 0)
+            yield
 
     def assert_running(self) -> None:
         """Raises ServerError when the process has ended by itself."""
