@@ -66,9 +66,9 @@ class Compound:
     """What the operations of one COMPOUND share."""
 
     __slots__ = (
-        "after", "call", "current", "engine", "failure_after_sequence", "foreign", "index", "minor", "operations",
-        "room", "saved", "saved_foreign", "saved_stateid", "seqid_owner", "sequence", "server", "service", "session",
-        "slot", "start", "stateid",
+        "after", "call", "current", "engine", "failure_after_sequence", "foreign", "index", "minor", "opener",
+        "operations", "room", "saved", "saved_foreign", "saved_stateid", "seqid_owner", "sequence", "server", "service",
+        "session", "slot", "start", "stateid",
     )  # fmt: skip
 
     def __init__(self, server: Nfs4Server, call: Call, minor: int, operations: int) -> None:
@@ -94,6 +94,8 @@ class Compound:
         self.slot: Slot | None = None
         self.sequence: p.SEQUENCE4args | None = None
         self.failure_after_sequence = 0
+        self.opener: Client | None = None
+        """v4.0: the client whose OPEN is part of this COMPOUND; it does not know yet what it was given."""
         self.seqid_owner: SeqidOwner | None = None
         self.after: list[Callable[[], None]] | None = None
         """What is to be done once the reply is on its way: callbacks about what it says must not overtake it."""
@@ -193,6 +195,7 @@ class Compound:
         if replay is not None:
             raise Replayed(replay)
         self.seqid_owner = owner
+        self.opener = owner.client
 
     @property
     def principal(self) -> str:

@@ -397,6 +397,23 @@ def test_a_holder_that_does_not_tell_its_attributes_is_recalled(tmp_path, minor)
     with_two(tmp_path, minor, test)
 
 
+@pytest.mark.parametrize("minor", MINORS)
+def test_the_getattr_behind_an_open_does_not_ask_the_opener(tmp_path, minor):
+    """It has not heard of the delegation yet and would deny to have it; it would be given up here, and used there."""
+
+    @prepared
+    async def test(server, export, one, two):
+        await one.opening(b"confirmed", access=BOTH, create=mode(0o644))
+        one.end.answers[p.OP_CB_GETATTR] = [p.CB_GETATTR4res(p.nfsstat4.NFS4ERR_BADHANDLE)]
+        opening = (p.OP_OPEN, one.open_args(b"f", access=BOTH))
+        *_, opened, _ = await one.run(*one.path("/0"), opening, (p.OP_GETATTR, wanted(p.FATTR4_SIZE)))
+        assert opened.resok4.delegation.delegation_type == WRITE_DELEGATION
+        assert one.end.executed == []
+        assert server.engine.delegations.count > 0
+
+    with_two(tmp_path, minor, test)
+
+
 @pytest.mark.parametrize("minor", [1, 2])
 def test_wishes_are_answered_with_reasons(tmp_path, minor):
     @prepared

@@ -13,6 +13,7 @@ from nfsd.protocol import nfs4 as p
 from nfsd.state import Nfs4Error
 from nfsd.state.clients import Client
 from nfsd.state.errors import DelegationConflict
+from nfsd.state.records import Delegation
 from nfsd.state.types import StateidLike
 from nfsd.v4 import attributes
 from nfsd.v4.attributes import Facts, mask_of, words_of
@@ -165,11 +166,23 @@ async def getattr_(c: Compound, args: p.GETATTR4args) -> Encoded:
     return ENCODED
 
 
+def _returning(c: Compound, holder: Delegation) -> bool:
+    """Whether a caller of v4.0, whom no session names, is likely the holder about to give the delegation back:
+    Linux looks at the attributes in the COMPOUND with DELEGRETURN, and answers no CB_GETATTR any more."""
+    callback = holder.client.callback
+    return (
+        holder.recall_by is not None
+        and callback is not None
+        and callback.address.rsplit(".", 2)[0] == c.call.transport.peer_address
+    )
+
+
 async def _ask_holder(c: Compound, node: Node, facts: Facts) -> None:
     """Attributes of a file that another client writes to under a delegation: it is asked, and what it has not written
     yet counts as a change made now (RFC 8881 section 10.4.3). Raises DELAY if it does not say: then it is recalled."""
-    holder = c.engine.delegations.other_writer(node.key, c.client)
-    if holder is None:
+    # The GETATTR behind a v4.0 client's OPEN must not ask that client about a delegation it has not heard of yet.
+    holder = c.engine.delegations.other_writer(node.key, c.client or c.opener)
+    if holder is None or (not c.minor and _returning(c, holder)):
         return
     told = await c.server.recalls.ask_attributes(holder)
     if not c.engine.delegations.holds(holder):
