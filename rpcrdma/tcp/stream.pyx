@@ -29,7 +29,8 @@ from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy, memmove, memset
 
 from rpcrdma.memory cimport Account, Lease
-from rpcrdma.place cimport Answerer, Place, store32
+from rpcrdma.place cimport Answerer, store32
+from rpcrdma.tcp.replies cimport DirectReplies
 
 import os
 
@@ -58,8 +59,6 @@ cdef enum:
     VECTORS = 512
     LAST_FRAGMENT = 0x80000000
     LARGEST_LEASE = 4 << 20
-    REPLIES = 65536         # octets of a buffer that direct replies are gathered in
-    LEAST_ROOM = 4096       # octets of it that a reply must find to be begun there
     SEND_EARLY = 262144     # octets of replies that are sent before the wake-up's last call is answered
     DIRECT_CALLS = 256      # answered per wake-up; then other connections have their turn
 
@@ -80,72 +79,6 @@ cdef struct Piece:
 cdef inline size_t load_mark(const char *at) noexcept:
     cdef const unsigned char *u = <const unsigned char *>at
     return (<size_t>u[0] << 24) | (<size_t>u[1] << 16) | (<size_t>u[2] << 8) | u[3]
-
-
-cdef class DirectReplies(Place):
-    """The buffer in which the replies of direct calls are gathered; beside it one large payload of the present reply."""
-
-    cdef Account account
-    cdef Lease lease
-    cdef uint8_t *start         # of the present reply, at its record mark
-    cdef Lease payload          # of the present reply, if it has a buffer of its own
-    cdef size_t payload_at      # how much of the reply goes before it
-    cdef size_t payload_length
-
-    cdef bint begin(self) except -1:
-        """Begin a reply. False: no memory."""
-        if self.lease is None or <size_t>(self.end - self.at) < LEAST_ROOM:
-            self.drop()
-            try:
-                self.lease = self.account.lease(REPLIES)
-            except OutOfMemory:
-                return False
-            self.at = <uint8_t *>self.lease.address
-            self.end = self.at + self.lease.capacity
-        self.start = self.at
-        self.at += 4
-        return True
-
-    cdef int cancel(self) except -1:
-        """There is no reply after all."""
-        self.at = self.start
-        if self.payload is not None:
-            self.payload.release()
-            self.payload = None
-        return 0
-
-    cdef uint8_t *data(self, size_t room) except? NULL:
-        """Room for one payload; NULL when there is none."""
-        if room + 4 <= <size_t>(self.end - self.at):
-            return self.at
-        if self.payload is not None or room > LARGEST_LEASE:
-            return NULL
-        try:
-            self.payload = self.account.lease(room)
-        except OutOfMemory:
-            return NULL
-        return <uint8_t *>self.payload.address
-
-    cdef int data_done(self, size_t length) except -1:
-        """The payload is there; its padding is added."""
-        if self.payload is None:
-            self.at += length
-            while length & 3:
-                self.at[0] = 0
-                self.at += 1
-                length += 1
-        else:
-            self.payload_at = self.at - self.start
-            self.payload_length = length
-        return 0
-
-    cdef int drop(self) except -1:
-        cdef Lease lease = self.lease
-        if lease is not None:
-            self.lease = None
-            self.at = self.end = self.start = NULL
-            lease.release()
-        return 0
 
 
 cdef class RecordStream:

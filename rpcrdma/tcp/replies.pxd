@@ -1,0 +1,19 @@
+"""C declarations of direct replies on their way into a record stream."""
+
+from libc.stdint cimport uint8_t
+
+from rpcrdma.memory cimport Account, Lease
+from rpcrdma.place cimport Place
+
+
+cdef class DirectReplies(Place):
+    cdef Account account
+    cdef Lease lease
+    cdef uint8_t *start         # of the present reply, at its record mark
+    cdef Lease payload          # of the present reply, if it has a buffer of its own
+    cdef size_t payload_at      # how much of the reply goes before it
+    cdef size_t payload_length
+
+    cdef bint begin(self) except -1
+    cdef int cancel(self) except -1
+    cdef int drop(self) except -1
