@@ -150,6 +150,19 @@ class OpenTable:
         self._idle[made] = self._engine.now()
         return made
 
+    def _full(self, client: Client) -> bool:
+        """Whether the client has as many opens as it may."""
+        others = client.lock_states + client.delegations + self._engine.copies.of(client)
+        return len(client.states) - others >= self._engine.limits.opens
+
+    def refusal(self, client: Client, owner: bytes) -> Nfs4Error | None:
+        """Why an OPEN of a file that no open of the client's is of would be refused at limits: to be asked before one
+        is made for it."""
+        new_owner = owner not in client.open_owners
+        if self._full(client) or (new_owner and len(client.open_owners) >= self._engine.limits.open_owners):
+            return self._too_many(client)
+        return None
+
     @staticmethod
     def _too_many(client: Client) -> Nfs4Error:
         # v4.1 has no RESOURCE; DELAY would have the client ask for ever.
@@ -197,8 +210,7 @@ class OpenTable:
         if client.expired:
             raise Nfs4Error(codes.NFS4ERR_EXPIRED)
         self._engine.grace.check(client, reclaim=reclaim)
-        others = client.lock_states + client.delegations + self._engine.copies.of(client)
-        if file_key not in owner.states and len(client.states) - others >= self._engine.limits.opens:
+        if file_key not in owner.states and self._full(client):
             raise self._too_many(client)
         while (holder := self._conflict(file_key, access, deny)) is not None:
             if not holder.courtesy:

@@ -212,6 +212,7 @@ def test_bound_of_opens(tmp_path, minor):
         gone = await client.open("/0", b"2", create=mode(0o666))
         args = client.open_args(b"3", create=mode(0o666))
         assert await client.status(*client.path("/0"), (p.OP_OPEN, args)) == no_more(client)
+        assert sorted(file.name for file in export.iterdir()) == ["1", "2"]
         if not minor:
             client.seqids[b"owner"] -= 1  # RESOURCE leaves the seqid where it was
         await client.open("/0", b"1")  # upgrades what is there
@@ -230,6 +231,7 @@ def test_bound_of_open_owners(tmp_path, minor):
         await client.open("/0", b"2", create=mode(0o666), owner=b"2")
         args = client.open_args(b"3", create=mode(0o666), owner=b"3")
         assert await client.status(*client.path("/0"), (p.OP_OPEN, args)) == no_more(client)
+        assert sorted(file.name for file in export.iterdir()) == ["1", "2"]
         await client.open("/0", b"3", create=mode(0o666), owner=b"2")
 
     with_client(tmp_path, minor, test, **bounded(open_owners=2))

@@ -244,6 +244,14 @@ async def _create(c: Compound, args: p.OPEN4args, credential: Credential, direct
         shown = _TIMES
     attributes = await given_attributes(c, wanted, directory, FileType.REG) if wanted is not None else SetAttributes()
     size, attributes = attributes.size, _without_size(attributes)
+    client = c.client or c.engine.clients.client40(args.owner.clientid)
+    refusal = c.engine.opens.refusal(client, args.owner.owner)
+    if refusal is not None:
+        # An OPEN that will be refused leaves no file behind; of one that is there, the rest of OPEN decides.
+        try:
+            await c.service.lookup(credential, directory, name)
+        except FileNotFoundError:
+            raise refusal from None
     node, now, change, created = await c.service.create(
         credential, directory, name, attributes, exclusive=how.mode != modes.UNCHECKED4, verifier=verifier
     )
