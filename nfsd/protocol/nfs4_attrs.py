@@ -323,6 +323,24 @@ class mode_umask4:
 fattr4_mode_umask = mode_umask4
 FATTR4_MODE_UMASK: Final = 81
 
+
+@struct
+class open_arguments4:
+    """RFC 9754 section 3: what OPEN takes, in bitmaps."""
+
+    oa_share_access: bitmap4
+    oa_share_deny: bitmap4
+    oa_share_access_want: bitmap4
+    oa_open_claim: bitmap4
+    oa_create_mode: bitmap4
+
+
+fattr4_open_arguments = open_arguments4
+FATTR4_OPEN_ARGUMENTS: Final = 86
+OPEN_ARGS_SHARE_ACCESS_WANT_ANY_DELEG: Final = 3
+OPEN_ARGS_SHARE_ACCESS_WANT_NO_DELEG: Final = 4
+OPEN_ARGS_SHARE_ACCESS_WANT_CANCEL: Final = 5
+
 ATTRIBUTE_TYPES: Final[dict[int, Any]] = {
     FATTR4_SUPPORTED_ATTRS: fattr4_supported_attrs,
     FATTR4_TYPE: fattr4_type,
@@ -407,5 +425,6 @@ ATTRIBUTE_TYPES: Final[dict[int, Any]] = {
     FATTR4_SEC_LABEL: fattr4_sec_label,
     FATTR4_MODE_UMASK: fattr4_mode_umask,
     FATTR4_XATTR_SUPPORT: fattr4_xattr_support,
+    FATTR4_OPEN_ARGUMENTS: fattr4_open_arguments,
 }
 """The type of each attribute's value."""

@@ -155,6 +155,34 @@ def _fsid(encoder: Encoder, facts: Facts) -> None:
     encoder.uint64(minor)
 
 
+_OPEN_ARGUMENTS = p.open_arguments4(
+    oa_share_access=[
+        1 << p.OPEN4_SHARE_ACCESS_READ | 1 << p.OPEN4_SHARE_ACCESS_WRITE | 1 << p.OPEN4_SHARE_ACCESS_BOTH
+    ],
+    oa_share_deny=[
+        1 << p.OPEN4_SHARE_DENY_NONE
+        | 1 << p.OPEN4_SHARE_DENY_READ
+        | 1 << p.OPEN4_SHARE_DENY_WRITE
+        | 1 << p.OPEN4_SHARE_DENY_BOTH
+    ],
+    oa_share_access_want=[
+        1 << p.OPEN_ARGS_SHARE_ACCESS_WANT_ANY_DELEG
+        | 1 << p.OPEN_ARGS_SHARE_ACCESS_WANT_NO_DELEG
+        | 1 << p.OPEN_ARGS_SHARE_ACCESS_WANT_CANCEL
+    ],
+    oa_open_claim=[
+        _bits(*p.open_claim_type4)
+        & ~_bits(p.open_claim_type4.CLAIM_DELEGATE_PREV, p.open_claim_type4.CLAIM_DELEG_PREV_FH)
+    ],
+    oa_create_mode=[_bits(*p.createmode4)],
+)
+"""What OPEN takes here (RFC 9754 section 3): no wish is remembered, and an open always comes with its stateid."""
+
+
+def _open_arguments(encoder: Encoder, facts: Facts) -> None:
+    encoder.encode(p.open_arguments4, _OPEN_ARGUMENTS)
+
+
 def _rawdev(encoder: Encoder, facts: Facts) -> None:
     major, minor = facts.attributes.rdev
     encoder.uint32(major)
@@ -299,6 +327,7 @@ _TABLE: dict[int, Write] = {
     p.FATTR4_SPACE_FREED: _hyper(lambda f: f.attributes.used if f.attributes.nlink <= 1 else 0),
     p.FATTR4_SEC_LABEL: _label,
     p.FATTR4_XATTR_SUPPORT: _truth(lambda f: _limits(f).xattrs),
+    p.FATTR4_OPEN_ARGUMENTS: _open_arguments,
 }
 """How each attribute is encoded."""
 
@@ -329,7 +358,10 @@ NEED_NODE = NEED_FEATURES | WHERE
 RDATTR_ERROR = 1 << p.FATTR4_RDATTR_ERROR
 MOUNTED_ON = 1 << p.FATTR4_MOUNTED_ON_FILEID
 MODE_MASKED = 1 << p.FATTR4_MODE_SET_MASKED
-_SINCE_41 = _bits(p.FATTR4_SUPPATTR_EXCLCREAT, p.FATTR4_MODE_SET_MASKED, p.FATTR4_FS_STATUS)
+# OPEN_ARGUMENTS extends 4.2 (RFC 9754), but the wishes it tells of are 4.1's: whoever asks is answered.
+_SINCE_41 = _bits(
+    p.FATTR4_SUPPATTR_EXCLCREAT, p.FATTR4_MODE_SET_MASKED, p.FATTR4_FS_STATUS, p.FATTR4_OPEN_ARGUMENTS
+)  # fmt: skip
 _SINCE_42 = _bits(
     p.FATTR4_CHANGE_ATTR_TYPE, p.FATTR4_MODE_UMASK,
     p.FATTR4_CLONE_BLKSIZE, p.FATTR4_SPACE_FREED, p.FATTR4_XATTR_SUPPORT, p.FATTR4_SEC_LABEL,

@@ -277,7 +277,7 @@ def test_every_attribute_has_a_type() -> None:
     facts = TABLE["nfs42"] | TABLE["xattr"]
     numbers = {fact["value"]: name for name, fact in facts.items() if name.startswith("FATTR4_")}
     comparison = Comparison("xattr")
-    assert set(nfs4.ATTRIBUTE_TYPES) == set(numbers) | {nfs4.FATTR4_MODE_UMASK}
+    assert set(nfs4.ATTRIBUTE_TYPES) == set(numbers) | {nfs4.FATTR4_MODE_UMASK, nfs4.FATTR4_OPEN_ARGUMENTS}
     for number, name in numbers.items():
         comparison.same(node_of(nfs4.ATTRIBUTE_TYPES[number]), f"fattr4_{name.removeprefix('FATTR4_').lower()}")
 
