@@ -288,6 +288,8 @@ class DelegationTable:
             self._engine.revoke(delegation, codes.NFS4ERR_DELEG_REVOKED)
         else:
             self.release(delegation)
+            # It hears of the loss when it uses the stateid: until it opens something again it has no claim.
+            self._engine.forget_claims(delegation.client)
 
     # -- the end -------------------------------------------------------------------------------------------------
     def find(self, stateid: StateidLike, client: Client | None, file_key: bytes) -> Delegation:

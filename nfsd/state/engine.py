@@ -178,6 +178,10 @@ class StateEngine:
             client.revoked += 1
             self.stateids.add(one)
         # RFC 8881 section 8.4.3: after a restart it could reclaim what another has held since, until it knows of this.
+        self.forget_claims(client)
+
+    def forget_claims(self, client: Client) -> None:
+        """A client must not reclaim anything after a restart, for now: it does not know yet what it has lost."""
         self._forget_record(client, earlier=client.may_reclaim)
 
     def revoked_flags(self, client: Client) -> int:

@@ -1,0 +1,621 @@
+"""The table of delegations: who is given one, what stands in its way, how it comes back (RFC 8881 section 10.4)."""
+
+import os
+import random
+
+import pytest
+
+from nfsd.protocol import nfs4 as p
+from nfsd.state import Limits, Nfs4Error
+from nfsd.state.errors import DelegationConflict
+from nfsd.state.records import Delegation
+from tests.unit.state_support import BOTH, READ, WRITE, Client40, Client41, World, failing
+
+WHY = p.why_no_delegation4
+
+
+def offer(client, key=b"f", *, write=False, reclaim=False):
+    """A delegation that the client has been told of, or why there is none."""
+    table = client.engine.delegations
+    made = table.offer(client.record, key, write=write, reclaim=reclaim)
+    if isinstance(made, Delegation):
+        assert table.settle(made)
+    return made
+
+
+def two(**limits):
+    world = World(Limits(**limits))
+    return world, world.client41(b"a"), world.client41(b"b")
+
+
+def test_readers_share_a_writer_does_not():
+    world, a, b = two()
+    a.open(access=READ)
+    b.open(access=READ)
+    assert isinstance(offer(a), Delegation)
+    assert isinstance(offer(b), Delegation)
+    assert offer(a, write=True) is WHY.WND4_CONTENTION
+    assert offer(a) is WHY.WND4_CONTENTION, "one of each file"
+    assert world.engine.delegations.count == 2
+
+
+@pytest.mark.parametrize(
+    ("access", "deny", "read", "write"), [(READ, 0, True, False), (WRITE, 0, False, False), (READ, READ, False, False)]
+)
+def test_what_others_have_open_stands_against_a_delegation(access, deny, read, write):
+    _, a, b = two()
+    state = b.open(access=access, deny=deny)
+    assert isinstance(offer(a), Delegation) is read
+    assert isinstance(offer(a, b"g", write=True), Delegation)
+    if not read:
+        assert offer(a, write=True) is WHY.WND4_CONTENTION
+        b.engine.opens.close(state)
+        assert isinstance(offer(a, write=True), Delegation)
+    else:
+        assert isinstance(offer(a, write=write), Delegation) is write
+
+
+def test_an_open_that_has_only_been_reserved_counts():
+    world, a, b = two()
+    reservation = world.engine.opens.reserve(world.engine.opens.owner(b.record, b"o"), b"f", WRITE, 0, reclaim=False)
+    assert offer(a) is WHY.WND4_CONTENTION
+    reservation.abort()
+    assert isinstance(offer(a), Delegation)
+
+
+def test_own_opens_do_not_stand_against_it():
+    _, a, _ = two()
+    a.open(access=BOTH)
+    assert isinstance(offer(a, write=True), Delegation)
+
+
+@pytest.mark.parametrize(
+    ("held", "access", "deny", "changes", "conflict"),
+    [
+        (False, READ, 0, False, False),
+        (False, WRITE, 0, False, True),
+        (False, READ, READ, False, True),
+        (False, READ, WRITE, False, False),
+        (False, READ, 0, True, True),
+        (True, READ, 0, False, True),
+        (True, WRITE, 0, False, True),
+    ],
+)
+def test_opens_of_others_recall_what_conflicts(held, access, deny, changes, conflict):
+    world, a, b = two()
+    made = offer(a, write=held)
+    owner = world.engine.opens.owner(b.record, b"o")
+    table = world.engine.delegations
+    if not conflict:
+        world.engine.opens.reserve(owner, b"f", access, deny, reclaim=False, changes=changes).commit()
+        assert table.take_recalls() == []
+        return
+    with pytest.raises(DelegationConflict):
+        world.engine.opens.reserve(owner, b"f", access, deny, reclaim=False, changes=changes)
+    assert table.take_recalls() == [made]
+    with pytest.raises(DelegationConflict):
+        world.engine.opens.reserve(owner, b"f", access, deny, reclaim=False, changes=changes)
+    assert table.take_recalls() == [], "told once"
+    table.give_back(made)
+    world.engine.opens.reserve(owner, b"f", access, deny, reclaim=False, changes=changes).commit()
+
+
+def test_the_share_reservation_is_asked_first():
+    world, a, b = two()
+    a.open(access=READ, deny=WRITE)
+    offer(a)
+    with failing(p.NFS4ERR_SHARE_DENIED):
+        b.open(access=WRITE)
+    assert world.engine.delegations.take_recalls() == []
+
+
+def test_a_conflict_while_it_is_only_offered_takes_it_away_silently():
+    world, a, b = two()
+    table = world.engine.delegations
+    made = table.offer(a.record, b"f", write=True)
+    assert not table.clear(b"f", b.record, write=False)
+    assert table.take_recalls() == []
+    assert not table.settle(made)
+    assert table.count == a.record.delegations == 0
+    assert table.clear(b"f", b.record, write=True)
+
+
+def test_a_file_that_is_being_changed_is_not_delegated():
+    world, a, _ = two()
+    table = world.engine.delegations
+    with table.hold(b"f"):
+        with table.hold(b"f"):
+            pass
+        assert offer(a) is WHY.WND4_CONTENTION
+    assert isinstance(offer(a), Delegation)
+
+
+def test_a_shared_file_is_left_alone_for_a_while():
+    world, a, b = two(delegation_pause=30)
+    table = world.engine.delegations
+    made = offer(a)
+    assert not table.clear(b"f", b.record, write=True)
+    table.give_back(made)
+    assert offer(a) is WHY.WND4_CONTENTION
+    world.pass_time(29)
+    assert offer(a) is WHY.WND4_CONTENTION
+    world.pass_time(1)
+    assert isinstance(offer(a), Delegation)
+
+
+def test_limits():
+    world, a, b = two(delegations=3, client_delegations=2)
+    table = world.engine.delegations
+    first = offer(a, b"1")
+    offer(a, b"2")
+    assert offer(a, b"3") is WHY.WND4_RESOURCE
+    assert table.take_recall_any() == [(a.record, 1)]
+    assert offer(a, b"3") is WHY.WND4_RESOURCE
+    assert table.take_recall_any() == [], "not at every turn"
+    offer(b, b"3")
+    assert offer(b, b"4") is WHY.WND4_RESOURCE
+    table.give_back(first)
+    assert isinstance(offer(b, b"4"), Delegation)
+    assert (a.record.delegations, b.record.delegations, table.count) == (1, 2, 3)
+
+
+def test_none_without_a_limit():
+    world, a, _ = two(delegations=0)
+    assert offer(a) is WHY.WND4_RESOURCE
+    assert world.engine.delegations.take_recall_any() == []
+
+
+def test_a_client_whose_lease_is_over_gives_way_at_once():
+    world, a, b = two(lease=30)
+    a.open(access=READ)
+    made = offer(a)
+    made.opened = "descriptor"
+    world.pass_time(20)
+    b.renew()
+    world.pass_time(15)
+    assert a.record.courtesy
+    assert offer(a, b"g") is WHY.WND4_RESOURCE, "nothing new for it"
+    assert world.engine.delegations.clear(b"f", b.record, write=True)
+    assert a.record.expired
+    assert "descriptor" in world.released
+    assert world.engine.opens.file(b"f") is None, "the open has gone too"
+
+
+def test_delegations_outlive_their_opens_and_go_with_the_client():
+    world, a, b = two()
+    state = a.open(access=READ)
+    made = offer(a)
+    world.engine.opens.close(state)
+    assert world.engine.opens.file(b"f") is not None
+    assert world.engine.stateids.find(made.stateid, a.record) is made
+    world.engine.expire_client(a.record)
+    assert world.engine.opens.file(b"f") is None
+    assert world.engine.delegations.count == 0
+    b.open(access=BOTH)
+
+
+def test_what_is_not_returned_is_revoked_and_said_so():
+    world, a, b = two(lease=90, recall=20)
+    table = world.engine.delegations
+    made = offer(a)
+    gone = []
+    table.on_gone = gone.append
+    table.clear(b"f", b.record, write=True)
+    world.pass_time(19)
+    assert table.holds(made)
+    world.pass_time(2)
+    assert not table.holds(made)
+    assert (gone, table.revoked, table.count) == ([made], 1, 0)
+    with failing(p.NFS4ERR_DELEG_REVOKED):
+        world.engine.stateids.check_io(made.stateid, a.record, b"f", write=False)
+    assert world.engine.revoked_flags(a.record) == p.SEQ4_STATUS_RECALLABLE_STATE_REVOKED
+    with failing(p.NFS4ERR_DELEG_REVOKED):
+        table.find(made.stateid, a.record, b"f")
+    world.engine.stateids.free(made.stateid, a.record)
+    assert world.engine.revoked_flags(a.record) == 0
+    b.open(access=BOTH)
+
+
+def test_a_local_process_shortens_the_time():
+    world, a, b = two(lease=90)
+    table = world.engine.delegations
+    made = offer(a, write=True)
+    table.recall(made, 40)
+    table.clear(b"f", b.record, write=True)
+    world.pass_time(39)
+    assert table.holds(made)
+    world.pass_time(2)
+    assert not table.holds(made)
+
+
+def test_a_40_client_hears_bad_stateid_and_keeps_no_claim():
+    world = World(Limits(lease=90, recall=20))
+    a, b = world.client40(b"a"), world.client41(b"b")
+    a.open(access=READ)
+    made = offer(a)
+    world.store()
+    assert (0, b"a") in world.records
+    world.engine.delegations.clear(b"f", b.record, write=True)
+    world.pass_time(21)
+    with failing(p.NFS4ERR_BAD_STATEID):
+        world.engine.stateids.find(made.stateid, None)
+    world.store()
+    assert (0, b"a") not in world.records
+
+
+def test_stateids_of_delegations():
+    world, a, b = two()
+    table, stateids = world.engine.delegations, world.engine.stateids
+    made = offer(a)
+    assert stateids.check_io(made.stateid, a.record, b"f", write=False) is made
+    assert table.find(made.stateid._replace(seqid=0), a.record, b"f") is made
+    with failing(p.NFS4ERR_OPENMODE):
+        stateids.check_io(made.stateid, a.record, b"f", write=True)
+    for client, key in ((a.record, b"g"), (b.record, b"f")):
+        with failing(p.NFS4ERR_BAD_STATEID):
+            table.find(made.stateid, client, key)
+    with failing(p.NFS4ERR_BAD_STATEID):
+        table.find(made.stateid._replace(seqid=7), a.record, b"f")
+    with failing(p.NFS4ERR_BAD_STATEID):
+        stateids.find_open(made.stateid, a.record, b"f")
+    with failing(p.NFS4ERR_LOCKS_HELD):
+        stateids.free(made.stateid, a.record)
+    opened = a.open(access=READ)
+    with failing(p.NFS4ERR_BAD_STATEID):
+        table.find(opened.stateid, a.record, b"f")
+
+
+def test_delegations_are_no_opens_to_the_limit_of_opens():
+    _, a, _ = two(opens=2)
+    for key in (b"1", b"2", b"3"):
+        offer(a, key)
+    a.open(b"x")
+    a.open(b"y")
+    with failing(p.NFS4ERR_NOSPC):
+        a.open(b"z")
+
+
+def test_a_client_with_delegations_is_busy():
+    world, a, _ = two()
+    made = offer(a)
+    world.engine.sessions.destroy_session(a.sessionid, connection=a.connection, own=None)
+    with failing(p.NFS4ERR_CLIENTID_BUSY):
+        world.engine.clients.destroy_clientid(a.clientid)
+    world.engine.delegations.give_back(made)
+    world.engine.clients.destroy_clientid(a.clientid)
+
+
+def test_delegations_are_reclaimed_after_a_restart_and_only_then():
+    world, a, _ = two()
+    a.open(access=BOTH)
+    offer(a, write=True)
+    world.restart()
+    a, b = world.client41(b"a", b"w" * 8, ready=False), world.client41(b"b", b"w" * 8, ready=False)
+    a.open(access=BOTH, reclaim=True)
+    assert offer(a, b"g") is WHY.WND4_CONTENTION, "nothing new in the grace period"
+    assert isinstance(offer(a, write=True, reclaim=True), Delegation)
+    for client in (a, b):
+        world.engine.clients.reclaim_complete(client.record, one_fs=False)
+    with pytest.raises(DelegationConflict):
+        b.open(access=READ)
+
+
+def test_a_reclaim_that_conflicts_brings_no_delegation():
+    world, a, b = two()
+    world.restart()
+    a, b = world.client41(b"a", b"w" * 8, ready=False), world.client41(b"b", b"w" * 8, ready=False)
+    b.open(access=WRITE, reclaim=True)
+    a.open(access=READ, reclaim=True)
+    assert offer(a, reclaim=True) is WHY.WND4_CONTENTION
+
+
+# -- random histories --------------------------------------------------------------------------------------------------
+class Histories:
+    """Clients that open, are given delegations, return them or do not, go away and come back; a server that crashes.
+    Against a model that keeps plain sets: who has what open, who has a file locked (all of it), who has which
+    delegation, what is being recalled."""
+
+    NAMES = (b"a", b"b", b"c")
+    FILES = (b"f", b"g")
+    LIMITS = Limits(lease=30, grace=30, recall=20, delegation_pause=15, delegations=5, client_delegations=3)
+
+    def __init__(self, chance):
+        self.chance = chance
+        self.world = World(self.LIMITS)
+        self.clients = {}
+        self.incarnation = 0
+        self.opens = {}
+        """(name, file): the open state."""
+        self.locks = {}
+        """(name, file): the lock state."""
+        self.held = {}
+        """(name, file): the delegation."""
+        self.deadline = {}
+        """(name, file): when a recalled delegation is revoked."""
+        self.paused = {}
+        self.gone = []
+        self.granted = 0
+        self.revoked = 0
+        for name in self.NAMES:
+            self.client(name)
+
+    # -- helpers
+    @property
+    def table(self):
+        return self.world.engine.delegations
+
+    def client(self, name):
+        """The client, back under its name if it has expired: then it has lost everything."""
+        known = self.clients.get(name)
+        if known is None or known.record.expired or known.record.engine is not self.world.engine:
+            self.forget(name)
+            self.incarnation += 1
+            verifier = self.incarnation.to_bytes(8, "big")
+            if name == b"c":
+                known = Client40(self.world, name, verifier)
+            else:
+                known = Client41(self.world, name, verifier, ready=not self.world.engine.grace.active)
+                if not known.record.reclaim_complete and not known.record.may_reclaim:
+                    self.world.engine.clients.reclaim_complete(known.record, one_fs=False)
+            self.clients[name] = known
+            self.world.store()
+            self.table.on_gone = self.gone.append
+        return known
+
+    def forget(self, name):
+        for table in (self.opens, self.locks, self.held, self.deadline):
+            for key in [key for key in table if key[0] == name]:
+                del table[key]
+
+    def losers(self):
+        """Clients that have expired lose what they have, in the model too."""
+        for name, client in self.clients.items():
+            if client.record.expired:
+                self.forget(name)
+
+    def others(self, name, key, table):
+        return [one for one in table if one[1] == key and one[0] != name]
+
+    def courtesy(self, name):
+        return self.clients[name].record.courtesy
+
+    def conflicting(self, name, key, write):
+        return [one for one in self.others(name, key, self.held) if write or self.held[one].write]
+
+    # -- what clients do
+    def renew(self, name):
+        client = self.client(name)
+        client.renew()
+
+    def open(self, name, key, access, deny):
+        client = self.client(name)
+        client.renew()
+        write = bool(access & WRITE or deny & READ)
+        mine = self.opens.get((name, key))
+        if mine is not None and (access & mine.deny or deny & mine.access):
+            return  # its own opens would refuse it
+        blockers = [self.opens[one] for one in self.others(name, key, self.opens)]
+        denied = [one for one in blockers if access & one.deny or deny & one.access]
+        staying = [one for one in denied if not one.client.courtesy]
+        recalled = self.conflicting(name, key, write)
+        try:
+            state = client.open(key, access=access, deny=deny)
+        except DelegationConflict:
+            # Who was only kept out of courtesy has lost its share, and its delegation.
+            assert not staying
+            waiting = [one for one in recalled if not self.clients[one[0]].record.expired]
+            assert waiting, "refused without a reason"
+            self.recall(waiting)
+        except Nfs4Error as error:
+            if error.status == p.NFS4ERR_GRACE:
+                assert self.world.engine.grace.active or not client.record.reclaim_complete
+            else:
+                assert error.status == p.NFS4ERR_SHARE_DENIED  # noqa: PT017
+                assert staying
+        else:
+            assert not staying
+            self.losers()
+            assert not self.conflicting(name, key, write)
+            self.opens[name, key] = state
+        self.losers()
+
+    def recall(self, which):
+        now = self.world.clock.now
+        new = [one for one in which if one not in self.deadline]
+        for one in new:
+            self.deadline[one] = now + self.LIMITS.recall
+        for one in which:
+            self.paused[one[1]] = now + self.LIMITS.delegation_pause
+        told = self.table.take_recalls()
+        assert {(one.client.owner, one.file.key) for one in told} == set(new)
+
+    def offer(self, name, key, write):
+        client = self.client(name)
+        client.renew()
+        engine = self.world.engine
+        made = self.table.offer(client.record, key, write=write)
+        others = [self.opens[one] for one in self.others(name, key, self.opens)]
+        refused = (
+            engine.grace.active
+            or (name, key) in self.held
+            or self.paused.get(key, 0) > self.world.clock.now
+            or bool([one for one in self.others(name, key, self.held) if write or self.held[one].write])
+            or any(write or one.access & WRITE or one.deny & READ for one in others)
+            or len(self.held) >= self.LIMITS.delegations
+            or len([one for one in self.held if one[0] == name]) >= self.LIMITS.client_delegations
+        )
+        assert isinstance(made, Delegation) is not refused
+        if not refused:
+            assert self.table.settle(made)
+            self.held[name, key] = made
+            self.granted += 1
+            engine.record_client(client.record)
+
+    def change(self, name, key, write):
+        """Some other operation, of a client or (None) of nobody known."""
+        if name is not None:
+            self.client(name).renew()
+        waiting = self.conflicting(name, key, write)
+        done = self.table.clear(key, self.clients[name].record if name is not None else None, write=write)
+        self.losers()
+        waiting = [one for one in waiting if one in self.held]
+        assert done is not bool(waiting)
+        self.recall(waiting)
+
+    def lock(self, name, key):
+        """The whole file, exclusively: no delegation is asked for that, the open was."""
+        state = self.opens.get((name, key))
+        if state is None or not state.access & WRITE or (name, key) in self.locks:
+            return
+        client = self.client(name)
+        client.renew()
+        staying = [one for one in self.others(name, key, self.locks) if not self.courtesy(one[0])]
+        try:
+            self.locks[name, key] = client.lock(state, 0, 100)
+        except Nfs4Error as error:
+            assert error.status == (p.NFS4ERR_GRACE if self.world.engine.grace.active else p.NFS4ERR_DENIED)  # noqa: PT017
+            assert staying or self.world.engine.grace.active
+        else:
+            assert not staying
+        assert self.table.take_recalls() == []
+        self.losers()
+
+    def close(self, name, key):
+        state = self.opens.pop((name, key), None)
+        self.locks.pop((name, key), None)
+        if state is not None:
+            self.client(name).renew()
+            self.world.engine.opens.close(state)
+
+    def give_back(self, name, key):
+        made = self.held.pop((name, key), None)
+        if made is not None:
+            client = self.client(name)
+            client.renew()
+            self.deadline.pop((name, key), None)
+            found = self.table.find(made.stateid, client.record if client.record.minor else None, key)
+            assert found is made
+            self.table.give_back(found)
+
+    def acknowledge(self, name):
+        """FREE_STATEID of what was revoked."""
+        client = self.client(name)
+        client.renew()
+        for entry in list(client.record.states.values()):
+            if entry.status:
+                assert entry.status == p.NFS4ERR_DELEG_REVOKED
+                self.world.engine.stateids.free(entry.stateid, client.record)
+
+    def time_passes(self, seconds):
+        end = self.world.clock.now + seconds
+        self.world.pass_time(seconds)
+        self.losers()
+        for one in [one for one, deadline in self.deadline.items() if deadline <= end]:
+            del self.deadline[one]
+            del self.held[one]
+            self.revoked += 1
+        self.world.store()
+
+    def restart(self):
+        """The server crashes; everybody comes back, and claims what it had."""
+        had, opened, locked = dict(self.held), dict(self.opens), set(self.locks)
+        lost = {name for name, client in self.clients.items() if client.record.revoked}
+        known = {(name, self.clients[name].record.owner) for name in self.NAMES}
+        self.world.restart()
+        self.gone.clear()
+        self.table.on_gone = self.gone.append
+        self.opens.clear()
+        self.locks.clear()
+        self.held.clear()
+        self.deadline.clear()
+        self.paused.clear()
+        order = list(self.NAMES)
+        self.chance.shuffle(order)
+        for name in order:
+            client = self.client(name)
+            if not client.record.may_reclaim:
+                continue
+            assert name not in lost, "a claim in spite of an unacknowledged revocation"
+            for (owner, key), state in opened.items():
+                if owner == name:
+                    again = client.open(key, access=state.access, deny=state.deny, reclaim=True)
+                    self.opens[name, key] = again
+                    if (name, key) in locked:
+                        self.locks[name, key] = client.lock(again, 0, 100, reclaim=True)
+            for (owner, key), before in had.items():
+                if owner == name:
+                    made = self.table.offer(client.record, key, write=before.write, reclaim=True)
+                    # What was compatible before is so now.
+                    assert isinstance(made, Delegation)
+                    assert self.table.settle(made)
+                    self.held[name, key] = made
+        for name in order:
+            client = self.clients[name]
+            if client.record.minor and not client.record.reclaim_complete:
+                self.world.engine.clients.reclaim_complete(client.record, one_fs=False)
+        assert known
+        self.world.store()
+
+    # -- what must hold at any time
+    def check(self):
+        table, engine = self.table, self.world.engine
+        assert table.count == len(self.held)
+        for name, client in self.clients.items():
+            assert client.record.delegations == len([one for one in self.held if one[0] == name])
+        for (name, key), made in self.held.items():
+            assert table.holds(made)
+            assert made.status == 0
+            assert (made.recall_by is not None) is ((name, key) in self.deadline)
+            assert engine.stateids.locate(made.other, made.client if made.client.minor else None) is made
+            for other in self.others(name, key, self.held):
+                assert not made.write
+                assert not self.held[other].write
+            for other in self.others(name, key, self.opens):
+                assert not made.write, "another has it open"
+                assert not self.opens[other].access & WRITE
+        for key in self.FILES:
+            file = engine.opens.file(key)
+            owners = set(file.locks.owners) if file is not None and file.locks is not None else set()
+            assert {owner.client.owner for owner in owners} == {one[0] for one in self.locks if one[1] == key}
+        assert table.next_deadline() == min(self.deadline.values(), default=None)
+
+    def step(self):
+        chance = self.chance
+        name, key, write = chance.choice(self.NAMES), chance.choice(self.FILES), chance.random() < 0.5
+        actions = (
+            (8, lambda: self.open(name, key, chance.choice((READ, READ, WRITE, BOTH)), chance.choice((0, 0, 0, 1, 2)))),
+            (8, lambda: self.offer(name, key, write)),
+            (5, lambda: self.change(chance.choice((name, name, None)), key, write)),
+            (4, lambda: self.lock(name, key)),
+            (6, lambda: self.close(name, key)),
+            (6, lambda: self.give_back(name, key)),
+            (4, lambda: self.renew(name)),
+            (2, lambda: self.acknowledge(name)),
+            (5, lambda: self.time_passes(chance.choice((1, 7, 16, 25, 40)))),
+            (1, self.restart),
+        )
+        (action,) = chance.choices([one for _, one in actions], [weight for weight, _ in actions])
+        action()
+        self.check()
+
+
+HISTORIES = int(os.environ.get("RDMA_NFSD_HISTORIES", "200"))
+STEPS = 100
+
+
+@pytest.mark.parametrize("block", range(4))
+def test_random_histories_of_delegations(block):
+    """200 histories of 100 steps each; RDMA_NFSD_HISTORIES sets another number (docs/testing.md)."""
+    granted = revoked = 0
+    for seed in range(block * HISTORIES // 4, (block + 1) * HISTORIES // 4):
+        history = Histories(random.Random(seed))
+        for number in range(STEPS):
+            try:
+                history.step()
+            except BaseException as error:
+                error.add_note(f"history {seed}, step {number}")
+                raise
+        granted += history.granted
+        revoked += history.revoked
+    assert granted > 2 * HISTORIES // 4
+    assert revoked > HISTORIES // 40
