@@ -227,7 +227,7 @@ class ClientTable:
         return client
 
     def renew(self, clientid: int, principal: str) -> Client:
-        """RENEW. Raises STALE_CLIENTID, EXPIRED."""
+        """RENEW: the client. Raises STALE_CLIENTID, EXPIRED."""
         # Any principal may renew: RFC 7530 section 16.29.5 allows EACCES only for flavors the client did not use.
         return self.client40(clientid)
 

@@ -156,9 +156,7 @@ def _fsid(encoder: Encoder, facts: Facts) -> None:
 
 
 _OPEN_ARGUMENTS = p.open_arguments4(
-    oa_share_access=[
-        1 << p.OPEN4_SHARE_ACCESS_READ | 1 << p.OPEN4_SHARE_ACCESS_WRITE | 1 << p.OPEN4_SHARE_ACCESS_BOTH
-    ],
+    oa_share_access=[1 << p.OPEN4_SHARE_ACCESS_READ | 1 << p.OPEN4_SHARE_ACCESS_WRITE | 1 << p.OPEN4_SHARE_ACCESS_BOTH],
     oa_share_deny=[
         1 << p.OPEN4_SHARE_DENY_NONE
         | 1 << p.OPEN4_SHARE_DENY_READ

@@ -76,6 +76,12 @@ class Recalls:
         """Whether a delegation of the client could be recalled."""
         return self.caller.client_can_be_called(client)
 
+    @staticmethod
+    def path_is_down(client: Client) -> bool:
+        """Whether callbacks to a v4.0 client are known not to arrive."""
+        path = client.callback_path
+        return path is not None and path.up is False
+
     # -- conflicts -----------------------------------------------------------------------------------------------
     async def clear(self, file_key: bytes, client: Client | None, *, write: bool) -> None:
         """Have the delegations recalled that stand in the way of an operation of ``client`` (None: of a client that
@@ -197,7 +203,9 @@ class Recalls:
 
     def _time_left(self, delegation: Delegation) -> float:
         by = delegation.recall_by
-        return max(1.0, (by if by is not None else 0.0) - self.engine.now())
+        left = max(1.0, (by if by is not None else 0.0) - self.engine.now())
+        # A 4.0 client learns from RENEW that its path is down, while there is time: find out soon.
+        return left if delegation.client.minor else min(left, self.engine.limits.lease / 6)
 
     async def _recall_any(self, client: Client, keep: int) -> None:
         arguments = p.CB_RECALL_ANY4args(craa_objects_to_keep=keep, craa_type_mask=[_DATA_DELEGATIONS])

@@ -324,6 +324,7 @@ class Histories:
         self.world = World(self.LIMITS)
         self.clients = {}
         self.incarnation = 0
+        self.owners = 0
         self.opens = {}
         """(name, file): the open state."""
         self.locks = {}
@@ -361,6 +362,11 @@ class Histories:
             self.world.store()
             self.table.on_gone = self.gone.append
         return known
+
+    def new_owner(self):
+        """A lock owner that has no order to keep in 4.0."""
+        self.owners += 1
+        return b"l%d" % self.owners
 
     def forget(self, name):
         for table in (self.opens, self.locks, self.held, self.deadline):
@@ -471,7 +477,7 @@ class Histories:
         client.renew()
         staying = [one for one in self.others(name, key, self.locks) if not self.courtesy(one[0])]
         try:
-            self.locks[name, key] = client.lock(state, 0, 100)
+            self.locks[name, key] = client.lock(state, 0, 100, owner=self.new_owner())
         except Nfs4Error as error:
             assert error.status == (p.NFS4ERR_GRACE if self.world.engine.grace.active else p.NFS4ERR_DENIED)  # noqa: PT017
             assert staying or self.world.engine.grace.active
@@ -541,7 +547,7 @@ class Histories:
                     again = client.open(key, access=state.access, deny=state.deny, reclaim=True)
                     self.opens[name, key] = again
                     if (name, key) in locked:
-                        self.locks[name, key] = client.lock(again, 0, 100, reclaim=True)
+                        self.locks[name, key] = client.lock(again, 0, 100, owner=self.new_owner(), reclaim=True)
             for (owner, key), before in had.items():
                 if owner == name:
                     made = self.table.offer(client.record, key, write=before.write, reclaim=True)

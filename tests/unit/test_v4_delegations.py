@@ -1,5 +1,7 @@
 """Delegations given with OPEN, recalled for what conflicts, returned, revoked (RFC 8881 section 10.4)."""
 
+import asyncio
+
 import pytest
 
 from nfsd.protocol import nfs4 as p
@@ -457,5 +459,33 @@ def test_a_delegation_can_be_asked_for_without_an_open(tmp_path, minor):
         args = p.GET_DIR_DELEGATION4args(False, [0], p.nfstime4(0, 0), p.nfstime4(0, 0), [0], [0])
         (answer,) = await one.on(found.resok4.object, (p.OP_GET_DIR_DELEGATION, args))
         assert answer.gddr_res_non_fatal4.gddrnf_status == p.gddrnf4_status.GDD4_UNAVAIL
+
+    with_two(tmp_path, minor, test)
+
+
+def test_a_40_client_whose_path_is_down_hears_of_it_from_renew(tmp_path):
+    @prepared
+    async def test(server, export, one, two):
+        await delegated(one)
+        renewing = (p.OP_RENEW, p.RENEW4args(one.clientid))
+        assert await one.status(renewing) == p.NFS4_OK
+        one.end.gate = asyncio.Event()  # it answers nothing any more
+        assert await two.open_status(b"f", WRITE) == p.NFS4ERR_DELAY
+        await until(lambda: server.nfs4.recalls.path_is_down(server.engine.clients.lookup(one.clientid)))
+        assert await one.status(renewing) == p.NFS4ERR_CB_PATH_DOWN
+        recall = one.end.executed[0][1]
+        await one.give_back(recall.stateid, recall.fh)
+        assert await one.status(renewing) == p.NFS4_OK
+
+    with_two(tmp_path, 0, test, limits=Limits(grace=0, lease=3))
+
+
+@pytest.mark.parametrize("minor", [1, 2])
+def test_what_open_takes_is_an_attribute(tmp_path, minor):
+    @prepared
+    async def test(server, export, one, two):
+        *_, found = await one.run(*one.path("/0/f"), (p.OP_GETATTR, wanted(p.FATTR4_OPEN_ARGUMENTS)))
+        arguments = values(found.resok4.obj_attributes).decode(p.open_arguments4)
+        assert arguments == p.open_arguments4([0b1110], [0b1111], [0b111000], [0b110111], [0b1111])
 
     with_two(tmp_path, minor, test)

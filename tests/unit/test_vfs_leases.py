@@ -229,3 +229,39 @@ def test_a_file_written_and_read_again_by_its_client_is_delegated_at_once(tmp_pa
 
     (tmp_path / "state").rmdir()
     with_two(tmp_path, 1, test, leases=True)
+
+
+def test_a_file_its_client_has_open_already_is_delegated_too(tmp_path):
+    async def test(server, export, one, two):
+        no = p.OPEN4_SHARE_ACCESS_WANT_NO_DELEG
+        await one.opening(b"f", BOTH, create=mode(0o644), want=no)
+        await one.opening(b"f", BOTH, want=no)
+        assert (await one.opening(b"f", BOTH)).delegation.delegation_type == WRITE_DELEGATION
+
+    (tmp_path / "state").rmdir()
+    with_two(tmp_path, 1, test, leases=True)
+
+
+def test_who_opens_only_to_write_gets_a_write_delegation_and_reads_under_it(tmp_path):
+    async def test(server, export, one, two):
+        (export / "f").write_bytes(b"data")
+        opened = await one.opening(b"f", p.OPEN4_SHARE_ACCESS_WRITE)
+        assert opened.delegation.delegation_type == WRITE_DELEGATION
+        (result,) = await one.on(one.handles[b"f"], (p.OP_READ, p.READ4args(opened.delegation.write.stateid, 0, 9)))
+        assert result.resok4.data == b"data"
+        assert one.end.recalls == 0
+
+    (tmp_path / "state").rmdir()
+    with_two(tmp_path, 1, test, leases=True)
+
+
+def test_who_may_not_read_gets_no_write_delegation(tmp_path):
+    async def test(server, export, one, two):
+        (export / "f").write_bytes(b"data")
+        (export / "f").chmod(0o222)
+        one.credential = (1000, 1000, ())
+        opened = await one.opening(b"f", p.OPEN4_SHARE_ACCESS_WRITE)
+        assert opened.delegation.delegation_type == NONE
+
+    (tmp_path / "state").rmdir()
+    with_two(tmp_path, 1, test, leases=True)

@@ -8,6 +8,7 @@ reservation, which is taken before the file is opened or truncated and given bac
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -87,6 +88,7 @@ async def open_(c: Compound, args: p.OPEN4args) -> p.OPEN4resok:
     if state.opened is None:
         state.opened = Descriptors()
     state.opened.add(opened, access, c.call.credential)
+    del opened  # if the state had one before, this one may have to go for a lease
     state.file.node = node
     c.go(node)
     c.stateid = state.stateid
@@ -271,9 +273,12 @@ def _without_size(attributes: SetAttributes) -> SetAttributes:
 async def _open(c: Compound, credential: Credential, node: Node, access: int, *, trusted: bool) -> OpenFile:
     read, write = bool(access & p.OPEN4_SHARE_ACCESS_READ), bool(access & p.OPEN4_SHARE_ACCESS_WRITE)
     # Whoever has just created a file may open it whatever its mode; after that OPEN checks the mode like open(2).
-    return await c.service.open(
-        credential, node, read=read, write=write, owner_override=trusted, exactly=c.server.leases
-    )
+    service, exactly = c.service, c.server.leases
+    if exactly and write and not read:
+        # Under a write lease nothing but this descriptor may serve the client, which will want to read as well.
+        with contextlib.suppress(PermissionError):
+            return await service.open(credential, node, read=True, write=True, owner_override=trusted, exactly=exactly)
+    return await service.open(credential, node, read=read, write=write, owner_override=trusted, exactly=exactly)
 
 
 @operation(p.OP_OPEN_CONFIRM, changes=True)
