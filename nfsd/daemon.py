@@ -206,6 +206,7 @@ class Daemon:
             self.service.executor.statistics,
             lambda: self._nfs4.callbacks.counters,
             self._nfs4.copies.statistics,
+            self._nfs4.recalls.statistics,
         )
         try:
             close, self.metrics_port = start_endpoint(collector, host, port)

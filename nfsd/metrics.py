@@ -30,7 +30,8 @@ def program_version() -> str:
 class ServerCollector(Collector):
     """All metrics of a server. ``connections`` gives (address, open, accepted, refused) per listener, ``rdma`` the
     transport's counters by listener, ``workers`` the executor's numbers, ``callbacks`` those of NFSv4's callbacks by
-    operation and result, ``copies`` those of asynchronous copies."""
+    operation and result, ``copies`` those of asynchronous copies, ``delegations`` those held now and what has become
+    of the others."""
 
     def __init__(
         self,
@@ -41,10 +42,11 @@ class ServerCollector(Collector):
         workers: Callable[[], Mapping[str, int]],
         callbacks: Callable[[], Mapping[tuple[str, str], int]] = dict,
         copies: Callable[[], Mapping[str, int]] = dict,
+        delegations: Callable[[], Mapping[str, int]] = dict,
     ) -> None:
         self._dispatchers, self._pool = dispatchers, pool
         self._connections, self._rdma, self._workers = connections, rdma, workers
-        self._callbacks, self._copies = callbacks, copies
+        self._callbacks, self._copies, self._delegations = callbacks, copies, delegations
 
     def collect(self) -> Iterator[Metric]:
         """Read everything once."""
@@ -68,6 +70,13 @@ class ServerCollector(Collector):
         for event, value in self._copies().items():
             copies.add_metric([event], value)
         yield copies
+        delegations = dict(self._delegations())
+        held = GaugeMetricFamily(_PREFIX + "delegations", "Files delegated to NFSv4 clients")
+        held.add_metric([], delegations.pop("held", 0))
+        events = CounterMetricFamily(_PREFIX + "delegation_events", "What became of delegations", labels=["event"])
+        for event, value in delegations.items():
+            events.add_metric([event], value)
+        yield from (held, events)
 
     def _rpc(self) -> Iterator[Metric]:
         labels = ["program", "version", "procedure"]

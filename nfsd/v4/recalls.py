@@ -82,6 +82,17 @@ class Recalls:
         path = client.callback_path
         return path is not None and path.up is False
 
+    def statistics(self) -> dict[str, int]:
+        """Delegations held now, and how many were given, recalled, returned and revoked."""
+        table = self.table
+        return {
+            "held": table.count,
+            "granted": table.granted,
+            "recalled": table.recalled,
+            "returned": table.returned,
+            "revoked": table.revoked,
+        }
+
     # -- conflicts -----------------------------------------------------------------------------------------------
     async def clear(self, file_key: bytes, client: Client | None, *, write: bool) -> None:
         """Have the delegations recalled that stand in the way of an operation of ``client`` (None: of a client that

@@ -104,10 +104,16 @@ def stateid_of(opened: p.OPEN4resok) -> p.stateid4:
     return (delegation.read or delegation.write).stateid
 
 
-async def holder(server: Server4, minor: int, name: bytes = b"holder", listener: CallbackListener | None = None, **how):
+async def holder(
+    server: Server4,
+    minor: int,
+    name: bytes = b"holder",
+    listener: CallbackListener | None = None,
+    reclaim_complete=True,
+):
     """A connected client that can be called back."""
     end = listener.end if listener is not None else ReturningEnd()
-    client = Holder(server, minor, name=name, transport=LoopbackTransport(callbacks=end if minor else None), **how)
+    client = Holder(server, minor, name=name, transport=LoopbackTransport(callbacks=end if minor else None))
     client.handles = {}
     client.second_sequence = 0
     client.give_back_statuses = []
@@ -115,7 +121,7 @@ async def holder(server: Server4, minor: int, name: bytes = b"holder", listener:
     end.client = client
     if listener is not None:
         client.callback_address = listener.address
-    await client.connect()
+    await client.connect(reclaim_complete=reclaim_complete)
     if not minor:
         record = server.engine.clients.lookup(client.clientid)
         await server.nfs4.callbacks.probe(record)
@@ -123,7 +129,7 @@ async def holder(server: Server4, minor: int, name: bytes = b"holder", listener:
 
 
 @asynccontextmanager
-async def two_clients(tmp_path, minor=1, other_minor=None, place=None, **serving_how):
+async def two_clients(tmp_path, minor=1, place=None, reclaim_complete=True, **serving_how):
     """(server, export, holder, other): two clients with backchannels of one server."""
     serving_how.setdefault("limits", Limits(grace=0))
     export, state = place or tmp_path / "export", tmp_path / "state"
@@ -135,9 +141,8 @@ async def two_clients(tmp_path, minor=1, other_minor=None, place=None, **serving
         CallbackListener(ReturningEnd()) as second,
         serving(export, state_dir=state, **serving_how) as server,
     ):
-        one = await holder(server, minor, b"one", None if minor else first)
-        minor = minor if other_minor is None else other_minor
-        two = await holder(server, minor, b"two", None if minor else second)
+        one = await holder(server, minor, b"one", None if minor else first, reclaim_complete)
+        two = await holder(server, minor, b"two", None if minor else second, reclaim_complete)
         yield server, export, one, two
 
 

@@ -1,0 +1,175 @@
+"""Delegations over proto=rdma: a Linux client that has one opens and writes without asking, until another client or a
+local process comes, and over a restart of the server."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.vm.guest import Guest
+from tests.vm.mounts import complaints, load_siw, mount
+from tests.vm.network import Namespace, Network
+from tests.vm.server import Server
+
+VERSIONS = ("4.0", "4.1", "4.2")
+LEASE = 15
+"""Seconds; a recall that the client does not answer would hold up the others this long."""
+SOON = 5
+"""Seconds: well below the lease, and enough for one DELAY of the Linux client's."""
+
+
+class Pair:
+    """Two guests with one mount per version at /mnt/vVERSION, and their server."""
+
+    def __init__(self, one: Guest, two: Guest, server: Server) -> None:
+        self.one = one
+        self.two = two
+        self.server = server
+
+    def mount(self, version: str) -> str:
+        point = f"/mnt/v{version}"
+        for guest in (self.one, self.two):
+            if guest.run(f"mountpoint -q {point}", check=False).rc:
+                mount(guest, self.server, version, point)
+        return point
+
+
+@pytest.fixture(scope="module")
+def pair(network: Network, directory: Path) -> Iterator[Pair]:
+    nfs4 = {"lease_time": LEASE, "grace_time": LEASE}
+    with (
+        Server(directory / "server", network, server={"nfs4": nfs4}) as server,
+        Guest("one", network, memory=1024, cpus=1, time_limit=900) as one,
+        Guest("two", network, memory=1024, cpus=1, time_limit=900) as two,
+    ):
+        for guest in (one, two):
+            load_siw(guest)
+        yield Pair(one, two, server)
+
+
+def operations(guest: Guest, point: str) -> dict[str, int]:
+    """How often the client has sent each operation for a mount, as it counts itself (/proc/self/mountstats)."""
+    stats = guest.run("cat /proc/self/mountstats", label="mountstats").output
+    for device in re.split(r"^device ", stats, flags=re.MULTILINE):
+        if f" mounted on {point} with fstype nfs" in device:
+            return {name: int(count) for name, count in re.findall(r"^\s+([A-Z_0-9]+): (\d+) ", device, re.MULTILINE)}
+    raise AssertionError(f"{point} is no NFS mount")
+
+
+def opens_sent(guest: Guest, point: str, command: str) -> int:
+    """OPENs that a command costs."""
+    before = operations(guest, point)
+    guest.run(command)
+    after = operations(guest, point)
+    return sum(after[name] - before[name] for name in ("OPEN", "OPEN_NOATTR"))
+
+
+def reading(path: str, times: int = 1) -> str:
+    return f"for i in $(seq {times}); do cat {path} >/dev/null || exit 1; done"
+
+
+def can_be_called(pair: Pair, version: str) -> bool:
+    """Whether the server can call clients of this version: in 4.0 it must be able to dial them."""
+    return version != "4.0" or isinstance(pair.server.network, Namespace)
+
+
+def delegate(pair: Pair, version: str, path: str, command: str) -> None:
+    """Have the first client use a file until it is delegated: its opens cost nothing."""
+    point = pair.mount(version)
+    for _ in range(20):
+        if opens_sent(pair.one, point, command) == 0:
+            assert can_be_called(pair, version)
+            return
+        time.sleep(0.5)
+    assert not can_be_called(pair, version), f"{path} is not delegated"
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_read_delegation_spares_the_opens_until_another_client_writes(pair: Pair, version: str) -> None:
+    point, name = pair.mount(version), f"read-{version}"
+    (pair.server.export / name).write_text("first\n")
+    path = f"{point}/{name}"
+    delegate(pair, version, path, reading(path, 3))
+    if can_be_called(pair, version):
+        assert opens_sent(pair.one, point, reading(path, 50)) == 0
+        # Both may read under delegations of their own.
+        assert pair.two.run(f"cat {path}").output == "first\n"
+        assert opens_sent(pair.one, point, reading(path)) == 0
+    returned = operations(pair.one, point)["DELEGRETURN"]
+    started = time.monotonic()
+    pair.two.run(f"echo second >{path}")
+    assert time.monotonic() - started < SOON
+    assert pair.one.run(f"cat {path}").output == "second\n"
+    assert operations(pair.one, point)["DELEGRETURN"] - returned == can_be_called(pair, version)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_what_was_written_under_a_delegation_is_there_for_the_other_client(pair: Pair, version: str) -> None:
+    point, name = pair.mount(version), f"write-{version}"
+    path = f"{point}/{name}"
+    delegate(pair, version, path, f"for i in 1 2 3; do echo line $i >>{path}; done")
+    returned = operations(pair.one, point)["DELEGRETURN"]
+    if can_be_called(pair, version):
+        assert opens_sent(pair.one, point, f"for i in $(seq 20); do echo more $i >>{path}; done") == 0
+    pair.one.run(f"echo last >>{path}")
+    size = int(pair.one.run(f"stat -c %s {path}").output)
+    started = time.monotonic()
+    # The size is the first client's to know (CB_GETATTR); the data comes with the recall.
+    assert int(pair.two.run(f"stat -c %s {path}").output) == size
+    assert pair.two.run(f"tail -n 1 {path}").output == "last\n"
+    assert time.monotonic() - started < 2 * SOON
+    assert pair.two.run(f"sha256sum <{path}").output == pair.one.run(f"sha256sum <{path}").output
+    assert operations(pair.one, point)["DELEGRETURN"] - returned == can_be_called(pair, version)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_local_processes_have_delegations_recalled(pair: Pair, version: str) -> None:
+    point, name = pair.mount(version), f"local-{version}"
+    local, path = pair.server.export / name, f"{point}/{name}"
+    local.write_text("first\n")
+    delegate(pair, version, path, reading(path, 3))
+    local.write_text("written here\n")
+    assert pair.one.run(f"cat {path}").output == "written here\n"
+    # What the client has written and not sent yet is there when a local process opens the file.
+    written = f"{path}-written"
+    delegate(pair, version, written, f"for i in 1 2 3; do echo line $i >>{written}; done")
+    pair.one.run(f"echo last >>{written}")
+    started = time.monotonic()
+    assert (pair.server.export / f"{name}-written").read_text().endswith("last\n")
+    assert time.monotonic() - started < SOON
+    with (pair.server.export / f"{name}-written").open("a") as file:
+        file.write("and this\n")
+    assert pair.one.run(f"tail -n 1 {written}").output == "and this\n"
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_delegations_are_reclaimed_over_a_kill_of_the_server(pair: Pair, version: str) -> None:
+    point, name = pair.mount(version), f"kept-{version}"
+    path = f"{point}/{name}"
+    (pair.server.export / name).write_text("first\n")
+    delegate(pair, version, path, reading(path, 3))
+    # A client reclaims the delegations of files it has open.
+    holder = pair.one.start(f"exec 3<{path}; echo open; sleep 45; cat <&3", 120, "hold the file open")
+    holder.wait_for("open\n")
+    pair.server.kill()
+    time.sleep(1)
+    pair.server.start()
+    pair.one.run(f"stat {point} >/dev/null; ls {point} >/dev/null", timeout=3 * LEASE)
+    pair.two.run(f"ls {point} >/dev/null", timeout=3 * LEASE)
+    if can_be_called(pair, version):
+        assert opens_sent(pair.one, point, reading(path, 20)) == 0, "the delegation was not reclaimed"
+    returned = operations(pair.one, point)["DELEGRETURN"]
+    pair.two.run(f"echo second >{path}", timeout=4 * LEASE)
+    assert pair.one.run(f"cat {path}").output == "second\n"
+    assert operations(pair.one, point)["DELEGRETURN"] - returned == can_be_called(pair, version)
+    holder.wait()
+
+
+def test_the_kernels_never_complained(pair: Pair) -> None:
+    for guest in (pair.one, pair.two):
+        assert complaints(guest, allow="not responding|server .* OK") == []
+    pair.server.assert_running()
