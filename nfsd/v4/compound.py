@@ -182,6 +182,11 @@ class Compound:
         """The session's client; None in v4.0, where the stateid tells."""
         return self.session.client if self.session is not None else None
 
+    @property
+    def speaker(self) -> Client | None:
+        """The client, in v4.0 the one that the connection belongs to, if that is known."""
+        return self.session.client if self.session is not None else self.server.speaker(self.call.transport)
+
     def given(self, stateid: StateidLike) -> StateidLike:
         """A stateid argument, with the special value for the current stateid replaced (RFC 8881 section 8.2.3)."""
         if self.minor and stateid.seqid == 1 and stateid.other == _CURRENT_OTHER:

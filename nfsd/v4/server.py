@@ -12,6 +12,7 @@ from typing import Protocol
 from nfsd.exports import ExportTable
 from nfsd.idnames import IdNames
 from nfsd.state import StateEngine
+from nfsd.state.clients import Client
 from nfsd.state.opens import FileState
 from nfsd.state.types import LocalRange
 from nfsd.v4.attributes import ServerFacts
@@ -69,6 +70,8 @@ class Nfs4Server:
         self.facts = ServerFacts(int(engine.limits.lease), max_transfer, max_transfer, self.names)
         self.copies = Copies(self)
         self._connections: set[Transport] = set()
+        self._speakers: dict[Transport, Client | None] = {}
+        """The v4.0 client heard of on a connection, if it is one only."""
         self._timer: asyncio.TimerHandle | None = None
         self._sweep: asyncio.Task[None] | None = None
 
@@ -124,7 +127,20 @@ class Nfs4Server:
             transport.on_close(lambda: self._connection_closed(transport))
         return transport
 
+    def heard(self, transport: Transport, client: Client) -> None:
+        """A v4.0 client has named itself on a connection."""
+        known = self._speakers.get(transport, client)
+        if known is not client:
+            self._speakers[transport] = client if known is not None and known.expired else None
+        elif transport not in self._speakers:
+            self._speakers[self.connection(transport)] = client
+
+    def speaker(self, transport: Transport) -> Client | None:
+        """The v4.0 client whose connection it is, as far as can be told: most operations do not name theirs."""
+        return self._speakers.get(transport)
+
     def _connection_closed(self, transport: Transport) -> None:
+        self._speakers.pop(transport, None)
         self._connections.discard(transport)
         self.engine.connection_closed(transport)
 

@@ -166,6 +166,24 @@ def test_reading_without_an_open_recalls_a_write_delegation_only(tmp_path, minor
     with_two(tmp_path, minor, test)
 
 
+def test_a_40_holders_own_attributes_recall_nothing(tmp_path):
+    @prepared
+    async def test(server, export, one, two):
+        await delegated(one, access=BOTH)
+        handle = one.handles[b"f"]
+        await one.on(handle, (p.OP_GETATTR, wanted(p.FATTR4_CHANGE, p.FATTR4_SIZE)))
+        await one.on(handle, (p.OP_SETATTR, p.SETATTR4args(ANONYMOUS, mode(0o600))))
+        assert one.end.executed == []
+        # Two clients on one connection cannot be told apart.
+        two.transport = one.transport
+        await two.opening(b"confirmed", READ)
+        one.end.keep = True
+        changing = (p.OP_SETATTR, p.SETATTR4args(ANONYMOUS, mode(0o644)))
+        assert await two.status((p.OP_PUTFH, p.PUTFH4args(handle)), changing) == p.NFS4ERR_DELAY
+
+    with_two(tmp_path, 0, test)
+
+
 @pytest.mark.parametrize("minor", [1, 2])
 def test_the_holders_own_operations_recall_nothing(tmp_path, minor):
     @prepared

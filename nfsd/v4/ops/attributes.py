@@ -181,7 +181,7 @@ async def _ask_holder(c: Compound, node: Node, facts: Facts) -> None:
     """Attributes of a file that another client writes to under a delegation: it is asked, and what it has not written
     yet counts as a change made now (RFC 8881 section 10.4.3). Raises DELAY if it does not say: then it is recalled."""
     # The GETATTR behind a v4.0 client's OPEN must not ask that client about a delegation it has not heard of yet.
-    holder = c.engine.delegations.other_writer(node.key, c.client or c.opener)
+    holder = c.engine.delegations.other_writer(node.key, c.speaker or c.opener)
     if holder is None or (not c.minor and _returning(c, holder)):
         return
     told = await c.server.recalls.ask_attributes(holder)
@@ -210,7 +210,7 @@ async def setattr_(c: Compound, args: p.SETATTR4args) -> p.SETATTR4res:
     if node.type is FileType.LNK and changes.mode is not None:
         # The mode of a symbolic link means nothing, and Linux cannot change it: taken and ignored, as knfsd does.
         changes = replace(changes, mode=None)
-    opened, client = None, c.client
+    opened, client = None, c.speaker
     if changes.size is not None:
         opened, client = opened_for_size(c, node, c.given(args.stateid))
     try:
@@ -249,7 +249,7 @@ def opened_for_size(c: Compound, node: Node, stateid: StateidLike) -> tuple[Open
     and the client as far as it is known (in v4.0 the stateid tells it)."""
     state = c.engine.stateids.check_io(stateid, c.client, node.key, write=True)
     if state is None:
-        return None, c.client
+        return None, c.speaker
     opened: OpenFile | None = None
     if state.opened is not None:
         opened = state.opened.serving(c.call.credential, write=True)

@@ -30,7 +30,7 @@ async def opened_for(c: Compound, node: Node, stateid: StateidLike, *, write: bo
             return opened
     if state is None:
         # Nothing was opened, so nothing was recalled (RFC 8881 section 10.4); and more of this is to be expected.
-        await c.server.recalls.clear(node.key, c.client, write=write)
+        await c.server.recalls.clear(node.key, c.speaker, write=write)
         if write:
             c.engine.delegations.pause(node.key)
     return await c.service.open(await c.credential(node), node, read=not write, write=write)

@@ -171,6 +171,7 @@ def _owner(c: Compound, args: p.OPEN4args) -> tuple[Client, OpenOwner | None]:
     if c.client is not None:
         return c.client, None
     client = c.engine.clients.client40(args.owner.clientid)
+    c.server.heard(c.call.transport, client)
     owner, replay = c.engine.opens.begin40(client, args.owner.owner, args.seqid)
     c.replayable(owner, replay)
     return client, owner
