@@ -5,8 +5,8 @@ conflicting open(2) until the lease is given up, for at most /proc/sys/fs/lease-
 is blocked and read through a signalfd. Opens of ours would break it too: what opens files (:mod:`nfsd.vfs.opens`) goes
 through the leased descriptor, or gives the lease up first.
 
-Not every change breaks a lease: chmod, unlink, rename and link do not, nor does a writer that had the file open before
-(then there is no lease).
+Not every change breaks a lease: of chmod, unlink, rename and link there is news only afterwards
+(:mod:`nfsd.vfs.watches`). A file that a local process has open for writing gets no lease.
 """
 
 from __future__ import annotations
@@ -25,9 +25,10 @@ from typing import TYPE_CHECKING, Final
 
 from nfsd.vfs.executor import Chain, Executor
 from nfsd.vfs.syscalls import SYS_SIGNALFD4
+from nfsd.vfs.watches import FileId, Watches
 
 if TYPE_CHECKING:
-    from nfsd.vfs.records import OpenFile
+    from nfsd.vfs.records import Node, OpenFile
 
 _log = logging.getLogger(__name__)
 
@@ -56,6 +57,11 @@ class Lease:
     def give_up(self) -> None:
         """Let others open the file, at once."""
         self._leases.unlock(self)
+
+    def weaken(self) -> bool:
+        """Of a read lease: let the server itself open the file for writing. Other processes may, too; the holders are
+        told when one has written. Whether that can be had."""
+        return not self.write and not self.broken and self._leases.weaken(self)
 
     def tell(self) -> None:
         """Tell every holder, once, that the lease is wanted or gone."""
@@ -90,14 +96,26 @@ class Leases:
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop
         self._by_fd: dict[int, Lease] = {}
+        """Those the kernel knows of."""
+        self._all: set[Lease] = set()
         self._signals = -1
         self._blocked: set[int] = set()
+        self._watches = Watches()
+        self._identify: Callable[[Node], tuple[int, bytes, FileId]]
         self.refused = False
         """Whether the kernel has refused a lease for want of privilege."""
 
-    def start(self, loop: asyncio.AbstractEventLoop, executor: Executor) -> None:
-        """Begin to hear of breaks. Raises OSError."""
+    def start(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        executor: Executor,
+        identify: Callable[[Node], tuple[int, bytes, FileId]],
+    ) -> None:
+        """Begin to hear of breaks. ``identify`` gives a node's place (a directory's descriptor, a name in it that leads
+        to the file) and its kernel handle. Raises OSError."""
         self._loop = loop
+        self._identify = identify
+        self._watches.start(loop, executor)
         wanted = {_SIGNAL, signal.SIGIO}  # SIGIO comes instead when the queue of signals is full
         chain = Chain()
         mask = sum(1 << number - 1 for number in wanted).to_bytes(8, "little")
@@ -111,8 +129,9 @@ class Leases:
 
     def close(self) -> None:
         """Give up every lease."""
-        for lease in list(self._by_fd.values()):
+        for lease in list(self._all):
             self.unlock(lease)
+        self._watches.close()
         if self._signals >= 0:
             self._loop.remove_reader(self._signals)
             with contextlib.suppress(BlockingIOError):
@@ -137,8 +156,22 @@ class Leases:
                 )
             return None
         lease = self._by_fd[fd] = Lease(self, opened, write)
+        self._all.add(lease)
         opened.node.inode.lease = lease
+        self._watches.add(*self._identify(opened.node), lease.tell)
         return lease
+
+    def weaken(self, lease: Lease) -> bool:
+        """See Lease.weaken."""
+        fd = lease.opened.fd
+        if self._by_fd.get(fd) is not lease:
+            return True  # it is no more than that already
+        if not self._watches.add_writes(*self._identify(lease.opened.node)):
+            return False
+        del self._by_fd[fd]
+        with contextlib.suppress(OSError):
+            fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_UNLCK)
+        return True
 
     def unlock(self, lease: Lease) -> None:
         """Give a lease up; harmless when it is gone."""
@@ -146,7 +179,10 @@ class Leases:
         if inode.lease is not lease:
             return
         inode.lease = None
-        del self._by_fd[fd]
+        self._all.discard(lease)
+        if self._by_fd.get(fd) is lease:
+            del self._by_fd[fd]
+        self._watches.remove(*self._identify(lease.opened.node), lease.tell)
         with contextlib.suppress(OSError):
             fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_UNLCK)
         lease.opened.release()

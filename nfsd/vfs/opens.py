@@ -104,7 +104,7 @@ class OpenOperations(Core):
     async def start(self) -> None:
         """Open the export roots; begin to hear of leases."""
         await super().start()
-        self.leases.start(self.loop, self.executor)
+        self.leases.start(self.loop, self.executor, self._identify)
 
     async def close(self) -> None:
         """Finish running jobs, close every descriptor."""
@@ -245,9 +245,9 @@ class OpenOperations(Core):
 
     @staticmethod
     def _give_way(node: Node, access: int) -> None:
-        """An open of ours is about to break the file's lease: give it up, and let its holders know."""
+        """An open of ours is about to break the file's lease: give it up, and let its holders know if need be."""
         lease = node.inode.lease
-        if lease is not None and (lease.write or access & 2):
+        if lease is not None and (lease.write or access & 2) and not lease.weaken():
             lease.tell()
             lease.give_up()
 
@@ -278,6 +278,9 @@ class OpenOperations(Core):
         for one in list(inode.opens.values()):
             if one.count == 0 and (write or one.writable):
                 self.forget_open(one)
+
+    def _identify(self, node: Node) -> tuple[int, bytes, tuple[int, bytes]]:
+        return self.proc_fd, b"%d" % node.fd, self.codec.decode(node.handle)[2:]
 
     async def own_open(self, node: Node) -> OpenFile:
         """The file or directory open for reading as the server itself, whatever its permissions (count not taken)."""

@@ -40,6 +40,8 @@ _X86_64: Final = {
     "close": 3,
     "openat2": 437,
     "signalfd4": 289,
+    "fanotify_init": 300,
+    "fanotify_mark": 301,
     "faccessat2": 439,
     "fallocate": 285,
     "copy_file_range": 326,
@@ -79,6 +81,8 @@ _GENERIC: Final = {
     "close": 57,
     "openat2": 437,
     "signalfd4": 74,
+    "fanotify_init": 262,
+    "fanotify_mark": 263,
     "faccessat2": 439,
     "fallocate": 47,
     "copy_file_range": 285,
@@ -120,6 +124,8 @@ SYS_STATX: Final = _NUMBERS["statx"]
 SYS_CLOSE: Final = _NUMBERS["close"]
 SYS_OPENAT2: Final = _NUMBERS["openat2"]
 SYS_SIGNALFD4: Final = _NUMBERS["signalfd4"]
+SYS_FANOTIFY_INIT: Final = _NUMBERS["fanotify_init"]
+SYS_FANOTIFY_MARK: Final = _NUMBERS["fanotify_mark"]
 SYS_FACCESSAT2: Final = _NUMBERS["faccessat2"]
 SYS_FALLOCATE: Final = _NUMBERS["fallocate"]
 SYS_COPY_FILE_RANGE: Final = _NUMBERS["copy_file_range"]

@@ -8,6 +8,7 @@ import pytest
 
 from nfsd.protocol import nfs4 as p
 from nfsd.vfs import leases
+from nfsd.vfs.types import SetAttributes
 from tests.support.delegations import BOTH, NONE, READ, READ_DELEGATION, WRITE_DELEGATION, until, with_two
 from tests.support.nfs4 import mode
 from tests.unit.vfs_support import ALICE, ROOT, directory_on, run, write_file
@@ -112,8 +113,26 @@ def test_own_opens_go_through_a_write_lease_with_their_own_permissions(tmp_path)
     run(tmp_path, tmp_path / "state", scenario)
 
 
-def test_an_own_open_to_write_ends_a_read_lease_and_says_so(tmp_path):
+def test_under_an_own_open_to_write_local_writers_are_noticed_when_they_write(tmp_path):
     async def scenario(service, root):
+        node, opened, hold, heard = await leased(service, root, write=False)
+        writing = await service.open(ROOT, node, read=False, write=True)
+        await service.write(writing, 0, memoryview(b"own"), 2)
+        (await service.open(ALICE, node, read=True, write=True)).release()
+        assert heard == []
+        await shell(f"echo theirs >> {tmp_path}/f")
+        await until(lambda: heard)
+        hold.release()
+        assert node.inode.lease is None
+        for held in (writing, opened):
+            held.release()
+
+    run(tmp_path, tmp_path / "state", scenario)
+
+
+def test_without_news_of_writes_an_own_open_to_write_ends_a_read_lease_and_says_so(tmp_path):
+    async def scenario(service, root):
+        service.leases._watches.close()
         node, opened, hold, heard = await leased(service, root, write=False)
         writing = await service.open(ROOT, node, read=False, write=True)
         assert heard == [1]
@@ -265,3 +284,47 @@ def test_who_may_not_read_gets_no_write_delegation(tmp_path):
 
     (tmp_path / "state").rmdir()
     with_two(tmp_path, 1, test, leases=True)
+
+
+# -- what leases do not tell -------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("kind", ["disk", "memory"])
+@pytest.mark.parametrize(
+    "command", ["chmod 600 f", "chown 1000 f", "touch f", "ln f g", "mv f g", "rm f", "touch g && mv g f"]
+)
+def test_local_changes_of_permissions_and_names_are_told(tmp_path, kind, command):
+    async def scenario(service, root):
+        _, opened, hold, heard = await leased(service, root, write=False)
+        await shell(f"cd {path} && {command}")
+        await until(lambda: heard)
+        hold.release()
+        opened.release()
+
+    with directory_on(kind, tmp_path) as path:
+        run(path, tmp_path, scenario)
+
+
+@pytest.mark.parametrize("kind", ["disk", "memory"])
+def test_the_servers_own_changes_are_no_news(tmp_path, kind):
+    async def scenario(service, root):
+        node, opened, hold, heard = await leased(service, root, write=True)
+        await service.set_attributes(ROOT, node, SetAttributes(mode=0o600))
+        await service.link(ROOT, node, root, b"g")
+        await service.rename(ROOT, root, b"g", root, b"h")
+        await service.remove(ROOT, root, b"h", directory_wanted=False)
+        await service.write(opened, 0, memoryview(b"x"), 2)
+        # Whatever the kernel had to say of these has been said when it speaks of another process.
+        other = await write_file(service, root, b"other", b"x")
+        service.forget_opens(other.inode)
+        reading = await service.open(ROOT, other, read=True, write=False)
+        told = []
+        second = await service.take_lease(reading, write=False, on_break=lambda: told.append(1))
+        await shell(f"chmod 600 {path}/other")
+        await until(lambda: told)
+        assert heard == []
+        for held in (hold, second, opened, reading):
+            held.release()
+        await shell(f"chmod 644 {path}/f")
+        assert heard == []
+
+    with directory_on(kind, tmp_path) as path:
+        run(path, tmp_path, scenario)

@@ -19,9 +19,13 @@ from nfsd.vfs.types import FileType
 
 _READ, _WRITE, _BOTH = p.OPEN4_SHARE_ACCESS_READ, p.OPEN4_SHARE_ACCESS_WRITE, p.OPEN4_SHARE_ACCESS_BOTH
 _WANT = p.OPEN4_SHARE_ACCESS_WANT_DELEG_MASK
-_SIGNALS = (
-    p.OPEN4_SHARE_ACCESS_WANT_SIGNAL_DELEG_WHEN_RESRC_AVAIL | p.OPEN4_SHARE_ACCESS_WANT_PUSH_DELEG_WHEN_UNCONTENDED
+SIGNALS = (
+    p.OPEN4_SHARE_ACCESS_WANT_SIGNAL_DELEG_WHEN_RESRC_AVAIL
+    | p.OPEN4_SHARE_ACCESS_WANT_PUSH_DELEG_WHEN_UNCONTENDED
+    | p.OPEN4_SHARE_ACCESS_WANT_DELEG_TIMESTAMPS
+    | p.OPEN4_SHARE_ACCESS_WANT_OPEN_XOR_DELEGATION
 )
+"""Wishes that are taken and not granted (RFC 8881 section 18.16.3; RFC 9754: OPEN_ARGUMENTS says which)."""
 _WISHES = (
     p.OPEN4_SHARE_ACCESS_WANT_READ_DELEG,
     p.OPEN4_SHARE_ACCESS_WANT_WRITE_DELEG,
@@ -160,7 +164,7 @@ async def want_delegation(c: Compound, args: p.WANT_DELEGATION4args) -> p.open_d
     kinds = p.open_claim_type4
     claim = args.wda_claim.dc_claim
     want = args.wda_want & _WANT
-    if want not in _WISHES or args.wda_want & ~(_WANT | _SIGNALS):
+    if want not in _WISHES or args.wda_want & ~(_WANT | SIGNALS):
         raise Nfs4Error(p.NFS4ERR_INVAL)
     assert c.client is not None, "4.1 operations run in a session"
     if claim == kinds.CLAIM_DELEG_PREV_FH:

@@ -34,9 +34,7 @@ from nfsd.vfs.types import Credential, FileType, SetAttributes
 
 _WANT = p.OPEN4_SHARE_ACCESS_WANT_DELEG_MASK
 """Wishes about delegations (4.1)."""
-_SIGNALS = (
-    p.OPEN4_SHARE_ACCESS_WANT_SIGNAL_DELEG_WHEN_RESRC_AVAIL | p.OPEN4_SHARE_ACCESS_WANT_PUSH_DELEG_WHEN_UNCONTENDED
-)
+_SIGNALS = delegations.SIGNALS
 _TIMES = 1 << p.FATTR4_TIME_ACCESS | 1 << p.FATTR4_TIME_MODIFY
 
 
