@@ -76,12 +76,6 @@ class Recalls:
         """Whether a delegation of the client could be recalled."""
         return self.caller.client_can_be_called(client)
 
-    @staticmethod
-    def path_is_down(client: Client) -> bool:
-        """Whether callbacks to a v4.0 client are known not to arrive."""
-        path = client.callback_path
-        return path is not None and path.up is False
-
     def statistics(self) -> dict[str, int]:
         """Delegations held now, and how many were given, recalled, returned and revoked."""
         table = self.table

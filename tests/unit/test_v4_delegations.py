@@ -489,7 +489,7 @@ def test_a_40_client_whose_path_is_down_hears_of_it_from_renew(tmp_path):
         assert await one.status(renewing) == p.NFS4_OK
         one.end.gate = asyncio.Event()  # it answers nothing any more
         assert await two.open_status(b"f", WRITE) == p.NFS4ERR_DELAY
-        await until(lambda: server.nfs4.recalls.path_is_down(server.engine.clients.lookup(one.clientid)))
+        await until(lambda: server.nfs4.callbacks.callback_path_down(server.engine.clients.lookup(one.clientid)))
         assert await one.status(renewing) == p.NFS4ERR_CB_PATH_DOWN
         recall = one.end.executed[0][1]
         await one.give_back(recall.stateid, recall.fh)
