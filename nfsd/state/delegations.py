@@ -73,6 +73,8 @@ class DelegationTable:
         """Delegations now, revoked ones not among them."""
         self.granted = 0
         """Given so far."""
+        self.reclaimed = 0
+        """Of these, given back after a restart of the server."""
         self.recalled = 0
         """Recalls begun so far."""
         self.returned = 0
@@ -101,6 +103,7 @@ class DelegationTable:
         file.delegations.append(made)
         client.delegations += 1
         self.count += 1
+        self.reclaimed += reclaim
         return made
 
     def _refusal(self, client: Client, file_key: bytes, *, write: bool, reclaim: bool) -> Why | None:

@@ -82,6 +82,7 @@ class Recalls:
         return {
             "held": table.count,
             "granted": table.granted,
+            "reclaimed": table.reclaimed,
             "recalled": table.recalled,
             "returned": table.returned,
             "revoked": table.revoked,

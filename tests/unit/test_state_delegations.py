@@ -294,6 +294,7 @@ def test_delegations_are_reclaimed_after_a_restart_and_only_then():
     a.open(access=BOTH, reclaim=True)
     assert offer(a, b"g") is WHY.WND4_CONTENTION, "nothing new in the grace period"
     assert isinstance(offer(a, write=True, reclaim=True), Delegation)
+    assert world.engine.delegations.reclaimed == 1
     for client in (a, b):
         world.engine.clients.reclaim_complete(client.record, one_fs=False)
     with pytest.raises(DelegationConflict):

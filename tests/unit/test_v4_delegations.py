@@ -580,3 +580,25 @@ def test_a_delegation_reclaimed_without_a_way_back_is_recalled_with_the_reply(tm
     with_two(tmp_path, minor, before)
     how = {"limits": Limits(lease=30, grace=30), "recovered": restarted(b"one", b"two", minor=minor)}
     with_two(tmp_path, minor, after, reclaim_complete=False, **how)
+
+
+@pytest.mark.parametrize("more", [True, False])
+def test_attributes_the_holder_was_not_asked_for_are_passed_over(tmp_path, more):
+    @prepared
+    async def test(server, export, one, two):
+        await delegated(one, access=BOTH)
+        change_and_size = (77).to_bytes(8, "big") + (1000).to_bytes(8, "big")
+        if more:  # behind those asked for
+            mask = 1 << p.FATTR4_CHANGE | 1 << p.FATTR4_SIZE | 1 << p.FATTR4_LEASE_TIME
+            fattr = p.fattr4([mask], change_and_size + bytes(4))
+        else:  # and one of those is missing
+            fattr = p.fattr4([1 << p.FATTR4_CHANGE | 1 << p.FATTR4_LEASE_TIME], change_and_size[:12])
+        one.end.answers[p.OP_CB_GETATTR] = [p.CB_GETATTR4res(p.nfsstat4.NFS4_OK, p.CB_GETATTR4resok(fattr))]
+        asking = (p.OP_GETATTR, wanted(p.FATTR4_SIZE))
+        status, results = await two.raw(*two.in_session((p.OP_PUTFH, p.PUTFH4args(one.handles[b"f"])), asking))
+        if more:
+            assert values(results[-1][1].resok4.obj_attributes).uint64() == 1000
+        else:
+            assert status == p.NFS4ERR_DELAY
+
+    with_two(tmp_path, 1, test)
