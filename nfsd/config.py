@@ -179,6 +179,9 @@ class Limits:
     """Octets of one connection's buffers."""
     connections: Annotated[Integer, Field(ge=1, le=100000)] = 1024
     """Connections to one listener."""
+    shared_receives: Annotated[Integer, Field(ge=0, le=32768)] = 0
+    """Receive buffers that all connections over an InfiniBand or RoCE device share, whatever their credits; 0: every
+    connection has as many as it has credits."""
     calls: Annotated[Integer, Field(ge=1, le=4096)] = 128
     """Calls of one TCP connection that are worked on at a time."""
     idle_time: Seconds = 360.0

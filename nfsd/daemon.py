@@ -44,6 +44,7 @@ from rpcrdma.memory import Pool
 from rpcrdma.rpc.dispatch import Dispatcher
 from rpcrdma.rpc.program import Program
 from rpcrdma.rpc.rpcbind import Rpcbind, services
+from rpcrdma.verbs.device import raise_memory_lock
 
 _log = logging.getLogger(__name__)
 
@@ -98,6 +99,8 @@ class Daemon:
 
     async def _start(self) -> None:
         server = self.config.server
+        # Before the file service gives up the right to.
+        raise_memory_lock()
         self._prepare_state_dir()
         try:
             recovered = await self._store.start(lease=float(server.nfs4.lease_time))

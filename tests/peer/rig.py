@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -16,7 +17,12 @@ from rpcrdma.wire.private_data import PrivateData
 from tests.peer.echo import Control, echo_program
 from tests.peer.requester import Peer
 
-LINUX = PrivateData(remote_invalidation=True, send_size=4096, receive_size=4096).encode()
+DEVICE_ADDRESS = os.environ.get("RDMA_NFSD_TEST_DEVICE", "")
+"""An address of an RDMA device of this host: rigs are then made over devices instead (tests/vm/test_verbs_peers.py)."""
+
+# Memory that a process registers with a device cannot be invalidated from afar: that takes the kernel's fast
+# registrations, or windows, which not every device has. So peers over devices do not offer it.
+LINUX = PrivateData(remote_invalidation=not DEVICE_ADDRESS, send_size=4096, receive_size=4096).encode()
 
 
 class Rig:
@@ -39,7 +45,9 @@ class Rig:
         self.control = Control()
         self.now = 1000.0
         self._provider_of = provider or Rig.default_provider
-        self._host = host
+        self._host = DEVICE_ADDRESS or host
+        if DEVICE_ADDRESS:
+            self.peer_pool = self.pool  # a device takes Receives only from the pool that is registered with it
         self.peers: list[Peer] = []
 
     async def __aenter__(self) -> Rig:

@@ -6,6 +6,7 @@ import errno
 
 import pytest
 
+from rpcrdma.verbs.device import limits
 from rpcrdma.verbs.device.errors import ABSENT, failure, missing_library
 
 
@@ -50,3 +51,28 @@ def test_missing_libraries_and_missing_extensions_have_different_remedies() -> N
     assert "-dev" not in library
     extension = missing_library(ModuleNotFoundError("No module named 'rpcrdma.verbs.device.cm'"))
     assert "libibverbs-dev" in extension
+
+
+def test_a_small_limit_on_locked_memory_is_raised_or_told_of(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    limit = (8 << 20, 8 << 20)
+    allowed = False
+
+    def setrlimit(_: int, wanted: tuple[int, int]) -> None:
+        nonlocal limit
+        if not allowed and wanted[1] != limit[1]:
+            raise ValueError("not allowed to raise maximum limit")
+        limit = wanted
+
+    monkeypatch.setattr(limits.resource, "getrlimit", lambda _: limit)
+    monkeypatch.setattr(limits.resource, "setrlimit", setrlimit)
+    limits.raise_memory_lock()
+    limits.warn_of_memory_lock(64 << 20)
+    assert "only 8 of 64 MiB of buffers may be locked" in caplog.text
+    assert "LimitMEMLOCK" in caplog.text
+    caplog.clear()
+    allowed = True
+    limits.raise_memory_lock()
+    limits.warn_of_memory_lock(64 << 20)
+    assert not caplog.records

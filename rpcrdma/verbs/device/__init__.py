@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rpcrdma.verbs.device.errors import missing_library
+from rpcrdma.verbs.device.limits import raise_memory_lock
 from rpcrdma.verbs.device.options import DeviceOptions
 
 if TYPE_CHECKING:
@@ -44,4 +45,4 @@ def make_provider(pool: Pool, options: DeviceOptions | None = None) -> DevicePro
     return DeviceProvider(pool, options)
 
 
-__all__ = ["DeviceOptions", "device_names", "make_provider", "why_not"]
+__all__ = ["DeviceOptions", "device_names", "make_provider", "raise_memory_lock", "why_not"]

@@ -5,6 +5,7 @@ from rpcrdma.verbs.device.cm cimport Identifier
 from rpcrdma.verbs.device.completions cimport CompletionQueue, Target
 from rpcrdma.verbs.device.pump cimport Pump
 from rpcrdma.verbs.device.registrations cimport Registrations
+from rpcrdma.verbs.device.shared cimport SharedReceives
 from rpcrdma.verbs.device.verbs_api cimport ibv_comp_channel, ibv_context, ibv_pd
 
 
@@ -32,6 +33,8 @@ cdef class Device:
     cdef Pump pump
     cdef list queues
     cdef dict targets
+    cdef readonly int shared_receives
+    cdef dict shared
     cdef list due
     cdef bint in_turn
     cdef bint turn_scheduled
@@ -41,6 +44,7 @@ cdef class Device:
     cdef int schedule_turn(self) except -1
     cdef int run_due(self) except -1
     cdef int dispatch(self) except -1
+    cdef SharedReceives shared_of(self, size_t size)
     cdef CompletionQueue reserve(self, int count)
     cdef int give_back(self, CompletionQueue queue, int count) except -1
     cdef int take_event(self, int kind, size_t queue_pair, size_t completion_queue, int port) except -1

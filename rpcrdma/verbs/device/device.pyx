@@ -22,6 +22,7 @@ from rpcrdma.verbs.device.cm cimport Identifier, release_context
 from rpcrdma.verbs.device.completions cimport CompletionQueue, Target, make_completion_queue
 from rpcrdma.verbs.device.pump cimport Pump, notices_t
 from rpcrdma.verbs.device.registrations cimport Registrations
+from rpcrdma.verbs.device.shared cimport SharedReceives, make_shared_receives
 from rpcrdma.verbs.device.verbs_api cimport (
     IBV_DEVICE_MEM_MGT_EXTENSIONS,
     IBV_EVENT_CQ_ERR,
@@ -83,6 +84,7 @@ cdef class Device:
         self.pump = Pump()
         self.queues = []
         self.targets = {}
+        self.shared = {}
         self.due = []
         self.loop = loop
         self.options = options
@@ -102,6 +104,8 @@ cdef class Device:
         self.max_requests = min(attributes.max_qp_wr, LARGEST_DEPTH)
         self.max_segments = min(attributes.max_sge, SEGMENTS)
         self.max_completions = attributes.max_cqe
+        if not self.iwarp and attributes.max_srq > 0:
+            self.shared_receives = min(options.shared_receives, attributes.max_srq_wr)
         self.max_inbound_reads = min(attributes.max_qp_rd_atom, options.inbound_reads)
         self.max_outbound_reads = min(attributes.max_qp_init_rd_atom, options.outbound_reads)
         try:
@@ -165,6 +169,9 @@ cdef class Device:
             self.loop.remove_reader(self.pump.event_fd if self.pump.threaded else self.channel.fd)
             self.loop.remove_reader(self.context.async_fd)
         self.control.call(self.destroy)
+        for shared in self.shared.values():
+            shared.release()
+        self.shared.clear()
         self.account.close()
 
     def destroy(self):
@@ -175,6 +182,8 @@ cdef class Device:
         for queue in self.queues:
             queue.close()
         self.queues.clear()
+        for shared in self.shared.values():
+            shared.close()
         if self.memory is not None:
             self.memory.close()
         self.channel = NULL
@@ -201,6 +210,18 @@ cdef class Device:
 
     # -- Completion queues ---------------------------------------------------------------------------------------
 
+    cdef SharedReceives shared_of(self, size_t size):
+        """The shared Receive queue for buffers of this size; None where there is none. Raises OSError."""
+        if self.shared_receives == 0:
+            return None
+        if size not in self.shared:
+            self.shared[size] = self.control.call(self.make_shared)
+        return self.shared[size]
+
+    def make_shared(self):
+        """A new shared Receive queue, on the control thread."""
+        return make_shared_receives(self.pd, self.memory, self.shared_receives, self.name)
+
     cdef CompletionQueue reserve(self, int count):
         """A queue with room for ``count`` more completions. Raises OSError."""
         cdef CompletionQueue queue
@@ -211,6 +232,8 @@ cdef class Device:
                 break
         else:
             queue = self.control.call(self.make_queue, count)
+            # Any queue pair may come to use all shared Receives.
+            queue.reserved = self.shared_receives
             queue.watched = self.pump.watch(queue.cq)
             self.queues.append(queue)
             if self.pump.threaded:
@@ -222,9 +245,10 @@ cdef class Device:
 
     def make_queue(self, int count):
         """A new queue for ``count`` completions and more, on the control thread."""
-        cdef int wanted = min(max(self.options.completion_depth, count), self.max_completions)
+        cdef int shared = self.shared_receives
+        cdef int wanted = min(max(self.options.completion_depth, count) + shared, self.max_completions)
         cdef CompletionQueue queue = make_completion_queue(self.context, self.channel, wanted, self.name)
-        if queue.capacity < count:
+        if queue.capacity < count + shared:
             queue.close()
             raise OSError(f"{self.name}: a completion queue of this device holds {queue.capacity}, {count} needed")
         return queue
@@ -232,7 +256,7 @@ cdef class Device:
     cdef int give_back(self, CompletionQueue queue, int count) except -1:
         """A connection no longer needs its part of a queue. One empty queue is kept."""
         queue.reserved -= count
-        if queue.reserved == 0 and queue.cq != NULL and len(self.queues) > 1:
+        if queue.reserved == self.shared_receives and queue.cq != NULL and len(self.queues) > 1:
             self.queues.remove(queue)
             self.pump.unwatch(queue.watched)
             self.control.call(queue.close)

@@ -8,6 +8,7 @@ from rpcrdma.verbs.device.cm cimport Identifier
 from rpcrdma.verbs.device.completions cimport CompletionQueue, Target
 from rpcrdma.verbs.device.device cimport Device
 from rpcrdma.verbs.device.queue cimport SendQueue
+from rpcrdma.verbs.device.shared cimport SharedReceives
 from rpcrdma.verbs.device.verbs_api cimport ibv_qp, ibv_qp_init_attr, ibv_send_wr, ibv_wc
 
 
@@ -33,6 +34,7 @@ cdef class Endpoint(Target):
     cdef list free_slots
     cdef list spare
     cdef list flushed
+    cdef SharedReceives shared
     cdef int posted_receives
     cdef list messages
     cdef list finished

@@ -25,7 +25,10 @@ class Endpoint:
         receives: list[Lease],
         max_reads: int,
         on_closed: Callable[[Endpoint], None],
+        may_share: bool = False,
     ) -> None: ...
+    def accepted(self, receives: list[Lease]) -> None:
+        """The connection was accepted: the Receives it was made with are no longer the caller's."""
     def withdraw(self) -> None:
         """Undo the making of an endpoint whose connection could not be had: the Receives are the caller's again."""
     def set_max_reads(self, max_reads: int) -> None:

@@ -86,7 +86,15 @@ cdef class Endpoint(Target):
     """A connection's queue pair."""
 
     def __init__(
-        self, Device device, Identifier identifier, handler, options, list receives, int max_reads, on_closed
+        self,
+        Device device,
+        Identifier identifier,
+        handler,
+        options,
+        list receives,
+        int max_reads,
+        on_closed,
+        bint may_share=False,
     ):
         cdef ibv_qp_init_attr attributes
         cdef rdma_cm_id *cm_id = identifier.id
@@ -110,6 +118,10 @@ cdef class Endpoint(Target):
         self.flushed = []
         self.registrations = {}
         self.state = OPEN
+        if may_share and receives:
+            self.shared = device.shared_of((<Lease>receives[0]).capacity)
+            if self.shared is not None:
+                receive_depth = 0
         self.reserved = depth + receive_depth
         self.completions = device.reserve(self.reserved)
         memset(&attributes, 0, sizeof(attributes))
@@ -119,6 +131,8 @@ cdef class Endpoint(Target):
         attributes.cap.max_recv_wr = receive_depth
         attributes.cap.max_send_sge = device.max_segments
         attributes.cap.max_recv_sge = 1
+        if self.shared is not None:
+            attributes.srq = self.shared.srq
         self.attributes = attributes
         try:
             device.control.call(self.create_pair)
@@ -133,7 +147,10 @@ cdef class Endpoint(Target):
         self.progress_at = device.loop.time()
         self.free_slots = list(range(receive_depth))
         try:
-            self.receive(receives)
+            if self.shared is not None:
+                self.shared.post(receives, True)
+            else:
+                self.receive(receives)
         except BaseException:
             self.withdraw()
             raise
@@ -174,6 +191,13 @@ cdef class Endpoint(Target):
         self.state = CLOSED
         self.tear_down()
 
+    def accepted(self, list receives):
+        """The connection was accepted: the Receives it was made with are no longer the caller's."""
+        cdef Lease lease
+        if self.shared is not None:
+            for lease in receives:
+                lease.release()
+
     def set_max_reads(self, int max_reads):
         """What was negotiated, for a connection that was made before that was known. Nothing may be posted yet."""
         self.max_reads = min(max_reads, self.device.max_outbound_reads)
@@ -189,7 +213,10 @@ cdef class Endpoint(Target):
                 lease.release()
             return
         try:
-            self.receive(list(leases))
+            if self.shared is not None:
+                self.shared.post(list(leases), False)
+            else:
+                self.receive(list(leases))
         except OSError as problem:
             # Those that were not posted are spare, and go with the connection.
             self.device.loop.call_soon(self.fail, str(problem))
@@ -334,16 +361,23 @@ cdef class Endpoint(Target):
         cdef object invalidated = None
         if completion.wr_id & RECEIVE:
             slot = <int>(completion.wr_id & 0xFFFFFFFF)
-            lease = <Lease>self.slots[slot]
-            self.slots[slot] = None
-            self.free_slots.append(slot)
-            self.posted_receives -= 1
+            if self.shared is not None:
+                lease = self.shared.take(slot)
+            else:
+                lease = <Lease>self.slots[slot]
+                self.slots[slot] = None
+                self.free_slots.append(slot)
+                self.posted_receives -= 1
             if completion.status == IBV_WC_SUCCESS and (self.state == OPEN or self.state == DRAINING):
                 if completion.wc_flags & IBV_WC_WITH_INV:
                     invalidated = completion.invalidated_rkey
                     self.registrations.pop(invalidated, None)
                 self.receives += 1
                 self.messages.append(new_tuple(Received, (lease, completion.byte_len, invalidated)))
+            elif self.shared is not None:
+                self.shared.post([lease], False)
+                if completion.status != IBV_WC_SUCCESS:
+                    self.note_failure(completion, 0, None)
             else:
                 # Released at the end; or it is the caller's again, when the connection does not come about.
                 self.flushed.append(lease)

@@ -90,7 +90,8 @@ class DeviceRequest:
         try:
             device = provider.device_of(identifier)
             reads = min(initiator_depth, self.responder_resources, device.max_outbound_reads)
-            endpoint = Endpoint(device, identifier, handler, provider.options, list(receives), reads, provider.forget)
+            held = list(receives)
+            endpoint = Endpoint(device, identifier, handler, provider.options, held, reads, provider.forget, True)
             try:
                 if provider.options.type_of_service:
                     identifier.set_type_of_service(provider.options.type_of_service)
@@ -103,6 +104,7 @@ class DeviceRequest:
                 log.error("%s port %d: cannot be accepted: %s", self.peer_address, self.peer_port, error.strerror)
             self._refuse(identifier, private_data)
             raise
+        endpoint.accepted(held)
         provider.adopt(device, endpoint)
         return endpoint
 

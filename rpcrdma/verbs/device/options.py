@@ -17,6 +17,8 @@ class DeviceOptions:
     """Connections of all devices together; beyond it requests are rejected."""
     send_depth: int = 512
     """Send queue of a connection. A chain that is longer is posted in pieces."""
+    shared_receives: int = 0
+    """Receives that all connections of an InfiniBand or RoCE device share; 0: each connection has its own."""
     completion_depth: int = 8192
     """Completion queue; connections share one as long as all they may have outstanding fits."""
     inbound_reads: int = 16

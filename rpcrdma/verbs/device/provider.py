@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import resource
 from collections.abc import Callable, Sequence
 
 from rpcrdma.memory import Lease, Pool
@@ -16,24 +15,12 @@ from rpcrdma.verbs.device.cm import EventChannel, Identifier, Request
 from rpcrdma.verbs.device.control import Control
 from rpcrdma.verbs.device.device import Device
 from rpcrdma.verbs.device.endpoint import Endpoint
-from rpcrdma.verbs.device.errors import MEMLOCK
+from rpcrdma.verbs.device.limits import raise_memory_lock, warn_of_memory_lock
 from rpcrdma.verbs.device.listener import DeviceListener, DeviceRequest, packed
 from rpcrdma.verbs.device.options import DeviceOptions
 from rpcrdma.verbs.interface import ConnectRequest, EndpointHandler, ListenAddress, Listener
 
 log = logging.getLogger("rpcrdma.verbs")
-
-
-def raise_memory_lock(wanted: int) -> None:
-    """Have the limit on locked memory raised, so far as that is allowed; warn when it is below ``wanted`` then."""
-    unlimited = resource.RLIM_INFINITY
-    _, hard = resource.getrlimit(resource.RLIMIT_MEMLOCK)
-    try:
-        resource.setrlimit(resource.RLIMIT_MEMLOCK, (unlimited, unlimited))
-    except (ValueError, OSError):
-        resource.setrlimit(resource.RLIMIT_MEMLOCK, (hard, hard))
-        if hard != unlimited and hard < wanted:
-            log.warning("%d MiB of memory may be locked, of %d for the devices; %s", hard >> 20, wanted >> 20, MEMLOCK)
 
 
 class _Anchor:
@@ -108,7 +95,8 @@ class DeviceProvider:
         self._channel: EventChannel | None = None
         self._watchdog: asyncio.TimerHandle | None = None
         self._control = Control()
-        raise_memory_lock(pool.limit)
+        raise_memory_lock()
+        warn_of_memory_lock(pool.limit)
         self._emptied: asyncio.Event = asyncio.Event()
 
     def channel(self) -> EventChannel:

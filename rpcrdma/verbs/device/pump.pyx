@@ -74,6 +74,9 @@ cdef extern from "<unistd.h>" nogil:
 
 cdef enum:
     BATCH = 64
+    # Milliseconds. siw's kernel part writes a completion and then looks whether an event is wanted, without a barrier
+    # in between: now and then one comes without its event.
+    LOOK_AGAIN = 500
 
 
 cdef int reserve(void **items, size_t *capacity, size_t count, size_t size) noexcept nogil:
@@ -208,6 +211,7 @@ cdef void *run(void *argument) noexcept nogil:
     cdef commands_t swapped
     cdef pollfd descriptors[2]
     cdef uint64_t count
+    cdef size_t i
     cdef int more, stopping
     memset(&commands, 0, sizeof(commands))
     descriptors[0].fd = pump.channel.fd
@@ -236,7 +240,12 @@ cdef void *run(void *argument) noexcept nogil:
             pump.sleeping = not more
             pthread_mutex_unlock(&pump.queue_lock)
         if not more:
-            poll(descriptors, 2, -1)
+            if poll(descriptors, 2, LOOK_AGAIN) == 0:
+                descriptors[0].revents = descriptors[1].revents = 0
+                pthread_mutex_lock(&pump.work_lock)
+                for i in range(pump.watched_count):
+                    pump.watched[i].hot = 1
+                pthread_mutex_unlock(&pump.work_lock)
             pthread_mutex_lock(&pump.queue_lock)
             pump.sleeping = 0
             pthread_mutex_unlock(&pump.queue_lock)

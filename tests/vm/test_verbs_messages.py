@@ -1,0 +1,38 @@
+"""The responder's tests over devices: the synthetic requester's messages, as over loopback and softiwarp, in a guest.
+
+What needs remote invalidation of a requester's memory is left out: a process can register such memory on no device that
+is here. tests/vm/test_verbs_peer.py and Linux's own client show invalidation.
+"""
+
+from __future__ import annotations
+
+import shlex
+import sys
+
+import pytest
+
+from tests.vm.build import REPO
+from tests.vm.guest import Guest
+from tests.vm.guest_server import DEVICES, load_devices
+from tests.vm.network import Namespace
+
+pytestmark = pytest.mark.timeout(1200)
+
+MODULES = ("test_responder_calls.py", "test_responder_replies.py", "test_backward_long.py")
+LEFT_OUT = "not invalidat"
+
+
+@pytest.mark.parametrize("kind", sorted(DEVICES))
+def test_calls_and_replies_of_every_form_over_a_device(kind: str) -> None:
+    with Namespace() as network, Guest("messages", network, memory=2048) as guest:
+        load_devices(guest, (kind,))
+        argv = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", LEFT_OUT]
+        argv += [f"tests/unit/{module}" for module in MODULES]
+        done = guest.run(
+            f"cd {shlex.quote(str(REPO))} && ulimit -l unlimited && "
+            f"RDMA_NFSD_TEST_DEVICE={guest.address} {shlex.join(argv)} 2>&1",
+            timeout=900,
+            check=False,
+            label=f"responder tests over {kind}",
+        )
+    assert done.rc == 0, done.output[-6000:]
