@@ -19,6 +19,7 @@ cdef class Device:
     cdef readonly bint can_invalidate
     cdef readonly bint register_sinks
     cdef readonly bint failed
+    cdef bint removed
     cdef readonly int max_requests
     cdef readonly int max_segments
     cdef readonly int max_completions

@@ -34,8 +34,8 @@ class Device:
         """To be made by the control thread."""
     def start(self) -> None:
         """Have the loop watch the device."""
-    def fail(self, reason: str) -> None:
-        """The device is gone or broken: every connection on it ends."""
+    def fail(self, reason: str, removed: bool = False) -> None:
+        """The device is ``removed`` or broken: every connection on it ends. Of a broken one another use may be made."""
     def close(self) -> None:
         """Give everything back. The connections must be gone."""
     def statistics(self) -> dict[str, int]: ...

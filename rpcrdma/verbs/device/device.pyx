@@ -194,12 +194,13 @@ cdef class Device:
         if pd != NULL:
             with nogil:
                 ibv_dealloc_pd(pd)
-        if self.failed:
+        if self.removed:
             release_context(self.context)
         self.context = NULL
 
-    def fail(self, str reason):
-        """The device is gone or broken: every connection on it ends."""
+    def fail(self, str reason, bint removed=False):
+        """The device is ``removed`` or broken: every connection on it ends. Of a broken one another use may be made."""
+        self.removed |= removed
         if self.failed:
             return
         self.failed = True

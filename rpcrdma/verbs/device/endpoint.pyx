@@ -545,7 +545,7 @@ cdef class Endpoint(Target):
         elif event == "DISCONNECTED":
             self.fail("the peer closed the connection")
         elif event == "DEVICE_REMOVAL":
-            self.device.fail("the device was removed")
+            self.device.fail("the device was removed", removed=True)
             self.fail(f"{self.device.name}: the device was removed")
         elif event == "ADDR_CHANGE":
             # The address moved to another device; only a new connection can follow it there.

@@ -39,7 +39,7 @@ class _Anchor:
     def cm_event(self, event: str, status: int, request: Request | None) -> None:
         """Take an event."""
         if event == "DEVICE_REMOVAL":
-            self._device.fail("the device was removed")
+            self._device.fail("the device was removed", removed=True)
 
     def close(self) -> None:
         """Let go."""
@@ -220,11 +220,11 @@ class DeviceProvider:
 
     def removed(self, identifier: Identifier) -> None:
         """The device that an identifier is bound to was removed."""
-        device = self.devices.get(identifier.device_key)
-        if device is not None:
-            device.fail("the device was removed")
-        elif not any(other.key == identifier.device_key for other in self._anchors):
-            identifier.release_device()
+        for device in list(self._anchors):
+            if device.key == identifier.device_key:
+                device.fail("the device was removed", removed=True)
+                return
+        identifier.release_device()
 
     def adopt(self, device: Device, endpoint: Endpoint) -> None:
         """Take a connection on."""
