@@ -1,7 +1,8 @@
 """The responder's tests over devices: the synthetic requester's messages, as over loopback and softiwarp, in a guest.
 
-What needs remote invalidation of a requester's memory is left out: a process can register such memory on no device that
-is here. tests/vm/test_verbs_peer.py and Linux's own client show invalidation.
+What needs remote invalidation of a process's memory is left out, in both directions: no device that is here can do that
+(tests/vm/test_verbs_peer.py and Linux's own client show invalidation); and a test that sends more messages than it was
+granted, trusting that the server takes each before the next comes, which only loopback promises.
 """
 
 from __future__ import annotations
@@ -19,14 +20,17 @@ from tests.vm.network import Namespace
 pytestmark = pytest.mark.timeout(1200)
 
 MODULES = ("test_responder_calls.py", "test_responder_replies.py", "test_backward_long.py")
-LEFT_OUT = "not invalidat"
+CHOSEN = (
+    "not invalidat and not any_size_in_any_place and not discarded_messages_use_up"
+    " and not (test_a_long_call_and_a_long_reply and two) and not (test_only_what_is_too_large and two)"
+)
 
 
 @pytest.mark.parametrize("kind", sorted(DEVICES))
 def test_calls_and_replies_of_every_form_over_a_device(kind: str) -> None:
     with Namespace() as network, Guest("messages", network, memory=2048) as guest:
         load_devices(guest, (kind,))
-        argv = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", LEFT_OUT]
+        argv = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--tb=native", "-rf", "-k", CHOSEN]
         argv += [f"tests/unit/{module}" for module in MODULES]
         done = guest.run(
             f"cd {shlex.quote(str(REPO))} && ulimit -l unlimited && "
