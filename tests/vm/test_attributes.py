@@ -66,8 +66,8 @@ def test_nfs4_acls_with_the_usual_tools(guest: Guest, main_server: Server, versi
     mount(guest, main_server, version)
     work, here = f"{POINT}/acl-{version}", main_server.export / f"acl-{version}"
     guest.run(f"mkdir {work} && echo secret >{work}/file && chmod 600 {work}/file")
-    shown = guest.run(f"nfs4_getfacl {work}/file").output.split()
-    assert shown[-3:] == ["A::OWNER@:rwatTcCy", "A::GROUP@:tcy", "A::EVERYONE@:tcy"]
+    entries = guest.run(f"nfs4_getfacl {work}/file").output.split()
+    assert entries[-3:] == ["A::OWNER@:rwatTcCy", "A::GROUP@:tcy", "A::EVERYONE@:tcy"]
     for user in (READER, STRANGER):
         assert guest.run(AS.format(user) + f"cat {work}/file", check=False).rc
     guest.run(f"nfs4_setfacl -a A::{READER}:r {work}/file")

@@ -10,8 +10,10 @@ import os
 import struct
 import subprocess
 import sys
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from nfsd.protocol import nfs4 as p
 from nfsd.v4 import attributes
@@ -23,7 +25,7 @@ USER, HARD, SOFT = 1234, 1 << 20, 512 << 10
 QUOTAS = (p.FATTR4_QUOTA_AVAIL_HARD, p.FATTR4_QUOTA_AVAIL_SOFT, p.FATTR4_QUOTA_USED)
 
 
-def quota(path, command, data=bytes(DQBLK.size)):
+def quota(path: Path, command: int, data: bytes = bytes(DQBLK.size)) -> tuple[int, ...]:
     """quotactl_fd(2) for the user; what the kernel answers."""
     buffer = ctypes.create_string_buffer(data, DQBLK.size)
     fd = os.open(path, os.O_RDONLY)
@@ -36,7 +38,7 @@ def quota(path, command, data=bytes(DQBLK.size)):
 
 
 @contextmanager
-def ext4(work: Path, *features, options=""):
+def ext4(work: Path, *features: str, options: str = "") -> Iterator[Path]:
     """An ext4 of its own, mounted."""
     image, point = work / "image", work / "mounted"
     with image.open("wb") as file:
@@ -52,18 +54,19 @@ def ext4(work: Path, *features, options=""):
         point.rmdir()
 
 
-def fold_case(path):
+def fold_case(path: Path) -> None:
     """Have a directory take names in either case."""
     subprocess.run(["chattr", "+F", path], check=True)
 
 
-async def get(client, path, *numbers):
+async def get(client: Client4, path: str, *numbers: int) -> tuple[int, Any]:
+    """The mask of the attributes given, and a decoder of their values."""
     *_, got = await client.run(*client.path(path), (p.OP_GETATTR, wanted(*numbers)))
     given = got.resok4.obj_attributes
     return attributes.mask_of(given.attrmask), values(given)
 
 
-async def counted_only(work, point):
+async def counted_only(work: Path, point: Path) -> None:
     """What is counted, but not enforced, is no quota."""
     quota(point, SETQUOTA, DQBLK.pack(HARD >> 10, SOFT >> 10, 0, 0, 0, 0, 0, 0, BLOCK_LIMITS))
     async with serving(point, state_dir=work) as server:
@@ -72,7 +75,7 @@ async def counted_only(work, point):
         assert mask == 0
 
 
-async def quotas(work):
+async def quotas(work: Path) -> None:
     """A user's limits are what the attributes say, and what writes are held to."""
     with ext4(work, "-O", "quota") as point:
         await counted_only(work, point)
@@ -86,8 +89,8 @@ async def quotas(work):
             assert [d.uint64() for _ in QUOTAS] == [HARD, SOFT, 0]
             stateid, handle = await client.open("/0", b"f", create=mode(0o644))
 
-            async def write(offset):
-                args = p.WRITE4args(stateid, offset, p.stable_how4.FILE_SYNC4, b"x" * (256 << 10))
+            async def write(offset: int) -> None:
+                args = p.WRITE4args(stateid, offset, p.stable_how4.FILE_SYNC4, memoryview(b"x" * (256 << 10)))
                 await client.on(handle, (p.OP_WRITE, args))
 
             await write(0)
@@ -112,7 +115,7 @@ async def quotas(work):
             assert (soft, used + hard) == (0, HARD)
 
 
-async def case(work):
+async def case(work: Path) -> None:
     """Directories that fold case say so, others do not."""
     with ext4(work, "-O", "casefold", "-E", "encoding=utf8") as point:
         (point / "folding").mkdir()
