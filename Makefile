@@ -3,6 +3,7 @@
 #   make setup      install the Debian packages that are missing, build into .venv, leave .venv/bin/rdma-nfsd
 #   make run        setup, then serve ./exports.yaml (a sample directory ./export) in the foreground
 #   make test       setup, build the guest, lint, then every test including the real Linux client's mounts
+#   make test-devices  the server on RDMA devices (rxe, siw) in a guest: half an hour more, not part of make test
 #   make test-fast  setup, then the tests that need no guest
 #   make demo       setup, build the guest, then show a mount over RDMA with fio running on it
 #   make lint       ruff, mypy, import-linter
@@ -20,7 +21,7 @@ SOURCES := $(shell find nfsd rpcrdma -name '*.pyx' -o -name '*.pxd' -o -name '*.
 START := $(shell date +%s)
 SAY = echo "[$$(( $$(date +%s) - $(START) ))s]"
 
-.PHONY: setup disks run test test-fast test-guest demo lint lab clean help
+.PHONY: setup disks run test test-devices test-fast test-guest demo lint lab clean help
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -66,13 +67,17 @@ disks:
 
 test: disks lab lint
 	$(BIN)/python -m pytest -v --durations=15 -m "not guest"
-	$(BIN)/python -m pytest -v -s --durations=15 -m guest
+	$(BIN)/python -m pytest -v -s --durations=15 -m "guest and not devices"
+	@echo "not run: the server on RDMA devices in a guest; that is make test-devices"
 
 test-fast: disks setup
 	$(BIN)/python -m pytest -m "not guest"
 
 test-guest: disks lab
-	$(BIN)/python -m pytest -v -s --durations=15 -m guest
+	$(BIN)/python -m pytest -v -s --durations=15 -m "guest and not devices"
+
+test-devices: disks lab
+	$(BIN)/python -m pytest -v -s --durations=15 -m devices
 
 demo: lab
 	@$(BIN)/python -m tests.vm.demo $(DEMO)

@@ -18,11 +18,14 @@ AGAINST_KERNEL = os.environ.get("RDMA_NFSD_TEST_SERVER") == "kernel"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Everything here that boots a guest carries the marker ``guest``, and minutes instead of seconds."""
+    """Everything here that boots a guest carries the marker ``guest``, and minutes instead of seconds; where the server
+    runs in the guest, on RDMA devices, ``devices`` too."""
     here = Path(__file__).parent
     for item in items:
         if here in item.path.parents and not item.get_closest_marker("unit"):
             item.add_marker(pytest.mark.guest)
+            if item.path.name.startswith("test_verbs_"):
+                item.add_marker(pytest.mark.devices)
             if item.get_closest_marker("timeout") is None:
                 item.add_marker(pytest.mark.timeout(900))
 
