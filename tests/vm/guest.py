@@ -223,7 +223,8 @@ class Guest:
 
     ``name`` becomes its host name: NFSv4 clients are told apart by it. ``shares`` are host directories mounted
     read-write at the same path. ``disk`` is attached as /dev/vda: a raw image file, or a ``nbd+unix:`` URI
-    (tests.vm.volatile_disk). ``time_limit`` (seconds) bounds the guest's whole life.
+    (tests.vm.volatile_disk). ``time_limit`` (seconds) bounds the guest's whole life. Of ``interfaces``, eth0 has its address when the guest is up;
+    the others are the caller's to configure.
     """
 
     def __init__(
@@ -236,6 +237,7 @@ class Guest:
         disk: Path | str | None = None,
         time_limit: float = 600,
         quiet: bool = False,
+        interfaces: int = 1,
     ) -> None:
         self.name = name
         self.network = network if network is not None else Slirp()
@@ -248,7 +250,8 @@ class Guest:
         self._ports = [_Port(self._directory, number, self._echo) for number in range(AGENTS)]
         nic = self._nic = self.network.attach()
         self.address = nic.address.split("/")[0]
-        command = self._command(nic.qemu, memory, cpus, [Path(share).resolve() for share in shares], disk)
+        further = [word for number in range(1, interfaces) for word in self.network.attach(number).qemu]
+        command = self._command((*nic.qemu, *further), memory, cpus, [Path(share).resolve() for share in shares], disk)
         append = [_COMMAND_LINE, f"vm_name={name}", f"vm_ip={nic.address}"]
         if nic.gateway:
             append.append(f"vm_gw={nic.gateway}")

@@ -13,6 +13,7 @@ from __future__ import annotations
 import base64
 import shlex
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import yaml
@@ -25,26 +26,57 @@ from tests.vm.server import MOUNTD_PORT, RDMA_PORT, TCP_PORT, ServerError, comma
 SOFTIWARP_PORT = 20050
 """Where the embedded provider listens when the devices have port 20049."""
 
-DEVICES = {"rxe": "rxe0", "siw": "siw0"}
-"""The kind of software RDMA device, and the name it gets."""
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of software RDMA device, with a network interface and a subnet of its own.
+
+    RDMA-CM takes a device by the interface that the route to the address leads over. With two devices on one interface
+    it would take the first and never the other.
+    """
+
+    name: str
+    module: str
+    netdev: str
+    subnet: str
 
 
-def load_devices(guest: Guest, kinds: Sequence[str], netdev: str = "eth0") -> None:
-    """Give the guest software RDMA devices on ``netdev``, and the character devices that programs use."""
-    modules = " ".join({"rxe": "rdma_rxe", "siw": "siw"}[kind] for kind in kinds)
-    links = " && ".join(f"rdma link add {DEVICES[kind]} type {kind} netdev {netdev}" for kind in kinds) or "true"
-    guest.run(
-        f"modprobe -a {modules} ib_uverbs rdma_ucm && {links} && rdma link show",
-        timeout=60,
-        label=f"rdma link add {' '.join(kinds)}",
-    )
+KINDS = {  # which takes guests of two interfaces
+    "siw": Kind("siw0", "siw", "eth0", "10.99.0."),
+    "rxe": Kind("rxe0", "rdma_rxe", "eth1", "10.98.0."),
+}
 
 
-def use_device(guest: Guest, kind: str, netdev: str = "eth0") -> None:
-    """Make ``kind`` the guest's only RDMA device, so that RDMA-CM has no choice. The kernel's client may use it too."""
-    drop = "; ".join(f"rdma link delete {name} 2>/dev/null" for name in DEVICES.values())
-    guest.run(f"{drop}; modprobe rpcrdma", label="no RDMA devices", timeout=60)
-    load_devices(guest, (kind,), netdev)
+def load_devices(guest: Guest, kinds: Sequence[str] = tuple(KINDS)) -> None:
+    """Give the guest software RDMA devices, and the character devices that programs use."""
+    host = guest.address.rpartition(".")[2]
+    commands = [f"modprobe -a {' '.join(KINDS[kind].module for kind in kinds)} ib_uverbs rdma_ucm"]
+    for kind in map(KINDS.__getitem__, kinds):
+        if kind.netdev != "eth0":
+            commands.append(f"ip addr add {kind.subnet}{host}/24 dev {kind.netdev}")
+            commands.append(f"ip link set {kind.netdev} mtu $(cat /sys/class/net/eth0/mtu) up")
+        commands.append(f"rdma link add {kind.name} type {kind.module.removeprefix('rdma_')} netdev {kind.netdev}")
+    guest.run(" && ".join([*commands, "rdma link show"]), timeout=60, label=f"rdma link add {' '.join(kinds)}")
+
+
+@dataclass(frozen=True)
+class Door:
+    """A server by one of its addresses."""
+
+    server: GuestServer
+    address: str
+
+    def export_name(self, version: str) -> str:
+        """The export's name for clients, the same for every NFS version."""
+        return self.server.export_name(version)
+
+    def sha256(self, name: str) -> str:
+        """The SHA-256 of a file of the export, as the server's own file system has it."""
+        return self.server.sha256(name)
+
+    def assert_running(self) -> None:
+        """Raises ServerError when the process has ended by itself."""
+        self.server.assert_running()
 
 
 class GuestServer:
@@ -57,7 +89,7 @@ class GuestServer:
     def __init__(
         self,
         network: Network,
-        kinds: Sequence[str] = ("rxe", "siw"),
+        kinds: Sequence[str] = tuple(KINDS),
         *,
         listen: Sequence[Any] | None = None,
         server: Mapping[str, Any] | None = None,
@@ -66,7 +98,7 @@ class GuestServer:
         export_size: str = "768m",
         time_limit: float = 1800,
     ) -> None:
-        self.guest = Guest(name, network, memory=memory, time_limit=time_limit)
+        self.guest = Guest(name, network, memory=memory, time_limit=time_limit, interfaces=2)
         self.address = self.guest.address
         self.ready_line = ""
         self._running = False
@@ -81,10 +113,14 @@ class GuestServer:
     def default_listen(self) -> list[Any]:
         """Devices on the usual port, the embedded provider beside them, and TCP."""
         return [
-            {"url": f"rdma://{self.address}:{RDMA_PORT}", "provider": "verbs"},
-            {"url": f"rdma://{self.address}:{SOFTIWARP_PORT}", "provider": "softiwarp"},
-            f"tcp://{self.address}:{TCP_PORT}",
+            {"url": f"rdma://*:{RDMA_PORT}", "provider": "verbs"},
+            {"url": f"rdma://*:{SOFTIWARP_PORT}", "provider": "softiwarp"},
+            f"tcp://*:{TCP_PORT}",
         ]
+
+    def door(self, kind: str) -> Door:
+        """The server by the address that a client reaches over a kind of device."""
+        return Door(self, KINDS[kind].subnet + self.address.rpartition(".")[2])
 
     def configure(self, listen: Sequence[Any], server: Mapping[str, Any]) -> None:
         """Write the configuration for the next start."""

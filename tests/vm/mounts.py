@@ -27,16 +27,19 @@ _COMPLAINT = re.compile(
 class Served(Protocol):
     """A server as its clients see it: an address, and the export's name there."""
 
-    address: str
+    @property
+    def address(self) -> str:
+        """Where it listens."""
+        ...
 
     def export_name(self, version: str) -> str:
         """What stands behind the colon in a mount command."""
         ...
 
 
-def rdma_options(version: str, extra: str = "") -> str:
+def rdma_options(version: str, extra: str = "", port: int = RDMA_PORT) -> str:
     """The options of ``mount -t nfs`` for one version over RDMA."""
-    options = f"rdma,port={RDMA_PORT},vers={version}"
+    options = f"rdma,port={port},vers={version}"
     if version == "3":
         options += f",nolock,mountproto=tcp,mountport={MOUNTD_PORT},mountvers=3"
         if extra != "acl":
@@ -51,9 +54,11 @@ def load_siw(guest: Guest, netdev: str = "eth0") -> None:
     )
 
 
-def mount(guest: Guest, server: Served, version: str, point: str = "/mnt/nfs", extra: str = "") -> str:
+def mount(
+    guest: Guest, server: Served, version: str, point: str = "/mnt/nfs", extra: str = "", port: int = RDMA_PORT
+) -> str:
     """Mount the export over RDMA; return the command, as a user would type it."""
-    options = rdma_options(version, extra)
+    options = rdma_options(version, extra, port)
     command = f"mount -t nfs -o {options} {server.address}:{server.export_name(version)} {point}"
     guest.run(f"mkdir -p {point} && {command}", timeout=90, label=command)
     return command

@@ -42,8 +42,8 @@ class Network(Protocol):
     enter: tuple[str, ...]
     """Command prefix that runs a program on this network."""
 
-    def attach(self) -> Nic:
-        """Make a place for one more guest."""
+    def attach(self, number: int = 0) -> Nic:
+        """Make a place for one more guest, or for the further interface ``number`` of a guest."""
         ...
 
     def set_link(self, nic: Nic, *, up: bool) -> None:
@@ -96,19 +96,19 @@ class Namespace:
             self.close()
             raise
 
-    def attach(self) -> Nic:
+    def attach(self, number: int = 0) -> Nic:
         """Make a tap device; the guest gets 10.99.0.2, .3, … in the order of calls."""
-        number = self._taps
+        place = self._taps
         self._taps += 1
-        tap = f"tap{number}"
+        tap = f"tap{place}"
         _ip("netns", "exec", self.name, "ip", "tuntap", "add", "dev", tap, "mode", "tap")
         _ip("-n", self.name, "link", "set", tap, "mtu", str(self.mtu), "master", "br0", "up")
-        mac = f"52:54:00:99:00:{number + 2:02x}"
+        mac = f"52:54:00:99:00:{place + 2:02x}"
         qemu = (
-            *("-netdev", f"tap,id=n0,ifname={tap},script=no,downscript=no"),
-            *("-device", f"virtio-net-pci,netdev=n0,mac={mac},host_mtu={self.mtu},romfile="),
+            *("-netdev", f"tap,id=n{number},ifname={tap},script=no,downscript=no"),
+            *("-device", f"virtio-net-pci,netdev=n{number},mac={mac},host_mtu={self.mtu},romfile="),
         )
-        return Nic(qemu, f"10.99.0.{number + 2}/24", "", str(self.mtu), tap)
+        return Nic(qemu, f"10.99.0.{place + 2}/24", "", str(self.mtu), tap)
 
     def set_link(self, nic: Nic, *, up: bool) -> None:
         """Pull a guest's cable, or plug it in again."""
@@ -134,9 +134,9 @@ class Slirp:
     listen_address = "127.0.0.1"
     enter: tuple[str, ...] = ()
 
-    def attach(self) -> Nic:
-        """One more guest; each has a network to itself."""
-        qemu = ("-netdev", "user,id=n0", "-device", "virtio-net-pci,netdev=n0,romfile=")
+    def attach(self, number: int = 0) -> Nic:
+        """One more guest, or interface; each has a network to itself."""
+        qemu = ("-netdev", f"user,id=n{number}", "-device", f"virtio-net-pci,netdev=n{number},romfile=")
         return Nic(qemu, "10.0.2.15/24", "10.0.2.2", "")
 
     def set_link(self, nic: Nic, *, up: bool) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from tests.vm.build import HERE
 from tests.vm.guest import Guest
-from tests.vm.guest_server import SOFTIWARP_PORT, GuestServer, use_device
+from tests.vm.guest_server import SOFTIWARP_PORT, GuestServer, load_devices
 from tests.vm.mounts import complaints
 from tests.vm.network import Namespace
 from tests.vm.server import MOUNTD_PORT
@@ -35,8 +35,9 @@ def pair() -> Iterator[tuple[GuestServer, Guest]]:
     with (
         Namespace() as network,
         GuestServer(network) as server,
-        Guest("peer", network, memory=1024, cpus=1) as peer,
+        Guest("peer", network, memory=1024, cpus=1, interfaces=2) as peer,
     ):
+        load_devices(peer)
         yield server, peer
         server.assert_running()
         assert complaints(server.guest) == []
@@ -47,8 +48,7 @@ def seen(request: pytest.FixtureRequest, pair: tuple[GuestServer, Guest]) -> dic
     """What the peer's steps saw; it ends with an error where a step could not be done."""
     server, peer = pair
     kind, port = TARGETS[request.param]
-    use_device(peer, kind)
-    script = f"/usr/bin/python3 {HERE}/inside/verbs_peer.py {server.address} {port} {MOUNTD_PORT}"
+    script = f"/usr/bin/python3 {HERE}/inside/verbs_peer.py {server.door(kind).address} {port} {MOUNTD_PORT}"
     done = peer.run(script, timeout=180, label=f"verbs_peer.py over {kind} to {request.param}")
     found: dict[str, Any] = json.loads(done.output.strip().splitlines()[-1])
     assert found["private_data"]["device"] == f"{kind}0"
