@@ -223,8 +223,8 @@ class Guest:
 
     ``name`` becomes its host name: NFSv4 clients are told apart by it. ``shares`` are host directories mounted
     read-write at the same path. ``disk`` is attached as /dev/vda: a raw image file, or a ``nbd+unix:`` URI
-    (tests.vm.volatile_disk). ``time_limit`` (seconds) bounds the guest's whole life. Of ``interfaces``, eth0 has its address when the guest is up;
-    the others are the caller's to configure.
+    (tests.vm.volatile_disk). ``time_limit`` (seconds) bounds the guest's whole life.
+    Of ``interfaces``, eth0 has its address when the guest is up; the others are the caller's to configure.
     """
 
     def __init__(

@@ -53,6 +53,10 @@ def load_devices(guest: Guest, kinds: Sequence[str] = tuple(KINDS)) -> None:
     commands = [f"modprobe -a {' '.join(KINDS[kind].module for kind in kinds)} ib_uverbs rdma_ucm"]
     for kind in map(KINDS.__getitem__, kinds):
         if kind.netdev != "eth0":
+            # Both interfaces are on one bridge: each must answer for its own address only, or packets for one device
+            # come in over the other's interface, where nobody wants them.
+            commands.append("echo 1 >/proc/sys/net/ipv4/conf/all/arp_ignore")
+            commands.append("echo 2 >/proc/sys/net/ipv4/conf/all/arp_announce")
             commands.append(f"ip addr add {kind.subnet}{host}/24 dev {kind.netdev}")
             commands.append(f"ip link set {kind.netdev} mtu $(cat /sys/class/net/eth0/mtu) up")
         commands.append(f"rdma link add {kind.name} type {kind.module.removeprefix('rdma_')} netdev {kind.netdev}")

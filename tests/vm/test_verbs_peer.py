@@ -17,12 +17,12 @@ from tests.vm.guest import Guest
 from tests.vm.guest_server import SOFTIWARP_PORT, GuestServer, load_devices
 from tests.vm.mounts import complaints
 from tests.vm.network import Namespace
-from tests.vm.server import MOUNTD_PORT
+from tests.vm.server import MOUNTD_PORT, RDMA_PORT
 
 pytestmark = pytest.mark.timeout(600)
 
-TARGETS = {"softiwarp": ("siw", SOFTIWARP_PORT)}
-"""The listener's provider, the peer's device for it, and the port."""
+TARGETS = {"rxe": ("rxe", RDMA_PORT), "siw": ("siw", RDMA_PORT), "softiwarp": ("siw", SOFTIWARP_PORT)}
+"""What serves on the listener; the peer's device for it, and the port."""
 
 ACCEPTED = "f6ab0e1801010303"
 """RFC 8797: magic, version 1, R, 4096 octets each way."""

@@ -12,6 +12,7 @@ runs the steps (all of them where none is named), each a function below, and pri
 
 import json
 import os
+import signal
 import socket
 import struct
 import sys
@@ -479,6 +480,7 @@ def main() -> None:
     steps = steps or [name.removeprefix("step_") for name in globals() if name.startswith("step_")]
     session = Session(address, int(port), int(mountd))
     for step in steps:
+        signal.alarm(60)  # RDMA-CM's events are waited for in C, holding the interpreter: only a signal ends that
         session.seen[step] = globals()[f"step_{step}"](session)
         print(f"{step}: {session.seen[step]}", file=sys.stderr, flush=True)
     print(json.dumps(session.seen), flush=True)

@@ -1,0 +1,233 @@
+"""A Linux client mounts over the server's RDMA devices: rdma_rxe (RoCE v2) and siw (iWARP), every NFS version.
+
+Server and client are two guests with both devices each; the work is that of test_mount in smaller portions, because a
+software device under emulation is slow.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.vm import work
+from tests.vm.build import HERE
+from tests.vm.captured import ROCE_PORT, iwarp_operations, roce_operations
+from tests.vm.guest import Guest
+from tests.vm.guest_server import KINDS, SOFTIWARP_PORT, GuestServer, load_devices
+from tests.vm.locking import LockHolder
+from tests.vm.mounts import VERSIONS, complaints, mount, rdma_transports, umount
+from tests.vm.network import Namespace
+from tests.vm.server import RDMA_PORT
+from tests.vm.work import Client
+
+pytestmark = pytest.mark.timeout(900)
+
+LEASE = 10
+"""Seconds; short, so that a grace period costs the test little."""
+APPENDER = HERE / "inside" / "appender.py"
+FIO_JOBS = (("randrw", "1m", "16m", 4), ("randrw", "4k", "2m", 8))
+
+
+class Pair:
+    """The server's guest and the client's."""
+
+    def __init__(self, server: GuestServer, guest: Guest, shared: Path) -> None:
+        self.server = server
+        self.guest = guest
+        self.shared = shared
+
+    def client(self, kind: str, version: str) -> Client:
+        name = f"{kind}-v{version}"
+        return Client(self.guest, self.server.door(kind), version, self.shared, f"/mnt/{name}", name)
+
+
+@pytest.fixture(scope="module")
+def pair(directory: Path) -> Iterator[Pair]:
+    shared = directory / "shared"
+    shared.mkdir()
+    nfs4 = {"lease_time": LEASE, "grace_time": LEASE}
+    with (
+        Namespace() as network,
+        GuestServer(network, server={"nfs4": nfs4}) as server,
+        Guest("client", network, memory=1536, shares=[shared], interfaces=2, time_limit=1800) as guest,
+    ):
+        load_devices(guest)
+        guest.run("modprobe rpcrdma")
+        yield Pair(server, guest, shared)
+
+
+@pytest.fixture(scope="module", params=itertools.product(KINDS, VERSIONS), ids="-".join)
+def client(request: pytest.FixtureRequest, pair: Pair) -> Iterator[Client]:
+    made = pair.client(*request.param)
+    made.mount()
+    yield made
+    made.guest.run(f"umount -f -l {made.point} 2>/dev/null", check=False)
+
+
+def device_of(client: Client) -> str:
+    """The name of the device under a client's mount."""
+    return KINDS[client.name.partition("-")[0]].name
+
+
+def hardware_counters(guest: Guest, device: str) -> dict[str, int]:
+    """The counters of a device's port; none for siw, which has no such directory."""
+    place = f"/sys/class/infiniband/{device}/ports/1/hw_counters"
+    lines = guest.run(f"grep -H . {place}/* 2>/dev/null || true", label=f"counters of {device}").output.split()
+    return {path.rpartition("/")[2]: int(value) for path, _, value in (line.partition(":") for line in lines)}
+
+
+def test_the_mount_is_on_the_device(client: Client, pair: Pair) -> None:
+    line = client.guest.run(f"grep ' {client.point} ' /proc/mounts").output
+    address = client.server.address
+    for option in ("proto=rdma", f"vers={client.version}", "rsize=1048576", "wsize=1048576", f"addr={address}"):
+        assert option in line
+    for guest in (client.guest, pair.server.guest):
+        pairs = guest.run(f"rdma resource show qp link {device_of(client)}").output
+        assert "type RC" in pairs, f"{guest.name} has no connection on {device_of(client)}"
+
+
+def test_tree_of_files(client: Client) -> None:
+    work.tree_of_files(client, files=150)
+
+
+def test_program_built(client: Client) -> None:
+    work.program_built(client)
+
+
+def test_fio_verifies(client: Client) -> None:
+    work.fio_verified(client, direct=1, jobs=FIO_JOBS)
+
+
+def test_send_with_invalidate(client: Client, pair: Pair) -> None:
+    before = hardware_counters(pair.server.guest, device_of(client))
+    work.sends_invalidate(client, blocks="4k 512k", calls=60)
+    after = hardware_counters(pair.server.guest, device_of(client))
+    if before:  # rxe
+        assert after["rdma_sends"] - before["rdma_sends"] >= 120, "a Send for every reply"
+        assert after["rdma_recvs"] - before["rdma_recvs"] >= 120, "a Receive for every call"
+        for name in ("send_rnr_err", "rcvd_rnr_err", "retry_rnr_exceeded_err", "retry_exceeded_err"):
+            assert after[name] == before[name], f"{name}: a Send met no Receive, or got no answer"
+
+
+def test_nconnect(client: Client) -> None:
+    work.four_connections(client, size="1m")
+    work.nothing_wrong_on_the_transport(client)
+
+
+def test_unmounts(client: Client) -> None:
+    client.umount()
+    client.server.assert_running()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_operations_on_the_wire(pair: Pair, kind: str) -> None:
+    """WRITE is RDMA Reads, READ is RDMA Writes, and the replies are Sends with Invalidate: as the packets say."""
+    client = pair.client(kind, "4.2")
+    client.mount()
+    guest, file, capture = pair.guest, f"{client.work}/wire", pair.shared / f"{kind}.pcap"
+    guest.run(f"dd if=/dev/zero of={file} bs=1M count=1 oflag=direct status=none; sleep 1", label="make the file")
+    which = f"udp port {ROCE_PORT}" if kind == "rxe" else f"tcp port {RDMA_PORT}"
+    guest.run(
+        f"tcpdump -i {KINDS[kind].netdev} -U -s 0 -B 16384 -w {capture} {which} 2>/tmp/tcpdump & pid=$!\n"
+        "until grep -q 'listening on' /tmp/tcpdump; do sleep 0.1; done\n"
+        f"dd if=/dev/urandom of={file} bs=256k count=2 oflag=direct conv=notrunc status=none\n"
+        f"dd if={file} of=/dev/null bs=256k count=2 iflag=direct status=none\n"
+        "sleep 1; kill $pid; wait $pid; grep dropped /tmp/tcpdump",
+        timeout=60,
+        label=f"two WRITEs and two READs, captured on {KINDS[kind].netdev}",
+    )
+    seen = roce_operations(capture) if kind == "rxe" else iwarp_operations(capture, RDMA_PORT)
+    served, asked = client.server.address, pair.server.door(kind).address.rpartition(".")[0] + "."
+    (mine,) = {source for source, _ in seen if source.startswith(asked) and source != served}
+    assert seen[served, "Read Request"] >= 2
+    assert seen[mine, "Read Response"] >= 2
+    assert seen[served, "Write"] >= 2
+    assert seen[served, "Send with Invalidate"] >= 4, "two replies to WRITE and two to READ"
+    assert seen[mine, "Write"] == seen[mine, "Read Request"] == 0, "a client moves no data itself"
+    assert seen[mine, "Send"] >= 4
+    client.umount()
+
+
+def test_four_ways_in_at_once(pair: Pair) -> None:
+    """RoCE, iWARP, the embedded provider and TCP beside each other; what one writes, the others read.
+
+    Each by another version: a client that finds one server behind several addresses uses one connection for them all.
+    """
+    guest, server = pair.guest, pair.server
+    points = {"rxe": "3", "siw": "4.2", "softiwarp": "4.0", "tcp": "4.1"}
+    for way, version in points.items():
+        if way == "tcp":
+            command = f"mount -t nfs -o vers={version} {server.address}:/export /mnt/tcp"
+            guest.run(f"mkdir -p /mnt/tcp && {command}", label=command)
+        else:
+            door = server.door(way if way in KINDS else "siw")
+            mount(guest, door, version, f"/mnt/{way}", port=SOFTIWARP_PORT if way == "softiwarp" else RDMA_PORT)
+    assert [len(rdma_transports(guest, f"/mnt/{way}")) for way in points] == [1, 1, 1, 0]
+    guest.run(
+        "mkdir -p /mnt/tcp/ways; for way in rxe siw softiwarp tcp; do "
+        "fio --name=$way --filename=/mnt/$way/ways/$way --rw=randrw --bs=32k --size=4m --ioengine=libaio --iodepth=4 "
+        "--direct=1 --verify=crc32c --verify_fatal=1 --verify_state_save=0 >/tmp/$way.out 2>&1 & done; "
+        "for job in $(jobs -p); do wait $job || { cat /tmp/*.out; exit 1; }; done",
+        timeout=240,
+        label="fio by four ways at once",
+    )
+    sums = {way: guest.run(f"cd /mnt/{way}/ways && sha256sum rxe siw softiwarp tcp").output for way in points}
+    assert len(set(sums.values())) == 1, sums
+    assert sums["tcp"].split()[0] == server.sha256("ways/rxe")
+    for way in points:
+        umount(guest, f"/mnt/{way}")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_client_carries_on_over_two_kills(pair: Pair, kind: str) -> None:
+    """SIGKILL twice under load: writers by every version and a verified fio load carry on, a lock is kept."""
+    guest, server = pair.guest, pair.server
+    clients = [pair.client(kind, version) for version in VERSIONS]
+    for client in clients:
+        client.mount()
+    last = clients[-1]
+    holder = LockHolder(guest, f"{last.work}/locked")
+    appenders = guest.start(
+        "".join(f"python3 {APPENDER} {c.work}/appended 60 >/tmp/{c.name} 2>&1 & " for c in clients)
+        + "for job in $(jobs -p); do wait $job || { cat /tmp/*-v*; exit 1; }; done; "
+        + "".join(f"tail -n 1 /tmp/{c.name}; " for c in clients),
+        300,
+        "append for 60 s, by four versions",
+    )
+    load = guest.start(
+        f"cd {last.work} && fio --name=load --filename=load --rw=randrw --bs=16k --size=8m --ioengine=libaio "
+        "--iodepth=8 --direct=1 --rate_iops=20,20 --verify=crc32c --verify_fatal=1 --verify_state_save=0 "
+        ">/tmp/fio.out 2>&1 || { cat /tmp/fio.out; exit 1; }",
+        300,
+        "fio with verification",
+    )
+    time.sleep(5)
+    for _ in range(2):
+        server.kill()
+        time.sleep(1)
+        server.start()
+        holder.check()
+        time.sleep(2)
+    load.wait()
+    totals = [int(line.split()[1]) for line in appenders.wait().output.splitlines() if line.startswith("total ")]
+    assert len(totals) == len(clients)
+    for client, total in zip(clients, totals, strict=True):
+        # Nothing acknowledged is missing, nothing stands twice.
+        assert total > 0
+        lines = server.read_text(f"{client.name}/appended").splitlines()
+        assert lines == [f"line {number:08d}" for number in range(total)]
+    holder.unlock()
+    holder.quit()
+    for client in clients:
+        client.umount()
+
+
+def test_nobody_complained(pair: Pair) -> None:
+    assert complaints(pair.guest, allow="not responding|server .* OK") == []
+    assert complaints(pair.server.guest) == []
+    assert "Traceback" not in pair.server.log_tail(100_000)
+    pair.server.stop()
