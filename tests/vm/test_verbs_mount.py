@@ -24,7 +24,7 @@ from tests.vm.network import Namespace
 from tests.vm.server import RDMA_PORT
 from tests.vm.work import Client
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = pytest.mark.timeout(1800)
 
 LEASE = 10
 """Seconds; short, so that a grace period costs the test little."""
@@ -53,7 +53,7 @@ def pair(directory: Path) -> Iterator[Pair]:
     with (
         Namespace() as network,
         GuestServer(network, server={"nfs4": nfs4}) as server,
-        Guest("client", network, memory=1536, shares=[shared], interfaces=2, time_limit=1800) as guest,
+        Guest("client", network, memory=1536, shares=[shared], interfaces=2, time_limit=3600) as guest,
     ):
         load_devices(guest)
         guest.run("modprobe rpcrdma")

@@ -12,14 +12,14 @@ from typing import Any
 
 import pytest
 
-from tests.vm.build import HERE
+from tests.vm.build import REPO
 from tests.vm.guest import Guest
 from tests.vm.guest_server import SOFTIWARP_PORT, GuestServer, load_devices
 from tests.vm.mounts import complaints
 from tests.vm.network import Namespace
 from tests.vm.server import MOUNTD_PORT, RDMA_PORT
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = pytest.mark.timeout(1200)
 
 TARGETS = {"rxe": ("rxe", RDMA_PORT), "siw": ("siw", RDMA_PORT), "softiwarp": ("siw", SOFTIWARP_PORT)}
 """What serves on the listener; the peer's device for it, and the port."""
@@ -48,8 +48,10 @@ def seen(request: pytest.FixtureRequest, pair: tuple[GuestServer, Guest]) -> dic
     """What the peer's steps saw; it ends with an error where a step could not be done."""
     server, peer = pair
     kind, port = TARGETS[request.param]
-    script = f"/usr/bin/python3 {HERE}/inside/verbs_peer.py {server.door(kind).address} {port} {MOUNTD_PORT}"
-    done = peer.run(script, timeout=180, label=f"verbs_peer.py over {kind} to {request.param}")
+    script = (
+        f"cd {REPO} && /usr/bin/python3 -m tests.vm.inside.verbs_peer {server.door(kind).address} {port} {MOUNTD_PORT}"
+    )
+    done = peer.run(script, timeout=300, label=f"verbs_peer.py over {kind} to {request.param}")
     found: dict[str, Any] = json.loads(done.output.strip().splitlines()[-1])
     assert found["private_data"]["device"] == f"{kind}0"
     return found

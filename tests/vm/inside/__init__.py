@@ -1,0 +1,1 @@
+"""Programs that run in a guest: standard library only, except where they say otherwise."""
