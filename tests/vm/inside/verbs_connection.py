@@ -186,8 +186,7 @@ class Connection:
         invalidated = None
         flag = IB_WC_WITH_INVALIDATE if self.device == "rxe0" else e.IBV_WC_WITH_INV
         if completion.wc_flags & flag:
-            # pyverbs takes this field for immediate data, which is in network order
-            (invalidated,) = struct.unpack("=I", struct.pack(">I", completion.imm_data))
+            invalidated = completion.imm_data  # one field in C for both
         return message, invalidated
 
     def call(

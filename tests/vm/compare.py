@@ -1,0 +1,230 @@
+"""``python -m tests.vm.compare``: this server and Linux's own, over the same RDMA device of the same guest.
+
+Two guests, one of which serves: in it rdma-nfsd and knfsd serve the same tmpfs over the same device (rdma_rxe or siw),
+each on a port of its own, and get the load in turns, so that whatever else the machine does meets both. The client's
+guest runs fio's four base jobs. Reported are throughput, latency, and the CPU time of the server's whole guest per
+operation: software RDMA works in softirqs and kernel threads, so a process's own time would say little.
+
+Writes JSON and, with ``--document``, the table into docs/performance.md between its markers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import statistics
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from tests.vm.build import REPO
+from tests.vm.guest import Guest, GuestError, accelerator
+from tests.vm.guest_server import KINDS, GuestServer, load_devices
+from tests.vm.kernel_server import START
+from tests.vm.mounts import rdma_options
+from tests.vm.network import Namespace
+from tests.vm.server import MOUNTD_PORT, RDMA_PORT, ServerError
+
+JOBS = (
+    # name, fio's rw, block size, queue depth
+    ("4k random read", "randread", "4k", 16),
+    ("4k random write", "randwrite", "4k", 16),
+    ("1M read", "read", "1m", 4),
+    ("1M write", "write", "1m", 4),
+)
+SERVERS = ("rdma-nfsd", "knfsd")
+DOCUMENT = REPO / "docs/performance.md"
+BEGIN, END = "<!-- begin compare -->", "<!-- end compare -->"
+POINT = "/mnt/compare"
+
+KNFSD_RDMA_PORT, KNFSD_MOUNTD_PORT = 20051, 20058
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One run of one job."""
+
+    server: str
+    device: str
+    version: str
+    job: str
+    round: int
+    mb_per_second: float
+    iops: float
+    latency_ms: float
+    """Mean completion latency."""
+    p99_ms: float
+    cpu_us_per_operation: float
+    """Of the serving guest: all its processors' time that was not idle."""
+
+
+def busy_seconds(guest: Guest) -> float:
+    """The time all processors of a guest have not been idle so far."""
+    fields = guest.run("head -n 1 /proc/stat", label="cpu time").output.split()[1:9]
+    user, nice, system, _idle, _iowait, irq, softirq, _steal = map(int, fields)
+    return (user + nice + system + irq + softirq) / os.sysconf("SC_CLK_TCK")
+
+
+def fio(client: Guest, pattern: str, block: str, depth: int, seconds: int, size: str) -> dict[str, float]:
+    """One job on the mount."""
+    done = client.run(
+        f"cd {POINT} && fio --name=compare --filename=compare.dat --rw={pattern} --bs={block} --size={size} --direct=1 "
+        f"--ioengine=libaio --iodepth={depth} --runtime={seconds} --time_based=1 --overwrite=1 --output-format=json "
+        "--output=/tmp/compare.json && tr -d '\\n' </tmp/compare.json",
+        timeout=seconds * 4 + 180,
+        label=f"fio {pattern} {block}",
+    )
+    (job,) = json.loads(done.output[done.output.index("{") :])["jobs"]
+    if job["error"]:
+        raise GuestError(f"fio: error {job['error']}")
+    figures = job["write" if "write" in pattern else "read"]
+    return {
+        "operations": figures["total_ios"],
+        "mb_per_second": figures["bw_bytes"] / 1e6,
+        "iops": figures["iops"],
+        "latency_ms": figures["clat_ns"]["mean"] / 1e6,
+        "p99_ms": figures["clat_ns"]["percentile"]["99.000000"] / 1e6,
+    }
+
+
+class Comparison:
+    """The two guests, and what was measured in them."""
+
+    def __init__(self, server: GuestServer, client: Guest, device: str, seconds: int, size: str) -> None:
+        self.server = server
+        self.client = client
+        self.device = device
+        self.seconds = seconds
+        self.size = size
+        self.samples: list[Sample] = []
+
+    def measure(self, name: str, version: str, number: int) -> None:
+        """Mount, run the four jobs, unmount."""
+        door = self.server.door(self.device)
+        if name == "rdma-nfsd":
+            options, path = rdma_options(version), door.export_name(version)
+        else:
+            options = rdma_options(version, port=KNFSD_RDMA_PORT)
+            options = options.replace(f"mountport={MOUNTD_PORT}", f"mountport={KNFSD_MOUNTD_PORT}")
+            path = "/export" if version == "3" else "/"
+        self.client.run(f"mkdir -p {POINT} && mount -t nfs -o {options} {door.address}:{path} {POINT}", timeout=180)
+        for job, pattern, block, depth in JOBS:
+            before = busy_seconds(self.server.guest)
+            figures = fio(self.client, pattern, block, depth, self.seconds, self.size)
+            used = busy_seconds(self.server.guest) - before
+            cpu = used * 1e6 / max(1.0, figures.pop("operations"))
+            sample = Sample(name, self.device, version, job, number, cpu_us_per_operation=cpu, **figures)
+            self.samples.append(sample)
+            print(
+                f"[{time.strftime('%H:%M:%S')}] {name:9} {self.device} v{version} round {number} {job:16} "
+                f"{sample.mb_per_second:8.1f} MB/s {sample.iops:8.0f} IOPS {sample.latency_ms:8.2f} ms "
+                f"{cpu:8.0f} us CPU per operation",
+                flush=True,
+            )
+        self.client.run(f"umount {POINT}", timeout=120)
+
+
+def table(samples: Sequence[Sample]) -> list[str]:
+    """One row per device, version and job: medians of the rounds, and our figure over knfsd's."""
+    lines = [
+        "| device | vers | job | rdma-nfsd MB/s | knfsd MB/s | ratio | latency ms | 99th ms | latency ratio "
+        "| CPU µs per op, rdma-nfsd | knfsd | ratio |",
+        "|---|---|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    keys = list(dict.fromkeys((sample.device, sample.version, sample.job) for sample in samples))
+    for device, version, job in keys:
+        chosen = [sample for sample in samples if (sample.device, sample.version, sample.job) == (device, version, job)]
+
+        def median(server: str, field: str, rows: Sequence[Sample] = chosen) -> float:
+            return statistics.median(float(getattr(sample, field)) for sample in rows if sample.server == server)
+
+        if {sample.server for sample in chosen} != set(SERVERS):
+            continue
+        ours, theirs = (median(server, "mb_per_second") for server in SERVERS)
+        latency, other_latency = (median(server, "latency_ms") for server in SERVERS)
+        cpu, other_cpu = (median(server, "cpu_us_per_operation") for server in SERVERS)
+        cells = [
+            *(device, version, job, f"{ours:.1f}", f"{theirs:.1f}", f"**{ours / theirs:.2f}**"),
+            *(f"{latency:.2f} / {other_latency:.2f}",),
+            f"{median('rdma-nfsd', 'p99_ms'):.1f} / {median('knfsd', 'p99_ms'):.1f}",
+            f"{latency / other_latency:.2f}",
+            *(f"{cpu:.0f}", f"{other_cpu:.0f}", f"{cpu / other_cpu:.2f}"),
+        ]
+        lines.append("| " + " | ".join(cells) + " |")
+    return lines
+
+
+def write_document(lines: Sequence[str], note: str, path: Path = DOCUMENT) -> None:
+    """Put the table between the markers. Raises ValueError where they are missing."""
+    text = path.read_text()
+    if BEGIN not in text or END not in text:
+        raise ValueError(f"{path} has no {BEGIN} … {END}")
+    inside = "\n".join([BEGIN, "", *lines, "", note, "", END])
+    path.write_text(re.sub(re.escape(BEGIN) + ".*" + re.escape(END), lambda _: inside, text, flags=re.DOTALL))
+
+
+def compare(devices: Sequence[str], versions: Sequence[str], rounds: int, seconds: int, size: str) -> list[Sample]:
+    """Boot the guests and run everything; the order of the servers alternates."""
+    samples: list[Sample] = []
+    with Namespace() as network:
+        for device in devices:
+            listen = [{"url": f"rdma://0.0.0.0:{RDMA_PORT}", "provider": "verbs"}]
+            with (
+                GuestServer(network, (device,), listen=listen, time_limit=6 * 3600) as server,
+                Guest("client", network, memory=1024, interfaces=2, time_limit=6 * 3600) as client,
+            ):
+                load_devices(client, (device,))
+                client.run("modprobe rpcrdma")
+                script = START.format(options="sync", mountd=KNFSD_MOUNTD_PORT, rdma=KNFSD_RDMA_PORT)
+                server.guest.run(script, timeout=120, label="start knfsd")
+                comparison = Comparison(server, client, device, seconds, size)
+                try:
+                    for version in versions:
+                        for number in range(rounds):
+                            for name in SERVERS if number % 2 == 0 else reversed(SERVERS):
+                                comparison.measure(name, version, number)
+                finally:
+                    samples += comparison.samples
+    return samples
+
+
+def main() -> int:
+    """Entry point."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.vm.compare", description=(__doc__ or "").splitlines()[0].partition(": ")[2]
+    )
+    parser.add_argument("--device", choices=tuple(KINDS), action="append", help="rxe, siw (both)")
+    parser.add_argument("--vers", choices=("3", "4.0", "4.1", "4.2"), action="append", help="NFS versions (3 and 4.2)")
+    parser.add_argument("--rounds", type=int, default=3, help="turns each server gets (3)")
+    parser.add_argument("--seconds", type=int, default=10, help="time for each fio job (10)")
+    parser.add_argument("--size", default="128m", help="size of fio's file (128m)")
+    parser.add_argument("--json", type=Path, default=Path("compare.json"), help="where the samples go (compare.json)")
+    parser.add_argument("--document", action="store_true", help="put the table into docs/performance.md")
+    options = parser.parse_args()
+    try:
+        samples = compare(
+            options.device or tuple(KINDS), options.vers or ("4.2", "3"), options.rounds, options.seconds, options.size
+        )
+    except (GuestError, ServerError) as error:
+        print(f"compare: {error}", file=sys.stderr)
+        return 1
+    lines = table(samples)
+    print("\n".join(lines))
+    options.json.write_text(json.dumps([asdict(sample) for sample in samples], indent=1) + "\n")
+    if options.document:
+        note = (
+            f"Medians of {options.rounds} rounds of {options.seconds} s per job, a file of {options.size} on tmpfs, "
+            f"latency as rdma-nfsd / knfsd; guests under {accelerator().split(',')[0]} on {os.cpu_count()} processors, "
+            f"load average {os.getloadavg()[1]:.0f} (from outside). Ratios below 1.00 in throughput, and above in "
+            "latency and CPU, are the kernel's advantage."
+        )
+        write_document(lines, note)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
