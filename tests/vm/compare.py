@@ -23,7 +23,7 @@ from pathlib import Path
 
 from tests.vm.build import REPO
 from tests.vm.guest import Guest, GuestError, accelerator
-from tests.vm.guest_server import KINDS, GuestServer, load_devices
+from tests.vm.guest_server import DEVICES, GuestServer, load_devices
 from tests.vm.kernel_server import START
 from tests.vm.mounts import rdma_options
 from tests.vm.network import Namespace
@@ -175,7 +175,7 @@ def compare(devices: Sequence[str], versions: Sequence[str], rounds: int, second
             listen = [{"url": f"rdma://0.0.0.0:{RDMA_PORT}", "provider": "verbs"}]
             with (
                 GuestServer(network, (device,), listen=listen, time_limit=6 * 3600) as server,
-                Guest("client", network, memory=1024, interfaces=2, time_limit=6 * 3600) as client,
+                Guest("client", network, memory=1024, time_limit=6 * 3600) as client,
             ):
                 load_devices(client, (device,))
                 client.run("modprobe rpcrdma")
@@ -197,7 +197,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         prog="python -m tests.vm.compare", description=(__doc__ or "").splitlines()[0].partition(": ")[2]
     )
-    parser.add_argument("--device", choices=tuple(KINDS), action="append", help="rxe, siw (both)")
+    parser.add_argument("--device", choices=tuple(DEVICES), action="append", help="rxe, siw (both)")
     parser.add_argument("--vers", choices=("3", "4.0", "4.1", "4.2"), action="append", help="NFS versions (3 and 4.2)")
     parser.add_argument("--rounds", type=int, default=3, help="turns each server gets (3)")
     parser.add_argument("--seconds", type=int, default=10, help="time for each fio job (10)")
@@ -207,7 +207,11 @@ def main() -> int:
     options = parser.parse_args()
     try:
         samples = compare(
-            options.device or tuple(KINDS), options.vers or ("4.2", "3"), options.rounds, options.seconds, options.size
+            options.device or tuple(DEVICES),
+            options.vers or ("4.2", "3"),
+            options.rounds,
+            options.seconds,
+            options.size,
         )
     except (GuestError, ServerError) as error:
         print(f"compare: {error}", file=sys.stderr)

@@ -29,39 +29,34 @@ SOFTIWARP_PORT = 20050
 """Where the embedded provider listens when the devices have port 20049."""
 
 
-@dataclass(frozen=True)
-class Kind:
-    """A kind of software RDMA device, with a network interface and a subnet of its own.
+DEVICES = {"siw": "siw0", "rxe": "rxe0"}
+"""The kinds of software RDMA device, and the names they get."""
+MODULES = {"siw": "siw", "rxe": "rdma_rxe"}
 
-    RDMA-CM takes a device by the interface that the route to the address leads over. With two devices on one interface
-    it would take the first and never the other.
+PLACES = (("eth0", "10.99.0."), ("eth1", "10.98.0."))
+"""The network interface and the subnet of a guest's first device, and of its second.
+
+RDMA-CM takes a device by the interface that the route to the address leads over. With two devices on one interface it
+would take the first and never the other.
+"""
+
+
+def load_devices(guest: Guest, kinds: Sequence[str] = tuple(DEVICES)) -> None:
+    """Give the guest software RDMA devices, and the character devices that programs use.
+
+    For two kinds it must have two interfaces.
     """
-
-    name: str
-    module: str
-    netdev: str
-    subnet: str
-
-
-KINDS = {  # which takes guests of two interfaces
-    "siw": Kind("siw0", "siw", "eth0", "10.99.0."),
-    "rxe": Kind("rxe0", "rdma_rxe", "eth1", "10.98.0."),
-}
-
-
-def load_devices(guest: Guest, kinds: Sequence[str] = tuple(KINDS)) -> None:
-    """Give the guest software RDMA devices, and the character devices that programs use."""
     host = guest.address.rpartition(".")[2]
-    commands = [f"modprobe -a {' '.join(KINDS[kind].module for kind in kinds)} ib_uverbs rdma_ucm"]
-    for kind in map(KINDS.__getitem__, kinds):
-        if kind.netdev != "eth0":
+    commands = [f"modprobe -a {' '.join(MODULES[kind] for kind in kinds)} ib_uverbs rdma_ucm"]
+    for kind, (netdev, subnet) in zip(kinds, PLACES, strict=False):
+        if netdev != "eth0":
             # Both interfaces are on one bridge: each must answer for its own address only, or packets for one device
             # come in over the other's interface, where nobody wants them.
             commands.append("echo 1 >/proc/sys/net/ipv4/conf/all/arp_ignore")
             commands.append("echo 2 >/proc/sys/net/ipv4/conf/all/arp_announce")
-            commands.append(f"ip addr add {kind.subnet}{host}/24 dev {kind.netdev}")
-            commands.append(f"ip link set {kind.netdev} mtu $(cat /sys/class/net/eth0/mtu) up")
-        commands.append(f"rdma link add {kind.name} type {kind.module.removeprefix('rdma_')} netdev {kind.netdev}")
+            commands.append(f"ip addr add {subnet}{host}/24 dev {netdev}")
+            commands.append(f"ip link set {netdev} mtu $(cat /sys/class/net/eth0/mtu) up")
+        commands.append(f"rdma link add {DEVICES[kind]} type {kind} netdev {netdev}")
     guest.run(" && ".join([*commands, "rdma link show"]), timeout=60, label=f"rdma link add {' '.join(kinds)}")
 
 
@@ -100,7 +95,7 @@ class GuestServer:
     def __init__(
         self,
         network: Network,
-        kinds: Sequence[str] = tuple(KINDS),
+        kinds: Sequence[str] = tuple(DEVICES),
         *,
         listen: Sequence[Any] | None = None,
         server: Mapping[str, Any] | None = None,
@@ -110,7 +105,8 @@ class GuestServer:
         time_limit: float = 3600,
     ) -> None:
         _compile()
-        self.guest = Guest(name, network, memory=memory, time_limit=time_limit, interfaces=2)
+        self.guest = Guest(name, network, memory=memory, time_limit=time_limit, interfaces=len(kinds))
+        self.kinds = tuple(kinds)
         self.address = self.guest.address
         self.ready_line = ""
         self._running = False
@@ -125,14 +121,18 @@ class GuestServer:
     def default_listen(self) -> list[Any]:
         """Devices on the usual port, the embedded provider beside them, and TCP."""
         return [
-            {"url": f"rdma://0.0.0.0:{RDMA_PORT}", "provider": "verbs"},
+            {"url": f"rdma://*:{RDMA_PORT}", "provider": "verbs"},
             {"url": f"rdma://*:{SOFTIWARP_PORT}", "provider": "softiwarp"},
             f"tcp://*:{TCP_PORT}",
         ]
 
     def door(self, kind: str) -> Door:
         """The server by the address that a client reaches over a kind of device."""
-        return Door(self, KINDS[kind].subnet + self.address.rpartition(".")[2])
+        return Door(self, PLACES[self.kinds.index(kind)][1] + self.address.rpartition(".")[2])
+
+    def netdev(self, kind: str) -> str:
+        """The network interface under a kind of device, here and in a client with the same kinds."""
+        return PLACES[self.kinds.index(kind)][0]
 
     def configure(self, listen: Sequence[Any], server: Mapping[str, Any]) -> None:
         """Write the configuration for the next start."""
