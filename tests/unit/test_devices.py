@@ -276,12 +276,20 @@ def test_each_obstacle_and_its_remedy(
 
 
 def test_locked_memory_without_limit_for_the_capability(layout: Layout) -> None:
+    """CAP_IPC_LOCK lifts the limit, but not for siw."""
     layout.rxe()
     layout.memlock = 65536
     layout.write("proc/self/status", "CapEff:\t0000000000004000\n")
     host, found = layout.look()
-    assert host.locked_memory is None
+    assert (host.locked_memory, host.may_exceed) == (65536, True)
     assert found == []
+    layout.device("siw0", "4: RNIC", netdev="eth0")
+    layout.write("sys/class/infiniband/siw0/node_desc", "Software iWARP stack\n")
+    host, found = layout.look()
+    (obstacle,) = found
+    assert (obstacle.device, obstacle.severity) == ("siw0", "blocks")
+    assert "siw applies the limit to root" in obstacle.problem
+    assert [usable(device, found) for device in host.devices] == [True, False]
 
 
 def test_a_host_without_devices(layout: Layout) -> None:

@@ -158,6 +158,7 @@ class GuestServer:
             "cd /srv/nfsd; rm -f ready\n"
             # byte code is kept (in the guest's own tmpfs): the next start takes a third of the time
             f"unset PYTHONDONTWRITEBYTECODE; export PYTHONPATH={shlex.quote(str(REPO))} PYTHONUNBUFFERED=1 {extra}\n"
+            "ulimit -l unlimited\n"  # as the systemd unit does; siw heeds the limit even for root
             f"setsid {argv} >ready 2>>log </dev/null &\n"
             "echo $! >pid\n"
             f"for i in $(seq {int(timeout * 5)}); do\n"

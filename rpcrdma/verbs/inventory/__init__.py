@@ -73,6 +73,8 @@ class Device:
     name: str
     kind: str
     """InfiniBand, RoCE, iWARP, or the kernel's node type where it is none of them."""
+    description: str
+    """node_desc: the driver's or the administrator's text."""
     firmware: str
     guid: str
     uverbs: str
@@ -104,7 +106,9 @@ class Host:
     rdma_cm: str
     """The path of RDMA-CM's character device, "" when there is none."""
     locked_memory: int | None
-    """Octets this process may lock; None for no limit (RLIMIT_MEMLOCK, or the capability CAP_IPC_LOCK)."""
+    """Octets this process may lock (RLIMIT_MEMLOCK); None for no limit."""
+    may_exceed: bool
+    """The process has CAP_IPC_LOCK, for which most drivers do not apply the limit."""
     unusable: dict[str, str] = field(default_factory=dict)
     """Character devices that this process may not open, and why."""
     pyverbs: str = ""

@@ -128,18 +128,17 @@ class _Reader:
             devices,
             tuple(name for name in LIBRARIES if not self._places.library_loads(name)),
             rdma_cm,
-            self._locked_memory(),
+            None if (limit := self._places.memlock()) == resource.RLIM_INFINITY else limit,
+            self._has_ipc_lock(),
             unusable,
             complaint or "; ".join(f"{name}: {why}" for name, why in answer.get("errors", {}).items()),
         )
 
-    def _locked_memory(self) -> int | None:
-        """The kernel lets CAP_IPC_LOCK pin without limit."""
+    def _has_ipc_lock(self) -> bool:
         for line in _read(self._places.proc / "self/status").splitlines():
-            if line.startswith("CapEff:") and int(line.split()[1], 16) >> _CAP_IPC_LOCK & 1:
-                return None
-        limit = self._places.memlock()
-        return None if limit == resource.RLIM_INFINITY else limit
+            if line.startswith("CapEff:"):
+                return bool(int(line.split()[1], 16) >> _CAP_IPC_LOCK & 1)
+        return False
 
     def _device(self, name: str, answer: Mapping[str, Any]) -> Device:
         path = self._root / name
@@ -159,6 +158,7 @@ class _Reader:
         return Device(
             name,
             _kind(_label(_read(path / "node_type")), ports),
+            _read(path / "node_desc"),
             _read(path / "fw_ver"),
             _read(path / "node_guid"),
             self._uverbs(name),

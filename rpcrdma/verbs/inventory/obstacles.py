@@ -11,6 +11,8 @@ from collections.abc import Iterator
 
 from rpcrdma.verbs.inventory import Device, Host, Obstacle, Port
 
+_SIW = "Software iWARP stack"
+"""The description of siw's devices."""
 _MIN_READS = 4
 """RDMA Reads in flight below which large WRITEs wait for the network."""
 
@@ -19,7 +21,7 @@ def obstacles(host: Host, memory: int) -> list[Obstacle]:
     """All of them; ``memory`` is how many octets the server is going to register."""
     found = [*_of_host(host, memory)]
     for device in host.devices:
-        found += _of_device(host, device)
+        found += _of_device(host, device, memory)
         for port in device.ports:
             found += _of_port(device, port)
     return found
@@ -53,16 +55,18 @@ def _of_host(host: Host, memory: int) -> Iterator[Obstacle]:
         yield Obstacle("blocks", "there is no /dev/infiniband/rdma_cm", "modprobe rdma_ucm")
     elif host.rdma_cm in host.unusable:
         yield _no_access(host.rdma_cm, host.unusable[host.rdma_cm])
-    if host.locked_memory is not None and host.locked_memory < memory:
-        yield Obstacle(
-            "blocks",
-            f"this process may lock {_size(host.locked_memory)} of memory, the server registers up to {_size(memory)}",
-            "LimitMEMLOCK=infinity in the unit (systemd/rdma-nfsd.service has it), or ulimit -l unlimited as root, or "
-            "a smaller server.limits.memory",
-        )
+    if not host.may_exceed and host.locked_memory is not None and host.locked_memory < memory:
+        yield _locked_memory(host.locked_memory, memory)
 
 
-def _of_device(host: Host, device: Device) -> Iterator[Obstacle]:
+def _of_device(host: Host, device: Device, memory: int) -> Iterator[Obstacle]:
+    if (
+        host.may_exceed
+        and host.locked_memory is not None
+        and host.locked_memory < memory
+        and device.description == _SIW
+    ):
+        yield _locked_memory(host.locked_memory, memory, device.name)
     if not device.uverbs:
         yield Obstacle("blocks", "it has no /dev/infiniband/uverbs*", "modprobe ib_uverbs", device.name)
     elif device.uverbs in host.unusable:
@@ -133,6 +137,17 @@ def _of_port(device: Device, port: Port) -> Iterator[Obstacle]:
 def _reachable(address: str) -> bool:
     """Is it an address a client can name? A link-local one needs a zone."""
     return not ipaddress.ip_address(address).is_link_local
+
+
+def _locked_memory(limit: int, memory: int, device: str = "") -> Obstacle:
+    return Obstacle(
+        "blocks",
+        f"this process may lock {_size(limit)} of memory, the server registers up to {_size(memory)}"
+        + (" (siw applies the limit to root, too)" if device else ""),
+        "LimitMEMLOCK=infinity in the unit (systemd/rdma-nfsd.service has it), or ulimit -l unlimited as root, or "
+        "a smaller server.limits.memory",
+        device,
+    )
 
 
 def _no_access(path: str, reason: str, device: str = "") -> Obstacle:
