@@ -41,7 +41,7 @@ class Pair:
 
     def client(self, kind: str, version: str) -> Client:
         name = f"{kind}-v{version}"
-        return Client(self.guest, self.server.door(kind), version, self.shared, f"/mnt/{name}", name)
+        return Client(self.guest, self.server.door(kind), version, self.shared, f"/mnt/{name}", name, siw=kind == "siw")
 
 
 @pytest.fixture(scope="module")
@@ -164,7 +164,8 @@ def test_four_ways_in_at_once(pair: Pair) -> None:
             guest.run(f"mkdir -p /mnt/tcp && {command}", label=command)
         else:
             door = server.door(way if way in DEVICES else "siw")
-            mount(guest, door, version, f"/mnt/{way}", port=SOFTIWARP_PORT if way == "softiwarp" else RDMA_PORT)
+            port = SOFTIWARP_PORT if way == "softiwarp" else RDMA_PORT
+            mount(guest, door, version, f"/mnt/{way}", port=port, siw=way == "siw")
     assert [len(rdma_transports(guest, f"/mnt/{way}")) for way in points] == [1, 1, 1, 0]
     guest.run(
         "mkdir -p /mnt/tcp/ways; for way in rxe siw softiwarp tcp; do "

@@ -36,23 +36,31 @@ class Exporter(Served, Protocol):
 class Client:
     """A guest, the server it mounts, and the mount: over one NFS version, on ``point``, with a directory of its own.
 
-    ``shared`` is a directory of the host that the guest sees under the same name.
+    ``shared`` is a directory of the host that the guest sees under the same name. ``siw``: the server has that device.
     """
 
     def __init__(
-        self, guest: Guest, server: Exporter, version: str, shared: Path, point: str = POINT, name: str = ""
+        self,
+        guest: Guest,
+        server: Exporter,
+        version: str,
+        shared: Path,
+        point: str = POINT,
+        name: str = "",
+        siw: bool = False,
     ) -> None:
         self.guest = guest
         self.server = server
         self.version = version
         self.shared = shared
         self.point = point
+        self.siw = siw
         self.name = name or f"v{version}"
         self.work = f"{point}/{self.name}"
 
     def mount(self, extra: str = "") -> None:
         """Mount, and make the directory."""
-        mount(self.guest, self.server, self.version, self.point, extra)
+        mount(self.guest, self.server, self.version, self.point, extra, siw=self.siw)
         self.guest.run(f"mkdir -p {self.work}")
 
     def umount(self) -> None:
