@@ -75,6 +75,29 @@ def test_whoever_is_short_of_slots_is_waited_for() -> None:
     assert queue.post() == [("reads", 0, 4)]
 
 
+def test_a_completion_says_nothing_of_what_was_posted_before() -> None:
+    """siw completes a Send behind a Read while the Read waits for its data: the Read is not over then."""
+    queue = SendQueue(8, 4)
+    queue.put(Job("read", 1, reads=True))
+    queue.put(Job("send", 2))
+    posted = [token for token, _, _ in queue.post()]
+    read, send = posted.index("read"), posted.index("send")
+    early = queue.done_at(send)
+    assert "read" not in early
+    assert early + queue.done_at(read) == posted
+    assert (queue.free, queue.free_reads, queue.idle) == (8, 4, True)
+
+
+def test_an_error_ends_all_that_came_before() -> None:
+    queue = SendQueue(8, 4)
+    for token in ("one", "two", "three"):
+        queue.put(Job(token, 1))
+    queue.post()
+    assert queue.done_at(1, flushed=True) == ["one", "two"]
+    assert queue.done_at(0) == [], "it is over already"
+    assert queue.done_at(2) == ["three"]
+
+
 def test_reads_without_the_peers_leave_are_refused() -> None:
     with pytest.raises(ValueError, match="no RDMA Reads"):
         SendQueue(4, 0).put(Job("r", 1, True))

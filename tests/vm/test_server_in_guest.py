@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import json
+import shlex
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
+from tests.vm.build import REPO
 from tests.vm.guest import Guest
-from tests.vm.guest_server import SOFTIWARP_PORT, GuestServer
+from tests.vm.guest_server import SOFTIWARP_PORT, GuestServer, load_devices
 from tests.vm.mounts import complaints, load_siw, rdma_transports
 from tests.vm.network import Namespace, Network
+from tests.vm.server import command
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -45,3 +50,37 @@ def test_embedded_provider_and_tcp_serve_one_export(network: Network) -> None:
         assert complaints(client, allow="not responding|server .* OK") == []
         assert complaints(server.guest) == []
         server.stop()
+
+
+def test_devices_says_what_can_be_used_and_what_is_in_the_way(network: Network) -> None:
+    """``rdma-nfsd devices`` on a kernel that has devices, with pyverbs in the system's interpreter."""
+
+    def devices(before: str, status: int) -> dict[str, Any]:
+        script = f"cd /; export PYTHONPATH={shlex.quote(str(REPO))}; {before}{shlex.join(command())} devices --json"
+        done = guest.run(script, timeout=120, check=False, label=f"{before}rdma-nfsd devices --json")
+        assert done.rc == status, done.output
+        found: dict[str, Any] = json.loads(done.output)
+        return found
+
+    with Guest("devices", network, memory=1024, interfaces=2) as guest:
+        assert [obstacle["problem"] for obstacle in devices("", 1)["obstacles"]] == ["the kernel has no RDMA device"]
+        load_devices(guest)
+        found = devices("ulimit -l unlimited; ", 0)
+        assert found["obstacles"] == []
+        assert {d["name"]: (d["kind"], d["usable"]) for d in found["devices"]} == {
+            "rxe0": ("RoCE", True),
+            "siw0": ("iWARP", True),
+        }
+        for device, address in zip(
+            found["devices"], (f"10.98.0.{guest.address.rpartition('.')[2]}", guest.address), strict=True
+        ):
+            (port,) = device["ports"]
+            assert address in port["addresses"]
+            assert device["attributes"]["max_qp_init_rd_atom"] > 0, "pyverbs was asked"
+            assert device["memory_management"] is True
+        # siw heeds the limit for root, too; a port goes down; a character device is not to be opened
+        found = devices("ulimit -l 64; ip link set eth1 down; rm /dev/infiniband/uverbs1; ", 1)
+        problems = {(obstacle["device"], obstacle["problem"].partition(" (")[0]) for obstacle in found["obstacles"]}
+        assert ("rxe0", "port 1 is DOWN") in problems
+        assert ("siw0", "this process may lock 64 KiB of memory, the server registers up to 512 MiB") in problems
+        assert "it has no /dev/infiniband/uverbs*" in {problem for _, problem in problems}

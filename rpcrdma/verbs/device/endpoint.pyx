@@ -358,6 +358,7 @@ cdef class Endpoint(Target):
         cdef Job job
         cdef uint64_t sequence
         cdef int slot, index
+        cdef list over
         cdef object invalidated = None
         if completion.wr_id & RECEIVE:
             slot = <int>(completion.wr_id & 0xFFFFFFFF)
@@ -393,10 +394,10 @@ cdef class Endpoint(Target):
             self.note_failure(completion, index, <Chain>piece.job)
         if index != (piece.first + piece.count - 1) & ((1 << INDEX_BITS) - 1):
             return 0
-        while self.queue.completed <= sequence:
-            job = self.queue.complete_one()
-            if job is not None:
-                self.finished.append((job, not self.errored))
+        over = []
+        self.queue.finish(sequence, completion.status != IBV_WC_SUCCESS, over)
+        for job in over:
+            self.finished.append((job, not self.errored))
         return 0
 
     cdef int note_failure(self, ibv_wc *completion, int index, Chain chain) except -1:
@@ -498,6 +499,11 @@ cdef class Endpoint(Target):
         cdef Piece *piece
         cdef uint64_t sequence
         cdef int i
+        cdef unsigned int others = 0
+        if self.device.iwarp and self.device.software:
+            # siw sends an unsignalled request's data out of our buffer without a copy, and completes the signalled one
+            # behind it once TCP has taken them: the buffer would be reused while TCP still sends from it.
+            others = IBV_SEND_SIGNALED
         while True:
             piece = self.queue.take()
             if piece == NULL:
@@ -506,7 +512,7 @@ cdef class Endpoint(Target):
             for i in range(piece.first, piece.first + piece.count):
                 request = (<Chain>piece.job).requests + i
                 request.wr_id = sequence << INDEX_BITS | <uint64_t>(i & ((1 << INDEX_BITS) - 1))
-                request.send_flags = 0
+                request.send_flags = others
                 request.next = request + 1
             request.send_flags = IBV_SEND_SIGNALED
             request.next = NULL

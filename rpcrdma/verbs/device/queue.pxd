@@ -17,6 +17,7 @@ cdef struct Piece:
     void *job
     int first
     int count
+    bint done
 
 
 cdef class JobQueue:
@@ -42,6 +43,7 @@ cdef class SendQueue:
     cdef int submit(self, Job job) except -1
     cdef Piece *take(self) noexcept
     cdef int room(self, Job job) noexcept
+    cdef int finish(self, uint64_t sequence, bint flushed, list jobs) except -1
     cdef Job complete_one(self)
     cdef int unpost(self, uint64_t first, list jobs) except -1
     cdef Job waiting(self)

@@ -24,6 +24,8 @@ class SendQueue:
         """What may be posted now, in order: (token, first request, number of requests) of each piece."""
     def done(self, pieces: int = 1) -> list[object]:
         """The oldest ``pieces`` have completed. Returns the tokens of the jobs that are over."""
+    def done_at(self, sequence: int, flushed: bool = False) -> list[object]:
+        """The piece of this sequence number has completed. Returns the tokens of the jobs that are over."""
     def refuse(self, first: int) -> list[object]:
         """The device refused the pieces from this sequence number on. Returns their tokens."""
     def abandon(self) -> list[object]:

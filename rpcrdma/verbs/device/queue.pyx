@@ -4,7 +4,7 @@ Owns :class:`SendQueue`. Needs no device and no library, and knows nothing of wh
 
 Slots
     A queue pair takes ``depth`` work requests, of which ``max_reads`` may be RDMA Reads at a time (our negotiated
-    ORD). Only the last request of what is posted together (a piece) is signalled, so slots come back by pieces.
+    ORD). The last request of what is posted together (a piece) is signalled, so slots come back by pieces.
 
 Order
     Sends (with their Writes) are posted in the order in which they were submitted, and so are Reads. The two take
@@ -122,6 +122,7 @@ cdef class SendQueue:
         piece.job = <void *>job
         piece.first = job.taken
         piece.count = count
+        piece.done = False
         Py_INCREF(job)
         job.taken += count
         job.open_pieces += 1
@@ -135,6 +136,26 @@ cdef class SendQueue:
             else:
                 self.sends.pop()
         return piece
+
+    cdef int finish(self, uint64_t sequence, bint flushed, list jobs) except -1:
+        """A piece has completed. Appends the jobs that are over with it, oldest first.
+
+        A piece's completion says nothing of those before it: siw completes a Send that was posted behind a Read while
+        the Read still waits for its data. Only an error ends all that came before (``flushed``).
+        """
+        cdef Job job
+        cdef uint64_t earlier
+        if sequence < self.completed or sequence >= self.posted:
+            return 0
+        self.ring[sequence % self.depth].done = True
+        if flushed:
+            for earlier in range(self.completed, sequence):
+                self.ring[earlier % self.depth].done = True
+        while self.completed < self.posted and self.ring[self.completed % self.depth].done:
+            job = self.complete_one()
+            if job is not None:
+                jobs.append(job)
+        return 0
 
     cdef Job complete_one(self):
         """The oldest posted piece has completed. Returns its job when that was the last of it, else None."""
@@ -210,13 +231,16 @@ cdef class SendQueue:
 
     def done(self, int pieces=1):
         """The oldest ``pieces`` have completed. Returns the tokens of the jobs that are over."""
-        cdef Job job
-        tokens = []
+        jobs = []
         for _ in range(min(pieces, self.posted - self.completed)):
-            job = self.complete_one()
-            if job is not None:
-                tokens.append(job.token)
-        return tokens
+            self.finish(self.completed, False, jobs)
+        return [(<Job>job).token for job in jobs]
+
+    def done_at(self, uint64_t sequence, bint flushed=False):
+        """The piece of this sequence number has completed. Returns the tokens of the jobs that are over."""
+        jobs = []
+        self.finish(sequence, flushed, jobs)
+        return [(<Job>job).token for job in jobs]
 
     def refuse(self, uint64_t first):
         """The device refused the pieces from this sequence number on. Returns their tokens."""
