@@ -42,7 +42,7 @@ def operations(guest: Guest, point: str) -> dict[str, int]:
     }
 
 
-@pytest.mark.parametrize("version", ["4.1", "4.2"])
+@pytest.mark.parametrize("version", VERSIONS)
 def test_files_that_go_while_they_are_open(pair: Pair, shells: list[FileShell], version: str) -> None:
     assert isinstance(pair.server, Server)
     work = f"{pair.mount(version)}/gone-{version}"
