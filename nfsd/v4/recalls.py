@@ -31,6 +31,8 @@ log = logging.getLogger(__name__)
 PATIENCE: Final = 0.05
 """Seconds an operation waits for a delegation to come back."""
 _GETATTR_PATIENCE: Final = 0.1
+_PROBE_PATIENCE: Final = 2.0
+"""Seconds the reclaim of a delegation waits for the word on the client's callback path."""
 _FIRST_PAUSE: Final = 0.05
 _LONGEST_PAUSE: Final = 2.0
 _UNKNOWN_LIMIT: Final = 8
@@ -40,6 +42,9 @@ _DATA_DELEGATIONS: Final = 1 << p.RCA4_TYPE_MASK_RDATA_DLG | 1 << p.RCA4_TYPE_MA
 
 class Caller(Protocol):
     """What sends callbacks (:class:`nfsd.v4.callbacks.CallbackService`)."""
+
+    async def probe(self, client: Client) -> bool:
+        """Find out whether callbacks reach the client."""
 
     def client_can_be_called(self, client: Client) -> bool:
         """Whether callbacks are believed to reach the client."""
@@ -75,6 +80,14 @@ class Recalls:
     def can_delegate(self, client: Client) -> bool:
         """Whether a delegation of the client could be recalled."""
         return self.caller.client_can_be_called(client)
+
+    async def learn_whether_to_delegate(self, client: Client) -> bool:
+        """As ``can_delegate``, found out if it is not known: a 4.0 client reclaims right behind SETCLIENTID_CONFIRM,
+        when the CB_NULL that this had sent is still under way."""
+        if not self.can_delegate(client):
+            probe = asyncio.ensure_future(self.caller.probe(client))
+            await asyncio.ensure_future(asyncio.wait([probe], timeout=_PROBE_PATIENCE))
+        return self.can_delegate(client)
 
     def statistics(self) -> dict[str, int]:
         """Delegations held now, and how many were given, recalled, returned and revoked."""

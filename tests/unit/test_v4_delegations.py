@@ -582,6 +582,39 @@ def test_a_delegation_reclaimed_without_a_way_back_is_recalled_with_the_reply(tm
     with_two(tmp_path, minor, after, reclaim_complete=False, **how)
 
 
+def test_a_reclaim_waits_for_the_word_on_the_callback_path(tmp_path):
+    handles = {}
+
+    @prepared
+    async def before(server, export, one, two):
+        *_, found = await one.run(*one.path("/0/f"), p.OP_GETFH)
+        handles[b"f"] = found.resok4.object
+
+    async def after(server, export, one, two):
+        one.handles.update(handles)
+        arrived, answered, at_once = asyncio.Event(), asyncio.Event(), one.end.answer
+
+        async def answer(message, connection):
+            arrived.set()
+            await answered.wait()
+            return await at_once(message, connection)
+
+        one.end.answer = answer
+        callbacks = server.nfs4.callbacks
+        callbacks._path(server.engine.clients.lookup(one.clientid)).up = None  # as after SETCLIENTID_CONFIRM
+        reclaim = asyncio.ensure_future(reclaiming(one, READ_DELEGATION))
+        await arrived.wait()
+        assert not reclaim.done()
+        answered.set()
+        opened = await reclaim
+        assert opened.delegation.delegation_type == READ_DELEGATION
+        assert not opened.delegation.read.recall
+
+    with_two(tmp_path, 0, before)
+    how = {"limits": Limits(lease=30, grace=30), "recovered": restarted(b"one", b"two", minor=0)}
+    with_two(tmp_path, 0, after, reclaim_complete=False, **how)
+
+
 @pytest.mark.parametrize("more", [True, False])
 def test_attributes_the_holder_was_not_asked_for_are_passed_over(tmp_path, more):
     @prepared

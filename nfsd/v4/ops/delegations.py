@@ -48,7 +48,8 @@ async def delegate(
     if want == p.OPEN4_SHARE_ACCESS_WANT_CANCEL:
         return none(c, want, _WHY.WND4_CANCELLED)
     write = reclaim == _TYPES.OPEN_DELEGATE_WRITE if reclaim else bool(access & _WRITE)
-    callable_ = c.server.recalls.can_delegate(client)
+    recalls = c.server.recalls
+    callable_ = await recalls.learn_whether_to_delegate(client) if reclaim else recalls.can_delegate(client)
     if not callable_ and not reclaim:
         return none(c, want, _WHY.WND4_RESOURCE)
     held = c.engine.delegations.held_by(client, node.key)
@@ -58,7 +59,7 @@ async def delegate(
     if not isinstance(made, Delegation):
         return none(c, want, made)
     made.file.node = node
-    c.server.recalls.mark(made.file)
+    recalls.mark(made.file)
     made.handle = node.handle
     if c.session is not None and c.sequence is not None:
         made.referring = (c.session.sessionid, c.sequence.sa_slotid, c.sequence.sa_sequenceid)
