@@ -67,14 +67,14 @@ disks:
 
 test: disks lab lint
 	$(BIN)/python -m pytest -v --durations=15 -m "not guest"
-	$(BIN)/python -m pytest -v -s --durations=15 -m "guest and not devices"
+	$(BIN)/python -m pytest -vv -n 2 --dist loadfile --durations=15 -m "guest and not devices"
 	@echo "not run: the server on RDMA devices in a guest; that is make test-devices"
 
 test-fast: disks setup
 	$(BIN)/python -m pytest -m "not guest"
 
 test-guest: disks lab
-	$(BIN)/python -m pytest -v -s --durations=15 -m "guest and not devices"
+	$(BIN)/python -m pytest -vv -n 2 --dist loadfile --durations=15 -m "guest and not devices"
 
 test-devices: disks lab
 	$(BIN)/python -m pytest -v -s --durations=15 -m devices
