@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from bench.generator import Generator, Load
@@ -90,7 +90,6 @@ class Scenario:
     """``read`` or ``write``, when there are data."""
     limit: float = 1.0
     """The goal: server CPU per operation, in units of one socket round trip and one system call on the file."""
-    more: dict[str, Any] = field(default_factory=dict)
 
     def load(self, server: Server, files: Files, transport: str) -> tuple[Any, Load]:
         """A connection, which must be kept, and the load on it."""

@@ -138,7 +138,7 @@ class Daemon:
             3: nfs3_procedures(self.service, self.exports, delegations=self._nfs4.recalls),
             4: nfs4_procedures(self._nfs4),
         }
-        direct = {(NFS_PROGRAM, 3): Nfs3Direct(self.service, delegations=self._nfs4.recalls)}
+        direct = {(NFS_PROGRAM, 3): Nfs3Direct(self.service)}
         self.dispatchers = {
             "nfs": Dispatcher(
                 [

@@ -1,12 +1,10 @@
 """The common procedures of NFSv3, answered natively. Implemented in ``direct.pyx``."""
 
-from nfsd.v3.request import Delegations, Limits
+from nfsd.v3.request import Limits
 from nfsd.vfs.service import FileService
 from rpcrdma.rpc.direct import DirectProgram
 
 class Nfs3Direct(DirectProgram):
     """GETATTR, LOOKUP, ACCESS, READ, WRITE and COMMIT of what does not wait."""
 
-    def __init__(
-        self, service: FileService, limits: Limits | None = None, delegations: Delegations | None = None
-    ) -> None: ...
+    def __init__(self, service: FileService, limits: Limits | None = None) -> None: ...

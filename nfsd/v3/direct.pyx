@@ -94,12 +94,10 @@ cdef class Nfs3Direct(DirectProgram):
     cdef DirectFiles files
     cdef size_t read_max
     cdef size_t write_max
-    cdef object delegations
 
-    def __init__(self, service, limits=None, delegations=None):
+    def __init__(self, service, limits=None):
         limits = limits or Limits()
         self.files = DirectFiles(service)
-        self.delegations = delegations
         self.read_max = limits.read_max
         self.write_max = limits.write_max
         self.procedures = (1 << GETATTR) | (1 << LOOKUP) | (1 << ACCESS) | (1 << READ) | (1 << WRITE) | (1 << COMMIT)
@@ -132,18 +130,12 @@ cdef class Nfs3Direct(DirectProgram):
         if procedure == GETATTR:
             return self.getattr(node, size, place)
         if procedure == LOOKUP:
-            return self.lookup(caller, standing, node, arguments, size, place)
+            return self.lookup(standing, node, arguments, size, place)
         if procedure == ACCESS:
             return self.access(standing, node, arguments, size, place)
         if procedure == COMMIT:
             return self.commit(standing, node, size, place)
         return False
-
-    cdef bint delegated(self, Node node, bint write) except -1:
-        """Whether a delegation must be recalled first."""
-        if self.delegations is None or not self.delegations.active:
-            return False
-        return self.delegations.stands_in_the_way(node.key, write=write)
 
     cdef uint64_t fsid(self, Node node) except? 0:
         """:func:`nfsd.v3.convert.fsid3` of the node's file system."""
@@ -172,7 +164,7 @@ cdef class Nfs3Direct(DirectProgram):
         return True
 
     cdef bint lookup(
-        self, Caller caller, Standing standing, Node directory, const uint8_t *arguments, size_t size, Place place
+        self, Standing standing, Node directory, const uint8_t *arguments, size_t size, Place place
     ) except -1:
         cdef statx_t status, after
         cdef size_t length
@@ -217,7 +209,7 @@ cdef class Nfs3Direct(DirectProgram):
         if node.inode.delegated == 2:
             return False
         opened = self.files.opened(node, standing.credential, 1)
-        if opened is None or self.delegated(node, False):
+        if opened is None:
             return False
         place.at += READ_HEAD
         sink = place.data(count)
@@ -259,7 +251,7 @@ cdef class Nfs3Direct(DirectProgram):
         if node.inode.delegated:
             return False
         opened = self.files.opened(node, standing.credential, 2)
-        if opened is None or self.delegated(node, True):
+        if opened is None:
             return False
         verifier = self.files.service.write_verifier
         octets = verifier

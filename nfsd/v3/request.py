@@ -49,9 +49,6 @@ class Delegations(Protocol):
     def active(self) -> bool:
         """Whether there are any."""
 
-    def stands_in_the_way(self, file_key: bytes, *, write: bool) -> bool:
-        """Whether one conflicts at this moment."""
-
     async def cleared(self, file_key: bytes, *, write: bool) -> bool:
         """Whether no delegation conflicts any more; what does is being recalled."""
 

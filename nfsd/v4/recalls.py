@@ -116,10 +116,6 @@ class Recalls:
         """Whether there are any delegations."""
         return self.table.count > 0
 
-    def stands_in_the_way(self, file_key: bytes, *, write: bool) -> bool:
-        """Whether a delegation conflicts with NFSv3's reading (``write``: changing) of the file at this moment."""
-        return self.table.in_the_way(file_key, None, write=write) is not None
-
     async def cleared(self, file_key: bytes, *, write: bool) -> bool:
         """As ``clear``, for NFSv3: whether nothing is in the way (any more)."""
         try:

@@ -24,7 +24,7 @@ cdef class DirectFiles:
     cdef readonly object exports
     cdef object nodes               # the NodeTable
     cdef object recent              # its dict
-    cdef dict handles               # kernel handle of a mount -> NFS handle
+    cdef dict handles               # (export id, file system, kernel handle) -> NFS handle
     cdef server_identity_t identity
     cdef thread_state_t thread
 

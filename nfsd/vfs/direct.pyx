@@ -117,20 +117,21 @@ cdef class DirectFiles:
         cdef dict notes = caller.notes
         if notes is None:
             notes = caller.notes = {}
-        standing = notes.get(node.mount)
+        export_id = node.export.id
+        standing = notes.get(export_id)
         if standing is not None and standing.generation == <unsigned long>self.exports.generation and (
             not self.exports.uses_names or time.monotonic() < standing.learnt + NAMES_GOOD_FOR
         ):
             return standing
         found = self.exports.standing(node.export, caller.credential, caller.peer_address)
         if found is None:
-            notes.pop(node.mount, None)
+            notes.pop(export_id, None)
             return None
         standing = Standing.__new__(Standing)
         standing.credential, standing.read_only = found
         standing.generation = self.exports.generation
         standing.learnt = time.monotonic()
-        notes[node.mount] = standing
+        notes[export_id] = standing
         return standing
 
     cdef int become(self, Credential credential) except -1:
@@ -303,13 +304,15 @@ cdef class DirectFiles:
         return node
 
     cdef bytes handle_of(self, mount, bytes kernel):
-        """The NFS handle of a kernel handle: always the same, so it is worth remembering what took a hash to make."""
-        cdef bytes handle = self.handles.get((mount, kernel))
+        """The NFS handle of a kernel handle: always the same, so it is worth remembering what took a hash to make.
+        Remembered by what the mount is called, not by the mount, whose descriptor must go when nobody uses it."""
+        cdef tuple key = (mount.export.id, mount.fs_id, kernel)
+        cdef bytes handle = self.handles.get(key)
         if handle is None:
             handle = self.service.codec.encode(
-                mount.export.id, mount.fs_id, int.from_bytes(kernel[:4], "little", signed=True), kernel[4:]
+                key[0], key[1], int.from_bytes(kernel[:4], "little", signed=True), kernel[4:]
             )
             if len(self.handles) >= HANDLES:
                 self.handles.clear()
-            self.handles[mount, kernel] = handle
+            self.handles[key] = handle
         return handle

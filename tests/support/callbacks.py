@@ -69,6 +69,7 @@ class CallbackEnd:
         d = Decoder(message)
         header = d.decode(rpc_msg)
         call = header.body.cbody
+        assert call is not None, "a reply, not a call"
         assert (call.rpcvers, call.vers, call.verf.body) == (2, p.NFS_CB, b"")
         reply = Encoder()
         if self.refusal is not None:
@@ -87,7 +88,9 @@ class CallbackEnd:
             await self.gate.wait()
         return reply.getvalue()
 
-    def _compound(self, d: Decoder, reply: Encoder, credential, program: int, connection, octets: int) -> None:
+    def _compound(
+        self, d: Decoder, reply: Encoder, credential: authsys_parms | None, program: int, connection: Any, octets: int
+    ) -> None:
         tag = d.opaque(1024)
         minor, ident = d.uint32(), d.uint32()
         operations = []
@@ -102,7 +105,7 @@ class CallbackEnd:
         self.received.append(Received(minor, ident, operations, sequence, credential, program, connection, octets))
         self._arrived.set()
         results: list[tuple[int, Any]] = []
-        status = p.NFS4_OK
+        status: int = p.NFS4_OK
         if sequence is not None:
             made, status = self._sequence(sequence)
             results.append((p.OP_CB_SEQUENCE, made))

@@ -9,7 +9,7 @@ from typing import Any
 from nfsd.protocol import nfs4 as p
 from nfsd.state import Limits
 from tests.support.callbacks import CallbackEnd, CallbackListener
-from tests.support.nfs4 import Client4, LoopbackTransport, Server4, serving
+from tests.support.nfs4 import Client4, LoopbackTransport, Server4, mode, serving
 
 READ, WRITE, BOTH = p.OPEN4_SHARE_ACCESS_READ, p.OPEN4_SHARE_ACCESS_WRITE, p.OPEN4_SHARE_ACCESS_BOTH
 NONE = p.open_delegation_type4.OPEN_DELEGATE_NONE
@@ -154,3 +154,23 @@ def with_two(tmp_path, minor, test, **how):
             await test(*parts)
 
     asyncio.run(main())
+
+
+async def delegated(client, name=b"f", access=READ, **how):
+    """An OPEN that gives a delegation: OPEN4resok. The owner of v4.0 must be confirmed before."""
+    if not client.minor and not client.handles:
+        await client.opening(b"confirmed", access=BOTH, create=mode(0o644))
+    opened = await client.opening(name, access=access, **how)
+    assert opened.delegation.delegation_type in (READ_DELEGATION, WRITE_DELEGATION)
+    return opened
+
+
+def prepared(test):
+    """The test with a file ``f`` in the export."""
+
+    async def run(server, export, one, two):
+        (export / "f").write_bytes(b"content")
+        (export / "f").chmod(0o666)
+        await test(server, export, one, two)
+
+    return run

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 from nfsd.exports import Export, ExportTable
@@ -16,13 +18,15 @@ from nfsd.v4.program import nfs4_procedures
 from nfsd.v4.server import Nfs4Server
 from nfsd.vfs.service import FileService
 from nfsd.vfs.types import Time
-from rpcrdma.memory import Pool
+from rpcrdma.memory import Lease, Pool
 from rpcrdma.rpc.dispatch import Dispatcher
 from rpcrdma.rpc.program import Program
 from rpcrdma.xdr import Decoder, Encoder
 from tests.support.callbacks import CallbackEnd
 
 NFS = 100003
+Operation = int | tuple[int, Any]
+"""A number, with arguments if it has any."""
 _xids = itertools.count(1)
 
 
@@ -51,17 +55,17 @@ class LoopbackTransport:
         self.callbacks = callbacks
         self.max_backchannel_size = 0 if callbacks is None else 1 << 20
         self.closed = False
-        self._gone: asyncio.Future[None] | None = None
+        self._gone: asyncio.Future[bytes] | None = None
         self._account = Pool(64 << 20).account(32 << 20)
         self._closing: list[Any] = []
 
-    def on_close(self, callback):
+    def on_close(self, callback: Callable[[], None]) -> None:
         self._closing.append(callback)
 
-    async def lease(self, size):
+    async def lease(self, size: int) -> Lease:
         return self._account.lease(size)
 
-    async def call_back(self, message):
+    async def call_back(self, message: bytes) -> memoryview:
         if self.callbacks is None or self.closed:
             raise ConnectionError("this client takes no callbacks")
         self._gone = self._gone or asyncio.get_running_loop().create_future()
@@ -74,10 +78,10 @@ class LoopbackTransport:
         finally:
             answering.cancel()
 
-    def close(self):
+    def close(self) -> None:
         self.closed = True
         if self._gone is not None and not self._gone.done():
-            self._gone.set_result(None)
+            self._gone.set_result(b"")
         for callback in self._closing:
             callback()
 
@@ -85,7 +89,7 @@ class LoopbackTransport:
 class Failed(Exception):
     """A COMPOUND that ended with an error; ``status`` is it, ``results`` the results until then."""
 
-    def __init__(self, status, results):
+    def __init__(self, status: int, results: Sequence[tuple[str, Any]]) -> None:
         super().__init__(f"{p.nfsstat4(status).name} after {[name for name, _ in results]}")
         self.status = status
         self.results = results
@@ -94,7 +98,10 @@ class Failed(Exception):
 class Server4:
     """The parts of an NFSv4 server over some directories, put together."""
 
-    def __init__(self, service, exports, engine, store, names=None, leases=False):
+    def __init__(
+        self, service: FileService, exports: ExportTable, engine: StateEngine, store: Any, names: Any = None,
+        leases: bool = False,
+    ) -> None:  # fmt: skip
         self.service = service
         self.engine = engine
         self.store = store
@@ -104,7 +111,7 @@ class Server4:
         program = Program(NFS, "nfs", {4: nfs4_procedures(self.nfs4)})
         self.dispatcher = Dispatcher([program])
 
-    async def call(self, transport, message: bytes, chunks=()) -> bytes:
+    async def call(self, transport: Any, message: bytes, chunks: Sequence[Any] = ()) -> bytes:
         """One RPC, with what Read chunks took out of it; the reply with its payloads put in their places."""
         replied = asyncio.get_running_loop().create_future()
         self.dispatcher.dispatch(transport, memoryview(message), chunks, [], replied.set_result)
@@ -123,9 +130,10 @@ class Server4:
 
 @asynccontextmanager
 async def serving(
-    *paths, state_dir, squash="none", limits=None, recovered=None, read_only=False, store=None, clients=("*",),
-    names=None, more=(), leases=False,
-):  # fmt: skip
+    *paths: Path, state_dir: Path, squash: str = "none", limits: Limits | None = None,
+    recovered: Recovered | None = None, read_only: bool = False, store: Any = None, clients: tuple[str, ...] = ("*",),
+    names: Any = None, more: Sequence[Export] = (), leases: bool = False,
+) -> AsyncIterator[Server4]:  # fmt: skip
     """A server of ``paths`` under the pseudo names ``/0``, ``/1``…, and of ``more`` exports; without delegations unless
     ``limits`` allow them."""
     exports = [
@@ -138,7 +146,7 @@ async def serving(
     engine = StateEngine(
         limits or Limits(grace=0, delegations=0), asyncio.get_running_loop().time,
         recovered or Recovered(epoch=int(time.time())),
-        on_release=lambda opened: opened is not None and opened.release(),
+        on_release=lambda opened: opened.release() if opened is not None else None,
     )  # fmt: skip
     server = Server4(service, table, engine, store or StoreInMemory(), names, leases)
     server.nfs4.start()
@@ -152,7 +160,10 @@ async def serving(
 class Client4:
     """A client of one minor version, root unless told otherwise."""
 
-    def __init__(self, server: Server4, minor: int, *, uid=0, gid=0, gids=(), name=b"client", transport=None):
+    def __init__(
+        self, server: Server4, minor: int, *, uid: int = 0, gid: int = 0, gids: Sequence[int] = (),
+        name: bytes = b"client", transport: Any = None,
+    ) -> None:  # fmt: skip
         self.server = server
         self.minor = minor
         self.name = name
@@ -166,7 +177,7 @@ class Client4:
         """v4.0: netid and universal address given to SETCLIENTID; port 0 is nobody's."""
         self.callback_slots = 16
 
-    def message(self, *operations, tag=b"") -> bytes:
+    def message(self, *operations: Operation, tag: bytes = b"") -> bytes:
         """An RPC call with a COMPOUND of (number, arguments) or plain numbers."""
         uid, gid, gids = self.credential
         e = Encoder()
@@ -194,11 +205,13 @@ class Client4:
                 e.encode(p.OPERATIONS[number].arguments, arguments)
         return e.getvalue()
 
-    async def raw(self, *operations) -> tuple[int, list[tuple[int, Any]]]:
+    async def raw(self, *operations: Operation) -> tuple[int, list[tuple[int, Any]]]:
         """Run exactly these operations: (status, [(number, result)…])."""
         return self.parse(await self.server.call(self.transport, self.message(*operations)))
 
-    async def bind(self, transport, direction=p.channel_dir_from_client4.CDFC4_FORE_OR_BOTH) -> int:
+    async def bind(
+        self, transport: Any, direction: p.channel_dir_from_client4 = p.channel_dir_from_client4.CDFC4_FORE_OR_BOTH
+    ) -> int:
         """BIND_CONN_TO_SESSION over another connection; the direction granted."""
         args = p.BIND_CONN_TO_SESSION4args(self.session, direction, False)
         message = self.message((p.OP_BIND_CONN_TO_SESSION, args))
@@ -221,14 +234,14 @@ class Client4:
         d.finish(strict=True)
         return status, results
 
-    async def run(self, *operations, cache=False) -> list[Any]:
+    async def run(self, *operations: Operation, cache: bool = False) -> list[Any]:
         """Run operations, in the session if there is one; returns their results. Raises Failed."""
         status, results = await self.raw(*self.in_session(*operations, cache=cache))
         if status:
             raise Failed(status, [(p.nfs_opnum4(number).name, result) for number, result in results])
         return [result for _, result in results[1 if self.minor else 0 :]]
 
-    def in_session(self, *operations, cache=False):
+    def in_session(self, *operations: Operation, cache: bool = False) -> tuple[Operation, ...]:
         if not self.minor:
             return operations
         self.sequence += 1
@@ -237,11 +250,11 @@ class Client4:
             *operations,
         )
 
-    async def status(self, *operations) -> int:
+    async def status(self, *operations: Operation) -> int:
         """The status of a COMPOUND."""
         return (await self.raw(*self.in_session(*operations)))[0]
 
-    async def connect(self, verifier=b"verifier", *, reclaim_complete=True) -> Client4:
+    async def connect(self, verifier: bytes = b"verifier", *, reclaim_complete: bool = True) -> Client4:
         """Introduce the client; in 4.1 and later with a session."""
         if not self.minor:
             callback = p.cb_client4(0x40000000, p.netaddr4(*self.callback_address))
@@ -252,18 +265,18 @@ class Client4:
             assert (await self.raw((p.OP_SETCLIENTID_CONFIRM, confirm)))[0] == 0
             return self
         owner = p.client_owner4(verifier, self.name)
-        args = p.EXCHANGE_ID4args(owner, 0x101, p.state_protect4_a(p.state_protect_how4.SP4_NONE), [])
-        status, [(_, made)] = await self.raw((p.OP_EXCHANGE_ID, args))
+        introduction = p.EXCHANGE_ID4args(owner, 0x101, p.state_protect4_a(p.state_protect_how4.SP4_NONE), [])
+        status, [(_, made)] = await self.raw((p.OP_EXCHANGE_ID, introduction))
         assert status == 0, status
         made = made.eir_resok4
         self.clientid = made.eir_clientid
         fore = p.channel_attrs4(0, 1 << 20, 1 << 20, 4096, 64, 16, [])
         back = p.channel_attrs4(0, 4096, 4096, 0, 2, self.callback_slots, [])
         flags = p.CREATE_SESSION4_FLAG_CONN_BACK_CHAN if self.transport.max_backchannel_size else 0
-        args = p.CREATE_SESSION4args(
+        creation = p.CREATE_SESSION4args(
             made.eir_clientid, made.eir_sequenceid, flags, fore, back, 0x40000000, [p.callback_sec_parms4(0)]
         )
-        status, [(_, session)] = await self.raw((p.OP_CREATE_SESSION, args))
+        status, [(_, session)] = await self.raw((p.OP_CREATE_SESSION, creation))
         assert status == 0, status
         self.session = session.csr_resok4.csr_sessionid
         self.sequence = 0
@@ -277,11 +290,14 @@ class Client4:
         self.seqids[owner] = self.seqids.get(owner, 0) + 1
         return self.seqids[owner]
 
-    def path(self, text: str):
+    def path(self, text: str) -> tuple[Operation, ...]:
         """PUTROOTFH and LOOKUPs."""
         return (p.OP_PUTROOTFH, *((p.OP_LOOKUP, p.LOOKUP4args(part.encode())) for part in text.split("/") if part))
 
-    def open_args(self, name, *, access=3, deny=0, create=None, owner=b"owner", how=None):
+    def open_args(
+        self, name: bytes, *, access: int = 3, deny: int = 0, create: p.fattr4 | None = None, owner: bytes = b"owner",
+        how: p.createhow4 | None = None,
+    ) -> p.OPEN4args:  # fmt: skip
         if create is not None:
             how = p.createhow4(p.createmode4.UNCHECKED4, createattrs=create)
         flag = (
@@ -291,7 +307,7 @@ class Client4:
         seqid = 0 if self.minor else self.seqid(owner)
         return p.OPEN4args(seqid, access, deny, p.open_owner4(self.clientid, owner), flag, claim)
 
-    async def open(self, directory: str, name: bytes, **how):
+    async def open(self, directory: str, name: bytes, **how: Any) -> tuple[p.stateid4, bytes]:
         """OPEN; returns (stateid, handle). In v4.0 the owner is confirmed."""
         args = self.open_args(name, **how)
         *_, opened, handle = await self.run(*self.path(directory), (p.OP_OPEN, args), p.OP_GETFH)
@@ -302,16 +318,16 @@ class Client4:
             stateid = confirmed.resok4.open_stateid
         return stateid, handle
 
-    async def on(self, handle: bytes, *operations):
+    async def on(self, handle: bytes, *operations: Operation) -> list[Any]:
         """Operations on one file; the results after PUTFH's."""
         return (await self.run((p.OP_PUTFH, p.PUTFH4args(handle)), *operations))[1:]
 
-    async def close(self, stateid, handle, owner=b"owner"):
+    async def close(self, stateid: p.stateid4, handle: bytes, owner: bytes = b"owner") -> list[Any]:
         seqid = 0 if self.minor else self.seqid(owner)
         return await self.on(handle, (p.OP_CLOSE, p.CLOSE4args(seqid, stateid)))
 
 
-def mode(bits: int, **more) -> p.fattr4:
+def mode(bits: int, **more: int) -> p.fattr4:
     """A fattr4 with a mode (and a size)."""
     e = Encoder()
     mask = 1 << p.FATTR4_MODE
@@ -332,7 +348,9 @@ def values(attributes: p.fattr4) -> Decoder:
     return Decoder(attributes.attr_vals)
 
 
-def with_client(tmp_path, minor, test, **serving_how):
+def with_client(
+    tmp_path: Path, minor: int, test: Callable[[Client4, Path, Server4], Awaitable[None]], **serving_how: Any
+) -> None:
     """Run ``test(client, export, server)`` with a connected client."""
     export = tmp_path / "export"
     export.mkdir(exist_ok=True)
@@ -340,7 +358,7 @@ def with_client(tmp_path, minor, test, **serving_how):
     state = tmp_path / "state"
     state.mkdir(exist_ok=True)
 
-    async def main():
+    async def main() -> None:
         async with serving(export, state_dir=state, **serving_how) as server:
             await test(await Client4(server, minor).connect(), export, server)
 

@@ -16,6 +16,7 @@ from rpcrdma.rpc.dispatch import Dispatcher
 from rpcrdma.rpc.program import Program
 from rpcrdma.server.tcp import TcpListener
 from tests.unit import vfs_support
+from tests.unit.test_vfs_mounts import command, unmounted
 
 GETATTR, LOOKUP, ACCESS, READ, WRITE, COMMIT = 1, 3, 4, 6, 7, 21
 CALLERS = ((0, 0), (1001, 1001), (1002, 1002), (1002, 1001))
@@ -53,7 +54,7 @@ class Both:
         programs = [
             Program(NFS_PROGRAM, "nfs", {3: nfs3_procedures(service, service.exports, delegations=delegations)})
         ]
-        self.dispatcher = Dispatcher(programs, direct={(NFS_PROGRAM, 3): Nfs3Direct(service, delegations=delegations)})
+        self.dispatcher = Dispatcher(programs, direct={(NFS_PROGRAM, 3): Nfs3Direct(service)})
         self.listeners = [TcpListener(self.dispatcher, pool, loop), TcpListener(Dispatcher(programs), pool, loop)]
         for listener in self.listeners:
             listener.listen("127.0.0.1", 0)
@@ -318,6 +319,33 @@ def test_a_record_in_parts_counts_as_late_only_when_none_comes(tmp_path):
     run("memory", tmp_path, scenario)
 
 
+def test_what_was_answered_natively_keeps_no_file_system_mounted(tmp_path):
+    async def scenario(both):
+        inner = os.path.join(both.path, "inner")
+        os.mkdir(inner)
+        assert command("mount", "-t", "tmpfs", "-o", "size=4m", "none", inner)
+        try:
+            with open(os.path.join(inner, "file"), "wb") as file:
+                file.write(b"content")
+            directory, _ = await both.service.lookup(vfs_support.ROOT, both.root, b"inner")
+            node, _ = await both.service.lookup(vfs_support.ROOT, directory, b"file")
+            for _ in range(2):
+                await both.direct.call(LOOKUP, handle(directory) + name("file"))
+                await both.direct.call(READ, handle(node) + struct.pack(">QI", 0, 7))
+            assert both.answered(LOOKUP)
+            assert both.answered(READ)
+            del directory, node
+            for _ in range(5):
+                both.service.sweep()
+            # The connection is still there; what it was answered from is not in use any more.
+            assert await unmounted(inner)
+        except BaseException:
+            command("umount", "-l", inner)
+            raise
+
+    run("memory", tmp_path, scenario)
+
+
 class Delegated:
     """One file is delegated, for reading or writing, and does not come back."""
 
@@ -328,12 +356,9 @@ class Delegated:
     def active(self):
         return bool(self.key)
 
-    def stands_in_the_way(self, file_key, *, write):
-        return file_key == self.key and (write or self.write)
-
     async def cleared(self, file_key, *, write):
         self.asked += 1
-        return not self.stands_in_the_way(file_key, write=write)
+        return file_key != self.key or not (write or self.write)
 
     def hold(self, file_key):
         return contextlib.nullcontext()
@@ -350,10 +375,10 @@ def test_a_delegation_is_recalled_before_its_file_is_written_or_read(tmp_path):
         for node in nodes:
             await both.direct.call(READ, handle(node) + read)
             await both.direct.call(WRITE, handle(node) + write)
-        delegated.key = nodes[0].key
+        delegated.key, nodes[0].inode.delegated = nodes[0].key, 1
         assert (await both.direct.call(WRITE, handle(nodes[0]) + write))[20:24] == jukebox
         assert (await both.direct.call(READ, handle(nodes[0]) + read))[20:24] == bytes(4)
-        delegated.write = True
+        delegated.write, nodes[0].inode.delegated = True, 2
         assert (await both.direct.call(READ, handle(nodes[0]) + read))[20:24] == jukebox
         asked, answered = delegated.asked, both.answered(WRITE)
         assert (await both.direct.call(WRITE, handle(nodes[1]) + write))[20:24] == bytes(4)

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from nfsd.protocol import nfs4 as p
-from nfsd.state import ClientRecord, Limits, Recovered
+from nfsd.state import Limits
 from tests.support.delegations import (
     BOTH,
     NONE,
@@ -14,6 +14,8 @@ from tests.support.delegations import (
     READ_DELEGATION,
     WRITE,
     WRITE_DELEGATION,
+    delegated,
+    prepared,
     stateid_of,
     until,
     with_two,
@@ -22,26 +24,6 @@ from tests.support.nfs4 import Failed, mode, values, wanted
 
 MINORS = [0, 1, 2]
 ANONYMOUS = p.stateid4(0, bytes(12))
-
-
-async def delegated(client, name=b"f", access=READ, **how):
-    """An OPEN that gives a delegation: OPEN4resok. The owner of v4.0 must be confirmed before."""
-    if not client.minor and not client.handles:
-        await client.opening(b"confirmed", access=BOTH, create=mode(0o644))
-    opened = await client.opening(name, access=access, **how)
-    assert opened.delegation.delegation_type in (READ_DELEGATION, WRITE_DELEGATION)
-    return opened
-
-
-def prepared(test):
-    """The test with a file ``f`` in the export."""
-
-    async def run(server, export, one, two):
-        (export / "f").write_bytes(b"content")
-        (export / "f").chmod(0o666)
-        await test(server, export, one, two)
-
-    return run
 
 
 @pytest.mark.parametrize("minor", MINORS)
@@ -55,6 +37,23 @@ def test_who_reads_gets_a_read_delegation_and_who_writes_a_write_delegation(tmp_
         opened = await delegated(one, b"g", BOTH)
         assert opened.delegation.delegation_type == WRITE_DELEGATION
         assert server.engine.delegations.count == 2
+
+    with_two(tmp_path, minor, test)
+
+
+@pytest.mark.parametrize("minor", MINORS)
+def test_the_files_record_says_how_it_is_delegated(tmp_path, minor):
+    """Native operations of NFSv3 look there, and nowhere else."""
+
+    @prepared
+    async def test(server, export, one, two):
+        (export / "g").write_bytes(b"")
+        for name, access, expected in ((b"f", READ, 1), (b"g", BOTH, 2)):
+            stateid = stateid_of(await delegated(one, name, access))
+            inode = server.service.nodes.find(one.handles[name]).inode
+            assert inode.delegated == expected
+            await one.on(one.handles[name], (p.OP_DELEGRETURN, p.DELEGRETURN4args(stateid)))
+            assert inode.delegated == 0
 
     with_two(tmp_path, minor, test)
 
@@ -507,112 +506,6 @@ def test_what_open_takes_is_an_attribute(tmp_path, minor):
         assert arguments == p.open_arguments4([0b1110], [0b1111], [0b111000], [0b110111], [0b1111])
 
     with_two(tmp_path, minor, test)
-
-
-def restarted(*names, minor):
-    """What a server starts from that these clients had state on."""
-    return Recovered(epoch=7, records=tuple(ClientRecord(min(minor, 1), name, "1:0", 6) for name in names))
-
-
-async def reclaiming(client, kind):
-    """Reclaim the open of ``f`` with a delegation: OPEN4resok."""
-    claim = p.open_claim4(p.open_claim_type4.CLAIM_PREVIOUS, delegate_type=kind)
-    how = p.openflag4(p.opentype4.OPEN4_NOCREATE)
-    access = BOTH if kind == WRITE_DELEGATION else READ
-    seqid = 0 if client.minor else client.seqid(b"owner")
-    args = p.OPEN4args(seqid, access, 0, p.open_owner4(client.clientid, b"owner"), how, claim)
-    return (await client.on(client.handles[b"f"], (p.OP_OPEN, args)))[0].resok4
-
-
-@pytest.mark.parametrize("minor", MINORS)
-@pytest.mark.parametrize("kind", [READ_DELEGATION, WRITE_DELEGATION])
-@pytest.mark.parametrize("leases", [False, True])
-def test_delegations_are_reclaimed_after_a_restart(tmp_path, minor, kind, leases):
-    handles = {}
-
-    @prepared
-    async def before(server, export, one, two):
-        *_, found = await one.run(*one.path("/0/f"), p.OP_GETFH)
-        handles[b"f"] = found.resok4.object
-
-    async def after(server, export, one, two):
-        one.handles.update(handles)
-        opened = await reclaiming(one, kind)
-        assert opened.delegation.delegation_type == kind
-        stateid = stateid_of(opened)
-        (result,) = await one.on(handles[b"f"], (p.OP_READ, p.READ4args(stateid, 0, 99)))
-        assert result.resok4.data == b"content"
-        if minor:
-            for client in (one, two):
-                await client.run((p.OP_RECLAIM_COMPLETE, p.RECLAIM_COMPLETE4args(False)))
-        else:
-            server.engine.end_grace()
-        await two.opening(b"f", WRITE)
-        assert one.end.recalls == 1
-        assert server.engine.delegations.count == 0
-
-    with_two(tmp_path, minor, before)
-    how = {"limits": Limits(lease=30, grace=30), "recovered": restarted(b"one", b"two", minor=minor)}
-    with_two(tmp_path, minor, after, reclaim_complete=False, leases=leases, **how)
-
-
-@pytest.mark.parametrize("minor", MINORS)
-def test_a_delegation_reclaimed_without_a_way_back_is_recalled_with_the_reply(tmp_path, minor):
-    """RFC 8881 section 10.2.1: it is given, with ``recall`` set."""
-    handles = {}
-
-    @prepared
-    async def before(server, export, one, two):
-        *_, found = await one.run(*one.path("/0/f"), p.OP_GETFH)
-        handles[b"f"] = found.resok4.object
-
-    async def after(server, export, one, two):
-        one.handles.update(handles)
-        if minor:
-            server.engine.connection_closed(one.transport)
-        else:
-            one.callback_address = b"tcp", b"127.0.0.1.0.1"
-            await one.connect(reclaim_complete=False)
-        opened = await reclaiming(one, READ_DELEGATION)
-        assert opened.delegation.delegation_type == READ_DELEGATION
-        assert opened.delegation.read.recall
-
-    with_two(tmp_path, minor, before)
-    how = {"limits": Limits(lease=30, grace=30), "recovered": restarted(b"one", b"two", minor=minor)}
-    with_two(tmp_path, minor, after, reclaim_complete=False, **how)
-
-
-def test_a_reclaim_waits_for_the_word_on_the_callback_path(tmp_path):
-    handles = {}
-
-    @prepared
-    async def before(server, export, one, two):
-        *_, found = await one.run(*one.path("/0/f"), p.OP_GETFH)
-        handles[b"f"] = found.resok4.object
-
-    async def after(server, export, one, two):
-        one.handles.update(handles)
-        arrived, answered, at_once = asyncio.Event(), asyncio.Event(), one.end.answer
-
-        async def answer(message, connection):
-            arrived.set()
-            await answered.wait()
-            return await at_once(message, connection)
-
-        one.end.answer = answer
-        callbacks = server.nfs4.callbacks
-        callbacks._path(server.engine.clients.lookup(one.clientid)).up = None  # as after SETCLIENTID_CONFIRM
-        reclaim = asyncio.ensure_future(reclaiming(one, READ_DELEGATION))
-        await arrived.wait()
-        assert not reclaim.done()
-        answered.set()
-        opened = await reclaim
-        assert opened.delegation.delegation_type == READ_DELEGATION
-        assert not opened.delegation.read.recall
-
-    with_two(tmp_path, 0, before)
-    how = {"limits": Limits(lease=30, grace=30), "recovered": restarted(b"one", b"two", minor=0)}
-    with_two(tmp_path, 0, after, reclaim_complete=False, **how)
 
 
 @pytest.mark.parametrize("more", [True, False])

@@ -102,7 +102,7 @@ async def quotas(work: Path) -> None:
             root = await Client4(server, 2, name=b"root").connect()
             _, d = await get(root, "/0", p.FATTR4_QUOTA_AVAIL_HARD, p.FATTR4_SPACE_AVAIL)
             assert d.uint64() == d.uint64(), "who has no limit has all there is"
-            status = p.NFS4_OK
+            status: int = p.NFS4_OK
             for turn in range(1, 8):
                 try:
                     await write(turn * (256 << 10))
