@@ -5,7 +5,7 @@ from rpcrdma.verbs.device.cm cimport Identifier
 from rpcrdma.verbs.device.completions cimport CompletionQueue, Target
 from rpcrdma.verbs.device.pump cimport Pump
 from rpcrdma.verbs.device.registrations cimport Registrations
-from rpcrdma.verbs.device.shared cimport SharedReceives
+from rpcrdma.verbs.device.receives cimport SharedReceives
 from rpcrdma.verbs.device.verbs_api cimport ibv_comp_channel, ibv_context, ibv_pd
 
 

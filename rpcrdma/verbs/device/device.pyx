@@ -22,7 +22,7 @@ from rpcrdma.verbs.device.cm cimport Identifier, release_context
 from rpcrdma.verbs.device.completions cimport CompletionQueue, Target, make_completion_queue
 from rpcrdma.verbs.device.pump cimport Pump, notices_t
 from rpcrdma.verbs.device.registrations cimport Registrations
-from rpcrdma.verbs.device.shared cimport SharedReceives, make_shared_receives
+from rpcrdma.verbs.device.receives cimport SharedReceives, make_shared_receives
 from rpcrdma.verbs.device.verbs_api cimport (
     IBV_DEVICE_MEM_MGT_EXTENSIONS,
     IBV_EVENT_CQ_ERR,

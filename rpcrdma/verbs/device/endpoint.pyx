@@ -18,25 +18,21 @@ Ends
 import logging
 import os
 
-from libc.stdint cimport uint32_t, uint64_t, uintptr_t
-from libc.string cimport memset
+from libc.stdint cimport uint64_t, uintptr_t
 
 from rpcrdma.memory cimport Lease
 from rpcrdma.verbs.device.chains cimport Chain, chain_of_post, chain_of_reads
 from rpcrdma.verbs.device.cm cimport Identifier
-from rpcrdma.verbs.device.completions cimport CompletionQueue, Target
+from rpcrdma.verbs.device.completions cimport Target
 from rpcrdma.verbs.device.device cimport Device
-from rpcrdma.verbs.device.pump cimport command_t
+from rpcrdma.verbs.device.pair cimport INDEX_BITS, QueuePair, make_queue_pair
 from rpcrdma.verbs.device.queue cimport Job, Piece, SendQueue
+from rpcrdma.verbs.device.receives cimport Receives, is_receive
 from rpcrdma.verbs.device.registrations cimport Registration
 from rpcrdma.verbs.device.verbs_api cimport (
     IBV_ACCESS_LOCAL_WRITE,
     IBV_ACCESS_REMOTE_READ,
     IBV_ACCESS_REMOTE_WRITE,
-    IBV_QPS_ERR,
-    IBV_QPT_RC,
-    IBV_QP_STATE,
-    IBV_SEND_SIGNALED,
     IBV_WC_REM_ACCESS_ERR,
     IBV_WC_REM_INV_REQ_ERR,
     IBV_WC_REM_OP_ERR,
@@ -45,22 +41,10 @@ from rpcrdma.verbs.device.verbs_api cimport (
     IBV_WC_WR_FLUSH_ERR,
     IBV_WR_SEND,
     IBV_WR_SEND_WITH_INV,
-    ibv_modify_qp,
-    ibv_post_recv,
-    ibv_qp,
-    ibv_qp_attr,
-    ibv_qp_init_attr,
-    ibv_recv_wr,
-    ibv_send_wr,
-    ibv_sge,
+    ibv_srq,
     ibv_wc,
     ibv_wc_status_str,
-    rdma_cm_id,
-    rdma_create_qp,
-    rdma_destroy_qp,
 )
-
-from libc.errno cimport errno
 
 from rpcrdma.verbs.device.errors import failure
 from rpcrdma.verbs.interface import Received, RemoteAccessError
@@ -71,12 +55,7 @@ cdef enum:
     DRAINING = 1
     ENDING = 2
     CLOSED = 3
-    RECEIVES_AT_ONCE = 32
     SPARE_SLOTS = 8
-    INDEX_BITS = 16
-
-cdef uint64_t RECEIVE = <uint64_t>1 << 63
-"""Marks the identifiers of Receives: a failed completion says nothing else about what it was."""
 
 log = logging.getLogger("rpcrdma.verbs")
 new_tuple = tuple.__new__
@@ -96,10 +75,9 @@ cdef class Endpoint(Target):
         on_closed,
         bint may_share=False,
     ):
-        cdef ibv_qp_init_attr attributes
-        cdef rdma_cm_id *cm_id = identifier.id
         cdef int depth = min(options.send_depth, device.max_requests)
         cdef int receive_depth = min(len(receives) + SPARE_SLOTS, device.max_requests)
+        cdef ibv_srq *srq = NULL
         if device.failed:
             raise OSError(f"{device.name} is gone")
         self.device = device
@@ -122,30 +100,15 @@ cdef class Endpoint(Target):
             self.shared = device.shared_of((<Lease>receives[0]).capacity)
             if self.shared is not None:
                 receive_depth = 0
-        self.reserved = depth + receive_depth
-        self.completions = device.reserve(self.reserved)
-        memset(&attributes, 0, sizeof(attributes))
-        attributes.send_cq = attributes.recv_cq = self.completions.cq
-        attributes.qp_type = IBV_QPT_RC
-        attributes.cap.max_send_wr = depth
-        attributes.cap.max_recv_wr = receive_depth
-        attributes.cap.max_send_sge = device.max_segments
-        attributes.cap.max_recv_sge = 1
-        if self.shared is not None:
-            attributes.srq = self.shared.srq
-        self.attributes = attributes
-        try:
-            device.control.call(self.create_pair)
-        except BaseException:
-            device.give_back(self.completions, self.reserved)
-            raise
-        self.pair = cm_id.qp
-        self.number = self.pair.qp_num
-        device.targets[self.number] = self
-        self.queue = SendQueue(depth, self.max_reads)
-        self.slots = [None] * receive_depth
+                srq = self.shared.srq
+        self.pair = make_queue_pair(device, identifier)
+        self.pair.open(depth, receive_depth, self.max_reads, srq)
+        self.queue = self.pair.queue
+        device.targets[self.pair.number] = self
+        self.own = Receives.__new__(Receives)
+        self.own.open(receive_depth, device.memory, device.name)
+        self.own.pair = self.pair.pair
         self.progress_at = device.loop.time()
-        self.free_slots = list(range(receive_depth))
         try:
             if self.shared is not None:
                 self.shared.post(receives, True)
@@ -156,40 +119,13 @@ cdef class Endpoint(Target):
             raise
         identifier.owner = self
 
-    def create_pair(self):
-        """Create the queue pair, on the control thread."""
-        cdef rdma_cm_id *cm_id = self.identifier.id
-        cdef int result
-        if cm_id == NULL:
-            raise OSError("the connection request is gone")
-        with nogil:
-            result = rdma_create_qp(cm_id, self.device.pd, &self.attributes)
-        if result:
-            raise failure("rdma_create_qp", self.device.name, errno)
-
-    def destroy_pair(self):
-        """Destroy the queue pair, on the control thread."""
-        cdef rdma_cm_id *cm_id = self.identifier.id
-        with nogil:
-            rdma_destroy_qp(cm_id)
-
-    def break_pair(self):
-        """Disconnect, and bring the queue pair into the error state, on the control thread."""
-        cdef ibv_qp_attr attributes
-        cdef ibv_qp *pair = self.pair
-        self.identifier.disconnect()
-        memset(&attributes, 0, sizeof(attributes))
-        attributes.qp_state = IBV_QPS_ERR
-        with nogil:
-            ibv_modify_qp(pair, &attributes, IBV_QP_STATE)
-
     def __repr__(self):
         return f"<verbs Endpoint {self.device.name} {self.peer_address} port {self.peer_port}>"
 
     def withdraw(self):
         """Undo the making of an endpoint whose connection could not be had: the Receives are the caller's again."""
         self.state = CLOSED
-        self.tear_down()
+        self.pair.close()
 
     def accepted(self, list receives):
         """The connection was accepted: the Receives it was made with are no longer the caller's."""
@@ -201,7 +137,7 @@ cdef class Endpoint(Target):
     def set_max_reads(self, int max_reads):
         """What was negotiated, for a connection that was made before that was known. Nothing may be posted yet."""
         self.max_reads = min(max_reads, self.device.max_outbound_reads)
-        self.queue = SendQueue(self.queue.depth, self.max_reads)
+        self.queue = self.pair.queue = SendQueue(self.queue.depth, self.max_reads)
 
     # -- What the owner posts ------------------------------------------------------------------------------------
 
@@ -303,51 +239,14 @@ cdef class Endpoint(Target):
 
     def statistics(self):
         """The connection's counters by name."""
-        return {"sends": self.sends, "doorbells": self.doorbells, "receives": self.receives}
+        return {"sends": self.pair.pieces, "doorbells": self.pair.doorbells, "receives": self.receives}
 
     # -- Receives ------------------------------------------------------------------------------------------------
 
     cdef int receive(self, list leases) except -1:
         """Post Receives. Those there is no slot for wait. Raises OSError; what was not posted is spare then."""
-        cdef ibv_recv_wr requests[RECEIVES_AT_ONCE]
-        cdef ibv_sge segments[RECEIVES_AT_ONCE]
-        cdef ibv_recv_wr *bad
-        cdef Lease lease
-        cdef uint32_t key = 0
-        cdef int count, error, slot
         self.spare.extend(leases)
-        while self.spare and self.free_slots:
-            count = 0
-            while count < RECEIVES_AT_ONCE and self.spare and self.free_slots:
-                lease = <Lease>self.spare[len(self.spare) - 1]
-                if not self.device.memory.key_of(lease.address, lease.capacity, &key):
-                    raise OSError(f"{self.device.name}: a Receive outside of the registered memory")
-                self.spare.pop()
-                slot = self.free_slots.pop()
-                self.slots[slot] = lease
-                segments[count].addr = lease.address
-                segments[count].length = <uint32_t>lease.capacity
-                segments[count].lkey = key
-                requests[count].wr_id = RECEIVE | <uint64_t>slot
-                requests[count].sg_list = segments + count
-                requests[count].num_sge = 1
-                requests[count].next = NULL
-                if count:
-                    requests[count - 1].next = requests + count
-                count += 1
-            bad = NULL
-            error = ibv_post_recv(self.pair, requests, &bad)
-            self.posted_receives += count
-            if error:
-                while bad != NULL:
-                    slot = <int>(bad.wr_id & 0xFFFFFFFF)
-                    self.spare.append(self.slots[slot])
-                    self.slots[slot] = None
-                    self.free_slots.append(slot)
-                    self.posted_receives -= 1
-                    bad = bad.next
-                raise failure("ibv_post_recv", self.device.name, error)
-        return 0
+        return self.own.put(self.spare)
 
     # -- Completions ---------------------------------------------------------------------------------------------
 
@@ -360,15 +259,9 @@ cdef class Endpoint(Target):
         cdef int slot, index
         cdef list over
         cdef object invalidated = None
-        if completion.wr_id & RECEIVE:
+        if is_receive(completion.wr_id):
             slot = <int>(completion.wr_id & 0xFFFFFFFF)
-            if self.shared is not None:
-                lease = self.shared.take(slot)
-            else:
-                lease = <Lease>self.slots[slot]
-                self.slots[slot] = None
-                self.free_slots.append(slot)
-                self.posted_receives -= 1
+            lease = self.own.take(slot) if self.shared is None else self.shared.take(slot)
             if completion.status == IBV_WC_SUCCESS and (self.state == OPEN or self.state == DRAINING):
                 if completion.wc_flags & IBV_WC_WITH_INV:
                     invalidated = completion.invalidated_rkey
@@ -436,8 +329,8 @@ cdef class Endpoint(Target):
                 if self.errored:
                     self.fail(self.reason or "the connection broke")
                 else:
-                    self.flush()
-                    if self.spare and self.free_slots:
+                    self.pair.flush()
+                    if self.spare:
                         try:
                             self.receive([])
                         except OSError as problem:
@@ -490,49 +383,6 @@ cdef class Endpoint(Target):
         self.close(abort=True)
         return 0
 
-    cdef int flush(self) except -1:
-        """Post what there is room for, as one chain."""
-        cdef ibv_send_wr *head = NULL
-        cdef ibv_send_wr *tail = NULL
-        cdef ibv_send_wr *request = NULL
-        cdef command_t command
-        cdef Piece *piece
-        cdef uint64_t sequence
-        cdef int i
-        cdef unsigned int others = 0
-        if self.device.iwarp and self.device.software:
-            # siw sends an unsignalled request's data out of our buffer without a copy, and completes the signalled one
-            # behind it once TCP has taken them: the buffer would be reused while TCP still sends from it.
-            others = IBV_SEND_SIGNALED
-        while True:
-            piece = self.queue.take()
-            if piece == NULL:
-                break
-            sequence = self.queue.posted - 1
-            for i in range(piece.first, piece.first + piece.count):
-                request = (<Chain>piece.job).requests + i
-                request.wr_id = sequence << INDEX_BITS | <uint64_t>(i & ((1 << INDEX_BITS) - 1))
-                request.send_flags = others
-                request.next = request + 1
-            request.send_flags = IBV_SEND_SIGNALED
-            request.next = NULL
-            if tail == NULL:
-                head = (<Chain>piece.job).requests + piece.first
-            else:
-                tail.next = (<Chain>piece.job).requests + piece.first
-            tail = request
-            self.sends += 1
-        if head == NULL:
-            return 0
-        self.doorbells += 1
-        command.pair = self.pair
-        command.number = self.number
-        command.watched = self.completions.watched
-        command.first = head
-        command.broken = &self.broken
-        self.device.pump.post(&command)
-        return 0
-
     cdef int take_refusal(self, uint64_t identifier, int error) except -1:
         """Nothing was posted from the work request of this identifier on."""
         # Reported at the end: earlier pieces of a job may still be the device's.
@@ -573,7 +423,7 @@ cdef class Endpoint(Target):
         if self.close_timer is not None:
             self.close_timer.cancel()
             self.close_timer = None
-        self.device.control.call(self.break_pair)
+        self.device.control.call(self.pair.break_off)
         self.flush_timer = self.device.loop.call_later(self.options.flush_timeout, self.on_flush_timeout)
         if not self.in_turn:
             self.device.schedule(self)
@@ -582,7 +432,7 @@ cdef class Endpoint(Target):
         """The device has not given back everything; it will, when the queue pair is destroyed."""
         log.debug(
             "%s: %d Receives and %d pieces of work were not flushed",
-            self, self.posted_receives, self.queue.posted - self.queue.completed,
+            self, self.own.posted, self.queue.posted - self.queue.completed,
         )
         self.finish()
 
@@ -590,26 +440,10 @@ cdef class Endpoint(Target):
         """See whether the device has given everything back."""
         if self.finishing:
             return 0
-        if self.device.failed or (self.posted_receives == 0 and self.queue.posted == self.queue.completed):
+        if self.device.failed or (self.own.posted == 0 and self.queue.posted == self.queue.completed):
             self.finishing = True
             # Not from within the polling of the completion queue.
             self.device.loop.call_soon(self.finish)
-        return 0
-
-    cdef int tear_down(self) except -1:
-        """Destroy the queue pair; from now on nothing is the device's."""
-        if self.pair != NULL:
-            self.device.pump.hold(self.pair)
-            self.pair = NULL
-            try:
-                self.device.control.call(self.destroy_pair)
-            finally:
-                # What it left in the queue would be taken for that of the next queue pair of this number.
-                self.device.pump.let_go(self.completions.watched)
-            self.device.dispatch()
-            self.device.schedule_turn()
-            self.device.targets.pop(self.number, None)
-            self.device.give_back(self.completions, self.reserved)
         return 0
 
     def finish(self):
@@ -621,7 +455,7 @@ cdef class Endpoint(Target):
         if self.flush_timer is not None:
             self.flush_timer.cancel()
             self.flush_timer = None
-        self.tear_down()
+        self.pair.close()
         self.state = CLOSED
         self.identifier.destroy()
         for registration in self.registrations.values():
@@ -645,11 +479,8 @@ cdef class Endpoint(Target):
                 (<Lease>received[0]).release()
             self.messages = []
             self.deliver()
-            for held in self.slots + self.spare + self.flushed:
-                if held is not None:
-                    lease = <Lease>held
-                    lease.release()
-            self.slots = []
+            for lease in self.own.withdraw() + self.spare + self.flushed:
+                lease.release()
             self.spare = []
             self.flushed = []
             try:
