@@ -30,11 +30,13 @@ from rpcrdma.xdr.schema import Node, node_of, struct, union
 
 if TYPE_CHECKING or os.environ.get("RPCRDMA_XDR") == "reference":
     from rpcrdma.xdr.codec import Decoder, Encoder
+    from rpcrdma.xdr.results import ResultDecoder
 else:
     try:
-        from rpcrdma.xdr.native import Decoder, Encoder
+        from rpcrdma.xdr.native import Decoder, Encoder, ResultDecoder
     except ImportError:
         from rpcrdma.xdr.codec import Decoder, Encoder
+        from rpcrdma.xdr.results import ResultDecoder
 
 NATIVE: Final = Encoder.__module__ == "rpcrdma.xdr._encoder"
 """Whether the native codec is in use."""
@@ -47,6 +49,7 @@ __all__ = [
     "Encoder",
     "Node",
     "Payload",
+    "ResultDecoder",
     "SchemaError",
     "XdrError",
     "XdrOverflow",

@@ -32,3 +32,8 @@ cdef class Decoder:
     cdef bytes get_opaque(self, Py_ssize_t limit)
     cdef object get_bulk(self, Py_ssize_t limit)
     cdef object get(self, Op op)
+
+
+cdef class ResultDecoder(Decoder):
+    cdef public list places
+    cdef Py_ssize_t place

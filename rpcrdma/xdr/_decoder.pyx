@@ -262,3 +262,36 @@ cdef class Decoder:
             raise XdrError(f"a chunk at position {self.chunk_position} matches no item")
         if strict and self.at < self.length:
             raise XdrError(f"{self.length - self.at} octets too many")
+
+
+cdef class ResultDecoder(Decoder):
+    """Reads results; see :class:`rpcrdma.xdr.codec.ResultDecoder`."""
+
+    cdef object get_bulk(self, Py_ssize_t limit):
+        cdef Py_ssize_t length = self.get_length(limit)
+        cdef Py_ssize_t start = self.at
+        cdef Py_ssize_t there = 0
+        cdef object memory = None
+        if self.places is not None and self.place < len(self.places):
+            memory, there = self.places[self.place]
+            self.place += 1
+        if there:
+            if there != length and there != padded(length):
+                raise XdrError(f"a chunk of {there} octets for an item of {length}")
+            self.chunked += padded(length)
+            return memory[:length]
+        self.get_padded(length)
+        if self.whole is None:
+            self.whole = memoryview(<object>self.view.obj).toreadonly()
+        view = self.whole[start : start + length]
+        if memory is None or length > len(memory):
+            return view
+        memory[:length] = view
+        return memory[:length]
+
+    def finish(self, strict=False):
+        """Raise XdrError if a chunk matched no DDP-eligible item or, if ``strict``, octets remain."""
+        for _, there in (self.places or ())[self.place :]:
+            if there:
+                raise XdrError(f"a chunk of {there} octets matches no item")
+        Decoder.finish(self, strict)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rpcrdma.xdr._decoder import Decoder
+from rpcrdma.xdr._decoder import Decoder, ResultDecoder
 from rpcrdma.xdr._encoder import Encoder
 
-__all__ = ["Decoder", "Encoder"]
+__all__ = ["Decoder", "Encoder", "ResultDecoder"]

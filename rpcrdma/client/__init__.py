@@ -1,0 +1,85 @@
+"""A client's side of RPC over RDMA and over TCP, for asyncio programs.
+
+    async with connect("192.0.2.1", 20049, transport="rdma") as connection:
+        arguments = Encoder()
+        arguments.encode(READ3args, READ3args(handle, 0, len(buffer)))
+        reply = await connection.call(100003, 3, 6, arguments, into=memoryview(buffer), reply_max=256)
+        result = reply.decode(READ3res)         # result.resok.data is the beginning of buffer
+
+It knows RPC and nothing of the programs that are called. Imports everything else of :mod:`rpcrdma` but the servers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Sequence
+from typing import Literal
+
+from rpcrdma.client import tcp
+from rpcrdma.client.calls import Carrier, Owner
+from rpcrdma.client.connection import Connection
+from rpcrdma.client.errors import BadReply, CallError, Denied, Refused, RpcError, TransportError
+from rpcrdma.client.messages import AUTH_NONE, Reply, auth_sys, own_credential
+from rpcrdma.client.options import LINUX, ChunkChoice, ClientOptions
+from rpcrdma.memory import Pool
+from rpcrdma.rpc.messages import opaque_auth
+from rpcrdma.rpc.program import Program
+from rpcrdma.verbs.interface import Provider
+
+__all__ = [
+    "AUTH_NONE",
+    "LINUX",
+    "BadReply",
+    "CallError",
+    "ChunkChoice",
+    "ClientOptions",
+    "Connection",
+    "Denied",
+    "Refused",
+    "Reply",
+    "RpcError",
+    "TransportError",
+    "auth_sys",
+    "connect",
+    "own_credential",
+]
+
+POOL = 128 << 20
+
+
+def connect(
+    host: str,
+    port: int,
+    *,
+    transport: Literal["rdma", "tcp"] = "rdma",
+    provider: Literal["softiwarp", "verbs"] | Provider = "softiwarp",
+    version: Literal[1, 2] | None = None,
+    credential: opaque_auth | None = None,
+    callbacks: Sequence[Program] = (),
+    options: ClientOptions | None = None,
+) -> Connection:
+    """A connection to the server at ``host`` (a name or an address), to be entered with ``async with``.
+
+    ``provider`` is what RDMA is made of: ``softiwarp`` speaks iWARP over an ordinary TCP socket, ``verbs`` uses this
+    host's RDMA devices; an object is used, and not closed. ``version`` of RPC-over-RDMA: None tries Two and falls back
+    to One. ``credential`` is that of calls that name none (AUTH_SYS of this process). ``callbacks`` are the programs
+    that answer the server's calls in the backward direction, if there are to be any.
+
+    Entering it raises OSError when there is no connection at the first attempt.
+    """
+    settings = ClientOptions() if options is None else options
+    pool = Pool(POOL)
+    if transport == "tcp":
+
+        async def dial(owner: Owner) -> Carrier:
+            return await tcp.connect(await _resolve(host, port), port, owner, settings, pool)
+
+        return Connection(dial, settings, pool, credential, callbacks, None, f"tcp {host} port {port}")
+    raise NotImplementedError
+
+
+async def _resolve(host: str, port: int) -> str:
+    """A literal address of ``host``. Raises OSError."""
+    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return str(found[0][4][0])

@@ -1,0 +1,100 @@
+"""A call between its caller and the connection that carries it. Imports the messages and options of this package."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Protocol
+
+from rpcrdma.client.messages import Message, Reply, decode_reply
+from rpcrdma.client.options import LINUX, ChunkChoice
+from rpcrdma.rpc.program import RpcReply
+
+
+class PendingCall:
+    """One call: everything needed to send it, again if need be, and where its outcome goes."""
+
+    __slots__ = ("choice", "into", "message", "outcome", "reply_max", "sent_at", "transmissions")
+
+    def __init__(
+        self,
+        message: Message,
+        outcome: asyncio.Future[Reply],
+        into: Sequence[memoryview] = (),
+        reply_max: int = 0,
+        choice: ChunkChoice = LINUX,
+    ) -> None:
+        self.message = message
+        self.outcome = outcome
+        self.into = into
+        self.reply_max = reply_max
+        """Octets of the longest reply, without what goes into ``into``."""
+        self.choice = choice
+        self.transmissions = 0
+        self.sent_at = 0.0
+        """When it was last sent, by the loop's clock."""
+
+    def answered(self, octets: bytes, places: Sequence[tuple[memoryview, int]] = ()) -> None:
+        """Take the whole RPC reply."""
+        if self.outcome.done():
+            return
+        try:
+            reply = decode_reply(octets, places or [(memory, 0) for memory in self.into])
+        except Exception as error:
+            self.outcome.set_exception(error)
+        else:
+            self.outcome.set_result(reply)
+
+    def failed(self, error: BaseException) -> None:
+        """There will be no reply."""
+        if not self.outcome.done():
+            self.outcome.set_exception(error)
+
+
+class Carrier(Protocol):
+    """One live connection. It ends with its owner's ``lost``, and is of no use afterwards."""
+
+    local_address: str
+    peer_address: str
+
+    @property
+    def version(self) -> int:
+        """Of RPC-over-RDMA: the one in use, or being tried; 0 over TCP."""
+
+    def send(self, call: PendingCall) -> None:
+        """Send a call, or queue it until it may be sent. Its reply goes to :meth:`PendingCall.answered`."""
+
+    def forget(self, call: PendingCall) -> None:
+        """Nobody waits for the call any more: its memory is its caller's again when this returns."""
+
+    def reply_backward(self, token: object, reply: RpcReply | None) -> None:
+        """Answer a backward call that the owner was given with ``token``; None: it gets no reply. Releases the reply
+        once it has been sent."""
+
+    @property
+    def max_backchannel_size(self) -> int:
+        """Octets of the largest backward call or reply."""
+
+    def close(self) -> None:
+        """End it now."""
+
+
+class Owner(Protocol):
+    """What a carrier tells the connection it works for."""
+
+    def finished(self, call: PendingCall) -> None:
+        """A call was answered, or failed."""
+
+    @property
+    def takes_calls(self) -> bool:
+        """Whether backward calls are taken at all; where not, a carrier drops them."""
+
+    def called_back(self, carrier: Carrier, message: memoryview, token: object) -> None:
+        """The server has sent a whole RPC call. Answer it by :meth:`Carrier.reply_backward`, perhaps at once."""
+
+    def lost(self, carrier: Carrier, reason: str) -> None:
+        """The carrier is gone. Calls that it has not finished may be sent again."""
+
+
+Dial = Callable[[Owner], Awaitable[Carrier]]
+"""Makes a carrier. Raises OSError."""

@@ -1,0 +1,92 @@
+"""What a connection of a client may be told. Imports the private data's format only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from rpcrdma.wire.private_data import PrivateData
+from rpcrdma.wire.version_two import THRESHOLD
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientOptions:
+    """Settings of one connection; octets and seconds."""
+
+    credits: int = 128
+    """Calls to keep outstanding, if the server grants as many; more wait for their turn. (RFC 8166 section 3.3)"""
+    send_size: int = 4096
+    """Octets of the largest RDMA Send: 1024 to 262144, a multiple of 1024 (RFC 8797 section 4.2)."""
+    receive_size: int = 4096
+    """Octets of each Receive; bounds as for ``send_size``."""
+    remote_invalidation: bool = True
+    """Let the server invalidate the memory of a call with its reply, where the provider can do that."""
+    backward_credits: int = 16
+    """Calls that the server may make to us at a time."""
+    max_reply: int = (1 << 20) + (128 << 10)
+    """Octets of the longest reply that is taken over TCP, or by a Reply chunk. Bounded by the largest lease, 4 MiB."""
+    keep_registered: int = 0
+    """Octets of memory that stay registered after their call, for the next call that uses the same memory.
+
+    0 ends the server's access with each call, before its results are looked at (RFC 8166 section 8.1). Only a server
+    that is trusted with this memory at any time may have more; the gain is a registration per call.
+    """
+    memory: int = 64 << 20
+    """Octets of buffers: Receives, messages, Reply chunks."""
+    max_reads: int = 16
+    """RDMA Reads that the server may keep outstanding."""
+    connect_timeout: float = 10.0
+    """For one attempt to connect."""
+    reconnect: float = 120.0
+    """For how long to try when the connection is lost; its calls are sent again. 0 gives up at once."""
+    first_delay: float = 0.1
+    """Between the first attempts to connect; it doubles up to ``longest_delay``."""
+    longest_delay: float = 15.0
+    most_transmissions: int = 8
+    """How often a call is sent, on a new connection each time, before it fails: it may be what ends the connections."""
+    silence: float = 60.0
+    """A connection on which a call was not answered for so long is replaced by another."""
+
+    def __post_init__(self) -> None:
+        """Raise ValueError for what cannot work."""
+        self.private_data.encode()
+        if self.credits < 1 or self.backward_credits < 0:
+            raise ValueError("at least one credit is needed, and no fewer than no backward credits")
+        if not 1024 <= self.max_reply <= 4 << 20:
+            raise ValueError("max_reply must be from 1024 to 4 MiB")
+
+    @property
+    def private_data(self) -> PrivateData:
+        """What we tell the server."""
+        return PrivateData(self.remote_invalidation, self.send_size, self.receive_size)
+
+    @property
+    def receive_buffer(self) -> int:
+        """Octets of each Receive: a version Two peer may send 4096 (draft-cel version Two, "Default Values")."""
+        return max(self.receive_size, THRESHOLD)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChunkChoice:
+    """How one call is conveyed over RDMA. The default is what Linux does; everything here is legal (RFC 8166).
+
+    ``auto`` uses no chunk where a message fits inline, moves payloads by Read and Write chunks, and what remains too
+    large by a Position Zero Read chunk (RDMA_NOMSG) or a Reply chunk.
+    """
+
+    call: Literal["auto", "inline", "read", "long", "read+long"] = "auto"
+    """``read``: payloads in Read chunks though they might fit. ``long``: the whole call in a Position Zero Read chunk.
+    ``read+long``: both, the payloads apart from the rest. ``inline``: no chunk, or ValueError."""
+    reply: Literal["auto", "inline", "write", "reply", "write+reply"] = "auto"
+    """``write``: a Write chunk per ``into``. ``reply``: a Reply chunk, and none of those. ``write+reply``: both, which
+    Linux never offers. ``inline``: none."""
+    segments: int = 1
+    """Cut every chunk into so many segments of nearly equal length."""
+    padding: bool = False
+    """Include XDR padding: in Read chunks (section 3.4.5.2 allows it), and as Linux does it in Write chunks, as a last
+    segment of their own memory."""
+    invalidate: Literal["auto", "never"] = "auto"
+    """Version Two: whether to name a handle that the reply may invalidate."""
+
+
+LINUX = ChunkChoice()

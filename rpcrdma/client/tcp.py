@@ -1,0 +1,167 @@
+"""Calls over TCP (RFC 5531 section 11): one connection, any number of outstanding calls, every size bounded.
+
+Owns :class:`TcpCarrier`; imports the record stream and asyncio.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+
+from rpcrdma.client.calls import Owner, PendingCall
+from rpcrdma.client.options import ClientOptions
+from rpcrdma.memory import OutOfMemory, Pool
+from rpcrdma.rpc.program import RpcReply
+from rpcrdma.tcp.stream import RecordError, RecordStream
+
+_CALL = 0
+_REPLY = 1
+
+
+async def connect(host: str, port: int, owner: Owner, options: ClientOptions, pool: Pool) -> TcpCarrier:
+    """A connection to a literal address. Raises OSError, TimeoutError among them."""
+    sock = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+    try:
+        sock.setblocking(False)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        async with asyncio.timeout(options.connect_timeout):
+            await asyncio.get_running_loop().sock_connect(sock, (host, port))
+        return TcpCarrier(sock, owner, options, pool)
+    except BaseException:
+        sock.close()
+        raise
+
+
+class TcpCarrier:
+    """A connected socket; implements :class:`rpcrdma.client.calls.Carrier`."""
+
+    version = 0
+
+    def __init__(self, sock: socket.socket, owner: Owner, options: ClientOptions, pool: Pool) -> None:
+        self.local_address, self.peer_address = sock.getsockname()[0], sock.getpeername()[0]
+        self._socket, self._owner = sock, owner
+        self._loop = asyncio.get_running_loop()
+        self._fd = sock.fileno()
+        self._account = pool.account(options.memory)
+        self._stream = RecordStream(self._fd, self._account, options.max_reply)
+        self._calls: dict[int, PendingCall] = {}
+        self._writing = self._flush_due = self._memory_awaited = self._gone = False
+        self.max_backchannel_size = options.max_reply
+        self._loop.add_reader(self._fd, self._readable)
+
+    def send(self, call: PendingCall) -> None:
+        """Send a call."""
+        self._calls[call.message.xid] = call
+        self._queue(call.message)
+
+    def forget(self, call: PendingCall) -> None:
+        """Nobody waits for the call any more. Octets of the caller that have not left cannot be taken back."""
+        if self._calls.pop(call.message.xid, None) is not None and call.message.payloads and self._stream.queued:
+            self._end("a call was cancelled while it was being sent")
+
+    def reply_backward(self, token: object, reply: RpcReply | None) -> None:
+        """Answer a backward call."""
+        if reply is not None:
+            if self._gone:
+                reply.release()
+            else:
+                self._queue(reply)
+
+    def close(self) -> None:
+        """End the connection now."""
+        self._end("closed by this end")
+
+    def _queue(self, message: RpcReply) -> None:
+        self._stream.queue(message)
+        if not self._flush_due:
+            self._flush_due = True
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._flush_due = False
+        if self._gone:
+            return
+        try:
+            sent = self._stream.flush()
+        except OSError as error:
+            self._end(str(error))
+            return
+        if sent == self._writing:
+            if sent:
+                self._loop.remove_writer(self._fd)
+            else:
+                self._loop.add_writer(self._fd, self._flush)
+            self._writing = not sent
+
+    def _readable(self) -> None:
+        self._receive(True)
+
+    def _receive(self, readable: bool) -> None:
+        try:
+            records = self._stream.receive(readable)
+        except (RecordError, OSError) as error:
+            self._end(str(error))
+            return
+        for record, hold in records:
+            try:
+                if not self._gone:
+                    self._take(record)
+            finally:
+                record.release()
+                hold.release()
+        if self._gone:
+            return
+        if self._stream.eof:
+            self._end("the server has closed the connection")
+        elif self._stream.starved and not self._memory_awaited:
+            self._await_memory(self._stream.starved)
+
+    def _take(self, record: memoryview) -> None:
+        if len(record) < 8:
+            self._end("the server has sent a record that is too short")
+            return
+        kind = int.from_bytes(record[4:8], "big")
+        if kind == _CALL:
+            if self._owner.takes_calls:
+                self._owner.called_back(self, memoryview(bytes(record)), None)
+            return
+        # A reply that nobody waits for (any more) is dropped.
+        call = self._calls.pop(int.from_bytes(record[:4], "big"), None) if kind == _REPLY else None
+        if call is not None:
+            call.answered(bytes(record))
+            self._owner.finished(call)
+
+    def _await_memory(self, size: int) -> None:
+        """Stop reading until there is a buffer for the rest of a record."""
+        self._memory_awaited = True
+        self._loop.remove_reader(self._fd)
+        try:
+            self._account.when_available(size, self._memory_soon)
+        except OutOfMemory:
+            self._end(f"a record needs {size} octets, more than the bound on memory")
+
+    def _memory_soon(self) -> None:
+        self._loop.call_soon(self._memory_there)  # not now: we are inside somebody's release
+
+    def _memory_there(self) -> None:
+        self._memory_awaited = False
+        if not self._gone:
+            self._loop.add_reader(self._fd, self._readable)
+            self._receive(False)
+
+    def _end(self, reason: str) -> None:
+        if self._gone:
+            return
+        self._gone = True
+        self._loop.remove_reader(self._fd)
+        if self._writing:
+            self._loop.remove_writer(self._fd)
+        with contextlib.suppress(OSError):
+            self._stream.flush()
+        self._stream.close()
+        self._account.close()
+        self._socket.close()
+        self._calls.clear()
+        self._owner.lost(self, reason)
