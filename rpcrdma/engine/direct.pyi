@@ -1,21 +1,29 @@
 """Direct calls over RPC-over-RDMA version One. Implemented in ``direct.pyx``."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from rpcrdma.engine.calls import ForwardCall
+from rpcrdma.engine.config import ResponderOptions
 from rpcrdma.engine.responder import Responder
 from rpcrdma.memory import Account
 from rpcrdma.place import Answerer
 from rpcrdma.verbs.interface import Received
-from rpcrdma.verbs.native import NativeEndpoint
+from rpcrdma.verbs.native import NativeEndpoint, NativeOwner
 
-class DirectResponder:
+class DirectResponder(NativeOwner):
     """What stands before one connection's responder and answers what can be answered natively."""
 
-    def __init__(self, responder: Responder, endpoint: NativeEndpoint, direct: Answerer, account: Account) -> None: ...
+    def __init__(
+        self,
+        responder: Responder,
+        endpoint: NativeEndpoint,
+        direct: Answerer,
+        account: Account,
+        receive_account: Account,
+        options: ResponderOptions,
+        run: Callable[[], None],
+    ) -> None:
+        """``run`` is called when the responder has been given something to do outside of any event of its owner's."""
     def received(self, messages: Sequence[Received]) -> list[Received]:
         """Answer what can be answered; the others are returned, for :meth:`Responder.received`."""
-    def execute(self, call: ForwardCall) -> bool:
-        """Answer a call that the responder has handed up, if it can be answered."""
     def refused_call(self, handle: int | None) -> int | None:
         """The XID of the answered call whose memory this handle named, if it was one of the latest."""

@@ -4,22 +4,25 @@ Owns :class:`DirectResponder`, which stands before a connection's :class:`~rpcrd
 shares its credits, counters and thresholds. Imports :mod:`rpcrdma.memory`, :mod:`rpcrdma.place` and the vocabulary of
 :mod:`rpcrdma.verbs`.
 
-A message is taken up here if it is an RDMA_MSG without Read list and Reply chunk, with at most one Write chunk, in the
-version that the connection has settled on (RFC 8166 section 4.2); everything else, and every call that is declined, is
-the responder's. What is sent is what the responder would send: the DDP-eligible result in the Write chunk (RFC 8267
-section 6.4.1), the rest inline, chunks returned with the lengths written (RFC 8166 section 4.3.2), Send-with-Invalidate
-of the chunk's first handle where both sides can (RFC 8797 section 4.1).
+A message is taken up here if it is an RDMA_MSG without Reply chunk, in the version that the connection has settled on
+(RFC 8166 section 4.2), with at most one chunk: a Write chunk, or a Read chunk behind all that was sent inline. Everything
+else, and every call that is declined, is the responder's, also one whose Read chunk has been fetched meanwhile. What is
+sent is what the responder would send: the DDP-eligible result in the Write chunk (RFC 8267 section 6.4.1), the rest
+inline, chunks returned with the lengths written (RFC 8166 section 4.3.2), Send-with-Invalidate of the chunk's first
+handle where both sides can (RFC 8797 section 4.1).
 
-Credits. A call answered here never counts as outstanding: its Receive is posted again, the very same buffer, before its
-reply is posted.
+Credits. A call answered at once never counts as outstanding: its Receive is posted again, the very same buffer, before
+its reply is posted. One whose chunk is to be fetched is outstanding until it is answered, and keeps its buffer; another is
+posted in its place.
 """
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
+from rpcrdma.engine.credits cimport Credits
 from rpcrdma.memory cimport Account, Lease
 from rpcrdma.place cimport Answerer, Place, load32, load64, store32, store64
-from rpcrdma.verbs.native cimport NativeEndpoint, Target
+from rpcrdma.verbs.native cimport Fetch, NativeEndpoint, NativeOwner, Target
 
 from rpcrdma.memory import OutOfMemory
 
@@ -28,7 +31,7 @@ cdef enum:
     REMEMBERED = 64
     VERSION_ONE = 1
     SMALLEST_HEADER = 28
-    CHUNK_LISTS = 12        # what ends Read list, Write list and Reply chunk
+    READ_SEGMENT = 24       # "one more", position, handle, length, offset
 
 
 cdef struct Written:
@@ -79,44 +82,84 @@ cdef class DirectReply(Place):
         return 0
 
 
-cdef class DirectResponder:
+cdef class DirectResponder(NativeOwner):
     cdef object responder
-    cdef object credits
+    cdef Credits credits
     cdef object counters
+    cdef object run
     cdef NativeEndpoint endpoint
     cdef Answerer direct
+    cdef Account receive_account
+    cdef size_t receive_buffer
+    cdef size_t most                # octets of a Read chunk
     cdef DirectReply reply
     # What holds for this batch.
+    cdef bint begun
+    cdef bint takes                 # calls
+    cdef bint fetches               # calls with a Read chunk
+    cdef bint passed_on             # the responder has something to do
     cdef size_t threshold
     cdef bint invalidate
-    cdef long spare             # what a grant may not count on: messages of the batch that may be no calls
+    cdef long spare                 # what a grant may not count on: messages of the batch that may be no calls
     # Added to the counters at its end.
-    cdef long answered
+    cdef long received_calls
+    cdef long answered_calls
     cdef long invalidations
     cdef long writes
     cdef long write_octets
+    cdef long reads
+    cdef long read_octets
     # The calls that were written to last.
     cdef Written written[REMEMBERED]
     cdef size_t latest
 
-    def __init__(self, responder, NativeEndpoint endpoint not None, Answerer direct not None, Account account not None):
+    def __init__(
+        self, responder, NativeEndpoint endpoint not None, Answerer direct not None, Account account not None,
+        Account receive_account not None, options, run,
+    ):
         self.responder = responder
         self.credits = responder.credits
         self.counters = responder.counters
+        self.run = run
         self.endpoint = endpoint
         self.direct = direct
+        self.receive_account = receive_account
+        self.receive_buffer = options.receive_buffer
+        self.most = options.max_call_size
         self.reply = DirectReply.__new__(DirectReply)
         self.reply.account = account
+        endpoint.native = self
+
+    cdef int begin(self) except -1:
+        """Find out what holds until :meth:`pause`."""
+        self.begun = True
+        self.spare = 0
+        self.takes = self.responder.answers_directly
+        if self.takes:
+            properties = self.responder.versions.properties
+            self.threshold = properties.send_threshold
+            self.invalidate = properties.remote_invalidation
+            self.fetches = not self.responder.awaits_memory
+        return 0
+
+    cdef int pause(self) except -1:
+        """The end of a batch: other code may run, and the responder goes on."""
+        self.begun = False
+        self.direct.pause()
+        self.count()
+        if self.passed_on or self.credits.posted < self.credits.target or not self.responder.answers_directly:
+            self.passed_on = False
+            self.responder.proceed()
+            self.run()
+        return 0
 
     def received(self, messages):
         cdef list rest = []
         cdef Lease lease
-        if not self.responder.answers_directly:
+        self.begin()
+        if not self.takes:
+            self.begun = False
             return messages
-        properties = self.responder.versions.properties
-        self.threshold = properties.send_threshold
-        self.invalidate = properties.remote_invalidation
-        self.spare = 0
         try:
             for message in messages:
                 lease = message[0]
@@ -124,76 +167,27 @@ cdef class DirectResponder:
                     self.spare += 1
                     rest.append(message)
         finally:
+            self.begun = False
             self.direct.pause()
             self.count()
         return rest
 
-    def execute(self, call):
-        cdef const uint8_t[::1] octets
-        cdef const uint8_t[::1] bulk
-        cdef DirectReply reply = self.reply
-        cdef Lease head, lease
-        cdef size_t length
-        cdef long grant
-        header = call.header
-        # A peer that sends before it has seen the first reply may have calls of another version under way.
-        if header.version != VERSION_ONE:
-            return False
-        if header.writes or header.reply is not None or len(call.chunks) != 1 or not self.responder.answers_directly:
-            return False
-        octets = call.data
-        position, data = call.chunks[0]
-        grant = self.credits.grant()
-        if position != octets.shape[0] or not data or grant <= 0:
-            return False
-        bulk = data
-        properties = self.responder.versions.properties
-        try:
-            reply.head = reply.account.lease(properties.send_threshold)
-        except OutOfMemory:
-            return False
-        reply.reduced = False
-        reply.at = <uint8_t *>reply.head.address + SMALLEST_HEADER
-        reply.end = <uint8_t *>reply.head.address + <size_t>properties.send_threshold
-        reply.bulk, reply.bulk_size = &bulk[0], bulk.shape[0]
-        try:
-            if not self.direct.answer(&octets[0], octets.shape[0], reply):
-                reply.drop()
-                return False
-        except BaseException:
-            reply.drop()
-            raise
-        finally:
-            reply.bulk, reply.bulk_size = NULL, 0
-            self.direct.pause()
-        head, reply.head = reply.head, None
-        octets = bulk = None
-        call.release()
-        handle = call.codec.invalidates(header) if properties.remote_invalidation else None
-        store64(store64(<uint8_t *>head.address, (<uint64_t>header.xid << 32) | VERSION_ONE), <uint64_t>grant << 32)
-        store64(store32(<uint8_t *>head.address + 16, 0), 0)
-        counters = self.counters
-        counters.direct_calls += 1
-        counters.replies += 1
-        counters.inline_replies += 1
-        if handle is not None:
-            counters.invalidations += 1
-        self.credits.outstanding -= 1
-        self.credits.unsent += 1
-        length = reply.at - <uint8_t *>head.address
-        self.endpoint.post_reply(NULL, 0, None, head, length, handle is not None, 0 if handle is None else handle)
-        return True
-
     cdef int count(self) except -1:
         counters = self.counters
-        if self.answered:
-            self.responder.received_messages += self.answered
-            counters.receives += self.answered
-            counters.calls += self.answered
-            counters.replies += self.answered
-            counters.inline_replies += self.answered
-            counters.direct_calls += self.answered
-            self.answered = 0
+        if self.received_calls:
+            self.responder.received_messages += self.received_calls
+            counters.receives += self.received_calls
+            counters.calls += self.received_calls
+            self.received_calls = 0
+        if self.answered_calls:
+            counters.replies += self.answered_calls
+            counters.inline_replies += self.answered_calls
+            counters.direct_calls += self.answered_calls
+            self.answered_calls = 0
+        if self.reads:
+            counters.reads += self.reads
+            counters.read_bytes += self.read_octets
+            self.reads = self.read_octets = 0
         if self.invalidations:
             counters.invalidations += self.invalidations
             self.invalidations = 0
@@ -203,15 +197,17 @@ cdef class DirectResponder:
             self.writes = self.write_octets = 0
         return 0
 
-    cdef long grant(self):
+    cdef bint crowded(self) noexcept:
+        """Whether a peer takes no replies: it loses its Receives (:meth:`~rpcrdma.engine.credits.Credits.wanted`)."""
+        return self.credits.outstanding + self.credits.unsent >= self.credits.unfinished_limit
+
+    cdef long grant(self) noexcept:
         """:meth:`rpcrdma.engine.credits.Credits.grant` for a call that takes no Receive; 0: the responder's to say."""
-        credits = self.credits
-        cdef long posted = credits.posted, backward = credits.backward, outstanding = credits.outstanding
-        cdef long limit = credits.limit, unsent = credits.unsent
-        cdef long covered = posted - backward + outstanding - self.spare
-        if outstanding + unsent >= <long>credits.unfinished_limit:
-            return 0  # a peer that takes no replies loses its Receives
-        return min(limit, covered) if covered > 0 else 0
+        cdef Credits credits = self.credits
+        cdef long covered = credits.posted - credits.backward + credits.outstanding - self.spare
+        if self.crowded():
+            return 0
+        return min(credits.limit, covered) if covered > 0 else 0
 
     cdef bint answer(self, Lease message, size_t size) except -1:
         """Answer one message, or leave it alone."""
@@ -221,8 +217,10 @@ cdef class DirectResponder:
         cdef size_t payload = SMALLEST_HEADER, header = SMALLEST_HEADER, segments = 0, index, length
         cdef uint32_t xid
         cdef long grant
-        if size < SMALLEST_HEADER or load32(octets + 4) != VERSION_ONE or load64(octets + 12) != 0:
-            return False  # RDMA_MSG and an empty Read list are zero both
+        if size < SMALLEST_HEADER or load32(octets + 4) != VERSION_ONE or load32(octets + 12) != 0:
+            return False  # not an RDMA_MSG
+        if load32(octets + 16) != 0:
+            return self.fetch(message, size)
         xid = load32(octets)
         reply.reduced = load32(octets + 20) == 1
         if reply.reduced:
@@ -248,6 +246,17 @@ cdef class DirectResponder:
         grant = self.grant()
         if grant <= 0:
             return False
+        if not self.write_reply(octets + payload, size - payload, header):
+            return False
+        self.received_calls += 1
+        self.endpoint.repost(message)
+        if segments:
+            return self.send(xid, grant, chunk, segments, self.invalidate, load32(chunk))
+        return self.send(xid, grant, NULL, 0, False, 0)
+
+    cdef bint write_reply(self, const uint8_t *call, size_t size, size_t header) except -1:
+        """Have the call answered in ``reply``, behind so many octets for the transport header. False: declined."""
+        cdef DirectReply reply = self.reply
         try:
             reply.head = reply.account.lease(self.threshold)
         except OutOfMemory:
@@ -256,30 +265,27 @@ cdef class DirectResponder:
         reply.end = <uint8_t *>reply.head.address + self.threshold
         reply.payload_length = 0
         try:
-            if not self.direct.answer(octets + payload, size - payload, reply):
-                reply.drop()
-                return False
-            self.send(message, xid, chunk, segments, grant)
+            if self.direct.answer(call, size, reply):
+                return True
         except BaseException:
             reply.drop()
             raise
-        return True
+        reply.drop()
+        return False
 
-    cdef int send(self, Lease message, uint32_t xid, const uint8_t *chunk, size_t segments, long grant) except -1:
-        """Post the reply that stands in ``reply``, and the message's buffer as a Receive again."""
+    cdef bint send(
+        self, uint32_t xid, long grant, const uint8_t *chunk, size_t segments, bint invalidates, uint32_t handle
+    ) except -1:
+        """Post the reply that stands in ``reply``, its payload in the Write chunk if there is one. Returns True."""
         cdef DirectReply reply = self.reply
         cdef Target targets[SEGMENTS]
         cdef size_t index, length, count = 0, left = reply.payload_length
-        cdef uint32_t handle = 0
         cdef uint8_t *at = <uint8_t *>reply.head.address
-        cdef Lease head = reply.head, payload = reply.payload
         cdef Written *written
-        cdef bint invalidates = False
-        at = store32(store32(store32(store32(at, xid), VERSION_ONE), <uint32_t>grant), 0)
-        at = store32(at, 0)
+        cdef Lease head, payload
+        at = store64(at, (<uint64_t>xid << 32) | VERSION_ONE)
+        at = store32(store64(at, <uint64_t>grant << 32), 0)
         if segments:
-            invalidates = self.invalidate
-            handle = load32(chunk)
             at = store32(store32(at, 1), <uint32_t>segments)
             for index in range(segments):
                 length = min(<size_t>load32(chunk + 16 * index + 4), left)
@@ -301,17 +307,116 @@ cdef class DirectResponder:
                 written.handles[index] = targets[index].handle
             self.writes += count
             self.write_octets += reply.payload_length
-        elif payload is not None:
-            payload.release()
-            payload = None
-        self.answered += 1
+        elif reply.payload is not None:
+            reply.payload.release()
+            reply.payload = None
+        self.answered_calls += 1
         self.invalidations += invalidates
         self.credits.unsent += 1
-        length = reply.at - <uint8_t *>head.address
-        reply.head = reply.payload = None
-        self.endpoint.repost(message)
+        length = reply.at - <uint8_t *>reply.head.address
+        head, payload, reply.head, reply.payload = reply.head, reply.payload, None, None
         self.endpoint.post_reply(targets, count, payload, head, length, invalidates, handle)
+        return True
+
+    cdef int answered(self, long count, bint ok) except -1:
+        self.credits.unsent -= count
+        if not ok:
+            self.responder.lost(count)
         return 0
+
+    # -- Calls with a Read chunk ---------------------------------------------------------------------------------
+
+    cdef bint fetch(self, Lease message, size_t size) except -1:
+        """Begin to fetch the one Read chunk of a call, which lies behind all of its octets that were sent inline."""
+        cdef const uint8_t *octets = <const uint8_t *>message.address
+        cdef Target sources[SEGMENTS]
+        cdef size_t at = 16, count = 0, length = 0
+        cdef Fetch call
+        cdef Lease receive, sink
+        if not self.fetches or self.crowded():
+            return False
+        while at + 4 <= size and load32(octets + at) == 1:
+            if count == SEGMENTS or at + READ_SEGMENT + 4 > size or load32(octets + at + 4) != load32(octets + 20):
+                return False
+            sources[count].handle = load32(octets + at + 8)
+            sources[count].length = load32(octets + at + 12)
+            sources[count].offset = load64(octets + at + 16)
+            if sources[count].length == 0:
+                return False
+            length += sources[count].length
+            count += 1
+            at += READ_SEGMENT
+        # The end of the Read list, no Write list, no Reply chunk; and a call of the same XID.
+        if at + 20 > size or load32(octets + at) != 0 or load64(octets + at + 4) != 0:
+            return False
+        at += 12
+        if load32(octets + 20) != size - at or load32(octets + at) != load32(octets) or load32(octets + at + 4) != 0:
+            return False
+        if length > self.most or SMALLEST_HEADER >= self.threshold:
+            return False
+        try:
+            receive = self.receive_account.lease(self.receive_buffer)
+        except OutOfMemory:
+            return False
+        try:
+            sink = self.reply.account.lease(length)
+        except OutOfMemory:
+            # The responder waits for some, and who comes later waits behind it.
+            self.fetches = False
+            receive.release()
+            return False
+        call = Fetch.__new__(Fetch)
+        call.message, call.size, call.offset = message, size, at
+        call.sink, call.length = sink, length
+        self.received_calls += 1
+        self.reads += count
+        self.read_octets += length
+        self.credits.outstanding += 1
+        self.endpoint.repost(receive)
+        self.endpoint.post_fetch(sources, count, call)
+        return True
+
+    cdef int fetched(self, Fetch call, bint ok) except -1:
+        cdef Lease message, sink
+        if not self.begun:
+            self.begin()
+        try:
+            if ok and self.takes and self.answer_fetched(call):
+                return 0
+        except BaseException:
+            call.message.release()
+            call.sink.release()
+            self.direct.pause()
+            raise
+        self.direct.pause()
+        self.passed_on = True
+        message, sink, call.message, call.sink = call.message, call.sink, None, None
+        self.responder.fetched(message, call.size, sink, ok)
+        return 0
+
+    cdef bint answer_fetched(self, Fetch call) except -1:
+        """Answer a call whose Read chunk has been fetched, or leave it as it is."""
+        cdef DirectReply reply = self.reply
+        cdef const uint8_t *octets = <const uint8_t *>call.message.address
+        cdef uint32_t xid = load32(octets), handle = load32(octets + 24)
+        cdef long grant = self.credits.grant()
+        cdef bint answered
+        if grant <= 0:
+            return False
+        reply.reduced = False
+        reply.bulk, reply.bulk_size = <const uint8_t *>call.sink.address, call.length
+        try:
+            answered = self.write_reply(octets + call.offset, call.size - call.offset, SMALLEST_HEADER)
+        finally:
+            reply.bulk, reply.bulk_size = NULL, 0
+        if not answered:
+            return False
+        self.credits.outstanding -= 1
+        self.send(xid, grant, NULL, 0, self.invalidate, handle)
+        call.message.release()
+        call.sink.release()
+        call.message = call.sink = None
+        return True
 
     def refused_call(self, handle):
         cdef size_t back, index

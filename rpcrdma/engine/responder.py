@@ -139,12 +139,10 @@ class Responder:
             and self._trace is None
         )
 
-    def answered(self, ok: bool) -> None:
-        """Take the completion of a reply that was given directly."""
-        self.credits.unsent -= 1
-        if not ok and not self.closed:
-            self.counters.send_failures += 1
-            self._fail("an RDMA Write or Send failed", None)
+    @property
+    def awaits_memory(self) -> bool:
+        """Whether calls wait for memory to fetch their Read chunks to: who comes now comes after them."""
+        return bool(self._to_read)
 
     @property
     def idle(self) -> bool:
@@ -179,6 +177,28 @@ class Responder:
                 self._fail("an RDMA Write or Send failed", token.written)
         elif isinstance(token, ForwardCall):
             self._fetched(token, ok)
+        self._advance()
+
+    def fetched(self, lease: Lease, length: int, sink: Lease, ok: bool) -> None:
+        """Take over a call from who stands before (:mod:`rpcrdma.engine.direct`): its Read chunk, found to be in order
+        and counted there, has been fetched into ``sink``, or has not."""
+        codec = VERSIONS[version_one.VERSION]
+        view = lease.view[:length]
+        header = codec.decode(view, self._options.max_segments)
+        data = view[header.payload :]
+        call = ForwardCall(codec, header, codec.reply_size(header), data, lease)
+        call.plan = assembly.plan(header, len(data), self._options.max_call_size)
+        call.hold_sink(sink)
+        self._fetched(call, ok)
+
+    def lost(self, count: int) -> None:
+        """Replies that were given directly have not left."""
+        if not self.closed:
+            self.counters.send_failures += count
+            self._fail("an RDMA Write or Send failed", None)
+
+    def proceed(self) -> None:
+        """Do what has become possible by what was done directly."""
         self._advance()
 
     def reply(self, call: ForwardCall, reply: Reply) -> None:

@@ -48,7 +48,7 @@ from rpcrdma.verbs.interface import (
     Received,
     RemoteAccessError,
 )
-from rpcrdma.verbs.native import ANSWERED, NativeEndpoint
+from rpcrdma.verbs.native import NativeEndpoint
 from rpcrdma.wire import private_data
 
 _log = logging.getLogger(__name__)
@@ -189,7 +189,15 @@ class RdmaConnection:
             raise
         direct = self._dispatcher.direct_calls(self)
         self._direct = (
-            DirectResponder(self.responder, self._endpoint, direct, self._account)
+            DirectResponder(
+                self.responder,
+                self._endpoint,
+                direct,
+                self._account,
+                self._receive_account,
+                responder,
+                self._run,
+            )
             if direct is not None and isinstance(self._endpoint, NativeEndpoint)
             else None
         )
@@ -220,9 +228,6 @@ class RdmaConnection:
 
     def completed(self, token: object, ok: bool) -> None:
         """Take a completion."""
-        if token is ANSWERED:
-            self.responder.answered(ok)
-            return
         try:
             self.responder.completed(token, ok)
         except Exception:
@@ -401,8 +406,6 @@ class RdmaConnection:
                 endpoint.post(writes, send, token)
 
     def _execute(self, call: ForwardCall) -> None:
-        if self._direct is not None and self._direct.execute(call):
-            return
         room = self.responder.versions.properties.send_threshold - call.reply_header
         self._dispatcher.dispatch(self, call.data, call.chunks, call.holds, partial(self._done, call), room)
 

@@ -1,4 +1,4 @@
-"""C declarations of what endpoints offer to native code."""
+"""C declarations of what endpoints offer to native code, and native code to them."""
 
 from libc.stdint cimport uint32_t, uint64_t
 
@@ -8,12 +8,33 @@ from rpcrdma.memory cimport Lease
 cdef struct Target:
     uint32_t handle
     uint64_t offset
-    size_t length       # octets to write there
+    size_t length       # octets to write or to read there
+
+
+cdef class Fetch:
+    """A call that was received and whose Read chunk is being fetched; the token of its RDMA Reads."""
+
+    cdef Lease message
+    cdef size_t size    # of the message
+    cdef size_t offset  # of the RPC call in it
+    cdef Lease sink
+    cdef size_t length  # of the chunk
+
+
+cdef class NativeOwner:
+    cdef int answered(self, long count, bint ok) except -1
+    cdef int fetched(self, Fetch fetch, bint ok) except -1
+    cdef int pause(self) except -1
 
 
 cdef class NativeEndpoint:
+    cdef NativeOwner native     # who is told of what was posted natively
+
     cdef int repost(self, Lease lease) except -1
     cdef int post_reply(
         self, const Target *targets, size_t count, Lease payload, Lease head, size_t length, bint invalidates,
         uint32_t handle
     ) except -1
+    cdef int post_fetch(self, const Target *sources, size_t count, Fetch fetch) except -1
+    cdef int tell(self, object handler, list tokens, bint ok) except -1
+    cdef int handler_failed(self) except -1

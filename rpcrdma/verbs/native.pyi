@@ -1,8 +1,11 @@
 """What endpoints offer to native code besides :class:`rpcrdma.verbs.interface.Endpoint`. Implemented in
 ``native.pyx``."""
 
-class NativeEndpoint:
-    """An endpoint that native code can post replies on, without an object for each."""
+class NativeOwner:
+    """Who posts on an endpoint natively and is told of the completions."""
 
-ANSWERED: object
-"""The token of such replies."""
+class NativeEndpoint:
+    """An endpoint that native code can post replies and Reads on, without an object for each."""
+
+class Fetch:
+    """A call whose Read chunk is being fetched."""

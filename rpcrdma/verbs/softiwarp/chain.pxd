@@ -3,7 +3,7 @@
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
 from rpcrdma.memory cimport Lease
-from rpcrdma.verbs.native cimport Target
+from rpcrdma.verbs.native cimport Fetch, Target
 from rpcrdma.verbs.softiwarp.stags cimport Registration
 
 
@@ -62,6 +62,7 @@ cdef Chain chain_of_reply(
     const Target *targets, size_t count, Lease payload, Lease head, size_t length, bint invalidates, uint32_t handle
 )
 cdef Chain chain_of_reads(object reads, object token)
+cdef Chain chain_of_fetch(const Target *sources, size_t count, Fetch fetch)
 cdef Chain chain_of_response(
     Registration registration, char *data, uint64_t length, uint32_t sink_stag, uint64_t sink_offset
 )

@@ -195,6 +195,29 @@ cdef Chain chain_of_reads(object reads, object token):
     return chain
 
 
+cdef Chain chain_of_fetch(const Target *sources, size_t count, Fetch fetch):
+    """RDMA Reads into the sink of ``fetch``, one behind the other; it is the token."""
+    cdef Chain chain = Chain.__new__(Chain)
+    cdef Message *message
+    cdef size_t i, done = 0
+    chain.token = fetch
+    chain.signalled = True
+    chain.allocate(count, count)
+    for i in range(count):
+        message = chain.messages + i
+        message.opcode = OP_READ_REQUEST
+        message.stag = sources[i].handle
+        message.offset = sources[i].offset
+        message.length = sources[i].length
+        message.first = <uint32_t>i
+        message.pieces = 1
+        chain.pieces[i].data = <char *>fetch.sink.address + done
+        chain.pieces[i].length = sources[i].length
+        done += sources[i].length
+    chain.message_count = chain.piece_count = <uint32_t>count
+    return chain
+
+
 cdef Chain chain_of_response(
     Registration registration, char *data, uint64_t length, uint32_t sink_stag, uint64_t sink_offset
 ):

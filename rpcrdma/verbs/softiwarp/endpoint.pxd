@@ -3,6 +3,7 @@
 from libc.stdint cimport int64_t
 
 from rpcrdma.verbs.native cimport NativeEndpoint
+from rpcrdma.verbs.softiwarp.chain cimport Chain
 from rpcrdma.verbs.softiwarp.receive cimport Receiver
 from rpcrdma.verbs.softiwarp.stags cimport StagTable
 from rpcrdma.verbs.softiwarp.transmit cimport Transmitter
@@ -38,6 +39,7 @@ cdef class Endpoint(NativeEndpoint):
     cdef int64_t received
     cdef double received_since
 
+    cdef int issue(self, Chain chain) except -1
     cdef int schedule(self) except -1
     cdef int deliver(self) except -1
     cdef int flush(self) except -1
@@ -45,4 +47,3 @@ cdef class Endpoint(NativeEndpoint):
     cdef int drain(self, str reason) except -1
     cdef int finish(self, str reason, bint reset) except -1
     cdef int discard(self) except -1
-    cdef int handler_failed(self) except -1

@@ -30,8 +30,15 @@ from libc.errno cimport EAGAIN, EINTR, errno
 from libc.stdint cimport int64_t, uint32_t
 
 from rpcrdma.memory cimport Lease
-from rpcrdma.verbs.native cimport NativeEndpoint, Target
-from rpcrdma.verbs.softiwarp.chain cimport Chain, chain_of_post, chain_of_reads, chain_of_reply, chain_of_write_rtr
+from rpcrdma.verbs.native cimport Fetch, NativeEndpoint, Target
+from rpcrdma.verbs.softiwarp.chain cimport (
+    Chain,
+    chain_of_fetch,
+    chain_of_post,
+    chain_of_reads,
+    chain_of_reply,
+    chain_of_write_rtr,
+)
 from rpcrdma.verbs.softiwarp.receive cimport (
     RECEIVE_END,
     RECEIVE_FAILED,
@@ -183,13 +190,19 @@ cdef class Endpoint(NativeEndpoint):
 
     def post_reads(self, reads, token):
         """Post RDMA Reads as one chain with one signalled completion."""
-        cdef Chain chain = chain_of_reads(reads, token)
+        self.issue(chain_of_reads(reads, token))
+
+    cdef int post_fetch(self, const Target *sources, size_t count, Fetch fetch) except -1:
+        return self.issue(chain_of_fetch(sources, count, fetch))
+
+    cdef int issue(self, Chain chain) except -1:
+        """Post a chain of Reads."""
         if self.state != OPEN or self.max_reads == 0:
             chain.release()
-            self.refused.append(token)
+            self.refused.append(chain.token)
         else:
             self.transmitter.post(chain)
-        self.schedule()
+        return self.schedule()
 
     def register(self, view, *, remote_read=False, remote_write=False):
         """Expose ``view`` to the peer. Returns its (handle, offset of the first octet)."""
@@ -327,12 +340,7 @@ cdef class Endpoint(NativeEndpoint):
 
     cdef int report(self, list tokens, bint ok) except -1:
         """Report completions."""
-        for token in tokens:
-            try:
-                self.handler.completed(token, ok)
-            except Exception:
-                self.handler_failed()
-        return 0
+        return self.tell(self.handler, tokens, ok)
 
     cdef int handler_failed(self) except -1:
         """Our own mistake costs this connection, and is logged."""

@@ -1,0 +1,25 @@
+"""Credits and the Receives that back them. Implemented in ``credits.pyx``."""
+
+class Credits:
+    """The ledger of one connection."""
+
+    limit: int
+    """Calls a peer may have outstanding when nothing is short."""
+    target: int
+    """Receives to keep posted."""
+    unfinished_limit: int
+    posted: int
+    outstanding: int
+    """Messages received and not answered yet, those being read included."""
+    unsent: int
+    """Replies, errors and backward calls whose Send has not completed."""
+    backward: int
+    """Backward calls that await their reply."""
+
+    def __init__(self, limit: int, backward_limit: int, posted: int) -> None: ...
+    def wanted(self) -> int:
+        """How many Receives are to be posted now."""
+    def grant(self) -> int:
+        """What the reply to one of the ``outstanding`` may grant; 0 when it must wait for a Receive to be posted."""
+    def can_call_back(self) -> bool:
+        """Whether a backward call's reply would find a Receive that no grant of ours counts on."""

@@ -1,0 +1,124 @@
+"""One file service behind two RDMA servers, of which one answers natively what it can."""
+
+import itertools
+import struct
+
+from nfsd.protocol.nfs3 import NFS_PROGRAM
+from nfsd.v3.direct import Nfs3Direct
+from nfsd.v3.program import nfs3_procedures
+from rpcrdma.memory import Pool
+from rpcrdma.rpc.dispatch import Dispatcher
+from rpcrdma.rpc.program import Program
+from rpcrdma.server.rdma import RdmaServer
+from rpcrdma.verbs.interface import ListenAddress
+from rpcrdma.verbs.softiwarp import SoftIwarp
+from tests.peer import wire
+from tests.peer.requester import Peer
+from tests.peer.rig import LINUX
+from tests.unit import vfs_support
+
+GETATTR, LOOKUP, ACCESS, READ, WRITE, COMMIT = 1, 3, 4, 6, 7, 21
+CREDENTIAL = struct.pack(">5I", 0, 0, 0, 0, 0)
+
+
+def handle(node):
+    return struct.pack(">I", len(node.handle)) + node.handle + bytes(-len(node.handle) & 3)
+
+
+def rpc(xid, procedure, arguments):
+    return (
+        struct.pack(">8I", xid, 0, 2, NFS_PROGRAM, 3, procedure, 1, len(CREDENTIAL)) + CREDENTIAL + bytes(8) + arguments
+    )
+
+
+class Both:
+    """One file service behind two RDMA servers, of which one answers natively what it can."""
+
+    def __init__(self, service, root, path, options=None):
+        self.service, self.root, self.path, self.options = service, root, path, options
+
+    async def __aenter__(self):
+        self.pool, self.peer_pool = Pool(128 << 20), Pool(256 << 20)
+        self.provider = SoftIwarp(self.pool)
+        programs = [Program(NFS_PROGRAM, "nfs", {3: nfs3_procedures(self.service, self.service.exports)})]
+        self.dispatcher = Dispatcher(programs, direct={(NFS_PROGRAM, 3): Nfs3Direct(self.service)})
+        self.servers = [
+            RdmaServer(self.provider, self.pool, dispatcher, self.options)
+            for dispatcher in (self.dispatcher, Dispatcher(programs))
+        ]
+        self.listeners = [await server.listen(ListenAddress("127.0.0.1", 0)) for server in self.servers]
+        self.peers = [await self.connect(listener) for listener in self.listeners]
+        self.xid = 0
+        return self
+
+    async def connect(self, listener, private_data=LINUX):
+        peer = Peer(self.peer_pool.account(64 << 20))
+        return await peer.connect(self.provider, listener.address, private_data)
+
+    async def __aexit__(self, kind, *_):
+        for peer in self.peers:
+            peer.endpoint.close(abort=True)
+        for server in self.servers:
+            await server.close()
+        await self.provider.close()
+        if kind is None:
+            assert self.pool.in_use == self.pool.leaked == 0
+
+    def answered(self, procedure):
+        return self.dispatcher.rows[NFS_PROGRAM, 3, procedure].direct
+
+    async def call(self, which, procedure, arguments, *, room=None, cuts=(), data=None, reply=None, xid=None):
+        """One call to one of the servers: everything about its outcome that must not depend on the server.
+
+        ``room`` octets of a Write chunk cut in segments at ``cuts``; ``data`` in a Read chunk at the end, cut too."""
+        peer = self.peers[which]
+        self.xid += 1
+        xid = self.xid if xid is None else xid
+        message = rpc(xid, procedure, arguments)
+        lists, memory, handles = {}, None, []
+        if room is not None:
+            memory = peer.writable(max(room, 1))
+            edges = [0, *sorted(cut for cut in cuts if cut < room), room]
+            chunk = [memory.segment(start, end - start) for start, end in itertools.pairwise(edges)]
+            lists["writes"] = [chunk]
+            handles.append(memory.handle)
+        if data is not None:
+            source = peer.readable(data)
+            edges = [0, *sorted(cut for cut in cuts if cut < len(data)), len(data)]
+            chunk = [source.segment(start, end - start) for start, end in itertools.pairwise(edges)]
+            lists["reads"] = [(len(message), segment) for segment in chunk]
+            handles.append(source.handle)
+        if reply is not None:
+            lists["reply"] = [peer.writable(reply).segment()]
+            handles.append(lists["reply"][0].handle)
+        peer.send(wire.header(xid, **lists), message)
+        answer = await peer.message()
+        header = answer.header
+        assert header.xid == xid
+        return (
+            header.procedure,
+            header.error,
+            header.credit,
+            [[segment.length for segment in each] for each in header.writes],
+            header.payload[4:],
+            None if memory is None else bytes(memory.memory),
+            None if answer.invalidated is None else handles.index(answer.invalidated),
+        )
+
+    async def same(self, procedure, arguments, **shape):
+        await self.call(0, procedure, arguments, **shape)
+        general = await self.call(1, procedure, arguments, **shape)
+        assert await self.call(0, procedure, arguments, **shape) == general
+        return general
+
+
+def run(kind, tmp_path, scenario, server_options=None, **options):
+    """``scenario(both)`` on a directory of this kind."""
+    with vfs_support.directory_on(kind, tmp_path) as path:
+
+        async def main(service, root):
+            async with Both(service, root, path, server_options) as both:
+                return await scenario(both)
+
+        options.setdefault("squash", "none")
+        return vfs_support.run(path, tmp_path, main, **options)
