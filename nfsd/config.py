@@ -105,6 +105,9 @@ class Listen:
     crc: Literal["auto", "always"] = "auto"
     """softiwarp: checksum FPDUs when the peer asks, or always (then peers that cannot are refused)."""
 
+    tos: Annotated[Integer, Field(ge=0, le=255)] = 0
+    """DSCP and ECN octet of the packets to clients (RFC 2474); 0 leaves it to the system."""
+
     @property
     def address(self) -> Address:
         """What the URL says. Raises ValueError, with the remedy, for one that says nothing sensible."""

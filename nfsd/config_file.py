@@ -38,7 +38,7 @@ _CLASSES: dict[Location, Any] = {
     ("exports", "*", "clients", "*"): config.Client,
 }
 _ALIASES = {"asynchronous": "async"}
-_RDMA_ONLY = ("provider", "send_size", "receive_size", "credits", "version_two", "crc")
+_RDMA_ONLY = ("provider", "send_size", "receive_size", "credits", "version_two", "crc", "tos")
 
 
 @dataclass(frozen=True, slots=True)

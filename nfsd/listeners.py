@@ -137,11 +137,11 @@ class Listeners:
         provider = SoftIwarp(self._pool, SoftIwarpOptions(crc=entry.crc, max_connections=self._limits.connections))
         server = self._rdma_server(provider, entry, dispatcher)
         address = entry.address
-        listener = await server.listen(ListenAddress(address.host, address.port))
+        listener = await server.listen(ListenAddress(address.host, address.port, entry.tos))
         self._providers.append(provider)
         self._add_rdma(listener, provider.name, server)
         if entry.provider == "auto" and not device.why_not() and not _is_loopback(address.host):
-            real = ListenAddress(address.host, listener.address.port)
+            real = ListenAddress(address.host, listener.address.port, entry.tos)
             self._hopeful.append(_Hopeful(entry, real, dispatcher, server, listener))
             if self._look is None:
                 self._seen_devices = device.device_names()
@@ -171,7 +171,7 @@ class Listeners:
             )
             self._devices = device.make_provider(self._pool, options)
         server = self._rdma_server(self._devices, entry, dispatcher)
-        address = ListenAddress(entry.address.host, entry.address.port if port is None else port)
+        address = ListenAddress(entry.address.host, entry.address.port if port is None else port, entry.tos)
         listener = await server.listen(address)
         if not wait and not self._devices.is_listening(listener):
             listener.close()

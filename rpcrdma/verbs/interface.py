@@ -150,6 +150,9 @@ class ListenAddress:
 
     host: str
     port: int
+    type_of_service: int = 0
+    """DSCP and ECN octet of the connections' packets (RFC 2474), as far as that is ours to say; 0 leaves it to the
+    system."""
 
 
 class Listener(Protocol):

@@ -63,7 +63,8 @@ def test_everything_else(directory: Path) -> None:
         """
 server:
   listen:
-    - {url: "rdma://[::1]", provider: softiwarp, send_size: 8192, receive_size: 16KiB, credits: 64, crc: always}
+    - {url: "rdma://[::1]", provider: softiwarp, send_size: 8192, receive_size: 16KiB, credits: 64, crc: always,
+       tos: 104}
     - tcp://*:0
   mountd_port: 0
   state_dir: /nonexistent/state
@@ -88,6 +89,7 @@ exports:
     assert str(rdma.address) == "rdma://[::1]:20049"
     assert tcp.address == Address("tcp", "::", 0)
     assert (rdma.send_size, rdma.receive_size, rdma.credits, rdma.crc) == (8192, 16384, 64, "always")
+    assert rdma.tos == 104
     assert server.limits.memory == 1 << 30
     assert server.limits.connection_memory == 16 << 20
     assert (server.nfs4.lease_time, server.nfs4.grace_time) == (10, 0)

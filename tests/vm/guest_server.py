@@ -41,6 +41,11 @@ would take the first and never the other.
 """
 
 
+def six(address: str) -> str:
+    """The IPv6 address beside an IPv4 address of a guest with devices."""
+    return "fd00:" + ":".join(address.split(".")[1:3]) + "::" + address.rpartition(".")[2]
+
+
 def load_devices(guest: Guest, kinds: Sequence[str] = tuple(DEVICES)) -> None:
     """Give the guest software RDMA devices, and the character devices that programs use.
 
@@ -54,8 +59,9 @@ def load_devices(guest: Guest, kinds: Sequence[str] = tuple(DEVICES)) -> None:
             # come in over the other's interface, where nobody wants them.
             commands.append("echo 1 >/proc/sys/net/ipv4/conf/all/arp_ignore")
             commands.append("echo 2 >/proc/sys/net/ipv4/conf/all/arp_announce")
-            commands.append(f"ip addr add {subnet}{host}/24 dev {netdev}")
+            commands.append(f"ip addr replace {subnet}{host}/24 dev {netdev}")
             commands.append(f"ip link set {netdev} mtu $(cat /sys/class/net/eth0/mtu) up")
+        commands.append(f"ip addr replace {six(subnet + host)}/64 dev {netdev} nodad")
         commands.append(f"rdma link add {DEVICES[kind]} type {kind} netdev {netdev}")
     guest.run(" && ".join([*commands, "rdma link show"]), timeout=60, label=f"rdma link add {' '.join(kinds)}")
 
@@ -71,6 +77,7 @@ class Door:
 
     server: GuestServer
     address: str
+    """In brackets if it is an IPv6 address."""
 
     def export_name(self, version: str) -> str:
         """The export's name for clients, the same for every NFS version."""
@@ -126,9 +133,10 @@ class GuestServer:
             f"tcp://*:{TCP_PORT}",
         ]
 
-    def door(self, kind: str) -> Door:
+    def door(self, kind: str, family: int = 4) -> Door:
         """The server by the address that a client reaches over a kind of device."""
-        return Door(self, PLACES[self.kinds.index(kind)][1] + self.address.rpartition(".")[2])
+        address = PLACES[self.kinds.index(kind)][1] + self.address.rpartition(".")[2]
+        return Door(self, address if family == 4 else f"[{six(address)}]")
 
     def netdev(self, kind: str) -> str:
         """The network interface under a kind of device, here and in a client with the same kinds."""

@@ -30,5 +30,6 @@ cdef class Chain(Job):
     cdef int release(self) except -1
 
 
+cdef Chain chain_of_nothing(Device device, object token)
 cdef Chain chain_of_post(Device device, object writes, object send, object token)
 cdef Chain chain_of_reads(Device device, object reads, object token)

@@ -242,3 +242,30 @@ cdef Chain chain_of_reads(Device device, object reads, object token):
         chain.release()
         raise
     return chain
+
+
+cdef Chain chain_of_nothing(Device device, object token):
+    """A Read of no octets: what it names at the peer's is not looked at (RFC 5040 section 5.2.1), and it is answered.
+
+    Raises OSError or OutOfMemory.
+    """
+    cdef Chain chain = Chain.__new__(Chain)
+    cdef Lease lease = device.account.lease(1)
+    cdef ibv_send_wr *request
+    cdef uint32_t key = 0
+    chain.token = token
+    chain.reads = True
+    chain.hold(lease)
+    try:
+        device.memory.key_of(lease.address, 1, &key)
+        chain.allocate(1, 1)
+        request = chain.request(IBV_WR_RDMA_READ, 1, 0)
+        # Place() leaves empty segments out, but a Read has one.
+        request.num_sge = 1
+        request.sg_list.addr = lease.address
+        request.sg_list.length = 0
+        request.sg_list.lkey = key
+    except BaseException:
+        chain.release()
+        raise
+    return chain

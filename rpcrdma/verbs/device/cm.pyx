@@ -69,6 +69,8 @@ from rpcrdma.verbs.device.errors import failure
 
 cdef enum:
     EVENTS_PER_TURN = 128
+    LISTEN = 0
+    ROUTE = 1
     LARGEST_PRIVATE_DATA = 255
     # A peer without a posted Receive is asked again for ever (7): its Receives come when it gets to them.
     RETRY_FOREVER = 7
@@ -324,97 +326,71 @@ cdef class Identifier:
             raise failure("rdma_set_option", self.device(), errno)
 
     def set_type_of_service(self, int value):
-        """The packets' DSCP and ECN octet."""
-        self.option(RDMA_OPTION_ID_TOS, value, 1)
+        """The packets' DSCP and ECN octet; 0 leaves it to the system."""
+        if value:
+            self.option(RDMA_OPTION_ID_TOS, value, 1)
 
     def bind(self, bytes host, int port, uint32_t scope=0, *, bint only_ipv6=False):
         """Bind to a packed address."""
-        self.channel.control.call(self.bind_now, host, port, scope, only_ipv6)
-
-    def bind_now(self, bytes host, int port, uint32_t scope, bint only_ipv6):
-        """The same, on the control thread."""
-        cdef Address address
-        cdef rdma_cm_id *identifier = self.id
-        cdef int result
-        fill_address(&address, host, port, scope)
         self.option(RDMA_OPTION_ID_REUSEADDR, 1, sizeof(int))
         if len(host) == 16:
             self.option(RDMA_OPTION_ID_AFONLY, only_ipv6, sizeof(int))
-        with nogil:
-            result = rdma_bind_addr(identifier, &address.any)
-        if result:
-            raise failure("rdma_bind_addr", self.device(), errno)
-
-    def listen(self, int backlog):
-        """Listen."""
-        self.channel.control.call(self.listen_now, backlog)
-
-    def listen_now(self, int backlog):
-        """The same, on the control thread."""
-        cdef rdma_cm_id *identifier = self.id
-        cdef int result
-        with nogil:
-            result = rdma_listen(identifier, backlog)
-        if result:
-            raise failure("rdma_listen", self.device(), errno)
+        self.channel.control.call(self.name_address, "rdma_bind_addr", host, port, scope, 0)
 
     def resolve_address(self, bytes host, int port, uint32_t scope, int milliseconds):
         """Find the device for a destination; ADDR_RESOLVED or ADDR_ERROR follows."""
-        self.channel.control.call(self.resolve_address_now, host, port, scope, milliseconds)
+        self.channel.control.call(self.name_address, "rdma_resolve_addr", host, port, scope, milliseconds)
 
-    def resolve_address_now(self, bytes host, int port, uint32_t scope, int milliseconds):
-        """The same, on the control thread."""
+    def name_address(self, str call, bytes host, int port, uint32_t scope, int milliseconds):
+        """Bind to an address, or find the way to it, on the control thread."""
         cdef Address address
         cdef rdma_cm_id *identifier = self.id
+        cdef bint own = call == "rdma_bind_addr"
         cdef int result
         fill_address(&address, host, port, scope)
         with nogil:
-            result = rdma_resolve_addr(identifier, NULL, &address.any, milliseconds)
+            if own:
+                result = rdma_bind_addr(identifier, &address.any)
+            else:
+                result = rdma_resolve_addr(identifier, NULL, &address.any, milliseconds)
         if result:
-            raise failure("rdma_resolve_addr", self.device(), errno)
+            raise failure(call, self.device(), errno)
+
+    def listen(self, int backlog):
+        """Listen."""
+        self.channel.control.call(self.step, LISTEN, backlog)
+
+    def step(self, int which, int argument):
+        """Listen, or find the route, on the control thread."""
+        cdef rdma_cm_id *identifier = self.id
+        cdef int result
+        with nogil:
+            result = rdma_listen(identifier, argument) if which == LISTEN else rdma_resolve_route(identifier, argument)
+        if result:
+            raise failure("rdma_listen" if which == LISTEN else "rdma_resolve_route", self.device(), errno)
 
     def resolve_route(self, int milliseconds):
         """Find the route; ROUTE_RESOLVED or ROUTE_ERROR follows."""
-        self.channel.control.call(self.resolve_route_now, milliseconds)
-
-    def resolve_route_now(self, int milliseconds):
-        """The same, on the control thread."""
-        cdef rdma_cm_id *identifier = self.id
-        cdef int result
-        with nogil:
-            result = rdma_resolve_route(identifier, milliseconds)
-        if result:
-            raise failure("rdma_resolve_route", self.device(), errno)
+        self.channel.control.call(self.step, ROUTE, milliseconds)
 
     def connect(self, bytes private_data, int initiator_depth, int responder_resources):
         """Connect; ESTABLISHED, REJECTED, UNREACHABLE or CONNECT_ERROR follows."""
-        self.channel.control.call(self.connect_now, private_data, initiator_depth, responder_resources)
-
-    def connect_now(self, bytes private_data, int initiator_depth, int responder_resources):
-        """The same, on the control thread."""
-        cdef rdma_conn_param parameters
-        cdef rdma_cm_id *identifier = self.id
-        cdef int result
-        fill_parameters(&parameters, private_data, initiator_depth, responder_resources)
-        with nogil:
-            result = rdma_connect(identifier, &parameters)
-        if result:
-            raise failure("rdma_connect", self.device(), errno)
+        self.channel.control.call(self.agree, False, private_data, initiator_depth, responder_resources)
 
     def accept(self, bytes private_data, int initiator_depth, int responder_resources):
         """Accept; ESTABLISHED, or an error event, follows."""
-        self.channel.control.call(self.accept_now, private_data, initiator_depth, responder_resources)
+        self.channel.control.call(self.agree, True, private_data, initiator_depth, responder_resources)
 
-    def accept_now(self, bytes private_data, int initiator_depth, int responder_resources):
-        """The same, on the control thread."""
+    def agree(self, bint accepting, bytes private_data, int initiator_depth, int responder_resources):
+        """Connect or accept, on the control thread."""
         cdef rdma_conn_param parameters
         cdef rdma_cm_id *identifier = self.id
         cdef int result
         fill_parameters(&parameters, private_data, initiator_depth, responder_resources)
         with nogil:
-            result = rdma_accept(identifier, &parameters)
+            result = rdma_accept(identifier, &parameters) if accepting else rdma_connect(identifier, &parameters)
         if result:
-            raise failure("rdma_accept", self.device(), errno)
+            raise failure("rdma_accept" if accepting else "rdma_connect", self.device(), errno)
 
     def reject(self, bytes private_data):
         """Refuse a connect request."""

@@ -21,7 +21,7 @@ import os
 from libc.stdint cimport uint64_t, uintptr_t
 
 from rpcrdma.memory cimport Lease
-from rpcrdma.verbs.device.chains cimport Chain, chain_of_post, chain_of_reads
+from rpcrdma.verbs.device.chains cimport Chain, chain_of_nothing, chain_of_post, chain_of_reads
 from rpcrdma.verbs.device.cm cimport Identifier
 from rpcrdma.verbs.device.completions cimport Target
 from rpcrdma.verbs.device.device cimport Device
@@ -46,7 +46,9 @@ from rpcrdma.verbs.device.verbs_api cimport (
     ibv_wc_status_str,
 )
 
+from rpcrdma.memory import OutOfMemory
 from rpcrdma.verbs.device.errors import failure
+from rpcrdma.verbs.device.overlooked import unread
 from rpcrdma.verbs.interface import Received, RemoteAccessError
 
 
@@ -56,6 +58,12 @@ cdef enum:
     ENDING = 2
     CLOSED = 3
     SPARE_SLOTS = 8
+
+cdef double OVERLOOKED_AFTER = 0.1
+"""Seconds after which a first message that siw has had, and has not handed over, was overlooked by it."""
+
+NUDGE = object()
+"""The token of a Read that is ours alone."""
 
 log = logging.getLogger("rpcrdma.verbs")
 new_tuple = tuple.__new__
@@ -371,6 +379,8 @@ cdef class Endpoint(Target):
         return 0
 
     cdef int report(self, object token, bint ok) except -1:
+        if token is NUDGE:
+            return 0
         try:
             self.handler.completed(token, ok)
         except Exception:
@@ -398,6 +408,8 @@ cdef class Endpoint(Target):
         """Take an event of RDMA-CM."""
         if event == "ESTABLISHED":
             log.debug("%s: established", self)
+            if self.device.iwarp and self.device.software:
+                self.device.loop.call_later(OVERLOOKED_AFTER, self.look_for_overlooked)
         elif event == "DISCONNECTED":
             self.fail("the peer closed the connection")
         elif event == "DEVICE_REMOVAL":
@@ -411,6 +423,20 @@ cdef class Endpoint(Target):
         else:
             reason = os.strerror(-status) if -4096 < status < 0 else f"status {status}"
             self.fail(f"{self.device.name}: {event}: {reason}")
+
+    def look_for_overlooked(self):
+        """Have siw look at a first message that lies unread: see overlooked.py."""
+        if self.state != OPEN or self.receives or self.max_reads == 0 or not self.identifier.alive:
+            return
+        if not unread(self.identifier.local, self.identifier.peer):
+            return
+        log.info("%s: siw has overlooked the first message; reading nothing, so that it looks again", self)
+        try:
+            self.queue.submit(chain_of_nothing(self.device, NUDGE))
+        except (OSError, OutOfMemory) as problem:
+            log.warning("%s: %s", self, problem)
+        else:
+            self.device.schedule(self)
 
     def fail(self, reason):
         """End the connection. What is posted is flushed first."""

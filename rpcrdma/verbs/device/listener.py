@@ -15,6 +15,7 @@ import errno
 import logging
 import socket
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Protocol
 
 from rpcrdma.memory import Lease
@@ -69,7 +70,7 @@ def packed(host: str) -> tuple[bytes, int]:
 class DeviceRequest:
     """A connection request; implements :class:`rpcrdma.verbs.interface.ConnectRequest`."""
 
-    def __init__(self, provider: Provider, request: Request) -> None:
+    def __init__(self, provider: Provider, request: Request, type_of_service: int) -> None:
         assert request.identifier is not None
         self.private_data = request.private_data
         self.initiator_depth = request.responder_resources
@@ -77,6 +78,7 @@ class DeviceRequest:
         self.peer_address, self.peer_port = request.identifier.peer
         self.local_address = request.identifier.local[0]
         self._provider = provider
+        self._type_of_service = type_of_service
         self._identifier: Identifier | None = request.identifier
         request.identifier.owner = self
         provider.requests.add(self)
@@ -93,8 +95,7 @@ class DeviceRequest:
             held = list(receives)
             endpoint = Endpoint(device, identifier, handler, provider.options, held, reads, provider.forget, True)
             try:
-                if provider.options.type_of_service:
-                    identifier.set_type_of_service(provider.options.type_of_service)
+                identifier.set_type_of_service(self._type_of_service)
                 identifier.accept(private_data, reads, min(self.initiator_depth, device.max_inbound_reads))
             except BaseException:
                 endpoint.withdraw()
@@ -185,7 +186,7 @@ class DeviceListener:
     def cm_event(self, event: str, status: int, request: Request | None) -> None:
         """Take a connect request; or the device is gone."""
         if event == "CONNECT_REQUEST" and request is not None:
-            made = DeviceRequest(self._provider, request)
+            made = DeviceRequest(self._provider, request, self.address.type_of_service)
             if not self._provider.has_room():
                 log.warning("%s port %d: rejected: too many connections", made.peer_address, made.peer_port)
                 made.reject()
@@ -215,6 +216,8 @@ class DeviceListener:
             for host, scope in self._packed:
                 identifier = Identifier(provider.channel(), self)
                 try:
+                    # iWARP adapters take it from the listener, for its connections.
+                    identifier.set_type_of_service(self.address.type_of_service)
                     identifier.bind(host, port, scope, only_ipv6=True)
                     identifier.listen(provider.options.backlog)
                 except OSError as error:
@@ -231,7 +234,7 @@ class DeviceListener:
             raise
         self._identifiers = made
         self._waiting_for = ""
-        self.address = ListenAddress(self.address.host, port)
+        self.address = replace(self.address, port=port)
         names = ", ".join(device_names()) or "none yet"
         where = names if self.address.host in ALL else made[0].device_name or names
         log.info("%s: listening with RDMA-CM; devices: %s", self, where)

@@ -27,8 +27,6 @@ class DeviceOptions:
     """RDMA Reads we keep outstanding, if the device and the peer can."""
     backlog: int = 512
     """Connection requests the kernel keeps for us."""
-    type_of_service: int = 0
-    """RoCE: DSCP and ECN octet of every connection's packets (RFC 2474); 0 leaves it to the system."""
     accept_timeout: float = 10.0
     """A connection request that nobody accepts or rejects in time is rejected."""
     connect_timeout: float = 10.0

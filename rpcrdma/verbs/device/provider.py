@@ -137,8 +137,7 @@ class DeviceProvider:
         identifier = Identifier(self.channel(), owner)
         endpoint: Endpoint | None = None
         try:
-            if self.options.type_of_service:
-                identifier.set_type_of_service(self.options.type_of_service)
+            identifier.set_type_of_service(address.type_of_service)
             host, scope = packed(address.host)
             await owner.wait(
                 "ADDR_RESOLVED", lambda: identifier.resolve_address(host, address.port, scope, milliseconds)

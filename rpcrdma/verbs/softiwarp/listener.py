@@ -14,6 +14,7 @@ import errno
 import logging
 import socket
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Protocol
 
 from rpcrdma.memory import Lease
@@ -21,7 +22,7 @@ from rpcrdma.verbs.interface import ConnectRequest, EndpointHandler, ListenAddre
 from rpcrdma.verbs.softiwarp import crc, mpa
 from rpcrdma.verbs.softiwarp.endpoint import Endpoint
 from rpcrdma.verbs.softiwarp.options import SoftIwarpOptions
-from rpcrdma.verbs.softiwarp.sockets import configure, family_of, plain_address, size_buffers, socket_address
+from rpcrdma.verbs.softiwarp.sockets import configure, family_of, mark, plain_address, size_buffers, socket_address
 
 log = logging.getLogger("rpcrdma.softiwarp")
 
@@ -244,12 +245,13 @@ class SoftListener:
                 # ``::`` takes both families; any other address takes only its own.
                 self._socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, address.host != "::")
             size_buffers(self._socket, owner.options)
+            mark(self._socket, address.type_of_service)
             self._socket.bind(socket_address(address.host, address.port))
             self._socket.listen(owner.options.backlog)
         except BaseException:
             self._socket.close()
             raise
-        self.address = ListenAddress(address.host, self._socket.getsockname()[1])
+        self.address = replace(address, port=self._socket.getsockname()[1])
         self._descriptor = self._socket.fileno()
         owner.loop.add_reader(self._descriptor, self._readable)
 

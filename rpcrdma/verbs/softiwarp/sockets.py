@@ -30,6 +30,15 @@ def size_buffers(sock: socket.socket, options: SoftIwarpOptions) -> None:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, options.receive_buffer)
 
 
+def mark(sock: socket.socket, type_of_service: int) -> None:
+    """Set the DSCP of a socket's packets, and with a listener of its connections'. Nothing is done for 0."""
+    if type_of_service:
+        # An IPv6 socket may have IPv4 connections.
+        sock.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, type_of_service)
+        if sock.family == socket.AF_INET6:
+            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_TCLASS, type_of_service)
+
+
 def plain_address(address: Any) -> tuple[str, int]:
     """Return (text, port) of a socket address: no zone, and IPv4 seen through an IPv6 socket as IPv4."""
     text, port = address[0].partition("%")[0], address[1]

@@ -1,8 +1,9 @@
 """Run in a guest: an RPC-over-RDMA requester on this project's own provider over devices, for what needs many
-connections or a client that dies: ``verbs_client.py churn|hold|die ADDRESS PORT COUNT``.
+connections or a client that dies: ``verbs_client.py churn|hold|load|die ADDRESS PORT COUNT``.
 
 churn  opens COUNT connections, eight at a time; each makes a NULL call; every other one is dropped without a word.
 hold   opens COUNT connections, prints "holding", makes NULL calls on them until standard input ends or all are gone.
+load   opens COUNT connections, and on each makes a few calls at once whose arguments the server must read from here.
 die    opens a connection, sends COUNT calls whose arguments the server must read from here, 1 MiB each, and is gone.
 """
 
@@ -24,6 +25,8 @@ from rpcrdma.wire.private_data import PrivateData
 
 NFS_PROGRAM, NFS_V3, NULL, WRITE = 100003, 3, 0, 7
 MIB = 1 << 20
+AT_ONCE = 4
+"""Calls of 1 MiB on one connection under ``load``."""
 SEGMENTS = 16
 PRIVATE_DATA = PrivateData(send_size=4096, receive_size=4096).encode()
 
@@ -68,16 +71,36 @@ class Connection:
         """The end."""
         self.over.set_result(str(reason))
 
-    async def null(self, xid: int) -> None:
-        """Make a NULL call. Raises ConnectionError when the connection ends first, TimeoutError after a minute."""
+    def post_null(self, xid: int) -> None:
+        """Send a NULL call."""
         message = struct.pack(">7I", xid, 1, 8, 0, 0, 0, 0) + call(xid, NULL)
         self.endpoint.post((), Send((message,)), None)
+
+    def post_write(self, xid: int) -> int:
+        """Send a call of WRITE whose arguments, 1 MiB of nonsense, the server has to read. Returns the handle."""
+        memory = bytearray(MIB)
+        handle, base = self.endpoint.register(memoryview(memory), remote_read=True)
+        size = MIB // SEGMENTS
+        message = call(xid, WRITE)
+        header = struct.pack(">4I", xid, 1, 8, 0)
+        for part in range(SEGMENTS):
+            header += struct.pack(">4IQ", 1, len(message), handle, size, base + part * size)
+        self.endpoint.post((), Send((header + bytes(12) + message,)), None)
+        return handle
+
+    async def null(self, xid: int) -> None:
+        """Make a NULL call. Raises ConnectionError when the connection ends first, TimeoutError after a minute."""
+        self.post_null(xid)
+        assert await self.reply() == xid
+
+    async def reply(self) -> int:
+        """The next reply's XID. Raises as :meth:`null` does."""
         reply = asyncio.ensure_future(self.replies.get())
         await asyncio.wait((reply, self.over), timeout=60, return_when=asyncio.FIRST_COMPLETED)
         if not reply.done():
             reply.cancel()
             raise ConnectionError(self.over.result()) if self.over.done() else TimeoutError
-        assert reply.result() == xid
+        return reply.result()
 
 
 async def churn(provider: DeviceProvider, address: ListenAddress, count: int) -> None:
@@ -118,19 +141,27 @@ async def hold(provider: DeviceProvider, address: ListenAddress, count: int) -> 
     print(json.dumps({"calls": calls, "lost": reasons}), flush=True)
 
 
+async def load(provider: DeviceProvider, address: ListenAddress, count: int) -> None:
+    """Have the server read much at a time."""
+
+    async def one() -> int:
+        connection = await Connection(provider).open(address)
+        handles = [connection.post_write(number) for number in range(AT_ONCE)]
+        replies = {await connection.reply() for _ in range(AT_ONCE)}
+        for handle in handles:
+            connection.endpoint.invalidate(handle)
+        connection.endpoint.close()
+        return len(replies)
+
+    print(json.dumps({"replies": sum(await asyncio.gather(*(one() for _ in range(count))))}), flush=True)
+
+
 async def die(provider: DeviceProvider, address: ListenAddress, count: int) -> None:
     """Send WRITE calls whose data is to be read from here, and die before that can be over."""
     connection = await Connection(provider).open(address)
     await connection.null(1)
     for number in range(count):
-        memory = bytearray(MIB)
-        handle, base = connection.endpoint.register(memoryview(memory), remote_read=True)
-        size = MIB // SEGMENTS
-        message = call(number + 2, WRITE)
-        header = struct.pack(">4I", number + 2, 1, 8, 0)
-        for part in range(SEGMENTS):
-            header += struct.pack(">4IQ", 1, len(message), handle, size, base + part * size)
-        connection.endpoint.post((), Send((header + bytes(12) + message,)), None)
+        connection.post_write(number + 2)
     await asyncio.sleep(0)
     # One turn of the loop posts them. SIGKILL: the kernel takes everything away under the server's Reads.
     await asyncio.sleep(float(os.environ.get("BEFORE_DEATH", "0.02")))
@@ -141,7 +172,7 @@ async def main(what: str, host: str, port: str, count: str) -> None:
     """Run a command."""
     provider = make_provider(Pool(256 << 20), DeviceOptions(send_depth=64, completion_depth=1024))
     address = ListenAddress(host, int(port))
-    await {"churn": churn, "hold": hold, "die": die}[what](provider, address, int(count))
+    await {"churn": churn, "hold": hold, "load": load, "die": die}[what](provider, address, int(count))
     await provider.close()
 
 

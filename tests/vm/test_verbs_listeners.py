@@ -1,0 +1,135 @@
+"""The server's listeners on devices: both families, bounds, a device that comes later, and what siw overlooks.
+
+The clients are in the server's own guest, on its own devices.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+
+from tests.vm.build import HERE, REPO
+from tests.vm.guest_server import DEVICES, GuestServer, load_devices
+from tests.vm.mounts import complaints
+from tests.vm.network import Namespace
+from tests.vm.server import RDMA_PORT
+
+pytestmark = pytest.mark.timeout(900)
+
+ARENA = 4 << 20
+"""Octets that are registered at a time."""
+MEMORY = 48 << 20
+FEW = 3
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[GuestServer]:
+    with Namespace() as network, GuestServer(network) as made:
+        yield made
+        made.assert_running()
+        made.stop()
+        assert complaints(made.guest) == []
+
+
+def inside(script: str, *words: object) -> str:
+    """The command that runs a script of tests/vm/inside."""
+    argv = shlex.join(map(str, (sys.executable, HERE / "inside" / script, *words)))
+    return f"PYTHONPATH={shlex.quote(str(REPO))} {argv}"
+
+
+def requester(server: GuestServer, kind: str, what: str, count: int, family: int = 4) -> str:
+    """The command that has a requester connect ``count`` times over a kind of device."""
+    return inside("verbs_client.py", what, server.door(kind, family).address.strip("[]"), RDMA_PORT, count)
+
+
+def restart(server: GuestServer, listen: Sequence[Any] | None = None, **settings: Any) -> None:
+    """The same server with other settings."""
+    server.stop()
+    server.configure(listen or server.default_listen(), settings)
+    server.start()
+
+
+@pytest.mark.parametrize("family", [4, 6])
+@pytest.mark.parametrize("kind", DEVICES)
+def test_both_families(server: GuestServer, kind: str, family: int) -> None:
+    output = server.guest.run(requester(server, kind, "churn", 4, family), timeout=120).output
+    assert '{"connections": 4}' in output
+    assert server.door(kind, family).address.strip("[]") in server.log_tail(), "the log names the address"
+
+
+def test_a_listener_on_one_ipv6_address(server: GuestServer) -> None:
+    """And on no other: neither the other device nor the other family."""
+    address = server.door("rxe", 6).address
+    restart(server, [{"url": f"rdma://{address}:{RDMA_PORT}", "provider": "verbs"}])
+    assert f"rdma://{address}:{RDMA_PORT} (verbs)" in server.ready_line
+    assert '{"connections": 2}' in server.guest.run(requester(server, "rxe", "churn", 2, 6), timeout=120).output
+    for kind, family in (("rxe", 4), ("siw", 6)):
+        done = server.guest.run(requester(server, kind, "churn", 1, family), timeout=120, check=False)
+        assert done.rc != 0, f"{kind} over IPv{family}: {done.output}"
+
+
+def test_a_first_message_that_siw_overlooks_is_answered(server: GuestServer) -> None:
+    restart(server)
+    words = (server.door("siw").address, RDMA_PORT, server.pid)
+    done = server.guest.run(inside("early_message.py", *words), timeout=90, label="early_message.py")
+    seen = json.loads(done.output.strip().splitlines()[-1])
+    assert seen == {"operations": [1, 3], "xid": 0x0EA71E57}, "a Read of nothing, and then the reply"
+    assert "overlooked" in server.log_tail()
+
+
+@pytest.mark.parametrize("kind", DEVICES)
+def test_connections_are_bounded(server: GuestServer, kind: str) -> None:
+    guest = server.guest
+    restart(server, limits={"connections": FEW})
+    guest.run("rm -f /run/told && mkfifo /run/told")
+    held = guest.start(f"exec 3<>/run/told; {requester(server, kind, 'hold', FEW)} <&3", timeout=120, label="hold")
+    held.wait_for("holding", 60)
+    refused = guest.run(requester(server, kind, "churn", 1), timeout=60, check=False, label="one too many")
+    assert refused.rc != 0
+    assert "ConnectionRefusedError" in refused.output
+    assert "too many connections" in server.log_tail()
+    guest.run("echo enough >/run/told")
+    assert json.loads(held.wait().output.strip().splitlines()[-1])["lost"] == []
+    assert '{"connections": 2}' in guest.run(requester(server, kind, "churn", 2), timeout=120).output
+
+
+@pytest.mark.parametrize("kind", DEVICES)
+def test_registered_memory_is_bounded(server: GuestServer, kind: str) -> None:
+    """More at a time than the bound: calls wait, or their connection is refused; the registrations stay below it."""
+    restart(server, limits={"memory": MEMORY, "connection_memory": 8 << 20})
+    work = requester(server, kind, "load", 16)
+    done = server.guest.run(
+        f"pid=$(cat /srv/nfsd/pid); most=0; {work} >/tmp/load 2>&1 & job=$!\n"
+        "while kill -0 $job 2>/dev/null; do\n"
+        f"  now=$(rdma resource show mr dev {DEVICES[kind]} pid $pid 2>/dev/null | wc -l)\n"
+        "  [ $now -gt $most ] && most=$now; sleep 0.1; done\n"
+        "wait $job; cat /tmp/load; echo most $most",
+        timeout=240,
+        label="16 connections with 64 MiB at once",
+    )
+    most = int(done.output.split()[-1])
+    assert '{"replies": 64}' in done.output, done.output
+    assert 2 <= most <= MEMORY // ARENA
+    server.assert_running()
+
+
+def test_auto_takes_devices_that_come_later(server: GuestServer) -> None:
+    guest = server.guest
+    server.stop()
+    guest.run(" && ".join(f"rdma link delete {device}" for device in DEVICES.values()))
+    server.configure([{"url": f"rdma://*:{RDMA_PORT}", "provider": "auto"}], {})
+    server.start()
+    assert "(softiwarp)" in server.ready_line
+    load_devices(guest)
+    guest.run(
+        "for i in $(seq 60); do grep -q 'now on RDMA devices too' /srv/nfsd/log && exit; sleep 1; done; exit 1",
+        timeout=90,
+        label="the server takes the devices",
+    )
+    for kind in DEVICES:
+        assert '{"connections": 2}' in guest.run(requester(server, kind, "churn", 2), timeout=120).output
