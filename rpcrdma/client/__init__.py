@@ -21,11 +21,15 @@ from rpcrdma.client.calls import Carrier, Owner
 from rpcrdma.client.connection import Connection
 from rpcrdma.client.errors import BadReply, CallError, Denied, Refused, RpcError, TransportError
 from rpcrdma.client.messages import AUTH_NONE, Reply, auth_sys, own_credential
-from rpcrdma.client.options import LINUX, ChunkChoice, ClientOptions
+from rpcrdma.client.options import ClientOptions
+from rpcrdma.client.rdma import RdmaDialer
+from rpcrdma.engine.choice import LINUX, ChunkChoice
 from rpcrdma.memory import Pool
 from rpcrdma.rpc.messages import opaque_auth
 from rpcrdma.rpc.program import Program
-from rpcrdma.verbs.interface import Provider
+from rpcrdma.verbs.device import make_provider
+from rpcrdma.verbs.interface import ListenAddress, Provider
+from rpcrdma.verbs.softiwarp.provider import SoftIwarp
 
 __all__ = [
     "AUTH_NONE",
@@ -69,14 +73,32 @@ def connect(
     Entering it raises OSError when there is no connection at the first attempt.
     """
     settings = ClientOptions() if options is None else options
-    pool = Pool(POOL)
+    name = f"{transport} {host} port {port}"
     if transport == "tcp":
+        pool = Pool(POOL)
 
-        async def dial(owner: Owner) -> Carrier:
+        async def dial_tcp(owner: Owner) -> Carrier:
             return await tcp.connect(await _resolve(host, port), port, owner, settings, pool)
 
-        return Connection(dial, settings, pool, credential, callbacks, None, f"tcp {host} port {port}")
-    raise NotImplementedError
+        return Connection(dial_tcp, settings, pool, credential, callbacks, None, name)
+    used = _make_provider(provider) if isinstance(provider, str) else provider
+    # Memory of the pool that a provider has registered needs no copy on its way to a device.
+    shared: Pool = getattr(used, "pool", None) or Pool(POOL)
+    dialer = RdmaDialer(used, shared, settings, version)
+
+    async def dial(owner: Owner) -> Carrier:
+        return await dialer.dial(ListenAddress(await _resolve(host, port), port), owner)
+
+    close = used.close if isinstance(provider, str) else None
+    return Connection(dial, settings, shared, credential, callbacks, close, name)
+
+
+def _make_provider(name: str) -> Provider:
+    if name == "softiwarp":
+        return SoftIwarp(Pool(POOL))
+    if name == "verbs":
+        return make_provider(Pool(POOL))
+    raise ValueError(f"there is no provider {name!r}")
 
 
 async def _resolve(host: str, port: int) -> str:

@@ -6,9 +6,11 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
+from rpcrdma.client.errors import TransportError
 from rpcrdma.client.messages import Message, Reply, decode_reply
-from rpcrdma.client.options import LINUX, ChunkChoice
+from rpcrdma.engine.choice import LINUX, ChunkChoice
 from rpcrdma.rpc.program import RpcReply
+from rpcrdma.wire import errors
 
 
 class PendingCall:
@@ -45,6 +47,10 @@ class PendingCall:
         else:
             self.outcome.set_result(reply)
 
+    def refused(self, error: errors.TransportError) -> None:
+        """The server's transport answered with an error."""
+        self.failed(TransportError(error))
+
     def failed(self, error: BaseException) -> None:
         """There will be no reply."""
         if not self.outcome.done():
@@ -75,8 +81,11 @@ class Carrier(Protocol):
     def max_backchannel_size(self) -> int:
         """Octets of the largest backward call or reply."""
 
-    def close(self) -> None:
-        """End it now."""
+    def close(self, *, abort: bool = False) -> None:
+        """End it: after what is under way has left, or at once with ``abort``."""
+
+    async def wait_closed(self) -> None:
+        """Return when it has ended, and its memory has been given back."""
 
 
 class Owner(Protocol):

@@ -22,7 +22,8 @@ from types import TracebackType
 from rpcrdma.client.callbacks import CallbackTransport
 from rpcrdma.client.calls import Carrier, Dial, PendingCall
 from rpcrdma.client.messages import Reply, encode_call, own_credential
-from rpcrdma.client.options import LINUX, ChunkChoice, ClientOptions
+from rpcrdma.client.options import ClientOptions
+from rpcrdma.engine.choice import LINUX, ChunkChoice
 from rpcrdma.memory import Pool
 from rpcrdma.rpc.dispatch import NO_REPLY, Dispatcher
 from rpcrdma.rpc.messages import opaque_auth
@@ -31,6 +32,8 @@ from rpcrdma.xdr import Encoder
 
 _log = logging.getLogger(__name__)
 
+_CLOSE_TIME = 10.0
+"""Seconds that a connection may take to end."""
 DEFAULT_REPLY = 1024
 """Octets of the longest reply to a call that says nothing about it."""
 
@@ -107,8 +110,11 @@ class Connection:
             self._reconnecting.cancel()
             await asyncio.wait([self._reconnecting])
         self._fail("the connection is closed")
-        if self._carrier is not None:
-            self._carrier.close()
+        carrier = self._carrier
+        if carrier is not None:
+            carrier.close()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(carrier.wait_closed(), _CLOSE_TIME)
         if self._close is not None:
             await self._close()
 
@@ -314,5 +320,4 @@ class Connection:
         oldest = min((call.sent_at for call in self._calls.values()), default=None)
         if self._carrier is not None and oldest is not None and self._loop.time() - oldest >= self.options.silence:
             _log.warning("%s: a call has no reply after %g s", self, self.options.silence)
-            with contextlib.suppress(OSError):
-                self._carrier.close()
+            self._carrier.close(abort=True)

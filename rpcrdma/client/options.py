@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 from rpcrdma.wire.private_data import PrivateData
 from rpcrdma.wire.version_two import THRESHOLD
@@ -20,7 +19,8 @@ class ClientOptions:
     receive_size: int = 4096
     """Octets of each Receive; bounds as for ``send_size``."""
     remote_invalidation: bool = True
-    """Let the server invalidate the memory of a call with its reply, where the provider can do that."""
+    """Let the server invalidate the memory of a call with its reply, where the provider can do that, and nothing of it
+    is to stay registered."""
     backward_credits: int = 16
     """Calls that the server may make to us at a time."""
     max_reply: int = (1 << 20) + (128 << 10)
@@ -49,44 +49,13 @@ class ClientOptions:
 
     def __post_init__(self) -> None:
         """Raise ValueError for what cannot work."""
-        self.private_data.encode()
+        PrivateData(send_size=self.send_size, receive_size=self.receive_size).encode()
         if self.credits < 1 or self.backward_credits < 0:
             raise ValueError("at least one credit is needed, and no fewer than no backward credits")
         if not 1024 <= self.max_reply <= 4 << 20:
             raise ValueError("max_reply must be from 1024 to 4 MiB")
 
     @property
-    def private_data(self) -> PrivateData:
-        """What we tell the server."""
-        return PrivateData(self.remote_invalidation, self.send_size, self.receive_size)
-
-    @property
     def receive_buffer(self) -> int:
         """Octets of each Receive: a version Two peer may send 4096 (draft-cel version Two, "Default Values")."""
         return max(self.receive_size, THRESHOLD)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChunkChoice:
-    """How one call is conveyed over RDMA. The default is what Linux does; everything here is legal (RFC 8166).
-
-    ``auto`` uses no chunk where a message fits inline, moves payloads by Read and Write chunks, and what remains too
-    large by a Position Zero Read chunk (RDMA_NOMSG) or a Reply chunk.
-    """
-
-    call: Literal["auto", "inline", "read", "long", "read+long"] = "auto"
-    """``read``: payloads in Read chunks though they might fit. ``long``: the whole call in a Position Zero Read chunk.
-    ``read+long``: both, the payloads apart from the rest. ``inline``: no chunk, or ValueError."""
-    reply: Literal["auto", "inline", "write", "reply", "write+reply"] = "auto"
-    """``write``: a Write chunk per ``into``. ``reply``: a Reply chunk, and none of those. ``write+reply``: both, which
-    Linux never offers. ``inline``: none."""
-    segments: int = 1
-    """Cut every chunk into so many segments of nearly equal length."""
-    padding: bool = False
-    """Include XDR padding: in Read chunks (section 3.4.5.2 allows it), and as Linux does it in Write chunks, as a last
-    segment of their own memory."""
-    invalidate: Literal["auto", "never"] = "auto"
-    """Version Two: whether to name a handle that the reply may invalidate."""
-
-
-LINUX = ChunkChoice()

@@ -69,9 +69,12 @@ class TcpCarrier:
             else:
                 self._queue(reply)
 
-    def close(self) -> None:
-        """End the connection now."""
+    def close(self, *, abort: bool = False) -> None:
+        """End the connection; what the socket takes at once still leaves."""
         self._end("closed by this end")
+
+    async def wait_closed(self) -> None:
+        """It takes no time."""
 
     def _queue(self, message: RpcReply) -> None:
         self._stream.queue(message)

@@ -18,7 +18,7 @@ from typing import Protocol
 
 from rpcrdma.engine.counters import Counters
 from rpcrdma.engine.credits import Credits
-from rpcrdma.wire.chunks import WriteChunk
+from rpcrdma.wire.chunks import WriteChunk, used
 from rpcrdma.wire.errors import TransportError, decode_error
 from rpcrdma.wire.header import RDMA_MSG, RDMA_NOMSG, Codec, Header
 
@@ -93,23 +93,9 @@ class BackwardCall:
 
 
 def long_reply_length(call: BackwardCall, header: Header) -> int | None:
-    """Octets of a reply that the peer says to have put into our Reply chunk; None when that cannot be.
-
-    The chunk comes back with its segments, of which only the lengths may differ, and each is full before the next
-    (RFC 8166 section 3.4.6).
-    """
+    """Octets of a reply that the peer says to have put into our Reply chunk; None when that cannot be."""
     offered = None if call.exposure is None else call.exposure.reply
-    returned = header.reply
-    if offered is None or returned is None or len(returned) != len(offered):
-        return None
-    length = 0
-    full = True
-    for (handle, most, offset), (returned_handle, used, returned_offset) in zip(offered, returned, strict=True):
-        if (handle, offset) != (returned_handle, returned_offset) or used > most or (used and not full):
-            return None
-        full = used == most
-        length += used
-    return length
+    return None if offered is None or header.reply is None else used(offered, header.reply)
 
 
 class BackwardChannel:

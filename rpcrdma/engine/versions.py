@@ -22,6 +22,19 @@ VERSION_ONE: Mapping[int, Codec] = {version_one.VERSION: version_one.VersionOne(
 VERSIONS: Mapping[int, Codec] = {**VERSION_ONE, version_two.VERSION: version_two.VersionTwo()}
 
 
+def final(version: int, negotiated: Properties, remote_invalidation: bool) -> Properties:
+    """What holds for messages of ``version`` once it is settled, given what RFC 8797's private data says; and whether
+    this end has anything against remote invalidation."""
+    if version == version_one.VERSION:
+        return negotiated
+    # "Default Values": 4096 octets are what everyone takes; who takes more may say so by other means, and private
+    # data is such. Whether a handle may be invalidated, the requester says call by call.
+    least = version_two.THRESHOLD
+    return Properties(
+        max(least, negotiated.send_threshold), max(least, negotiated.receive_threshold), remote_invalidation
+    )
+
+
 class Versions:
     """The versions of one connection."""
 
@@ -57,17 +70,7 @@ class Versions:
 
     def final(self, version: int) -> Properties:
         """What holds for messages of ``version`` once it is settled."""
-        negotiated = self._negotiated
-        if version == version_one.VERSION:
-            return negotiated
-        # "Default Values": 4096 octets are what everyone takes; who takes more may say so by other means, and private
-        # data is such. Whether a handle may be invalidated, the requester says call by call.
-        least = version_two.THRESHOLD
-        return Properties(
-            max(least, negotiated.send_threshold),
-            max(least, negotiated.receive_threshold),
-            self._options.remote_invalidation,
-        )
+        return final(version, self._negotiated, self._options.remote_invalidation)
 
     def settle(self, version: int) -> None:
         """A reply that is no error is about to be sent."""

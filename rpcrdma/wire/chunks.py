@@ -92,6 +92,24 @@ def decode(
     return reads, writes, reply, offset
 
 
+def used(offered: WriteChunk, returned: WriteChunk) -> int | None:
+    """Octets that the responder says to have written into a Write chunk or Reply chunk; None when that cannot be.
+
+    The chunk comes back with its segments, of which only the lengths may differ, and each is full before the next
+    (RFC 8166 section 3.4.6).
+    """
+    if len(returned) != len(offered):
+        return None
+    total = 0
+    full = True
+    for (handle, most, offset), (returned_handle, length, returned_offset) in zip(offered, returned, strict=True):
+        if (handle, offset) != (returned_handle, returned_offset) or length > most or (length and not full):
+            return None
+        full = length == most
+        total += length
+    return total
+
+
 def encoded_size(writes: Sequence[WriteChunk], reply: WriteChunk | None) -> int:
     """Octets of a reply's lists: an empty Read list (section 4.3.1), the Write list and the Reply chunk."""
     size = 3 * WORD
