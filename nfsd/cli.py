@@ -35,6 +35,8 @@ exit status:
 
 signals (serve):
   SIGTERM, SIGINT  finish the calls in flight, then end; a second one ends at once
+  SIGHUP           read the configuration again: exports (and the log level) change while clients are served; other
+                   changes are named in the log and wait for a restart; a file that is wrong changes nothing
   SIGUSR1          write the calls in flight to the log
 """
 

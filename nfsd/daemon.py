@@ -31,6 +31,7 @@ from nfsd.metrics import ServerCollector, start_endpoint
 from nfsd.mount.program import mount3_program
 from nfsd.protocol.nfsacl import NFSACL_PROGRAM, NFSACL_V3
 from nfsd.recovery_store import RecoveryStore
+from nfsd.reloader import Reloader
 from nfsd.state import StateEngine
 from nfsd.state.limits import Limits as StateLimits
 from nfsd.v3.acl import nfsacl_program
@@ -83,6 +84,7 @@ class Daemon:
         self._rpcbind = rpcbind or Rpcbind()
         self._store = RecoveryStore(server.state_dir)
         self._nfs4: Nfs4Server
+        self._reloader: Reloader
         self.dispatchers: dict[str, Dispatcher] = {}
         self.metrics_port = 0
         self._undo: list[Callable[[], Any]] = []
@@ -133,7 +135,8 @@ class Daemon:
         )
         self._nfs4.start()
         self._undo.append(self._nfs4.close)
-        admit = self.exports.admit if self.exports.uses_names else None
+        self._reloader = Reloader(self.config, self.service, self._nfs4)
+        admit = self.exports.admit
         versions = {
             3: nfs3_procedures(self.service, self.exports, delegations=self._nfs4.recalls),
             4: nfs4_procedures(self._nfs4),
@@ -257,6 +260,10 @@ class Daemon:
         for address, now, _, _ in self.listeners.connections():
             _log.info("%s: %d connections", address, now)
 
+    async def reload(self) -> bool:
+        """Read the configuration's file again and serve its exports from now on; whether that was possible."""
+        return await self._reloader.reload()
+
     async def stop(self) -> None:
         """Answer what is in flight, for as long as the configuration allows, then close everything."""
         seconds = self.config.server.limits.drain_time
@@ -300,6 +307,18 @@ async def _serve(config: Config) -> int:
     gc.set_threshold(_GC_THRESHOLD)
     print(daemon.ready_line, flush=True)
     sdnotify.notify(READY=1, STATUS=daemon.ready_line.removeprefix("rdma-nfsd ready: "))
+    reloads: set[asyncio.Task[None]] = set()
+
+    async def reload() -> None:
+        sdnotify.notify(RELOADING=1, MONOTONIC_USEC=time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000)
+        await daemon.reload()
+        sdnotify.notify(READY=1)
+
+    def begin_reload() -> None:
+        reloads.add(task := loop.create_task(reload()))
+        task.add_done_callback(reloads.discard)
+
+    loop.add_signal_handler(signal.SIGHUP, begin_reload)
     watchdog = _start_watchdog(loop)
     await stopping.wait()
     sdnotify.notify(STOPPING=1, STATUS="finishing calls in flight")

@@ -171,6 +171,17 @@ class ExportTable:
         names: HostNames | None = None,
         groups: GroupLists | None = None,
     ) -> None:
+        self._names = names or HostNames()
+        self._groups = groups or GroupLists()
+        self._accesses: dict[tuple[int, str], Access | None] = {}
+        self._credentials: dict[tuple[object, ...], Credential] = {}
+        self.generation = 0
+        """Grows when what :meth:`access` said may be true no more."""
+        self.replace(exports)
+        self._names.on_change(self._forget_accesses)
+
+    def replace(self, exports: Iterable[Export]) -> None:
+        """Have these exports and no others, from now on."""
         everything = tuple(exports)
         self.exports = tuple(export for export in everything if not export.referral)
         self.referrals = tuple(export for export in everything if export.referral)
@@ -178,18 +189,12 @@ class ExportTable:
         self._patterns = {export.id: _patterns(export) for export in everything}
         self._own = {export.id: _own_access(export) for export in self.exports}
         named = [p for patterns in self._patterns.values() for p in patterns if p.name not in ("", "*")]
-        self._names = names or HostNames()
         self._names.watch({p.name for p in named if not p.is_wildcard}, reverse=any(p.is_wildcard for p in named))
         self.uses_names = bool(named)
         """Whether any client is given by name; if not, :meth:`admit` has nothing to do."""
-        self._groups = groups or GroupLists()
-        self._accesses: dict[tuple[int, str], Access | None] = {}
-        self.generation = 0
-        """Grows when what :meth:`access` said may be true no more."""
-        self._names.on_change(self._names_changed)
-        self._credentials: dict[tuple[object, ...], Credential] = {}
+        self._forget_accesses()
 
-    def _names_changed(self) -> None:
+    def _forget_accesses(self) -> None:
         self._accesses.clear()
         self.generation += 1
 

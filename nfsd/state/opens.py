@@ -96,6 +96,8 @@ class OpenTable:
             self._engine.watch(self._engine.now() + 1.0)
         else:
             del self._files[file.key]
+            # Revoked states refer to it for as long as their clients like; that must not keep the file open.
+            file.node = None
 
     def sweep_files(self) -> None:
         """Forget files that lingered for their gate."""

@@ -43,6 +43,12 @@ class Descriptors:
             self.write.release()
             self.write = None
 
+    @property
+    def export_id(self) -> int | None:
+        """The export through which the file was opened."""
+        opened = self.read or self.write
+        return None if opened is None else opened.node.export.id
+
     def copy(self) -> Descriptors:
         """The same again, with counts of its own."""
         made = Descriptors()

@@ -43,9 +43,9 @@ class PseudoNode:
 class PseudoFileSystem:
     """The tree. ``root`` is the NFSv4 root, which may itself be an export (``pseudo: /``)."""
 
-    def __init__(self, exports: ExportTable, started: Time) -> None:
+    def __init__(self, exports: ExportTable, since: Time) -> None:
         self._exports = exports
-        self._started = started
+        self._since = since
         self.root = PseudoNode(b"", None, "/")
         self._by_handle = {self.root.handle: self.root}
         self._by_export: dict[int, PseudoNode] = {}
@@ -107,10 +107,10 @@ class PseudoFileSystem:
             fsid=PSEUDO_FSID if node.referral is None else (node.referral.id << 32, _ABSENT),
             fileid=node.fileid,
             mounted_on_fileid=node.fileid,
-            atime=self._started,
-            mtime=self._started,
-            ctime=self._started,
+            atime=self._since,
+            mtime=self._since,
+            ctime=self._since,
             birthtime=None,
-            # The tree changes only with the configuration, which a restart reads.
-            change=self._started.seconds << 20,
+            # The tree changes only with the configuration, which a start or a reload reads.
+            change=self._since.seconds << 20 | self._since.nanoseconds >> 10,
         )

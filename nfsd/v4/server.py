@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Collection
 from typing import Protocol
 
 from nfsd.exports import ExportTable
@@ -14,6 +15,7 @@ from nfsd.idnames import IdNames
 from nfsd.state import StateEngine
 from nfsd.state.clients import Client
 from nfsd.state.opens import FileState
+from nfsd.state.records import Delegation, OpenState
 from nfsd.state.types import LocalRange
 from nfsd.v4.attributes import ServerFacts
 from nfsd.v4.blocked import BlockedLocks
@@ -74,6 +76,21 @@ class Nfs4Server:
         """The v4.0 client heard of on a connection, if it is one only."""
         self._timer: asyncio.TimerHandle | None = None
         self._sweep: asyncio.Task[None] | None = None
+
+    def exports_changed(self, gone: Collection[int], now: Time) -> int:
+        """The exports are others since ``now``; those with the ids ``gone`` are no more. What clients hold of their
+        files is taken from them (RFC 8881 section 8.5), so that nothing keeps a file system from being unmounted.
+        Returns the number of states that were taken."""
+        self.pseudo = PseudoFileSystem(self.exports, now)
+        lost = [
+            entry
+            for client in self.engine.clients.all()
+            for entry in client.states.values()
+            if isinstance(entry, OpenState | Delegation) and entry.opened is not None and entry.opened.export_id in gone
+        ]
+        for entry in lost:
+            self.engine.revoke(entry)
+        return len(lost)
 
     def start(self) -> None:
         """Begin to turn the state engine's timer."""

@@ -17,9 +17,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import itertools
 import logging
 import os
-import resource
+from collections.abc import Iterable
 from weakref import WeakValueDictionary
 
 from nfsd.exports import Export, ExportTable
@@ -36,6 +37,7 @@ from nfsd.vfs.mounts import Mount, MountLocks, disk_uuid_of, identify, mount_ent
 from nfsd.vfs.nodes import NodeTable
 from nfsd.vfs.places import Places
 from nfsd.vfs.records import Node
+from nfsd.vfs.resources import raise_descriptor_limit, threads_for
 from nfsd.vfs.syscalls import (
     AT_EMPTY_PATH,
     AT_FDCWD,
@@ -71,8 +73,6 @@ _CLOSES_PER_CHAIN = 16
 _CLOSE_PATIENCE = 0.1
 _DIRENTS = 32768
 _PATH_MAX = 4096
-_SPARE_THREADS = 8
-_MOST_THREADS = 256
 _log = logging.getLogger(__name__)
 
 
@@ -104,6 +104,7 @@ class Core:
         self._running = False
         self._umask = 0
         self._sweeper: asyncio.TimerHandle | None = None
+        self._lanes = itertools.count(1)
 
     # -- starting and stopping -----------------------------------------------------------------------------------
     async def start(self) -> None:
@@ -111,22 +112,18 @@ class Core:
         self.loop = asyncio.get_running_loop()
         # Creating with the client's mode, whatever the daemon's umask: default ACLs take effect as in local creation.
         self._umask = os.umask(0)
-        limit = _raise_descriptor_limit()
+        limit = raise_descriptor_limit()
         self.nodes = NodeTable(limit // 2, 4 * limit)
         self.open_limit = limit // 4
         self.codec = HandleCodec(load_key(self.state_dir))
         self.proc_fd = os.open("/proc/self/fd", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-        # Threads start when they are needed. Every export may stall with all of its own, and some are left.
-        workers = sum(export.workers for export in self.exports.exports)
-        self.executor = Executor(self.loop, min(workers + _SPARE_THREADS, _MOST_THREADS))
+        self.executor = Executor(self.loop, threads_for(self.exports.exports))
         self._running = True
-        for lane, export in enumerate(self.exports.exports, 1):
-            self.executor.set_lane(lane, export.workers)
-            try:
-                self._roots[export.id] = await self._open_root(export, lane)
-            except OSError as error:
-                await self.close()
-                raise OSError(error.errno, error.strerror, export.path) from error
+        try:
+            self._roots = await self.open_roots(self.exports.exports)
+        except OSError:
+            await self.close()
+            raise
         self._sweeper = self.loop.call_later(SWEEP_SECONDS, self._sweep_again)
 
     async def close(self) -> None:
@@ -152,6 +149,21 @@ class Core:
         os.close(self.proc_fd)
         os.umask(self._umask)
 
+    async def open_roots(self, exports: Iterable[Export]) -> dict[int, Node]:
+        """The root directories of the exports, by export id; of those that have one already too, whose directory may
+        be another now. Raises OSError naming the path."""
+        roots = {}
+        for export in exports:
+            before = self._roots.get(export.id)
+            lane = next(self._lanes) if before is None else before.mount.lane
+            if before is None:
+                self.executor.set_lane(lane, export.workers)
+            try:
+                roots[export.id] = await self._open_root(export, lane)
+            except OSError as error:
+                raise OSError(error.errno, error.strerror, export.path) from error
+        return roots
+
     async def _open_root(self, export: Export, lane: int) -> Node:
         chain = Chain()
         status = statx_buffer()
@@ -160,7 +172,16 @@ class Core:
         self.add_look(chain, opened, status, kernel)
         await self.run_in_lane(lane, chain, opened)
         self.check(chain, opened)
-        mount = await self._register_mount(export, lane, opened.result, status)
+        mount = self.known_mount(export.id, raw_mount(status))
+        if mount is None:
+            try:
+                mount = await self._register_mount(export, lane, opened.result, status, is_root=True)
+            except CrossingRefused:
+                self.abandon(opened)
+                raise OSError(errno.EOPNOTSUPP, "its file system has no file handles") from None
+            except BaseException:
+                self.abandon(opened)
+                raise
         node = self.adopt(mount, opened.result, status, kernel)
         if self.places is None and not await self._can_open_by_handle(node, kernel):
             _log.warning("this server may not open files by handle; it remembers their places in %s", self.state_dir)
@@ -421,8 +442,10 @@ class Core:
         # Its file system is not mounted in the export (any more).
         raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
 
-    async def _register_mount(self, export: Export, lane: int, descriptor: int, status: bytearray) -> Mount:
-        """Identify the mount a descriptor is on."""
+    async def _register_mount(
+        self, export: Export, lane: int, descriptor: int, status: bytearray, *, is_root: bool = False
+    ) -> Mount:
+        """Identify the mount a descriptor is on; ``is_root``: the export's root directory is on it."""
         if raw_type(status) not in (FileType.DIR, FileType.REG):
             raise CrossingRefused
         mnt_id = raw_mount(status)
@@ -445,8 +468,7 @@ class Core:
         root, path = (entry.root, entry.path) if entry else ("", "")
         octets = bytes(uuid[1 : 1 + min(uuid[0], 16)]) if has_uuid.error == 0 else None
         identity = identify(octets, kind, statfs_id, root, path, disk_uuid_of(device, kind))
-        is_export_root = export.id not in self._roots
-        covered = None if is_export_root or not path else await self._covered_fileid(lane, path)
+        covered = None if is_root or not path else await self._covered_fileid(lane, path)
         mount = Mount(export, lane, opened.result, mnt_id, device, kind, identity, covered, self.close_later)
         twin = self._mounts_by_fs.get((export.id, mount.fs_id))
         if twin is not None and twin.mnt_id != mnt_id:
@@ -493,11 +515,3 @@ def _join(way: list[bytes]) -> list[bytes]:
         else:
             paths[-1] += b"/" + name
     return paths
-
-
-def _raise_descriptor_limit() -> int:
-    """Allow as many descriptors as the hard limit does; how many that is."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != hard:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    return min(hard, 1 << 20) if hard != resource.RLIM_INFINITY else 1 << 20

@@ -53,6 +53,8 @@ class Executor:
         """Run now, on the calling thread: only for what is known not to wait."""
     def set_lane(self, lane: int, limit: int) -> None:
         """Bound the threads a lane may hold (default: half of them)."""
+    def allow_threads(self, threads: int) -> None:
+        """Let there be so many threads; never fewer than before."""
     def statistics(self) -> dict[str, int]:
         """queued, running, completed, wakeups, credential_switches."""
     def close(self) -> None:

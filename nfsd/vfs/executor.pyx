@@ -395,6 +395,9 @@ cdef class Executor:
             pthread_cond_signal(&self.shared.work)
             pthread_mutex_unlock(&self.shared.lock)
 
+    def allow_threads(self, int threads):
+        self.max_threads = max(self.max_threads, min(threads, MAX_THREADS))
+
     def run(self, Chain chain not None, lane=0):
         if self.closed:
             raise RuntimeError("the executor is closed")

@@ -92,6 +92,15 @@ class NodeTable:
         """Do not keep the node: its file was removed. Holders still find it by its handle."""
         self.recent.pop(node.handle, None)
 
+    def all(self) -> list[Node]:
+        """Every node anybody holds."""
+        return list(self._nodes.values())
+
+    def disown(self, node: Node) -> None:
+        """Not to be found by its handle any more; holders keep it."""
+        self.recent.pop(node.handle, None)
+        self._nodes.pop(node.handle, None)
+
     def evict(self, count: int) -> None:
         """Let go of ``count`` nodes, rather of those not used since the last sweep (descriptors ran out)."""
         spared = 0
@@ -116,4 +125,4 @@ class NodeTable:
         """Let go of everything. Returns the nodes that somebody still holds."""
         self.recent.clear()
         self._remembered.clear()
-        return list(self._nodes.values())
+        return self.all()

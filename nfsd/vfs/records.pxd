@@ -36,7 +36,7 @@ cdef class Node:
     cdef readonly int fd
     cdef readonly bytes handle
     cdef readonly object mount
-    cdef readonly object export
+    cdef public object export
     cdef readonly Inode inode
     cdef readonly bytes key
     cdef readonly object type

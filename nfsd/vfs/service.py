@@ -4,6 +4,7 @@ Owns nothing itself: it puts the parts together. Knows nothing of NFS versions. 
 kernel's) unless they say more; ``credential`` is the caller after squash. Where each operation lives:
 
 * ``core``: :meth:`start`, :meth:`close`, :meth:`resolve`, :meth:`root`
+* ``exporting``: :meth:`take_exports`
 * ``opens``: :meth:`attributes`, :meth:`open`
 * ``data``: :meth:`read`, :meth:`write`, :meth:`commit`
 * ``sparse``: :meth:`seek`, :meth:`allocate`, :meth:`deallocate`, :meth:`read_extents`, :meth:`prefetch`, :meth:`drop`
@@ -24,6 +25,7 @@ from __future__ import annotations
 
 from nfsd.vfs.acls import AclOperations
 from nfsd.vfs.copying import CopyOperations
+from nfsd.vfs.exporting import ExportingOperations
 from nfsd.vfs.labels import LabelOperations
 from nfsd.vfs.locks import LockOperations
 from nfsd.vfs.namespace import NamespaceOperations
@@ -42,5 +44,6 @@ class FileService(
     LabelOperations,
     NamespaceOperations,
     LockOperations,
+    ExportingOperations,
 ):
     """Operations on the files of all exports."""

@@ -157,6 +157,17 @@ def test_sigusr1_writes_the_calls_in_flight_to_the_log(process: Process) -> None
     assert "0 calls in flight" in process.line(process.process.stderr, "in flight")
 
 
+def test_sighup_reads_the_configuration_again(process: Process, config: Path) -> None:
+    process.port()
+    (config.parent / "second").mkdir()
+    config.write_text(config.read_text() + "  - {path: second, pseudo: /second}\n")
+    process.process.send_signal(signal.SIGHUP)
+    assert "now exported: /second" in process.line(process.process.stderr, "reloaded")
+    seen: list[str] = []
+    while not any(line.startswith("RELOADING=1") for line in seen) or seen[-1] != "READY=1":
+        seen += process.notifications.recv(4096).decode().splitlines()
+
+
 def test_a_second_signal_ends_at_once(process: Process, config: Path) -> None:
     (config.parent / "export" / "large").write_bytes(bytes(1 << 20))
     ready = process.line(process.process.stdout, "ready").split()

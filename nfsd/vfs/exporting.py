@@ -1,0 +1,46 @@
+"""Changing what is exported while clients are served.
+
+Owns :meth:`ExportingOperations.take_exports`. Exports are told apart by their ids, as in handles: one that keeps its id
+keeps its files, its handles and its lane of workers, whatever else of it changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from nfsd.exports import Export
+from nfsd.vfs.core import Core
+from nfsd.vfs.resources import threads_for
+
+
+class ExportingOperations(Core):
+    """The change, all at once or not at all."""
+
+    async def take_exports(self, exports: Iterable[Export]) -> set[int]:
+        """Serve these exports from now on, and no others. Returns the ids of those that are served no more: their
+        handles are stale. Raises OSError naming the path of a directory that cannot be opened; nothing has changed
+        then."""
+        wanted = tuple(exports)
+        served = {export.id: export for export in wanted if not export.referral}
+        roots = await self.open_roots(served.values())
+        # From here on nothing waits: no call sees one half of the change.
+        gone = self._roots.keys() - roots.keys()
+        self.exports.replace(wanted)
+        self._roots = roots
+        self.executor.allow_threads(threads_for(served.values()))
+        for id_, root in roots.items():
+            self.executor.set_lane(root.mount.lane, served[id_].workers)
+        for key, mount in list(self._mounts.items()):
+            export = served.get(mount.export.id)
+            if export is not None and (export.cross_mounts or mount is roots[export.id].mount):
+                mount.export = export
+            else:
+                del self._mounts[key]
+                self._mounts_by_fs.pop((mount.export.id, mount.fs_id), None)
+        for node in self.nodes.all():
+            export = served.get(node.export.id)
+            if export is not None and (export.cross_mounts or node.mount is roots[export.id].mount):
+                node.export = export
+            else:
+                self.nodes.disown(node)
+        return gone
