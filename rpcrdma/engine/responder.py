@@ -89,7 +89,7 @@ class Responder:
         memory: Memory,
         wake: Callable[[], None],
         counters: Counters | None = None,
-        poisoned: set[int] | None = None,
+        poisoned: dict[int, None] | None = None,
         trace: Trace | None = None,
         on_settled: Callable[[int, Properties], None] | None = None,
     ) -> None:
@@ -117,7 +117,7 @@ class Responder:
         self._receive_memory = receive_memory
         self._memory = memory
         self._wake = wake
-        self._poisoned = set() if poisoned is None else poisoned
+        self._poisoned = {} if poisoned is None else poisoned
         self._trace = trace
         self.suspects = Suspects()
         self._to_read: deque[ForwardCall] = deque()
@@ -318,7 +318,7 @@ class Responder:
         # Refused now rather than after it has been executed: every reply echoes these lists.
         reply_header = codec.reply_size(header)
         if reply_header > self.versions.properties.send_threshold or header.xid in self._poisoned:
-            self._poisoned.discard(header.xid)
+            self._poisoned.pop(header.xid, None)
             reason = f"reply header of {reply_header}, or refused before"
             self._refuse(header.xid, header.version, Fault.NO_ROOM, reason)
             return False

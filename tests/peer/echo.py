@@ -13,6 +13,8 @@ from rpcrdma.xdr.payload import Payload
 PROGRAM, VERSION = 0x20000077, 1
 NULL, ECHO, ONCE = 0, 1, 2
 LARGEST = 4 << 20
+MOST_FILLER = 1 << 20
+MOST_ITEMS = 64
 
 
 class Control:
@@ -43,8 +45,10 @@ def echo_program(control: Control) -> Program:
     async def _echo(call: Call) -> None:
         arguments, results = call.arguments, call.results
         try:
-            filler = arguments.uint32()
-            items = [(arguments.boolean(), arguments.bulk(LARGEST)) for _ in range(min(arguments.uint32(), 64))]
+            filler, count = arguments.uint32(), arguments.uint32()
+            if filler > MOST_FILLER or count > MOST_ITEMS:
+                raise GarbageArguments
+            items = [(arguments.boolean(), arguments.bulk(LARGEST)) for _ in range(count)]
             arguments.finish(strict=True)
         except XdrError as error:
             raise GarbageArguments from error

@@ -29,6 +29,7 @@ class Exposed:
     def __init__(self, peer: Peer, memory: bytearray | bytes, *, read: bool, write: bool) -> None:
         # Without memory of a pool: loopback and softiwarp take any, and devices are not the peer's business.
         self.memory = memory if isinstance(memory, bytearray) else bytearray(memory)
+        self.readable, self.writable = read, write
         self.handle, self.base = peer.endpoint.register(memoryview(self.memory), remote_read=read, remote_write=write)
 
     def segment(self, start: int = 0, length: int | None = None) -> Segment:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
 from rpcrdma.engine.config import ResponderOptions
 from rpcrdma.memory import Pool
 from rpcrdma.rpc.dispatch import Dispatcher
+from rpcrdma.rpc.program import Program
 from rpcrdma.server.rdma import RdmaConnection, RdmaServer, RdmaServerOptions
 from rpcrdma.verbs.interface import ListenAddress, Provider
 from rpcrdma.verbs.loopback import LoopbackProvider
@@ -37,6 +38,7 @@ class Rig:
         provider: Callable[[Pool], Provider] | None = None,
         host: str = "127.0.0.1",
         pool_limit: int = 256 << 20,
+        programs: Iterable[Program] = (),
         **responder: Any,
     ) -> None:
         self.options = options or RdmaServerOptions(responder=ResponderOptions(**responder))
@@ -45,6 +47,7 @@ class Rig:
         self.control = Control()
         self.now = 1000.0
         self._provider_of = provider or Rig.default_provider
+        self._programs = tuple(programs)
         self._host = DEVICE_ADDRESS or host
         if DEVICE_ADDRESS:
             self.peer_pool = self.pool  # a device takes Receives only from the pool that is registered with it
@@ -52,7 +55,7 @@ class Rig:
 
     async def __aenter__(self) -> Rig:
         self.provider = self._provider_of(self.pool)
-        self.dispatcher = Dispatcher([echo_program(self.control)])
+        self.dispatcher = Dispatcher([echo_program(self.control), *self._programs])
         self.server = RdmaServer(self.provider, self.pool, self.dispatcher, self.options, lambda: self.now)
         self.listener = await self.server.listen(ListenAddress(self._host, 0))
         return self

@@ -8,7 +8,7 @@ import pytest
 
 from rpcrdma.engine.config import ResponderOptions
 from rpcrdma.rpc.dispatch import NO_REPLY
-from rpcrdma.server.rdma import RdmaServerOptions
+from rpcrdma.server.rdma import MOST_POISONED, PoisonedCalls, RdmaServerOptions
 from rpcrdma.verbs.loopback import LoopbackProvider
 from rpcrdma.verbs.softiwarp.provider import SoftIwarp
 from tests.peer import (
@@ -83,7 +83,7 @@ def test_every_kind_of_refusal(wrong, provider):
         peer.send(echo(writes=[[segment]]))
         await peer.over()
         await rig.until(lambda: not rig.server.connections)
-        assert rig.server.poisoned.of("127.0.0.1") == {XID}
+        assert rig.server.poisoned.of("127.0.0.1").keys() == {XID}
 
     run(test, provider=provider)
 
@@ -105,6 +105,13 @@ def test_calls_lost_with_a_refused_one_are_executed_when_they_come_again(provide
         assert (await peer.call(echo(1))).procedure == ERROR
 
     run(test, provider=provider)
+
+
+def test_of_too_many_refused_calls_the_oldest_is_forgotten():
+    poisoned = PoisonedCalls(lambda: 0.0)
+    for xid in range(MOST_POISONED + 1):
+        poisoned.add("192.0.2.1", xid)
+    assert list(poisoned.of("192.0.2.1")) == list(range(1, MOST_POISONED + 1))
 
 
 def test_an_ordinary_disconnection_in_the_middle_of_a_read_poisons_nothing():

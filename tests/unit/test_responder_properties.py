@@ -16,12 +16,9 @@ from rpcrdma.wire.header import Discard, HeaderFault
 from rpcrdma.wire.version_one import VersionOne
 from tests.peer import (
     CALL_HEADER,
-    CANT_REPLY,
     ERR_CHUNK,
     ERR_VERS,
     ERROR,
-    FILL,
-    LINUX,
     MSG,
     NOMSG,
     NULL,
@@ -30,7 +27,6 @@ from tests.peer import (
     Segment,
     accept_status,
     echo_arguments,
-    echo_results,
     header,
     header_two,
     rpc_call,
@@ -189,134 +185,6 @@ def is_reply(message: bytes) -> bool:
     except AssertionError:
         # The count of read segments is all that parse() needs to skip them.
         return False
-
-
-class Layout:
-    """A random layout of one call's chunks."""
-
-    def __init__(self, chance: random.Random) -> None:
-        self.chance = chance
-
-    def cut(self, length: int, *, exact: bool) -> list[int]:
-        """Lengths that add up to ``length`` (or a little more), some of them zero."""
-        lengths, rest = [], length
-        while rest:
-            part = min(rest, self.chance.choice([0, 1, 3, 4, 17, 1000, 4096, rest]))
-            lengths.append(part)
-            rest -= part
-            if len(lengths) > 14:
-                lengths.append(rest)
-                break
-        if not exact:
-            lengths += [self.chance.choice([0, 1, 4, 4096]) for _ in range(self.chance.randrange(3))]
-        return lengths
-
-
-@covers("RFC 8166 3.4.6 segments-in-order", "RFC 8166 3.5.3 placement")
-@pytest.mark.parametrize("version", [1, 2])
-@settings(max_examples=100, deadline=None)
-@given(st.integers(0, 2**32))
-def test_any_layout_of_chunks_moves_every_octet_to_its_place(version, seed):
-    build = header if version == 1 else header_two
-    chance = random.Random(seed)
-    layout = Layout(chance)
-
-    async def main() -> None:
-        async with Rig(remote_invalidation=chance.random() < 0.5) as rig:
-            peer = await rig.peer(LINUX)
-            first = await peer.call(build(9), rpc_call(9, procedure=NULL))
-            assert (first.version, first.procedure) == (version, MSG)
-            for xid in range(1, 4):
-                await exchange(rig, peer, xid)
-
-    async def exchange(rig, peer, xid: int) -> None:
-        items = [
-            chance.randbytes(chance.choice([0, 1, 2, 3, 4, 5, 63, 500, 4096, 20001]))
-            for _ in range(chance.randrange(1, 4))
-        ]
-        dropped = [index for index in range(len(items)) if chance.random() < 0.15]
-        arguments = echo_arguments(items, chance.choice([0, 3, 100, 5000]), dropped)
-        # The call
-        reduced = [index for index in range(len(items)) if chance.random() < 0.5]
-        if len(arguments.without(*reduced)) > 2000 and chance.random() < 0.5:
-            reduced = list(range(len(items)))
-        reads = []
-        for index in reduced:
-            padded = items[index] + b"\xaa" * (-len(items[index]) & 3) * chance.randrange(2)
-            source = peer.readable(padded)
-            reads.append(
-                [(arguments.positions[index], part) for part in source.segments(*layout.cut(len(padded), exact=True))]
-            )
-        body = rpc_call(xid, arguments.without(*reduced))
-        procedure = MSG
-        if len(body) > 2000 or chance.random() < 0.3:
-            procedure = NOMSG
-            source = peer.readable(body)
-            reads.insert(
-                chance.randrange(len(reads) + 1),
-                [(0, part) for part in source.segments(*layout.cut(len(body), exact=True))],
-            )
-            body = b""
-        chance.shuffle(reads)
-        # The room for the reply
-        kept = [index for index in range(len(items)) if index not in dropped]
-        targets = []
-        for rank in range(chance.randrange(len(items) + 2)):
-            length = len(items[kept[rank]]) if rank < len(kept) else 10
-            cut = layout.cut(length, exact=False) if chance.random() < 0.8 else []
-            targets.append((peer.writable(sum(cut) or 1), cut))
-        writes = [target.segments(*cut) for target, cut in targets]
-        placed = [kept[rank] for rank in range(min(len(kept), len(targets))) if targets[rank][1]]
-        expected = echo_results(arguments, xid, placed)
-        area, reply_chunk = None, None
-        if chance.random() < 0.7:
-            cut = layout.cut(len(expected), exact=False)
-            area = peer.writable(sum(cut))
-            reply_chunk = area.segments(*cut)
-        message = build(
-            xid,
-            procedure=procedure,
-            reads=[part for chunk in reads for part in chunk],
-            writes=writes,
-            reply=reply_chunk,
-        )
-        peer.send(message, body)
-        octets = (await peer.message()).octets
-        reply = ReplyHeader.parse(octets)
-        assert len(octets) <= 4096
-        assert reply.xid == xid
-        size = len(build(xid, writes=writes, reply=reply_chunk))
-        if size + len(expected) > 4096 and area is None:
-            assert (reply.procedure, reply.error) == (ERROR, ERR_CHUNK if version == 1 else CANT_REPLY)
-            assert version == 1 or reply.shortage == (1, 0, len(expected))
-            assert all(set(target.memory) <= {FILL} for target, _ in targets)
-            return
-        # Lengths returned, and what the memory holds
-        assert [[(s.handle, s.offset) for s in chunk] for chunk in reply.writes] == [
-            [(s.handle, s.offset) for s in chunk] for chunk in writes
-        ]
-        for rank, (target, cut) in enumerate(targets):
-            item = items[kept[rank]] if rank < len(kept) and cut else b""
-            check_filled(reply.writes[rank], cut, target.memory, item)
-        if size + len(expected) <= 4096:
-            assert reply.procedure == MSG
-            assert reply.payload == expected
-            if area is not None:
-                check_filled(reply.reply, [s.length for s in reply_chunk], area.memory, b"")
-        else:
-            assert (reply.procedure, reply.payload) == (NOMSG, b"")
-            check_filled(reply.reply, [s.length for s in reply_chunk], area.memory, expected)
-
-    def check_filled(returned, cut, memory, data) -> None:
-        rest = len(data)
-        for segment, length in zip(returned, cut, strict=True):
-            assert segment.length == min(rest, length)
-            rest -= segment.length
-        assert rest == 0
-        assert memory[: len(data)] == data
-        assert set(memory[len(data) :]) <= {FILL}
-
-    asyncio.run(main())
 
 
 def test_the_echo_of_the_test_suite_knows_its_offsets():
