@@ -6,6 +6,7 @@
 #   make test-devices  the server on RDMA devices (rxe, siw) in a guest: half an hour more, not part of make test
 #   make test-fast  setup, then the tests that need no guest
 #   make demo       setup, build the guest, then show a mount over RDMA with fio running on it
+#   make fuzz TARGET=iwarp MINUTES=10  fuzz what takes octets from peers (docs/fuzzing.md); not part of make test
 #   make lint       ruff, mypy, import-linter
 #   make clean      remove everything that was built (.venv, .lab, extensions); not ./export and ./state
 #
@@ -21,7 +22,7 @@ SOURCES := $(shell find nfsd rpcrdma -name '*.pyx' -o -name '*.pxd' -o -name '*.
 START := $(shell date +%s)
 SAY = echo "[$$(( $$(date +%s) - $(START) ))s]"
 
-.PHONY: setup disks run test test-devices test-fast test-guest demo lint lab clean help
+.PHONY: setup disks run test test-devices test-fast test-guest demo lint lab fuzz clean help
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -82,6 +83,16 @@ test-devices: disks lab
 demo: lab
 	@$(BIN)/python -m tests.vm.demo $(DEMO)
 
+TARGET ?= iwarp
+MINUTES ?= 10
+
+# MINUTES are of processor time. KEEP=--keep: then minimise what was found into tests/fuzz/corpus.
+fuzz: setup
+	@tests/vm/host-packages.sh fuzz
+	@$(BIN)/python -c 'import atheris' 2>/dev/null || $(BIN)/python -m pip install --quiet --disable-pip-version-check 'atheris>=3.0'
+	@$(BIN)/python -m tests.fuzz.build .fuzz/lib
+	$(BIN)/python -m tests.fuzz.run $(TARGET) $(MINUTES) $(KEEP)
+
 lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -90,6 +101,6 @@ lint: setup
 	$(BIN)/lint-imports
 
 clean:
-	rm -rf $(VENV) .lab build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) .lab .fuzz build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find nfsd rpcrdma tests -name __pycache__ -prune -exec rm -rf {} +
 	find nfsd rpcrdma \( -name '*.so' -o -name '*.c' -o -name '*.html' \) -delete

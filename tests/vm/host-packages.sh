@@ -3,6 +3,7 @@
 #   build   what building and running the server needs (compiler, Python headers and venv, libisal)
 #   verbs   the headers for RDMA devices: wanted, not needed, so that a machine where they cannot be had is only told
 #   guest   what booting the test guest needs (qemu, ip, the compiler that builds the guest's siw.ko)
+#   fuzz    the compiler that instruments the extensions for fuzzing
 #   disks   what making the file systems of the tests needs
 # Every need is tested by what it provides, not by a package name, so that a Python or a compiler from elsewhere counts.
 # Nothing here brings a daemon. A machine that lacks nothing is left alone and no network is used.
@@ -44,6 +45,9 @@ for what; do
     verbs)
         wanted_only=1
         need "libibverbs-dev librdmacm-dev ibverbs-providers" compiles rdma/rdma_cma.h
+        ;;
+    fuzz)
+        need "clang-14" command_in clang-14
         ;;
     guest)
         need "qemu-system-x86" command_in qemu-system-x86_64

@@ -1,0 +1,1 @@
+"""Coverage-guided fuzzing of everything that takes octets from a peer (docs/fuzzing.md)."""
