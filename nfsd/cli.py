@@ -5,14 +5,16 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 
+from nfsd.commands.arguments import CLIENT_COMMANDS, add_commands
 from nfsd.config import Config, Limits
 from nfsd.config_file import ConfigError, load
 from nfsd.tables import columns
 
 _DESCRIPTION = """\
 An NFS server in user space: local directories over NFSv3 and NFSv4, on RPC-over-RDMA and on TCP, on hosts with or
-without an RDMA device.
+without an RDMA device. And a client for such servers, and for any other, that mounts nothing: ls, stat, cat, cp.
 """
 
 _EPILOG = """\
@@ -28,7 +30,7 @@ and how a Linux client mounts it:
   mount -t nfs -o rdma,port=20049,vers=3,mountport=20048,mountproto=tcp,nolock SERVER:/data /mnt
   mount -t nfs -o vers=4.2 SERVER:/data /mnt
 
-exit status:
+exit status (serve, check, devices):
   0  stopped by SIGTERM or SIGINT, or the configuration is good, or there is a device the server can use
   1  no listener could be started, or the state directory cannot be used, or no device can be used
   2  the configuration or the command line is wrong
@@ -74,6 +76,7 @@ def build_parser() -> argparse.ArgumentParser:
     devices = commands.add_parser("devices", help=brief, description=_DEVICES, formatter_class=raw)
     devices.add_argument("--json", action="store_true", help="print everything as JSON")
     devices.add_argument("--config", metavar="FILE", help="the configuration whose server.limits.memory is to fit")
+    add_commands(commands)
     return parser
 
 
@@ -89,6 +92,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if parsed.command is None:
         parser.print_help(sys.stderr)
         return 2
+    if parsed.command in CLIENT_COMMANDS:
+        status: int = import_module(f"nfsd.commands.{parsed.command}").main(parsed)
+        return status
     if parsed.command == "devices" and parsed.config is None:
         return show_devices(Limits().memory, parsed.json)
     try:

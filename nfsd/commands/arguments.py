@@ -1,0 +1,152 @@
+"""The command lines of the client's commands. Imports argparse only, so that ``--help`` is quick."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any, Final
+
+CLIENT_COMMANDS: Final = frozenset(("ls", "stat", "cat", "cp"))
+"""Each has a module of its name, with ``main``."""
+
+_URLS: Final = """\
+URLs:
+  rdma://HOST[:PORT]/EXPORT/PATH   NFS over RPC-over-RDMA; port 20049 unless given
+  tcp://HOST[:PORT]/EXPORT/PATH    NFS over TCP; port 2049 unless given
+  An IPv6 address stands in brackets. Write % as %25, ? as %3F, # as %23 and a space as %20.
+
+Calls are made with your own user and group ids (AUTH_SYS), and no RDMA device is needed: the commands speak iWARP
+themselves.
+"""
+
+_STATUS: Final = """\
+exit status:
+  0    everything was done
+  1    something was not; stderr says what, and the rest was done
+  2    the command line is wrong
+  130  interrupted
+"""
+
+_LS: Final = """\
+List directories and files of an NFS server, sorted by name, as ls(1) does it.
+"""
+
+_LS_EXAMPLES: Final = """\
+examples:
+  rdma-nfsd ls -l rdma://server/export
+  rdma-nfsd ls -lhR rdma://server/export/results --nfs-version 3
+"""
+
+_STAT: Final = """\
+Show all attributes of files on an NFS server, as stat(1) does it. A symbolic link is shown itself.
+"""
+
+_STAT_EXAMPLES: Final = """\
+examples:
+  rdma-nfsd stat rdma://server/export/file
+  rdma-nfsd stat --json tcp://server/export/file | jq .size
+"""
+
+_CAT: Final = """\
+Write files of an NFS server to standard output, one after another. Several READs are kept in flight.
+"""
+
+_CAT_EXAMPLES: Final = """\
+examples:
+  rdma-nfsd cat rdma://server/export/log | grep error
+  rdma-nfsd cat rdma://server/export/disk.img > disk.img
+"""
+
+_CP: Final = """\
+Copy files to, from or between NFS servers: SOURCE to TARGET, or any number of SOURCEs into the directory TARGET.
+Sources and target are URLs or local paths.
+
+A file is written under a temporary name (.rdma-nfsd-…) beside its target, and gets its name when it is complete, on the
+server's disk and closed: what is under the target's name is either as before or the whole copy. So a target that
+exists is replaced, not overwritten: its other hard links keep the old content, and it takes the owner of whoever
+copies. A local target that is no regular file (a pipe, a device, /dev/stdout) is written to as it is.
+
+On a terminal, copies that take longer than a second show how far they are.
+"""
+
+_CP_EXAMPLES: Final = """\
+examples:
+  rdma-nfsd cp big.iso rdma://server/export/
+  rdma-nfsd cp -r rdma://server/export/results ./results
+  rdma-nfsd cp -rp rdma://old-server/data tcp://new-server/data
+"""
+
+
+def add_commands(commands: Any) -> None:
+    """Add the parsers of ls, stat, cat and cp to the subparsers of ``rdma-nfsd``."""
+    ls = _command(commands, "ls", "list files of an NFS server", _LS, _LS_EXAMPLES)
+    ls.add_argument("urls", nargs="+", metavar="URL", help="a directory, or a file")
+    for letter, name, text in (
+        ("a", "all", "do not leave out names that begin with a dot"),
+        ("l", "long", "permissions, links, owner, group, size, time of modification and name"),
+        ("d", "directory", "directories themselves, not what is in them"),
+        ("h", "human-readable", "sizes as 1.4K, 234M, 2.1G"),
+        ("i", "inode", "the file's number in front"),
+        ("n", "numeric-uid-gid", "as -l, with owners and groups as numbers"),
+        ("R", "recursive", "directories and everything below them"),
+        ("S", "by-size", "sorted by size, largest first"),
+        ("t", "by-time", "sorted by time of modification, newest first"),
+        ("r", "reverse", "sorted the other way round"),
+        ("1", "one", "one name per line, also on a terminal"),
+    ):
+        ls.add_argument(f"-{letter}", f"--{name}", action="store_true", help=text)
+
+    stat = _command(commands, "stat", "show all attributes of files of an NFS server", _STAT, _STAT_EXAMPLES)
+    stat.add_argument("urls", nargs="+", metavar="URL", help="a file of any kind")
+    stat.add_argument("-L", "--dereference", action="store_true", help="of what a symbolic link leads to")
+    stat.add_argument("--json", action="store_true", help="one JSON object per line; times in nanoseconds")
+
+    cat = _command(commands, "cat", "write files of an NFS server to standard output", _CAT, _CAT_EXAMPLES)
+    cat.add_argument("urls", nargs="+", metavar="URL", help="a regular file")
+
+    cp = _command(commands, "cp", "copy files to, from or between NFS servers", _CP, _CP_EXAMPLES)
+    cp.add_argument("sources", nargs="+", metavar="SOURCE", help="a URL or a local path")
+    cp.add_argument("target", metavar="TARGET", help="a URL or a local path")
+    cp.add_argument("-r", "--recursive", action="store_true", help="directories too; symbolic links as links")
+    cp.add_argument("-p", "--preserve", action="store_true", help="keep exact permissions and times")
+    cp.add_argument("-n", "--no-clobber", action="store_true", help="leave what exists already")
+    cp.add_argument("-v", "--verbose", action="store_true", help="name each file when it has been copied")
+    cp.add_argument("--progress", action="store_true", help="show how far it is though stderr is no terminal")
+    cp.add_argument("--no-progress", action="store_true", help="never show it")
+
+
+def _command(commands: Any, name: str, brief: str, text: str, examples: str) -> argparse.ArgumentParser:
+    # -h is free for ls -h; every command has --help.
+    parser: argparse.ArgumentParser = commands.add_parser(
+        name, help=brief, description=text, epilog=f"{examples}\n{_URLS}\n{_STATUS}", add_help=False,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    parser.add_argument("--help", action="help", help="show this and exit")
+    group = parser.add_argument_group("how to talk to the server")
+    group.add_argument("--nfs-version", choices=("3", "4.1"), help="otherwise 4.1, and 3 if the server has no 4.1")
+    group.add_argument(
+        "--rdma-version", type=int, choices=(1, 2), metavar="{1,2}",
+        help="of RPC-over-RDMA; otherwise Two if the server speaks it, and One if not",
+    )  # fmt: skip
+    group.add_argument(
+        "--provider", choices=("softiwarp", "verbs"), default="softiwarp",
+        help="softiwarp: iWARP over an ordinary TCP socket (default); verbs: an RDMA device of this host",
+    )  # fmt: skip
+    group.add_argument(
+        "--mount-port",
+        type=_port,
+        metavar="PORT",
+        help="NFSv3: mountd's TCP port; otherwise rpcbind is asked, then 20048",
+    )
+    group.add_argument(
+        "--patience", type=float, default=120.0, metavar="SECONDS",
+        help="how long to wait for a server that is busy, restarting or away (default: 120)",
+    )  # fmt: skip
+    group.add_argument("--debug", action="store_true", help="log what happens to stderr")
+    return parser
+
+
+def _port(text: str) -> int:
+    number = int(text)
+    if not 0 < number < 1 << 16:
+        raise argparse.ArgumentTypeError(f"{text} is no port")
+    return number
