@@ -47,7 +47,7 @@ class Nfs3:
     version = "3"
 
     def __init__(self, caller: Caller, mounts: Mounts, patience: Patience, *, size: int, depth: int) -> None:
-        self._caller = caller
+        self.caller = caller
         self._mounts = mounts
         self._patience = patience
         self._wanted_size = size
@@ -61,7 +61,7 @@ class Nfs3:
         types = p.PROCEDURES[number]
         patience = self._patience.start()
         while True:
-            result = await self._caller.call(
+            result = await self.caller.call(
                 p.NFS_PROGRAM, p.NFS_V3, number, (types.arguments, arguments), types.results, into=into,
                 reply_max=reply_max,
             )  # fmt: skip
@@ -72,7 +72,7 @@ class Nfs3:
 
     async def null(self) -> None:
         """NULL: whether the server has NFSv3. Raises VersionRefused."""
-        await self._caller.call(p.NFS_PROGRAM, p.NFS_V3, p.NFSPROC3_NULL, (None, None), None, reply_max=0)
+        await self.caller.call(p.NFS_PROGRAM, p.NFS_V3, p.NFSPROC3_NULL, (None, None), None, reply_max=0)
 
     # -- where the server's names begin ------------------------------------------------------------------------------
     async def attach(self, names: Sequence[bytes]) -> tuple[bytes, Sequence[bytes]]:
@@ -205,12 +205,12 @@ class Nfs3:
             p.NFSPROC3_READ, p.READ3args(p.nfs_fh3(opened.handle), offset, count), into=into,
             reply_max=_ATTRIBUTES_REPLY + count,
         )  # fmt: skip
-        return self._caller.placed(found.data, into), found.eof
+        return self.caller.placed(found.data, into), found.eof
 
     async def write(self, opened: Opened3, offset: int, data: bytes | memoryview) -> tuple[int, bytes | None]:
         """WRITE, UNSTABLE (section 3.3.7)."""
         arguments = p.WRITE3args(
-            p.nfs_fh3(opened.handle), offset, len(data), p.stable_how.UNSTABLE, self._caller.payload(data)
+            p.nfs_fh3(opened.handle), offset, len(data), p.stable_how.UNSTABLE, self.caller.payload(data)
         )
         written = await self._call(p.NFSPROC3_WRITE, arguments)
         if not 0 < written.count <= len(data):
@@ -228,7 +228,7 @@ class Nfs3:
     async def close(self) -> None:
         """Tell mountd, and close the connection."""
         await self._mounts.close()
-        await self._caller.close()
+        await self.caller.close()
 
 
 def _at(directory: bytes, name: bytes) -> p.diropargs3:

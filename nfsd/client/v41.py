@@ -45,13 +45,14 @@ class Nfs41:
 
     def __init__(self, session: Session, client: Client4, *, size: int, depth: int, delegations: bool) -> None:
         self._session = session
+        self.caller = session.caller
         self._client = client
         self._wanted_size = size
         self.read_size = self.write_size = size
         self.depth = depth
         self._delegations = delegations
         self._returns: set[asyncio.Task[None]] = set()
-        session.caller.backchannel.recall = self._recall
+        self.caller.backchannel.recall = self._recall
 
     async def start(self) -> None:
         """Make the session, and learn what the server takes at a time."""
@@ -228,13 +229,13 @@ class Nfs41:
         # Over TCP the data stand in the reply.
         done = await self._session.run(build, into=into)
         found = done.results[1].resok4
-        return self._session.caller.placed(found.data, into), found.eof
+        return self.caller.placed(found.data, into), found.eof
 
     async def write(self, opened: Opened4, offset: int, data: bytes | memoryview) -> tuple[int, bytes | None]:
         """WRITE, UNSTABLE4 (section 18.32)."""
 
         def build() -> list[Op]:
-            payload = self._session.caller.payload(data)
+            payload = self.caller.payload(data)
             arguments = p.WRITE4args(opened.current, offset, p.stable_how4.UNSTABLE4, payload)
             return [putfh(opened.handle), (p.OP_WRITE, arguments)]
 
@@ -295,7 +296,7 @@ class Nfs41:
         if self._returns:
             await asyncio.wait(self._returns)
         await self._client.close()
-        await self._session.caller.close()
+        await self.caller.close()
 
 
 def _stat(result: p.GETATTR4res) -> Stat:
