@@ -15,11 +15,13 @@ cdef class Load:
     cdef uint32_t *latencies        # nanoseconds, saturated
     cdef size_t samples
     cdef size_t room
+    cdef size_t sequence_at         # where SEQUENCE's sequence id and slot stand in a call; 0: nowhere
 
     cdef int transmit(self, uint8_t *data, size_t size) noexcept nogil
     cdef ssize_t receive(self, uint8_t *data, size_t size) noexcept nogil
     cdef int note(self, uint64_t elapsed) noexcept nogil
     cdef void sort(self) noexcept nogil
+    cdef void fill_in(self, uint8_t *call, uint32_t slot) noexcept nogil
 
 
 cdef inline uint32_t load32(const uint8_t *at) noexcept nogil:

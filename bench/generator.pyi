@@ -14,5 +14,8 @@ class Load:
 class Generator(Load):
     """RPC calls over TCP with record marks."""
 
-    def __init__(self, fd: int, templates: Iterable[bytes], depth: int, reply_size: int = 0) -> None:
-        """``templates``: whole calls, used in turn, in which XIDs are filled in. ``reply_size`` 0: any."""
+    def __init__(
+        self, fd: int, templates: Iterable[bytes], depth: int, reply_size: int = 0, *, sequence_at: int = 0
+    ) -> None:
+        """``templates``: whole calls, used in turn, in which XIDs are filled in. ``reply_size`` 0: any.
+        ``sequence_at``: where a call has SEQUENCE's sequence id, behind which stands the slot; both are filled in."""

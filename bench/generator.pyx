@@ -3,7 +3,8 @@
 Owns one connected blocking socket's traffic while it runs; imports nothing of the project. One core of load costs less
 than any server does per call, so the server is what is measured.
 
-Calls are templates: whole RPC messages, of which only the XID is filled in. Each reply is matched by XID, and the words
+Calls are templates: whole RPC messages, of which only the XID is filled in, and in NFSv4.1 and later the sequence id and
+the slot: an outstanding call has a slot of the session to itself, from slot 1 on. Each reply is matched by XID, and the words
 after the reply's header (RPC acceptance, NFS status) must be zero; its length must be the expected one.
 """
 
@@ -45,7 +46,7 @@ cdef int ascending(const void *left, const void *right) noexcept nogil:
 cdef class Load:
     """Calls on one connection: templates, slots and latencies. Derived from for each transport."""
 
-    def __cinit__(self, int fd, templates, uint32_t depth, *more, **others):
+    def __cinit__(self, int fd, templates, uint32_t depth, *more, size_t sequence_at=0, **others):
         """``templates``: whole calls, used in turn, in which XIDs are filled in. At most 4096 outstanding."""
         cdef size_t i
         cdef bytes template
@@ -55,6 +56,7 @@ cdef class Load:
         self.templates = [bytes(template) for template in templates]
         self.count = len(self.templates)
         self.depth = depth
+        self.sequence_at = sequence_at
         self.calls = <uint8_t **>calloc(self.count, sizeof(uint8_t *))
         self.sizes = <size_t *>calloc(self.count, sizeof(size_t))
         self.started = <uint64_t *>calloc(depth, sizeof(uint64_t))
@@ -107,6 +109,13 @@ cdef class Load:
         self.samples += 1
         return 0
 
+    cdef void fill_in(self, uint8_t *call, uint32_t slot) noexcept nogil:
+        """Make the next call of a slot of a template."""
+        store32(call, (self.round[slot] << 12) | slot)
+        if self.sequence_at:
+            store32(call + self.sequence_at, self.round[slot])
+            store32(call + self.sequence_at + 4, slot + 1)
+
     cdef void sort(self) noexcept nogil:
         qsort(self.latencies, self.samples, sizeof(uint32_t), ascending)
 
@@ -122,14 +131,14 @@ cdef class Generator(Load):
 
     cdef size_t reply_size          # of a whole record without its mark; 0: any
 
-    def __cinit__(self, int fd, templates, uint32_t depth, size_t reply_size=0):
+    def __cinit__(self, int fd, templates, uint32_t depth, size_t reply_size=0, **others):
         self.reply_size = reply_size
 
     cdef size_t begin_call(self, uint8_t *at, uint32_t slot, const uint8_t *call, size_t size) noexcept nogil:
         """Put a call with its record mark. Returns octets."""
         store32(at, <uint32_t>0x80000000 | <uint32_t>size)
         memcpy(at + 4, call, size)
-        store32(at + 4, (self.round[slot] << 12) | slot)
+        self.fill_in(at + 4, slot)
         return 4 + size
 
     def run(self, double seconds, size_t most=0):

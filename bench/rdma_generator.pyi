@@ -17,6 +17,8 @@ class RdmaGenerator(Load):
         handle_at: int = 0,
         written: int = 0,
         bulk: bytes = b"",
+        *,
+        sequence_at: int = 0,
     ) -> None:
         """``rpc_at``: where the RPC message begins; ``handle_at``: where the chunk's handle stands; ``written``: octets
         the server must write; ``bulk``: what it may read."""

@@ -35,7 +35,7 @@ cdef class RdmaGenerator(Load):
     cdef readonly unsigned long long invalidations
 
     def __cinit__(self, int fd, templates, uint32_t depth, size_t rpc_at, size_t handle_at=0, size_t written=0,
-                  bytes bulk=b""):
+                  bytes bulk=b"", **others):
         self.rpc_at = rpc_at
         self.handle_at = handle_at
         self.written = written
@@ -61,14 +61,13 @@ cdef class RdmaGenerator(Load):
     cdef size_t begin_call(self, uint8_t *at, uint32_t slot, const uint8_t *call, size_t size) noexcept nogil:
         """Frame a call as one Send. Returns the octets of the FPDU."""
         cdef size_t length = self.put_header(at, 16 + size, 0x41, 0x43)
-        cdef uint32_t xid = (self.round[slot] << 12) | slot
         memset(at + 4, 0, 16)
         self.msn += 1
         store32(at + 12, self.msn)
         memcpy(at + 20, call, size)
         memset(at + 20 + size, 0, length - 20 - size)
-        store32(at + 20, xid)
-        store32(at + 20 + self.rpc_at, xid)
+        self.fill_in(at + 20 + self.rpc_at, slot)
+        memcpy(at + 20, at + 20 + self.rpc_at, 4)
         if self.handle_at:
             store32(at + 20 + self.handle_at, HANDLE | slot)
         self.received[slot] = 0

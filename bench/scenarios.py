@@ -1,7 +1,7 @@
 """Scenarios: what is asked of a server, as calls ready to be sent, over TCP and over RDMA.
 
-The calls are NFSv3's (RFC 1813) as Linux sends them. Over RDMA (RFC 8166), READ offers a Write chunk and WRITE a Read
-chunk; the others are short messages.
+The calls are NFSv3's (RFC 1813) and NFSv4.1's (RFC 8881) as Linux sends them. Over RDMA (RFC 8166), READ offers a Write
+chunk and WRITE a Read chunk; the others are short messages.
 """
 
 from __future__ import annotations
@@ -9,10 +9,11 @@ from __future__ import annotations
 import random
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from bench.generator import Generator, Load
+from bench.nfs41 import Session
 from bench.rdma_generator import RdmaGenerator
 from bench.servers import Server
 from nfsd.protocol.nfs3 import NFS_PROGRAM, nfs_fh3
@@ -20,6 +21,10 @@ from rpcrdma.xdr import pack
 from tests.nfs3_client import Nfs3Client
 
 FILE_SIZE = 64 << 20
+DATA = random.randbytes(1 << 20)
+"""What is written."""
+MOST_DATA = 64 << 20
+"""Octets of data in all the calls of a scenario."""
 OFFSETS = 1024
 """Different calls of a scenario; they are sent in turn."""
 
@@ -31,6 +36,14 @@ class Files:
     root: nfs_fh3
     data: nfs_fh3
     uid: int = 0
+    session: Session | None = None
+    """For calls of NFSv4.1: a handle is the same in both versions."""
+
+    @property
+    def nfs41(self) -> Session:
+        """The session, which the scenario asked for."""
+        assert self.session is not None
+        return self.session
 
 
 async def prepare(server: Server, uid: int = 0) -> Files:
@@ -73,8 +86,30 @@ def read3(files: Files, size: int) -> list[bytes]:
 
 
 def write3(files: Files, size: int) -> list[bytes]:
-    """Unstable WRITEs, without their data."""
-    return [rpc(files, 7, pack(nfs_fh3, files.data) + struct.pack(">QIII", at, size, 0, size)) for at in offsets(size)]
+    """Unstable WRITEs."""
+    tails = [struct.pack(">QIII", at, size, 0, size) + DATA[:size] for at in offsets(size)[: MOST_DATA // size]]
+    return [rpc(files, 7, pack(nfs_fh3, files.data) + tail) for tail in tails]
+
+
+def getattr41(files: Files, size: int) -> list[bytes]:
+    return [files.nfs41.getattr(files.data.data)]
+
+
+def lookup41(files: Files, size: int) -> list[bytes]:
+    return [files.nfs41.lookup(files.root.data)]
+
+
+def access41(files: Files, size: int) -> list[bytes]:
+    return [files.nfs41.access(files.data.data)]
+
+
+def read41(files: Files, size: int) -> list[bytes]:
+    return [files.nfs41.read(files.data.data, at, size) for at in offsets(size)]
+
+
+def write41(files: Files, size: int) -> list[bytes]:
+    """Unstable WRITEs."""
+    return [files.nfs41.write(files.data.data, at, DATA[:size]) for at in offsets(size)[: MOST_DATA // size]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,22 +126,29 @@ class Scenario:
     limit: float = 1.0
     """The goal: server CPU per operation, in units of one socket round trip and one system call on the file."""
 
+    nfs41: bool = False
+    """The calls are of NFSv4.1 and need a session."""
+
     def load(self, server: Server, files: Files, transport: str) -> tuple[Any, Load]:
         """A connection, which must be kept, and the load on it."""
-        sock = server.connect(transport)
+        sock, options = server.connect(transport), {}
+        if self.nfs41:
+            files = replace(files, session=Session(server.tcp, self.outstanding, files.uid))
+            options["sequence_at"] = files.nfs41.sequence_at
         calls = self.calls(files, self.size)
-        data = random.randbytes(self.size)
         if transport == "tcp":
-            if self.direction == "write":
-                calls = [call + data for call in calls[: max(1, (64 << 20) // self.size)]]
-            return sock, Generator(sock.fileno(), calls, self.outstanding)
-        head, options = _rdma_header(self, len(calls[0])), {}
+            return sock, Generator(sock.fileno(), calls, self.outstanding, **options)
+        bulk, position = b"", 0
         if self.direction == "read":
-            options = {"handle_at": 28, "written": self.size}
+            options |= {"handle_at": 28, "written": self.size}
         elif self.direction == "write":
-            options = {"handle_at": 24, "bulk": data}
+            options["handle_at"] = 24
+            bulk = DATA[: self.size]
+            position = calls[0].index(bulk)
+            calls = [call[:position] + call[position + self.size :] for call in calls]
+        head = _rdma_header(self, position)
         return sock, RdmaGenerator(
-            sock.fileno(), [head + call for call in calls], self.outstanding, rpc_at=len(head), **options
+            sock.fileno(), [head + call for call in calls], self.outstanding, rpc_at=len(head), bulk=bulk, **options
         )
 
 
@@ -126,4 +168,9 @@ SCENARIOS = (
     Scenario("write-4k-32", write3, 32, 4096, "write", limit=1.5),
     Scenario("read-1m-4", read3, 4, 1 << 20, "read"),
     Scenario("write-1m-4", write3, 4, 1 << 20, "write"),
+    Scenario("getattr-v4.1", getattr41, 16, limit=1.6, nfs41=True),
+    Scenario("lookup-v4.1", lookup41, 16, limit=1.6, nfs41=True),
+    Scenario("access-v4.1", access41, 16, limit=1.6, nfs41=True),
+    Scenario("read-4k-32-v4.1", read41, 32, 4096, "read", limit=1.6, nfs41=True),
+    Scenario("write-4k-32-v4.1", write41, 32, 4096, "write", limit=1.8, nfs41=True),
 )

@@ -37,6 +37,7 @@ from nfsd.state.limits import Limits as StateLimits
 from nfsd.v3.acl import nfsacl_program
 from nfsd.v3.direct import Nfs3Direct
 from nfsd.v3.program import nfs3_procedures
+from nfsd.v4.direct import Nfs4Direct
 from nfsd.v4.program import nfs4_procedures
 from nfsd.v4.server import Nfs4Server
 from nfsd.vfs.service import FileService
@@ -141,7 +142,7 @@ class Daemon:
             3: nfs3_procedures(self.service, self.exports, delegations=self._nfs4.recalls),
             4: nfs4_procedures(self._nfs4),
         }
-        direct = {(NFS_PROGRAM, 3): Nfs3Direct(self.service)}
+        direct = {(NFS_PROGRAM, 3): Nfs3Direct(self.service), (NFS_PROGRAM, 4): Nfs4Direct(self._nfs4)}
         self.dispatchers = {
             "nfs": Dispatcher(
                 [

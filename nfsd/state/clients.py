@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from nfsd.protocol import nfs4 as codes
 from nfsd.state.errors import ClientInUse, Nfs4Error
+from nfsd.state.records import ClientRecord
 from nfsd.state.types import UINT32_MAX, Callback40, CreateSessionResult, ExchangeIdResult
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ EXCHANGE_ID_FLAGS = (
 """What a client may set in eia_flags (RFC 8881 section 18.35.3, RFC 7862 section 14.1.3)."""
 
 
-class Client:
+class Client(ClientRecord):
     """One client record. Attributes are for reading outside the engine."""
 
     __slots__ = (
@@ -41,13 +42,11 @@ class Client:
         "clientid",
         "confirm",
         "confirmed",
-        "courtesy",
         "create_result",
         "create_seqid",
         "delegations",
         "engine",
         "expired",
-        "lease_end",
         "lock_owners",
         "lock_states",
         "locks",
@@ -58,10 +57,8 @@ class Client:
         "principal",
         "reclaim_complete",
         "recorded",
-        "revoked",
         "sessions",
         "states",
-        "unheard",
         "verifier",
     )
 
@@ -79,12 +76,10 @@ class Client:
         self.expired = False
         """Gone: expired, destroyed or replaced. Nothing may be added to it."""
         self.courtesy = False
-        """Its lease ran out; its state is kept until somebody else wants it."""
         self.lease_end = engine.now() + engine.limits.lease
         self.may_reclaim = False
         self.reclaim_complete = False
         self.unheard = False
-        """v4.0: came back in the grace period, and has not been heard of since its end."""
         self.recorded = False
         """On stable storage as of this instance."""
         self.confirm = b""
@@ -104,7 +99,6 @@ class Client:
         self.delegations = 0
         """Delegations it has, revoked ones not among them."""
         self.revoked = 0
-        """States revoked and not yet freed by FREE_STATEID."""
         self.cached_octets = 0
         """Reply cache promised to its sessions."""
 

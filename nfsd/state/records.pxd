@@ -14,6 +14,30 @@ cdef class Slot:
     cpdef void finish(self, object reply)
 
 
+cdef class ClientRecord:
+    cdef public double lease_end
+    cdef public bint courtesy
+    cdef public bint unheard
+    cdef public long revoked
+
+
+cdef class SessionRecord:
+    cdef readonly bytes sessionid
+    cdef readonly ClientRecord client
+    cdef readonly object fore
+    cdef readonly list slots
+    cdef public unsigned int highest_slotid
+    cdef public unsigned int target_highest_slotid
+    cdef public unsigned int generation
+    cdef readonly list retired
+    cdef readonly set connections
+    # Of the fore channel.
+    cdef size_t max_request
+    cdef size_t max_response
+    cdef size_t max_cached
+    cdef size_t max_operations
+
+
 cdef class StateEntry:
     cdef readonly int kind
     cdef readonly bytes other

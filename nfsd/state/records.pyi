@@ -3,7 +3,7 @@ from typing import Any
 from nfsd.state.clients import Client
 from nfsd.state.files import FileState
 from nfsd.state.owners import LockOwner, OpenOwner
-from nfsd.state.types import Stateid
+from nfsd.state.types import ChannelAttributes, Connection, Stateid
 
 class Slot:
     """One slot of a session's fore channel; ``start`` is the sequence id before its first request's, which may also
@@ -35,6 +35,43 @@ class Slot:
     def finish(self, reply: bytes | None) -> None:
         """The compound is over; keep ``reply`` for replays (give None when sa_cachethis was false or it is longer
         than ``session.fore.maxresponsesize_cached``; a reply of SEQUENCE alone should always be given)."""
+
+class ClientRecord:
+    """What every request of a client looks at: base of Client."""
+
+    lease_end: float
+    courtesy: bool
+    """Its lease ran out; its state is kept until somebody else wants it."""
+    unheard: bool
+    """v4.0: came back in the grace period, and has not been heard of since its end."""
+    revoked: int
+    """States revoked and not yet freed by FREE_STATEID."""
+
+class SessionRecord:
+    """What every request in a session looks at: base of Session."""
+
+    highest_slotid: int
+    """sr_highest_slotid."""
+    target_highest_slotid: int
+    """sr_target_highest_slotid."""
+    generation: int
+    """Goes up whenever the target goes down."""
+    def __init__(self, sessionid: bytes, client: Client, fore: ChannelAttributes) -> None: ...
+    @property
+    def sessionid(self) -> bytes: ...
+    @property
+    def client(self) -> Client: ...
+    @property
+    def fore(self) -> ChannelAttributes: ...
+    @property
+    def slots(self) -> list[Slot]: ...
+    @property
+    def retired(self) -> list[int]:
+        """Sequence ids of slots that were given up, the lowest slot's last."""
+
+    @property
+    def connections(self) -> set[Connection]:
+        """Connections bound to the fore channel."""
 
 class StateEntry:
     """What one stateid names: base of OpenState, LockState and, in Python, of what is less hot."""

@@ -1,4 +1,4 @@
-"""The hot records of the state engine: slot, stateid entry, open, lock state.
+"""The hot records of the state engine: client, session, slot, stateid entry, open, lock state.
 
 Owns only their fields and the rules that concern one record alone: the slot's sequence (RFC 8881 section 2.10.6.1) and
 the stateid's seqid (section 8.2.2). Everything that concerns several records is in the tables, in Python.
@@ -49,6 +49,28 @@ cdef class Slot:
         """The request is over; ``reply`` is kept for replays (None: it is not)."""
         self.in_use = False
         self.reply = reply
+
+
+cdef class ClientRecord:
+    """What every request of a client looks at."""
+
+
+cdef class SessionRecord:
+    """What every request in a session looks at."""
+
+    def __init__(self, bytes sessionid not None, ClientRecord client not None, fore):
+        self.sessionid = sessionid
+        self.client = client
+        self.fore = fore
+        self.max_request = fore.maxrequestsize
+        self.max_response = fore.maxresponsesize
+        self.max_cached = fore.maxresponsesize_cached
+        self.max_operations = fore.maxoperations
+        self.slots = [Slot() for _ in range(fore.maxrequests)]
+        self.highest_slotid = self.target_highest_slotid = fore.maxrequests - 1
+        self.generation = 0
+        self.retired = []
+        self.connections = set()
 
 
 cdef class StateEntry:

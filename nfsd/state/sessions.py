@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from nfsd.protocol import nfs4 as codes
 from nfsd.protocol.nfs4 import channel_dir_from_client4, channel_dir_from_server4
 from nfsd.state.errors import Nfs4Error
-from nfsd.state.records import Slot
+from nfsd.state.records import SessionRecord, Slot
 from nfsd.state.slots import SlotBudget
 from nfsd.state.types import UINT32_MAX, CallbackCredential, ChannelAttributes, Connection, CreateSessionResult
 
@@ -91,25 +91,10 @@ class Backchannel:
             self.connections.remove(connection)
 
 
-class Session:
+class Session(SessionRecord):
     """One session. Attributes are for reading outside the engine."""
 
-    __slots__ = (
-        "back",
-        "backchannel",
-        "client",
-        "connections",
-        "flags",
-        "fore",
-        "generation",
-        "highest_slotid",
-        "minor",
-        "retired",
-        "sessionid",
-        "slots",
-        "target_highest_slotid",
-        "wants_backchannel",
-    )
+    __slots__ = ("back", "backchannel", "flags", "minor", "wants_backchannel")
 
     def __init__(
         self,
@@ -120,27 +105,14 @@ class Session:
         backchannel: Backchannel,
         minor: int = 1,
     ) -> None:
-        self.sessionid = sessionid
-        self.client = client
+        super().__init__(sessionid, client, fore)
         self.minor = minor
         """The minor version of its CREATE_SESSION, which is its callbacks' too."""
         self.flags = flags
-        self.fore = fore
         self.back = backchannel.attributes
         self.backchannel = backchannel
         self.wants_backchannel = False
         """A backchannel was once granted: its absence is worth a status flag."""
-        self.slots = [Slot() for _ in range(fore.maxrequests)]
-        self.highest_slotid = fore.maxrequests - 1
-        """sr_highest_slotid."""
-        self.target_highest_slotid = fore.maxrequests - 1
-        """sr_target_highest_slotid."""
-        self.generation = 0
-        """Goes up whenever the target goes down."""
-        self.retired: list[int] = []
-        """Sequence ids of slots that were given up, the lowest slot's last."""
-        self.connections: set[Connection] = set()
-        """Connections bound to the fore channel."""
 
     def status_flags(self) -> int:
         """sr_status_flags now (RFC 8881 section 18.46.3).
@@ -173,7 +145,8 @@ class SessionTable:
 
     def __init__(self, engine: StateEngine) -> None:
         self._engine = engine
-        self._sessions: dict[bytes, Session] = {}
+        self.by_id: dict[bytes, Session] = {}
+        """For reading elsewhere; always this very dict."""
         self._bound: dict[Connection, set[Session]] = {}
         self._created = 0
         self.budget = SlotBudget(engine.limits)
@@ -226,12 +199,12 @@ class SessionTable:
         client.renew()
         backchannel = Backchannel(cb_program, cb_credentials, back)
         session = Session(self._new_id(client), client, 0, fore, backchannel, minor)
-        self._sessions[session.sessionid] = session
+        self.by_id[session.sessionid] = session
         client.sessions[session.sessionid] = session
         self.budget.open(session)
         lacking = min(asked.maxrequests, self._engine.limits.slots) - fore.maxrequests
         if lacking > 0:
-            others = [one for one in self._sessions.values() if one is not session]
+            others = [one for one in self.by_id.values() if one is not session]
             self.budget.relieve(lacking * fore.maxresponsesize_cached, others, session)
         self._bind_fore(connection, session)
         if wants_back and callbacks:
@@ -280,7 +253,7 @@ class SessionTable:
         result = client.create_result
         if isinstance(result, int):
             raise Nfs4Error(result)
-        session = self._sessions.get(result.sessionid)
+        session = self.by_id.get(result.sessionid)
         if session is not None:
             self._bind_fore(connection, session)
             if result.flags & codes.CREATE_SESSION4_FLAG_CONN_BACK_CHAN:
@@ -317,7 +290,7 @@ class SessionTable:
         and request) tells a false retry; the COMPOUND's ``operations`` and RPC message size are held against the fore
         channel. Raises BADSESSION, BADSLOT, BAD_HIGH_SLOT, TOO_MANY_OPS, REQ_TOO_BIG, SEQ_MISORDERED, SEQ_FALSE_RETRY,
         DELAY (the original is still executing); the slot is then as it was."""
-        session = self._sessions.get(sessionid)
+        session = self.by_id.get(sessionid)
         if session is None:
             raise Nfs4Error(codes.NFS4ERR_BADSESSION)
         slots = session.slots
@@ -354,7 +327,7 @@ class SessionTable:
     ) -> tuple[int, bool]:
         """BIND_CONN_TO_SESSION. Returns (channel_dir_from_server4, use_conn_in_rdma_mode). ``callbacks``: the transport
         can carry them. Raises BADSESSION, INVAL."""
-        session = self._sessions.get(sessionid)
+        session = self.by_id.get(sessionid)
         if session is None:
             raise Nfs4Error(codes.NFS4ERR_BADSESSION)
         if direction not in (
@@ -418,7 +391,7 @@ class SessionTable:
     def destroy_session(self, sessionid: bytes, *, connection: Connection, own: Session | None) -> None:
         """DESTROY_SESSION; ``own`` is the session of the compound's SEQUENCE, if it has one. Raises BADSESSION,
         CONN_NOT_BOUND_TO_SESSION, DELAY (another slot is executing)."""
-        session = self._sessions.get(sessionid)
+        session = self.by_id.get(sessionid)
         if session is None:
             raise Nfs4Error(codes.NFS4ERR_BADSESSION)
         bound = connection in session.connections or connection in session.backchannel.connections
@@ -433,7 +406,7 @@ class SessionTable:
 
     def drop(self, session: Session) -> None:
         """Take a session out of all tables."""
-        self._sessions.pop(session.sessionid, None)
+        self.by_id.pop(session.sessionid, None)
         session.client.sessions.pop(session.sessionid, None)
         self.budget.close(session)
         for connection in {*session.connections, *session.backchannel.connections}:

@@ -45,7 +45,8 @@ class StateidTable:
 
     def __init__(self, engine: StateEngine) -> None:
         self._engine = engine
-        self._entries: dict[bytes, StateEntry] = {}
+        self.entries: dict[bytes, StateEntry] = {}
+        """By ``other``; for reading elsewhere; always this very dict."""
         self._closed: dict[bytes, SeqidOwner] = {}
         self._instance = 0
 
@@ -55,17 +56,17 @@ class StateidTable:
         while True:
             self._instance = (self._instance + 1) & UINT32_MAX
             other = _OTHER.pack(self._engine.epoch, client.clientid & UINT32_MAX, self._instance)
-            if other not in self._entries:  # the counter may wrap in a long-lived server
+            if other not in self.entries:  # the counter may wrap in a long-lived server
                 return other
 
     def add(self, entry: StateEntry) -> None:
         """Enter a new state."""
-        self._entries[entry.other] = entry
+        self.entries[entry.other] = entry
         entry.client.states[entry.other] = entry
 
     def remove(self, entry: StateEntry) -> None:
         """Forget a state."""
-        self._entries.pop(entry.other, None)
+        self.entries.pop(entry.other, None)
         entry.client.states.pop(entry.other, None)
 
     def remember_closed(self, other: bytes, owner: SeqidOwner) -> None:
@@ -83,7 +84,7 @@ class StateidTable:
     # -- lookups -------------------------------------------------------------------------------------------------
     def locate(self, other: bytes, client: Client | None) -> StateEntry:
         """The entry whatever its seqid and status. Raises BAD_STATEID, STALE_STATEID, EXPIRED."""
-        entry = self._entries.get(other)
+        entry = self.entries.get(other)
         if entry is None:
             raise self._missing(other, client)
         if client is None:

@@ -9,7 +9,7 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
 from nfsd.vfs.attributes cimport statx_t, statx_timestamp
-from nfsd.vfs.direct cimport DirectFiles, Standing
+from nfsd.vfs.direct cimport DirectFiles, Standing, type_of
 from nfsd.vfs.records cimport Node, OpenFile
 from rpcrdma.place cimport Place, load32, load64, store32, store64
 from rpcrdma.rpc.direct cimport Caller, DirectProgram
@@ -35,9 +35,6 @@ cdef enum:
 assert (declared.NFSPROC3_GETATTR, declared.NFSPROC3_LOOKUP, declared.NFSPROC3_ACCESS) == (GETATTR, LOOKUP, ACCESS)
 assert (declared.NFSPROC3_READ, declared.NFSPROC3_WRITE, declared.NFSPROC3_COMMIT) == (READ, WRITE, COMMIT)
 
-cdef uint8_t TYPES[16]
-TYPES[:] = [1, 7, 4, 1, 2, 1, 3, 1, 1, 1, 5, 1, 6, 1, 1, 1]  # ftype3 by S_IFMT's four bits, as in nfsd.vfs.attributes
-
 
 cdef inline uint8_t *store_time(uint8_t *at, statx_timestamp *time) noexcept nogil:
     """The nearest nfstime3 (:func:`nfsd.v3.convert.time3`)."""
@@ -50,7 +47,7 @@ cdef inline uint8_t *store_time(uint8_t *at, statx_timestamp *time) noexcept nog
 
 cdef inline uint8_t *store_fattr(uint8_t *at, statx_t *status, uint64_t fsid) noexcept nogil:
     """A fattr3 (:func:`nfsd.v3.convert.fattr`)."""
-    cdef uint8_t kind = TYPES[status.mode >> 12]
+    cdef uint32_t kind = type_of(status)
     at = store32(at, kind)
     at = store32(at, status.mode & 0o7777)
     at = store32(at, status.nlink)
@@ -215,7 +212,7 @@ cdef class Nfs3Direct(DirectProgram):
         sink = place.data(count)
         if sink == NULL:
             return False
-        got = self.files.read(opened, offset, sink, count, &after, &eof)
+        got = self.files.read(opened, False, offset, sink, count, &after, &eof)
         if got < 0:
             return False
         head = store_fattr(store32(store32(head, 0), 1), &after, self.fsid(node))
@@ -255,7 +252,7 @@ cdef class Nfs3Direct(DirectProgram):
             return False
         verifier = self.files.service.write_verifier
         octets = verifier
-        done = self.files.write(opened, offset, source, count, &before, &after)
+        done = self.files.write(opened, False, offset, source, count, &before, &after)
         if done < 0:
             return False
         place.at = store_wcc(store32(place.at, 0), &before, &after, self.fsid(node))

@@ -1,6 +1,6 @@
 """C declarations of the file service's direct operations: for native programs, on the loop's thread."""
 
-from libc.stdint cimport int64_t, uint8_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
 from nfsd.vfs.attributes cimport statx_t
 from nfsd.vfs.identity cimport server_identity_t, thread_state_t
@@ -34,8 +34,9 @@ cdef class DirectFiles:
     cdef int pause(self) except -1
     cdef bint look(self, Node node, statx_t *status) except -1
     cdef OpenFile opened(self, Node node, Credential credential, int access)
-    cdef ssize_t read(self, OpenFile opened, uint64_t offset, uint8_t *sink, size_t size, statx_t *after, bint *eof) except -2
-    cdef ssize_t write(self, OpenFile opened, uint64_t offset, const uint8_t *source, size_t size, statx_t *before, statx_t *after) except -2
+    cdef bint take(self, Node node, statx_t *status) except -1
+    cdef ssize_t read(self, OpenFile opened, bint held, uint64_t offset, uint8_t *sink, size_t size, statx_t *after, bint *eof) except -2
+    cdef ssize_t write(self, OpenFile opened, bint held, uint64_t offset, const uint8_t *source, size_t size, statx_t *before, statx_t *after) except -2
     cdef bint commit(self, Node node, statx_t *before, statx_t *after) except -1
     cdef Node lookup(self, Credential credential, Node directory, const uint8_t *name, size_t size, statx_t *status)
     cdef bytes handle_of(self, mount, bytes kernel)
@@ -45,3 +46,8 @@ cdef class DirectFiles:
 
 cdef inline int64_t ctime_of(statx_t *status) noexcept:
     return status.ctime.seconds * 1000000000 + status.ctime.nanoseconds
+
+
+cdef inline uint32_t type_of(statx_t *status) noexcept nogil:
+    """The file's type as both NFS versions number it (ftype3, nfs_ftype4), by S_IFMT's four bits: one digit for each."""
+    return <uint32_t>((<uint64_t>0x1116151113121471 >> (4 * (status.mode >> 12))) & 15)

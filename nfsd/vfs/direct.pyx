@@ -158,8 +158,10 @@ cdef class DirectFiles:
 
     cdef bint look(self, Node node, statx_t *status) except -1:
         """A fresh ``struct statx``."""
-        if not (node.inline or node.caching) or not stat_of(node.fd, status):
-            return False
+        return (node.inline or node.caching) and stat_of(node.fd, status) and self.take(node, status)
+
+    cdef bint take(self, Node node, statx_t *status) except -1:
+        """Look at what another call has just got of the file: as :meth:`look`."""
         if status.nlink == 0 and node.inode.used_count == 0:
             return False  # gone: ESTALE is for the general path
         if status.dev_major != node.device_major or status.dev_minor != node.device_minor:
@@ -193,10 +195,11 @@ cdef class DirectFiles:
         return None
 
     cdef ssize_t read(
-        self, OpenFile opened, uint64_t offset, uint8_t *sink, size_t size, statx_t *after, bint *eof
+        self, OpenFile opened, bint held, uint64_t offset, uint8_t *sink, size_t size, statx_t *after, bint *eof
     ) except -2:
-        """Read what is in memory, all of it; -1 declines. The look comes afterwards: had the file's permissions changed
-        meanwhile, nothing has been read yet as far as anybody knows."""
+        """Read what is in memory, all of it; -1 declines. Who has not ``held`` the file open since it was allowed to
+        must not have lost the permission. The look comes afterwards: had the file's permissions changed meanwhile,
+        nothing has been read yet as far as anybody knows."""
         cdef Node node = opened.node
         cdef ssize_t got
         cdef iovec vector
@@ -208,26 +211,28 @@ cdef class DirectFiles:
             got = preadv2(opened.fd, &vector, 1, <long>offset, RWF_NOWAIT)
         else:
             return -1
-        if got < 0 or not stat_of(opened.fd, after) or ctime_of(after) != node.inode.ctime:
+        if got < 0 or not stat_of(opened.fd, after) or (not held and ctime_of(after) != node.inode.ctime):
             return -1
         eof[0] = offset + <size_t>got >= after.size
         if <size_t>got < size and not eof[0]:
             return -1
         if after.dev_major != node.device_major or after.dev_minor != node.device_minor:
             return -1
-        self.observe(node, after, False)
+        if not held:
+            self.observe(node, after, False)
         return got
 
     cdef ssize_t write(
-        self, OpenFile opened, uint64_t offset, const uint8_t *source, size_t size, statx_t *before, statx_t *after
+        self, OpenFile opened, bint held, uint64_t offset, const uint8_t *source, size_t size, statx_t *before,
+        statx_t *after
     ) except -2:
-        """Write into memory; -1 declines. Nothing is put on the disk."""
+        """Write into memory; -1 declines. Nothing is put on the disk. ``held``: as for :meth:`read`."""
         cdef Node node = opened.node
         cdef Inode inode = node.inode
         cdef ssize_t done
         if not node.inline or size == 0 or offset > <uint64_t>OFFSET_MAX - size or inode.serial.busy:
             return -1
-        if not stat_of(opened.fd, before) or ctime_of(before) != inode.ctime:
+        if not stat_of(opened.fd, before) or (not held and ctime_of(before) != inode.ctime):
             return -1
         if before.dev_major != node.device_major or before.dev_minor != node.device_minor:
             return -1

@@ -10,6 +10,8 @@ cdef class Caller:
 
     cdef readonly object credential     # RpcCredential
     cdef readonly str peer_address
+    cdef readonly object transport      # the connection
+    cdef readonly size_t header         # octets of its calls before the procedure's arguments
     cdef public object notes            # what the program has found out about the caller
 
 

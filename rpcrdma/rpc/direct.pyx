@@ -184,6 +184,8 @@ cdef class DirectCalls(Answerer):
             caller = Caller.__new__(Caller)
             caller.credential = credential
             caller.peer_address = self.peer_address
+            caller.transport = self.transport
+            caller.header = CALL_HEADER + ((size + 4 + 3) & ~<size_t>3)
             if len(self.callers) >= CALLERS:
                 self.callers.clear()
             self.callers[key] = caller

@@ -266,4 +266,4 @@ def test_nothing_remembers_a_connection_after_its_sessions():
     world.engine.expire_client(client.record)
     assert isinstance(world.engine, StateEngine)
     assert world.engine.sessions._bound == {}
-    assert world.engine.sessions._sessions == {}
+    assert world.engine.sessions.by_id == {}

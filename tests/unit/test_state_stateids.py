@@ -181,4 +181,4 @@ def test_revoked_state_goes_with_its_client():
     world.engine.revoke(client.open())
     world.engine.sessions.destroy_session(client.sessionid, connection=client.connection, own=None)
     world.engine.clients.destroy_clientid(client.clientid)
-    assert world.engine.stateids._entries == {}
+    assert world.engine.stateids.entries == {}

@@ -15,7 +15,7 @@ from nfsd.vfs.types import FileType, Stability
 from rpcrdma.xdr.payload import Payload
 
 _MAX_OFFSET = 2**63 - 1
-_RESULT_OVERHEAD = 128
+RESULT_OVERHEAD = 128
 
 
 async def opened_for(c: Compound, node: Node, stateid: StateidLike, *, write: bool) -> OpenFile:
@@ -53,7 +53,7 @@ async def read(c: Compound, args: p.READ4args) -> p.READ4resok:
     node = await c.node()
     opened = await opened_for(c, node, c.given(args.stateid), write=False)
     try:
-        count = min(args.count, c.server.max_transfer, max(0, c.room_left() - _RESULT_OVERHEAD))
+        count = min(args.count, c.server.max_transfer, max(0, c.room_left() - RESULT_OVERHEAD))
         if args.offset > _MAX_OFFSET or count == 0:
             size = (await c.service.attributes(node)).size
             return p.READ4resok(eof=args.offset + count >= size, data=Payload(memoryview(b"")))

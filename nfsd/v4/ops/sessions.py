@@ -14,7 +14,7 @@ from nfsd.v4.compound import Compound, SlotReplay
 from nfsd.v4.operations import operation
 from rpcrdma.rpc.program import AUTH_NONE, AUTH_SYS, Call
 
-_FINGERPRINTED = 256
+FINGERPRINTED = 256
 """Octets after SEQUENCE that tell a retransmission from another request with its sequence number."""
 
 
@@ -126,7 +126,7 @@ def _digest(call: Call) -> tuple[int, int]:
     """
     message, caller, start = call.message, call.credential, call.arguments.position
     octets = len(message)
-    head = message[start : start + _FINGERPRINTED]
+    head = message[start : start + FINGERPRINTED]
     if call.chunks:
         octets += sum(len(view) + 3 & ~3 for _, view in call.chunks)
         head = _unreduced(call, start)
@@ -141,14 +141,14 @@ def _unreduced(call: Call, start: int) -> memoryview:
         inline = position - start - len(whole)
         whole += call.message[at : at + inline]
         at += inline
-        room = _FINGERPRINTED - len(whole)
+        room = FINGERPRINTED - len(whole)
         if room <= 0:
             break
         whole += view[:room]
         if len(view) <= room:
             whole += bytes(-len(view) & 3)
-    whole += call.message[at : at + max(_FINGERPRINTED - len(whole), 0)]
-    return memoryview(whole)[:_FINGERPRINTED]
+    whole += call.message[at : at + max(FINGERPRINTED - len(whole), 0)]
+    return memoryview(whole)[:FINGERPRINTED]
 
 
 def _hold_to_session(c: Compound, fore: ChannelAttributes) -> None:

@@ -1,0 +1,93 @@
+"""What native COMPOUNDs ask the state engine (RFC 8881 sections 2.10.6, 8.2, 9.1, 18.46).
+
+Owns nothing: it works on the tables and records of the engine. Each function gives what the one it names gives when
+nothing is out of the ordinary, and None otherwise, having changed nothing; then the general path asks that one.
+"""
+
+from cpython.bytes cimport PyBytes_FromStringAndSize
+from libc.stdint cimport uint8_t, uint32_t
+
+from nfsd.state.records cimport ClientRecord, Delegation, LockState, OpenState, SessionRecord, Slot, StateEntry
+
+cdef enum:
+    SESSIONID = 16
+    OTHER = 12
+    ACCESS_WRITE = 2        # OPEN4_SHARE_ACCESS_WRITE
+
+
+cdef inline uint32_t load32(const uint8_t *at) noexcept nogil:
+    return (<uint32_t>at[0] << 24) | (<uint32_t>at[1] << 16) | (<uint32_t>at[2] << 8) | at[3]
+
+
+cdef class DirectState:
+    def __init__(self, engine):
+        self.engine = engine
+        self.sessions = engine.sessions.by_id
+        self.entries = engine.stateids.entries
+
+    cdef SessionRecord expected(self, object connection, const SequenceRequest *request):
+        """The session, if this is the next request on its slot, over a connection that is bound to it, and nothing is
+        to be done for it but :meth:`begin`."""
+        cdef SessionRecord session = self.sessions.get(PyBytes_FromStringAndSize(<char *>request.sessionid, SESSIONID))
+        cdef ClientRecord client
+        cdef Slot slot
+        cdef size_t slots
+        if session is None:
+            return None
+        slots = len(session.slots)
+        if request.slotid >= slots or request.highest_slotid >= slots + <size_t>len(session.retired):
+            return None
+        if request.operations > session.max_operations or request.octets > session.max_request:
+            return None
+        slot = session.slots[request.slotid]
+        if slot.in_use or request.sequenceid != <uint32_t>(slot.seqid + 1):
+            return None  # a retransmission, or a mistake
+        client = session.client
+        if client.courtesy or client.unheard or session.target_highest_slotid != session.highest_slotid:
+            return None  # somebody is to be told, or slots may be given back
+        return session if connection in session.connections else None
+
+    cdef uint32_t begin(
+        self, SessionRecord session, const SequenceRequest *request, uint32_t fingerprint
+    ) except? 0xFFFFFFFF:
+        """What :meth:`SessionTable.sequence` does for a new request that was ``expected``. Returns the status flags."""
+        cdef Slot slot = session.slots[request.slotid]
+        engine = self.engine
+        if slot.begin(request.sequenceid, request.cachethis, fingerprint) != 0:
+            raise RuntimeError("the request was not the expected one")
+        if request.slotid == session.highest_slotid:
+            engine.sessions.budget.grow(session)
+        slot.generation = session.generation
+        session.client.lease_end = engine.now() + engine.limits.lease
+        return session.status_flags()
+
+    cdef int finish(self, SessionRecord session, const SequenceRequest *request, bytes reply) except -1:
+        """The COMPOUND is over; ``reply`` is kept for its retransmission."""
+        cdef Slot slot = session.slots[request.slotid]
+        slot.finish(reply)
+        return 0
+
+    cdef object opened_of(self, SessionRecord session, const uint8_t *stateid, bytes file_key, bint write):
+        """What the open or delegation of a stateid has open (its descriptors), where :meth:`StateidTable.check_io`
+        would let a READ or WRITE pass. Special stateids, the current one among them, are in no table."""
+        cdef uint32_t seqid = load32(stateid)
+        cdef StateEntry entry = self.entries.get(PyBytes_FromStringAndSize(<char *>stateid + 4, OTHER))
+        cdef OpenState opened
+        if entry is None or entry.client is not session.client or entry.status:
+            return None
+        if (seqid != entry.seqid and seqid != 0) or entry.file is None or entry.file.key != file_key:
+            return None
+        if entry.kind == 3:
+            if write and not (<Delegation?>entry).write:
+                return None
+            return (<Delegation?>entry).opened
+        if entry.kind == 1:
+            opened = <OpenState?>entry
+        elif entry.kind == 2:
+            opened = (<LockState?>entry).open_state
+        else:
+            return None
+        # An owner of 4.1 needs no confirmation (RFC 8881 section 18.16.3).
+        if write and not opened.access & ACCESS_WRITE:
+            return None
+        return opened.opened

@@ -1,0 +1,9 @@
+"""The common COMPOUNDs of NFSv4.1 and 4.2, answered natively. Implemented in ``direct.pyx``."""
+
+from nfsd.v4.server import Nfs4Server
+from rpcrdma.rpc.direct import DirectProgram
+
+class Nfs4Direct(DirectProgram):
+    """COMPOUNDs that do not wait, made of SEQUENCE, PUTFH, GETFH, LOOKUP, GETATTR, ACCESS, READ, WRITE, COMMIT."""
+
+    def __init__(self, server: Nfs4Server) -> None: ...

@@ -1,0 +1,175 @@
+"""Attributes in native code: the fattr4 of what follows from one ``struct statx`` (RFC 8881 section 5).
+
+Owns nothing; the table of all attributes is :mod:`nfsd.v4.attributes`, whose octets these are. A request for anything
+else is declined as a whole.
+"""
+
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+from libc.string cimport memcpy, memset
+
+from nfsd.vfs.attributes cimport ATTRIBUTE_MOUNT_ROOT, HAS_BIRTH_TIME, statx_t, statx_timestamp
+from nfsd.vfs.direct cimport DirectFiles, type_of
+from nfsd.vfs.records cimport Node
+from rpcrdma.place cimport load32, store32, store64
+
+from nfsd.protocol import nfs4 as declared
+
+cdef enum:
+    TYPE = 1
+    FH_EXPIRE_TYPE = 2
+    CHANGE = 3
+    SIZE = 4
+    FSID = 8
+    LEASE_TIME = 10
+    RDATTR_ERROR = 11
+    FILEHANDLE = 19
+    FILEID = 20
+    MODE = 33
+    NUMLINKS = 35
+    OWNER = 36
+    OWNER_GROUP = 37
+    RAWDEV = 41
+    SPACE_USED = 45
+    TIME_ACCESS = 47
+    TIME_CREATE = 50
+    TIME_METADATA = 52
+    TIME_MODIFY = 53
+    MOUNTED_ON_FILEID = 55
+
+cdef dict NUMBERS = {
+    "TYPE": TYPE, "FH_EXPIRE_TYPE": FH_EXPIRE_TYPE, "CHANGE": CHANGE, "SIZE": SIZE, "FSID": FSID,
+    "LEASE_TIME": LEASE_TIME, "RDATTR_ERROR": RDATTR_ERROR, "FILEHANDLE": FILEHANDLE, "FILEID": FILEID, "MODE": MODE,
+    "NUMLINKS": NUMLINKS, "OWNER": OWNER, "OWNER_GROUP": OWNER_GROUP, "RAWDEV": RAWDEV, "SPACE_USED": SPACE_USED,
+    "TIME_ACCESS": TIME_ACCESS, "TIME_CREATE": TIME_CREATE, "TIME_METADATA": TIME_METADATA,
+    "TIME_MODIFY": TIME_MODIFY, "MOUNTED_ON_FILEID": MOUNTED_ON_FILEID,
+}
+assert all(getattr(declared, f"FATTR4_{name}") == number for name, number in NUMBERS.items())
+assert declared.FH4_PERSISTENT == 0
+
+cdef uint64_t NATIVE = sum(1 << number for number in NUMBERS.values())
+cdef uint64_t OWNERS = <uint64_t>1 << OWNER | <uint64_t>1 << OWNER_GROUP
+
+
+cdef inline bint asks(uint64_t mask, int number) noexcept nogil:
+    return (mask >> number) & 1
+
+
+cdef inline uint8_t *store_time(uint8_t *at, statx_timestamp *time) noexcept nogil:
+    """An nfstime4."""
+    return store32(store64(at, <uint64_t>time.seconds), time.nanoseconds)
+
+
+cdef inline uint8_t *store_number_as_text(uint8_t *at, uint32_t number) noexcept nogil:
+    """An opaque: RFC 8881 section 5.9, ids as text stand for themselves."""
+    cdef uint8_t digits[10]
+    cdef size_t length = 0, written
+    while True:
+        digits[length] = <uint8_t>(48 + number % 10)
+        number //= 10
+        length += 1
+        if number == 0:
+            break
+    at = store32(at, <uint32_t>length)
+    store32(at + (length & ~<size_t>3), 0)  # the padding
+    for written in range(length):
+        at[written] = digits[length - 1 - written]
+    return at + ((length + 3) & ~<size_t>3)
+
+
+cdef class DirectAttributes:
+    def __init__(self, server, DirectFiles files not None):
+        self.files = files
+        self.pseudo = server.pseudo
+        self.names = server.names
+        self.lease_time = server.facts.lease_time
+
+    cdef bint known(self, const uint8_t *arguments, size_t size, size_t *used, uint64_t *mask) except -1:
+        """Whether a GETATTR4args asks for nothing but what is known here."""
+        cdef size_t words, index
+        cdef uint32_t word
+        if size < 4:
+            return False
+        words = load32(arguments)
+        if words > 3 or size < 4 + 4 * words:
+            return False
+        mask[0] = 0
+        for index in range(words):
+            word = load32(arguments + 4 + 4 * index)
+            if index < 2:
+                mask[0] |= <uint64_t>word << (32 * index)
+            elif word:
+                return False
+        used[0] = 4 + 4 * words
+        return not mask[0] & ~NATIVE and (not mask[0] & OWNERS or self.names.numeric)
+
+    cdef uint8_t *store(self, uint8_t *at, uint64_t mask, Node node, statx_t *status) except NULL:
+        """The fattr4 (:func:`nfsd.v4.attributes.encode`), ``status`` having been looked at just now."""
+        cdef uint8_t *values
+        cdef uint32_t kind = type_of(status)
+        cdef uint64_t mounted_on = status.ino
+        cdef tuple fsid
+        cdef bytes handle
+        cdef size_t length
+        if not status.mask & HAS_BIRTH_TIME:
+            mask &= ~(<uint64_t>1 << TIME_CREATE)
+        length = 2 if mask >> 32 else 1 if mask else 0
+        at = store32(at, <uint32_t>length)
+        if length > 0:
+            at = store32(at, <uint32_t>mask)
+        if length > 1:
+            at = store32(at, <uint32_t>(mask >> 32))
+        values = at
+        at += 4
+        if asks(mask, TYPE):
+            at = store32(at, kind)
+        if asks(mask, FH_EXPIRE_TYPE):
+            at = store32(at, 0)
+        if asks(mask, CHANGE):
+            at = store64(at, node.inode.change.value)
+        if asks(mask, SIZE):
+            at = store64(at, status.size)
+        if asks(mask, FSID):
+            fsid = node.mount.fsid
+            at = store64(store64(at, <uint64_t>fsid[0]), <uint64_t>fsid[1])
+        if asks(mask, LEASE_TIME):
+            at = store32(at, self.lease_time)
+        if asks(mask, RDATTR_ERROR):
+            at = store32(at, 0)
+        if asks(mask, FILEHANDLE):
+            handle = node.handle
+            length = len(handle)
+            memset(at + 4 + length, 0, 4)
+            memcpy(at + 4, <const uint8_t *>handle, length)
+            store32(at, <uint32_t>length)
+            at += 4 + ((length + 3) & ~<size_t>3)
+        if asks(mask, FILEID):
+            at = store64(at, status.ino)
+        if asks(mask, MODE):
+            at = store32(at, status.mode & 0o7777)
+        if asks(mask, NUMLINKS):
+            at = store32(at, status.nlink)
+        if asks(mask, OWNER):
+            at = store_number_as_text(at, status.uid)
+        if asks(mask, OWNER_GROUP):
+            at = store_number_as_text(at, status.gid)
+        if asks(mask, RAWDEV):
+            at = store32(store32(at, status.rdev_major), status.rdev_minor)
+        if asks(mask, SPACE_USED):
+            at = store64(at, status.blocks << 9)
+        if asks(mask, TIME_ACCESS):
+            at = store_time(at, &status.atime)
+        if asks(mask, TIME_CREATE):
+            at = store_time(at, &status.btime)
+        if asks(mask, TIME_METADATA):
+            at = store_time(at, &status.ctime)
+        if asks(mask, TIME_MODIFY):
+            at = store_time(at, &status.mtime)
+        if asks(mask, MOUNTED_ON_FILEID):
+            if kind == 2 and self.files.service.is_root(node):
+                # An export's root is mounted on its place in the pseudo file system.
+                mounted_on = self.pseudo.of_export(node.export).fileid
+            elif status.attributes & ATTRIBUTE_MOUNT_ROOT and node.mount.mounted_on_fileid is not None:
+                mounted_on = node.mount.mounted_on_fileid
+            at = store64(at, mounted_on)
+        store32(values, <uint32_t>(at - values - 4))
+        return at
