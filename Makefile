@@ -22,7 +22,7 @@ SOURCES := $(shell find nfsd rpcrdma -name '*.pyx' -o -name '*.pxd' -o -name '*.
 START := $(shell date +%s)
 SAY = echo "[$$(( $$(date +%s) - $(START) ))s]"
 
-.PHONY: setup disks run test test-devices test-fast test-guest demo lint lab fuzz clean help
+.PHONY: setup tools run test test-devices test-fast test-guest demo lint lab fuzz clean help
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -62,22 +62,22 @@ run: setup
 	@[ -e export ] || $(MAKE) -s export/README.txt
 	exec $(BIN)/rdma-nfsd serve --config exports.yaml
 
-# File systems that the tests make and mount.
-disks:
-	@tests/vm/host-packages.sh disks
+# File systems that the tests make and mount; the dissector of captures.
+tools:
+	@tests/vm/host-packages.sh disks captures
 
-test: disks lab lint
+test: tools lab lint
 	$(BIN)/python -m pytest -v --durations=15 -m "not guest"
 	$(BIN)/python -m pytest -vv -n 2 --dist loadfile --durations=15 -m "guest and not devices"
 	@echo "not run: the server on RDMA devices in a guest; that is make test-devices"
 
-test-fast: disks setup
+test-fast: tools setup
 	$(BIN)/python -m pytest -m "not guest"
 
-test-guest: disks lab
+test-guest: tools lab
 	$(BIN)/python -m pytest -vv -n 2 --dist loadfile --durations=15 -m "guest and not devices"
 
-test-devices: disks lab
+test-devices: tools lab
 	$(BIN)/python -m pytest -v -s --durations=15 -m devices
 
 demo: lab

@@ -60,6 +60,24 @@ Limits come from pyverbs where it is installed (Debian: python3-pyverbs); the se
 """
 
 
+_CAPTURE = """\
+Write what the running server sends and receives to a pcapng file, for Wireshark and for "rdma-nfsd decode": on every
+provider, RPC-over-RDMA messages, RDMA Writes and RDMA Reads, in the form of iWARP; and RPC records on TCP. It begins at
+once, with connections that are there already too, and ends with SIGINT or SIGTERM, or as the options say. The server is
+found by the state directory of its configuration; root and its own user may ask it.
+
+The file contains the data and the names of files: it is made readable for its owner alone.
+
+Clients never wait for a capture. What it is too slow for is lost to it, counted in the file, and said at the end.
+"""
+
+_DECODE = """\
+Print what is in a capture (pcapng, of "rdma-nfsd capture" or of iWARP or NFS over TCP by other programs), a line for
+each message: transport headers of RPC over RDMA in words, versions One and Two, with chunk lists and errors, private
+data of connection requests, and the names of the calls. "-" is the standard input.
+"""
+
+
 def build_parser() -> argparse.ArgumentParser:
     """The command line."""
     raw = argparse.RawDescriptionHelpFormatter
@@ -77,7 +95,27 @@ def build_parser() -> argparse.ArgumentParser:
     devices.add_argument("--json", action="store_true", help="print everything as JSON")
     devices.add_argument("--config", metavar="FILE", help="the configuration whose server.limits.memory is to fit")
     add_commands(commands)
+    _add_capture(
+        commands.add_parser("capture", help="write live traffic to a file", description=_CAPTURE, formatter_class=raw)
+    )
+    brief = "print a capture's transport headers and calls in words"
+    decode = commands.add_parser("decode", help=brief, description=_DECODE, formatter_class=raw)
+    decode.add_argument("file", metavar="FILE", help="the capture")
     return parser
+
+
+def _add_capture(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "-o", "--output", required=True, metavar="FILE", help='the file to write; "-": standard output'
+    )
+    command.add_argument("--config", required=True, metavar="FILE", help="the configuration of the running server")
+    command.add_argument("--seconds", type=float, default=0.0, metavar="N", help="end after so many seconds")
+    command.add_argument("--count", type=int, default=0, metavar="N", help="end after so many packets")
+    command.add_argument("--client", default="", metavar="ADDRESS", help="only what this client sends and receives")
+    text = "keep so many octets of each message, RDMA Write or Read, or record; the default is all"
+    command.add_argument("--snaplen", type=int, default=0, metavar="N", help=text)
+    text = "MiB of traffic that may wait in the server for this command, 1 to 256; the default is 32"
+    command.add_argument("--buffer", type=int, default=32, metavar="MIB", help=text)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -95,6 +133,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if parsed.command in CLIENT_COMMANDS:
         status: int = import_module(f"nfsd.commands.{parsed.command}").main(parsed)
         return status
+    if parsed.command == "decode":
+        from nfsd.decode import run as decode
+
+        return decode(parsed.file)
     if parsed.command == "devices" and parsed.config is None:
         return show_devices(Limits().memory, parsed.json)
     try:
@@ -108,9 +150,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if parsed.command == "check":
         print(summary(config))
         return 0
+    if parsed.command == "capture":
+        return _capture(parsed, config)
     from nfsd.daemon import run
 
     return run(config)
+
+
+def _capture(parsed: argparse.Namespace, config: Config) -> int:
+    from nfsd import capture
+    from nfsd.control import CaptureRequest
+
+    if min(parsed.seconds, parsed.count, parsed.snaplen) < 0:
+        print("rdma-nfsd capture: --seconds, --count and --snaplen are not negative", file=sys.stderr)
+        return 2
+    request = CaptureRequest(parsed.snaplen, parsed.client, parsed.buffer << 20)
+    bounds = capture.Bounds(parsed.seconds, parsed.count)
+    return capture.run(config.server.state_dir, parsed.output, request, bounds)
 
 
 def show_devices(memory: int, in_json: bool) -> int:

@@ -24,6 +24,7 @@ import uvloop
 
 from nfsd import sdnotify
 from nfsd.config import Config, Nfs4, split_host_port
+from nfsd.control import Control
 from nfsd.exports import ExportTable
 from nfsd.idnames import IdNames, default_domain
 from nfsd.listeners import Listeners
@@ -42,6 +43,7 @@ from nfsd.v4.program import nfs4_procedures
 from nfsd.v4.server import Nfs4Server
 from nfsd.vfs.service import FileService
 from nfsd.vfs.types import Time
+from rpcrdma.capture.recorder import Captures
 from rpcrdma.memory import Pool
 from rpcrdma.rpc.dispatch import Dispatcher
 from rpcrdma.rpc.program import Program
@@ -81,7 +83,8 @@ class Daemon:
         self.pool = Pool(server.limits.memory)
         self.exports = ExportTable(config.exports)
         self.service = FileService(self.exports, server.state_dir)
-        self.listeners = Listeners(self.pool, server.limits)
+        self.captures = Captures()
+        self.listeners = Listeners(self.pool, server.limits, self.captures)
         self._rpcbind = rpcbind or Rpcbind()
         self._store = RecoveryStore(server.state_dir)
         self._nfs4: Nfs4Server
@@ -156,6 +159,7 @@ class Daemon:
         }
         await self._start_listeners()
         self._start_metrics()
+        await self._start_control()
         if server.rpcbind:
             await self._register()
 
@@ -221,6 +225,15 @@ class Daemon:
             _log.error("cannot serve metrics on %s: %s", self.config.server.metrics.listen, error.strerror)
         else:
             self._undo.append(close)
+
+    async def _start_control(self) -> None:
+        control = Control(self.captures)
+        try:
+            await control.start(self.config.server.state_dir)
+        except OSError as error:
+            _log.error("no control socket in %s: %s", self.config.server.state_dir, _describe(error))
+        else:
+            self._undo.append(control.close)
 
     async def _register(self) -> None:
         wanted = []

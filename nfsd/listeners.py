@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from nfsd.config import Address, Limits, Listen
+from rpcrdma.capture.recorder import Captures
 from rpcrdma.engine.config import ResponderOptions
 from rpcrdma.memory import Pool
 from rpcrdma.rpc.dispatch import Dispatcher
@@ -71,11 +72,12 @@ class _Hopeful:
 class Listeners:
     """The listeners there are."""
 
-    def __init__(self, pool: Pool, limits: Limits) -> None:
+    def __init__(self, pool: Pool, limits: Limits, captures: Captures | None = None) -> None:
         self.started: list[Started] = []
         self.failures: list[str] = []
         """What could not be started, and why."""
         self._pool, self._limits = pool, limits
+        self._captures = Captures() if captures is None else captures
         self._providers: list[SoftIwarp] = []
         self._devices: DeviceProvider | None = None
         self._hopeful: list[_Hopeful] = []
@@ -120,7 +122,7 @@ class Listeners:
             idle_time=self._limits.idle_time,
             transfer_time=self._limits.transfer_time,
         )
-        listener = TcpListener(dispatcher, self._pool, asyncio.get_running_loop(), limits)
+        listener = TcpListener(dispatcher, self._pool, asyncio.get_running_loop(), limits, self._captures)
         listener.listen(address.host, address.port)
         self.started.append(Started(Address("tcp", *listener.address), service, tcp=listener))
 
@@ -193,6 +195,7 @@ class Listeners:
                 max_connections=self._limits.connections,
                 connection_memory=self._limits.connection_memory,
             ),
+            captures=self._captures,
         )
 
     def _add_rdma(self, listener: Listener, provider: str, server: RdmaServer) -> None:

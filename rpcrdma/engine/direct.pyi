@@ -23,6 +23,8 @@ class DirectResponder(NativeOwner):
         run: Callable[[], None],
     ) -> None:
         """``run`` is called when the responder has been given something to do outside of any event of its owner's."""
+    def set_endpoint(self, endpoint: NativeEndpoint) -> None:
+        """Post replies there from now on: a capture's tap, or the real endpoint again."""
     def received(self, messages: Sequence[Received]) -> list[Received]:
         """Answer what can be answered; the others are returned, for :meth:`Responder.received`."""
     def refused_call(self, handle: int | None) -> int | None:

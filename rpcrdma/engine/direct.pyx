@@ -153,6 +153,9 @@ cdef class DirectResponder(NativeOwner):
             self.run()
         return 0
 
+    def set_endpoint(self, NativeEndpoint endpoint not None):
+        self.endpoint = endpoint
+
     def received(self, messages):
         cdef list rest = []
         cdef Lease lease

@@ -22,12 +22,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
 
+from rpcrdma.capture.events import Connection
+from rpcrdma.capture.recorder import Captures, Tap
+from rpcrdma.capture.tap import TapEndpoint
 from rpcrdma.engine.backward import BackwardCall
 from rpcrdma.engine.calls import ForwardCall
 from rpcrdma.engine.config import LARGEST_LEASE, ResponderOptions
@@ -39,6 +41,7 @@ from rpcrdma.place import Answerer
 from rpcrdma.rpc.dispatch import NO_REPLY
 from rpcrdma.rpc.program import RpcReply, Transport
 from rpcrdma.server import backward
+from rpcrdma.server.poisoned import PoisonedCalls
 from rpcrdma.verbs.interface import (
     ConnectRequest,
     Endpoint,
@@ -57,8 +60,6 @@ _trace_log = logging.getLogger("rpcrdma.trace")
 
 SMALLEST_BLOCK = 1024
 """Of the pool: a lease takes a power of two of octets, and no fewer."""
-MOST_POISONED = 1024
-POISON_SECONDS = 300.0
 
 
 class Dispatcher(Protocol):
@@ -102,35 +103,6 @@ class RdmaServerOptions:
             raise ValueError("max_connections and max_reads must be positive")
 
 
-class PoisonedCalls:
-    """XIDs of calls whose RDMA Reads or Writes the peer refused, by peer (RFC 8166 section 4.5.3).
-
-    Such a refusal costs the connection. The peer will send the call again on the next one, where it gets an error
-    instead of another attempt. Bounded in number and in time: of too many, the oldest are forgotten.
-    """
-
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock = clock
-        self._peers: OrderedDict[str, tuple[float, dict[int, None]]] = OrderedDict()
-
-    def add(self, peer_address: str, xid: int) -> None:
-        """Remember one."""
-        _, xids = self._peers.pop(peer_address, (0.0, {}))
-        xids[xid] = None
-        if len(xids) > MOST_POISONED:
-            del xids[next(iter(xids))]
-        self._peers[peer_address] = (self._clock() + POISON_SECONDS, xids)
-        if len(self._peers) > MOST_POISONED:
-            self._peers.popitem(last=False)
-
-    def of(self, peer_address: str) -> dict[int, None]:
-        """The XIDs of a peer; the responder takes out those it has answered."""
-        expires, xids = self._peers.get(peer_address, (0.0, {}))
-        if xids and expires < self._clock():
-            xids.clear()
-        return xids
-
-
 class RdmaConnection:
     """One connection: handler of its endpoint's events, and the transport of its calls."""
 
@@ -149,6 +121,8 @@ class RdmaConnection:
         self._lease_waiters: set[asyncio.Future[Lease]] = set()
         self._running = False
         self._drained: asyncio.Future[None] | None = None
+        self._tap: Tap | None = None
+        self._peer_data = request.private_data
         self._accept(request)
 
     def _accept(self, request: ConnectRequest) -> None:
@@ -218,6 +192,8 @@ class RdmaConnection:
 
     def received(self, messages: Sequence[Received]) -> None:
         """Take a batch of messages."""
+        if self._tap is not None:
+            self._tap.received(messages)
         try:
             if self._direct is not None:
                 messages = self._direct.received(messages)
@@ -229,6 +205,8 @@ class RdmaConnection:
 
     def completed(self, token: object, ok: bool) -> None:
         """Take a completion."""
+        if self._tap is not None:
+            self._tap.completed(token, ok)
         try:
             self.responder.completed(token, ok)
         except Exception:
@@ -258,7 +236,27 @@ class RdmaConnection:
             self._guarded(callback)
         if self._drained is not None and not self._drained.done():
             self._drained.set_result(None)
-        self._server.forget(self)
+        self._server.forget(self, reason)
+
+    # What a capture wants
+
+    def describe(self) -> Connection:
+        """Whose traffic it is, for a capture."""
+        server = self._server
+        ours = server.options.responder.private_data.encode()
+        return server.describe(
+            self, self._peer_data, ours, f"{server.provider.name}, {self._endpoint.max_reads} RDMA Reads at a time"
+        )
+
+    def set_tap(self, tap: Tap | None) -> None:
+        """Show everything that passes the provider's interface, native replies too, to ``tap``; None: to nobody."""
+        endpoint = self._endpoint
+        if isinstance(endpoint, TapEndpoint):
+            endpoint = endpoint.remove()
+        self._tap = tap
+        self._endpoint = endpoint if tap is None else TapEndpoint(endpoint, tap)
+        if self._direct is not None and isinstance(self._endpoint, NativeEndpoint):
+            self._direct.set_endpoint(self._endpoint)
 
     # The transport of calls
 
@@ -445,8 +443,10 @@ class RdmaServer:
         dispatcher: Dispatcher,
         options: RdmaServerOptions | None = None,
         clock: Callable[[], float] | None = None,
+        captures: Captures | None = None,
     ) -> None:
         self.provider = provider
+        self.captures = Captures() if captures is None else captures
         self.pool = pool
         self.dispatcher = dispatcher
         self.options = RdmaServerOptions() if options is None else options
@@ -455,6 +455,8 @@ class RdmaServer:
         self.connections: set[RdmaConnection] = set()
         self.accepted = 0
         self.rejected = 0
+        self.port = 0
+        """Where it listens."""
         self._listeners: list[Listener] = []
         self._idle_check: asyncio.TimerHandle | None = None
         if pool.limit < 2 * LARGEST_LEASE:
@@ -464,6 +466,7 @@ class RdmaServer:
         """Listen on ``address``. Raises OSError."""
         listener = await self.provider.listen(address, self.on_request)
         self._listeners.append(listener)
+        self.port = listener.address.port
         if self.options.idle_timeout and self._idle_check is None:
             self._schedule_idle_check()
         return listener
@@ -478,7 +481,9 @@ class RdmaServer:
             reason = "the peer allows no RDMA Read"
         else:
             try:
-                self.connections.add(RdmaConnection(self, request))
+                connection = RdmaConnection(self, request)
+                self.connections.add(connection)
+                self.captures.add(connection)
                 self.accepted += 1
             except OutOfMemory:
                 reason = "no memory for Receives"
@@ -487,11 +492,32 @@ class RdmaServer:
         if reason is not None:
             self.rejected += 1
             _log.warning("connection of %s rejected: %s", request.peer_address, reason)
-            request.reject(self.options.responder.private_data.encode())
+            ours = self.options.responder.private_data.encode()
+            self.captures.refused(
+                self.describe(request, request.private_data, ours, f"rejected: {reason}", rejected=True)
+            )
+            request.reject(ours)
 
-    def forget(self, connection: RdmaConnection) -> None:
+    def describe(
+        self, ends: ConnectRequest | RdmaConnection, theirs: bytes, ours: bytes, note: str, *, rejected: bool = False
+    ) -> Connection:
+        """A connection's or a request's ends and private data, for a capture."""
+        return Connection(
+            self.provider.name,
+            ends.peer_address,
+            ends.peer_port,
+            ends.local_address,
+            self.port,
+            theirs.hex(),
+            ours.hex(),
+            rejected,
+            note,
+        )
+
+    def forget(self, connection: RdmaConnection, reason: str) -> None:
         """A connection is gone."""
         self.connections.discard(connection)
+        self.captures.discard(connection, reason)
 
     async def close(self, drain: float = 0.0) -> None:
         """End all listeners, then all connections: once their calls are answered, or ``drain`` seconds are over."""

@@ -25,9 +25,12 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from rpcrdma.capture.events import Connection
+from rpcrdma.capture.recorder import Captures, Tap
 from rpcrdma.memory import Account, Lease, OutOfMemory, Pool
 from rpcrdma.rpc.dispatch import NO_REPLY, Dispatcher
 from rpcrdma.rpc.program import RpcReply
+from rpcrdma.server.sockets import bind, plain_address, set_options
 from rpcrdma.tcp.stream import RecordError, RecordStream
 
 _log = logging.getLogger(__name__)
@@ -62,8 +65,8 @@ class TcpConnection:
     def __init__(self, listener: TcpListener, sock: socket.socket) -> None:
         self._listener, self._socket = listener, sock
         self._loop, self._dispatcher, self._limits = listener.loop, listener.dispatcher, listener.limits
-        self.peer_address, self.peer_port = _plain(sock.getpeername())
-        self.local_address, _ = _plain(sock.getsockname())
+        self.peer_address, self.peer_port = plain_address(sock.getpeername())
+        self.local_address, self._local_port = plain_address(sock.getsockname())
         self.netid = "tcp6" if ":" in self.peer_address else "tcp"
         self.max_backchannel_size = self.max_long_backchannel_size = self._limits.max_record
         self.closed = False
@@ -87,11 +90,21 @@ class TcpConnection:
         self._unsent_since: float | None = None
         self._sent_then = 0
         self._done = self._finished  # bound once: every call needs it
-        _set_options(sock, self._limits.transfer_time)
+        set_options(sock, self._limits.transfer_time)
         self._regulate()
 
     def __str__(self) -> str:
         return f"{self.netid} {self.peer_address} port {self.peer_port}"
+
+    # -- what a capture wants ------------------------------------------------------------------------------------
+
+    def describe(self) -> Connection:
+        """Whose traffic it is, for a capture."""
+        return Connection("tcp", self.peer_address, self.peer_port, self.local_address, self._local_port)
+
+    def set_tap(self, tap: Tap | None) -> None:
+        """Show every record to ``tap``; None: to nobody."""
+        self._stream.set_tap(tap)
 
     # -- what programs see ---------------------------------------------------------------------------------------
 
@@ -165,6 +178,7 @@ class TcpConnection:
         """Close the connection now; replies that the socket takes at once still leave."""
         if self.closed:
             return
+        self._listener.captures.discard(self, "closed")
         with contextlib.suppress(OSError):
             self._stream.flush()
         self.closed = True
@@ -370,10 +384,16 @@ class TcpListener:
     """A listening socket and the connections made through it."""
 
     def __init__(
-        self, dispatcher: Dispatcher, pool: Pool, loop: asyncio.AbstractEventLoop, limits: TcpLimits | None = None
+        self,
+        dispatcher: Dispatcher,
+        pool: Pool,
+        loop: asyncio.AbstractEventLoop,
+        limits: TcpLimits | None = None,
+        captures: Captures | None = None,
     ) -> None:
         self.dispatcher, self.pool, self.loop = dispatcher, pool, loop
         self.limits = limits or TcpLimits()
+        self.captures = Captures() if captures is None else captures
         self.connections: set[TcpConnection] = set()
         self.accepted = 0
         self.refused = 0
@@ -388,11 +408,11 @@ class TcpListener:
     def listen(self, host: str, port: int) -> None:
         """Begin to accept on a literal address; ``::`` takes IPv4 as well. Raises OSError when it cannot be had."""
         try:
-            self._socket = sock = _bind(host, port)
+            self._socket = sock = bind(host, port)
         except OSError as error:
             if host != "::" or error.errno not in (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL):
                 raise
-            self._socket = sock = _bind("0.0.0.0", port)  # a host without IPv6: all addresses are IPv4's
+            self._socket = sock = bind("0.0.0.0", port)  # a host without IPv6: all addresses are IPv4's
         self.address = sock.getsockname()[:2]
         self.loop.add_reader(sock.fileno(), self._acceptable)
         self._timer = self.loop.call_later(1.0, self._tick)
@@ -463,7 +483,9 @@ class TcpListener:
             return
         try:
             sock.setblocking(False)
-            self.connections.add(TcpConnection(self, sock))
+            connection = TcpConnection(self, sock)
+            self.connections.add(connection)
+            self.captures.add(connection)
             self.accepted += 1
         except OSError:
             sock.close()  # gone already
@@ -489,35 +511,3 @@ class TcpListener:
                 self.loop.add_reader(self._socket.fileno(), self._acceptable)
 
         self._resume = self.loop.call_later(_PAUSE_WITHOUT_DESCRIPTORS, resume)
-
-
-def _bind(host: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    sock = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
-    try:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if family == socket.AF_INET6:
-            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0 if host == "::" else 1)
-        sock.bind((host, port))
-        sock.listen(512)
-    except BaseException:
-        sock.close()
-        raise
-    return sock
-
-
-def _plain(address: tuple[str, int] | tuple[str, int, int, int]) -> tuple[str, int]:
-    """Address and port as programs see them: no zone, and IPv4 that came over an IPv6 socket is IPv4."""
-    host = address[0].partition("%")[0]
-    return host.removeprefix("::ffff:") if "." in host else host, address[1]
-
-
-def _set_options(sock: socket.socket, transfer_time: float) -> None:
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    # A peer that vanished while idle is noticed within two minutes; one that vanished with replies under way by the
-    # user timeout (RFC 5482).
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 60)
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 15)
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 4)
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(transfer_time * 1000))

@@ -1,5 +1,6 @@
 """RPC records over one connected, non-blocking stream socket, in both directions. Implemented in ``stream.pyx``."""
 
+from rpcrdma.capture.recorder import Tap
 from rpcrdma.memory import Account, Lease
 from rpcrdma.place import Answerer
 from rpcrdma.rpc.program import RpcReply
@@ -25,6 +26,8 @@ class RecordStream:
     sent_octets: int
     def answer_directly(self, direct: Answerer, most_unsent: int) -> None:
         """Offer calls to ``direct`` before they are returned, as long as no more than ``most_unsent`` octets wait."""
+    def set_tap(self, tap: Tap | None) -> None:
+        """Show every record, in both directions, to ``tap``; None: to nobody."""
     def receive(self, readable: bool = True) -> list[tuple[memoryview, Lease]]:
         """Take what has arrived: (record, hold), the hold with one count for the caller. Without ``readable`` only
         what was read before is looked at. Raises RecordError, OSError."""

@@ -16,12 +16,16 @@ Direct calls
     With an :class:`~rpcrdma.place.Answerer` set, a whole record is offered to them before it becomes an object.
     Their replies are written one behind the other into leased buffers, and leave in as few pieces as there are buffers.
 
+Captures
+    With a tap set, every whole record is shown to it, before it is answered or handed over and when it is queued.
+
 Sending
     Replies queue as pieces: record mark, head, payload, padding. Every flush gathers all of them into one sendmsg();
     payloads leave from where they are. A reply is released when its last octet has left.
 """
 
-from cpython.buffer cimport PyBUF_SIMPLE, Py_buffer, PyBuffer_Release, PyObject_GetBuffer
+from cpython.buffer cimport PyBUF_READ, PyBUF_SIMPLE, Py_buffer, PyBuffer_Release, PyObject_GetBuffer
+from cpython.memoryview cimport PyMemoryView_FromMemory
 from cpython.ref cimport Py_INCREF, Py_XDECREF, PyObject
 from libc.errno cimport EAGAIN, EINTR, errno
 from libc.stdint cimport uint8_t
@@ -81,6 +85,20 @@ cdef inline size_t load_mark(const char *at) noexcept:
     return (<size_t>u[0] << 24) | (<size_t>u[1] << 16) | (<size_t>u[2] << 8) | u[3]
 
 
+cdef list record_parts(reply):
+    """A reply's record in pieces, as :meth:`RecordStream.queue` puts it together."""
+    cdef list parts = []
+    cdef size_t done = 0
+    head = memoryview(reply.head)
+    for offset, payload in reply.payloads:
+        parts.append(head[done:offset])
+        done = offset
+        parts.append(payload.view)
+        parts.append(bytes(-len(payload.view) & 3))
+    parts.append(head[done:])
+    return parts
+
+
 cdef class RecordStream:
     """Receives and sends records on a descriptor that it does not own."""
 
@@ -114,6 +132,8 @@ cdef class RecordStream:
     cdef DirectReplies replies
     cdef size_t most_unsent
     cdef readonly size_t answered
+    # Who sees every record, if anybody does.
+    cdef object tap
 
     def __cinit__(self, int fd, Account account not None, size_t max_record=(1 << 20) + (128 << 10),
                   size_t max_fragments=2048):
@@ -138,6 +158,14 @@ cdef class RecordStream:
         self.replies.account = self.account
         self.direct = direct
         self.most_unsent = most_unsent
+
+    def set_tap(self, tap):
+        """Show every record to ``tap``; None: to nobody."""
+        self.tap = tap
+
+    cdef int show(self, const uint8_t *record, size_t length) except -1:
+        self.tap.record_in(PyMemoryView_FromMemory(<char *>record, length, PyBUF_READ))
+        return 0
 
     @property
     def partial(self):
@@ -274,6 +302,8 @@ cdef class RecordStream:
                     continue
                 if self.last:
                     hold, self.record = self.record, None
+                    if self.tap is not None:
+                        self.show(<uint8_t *>hold.address, self.record_length)
                     if self.direct is not None and self.answer(<uint8_t *>hold.address, self.record_length):
                         hold.release()
                         continue
@@ -289,6 +319,8 @@ cdef class RecordStream:
                 raise RecordError(f"a record of more than {self.max_record} octets")
             if self.record is None and mark & LAST_FRAGMENT:
                 if have >= 4 + length:
+                    if self.tap is not None:
+                        self.show(<uint8_t *>at + 4, length)
                     if self.direct is not None and self.answer(<uint8_t *>at + 4, length):
                         self.start += 4 + length
                         continue
@@ -359,6 +391,8 @@ cdef class RecordStream:
         cdef size_t head = replies.at - replies.start - 4
         cdef size_t payload = 0, split
         cdef Lease lease = replies.payload
+        if self.tap is not None:
+            self.show_direct(replies, head)
         if lease is None:
             store32(replies.start, <unsigned int>(LAST_FRAGMENT | head))
             self.add_direct(replies.start, 4 + head, replies.lease)
@@ -378,6 +412,18 @@ cdef class RecordStream:
             # The peer can go on with these while we answer the rest.
             self.direct.pause()
             self.flush()
+        return 0
+
+    cdef int show_direct(self, DirectReplies replies, size_t head) except -1:
+        """Show the present direct reply, without its record mark."""
+        cdef Lease lease = replies.payload
+        cdef size_t split = head + 4 if lease is None else replies.payload_at
+        parts = [PyMemoryView_FromMemory(<char *>replies.start + 4, split - 4, PyBUF_READ)]
+        if lease is not None:
+            parts.append(PyMemoryView_FromMemory(<char *>lease.address, replies.payload_length, PyBUF_READ))
+            parts.append(bytes(-replies.payload_length & 3))
+            parts.append(PyMemoryView_FromMemory(<char *>replies.start + split, head + 4 - split, PyBUF_READ))
+        self.tap.record_out(parts)
         return 0
 
     cdef int add_direct(self, uint8_t *base, size_t length, Lease lease) except -1:
@@ -435,6 +481,8 @@ cdef class RecordStream:
         Py_INCREF(reply)
         piece.finished = <PyObject *>reply
         self.queued += 4 + octets
+        if self.tap is not None:
+            self.tap.record_out(record_parts(reply))
 
     cdef Piece *add(self) except NULL:
         cdef void *larger

@@ -69,7 +69,9 @@ def server(base: Path) -> Iterator[dict[str, Any]]:
         mountd = re.search(r" mountd tcp://127\.0\.0\.1:(\d+)", line)
         assert mountd is not None, line
         assert len(rdma) == 2, line
-        yield {"two": int(rdma[0]), "one": int(rdma[1]), "mountd": int(mountd[1])}
+        tcp = re.search(r" tcp://127\.0\.0\.1:(\d+)", line)
+        assert tcp is not None, line
+        yield {"two": int(rdma[0]), "one": int(rdma[1]), "tcp": int(tcp[1]), "mountd": int(mountd[1])}
         process.send_signal(signal.SIGTERM)
         assert process.wait(20) == 0, (base / "log").read_text()
     finally:

@@ -8,7 +8,8 @@ import pytest
 
 from rpcrdma.engine.config import ResponderOptions
 from rpcrdma.rpc.dispatch import NO_REPLY
-from rpcrdma.server.rdma import MOST_POISONED, PoisonedCalls, RdmaServerOptions
+from rpcrdma.server.poisoned import MOST_POISONED, PoisonedCalls
+from rpcrdma.server.rdma import RdmaServerOptions
 from rpcrdma.verbs.loopback import LoopbackProvider
 from rpcrdma.verbs.softiwarp.provider import SoftIwarp
 from tests.peer import (

@@ -4,6 +4,7 @@
 #   verbs   the headers for RDMA devices: wanted, not needed, so that a machine where they cannot be had is only told
 #   guest   what booting the test guest needs (qemu, ip, the compiler that builds the guest's siw.ko)
 #   fuzz    the compiler that instruments the extensions for fuzzing
+#   captures  what reading captures of traffic needs (tshark)
 #   disks   what making the file systems of the tests needs
 # Every need is tested by what it provides, not by a package name, so that a Python or a compiler from elsewhere counts.
 # Nothing here brings a daemon. A machine that lacks nothing is left alone and no network is used.
@@ -57,6 +58,9 @@ for what; do
         need "binutils" command_in strip
         need "util-linux" command_in setpriv
         need "xz-utils" command_in xz
+        ;;
+    captures)
+        need "tshark" command_in tshark
         ;;
     disks)
         need "e2fsprogs" command_in mkfs.ext4

@@ -1,0 +1,39 @@
+"""The sockets of the TCP listener: made, named and set up."""
+
+from __future__ import annotations
+
+import socket
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A listening socket; ``::`` is IPv4 as well."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    sock = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0 if host == "::" else 1)
+        sock.bind((host, port))
+        sock.listen(512)
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
+def plain_address(address: tuple[str, int] | tuple[str, int, int, int]) -> tuple[str, int]:
+    """Address and port as programs see them: no zone, and IPv4 that came over an IPv6 socket is IPv4."""
+    host = address[0].partition("%")[0]
+    return host.removeprefix("::ffff:") if "." in host else host, address[1]
+
+
+def set_options(sock: socket.socket, transfer_time: float) -> None:
+    """Have replies leave at once, and peers that vanish be noticed."""
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    # A peer that vanished while idle is noticed within two minutes; one that vanished with replies under way by the
+    # user timeout (RFC 5482).
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 60)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 15)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 4)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(transfer_time * 1000))

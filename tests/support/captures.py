@@ -1,0 +1,67 @@
+"""``rdma-nfsd capture`` run beside a server, and what tshark makes of its file."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from nfsd.decode import Decoder
+
+WITHOUT_TSHARK = "tshark is missing: run tests/vm/host-packages.sh captures (Debian: apt-get install tshark)"
+
+
+@contextmanager
+def capturing(base: Path, file: Path, *options: str) -> Iterator[list[str]]:
+    """The command, capturing what the server of ``base``/exports.yaml does, until the block is over; gives what it has
+    said by then."""
+    said: list[str] = []
+    process = subprocess.Popen(
+        [
+            sys.executable,
+            "-m",
+            "nfsd.cli",
+            "capture",
+            "--config",
+            str(base / "exports.yaml"),
+            "-o",
+            str(file),
+            *options,
+        ],
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stderr is not None
+        said.append(process.stderr.readline())
+        assert "capturing" in said[0], said
+        yield said
+        process.send_signal(signal.SIGINT)
+        said += process.communicate(timeout=60)[1].splitlines()
+        assert process.returncode == 0, said
+    finally:
+        process.kill()
+        process.wait()
+
+
+def decoded(file: Path) -> str:
+    """The lines of ``rdma-nfsd decode``."""
+    with file.open("rb") as octets:
+        return "\n".join(Decoder().lines(octets))
+
+
+def dissected(file: Path, fields: Sequence[str], show: str = "") -> list[dict[str, str]]:
+    """tshark's fields of each packet that passes the filter ``show``. Two passes, as Wireshark itself makes them: the
+    second puts together what went through Write chunks."""
+    assert shutil.which("tshark") is not None, WITHOUT_TSHARK
+    command = ["tshark", "-2", "-n", "-r", str(file), "-T", "fields", "-E", "separator=/t", "-E", "occurrence=a"]
+    if show:
+        command += ["-Y", show]
+    for field in fields:
+        command += ["-e", field]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    return [dict(zip(fields, line.split("\t"), strict=True)) for line in done.stdout.splitlines()]
