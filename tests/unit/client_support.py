@@ -13,7 +13,8 @@ from rpcrdma.rpc.program import Program
 from rpcrdma.xdr import Encoder
 from rpcrdma.xdr.payload import Payload
 from tests.peer.echo import ECHO, PROGRAM, VERSION
-from tests.peer.rig import Rig
+from tests.peer.responder import Server
+from tests.peer.rig import LINUX, Rig
 
 
 def arguments(*items: bytes | bytearray, filler: int = 0, dropped: Sequence[int] = ()) -> Encoder:
@@ -83,9 +84,7 @@ class Client:
 
     @property
     def carrier(self) -> RdmaCarrier:
-        carrier = self.connection.carrier
-        assert isinstance(carrier, RdmaCarrier)
-        return carrier
+        return carrier_of(self.connection)
 
     @property
     def requester(self) -> Requester:
@@ -121,3 +120,42 @@ def run(
                 await test(Client(rig, connection))
 
     asyncio.run(main())
+
+
+def run_alone(
+    test: Callable[[Server, Connection], Awaitable[None]],
+    *,
+    version: Any = None,
+    private_data: bytes = LINUX,
+    callbacks: Sequence[Program] = (),
+    **options: Any,
+) -> None:
+    """Run ``test`` with a client of a server that answers what the test says."""
+
+    async def main() -> None:
+        async with Server(private_data=private_data) as server:
+            address = server.listener.address
+            async with connect(
+                address.host,
+                address.port,
+                provider=server.provider,
+                version=version,
+                callbacks=callbacks,
+                options=ClientOptions(**{"first_delay": 0.01, "longest_delay": 0.02} | options),
+            ) as connection:
+                await test(server, connection)
+
+    asyncio.run(main())
+
+
+def start(connection: Connection, **options: Any) -> asyncio.Task[Reply]:
+    """Make a call whose arguments are of no interest."""
+    options = {"into": [memoryview(bytearray(8192))], "reply_max": 200} | options
+    return asyncio.ensure_future(connection.call(PROGRAM, VERSION, ECHO, options.pop("arguments", b""), **options))
+
+
+def carrier_of(connection: Connection) -> RdmaCarrier:
+    """The RDMA connection there is now."""
+    carrier = connection.carrier
+    assert isinstance(carrier, RdmaCarrier)
+    return carrier
