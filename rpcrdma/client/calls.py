@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
-from rpcrdma.client.errors import TransportError
+from rpcrdma.client.errors import BadReply, TransportError
 from rpcrdma.client.messages import Message, Reply, decode_reply
 from rpcrdma.engine.choice import LINUX, ChunkChoice
 from rpcrdma.rpc.program import RpcReply
@@ -50,6 +50,10 @@ class PendingCall:
     def refused(self, error: errors.TransportError) -> None:
         """The server's transport answered with an error."""
         self.failed(TransportError(error))
+
+    def malformed(self, reason: str) -> None:
+        """The server's answer is none."""
+        self.failed(BadReply(reason))
 
     def failed(self, error: BaseException) -> None:
         """There will be no reply."""

@@ -131,6 +131,8 @@ def decode_reply(message: bytes, places: Sequence[tuple[memoryview, int]] = ()) 
     assert body.areply is not None
     data = body.areply.reply_data
     if data.stat != accept_stat.SUCCESS:
+        if not isinstance(data.stat, accept_stat):
+            raise BadReply(f"{data.stat} is no accept_stat")
         mismatch = data.mismatch_info
         raise Refused(data.stat, None if mismatch is None else (mismatch.low, mismatch.high))
     return Reply(message, decoder.position, places)

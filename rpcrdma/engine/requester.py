@@ -76,7 +76,7 @@ class Options(Protocol):
 
 
 class Request(Protocol):
-    """A call as its maker hands it over, and where its outcome goes. One of the last three is called, at most once."""
+    """A call as its maker hands it over, and where its outcome goes. One of the last four is called, at most once."""
 
     @property
     def message(self) -> Message:
@@ -99,6 +99,9 @@ class Request(Protocol):
 
     def refused(self, error: TransportError) -> None:
         """The server's transport has answered with an error."""
+
+    def malformed(self, reason: str) -> None:
+        """The server's answer is none."""
 
     def failed(self, error: BaseException) -> None:
         """The call could not be sent."""
@@ -461,7 +464,7 @@ class Requester:
             return
         if not _is_reply(octets, header.xid):
             # Its memory has been withdrawn, so that no better reply can follow.
-            request.failed(ValueError("the Reply chunk holds no reply to the call"))
+            request.malformed("the Reply chunk holds no reply to the call")
         else:
             request.answered(octets, written)
         self._finished(request)

@@ -9,7 +9,7 @@ import pytest
 from rpcrdma.client import Connection, TransportError
 from rpcrdma.wire.private_data import PrivateData, find
 from tests.peer.providers import provider  # noqa: F401 (runs each test on every provider)
-from tests.peer.responder import Server
+from tests.peer.responder import CallHeader, Server
 from tests.peer.wire import CANT_REPLY, ERR_CHUNK, ERR_VERS, ERROR, words
 from tests.unit.client_support import Client, carrier_of, pattern, run, run_alone, start
 
@@ -23,10 +23,7 @@ def test_version_two_is_tried_first_within_its_initial_thresholds_and_used_when_
         assert len(message) <= 1024
         assert message[4:8] == words(2)
         later = start(connection, arguments=data)
-        side.send(
-            words(int.from_bytes(message[:4], "big"), 2, 32, 0, 1, 0, 0, 0, 0),
-            rpc_reply(int.from_bytes(message[:4], "big")),
-        )
+        side.reply(CallHeader.parse(message))
         await call
         header = await side.call_header()
         assert (header.version, header.procedure, header.reads) == (2, 0, 0)
