@@ -168,9 +168,7 @@ class Listeners:
     ) -> None:
         """Listen on this host's devices; with ``wait`` also when the address has none yet. Raises OSError."""
         if self._devices is None:
-            options = DeviceOptions(
-                max_connections=self._limits.connections, shared_receives=self._limits.shared_receives
-            )
+            options = DeviceOptions(shared_receives=self._limits.shared_receives)
             self._devices = device.make_provider(self._pool, options)
         server = self._rdma_server(self._devices, entry, dispatcher)
         address = ListenAddress(entry.address.host, entry.address.port if port is None else port, entry.tos)

@@ -46,10 +46,10 @@ def six(address: str) -> str:
     return "fd00:" + ":".join(address.split(".")[1:3]) + "::" + address.rpartition(".")[2]
 
 
-def load_devices(guest: Guest, kinds: Sequence[str] = tuple(DEVICES)) -> None:
+def load_devices(guest: Guest, kinds: Sequence[str] = tuple(DEVICES), *, added: bool = False) -> None:
     """Give the guest software RDMA devices, and the character devices that programs use.
 
-    For two kinds it must have two interfaces.
+    For two kinds it must have two interfaces. ``added``: it has the devices, and only their addresses may be lacking.
     """
     host = guest.address.rpartition(".")[2]
     commands = [f"modprobe -a {' '.join(MODULES[kind] for kind in kinds)} ib_uverbs rdma_ucm"]
@@ -62,7 +62,8 @@ def load_devices(guest: Guest, kinds: Sequence[str] = tuple(DEVICES)) -> None:
             commands.append(f"ip addr replace {subnet}{host}/24 dev {netdev}")
             commands.append(f"ip link set {netdev} mtu $(cat /sys/class/net/eth0/mtu) up")
         commands.append(f"ip addr replace {six(subnet + host)}/64 dev {netdev} nodad")
-        commands.append(f"rdma link add {DEVICES[kind]} type {kind} netdev {netdev}")
+        if not added:
+            commands.append(f"rdma link add {DEVICES[kind]} type {kind} netdev {netdev}")
     guest.run(" && ".join([*commands, "rdma link show"]), timeout=60, label=f"rdma link add {' '.join(kinds)}")
 
 

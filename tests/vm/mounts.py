@@ -61,18 +61,11 @@ def mount(
     point: str = "/mnt/nfs",
     extra: str = "",
     port: int = RDMA_PORT,
-    siw: bool = False,
 ) -> str:
-    """Mount the export over RDMA; return the command, as a user would type it. ``siw``: the server has that device."""
+    """Mount the export over RDMA; return the command, as a user would type it."""
     options = rdma_options(version, extra, port)
     command = f"mount -t nfs -o {options} {server.address}:{server.export_name(version)} {point}"
-    if siw:
-        # siw's accepting side answers the connection request before it listens for messages (siw_accept): on a busy
-        # machine the first one can stay unseen in the socket, and the client waits for minutes before it reconnects.
-        again = f"for try in 1 2 3 4; do timeout -s KILL 30 {command} && exit; done; exit 1"
-        guest.run(f"mkdir -p {point}; {again}", timeout=150, label=command)
-    else:
-        guest.run(f"mkdir -p {point} && {command}", timeout=90, label=command)
+    guest.run(f"mkdir -p {point} && {command}", timeout=90, label=command)
     return command
 
 

@@ -41,7 +41,7 @@ class Pair:
 
     def client(self, kind: str, version: str) -> Client:
         name = f"{kind}-v{version}"
-        return Client(self.guest, self.server.door(kind), version, self.shared, f"/mnt/{name}", name, siw=kind == "siw")
+        return Client(self.guest, self.server.door(kind), version, self.shared, f"/mnt/{name}", name)
 
 
 @pytest.fixture(scope="module")
@@ -152,6 +152,46 @@ def test_operations_on_the_wire(pair: Pair, kind: str) -> None:
     client.umount()
 
 
+@pytest.mark.parametrize("kind", DEVICES)
+def test_over_ipv6(pair: Pair, kind: str) -> None:
+    guest, door = pair.guest, pair.server.door(kind, 6)
+    mount(guest, door, "4.2", "/mnt/six")
+    line = guest.run("grep ' /mnt/six ' /proc/mounts").output
+    assert f"addr={door.address.strip('[]')}" in line
+    assert "proto=rdma6" in line
+    guest.run("dd if=/dev/urandom of=/mnt/six/six bs=1M count=4 oflag=direct status=none", timeout=60)
+    sum_here = guest.run("dd if=/mnt/six/six bs=1M iflag=direct status=none | sha256sum", timeout=60).output.split()[0]
+    assert sum_here == pair.server.sha256("six")
+    assert len(rdma_transports(guest, "/mnt/six")) == 1
+    umount(guest, "/mnt/six")
+
+
+@pytest.mark.parametrize("kind", DEVICES)
+def test_a_port_goes_down_and_comes_back(pair: Pair, kind: str) -> None:
+    """Under load: the client carries on, and so does what the other device serves."""
+    guest, server = pair.guest, pair.server
+    (other,) = set(DEVICES) - {kind}
+    client, beside = pair.client(kind, "4.1"), pair.client(other, "4.2")
+    for each in (client, beside):
+        each.mount()
+    job = (
+        "fio --name={0} --filename={1}/port --rw=randrw --bs=16k --size=2m --ioengine=libaio --iodepth=4 --direct=1 "
+        "--rate_iops=8,8 --verify=crc32c --verify_fatal=1 --verify_state_save=0 >/tmp/{0}.out 2>&1 "
+        "|| {{ cat /tmp/{0}.out; exit 1; }}"
+    )
+    loads = [guest.start(job.format(f"port-{each.name}", each.work), 300, each.name) for each in (client, beside)]
+    time.sleep(3)
+    link = f"ip link set {server.netdev(kind)}"
+    server.guest.run(f"{link} down; sleep 3; {link} up", label=f"the port of {DEVICES[kind]} goes down for 3 s")
+    loads[1].wait()
+    loads[0].wait()
+    assert f"{DEVICES[kind]} port 1 is down" in server.log_tail(1000)
+    server.assert_running()
+    load_devices(server.guest, server.kinds, added=True)  # IPv6 addresses went with the link
+    for each in (client, beside):
+        each.umount()
+
+
 def test_four_ways_in_at_once(pair: Pair) -> None:
     """RoCE, iWARP, the embedded provider and TCP beside each other; what one writes, the others read.
 
@@ -166,7 +206,7 @@ def test_four_ways_in_at_once(pair: Pair) -> None:
         else:
             door = server.door(way if way in DEVICES else "siw")
             port = SOFTIWARP_PORT if way == "softiwarp" else RDMA_PORT
-            mount(guest, door, version, f"/mnt/{way}", port=port, siw=way == "siw")
+            mount(guest, door, version, f"/mnt/{way}", port=port)
     assert [len(rdma_transports(guest, f"/mnt/{way}")) for way in points] == [1, 1, 1, 0]
     guest.run(
         "mkdir -p /mnt/tcp/ways; for way in rxe siw softiwarp tcp; do "

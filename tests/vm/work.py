@@ -36,7 +36,7 @@ class Exporter(Served, Protocol):
 class Client:
     """A guest, the server it mounts, and the mount: over one NFS version, on ``point``, with a directory of its own.
 
-    ``shared`` is a directory of the host that the guest sees under the same name. ``siw``: the server has that device.
+    ``shared`` is a directory of the host that the guest sees under the same name.
     """
 
     def __init__(
@@ -47,20 +47,18 @@ class Client:
         shared: Path,
         point: str = POINT,
         name: str = "",
-        siw: bool = False,
     ) -> None:
         self.guest = guest
         self.server = server
         self.version = version
         self.shared = shared
         self.point = point
-        self.siw = siw
         self.name = name or f"v{version}"
         self.work = f"{point}/{self.name}"
 
     def mount(self, extra: str = "") -> None:
         """Mount, and make the directory."""
-        mount(self.guest, self.server, self.version, self.point, extra, siw=self.siw)
+        mount(self.guest, self.server, self.version, self.point, extra)
         self.guest.run(f"mkdir -p {self.work}")
 
     def umount(self) -> None:

@@ -44,6 +44,7 @@ cdef class Endpoint(Target):
     cdef double progress_at
     cdef readonly uint64_t receives
 
+    cdef int enqueue(self, object writes, object send, object reads, object token) except -1
     cdef int receive(self, list leases) except -1
     cdef int note_failure(self, ibv_wc *completion, int index, Chain chain) except -1
     cdef int deliver(self) except -1

@@ -170,28 +170,23 @@ cdef class Endpoint(Target):
 
         On a connection that has ended or is being closed the token is reported with ok False, at the next turn.
         """
-        cdef Chain chain
-        if self.state != OPEN:
-            self.refused.append(token)
-        else:
-            try:
-                chain = chain_of_post(self.device, writes, send, token)
-            except OSError as problem:
-                self.refused.append(token)
-                self.device.loop.call_soon(self.fail, str(problem))
-            else:
-                self.queue.submit(chain)
-        if not self.in_turn:
-            self.device.schedule(self)
+        self.enqueue(writes, send, None, token)
 
     def post_reads(self, reads, token):
         """Post RDMA Reads as one chain with one signalled completion."""
+        self.enqueue((), None, reads, token)
+
+    cdef int enqueue(self, object writes, object send, object reads, object token) except -1:
+        """Queue Reads, or Writes and a Send; they leave at the end of the turn."""
         cdef Chain chain
-        if self.state != OPEN or self.max_reads == 0:
+        if self.state != OPEN or (reads is not None and self.max_reads == 0):
             self.refused.append(token)
         else:
             try:
-                chain = chain_of_reads(self.device, reads, token)
+                if reads is None:
+                    chain = chain_of_post(self.device, writes, send, token)
+                else:
+                    chain = chain_of_reads(self.device, reads, token)
             except OSError as problem:
                 self.refused.append(token)
                 self.device.loop.call_soon(self.fail, str(problem))
@@ -199,6 +194,7 @@ cdef class Endpoint(Target):
                 self.queue.submit(chain)
         if not self.in_turn:
             self.device.schedule(self)
+        return 0
 
     def register(self, view, *, remote_read=False, remote_write=False):
         """Expose ``view`` to the peer. Returns its (handle, offset of the first octet). Raises OSError."""

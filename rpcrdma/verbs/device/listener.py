@@ -5,7 +5,8 @@ Owns :class:`DeviceListener` and :class:`DeviceRequest`; imports its siblings an
 A listener on all addresses is told by the kernel of requests on every device, also of those that come later. For both
 families it is two: one IPv6 listener for both would do on InfiniBand and RoCE, but iWARP devices would see addresses of
 neither family. One on a particular address is bound to the device that has it: when that is absent, or removed, the
-listener looks for it every ``retry_interval`` seconds.
+listener looks for it every ``retry_interval`` seconds. iWARP devices do not see addresses that come later: for these a
+listener on all addresses listens anew.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from rpcrdma.memory import Lease
+from rpcrdma.verbs.device.addresses import AddressWatch, has_iwarp
 from rpcrdma.verbs.device.cm import EventChannel, Identifier, Request, device_names
 from rpcrdma.verbs.device.device import Device
 from rpcrdma.verbs.device.endpoint import Endpoint
@@ -47,9 +49,6 @@ class Provider(Protocol):
 
     def removed(self, identifier: Identifier) -> None:
         """The device that an identifier is bound to was removed."""
-
-    def has_room(self) -> bool:
-        """Whether another connection may be established."""
 
     def adopt(self, device: Device, endpoint: Endpoint) -> None:
         """Take a connection on."""
@@ -161,12 +160,14 @@ class DeviceListener:
         self._retry: asyncio.TimerHandle | None = None
         self._waiting_for = ""
         self._closed = False
+        self._addresses = AddressWatch(provider.loop, self._listen_anew) if address.host in ALL else None
         hosts = ("0.0.0.0", "::") if address.host == "::" else (address.host,)
         self._packed = [packed(host) for host in hosts]
         try:
             self._listen()
         except OSError as error:
             if error.errno not in ABSENT:
+                self.close()
                 raise
             self._wait(error)
 
@@ -178,6 +179,8 @@ class DeviceListener:
     def close(self) -> None:
         """Stop accepting. Established connections live on."""
         self._closed = True
+        if self._addresses is not None:
+            self._addresses.close()
         if self._retry is not None:
             self._retry.cancel()
             self._retry = None
@@ -187,10 +190,6 @@ class DeviceListener:
         """Take a connect request; or the device is gone."""
         if event == "CONNECT_REQUEST" and request is not None:
             made = DeviceRequest(self._provider, request, self.address.type_of_service)
-            if not self._provider.has_room():
-                log.warning("%s port %d: rejected: too many connections", made.peer_address, made.peer_port)
-                made.reject()
-                return
             try:
                 self._on_request(made)
             except Exception:
@@ -243,6 +242,13 @@ class DeviceListener:
         identifiers, self._identifiers = self._identifiers, []
         for identifier in identifiers:
             identifier.destroy()
+
+    def _listen_anew(self) -> None:
+        """New addresses: see :mod:`rpcrdma.verbs.device.addresses`. Established connections live on."""
+        if self._identifiers and has_iwarp():
+            log.info("%s: listening anew, on new addresses too", self)
+            self._drop()
+            self._again()
 
     def _schedule(self) -> None:
         if not self._closed and self._retry is None:

@@ -13,8 +13,6 @@ from typing import Literal
 class DeviceOptions:
     """Settings of :class:`rpcrdma.verbs.device.DeviceProvider`. Times are in seconds, sizes in work requests."""
 
-    max_connections: int = 1024
-    """Connections of all devices together; beyond it requests are rejected."""
     send_depth: int = 512
     """Send queue of a connection. A chain that is longer is posted in pieces."""
     shared_receives: int = 0

@@ -188,10 +188,6 @@ class DeviceProvider:
 
     # What listeners and connections need
 
-    def has_room(self) -> bool:
-        """Whether another connection may be established."""
-        return len(self.endpoints) < self.options.max_connections
-
     def device_of(self, identifier: Identifier) -> Device:
         """The device an identifier is bound to. Raises OSError."""
         key = identifier.device_key

@@ -269,6 +269,8 @@ cdef class Pump:
 
     def __dealloc__(self):
         cdef size_t i
+        # A program that ends with its devices in use: the thread must not outlive what it works on.
+        self.stop()
         pthread_mutex_destroy(&self.pump.queue_lock)
         pthread_mutex_destroy(&self.pump.work_lock)
         for i in range(self.pump.watched_count):
