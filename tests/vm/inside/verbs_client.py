@@ -25,7 +25,7 @@ from rpcrdma.wire.private_data import PrivateData
 
 NFS_PROGRAM, NFS_V3, NULL, WRITE = 100003, 3, 0, 7
 MIB = 1 << 20
-AT_ONCE = 4
+AT_ONCE = 16
 """Calls of 1 MiB on one connection under ``load``."""
 SEGMENTS = 16
 PRIVATE_DATA = PrivateData(send_size=4096, receive_size=4096).encode()
@@ -48,7 +48,7 @@ class Connection:
 
     async def open(self, address: ListenAddress) -> Connection:
         """Connect."""
-        receives = [self.account.lease(4096) for _ in range(8)]
+        receives = [self.account.lease(4096) for _ in range(AT_ONCE)]
         try:
             self.endpoint, _ = await self.provider.connect(address, self, PRIVATE_DATA, receives, initiator_depth=0)
         except BaseException:
