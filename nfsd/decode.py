@@ -54,24 +54,27 @@ class Decoder:
     def __init__(self) -> None:
         self._dissector = Dissector()
         self._conversations = _Memory[_Conversation]()
-        self._begun: int | None = None
 
     @property
     def strangers(self) -> int:
         """Packets that could not be understood."""
         return self._dissector.strangers
 
-    def lines(self, file: BinaryIO) -> Iterator[str]:
-        """The lines of a file. Raises FormatError."""
+    def messages(self, file: BinaryIO) -> Iterator[tuple[Message, list[str]]]:
+        """The messages of a file, and what each says. Raises FormatError."""
         for packet in read(file):
             for message in self._dissector.messages(packet):
-                if self._begun is None:
-                    self._begun = message.time
-                first, *more = self.words(message)
-                since = (message.time - self._begun) / 1e9
-                yield f"{since:12.6f}  {message.source} > {message.destination}  {first}"
-                for line in more:
-                    yield _INDENT + line
+                yield message, self.words(message)
+
+    def lines(self, file: BinaryIO) -> Iterator[str]:
+        """The lines of a file. Raises FormatError."""
+        begun = None
+        for message, (first, *more) in self.messages(file):
+            begun = message.time if begun is None else begun
+            since = (message.time - begun) / 1e9
+            yield f"{since:12.6f}  {message.source} > {message.destination}  {first}"
+            for line in more:
+                yield _INDENT + line
 
     def words(self, message: Message) -> list[str]:
         """What a message says."""

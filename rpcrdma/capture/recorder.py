@@ -217,14 +217,14 @@ class Captures:
         """How many there are."""
         return len(self._recorders)
 
-    def add(self, connection: Tappable) -> None:
-        """A connection was made."""
+    def add(self, connection: Tappable, made: int | None = None) -> None:
+        """A connection was made; ``made`` is when, in nanoseconds since the epoch, if that was before now."""
         self._numbers[connection] = self._next
         self._connections[connection] = None
         self._next = self._next % 0xFFFFFFFF + 1
         if self._recorders:
             for recorder in self._recorders:
-                self._attach(recorder, connection)
+                self._attach(recorder, connection, made)
 
     def discard(self, connection: Tappable, reason: str) -> None:
         """A connection is gone."""
@@ -268,13 +268,13 @@ class Captures:
             self.stop(recorder)
             self.on_failure(recorder)
 
-    def _attach(self, recorder: Recorder, connection: Tappable) -> None:
+    def _attach(self, recorder: Recorder, connection: Tappable, made: int | None = None) -> None:
         description = connection.describe()
         if not recorder.wants(description):
             return
         number = self._numbers[connection]
         data = description.encode()
-        recorder.add(Kind.OPENED, number, (data,), len(data))
+        recorder.add(Kind.OPENED, number, (data,), len(data), now=made)
         tap = self._connections[connection]
         if tap is None:
             tap = self._connections[connection] = Tap(self, number, connection)

@@ -22,6 +22,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -481,9 +482,10 @@ class RdmaServer:
             reason = "the peer allows no RDMA Read"
         else:
             try:
+                now = time.time_ns()  # the peer may know that it is accepted before we are through here
                 connection = RdmaConnection(self, request)
                 self.connections.add(connection)
-                self.captures.add(connection)
+                self.captures.add(connection, now)
                 self.accepted += 1
             except OutOfMemory:
                 reason = "no memory for Receives"

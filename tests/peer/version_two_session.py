@@ -17,6 +17,7 @@ import struct
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -24,13 +25,14 @@ from typing import Any
 from nfsd.protocol import nfs3
 from nfsd.protocol import nfs4 as p
 from rpcrdma.memory import Pool
-from rpcrdma.verbs.interface import ListenAddress
+from rpcrdma.verbs.device import make_provider
+from rpcrdma.verbs.interface import ListenAddress, Provider
 from rpcrdma.verbs.softiwarp.provider import SoftIwarp
+from rpcrdma.wire.private_data import PrivateData
 from rpcrdma.xdr import pack
 from tests.nfs3_client import Nfs3Client, attributes, auth_sys
 from tests.peer.describe import describe
 from tests.peer.requester import Exposed, Peer
-from tests.peer.rig import LINUX
 from tests.peer.wire import NOMSG, ReplyHeader, header, header_two, option, words
 from tests.support.callbacks import CallbackEnd
 from tests.support.nfs4 import Client4, mode
@@ -38,8 +40,8 @@ from tests.support.nfs4 import Client4, mode
 CONFIG = """
 server:
   listen:
-    - "rdma://127.0.0.1:0"
-    - {url: "rdma://127.0.0.1:0", version_two: false}
+    - {url: "rdma://ADDRESS:0", provider: PROVIDER}
+    - {url: "rdma://ADDRESS:0", provider: PROVIDER, version_two: false}
     - "tcp://127.0.0.1:0"
   mountd_port: 0
   rpcbind: false
@@ -51,10 +53,12 @@ exports:
 
 
 @contextlib.contextmanager
-def server(base: Path) -> Iterator[dict[str, Any]]:
-    """``rdma-nfsd serve`` with two RDMA listeners, the second without version Two; gives the ports."""
+def server(base: Path, device: str = "") -> Iterator[dict[str, Any]]:
+    """``rdma-nfsd serve`` with two RDMA listeners, the second without version Two; gives the ports. ``device`` is the
+    address of an RDMA device that is to be used instead of the embedded iWARP."""
     (base / "export").mkdir()
-    (base / "exports.yaml").write_text(CONFIG)
+    config = CONFIG.replace("ADDRESS", device or "127.0.0.1").replace("PROVIDER", "verbs" if device else "softiwarp")
+    (base / "exports.yaml").write_text(config)
     process = subprocess.Popen(
         [sys.executable, "-m", "nfsd.cli", "serve", "--config", str(base / "exports.yaml")],
         stdout=subprocess.PIPE,
@@ -65,7 +69,7 @@ def server(base: Path) -> Iterator[dict[str, Any]]:
         assert process.stdout is not None
         line = process.stdout.readline()
         assert line.startswith("rdma-nfsd ready: "), (base / "log").read_text()
-        rdma = re.findall(r"rdma://127\.0\.0\.1:(\d+)", line)
+        rdma = re.findall(r"rdma://[^ ]*:(\d+)", line)
         mountd = re.search(r" mountd tcp://127\.0\.0\.1:(\d+)", line)
         assert mountd is not None, line
         assert len(rdma) == 2, line
@@ -85,10 +89,14 @@ class Transcript:
 
     def __init__(self) -> None:
         self.lines: list[str] = []
-        self._names: dict[str, str] = {}
+        self.titles: list[tuple[int, str]] = []
+        """With the time of each, in nanoseconds."""
+        self.quiet: list[tuple[int, int]] = []
+        """From when to when what happened was left out."""
 
     def title(self, text: str) -> None:
         self.lines += ["", f"## {text}"]
+        self.titles.append((time.time_ns(), text))
 
     def message(self, arrow: str, octets: bytes, note: str = "") -> None:
         first, *more = describe(octets)
@@ -96,16 +104,21 @@ class Transcript:
         self.lines += [f"       {line}" for line in more]
 
     def text(self) -> str:
-        """Everything. Handles and XIDs are numbered in the order of their appearance: they are random."""
+        """Everything."""
+        return numbered("\n".join(self.lines)).strip()
 
-        def name(found: re.Match[str]) -> str:
-            kind = "#" if found[1] == "xid " else "H"
-            number = sum(known.startswith(kind) for known in self._names.values()) + 1
-            value = found[2]
-            return found[1] + (self._names.setdefault(kind + value, f"{kind}{number}") if value != "0x0" else "none")
 
-        lines = "\n".join(self.lines)
-        return re.sub(r"(xid |rdma_inv_handle |octets of |invalidates )(0x[0-9a-f]+)", name, lines).strip()
+def numbered(text: str) -> str:
+    """With handles and XIDs numbered in the order of their appearance: they are random."""
+    names: dict[str, str] = {}
+
+    def name(found: re.Match[str]) -> str:
+        kind = "#" if found[1] == "xid " else "H"
+        number = sum(known.startswith(kind) for known in names.values()) + 1
+        value = found[2]
+        return found[1] + (names.setdefault(kind + value, f"{kind}{number}") if value != "0x0" else "none")
+
+    return re.sub(r"(xid |rdma_inv_handle |octets of |octets to |invalidates )(0x[0-9a-f]+)", name, text)
 
 
 class Connection:
@@ -113,8 +126,9 @@ class Connection:
 
     max_backchannel_size = 1
 
-    def __init__(self, peer: Peer, transcript: Transcript, end: CallbackEnd) -> None:
+    def __init__(self, peer: Peer, transcript: Transcript, end: CallbackEnd, can_be_invalidated: bool = True) -> None:
         self.peer, self.transcript, self.end = peer, transcript, end
+        self.can_be_invalidated = can_be_invalidated
         self.open = asyncio.Event()
         """While it is not set, what arrives is left unread."""
         self.open.set()
@@ -143,6 +157,10 @@ class Connection:
         self._waiting[int.from_bytes(parts[0][:4], "big")] = future
         self.send(*parts)
         return await asyncio.wait_for(future, 20)
+
+    def inv_handle(self, memory: Exposed) -> int:
+        """The handle to be named in rdma_inv_handle; 0 where the provider's memory cannot be invalidated from afar."""
+        return memory.handle if self.can_be_invalidated else 0
 
     async def call(self, transport: Connection, message: bytes) -> bytes:
         """One short call: Client4's server is the connection itself."""
@@ -175,17 +193,21 @@ class Nfs3:
         return await self.connection.exchange(header_two(xid, **chunks), message)
 
 
-async def session(ports: dict[str, Any]) -> Transcript:
-    """Everything in order. Fails when the server does not do what the draft says."""
+async def session(ports: dict[str, Any], device: str = "") -> Transcript:
+    """Everything in order, over the embedded iWARP or the device of this address. Fails when the server does not do
+    what the draft says."""
     transcript = Transcript()
     pool = Pool(256 << 20)
-    provider = SoftIwarp(pool)
+    provider: Provider = make_provider(pool) if device else SoftIwarp(pool)
+    # Whoever cannot be invalidated must not say so in private data (RFC 8797 section 4.1).
+    private = PrivateData(provider.can_be_invalidated, 4096, 4096).encode()
+    host = device or "127.0.0.1"
     connections: list[Connection] = []
 
     async def connect(listener: str) -> Connection:
         peer = Peer(pool.account(32 << 20))
-        await peer.connect(provider, ListenAddress("127.0.0.1", ports[listener]), LINUX, initiator_depth=4)
-        connection = Connection(peer, transcript, CallbackEnd())
+        await peer.connect(provider, ListenAddress(host, ports[listener]), private, initiator_depth=4)
+        connection = Connection(peer, transcript, CallbackEnd(), provider.can_be_invalidated)
         connections.append(connection)
         return connection
 
@@ -231,8 +253,8 @@ async def _nfs3(transcript: Transcript, connection: Connection, root: nfs3.nfs_f
     arguments = whole[:-4] + struct.pack(">I", len(data))
     position = len(nfs.encode(7, arguments, 0)[1])
     reads = [(position, source.segment())]
-    written = await nfs.call(7, arguments, reads=reads, inv_handle=source.handle)
-    assert (written.payload[24:28], written.inv_handle) == (bytes(4), source.handle)
+    written = await nfs.call(7, arguments, reads=reads, inv_handle=connection.inv_handle(source))
+    assert (written.payload[24:28], written.inv_handle) == (bytes(4), connection.inv_handle(source))
 
     transcript.title("NFSv3: READ into a Write chunk, which is not to be invalidated")
     target = peer.writable(len(data))
@@ -243,10 +265,14 @@ async def _nfs3(transcript: Transcript, connection: Connection, root: nfs3.nfs_f
 
     transcript.title("The same READ with too small a chunk; then again with what the error asks for, and the same XID")
     small = peer.writable(60000)
-    refused = await nfs.call(6, reading, 0x77, writes=[small.segments(40000, 20000)], inv_handle=small.handle)
+    refused = await nfs.call(
+        6, reading, 0x77, writes=[small.segments(40000, 20000)], inv_handle=connection.inv_handle(small)
+    )
     assert refused.shortage == (1, 2, 60000)
     larger = peer.writable(100000)
-    got = await nfs.call(6, reading, 0x77, writes=[larger.segments(40000, 60000)], inv_handle=larger.handle)
+    got = await nfs.call(
+        6, reading, 0x77, writes=[larger.segments(40000, 60000)], inv_handle=connection.inv_handle(larger)
+    )
     assert got.error == 0
     assert larger.memory == data
 
@@ -258,7 +284,8 @@ async def _nfs3(transcript: Transcript, connection: Connection, root: nfs3.nfs_f
     xid, message = nfs.encode(17, listing)
     body: Exposed = peer.readable(message)
     area = peer.writable(40000)
-    chunks: dict[str, Any] = {"reads": [(0, body.segment())], "reply": [area.segment()], "inv_handle": area.handle}
+    chunks: dict[str, Any] = {"reads": [(0, body.segment())], "reply": [area.segment()]}
+    chunks["inv_handle"] = connection.inv_handle(area)
     listed = await connection.exchange(header_two(xid, procedure=NOMSG, **chunks))
     assert listed.procedure == NOMSG
     assert b"number 59" in area.memory
@@ -266,9 +293,10 @@ async def _nfs3(transcript: Transcript, connection: Connection, root: nfs3.nfs_f
 
 async def _quietly(transcript: Transcript, waiting: Any) -> None:
     """Leave it out of the transcript."""
-    kept = list(transcript.lines)
+    kept, begun = list(transcript.lines), time.time_ns()
     await waiting
     transcript.lines = kept
+    transcript.quiet.append((begun, time.time_ns()))
 
 
 async def _nfs4(transcript: Transcript, one: Connection, other: Connection) -> None:
