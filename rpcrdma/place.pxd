@@ -8,9 +8,10 @@ cdef class Place:
 
     cdef uint8_t *at                # the next octet of the reply's head
     cdef uint8_t *end               # behind the last octet there is room for
-    # The call's one chunk of data that was not sent with its message: what the message's last opaque item consists of.
+    # The call's one chunk of data that was not sent with its message: what one opaque item of it consists of.
     cdef const uint8_t *bulk        # NULL: there is none
-    cdef size_t bulk_size
+    cdef size_t bulk_size           # 0: likewise
+    cdef const uint8_t *bulk_at     # where in the message it belongs
 
     cdef uint8_t *data(self, size_t room) except? NULL
     cdef int data_done(self, size_t length) except -1

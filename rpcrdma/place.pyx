@@ -7,8 +7,8 @@ A place begins empty, with room for at least the head of any direct reply. The h
 One payload may follow at a time: ``data`` gives room for it (NULL: there is none, and the call is declined), and
 ``data_done`` tells how long it has become and adds the XDR padding; then the head goes on behind it.
 
-Data that did not come with the call's message (an RDMA Read fetched it) stands beside it, in ``bulk``. It can only be
-the end of the call: who expects nothing of the kind declines.
+Data that did not come with the call's message (an RDMA Read fetched it) stands beside it, in ``bulk``: the
+content of one item of the call, to be found at ``bulk_at``. Who expects nothing of the kind there declines.
 """
 
 

@@ -110,7 +110,9 @@ cdef class Nfs3Direct(DirectProgram):
         cdef size_t rest = 4 + ((length + 3) & ~<size_t>3)
         cdef Node node
         cdef Standing standing
-        if length == 0 or (place.bulk != NULL and procedure != WRITE):
+        if length == 0:
+            return False
+        if place.bulk != NULL and (procedure != WRITE or place.bulk_at != arguments + size):
             return False
         node = self.files.find(arguments + 4, length)
         if node is None:

@@ -1,42 +1,25 @@
-"""The common COMPOUNDs of NFSv4.1 and 4.2, answered natively (RFC 8881 sections 16.2 and 18.46, and its operations').
+"""The common COMPOUNDs of NFSv4.1 and 4.2, answered natively: their operations (RFC 8881 section 18).
 
-Owns :class:`Nfs4Direct`; imports the direct parts of the state engine, the file service and the attributes,
-:mod:`rpcrdma.place` and :mod:`rpcrdma.rpc.direct`. Replies are octet for octet those of :mod:`nfsd.v4.compound` and the
-operations in :mod:`nfsd.v4.ops`, which run whatever is declined here: all that fails, waits or is rare, v4.0 among it.
-
-Operation. SEQUENCE is looked at first, and carried out last: its result has one length, and until then every operation
-may still decline the whole COMPOUND, since none of them has changed anything. But for WRITE: whatever stands behind it
-is looked at before it, so that it cannot be declined any more, and only a GETATTR may stand there. What an operation
-has seen of its file serves the GETATTR behind it.
+Owns :class:`Nfs4Direct`; imports :mod:`nfsd.v4.direct_compound`, the direct parts of the state engine, the file service and the
+attributes. Replies are octet for octet those of :mod:`nfsd.v4.compound` and the operations in :mod:`nfsd.v4.ops`, which run
+whatever is declined here: all that fails, waits or is rare, v4.0 among it.
 """
 
-from cpython.bytes cimport PyBytes_FromStringAndSize
-from cpython.memoryview cimport PyMemoryView_FromMemory
-from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
-from libc.string cimport memcpy, memset
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
+from libc.string cimport memcpy
 
-from nfsd.state.direct cimport DirectState, SequenceRequest
-from nfsd.state.records cimport SessionRecord
-from nfsd.v4.direct_attributes cimport LARGEST_FATTR, DirectAttributes
+from nfsd.v4.direct_attributes cimport LARGEST_FATTR
+from nfsd.v4.direct_compound cimport Arguments, DirectCompound, left, padded, room, store_opaque
 from nfsd.vfs.attributes cimport statx_t
-from nfsd.vfs.direct cimport DirectFiles, Standing
 from nfsd.vfs.records cimport Node, OpenFile
-from rpcrdma.place cimport Place, load32, load64, store32, store64
-from rpcrdma.rpc.direct cimport Caller, DirectProgram
-
-from zlib import crc32
+from rpcrdma.place cimport Place, load32, load64, store32
 
 from nfsd.protocol import nfs4 as declared
 from nfsd.v4.ops.data import RESULT_OVERHEAD
-from nfsd.v4.ops.sessions import FINGERPRINTED
 from nfsd.v4.operations import ROOM_FOR_RESULT
 from nfsd.vfs.types import FileType
 
-cdef extern from "Python.h":
-    const int PyBUF_READ
-
 cdef enum:
-    COMPOUND = 1
     OP_ACCESS = 3
     OP_COMMIT = 5
     OP_GETATTR = 9
@@ -45,20 +28,15 @@ cdef enum:
     OP_PUTFH = 22
     OP_READ = 25
     OP_WRITE = 38
-    OP_SEQUENCE = 53
-    TAG_MAX = 64
-    OPERATIONS = 8
-    RPC_HEADER = 24         # of an accepted reply
-    SEQUENCE_ARGS = 32
-    SEQUENCE_RESULT = 44    # with its number and status
     HANDLE_MAX = 128
     STATEID = 16
     FILE_SYNC = 2
     UNSTABLE = 0
     ACCESS_READ = 0x01
     ACCESS_LOOKUP = 0x02
-    ACCESS_EXECUTE = 0x20
+    ACCESS_MODIFY = 0x04
     ACCESS_DELETE = 0x10
+    ACCESS_EXECUTE = 0x20
     ACCESS_ALL = 0x3F
     MODIFYING = 0x04 | 0x08 | 0x10      # ACCESS4_MODIFY, EXTEND, DELETE
     XAREAD = 0x40
@@ -68,10 +46,9 @@ cdef enum:
 
 assert (declared.OP_ACCESS, declared.OP_COMMIT, declared.OP_GETATTR) == (OP_ACCESS, OP_COMMIT, OP_GETATTR)
 assert (declared.OP_GETFH, declared.OP_LOOKUP, declared.OP_PUTFH) == (OP_GETFH, OP_LOOKUP, OP_PUTFH)
-assert (declared.OP_READ, declared.OP_WRITE, declared.OP_SEQUENCE) == (OP_READ, OP_WRITE, OP_SEQUENCE)
+assert (declared.OP_READ, declared.OP_WRITE) == (OP_READ, OP_WRITE)
 assert (declared.ACCESS4_XAREAD, declared.ACCESS4_XAWRITE, declared.ACCESS4_XALIST) == (XAREAD, XAWRITE, XALIST)
 
-cdef size_t _fingerprinted = FINGERPRINTED
 cdef size_t _result_overhead = RESULT_OVERHEAD
 cdef size_t _room_for_result = ROOM_FOR_RESULT
 cdef object REG = FileType.REG
@@ -79,165 +56,8 @@ cdef object DIR = FileType.DIR
 cdef uint64_t OFFSET_MAX = 0x7FFFFFFFFFFFFFFF
 
 
-cdef inline size_t padded(size_t length) noexcept nogil:
-    return (length + 3) & ~<size_t>3
-
-
-cdef inline uint8_t *store_opaque(uint8_t *at, const uint8_t *octets, size_t length) noexcept nogil:
-    at = store32(at, <uint32_t>length)
-    if length:
-        memset(at + (length & ~<size_t>3), 0, padded(length) - (length & ~<size_t>3))
-        memcpy(at, octets, length)
-    return at + padded(length)
-
-
-cdef inline bint room(Place place, size_t wanted) noexcept:
-    return <size_t>(place.end - place.at) >= wanted
-
-
-cdef struct Arguments:
-    # What is left of the COMPOUND's arguments.
-    const uint8_t *at
-    const uint8_t *end
-
-
-cdef inline size_t left(Arguments *arguments) noexcept nogil:
-    return arguments.end - arguments.at
-
-
-cdef class Nfs4Direct(DirectProgram):
-    cdef object server
-    cdef DirectFiles files
-    cdef DirectState state
-    cdef DirectAttributes attributes
-    cdef object delegations
-    cdef size_t max_transfer
-    # The COMPOUND at hand.
-    cdef Caller caller
-    cdef SessionRecord session
-    cdef bint cachethis
-    cdef uint32_t minor
-    cdef size_t operations
-    cdef size_t index
-    cdef uint8_t *start         # COMPOUND4res, in the reply
-    cdef size_t limit           # octets that the reply may have
-    cdef size_t beside          # of it that do not stand in the head
-    cdef Node current
-    cdef Standing standing
-    cdef bint seen              # ``status`` is the current file's
-    cdef statx_t status
-
-    def __init__(self, server):
-        self.server = server
-        self.files = DirectFiles(server.service)
-        self.state = DirectState(server.engine)
-        self.attributes = DirectAttributes(server, self.files)
-        self.delegations = server.engine.delegations
-        self.max_transfer = server.max_transfer
-        self.procedures = 1 << COMPOUND
-        self.guarded = 0
-
-    cdef int pause(self) except -1:
-        return self.files.pause()
-
-    cdef bint answer(
-        self, Caller caller, uint32_t procedure, const uint8_t *arguments, size_t size, Place place
-    ) except -1:
-        cdef Arguments rest
-        if place.bulk != NULL:
-            return False
-        rest.at, rest.end = arguments, arguments + size
-        self.caller = caller
-        try:
-            return self.compound(&rest, caller.header + size, place)
-        finally:
-            self.caller = None
-            self.session = None
-            self.current = None
-            self.standing = None
-
-    cdef bint compound(self, Arguments *arguments, size_t octets, Place place) except -1:
-        """Answer a COMPOUND whose call has so many octets."""
-        cdef SequenceRequest request
-        cdef const uint8_t *tag
-        cdef uint8_t *sequence_at
-        cdef uint32_t length, flags, fingerprint
-        cdef size_t whole
-        cdef bytes kept = None
-        if left(arguments) < 4:
-            return False
-        length = load32(arguments.at)
-        tag = arguments.at + 4
-        if length > TAG_MAX or left(arguments) < 4 + padded(length) + 8 + 4 + SEQUENCE_ARGS:
-            return False
-        arguments.at += 4 + padded(length)
-        self.minor = load32(arguments.at)
-        self.operations = load32(arguments.at + 4)
-        if self.minor < 1 or self.minor > 2 or self.operations < 1 or self.operations > OPERATIONS:
-            return False
-        if load32(arguments.at + 8) != OP_SEQUENCE or load32(arguments.at + 40) > 1:
-            return False
-        request.sessionid = arguments.at + 12
-        request.sequenceid = load32(arguments.at + 28)
-        request.slotid = load32(arguments.at + 32)
-        request.highest_slotid = load32(arguments.at + 36)
-        self.cachethis = request.cachethis = load32(arguments.at + 40)
-        request.operations = self.operations
-        request.octets = octets
-        arguments.at += 12 + SEQUENCE_ARGS
-        self.session = self.state.expected(self.caller.transport, &request)
-        if self.session is None or not room(place, 12 + padded(length) + SEQUENCE_RESULT):
-            return False
-        fingerprint = self.fingerprint(arguments)
-        self.start = place.at
-        # The bounds that the session put on replies (RFC 8881 section 2.10.6.4).
-        self.limit = self.session.max_response
-        if self.cachethis:
-            self.limit = min(self.limit, self.session.max_cached + RPC_HEADER)
-        self.beside = 0
-        place.at = store_opaque(store32(place.at, 0), tag, length)
-        sequence_at = place.at = store32(place.at, <uint32_t>self.operations)
-        place.at += SEQUENCE_RESULT
-        self.seen = False
-        for self.index in range(1, self.operations):
-            if not self.operation(arguments, place):
-                return False
-        if left(arguments):
-            return False  # nothing belongs there, and the general path tells what to do about it
-        whole = self.size(place)
-        if whole > self.limit:
-            return False
-        flags = self.state.begin(self.session, &request, fingerprint)
-        sequence_at = store32(store32(sequence_at, OP_SEQUENCE), 0)
-        memcpy(sequence_at, request.sessionid, 24)  # session, sequence id and slot
-        sequence_at = store32(sequence_at + 24, self.session.highest_slotid)
-        store32(store32(sequence_at, self.session.target_highest_slotid), flags)
-        if (self.cachethis or self.operations == 1) and whole - RPC_HEADER <= self.session.max_cached:
-            kept = PyBytes_FromStringAndSize(<char *>self.start, place.at - self.start)
-        self.state.finish(self.session, &request, kept)
-        return True
-
-    cdef size_t size(self, Place place) noexcept:
-        """Octets of the reply so far."""
-        return RPC_HEADER + (place.at - self.start) + self.beside
-
-    cdef uint32_t fingerprint(self, Arguments *arguments) except? 0xFFFFFFFF:
-        """What tells a retransmission from another request (:func:`nfsd.v4.ops.sessions._digest`)."""
-        cdef size_t behind = left(arguments)
-        cdef uint32_t uid = self.caller.credential.uid
-        cdef uint32_t flavor = self.caller.credential.flavor
-        return crc32(
-            PyMemoryView_FromMemory(<char *>arguments.at, min(behind, _fingerprinted), PyBUF_READ),
-            <uint32_t>behind ^ uid ^ flavor << 28,
-        )
-
-    cdef bint operation(self, Arguments *arguments, Place place) except -1:
-        """Run the next operation, or decline."""
-        cdef uint32_t number
-        if left(arguments) < 4:
-            return False
-        number = load32(arguments.at)
-        arguments.at += 4
+cdef class Nfs4Direct(DirectCompound):
+    cdef bint operation(self, uint32_t number, Arguments *arguments, Place place) except -1:
         if number == OP_PUTFH:
             return self.putfh(arguments, place)
         if self.current is None:
@@ -318,18 +138,6 @@ cdef class Nfs4Direct(DirectProgram):
         place.at = self.attributes.store(place.at, mask, self.current, &self.status)
         return True
 
-    cdef bint told_by_us(self) except -1:
-        """Whether no other client may know the file's attributes better (RFC 8881 section 10.4.3)."""
-        if self.current.inode.delegated != 2:
-            return True
-        return self.delegations.other_writer(self.current.key, self.session.client) is None
-
-    cdef bint look(self) except -1:
-        """See that ``status`` is the current file's."""
-        if not self.seen:
-            self.seen = self.files.look(self.current, &self.status)
-        return self.seen
-
     cdef bint access(self, Arguments *arguments, Place place) except -1:
         cdef uint32_t asked
         cdef int allowed
@@ -350,11 +158,11 @@ cdef class Nfs4Direct(DirectProgram):
             if not kept:
                 asked &= ~XATTRS
             elif is_directory or self.current.type is REG:
-                if is_directory and not allowed & 0x04 and not self.current.export.read_only:
+                if is_directory and not allowed & ACCESS_MODIFY and not self.current.export.read_only:
                     return False  # whether its attributes may be written is another matter than its entries
                 if allowed & ACCESS_READ:
                     allowed |= XAREAD | XALIST
-                if allowed & 0x04:
+                if allowed & ACCESS_MODIFY:
                     allowed |= XAWRITE
         if self.standing.read_only:
             allowed &= ~(MODIFYING | XAWRITE)
@@ -437,31 +245,40 @@ cdef class Nfs4Direct(DirectProgram):
         cdef bytes verifier
         cdef bint held = False
         cdef Node node = self.current
+        cdef const uint8_t *source = arguments.at + STATEID + 16
+        cdef const uint8_t *behind = source
         engine = self.server.engine
         if left(arguments) < STATEID + 16 or self.standing.read_only:
             return False
         offset = load64(arguments.at + STATEID)
         stable = load32(arguments.at + STATEID + 8)
         count = load32(arguments.at + STATEID + 12)
-        if left(arguments) - (STATEID + 16) < padded(count) or count > self.max_transfer:
+        if count > self.max_transfer:
             return False
+        if self.bulk_wanted != NULL:
+            if self.bulk_wanted != source or place.bulk_size != count or count & 3:
+                return False
+            source = place.bulk
+        else:
+            behind += padded(count)
+            if arguments.end < behind:
+                return False
         if stable > FILE_SYNC or (stable != UNSTABLE and not node.export.asynchronous) or not engine.stable:
             return False
         # The result, and what may stand behind it, fit whatever they are.
         if not room(place, 32 + LARGEST_FATTR) or self.limit < self.size(place) + _room_for_result + LARGEST_FATTR:
             return False
-        if not self.may_follow(arguments.at + STATEID + 16 + padded(count), arguments.end):
+        if not self.may_follow(behind, arguments.end):
             return False
         opened = self.opened(arguments.at, True, &held)
         if opened is None or opened.node is not node:
             return False
         verifier = self.files.service.write_verifier
-        done = self.files.write(
-            opened, held, offset, arguments.at + STATEID + 16, count, &before, &self.status
-        )
+        done = self.files.write(opened, held, offset, source, count, &before, &self.status)
         if done < 0:
             return False
-        arguments.at += STATEID + 16 + padded(count)
+        arguments.at = behind
+        self.bulk_wanted = NULL
         place.at = store32(store32(place.at, OP_WRITE), 0)
         place.at = store32(store32(place.at, <uint32_t>done), stable)
         memcpy(place.at, <const uint8_t *>verifier, 8)

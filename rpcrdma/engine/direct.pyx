@@ -330,10 +330,10 @@ cdef class DirectResponder(NativeOwner):
     # -- Calls with a Read chunk ---------------------------------------------------------------------------------
 
     cdef bint fetch(self, Lease message, size_t size) except -1:
-        """Begin to fetch the one Read chunk of a call, which lies behind all of its octets that were sent inline."""
+        """Begin to fetch the one Read chunk of a call, wherever in it that belongs."""
         cdef const uint8_t *octets = <const uint8_t *>message.address
         cdef Target sources[SEGMENTS]
-        cdef size_t at = 16, count = 0, length = 0
+        cdef size_t at = 16, count = 0, length = 0, position = load32(octets + 20)
         cdef Fetch call
         cdef Lease receive, sink
         if not self.fetches or self.crowded():
@@ -353,7 +353,9 @@ cdef class DirectResponder(NativeOwner):
         if at + 20 > size or load32(octets + at) != 0 or load64(octets + at + 4) != 0:
             return False
         at += 12
-        if load32(octets + 20) != size - at or load32(octets + at) != load32(octets) or load32(octets + at + 4) != 0:
+        if position == 0 or position & 3 or position > size - at:
+            return False
+        if load32(octets + at) != load32(octets) or load32(octets + at + 4) != 0:
             return False
         if length > self.most or SMALLEST_HEADER >= self.threshold:
             return False
@@ -408,10 +410,11 @@ cdef class DirectResponder(NativeOwner):
             return False
         reply.reduced = False
         reply.bulk, reply.bulk_size = <const uint8_t *>call.sink.address, call.length
+        reply.bulk_at = octets + call.offset + load32(octets + 20)
         try:
             answered = self.write_reply(octets + call.offset, call.size - call.offset, SMALLEST_HEADER)
         finally:
-            reply.bulk, reply.bulk_size = NULL, 0
+            reply.bulk, reply.bulk_size, reply.bulk_at = NULL, 0, NULL
         if not answered:
             return False
         self.credits.outstanding -= 1

@@ -1,4 +1,4 @@
-"""One NFSv4 server behind two ports: one answers natively what it can, the other one nothing."""
+"""One NFSv4 server in two ways: one answers natively what it can, the other one nothing."""
 
 from __future__ import annotations
 
@@ -15,7 +15,13 @@ from nfsd.v4.program import nfs4_procedures
 from rpcrdma.memory import Pool
 from rpcrdma.rpc.dispatch import Dispatcher
 from rpcrdma.rpc.program import Program
+from rpcrdma.server.rdma import RdmaServer
 from rpcrdma.server.tcp import TcpListener
+from rpcrdma.verbs.interface import ListenAddress
+from rpcrdma.verbs.softiwarp import SoftIwarp
+from tests.peer import wire
+from tests.peer.requester import Peer
+from tests.peer.rig import LINUX
 from tests.support.nfs4 import NFS, Client4, LoopbackTransport, Operation, Server4, serving
 
 SEQUENCE_AT = 24 + 12
@@ -43,37 +49,17 @@ class Wire:
         return await self.reader.readexactly(mark & 0x7FFFFFFF)
 
 
-class Both:
-    """Both ports, and a client with one session that is bound to a connection to each. On each it uses slots of its
-    own, so that the two keep step."""
+class InStep:
+    """A client with one session, on two ways to the server, of which one answers natively what it can. On each it uses
+    slots of its own, so that the two keep step."""
+
+    client: Client4
 
     def __init__(self, server: Server4, path: Path, minor: int) -> None:
         self.server, self.path, self.minor = server, path, minor
-        pool, loop = Pool(256 << 20), asyncio.get_running_loop()
-        programs = [Program(NFS, "nfs", {4: nfs4_procedures(server.nfs4)})]
-        self.dispatcher = Dispatcher(programs, direct={(NFS, 4): Nfs4Direct(server.nfs4)})
-        self.listeners = [TcpListener(self.dispatcher, pool, loop), TcpListener(Dispatcher(programs), pool, loop)]
-        for listener in self.listeners:
-            listener.listen("127.0.0.1", 0)
+        self.programs = [Program(NFS, "nfs", {4: nfs4_procedures(server.nfs4)})]
+        self.dispatcher = Dispatcher(self.programs, direct={(NFS, 4): Nfs4Direct(server.nfs4)})
         self.sequences: dict[int, int] = {}
-
-    async def connect(self) -> None:
-        """Make the connections and the session."""
-        self.wires = [
-            Wire(*await asyncio.open_connection("127.0.0.1", listener.address[1])) for listener in self.listeners
-        ]
-        self.direct, self.general = self.wires
-        made: Any = self.wires[1]
-        self.client = await Client4(made, self.minor, transport=LoopbackTransport()).connect()
-        for number, wire in enumerate(self.wires):
-            await wire.call(None, self.message(number))
-
-    async def close(self) -> None:
-        """Give everything back."""
-        for wire in self.wires:
-            wire.writer.close()
-        for listener in self.listeners:
-            listener.close()
 
     @property
     def session(self) -> Any:
@@ -95,6 +81,41 @@ class Both:
         arguments = p.SEQUENCE4args(self.client.session, self.sequences[slot], slot, highest, cache)
         return self.client.message((p.OP_SEQUENCE, arguments), *operations)
 
+    def same_slots(self) -> None:
+        """See that the slots of both ways are in the same state."""
+        one, other = self.session.slots[1:3]
+        fields = ("seqid", "in_use", "used", "renewed", "generation", "cachethis", "fingerprint")
+        assert [getattr(one, name) for name in fields] == [getattr(other, name) for name in fields]
+        assert (one.reply is None) == (other.reply is None)
+        if one.reply is not None:
+            assert comparable(bytes(24) + one.reply) == comparable(bytes(24) + other.reply)
+
+
+class Both(InStep):
+    """Two TCP ports."""
+
+    async def connect(self) -> None:
+        """Make the connections and the session."""
+        pool, loop = Pool(256 << 20), asyncio.get_running_loop()
+        self.listeners = [TcpListener(self.dispatcher, pool, loop), TcpListener(Dispatcher(self.programs), pool, loop)]
+        for listener in self.listeners:
+            listener.listen("127.0.0.1", 0)
+        self.wires = [
+            Wire(*await asyncio.open_connection("127.0.0.1", listener.address[1])) for listener in self.listeners
+        ]
+        self.direct, self.general = self.wires
+        made: Any = self.wires[1]
+        self.client = await Client4(made, self.minor, transport=LoopbackTransport()).connect()
+        for number, port in enumerate(self.wires):
+            await port.call(None, self.message(number))
+
+    async def close(self) -> None:
+        """Give everything back."""
+        for port in self.wires:
+            port.writer.close()
+        for listener in self.listeners:
+            listener.close()
+
     async def same(self, *operations: Operation, **how: Any) -> bytes:
         """The one reply of both to a COMPOUND that changes nothing (but perhaps, the first time, atime)."""
         await self.direct.call(None, self.message(2, *operations, **how))
@@ -104,14 +125,74 @@ class Both:
         self.same_slots()
         return direct
 
-    def same_slots(self) -> None:
-        """See that the slots of both ports are in the same state."""
-        one, other = self.session.slots[1:3]
-        fields = ("seqid", "in_use", "used", "renewed", "generation", "cachethis", "fingerprint")
-        assert [getattr(one, name) for name in fields] == [getattr(other, name) for name in fields]
-        assert (one.reply is None) == (other.reply is None)
-        if one.reply is not None:
-            assert comparable(bytes(24) + one.reply) == comparable(bytes(24) + other.reply)
+
+class BothRdma(InStep):
+    """Two RDMA servers on the embedded provider."""
+
+    async def connect(self) -> None:
+        """Make the connections and the session."""
+        self.pool, self.peer_pool = Pool(128 << 20), Pool(256 << 20)
+        self.provider = SoftIwarp(self.pool)
+        self.servers = [
+            RdmaServer(self.provider, self.pool, dispatcher)
+            for dispatcher in (self.dispatcher, Dispatcher(self.programs))
+        ]
+        self.peers = []
+        for server in self.servers:
+            listener = await server.listen(ListenAddress("127.0.0.1", 0))
+            peer = Peer(self.peer_pool.account(64 << 20))
+            self.peers.append(await peer.connect(self.provider, listener.address, LINUX))
+        self.client = await Client4(self.server, self.minor, transport=LoopbackTransport()).connect()
+        for which in (0, 1):
+            await self.call(which, which)
+
+    async def close(self) -> None:
+        """Give everything back."""
+        for peer in self.peers:
+            peer.endpoint.close(abort=True)
+        for server in self.servers:
+            await server.close()
+        await self.provider.close()
+        assert self.pool.in_use == self.pool.leaked == 0
+
+    async def call(
+        self, which: int, slot: int, *operations: Operation, room: int | None = None, data: bytes = b"", **how: Any
+    ) -> tuple[Any, ...]:
+        """One COMPOUND to one of the servers: everything about its outcome that must not depend on the server. ``room``
+        octets of a Write chunk; ``data``, which stands somewhere in the call, in a Read chunk."""
+        peer, message = self.peers[which], self.message(slot, *operations, **how)
+        lists: dict[str, Any] = {}
+        memory, handles = None, []
+        if room is not None:
+            memory = peer.writable(max(room, 1))
+            lists["writes"] = [[memory.segment(0, room)]]
+            handles.append(memory.handle)
+        if data:
+            source, at = peer.readable(data), message.index(data)
+            lists["reads"] = [(at, source.segment(0, len(data)))]
+            message = message[:at] + message[at + len(data) + (-len(data) & 3) :]
+            handles.append(source.handle)
+        peer.send(wire.header(int.from_bytes(message[:4], "big"), **lists), message)
+        answer = await peer.message()
+        header = answer.header
+        assert header.xid == int.from_bytes(message[:4], "big")
+        return (
+            header.procedure,
+            header.error,
+            header.credit,
+            [[segment.length for segment in each] for each in header.writes],
+            comparable(header.payload) if header.payload else b"",
+            None if memory is None else bytes(memory.memory),
+            None if answer.invalidated is None else handles.index(answer.invalidated),
+        )
+
+    async def same(self, *operations: Operation, **how: Any) -> tuple[Any, ...]:
+        """The one outcome of a COMPOUND that changes nothing (but perhaps, the first time, atime)."""
+        await self.call(0, 2, *operations, **how)
+        general = await self.call(1, 1, *operations, **how)
+        assert await self.call(0, 0, *operations, **how) == general
+        self.same_slots()
+        return general
 
 
 def comparable(reply: bytes) -> bytes:
@@ -123,14 +204,21 @@ def comparable(reply: bytes) -> bytes:
     return reply[4:]
 
 
-def run(path: str, tmp_path: Path, minor: int, scenario: Callable[[Both], Awaitable[Any]], **serving_how: Any) -> Any:
+def run(
+    path: str,
+    tmp_path: Path,
+    minor: int,
+    scenario: Callable[[Any], Awaitable[Any]],
+    ways: type[Both] | type[BothRdma] = Both,
+    **serving_how: Any,
+) -> Any:
     """Run a scenario over the directory ``path``."""
     state = tmp_path / "state"
     state.mkdir(exist_ok=True)
 
     async def main() -> Any:
         async with serving(Path(path), state_dir=state, **serving_how) as server:
-            both = Both(server, Path(path), minor)
+            both = ways(server, Path(path), minor)
             await both.connect()
             try:
                 return await scenario(both)
@@ -140,7 +228,7 @@ def run(path: str, tmp_path: Path, minor: int, scenario: Callable[[Both], Awaita
     return asyncio.run(main())
 
 
-def handle_of(both: Both, name: bytes = b"") -> Awaitable[bytes]:
+def handle_of(both: InStep, name: bytes = b"") -> Awaitable[bytes]:
     """The handle of a file, or of the export's root."""
 
     async def find() -> bytes:

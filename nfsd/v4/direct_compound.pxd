@@ -1,0 +1,65 @@
+"""C declarations of native COMPOUNDs: what their operations share."""
+
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
+
+from nfsd.state.direct cimport DirectState
+from nfsd.state.records cimport SessionRecord
+from nfsd.v4.direct_attributes cimport DirectAttributes
+from nfsd.vfs.attributes cimport statx_t
+from nfsd.vfs.direct cimport DirectFiles, Standing
+from nfsd.vfs.records cimport Node
+from rpcrdma.place cimport Place
+from rpcrdma.rpc.direct cimport Caller, DirectProgram
+
+cdef struct Arguments:
+    # What is left of the COMPOUND's arguments.
+    const uint8_t *at
+    const uint8_t *end
+
+
+cdef inline size_t left(Arguments *arguments) noexcept nogil:
+    return arguments.end - arguments.at
+
+
+cdef inline size_t padded(size_t length) noexcept nogil:
+    return (length + 3) & ~<size_t>3
+
+
+cdef inline bint room(Place place, size_t wanted) noexcept:
+    return <size_t>(place.end - place.at) >= wanted
+
+
+cdef uint8_t *store_opaque(uint8_t *at, const uint8_t *octets, size_t length) noexcept nogil
+
+
+cdef class DirectCompound(DirectProgram):
+    """One COMPOUND after the other."""
+
+    cdef object server
+    cdef DirectFiles files
+    cdef DirectState state
+    cdef DirectAttributes attributes
+    cdef object delegations
+    cdef size_t max_transfer
+    # The COMPOUND at hand.
+    cdef Caller caller
+    cdef SessionRecord session
+    cdef bint cachethis
+    cdef uint32_t minor
+    cdef size_t operations
+    cdef size_t index
+    cdef uint8_t *start         # COMPOUND4res, in the reply
+    cdef size_t limit           # octets that the reply may have
+    cdef size_t beside          # of it that do not stand in the head
+    cdef Node current
+    cdef Standing standing
+    cdef bint seen              # ``status`` is the current file's
+    cdef statx_t status
+    cdef const uint8_t *bulk_wanted     # where the data belong that an RDMA Read fetched; NULL: nowhere any more
+
+    cdef bint compound(self, Arguments *arguments, size_t octets, Place place) except -1
+    cdef bint operation(self, uint32_t number, Arguments *arguments, Place place) except -1
+    cdef size_t size(self, Place place) noexcept
+    cdef uint32_t fingerprint(self, Arguments *arguments, Place place) except? 0xFFFFFFFF
+    cdef bint told_by_us(self) except -1
+    cdef bint look(self) except -1

@@ -1,0 +1,189 @@
+"""COMPOUND and SEQUENCE in native code (RFC 8881 sections 16.2, 2.10.6 and 18.46).
+
+Owns :class:`DirectCompound`, from which :mod:`nfsd.v4.direct` derives, with the operations. Imports the direct parts of the
+state engine and the file service, :mod:`rpcrdma.place` and :mod:`rpcrdma.rpc.direct`.
+
+Operation. SEQUENCE is looked at first, and carried out last: its result has one length, and until then every operation
+may still decline the whole COMPOUND, since none of them has changed anything. But for those that do: whatever stands
+behind one is looked at before it, so that it cannot be declined any more, and only a GETATTR may stand there. What an
+operation has seen of its file serves the GETATTR behind it.
+"""
+
+from cpython.bytes cimport PyBytes_FromStringAndSize
+from cpython.memoryview cimport PyMemoryView_FromMemory
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
+from libc.string cimport memcpy, memset
+
+from nfsd.state.direct cimport DirectState, SequenceRequest
+from nfsd.v4.direct_attributes cimport DirectAttributes
+from nfsd.vfs.direct cimport DirectFiles
+from rpcrdma.place cimport Place, load32, store32
+from rpcrdma.rpc.direct cimport Caller, DirectProgram
+
+from zlib import crc32
+
+from nfsd.protocol import nfs4 as declared
+from nfsd.v4.ops.sessions import FINGERPRINTED
+
+cdef extern from "Python.h":
+    const int PyBUF_READ
+
+cdef enum:
+    COMPOUND = 1
+    OP_SEQUENCE = 53
+    TAG_MAX = 64
+    OPERATIONS = 8
+    RPC_HEADER = 24         # of an accepted reply
+    SEQUENCE_ARGS = 32
+    SEQUENCE_RESULT = 44    # with its number and status
+
+assert declared.OP_SEQUENCE == OP_SEQUENCE and FINGERPRINTED <= 256
+
+cdef size_t _fingerprinted = FINGERPRINTED
+
+
+cdef uint8_t *store_opaque(uint8_t *at, const uint8_t *octets, size_t length) noexcept nogil:
+    at = store32(at, <uint32_t>length)
+    if length:
+        memset(at + (length & ~<size_t>3), 0, padded(length) - (length & ~<size_t>3))
+        memcpy(at, octets, length)
+    return at + padded(length)
+
+
+cdef class DirectCompound(DirectProgram):
+    def __init__(self, server):
+        self.server = server
+        self.files = DirectFiles(server.service)
+        self.state = DirectState(server.engine)
+        self.attributes = DirectAttributes(server, self.files)
+        self.delegations = server.engine.delegations
+        self.max_transfer = server.max_transfer
+        self.procedures = 1 << COMPOUND
+        self.guarded = 0
+
+    cdef int pause(self) except -1:
+        return self.files.pause()
+
+    cdef bint answer(
+        self, Caller caller, uint32_t procedure, const uint8_t *arguments, size_t size, Place place
+    ) except -1:
+        cdef Arguments rest
+        rest.at, rest.end = arguments, arguments + size
+        self.caller = caller
+        try:
+            self.bulk_wanted = NULL if place.bulk == NULL else place.bulk_at
+            return self.compound(&rest, caller.header + size + padded(place.bulk_size), place)
+        finally:
+            self.caller = None
+            self.session = None
+            self.current = None
+            self.standing = None
+
+    cdef bint compound(self, Arguments *arguments, size_t octets, Place place) except -1:
+        """Answer a COMPOUND whose call has so many octets."""
+        cdef SequenceRequest request
+        cdef const uint8_t *tag
+        cdef uint8_t *sequence_at
+        cdef uint32_t length, flags, fingerprint, number
+        cdef size_t whole
+        cdef bytes kept = None
+        if left(arguments) < 4:
+            return False
+        length = load32(arguments.at)
+        tag = arguments.at + 4
+        if length > TAG_MAX or left(arguments) < 4 + padded(length) + 8 + 4 + SEQUENCE_ARGS:
+            return False
+        arguments.at += 4 + padded(length)
+        self.minor = load32(arguments.at)
+        self.operations = load32(arguments.at + 4)
+        if self.minor < 1 or self.minor > 2 or self.operations < 1 or self.operations > OPERATIONS:
+            return False
+        if load32(arguments.at + 8) != OP_SEQUENCE or load32(arguments.at + 40) > 1:
+            return False
+        request.sessionid = arguments.at + 12
+        request.sequenceid = load32(arguments.at + 28)
+        request.slotid = load32(arguments.at + 32)
+        request.highest_slotid = load32(arguments.at + 36)
+        self.cachethis = request.cachethis = load32(arguments.at + 40)
+        request.operations = self.operations
+        request.octets = octets
+        arguments.at += 12 + SEQUENCE_ARGS
+        self.session = self.state.expected(self.caller.transport, &request)
+        if self.session is None or not room(place, 12 + padded(length) + SEQUENCE_RESULT):
+            return False
+        fingerprint = self.fingerprint(arguments, place)
+        self.start = place.at
+        # The bounds that the session put on replies (RFC 8881 section 2.10.6.4).
+        self.limit = self.session.max_response
+        if self.cachethis:
+            self.limit = min(self.limit, self.session.max_cached + RPC_HEADER)
+        self.beside = 0
+        place.at = store_opaque(store32(place.at, 0), tag, length)
+        sequence_at = place.at = store32(place.at, <uint32_t>self.operations)
+        place.at += SEQUENCE_RESULT
+        self.seen = False
+        for self.index in range(1, self.operations):
+            if left(arguments) < 4:
+                return False
+            number = load32(arguments.at)
+            arguments.at += 4
+            if not self.operation(number, arguments, place):
+                return False
+        if left(arguments) or self.bulk_wanted != NULL:
+            return False  # nothing belongs there, and the general path tells what to do about it
+        whole = self.size(place)
+        if whole > self.limit:
+            return False
+        flags = self.state.begin(self.session, &request, fingerprint)
+        sequence_at = store32(store32(sequence_at, OP_SEQUENCE), 0)
+        memcpy(sequence_at, request.sessionid, 24)  # session, sequence id and slot
+        sequence_at = store32(sequence_at + 24, self.session.highest_slotid)
+        store32(store32(sequence_at, self.session.target_highest_slotid), flags)
+        if (self.cachethis or self.operations == 1) and whole - RPC_HEADER <= self.session.max_cached:
+            kept = PyBytes_FromStringAndSize(<char *>self.start, place.at - self.start)
+        self.state.finish(self.session, &request, kept)
+        return True
+
+    cdef size_t size(self, Place place) noexcept:
+        """Octets of the reply so far."""
+        return RPC_HEADER + (place.at - self.start) + self.beside
+
+    cdef uint32_t fingerprint(self, Arguments *arguments, Place place) except? 0xFFFFFFFF:
+        """What tells a retransmission from another request (:func:`nfsd.v4.ops.sessions._digest`)."""
+        cdef uint8_t head[256]
+        cdef const uint8_t *octets = arguments.at
+        cdef size_t behind = left(arguments) + padded(place.bulk_size)
+        cdef size_t covered = min(behind, _fingerprinted), before, there
+        cdef uint32_t uid = self.caller.credential.uid
+        cdef uint32_t flavor = self.caller.credential.flavor
+        if self.bulk_wanted != NULL:
+            # As if what was fetched stood in its place.
+            if self.bulk_wanted < octets:
+                return 0  # it is nothing's; the COMPOUND is declined
+            before = self.bulk_wanted - octets
+            if before < covered:
+                memset(head, 0, sizeof(head))
+                memcpy(head, octets, before)
+                there = min(place.bulk_size, covered - before)
+                memcpy(head + before, place.bulk, there)
+                there = before + padded(place.bulk_size)
+                if there < covered:
+                    memcpy(head + there, self.bulk_wanted, covered - there)
+                octets = head
+        return crc32(PyMemoryView_FromMemory(<char *>octets, covered, PyBUF_READ), <uint32_t>behind ^ uid ^ flavor << 28)
+
+    cdef bint operation(self, uint32_t number, Arguments *arguments, Place place) except -1:
+        """Run the next operation, or decline: for those who derive from this."""
+        return False
+
+    cdef bint told_by_us(self) except -1:
+        """Whether no other client may know the file's attributes better (RFC 8881 section 10.4.3)."""
+        if self.current.inode.delegated != 2:
+            return True
+        return self.delegations.other_writer(self.current.key, self.session.client) is None
+
+    cdef bint look(self) except -1:
+        """See that ``status`` is the current file's."""
+        if not self.seen:
+            self.seen = self.files.look(self.current, &self.status)
+        return self.seen
