@@ -1,7 +1,7 @@
 """Callbacks of NFSv4.0: the server connects to the address that SETCLIENTID gave (RFC 7530 section 16.33).
 
 Owns the address's meaning, one client's path (:class:`Path40`) and the bound on connections made (:class:`Dialer`).
-Imports messages and the RPC client. A path is probed with CB_NULL before anything depends on it (section 10.2.1).
+Imports messages and the client library. A path is probed with CB_NULL before anything depends on it (section 10.2.1).
 
 The address is the client's claim, so the server is no tool for reaching what the client cannot reach: only confirmed
 clients are called, never multicast or unspecified addresses, and this host itself only for clients on this host.
@@ -16,7 +16,8 @@ from typing import TypeVar
 
 from nfsd.state.types import Callback40, CallbackCredential
 from nfsd.v4.callback_messages import CallbackError, accepted, compound_call, null_call
-from rpcrdma.rpc.client import RpcClient
+from rpcrdma.client.whole import WholeClient
+from rpcrdma.memory import Pool
 from rpcrdma.rpc.program import AUTH_SYS
 
 CONNECT_TIME = 5.0
@@ -26,6 +27,8 @@ PROBE_AGAIN = 60.0
 """Seconds between two probes of a path that is down."""
 _MAX_OUTSTANDING = 16
 """Callbacks under way to one client."""
+_MEMORY = 64 << 20
+"""Octets of buffers for replies, all connections together; one needs some only while a reply arrives."""
 _CREDENTIAL = CallbackCredential(AUTH_SYS, "rdma-nfsd", 0, 0, ())
 _T = TypeVar("_T")
 
@@ -63,6 +66,7 @@ class Dialer:
         self.next_xid = next_xid
         self.limit = limit
         self._connecting = asyncio.Semaphore(connecting)
+        self._pool = Pool(_MEMORY)
         self._open: set[Path40] = set()
 
     @property
@@ -85,7 +89,7 @@ class Dialer:
         """A path has no connection any more."""
         self._open.discard(path)
 
-    async def connect(self, path: Path40, host: str, port: int) -> RpcClient:
+    async def connect(self, path: Path40, host: str, port: int) -> WholeClient:
         """Connect for a path. Raises OSError, CallbackError when there are too many."""
         if len(self._open) >= self.limit:
             idle = [one for one in self._open if one.idle]
@@ -95,7 +99,7 @@ class Dialer:
         self._open.add(path)
         try:
             async with self._connecting:
-                return await RpcClient.connect(host, port, seconds=CONNECT_TIME)
+                return await WholeClient.connect(host, port, seconds=CONNECT_TIME, pool=self._pool)
         except BaseException:
             self._open.discard(path)
             raise
@@ -114,7 +118,7 @@ class Path40:
         self.gone = False
         self._dialer = dialer
         self._address = callback_address(callback)
-        self._client: RpcClient | None = None
+        self._client: WholeClient | None = None
         self._lock = asyncio.Lock()
         self._room = asyncio.Semaphore(_MAX_OUTSTANDING)
 
@@ -166,7 +170,7 @@ class Path40:
             client, _ = await self._connected()
             return await _down(client.call, message)
 
-    async def _connected(self) -> tuple[RpcClient, bool]:
+    async def _connected(self) -> tuple[WholeClient, bool]:
         """A connection, and whether it is new. Raises CallbackError."""
         async with self._lock:
             if self._client is not None and not self._client.closed:

@@ -9,6 +9,7 @@ from typing import Protocol
 from rpcrdma.client.errors import BadReply, TransportError
 from rpcrdma.client.messages import Message, Reply, decode_reply
 from rpcrdma.engine.choice import LINUX, ChunkChoice
+from rpcrdma.engine.requester import Request
 from rpcrdma.rpc.program import RpcReply
 from rpcrdma.wire import errors
 
@@ -36,12 +37,12 @@ class PendingCall:
         self.sent_at = 0.0
         """When it was last sent, by the loop's clock."""
 
-    def answered(self, octets: bytes, places: Sequence[tuple[memoryview, int]] = ()) -> None:
+    def answered(self, octets: bytes, places: Sequence[tuple[memoryview, int]]) -> None:
         """Take the whole RPC reply."""
         if self.outcome.done():
             return
         try:
-            reply = decode_reply(octets, places or [(memory, 0) for memory in self.into])
+            reply = decode_reply(octets, places)
         except Exception as error:
             self.outcome.set_exception(error)
         else:
@@ -71,10 +72,10 @@ class Carrier(Protocol):
     def version(self) -> int:
         """Of RPC-over-RDMA: the one in use, or being tried; 0 over TCP."""
 
-    def send(self, call: PendingCall) -> None:
-        """Send a call, or queue it until it may be sent. Its reply goes to :meth:`PendingCall.answered`."""
+    def send(self, call: Request) -> None:
+        """Send a call, or queue it until it may be sent. Its reply goes to :meth:`Request.answered`."""
 
-    def forget(self, call: PendingCall) -> None:
+    def forget(self, call: Request) -> None:
         """Nobody waits for the call any more: its memory is its caller's again when this returns."""
 
     def reply_backward(self, token: object, reply: RpcReply | None) -> None:
@@ -95,7 +96,7 @@ class Carrier(Protocol):
 class Owner(Protocol):
     """What a carrier tells the connection it works for."""
 
-    def finished(self, call: PendingCall) -> None:
+    def finished(self, call: Request) -> None:
         """A call was answered, or failed."""
 
     @property

@@ -24,6 +24,7 @@ from rpcrdma.client.calls import Carrier, Dial, PendingCall
 from rpcrdma.client.messages import Reply, encode_call, own_credential
 from rpcrdma.client.options import ClientOptions
 from rpcrdma.engine.choice import LINUX, ChunkChoice
+from rpcrdma.engine.requester import Request
 from rpcrdma.memory import Pool
 from rpcrdma.rpc.dispatch import NO_REPLY, Dispatcher
 from rpcrdma.rpc.messages import opaque_auth
@@ -216,7 +217,7 @@ class Connection:
         """Whether there is a program for backward calls."""
         return self._dispatcher is not None
 
-    def finished(self, call: PendingCall) -> None:
+    def finished(self, call: Request) -> None:
         """A call was answered, or failed."""
         self._failures = 0
         self._calls.pop(call.message.xid, None)

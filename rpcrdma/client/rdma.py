@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections.abc import Sequence
 
-from rpcrdma.client.calls import Owner, PendingCall
+from rpcrdma.client.calls import Owner
 from rpcrdma.client.options import ClientOptions
 from rpcrdma.engine.callee import BackwardCall, Callee
 from rpcrdma.engine.exposure import Registrations
@@ -129,12 +129,12 @@ class RdmaCarrier:
         properties = requester.final_properties
         return min(properties.send_threshold, properties.receive_threshold) - VERSIONS[requester.version].call_size
 
-    def send(self, call: PendingCall) -> None:
+    def send(self, call: Request) -> None:
         """Send a call. Raises ValueError."""
         self.requester.send(call)
         self._run_soon()
 
-    def forget(self, call: PendingCall) -> None:
+    def forget(self, call: Request) -> None:
         """Nobody waits for the call any more; the server has no access to its memory when this returns."""
         self.requester.forget(call)
 
@@ -196,7 +196,6 @@ class RdmaCarrier:
     # The engine's outputs
 
     def _finished(self, request: Request) -> None:
-        assert isinstance(request, PendingCall)
         self._owner.finished(request)
 
     def _called(self, message: memoryview, call: BackwardCall) -> None:

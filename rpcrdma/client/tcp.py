@@ -9,8 +9,10 @@ import asyncio
 import contextlib
 import socket
 
-from rpcrdma.client.calls import Owner, PendingCall
+from rpcrdma.client.calls import Owner
+from rpcrdma.client.messages import Message
 from rpcrdma.client.options import ClientOptions
+from rpcrdma.engine.requester import Request
 from rpcrdma.memory import OutOfMemory, Pool
 from rpcrdma.rpc.program import RpcReply
 from rpcrdma.tcp.stream import RecordError, RecordStream
@@ -46,17 +48,17 @@ class TcpCarrier:
         self._fd = sock.fileno()
         self._account = pool.account(options.memory)
         self._stream = RecordStream(self._fd, self._account, options.max_reply)
-        self._calls: dict[int, PendingCall] = {}
+        self._calls: dict[int, Request] = {}
         self._writing = self._flush_due = self._memory_awaited = self._gone = False
         self.max_backchannel_size = options.max_reply
         self._loop.add_reader(self._fd, self._readable)
 
-    def send(self, call: PendingCall) -> None:
+    def send(self, call: Request) -> None:
         """Send a call."""
         self._calls[call.message.xid] = call
-        self._queue(call.message)
+        self._queue(Message(call.message.xid, call.message.head, call.message.payloads))
 
-    def forget(self, call: PendingCall) -> None:
+    def forget(self, call: Request) -> None:
         """Nobody waits for the call any more. Octets of the caller that have not left cannot be taken back."""
         if self._calls.pop(call.message.xid, None) is not None and call.message.payloads and self._stream.queued:
             self._end("a call was cancelled while it was being sent")
@@ -133,7 +135,7 @@ class TcpCarrier:
         # A reply that nobody waits for (any more) is dropped.
         call = self._calls.pop(int.from_bytes(record[:4], "big"), None) if kind == _REPLY else None
         if call is not None:
-            call.answered(bytes(record))
+            call.answered(bytes(record), [(memory, 0) for memory in call.into])
             self._owner.finished(call)
 
     def _await_memory(self, size: int) -> None:
