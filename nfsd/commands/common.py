@@ -23,7 +23,9 @@ from nfsd.client.url import parse
 from rpcrdma.client import ClientOptions
 
 INTERRUPTED: Final = 130
-"""The exit status after SIGINT; 143 after SIGTERM."""
+"""The exit status after SIGINT."""
+TERMINATED: Final = 143
+"""After SIGTERM."""
 OUTPUT_GONE: Final = 141
 """The exit status when nobody reads standard output any more; what a shell reports for SIGPIPE."""
 
@@ -159,9 +161,9 @@ async def _run(
         print(f"rdma-nfsd {context.command}: {what}{reason(error)}", file=sys.stderr)
         return 1
     except asyncio.CancelledError:
-        if terminated:
-            return 143
-        raise
+        # Everything is cleaned up by now. A thread may hang in a read that nobody can cancel: it is not waited for.
+        await context.close()
+        os._exit(TERMINATED if terminated else INTERRUPTED)
     finally:
         await context.close()
     return 1 if context.failures else 0

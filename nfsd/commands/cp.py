@@ -75,6 +75,8 @@ class Copying:
         self._no_clobber = parsed.no_clobber
         self._verbose = parsed.verbose
         self._progress = progress
+        self._made: set[tuple[object, ...]] = set()
+        """The directories that this copy has made: one of them as a source would go on without end."""
         self._umask = os.umask(0)
         os.umask(self._umask)
 
@@ -110,7 +112,7 @@ class Copying:
             return
         if modes.S_ISLNK(facts.mode):
             await target.symlink(await source.readlink())
-        elif modes.S_ISREG(facts.mode):
+        elif modes.S_ISREG(facts.mode) or (isinstance(source, Local) and self._to_be_read(facts.mode)):
             await self._file(source, target, facts)
         else:
             raise OSError(errno.EINVAL, "neither a regular file nor a directory nor a symbolic link; not copied")
@@ -118,9 +120,14 @@ class Copying:
             self._progress.clear()
             print(f"{printable(source.text)} -> {printable(target.text)}", flush=True)
 
+    def _to_be_read(self, mode: int) -> bool:
+        """Whether a pipe or a device that is named on the command line is meant for what can be read from it."""
+        return not self._recursive and (modes.S_ISFIFO(mode) or modes.S_ISCHR(mode))
+
     async def _file(self, source: Somewhere, target: Somewhere, facts: Facts) -> None:
         if self._progress.total is not None:
-            self._progress.total += facts.size
+            # What is no regular file says nothing of its size.
+            self._progress.total = self._progress.total + facts.size if modes.S_ISREG(facts.mode) else None
 
         def count(octets: int) -> None:
             self._progress.count(octets)
@@ -134,9 +141,15 @@ class Copying:
         self._progress.files += 1
 
     async def _directory(self, source: Somewhere, target: Somewhere, facts: Facts, there: Facts | None) -> None:
+        if facts.identity in self._made:
+            raise OSError(errno.EINVAL, f"not copied: the directory cannot be copied into itself, {target.text}")
+        names = [name async for name in source.names() if not name.startswith(TEMPORARY)]
         if there is None:
             # Whatever its permissions will be: it must be written into first.
             await target.mkdir(0o700)
+            made = await target.facts(follow=False)
+            if made is not None:
+                self._made.add(made.identity)
         elif not modes.S_ISDIR(there.mode):
             raise OSError(errno.ENOTDIR, f"not copied: {target.text} is no directory")
         self._progress.total = None  # what else there is shows only as it is copied
@@ -151,10 +164,6 @@ class Copying:
             except OSError as error:
                 self.failed(below.text, error)
 
-        names = [name async for name in source.names() if not name.startswith(TEMPORARY)]
-        made = await target.facts(follow=False)
-        if made is not None and made.identity == facts.identity:
-            raise OSError(errno.EINVAL, "a directory cannot be copied into itself")
         await each(names, one, FILES_AT_A_TIME)
         mode = modes.S_IMODE(facts.mode) if self._preserve else facts.mode & 0o777 & ~self._umask
         if self._preserve:

@@ -19,7 +19,8 @@ from nfsd.daemon import Daemon
 from rpcrdma.client import ClientOptions
 from rpcrdma.rpc.rpcbind import Rpcbind
 
-WAYS = [("tcp", "3", None), ("tcp", "4.1", None)]
+WAYS = [("tcp", "3", None), ("tcp", "4.1", None), ("rdma", "3", 1), ("rdma", "4.1", 2)]
+MORE_WAYS = [("rdma", "3", 2), ("rdma", "4.1", 1), ("rdma", "4.1", None)]
 """Transport, version of NFS, version of RPC-over-RDMA."""
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from nfsd.client import NOW, Changes, FileSystem
 from rpcrdma.client import auth_sys
-from tests.unit.nfs_client_support import WAYS, Rig
+from tests.unit.nfs_client_support import MORE_WAYS, WAYS, Rig
 
 
 @pytest.fixture(params=WAYS, ids=lambda way: "-".join(str(part) for part in way if part))
@@ -33,6 +33,24 @@ def test_what_is_written_is_read_again_and_is_on_the_server(rig: Rig) -> None:
             assert (rig.export / "file").read_bytes() == data
             assert await fs.read_bytes("/file") == data
             assert (await fs.stat("file")).st_size == len(data)
+
+    rig.run(test)
+
+
+@pytest.mark.parametrize("way", MORE_WAYS, ids=str)
+def test_the_other_versions_on_rdma(tmp_path: Path, way: tuple[str, str, int | None]) -> None:
+    rig = Rig(tmp_path, *way)
+    data = pattern(3_000_001)
+
+    async def test() -> None:
+        server = await rig.server()
+        assert server.connection.rdma_version == (way[2] or 2)
+        fs, path = await server.locate(rig.url("file").names)
+        await fs.write_bytes(path, data)
+        assert (rig.export / "file").read_bytes() == data
+        assert await fs.read_bytes(path) == data
+        assert len(await fs.listdir(path.rpartition("/")[0])) == 1
+        await server.close()
 
     rig.run(test)
 
