@@ -128,16 +128,16 @@ def test_directories_of_any_size_and_depth(rig: Rig) -> None:
         async with rig.connect() as fs:
             await fs.makedirs("a/b/c/d")
             await fs.makedirs("a/b")
-            for number in range(1500):
+            for number in range(500):
                 (rig.export / "a" / f"name-{number:04} {'x' * 60}").touch()
             names = await fs.listdir("a")
-            assert names == sorted(["b", *(f"name-{number:04} {'x' * 60}" for number in range(1500))])
+            assert names == sorted(["b", *(f"name-{number:04} {'x' * 60}" for number in range(500))])
             seen = {entry.name: entry async for entry in fs.scandir("a")}
             assert seen["b"].is_dir()
             assert not seen["b"].is_file()
             assert all(entry.is_file() for name, entry in seen.items() if name != "b")
             walked = [(path, len(below), len(others)) async for path, below, others in fs.walk()]
-            assert walked == [("", 1, 0), ("a", 1, 1500), ("a/b", 1, 0), ("a/b/c", 1, 0), ("a/b/c/d", 0, 0)]
+            assert walked == [("", 1, 0), ("a", 1, 500), ("a/b", 1, 0), ("a/b/c", 1, 0), ("a/b/c/d", 0, 0)]
             await fs.rmtree("a/b")
             assert not (rig.export / "a" / "b").exists()
 
