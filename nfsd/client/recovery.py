@@ -35,6 +35,7 @@ _NOT_RECLAIMABLE: Final = frozenset(
     (p.NFS4ERR_NO_GRACE, p.NFS4ERR_RECLAIM_BAD, p.NFS4ERR_RECLAIM_CONFLICT, p.NFS4ERR_BAD_STATEID)
 )
 _ATTEMPTS: Final = 5
+_ANY: Final = frozenset(p.nfsstat4)
 
 
 class Client4:
@@ -52,6 +53,7 @@ class Client4:
         self._sequence = 0
         self._lock = asyncio.Lock()
         self._renewal: asyncio.Task[None] | None = None
+        self._look = asyncio.Event()
         self._binding: asyncio.Task[None] | None = None
         self.lease = 90.0
         """Seconds; as the server tells."""
@@ -131,14 +133,19 @@ class Client4:
         )
 
     # -- recovery ----------------------------------------------------------------------------------------------------
-    async def recover(self, epoch: int) -> None:
-        """Replace the session of ``epoch``, and get back what was open. One at a time; the others find it done."""
+    async def recover(self, epoch: int, *, session: bool = True) -> None:
+        """Replace the session of ``epoch``, and get back what was open. One at a time; the others find it done. Without
+        ``session`` it is only what was open that the server has revoked."""
         async with self._lock:
             if self._session.epoch != epoch:
                 return
             for attempt in range(_ATTEMPTS):
                 try:
-                    known = await self._establish()
+                    if session or attempt:
+                        known = await self._establish()
+                    else:
+                        known = True
+                        self._session.epoch += 1
                     await self._get_back(reclaim=not known)
                 except SessionLost:
                     _log.info("the server has lost the session while it was recovered (%d)", attempt + 1)
@@ -157,6 +164,13 @@ class Client4:
             again = [opened for opened in again if not await self._open_again(opened, reclaim=True)]
             await self._reclaim_complete()
         for opened in again:
+            if not reclaim:
+                # The server keeps a revoked stateid until it hears that the client knows (RFC 8881 section 18.38).
+                gone = p.FREE_STATEID4args(opened.stateid)
+                await self._session.run(
+                    lambda gone=gone: [(p.OP_FREE_STATEID, gone)],  # type: ignore[misc]
+                    allow=_ANY, recovering=True,
+                )  # fmt: skip
             await self._open_again(opened, reclaim=False)
 
     async def _open_again(self, opened: Opened4, *, reclaim: bool) -> bool:
@@ -183,16 +197,21 @@ class Client4:
         long."""
         loop = asyncio.get_running_loop()
         while True:
-            quiet = loop.time() - self._session.last_used
-            left = self.lease / 2 - quiet
+            left = self.lease / 2 - (loop.time() - self._session.last_used)
             if left > 0:
-                await asyncio.sleep(left)
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._look.wait(), left)
+                self._look.clear()
                 continue
             try:
                 await self._session.run(list)
             except OSError as error:
                 _log.warning("the lease could not be renewed: %s", error)
                 await asyncio.sleep(self.lease / 10)
+
+    def look(self) -> None:
+        """Look now whether the lease is to be renewed."""
+        self._look.set()
 
     def _bind_soon(self) -> None:
         if self._binding is None or self._binding.done():

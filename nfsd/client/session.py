@@ -67,9 +67,9 @@ class Session:
         self.sessionid = b""
         self.slots = SlotTable(1)
         self.epoch = 0
-        """Sessions so far."""
-        self.recover: Callable[[int], Any] = self._no_recovery
-        """Replaces the session of an epoch; set by :mod:`nfsd.client.recovery`."""
+        """Recoveries so far, the first session being one."""
+        self.recover: Callable[..., Any] = self._no_recovery
+        """Replaces the session of an epoch, or only what is open in it; set by :mod:`nfsd.client.recovery`."""
         self.on_path_down: Callable[[], None] = lambda: None
         """Called when the server cannot reach the client with callbacks."""
         self.stale = False
@@ -79,7 +79,7 @@ class Session:
         """Requests that the server has accepted, in all sessions."""
         self._exchanges: set[asyncio.Task[Compound]] = set()
 
-    async def _no_recovery(self, epoch: int) -> None:
+    async def _no_recovery(self, epoch: int, *, session: bool = True) -> None:
         raise SessionLost
 
     # -- work --------------------------------------------------------------------------------------------------------
@@ -115,7 +115,7 @@ class Session:
                     continue
             elif done.status in _STATE_ERRORS and not recovering and recoveries < _MOST_RECOVERIES:
                 recoveries += 1
-                await self.recover(epoch)
+                await self.recover(epoch, session=False)
                 continue
             raise os_error(done.status, 4)
 

@@ -44,9 +44,9 @@ class Nfs41:
     version = "4.1"
 
     def __init__(self, session: Session, client: Client4, *, size: int, depth: int, delegations: bool) -> None:
-        self._session = session
+        self.session = session
         self.caller = session.caller
-        self._client = client
+        self.client = client
         self._wanted_size = size
         self.read_size = self.write_size = size
         self.depth = depth
@@ -56,18 +56,18 @@ class Nfs41:
 
     async def start(self) -> None:
         """Make the session, and learn what the server takes at a time."""
-        await self._client.start()
+        await self.client.start()
         limits = p.GETATTR4args(fattr4.words((p.FATTR4_MAXREAD, p.FATTR4_MAXWRITE)))
         done = await self._run((p.OP_PUTROOTFH, None), (p.OP_GETATTR, limits))
         found = fattr4.values(done[1].resok4.obj_attributes)
-        most_read = min(found.get(p.FATTR4_MAXREAD, p.DATA_LIMIT), self._client.max_response - OVERHEAD)
-        most_write = min(found.get(p.FATTR4_MAXWRITE, p.DATA_LIMIT), self._client.max_request - OVERHEAD)
+        most_read = min(found.get(p.FATTR4_MAXREAD, p.DATA_LIMIT), self.client.max_response - OVERHEAD)
+        most_write = min(found.get(p.FATTR4_MAXWRITE, p.DATA_LIMIT), self.client.max_request - OVERHEAD)
         self.read_size = max(min(self._wanted_size, most_read), 512)
         self.write_size = max(min(self._wanted_size, most_write), 512)
-        self.depth = max(1, min(self.depth, self._session.slots.usable))
+        self.depth = max(1, min(self.depth, self.session.slots.usable))
 
     async def _run(self, *operations: Op, cache: bool = False, reply_max: int = OVERHEAD) -> list[Any]:
-        return (await self._session.run(lambda: operations, cache=cache, reply_max=reply_max)).results
+        return (await self.session.run(lambda: operations, cache=cache, reply_max=reply_max)).results
 
     # -- where the server's names begin ------------------------------------------------------------------------------
     async def attach(self, names: Sequence[bytes]) -> tuple[bytes, Sequence[bytes]]:
@@ -86,7 +86,7 @@ class Nfs41:
             stateid = ANONYMOUS if opened is None else opened.current
             return [putfh(handle), (p.OP_SETATTR, p.SETATTR4args(stateid, fattr4.fattr(changes)))]
 
-        await self._session.run(build, cache=True)
+        await self.session.run(build, cache=True)
 
     # -- names -------------------------------------------------------------------------------------------------------
     async def lookup(self, directory: bytes, name: bytes) -> Found:
@@ -101,7 +101,7 @@ class Nfs41:
             some, names = names[:_MOST_LOOKUPS], names[_MOST_LOOKUPS:]
             steps = [(p.OP_LOOKUP, p.LOOKUP4args(name)) for name in some]
             operations = [putfh(directory), *steps, _GETFH, _GETATTR]
-            done = await self._session.run(lambda operations=operations: operations, allow=_NOT_A_DIRECTORY)  # type: ignore[misc]
+            done = await self.session.run(lambda operations=operations: operations, allow=_NOT_A_DIRECTORY)  # type: ignore[misc]
             if done.status != p.NFS4_OK:
                 return None
             found = Found(done.results[-2].resok4.object, _stat(done.results[-1]))
@@ -117,7 +117,7 @@ class Nfs41:
     async def readdir(self, directory: bytes) -> AsyncIterator[Name]:
         """READDIR (section 18.23) with attributes and handles."""
         cookie, verifier = 0, bytes(8)
-        size = min(_DIRECTORY_REPLY, self._client.max_response - OVERHEAD)
+        size = min(_DIRECTORY_REPLY, self.client.max_response - OVERHEAD)
         while True:
             wanted = p.READDIR4args(cookie, verifier, size // 4, size, fattr4.ENTRY)
             done = await self._run(putfh(directory), (p.OP_READDIR, wanted), reply_max=OVERHEAD + size)
@@ -204,11 +204,11 @@ class Nfs41:
             want = p.OPEN4_SHARE_ACCESS_WANT_NO_DELEG
 
         def build() -> list[Op]:
-            owner = p.state_owner4(self._client.clientid, opened.owner)
+            owner = p.state_owner4(self.client.clientid, opened.owner)
             arguments = p.OPEN4args(0, access | want, p.OPEN4_SHARE_DENY_NONE, owner, flag, claim)
             return [putfh(handle), (p.OP_OPEN, arguments), _GETFH, _GETATTR]
 
-        done = await self._session.run(build, cache=True)
+        done = await self.session.run(build, cache=True)
         _, made, found, attributes = done.results
         opened.stateid = made.resok4.stateid
         opened.handle = found.resok4.object
@@ -216,7 +216,7 @@ class Nfs41:
         given = delegation.read or delegation.write
         if given is not None:
             opened.delegation = given.stateid
-        self._session.opens.add(opened)
+        self.session.opens.add(opened)
         return opened, _stat(attributes)
 
     async def read(self, opened: Opened4, offset: int, into: memoryview) -> tuple[int, bool]:
@@ -227,7 +227,7 @@ class Nfs41:
             return [putfh(opened.handle), (p.OP_READ, p.READ4args(opened.current, offset, count))]
 
         # Over TCP the data stand in the reply.
-        done = await self._session.run(build, into=into)
+        done = await self.session.run(build, into=into)
         found = done.results[1].resok4
         return self.caller.placed(found.data, into), found.eof
 
@@ -239,7 +239,7 @@ class Nfs41:
             arguments = p.WRITE4args(opened.current, offset, p.stable_how4.UNSTABLE4, payload)
             return [putfh(opened.handle), (p.OP_WRITE, arguments)]
 
-        written = (await self._session.run(build)).results[1].resok4
+        written = (await self.session.run(build)).results[1].resok4
         if not 0 < written.count <= len(data):
             raise OSError(errno.EREMOTEIO, f"the server says that it wrote {written.count} octets of {len(data)}")
         return written.count, None if written.committed == p.stable_how4.FILE_SYNC4 else written.writeverf
@@ -251,7 +251,7 @@ class Nfs41:
 
     async def release(self, opened: Opened4) -> None:
         """CLOSE (section 18.2), and DELEGRETURN of what came with the open."""
-        self._session.opens.discard(opened)
+        self.session.opens.discard(opened)
         delegation, opened.delegation = opened.delegation, None
         if opened.lost is not None:
             return
@@ -261,14 +261,14 @@ class Nfs41:
 
         # An open that the server has forgotten needs no CLOSE; it may have been forgotten just now.
         gone = frozenset((p.NFS4ERR_BAD_STATEID, p.NFS4ERR_STALE_STATEID, p.NFS4ERR_EXPIRED, p.NFS4ERR_ADMIN_REVOKED))
-        await self._session.run(build, cache=True, allow=gone)
+        await self.session.run(build, cache=True, allow=gone)
         if delegation is not None:
             await self._return(opened.handle, delegation)
 
     # -- delegations -------------------------------------------------------------------------------------------------
     def _recall(self, stateid: p.stateid4) -> bool:
         """CB_RECALL: the delegation goes back, after the callback has been answered (section 20.2.3)."""
-        opened = self._session.opens.delegated(stateid)
+        opened = self.session.opens.delegated(stateid)
         if opened is None or opened.delegation is None:
             return False
         delegation, opened.delegation = opened.delegation, None
@@ -280,7 +280,7 @@ class Nfs41:
     async def _return(self, handle: bytes, delegation: p.stateid4) -> None:
         gone = frozenset((p.NFS4ERR_BAD_STATEID, p.NFS4ERR_STALE_STATEID, p.NFS4ERR_EXPIRED, p.NFS4ERR_DELEG_REVOKED))
         try:
-            await self._session.run(
+            await self.session.run(
                 lambda: [putfh(handle), (p.OP_DELEGRETURN, p.DELEGRETURN4args(delegation))], cache=True, allow=gone
             )
         except OSError as error:
@@ -288,14 +288,14 @@ class Nfs41:
 
     async def close(self) -> None:
         """Close what is open, give session and client back, close the connection."""
-        for opened in self._session.opens:
+        for opened in self.session.opens:
             try:
                 await self.release(opened)
             except OSError as error:
                 _log.info("a file could not be closed: %s", error)
         if self._returns:
             await asyncio.wait(self._returns)
-        await self._client.close()
+        await self.client.close()
         await self.caller.close()
 
 
