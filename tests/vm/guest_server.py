@@ -41,9 +41,15 @@ would take the first and never the other.
 """
 
 
+def address_over(guest: Guest, kind: str, kinds: Sequence[str] = tuple(DEVICES)) -> str:
+    """The address of a guest's that is reached over a kind of device, when it has ``kinds``."""
+    return PLACES[kinds.index(kind)][1] + guest.address.rpartition(".")[2]
+
+
 def six(address: str) -> str:
     """The IPv6 address beside an IPv4 address of a guest with devices."""
-    return "fd00:" + ":".join(address.split(".")[1:3]) + "::" + address.rpartition(".")[2]
+    _, subnet, _, host = address.split(".")
+    return f"fd00:{subnet}::{host}"
 
 
 def load_devices(guest: Guest, kinds: Sequence[str] = tuple(DEVICES), *, added: bool = False) -> None:
@@ -136,7 +142,7 @@ class GuestServer:
 
     def door(self, kind: str, family: int = 4) -> Door:
         """The server by the address that a client reaches over a kind of device."""
-        address = PLACES[self.kinds.index(kind)][1] + self.address.rpartition(".")[2]
+        address = address_over(self.guest, kind, self.kinds)
         return Door(self, address if family == 4 else f"[{six(address)}]")
 
     def netdev(self, kind: str) -> str:

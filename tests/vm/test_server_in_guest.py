@@ -11,7 +11,7 @@ import pytest
 
 from tests.vm.build import REPO
 from tests.vm.guest import Guest
-from tests.vm.guest_server import SOFTIWARP_PORT, GuestServer, load_devices
+from tests.vm.guest_server import SOFTIWARP_PORT, GuestServer, address_over, load_devices
 from tests.vm.mounts import complaints, load_siw, rdma_transports
 from tests.vm.network import Namespace, Network
 from tests.vm.server import command
@@ -72,7 +72,7 @@ def test_devices_says_what_can_be_used_and_what_is_in_the_way(network: Network) 
             "siw0": ("iWARP", True),
         }
         for device, address in zip(
-            found["devices"], (f"10.98.0.{guest.address.rpartition('.')[2]}", guest.address), strict=True
+            found["devices"], (address_over(guest, "rxe"), address_over(guest, "siw")), strict=True
         ):
             (port,) = device["ports"]
             assert address in port["addresses"]

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import shlex
 import sys
+from collections.abc import Iterator
 
 import pytest
 
 from tests.vm.build import REPO
 from tests.vm.guest import Guest
-from tests.vm.guest_server import DEVICES, load_devices
+from tests.vm.guest_server import DEVICES, address_over, load_devices
 from tests.vm.network import Namespace
 
 pytestmark = pytest.mark.timeout(1200)
@@ -26,17 +27,22 @@ CHOSEN = (
 )
 
 
+@pytest.fixture(scope="module")
+def guest() -> Iterator[Guest]:
+    with Namespace() as network, Guest("messages", network, memory=2048, interfaces=len(DEVICES)) as made:
+        load_devices(made)
+        yield made
+
+
 @pytest.mark.parametrize("kind", sorted(DEVICES))
-def test_calls_and_replies_of_every_form_over_a_device(kind: str) -> None:
-    with Namespace() as network, Guest("messages", network, memory=2048) as guest:
-        load_devices(guest, (kind,))
-        argv = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--tb=native", "-rf", "-k", CHOSEN]
-        argv += [f"tests/unit/{module}" for module in MODULES]
-        done = guest.run(
-            f"cd {shlex.quote(str(REPO))} && ulimit -l unlimited && "
-            f"RDMA_NFSD_TEST_DEVICE={guest.address} {shlex.join(argv)} 2>&1",
-            timeout=900,
-            check=False,
-            label=f"responder tests over {kind}",
-        )
+def test_calls_and_replies_of_every_form_over_a_device(guest: Guest, kind: str) -> None:
+    argv = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--tb=native", "-rf", "-k", CHOSEN]
+    argv += [f"tests/unit/{module}" for module in MODULES]
+    done = guest.run(
+        f"cd {shlex.quote(str(REPO))} && ulimit -l unlimited && "
+        f"RDMA_NFSD_TEST_DEVICE={address_over(guest, kind)} {shlex.join(argv)} 2>&1",
+        timeout=900,
+        check=False,
+        label=f"responder tests over {kind}",
+    )
     assert done.rc == 0, done.output[-6000:]
