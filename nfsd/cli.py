@@ -72,9 +72,9 @@ Clients never wait for a capture. What it is too slow for is lost to it, counted
 """
 
 _DECODE = """\
-Print what is in a capture (pcapng, of "rdma-nfsd capture" or of iWARP or NFS over TCP by other programs), a line for
-each message: transport headers of RPC over RDMA in words, versions One and Two, with chunk lists and errors, private
-data of connection requests, and the names of the calls. "-" is the standard input.
+Print what is in a capture (pcapng or pcap, of "rdma-nfsd capture", or of iWARP or NFS over TCP by other programs), a
+line for each message: transport headers of RPC over RDMA in words, versions One and Two, with chunk lists and errors,
+private data of connection requests, and the names of the calls. "-" is the standard input.
 """
 
 

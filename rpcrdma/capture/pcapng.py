@@ -1,7 +1,7 @@
 """pcapng files (draft-ietf-opsawg-pcapng): the four kinds of blocks that a capture has, written and read.
 
 Owns the format; imports nothing of the project. Written big-endian with nanoseconds; read in either order of octets and
-any resolution, since other programs' files are read too.
+any resolution, since other programs' files are read too, among them those of the older format (pcap), tcpdump's.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ _EPB_FLAGS, _EPB_DROPCOUNT = 2, 4
 _ISB_STARTTIME, _ISB_ENDTIME, _ISB_IFRECV, _ISB_IFDROP = 2, 3, 4, 5
 INBOUND, OUTBOUND = 1, 2
 _LARGEST_BLOCK = 16 << 20
+_PCAP = {(order, units): magic for order in "<>" for units, magic in ((1000, 0xA1B2C3D4), (1, 0xA1B23C4D))}
+"""pcap's first word by order of octets and nanoseconds of its fractions."""
 
 
 class FormatError(ValueError):
@@ -103,11 +105,33 @@ class _Interface:
 
 def read(file: BinaryIO) -> Iterator[Packet]:
     """The packets of a file. Raises FormatError."""
+    head = file.read(8)
+    old = next(
+        ((order, units) for order, units in _PCAP if struct.pack(order + "I", _PCAP[order, units]) == head[:4]), None
+    )
+    yield from _read_blocks(file, head) if old is None else _read_pcap(file, *old)
+
+
+def _read_pcap(file: BinaryIO, order: str, units: int) -> Iterator[Packet]:
+    rest = file.read(16)
+    if len(rest) < 16:
+        raise FormatError("the file ends within its header")
+    link_type = struct.unpack_from(order + "I", rest, 12)[0] & 0xFFFF
+    while head := file.read(16):
+        if len(head) < 16:
+            raise FormatError("the file ends within a packet")
+        seconds, fraction, captured, length = struct.unpack(order + "IIII", head)
+        if captured > _LARGEST_BLOCK:
+            raise FormatError(f"a packet of {captured} octets")
+        data = file.read(captured)
+        if len(data) < captured:
+            raise FormatError("the file ends within a packet")
+        yield Packet("", link_type, seconds * 1_000_000_000 + fraction * units, data, length)
+
+
+def _read_blocks(file: BinaryIO, head: bytes) -> Iterator[Packet]:
     order, interfaces, first = ">", list[_Interface](), True
-    while True:
-        head = file.read(8)
-        if not head:
-            return
+    while head:
         if len(head) < 8:
             raise FormatError("the file ends within a block")
         kind, length = struct.unpack(order + "II", head)
@@ -134,6 +158,7 @@ def read(file: BinaryIO) -> Iterator[Packet]:
                 yield _read_packet(order, body[:-4], interfaces)
         except (struct.error, IndexError) as error:
             raise FormatError(f"a damaged block: {error}") from error
+        head = file.read(8)
 
 
 def _options(order: str, data: bytes) -> Iterator[tuple[int, bytes]]:

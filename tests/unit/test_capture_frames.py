@@ -174,6 +174,17 @@ def test_files_in_the_other_order_of_octets_with_microseconds():
     assert found == Packet("", 101, 1500000000, b"abc", 9)
 
 
+@pytest.mark.parametrize("order", ["<", ">"])
+@pytest.mark.parametrize(("magic", "units"), [(0xA1B2C3D4, 1000), (0xA1B23C4D, 1)])
+def test_files_of_the_older_format(order, magic, units):
+    header = struct.pack(order + "IHHIIII", magic, 2, 4, 0, 0, 65535, 101)
+    packet = struct.pack(order + "IIII3s", 2, 7, 3, 9, b"abc")
+    assert list(pcapng.read(io.BytesIO(header + packet))) == [Packet("", 101, 2_000_000_000 + 7 * units, b"abc", 9)]
+    for length in (10, 30, 41):
+        with pytest.raises(FormatError):
+            list(pcapng.read(io.BytesIO((header + packet)[:length])))
+
+
 @pytest.mark.parametrize("damage", [b"", b"no capture at all", b"\n\r\r\n", b"\n\r\r\n\0\0\0\x1c\x1a\x2b\x3c\x4d"])
 def test_what_is_no_capture_is_said(damage):
     if not damage:

@@ -1,0 +1,44 @@
+"""Captures of traffic on RDMA devices, in a guest: dissected by tshark, and a whole version Two session in words."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+
+import pytest
+
+from tests.vm.build import REPO
+from tests.vm.guest import Guest
+from tests.vm.guest_server import DEVICES, load_devices
+from tests.vm.network import Namespace
+
+pytestmark = pytest.mark.timeout(1200)
+
+TESTS = [f"tests/unit/test_capture_{name}.py" for name in ("tshark", "providers")]
+
+
+@pytest.mark.parametrize("kind", sorted(DEVICES))
+def test_what_a_device_carries_is_seen(kind: str) -> None:
+    with Namespace() as network, Guest("capture", network, memory=2048) as guest:
+        load_devices(guest, (kind,))
+        here = f"cd {shlex.quote(str(REPO))} && ulimit -l unlimited && "
+        argv = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--tb=native", "-rf", *TESTS]
+        done = guest.run(
+            f"{here} RDMA_NFSD_TEST_DEVICE={guest.address} {shlex.join(argv)} 2>&1",
+            timeout=600,
+            check=False,
+            label=f"captures over {kind}",
+        )
+        assert done.rc == 0, done.output[-6000:]
+        argv = [sys.executable, "-m", "tests.peer.captured_session", "--device", guest.address]
+        told = guest.run(f"{here} {shlex.join(argv)} 2>&1", timeout=300, label=f"a version Two session over {kind}")
+    print(told.output)
+    for words in (
+        "verbs, ",
+        "server > client 2  RDMA Read: 100000 octets of ",
+        "RDMA2_ERR_CANT_REPLY (processed, segment 2, 60000 octets needed)",
+        "CB_COMPOUND (CB_SEQUENCE CB_NOTIFY_LOCK)",
+        "RDMA2_ERR_INVAL_OPTION",
+        "RPC call in the Read chunk",
+    ):
+        assert words in told.output
