@@ -319,8 +319,6 @@ async def _serve(config: Config) -> int:
     gc.collect()
     gc.freeze()
     gc.set_threshold(_GC_THRESHOLD)
-    print(daemon.ready_line, flush=True)
-    sdnotify.notify(READY=1, STATUS=daemon.ready_line.removeprefix("rdma-nfsd ready: "))
     reloads: set[asyncio.Task[None]] = set()
 
     async def reload() -> None:
@@ -333,6 +331,9 @@ async def _serve(config: Config) -> int:
         task.add_done_callback(reloads.discard)
 
     loop.add_signal_handler(signal.SIGHUP, begin_reload)
+    # Whoever reads this may send signals from now on.
+    print(daemon.ready_line, flush=True)
+    sdnotify.notify(READY=1, STATUS=daemon.ready_line.removeprefix("rdma-nfsd ready: "))
     watchdog = _start_watchdog(loop)
     await stopping.wait()
     sdnotify.notify(STOPPING=1, STATUS="finishing calls in flight")
