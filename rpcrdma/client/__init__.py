@@ -1,4 +1,4 @@
-"""A client's side of RPC over RDMA and over TCP, for asyncio programs.
+"""A client's side of RPC over RDMA and over TCP, for asyncio programs (docs/client.md).
 
     async with connect("192.0.2.1", 20049, transport="rdma") as connection:
         arguments = Encoder()

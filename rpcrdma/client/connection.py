@@ -141,8 +141,8 @@ class Connection:
 
         ``into`` is writable memory for the results' DDP-eligible items, one for each in their order: the server writes
         there itself if the transport allows it, otherwise decoding copies them there, so that a decoded item is the
-        beginning of its ``into`` in either case. It is the server's until the call is over, however that ends. It must
-        be large enough for the longest item, and say no more than that: what does not fit is the server's error.
+        beginning of its ``into`` in either case. It is the server's until the call is over, however that ends. An item
+        that is longer is an error of the server's, or comes out apart from it (TCP).
 
         ``reply_max`` is the most octets that the RPC reply may have, its header included and those items not.
 
