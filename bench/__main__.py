@@ -17,12 +17,13 @@ import statistics
 import sys
 import tempfile
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 from bench import limits
-from bench.scenarios import SCENARIOS, Files, Scenario, prepare
-from bench.servers import Server, cpu_of
+from bench.scenarios import BY_NAME, SCENARIOS, Files, Scenario, prepare
+from bench.servers import SERVERS, Ganesha, RdmaNfsd, Server, cpu_of, enter_namespace
 
 REQUEST, REPLY = 128, 4224
 """Octets of a 4 KiB READ's call and reply, about."""
@@ -128,27 +129,32 @@ def median(rounds: list[dict[str, float]]) -> dict[str, float]:
 
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
-    """Everything that was asked for, in rounds that take turns."""
+    """Everything that was asked for, in rounds that take turns: the machine, then each scenario with every server."""
     chosen = [scenario for scenario in SCENARIOS if not options.only or scenario.name in options.only]
-    transports = options.transport or ["tcp", "rdma"]
-    figures: dict[str, list[dict[str, float]]] = {}
+    figures: dict[str, dict[str, list[dict[str, float]]]] = {}
     bounds: list[dict[str, float]] = []
-    with tempfile.TemporaryDirectory(dir="/dev/shm", prefix="rdma-nfsd-bench-") as directory:
-        server = Server(Path(directory))
-        try:
-            files = asyncio.run(prepare(server, options.uid))
-            for number in range(options.rounds):
-                _progress(f"round {number + 1} of {options.rounds}: the machine")
-                bounds.append(measure_limits(server, options.seconds))
-                for scenario in chosen:
-                    for transport in transports:
-                        _progress(f"round {number + 1} of {options.rounds}: {scenario.name} over {transport}")
+    with tempfile.TemporaryDirectory(dir="/dev/shm", prefix="rdma-nfsd-bench-") as directory, ExitStack() as ends:
+        servers: list[tuple[Server, Files]] = []
+        for name in options.server:
+            server = SERVERS[name](Path(directory) / name)
+            ends.callback(server.stop)
+            servers.append((server, asyncio.run(prepare(server, options.uid))))
+        for number in range(options.rounds):
+            _progress(f"round {number + 1} of {options.rounds}: the machine")
+            bounds.append(measure_limits(servers[0][0], options.seconds))
+            for scenario in chosen:
+                for server, files in servers:
+                    for transport in server.transports:
+                        if transport not in options.transport or transport not in scenario.transports:
+                            continue
+                        said = f"{scenario.name} over {transport}, {server.name}"
+                        _progress(f"round {number + 1} of {options.rounds}: {said}")
                         result = measure(server, files, scenario, transport, options.seconds)
-                        figures.setdefault(f"{scenario.name} {transport}", []).append(result)
-            memory = server.memory()
-        finally:
-            server.stop()
-            _progress("")
+                        figures.setdefault(server.name, {}).setdefault(f"{scenario.name} {transport}", []).append(
+                            result
+                        )
+        peaks = {server.name: server.memory() for server, _ in servers}
+        _progress("")
     return {
         "machine": {
             "cpu": _processor(),
@@ -158,8 +164,13 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
             "load": os.getloadavg()[0],
         },
         "limits": median(bounds),
-        "scenarios": {name: median(rounds) for name, rounds in figures.items()},
-        "peak_memory": memory,
+        "servers": {
+            server: {
+                "scenarios": {name: median(rounds) for name, rounds in scenarios.items()},
+                "peak_memory": peaks[server],
+            }
+            for server, scenarios in figures.items()
+        },
     }
 
 
@@ -189,33 +200,44 @@ def table(result: dict[str, Any]) -> str:
         f"The machine: a round trip {bounds['round_trip_us']:.2f} µs, pread {bounds['pread_us']:.2f} µs, "
         f"pwrite {bounds['pwrite_us']:.2f} µs of CPU; {bounds['round_trips_per_s']:,.0f} round trips/s; loopback "
         f"{bounds['loopback_octets_per_s'] / 1e9:.2f} GB/s; memcpy {bounds['memcpy_octets_per_s'] / 1e9:.1f} GB/s.",
-        "",
-        "| scenario | over | CPU µs per call | of which user | times the limit | goal | calls/s | p50 µs | p99 µs |",
-        "|---|---|---|---|---|---|---|---|---|",
     ]
-    by_name = {scenario.name: scenario for scenario in SCENARIOS}
-    for key, figures in result["scenarios"].items():
-        name, transport = key.split(" ")
-        scenario = by_name[name]
-        small = scenario.size <= 4096 and scenario.outstanding > 1
-        ratio = f"{figures['cpu_us'] / unit(scenario, bounds):.2f}" if small else ""
-        lines.append(
-            f"| {name} | {transport} | {figures['cpu_us']:.2f} | {figures['user_us']:.2f} | {ratio} | "
-            f"{f'≤ {scenario.limit}' if small and transport == 'tcp' else ''} | {figures['calls_per_s']:,.0f} | "
-            f"{figures['p50_us']:.0f} | {figures['p99_us']:.0f} |"
-        )
+    for server, found in result["servers"].items():
+        lines += ["", f"{server}, at most {found['peak_memory'] / (1 << 20):.0f} MiB of memory:", ""]
+        lines += _server_table(result, server)
     return "\n".join(lines)
+
+
+def _server_table(result: dict[str, Any], server: str) -> list[str]:
+    scenarios, bounds = result["servers"][server]["scenarios"], result["limits"]
+    others = [name for name in result["servers"] if name != server] if server == RdmaNfsd.name else []
+    heads = ["scenario", "over", "CPU µs per call", "of which user", "times the limit"]
+    heads += [word for name in others for word in (f"times {name}", "goal")] + ["calls/s", "p50 µs", "p99 µs"]
+    lines = [f"| {' | '.join(heads)} |", "|" + "---|" * len(heads)]
+    for key, figures in scenarios.items():
+        name, transport = key.split(" ")
+        scenario = BY_NAME[name]
+        cells = [name, transport, f"{figures['cpu_us']:.2f}", f"{figures['user_us']:.2f}"]
+        times = figures["cpu_us"] / unit(scenario, bounds)
+        aim = f" (≤ {scenario.goal})" if scenario.goal is not None and transport == "tcp" else ""
+        cells.append(f"{times:.2f}{aim}" if scenario.size <= 4096 and scenario.outstanding > 1 else "")
+        for other in others:
+            theirs = result["servers"][other]["scenarios"].get(f"{name} tcp")
+            cells += (
+                ["", ""] if theirs is None else [f"{figures['cpu_us'] / theirs['cpu_us']:.2f}", f"≤ {scenario.rival}"]
+            )
+        cells += [f"{figures['calls_per_s']:,.0f}", f"{figures['p50_us']:.0f}", f"{figures['p99_us']:.0f}"]
+        lines.append(f"| {' | '.join(cells)} |")
+    return lines
 
 
 def compare(result: dict[str, Any], before: dict[str, Any], tolerance: float) -> list[str]:
     """What has become slower: by CPU per call in units of each run's own limit, so that the clocks cancel out."""
     slower = []
-    by_name = {scenario.name: scenario for scenario in SCENARIOS}
-    for key, figures in result["scenarios"].items():
-        earlier = before["scenarios"].get(key)
+    for key, figures in result["servers"][RdmaNfsd.name]["scenarios"].items():
+        earlier = before["servers"][RdmaNfsd.name]["scenarios"].get(key)
         if earlier is None:
             continue
-        scenario = by_name[key.split(" ")[0]]
+        scenario = BY_NAME[key.split(" ")[0]]
         now = figures["cpu_us"] / unit(scenario, result["limits"])
         then = earlier["cpu_us"] / unit(scenario, before["limits"])
         if now > then * (1 + tolerance):
@@ -227,7 +249,20 @@ def main() -> int:
     """Run from the command line."""
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("--only", nargs="*", choices=[s.name for s in SCENARIOS], help="these scenarios only")
-    parser.add_argument("--transport", nargs="*", choices=["tcp", "rdma"], help="over these only (rdma: softiwarp)")
+    parser.add_argument(
+        "--transport",
+        nargs="*",
+        choices=["tcp", "rdma"],
+        default=["tcp", "rdma"],
+        help="over these only (rdma: softiwarp)",
+    )
+    parser.add_argument(
+        "--server",
+        nargs="*",
+        choices=list(SERVERS),
+        default=[RdmaNfsd.name],
+        help="these, in turns (default rdma-nfsd)",
+    )
     parser.add_argument("--seconds", type=float, default=2.0, help="how long each is measured in a round (default 2)")
     parser.add_argument("--rounds", type=int, default=3, help="how often; medians are reported (default 3)")
     parser.add_argument("--uid", type=int, default=0, help="whom the calls are made as (default 0)")
@@ -235,6 +270,8 @@ def main() -> int:
     parser.add_argument("--compare", metavar="FILE", help="figures of an earlier run: exit status 1 if any is worse")
     parser.add_argument("--tolerance", type=float, default=0.15, help="how much worse is worse (default 0.15)")
     options = parser.parse_args()
+    if Ganesha.name in options.server:
+        enter_namespace(sys.argv[1:])
     result = run(options)
     print(table(result))
     if options.json:

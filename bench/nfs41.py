@@ -34,7 +34,8 @@ class Session:
     first SEQUENCE binds it."""
 
     def __init__(self, port: int, outstanding: int, uid: int) -> None:
-        self._client, self._stateid = asyncio.run(_set_up(port, outstanding + _SPARE_SLOTS, uid))
+        slots = outstanding + _SPARE_SLOTS
+        self._client, self._stateid, self._data, self._root = asyncio.run(_set_up(port, slots, uid))
 
     @property
     def sequence_at(self) -> int:
@@ -48,34 +49,36 @@ class Session:
     def _on(self, handle: bytes, *operations: Operation) -> bytes:
         return self._compound((p.OP_PUTFH, p.PUTFH4args(handle)), *operations)
 
-    def getattr(self, data: bytes) -> bytes:
+    def getattr(self) -> bytes:
         """GETATTR of the file."""
-        return self._on(data, (p.OP_GETATTR, _ATTRIBUTES))
+        return self._on(self._data, (p.OP_GETATTR, _ATTRIBUTES))
 
-    def lookup(self, root: bytes) -> bytes:
+    def lookup(self) -> bytes:
         """LOOKUP of the file."""
-        return self._on(root, (p.OP_LOOKUP, p.LOOKUP4args(b"data")), p.OP_GETFH, (p.OP_GETATTR, _ATTRIBUTES))
+        return self._on(self._root, (p.OP_LOOKUP, p.LOOKUP4args(b"data")), p.OP_GETFH, (p.OP_GETATTR, _ATTRIBUTES))
 
-    def access(self, data: bytes) -> bytes:
+    def access(self) -> bytes:
         """ACCESS of the file."""
-        return self._on(data, (p.OP_ACCESS, p.ACCESS4args(0x1F)), (p.OP_GETATTR, _CACHE_CONSISTENCY))
+        return self._on(self._data, (p.OP_ACCESS, p.ACCESS4args(0x1F)), (p.OP_GETATTR, _CACHE_CONSISTENCY))
 
-    def read(self, data: bytes, offset: int, size: int) -> bytes:
+    def read(self, offset: int, size: int) -> bytes:
         """READ."""
-        return self._on(data, (p.OP_READ, p.READ4args(self._stateid, offset, size)))
+        return self._on(self._data, (p.OP_READ, p.READ4args(self._stateid, offset, size)))
 
-    def write(self, data: bytes, offset: int, octets: bytes) -> bytes:
+    def write(self, offset: int, octets: bytes) -> bytes:
         """WRITE, unstable."""
         written = p.WRITE4args(self._stateid, offset, p.stable_how4.UNSTABLE4, octets)
-        return self._on(data, (p.OP_WRITE, written), (p.OP_GETATTR, _CACHE_CONSISTENCY))
+        return self._on(self._data, (p.OP_WRITE, written), (p.OP_GETATTR, _CACHE_CONSISTENCY))
 
 
-async def _set_up(port: int, slots: int, uid: int) -> tuple[Client4, p.stateid4]:
+async def _set_up(port: int, slots: int, uid: int) -> tuple[Client4, p.stateid4, bytes, bytes]:
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     server: Any = _Connection(reader, writer)
     client = Client4(server, 1, uid=uid, gid=uid, name=b"load %d" % next(_names), transport=LoopbackTransport())
     client.slots = slots
     await client.connect()
-    stateid, _ = await client.open("/export", b"data")
+    # Servers may have other handles for NFSv4 than for NFSv3.
+    stateid, data = await client.open("/export", b"data")
+    *_, root = await client.run(*client.path("/export"), p.OP_GETFH)
     writer.close()
-    return client, stateid
+    return client, stateid, data, root.resok4.object

@@ -1,13 +1,19 @@
-"""Servers under test: started on a directory of their own, their CPU time read, stopped again."""
+"""Servers under test: started on a directory of their own, their CPU time read, stopped again.
+
+Owns :class:`RdmaNfsd` and :class:`Ganesha`, and how to reach them; imports nothing of the project.
+"""
 
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import socket
 import struct
 import subprocess
 import sys
+import time
+from collections.abc import Sequence
 from pathlib import Path
 
 TICK = os.sysconf("SC_CLK_TCK")
@@ -28,14 +34,52 @@ def cpu_of(pid: int) -> tuple[float, float]:
 
 
 class Server:
-    """rdma-nfsd with its defaults, over TCP and over the embedded provider, exporting a directory to everybody."""
+    """A process that exports the directory ``export`` as ``/export`` to everybody, with MOUNT and NFS on TCP ports."""
 
-    name = "rdma-nfsd"
+    name: str
+    transports: tuple[str, ...] = ("tcp",)
+    process: subprocess.Popen[str]
 
     def __init__(self, directory: Path) -> None:
         self.export = directory / "export"
-        self.export.mkdir()
-        self.tcp, self.rdma, self.mountd = free_port(), free_port(), free_port()
+        self.export.mkdir(parents=True)
+        self.tcp, self.mountd = free_port(), free_port()
+
+    def cpu(self) -> tuple[float, float]:
+        """Seconds of CPU so far."""
+        return cpu_of(self.process.pid)
+
+    def memory(self) -> int:
+        """Octets of the most memory it has used."""
+        status = Path(f"/proc/{self.process.pid}/status").read_text()
+        return next(int(line.split()[1]) << 10 for line in status.splitlines() if line.startswith("VmHWM"))
+
+    def connect(self, transport: str) -> socket.socket:
+        """A connection over ``tcp``."""
+        assert transport == "tcp"
+        sock = socket.create_connection(("127.0.0.1", self.tcp))
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return sock
+
+    def stop(self) -> None:
+        """End it."""
+        self.process.send_signal(signal.SIGTERM)
+        try:
+            self.process.wait(20)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+
+class RdmaNfsd(Server):
+    """rdma-nfsd with its defaults, over TCP and over the embedded provider."""
+
+    name = "rdma-nfsd"
+    transports = ("tcp", "rdma")
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory)
+        self.rdma = free_port()
         config = directory / "config.yaml"
         config.write_text(
             f'server:\n  listen: ["rdma://127.0.0.1:{self.rdma}", "tcp://127.0.0.1:{self.tcp}"]\n'
@@ -50,21 +94,12 @@ class Server:
         if not self.process.stdout.readline().startswith("rdma-nfsd ready:"):
             raise SystemExit("the server did not start")
 
-    def cpu(self) -> tuple[float, float]:
-        """Seconds of CPU so far."""
-        return cpu_of(self.process.pid)
-
-    def memory(self) -> int:
-        """Octets of the most memory it has used."""
-        status = Path(f"/proc/{self.process.pid}/status").read_text()
-        return next(int(line.split()[1]) << 10 for line in status.splitlines() if line.startswith("VmHWM"))
-
     def connect(self, transport: str) -> socket.socket:
         """A connection; over RDMA, MPA is negotiated without CRC and Markers (RFC 5044, 6581, 8797)."""
-        sock = socket.create_connection(("127.0.0.1", self.tcp if transport == "tcp" else self.rdma))
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if transport == "tcp":
-            return sock
+            return super().connect(transport)
+        sock = socket.create_connection(("127.0.0.1", self.rdma))
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         # IRD 32, ORD 0; then the private data of a peer like Linux: remote invalidation, 4096 octets both ways.
         body = struct.pack(">HH", 32, 0) + bytes.fromhex("f6ab0e1801010303")
         sock.sendall(b"MPA ID Req Frame" + bytes((0x10, 2)) + struct.pack(">H", len(body)) + body)
@@ -74,7 +109,80 @@ class Server:
             raise ConnectionError("the server rejected the connection")
         return sock
 
+
+_GANESHA = """\
+NFS_CORE_PARAM {{
+    NFS_Port = {tcp}; MNT_Port = {mountd}; Protocols = 3, 4; mount_path_pseudo = true;
+    Enable_NLM = false; Enable_RQUOTA = false; Enable_UDP = false;
+}}
+NFSv4 {{ Graceless = true; RecoveryRoot = "{directory}/recovery"; }}
+EXPORT {{
+    Export_Id = 1; Path = "{export}"; Pseudo = "/export"; Access_Type = RW; Squash = No_Root_Squash; SecType = sys;
+    Transports = TCP; FSAL {{ Name = VFS; }}
+}}
+LOG {{ Default_log_level = CRIT; }}
+"""
+
+
+class Ganesha(Server):
+    """NFS-Ganesha as Debian has it (nfs-ganesha, nfs-ganesha-vfs), over TCP. It does not start without rpcbind, so both
+    need a network of their own: :func:`enter_namespace`."""
+
+    name = "ganesha"
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory)
+        missing = [program for program in ("ganesha.nfsd", "rpcbind") if shutil.which(program) is None]
+        if missing:
+            raise SystemExit(f"no {' and no '.join(missing)} here: apt-get install nfs-ganesha nfs-ganesha-vfs rpcbind")
+        self.rpcbind = subprocess.Popen(["rpcbind", "-f"], stderr=subprocess.DEVNULL)
+        wait_until(111)
+        file, log = directory / "ganesha.conf", directory / "ganesha.log"
+        file.write_text(_GANESHA.format(tcp=self.tcp, mountd=self.mountd, directory=directory, export=self.export))
+        self.process = subprocess.Popen(
+            ["ganesha.nfsd", "-F", "-f", str(file), "-L", str(log), "-p", str(directory / "pid")],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        try:
+            wait_until(self.tcp)
+            wait_until(self.mountd)
+        except TimeoutError:
+            self.stop()
+            raise SystemExit(f"ganesha did not start; the end of its log:\n{log.read_text()[-2000:]}") from None
+
     def stop(self) -> None:
-        """End it."""
-        self.process.send_signal(signal.SIGTERM)
-        self.process.wait(20)
+        """End it, and its rpcbind."""
+        super().stop()
+        self.rpcbind.terminate()
+        self.rpcbind.wait()
+
+
+SERVERS: dict[str, type[Server]] = {server.name: server for server in (RdmaNfsd, Ganesha)}
+
+
+_ENTERED = "RDMA_NFSD_BENCH_NAMESPACE"
+_IN_NAMESPACE = 'mount -t tmpfs none /run && ip link set lo up && exec "$@"'
+
+
+def enter_namespace(arguments: Sequence[str]) -> None:
+    """Run this program again where the network is loopback alone and /run is empty, unless that is where we are."""
+    if not os.environ.get(_ENTERED):
+        inside = ["sh", "-c", _IN_NAMESPACE, "sh", sys.executable, "-m", "bench", *arguments]
+        os.execvpe("unshare", ["unshare", "--net", "--mount", *inside], {**os.environ, _ENTERED: "yes"})
+
+
+def listens(port: int) -> bool:
+    """Whether anybody accepts connections there."""
+    with socket.socket() as sock:
+        return sock.connect_ex(("127.0.0.1", port)) == 0
+
+
+def wait_until(port: int, seconds: float = 20.0) -> None:
+    """Wait until somebody accepts connections there. Raises TimeoutError."""
+    until = time.monotonic() + seconds
+    while not listens(port):
+        if time.monotonic() > until:
+            raise TimeoutError(f"nobody listens on port {port}")
+        time.sleep(0.1)
