@@ -8,11 +8,11 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Final
 
 from nfsd.client.callbacks import Backchannel
-from rpcrdma.client import CallError, Connection, Denied, Refused
+from rpcrdma.client import CallError, Connection, Denied, Refused, Reply
 from rpcrdma.rpc.messages import accept_stat
 from rpcrdma.xdr import Decoder, Encoder, Payload, XdrError
 
@@ -22,6 +22,8 @@ FIRST_DELAY: Final = 0.1
 LONGEST_DELAY: Final = 5.0
 SAY_AFTER: Final = 1.0
 """Seconds of waiting after which it is said."""
+PARTING: Final = 2.0
+"""Seconds that a call is given to end when nobody wants its reply any more."""
 RPC_HEADER: Final = 512
 """Octets of a reply's RPC header: more than any verifier makes it."""
 _ARGUMENTS_LIMIT: Final = 5 << 20
@@ -49,11 +51,13 @@ class Caller:
         self, program: int, version: int, procedure: int, arguments: Encoder, *, into: memoryview | None, reply_max: int
     ) -> Decoder:
         """A call; a decoder at the results. Raises VersionRefused, OSError."""
+        reply_max += RPC_HEADER
         try:
-            reply = await self.connection.call(
-                program, version, procedure, arguments, into=() if into is None else into,
-                reply_max=RPC_HEADER + reply_max,
-            )  # fmt: skip
+            if into is None:
+                reply = await self.connection.call(program, version, procedure, arguments, reply_max=reply_max)
+            else:
+                call = self.connection.call(program, version, procedure, arguments, into=into, reply_max=reply_max)
+                reply = await _to_its_end(call)
         except Refused as error:
             if error.stat == accept_stat.PROG_MISMATCH and error.versions is not None:
                 raise VersionRefused(error.versions) from error
@@ -96,6 +100,21 @@ class Caller:
     async def close(self) -> None:
         """Close the connection."""
         await self.connection.close()
+
+
+async def _to_its_end(call: Coroutine[Any, Any, Reply]) -> Reply:
+    """A call that is given memory. Who stops waiting for it waits a little longer: over RDMA, a server that writes to
+    memory which has been taken back from it loses the connection, and everybody's calls with it."""
+    task = asyncio.create_task(call)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        try:
+            await asyncio.wait({task}, timeout=PARTING)
+            raise
+        finally:
+            if not task.cancel() and not task.cancelled():
+                task.exception()  # looked at
 
 
 class Patience:

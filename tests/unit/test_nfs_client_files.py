@@ -104,6 +104,7 @@ def test_a_stream_that_is_left_early_disturbs_nothing(rig: Rig) -> None:
                     break
                 await stream.aclose()  # type: ignore[attr-defined]
             assert await file.read() == data
+            assert fs.backend.caller.connection.reconnections == 0  # type: ignore[attr-defined]
 
     rig.run(test)
 

@@ -98,9 +98,9 @@ def test_a_read_that_is_given_up_leaves_its_slot_usable(tmp_path: Path) -> None:
         (rig.export / "file").write_bytes(data)
         async with rig.connect(slots=2, size=65536) as fs, fs.open("file") as file:
             epoch = session_of(fs).epoch
-            for turn in range(30):
+            for turn in range(60):
                 reading = asyncio.create_task(file.pread(400_000, 0))
-                for _ in range(turn % 7):
+                for _ in range(turn % 30):
                     await asyncio.sleep(0)
                 reading.cancel()
                 await asyncio.wait([reading])
