@@ -357,6 +357,8 @@ cdef class DirectResponder(NativeOwner):
             return False
         if load32(octets + at) != load32(octets) or load32(octets + at + 4) != 0:
             return False
+        if size & 3:
+            return False  # so is the position: an error, for the responder to say (RFC 8166 section 3.4.5)
         if length > self.most or SMALLEST_HEADER >= self.threshold:
             return False
         try:

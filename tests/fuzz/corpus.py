@@ -23,6 +23,9 @@ class Checked(Protocol):
     def one(self, data: bytes) -> None:
         """Check one input. Raises whatever is wrong."""
 
+    def close(self) -> None:
+        """Let go of what was set up."""
+
 
 @dataclass(frozen=True)
 class Target:
@@ -46,6 +49,8 @@ class Target:
             if size + 4 + len(data) <= self.room:
                 size += 4 + len(data)
                 kept.append(len(data).to_bytes(4, "big") + data)
+        if not kept:
+            raise FileNotFoundError(f"no inputs in {directory}")
         KEPT.mkdir(exist_ok=True)
         (KEPT / f"{self.name}.bin").write_bytes(b"".join(kept))
         return f"{len(kept)} of {len(inputs)} inputs, {size} octets"
@@ -63,12 +68,19 @@ def _iwarp() -> Checked:
     return Iwarp()
 
 
+def _calls() -> Checked:
+    from tests.fuzz.calls import Target as Calls
+
+    return Calls()
+
+
 TARGETS = {
     target.name: target
     for target in (
         Target("version_one", 6000, lambda: _transport(1), 120_000),
         Target("version_two", 6000, lambda: _transport(2), 120_000),
         Target("iwarp", 2000, _iwarp, 100_000),
+        Target("calls", 600, _calls, 60_000),
     )
 }
 

@@ -129,7 +129,7 @@ def main() -> None:
     if options.minutes:
         status = again(
             target, str(directory), f"-seed={options.seed}", f"-max_len={TARGETS[target].largest}", "-timeout=120",
-            f"-malloc_limit_mb={LARGEST_ALLOCATION}", "-rss_limit_mb=3000", "-print_final_stats=1", "-len_control=20",
+            f"-malloc_limit_mb={LARGEST_ALLOCATION}", "-rss_limit_mb=3000", "-print_final_stats=1", "-len_control=0",
             "-reload=0", f"-artifact_prefix={PLACE}/findings/{target}-",
         )  # fmt: skip
     if options.keep:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import struct
 from collections.abc import Iterator
 from typing import Any
@@ -180,4 +181,25 @@ def iwarp() -> Iterator[bytes]:
                     yield bytes((0xC0, first, flags, revision)) + number(len(body)) + body
 
 
-SEEDS = {"version_one": lambda: transport(1), "version_two": lambda: transport(2), "iwarp": iwarp}
+def calls_target() -> Iterator[bytes]:
+    """Inputs of :mod:`tests.fuzz.calls`: each procedure over both transports, with the usual shapes."""
+    for transport, procedure, choice in itertools.product((0, 1), range(15), range(8)):
+        parts = [
+            bytes((transport, procedure, choice, choice % 3, choice, choice, choice + 2)),
+            (choice * 333).to_bytes(2, "big"),
+            bytes((choice % 3 and choice % 4, 0, choice, 0, 2)),
+            bytes((choice << 4 | (4 if choice & 1 else 0) | (8 if choice == 7 else 0) | choice & 3,)),
+            bytes((2, 0, choice * 9, 1, 7)) if choice & 2 else bytes(1),
+        ]
+        yield b"".join(parts)
+    for kind, where in itertools.product(range(5), range(0, 120, 8)):
+        head = bytes((kind & 1, where % 6, where, 0, 0, 0, 3, 0, 40, 0, 0, 1, 1))
+        yield head + bytes((kind, 0, where, where % 251, 0, 0, 0))
+
+
+SEEDS = {
+    "version_one": lambda: transport(1),
+    "version_two": lambda: transport(2),
+    "iwarp": iwarp,
+    "calls": calls_target,
+}

@@ -4,25 +4,34 @@ from __future__ import annotations
 
 import pytest
 
+from nfsd.v3 import convert
 from rpcrdma.wire import chunks, version_two
 from rpcrdma.xdr import native
 from tests.fuzz import corpus, iwarp_model
 from tests.fuzz.mutate import inputs
 from tests.fuzz.seeds import SEEDS
 
-MUTATIONS = {"version_one": 1500, "version_two": 1500, "iwarp": 3000}
+MUTATIONS = {"version_one": 1500, "version_two": 1500, "iwarp": 3000, "calls": 1200}
 
 
-@pytest.mark.parametrize("name", sorted(corpus.TARGETS))
-def test_what_once_broke_a_target_does_so_no_more(name):
-    target = corpus.TARGETS[name]()
+@pytest.fixture(params=sorted(corpus.TARGETS))
+def name(request):
+    return request.param
+
+
+@pytest.fixture
+def target(name):
+    made = corpus.TARGETS[name]()
+    yield made
+    made.close()
+
+
+def test_what_once_broke_a_target_does_so_no_more(name, target):
     for _, data in corpus.regressions(name):
         target.one(data)
 
 
-@pytest.mark.parametrize("name", sorted(corpus.TARGETS))
-def test_the_kept_corpus_and_its_mutations(name):
-    target = corpus.TARGETS[name]()
+def test_the_kept_corpus_and_its_mutations(name, target):
     kept = list(corpus.kept(name))
     assert len(kept) > 100
     for data in kept:
@@ -45,8 +54,11 @@ def broken(name, count):
         for data in [*seeds, *inputs(seeds, count, corpus.TARGETS[name].largest)]:
             target.one(data)
 
-    with pytest.raises((AssertionError, ValueError, TypeError, IndexError)):
-        run()
+    try:
+        with pytest.raises((AssertionError, ValueError, TypeError, IndexError)):
+            run()
+    finally:
+        target.close()
 
 
 def test_a_decoder_that_misreads_chunks_is_found(monkeypatch):
@@ -91,3 +103,20 @@ def test_a_connection_that_does_not_as_the_model_does_is_found(monkeypatch, rule
 
     monkeypatch.setattr(iwarp_model.Model, rule, careless)
     broken("iwarp", 5000)
+
+
+def test_calls_that_are_answered_otherwise_natively_are_found(monkeypatch):
+    right = convert.fsid3
+    monkeypatch.setattr(convert, "fsid3", lambda *arguments: right(*arguments) ^ 1)
+    broken("calls", 0)
+
+
+def test_the_calls_that_can_be_are_answered_natively():
+    target = corpus.TARGETS["calls"]()
+    try:
+        for data in SEEDS["calls"]():
+            target.one(data)
+        # GETATTR, LOOKUP, ACCESS, READ, WRITE and COMMIT
+        assert {f"{kind} {number}" for kind in ("tcp", "rdma") for number in (1, 3, 4, 6, 7, 21)} == set(target.reached)
+    finally:
+        target.close()

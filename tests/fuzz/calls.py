@@ -1,0 +1,453 @@
+"""Target ``calls``: whole NFSv3 calls from the wire, answered natively and by the general path, over TCP and RDMA.
+
+One file service stands behind two servers of each kind; one of them answers natively what it can (``nfsd/v3/direct``
+over ``rpcrdma/rpc/direct``, ``rpcrdma/engine/direct`` and ``rpcrdma/tcp/stream``), the other one nothing.
+Both get the same octets: over TCP in fragments and cuts of the input's choice, over RDMA with chunks of its choice.
+
+What must hold
+    Both give the same answer, octet for octet, or both close the connection; both write and invalidate the same. (WRITE
+    and COMMIT change what they answer about. Each server has a file of its own for them, and times are left aside.)
+    The sanitizer watches the native code; what lies behind a received message in its buffer is poisoned while natively
+    answered calls are decoded.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import itertools
+import logging
+import os
+import socket
+import struct
+import tempfile
+from typing import Any
+
+from nfsd.protocol.nfs3 import NFS_PROGRAM
+from nfsd.v3.direct import Nfs3Direct
+from nfsd.v3.program import nfs3_procedures
+from rpcrdma.memory import Pool
+from rpcrdma.rpc.dispatch import Dispatcher
+from rpcrdma.rpc.program import Program
+from rpcrdma.server.rdma import RdmaServer
+from rpcrdma.server.tcp import TcpListener
+from rpcrdma.verbs.interface import ListenAddress
+from rpcrdma.verbs.softiwarp import SoftIwarp
+from rpcrdma.wire.private_data import PrivateData
+from tests.fuzz.iwarp_fakes import Errors
+from tests.peer import wire
+from tests.peer.requester import Exposed, Peer
+from tests.unit import vfs_support
+
+NULL, GETATTR, LOOKUP, ACCESS, READLINK, READ, WRITE, COMMIT = 0, 1, 3, 4, 5, 6, 7, 21
+PROCEDURES = (GETATTR, LOOKUP, ACCESS, READ, WRITE, COMMIT, READ, NULL, READLINK, 19, 20, 22, 63, 64, 0xFFFFFFFF)
+"""What may be called: nothing that changes names, which one server would find changed by the other, nor FSSTAT, which
+other users of the file system change."""
+CHANGING = (WRITE, COMMIT)
+NAMES = (b"a", b"b", b"empty", b"large", b"none", b".", b"..", b"", b"x" * 255, b"x" * 256, b"sub", b"a/b", b"a\0")
+OFFSETS = (0, 0, 1, 4096, 69_999, 70_000, 1 << 40, (1 << 63) - 1, 1 << 63, (1 << 64) - 1)
+COUNTS = (0, 1, 3, 100, 999, 4096, 8192, 65536, 1 << 20, 1 << 31)
+CALLERS = ((0, 0), (1001, 1001), (1002, 1002), (1002, 1001))
+MOST_CALLS = 6
+PATIENCE = 60
+LINUX = PrivateData(True, 4096, 4096).encode()
+
+
+class Sanitizer:
+    """AddressSanitizer's switch for memory that may not be touched; does nothing where there is none."""
+
+    def __init__(self) -> None:
+        library = ctypes.CDLL(None)
+        self.on = hasattr(library, "__asan_poison_memory_region")
+        if self.on:
+            # By name in a string: Python would mangle the attribute's.
+            self._poison = library["__asan_poison_memory_region"]
+            self._restore = library["__asan_unpoison_memory_region"]
+            for function in (self._poison, self._restore):
+                function.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+
+    @contextlib.contextmanager
+    def without_tails(self, messages: Any) -> Any:
+        """Poison what lies behind each message in its lease."""
+        if not self.on:
+            yield
+            return
+        tails = [(lease.address + length, lease.capacity - length) for lease, length, _ in messages]
+        for address, length in tails:
+            self._poison(address, length)
+        try:
+            yield
+        finally:
+            for address, length in tails:
+                self._restore(address, length)
+
+
+class Watched:
+    """Stands before a connection's native responder."""
+
+    def __init__(self, direct: Any, sanitizer: Sanitizer) -> None:
+        self.direct, self.sanitizer = direct, sanitizer
+        self.refused_call = direct.refused_call
+
+    def received(self, messages: Any) -> Any:
+        with self.sanitizer.without_tails(messages):
+            return self.direct.received(messages)
+
+
+class Input:
+    """The octets of an input, one after the other; zeros behind its end."""
+
+    def __init__(self, data: bytes) -> None:
+        self.data, self.at = data, 0
+
+    def octet(self) -> int:
+        self.at += 1
+        return self.data[self.at - 1] if self.at <= len(self.data) else 0
+
+    def number(self) -> int:
+        return self.octet() << 8 | self.octet()
+
+    @property
+    def over(self) -> bool:
+        return self.at >= len(self.data)
+
+
+def opaque(data: bytes) -> bytes:
+    return struct.pack(">I", len(data)) + data + bytes(-len(data) & 3)
+
+
+class Call:
+    """One call of an input, for either server."""
+
+    def __init__(self, source: Input) -> None:
+        self.procedure = PROCEDURES[source.octet() % len(PROCEDURES)]
+        self.node = source.octet()
+        self.caller = CALLERS[source.octet() % len(CALLERS)]
+        self.name = NAMES[source.octet() % len(NAMES)]
+        self.offset, self.count = OFFSETS[source.octet() % len(OFFSETS)], COUNTS[source.octet() % len(COUNTS)]
+        self.size, self.stable = source.number() % 9000, source.octet() % 5
+        self.word = source.number()
+        self.damage = [(source.octet(), source.number(), source.octet()) for _ in range(source.octet() % 4)]
+        self.again = source.octet() == 1
+        self.shape = source.octet()
+        self.cuts = [source.number() for _ in range(source.octet() % 6)]
+        self.data = bytes(index * 7 + self.word & 0xFF for index in range(self.size))
+
+    def arguments(self, handle: bytes, inline: bool) -> bytes:
+        head = opaque(handle)
+        if self.procedure == LOOKUP:
+            return head + opaque(self.name)
+        if self.procedure == ACCESS:
+            return head + struct.pack(">I", self.word)
+        if self.procedure == READ:
+            return head + struct.pack(">QI", self.offset, self.count)
+        if self.procedure == COMMIT:
+            return head + struct.pack(">QI", self.offset, self.count)
+        if self.procedure == WRITE:
+            count = len(self.data) + (1 if self.word == 7 else 0)
+            head += struct.pack(">QIII", min(self.offset, 1 << 16), count, self.stable, len(self.data))
+            return head + (self.data + bytes(-len(self.data) & 3) if inline else b"")
+        return head if self.procedure != NULL else b""
+
+    def message(self, xid: int, handle: bytes, inline: bool = True) -> bytes | None:
+        """The RPC message as damaged; None if it would now be a call that is not to be made."""
+        credential = struct.pack(">6I", self.word, 0, *self.caller, 0, 0)[:20]
+        message = bytearray(
+            struct.pack(">8I", xid, 0, 2, NFS_PROGRAM, 3, self.procedure, 1, len(credential))
+            + credential
+            + bytes(8)
+            + self.arguments(handle, inline)
+        )
+        for kind, where, value in self.damage:
+            at = where % (len(message) + 1)
+            match kind % 5:
+                case 0:
+                    message[at : at + 1] = bytes((value,))
+                case 1:
+                    message[at & ~3 : (at & ~3) + 4] = (value if value < 240 else value - 256 & 0xFFFFFFFF).to_bytes(
+                        4, "big"
+                    )
+                case 2:
+                    del message[at:]
+                case 3:
+                    message += bytes(value % 9)
+                case 4:
+                    del message[at : at + value % 9]
+        fixed = message[:24].ljust(24, b"\0")
+        program, _, procedure = struct.unpack_from(">III", fixed, 12)
+        if program == NFS_PROGRAM and procedure not in PROCEDURES and procedure < 22:
+            return None
+        return bytes(message)
+
+    @property
+    def changing(self) -> bool:
+        return self.procedure in CHANGING
+
+
+def comparable(reply: bytes | None) -> bytes | None:
+    """The reply to WRITE or COMMIT without what differs between two files and two moments."""
+    if reply is None or reply[20:24] != bytes(4) or len(reply) < 24 + 4 + 8 + 24:
+        return reply
+    body, at = bytearray(reply[24:]), 4
+    if body[at : at + 4] == b"\0\0\0\1":
+        body[at + 12 : at + 28] = bytes(16)
+        at += 24
+    at += 4
+    if body[at : at + 4] == b"\0\0\0\1":
+        body[at + 4 + 52 : at + 4 + 84] = bytes(32)
+    return reply[:24] + bytes(body)
+
+
+class Tcp:
+    """A client of one of the TCP servers."""
+
+    def __init__(self, address: tuple[str, int]) -> None:
+        self.address = address
+        self.socket: socket.socket | None = None
+
+    async def call(self, message: bytes, cuts: list[int], shape: int) -> bytes | None:
+        """The record that answers; None when the connection is closed instead."""
+        loop = asyncio.get_running_loop()
+        if self.socket is None:
+            self.socket = socket.socket()
+            self.socket.setblocking(False)
+            self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            await loop.sock_connect(self.socket, self.address)
+        octets = self.record(message, cuts if shape & 1 else [])
+        edges = [*sorted({cut % (len(octets) + 1) for cut in cuts} if shape & 2 else ()), len(octets)]
+        try:
+            for start, end in itertools.pairwise([0, *edges]):
+                if start < end:
+                    await loop.sock_sendall(self.socket, octets[start:end])
+                    await asyncio.sleep(0)
+                    await asyncio.sleep(0)
+            mark = int.from_bytes(await self.exactly(4), "big")
+            assert mark & 0x80000000
+            return await self.exactly(mark & 0x7FFFFFFF)
+        except (EOFError, OSError):
+            self.close()
+            return None
+
+    @staticmethod
+    def record(message: bytes, cuts: list[int]) -> bytes:
+        """The message as a record, in fragments that end at the cuts (RFC 5531 section 11)."""
+        edges = [0, *sorted(cut % (len(message) + 1) for cut in cuts), len(message)]
+        pieces = [message[start:end] for start, end in itertools.pairwise(edges)]
+        marks = [len(piece) | (0x80000000 if index == len(pieces) - 1 else 0) for index, piece in enumerate(pieces)]
+        return b"".join(struct.pack(">I", mark) + piece for mark, piece in zip(marks, pieces, strict=True))
+
+    async def exactly(self, length: int) -> bytes:
+        assert self.socket is not None
+        data = b""
+        async with asyncio.timeout(PATIENCE):
+            while len(data) < length:
+                more = await asyncio.get_running_loop().sock_recv(self.socket, length - len(data))
+                if not more:
+                    raise EOFError
+                data += more
+        return data
+
+    def close(self) -> None:
+        if self.socket is not None:
+            self.socket.close()
+            self.socket = None
+
+
+class Rdma:
+    """A client of one of the RDMA servers."""
+
+    def __init__(self, target: Target, server: RdmaServer, address: ListenAddress) -> None:
+        self.target, self.server, self.address = target, server, address
+        self.peer: Peer | None = None
+
+    async def connected(self) -> Peer:
+        if self.peer is None or self.peer.reason is not None:
+            self.peer = Peer(self.target.peer_pool.account(64 << 20))
+            await self.peer.connect(self.target.provider, self.address, LINUX)
+            for connection in self.server.connections:
+                if connection._direct is not None and not isinstance(connection._direct, Watched):
+                    connection._direct = Watched(connection._direct, self.target.sanitizer)  # type: ignore[assignment]
+            # The first reply settles the version; only then are calls answered natively.
+            self.peer.send(wire.header(1), struct.pack(">10I", 1, 0, 2, NFS_PROGRAM, 3, 0, 0, 0, 0, 0))
+            await self.peer.message()
+        return self.peer
+
+    async def call(self, call: Call, xid: int, message: bytes, bulk: bytes | None) -> tuple[Any, ...] | None:
+        """All that can be seen of the outcome; None when the connection ends instead."""
+        peer = await self.connected()
+        lists: dict[str, Any] = {}
+        memory: list[Exposed] = []
+        if call.shape & 4:
+            room = COUNTS[call.shape >> 4 & 7]
+            memory.append(peer.writable(max(room, 1)))
+            edges = [0, *sorted(cut % (room + 1) for cut in call.cuts), room]
+            lists["writes"] = [[memory[-1].segment(start, end - start) for start, end in itertools.pairwise(edges)]]
+        if bulk is not None:
+            memory.append(peer.readable(bulk or b"\0"))
+            edges = [0, *sorted(cut % (len(bulk) + 1) for cut in call.cuts), len(bulk)]
+            segments = [memory[-1].segment(start, end - start) for start, end in itertools.pairwise(edges)]
+            lists["reads"] = [(len(message), segment) for segment in segments]
+        if call.shape & 8:
+            memory.append(peer.writable(8192))
+            lists["reply"] = [memory[-1].segment()]
+        handles = [each.handle for each in memory]
+        peer.send(wire.header(xid, **lists), message)
+        try:
+            octets, invalidated = await peer.message()
+        except ConnectionError:
+            self.peer = None
+            return None
+        for handle in handles:
+            if handle != invalidated:
+                peer.endpoint.invalidate(handle)
+        header = wire.ReplyHeader.parse(octets)
+        return (
+            header.xid,
+            header.procedure,
+            header.error,
+            header.credit,
+            [[segment.length for segment in each] for each in header.writes],
+            None if header.reply is None else [segment.length for segment in header.reply],
+            comparable(header.payload) if call.changing else header.payload,
+            [bytes(each.memory) for each in memory],
+            None if invalidated is None else handles.index(invalidated),
+        )
+
+
+class Target:
+    """The four servers, and the files behind them."""
+
+    def __init__(self) -> None:
+        self.reached: dict[str, int] = {}
+        self.sanitizer = Sanitizer()
+        self.errors = Errors()
+        logging.getLogger().addHandler(self.errors)
+        self.loop = asyncio.new_event_loop()
+        self.stack = contextlib.ExitStack()
+        self.path = self.stack.enter_context(vfs_support.directory_on("memory", ""))
+        self.state = self.stack.enter_context(tempfile.TemporaryDirectory())
+        self.xid = 100
+        self.inputs = 0
+        self.loop.run_until_complete(self.start())
+
+    async def start(self) -> None:
+        self.serving = vfs_support.serving(self.path, self.state, squash="none")
+        self.service, self.root = await self.serving.__aenter__()
+        self.pool, self.peer_pool = Pool(256 << 20), Pool(512 << 20)
+        self.provider = SoftIwarp(self.pool)
+        programs = [Program(NFS_PROGRAM, "nfs", {3: nfs3_procedures(self.service, self.service.exports)})]
+        self.direct = Dispatcher(programs, direct={(NFS_PROGRAM, 3): Nfs3Direct(self.service)})
+        dispatchers = [self.direct, Dispatcher(programs)]
+        self.listeners = [TcpListener(each, self.pool, asyncio.get_running_loop()) for each in dispatchers]
+        self.servers = [RdmaServer(self.provider, self.pool, each) for each in dispatchers]
+        self.tcp, self.rdma = [], []
+        for listener, server in zip(self.listeners, self.servers, strict=True):
+            listener.listen("127.0.0.1", 0)
+            self.tcp.append(Tcp(listener.address))
+            listening = await server.listen(ListenAddress("127.0.0.1", 0))
+            self.rdma.append(Rdma(self, server, listening.address))
+        self.nodes = [self.root]
+        for name, size, mode in ((b"empty", 0, 0o644), (b"large", 70_000, 0o644), (b"secret", 5000, 0o600)):
+            data = bytes(index * 3 & 0xFF for index in range(size))
+            self.nodes.append(await vfs_support.write_file(self.service, self.root, name, data, mode=mode))
+        self.own = [
+            await vfs_support.write_file(self.service, self.root, name, b"x" * 5000, mode=0o666)
+            for name in (b"a", b"b")
+        ]
+        for name in os.listdir(self.path):
+            os.utime(os.path.join(self.path, name), (2_000_000_000, 1_600_000_000))
+
+    def close(self) -> None:
+        """Stop the servers and remove the files."""
+        self.loop.run_until_complete(self.stop())
+        self.loop.close()
+        self.stack.close()
+        logging.getLogger().removeHandler(self.errors)
+
+    async def stop(self) -> None:
+        for client in self.tcp:
+            client.close()
+        for listener in self.listeners:
+            listener.close()
+        for server in self.servers:
+            await server.close()
+        await self.provider.close()
+        await self.serving.__aexit__(None, None, None)
+
+    def one(self, data: bytes) -> None:
+        """Check one input. Raises AssertionError, or whatever the code under test should not have raised."""
+        self.errors.records.clear()
+        self.inputs += 1
+        if self.inputs % 100 == 0:
+            self.shorten()
+        self.loop.run_until_complete(self.run(data))
+        assert not self.errors.records, self.errors.records
+        assert self.pool.leaked == 0
+
+    async def run(self, data: bytes) -> None:
+        source = Input(data)
+        for _ in range(MOST_CALLS):
+            if source.over:
+                return
+            over_rdma = source.octet() & 1
+            call = Call(source)
+            if not call.again:
+                self.xid += 1
+            answered = self.natively()
+            await (self.over_rdma(call) if over_rdma else self.over_tcp(call))
+            if self.natively() > answered:
+                name = f"{'rdma' if over_rdma else 'tcp'} {call.procedure}"
+                self.reached[name] = self.reached.get(name, 0) + 1
+
+    def natively(self) -> int:
+        """Calls answered natively so far."""
+        return sum(row.direct for row in self.direct.rows.values())
+
+    def handles(self, call: Call) -> list[bytes]:
+        """The file that each of both servers is asked about."""
+        if call.changing:
+            return [node.handle for node in self.own]
+        return [self.nodes[call.node % len(self.nodes)].handle] * 2
+
+    async def over_tcp(self, call: Call) -> None:
+        messages = [call.message(self.xid, handle) for handle in self.handles(call)]
+        if None in messages:
+            return
+        general = await self.tcp[1].call(messages[1] or b"", [], 0)
+        direct = await self.tcp[0].call(messages[0] or b"", call.cuts, call.shape)
+        if call.changing:
+            assert comparable(direct) == comparable(general)
+            self.same_files()
+        else:
+            assert direct == general
+
+    async def over_rdma(self, call: Call) -> None:
+        bulk = call.data if call.procedure == WRITE and call.word & 1 else None
+        messages = [call.message(self.xid, handle, bulk is None) for handle in self.handles(call)]
+        if None in messages or any(len(message or b"") > 3500 for message in messages):
+            return
+        outcomes = [
+            await client.call(call, self.xid, message or b"", bulk)
+            for client, message in zip(reversed(self.rdma), reversed(messages), strict=True)
+        ]
+        assert outcomes[0] == outcomes[1]
+        if call.changing:
+            self.same_files()
+
+    def same_files(self) -> None:
+        """What was written is the same in both files. (A damaged offset makes large files, of holes.)"""
+        seen = []
+        for name in ("a", "b"):
+            with open(os.path.join(self.path, name), "rb") as file:
+                size = os.fstat(file.fileno()).st_size
+                head = file.read(100_000)
+                file.seek(max(size - 10_000, 0))
+                seen.append((size, head, file.read(10_000)))
+        assert seen[0] == seen[1]
+        if seen[0][0] > 100_000:
+            self.shorten()
+
+    def shorten(self) -> None:
+        for name in ("a", "b"):
+            os.truncate(os.path.join(self.path, name), 5000)
