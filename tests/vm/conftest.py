@@ -27,7 +27,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             if item.path.name.startswith("test_verbs_"):
                 item.add_marker(pytest.mark.devices)
             if item.get_closest_marker("timeout") is None:
-                item.add_marker(pytest.mark.timeout(900))
+                item.add_marker(pytest.mark.timeout(1800))
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,8 @@ status. Several ports allow several commands at once (``start``): a load keeps r
 server.
 
 Time: each command has a timeout and each guest a limit after which qemu is killed; either shows the guest's console,
-kernel log and blocked tasks, so that a hang explains itself.
+kernel log and blocked tasks, so that a hang explains itself. All are given in seconds of a machine that does nothing
+else, and multiplied by ``PATIENCE``: they are there to end what hangs, not to judge what is slow.
 
 KVM is used where it truly works, which is tried, since /dev/kvm may exist on a processor without virtualisation; else
 TCG.
@@ -35,6 +36,7 @@ from tests.vm.build import Lab, build, lab_dir
 from tests.vm.network import Network, Slirp
 
 AGENTS = 4
+PATIENCE = 3
 
 _COMMAND_LINE = (
     "console=ttyS0 quiet panic=-1 mitigations=off nokaslr audit=0 selinux=0 apparmor=0 net.ifnames=0 "
@@ -91,8 +93,8 @@ class Job:
         self._guest = guest
         self._port = port
         self._token = token
-        self._deadline = time.monotonic() + timeout
-        self._timeout = timeout
+        self._timeout = timeout * PATIENCE
+        self._deadline = time.monotonic() + self._timeout
         self._result: Result | None = None
 
     def output(self) -> str:
@@ -109,7 +111,7 @@ class Job:
 
     def wait_until(self, condition: Callable[[str], bool], what: str, timeout: float = 60) -> None:
         """Wait until a condition on the output holds. Raises GuestError like ``wait_for``."""
-        deadline = time.monotonic() + timeout
+        deadline = time.monotonic() + timeout * PATIENCE
         with self._port.changed:
             while not condition(self.output()):
                 if self.done() or time.monotonic() > deadline:
@@ -244,7 +246,7 @@ class Guest:
         self._quiet = quiet
         self._directory = Path(tempfile.mkdtemp(prefix="rnfsd-", dir="/tmp"))  # short: unix socket paths are
         self._log = self._open_log()
-        self._limit = time_limit
+        self._limit = time_limit * PATIENCE
         self._killed = ""
         self._gone = threading.Event()
         self._ports = [_Port(self._directory, number, self._echo) for number in range(AGENTS)]
@@ -267,7 +269,7 @@ class Guest:
             self._qemu = subprocess.Popen(
                 [*prefix, *command, "-append", " ".join(append)], stdin=subprocess.DEVNULL, stdout=errors, stderr=errors
             )
-        self._timer = threading.Timer(time_limit, self._out_of_time)
+        self._timer = threading.Timer(self._limit, self._out_of_time)
         self._timer.daemon = True
         self._timer.start()
         try:
@@ -318,7 +320,7 @@ class Guest:
         self._echo(f"[{time.strftime('%H:%M:%S')}] {text}\n")
 
     def _wait_ready(self, started: float) -> None:
-        deadline = started + min(120, self._limit)
+        deadline = started + min(120 * PATIENCE, self._limit)
         while not all(port.ready for port in self._ports):
             if self._qemu.poll() is not None or time.monotonic() > deadline:
                 errors = (self._directory / "qemu.err").read_text(errors="replace")
@@ -383,7 +385,7 @@ class Guest:
         """
         job = self.start(script, timeout, label)
         if not report:  # a report about a hang must not itself wait for a report
-            deadline = time.monotonic() + timeout
+            deadline = time.monotonic() + timeout * PATIENCE
             while not job.done() and time.monotonic() < deadline:
                 time.sleep(0.05)
             if not job.done():
