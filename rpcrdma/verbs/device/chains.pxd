@@ -2,9 +2,11 @@
 
 from libc.stdint cimport uint32_t, uint64_t
 
+from rpcrdma.memory cimport Lease
 from rpcrdma.verbs.device.device cimport Device
 from rpcrdma.verbs.device.queue cimport Job
 from rpcrdma.verbs.device.verbs_api cimport ibv_send_wr, ibv_sge
+from rpcrdma.verbs.native cimport Fetch, Target
 
 
 cdef enum:
@@ -22,6 +24,8 @@ cdef class Chain(Job):
     cdef int segment_count
     cdef object kept
     cdef list holds
+    cdef Lease head                 # a reply given natively: what it is sent from
+    cdef Lease payload
 
     cdef int allocate(self, size_t requests, size_t segments) except -1
     cdef ibv_send_wr *request(self, int opcode, uint32_t key, uint64_t address) noexcept
@@ -33,3 +37,8 @@ cdef class Chain(Job):
 cdef Chain chain_of_nothing(Device device, object token)
 cdef Chain chain_of_post(Device device, object writes, object send, object token)
 cdef Chain chain_of_reads(Device device, object reads, object token)
+cdef Chain chain_of_reply(
+    Device device, const Target *targets, size_t count, Lease payload, Lease head, size_t length, bint invalidates,
+    uint32_t handle
+)
+cdef Chain chain_of_fetch(Device device, const Target *sources, size_t count, Fetch fetch)

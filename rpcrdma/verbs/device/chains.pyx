@@ -8,7 +8,6 @@ Memory
     is released, which is when its completion has been taken, or its queue pair destroyed.
 """
 
-cimport cython
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from libc.stdint cimport uint32_t, uint64_t, uintptr_t
 from libc.stdlib cimport calloc, free
@@ -29,8 +28,11 @@ from rpcrdma.verbs.device.verbs_api cimport (
     ibv_sge,
     ibv_wr_opcode,
 )
+from rpcrdma.verbs.native cimport Fetch, Target
 
 from rpcrdma.memory import OutOfMemory
+from rpcrdma.verbs.interface import RdmaRead
+from rpcrdma.verbs.native import ANSWERED
 
 
 cdef enum:
@@ -38,7 +40,6 @@ cdef enum:
     COPIED = 128 << 10
 
 
-@cython.freelist(256)
 cdef class Chain(Job):
     """Work requests, linked, with their segments; all but the last one of a piece unsignalled."""
 
@@ -98,8 +99,15 @@ cdef class Chain(Job):
     cdef int release(self) except -1:
         """Let go of what the chain points to. Idempotent."""
         cdef list holds = self.holds
+        cdef Lease lease
         self.holds = None
         self.kept = None
+        if self.head is not None:
+            lease, self.head = self.head, None
+            lease.release()
+        if self.payload is not None:
+            lease, self.payload = self.payload, None
+            lease.release()
         if holds is not None:
             for held in holds:
                 if type(held) is Lease:
@@ -180,6 +188,25 @@ cdef object gathered(Device device, object segments, Chain chain):
     return (lease.view[:total],)
 
 
+cdef ibv_send_wr *send_request(Chain chain, Device device, bint invalidates, uint32_t handle) noexcept:
+    """Begin the Send of a chain, with Invalidate of ``handle`` if it ``invalidates`` and the device can."""
+    cdef ibv_send_wr *request
+    if not invalidates or not device.can_invalidate:
+        return chain.request(IBV_WR_SEND, 0, 0)
+    # libsiw takes the handle from where RDMA operations have it.
+    request = chain.request(IBV_WR_SEND_WITH_INV, handle, 0)
+    request.invalidate_rkey = handle
+    return request
+
+
+cdef int place_lease(Chain chain, Device device, ibv_send_wr *request, size_t address, size_t length) except -1:
+    """Add octets of a lease to the last work request. Raises OSError when they are not in registered memory."""
+    cdef uint32_t key = 0
+    if not device.memory.key_of(address, length, &key):
+        raise OSError(f"{device.name}: a lease outside of the registered memory")
+    return chain.place(request, address, length, key)
+
+
 cdef Chain chain_of_post(Device device, object writes, object send, object token):
     """RDMA Writes, then a Send. Raises ValueError or TypeError for what cannot be posted, OSError without memory."""
     cdef Chain chain = Chain.__new__(Chain)
@@ -197,12 +224,7 @@ cdef Chain chain_of_post(Device device, object writes, object send, object token
             request = chain.request(IBV_WR_RDMA_WRITE, handle, offset)
             place_source(chain, device, request, source)
         if send is not None:
-            if invalidate is not None and device.can_invalidate:
-                # libsiw takes the handle from where RDMA operations have it.
-                request = chain.request(IBV_WR_SEND_WITH_INV, invalidate, 0)
-                request.invalidate_rkey = invalidate
-            else:
-                request = chain.request(IBV_WR_SEND, 0, 0)
+            request = send_request(chain, device, invalidate is not None, 0 if invalidate is None else invalidate)
             for source in segments:
                 place_source(chain, device, request, source)
         if chain.count == 0:
@@ -268,4 +290,51 @@ cdef Chain chain_of_nothing(Device device, object token):
     except BaseException:
         chain.release()
         raise
+    return chain
+
+
+cdef Chain chain_of_reply(
+    Device device, const Target *targets, size_t count, Lease payload, Lease head, size_t length, bint invalidates,
+    uint32_t handle
+):
+    """RDMA Writes of a payload's parts, then a Send. Takes one count of each lease. Raises OSError."""
+    cdef Chain chain = Chain.__new__(Chain)
+    cdef ibv_send_wr *request
+    cdef size_t i, done = 0
+    chain.token = ANSWERED
+    chain.head, chain.payload = head, payload
+    try:
+        chain.allocate(count + 1, count + 1)
+        for i in range(count):
+            request = chain.request(IBV_WR_RDMA_WRITE, targets[i].handle, targets[i].offset)
+            place_lease(chain, device, request, payload.address + done, targets[i].length)
+            done += targets[i].length
+        request = send_request(chain, device, invalidates, handle)
+        place_lease(chain, device, request, head.address, length)
+    except BaseException:
+        chain.release()
+        raise
+    return chain
+
+
+cdef Chain chain_of_fetch(Device device, const Target *sources, size_t count, Fetch fetch):
+    """RDMA Reads into the sink of ``fetch``, one behind the other; it is the token. Raises OSError."""
+    cdef Chain chain
+    cdef ibv_send_wr *request
+    cdef size_t i, done = 0
+    cdef list reads = []
+    if device.register_sinks:
+        for i in range(count):
+            sink = fetch.sink.view[done : done + sources[i].length]
+            reads.append(RdmaRead(sources[i].handle, sources[i].offset, sink))
+            done += sources[i].length
+        return chain_of_reads(device, reads, fetch)
+    chain = Chain.__new__(Chain)
+    chain.token = fetch
+    chain.reads = True
+    chain.allocate(count, count)
+    for i in range(count):
+        request = chain.request(IBV_WR_RDMA_READ, sources[i].handle, sources[i].offset)
+        place_lease(chain, device, request, fetch.sink.address + done, sources[i].length)
+        done += sources[i].length
     return chain

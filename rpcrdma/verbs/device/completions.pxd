@@ -4,9 +4,10 @@ from libc.stdint cimport uint64_t
 
 from rpcrdma.verbs.device.pump cimport watched_t
 from rpcrdma.verbs.device.verbs_api cimport ibv_comp_channel, ibv_context, ibv_cq, ibv_wc
+from rpcrdma.verbs.native cimport NativeEndpoint
 
 
-cdef class Target:
+cdef class Target(NativeEndpoint):
     cdef bint touched
 
     cdef int take(self, ibv_wc *completion) except -1

@@ -7,11 +7,12 @@ from libc.errno cimport errno
 from libc.stdint cimport uint64_t
 
 from rpcrdma.verbs.device.verbs_api cimport ibv_comp_channel, ibv_context, ibv_cq, ibv_create_cq, ibv_destroy_cq, ibv_wc
+from rpcrdma.verbs.native cimport NativeEndpoint
 
 from rpcrdma.verbs.device.errors import failure
 
 
-cdef class Target:
+cdef class Target(NativeEndpoint):
     """A queue pair, as its device sees it."""
 
     cdef int take(self, ibv_wc *completion) except -1:

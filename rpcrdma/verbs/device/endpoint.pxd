@@ -31,6 +31,8 @@ cdef class Endpoint(Target):
     cdef SharedReceives shared
     cdef list messages
     cdef list finished
+    cdef list failed
+    cdef list reposted
     cdef list refused
     cdef list unposted
     cdef bint errored
@@ -44,10 +46,10 @@ cdef class Endpoint(Target):
     cdef double progress_at
     cdef readonly uint64_t receives
 
-    cdef int enqueue(self, object writes, object send, object reads, object token) except -1
     cdef int receive(self, list leases) except -1
     cdef int note_failure(self, ibv_wc *completion, int index, Chain chain) except -1
     cdef int deliver(self) except -1
-    cdef int report(self, object token, bint ok) except -1
-    cdef int handler_failed(self) except -1
+    cdef int report(self, list over, bint ok) except -1
+    cdef int submit(self, Chain chain, object token) except -1
+    cdef int fail_soon(self, object problem) except -1
     cdef int settle(self) except -1

@@ -5,8 +5,9 @@ from rpcrdma.verbs.device.cm import Identifier, Request
 from rpcrdma.verbs.device.device import Device
 from rpcrdma.verbs.device.options import DeviceOptions
 from rpcrdma.verbs.interface import EndpointHandler, RdmaRead, RdmaWrite, Send
+from rpcrdma.verbs.native import NativeEndpoint
 
-class Endpoint:
+class Endpoint(NativeEndpoint):
     """A connection's queue pair: :class:`rpcrdma.verbs.interface.Endpoint`. Raises OSError.
 
     The Receives are the caller's still when making it raises.

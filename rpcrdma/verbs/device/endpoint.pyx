@@ -18,10 +18,17 @@ Ends
 import logging
 import os
 
-from libc.stdint cimport uint64_t, uintptr_t
+from libc.stdint cimport uint32_t, uint64_t, uintptr_t
 
 from rpcrdma.memory cimport Lease
-from rpcrdma.verbs.device.chains cimport Chain, chain_of_nothing, chain_of_post, chain_of_reads
+from rpcrdma.verbs.device.chains cimport (
+    Chain,
+    chain_of_fetch,
+    chain_of_nothing,
+    chain_of_post,
+    chain_of_reads,
+    chain_of_reply,
+)
 from rpcrdma.verbs.device.cm cimport Identifier
 from rpcrdma.verbs.device.completions cimport Target
 from rpcrdma.verbs.device.device cimport Device
@@ -45,11 +52,13 @@ from rpcrdma.verbs.device.verbs_api cimport (
     ibv_wc,
     ibv_wc_status_str,
 )
+from rpcrdma.verbs.native cimport Fetch, Target as Remote
 
 from rpcrdma.memory import OutOfMemory
 from rpcrdma.verbs.device.errors import failure
 from rpcrdma.verbs.device.overlooked import unread
 from rpcrdma.verbs.interface import Received, RemoteAccessError
+from rpcrdma.verbs.native import ANSWERED
 
 
 cdef enum:
@@ -98,7 +107,9 @@ cdef class Endpoint(Target):
         self.max_reads = min(max_reads, device.max_outbound_reads)
         self.messages = []
         self.finished = []
+        self.failed = []
         self.refused = []
+        self.reposted = []
         self.unposted = []
         self.spare = []
         self.flushed = []
@@ -121,7 +132,8 @@ cdef class Endpoint(Target):
             if self.shared is not None:
                 self.shared.post(receives, True)
             else:
-                self.receive(receives)
+                self.spare.extend(receives)
+                self.own.put(self.spare)
         except BaseException:
             self.withdraw()
             raise
@@ -156,44 +168,75 @@ cdef class Endpoint(Target):
             for lease in leases:
                 lease.release()
             return
-        try:
-            if self.shared is not None:
-                self.shared.post(list(leases), False)
-            else:
-                self.receive(list(leases))
-        except OSError as problem:
-            # Those that were not posted are spare, and go with the connection.
-            self.device.loop.call_soon(self.fail, str(problem))
+        self.receive(list(leases))
+
+    cdef int repost(self, Lease lease) except -1:
+        if self.state == ENDING or self.state == CLOSED:
+            lease.release()
+        else:
+            self.reposted.append(lease)
+        return 0
 
     def post(self, writes, send, token):
         """Post RDMA Writes and then a Send as one chain with one signalled completion, reported with ``token``.
 
         On a connection that has ended or is being closed the token is reported with ok False, at the next turn.
         """
-        self.enqueue(writes, send, None, token)
+        cdef Chain chain = None
+        if self.state == OPEN:
+            try:
+                chain = chain_of_post(self.device, writes, send, token)
+            except OSError as problem:
+                self.fail_soon(problem)
+        self.submit(chain, token)
 
     def post_reads(self, reads, token):
         """Post RDMA Reads as one chain with one signalled completion."""
-        self.enqueue((), None, reads, token)
+        cdef Chain chain = None
+        if self.state == OPEN and self.max_reads:
+            try:
+                chain = chain_of_reads(self.device, reads, token)
+            except OSError as problem:
+                self.fail_soon(problem)
+        self.submit(chain, token)
 
-    cdef int enqueue(self, object writes, object send, object reads, object token) except -1:
-        """Queue Reads, or Writes and a Send; they leave at the end of the turn."""
-        cdef Chain chain
-        if self.state != OPEN or (reads is not None and self.max_reads == 0):
+    cdef int post_reply(
+        self, const Remote *targets, size_t count, Lease payload, Lease head, size_t length, bint invalidates,
+        uint32_t handle
+    ) except -1:
+        cdef Chain chain = None
+        if self.state == OPEN:
+            try:
+                chain = chain_of_reply(self.device, targets, count, payload, head, length, invalidates, handle)
+            except OSError as problem:
+                self.fail_soon(problem)
+        else:
+            head.release()
+            if payload is not None:
+                payload.release()
+        return self.submit(chain, ANSWERED)
+
+    cdef int post_fetch(self, const Remote *sources, size_t count, Fetch fetch) except -1:
+        cdef Chain chain = None
+        if self.state == OPEN and self.max_reads:
+            try:
+                chain = chain_of_fetch(self.device, sources, count, fetch)
+            except OSError as problem:
+                self.fail_soon(problem)
+        return self.submit(chain, fetch)
+
+    cdef int submit(self, Chain chain, object token) except -1:
+        """Queue a chain; without one, its token is to be reported as failed."""
+        if chain is None:
             self.refused.append(token)
         else:
-            try:
-                if reads is None:
-                    chain = chain_of_post(self.device, writes, send, token)
-                else:
-                    chain = chain_of_reads(self.device, reads, token)
-            except OSError as problem:
-                self.refused.append(token)
-                self.device.loop.call_soon(self.fail, str(problem))
-            else:
-                self.queue.submit(chain)
+            self.queue.submit(chain)
         if not self.in_turn:
             self.device.schedule(self)
+        return 0
+
+    cdef int fail_soon(self, object problem) except -1:
+        self.device.loop.call_soon(self.fail, str(problem))
         return 0
 
     def register(self, view, *, remote_read=False, remote_write=False):
@@ -248,9 +291,16 @@ cdef class Endpoint(Target):
     # -- Receives ------------------------------------------------------------------------------------------------
 
     cdef int receive(self, list leases) except -1:
-        """Post Receives. Those there is no slot for wait. Raises OSError; what was not posted is spare then."""
-        self.spare.extend(leases)
-        return self.own.put(self.spare)
+        """Post Receives. Those there is no slot for wait; those that cannot be posted go with the connection."""
+        try:
+            if self.shared is not None:
+                self.shared.post(leases, False)
+            else:
+                self.spare.extend(leases)
+                self.own.put(self.spare)
+        except OSError as problem:
+            self.fail_soon(problem)
+        return 0
 
     # -- Completions ---------------------------------------------------------------------------------------------
 
@@ -258,10 +308,8 @@ cdef class Endpoint(Target):
         """Note a completion."""
         cdef Lease lease
         cdef Piece *piece
-        cdef Job job
         cdef uint64_t sequence
         cdef int slot, index
-        cdef list over
         cdef object invalidated = None
         if is_receive(completion.wr_id):
             slot = <int>(completion.wr_id & 0xFFFFFFFF)
@@ -291,10 +339,9 @@ cdef class Endpoint(Target):
             self.note_failure(completion, index, <Chain>piece.job)
         if index != (piece.first + piece.count - 1) & ((1 << INDEX_BITS) - 1):
             return 0
-        over = []
-        self.queue.finish(sequence, completion.status != IBV_WC_SUCCESS, over)
-        for job in over:
-            self.finished.append((job, not self.errored))
+        self.queue.finish(
+            sequence, completion.status != IBV_WC_SUCCESS, self.failed if self.errored else self.finished
+        )
         return 0
 
     cdef int note_failure(self, ibv_wc *completion, int index, Chain chain) except -1:
@@ -333,12 +380,11 @@ cdef class Endpoint(Target):
                 if self.errored:
                     self.fail(self.reason or "the connection broke")
                 else:
+                    if self.reposted or self.spare:
+                        # Before the replies that grant their credits.
+                        reposted, self.reposted = self.reposted, []
+                        self.receive(reposted)
                     self.pair.flush()
-                    if self.spare:
-                        try:
-                            self.receive([])
-                        except OSError as problem:
-                            self.fail(str(problem))
             if self.state == DRAINING and self.queue.idle:
                 self.fail(self.reason)
         finally:
@@ -351,20 +397,14 @@ cdef class Endpoint(Target):
 
     cdef int deliver(self) except -1:
         """Hand over completions, then messages as one batch."""
-        cdef list finished, messages, refused
-        cdef Chain chain
+        cdef list messages
         if self.finished:
-            finished = self.finished
-            self.finished = []
-            for job, ok in finished:
-                chain = <Chain>job
-                chain.release()
-                self.report(chain.token, ok)
+            self.report(self.finished, True)
+        if self.failed:
+            self.report(self.failed, False)
         if self.refused:
-            refused = self.refused
-            self.refused = []
-            for token in refused:
-                self.report(token, False)
+            refused, self.refused = self.refused, []
+            self.tell(self.handler, refused, False)
         if self.messages:
             messages = self.messages
             self.messages = []
@@ -374,14 +414,17 @@ cdef class Endpoint(Target):
                 self.handler_failed()
         return 0
 
-    cdef int report(self, object token, bint ok) except -1:
-        if token is NUDGE:
-            return 0
-        try:
-            self.handler.completed(token, ok)
-        except Exception:
-            self.handler_failed()
-        return 0
+    cdef int report(self, list over, bint ok) except -1:
+        """Report jobs that are over; empties the list."""
+        cdef Chain chain
+        cdef list tokens = []
+        for job in over:
+            chain = <Chain>job
+            chain.release()
+            if chain.token is not NUDGE:
+                tokens.append(chain.token)
+        over.clear()
+        return self.tell(self.handler, tokens, ok)
 
     cdef int handler_failed(self) except -1:
         """Our own mistake costs this connection, and is logged."""
@@ -487,24 +530,24 @@ cdef class Endpoint(Target):
         while self.queue.completed < self.queue.posted:
             job = self.queue.complete_one()
             if job is not None:
-                self.finished.append((job, False))
-        for job in self.unposted:
-            self.finished.append((job, False))
+                self.failed.append(job)
+        self.failed.extend(self.unposted)
         while True:
             job = self.queue.waiting()
             if job is None:
                 break
-            self.finished.append((job, False))
+            self.failed.append(job)
         self.in_turn = True
         try:
             for received in self.messages:
                 (<Lease>received[0]).release()
             self.messages = []
             self.deliver()
-            for lease in self.own.withdraw() + self.spare + self.flushed:
+            for lease in self.own.withdraw() + self.spare + self.flushed + self.reposted:
                 lease.release()
             self.spare = []
             self.flushed = []
+            self.reposted = []
             try:
                 self.handler.disconnected(self.reason)
             except Exception:
