@@ -3,6 +3,7 @@
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
 from rpcrdma.place cimport Answerer, Place
+from rpcrdma.rpc.replay cimport ReplayCache
 
 
 cdef class Caller:
@@ -45,7 +46,8 @@ cdef class DirectCalls(Answerer):
 
     cdef object transport
     cdef str peer_address
-    cdef object replay
+    cdef bytes peer                     # the same, as octets
+    cdef ReplayCache replay
     cdef object read_credential
     cdef list versions
     cdef DirectVersion latest

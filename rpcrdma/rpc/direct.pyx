@@ -12,15 +12,12 @@ Calls are counted here and added to the dispatcher's rows when the transport pau
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
-from cpython.memoryview cimport PyMemoryView_FromMemory
 from libc.string cimport memcmp, memset
 
-from zlib import crc32
-
 from rpcrdma.place cimport Answerer, Place, load32, load64, store32
+from rpcrdma.rpc.replay cimport Beginning, ReplayCache, add, key_of
 
 from rpcrdma.rpc.program import RpcCredential
-from rpcrdma.rpc.replay import CHECKSUM_LENGTH
 
 
 cdef extern from "time.h" nogil:
@@ -31,16 +28,10 @@ cdef extern from "time.h" nogil:
     int clock_gettime(int clock, timespec *now)
     const int CLOCK_MONOTONIC
 
-cdef extern from "Python.h":
-    const int PyBUF_READ
-
 cdef enum:
     CALL_HEADER = 40        # with empty credential and verifier
     MAX_AUTH = 400
     CALLERS = 256           # per connection; beyond it all are forgotten and learnt again
-
-cdef size_t _checksum_length = CHECKSUM_LENGTH
-
 
 cdef double now() noexcept nogil:
     cdef timespec clock
@@ -76,6 +67,7 @@ cdef class DirectCalls(Answerer):
     def __init__(self, transport, replay, read_credential, list versions not None):
         self.transport = transport
         self.peer_address = transport.peer_address
+        self.peer = self.peer_address.encode()
         self.replay = replay
         self.read_credential = read_credential
         self.versions = [DirectVersion(program, number, version, rows) for number, version, program, rows in versions]
@@ -144,22 +136,21 @@ cdef class DirectCalls(Answerer):
     ) except -1:
         """As :meth:`answer`, under the replay cache; what it knows already is the general path's to answer."""
         cdef size_t length = size - offset
+        cdef size_t padding = -place.bulk_size & 3
         cdef uint8_t *start = place.at - 24
-        cdef size_t covered = min(length, _checksum_length)
-        checksum = crc32(PyMemoryView_FromMemory(<char *>message + offset, covered, PyBUF_READ))
+        cdef Beginning beginning
+        cdef bytes key
+        beginning.count = 0
+        add(&beginning, message + offset, length)
         if place.bulk != NULL:
             # As if it were in the message, padding included (see rpcrdma.rpc.replay.make_key).
-            if place.bulk_size & 3:
-                return False
-            covered = min(place.bulk_size, _checksum_length - covered)
-            checksum = crc32(PyMemoryView_FromMemory(<char *>place.bulk, covered, PyBUF_READ), checksum)
-        key = (
-            self.peer_address, load32(message), version.number, version.version, procedure, length + place.bulk_size,
-            checksum,
+            add(&beginning, place.bulk, place.bulk_size)
+            add(&beginning, <const uint8_t *>b"\0\0\0", padding)
+        key = key_of(
+            load32(message), version.number, version.version, procedure, length + place.bulk_size + padding, &beginning,
+            self.peer,
         )
-        if not self.replay.is_new(key):
-            return False
-        if not version.program.answer(caller, procedure, message + offset, length, place):
+        if not self.replay.is_new(key) or not version.program.answer(caller, procedure, message + offset, length, place):
             return False
         self.replay.remember(key, PyBytes_FromStringAndSize(<char *>start, place.at - start))
         return True

@@ -210,7 +210,7 @@ def test_a_reply_with_payloads_is_kept_in_one_piece() -> None:
 def test_a_kept_reply_is_given_again_as_it_was_with_its_payloads_apart() -> None:
     """So that they go into Write chunks again."""
     cache = ReplayCache()
-    entry = cache.begin(("peer", 1, 400000, 3, 1, 0, 0), FakeTransport())
+    entry = cache.begin(make_key("peer", 1, (400000, 3, 1), memoryview(b""), 0, ()), FakeTransport())
     assert entry is not None
     payloads = [(4, Payload(memoryview(b"12345"))), (8, Payload(memoryview(b""))), (8, Payload(memoryview(b"6")))]
     cache.finish(entry, RpcReply(1, b"headtail", payloads))

@@ -1,0 +1,71 @@
+"""The duplicate request cache. Implemented in ``replay.pyx``."""
+
+from collections.abc import Callable, Sequence
+
+from rpcrdma.rpc.program import RpcReply, Transport
+
+Key = bytes
+"""What a call is known by: peer address, XID, program, version, procedure, length of the arguments and a digest of their
+beginning."""
+
+ENTRY_COST: int
+"""Octets an entry is taken to need besides its reply."""
+
+def make_key(
+    peer_address: str,
+    xid: int,
+    procedure: tuple[int, int, int],
+    data: memoryview,
+    offset: int,
+    chunks: Sequence[tuple[int, memoryview]],
+) -> Key:
+    """The key of a call whose arguments begin at ``offset`` of ``data`` (before, there is the credential, whose stamp
+    may differ between transmissions). Length and digest are those of the unreduced arguments, so that they do not
+    depend on how a client cut them into chunks."""
+
+class Entry:
+    """One call, from its first arrival on."""
+
+    key: Key
+    reply: bytes
+    """The whole reply, once there is one."""
+    def recall(self) -> RpcReply:
+        """The reply, as it was given first."""
+
+class ReplayCache:
+    """Bounded in octets and entries; what was finished longest ago goes first, and nothing is kept beyond ``ttl``
+    seconds: by then no client retransmits, while XIDs may have been used anew."""
+
+    max_bytes: int
+    max_entries: int
+    size: int
+    """Octets accounted for finished entries."""
+    hits: int
+    """Retransmissions answered from here or made to wait."""
+    def __init__(
+        self,
+        max_bytes: int = ...,
+        max_entries: int = ...,
+        *,
+        ttl: float = ...,
+        clock: Callable[[], float] = ...,
+    ) -> None: ...
+    def __len__(self) -> int: ...
+    def look_up(self, key: Key) -> Entry | None:
+        """The entry with the finished reply to this call, if there is one."""
+    def begin(self, key: Key, transport: Transport) -> Entry | None:
+        """Take note that the call is being executed. None: it is already (then :meth:`join` or drop it)."""
+    def join(self, key: Key, transport: Transport, done: Callable[[RpcReply | None], None]) -> bool:
+        """Have ``done`` called with the result of the running call ``key``. False: its reply is on its way on this very
+        connection, so there is nothing to wait for."""
+    def finish(self, entry: Entry, reply: RpcReply) -> None:
+        """The call is over: keep its reply and give it to those who joined."""
+    def abandon(self, entry: Entry, reply: RpcReply | None) -> None:
+        """The call was not executed (it could not be decoded, was dropped, or failed inside the server): forget it, so
+        that a retransmission tries again, and give those who joined a copy of ``reply``."""
+
+def join_reply(reply: RpcReply) -> bytes:
+    """The whole reply in one piece, payloads and their padding in place; the reply itself stays as it is."""
+
+def cuts(reply: RpcReply) -> tuple[tuple[int, int], ...]:
+    """Where the payloads stand in the reply that :func:`join_reply` makes."""
