@@ -5,7 +5,9 @@ each on a port of its own, and get the load in turns, so that whatever else the 
 guest runs fio's four base jobs. Reported are throughput, latency, and the CPU time of the server's whole guest per
 operation: software RDMA works in softirqs and kernel threads, so a process's own time would say little.
 
-Writes JSON and, with ``--document``, the table into docs/performance.md between its markers.
+Writes JSON, after every sample, and with ``--document`` the table into docs/performance.md between its markers. A
+run that is interrupted, or in which one device fails, leaves what it has measured; ``--from`` makes the table of such
+files.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ import re
 import statistics
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -94,13 +96,15 @@ def fio(client: Guest, pattern: str, block: str, depth: int, seconds: int, size:
 class Comparison:
     """The two guests, and what was measured in them."""
 
-    def __init__(self, server: GuestServer, client: Guest, device: str, seconds: int, size: str) -> None:
+    def __init__(
+        self, server: GuestServer, client: Guest, device: str, seconds: int, size: str, record: Callable[[Sample], None]
+    ) -> None:
         self.server = server
         self.client = client
         self.device = device
         self.seconds = seconds
         self.size = size
-        self.samples: list[Sample] = []
+        self.record = record
 
     def measure(self, name: str, version: str, number: int) -> None:
         """Mount, run the four jobs, unmount."""
@@ -120,7 +124,7 @@ class Comparison:
             used = busy_seconds(self.server.guest) - before
             cpu = used * 1e6 / max(1.0, figures.pop("operations"))
             sample = Sample(name, self.device, version, job, number, cpu_us_per_operation=cpu, **figures)
-            self.samples.append(sample)
+            self.record(sample)
             print(
                 f"[{time.strftime('%H:%M:%S')}] {name:9} {self.device} v{version} round {number} {job:16} "
                 f"{sample.mb_per_second:8.1f} MB/s {sample.iops:8.0f} IOPS {sample.latency_ms:8.2f} ms "
@@ -169,29 +173,35 @@ def write_document(lines: Sequence[str], note: str, path: Path = DOCUMENT) -> No
     path.write_text(re.sub(re.escape(BEGIN) + ".*" + re.escape(END), lambda _: inside, text, flags=re.DOTALL))
 
 
-def compare(devices: Sequence[str], versions: Sequence[str], rounds: int, seconds: int, size: str) -> list[Sample]:
-    """Boot the guests and run everything; the order of the servers alternates."""
-    samples: list[Sample] = []
-    with Namespace() as network:
-        for device in devices:
-            listen = [{"url": f"rdma://0.0.0.0:{RDMA_PORT}", "provider": "verbs"}]
-            with (
-                GuestServer(network, (device,), listen=listen, time_limit=6 * 3600) as server,
-                Guest("client", network, memory=1024, time_limit=6 * 3600) as client,
-            ):
-                load_devices(client, (device,))
-                client.run("modprobe rpcrdma")
-                script = START.format(options="sync", mountd=KNFSD_MOUNTD_PORT, rdma=KNFSD_RDMA_PORT)
-                server.guest.run(script, timeout=120, label="start knfsd")
-                comparison = Comparison(server, client, device, seconds, size)
-                try:
-                    for version in versions:
-                        for number in range(rounds):
-                            for name in SERVERS if number % 2 == 0 else reversed(SERVERS):
-                                comparison.measure(name, version, number)
-                finally:
-                    samples += comparison.samples
-    return samples
+def compare_on(
+    network: Namespace,
+    device: str,
+    versions: Sequence[str],
+    rounds: int,
+    seconds: int,
+    size: str,
+    record: Callable[[Sample], None],
+) -> None:
+    """Boot the guests and run everything on one device; the order of the servers alternates."""
+    listen = [{"url": f"rdma://0.0.0.0:{RDMA_PORT}", "provider": "verbs"}]
+    with (
+        GuestServer(network, (device,), listen=listen, time_limit=6 * 3600) as server,
+        Guest("client", network, memory=1024, time_limit=6 * 3600) as client,
+    ):
+        load_devices(client, (device,))
+        client.run("modprobe rpcrdma")
+        script = START.format(options="sync", mountd=KNFSD_MOUNTD_PORT, rdma=KNFSD_RDMA_PORT)
+        server.guest.run(script, timeout=120, label="start knfsd")
+        comparison = Comparison(server, client, device, seconds, size, record)
+        for number in range(rounds):
+            for version in versions:
+                for name in SERVERS if number % 2 == 0 else reversed(SERVERS):
+                    comparison.measure(name, version, number)
+
+
+def read_samples(paths: Sequence[Path]) -> list[Sample]:
+    """The samples of earlier runs."""
+    return [Sample(**fields) for path in paths for fields in json.loads(path.read_text())]
 
 
 def main() -> int:
@@ -206,30 +216,41 @@ def main() -> int:
     parser.add_argument("--size", default="128m", help="size of fio's file (128m)")
     parser.add_argument("--json", type=Path, default=Path("compare.json"), help="where the samples go (compare.json)")
     parser.add_argument("--document", action="store_true", help="put the table into docs/performance.md")
+    parser.add_argument(
+        "--from", type=Path, nargs="+", dest="earlier", help="measure nothing: the table of these files' samples"
+    )
     options = parser.parse_args()
-    try:
-        samples = compare(
-            options.device or tuple(DEVICES),
-            options.vers or ("4.2", "3"),
-            options.rounds,
-            options.seconds,
-            options.size,
-        )
-    except (GuestError, ServerError) as error:
-        print(f"compare: {error}", file=sys.stderr)
-        return 1
+    samples = read_samples(options.earlier or ())
+    failed = False
+
+    def record(sample: Sample) -> None:
+        samples.append(sample)
+        options.json.write_text(json.dumps([asdict(each) for each in samples], indent=1) + "\n")
+
+    if not options.earlier:
+        with Namespace() as network:
+            for device in options.device or tuple(DEVICES):
+                try:
+                    versions = options.vers or ("4.2", "3")
+                    compare_on(network, device, versions, options.rounds, options.seconds, options.size, record)
+                except (GuestError, ServerError) as error:
+                    print(f"compare: {device}: {error}", file=sys.stderr)
+                    failed = True
+                except KeyboardInterrupt:
+                    failed = True
+                    break
     lines = table(samples)
     print("\n".join(lines))
-    options.json.write_text(json.dumps([asdict(sample) for sample in samples], indent=1) + "\n")
     if options.document:
         note = (
-            f"Medians of {options.rounds} rounds of {options.seconds} s per job, a file of {options.size} on tmpfs, "
+            f"Medians of {len({sample.round for sample in samples})} rounds of {options.seconds} s per job, a file of "
+            f"{options.size} on tmpfs, "
             f"latency as rdma-nfsd / knfsd; guests under {accelerator().split(',')[0]} on {os.cpu_count()} processors, "
             f"load average {os.getloadavg()[1]:.0f} (from outside). Ratios below 1.00 in throughput, and above in "
             "latency and CPU, are the kernel's advantage."
         )
         write_document(lines, note)
-    return 0
+    return 1 if failed else 0
 
 
 if __name__ == "__main__":
