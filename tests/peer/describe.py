@@ -62,8 +62,8 @@ class _Describer:
             self.lines[0] += f", {direction}, type {opttype}, {len(info)} octets of information"
         elif procedure in PROCEDURES[version]:
             if version == 2:
-                direction = self.word()
-                self.lines[0] += f", {DIRECTIONS.get(direction, direction)}, rdma_inv_handle {self.word():#x}"
+                way = self.word()
+                self.lines[0] += f", {DIRECTIONS.get(way, way)}, rdma_inv_handle {self.word():#x}"
             self._lists()
             if procedure == 0:
                 self._rpc()

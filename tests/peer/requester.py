@@ -126,11 +126,14 @@ class Peer:
         """The next message. Fails when the connection ends first."""
         waiting = asyncio.ensure_future(self._messages.get())
         over = asyncio.ensure_future(self._over.wait())
-        done, _ = await asyncio.wait({waiting, over}, timeout=20, return_when=asyncio.FIRST_COMPLETED)
-        over.cancel()
-        if waiting in done:
-            return waiting.result()
-        waiting.cancel()
+        try:
+            await asyncio.wait({waiting, over}, timeout=20, return_when=asyncio.FIRST_COMPLETED)
+            if waiting.done():
+                return waiting.result()
+        finally:
+            # If nobody waits any more, the next to wait must get the message.
+            over.cancel()
+            waiting.cancel()
         raise ConnectionError(self.reason or "no message within 20 s")
 
     async def reply(self) -> ReplyHeader:

@@ -101,7 +101,7 @@ def run(test: Callable[..., Awaitable[None]], **options: Any) -> None:
 
     async def main() -> None:
         async with Rig(**options) as rig:
-            if test.__code__.co_argcount == 1:  # type: ignore[attr-defined]
+            if test.__code__.co_argcount == 1:
                 await test(rig)
             else:
                 await test(rig, await rig.peer())

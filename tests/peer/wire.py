@@ -105,7 +105,7 @@ class ReplyHeader:
     @classmethod
     def parse(cls, message: bytes) -> ReplyHeader:
         reader = _Reader(message)
-        self = cls(*(reader.word() for _ in range(4)))
+        self = cls(reader.word(), reader.word(), reader.word(), reader.word())
         if self.procedure == ERROR:
             self.error = reader.word()
             if self.error == ERR_VERS:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import groupby
+from pathlib import Path
 
-from tests.rfc.items import ITEMS
+from tests.rfc.items import ITEMS, Item
 
 HEAD = """# What the specifications demand, and which test shows it
 
@@ -18,7 +20,14 @@ Written by the test suite; do not edit:
 Items are the demands of each specification on a responder, in the words of `tests/rfc/items.py`; M, S and O are MUST,
 SHOULD and what is left open. Tests send the messages themselves, octet by octet, and most run on the loopback and the
 embedded iWARP provider. A test with several cases counts once here, and passes if all of them do.
+
+The last column is Linux's own NFS server, kernel {kernel}, over siw: what its answers show of those demands that an NFS
+server's answers can show. The questions are `tests/peer/checklist`, which `rdma-nfsd` answers as demanded, every one
+(`tests/unit/test_checklist.py`); `python -m tests.vm.checklist` puts them to the kernel, in a guest.
 """
+
+FACTS = Path(__file__).with_name("linux.json")
+"""What ``python -m tests.vm.checklist`` has found: the kernel's release, and by item how it differs."""
 
 _TEST = re.compile(r"`([\w./]+::\w+)`")
 
@@ -31,22 +40,48 @@ class Outcome:
     failed: int = 0
 
 
+def linux() -> tuple[str, dict[str, str]]:
+    """The kernel's release, and by item how its server differs; empty where it does not."""
+    facts = json.loads(FACTS.read_text())
+    return facts["kernel"], facts["differs"]
+
+
 def render(outcomes: Mapping[str, Mapping[str, Outcome]]) -> str:
     """The document."""
     proven = sum(1 for name in ITEMS if outcomes.get(name) and not _failed(outcomes[name]))
     explained = sum(1 for name, item in ITEMS.items() if item.explanation and not outcomes.get(name))
     still_open = len(ITEMS) - proven - explained
-    lines = [HEAD, f"{len(ITEMS)} items: {proven} shown, {explained} explained, {still_open} open."]
+    kernel, differs = linux()
+    lines = [
+        HEAD.format(kernel=kernel),
+        f"{len(ITEMS)} items: {proven} shown, {explained} explained, {still_open} open.",
+    ]
+    same = sum(not how for how in differs.values())
+    lines[-1] += f" Linux has been asked about {len(differs)}, and does {same} of them as demanded."
     for document, items in groupby(ITEMS.values(), key=lambda item: item.document):
-        lines += ["", f"## {document}", "", "| Section | | Demand | Shown by | Result |", "|---|---|---|---|---|"]
+        lines += [
+            "",
+            f"## {document}",
+            "",
+            "| Section | | Demand | Shown by | Result | Linux |",
+            "|---|---|---|---|---|---|",
+        ]
         for item in items:
             tests = outcomes.get(item.name, {})
             shown = ", ".join(f"`{test.removeprefix('tests/')}`" for test in sorted(tests)) or item.explanation
             result = "explained" if item.explanation else "open"
             if tests:
                 result = "failed" if _failed(tests) else "passed"
-            lines.append(f"| {item.section} | {item.level} | {item.text} | {shown} | {result} |")
+            lines.append(
+                f"| {item.section} | {item.level} | {item.text} | {shown} | {result} | {_linux(differs, item)} |"
+            )
     return "\n".join(lines) + "\n"
+
+
+def _linux(differs: Mapping[str, str], item: Item) -> str:
+    if item.name not in differs:
+        return ""
+    return f"differs: {differs[item.name]}" if differs[item.name] else "as demanded"
 
 
 def _failed(tests: Mapping[str, Outcome]) -> bool:
@@ -61,6 +96,6 @@ def rows(text: str) -> dict[tuple[str, str], tuple[set[str], str]]:
         if line.startswith("## "):
             document = line[3:]
         cells = [cell.strip() for cell in line.strip("|").split("|")]
-        if document and line.startswith("| ") and len(cells) == 5 and cells[0] != "Section":
+        if document and line.startswith("| ") and len(cells) == 6 and cells[0] != "Section":
             found[document, cells[2]] = (set(_TEST.findall(cells[3])), cells[4])
     return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.peer import captured_session
-from tests.unit.test_version_two_session import comparable
+from tests.peer.version_two_session import comparable
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "version-two-captured.md"
 

@@ -11,6 +11,7 @@ from rpcrdma.engine import assembly, reduce
 from rpcrdma.engine.responder import Responder
 from rpcrdma.wire.version_one import VersionOne
 from rpcrdma.wire.version_two import VersionTwo
+from tests.peer import random_backward
 from tests.peer.messages import KINDS
 from tests.peer.random_messages import PROVIDERS, Difference, Tally, converse
 from tests.rfc.plugin import covers
@@ -29,6 +30,13 @@ def test_random_messages_are_answered_as_prescribed_and_harm_nobody_else(provide
 def test_any_layout_of_chunks_moves_every_octet_to_its_place(provider):
     tally = asyncio.run(converse(provider, 300, 21, ["legal call"]))
     assert tally.answers["legal call", "reply"] > 200
+
+
+@covers("RFC 8167 5.2 reply-fields", "RFC 8167 2.4 xid-spaces")
+@pytest.mark.parametrize("provider", PROVIDERS)
+def test_random_answers_to_backward_calls_reach_their_maker_or_nobody(provider):
+    tally = asyncio.run(random_backward.converse(provider, 400, 23))
+    assert tally.keys() == random_backward.KINDS.keys()
 
 
 def test_the_table_has_every_kind_and_every_answer():

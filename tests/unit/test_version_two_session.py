@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from pathlib import Path
 
 from tests.peer import version_two_session
+from tests.peer.version_two_session import comparable
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "version-two.md"
-
-
-def comparable(text: str) -> list[str]:
-    """Without the sizes of NFSv4's messages, in which names of the host are."""
-    return [re.sub(r"\d+ octets inline", "octets inline", line.rstrip()) for line in text.strip().splitlines()]
 
 
 def test_negotiation_nfs_in_all_versions_callbacks_and_every_error(tmp_path):

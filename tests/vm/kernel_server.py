@@ -36,11 +36,11 @@ class KernelServer:
     """A guest that serves /export (a tmpfs) with the kernel's server; use as a context manager."""
 
     def __init__(self, network: Network) -> None:
-        self._guest = Guest("knfsd", network, memory=1536, time_limit=1800)
-        self.address = self._guest.address
-        self._guest.run("mkdir /export && mount -t tmpfs -o size=1g export /export")
-        self._guest.run("modprobe siw && rdma link add siw0 type siw netdev eth0")
-        start_kernel_server(self._guest)
+        self.guest = Guest("knfsd", network, memory=1536, time_limit=1800)
+        self.address = self.guest.address
+        self.guest.run("mkdir /export && mount -t tmpfs -o size=1g export /export")
+        self.guest.run("modprobe siw && rdma link add siw0 type siw netdev eth0")
+        start_kernel_server(self.guest)
 
     def export_name(self, version: str) -> str:
         """Its export is the NFSv4 root: the root above it, an overlay, could not be exported."""
@@ -48,14 +48,14 @@ class KernelServer:
 
     def sha256(self, name: str) -> str:
         """The SHA-256 of a file of the export, as the server's own file system has it."""
-        return self._guest.run(f"sha256sum /export/{name}").output.split()[0]
+        return self.guest.run(f"sha256sum /export/{name}").output.split()[0]
 
     def assert_running(self) -> None:
         """Raises GuestError when the server is gone."""
-        self._guest.run("pgrep -x nfsd >/dev/null")
+        self.guest.run("pgrep -x nfsd >/dev/null")
 
     def __enter__(self) -> KernelServer:
         return self
 
     def __exit__(self, *exc: object) -> None:
-        self._guest.close()
+        self.guest.close()

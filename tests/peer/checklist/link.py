@@ -1,0 +1,305 @@
+"""A connection to an NFS server for the questions: NFSv3 calls with any chunks, octet by octet."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import random
+import struct
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+from rpcrdma.memory import Account
+from rpcrdma.verbs.interface import ListenAddress, Provider
+from rpcrdma.wire.private_data import PrivateData
+from tests.peer.requester import Exposed, Message, Peer
+from tests.peer.wire import NOMSG, ReplyHeader, Segment, header, words
+
+NFS = 100003
+LINUX = PrivateData(remote_invalidation=True, send_size=4096, receive_size=4096).encode()
+INLINE = 4096
+"""What the peer says that it sends and receives."""
+RECEIVES, RECEIVE = 80, 64 << 10
+"""More than that is taken, to see what comes."""
+WAITS_FOR_FIRST = 3.0
+"""Seconds. siw's accepting side may notice the first message only when the next one comes."""
+
+
+class Differs(Exception):
+    """The server does not do what the item demands; the text says what it does."""
+
+
+Question = Callable[["Target"], Awaitable[None]]
+QUESTIONS: dict[str, Question] = {}
+"""By item; one question may be about several."""
+
+
+def asks(*items: str) -> Callable[[Question], Question]:
+    """Name a question."""
+
+    def add(question: Question) -> Question:
+        for item in items:
+            assert item not in QUESTIONS, item
+            QUESTIONS[item] = question
+        return question
+
+    return add
+
+
+def opaque(data: bytes) -> bytes:
+    """XDR variable-length opaque data."""
+    return words(len(data)) + data + bytes(-len(data) & 3)
+
+
+def rpc_call(xid: int, procedure: int, program: int = NFS, version: int = 3) -> bytes:
+    """The header of a call by root."""
+    return struct.pack(">8I", xid, 0, 2, program, version, procedure, 1, 20) + bytes(28)
+
+
+def status(rpc: bytes) -> int:
+    """The NFS status of a whole RPC reply."""
+    if rpc[4:24] != words(1, 0, 0, 0, 0):
+        raise Differs(f"the RPC reply begins with {rpc[:24].hex()}")
+    return int.from_bytes(rpc[24:28], "big")
+
+
+def behind_attributes(rpc: bytes, at: int) -> int:
+    """Behind a post_op_attr."""
+    return at + 4 + (84 if rpc[at + 3] else 0)
+
+
+class Link:
+    """One connection."""
+
+    _xids = itertools.count(random.SystemRandom().randrange(1 << 30))
+
+    def __init__(self, peer: Peer, root: bytes, patience: float) -> None:
+        self.peer, self.root, self.patience = peer, root, patience
+        self.xid = 0
+        """The last one."""
+        self.grant = 0
+        """Credits that the last message granted."""
+        self.least = 1 << 32
+        """The fewest there ever were."""
+
+    def next_xid(self) -> int:
+        """One that no connection of this run has used: a call whose memory was refused makes its own suspect."""
+        self.xid = next(self._xids)
+        return self.xid
+
+    async def wake(self) -> None:
+        """NULL calls until one is answered."""
+        sent = 0
+        while True:
+            self.send_null()
+            sent += 1
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(WAITS_FOR_FIRST):
+                    for _ in range(sent):
+                        await self.reply()
+                    return
+            if sent > 5:
+                raise ConnectionError("no answer to NULL")
+
+    def send_null(self, credit: int = 32) -> int:
+        self.next_xid()
+        self.peer.send(header(self.xid, credit=credit), rpc_call(self.xid, 0))
+        return self.xid
+
+    async def message(self) -> Message:
+        message = await self.peer.message()
+        self.grant = int.from_bytes(message.octets[8:12], "big")
+        self.least = min(self.least, self.grant)
+        return message
+
+    async def reply(self) -> ReplyHeader:
+        """The next message; Differs if it is none that a server may send."""
+        message = await self.message()
+        try:
+            return message.header
+        except AssertionError as error:
+            raise Differs(f"{error}: {message.octets[:64].hex()}") from error
+
+    async def call(
+        self,
+        procedure: int,
+        arguments: bytes,
+        *,
+        data: bytes | Sequence[Segment] | None = None,
+        position: int | None = None,
+        xid: int | None = None,
+        program: int = NFS,
+        version: int = 3,
+        long: int = 0,
+        **more: Any,
+    ) -> ReplyHeader:
+        """One RPC. ``data`` goes into a Read chunk at ``position``, the end of the arguments unless told otherwise;
+        ``long``: as a Long Call in so many segments. ``more`` is the header's."""
+        if xid is None:
+            xid = self.next_xid()
+        rpc = rpc_call(xid, procedure, program, version) + arguments
+        if isinstance(data, bytes):
+            data = [self.peer.readable(data).segment()]
+        reads = [(len(rpc) if position is None else position, part) for part in data or ()]
+        if long:
+            size = -(-len(rpc) // long) + 3 & ~3
+            area = self.peer.readable(rpc)
+            lengths = [min(size, max(0, len(rpc) - start)) for start in range(0, size * long, size)]
+            reads = [(0, part) for part in area.segments(*lengths)] + reads
+            self.peer.send(header(xid, procedure=NOMSG, reads=reads, **more))
+        else:
+            self.peer.send(header(xid, reads=reads, **more), rpc)
+        found = await self.reply()
+        if found.xid != xid:
+            raise Differs(f"the answer has the XID {found.xid:#x}, not {xid:#x}")
+        return found
+
+    async def raw(self, *parts: bytes) -> ReplyHeader:
+        """The answer to any octets."""
+        self.peer.send(*parts)
+        return await self.reply()
+
+    async def _answer(self, *parts: bytes) -> ReplyHeader | None:
+        """The answer to any octets, if there is one; the connection must outlive them."""
+        self.peer.send(*parts)
+        xid = self.send_null()
+        null = False
+        answer = None
+        with contextlib.suppress(TimeoutError):
+            while answer is None or not null:
+                # A server of several threads may answer the NULL first.
+                async with asyncio.timeout(self.patience if null else None):
+                    found = await self.reply()
+                if found.xid == xid:
+                    null = True
+                else:
+                    answer = found
+        return answer
+
+    async def discards(self, *parts: bytes) -> None:
+        """Differs if the server answers these octets, or the connection does not outlive them."""
+        found = await self._answer(*parts)
+        if found is not None:
+            raise Differs(f"it is answered with {name(found)}")
+
+    async def refuses(self, *parts: bytes, code: int = 2) -> ReplyHeader:
+        """Differs unless the answer is RDMA_ERROR with this code, and the connection goes on."""
+        found = await self._answer(*parts)
+        if found is None:
+            raise Differs("it is discarded without an answer")
+        if found.error != code:
+            raise Differs(f"it is answered with {name(found)}")
+        return found
+
+    # NFSv3
+
+    async def create(self, file: bytes) -> bytes:
+        """The handle of a file of this name, which is made empty."""
+        how = words(0, 1, 0o644, 0, 0, 1, 0, 0, 0, 0)
+        found = await self.call(8, opaque(self.root) + opaque(file) + how)
+        check(found, "CREATE")
+        length = int.from_bytes(found.payload[32:36], "big")
+        return found.payload[36 : 36 + length]
+
+    async def write(self, handle: bytes, content: bytes, **more: Any) -> ReplyHeader:
+        """WRITE by a Read chunk, unless ``more`` says where the data is."""
+        arguments = opaque(handle) + struct.pack(">QIII", 0, len(content), 2, len(content))
+        return await self.call(7, arguments, **{"data": content, **more})
+
+    async def filled(self, file: bytes, data: bytes) -> bytes:
+        """The handle of a file with this content."""
+        handle = await self.create(file)
+        check(await self.write(handle, data), "WRITE")
+        return handle
+
+    async def read(self, handle: bytes, count: int, **more: Any) -> ReplyHeader:
+        """READ from the start."""
+        return await self.call(6, opaque(handle) + struct.pack(">QI", 0, count), **more)
+
+    async def content(self, handle: bytes, count: int) -> bytes:
+        """What READ returns in a Write chunk."""
+        target = self.peer.writable(count)
+        found = await self.read(handle, count, writes=[[target.segment()]])
+        check(found, "READ")
+        return bytes(target.memory[: found.writes[0][0].length])
+
+
+def check(found: ReplyHeader, what: str) -> None:
+    """Differs unless it is a success."""
+    if name(found) != "success":
+        raise Differs(f"{what}: {name(found)}")
+
+
+def name(found: ReplyHeader) -> str:
+    """An answer in a word or two."""
+    if found.procedure == 4:
+        return {1: f"ERR_VERS {found.versions}", 2: "ERR_CHUNK"}.get(found.error, f"error {found.error}")
+    if found.procedure == 1:
+        return "RDMA_NOMSG"
+    return outcome(found.payload)
+
+
+def outcome(rpc: bytes) -> str:
+    """An RPC reply in a word or two."""
+    if rpc[4:12] != words(1, 0):
+        return f"an RPC reply that begins with {rpc[:24].hex()}"
+    accepted = int.from_bytes(rpc[20:24], "big")
+    if accepted:
+        return {1: "PROG_UNAVAIL", 2: "PROG_MISMATCH", 3: "PROC_UNAVAIL", 4: "GARBAGE_ARGS"}.get(accepted, "SYSTEM_ERR")
+    state = int.from_bytes(rpc[24:28], "big") if len(rpc) > 24 else 0
+    return f"NFS status {state}" if state else "success"
+
+
+class Target:
+    """The server that is asked."""
+
+    def __init__(
+        self,
+        provider: Provider,
+        account: Account,
+        address: ListenAddress,
+        root: bytes,
+        path: Sequence[bytes] = (),
+        patience: float = 0.0,
+    ) -> None:
+        """``path`` leads from NFSv4's root to the export. ``patience``: seconds after which a message is known to be
+        discarded; a server that answers messages in their order needs none."""
+        self.patience = patience
+        self.provider, self.account, self.address, self.root = provider, account, address, root
+        self.path = path
+        self.peers: list[Peer] = []
+
+    async def link(self, private_data: bytes = LINUX) -> Link:
+        """A new connection that has been used for a NULL."""
+        peer = Peer(self.account, RECEIVE)
+        await peer.connect(self.provider, self.address, private_data, receives=RECEIVES, initiator_depth=4)
+        self.peers.append(peer)
+        link = Link(peer, self.root, self.patience)
+        await link.wake()
+        return link
+
+    async def leave(self) -> None:
+        """End all connections."""
+        for peer in self.peers:
+            if peer.reason is None:
+                peer.endpoint.close(abort=True)
+                await peer.over()
+        self.peers.clear()
+
+
+def lengths(chunk: Sequence[Segment]) -> list[int]:
+    """Of a chunk's segments."""
+    return [part.length for part in chunk]
+
+
+def untouched(area: Exposed, what: str) -> None:
+    """Differs if the server has written to it."""
+    if set(area.memory) != {0xEE}:
+        raise Differs(f"{what} has been written to")
+
+
+def expect(found: object, wanted: object, what: str) -> None:
+    """Differs unless they are the same."""
+    if found != wanted:
+        raise Differs(f"{what}: {found!r:.80}, not {wanted!r:.80}")
