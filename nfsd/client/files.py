@@ -188,19 +188,22 @@ class File:
             await self._commit()
 
     async def _commit(self) -> None:
+        """Have what was written until now on stable storage; what is written meanwhile is the next COMMIT's."""
         async with self._committing:
             for _ in range(_MOST_COMMITS):
                 written, self._uncommitted = self._uncommitted, []
                 if not written:
                     return
-                self._kept -= sum(len(data) for _, data, _ in written)
+                size = sum(len(data) for _, data, _ in written)
                 try:
                     verifier = await self._backend.commit(self._opened)
                 except BaseException:
                     self._uncommitted += written
-                    self._kept += sum(len(data) for _, data, _ in written)
                     raise
+                self._kept -= size
                 lost = [(offset, data) for offset, data, then in written if then != verifier]
+                if not lost:
+                    return
                 self.resent += sum(len(data) for _, data in lost)
 
                 async def again(piece: tuple[int, bytes]) -> None:

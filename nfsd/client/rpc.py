@@ -53,11 +53,9 @@ class Caller:
         """A call; a decoder at the results. Raises VersionRefused, OSError."""
         reply_max += RPC_HEADER
         try:
-            if into is None:
-                reply = await self.connection.call(program, version, procedure, arguments, reply_max=reply_max)
-            else:
-                call = self.connection.call(program, version, procedure, arguments, into=into, reply_max=reply_max)
-                reply = await _to_its_end(call)
+            places = () if into is None else into
+            call = self.connection.call(program, version, procedure, arguments, into=places, reply_max=reply_max)
+            reply = await (_to_its_end(call) if places or arguments.payloads else call)
         except Refused as error:
             if error.stat == accept_stat.PROG_MISMATCH and error.versions is not None:
                 raise VersionRefused(error.versions) from error
@@ -103,7 +101,7 @@ class Caller:
 
 
 async def _to_its_end(call: Coroutine[Any, Any, Reply]) -> Reply:
-    """A call that is given memory. Who stops waiting for it waits a little longer: over RDMA, a server that writes to
+    """A call that is lent memory. Who stops waiting for it waits a little longer: over RDMA, a server that writes to
     memory which has been taken back from it loses the connection, and everybody's calls with it."""
     task = asyncio.create_task(call)
     try:

@@ -11,6 +11,7 @@ from nfsd.commands.format import human
 
 FIRST_AFTER: Final = 1.0
 EVERY: Final = 0.2
+EVERY_LINE: Final = 2.0
 _NAME_WIDTH: Final = 28
 _CLEAR: Final = "\r\x1b[K"
 
@@ -43,7 +44,7 @@ class Progress:
         now = self._clock()
         if not self._shown or now < self._next:
             return
-        self._next = now + EVERY
+        self._next = now + (EVERY_LINE if self._lines else EVERY)
         self._drawn = True
         line = self.line(name, now)
         self._stream.write(line + "\n" if self._lines else _CLEAR + line)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from nfsd.client import FileSystem
+from nfsd.client import FileSystem, files
 from nfsd.client.opens import ANONYMOUS
 from nfsd.client.rpc import Patience
 from nfsd.client.session import Session
@@ -158,6 +158,50 @@ def test_version_three_writes_again_what_a_restart_has_lost(tmp_path: Path) -> N
             await file.flush()
             assert file.resent == 150_000
             assert (rig.export / "file").read_bytes() == data
+
+    rig.run(test)
+
+
+@pytest.mark.parametrize("version", ["3", "4.1"])
+def test_commits_in_the_middle_of_writing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str) -> None:
+    """What is kept for COMMIT is bounded; writers go on meanwhile, and what they write is the next COMMIT's."""
+    monkeypatch.setattr(files, "UNCOMMITTED_LIMIT", 50_000)
+    rig = Rig(tmp_path, "rdma", version)
+    data = os.urandom(4_000_000)
+    kept = []
+
+    async def test() -> None:
+        async with rig.connect(size=4096) as fs, fs.open("file", "w") as file:
+
+            async def write(first: int) -> None:
+                for offset in range(first * 4096, len(data), 8 * 4096):
+                    await file.pwrite(data[offset : offset + 4096], offset)
+                    kept.append(file._kept)
+
+            await asyncio.gather(*map(write, range(8)))
+            await file.flush()
+            assert file._kept == file.resent == 0
+        assert (rig.export / "file").read_bytes() == data
+        assert max(kept) < 100_000
+
+    rig.run(test)
+
+
+@pytest.mark.parametrize("version", ["3", "4.1"])
+def test_a_write_that_is_given_up_costs_no_connection(tmp_path: Path, version: str) -> None:
+    rig = Rig(tmp_path, "rdma", version)
+
+    async def test() -> None:
+        async with rig.connect() as fs, fs.open("file", "w") as file:
+            for turn in range(30):
+                writing = asyncio.create_task(file.pwrite(bytes(300_000), 0))
+                for _ in range(turn):
+                    await asyncio.sleep(0)
+                writing.cancel()
+                await asyncio.wait([writing])
+            await file.write(b"content")
+            assert fs.backend.caller.connection.reconnections == 0  # type: ignore[attr-defined]
+        assert (rig.export / "file").read_bytes().startswith(b"content")
 
     rig.run(test)
 
