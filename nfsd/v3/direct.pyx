@@ -245,7 +245,7 @@ cdef class Nfs3Direct(DirectProgram):
             source = place.bulk
         elif size != 20 + ((count + 3) & ~<size_t>3):
             return False
-        if stable > FILE_SYNC or (stable != UNSTABLE and not node.export.asynchronous):
+        if stable > FILE_SYNC:
             return False
         if node.inode.delegated:
             return False
@@ -254,7 +254,7 @@ cdef class Nfs3Direct(DirectProgram):
             return False
         verifier = self.files.service.write_verifier
         octets = verifier
-        done = self.files.write(opened, False, offset, source, count, &before, &after)
+        done = self.files.write(opened, False, offset, source, count, stable != UNSTABLE, &before, &after)
         if done < 0:
             return False
         place.at = store_wcc(store32(place.at, 0), &before, &after, self.fsid(node))

@@ -263,7 +263,7 @@ cdef class Nfs4Direct(DirectCompound):
             behind += padded(count)
             if arguments.end < behind:
                 return False
-        if stable > FILE_SYNC or (stable != UNSTABLE and not node.export.asynchronous) or not engine.stable:
+        if stable > FILE_SYNC or not engine.stable:
             return False
         # The result, and what may stand behind it, fit whatever they are.
         if not room(place, 32 + LARGEST_FATTR) or self.limit < self.size(place) + _room_for_result + LARGEST_FATTR:
@@ -274,7 +274,7 @@ cdef class Nfs4Direct(DirectCompound):
         if opened is None or opened.node is not node:
             return False
         verifier = self.files.service.write_verifier
-        done = self.files.write(opened, held, offset, source, count, &before, &self.status)
+        done = self.files.write(opened, held, offset, source, count, stable != UNSTABLE, &before, &self.status)
         if done < 0:
             return False
         arguments.at = behind

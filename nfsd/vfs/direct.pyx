@@ -14,7 +14,7 @@ stays the last caller until :meth:`DirectFiles.pause`, before which nothing else
 import time
 
 from cpython.bytes cimport PyBytes_FromStringAndSize
-from libc.errno cimport errno
+from libc.errno cimport EINVAL, EROFS, errno
 from libc.stdint cimport uint32_t
 from libc.stdlib cimport free
 from libc.string cimport memcpy, memset
@@ -223,14 +223,19 @@ cdef class DirectFiles:
         return got
 
     cdef ssize_t write(
-        self, OpenFile opened, bint held, uint64_t offset, const uint8_t *source, size_t size, statx_t *before,
-        statx_t *after
+        self, OpenFile opened, bint held, uint64_t offset, const uint8_t *source, size_t size, bint stable,
+        statx_t *before, statx_t *after
     ) except -2:
-        """Write into memory; -1 declines. Nothing is put on the disk. ``held``: as for :meth:`read`."""
+        """Write into memory; -1 declines. ``held``: as for :meth:`read`; ``stable``: to be synchronised before the answer.
+
+        Raises OSError if that fails, which in memory it does not: what was written can be declined no more."""
         cdef Node node = opened.node
         cdef Inode inode = node.inode
         cdef ssize_t done
         if not node.inline or size == 0 or offset > <uint64_t>OFFSET_MAX - size or inode.serial.busy:
+            return -1
+        stable = stable and not node.export.asynchronous
+        if stable and inode.sync.running:
             return -1
         if not stat_of(opened.fd, before) or (not held and ctime_of(before) != inode.ctime):
             return -1
@@ -249,6 +254,8 @@ cdef class DirectFiles:
         inode.wrote(ctime_of(before), ctime_of(after))
         self.observe(node, before, False)
         self.observe(node, after, True)
+        if stable and fsync(opened.fd) != 0 and errno != EINVAL and errno != EROFS:
+            raise OSError(errno, "fsync of a file in memory")
         return done
 
     cdef bint commit(self, Node node, statx_t *before, statx_t *after) except -1:

@@ -192,6 +192,8 @@ def compare_on(
         client.run("modprobe rpcrdma")
         script = START.format(options="sync", mountd=KNFSD_MOUNTD_PORT, rdma=KNFSD_RDMA_PORT)
         server.guest.run(script, timeout=120, label="start knfsd")
+        # Laid out beforehand, or the first job's figures would be those of writing the file.
+        server.guest.run(f"fallocate -l {size} /export/compare.dat && chmod 666 /export/compare.dat")
         comparison = Comparison(server, client, device, seconds, size, record)
         for number in range(rounds):
             for version in versions:
