@@ -174,9 +174,11 @@ class Call:
                     message += bytes(value % 9)
                 case 4:
                     del message[at : at + value % 9]
-        fixed = message[:24].ljust(24, b"\0")
-        program, _, procedure = struct.unpack_from(">III", fixed, 12)
-        if program == NFS_PROGRAM and procedure not in PROCEDURES and procedure < 22:
+        kind, _, program, _, procedure = struct.unpack_from(">5I", message[:24].ljust(24, b"\0"), 4)
+        if kind == 1:
+            return None  # a reply, which nobody answers
+        other = program == NFS_PROGRAM and procedure < 22 and procedure != self.procedure
+        if other and (procedure not in PROCEDURES or self.changing or procedure in CHANGING):
             return None
         return bytes(message)
 
@@ -225,6 +227,8 @@ class Tcp:
             mark = int.from_bytes(await self.exactly(4), "big")
             assert mark & 0x80000000
             return await self.exactly(mark & 0x7FFFFFFF)
+        except TimeoutError:
+            raise AssertionError(f"no answer to {message.hex()}") from None
         except (EOFError, OSError):
             self.close()
             return None
@@ -296,6 +300,7 @@ class Rdma:
         try:
             octets, invalidated = await peer.message()
         except ConnectionError:
+            assert peer.reason is not None, f"no answer to {message.hex()}"
             self.peer = None
             return None
         for handle in handles:

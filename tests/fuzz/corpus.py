@@ -74,6 +74,12 @@ def _calls() -> Checked:
     return Calls()
 
 
+def _compounds() -> Checked:
+    from tests.fuzz.compounds import Target as Compounds
+
+    return Compounds()
+
+
 TARGETS = {
     target.name: target
     for target in (
@@ -81,6 +87,7 @@ TARGETS = {
         Target("version_two", 6000, lambda: _transport(2), 120_000),
         Target("iwarp", 2000, _iwarp, 100_000),
         Target("calls", 600, _calls, 60_000),
+        Target("compounds", 400, _compounds, 60_000),
     )
 }
 

@@ -197,9 +197,20 @@ def calls_target() -> Iterator[bytes]:
         yield head + bytes((kind, 0, where, where % 251, 0, 0, 0))
 
 
+def compounds_target() -> Iterator[bytes]:
+    """Inputs of :mod:`tests.fuzz.compounds`: each operation behind PUTFH of each handle, whole and damaged."""
+    for handle, operation, choice in itertools.product(range(9), range(1, 10), range(4)):
+        yield bytes((2, 0, handle, operation, choice * 3 + (handle - 3) % 6, choice, choice * 2, choice, 0, 0, 0))
+    for kind, where in itertools.product(range(5), range(0, 80, 3)):
+        operations = bytes((3, 0, 4, 4 + where % 3, 7, 0, 2, 0, 1, 0))
+        yield operations + bytes((1, kind, 0, where, where * 37 & 0xFF, 0))
+    yield bytes((4, 0, 6, 2, 1, 8, 0, 1, 0, 0, 0)) + bytes((5, 0, 6, 8, 1, 2, 2, 8, 2, 8, 0, 0, 1))
+
+
 SEEDS = {
     "version_one": lambda: transport(1),
     "version_two": lambda: transport(2),
     "iwarp": iwarp,
     "calls": calls_target,
+    "compounds": compounds_target,
 }

@@ -11,7 +11,7 @@ from tests.fuzz import corpus, iwarp_model
 from tests.fuzz.mutate import inputs
 from tests.fuzz.seeds import SEEDS
 
-MUTATIONS = {"version_one": 1500, "version_two": 1500, "iwarp": 3000, "calls": 1200}
+MUTATIONS = {"version_one": 1500, "version_two": 1500, "iwarp": 3000, "calls": 800, "compounds": 800}
 
 
 @pytest.fixture(params=sorted(corpus.TARGETS))
@@ -118,5 +118,16 @@ def test_the_calls_that_can_be_are_answered_natively():
             target.one(data)
         # GETATTR, LOOKUP, ACCESS, READ, WRITE and COMMIT
         assert {f"{kind} {number}" for kind in ("tcp", "rdma") for number in (1, 3, 4, 6, 7, 21)} == set(target.reached)
+    finally:
+        target.close()
+
+
+def test_many_compounds_are_answered_natively_and_many_are_not():
+    target = corpus.TARGETS["compounds"]()
+    try:
+        for data in SEEDS["compounds"]():
+            target.one(data)
+        assert min(target.reached.values()) > 100
+        assert len(target.reached) == 2
     finally:
         target.close()

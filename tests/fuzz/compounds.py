@@ -1,0 +1,204 @@
+"""Target ``compounds``: COMPOUNDs of NFSv4.1 and 4.2 from the wire, answered natively and by the general path.
+
+One NFSv4 server stands behind two ports (:mod:`tests.support.nfs4_direct`), of which one answers natively what it can
+(``nfsd/v4/direct``). An input is a few COMPOUNDs: SEQUENCE, operations of the input's choice, and damage to the octets
+behind SEQUENCE. Both ports get the same octets but for their slot.
+
+What must hold
+    Both replies are the same, octet for octet, and both slots are left in the same state. The sanitizer watches the
+    native code.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from nfsd.protocol import nfs4 as p
+from nfsd.protocol.nfs4_ops import OPERATIONS
+from rpcrdma.xdr import XdrError, native
+from tests.fuzz.calls import COUNTS, NAMES, OFFSETS, Input
+from tests.fuzz.iwarp_fakes import Errors
+from tests.support.nfs4 import serving, wanted
+from tests.support.nfs4_direct import Both, comparable, handle_of
+from tests.unit import vfs_support
+
+MOST_COMPOUNDS, MOST_OPERATIONS = 4, 8
+PATIENCE = 60
+WANTED = (
+    wanted(1, 3, 4, 8, 20, 33, 35, 36, 37, 41, 45, 47, 52, 53, 55),
+    wanted(3, 4, 45, 52, 53),
+    wanted(0, 1, 2, 10, 19),
+    wanted(),
+    wanted(*range(2, 12)),
+    wanted(75, 80, 88),
+)
+PLAIN = (p.OP_GETFH, p.OP_SAVEFH, p.OP_RESTOREFH, p.OP_PUTROOTFH, p.OP_READLINK, p.OP_LOOKUPP, 9999)
+HARMLESS = {
+    *PLAIN, p.OP_PUTFH, p.OP_GETATTR, p.OP_LOOKUP, p.OP_ACCESS, p.OP_READ, p.OP_COMMIT, p.OP_WRITE, p.OP_NVERIFY,
+    p.OP_VERIFY,
+}  # fmt: skip
+"""What may be called: nothing of which the second port would find that the first has done it already."""
+
+
+class Target:
+    """Both ports, and files with open state."""
+
+    def __init__(self) -> None:
+        self.reached: dict[str, int] = {}
+        self.errors = Errors()
+        logging.getLogger().addHandler(self.errors)
+        self.loop = asyncio.new_event_loop()
+        self.stack = contextlib.ExitStack()
+        self.path = Path(self.stack.enter_context(vfs_support.directory_on("memory", "")))
+        self.state = Path(self.stack.enter_context(tempfile.TemporaryDirectory()))
+        self.inputs = 0
+        self.loop.run_until_complete(self.start())
+
+    async def start(self) -> None:
+        self.serving = serving(self.path, state_dir=self.state)
+        server = await self.serving.__aenter__()
+        self.both = both = Both(server, self.path, 2)
+        await both.connect()
+        self.handles = [b"", b"no handle", b"x" * 128]
+        self.stateids = [
+            p.stateid4(0, bytes(12)), p.stateid4(2**32 - 1, b"\xff" * 12), p.stateid4(1, bytes(12)),
+            p.stateid4(1, b"none of ours"),
+        ]  # fmt: skip
+        for name, size in ((b"empty", 0), (b"large", 70_000), (b"written", 5000)):
+            path = self.path / os.fsdecode(name)
+            path.write_bytes(bytes(index * 3 & 0xFF for index in range(size)))
+            path.chmod(0o666)
+            stateid, _ = await both.client.open("/0", name, access=3, owner=b"one")
+            self.stateids += [stateid, p.stateid4(0, stateid.other), p.stateid4(stateid.seqid + 1, stateid.other)]
+            self.handles.append(await handle_of(both, name))
+            os.utime(path, (2_000_000_000, 1_600_000_000))
+        (self.path / "sub").mkdir()
+        (self.path / "link").symlink_to("large")
+        for name in (b"", b"sub", b"link"):
+            self.handles.append(await handle_of(both, name))
+
+    def close(self) -> None:
+        """Stop the server and remove the files."""
+
+        async def stop() -> None:
+            await self.both.close()
+            await self.serving.__aexit__(None, None, None)
+
+        self.loop.run_until_complete(stop())
+        self.loop.close()
+        self.stack.close()
+        logging.getLogger().removeHandler(self.errors)
+
+    def one(self, data: bytes) -> None:
+        """Check one input. Raises AssertionError, or whatever the code under test should not have raised."""
+        self.errors.records.clear()
+        self.inputs += 1
+        if self.inputs % 50 == 0:
+            os.truncate(self.path / "written", 5000)
+        self.loop.run_until_complete(self.run(data))
+        assert not self.errors.records, self.errors.records
+
+    async def run(self, data: bytes) -> None:
+        source = Input(data)
+        for _ in range(MOST_COMPOUNDS):
+            if source.over:
+                return
+            await self.compound(source)
+
+    def operation(self, source: Input) -> Any:
+        """One operation of the input's choice."""
+        match source.octet() % 10:
+            case 0:
+                return (p.OP_PUTFH, p.PUTFH4args(self.handles[source.octet() % len(self.handles)]))
+            case 1:
+                return (p.OP_GETATTR, WANTED[source.octet() % len(WANTED)])
+            case 2:
+                return (p.OP_LOOKUP, p.LOOKUP4args(NAMES[source.octet() % len(NAMES)]))
+            case 3:
+                return (p.OP_ACCESS, p.ACCESS4args(source.number()))
+            case 4 | 5:
+                stateid = self.stateids[source.octet() % len(self.stateids)]
+                offset, count = OFFSETS[source.octet() % len(OFFSETS)], COUNTS[source.octet() % len(COUNTS)]
+                return (p.OP_READ, p.READ4args(stateid, offset, count))
+            case 6:
+                stateid = self.stateids[source.octet() % len(self.stateids)]
+                written = bytes(source.octet() * 9)
+                return (p.OP_WRITE, p.WRITE4args(stateid, source.number(), source.octet() % 3, written))
+            case 7:
+                return (p.OP_COMMIT, p.COMMIT4args(OFFSETS[source.octet() % len(OFFSETS)], source.octet() % 2))
+            case _:
+                return PLAIN[source.octet() % len(PLAIN)]
+
+    async def compound(self, source: Input) -> None:
+        """One COMPOUND to both ports."""
+        both = self.both
+        operations = [self.operation(source) for _ in range(source.octet() % MOST_OPERATIONS)]
+        damage = [(source.octet(), source.number(), source.octet()) for _ in range(source.octet() % 4)]
+        cache = source.octet() == 1
+        for slot in (1, 2):
+            both.sequences[slot] = both.session.slots[slot].seqid
+        messages = [self.damaged(both.message(slot, *operations, cache=cache), damage) for slot in (1, 0)]
+        if not self.harmless(messages[0]):
+            return
+        answered = both.answered
+        async with asyncio.timeout(PATIENCE):
+            general = await both.general.call(None, messages[0])
+            direct = await both.direct.call(None, messages[1])
+        for name in ("answered", "general"):
+            if (name == "answered") == (both.answered > answered):
+                self.reached[name] = self.reached.get(name, 0) + 1
+        assert comparable(direct) == comparable(general)
+        both.same_slots()
+
+    @staticmethod
+    def start_of(message: bytes) -> int:
+        """Where the first operation behind SEQUENCE stands."""
+        credential = int.from_bytes(message[28:32], "big")
+        return 32 + credential + 8 + 4 + 4 + 4 + 4 + 32
+
+    def damaged(self, message: bytes, damage: list[tuple[int, int, int]]) -> bytes:
+        octets, start = bytearray(message), self.start_of(message)
+        for kind, where, value in damage:
+            at = start + where % (len(octets) - start + 1)
+            match kind % 5:
+                case 0:
+                    octets[at : at + 1] = bytes((value,))
+                case 1:
+                    word = value if value < 240 else value - 256 & 0xFFFFFFFF
+                    octets[at & ~3 : (at & ~3) + 4] = word.to_bytes(4, "big")
+                case 2:
+                    del octets[at:]
+                case 3:
+                    octets += bytes(value % 9)
+                case 4:
+                    del octets[at : at + value % 9]
+        return bytes(octets)
+
+    def harmless(self, message: bytes) -> bool:
+        """Whether every operation that can be read from the message changes nothing that the other port would see."""
+        at = self.start_of(message)
+        count = int.from_bytes(message[at - 40 : at - 36], "big")
+        decoder = native.Decoder(message, (), at)
+        written = False
+        try:
+            for _ in range(min(count - 1, MOST_OPERATIONS * 2)):
+                number = decoder.uint32()
+                if number in OPERATIONS and number not in HARMLESS:
+                    return False
+                if written and number in (p.OP_GETATTR, p.OP_VERIFY, p.OP_NVERIFY):
+                    return False
+                written = written or number in (p.OP_WRITE, p.OP_COMMIT)
+                if number not in OPERATIONS:
+                    return True
+                kind = OPERATIONS[number].arguments
+                if kind is not None:
+                    decoder.decode(kind)
+        except XdrError:
+            pass
+        return True
