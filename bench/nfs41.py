@@ -61,6 +61,12 @@ class Session:
         """ACCESS of the file."""
         return self._on(self._data, (p.OP_ACCESS, p.ACCESS4args(0x1F)), (p.OP_GETATTR, _CACHE_CONSISTENCY))
 
+    def open(self) -> bytes:
+        """OPEN of the file, which is there."""
+        opening = (p.OP_OPEN, self._client.open_args(b"data"))
+        looks = (p.OP_ACCESS, p.ACCESS4args(0x2D)), (p.OP_GETATTR, _ATTRIBUTES)
+        return self._on(self._root, opening, p.OP_GETFH, *looks)
+
     def read(self, offset: int, size: int) -> bytes:
         """READ."""
         return self._on(self._data, (p.OP_READ, p.READ4args(self._stateid, offset, size)))

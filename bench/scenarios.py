@@ -112,6 +112,11 @@ def access41(files: Files, size: int) -> list[bytes]:
     return [files.nfs41.access()]
 
 
+def open41(files: Files, size: int) -> list[bytes]:
+    """The same open owner's open of the same file, again and again."""
+    return [files.nfs41.open()]
+
+
 def read41(files: Files, size: int) -> list[bytes]:
     return [files.nfs41.read(at, size) for at in offsets(size)]
 
@@ -185,6 +190,7 @@ SCENARIOS = (
     Scenario("getattr-v4.1", getattr41, 16, goal=1.6, nfs41=True),
     Scenario("lookup-v4.1", lookup41, 16, goal=1.6, nfs41=True),
     Scenario("access-v4.1", access41, 16, goal=1.6, nfs41=True),
+    Scenario("open-v4.1", open41, 16, goal=4, nfs41=True),
     Scenario("read-4k-32-v4.1", read41, 32, 4096, "read", goal=1.6, nfs41=True),
     Scenario("write-4k-32-v4.1", write41, 32, 4096, "write", goal=1.8, nfs41=True),
 )

@@ -94,7 +94,7 @@ class DelegationTable:
     def offer(self, client: Client, file_key: bytes, *, write: bool, reclaim: bool = False) -> Delegation | Why:
         """A delegation for the client, or why there is none. ``reclaim``: the client had it before the restart, so
         only a conflict stands against it (RFC 8881 section 10.2.1)."""
-        refusal = self._refusal(client, file_key, write=write, reclaim=reclaim)
+        refusal = self.refusal(client, file_key, write=write, reclaim=reclaim)
         if refusal is not None:
             return refusal
         file = self._engine.opens.make_file(file_key)
@@ -106,7 +106,8 @@ class DelegationTable:
         self.reclaimed += reclaim
         return made
 
-    def _refusal(self, client: Client, file_key: bytes, *, write: bool, reclaim: bool) -> Why | None:
+    def refusal(self, client: Client, file_key: bytes, *, write: bool, reclaim: bool = False) -> Why | None:
+        """Why the client would not be given a delegation now; None: it would."""
         limits = self._engine.limits
         if client.expired or client.courtesy:
             return Why.WND4_RESOURCE

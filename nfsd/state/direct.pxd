@@ -2,7 +2,7 @@
 
 from libc.stdint cimport uint8_t, uint32_t
 
-from nfsd.state.records cimport SessionRecord
+from nfsd.state.records cimport OpenState, SessionRecord
 
 
 cdef struct SequenceRequest:
@@ -28,3 +28,4 @@ cdef class DirectState:
     cdef uint32_t begin(self, SessionRecord session, const SequenceRequest *request, uint32_t fingerprint) except? 0xFFFFFFFF
     cdef int finish(self, SessionRecord session, const SequenceRequest *request, bytes reply) except -1
     cdef object opened_of(self, SessionRecord session, const uint8_t *stateid, bytes file_key, bint write)
+    cdef OpenState open_of(self, SessionRecord session, const uint8_t *stateid, bytes file_key)

@@ -91,3 +91,13 @@ cdef class DirectState:
         if write and not opened.access & ACCESS_WRITE:
             return None
         return opened.opened
+
+    cdef OpenState open_of(self, SessionRecord session, const uint8_t *stateid, bytes file_key):
+        """What :meth:`StateidTable.find_open` gives."""
+        cdef uint32_t seqid = load32(stateid)
+        cdef StateEntry entry = self.entries.get(PyBytes_FromStringAndSize(<char *>stateid + 4, OTHER))
+        if entry is None or entry.kind != 1 or entry.client is not session.client or entry.status:
+            return None
+        if (seqid != entry.seqid and seqid != 0) or entry.file.key != file_key:
+            return None
+        return <OpenState?>entry

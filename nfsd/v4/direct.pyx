@@ -1,6 +1,6 @@
 """The common COMPOUNDs of NFSv4.1 and 4.2, answered natively: their operations (RFC 8881 section 18).
 
-Owns :class:`Nfs4Direct`; imports :mod:`nfsd.v4.direct_compound`, the direct parts of the state engine, the file service and the
+Owns :class:`Nfs4Direct`; imports :mod:`nfsd.v4.direct_opens`, the direct parts of the state engine, the file service and the
 attributes. Replies are octet for octet those of :mod:`nfsd.v4.compound` and the operations in :mod:`nfsd.v4.ops`, which run
 whatever is declined here: all that fails, waits or is rare, v4.0 among it.
 """
@@ -9,7 +9,8 @@ from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
 from nfsd.v4.direct_attributes cimport LARGEST_FATTR
-from nfsd.v4.direct_compound cimport Arguments, DirectCompound, left, padded, room, store_opaque
+from nfsd.v4.direct_compound cimport Arguments, left, padded, room, store_opaque
+from nfsd.v4.direct_opens cimport DirectOpens
 from nfsd.vfs.attributes cimport statx_t
 from nfsd.vfs.records cimport Node, OpenFile
 from rpcrdma.place cimport Place, load32, load64, store32
@@ -21,10 +22,12 @@ from nfsd.vfs.types import FileType
 
 cdef enum:
     OP_ACCESS = 3
+    OP_CLOSE = 4
     OP_COMMIT = 5
     OP_GETATTR = 9
     OP_GETFH = 10
     OP_LOOKUP = 15
+    OP_OPEN = 18
     OP_PUTFH = 22
     OP_READ = 25
     OP_WRITE = 38
@@ -47,6 +50,7 @@ cdef enum:
 assert (declared.OP_ACCESS, declared.OP_COMMIT, declared.OP_GETATTR) == (OP_ACCESS, OP_COMMIT, OP_GETATTR)
 assert (declared.OP_GETFH, declared.OP_LOOKUP, declared.OP_PUTFH) == (OP_GETFH, OP_LOOKUP, OP_PUTFH)
 assert (declared.OP_READ, declared.OP_WRITE) == (OP_READ, OP_WRITE)
+assert (declared.OP_OPEN, declared.OP_CLOSE) == (OP_OPEN, OP_CLOSE)
 assert (declared.ACCESS4_XAREAD, declared.ACCESS4_XAWRITE, declared.ACCESS4_XALIST) == (XAREAD, XAWRITE, XALIST)
 
 cdef size_t _result_overhead = RESULT_OVERHEAD
@@ -56,7 +60,7 @@ cdef object DIR = FileType.DIR
 cdef uint64_t OFFSET_MAX = 0x7FFFFFFFFFFFFFFF
 
 
-cdef class Nfs4Direct(DirectCompound):
+cdef class Nfs4Direct(DirectOpens):
     cdef bint operation(self, uint32_t number, Arguments *arguments, Place place) except -1:
         if number == OP_PUTFH:
             return self.putfh(arguments, place)
@@ -76,6 +80,10 @@ cdef class Nfs4Direct(DirectCompound):
             return self.getfh(place)
         if number == OP_COMMIT:
             return self.commit(arguments, place)
+        if number == OP_OPEN:
+            return self.open(arguments, place)
+        if number == OP_CLOSE:
+            return self.close(arguments, place)
         return False
 
     # -- handles and names ---------------------------------------------------------------------------------------
@@ -248,7 +256,7 @@ cdef class Nfs4Direct(DirectCompound):
         cdef const uint8_t *source = arguments.at + STATEID + 16
         cdef const uint8_t *behind = source
         engine = self.server.engine
-        if left(arguments) < STATEID + 16 or self.standing.read_only:
+        if left(arguments) < STATEID + 16 or self.standing.read_only or self.prepared:
             return False
         offset = load64(arguments.at + STATEID)
         stable = load32(arguments.at + STATEID + 8)

@@ -61,5 +61,7 @@ cdef class DirectCompound(DirectProgram):
     cdef bint operation(self, uint32_t number, Arguments *arguments, Place place) except -1
     cdef size_t size(self, Place place) noexcept
     cdef uint32_t fingerprint(self, Arguments *arguments, Place place) except? 0xFFFFFFFF
+    cdef bint carry_out(self) except -1
+    cdef int forget(self) except -1
     cdef bint told_by_us(self) except -1
     cdef bint look(self) except -1

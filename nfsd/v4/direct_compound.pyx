@@ -4,9 +4,9 @@ Owns :class:`DirectCompound`, from which :mod:`nfsd.v4.direct` derives, with the
 state engine and the file service, :mod:`rpcrdma.place` and :mod:`rpcrdma.rpc.direct`.
 
 Operation. SEQUENCE is looked at first, and carried out last: its result has one length, and until then every operation
-may still decline the whole COMPOUND, since none of them has changed anything. But for those that do: whatever stands
-behind one is looked at before it, so that it cannot be declined any more, and only a GETATTR may stand there. What an
-operation has seen of its file serves the GETATTR behind it.
+may still decline the whole COMPOUND, since none of them has changed anything. OPEN and CLOSE are prepared, and carried out
+just before SEQUENCE. What stands behind a WRITE is looked at before it, so that it cannot be declined any more: only a
+GETATTR may stand there. What an operation has seen of its file serves the GETATTR behind it.
 """
 
 from cpython.bytes cimport PyBytes_FromStringAndSize
@@ -74,6 +74,7 @@ cdef class DirectCompound(DirectProgram):
             self.bulk_wanted = NULL if place.bulk == NULL else place.bulk_at
             return self.compound(&rest, caller.header + size + padded(place.bulk_size), place)
         finally:
+            self.forget()
             self.caller = None
             self.session = None
             self.current = None
@@ -132,7 +133,7 @@ cdef class DirectCompound(DirectProgram):
         if left(arguments) or self.bulk_wanted != NULL:
             return False  # nothing belongs there, and the general path tells what to do about it
         whole = self.size(place)
-        if whole > self.limit:
+        if whole > self.limit or not self.carry_out():
             return False
         flags = self.state.begin(self.session, &request, fingerprint)
         sequence_at = store32(store32(sequence_at, OP_SEQUENCE), 0)
@@ -175,6 +176,14 @@ cdef class DirectCompound(DirectProgram):
     cdef bint operation(self, uint32_t number, Arguments *arguments, Place place) except -1:
         """Run the next operation, or decline: for those who derive from this."""
         return False
+
+    cdef bint carry_out(self) except -1:
+        """Do what operations have prepared, or decline: likewise."""
+        return True
+
+    cdef int forget(self) except -1:
+        """The COMPOUND is over: likewise."""
+        return 0
 
     cdef bint told_by_us(self) except -1:
         """Whether no other client may know the file's attributes better (RFC 8881 section 10.4.3)."""

@@ -14,7 +14,7 @@ stays the last caller until :meth:`DirectFiles.pause`, before which nothing else
 import time
 
 from cpython.bytes cimport PyBytes_FromStringAndSize
-from libc.errno cimport EINVAL, EROFS, errno
+from libc.errno cimport EACCES, EINVAL, EPERM, EROFS, ETXTBSY, errno
 from libc.stdint cimport uint32_t
 from libc.stdlib cimport free
 from libc.string cimport memcpy, memset
@@ -27,6 +27,7 @@ from nfsd.vfs.syscalls import (
     RESOLVE_CACHED as _RESOLVE_CACHED,
     STATX_MASK as _STATX_MASK,
 )
+from nfsd.vfs.inspect import ACCESSES_KEPT as _ACCESSES_KEPT
 from nfsd.vfs.types import FileType
 
 cdef extern from "unistd.h" nogil:
@@ -45,6 +46,7 @@ cdef extern from "sys/uio.h" nogil:
 cdef extern from "sys/syscall.h" nogil:
     const long SYS_statx
     const long SYS_openat2
+    const long SYS_faccessat2
     const long SYS_name_to_handle_at
 
 cdef extern from "time.h" nogil:
@@ -67,6 +69,14 @@ cdef struct kernel_handle_t:
 
 cdef enum:
     AT_EMPTY_PATH = 0x1000
+    AT_EACCESS = 0x200
+    # ACCESS3_*
+    READ = 0x01
+    LOOKUP = 0x02
+    MODIFY = 0x04
+    EXTEND = 0x08
+    DELETE = 0x10
+    EXECUTE = 0x20
     RWF_NOWAIT = 8
     NAME_MAX = 255
     HANDLES = 262144        # NFS handles remembered by kernel handle
@@ -77,6 +87,7 @@ cdef uint64_t O_PATH = _O_PATH
 cdef uint64_t RESOLVE_COMPONENT = _RESOLVE_COMPONENT
 cdef uint64_t RESOLVE_CACHED = _RESOLVE_CACHED
 cdef object REG = FileType.REG
+cdef Py_ssize_t ACCESSES_KEPT = _ACCESSES_KEPT
 cdef object DIR = FileType.DIR
 cdef int64_t OFFSET_MAX = 0x7FFFFFFFFFFFFFFF
 
@@ -171,11 +182,32 @@ cdef class DirectFiles:
         return True
 
     cdef int access(self, Credential credential, Node node) except -2:
-        """ACCESS3_* bits if they are known and nothing has changed since (after :meth:`look`); else -1."""
-        known = node.inode.accesses.get(credential)
-        if known is None or known[0] != node.inode.epoch:
+        """ACCESS3_* bits (after :meth:`look`), as long as nothing has changed those that were found before; -1 declines."""
+        cdef int bits = 0, number
+        cdef bint may[3]
+        cdef Inode inode = node.inode
+        known = inode.accesses.get(credential)
+        if known is not None and known[0] == inode.epoch:
+            bits = known[1]
+        elif not node.inline:
             return -1
-        return known[1] & (0x23 if node.export.read_only else 0x3F)
+        else:
+            self.become(credential)
+            for number in range(3):
+                may[number] = c_syscall(SYS_faccessat2, node.fd, b"", 4 >> number, AT_EMPTY_PATH | AT_EACCESS) == 0
+                if not may[number] and errno not in (EACCES, EPERM, EROFS, ETXTBSY):
+                    return -1
+            if may[0]:
+                bits = READ
+            if node.type is DIR:
+                if may[2]:
+                    bits |= LOOKUP | MODIFY | EXTEND | DELETE if may[1] else LOOKUP
+            else:
+                bits |= (MODIFY | EXTEND if may[1] else 0) | (EXECUTE if may[2] else 0)
+            if len(inode.accesses) >= ACCESSES_KEPT:
+                inode.accesses.clear()
+            inode.accesses[credential] = (inode.epoch, bits)
+        return bits & (READ | LOOKUP | EXECUTE if node.export.read_only else 0x3F)
 
     # -- data ----------------------------------------------------------------------------------------------------
     cdef OpenFile opened(self, Node node, Credential credential, int access):

@@ -64,7 +64,7 @@ from nfsd.vfs.types import (
 
 READ, LOOKUP, MODIFY, EXTEND, DELETE, EXECUTE = 0x01, 0x02, 0x04, 0x08, 0x10, 0x20
 """ACCESS3_* (RFC 1813 section 3.3.4)."""
-_ACCESSES_KEPT = 64
+ACCESSES_KEPT = 64
 _LINK_MAX = 4096
 _NOTHING = SetAttributes()
 LABEL_NAME = b"security.selinux"
@@ -278,7 +278,7 @@ class InspectOperations(DataOperations):
                 bits |= MODIFY | EXTEND
             if may_execute:
                 bits |= EXECUTE
-        if len(inode.accesses) >= _ACCESSES_KEPT:
+        if len(inode.accesses) >= ACCESSES_KEPT:
             inode.accesses.clear()
         inode.accesses[credential] = (epoch, bits)
         return bits & self._export_mask(node)

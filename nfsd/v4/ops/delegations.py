@@ -54,7 +54,7 @@ async def delegate(
         return none(c, want, _WHY.WND4_RESOURCE)
     held = c.engine.delegations.held_by(client, node.key)
     if held is not None:
-        return none(c, want, _has_one(held, want))
+        return none(c, want, has_one(held, want))
     made = c.engine.delegations.offer(client, node.key, write=write, reclaim=bool(reclaim))
     if not isinstance(made, Delegation):
         return none(c, want, made)
@@ -123,7 +123,8 @@ def none(c: Compound, want: int, why: p.why_no_delegation4) -> p.open_delegation
     return p.open_delegation4(delegation_type=_TYPES.OPEN_DELEGATE_NONE_EXT, od_whynone=reason)
 
 
-def _has_one(held: Delegation, want: int) -> p.why_no_delegation4:
+def has_one(held: Delegation, want: int) -> p.why_no_delegation4:
+    """Why a client that has a delegation of the file is given no other one."""
     if want == p.OPEN4_SHARE_ACCESS_WANT_WRITE_DELEG and not held.write:
         return _WHY.WND4_NOT_SUPP_UPGRADE
     if want == p.OPEN4_SHARE_ACCESS_WANT_READ_DELEG and held.write:

@@ -1,0 +1,124 @@
+"""OPEN and CLOSE where nothing has to be waited for, for native COMPOUNDs: what of them is no hot path's.
+
+Owns nothing; imports the operations in :mod:`nfsd.v4.ops`, whose conditions these are: with anything out of the
+ordinary (a failure, a conflict, a delegation that could be given, a file that the disk must be asked for) they say
+None, having changed nothing that shows. Nothing here waits, and the thread must be the server's own.
+
+RFC 8881 sections 18.2, 18.16.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+from nfsd.protocol import nfs4 as p
+from nfsd.state import Nfs4Error
+from nfsd.state.clients import Client
+from nfsd.state.opens import OpenState
+from nfsd.v4.descriptors import Descriptors
+from nfsd.v4.ops.delegations import SIGNALS, has_one
+from nfsd.v4.server import Nfs4Server
+from nfsd.vfs.service import Node, OpenFile
+from nfsd.vfs.types import Credential
+from rpcrdma.rpc.program import RpcCredential
+
+WISHES: int = p.OPEN4_SHARE_ACCESS_WANT_DELEG_MASK | SIGNALS
+_WANT = p.OPEN4_SHARE_ACCESS_WANT_DELEG_MASK
+_READ, _WRITE, _BOTH = p.OPEN4_SHARE_ACCESS_READ, p.OPEN4_SHARE_ACCESS_WRITE, p.OPEN4_SHARE_ACCESS_BOTH
+_WHY = p.why_no_delegation4
+T = TypeVar("T")
+
+
+def why_no_delegation(server: Nfs4Server, client: Client, node: Node, share_access: int) -> int | None:
+    """Why an OPEN would come without a delegation (:func:`nfsd.v4.ops.delegations.delegate`); None: it might not, or
+    somebody else's would be in its way."""
+    table, want = server.engine.delegations, share_access & _WANT
+    if table.in_the_way(node.key, client, write=True) is not None:
+        return None
+    if want == p.OPEN4_SHARE_ACCESS_WANT_NO_DELEG:
+        return _WHY.WND4_NOT_WANTED
+    if want == p.OPEN4_SHARE_ACCESS_WANT_CANCEL:
+        return _WHY.WND4_CANCELLED
+    if not server.recalls.can_delegate(client):
+        return _WHY.WND4_RESOURCE
+    held = table.held_by(client, node.key)
+    if held is not None:
+        return has_one(held, want)
+    return table.refusal(client, node.key, write=bool(share_access & _WRITE))
+
+
+def open_(
+    server: Nfs4Server, client: Client, caller: RpcCredential, credential: Credential, node: Node, owner: bytes,
+    access: int, deny: int,
+) -> tuple[OpenState, int] | None:  # fmt: skip
+    """Open a file that is there, by its node, as :func:`nfsd.v4.ops.opens.open_` does in 4.1 and later; None: it must
+    see to it. The state and rflags."""
+    engine = server.engine
+    grace = engine.grace
+    if not engine.stable or grace.active or grace.unheard or not client.reclaim_complete:
+        return None
+    opened = _opened(server, credential, node, access)
+    if opened is None:
+        return None
+    try:
+        with engine.opens.reserve(
+            engine.opens.owner(client, owner), node.key, access, deny, reclaim=False
+        ) as reservation:
+            state = reservation.commit()
+    except Nfs4Error:
+        opened.release()
+        return None
+    if state.opened is None:
+        state.opened = Descriptors()
+    state.opened.add(opened, access, caller)
+    state.file.node = node
+    flags = p.OPEN4_RESULT_LOCKTYPE_POSIX
+    if server.callbacks.client_can_be_called(client):
+        flags |= p.OPEN4_RESULT_MAY_NOTIFY_LOCK
+    return state, flags
+
+
+def _opened(server: Nfs4Server, credential: Credential, node: Node, access: int) -> OpenFile | None:
+    """The file open for this access, with a count; None if that takes more than a moment, or is refused."""
+    service, exactly = server.service, server.leases
+    wanted = _BOTH if exactly and access == _WRITE else access
+    if node.mount.inline and node.inode.lease is None:
+        try:
+            read, write = bool(wanted & _READ), bool(wanted & _WRITE)
+            return _result(
+                service.open(credential, node, read=read, write=write, owner_override=False, exactly=exactly)
+            )
+        except OSError:
+            return None
+    if wanted & _WRITE and node.export.read_only:
+        return None
+    for wider in (wanted,) if exactly or wanted == _BOTH else (wanted, _BOTH):
+        opened = service.cached_open(node.inode, (credential, wider, False))
+        if opened is not None:
+            return opened.retain()
+    return None
+
+
+def _result(coroutine: Coroutine[Any, Any, T]) -> T:
+    """The result of a coroutine that has nothing to wait for."""
+    try:
+        coroutine.send(None)
+    except StopIteration as end:
+        result: T = end.value
+        return result
+    coroutine.close()
+    raise RuntimeError("a call on a file system in memory waited")
+
+
+def closable(server: Nfs4Server, state: OpenState) -> bool:
+    """Whether a CLOSE leaves no locks to be given up, and need not queue."""
+    file = state.file
+    gate = file.gate
+    return server.engine.stable and not state.lock_states and not file.dirty and (gate is None or not gate.locked())
+
+
+def close(server: Nfs4Server, state: OpenState) -> None:
+    """CLOSE of what is ``closable``, as :func:`nfsd.v4.ops.opens.close` does it in 4.1 and later."""
+    server.engine.opens.close(state)
+    server.blocked.tell()

@@ -1,0 +1,158 @@
+"""OPEN of a file that is there, and CLOSE, in native COMPOUNDs (RFC 8881 sections 18.2, 18.16).
+
+Owns the decoding and encoding, and :class:`DirectOpens`, which prepares the two and carries them out at the end; what they
+do is in :mod:`nfsd.v4.at_once`. Imports that and :mod:`nfsd.v4.direct_compound`.
+"""
+
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
+from libc.string cimport memcpy, memset
+
+from nfsd.v4.direct_compound cimport Arguments, left, padded, room
+from nfsd.vfs.attributes cimport statx_t
+from nfsd.vfs.records cimport Node
+from rpcrdma.place cimport Place, load32, store32, store64
+
+from nfsd.protocol import nfs4 as declared
+from nfsd.v4 import at_once
+from nfsd.v4.operations import ROOM_FOR_RESULT
+from nfsd.vfs.types import FileType
+
+cdef enum:
+    OP_CLOSE = 4
+    OP_OPEN = 18
+    STATEID = 16
+    OWNER_MAX = 1024
+    NAME_MAX = 255
+    NOCREATE = 0
+    CLAIM_NULL = 0
+    CLAIM_FH = 4
+    ACCESS_WRITE = 2
+    BOTH = 3
+    DELEGATE_NONE = 0
+    DELEGATE_NONE_EXT = 3
+    CONTENTION = 1          # WND4_CONTENTION
+    RESOURCE = 2            # WND4_RESOURCE
+    OPEN_RESULT = 4 + 4 + 16 + 20 + 4 + 4 + 12      # at most
+
+assert (declared.OP_OPEN, declared.OP_CLOSE) == (OP_OPEN, OP_CLOSE)
+assert declared.open_delegation_type4.OPEN_DELEGATE_NONE_EXT == DELEGATE_NONE_EXT
+assert (declared.why_no_delegation4.WND4_CONTENTION, declared.why_no_delegation4.WND4_RESOURCE) == (CONTENTION, RESOURCE)
+
+cdef uint32_t WISHES = at_once.WISHES
+cdef uint32_t WANT = declared.OPEN4_SHARE_ACCESS_WANT_DELEG_MASK
+cdef size_t _room_for_result = ROOM_FOR_RESULT
+cdef object REG = FileType.REG
+cdef object DIR = FileType.DIR
+
+
+cdef class DirectOpens(DirectCompound):
+    cdef bint open(self, Arguments *arguments, Place place) except -1:
+        cdef const uint8_t *at = arguments.at
+        cdef uint32_t wanted, length, claim
+        cdef uint64_t change
+        cdef const uint8_t *owner
+        cdef Node node = self.current
+        # seqid, share_access, share_deny, clientid; owner; opentype, claim.
+        if self.prepared or left(arguments) < 24 or self.limit < self.size(place) + _room_for_result:
+            return False
+        wanted = load32(at + 4)
+        self.share, self.denied = wanted & ~WISHES, load32(at + 8)
+        length = load32(at + 20)
+        owner = at + 24
+        if self.share < 1 or self.share > BOTH or self.denied > BOTH or length > OWNER_MAX:
+            return False
+        if left(arguments) < 24 + padded(length) + 8 or not room(place, OPEN_RESULT):
+            return False
+        at += 24 + padded(length)
+        claim = load32(at + 4)
+        if load32(at) != NOCREATE or (claim != CLAIM_NULL and claim != CLAIM_FH):
+            return False
+        arguments.at = at + 8
+        if not self.look():
+            return False
+        change = node.inode.change.value
+        if claim == CLAIM_NULL:
+            node = self.named(arguments)
+            if node is None:
+                return False
+        if node.type is not REG or (self.share & ACCESS_WRITE and self.standing.read_only):
+            return False
+        why = at_once.why_no_delegation(self.server, self.session.client, node, wanted)
+        if why is None:
+            return False
+        self.prepared = True
+        self.opening = node
+        self.opening_at = place.at
+        self.owner = owner[:length]
+        self.opener = self.standing.credential
+        self.current = node
+        place.at = store32(store32(place.at, OP_OPEN), 0) + STATEID
+        place.at = store64(store64(store32(place.at, 1), change), change)
+        place.at = store32(place.at + 4, 0)
+        if not wanted & WANT:
+            place.at = store32(place.at, DELEGATE_NONE)
+        else:
+            place.at = store32(store32(place.at, DELEGATE_NONE_EXT), <uint32_t>why)
+            if why == CONTENTION or why == RESOURCE:
+                place.at = store32(place.at, 0)
+        return True
+
+    cdef Node named(self, Arguments *arguments):
+        """The file of the name that comes next, in the current directory."""
+        cdef size_t length
+        cdef Node node
+        if left(arguments) < 4 or self.current.type is not DIR:
+            return None
+        length = load32(arguments.at)
+        if length > NAME_MAX or left(arguments) < 4 + padded(length):
+            return None
+        node = self.files.lookup(self.standing.credential, self.current, arguments.at + 4, length, &self.status)
+        self.seen = node is not None
+        arguments.at += 4 + padded(length)
+        return node
+
+    cdef bint close(self, Arguments *arguments, Place place) except -1:
+        # Behind it the file may be gone.
+        if self.prepared or self.index + 1 != self.operations or left(arguments) < 4 + STATEID:
+            return False
+        if not room(place, 8 + STATEID) or self.limit < self.size(place) + _room_for_result:
+            return False
+        self.closing = self.state.open_of(self.session, arguments.at + 4, self.current.key)
+        if self.closing is None or not at_once.closable(self.server, self.closing):
+            return False
+        self.prepared = True
+        arguments.at += 4 + STATEID
+        # RFC 8881 section 18.2.4: a stateid that can do no harm when it is used again.
+        place.at = store32(store32(store32(place.at, OP_CLOSE), 0), <uint32_t>0xFFFFFFFF)
+        memset(place.at, 0, 12)
+        place.at += 12
+        return True
+
+    cdef bint carry_out(self) except -1:
+        cdef bytes other
+        if not self.prepared:
+            return True
+        self.files.pause()  # Python code of the file service runs as the server
+        if self.closing is not None:
+            at_once.close(self.server, self.closing)
+            return True
+        done = at_once.open_(
+            self.server, self.session.client, self.caller.credential, self.opener, self.opening, self.owner, self.share,
+            self.denied,
+        )
+        if done is None:
+            return False
+        state, flags = done
+        other = state.other
+        memcpy(store32(self.opening_at + 8, state.seqid), <const uint8_t *>other, 12)
+        store32(self.opening_at + 8 + STATEID + 20, flags)
+        return True
+
+    cdef int forget(self) except -1:
+        if self.prepared or self.closing is not None:
+            self.prepared = False
+            self.opening = None
+            self.opener = None
+            self.closing = None
+            self.owner = None
+        return 0
