@@ -90,7 +90,7 @@ def test_the_mount_is_on_the_device(client: Client, pair: Pair) -> None:
 
 
 def test_tree_of_files(client: Client) -> None:
-    work.tree_of_files(client, files=60)
+    work.tree_of_files(client, files=24)
 
 
 def test_program_built(client: Client) -> None:
