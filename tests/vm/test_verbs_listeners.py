@@ -6,6 +6,7 @@ The clients are in the server's own guest, on its own devices.
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import sys
 from collections.abc import Iterator
@@ -22,21 +23,25 @@ pytestmark = pytest.mark.timeout(900)
 
 ARENA = 4 << 20
 """Octets that are registered at a time."""
-MEMORY = 48 << 20
-WANTED = 128 << 20
+MEMORY = 24 << 20
 CONNECTIONS = 8
 """As many as ``churn`` opens at a time."""
-ONE_ADDRESS_PORT = 20051
+LARGE_PORT = 20051
+"""Where each connection has Receives of 4 MiB, which is more than ``MEMORY`` for all ``CONNECTIONS``."""
+MOST_CREDITS = 1024
 
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[GuestServer]:
-    """Both devices, everything bounded tightly; one more listener on a single IPv6 address."""
+    """Both devices, everything bounded tightly; more listeners on a single IPv6 address each."""
     with Namespace() as network:
         made = GuestServer(network)
-        one = {"url": f"rdma://{made.door('rxe', 6).address}:{ONE_ADDRESS_PORT}", "provider": "verbs"}
+        listen = made.default_listen()
+        for kind in DEVICES:
+            url = f"rdma://{made.door(kind, 6).address}:{LARGE_PORT}"
+            listen.append({"url": url, "provider": "verbs", "credits": MOST_CREDITS})
         limits = {"connections": CONNECTIONS, "memory": MEMORY, "connection_memory": 8 << 20}
-        made.configure([*made.default_listen(), one], {"limits": limits})
+        made.configure(listen, {"limits": limits})
         with made:
             yield made
             made.assert_running()
@@ -64,10 +69,10 @@ def test_both_families(server: GuestServer, kind: str, family: int) -> None:
 
 def test_a_listener_on_one_ipv6_address(server: GuestServer) -> None:
     """And on no other: not on the same device's IPv4 address."""
-    assert f"rdma://{server.door('rxe', 6).address}:{ONE_ADDRESS_PORT} (verbs)" in server.ready_line
-    six = server.guest.run(requester(server, "rxe", "churn", 2, 6, ONE_ADDRESS_PORT), timeout=120).output
+    assert f"rdma://{server.door('rxe', 6).address}:{LARGE_PORT} (verbs)" in server.ready_line
+    six = server.guest.run(requester(server, "rxe", "churn", 2, 6, LARGE_PORT), timeout=120).output
     assert '{"connections": 2}' in six
-    done = server.guest.run(requester(server, "rxe", "churn", 1, 4, ONE_ADDRESS_PORT), timeout=120, check=False)
+    done = server.guest.run(requester(server, "rxe", "churn", 1, 4, LARGE_PORT), timeout=120, check=False)
     assert done.rc == 1, done.output
     assert "ConnectionRefusedError" in done.output
 
@@ -114,21 +119,17 @@ def test_connections_are_bounded(server: GuestServer, kind: str) -> None:
 
 @pytest.mark.parametrize("kind", DEVICES)
 def test_registered_memory_is_bounded(server: GuestServer, kind: str) -> None:
-    """More at a time than the bound: calls wait, or their connection is refused; the registrations stay below it."""
-    work = requester(server, kind, "load", CONNECTIONS)
-    done = server.guest.run(
-        f"pid=$(cat /srv/nfsd/pid); most=0; {work} >/tmp/load 2>&1 & job=$!\n"
-        "while kill -0 $job 2>/dev/null; do\n"
-        f"  now=$(rdma resource show mr dev {DEVICES[kind]} pid $pid 2>/dev/null | wc -l)\n"
-        "  [ $now -gt $most ] && most=$now; sleep 0.1; done\n"
-        "wait $job; cat /tmp/load; echo most $most",
-        timeout=240,
-        label=f"{CONNECTIONS} connections with {WANTED >> 20} MiB at once",
-    )
-    most = int(done.output.split()[-1])
-    assert '{"replies": 128}' in done.output, done.output
-    assert 2 <= most <= MEMORY // ARENA
-    server.assert_running()
+    """Connections whose Receives it has no room for are refused; what there is stays registered, and no more."""
+    hold = requester(server, kind, "hold", CONNECTIONS, 6, LARGE_PORT)
+    refused = server.guest.run(f"{hold} </dev/null", timeout=120, check=False, label="hold, with large Receives")
+    assert refused.rc == 1
+    assert "ConnectionRefusedError" in refused.output
+    assert "no memory for Receives" in server.log_tail()
+    resources = server.guest.run(f"rdma resource show | grep {DEVICES[kind]}").output
+    registered = re.search(r"\bmr (\d+)", resources)
+    assert registered
+    assert MEMORY // ARENA - 2 <= int(registered[1]) <= MEMORY // ARENA
+    assert '{"connections": 2}' in server.guest.run(requester(server, kind, "churn", 2), timeout=120).output
 
 
 def test_auto_takes_devices_that_come_later(server: GuestServer) -> None:

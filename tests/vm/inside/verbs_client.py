@@ -1,9 +1,8 @@
 """Run in a guest: an RPC-over-RDMA requester on this project's own provider over devices, for what needs many
-connections or a client that dies: ``verbs_client.py churn|hold|load|die ADDRESS PORT COUNT``.
+connections or a client that dies: ``verbs_client.py churn|hold|die ADDRESS PORT COUNT``.
 
 churn  opens COUNT connections, eight at a time; each makes a NULL call; every other one is dropped without a word.
 hold   opens COUNT connections, prints "holding", makes NULL calls on them until standard input ends or all are gone.
-load   opens COUNT connections, and on each makes a few calls at once whose arguments the server must read from here.
 die    opens a connection, sends COUNT calls whose arguments the server must read from here, 1 MiB each, and is gone.
 """
 
@@ -25,8 +24,6 @@ from rpcrdma.wire.private_data import PrivateData
 
 NFS_PROGRAM, NFS_V3, NULL, WRITE = 100003, 3, 0, 7
 MIB = 1 << 20
-AT_ONCE = 16
-"""Calls of 1 MiB on one connection under ``load``."""
 SEGMENTS = 16
 PRIVATE_DATA = PrivateData(send_size=4096, receive_size=4096).encode()
 
@@ -48,7 +45,7 @@ class Connection:
 
     async def open(self, address: ListenAddress) -> Connection:
         """Connect."""
-        receives = [self.account.lease(4096) for _ in range(AT_ONCE)]
+        receives = [self.account.lease(4096) for _ in range(8)]
         try:
             self.endpoint, _ = await self.provider.connect(address, self, PRIVATE_DATA, receives, initiator_depth=0)
         except BaseException:
@@ -76,8 +73,8 @@ class Connection:
         message = struct.pack(">7I", xid, 1, 8, 0, 0, 0, 0) + call(xid, NULL)
         self.endpoint.post((), Send((message,)), None)
 
-    def post_write(self, xid: int) -> int:
-        """Send a call of WRITE whose arguments, 1 MiB of nonsense, the server has to read. Returns the handle."""
+    def post_write(self, xid: int) -> None:
+        """Send a call of WRITE whose arguments, 1 MiB of nonsense, the server has to read."""
         memory = bytearray(MIB)
         handle, base = self.endpoint.register(memoryview(memory), remote_read=True)
         size = MIB // SEGMENTS
@@ -86,7 +83,6 @@ class Connection:
         for part in range(SEGMENTS):
             header += struct.pack(">4IQ", 1, len(message), handle, size, base + part * size)
         self.endpoint.post((), Send((header + bytes(12) + message,)), None)
-        return handle
 
     async def null(self, xid: int) -> None:
         """Make a NULL call. Raises ConnectionError when the connection ends first, TimeoutError after a minute."""
@@ -141,21 +137,6 @@ async def hold(provider: DeviceProvider, address: ListenAddress, count: int) -> 
     print(json.dumps({"calls": calls, "lost": reasons}), flush=True)
 
 
-async def load(provider: DeviceProvider, address: ListenAddress, count: int) -> None:
-    """Have the server read much at a time."""
-
-    async def one() -> int:
-        connection = await Connection(provider).open(address)
-        handles = [connection.post_write(number) for number in range(AT_ONCE)]
-        replies = {await connection.reply() for _ in range(AT_ONCE)}
-        for handle in handles:
-            connection.endpoint.invalidate(handle)
-        connection.endpoint.close()
-        return len(replies)
-
-    print(json.dumps({"replies": sum(await asyncio.gather(*(one() for _ in range(count))))}), flush=True)
-
-
 async def die(provider: DeviceProvider, address: ListenAddress, count: int) -> None:
     """Send WRITE calls whose data is to be read from here, and die before that can be over."""
     connection = await Connection(provider).open(address)
@@ -172,7 +153,7 @@ async def main(what: str, host: str, port: str, count: str) -> None:
     """Run a command."""
     provider = make_provider(Pool(256 << 20), DeviceOptions(send_depth=64, completion_depth=1024))
     address = ListenAddress(host, int(port))
-    await {"churn": churn, "hold": hold, "load": load, "die": die}[what](provider, address, int(count))
+    await {"churn": churn, "hold": hold, "die": die}[what](provider, address, int(count))
     await provider.close()
 
 
