@@ -8,7 +8,6 @@ from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset
 
 from nfsd.v4.direct_compound cimport Arguments, left, padded, room
-from nfsd.vfs.attributes cimport statx_t
 from nfsd.vfs.records cimport Node
 from rpcrdma.place cimport Place, load32, store32, store64
 

@@ -375,3 +375,32 @@ def test_names_of_further_exports_shadow_real_ones(tmp_path):
         await both.same(putfh(root), getattr_(wanted(8, 20, 55)))
 
     on("memory", tmp_path, 2, scenario, more=[Export(9, str(tmp_path / "inner"), "/0/inner")])
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_mangled_compounds(tmp_path, minor, seed):
+    rng = random.Random(seed)
+
+    async def scenario(both):
+        things = Things(both, rng)
+        await things.make()
+        for _ in range(300):
+            compound, changes = things.compound(), []
+            for _ in range(rng.randrange(3)):
+                changes.append((rng.random(), rng.choice((0, 1, 4, 0x7F, 0x80, 0xFF, rng.randrange(256)))))
+            kept = rng.random() if rng.random() < 0.3 else 1
+            replies = []
+            for wire, slot in ((both.direct, 2), (both.general, 1), (both.direct, 0)):
+                message = bytearray(both.message(slot, *compound))
+                # Behind SEQUENCE, whose arguments end with the flag.
+                start = message.index(both.client.session) + 16 + 16
+                for where, octet in changes:
+                    if len(message) > start:
+                        message[start + int(where * (len(message) - start))] = octet
+                del message[start + int(kept * (len(message) - start)) :]
+                replies.append(comparable(await wire.call(None, bytes(message))))
+            assert replies[1] == replies[2]
+            both.same_slots()
+        return both.answered
+
+    assert on("memory", tmp_path, minor, scenario) > 50
