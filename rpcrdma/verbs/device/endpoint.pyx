@@ -240,15 +240,19 @@ cdef class Endpoint(Target):
         return 0
 
     def register(self, view, *, remote_read=False, remote_write=False):
-        """Expose ``view`` to the peer. Returns its (handle, offset of the first octet). Raises OSError."""
+        """Expose ``view`` to the peer. Returns its (handle, offset of the first octet). Raises OSError, and BufferError
+        for memory that is read-only where the peer is to write."""
         cdef Registration registration
-        cdef unsigned char[::1] octets = view
-        cdef int access = IBV_ACCESS_LOCAL_WRITE
+        cdef const unsigned char[::1] octets = view
+        # Of memory that is only read nothing more may be asked: it may be read-only.
+        cdef int access = IBV_ACCESS_LOCAL_WRITE if remote_write else 0
         if self.state == CLOSED:
             raise ConnectionError("the connection is gone")
         if remote_read:
             access |= IBV_ACCESS_REMOTE_READ
         if remote_write:
+            if memoryview(view).readonly:
+                raise BufferError("the memory is read-only")
             access |= IBV_ACCESS_REMOTE_WRITE
         registration = self.device.memory.register(<uintptr_t>&octets[0], octets.shape[0], access, view)
         self.registrations[registration.rkey] = registration
