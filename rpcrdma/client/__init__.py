@@ -12,8 +12,9 @@ It knows RPC and nothing of the programs that are called. Imports everything els
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Literal
 
 from rpcrdma.client import tcp
@@ -78,7 +79,7 @@ def connect(
         pool = Pool(POOL)
 
         async def dial_tcp(owner: Owner) -> Carrier:
-            return await tcp.connect(await _resolve(host, port), port, owner, settings, pool)
+            return await _dial_any(host, port, lambda address: tcp.connect(address, port, owner, settings, pool))
 
         return Connection(dial_tcp, settings, pool, credential, callbacks, None, name)
     used = _make_provider(provider) if isinstance(provider, str) else provider
@@ -87,7 +88,7 @@ def connect(
     dialer = RdmaDialer(used, shared, settings, version)
 
     async def dial(owner: Owner) -> Carrier:
-        return await dialer.dial(ListenAddress(await _resolve(host, port), port), owner)
+        return await _dial_any(host, port, lambda address: dialer.dial(ListenAddress(address, port), owner))
 
     close = used.close if isinstance(provider, str) else None
     return Connection(dial, settings, shared, credential, callbacks, close, name)
@@ -101,7 +102,11 @@ def _make_provider(name: str) -> Provider:
     raise ValueError(f"there is no provider {name!r}")
 
 
-async def _resolve(host: str, port: int) -> str:
-    """A literal address of ``host``. Raises OSError."""
+async def _dial_any(host: str, port: int, dial: Callable[[str], Awaitable[Carrier]]) -> Carrier:
+    """Try the addresses of ``host`` one after the other. Raises OSError, that of the last."""
     found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    return str(found[0][4][0])
+    *others, last = dict.fromkeys(str(address[0]) for *_, address in found)
+    for address in others:
+        with contextlib.suppress(OSError):
+            return await dial(address)
+    return await dial(last)

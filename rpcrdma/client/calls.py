@@ -17,7 +17,7 @@ from rpcrdma.wire import errors
 class PendingCall:
     """One call: everything needed to send it, again if need be, and where its outcome goes."""
 
-    __slots__ = ("choice", "into", "message", "outcome", "reply_max", "sent_at", "transmissions")
+    __slots__ = ("_loop", "choice", "into", "message", "outcome", "reply_max", "sent_at", "transmissions")
 
     def __init__(
         self,
@@ -34,8 +34,14 @@ class PendingCall:
         """Octets of the longest reply, without what goes into ``into``."""
         self.choice = choice
         self.transmissions = 0
-        self.sent_at = 0.0
-        """When it was last sent, by the loop's clock."""
+        self.sent_at: float | None = None
+        """When it was last sent, by the loop's clock; None: it waits for its turn."""
+        self._loop = outcome.get_loop()
+
+    def sent(self) -> None:
+        """It is on its way."""
+        self.transmissions += 1
+        self.sent_at = self._loop.time()
 
     def answered(self, octets: bytes, places: Sequence[tuple[memoryview, int]]) -> None:
         """Take the whole RPC reply."""

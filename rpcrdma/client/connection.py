@@ -158,7 +158,7 @@ class Connection:
         self._calls[message.xid] = call
         try:
             if self._carrier is not None:
-                self._send(self._carrier, call)
+                self._carrier.send(call)
             else:
                 self._reconnect()
             if timeout is None:
@@ -204,11 +204,6 @@ class Connection:
             self._next_xid = (xid + 1) & 0xFFFFFFFF
             if xid not in self._calls:
                 return xid
-
-    def _send(self, carrier: Carrier, call: PendingCall) -> None:
-        call.transmissions += 1
-        call.sent_at = self._loop.time()
-        carrier.send(call)
 
     # What the carrier tells
 
@@ -303,7 +298,8 @@ class Connection:
         if call.transmissions:
             self.retransmissions += 1
         try:
-            self._send(carrier, call)
+            call.sent_at = None
+            carrier.send(call)
         except (ValueError, OSError) as error:
             self._calls.pop(call.message.xid, None)
             call.failed(error)
@@ -318,7 +314,7 @@ class Connection:
     def _check(self) -> None:
         """Give up a carrier that has swallowed a call."""
         self._watchdog = self._loop.call_later(self.options.silence / 4, self._check)
-        oldest = min((call.sent_at for call in self._calls.values()), default=None)
+        oldest = min((call.sent_at for call in self._calls.values() if call.sent_at is not None), default=None)
         if self._carrier is not None and oldest is not None and self._loop.time() - oldest >= self.options.silence:
             _log.warning("%s: a call has no reply after %g s", self, self.options.silence)
             self._carrier.close(abort=True)

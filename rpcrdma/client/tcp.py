@@ -56,6 +56,7 @@ class TcpCarrier:
     def send(self, call: Request) -> None:
         """Send a call."""
         self._calls[call.message.xid] = call
+        call.sent()
         self._queue(Message(call.message.xid, call.message.head, call.message.payloads))
 
     def forget(self, call: Request) -> None:

@@ -32,6 +32,9 @@ class _Exchange:
         self.message = Message(int.from_bytes(message[:4], "big"), message, [])
         self.reply: asyncio.Future[memoryview] = asyncio.get_running_loop().create_future()
 
+    def sent(self) -> None:
+        """It is sent at once, and once."""
+
     def answered(self, octets: bytes, places: Sequence[tuple[memoryview, int]] = ()) -> None:
         """Take the whole RPC reply."""
         if not self.reply.done():

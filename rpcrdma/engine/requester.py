@@ -76,7 +76,7 @@ class Options(Protocol):
 
 
 class Request(Protocol):
-    """A call as its maker hands it over, and where its outcome goes. One of the last four is called, at most once."""
+    """A call as its maker hands it over, and where its outcome goes. Of the last four one is called, at most once."""
 
     @property
     def message(self) -> Message:
@@ -93,6 +93,9 @@ class Request(Protocol):
     @property
     def choice(self) -> ChunkChoice:
         """How to convey it."""
+
+    def sent(self) -> None:
+        """The call is on its way, for the first time or again."""
 
     def answered(self, octets: bytes, places: Sequence[tuple[memoryview, int]]) -> None:
         """Take the RPC reply, and (memory, octets put there) for each of ``into``."""
@@ -289,6 +292,7 @@ class Requester:
             else:
                 self._pending[request.message.xid] = exchange
                 self.counters.sends += 1
+                request.sent()
                 self.chains.append(((), Send((message,)), None))
 
     def _over(self, request: Request, error: BaseException) -> None:

@@ -121,6 +121,22 @@ def test_a_call_that_was_not_sent_yet_is_cancelled_without_a_trace() -> None:
     run_alone(test, version=1)
 
 
+def test_a_call_that_waits_for_its_turn_does_not_count_as_unanswered() -> None:
+    """Or a slow server would lose its connection when there is much to do."""
+
+    async def test(server: Server, connection: Connection) -> None:
+        calls = [start(connection) for _ in range(3)]
+        side = await server.accepted()
+        for _ in calls:
+            (header,) = await waiting(side, 1)
+            assert [call.sent_at is not None for call in connection._calls.values()].count(True) == 1
+            side.reply(header, credit=1)
+            await until(lambda header=header: header.xid not in connection._calls)  # type: ignore[misc]
+        await asyncio.gather(*calls)
+
+    run_alone(test, version=1)
+
+
 def test_a_server_that_writes_for_a_cancelled_call_loses_the_connection_and_harms_no_other() -> None:
     async def test(server: Server, connection: Connection) -> None:
         memory = bytearray(b"." * 8192)

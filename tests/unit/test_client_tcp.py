@@ -160,3 +160,22 @@ def test_a_call_that_takes_too_long_is_given_up() -> None:
             assert bytes(reply.results[16:]) == b"soon"
 
     asyncio.run(main())
+
+
+def test_a_name_with_several_addresses_is_tried_until_one_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        server = TcpServer()
+        server.listen()
+        asked = []
+
+        async def addresses(host: str, port: int, **_: object) -> list[tuple[object, ...]]:
+            asked.append(host)
+            return [(0, 0, 0, "", ("127.0.0.2", port)), (0, 0, 0, "", ("127.0.0.1", port))]
+
+        monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", addresses)
+        async with connect("server.example", server.port, transport="tcp") as connection:
+            (await connection.call(PROGRAM, VERSION, NULL)).decode(None)
+        assert asked == ["server.example"]
+        server.listener.close()
+
+    asyncio.run(main())

@@ -1,4 +1,5 @@
-"""The responder's tests over devices: the synthetic requester's messages, as over loopback and softiwarp, in a guest.
+"""The responder's tests over devices, in a guest: the synthetic requester's messages, as over loopback and softiwarp,
+and the client library's calls.
 
 What needs remote invalidation of a process's memory is left out, in both directions: no device that is here can do that
 (tests/vm/test_verbs_peer.py and Linux's own client show invalidation); and a test that sends more messages than it was
@@ -20,7 +21,7 @@ from tests.vm.network import Namespace
 
 pytestmark = pytest.mark.timeout(1200)
 
-MODULES = ("test_responder_calls.py", "test_responder_replies.py", "test_backward_long.py")
+MODULES = ("test_responder_calls.py", "test_responder_replies.py", "test_backward_long.py", "test_client_rdma.py")
 CHOSEN = (
     "not invalidat and not any_size_in_any_place and not discarded_messages_use_up"
     " and not (test_a_long_call_and_a_long_reply and two) and not (test_only_what_is_too_large and two)"
