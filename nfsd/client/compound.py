@@ -55,6 +55,10 @@ def decode(decoder: Decoder, operations: Sequence[Op]) -> Compound:
         results.append(decoder.decode(p.OPERATIONS[number].results))
         numbers.append(number)
     decoder.finish(strict=True)
+    # Section 16.2.3: all but the last have succeeded, and the last has the status of the whole.
+    statuses = [status_of(result) for result in results]
+    if any(statuses[:-1]) or (statuses and statuses[-1] != status) or (not status and count != len(operations)):
+        raise XdrError(f"results of status {statuses} in a COMPOUND of status {status}")
     return Compound(status, results, numbers)
 
 

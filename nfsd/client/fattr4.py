@@ -5,6 +5,7 @@ Owns no state; imports the protocol's declarations. RFC 8881 section 5.
 
 from __future__ import annotations
 
+import errno
 import grp
 import pwd
 from collections.abc import Sequence
@@ -56,6 +57,14 @@ def values(attributes: p.fattr4) -> dict[int, Any]:
                 found[number] = decoder.decode(p.ATTRIBUTE_TYPES[number])
     decoder.finish(strict=True)
     return found
+
+
+def stat(attributes: p.fattr4) -> Stat:
+    """A Stat from a reply. Raises OSError for what is none."""
+    try:
+        return stat_of(values(attributes))
+    except (XdrError, KeyError) as error:
+        raise OSError(errno.EREMOTEIO, f"the server's attributes are none: {error!r}") from error
 
 
 def stat_of(found: dict[int, Any]) -> Stat:

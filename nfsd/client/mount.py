@@ -92,6 +92,8 @@ class Mounts:
                 if failure is None or failure.errno in (errno.ENOENT, errno.ENOTDIR):
                     failure = OSError(found, os.strerror(found) + _remedy(found, exported, self._server))
                     failure.add_note(getattr(result.fhs_status, "name", str(result.fhs_status)))
+        except (ConnectionError, VersionRefused) as error:
+            raise self._no_mountd(error) from error
         finally:
             await caller.close()
         assert failure is not None
@@ -102,7 +104,7 @@ class Mounts:
             listed = await caller.call(
                 m.MOUNT_PROGRAM, m.MOUNT_V3, m.MOUNTPROC3_EXPORT, (None, None), m.exports, reply_max=_LIST_REPLY
             )
-        except (OSError, VersionRefused):
+        except (OSError, VersionRefused, NfsClientError):
             return []  # a server that keeps its list to itself
         return [tuple(name for name in node.ex_dir.split(b"/") if name) for node in listed]
 
@@ -112,10 +114,14 @@ class Mounts:
         try:
             return await self._connect(self._port)
         except OSError as error:
-            raise NfsClientError(
-                f"{self._server}: no mountd at TCP port {self._port} ({error.strerror or error}). NFSv3 needs it;"
-                " name its port with --mount-port (mount_port=), or use NFSv4.1, which needs none"
-            ) from error
+            raise self._no_mountd(error) from error
+
+    def _no_mountd(self, error: Exception) -> NfsClientError:
+        why = getattr(error, "strerror", None) or error
+        return NfsClientError(
+            f"{self._server}: no mountd at TCP port {self._port} ({why}). NFSv3 needs it; name its port"
+            " with --mount-port (mount_port=), or use NFSv4.1, which needs none"
+        )
 
     async def _ask_rpcbind(self) -> int | None:
         """The port that the server's portmapper knows; None when there is none."""
@@ -128,7 +134,7 @@ class Mounts:
             port = await caller.call(
                 RPCBPROG, _PMAP_VERSION, _PMAPPROC_GETPORT, (mapping, wanted), uint32, reply_max=_REPLY
             )
-        except (OSError, VersionRefused) as error:
+        except (OSError, VersionRefused, NfsClientError) as error:
             _log.info("%s: rpcbind does not tell mountd's port: %s", self._server, error)
             return None
         finally:

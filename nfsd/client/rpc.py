@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Final
 
 from nfsd.client.callbacks import Backchannel
+from nfsd.client.errors import NfsClientError
 from rpcrdma.client import CallError, Connection, Denied, Refused, Reply
 from rpcrdma.rpc.messages import accept_stat
 from rpcrdma.xdr import Decoder, Encoder, Payload, XdrError
@@ -50,7 +51,7 @@ class Caller:
     async def exchange(
         self, program: int, version: int, procedure: int, arguments: Encoder, *, into: memoryview | None, reply_max: int
     ) -> Decoder:
-        """A call; a decoder at the results. Raises VersionRefused, OSError."""
+        """A call; a decoder at the results. Raises VersionRefused, NfsClientError, OSError."""
         reply_max += RPC_HEADER
         try:
             places = () if into is None else into
@@ -59,6 +60,11 @@ class Caller:
         except Refused as error:
             if error.stat == accept_stat.PROG_MISMATCH and error.versions is not None:
                 raise VersionRefused(error.versions) from error
+            if error.stat == accept_stat.PROG_UNAVAIL:
+                raise NfsClientError(
+                    f"{self.connection}: program {program} is not served there; servers have NFS (100003) on port"
+                    " 2049 for TCP and 20049 for RDMA, and mountd (100005) on a port of its own"
+                ) from error
             raise OSError(errno.EPROTONOSUPPORT, f"the server refuses program {program}: {error}") from error
         except Denied as error:
             raise OSError(errno.EACCES, f"the server refuses calls with AUTH_SYS: {error}") from error

@@ -99,6 +99,9 @@ class Server:
             raise NfsClientError(_unreachable(url, error)) from error
         try:
             backend = await _agree(url, Caller(connection, backchannel), options)
+        except ConnectionError as error:
+            await connection.close()
+            raise NfsClientError(f"{url.server}: {error}; {_another(url)}") from error
         except BaseException:
             await connection.close()
             raise
@@ -150,6 +153,11 @@ async def _agree(url: Url, caller: Caller, options: Options) -> Backend:
     return older
 
 
+def _another(url: Url) -> str:
+    other = "tcp" if url.transport == "rdma" else "rdma"
+    return f"does the server speak {url.transport.upper()} at this port? {other}://{url.host} may do"
+
+
 def _unreachable(url: Url, error: Exception) -> str:
     if isinstance(error, socket.gaierror):
         return f"{url.host}: no address is known for this host ({error.strerror}); check the name, or write an address"
@@ -161,7 +169,10 @@ def _unreachable(url: Url, error: Exception) -> str:
         )
     if isinstance(error, TimeoutError):
         return f"{url.server}: no answer; is the host up, and does a firewall let TCP port {url.port} through?"
-    return f"{url.server}: cannot connect: {getattr(error, 'strerror', None) or error or type(error).__name__}"
+    return (
+        f"{url.server}: cannot connect: {getattr(error, 'strerror', None) or error or type(error).__name__};"
+        f" {_another(url)}"
+    )
 
 
 def connect(url: str | Url, options: Options | None = None) -> Managed[FileSystem]:
@@ -180,7 +191,8 @@ async def _connect(url: Url, options: Options) -> FileSystem:
             if not modes.S_ISDIR(root.stat.st_mode):
                 raise OSError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
         except OSError as error:
-            error.filename = str(url)
+            if error.errno is not None:  # without one the text is in the arguments
+                error.filename = str(url)
             raise
         return FileSystem(server.backend, root, server.close)
     except BaseException:

@@ -26,6 +26,7 @@ from nfsd.client.recovery import Client4
 from nfsd.client.session import OVERHEAD, Session
 from nfsd.client.types import Changes, Found, Name, Stat
 from nfsd.protocol import nfs4 as p
+from rpcrdma.xdr import XdrError
 
 _log = logging.getLogger(__name__)
 
@@ -125,9 +126,7 @@ class Nfs41:
             verifier = found.cookieverf
             for entry in found.reply.entries:
                 cookie = entry.cookie
-                known = fattr4.values(entry.attrs)
-                told = p.FATTR4_TYPE in known and p.FATTR4_FSID in known
-                yield Name(entry.name, known.get(p.FATTR4_FILEHANDLE), fattr4.stat_of(known) if told else None)
+                yield _name(entry)
             if found.reply.eof:
                 return
             if not found.reply.entries:
@@ -302,4 +301,14 @@ class Nfs41:
 def _stat(result: p.GETATTR4res) -> Stat:
     if result.resok4 is None:
         raise os_error(result.status, 4)
-    return fattr4.stat_of(fattr4.values(result.resok4.obj_attributes))
+    return fattr4.stat(result.resok4.obj_attributes)
+
+
+def _name(entry: p.entry4) -> Name:
+    """A name with what the server tells of it: RDATTR_ERROR alone where it may not (RFC 8881 section 18.23.3)."""
+    try:
+        known = fattr4.values(entry.attrs)
+        told = p.FATTR4_TYPE in known
+        return Name(entry.name, known.get(p.FATTR4_FILEHANDLE), fattr4.stat_of(known) if told else None)
+    except (XdrError, KeyError) as error:
+        raise OSError(errno.EREMOTEIO, f"the server's attributes of {entry.name!r} are none: {error!r}") from error

@@ -19,6 +19,7 @@ from typing import BinaryIO, Final
 import uvloop
 
 from nfsd.client import FileSystem, NfsClientError, Options, Server, Url, UrlError
+from nfsd.client.files import naming
 from nfsd.client.url import parse
 from rpcrdma.client import ClientOptions
 
@@ -59,11 +60,8 @@ class Context:
             server = self._servers[key] = await Server.open(url, self.options)
         found = self._exports.get((*key, url.names))
         if found is None:
-            try:
+            with naming(url.path):
                 found = self._exports[*key, url.names] = await server.locate(url.names)
-            except OSError as error:
-                error.filename = error.filename or url.path
-                raise
         return found
 
     async def close(self) -> None:

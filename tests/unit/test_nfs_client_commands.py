@@ -291,6 +291,17 @@ def test_without_mountd_version_three_says_what_it_needs(server: Running, capfd:
         assert main(["ls", server.url(), "--nfs-version", "3", "--mount-port", port]) == 1
     assert f"no mountd at TCP port {port}" in (said := capfd.readouterr().err)
     assert "--mount-port" in said
+    port = str(server.rig.ports["rdma"])
+    assert main(["ls", server.url(), "--nfs-version", "3", "--mount-port", port]) == 1
+    assert f"no mountd at TCP port {port}" in capfd.readouterr().err
+
+
+def test_a_port_of_something_else_is_said(server: Running, capfd: pytest.CaptureFixture[str]) -> None:
+    tcp, mountd = server.rig.ports["tcp"], server.rig.ports["mountd"]
+    assert main(["ls", f"rdma://127.0.0.1:{tcp}/export"]) == 1
+    assert "does the server speak RDMA at this port? tcp://127.0.0.1 may do" in capfd.readouterr().err
+    assert main(["ls", f"tcp://127.0.0.1:{mountd}/export"]) == 1
+    assert "program 100003 is not served there" in capfd.readouterr().err
 
 
 def test_a_path_in_no_export(server: Running, capfd: pytest.CaptureFixture[str]) -> None:
