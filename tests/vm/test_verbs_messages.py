@@ -1,5 +1,5 @@
 """The responder's tests over devices, in a guest: the synthetic requester's messages, as over loopback and softiwarp,
-and the client library's calls.
+the client library's calls, and what is answered natively beside what the general path answers.
 
 What needs remote invalidation of a process's memory is left out, in both directions: no device that is here can do that
 (tests/vm/test_verbs_peer.py and Linux's own client show invalidation); and a test that sends more messages than it was
@@ -26,6 +26,8 @@ CHOSEN = (
     "not invalidat and not any_size_in_any_place and not discarded_messages_use_up"
     " and not (test_a_long_call_and_a_long_reply and two) and not (test_only_what_is_too_large and two)"
 )
+DIRECT = ("test_rdma_direct.py", "test_rdma_direct_reads.py")
+DIRECT_CHOSEN = "(random or credits or drains or little_memory or stable or retransmitted) and not disk"
 
 
 @pytest.fixture(scope="module")
@@ -36,14 +38,17 @@ def guest() -> Iterator[Guest]:
 
 
 @pytest.mark.parametrize("kind", sorted(DEVICES))
-def test_calls_and_replies_of_every_form_over_a_device(guest: Guest, kind: str) -> None:
-    argv = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--tb=native", "-rf", "-k", CHOSEN]
-    argv += [f"tests/unit/{module}" for module in MODULES]
+@pytest.mark.parametrize(("modules", "chosen"), [(MODULES, CHOSEN), (DIRECT, DIRECT_CHOSEN)], ids=["calls", "direct"])
+def test_calls_and_replies_of_every_form_over_a_device(
+    guest: Guest, kind: str, modules: tuple[str, ...], chosen: str
+) -> None:
+    argv = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--tb=native", "-rf", "-k", chosen]
+    argv += [f"tests/unit/{module}" for module in modules]
     done = guest.run(
         f"cd {shlex.quote(str(REPO))} && ulimit -l unlimited && "
         f"RDMA_NFSD_TEST_DEVICE={address_over(guest, kind)} {shlex.join(argv)} 2>&1",
         timeout=900,
         check=False,
-        label=f"responder tests over {kind}",
+        label=f"{modules[0]} and others over {kind}",
     )
     assert done.rc == 0, done.output[-6000:]
