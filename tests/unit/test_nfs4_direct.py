@@ -6,6 +6,7 @@ import random
 
 import pytest
 
+from nfsd.idnames import IdNames
 from nfsd.protocol import nfs4 as p
 from tests.support.nfs4 import Client4, LoopbackTransport, wanted
 from tests.support.nfs4_direct import comparable, handle_of, run
@@ -403,3 +404,14 @@ def test_mangled_compounds(tmp_path, minor, seed):
         return both.answered
 
     assert on("memory", tmp_path, minor, scenario) > 50
+
+
+def test_users_and_groups_with_names_are_the_general_paths(tmp_path):
+    async def scenario(both):
+        handle = await handle_of(both)
+        await both.same(putfh(handle), getattr_(OF_CONTENT))
+        assert both.answered == 0
+        await both.same(putfh(handle), getattr_(CACHE_CONSISTENCY))
+        assert both.answered == 2
+
+    on("memory", tmp_path, 1, scenario, names=IdNames(numeric=False))
