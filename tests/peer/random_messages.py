@@ -13,14 +13,17 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import gc
 import logging
 import random
 import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
+from rpcrdma.server.rdma import RdmaConnection
 from rpcrdma.verbs.loopback import LoopbackProvider
 from rpcrdma.verbs.softiwarp.provider import SoftIwarp
 from rpcrdma.wire.private_data import PrivateData
@@ -68,6 +71,8 @@ class Tally:
     def __init__(self) -> None:
         self.answers: Counter[tuple[str, str]] = Counter()
         self.connections = 0
+        self.resident: list[int] = []
+        """MiB of the process after a half of the messages, and after all."""
         self.looks = 0
         """Times that a witness found its data."""
 
@@ -289,6 +294,11 @@ class Conversation:
         )
 
 
+def resident() -> int:
+    """MiB of memory that this process has."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4 >> 10
+
+
 @contextlib.contextmanager
 def no_errors_logged() -> Iterator[None]:
     """Fail if the server has logged an error of its own."""
@@ -321,12 +331,21 @@ async def converse(provider: str, count: int, seed: int, kinds: Sequence[str] = 
             looked = 0
             while tally.messages < count:
                 await conversation.step()
+                if tally.messages >= count / 2 and not tally.resident:
+                    tally.resident.append(resident())
                 if tally.messages >= looked + WITNESS_EVERY:
                     looked = tally.messages
+                    rig.control.transports.clear()
                     tally.looks += 1
                     if await witnesses[tally.looks % 2].get(len(data)) != data:
                         raise Difference("a witness's data is not what it was")
+            tally.resident.append(resident())
             await rig.until(lambda: len(rig.server.connections) == len([peer for peer in rig.peers if not peer.reason]))
+            rig.control.transports.clear()
+            gc.collect()
+            kept = [one for one in gc.get_objects() if isinstance(one, RdmaConnection) and one._server is rig.server]
+            if len(kept) != len(rig.server.connections):
+                raise Difference(f"{len(kept)} connections in memory, of which {len(rig.server.connections)} live")
             for connection in rig.server.connections:
                 window = connection.responder.credits
                 found = window.outstanding, window.unsent, window.posted
@@ -352,7 +371,8 @@ def main() -> None:
         every.answers += tally.answers
         print(
             f"{provider}, seed {options.seed}: {tally.messages} messages on {tally.connections} connections, in"
-            f" {time.monotonic() - started:.0f} s; no difference; witnesses have looked {tally.looks} times"
+            f" {time.monotonic() - started:.0f} s; no difference; witnesses have looked {tally.looks} times; resident"
+            f" {tally.resident[0]} MiB after a half of them and {tally.resident[-1]} MiB after all"
         )
     print(f"\n{every.table()}")
 

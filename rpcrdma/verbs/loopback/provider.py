@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 
@@ -321,7 +322,7 @@ class LoopbackProvider:
         self.client_address = ListenAddress("127.0.0.1", 700)
         """Where the next connection comes from."""
         self._listening: dict[ListenAddress, Callable[[ConnectRequest], None]] = {}
-        self._endpoints: list[LoopbackEndpoint] = []
+        self._endpoints: weakref.WeakSet[LoopbackEndpoint] = weakref.WeakSet()
         self._next_port = FIRST_EPHEMERAL_PORT
 
     async def listen(self, address: ListenAddress, on_request: Callable[[ConnectRequest], None]) -> LoopbackListener:
@@ -363,12 +364,12 @@ class LoopbackProvider:
         loop.call_soon(on_request, request)
         endpoint, answer = await outcome
         endpoint.post_receives(receives)
-        self._endpoints.append(endpoint)
+        self._endpoints.add(endpoint)
         return endpoint, answer
 
     async def close(self) -> None:
         """Close all listeners and connections."""
         self._listening.clear()
-        for endpoint in self._endpoints:
+        for endpoint in list(self._endpoints):
             endpoint.close(abort=True)
         self._endpoints.clear()
