@@ -185,15 +185,16 @@ class Target:
         at = self.start_of(message)
         count = int.from_bytes(message[at - 40 : at - 36], "big")
         decoder = native.Decoder(message, (), at)
-        written = False
+        written = looked = False
         try:
             for _ in range(min(count - 1, MOST_OPERATIONS * 2)):
                 number = decoder.uint32()
                 if number in OPERATIONS and number not in HARMLESS:
                     return False
-                if written and number in (p.OP_GETATTR, p.OP_VERIFY, p.OP_NVERIFY):
-                    return False
                 written = written or number in (p.OP_WRITE, p.OP_COMMIT)
+                looked = looked or number in (p.OP_READ, p.OP_GETATTR, p.OP_VERIFY, p.OP_NVERIFY)
+                if written and looked:
+                    return False
                 if number not in OPERATIONS:
                     return True
                 kind = OPERATIONS[number].arguments
