@@ -20,7 +20,7 @@ import os
 import socket
 import struct
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import cast
 
 from rpcrdma.capture.recorder import Captures, Recorder
@@ -67,7 +67,7 @@ class CaptureRequest:
         if type(request.buffer) is not int or not 1 << 20 <= request.buffer <= 256 << 20:
             raise ValueError("buffer must be from 1 MiB to 256 MiB")
         if request.client:
-            ipaddress.ip_address(request.client)
+            return replace(request, client=str(ipaddress.ip_address(request.client)))
         return request
 
 

@@ -128,6 +128,11 @@ def test_requests_that_are_none(tmp_path, line, why):
     asyncio.run(main())
 
 
+def test_a_clients_address_in_any_spelling():
+    line = CaptureRequest(client="2001:DB8:0:0::7").encode()
+    assert CaptureRequest.decode(line).client == "2001:db8::7"
+
+
 def test_root_and_the_servers_user_may_and_nobody_else(tmp_path, monkeypatch):
     own = os.geteuid()
     assert may_control(own)

@@ -9,7 +9,7 @@ import pytest
 
 from tests.vm.build import REPO
 from tests.vm.guest import Guest
-from tests.vm.guest_server import DEVICES, load_devices
+from tests.vm.guest_server import DEVICES, compile_here, load_devices
 from tests.vm.network import Namespace
 
 pytestmark = pytest.mark.timeout(1200)
@@ -19,10 +19,23 @@ TESTS = [f"tests/unit/test_capture_{name}.py" for name in ("tshark", "providers"
 
 @pytest.mark.parametrize("kind", sorted(DEVICES))
 def test_what_a_device_carries_is_seen(kind: str) -> None:
+    compile_here("tests")
     with Namespace() as network, Guest("capture", network, memory=2048) as guest:
         load_devices(guest, (kind,))
         here = f"cd {shlex.quote(str(REPO))} && ulimit -l unlimited && "
-        argv = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--tb=native", "-rf", *TESTS]
+        argv = [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "-o",
+            "timeout=500",
+            "-p",
+            "no:cacheprovider",
+            "--tb=native",
+            "-rf",
+            *TESTS,
+        ]
         done = guest.run(
             f"{here} RDMA_NFSD_TEST_DEVICE={guest.address} {shlex.join(argv)} 2>&1",
             timeout=600,
