@@ -19,7 +19,7 @@ from rpcrdma.verbs.interface import ListenAddress, Provider
 from rpcrdma.xdr import Decoder, pack
 from tests.nfs3_client import Nfs3Client, attributes, auth_sys
 from tests.peer.requester import Peer
-from tests.peer.rig import LINUX
+from tests.peer.rig import DEVICE_ADDRESS, LINUX
 from tests.peer.wire import NOMSG, header
 from tests.support.nfs4 import Client4, mode
 
@@ -70,9 +70,13 @@ class OverRdma(Way):
         if bulk:
             at = message.index(bulk)
             message = message[:at] + message[at + len(bulk) + (-len(bulk) & 3) :]
-            # In two segments, each with a handle of its own, as Linux does it for memory that is not contiguous.
-            half = len(bulk) // 8 * 4
-            chunks["reads"] = [(at, self.peer.readable(part).segment()) for part in (bulk[:half], bulk[half:])]
+            # In two segments, each with a handle of its own, as Linux does it for memory that is not contiguous; but
+            # rxe takes one memory region per call.
+            half = len(bulk) if DEVICE_ADDRESS else len(bulk) // 8 * 4
+            parts = [part for part in (bulk[:half], bulk[half:]) if part]
+            chunks["reads"] = [(at, self.peer.readable(part).segment()) for part in parts]
+        if DEVICE_ADDRESS and into:
+            into = (sum(into),)
         targets = [self.peer.writable(length) for length in into or ((room,) if room else ())]
         if targets:
             segments = [target.segment() for target in targets]

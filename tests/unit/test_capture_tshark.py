@@ -132,5 +132,5 @@ def test_decode_says_the_same(captured):
     ):
         assert words in text
     assert len(re.findall("^ +call ", text, re.M)) == len(re.findall("^ +reply to ", text, re.M)) > 20
-    assert len(re.findall(r"Read chunk at position \d+: \d+ octets of 0x", text)) == 5
-    assert len(re.findall(r"RDMA Read's data: ", text)) == 5
+    segments = len(re.findall(r"Read chunk at position \d+: \d+ octets of 0x", text))
+    assert segments == len(re.findall(r"RDMA Read's data: ", text)) == (3 if DEVICE_ADDRESS else 5)

@@ -1,4 +1,4 @@
-"""Captures of traffic on RDMA devices, in a guest: dissected by tshark, and a whole version Two session in words."""
+"""Captures of traffic on RDMA devices, in a guest, dissected by tshark there."""
 
 from __future__ import annotations
 
@@ -42,16 +42,4 @@ def test_what_a_device_carries_is_seen(kind: str) -> None:
             check=False,
             label=f"captures over {kind}",
         )
-        assert done.rc == 0, done.output[-6000:]
-        argv = [sys.executable, "-m", "tests.peer.captured_session", "--device", guest.address]
-        told = guest.run(f"{here} {shlex.join(argv)} 2>&1", timeout=300, label=f"a version Two session over {kind}")
-    print(told.output)
-    for words in (
-        "verbs, ",
-        "server > client 2  RDMA Read: 100000 octets of ",
-        "RDMA2_ERR_CANT_REPLY (processed, segment 2, 60000 octets needed)",
-        "CB_COMPOUND (CB_SEQUENCE CB_NOTIFY_LOCK)",
-        "RDMA2_ERR_INVAL_OPTION",
-        "RPC call in the Read chunk",
-    ):
-        assert words in told.output
+    assert done.rc == 0, done.output[-6000:]
