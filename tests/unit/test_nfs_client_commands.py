@@ -10,6 +10,7 @@ import stat as modes
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -265,6 +266,7 @@ def test_a_copy_that_is_interrupted_leaves_nothing(server: Running) -> None:
         process.stdin.flush()
         while not left_over(server.export):
             assert process.poll() is None
+            time.sleep(0.01)
         process.send_signal(number)
         process.stdin.close()
         assert process.wait(60) == status

@@ -4,12 +4,15 @@ import asyncio
 import errno
 import os
 import stat as modes
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from nfsd.client import NOW, Changes, FileSystem
+from nfsd.client import NOW, Changes, FileSystem, NfsClientError
 from rpcrdma.client import auth_sys
+from rpcrdma.rpc.dispatch import Dispatcher
 from tests.unit.nfs_client_support import MORE_WAYS, WAYS, Rig
 
 
@@ -51,6 +54,41 @@ def test_the_other_versions_on_rdma(tmp_path: Path, way: tuple[str, str, int | N
         assert await fs.read_bytes(path) == data
         assert len(await fs.listdir(path.rpartition("/")[0])) == 1
         await server.close()
+
+    rig.run(test)
+
+
+@contextmanager
+def without(dispatcher: Dispatcher, version: int) -> Iterator[None]:
+    """A server that does not have one version of NFS."""
+    gone = dispatcher._versions[100003].pop(version)
+    rows = {key: row for key, row in dispatcher.rows.items() if key[:2] == (100003, version)}
+    direct = dispatcher._direct
+    for key in rows:
+        del dispatcher.rows[key]
+    dispatcher._direct = {key: value for key, value in direct.items() if key != (100003, version)}
+    yield
+    dispatcher._versions[100003][version] = gone
+    dispatcher.rows.update(rows)
+    dispatcher._direct = direct
+
+
+def test_a_server_without_one_of_the_versions(tmp_path: Path) -> None:
+    """PROG_MISMATCH: version 3 from a server that has no 4, unless one is insisted on."""
+    rig = Rig(tmp_path)
+
+    async def test() -> None:
+        dispatcher = rig.daemon.dispatchers["nfs"]
+        with without(dispatcher, 4):
+            async with rig.connect(nfs_version=None) as fs:
+                assert fs.version == "3"
+            with pytest.raises(NfsClientError, match=r"no NFSv4.1 \(it has version 3\); try --nfs-version 3"):
+                await rig.connect(nfs_version="4.1")
+        with without(dispatcher, 3):
+            async with rig.connect(nfs_version=None) as fs:
+                assert fs.version == "4.1"
+            with pytest.raises(NfsClientError, match=r"no NFSv3 \(it has version 4\); try --nfs-version 4.1"):
+                await rig.connect(nfs_version="3")
 
     rig.run(test)
 
