@@ -155,7 +155,9 @@ def test_operations_on_the_wire(pair: Pair, kind: str) -> None:
 @pytest.mark.parametrize("kind", DEVICES)
 def test_over_ipv6(pair: Pair, kind: str) -> None:
     guest, door = pair.guest, pair.server.door(kind, 6)
-    mount(guest, door, "4.2", "/mnt/six")
+    # mount.nfs looks for an IPv6 address only where the transport is named so.
+    command = f"mount -t nfs -o proto=rdma6,port={RDMA_PORT},vers=4.2 {door.address}:/export /mnt/six"
+    guest.run(f"mkdir -p /mnt/six && {command}", timeout=90, label=command)
     line = guest.run("grep ' /mnt/six ' /proc/mounts").output
     assert f"addr={door.address.strip('[]')}" in line
     assert "proto=rdma6" in line
