@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 
 import pytest
 
@@ -15,6 +16,12 @@ from tests.peer import random_backward
 from tests.peer.messages import KINDS
 from tests.peer.random_messages import PROVIDERS, Difference, Tally, converse
 from tests.rfc.plugin import covers
+
+
+@pytest.fixture(autouse=True)
+def few_records(caplog):
+    """The log's records keep the connections they are about in memory, and pytest keeps the records."""
+    caplog.set_level(logging.ERROR, "rpcrdma")
 
 
 @covers("RFC 8166 4.5.2 malformed", "RFC 8166 8.1.4 bounds", "draft-cel-nfsv4-rpcrdma-version-two-02 XDR header")
