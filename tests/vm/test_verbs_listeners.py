@@ -128,7 +128,8 @@ def test_registered_memory_is_bounded(server: GuestServer, kind: str) -> None:
     resources = server.guest.run(f"rdma resource show | grep {DEVICES[kind]}").output
     registered = re.search(r"\bmr (\d+)", resources)
     assert registered
-    assert MEMORY // ARENA - 2 <= int(registered[1]) <= MEMORY // ARENA
+    # Arenas may be half empty: twice as much may be registered as may be leased.
+    assert MEMORY // ARENA - 2 <= int(registered[1]) <= 2 * MEMORY // ARENA
     assert '{"connections": 2}' in server.guest.run(requester(server, kind, "churn", 2), timeout=120).output
 
 
