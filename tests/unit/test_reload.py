@@ -249,19 +249,14 @@ def test_a_wrong_file_changes_nothing_and_the_log_says_where(reloading, caplog):
 
 def test_what_waits_for_a_restart_is_named(reloading, caplog):
     async def test(rig):
-        root = logging.getLogger()
-        before = root.level
-        try:
-            with caplog.at_level(logging.INFO):
-                for _ in range(2):
-                    caplog.clear()
-                    more = "  nfs4: {grace_time: 0, lease_time: 17}\n  log: {level: info}\n"
-                    assert await rig.reload(ONE, TWO, server=more)
-                    assert "server.nfs4 has changed" in caplog.text
-                    assert "server.listen" not in caplog.text
-                assert "the exports are the same" in caplog.text
-        finally:
-            root.setLevel(before)
+        with caplog.at_level(logging.INFO):
+            for _ in range(2):
+                caplog.clear()
+                more = "  nfs4: {grace_time: 0, lease_time: 17}\n  log: {level: info}\n"
+                assert await rig.reload(ONE, TWO, server=more)
+                assert "server.nfs4 has changed" in caplog.text
+                assert "server.listen" not in caplog.text
+            assert "the exports are the same" in caplog.text
 
     reloading(test)
 

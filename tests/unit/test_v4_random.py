@@ -1,5 +1,6 @@
 """Operations with arguments nobody would send, in random order: the server answers each, and is never at fault."""
 
+import logging
 import os
 import random
 
@@ -120,6 +121,6 @@ def test_the_server_is_never_at_fault(tmp_path, minor, uid, caplog):
             assert status not in (p.NFS4ERR_SERVERFAULT, p.NFS4ERR_BADSESSION), (operations, results)
             statuses.add(status)
         assert len(statuses) > 10
-        assert not caplog.records
+        assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
 
     with_client(tmp_path, minor, test)
