@@ -1,9 +1,16 @@
 """What every run of the test suite has."""
 
 import logging
+import os
 from collections.abc import Iterator
 
+import hypothesis
 import pytest
+
+hypothesis.settings.register_profile("same", derandomize=True)
+hypothesis.settings.register_profile("explore")
+hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
+"""The same examples in every run, unless others are asked for."""
 
 pytest_plugins = ["tests.rfc.plugin"]
 

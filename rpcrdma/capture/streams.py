@@ -338,5 +338,7 @@ def _tcp(packet: Packet) -> tuple[tuple[bytes, bytes, int, int], int, int, bytes
         size = length  # segmentation offload on the host that captured
     from_port, to_port, sequence = struct.unpack_from(">HHI", data, head)
     begin = head + (data[head + 12] >> 4) * 4
+    if not head + 20 <= begin <= size:
+        return None  # lengths that contradict each other
     content = data[begin:size]
     return (source, destination, from_port, to_port), sequence, data[head + 13], content, size - begin

@@ -14,7 +14,7 @@ from nfsd.decode import Decoder
 from rpcrdma.capture import pcapng
 from rpcrdma.capture.events import Connection, Event, Kind
 from rpcrdma.capture.frames import Framer, checksum
-from rpcrdma.capture.pcapng import FormatError, Packet
+from rpcrdma.capture.pcapng import LINKTYPE_RAW, FormatError, Packet
 from rpcrdma.capture.streams import Dissector, Message, What
 
 RDMA = Connection("loopback", "192.0.2.7", 700, "192.0.2.1", 20049, peer_data="00", local_data="0102", note="a note")
@@ -203,6 +203,16 @@ WHOLE = a_file(
     record(CALL),
     Event(Kind.CLOSED, 1, 0, 0),
 )
+
+
+@pytest.mark.parametrize("total", [0, 39, 41])
+def test_packets_whose_lengths_contradict_each_other_are_no_tcp(total):
+    packet = bytearray(b"E" + bytes(8) + b"\x06" + bytes(10) + bytes(12) + b"\x60" + bytes(7) + bytes(4))
+    packet[2:4] = struct.pack(">H", total)
+    dissector = Dissector()
+    found = Packet("", LINKTYPE_RAW, 0, bytes(packet), len(packet))
+    assert list(dissector.messages(found)) == []
+    assert dissector.strangers == (total in (39, 41))
 
 
 @given(st.data())

@@ -235,7 +235,7 @@ def test_an_executor_that_nobody_closed_ends_its_threads(tmp_path):
 
     asyncio.run(main())
     gc.collect()
-    assert len(os.listdir("/proc/self/task")) == before
+    assert len(os.listdir("/proc/self/task")) <= before  # a thread of an earlier test may have ended meanwhile
 
 
 def test_misuse_is_refused():
