@@ -218,7 +218,11 @@ def _server_table(result: dict[str, Any], server: str) -> list[str]:
         scenario = BY_NAME[name]
         cells = [name, transport, f"{figures['cpu_us']:.2f}", f"{figures['user_us']:.2f}"]
         times = figures["cpu_us"] / unit(scenario, bounds)
-        aim = f" (≤ {scenario.goal})" if scenario.goal is not None and transport == "tcp" else ""
+        aim = (
+            f" (≤ {scenario.goal})"
+            if scenario.goal is not None and transport == "tcp" and server == RdmaNfsd.name
+            else ""
+        )
         cells.append(f"{times:.2f}{aim}" if scenario.size <= 4096 and scenario.outstanding > 1 else "")
         for other in others:
             theirs = result["servers"][other]["scenarios"].get(f"{name} tcp")
