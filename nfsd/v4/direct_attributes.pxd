@@ -14,7 +14,7 @@ cdef class DirectAttributes:
     """Attributes that follow from a ``struct statx``."""
 
     cdef DirectFiles files
-    cdef object pseudo
+    cdef object server
     cdef object names
     cdef uint32_t lease_time
 

@@ -79,7 +79,7 @@ cdef inline uint8_t *store_number_as_text(uint8_t *at, uint32_t number) noexcept
 cdef class DirectAttributes:
     def __init__(self, server, DirectFiles files not None):
         self.files = files
-        self.pseudo = server.pseudo
+        self.server = server    # whose pseudo file system is another after a reload
         self.names = server.names
         self.lease_time = server.facts.lease_time
 
@@ -167,7 +167,7 @@ cdef class DirectAttributes:
         if asks(mask, MOUNTED_ON_FILEID):
             if kind == 2 and self.files.service.is_root(node):
                 # An export's root is mounted on its place in the pseudo file system.
-                mounted_on = self.pseudo.of_export(node.export).fileid
+                mounted_on = self.server.pseudo.of_export(node.export).fileid
             elif status.attributes & ATTRIBUTE_MOUNT_ROOT and node.mount.mounted_on_fileid is not None:
                 mounted_on = node.mount.mounted_on_fileid
             at = store64(at, mounted_on)

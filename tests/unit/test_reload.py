@@ -16,7 +16,8 @@ from nfsd.protocol.nfs3 import nfsstat3, stable_how
 from rpcrdma.rpc.rpcbind import Rpcbind
 from tests.nfs3_client import Nfs3Client, Nfs3Failure
 from tests.support.nfs4 import Client4, Failed, Server4, mode, values, wanted
-from tests.unit.test_daemon import client_of
+from tests.support.nfs4_direct import Wire
+from tests.unit.test_daemon import client_of, port_of
 from tests.unit.test_vfs_mounts import command, unmounted
 
 
@@ -106,6 +107,28 @@ def test_an_export_is_added_and_found_by_every_version(reloading):
             assert (await client.read(file, 0, 10)).data == b"content"
         *_, handle = await client4.run(*client4.path("deep/two/file"), p.OP_GETFH)
         assert handle.resok4.object
+
+    reloading(test)
+
+
+def test_the_root_of_an_added_export_is_told_of_natively_too(reloading):
+    async def test(rig):
+        port = port_of(rig.daemon)
+        wire = Wire(*await asyncio.open_connection("127.0.0.1", port))
+        client = await Client4(wire, 1).connect()
+        assert await rig.reload(ONE, TWO, server=GRACE)
+        *_, named = await client.run(*client.path("deep/two"), p.OP_GETFH)
+        root, row = named.resok4.object, rig.daemon.dispatchers["nfs"].rows[100003, 4, 1]
+        before, asked = row.direct, (p.OP_GETATTR, wanted(p.FATTR4_MOUNTED_ON_FILEID))
+        seen = [values((await client.on(root, asked))[0].resok4.obj_attributes).uint64() for _ in range(3)]
+        assert row.direct > before
+        [place] = (
+            await client.run(
+                *client.path("deep"), (p.OP_READDIR, p.READDIR4args(0, bytes(8), 1000, 8192, asked[1].attr_request))
+            )
+        )[-1].resok4.reply.entries
+        assert seen == [values(place.attrs).uint64()] * 3
+        wire.writer.close()
 
     reloading(test)
 
