@@ -3,25 +3,53 @@
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
 
+cdef struct Run:
+    uint64_t until                  # no call begins later
+    uint64_t moment                 # when the last octets arrived
+    size_t most                     # calls at most; 0: any number
+    size_t issued
+    size_t answered
+    const char *problem
+
+
+cdef class Latencies:
+    cdef uint32_t *nanoseconds      # saturated
+    cdef size_t samples
+    cdef size_t room
+
+    cdef void note(self, uint64_t elapsed) noexcept nogil
+    cdef void sort(self) noexcept nogil
+
+
 cdef class Load:
     cdef int fd
     cdef list templates
     cdef uint8_t **calls
     cdef size_t *sizes
     cdef size_t count
+    cdef size_t next_call
     cdef uint32_t depth
     cdef uint64_t *started          # by slot: an XID is a slot number and how often the slot was used
     cdef uint32_t *round
-    cdef uint32_t *latencies        # nanoseconds, saturated
-    cdef size_t samples
-    cdef size_t room
+    cdef Latencies latencies
     cdef size_t sequence_at         # where SEQUENCE's sequence id and slot stand in a call; 0: nowhere
+    cdef bint lenient               # whether calls may fail
+    cdef size_t response            # octets that go out, at most, for one message that is no reply
+    cdef uint8_t *out
+    cdef size_t outgoing
+    cdef uint8_t *buffer
+    cdef size_t have
 
-    cdef int transmit(self, uint8_t *data, size_t size) noexcept nogil
-    cdef ssize_t receive(self, uint8_t *data, size_t size) noexcept nogil
-    cdef int note(self, uint64_t elapsed) noexcept nogil
-    cdef void sort(self) noexcept nogil
+    cdef size_t begin_call(self, uint8_t *at, uint32_t slot, const uint8_t *call, size_t size) noexcept nogil
+    cdef size_t take(self, Run *run, const uint8_t *data, size_t size) noexcept nogil
+    cdef int prepare(self) except -1
+    cdef int transmit(self) noexcept nogil
     cdef void fill_in(self, uint8_t *call, uint32_t slot) noexcept nogil
+    cdef void issue(self, Run *run, uint32_t slot) noexcept nogil
+    cdef void begin(self, Run *run) noexcept nogil
+    cdef bint expects(self, uint32_t xid) noexcept nogil
+    cdef void answered(self, Run *run, uint32_t slot) noexcept nogil
+    cdef void turn(self, Run *run) noexcept nogil
 
 
 cdef inline uint32_t load32(const uint8_t *at) noexcept nogil:

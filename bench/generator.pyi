@@ -11,11 +11,28 @@ class Load:
     def percentile(self, part: float) -> float:
         """Latency in microseconds below which this part of the calls was answered."""
 
+class Loads:
+    """Connections that have their calls outstanding at the same time."""
+
+    def __init__(self, loads: Iterable[Load]) -> None: ...
+    def run(self, seconds: float, most: int = 0) -> tuple[int, float]:
+        """As :meth:`Load.run`; ``most`` calls of all of them."""
+    def percentile(self, part: float) -> float:
+        """Of the calls of all of them."""
+
 class Generator(Load):
     """RPC calls over TCP with record marks."""
 
     def __init__(
-        self, fd: int, templates: Iterable[bytes], depth: int, reply_size: int = 0, *, sequence_at: int = 0
+        self,
+        fd: int,
+        templates: Iterable[bytes],
+        depth: int,
+        reply_size: int = 0,
+        *,
+        sequence_at: int = 0,
+        lenient: bool = False,
     ) -> None:
         """``templates``: whole calls, used in turn, in which XIDs are filled in. ``reply_size`` 0: any.
-        ``sequence_at``: where a call has SEQUENCE's sequence id, behind which stands the slot; both are filled in."""
+        ``sequence_at``: where a call has SEQUENCE's sequence id, behind which stands the slot; both are filled in.
+        ``lenient``: a call may fail, so long as it is answered."""

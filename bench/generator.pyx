@@ -1,7 +1,11 @@
-"""A load generator in native code: RPC calls over TCP, a fixed number outstanding, every reply checked.
+"""A load generator in native code: RPC calls, a fixed number outstanding on each connection, every reply checked.
 
-Owns one connected blocking socket's traffic while it runs; imports nothing of the project. One core of load costs less
+Owns the traffic of connected blocking sockets while it runs; imports nothing of the project. One core of load costs less
 than any server does per call, so the server is what is measured.
+
+:class:`Load` is one connection, and knows everything but how messages are framed; that is :class:`Generator` for TCP,
+and another derived class for iWARP. :func:`drive` runs any number of them at once; one alone without asking the kernel
+who is ready, and without the interpreter's lock.
 
 Calls are templates: whole RPC messages, of which only the XID is filled in, and in NFSv4.1 and later the sequence id and
 the slot: an outstanding call has a slot of the session to itself, from slot 1 on. Each reply is matched by XID, and the words
@@ -13,10 +17,26 @@ from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc, qsort, realloc
 from libc.string cimport memcpy, memmove
 
+import os
+
 cdef extern from "sys/socket.h" nogil:
     ssize_t send(int fd, const void *data, size_t size, int flags)
     ssize_t recv(int fd, void *data, size_t size, int flags)
     int MSG_NOSIGNAL
+
+cdef extern from "sys/epoll.h" nogil:
+    ctypedef union epoll_data_t:
+        uint32_t u32
+    struct epoll_event:
+        uint32_t events
+        epoll_data_t data
+    int epoll_create1(int flags)
+    int epoll_ctl(int epfd, int operation, int fd, epoll_event *event)
+    int epoll_wait(int epfd, epoll_event *events, int most, int timeout)
+    int EPOLL_CTL_ADD, EPOLLIN, EPOLL_CLOEXEC
+
+cdef extern from "unistd.h" nogil:
+    int close(int fd)
 
 cdef extern from "time.h" nogil:
     ctypedef long time_t
@@ -28,6 +48,7 @@ cdef extern from "time.h" nogil:
 
 cdef enum:
     RECEIVE = 4 << 20
+    READY = 64                      # connections that one look at the kernel reports
 
 
 cdef uint64_t now() noexcept nogil:
@@ -43,10 +64,38 @@ cdef int ascending(const void *left, const void *right) noexcept nogil:
     return -1 if a < b else (1 if a > b else 0)
 
 
-cdef class Load:
-    """Calls on one connection: templates, slots and latencies. Derived from for each transport."""
+cdef class Latencies:
+    """How long calls took, of one connection or of many."""
 
-    def __cinit__(self, int fd, templates, uint32_t depth, *more, size_t sequence_at=0, **others):
+    def __dealloc__(self):
+        free(self.nanoseconds)
+
+    cdef void note(self, uint64_t elapsed) noexcept nogil:
+        """Remember a latency in nanoseconds; without memory for it, it is forgotten."""
+        cdef void *larger
+        if self.samples == self.room:
+            larger = realloc(self.nanoseconds, (2 * self.room + 65536) * sizeof(uint32_t))
+            if larger == NULL:
+                return
+            self.nanoseconds = <uint32_t *>larger
+            self.room = 2 * self.room + 65536
+        self.nanoseconds[self.samples] = <uint32_t>min(elapsed, <uint64_t>0xFFFFFFFF)
+        self.samples += 1
+
+    cdef void sort(self) noexcept nogil:
+        qsort(self.nanoseconds, self.samples, sizeof(uint32_t), ascending)
+
+    def percentile(self, double part):
+        """Latency in microseconds below which this part of the calls was answered."""
+        if not self.samples:
+            return 0.0
+        return self.nanoseconds[min(<size_t>(part * self.samples), self.samples - 1)] / 1000
+
+
+cdef class Load:
+    """Calls on one connection: templates, slots and octets on their way. Derived from for each transport."""
+
+    def __cinit__(self, int fd, templates, uint32_t depth, *more, size_t sequence_at=0, bint lenient=False, **others):
         """``templates``: whole calls, used in turn, in which XIDs are filled in. At most 4096 outstanding."""
         cdef size_t i
         cdef bytes template
@@ -57,6 +106,8 @@ cdef class Load:
         self.count = len(self.templates)
         self.depth = depth
         self.sequence_at = sequence_at
+        self.lenient = lenient
+        self.latencies = Latencies()
         self.calls = <uint8_t **>calloc(self.count, sizeof(uint8_t *))
         self.sizes = <size_t *>calloc(self.count, sizeof(size_t))
         self.started = <uint64_t *>calloc(depth, sizeof(uint64_t))
@@ -73,40 +124,42 @@ cdef class Load:
         free(self.sizes)
         free(self.started)
         free(self.round)
-        free(self.latencies)
+        free(self.out)
+        free(self.buffer)
 
-    cdef int transmit(self, uint8_t *data, size_t size) noexcept nogil:
-        """Send everything; -1 when the connection is broken."""
+    cdef size_t begin_call(self, uint8_t *at, uint32_t slot, const uint8_t *call, size_t size) noexcept nogil:
+        """Put a call, framed. Returns octets."""
+        return 0
+
+    cdef size_t take(self, Run *run, const uint8_t *data, size_t size) noexcept nogil:
+        """Handle the message that ``data`` begins with. Returns its octets; 0: it has not arrived as a whole."""
+        return 0
+
+    cdef int prepare(self) except -1:
+        """Have room for what is on its way."""
+        cdef size_t i, largest = 0
+        if self.out != NULL:
+            return 0
+        for i in range(self.count):
+            largest = max(largest, self.sizes[i] + 64)
+        self.out = <uint8_t *>malloc((largest + self.response) * self.depth + self.response)
+        self.buffer = <uint8_t *>malloc(RECEIVE)
+        if self.out == NULL or self.buffer == NULL:
+            raise MemoryError
+        return 0
+
+    cdef int transmit(self) noexcept nogil:
+        """Send everything that is to go out; -1 when the connection is broken."""
         cdef size_t done = 0
         cdef ssize_t sent
-        while done < size:
-            sent = send(self.fd, data + done, size - done, MSG_NOSIGNAL)
+        while done < self.outgoing:
+            sent = send(self.fd, self.out + done, self.outgoing - done, MSG_NOSIGNAL)
             if sent < 0:
                 if errno == EINTR:
                     continue
                 return -1
             done += sent
-        return 0
-
-    cdef ssize_t receive(self, uint8_t *data, size_t size) noexcept nogil:
-        """Receive some; 0 or -1 at the end."""
-        cdef ssize_t got
-        while True:
-            got = recv(self.fd, data, size, 0)
-            if got >= 0 or errno != EINTR:
-                return got
-
-    cdef int note(self, uint64_t elapsed) noexcept nogil:
-        """Remember a latency in nanoseconds."""
-        cdef void *larger
-        if self.samples == self.room:
-            larger = realloc(self.latencies, (2 * self.room + 65536) * sizeof(uint32_t))
-            if larger == NULL:
-                return -1
-            self.latencies = <uint32_t *>larger
-            self.room = 2 * self.room + 65536
-        self.latencies[self.samples] = <uint32_t>min(elapsed, <uint64_t>0xFFFFFFFF)
-        self.samples += 1
+        self.outgoing = 0
         return 0
 
     cdef void fill_in(self, uint8_t *call, uint32_t slot) noexcept nogil:
@@ -116,14 +169,139 @@ cdef class Load:
             store32(call + self.sequence_at, self.round[slot])
             store32(call + self.sequence_at + 4, slot + 1)
 
-    cdef void sort(self) noexcept nogil:
-        qsort(self.latencies, self.samples, sizeof(uint32_t), ascending)
+    cdef void issue(self, Run *run, uint32_t slot) noexcept nogil:
+        """The slot's next call."""
+        self.started[slot] = run.moment
+        self.round[slot] += 1
+        self.outgoing += self.begin_call(
+            self.out + self.outgoing, slot, self.calls[self.next_call], self.sizes[self.next_call]
+        )
+        self.next_call = (self.next_call + 1) % self.count
+        run.issued += 1
+
+    cdef void begin(self, Run *run) noexcept nogil:
+        """The first calls of a run."""
+        cdef uint32_t slot
+        self.have = self.outgoing = 0
+        for slot in range(self.depth):
+            if run.most and run.issued >= run.most:
+                break
+            self.issue(run, slot)
+        if self.transmit() != 0:
+            run.problem = b"cannot send"
+
+    cdef bint expects(self, uint32_t xid) noexcept nogil:
+        """Whether a call with this XID is outstanding."""
+        return xid & 0xFFF < self.depth and xid >> 12 == self.round[xid & 0xFFF] & 0xFFFFF
+
+    cdef void answered(self, Run *run, uint32_t slot) noexcept nogil:
+        """A call is over: another, unless it was the last."""
+        run.answered += 1
+        self.latencies.note(run.moment - self.started[slot])
+        if run.moment < run.until and (run.most == 0 or run.issued < run.most) and run.problem == NULL:
+            self.issue(run, slot)
+
+    cdef void turn(self, Run *run) noexcept nogil:
+        """Receive once, handle what is there, send what follows from it."""
+        cdef ssize_t got
+        cdef size_t at = 0, length
+        while True:
+            got = recv(self.fd, self.buffer + self.have, RECEIVE - self.have, 0)
+            if got >= 0 or errno != EINTR:
+                break
+        if got <= 0:
+            run.problem = b"the server closed the connection"
+            return
+        self.have += got
+        run.moment = now()
+        while run.problem == NULL:
+            length = self.take(run, self.buffer + at, self.have - at)
+            if length == 0:
+                break
+            at += length
+        memmove(self.buffer, self.buffer + at, self.have - at)
+        self.have -= at
+        if self.outgoing and run.problem == NULL and self.transmit() != 0:
+            run.problem = b"cannot send"
+
+    def run(self, double seconds, size_t most=0):
+        """Keep ``depth`` calls outstanding for so long (or ``most`` calls). Returns (calls answered, seconds)."""
+        return drive([self], self.latencies, seconds, most)
 
     def percentile(self, double part):
-        """Latency in microseconds below which this part of the calls was answered."""
-        if not self.samples:
-            return 0.0
-        return self.latencies[min(<size_t>(part * self.samples), self.samples - 1)] / 1000
+        """Latency in microseconds below which this part of the calls of the last run was answered."""
+        return self.latencies.percentile(part)
+
+
+class Loads:
+    """Connections that have their calls outstanding at the same time."""
+
+    def __init__(self, loads):
+        self.loads = list(loads)
+        self.latencies = Latencies()
+        for load in self.loads:
+            (<Load?>load).latencies = self.latencies
+
+    def run(self, seconds, most=0):
+        """Keep the calls of every connection outstanding for so long (or ``most`` calls of all)."""
+        return drive(self.loads, self.latencies, seconds, most)
+
+    def percentile(self, part):
+        """Latency in microseconds below which this part of all calls of the last run was answered."""
+        return self.latencies.percentile(part)
+
+
+cdef drive(list loads, Latencies latencies, double seconds, size_t most):
+    """Run connections until the time is over and all replies are there. Returns (calls answered, seconds)."""
+    cdef Run run
+    cdef Load load
+    cdef uint64_t begun
+    run.most, run.issued, run.answered, run.problem = most, 0, 0, NULL
+    for load in loads:
+        load.prepare()
+    latencies.samples = 0
+    begun = run.moment = now()
+    run.until = begun + <uint64_t>(seconds * 1e9)
+    for load in loads:
+        load.begin(&run)
+    if len(loads) == 1:
+        load = loads[0]
+        with nogil:
+            while run.answered < run.issued and run.problem == NULL:
+                load.turn(&run)
+    else:
+        wait_for(loads, &run)
+    run.moment = now()
+    with nogil:
+        latencies.sort()
+    if run.problem != NULL:
+        raise RuntimeError(run.problem.decode())
+    return run.answered, (run.moment - begun) / 1e9
+
+
+cdef int wait_for(list loads, Run *run) except -1:
+    """Give each connection its turn when something has arrived."""
+    cdef epoll_event[READY] ready
+    cdef epoll_event wanted
+    cdef Load load
+    cdef int poll = epoll_create1(EPOLL_CLOEXEC), number, i
+    if poll < 0:
+        raise OSError(errno, os.strerror(errno))
+    try:
+        wanted.events = EPOLLIN
+        for i, load in enumerate(loads):
+            wanted.data.u32 = i
+            if epoll_ctl(poll, EPOLL_CTL_ADD, load.fd, &wanted) < 0:
+                raise OSError(errno, os.strerror(errno))
+        while run.answered < run.issued and run.problem == NULL:
+            with nogil:
+                number = epoll_wait(poll, ready, READY, -1)
+            for i in range(number):
+                load = loads[ready[i].data.u32]
+                load.turn(run)
+    finally:
+        close(poll)
+    return 0
 
 
 cdef class Generator(Load):
@@ -141,76 +319,27 @@ cdef class Generator(Load):
         self.fill_in(at + 4, slot)
         return 4 + size
 
-    def run(self, double seconds, size_t most=0):
-        """Keep ``depth`` calls outstanding for so long (or ``most`` calls). Returns (calls answered, seconds)."""
-        cdef size_t next_call = 0, outgoing = 0, largest = 0, i, have = 0, at, length, issued = 0, answered = 0
-        cdef uint32_t slot, xid
-        cdef uint64_t begun, until, moment
-        cdef uint8_t *out
-        cdef uint8_t *buffer
-        cdef ssize_t got
-        cdef const char *problem = NULL
-        for i in range(self.count):
-            largest = max(largest, self.sizes[i] + 4)
-        out = <uint8_t *>malloc(largest * self.depth)
-        buffer = <uint8_t *>malloc(RECEIVE)
-        if out == NULL or buffer == NULL:
-            free(out)
-            free(buffer)
-            raise MemoryError
-        self.samples = 0
-        with nogil:
-            begun = now()
-            until = begun + <uint64_t>(seconds * 1e9)
-            for slot in range(self.depth):
-                self.started[slot] = begun
-                self.round[slot] += 1
-                outgoing += self.begin_call(out + outgoing, slot, self.calls[next_call], self.sizes[next_call])
-                next_call = (next_call + 1) % self.count
-                issued += 1
-            if self.transmit(out, outgoing) != 0:
-                problem = b"cannot send"
-            while answered < issued and problem == NULL:
-                got = self.receive(buffer + have, RECEIVE - have)
-                if got <= 0:
-                    problem = b"the server closed the connection"
-                    break
-                have += got
-                at = outgoing = 0
-                moment = now()
-                while have - at >= 4:
-                    length = load32(buffer + at) & 0x7FFFFFFF
-                    if have - at < 4 + length:
-                        break
-                    xid = load32(buffer + at + 4)
-                    slot = xid & 0xFFF
-                    if slot >= self.depth or length < 28 or xid >> 12 != (self.round[slot] & 0xFFFFF):
-                        problem = b"a reply to no call"
-                        break
-                    for i in range(12, 32):
-                        if buffer[at + i] != 0:
-                            problem = b"a call failed"
-                    if self.reply_size and length != self.reply_size:
-                        problem = b"a reply of an unexpected length"
-                    at += 4 + length
-                    answered += 1
-                    self.note(moment - self.started[slot])
-                    if moment < until and (most == 0 or issued < most) and problem == NULL:
-                        self.started[slot] = moment
-                        self.round[slot] += 1
-                        outgoing += self.begin_call(
-                            out + outgoing, slot, self.calls[next_call], self.sizes[next_call]
-                        )
-                        next_call = (next_call + 1) % self.count
-                        issued += 1
-                memmove(buffer, buffer + at, have - at)
-                have -= at
-                if outgoing and problem == NULL and self.transmit(out, outgoing) != 0:
-                    problem = b"cannot send"
-            moment = now()
-            free(out)
-            free(buffer)
-            self.sort()
-        if problem != NULL:
-            raise RuntimeError(problem.decode())
-        return answered, (moment - begun) / 1e9
+    cdef size_t take(self, Run *run, const uint8_t *data, size_t size) noexcept nogil:
+        """Check one record, a reply."""
+        cdef size_t length, i
+        cdef uint32_t xid
+        if size < 4:
+            return 0
+        length = load32(data) & 0x7FFFFFFF
+        if length + 4 > RECEIVE:
+            run.problem = b"a reply of an unexpected length"
+            return 0
+        if size < 4 + length:
+            return 0
+        xid = load32(data + 4)
+        if length < 28 or not self.expects(xid):
+            run.problem = b"a reply to no call"
+            return 0
+        if not self.lenient:
+            for i in range(12, 32):
+                if data[i] != 0:
+                    run.problem = b"a call failed"
+            if self.reply_size and length != self.reply_size:
+                run.problem = b"a reply of an unexpected length"
+        self.answered(run, xid & 0xFFF)
+        return 4 + length

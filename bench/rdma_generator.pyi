@@ -19,6 +19,7 @@ class RdmaGenerator(Load):
         bulk: bytes = b"",
         *,
         sequence_at: int = 0,
+        lenient: bool = False,
     ) -> None:
         """``rpc_at``: where the RPC message begins; ``handle_at``: where the chunk's handle stands; ``written``: octets
         the server must write; ``bulk``: what it may read."""

@@ -7,13 +7,12 @@ status, and how many octets were written (RFC 5040, 5041, 5044, 8166).
 """
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
-from libc.stdlib cimport calloc, free, malloc
-from libc.string cimport memcpy, memmove, memset
+from libc.stdlib cimport calloc, free
+from libc.string cimport memcpy, memset
 
-from bench.generator cimport Load, load32, now, store32
+from bench.generator cimport Load, Run, load32, store32
 
 cdef enum:
-    RECEIVE = 8 << 20
     LARGEST_PAYLOAD = 60000     # of a Read Response's FPDU
     HANDLE = 0x5A000000
 
@@ -41,6 +40,7 @@ cdef class RdmaGenerator(Load):
         self.written = written
         self.bulk = bulk
         self.bulk_octets = bulk
+        self.response = 4096 + 2 * len(bulk)
         self.msn = 0
         self.received = <uint64_t *>calloc(depth, sizeof(uint64_t))
         if self.received == NULL:
@@ -102,7 +102,7 @@ cdef class RdmaGenerator(Load):
             return b"a short reply"
         xid = load32(message)
         slot[0] = xid & 0xFFF
-        if slot[0] >= self.depth or xid >> 12 != (self.round[slot[0]] & 0xFFFFF):
+        if not self.expects(xid):
             return b"a reply to no call"
         if load32(message + 12) != 0:
             return b"a transport error"
@@ -110,6 +110,8 @@ cdef class RdmaGenerator(Load):
             at = 28 + 16 * load32(message + 24) + 8
         if at + 28 > size or load32(message + at) != xid:
             return b"not the reply"
+        if self.lenient:
+            return NULL
         for i in range(8, 28):
             if message[at + i] != 0:
                 return b"a call failed"
@@ -117,87 +119,31 @@ cdef class RdmaGenerator(Load):
             return b"the result was not written"
         return NULL
 
-    def run(self, double seconds, size_t most=0):
-        """Keep ``depth`` calls outstanding for so long (or ``most`` calls). Returns (calls answered, seconds)."""
-        cdef size_t next_call = 0, outgoing = 0, largest = 0, i, have = 0, at, length, issued = 0, answered = 0, ulpdu
-        cdef size_t response = 4096 + 2 * len(self.bulk)
-        cdef uint32_t slot = 0
-        cdef uint64_t begun, until, moment
-        cdef uint8_t *out
-        cdef uint8_t *buffer
-        cdef uint8_t *fpdu
-        cdef const char *problem = NULL
-        cdef ssize_t got
+    cdef size_t take(self, Run *run, const uint8_t *data, size_t size) noexcept nogil:
+        """Handle one FPDU."""
+        cdef size_t ulpdu, length
         cdef uint8_t opcode
-        for i in range(self.count):
-            largest = max(largest, self.sizes[i] + 64)
-        out = <uint8_t *>malloc((largest + response) * self.depth + response)
-        buffer = <uint8_t *>malloc(RECEIVE)
-        if out == NULL or buffer == NULL:
-            free(out)
-            free(buffer)
-            raise MemoryError
-        self.samples = 0
-        with nogil:
-            begun = now()
-            until = begun + <uint64_t>(seconds * 1e9)
-            for slot in range(self.depth):
-                self.started[slot] = begun
-                self.round[slot] += 1
-                outgoing += self.begin_call(out + outgoing, slot, self.calls[next_call], self.sizes[next_call])
-                next_call = (next_call + 1) % self.count
-                issued += 1
-            if self.transmit(out, outgoing) != 0:
-                problem = b"cannot send"
-            while answered < issued and problem == NULL:
-                got = self.receive(buffer + have, RECEIVE - have)
-                if got <= 0:
-                    problem = b"the server closed the connection"
-                    break
-                have += got
-                at = outgoing = 0
-                moment = now()
-                while have - at >= 4 and problem == NULL:
-                    fpdu = buffer + at
-                    ulpdu = (<size_t>fpdu[0] << 8) | fpdu[1]
-                    length = ((2 + ulpdu + 3) & ~<size_t>3) + 4
-                    if have - at < length:
-                        break
-                    at += length
-                    opcode = fpdu[3] & 0x0F
-                    if opcode == 0:
-                        slot = load32(fpdu + 4) & 0xFFF
-                        if slot >= self.depth:
-                            problem = b"an RDMA Write to nowhere"
-                        else:
-                            self.received[slot] += ulpdu - 14
-                    elif opcode == 1:
-                        outgoing += self.answer_read(out + outgoing, fpdu)
-                    elif opcode == 3 or opcode == 4:
-                        self.invalidations += opcode == 4
-                        problem = self.check_reply(fpdu + 20, ulpdu - 18, &slot)
-                        if problem != NULL:
-                            break
-                        answered += 1
-                        self.note(moment - self.started[slot])
-                        if moment < until and (most == 0 or issued < most):
-                            self.started[slot] = moment
-                            self.round[slot] += 1
-                            outgoing += self.begin_call(
-                                out + outgoing, slot, self.calls[next_call], self.sizes[next_call]
-                            )
-                            next_call = (next_call + 1) % self.count
-                            issued += 1
-                    else:
-                        problem = b"an FPDU that no server sends"
-                memmove(buffer, buffer + at, have - at)
-                have -= at
-                if outgoing and problem == NULL and self.transmit(out, outgoing) != 0:
-                    problem = b"cannot send"
-            moment = now()
-            free(out)
-            free(buffer)
-            self.sort()
-        if problem != NULL:
-            raise RuntimeError(problem.decode())
-        return answered, (moment - begun) / 1e9
+        cdef uint32_t slot = 0
+        if size < 4:
+            return 0
+        ulpdu = (<size_t>data[0] << 8) | data[1]
+        length = ((2 + ulpdu + 3) & ~<size_t>3) + 4
+        if size < length:
+            return 0
+        opcode = data[3] & 0x0F
+        if opcode == 0:
+            slot = load32(data + 4) & 0xFFF
+            if slot >= self.depth:
+                run.problem = b"an RDMA Write to nowhere"
+            else:
+                self.received[slot] += ulpdu - 14
+        elif opcode == 1:
+            self.outgoing += self.answer_read(self.out + self.outgoing, data)
+        elif opcode == 3 or opcode == 4:
+            self.invalidations += opcode == 4
+            run.problem = self.check_reply(data + 20, ulpdu - 18, &slot)
+            if run.problem == NULL:
+                self.answered(run, slot)
+        else:
+            run.problem = b"an FPDU that no server sends"
+        return length
