@@ -97,7 +97,7 @@ lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/mypy --strict tests/vm
+	$(BIN)/mypy --strict tests/vm bench
 	$(BIN)/lint-imports
 
 clean:

@@ -73,7 +73,7 @@ class Session:
 
     def write(self, offset: int, octets: bytes) -> bytes:
         """WRITE, unstable."""
-        written = p.WRITE4args(self._stateid, offset, p.stable_how4.UNSTABLE4, octets)
+        written = p.WRITE4args(self._stateid, offset, p.stable_how4.UNSTABLE4, memoryview(octets))
         return self._on(self._data, (p.OP_WRITE, written), (p.OP_GETATTR, _CACHE_CONSISTENCY))
 
 

@@ -7,12 +7,14 @@ chunk and WRITE a Read chunk; the others are short messages.
 from __future__ import annotations
 
 import random
+import socket
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
-from bench.generator import Generator, Load
+from bench.generator import Generator, Load, Loads
 from bench.nfs41 import Session
 from bench.rdma_generator import RdmaGenerator
 from bench.servers import Server
@@ -147,27 +149,42 @@ class Scenario:
     transports: tuple[str, ...] = ("tcp", "rdma")
     """Over which it is measured."""
 
-    def load(self, server: Server, files: Files, transport: str) -> tuple[Any, Load]:
-        """A connection, which must be kept, and the load on it."""
-        sock, options = server.connect(transport), {}
+    @contextmanager
+    def load(
+        self, server: Server, files: Files, transport: str, connections: int = 1, *, lenient: bool = False
+    ) -> Iterator[Load | Loads]:
+        """The load, on so many connections, which are closed afterwards. ``lenient``: calls may fail."""
+        options: dict[str, Any] = {"lenient": lenient}
+        sessions: list[Session | None] = [None] * connections
         if self.nfs41:
-            files = replace(files, session=Session(server.tcp, self.outstanding, files.uid))
-            options["sequence_at"] = files.nfs41.sequence_at
-        calls = self.calls(files, self.size)
+            sessions = [Session(server.tcp, self.outstanding, files.uid) for _ in sessions]
+        calls: list[bytes] = []
+        with ExitStack() as open_ones:
+            loads = []
+            for session in sessions:
+                if session is not None:
+                    options["sequence_at"] = session.sequence_at
+                if session is not None or not calls:
+                    calls = self.calls(replace(files, session=session), self.size)
+                sock = open_ones.enter_context(server.connect(transport))
+                loads.append(self._on(sock, transport, calls, options))
+            yield loads[0] if connections == 1 else Loads(loads)
+
+    def _on(self, sock: socket.socket, transport: str, calls: list[bytes], options: dict[str, Any]) -> Load:
+        """The load on one connection."""
         if transport == "tcp":
-            return sock, Generator(sock.fileno(), calls, self.outstanding, **options)
+            return Generator(sock.fileno(), calls, self.outstanding, **options)
         bulk, position = b"", 0
         if self.direction == "read":
-            options |= {"handle_at": 28, "written": self.size}
+            options = options | {"handle_at": 28, "written": self.size}
         elif self.direction == "write":
-            options["handle_at"] = 24
+            options = options | {"handle_at": 24}
             bulk = DATA[: self.size]
             position = calls[0].index(bulk)
             calls = [call[:position] + call[position + self.size :] for call in calls]
         head = _rdma_header(self, position)
-        return sock, RdmaGenerator(
-            sock.fileno(), [head + call for call in calls], self.outstanding, rpc_at=len(head), bulk=bulk, **options
-        )
+        calls = [head + call for call in calls]
+        return RdmaGenerator(sock.fileno(), calls, self.outstanding, rpc_at=len(head), bulk=bulk, **options)
 
 
 def _rdma_header(scenario: Scenario, position: int) -> bytes:

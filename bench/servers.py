@@ -5,6 +5,7 @@ Owns :class:`RdmaNfsd` and :class:`Ganesha`, and how to reach them; imports noth
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -13,8 +14,10 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+import urllib.request
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 TICK = os.sysconf("SC_CLK_TCK")
 
@@ -49,6 +52,14 @@ class Server:
         """Seconds of CPU so far."""
         return cpu_of(self.process.pid)
 
+    def cpu_seconds(self) -> float:
+        """The same altogether, to the nanosecond: the process's own clock."""
+        return time.clock_gettime(~self.process.pid << 3 | 2)
+
+    def events(self) -> dict[str, float]:
+        """What else it counts, so far."""
+        return {}
+
     def memory(self) -> int:
         """Octets of the most memory it has used."""
         status = Path(f"/proc/{self.process.pid}/status").read_text()
@@ -77,15 +88,29 @@ class RdmaNfsd(Server):
     name = "rdma-nfsd"
     transports = ("tcp", "rdma")
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        options: Mapping[str, Any] | None = None,
+        exports: Mapping[str, Path] | None = None,
+    ) -> None:
+        """``options``: of the section ``server``, beyond what it needs; ``exports``: others, by pseudo path."""
         super().__init__(directory)
-        self.rdma = free_port()
+        self.rdma, self.metrics = free_port(), free_port()
+        places = {"/export": self.export, **(exports or {})}
+        settings = {
+            "server": {
+                "listen": [f"rdma://127.0.0.1:{self.rdma}", f"tcp://127.0.0.1:{self.tcp}"],
+                "mountd_port": self.mountd,
+                "state_dir": str(directory / "state"),
+                "rpcbind": False,
+                "metrics": {"listen": f"127.0.0.1:{self.metrics}"},
+                **(options or {}),
+            },
+            "exports": [{"path": str(path), "pseudo": name, "squash": "none"} for name, path in places.items()],
+        }
         config = directory / "config.yaml"
-        config.write_text(
-            f'server:\n  listen: ["rdma://127.0.0.1:{self.rdma}", "tcp://127.0.0.1:{self.tcp}"]\n'
-            f"  mountd_port: {self.mountd}\n  state_dir: {directory}/state\n  rpcbind: false\n"
-            f"exports:\n  - {{path: {self.export}, pseudo: /export, squash: none}}\n"
-        )
+        config.write_text(json.dumps(settings, indent=1))  # which is YAML as well
         command = [sys.executable, "-c", "from nfsd.cli import main; raise SystemExit(main())", "serve", "--config"]
         self.process = subprocess.Popen(
             [*command, str(config)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
@@ -93,6 +118,12 @@ class RdmaNfsd(Server):
         assert self.process.stdout is not None
         if not self.process.stdout.readline().startswith("rdma-nfsd ready:"):
             raise SystemExit("the server did not start")
+
+    def counters(self) -> dict[str, float]:
+        """Its metrics, by name and labels as they stand in the text."""
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.metrics}/metrics") as reply:
+            lines = reply.read().decode().splitlines()
+        return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines if line[:1] != "#")}
 
     def connect(self, transport: str) -> socket.socket:
         """A connection; over RDMA, MPA is negotiated without CRC and Markers (RFC 5044, 6581, 8797)."""

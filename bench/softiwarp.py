@@ -87,7 +87,8 @@ def serve(kind: str, options: SoftIwarpOptions, pipe: Connection) -> None:
 
 class Client:
     def __init__(self, depth: int) -> None:
-        self.depth, self.endpoint = depth, None
+        self.depth = depth
+        self.endpoint: Any = None
         self.requests: list[bytes] = []
         self.running = True
 

@@ -1,0 +1,113 @@
+"""The machine that measures: what it is, and what it can do at best.
+
+Owns the limits that servers' figures are put beside; imports :mod:`bench.limits` and :mod:`bench.servers`.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import random
+import socket
+import time
+from pathlib import Path
+from typing import Any
+
+from bench import limits
+from bench.servers import Server, cpu_of
+
+REQUEST, REPLY = 128, 4224
+"""Octets of a 4 KiB READ's call and reply, about."""
+
+
+def pair() -> tuple[socket.socket, socket.socket]:
+    """A TCP connection on loopback."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        one = socket.create_connection(listener.getsockname())
+        other, _ = listener.accept()
+    for end in (one, other):
+        end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return one, other
+
+
+def in_child(work: Any, *ends: socket.socket) -> int:
+    """Run ``work()`` in a process of its own, without the ``ends`` of sockets that are ours. Returns its pid."""
+    pid = os.fork()
+    if pid == 0:
+        for end in ends:
+            end.close()
+        try:
+            work()
+        finally:
+            os._exit(0)
+    return pid
+
+
+def round_trip(seconds: float) -> tuple[float, float]:
+    """CPU microseconds of one round trip on its serving side, 16 outstanding, unbatched; and round trips per second."""
+    ours, theirs = pair()
+    pid = in_child(lambda: limits.answer(theirs.fileno(), REQUEST, REPLY), ours)
+    theirs.close()
+    limits.ask(ours.fileno(), REQUEST, REPLY, 16, 0.2)
+    before = sum(cpu_of(pid))
+    count, elapsed = limits.ask(ours.fileno(), REQUEST, REPLY, 16, seconds)
+    used = sum(cpu_of(pid)) - before
+    ours.close()
+    os.waitpid(pid, 0)
+    return used / count * 1e6, count / elapsed
+
+
+def file_call(path: Path, write: bool) -> float:
+    """CPU microseconds of one 4 KiB pread or pwrite."""
+    size = path.stat().st_size
+    places = [random.randrange(size // 4096) * 4096 for _ in range(200_000)]
+    descriptor = os.open(path, os.O_RDWR)
+    begun = time.process_time()
+    done = limits.file_calls(descriptor, places, write)
+    used = time.process_time() - begun
+    os.close(descriptor)
+    return used / done * 1e6
+
+
+def loopback(seconds: float) -> float:
+    """Octets per second of one stream."""
+    ours, theirs = pair()
+    pid = in_child(lambda: limits.drain(theirs.fileno()), ours)
+    theirs.close()
+    rate = limits.stream(ours.fileno(), seconds)
+    ours.close()
+    os.waitpid(pid, 0)
+    return rate
+
+
+def measure_limits(server: Server, seconds: float) -> dict[str, float]:
+    """What the machine can do at best."""
+    trip, trips = round_trip(seconds)
+    path = server.export / "data"
+    return {
+        "round_trip_us": trip,
+        "round_trips_per_s": trips,
+        "pread_us": file_call(path, False),
+        "pwrite_us": file_call(path, True),
+        "loopback_octets_per_s": loopback(seconds),
+        "memcpy_octets_per_s": limits.copying(min(seconds, 1.0)),
+    }
+
+
+def facts() -> dict[str, Any]:
+    """What somebody must know to whom the figures are shown."""
+    return {
+        "cpu": _processor(),
+        "cores": os.cpu_count(),
+        "kernel": platform.release(),
+        "python": platform.python_version(),
+        "load": os.getloadavg()[0],
+        "when": time.strftime("%Y-%m-%d"),
+    }
+
+
+def _processor() -> str:
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.machine()

@@ -1,0 +1,100 @@
+"""Figures for people, and the comparison with earlier ones. Imports scenarios and studies for their names and goals."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from bench.scenarios import BY_NAME, Scenario
+from bench.servers import RdmaNfsd
+from bench.study import Study, markdown
+
+Result = Mapping[str, Any]
+
+
+def unit(scenario: Scenario, bounds: Mapping[str, float]) -> float:
+    """What one operation costs at the least: one round trip, and one system call on the file."""
+    return bounds["round_trip_us"] + bounds["pwrite_us" if scenario.direction == "write" else "pread_us"]
+
+
+def machine(result: Result) -> list[str]:
+    """What the machine can do."""
+    bounds = result["limits"]
+    return [
+        f"The machine: a round trip {bounds['round_trip_us']:.2f} µs, pread {bounds['pread_us']:.2f} µs, "
+        f"pwrite {bounds['pwrite_us']:.2f} µs of CPU; {bounds['round_trips_per_s']:,.0f} round trips/s; loopback "
+        f"{bounds['loopback_octets_per_s'] / 1e9:.2f} GB/s; memcpy {bounds['memcpy_octets_per_s'] / 1e9:.1f} GB/s.",
+    ]
+
+
+def scenarios(result: Result) -> list[str]:
+    """The scenarios, one table per server."""
+    lines = []
+    for server, found in result["servers"].items():
+        if found["scenarios"]:
+            lines += ["", f"{server}, at most {found['peak_memory'] / (1 << 20):.0f} MiB of memory:", ""]
+            lines += _server_table(result, server)
+    return lines
+
+
+def everything(result: Result, studies: Sequence[Study]) -> list[str]:
+    """All that was measured, as Markdown."""
+    lines = machine(result) + scenarios(result)
+    for study, rows in _measured(result, studies):
+        lines += ["", f"{study.name}: {study.summary}", "", *study.table(rows, result["limits"])]
+    return lines
+
+
+def _measured(result: Result, studies: Sequence[Study]) -> Iterator[tuple[Study, list[dict[str, Any]]]]:
+    for study in studies:
+        rows = result.get("studies", {}).get(study.name)
+        if rows:
+            yield study, rows
+
+
+def _server_table(result: Result, server: str) -> list[str]:
+    found, bounds = result["servers"][server]["scenarios"], result["limits"]
+    ours = server == RdmaNfsd.name
+    others = [name for name in result["servers"] if name != server] if ours else []
+    heads = ["scenario", "over", "CPU µs per call", "of which user", "times the limit"]
+    heads += [word for name in others for word in (f"times {name}", "goal")]
+    heads += ["calls/s", "p50 µs", "p99 µs", "p999 µs"]
+    lines = []
+    for key, figures in found.items():
+        name, transport = key.split(" ")
+        scenario = BY_NAME[name]
+        cells = [name, transport, f"{figures['cpu_us']:.2f}", f"{figures['user_us']:.2f}"]
+        times = figures["cpu_us"] / unit(scenario, bounds)
+        aim = f" (≤ {scenario.goal})" if scenario.goal is not None and transport == "tcp" and ours else ""
+        cells.append(f"{times:.2f}{aim}" if scenario.size <= 4096 and scenario.outstanding > 1 else "")
+        for other in others:
+            theirs = result["servers"][other]["scenarios"].get(f"{name} tcp")
+            cells += (
+                ["", ""] if theirs is None else [f"{figures['cpu_us'] / theirs['cpu_us']:.2f}", f"≤ {scenario.rival}"]
+            )
+        cells += [f"{figures['calls_per_s']:,.0f}"]
+        cells += [f"{figures[part]:.0f}" for part in ("p50_us", "p99_us", "p999_us")]
+        lines.append(cells)
+    return markdown(heads, lines)
+
+
+def watched(result: Result, studies: Sequence[Study]) -> dict[str, float]:
+    """What a comparison looks at: CPU per call in units of the run's own limit, so that the clocks cancel out, and the
+    studies' ratios."""
+    found = {
+        key: figures["cpu_us"] / unit(BY_NAME[key.split(" ")[0]], result["limits"])
+        for key, figures in result["servers"].get(RdmaNfsd.name, {}).get("scenarios", {}).items()
+    }
+    for study, rows in _measured(result, studies):
+        found |= {f"{study.name}: {what}": value for what, value in study.watched(rows, result["limits"]).items()}
+    return found
+
+
+def compare(result: Result, before: Result, tolerance: float, studies: Sequence[Study]) -> list[str]:
+    """What has become worse by more than the tolerance."""
+    earlier = watched(before, studies)
+    return [
+        f"{what}: {now:.2f}, {earlier[what]:.2f} before"
+        for what, now in watched(result, studies).items()
+        if what in earlier and now > earlier[what] * (1 + tolerance)
+    ]

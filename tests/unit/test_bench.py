@@ -1,0 +1,141 @@
+"""The measuring of ``python -m bench``: loads check replies and count them, comparisons find what is worse."""
+
+import socket
+import struct
+import threading
+from contextlib import ExitStack
+
+import pytest
+
+from bench import document, report
+from bench.__main__ import STUDIES, parser
+from bench.generator import Generator, Loads
+from bench.scenarios import SCENARIOS
+from bench.study import medians
+
+CALL = bytes(40)
+ACCEPTED = struct.pack(">6I", 1, 0, 0, 0, 0, 0)
+FAILED = struct.pack(">6I", 1, 0, 0, 0, 0, 70)
+
+
+def answer(sock, reply, change):
+    """Answer each record of the generator's with ``reply`` behind its XID, until the connection ends."""
+    data = b""
+    with sock:
+        while more := sock.recv(65536):
+            data += more
+            out = b""
+            while len(data) >= 4 + len(CALL):
+                xid = struct.unpack_from(">I", data, 4)[0] ^ change
+                out += struct.pack(">II", 1 << 31 | 4 + len(reply), xid) + reply
+                data = data[4 + len(CALL) :]
+            sock.sendall(out)
+
+
+@pytest.fixture
+def connected():
+    """Makes so many connections to a server that gives this reply; its threads end with the test."""
+    with ExitStack() as ends:
+
+        def connect(number, reply=ACCEPTED, change=0):
+            ours = []
+            for _ in range(number):
+                mine, theirs = socket.socketpair()
+                thread = threading.Thread(target=answer, args=(theirs, reply, change))
+                thread.start()
+                ends.callback(thread.join)
+                ends.enter_context(mine)
+                ours.append(mine)
+            return ours
+
+        yield connect
+
+
+def test_a_load_makes_as_many_calls_as_it_is_asked_for(connected):
+    (sock,) = connected(1)
+    load = Generator(sock.fileno(), [CALL], 4)
+    assert load.run(60, 100)[0] == 100
+    assert 0 < load.percentile(0.5) <= load.percentile(0.99)
+    assert load.run(60, 2)[0] == 2, "fewer than may be outstanding"
+
+
+def test_many_connections_share_the_calls(connected):
+    loads = Loads(Generator(sock.fileno(), [CALL], 4) for sock in connected(5))
+    answered, seconds = loads.run(60, 1000)
+    assert answered == 1000
+    assert seconds > 0
+    assert loads.percentile(0.99) > 0
+
+
+def test_a_load_ends_with_its_time(connected):
+    loads = Loads(Generator(sock.fileno(), [CALL], 4) for sock in connected(2))
+    answered, seconds = loads.run(0.05)
+    assert answered >= 8
+    assert 0.05 <= seconds < 60
+
+
+@pytest.mark.parametrize("number", [1, 3])
+def test_a_failed_call_ends_the_run(connected, number):
+    loads = Loads(Generator(sock.fileno(), [CALL], 4) for sock in connected(number, FAILED))
+    with pytest.raises(RuntimeError, match="a call failed"):
+        loads.run(60, 100)
+
+
+def test_calls_may_fail_when_that_is_said(connected):
+    (sock,) = connected(1, FAILED)
+    assert Generator(sock.fileno(), [CALL], 4, lenient=True).run(60, 100)[0] == 100
+
+
+def test_a_reply_to_no_call_ends_the_run(connected):
+    (sock,) = connected(1, ACCEPTED, 1 << 20)
+    with pytest.raises(RuntimeError, match="a reply to no call"):
+        Generator(sock.fileno(), [CALL], 4).run(60, 100)
+
+
+def test_rounds_become_medians_by_key():
+    rounds = [[{"over": "tcp", "n": 1, "us": us}, {"over": "tcp", "n": 4, "us": 9.0}] for us in (1.0, 3.0, 20.0)]
+    assert medians(rounds, ("over", "n")) == [{"over": "tcp", "n": 1, "us": 3.0}, {"over": "tcp", "n": 4, "us": 9.0}]
+
+
+def result(cpu, many=2.0):
+    """What a run finds, made up."""
+    bounds = {"round_trip_us": 4.0, "pread_us": 1.0, "pwrite_us": 1.0}
+    scenario = {"getattr tcp": {"cpu_us": cpu}}
+    studies = {
+        "connections": [
+            {"call": "getattr", "over": "tcp", "connections": n, "cpu_us": us, "calls_per_s": 1e5}
+            for n, us in ((1, 2.0), (256, many))
+        ]
+    }
+    return {"limits": bounds, "servers": {"rdma-nfsd": {"scenarios": scenario}}, "studies": studies}
+
+
+def test_the_comparison_names_what_is_worse_and_nothing_else():
+    assert report.compare(result(2.2), result(2.0), 0.15, STUDIES) == []
+    assert report.compare(result(3.0), result(2.0), 0.15, STUDIES) == ["getattr tcp: 0.60, 0.40 before"]
+    (line,) = report.compare(result(2.0, many=9.0), result(2.0), 0.15, STUDIES)
+    assert "256 connections" in line
+    assert report.compare(result(2.0), {**result(2.0), "studies": {}}, 0.15, STUDIES) == []
+
+
+def test_another_clock_is_no_regression():
+    slower = result(4.0, many=4.0)
+    slower["limits"] = {name: 2 * value for name, value in slower["limits"].items()}
+    for row in slower["studies"]["connections"]:
+        row["cpu_us"] = 4.0
+    assert report.compare(slower, result(2.0), 0.01, STUDIES) == []
+
+
+def test_the_document_has_a_place_for_everything():
+    text = document.DOCUMENT.read_text()
+    for name in ("scenarios", *(study.name for study in STUDIES)):
+        assert "put here" in document.put(text, name, ["put here"])
+    with pytest.raises(ValueError, match="no <!-- begin nothing"):
+        document.put(text, "nothing", [])
+
+
+def test_help_names_every_scenario_and_study():
+    words = parser().format_help()
+    for each in (*SCENARIOS, *STUDIES):
+        assert each.name in words
+        assert each.name in document.DOCUMENT.read_text()
