@@ -1,15 +1,17 @@
-"""The common procedures of NFSv3, answered natively (RFC 1813 sections 3.3.1, 3.3.3, 3.3.4, 3.3.6, 3.3.7, 3.3.21).
+"""The common procedures of NFSv3, answered natively (RFC 1813 sections 3.3.1, 3.3.3, 3.3.4, 3.3.6 to 3.3.8,
+3.3.12, 3.3.21).
 
 Owns :class:`Nfs3Direct`; imports the file service's direct operations, :mod:`rpcrdma.place` and
-:mod:`rpcrdma.rpc.direct`. Answers are octet for octet those of :mod:`nfsd.v3.attributes`, :mod:`nfsd.v3.names` and
-:mod:`nfsd.v3.data`, which do whatever is declined here: all that fails, waits or is rare.
+:mod:`rpcrdma.rpc.direct`. Answers are octet for octet those of :mod:`nfsd.v3.attributes`, :mod:`nfsd.v3.names`,
+:mod:`nfsd.v3.creation` and :mod:`nfsd.v3.data`, which do whatever is declined here: all that fails, waits or is rare.
 """
 
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
 from nfsd.vfs.attributes cimport statx_t, statx_timestamp
-from nfsd.vfs.direct cimport DirectFiles, Standing, type_of
+from nfsd.vfs.direct cimport Standing, type_of
+from nfsd.vfs.direct_names cimport DirectNames
 from nfsd.vfs.records cimport Node, OpenFile
 from rpcrdma.place cimport Place, load32, load64, store32, store64
 from rpcrdma.rpc.direct cimport Caller, DirectProgram
@@ -23,10 +25,13 @@ cdef enum:
     ACCESS = 4
     READ = 6
     WRITE = 7
+    CREATE = 8
+    REMOVE = 12
     COMMIT = 21
     HANDLE_MAX = 64
     FATTR = 84
     WCC = 4 + 24 + 4 + FATTR
+    GUARDED = 1
     UNSTABLE = 0
     FILE_SYNC = 2
     READ_HEAD = 4 + 4 + FATTR + 12
@@ -34,6 +39,8 @@ cdef enum:
 
 assert (declared.NFSPROC3_GETATTR, declared.NFSPROC3_LOOKUP, declared.NFSPROC3_ACCESS) == (GETATTR, LOOKUP, ACCESS)
 assert (declared.NFSPROC3_READ, declared.NFSPROC3_WRITE, declared.NFSPROC3_COMMIT) == (READ, WRITE, COMMIT)
+
+assert (declared.NFSPROC3_CREATE, declared.NFSPROC3_REMOVE, int(declared.createmode3.GUARDED)) == (CREATE, REMOVE, GUARDED)
 
 
 cdef inline uint8_t *store_time(uint8_t *at, statx_timestamp *time) noexcept nogil:
@@ -76,6 +83,51 @@ cdef inline uint8_t *store_wcc(uint8_t *at, statx_t *before, statx_t *after, uin
     return store_fattr(at, after, fsid)
 
 
+cdef inline uint8_t *store_handle(uint8_t *at, bytes handle):
+    """An nfs_fh3."""
+    cdef size_t length = len(handle)
+    cdef const uint8_t *octets = handle
+    at = store32(at, <uint32_t>length)
+    memcpy(at, octets, length)
+    at += length
+    while length & 3:
+        at[0] = 0
+        at += 1
+        length += 1
+    return at
+
+
+cdef inline bint plain_mode(const uint8_t *at, const uint8_t *end, uint32_t *mode) noexcept nogil:
+    """Whether a sattr3, up to the end, sets nothing but the permissions of a new file, and a size of 0; which."""
+    cdef uint32_t which
+    cdef int field
+    mode[0] = 0
+    for field in range(3):  # mode, uid, gid: none may be, of the latter two
+        if end - at < 8:
+            return False
+        which = load32(at)
+        at += 4
+        if which == 1 and field == 0:
+            mode[0] = load32(at) & 0o7777
+            at += 4
+        elif which != 0:
+            return False
+    if end - at < 4:
+        return False
+    which = load32(at)
+    at += 4
+    if which == 1:
+        if end - at < 8 or load64(at) != 0:
+            return False
+        at += 8
+    elif which != 0:
+        return False
+    if end - at != 8 or load64(at) != 0:  # both times: DONT_CHANGE
+        return False
+    # Set-user-id and set-group-id bits are set again after the creation.
+    return not mode[0] & 0o6000
+
+
 cdef inline size_t handle_at(const uint8_t *arguments, size_t size) noexcept nogil:
     """Length of the nfs_fh3 that the arguments begin with; 0 when there is none."""
     cdef size_t length
@@ -88,17 +140,17 @@ cdef inline size_t handle_at(const uint8_t *arguments, size_t size) noexcept nog
 
 
 cdef class Nfs3Direct(DirectProgram):
-    cdef DirectFiles files
+    cdef DirectNames files
     cdef size_t read_max
     cdef size_t write_max
 
     def __init__(self, service, limits=None):
         limits = limits or Limits()
-        self.files = DirectFiles(service)
+        self.files = DirectNames(service)
         self.read_max = limits.read_max
         self.write_max = limits.write_max
-        self.procedures = (1 << GETATTR) | (1 << LOOKUP) | (1 << ACCESS) | (1 << READ) | (1 << WRITE) | (1 << COMMIT)
-        self.guarded = 1 << WRITE
+        self.guarded = (1 << WRITE) | (1 << CREATE) | (1 << REMOVE)
+        self.procedures = self.guarded | (1 << GETATTR) | (1 << LOOKUP) | (1 << ACCESS) | (1 << READ) | (1 << COMMIT)
 
     cdef int pause(self) except -1:
         return self.files.pause()
@@ -132,6 +184,10 @@ cdef class Nfs3Direct(DirectProgram):
             return self.lookup(standing, node, arguments, size, place)
         if procedure == ACCESS:
             return self.access(standing, node, arguments, size, place)
+        if procedure == CREATE:
+            return self.create(standing, node, arguments, size, place)
+        if procedure == REMOVE:
+            return self.remove(standing, node, arguments, size, place)
         if procedure == COMMIT:
             return self.commit(standing, node, size, place)
         return False
@@ -168,7 +224,6 @@ cdef class Nfs3Direct(DirectProgram):
         cdef statx_t status, after
         cdef size_t length
         cdef Node node
-        cdef const uint8_t *handle
         if size < 4:
             return False
         length = load32(arguments)
@@ -177,15 +232,7 @@ cdef class Nfs3Direct(DirectProgram):
         node = self.files.lookup(standing.credential, directory, arguments + 4, length, &status)
         if node is None or not self.files.look(directory, &after):
             return False
-        length = len(node.handle)
-        handle = node.handle
-        place.at = store32(store32(place.at, 0), <uint32_t>length)
-        memcpy(place.at, handle, length)
-        place.at += length
-        while length & 3:
-            place.at[0] = 0
-            place.at += 1
-            length += 1
+        place.at = store_handle(store32(place.at, 0), node.handle)
         place.at = store_fattr(store32(place.at, 1), &status, self.fsid(node))
         place.at = store_fattr(store32(place.at, 1), &after, self.fsid(directory))
         return True
@@ -276,4 +323,45 @@ cdef class Nfs3Direct(DirectProgram):
         place.at = store_wcc(store32(place.at, 0), &before, &after, self.fsid(node))
         memcpy(place.at, octets, 8)
         place.at += 8
+        return True
+
+    cdef bint create(
+        self, Standing standing, Node directory, const uint8_t *arguments, size_t size, Place place
+    ) except -1:
+        """UNCHECKED and GUARDED, of a name that is not taken."""
+        cdef statx_t status, before, after
+        cdef size_t length, rest
+        cdef uint32_t mode
+        cdef Node node
+        if size < 4 or standing.read_only or place.end - place.at < 4 + 8 + HANDLE_MAX + 4 + FATTR + WCC:
+            return False
+        length = load32(arguments)
+        rest = 8 + ((length + 3) & ~<size_t>3)
+        if length > 255 or size < rest or load32(arguments + rest - 4) > GUARDED:
+            return False
+        if not plain_mode(arguments + rest, arguments + size, &mode):
+            return False
+        node = self.files.create(
+            standing.credential, directory, arguments + 4, length, mode, &status, &before, &after
+        )
+        if node is None:
+            return False
+        place.at = store_handle(store32(store32(place.at, 0), 1), node.handle)
+        place.at = store_fattr(store32(place.at, 1), &status, self.fsid(node))
+        place.at = store_wcc(place.at, &before, &after, self.fsid(directory))
+        return True
+
+    cdef bint remove(
+        self, Standing standing, Node directory, const uint8_t *arguments, size_t size, Place place
+    ) except -1:
+        cdef statx_t before, after
+        cdef size_t length
+        if size < 4 or standing.read_only or place.end - place.at < 4 + WCC:
+            return False
+        length = load32(arguments)
+        if length > 255 or size != 4 + ((length + 3) & ~<size_t>3):
+            return False
+        if not self.files.remove(standing.credential, directory, arguments + 4, length, &before, &after):
+            return False
+        place.at = store_wcc(store32(place.at, 0), &before, &after, self.fsid(directory))
         return True

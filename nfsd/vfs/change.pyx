@@ -3,8 +3,9 @@
 Owns the arithmetic only; imports nothing. The kernel keeps such a counter but does not tell user space, so it is made
 from ctime in nanoseconds.
 
-Fine-grained file systems. Since Linux 6.13, ext4, XFS, btrfs and tmpfs give a ctime that was looked at since the last
-change a new, distinct value at the next one: there ctime in nanoseconds *is* the attribute, whoever changes the file.
+Fine-grained file systems. Since Linux 6.13, ext4, XFS and btrfs give a ctime that was looked at since the last change a
+new, distinct value at the next one: there ctime in nanoseconds *is* the attribute, whoever changes the file. (tmpfs does
+so too, but for directories from which a file is removed.)
 
 Tick-grained file systems. Elsewhere ctime advances once per timer tick (1 to 10 ms), and two changes inside a tick look
 alike. The changes this server makes are counted: inside one tick the value is ctime + n, n being the number of our

@@ -42,7 +42,7 @@ from nfsd.vfs.syscalls import (
 from nfsd.vfs.types import Attributes, Change, Credential, FileType, SetAttributes, Time
 
 _HOW = open_how(O_PATH)
-_CREATE = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+CREATION_FLAGS = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _DEFAULT_MODE = 0o600
 """For creation without a mode (EXCLUSIVE): the client's SETATTR follows."""
 _DEFAULT_DIRECTORY_MODE = 0o755
@@ -148,7 +148,7 @@ class CreationOperations(InspectOperations, DirectoryOperations):
         chain = Chain(credential)
         before = self._add_stat(chain, directory.fd)
         umask.ask(chain, directory)
-        opening = chain.add(SYS_OPENAT2, directory.fd, name, open_how(_CREATE, mode), OPEN_HOW_SIZE)
+        opening = chain.add(SYS_OPENAT2, directory.fd, name, open_how(CREATION_FLAGS, mode), OPEN_HOW_SIZE)
         after = self._add_stat(chain, directory.fd)
         chain.add(SYS_NAME_TO_HANDLE_AT, opening, b"", same, bytearray(8), AT_EMPTY_PATH)
         naming = chain.add(SYS_OPENAT2, directory.fd, name, _HOW, OPEN_HOW_SIZE)

@@ -7,6 +7,19 @@ from nfsd.vfs.identity cimport server_identity_t, thread_state_t
 from nfsd.vfs.records cimport Credential, Inode, Node, OpenFile
 from rpcrdma.rpc.direct cimport Caller
 
+cdef enum:
+    NAME_MAX = 255
+
+cdef struct how_t:
+    uint64_t flags
+    uint64_t mode
+    uint64_t resolve
+
+cdef struct kernel_handle_t:
+    uint32_t size
+    int kind
+    uint8_t octets[128]
+
 
 cdef class Standing:
     """What one caller is on one export."""
@@ -42,6 +55,10 @@ cdef class DirectFiles:
     cdef bytes handle_of(self, mount, bytes kernel)
     cdef int access(self, Credential credential, Node node) except -2
     cdef void observe(self, Node node, statx_t *status, bint changed) noexcept
+
+
+cdef bint stat_of(int fd, statx_t *status) noexcept nogil
+cdef bint component(char *path, const uint8_t *name, size_t size) noexcept nogil
 
 
 cdef inline int64_t ctime_of(statx_t *status) noexcept:

@@ -57,16 +57,6 @@ cdef extern from "time.h" nogil:
     int clock_gettime(int clock, timespec *now)
     const int CLOCK_REALTIME
 
-cdef struct how_t:
-    uint64_t flags
-    uint64_t mode
-    uint64_t resolve
-
-cdef struct kernel_handle_t:
-    uint32_t size
-    int kind
-    uint8_t octets[128]
-
 cdef enum:
     AT_EMPTY_PATH = 0x1000
     AT_EACCESS = 0x200
@@ -78,7 +68,6 @@ cdef enum:
     DELETE = 0x10
     EXECUTE = 0x20
     RWF_NOWAIT = 8
-    NAME_MAX = 255
     HANDLES = 262144        # NFS handles remembered by kernel handle
     NAMES_GOOD_FOR = 1      # seconds
 
@@ -92,8 +81,21 @@ cdef object DIR = FileType.DIR
 cdef int64_t OFFSET_MAX = 0x7FFFFFFFFFFFFFFF
 
 
-cdef inline bint stat_of(int fd, statx_t *status) noexcept nogil:
+cdef bint stat_of(int fd, statx_t *status) noexcept nogil:
     return c_syscall(SYS_statx, fd, b"", AT_EMPTY_PATH, STATX_MASK, status) == 0
+
+
+cdef bint component(char *path, const uint8_t *name, size_t size) noexcept nogil:
+    """Make a C string, of NAME_MAX octets at most, of a name that is one of an entry in its directory; whether it is."""
+    cdef size_t at
+    if size == 0 or size > NAME_MAX or (name[0] == c"." and (size == 1 or (size == 2 and name[1] == c"."))):
+        return False
+    for at in range(size):
+        if name[at] == 0 or name[at] == c"/":
+            return False
+        path[at] = name[at]
+    path[size] = 0
+    return True
 
 
 cdef class DirectFiles:
@@ -316,15 +318,8 @@ cdef class DirectFiles:
         cdef long descriptor, result
         cdef bytes key, handle
         cdef Node node
-        if directory.type is not DIR or size == 0 or size > NAME_MAX or self.service.places is not None:
+        if directory.type is not DIR or self.service.places is not None or not component(path, name, size):
             return None
-        if name[0] == c"." and (size == 1 or (size == 2 and name[1] == c".")):
-            return None
-        memcpy(path, name, size)
-        path[size] = 0
-        for result in range(<long>size):
-            if path[result] == 0 or path[result] == c"/":
-                return None
         kernel.size = sizeof(kernel.octets)
         self.become(credential)
         if directory.inline:

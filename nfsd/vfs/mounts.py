@@ -22,7 +22,8 @@ from nfsd.vfs.syscalls import BTRFS_MAGIC, EXT_MAGIC, F2FS_MAGIC, RAMFS_MAGIC, T
 
 _MEMORY = frozenset({TMPFS_MAGIC, RAMFS_MAGIC})
 _CACHING = frozenset({EXT_MAGIC, XFS_MAGIC, BTRFS_MAGIC, F2FS_MAGIC})
-_MULTIGRAIN = frozenset({EXT_MAGIC, XFS_MAGIC, BTRFS_MAGIC, TMPFS_MAGIC})
+# Not tmpfs, which gives a directory the new ctime of the file removed from it: that may be the one it had already.
+_MULTIGRAIN = frozenset({EXT_MAGIC, XFS_MAGIC, BTRFS_MAGIC})
 
 
 def kernel_version() -> tuple[int, int]:

@@ -62,3 +62,6 @@ cdef class OpenFile:
     cdef public long long epoch
     cdef public long used
     cdef public object cached
+
+
+cdef bint closed_at_once(int fd) noexcept

@@ -5,8 +5,9 @@ over ``rpcrdma/rpc/direct``, ``rpcrdma/engine/direct`` and ``rpcrdma/tcp/stream`
 Both get the same octets: over TCP in fragments and cuts of the input's choice, over RDMA with chunks of its choice.
 
 What must hold
-    Both give the same answer, octet for octet, or both close the connection; both write and invalidate the same. (WRITE
-    and COMMIT change what they answer about. Each server has a file of its own for them, and times are left aside.)
+    Both give the same answer, octet for octet, or both close the connection; both write and invalidate the same.
+    (WRITE, COMMIT, CREATE and REMOVE change what they answer about. Each server has a file and a directory of its own
+    for them, and times and the identity of what is made are left aside.)
     The sanitizer watches the native code; what lies behind a received message in its buffer is poisoned while natively
     answered calls are decoded.
 """
@@ -40,15 +41,20 @@ from tests.peer import wire
 from tests.peer.requester import Exposed, Peer
 from tests.unit import vfs_support
 
-NULL, GETATTR, LOOKUP, ACCESS, READLINK, READ, WRITE, COMMIT = 0, 1, 3, 4, 5, 6, 7, 21
-PROCEDURES = (GETATTR, LOOKUP, ACCESS, READ, WRITE, COMMIT, READ, NULL, READLINK, 19, 20, 22, 63, 64, 0xFFFFFFFF)
-"""What may be called: nothing that changes names, which one server would find changed by the other, nor FSSTAT, which
-other users of the file system change."""
-CHANGING = (WRITE, COMMIT)
+NULL, GETATTR, LOOKUP, ACCESS, READLINK, READ, WRITE, CREATE, REMOVE, COMMIT = 0, 1, 3, 4, 5, 6, 7, 8, 12, 21
+PROCEDURES = (
+    GETATTR, LOOKUP, ACCESS, READ, WRITE, COMMIT, READ, NULL, READLINK, 19, 20, CREATE, REMOVE, 64, 0xFFFFFFFF
+)  # fmt: skip
+"""What may be called: nothing that changes names anywhere else, which one server would find changed by the other, nor
+FSSTAT, which other users of the file system change."""
+NAMING = (CREATE, REMOVE)
+CHANGING = (WRITE, COMMIT, *NAMING)
 NAMES = (b"a", b"b", b"empty", b"large", b"none", b".", b"..", b"", b"x" * 255, b"x" * 256, b"sub", b"a/b", b"a\0")
 OFFSETS = (0, 0, 1, 4096, 69_999, 70_000, 1 << 40, (1 << 63) - 1, 1 << 63, (1 << 64) - 1)
+DIRECTORIES = ("names a", "names b")
 COUNTS = (0, 1, 3, 100, 999, 4096, 8192, 65536, 1 << 20, 1 << 31)
 CALLERS = ((0, 0), (1001, 1001), (1002, 1002), (1002, 1001))
+FATTR = 84
 MOST_CALLS = 6
 PATIENCE = 60
 LINUX = PrivateData(True, 4096, 4096).encode()
@@ -138,6 +144,10 @@ class Call:
         head = opaque(handle)
         if self.procedure == LOOKUP:
             return head + opaque(self.name)
+        if self.procedure == REMOVE:
+            return head + opaque(self.name)
+        if self.procedure == CREATE:
+            return head + opaque(self.name) + self.creation()
         if self.procedure == ACCESS:
             return head + struct.pack(">I", self.word)
         if self.procedure == READ:
@@ -149,6 +159,24 @@ class Call:
             head += struct.pack(">QIII", min(self.offset, 1 << 16), count, self.stable, len(self.data))
             return head + (self.data + bytes(-len(self.data) & 3) if inline else b"")
         return head if self.procedure != NULL else b""
+
+    def creation(self) -> bytes:
+        """A createhow3 (RFC 1813 section 3.3.8); most set nothing but a mode."""
+        if self.stable == 2:
+            return struct.pack(">IQ", 2, self.word)
+        kind = self.word & 15
+        mode = b"" if kind == 1 else struct.pack(">I", (self.word >> 4 ^ 0o644) & 0o7777)
+        size = {2: 0, 3: 5, 4: 1 << 63}.get(kind)
+        fields = [mode, *(struct.pack(">I", 1001) if kind == each else b"" for each in (5, 6))]
+        fields.append(b"" if size is None else struct.pack(">Q", size))
+        times = {7: (1, b""), 8: (2, struct.pack(">II", 5, self.offset & 0xFFFFFFFF)), 9: (3, b"")}.get(kind, (0, b""))
+        return (
+            struct.pack(">I", self.stable)
+            + b"".join(struct.pack(">I", bool(field)) + field for field in fields)
+            + struct.pack(">I", times[0])
+            + times[1]
+            + bytes(4)
+        )
 
     def message(self, xid: int, handle: bytes, inline: bool = True) -> bytes | None:
         """The RPC message as damaged; None if it would now be a call that is not to be made."""
@@ -187,18 +215,29 @@ class Call:
         return self.procedure in CHANGING
 
 
-def comparable(reply: bytes | None) -> bytes | None:
-    """The reply to WRITE or COMMIT without what differs between two files and two moments."""
+def comparable(call: Call, reply: bytes | None) -> bytes | None:
+    """The reply to a call that changes something, without what differs between two files and two moments."""
     if reply is None or reply[20:24] != bytes(4) or len(reply) < 24 + 4 + 8 + 24:
         return reply
     body, at = bytearray(reply[24:]), 4
+    if call.procedure == CREATE and body[:4] == bytes(4):
+        length = int.from_bytes(body[8:12], "big")
+        body[12 : 12 + length] = bytes(length)
+        at = 12 + (length + 3 & ~3) + 4
+        _forget(body, at)
+        at += FATTR
     if body[at : at + 4] == b"\0\0\0\1":
         body[at + 12 : at + 28] = bytes(16)
         at += 24
     at += 4
     if body[at : at + 4] == b"\0\0\0\1":
-        body[at + 4 + 52 : at + 4 + 84] = bytes(32)
+        _forget(body, at + 4)
     return reply[:24] + bytes(body)
+
+
+def _forget(body: bytearray, at: int) -> None:
+    """The fileid and the times of a fattr3."""
+    body[at + 52 : at + FATTR] = bytes(FATTR - 52)
 
 
 class Tcp:
@@ -314,7 +353,7 @@ class Rdma:
             header.credit,
             [[segment.length for segment in each] for each in header.writes],
             None if header.reply is None else [segment.length for segment in header.reply],
-            comparable(header.payload) if call.changing else header.payload,
+            comparable(call, header.payload) if call.changing else header.payload,
             [bytes(each.memory) for each in memory],
             None if invalidated is None else handles.index(invalidated),
         )
@@ -360,6 +399,13 @@ class Target:
             await vfs_support.write_file(self.service, self.root, name, b"x" * 5000, mode=0o666)
             for name in (b"a", b"b")
         ]
+        self.directories = []
+        for name in DIRECTORIES:
+            os.mkdir(os.path.join(self.path, name))
+            os.chmod(os.path.join(self.path, name), 0o777)
+            node, _ = await self.service.lookup(vfs_support.ROOT, self.root, name.encode())
+            await self.service.own_open(node)
+            self.directories.append(node)
         for name in os.listdir(self.path):
             os.utime(os.path.join(self.path, name), (2_000_000_000, 1_600_000_000))
 
@@ -412,7 +458,7 @@ class Target:
     def handles(self, call: Call) -> list[bytes]:
         """The file that each of both servers is asked about."""
         if call.changing:
-            return [node.handle for node in self.own]
+            return [node.handle for node in (self.directories if call.procedure in NAMING else self.own)]
         return [self.nodes[call.node % len(self.nodes)].handle] * 2
 
     async def over_tcp(self, call: Call) -> None:
@@ -422,7 +468,7 @@ class Target:
         general = await self.tcp[1].call(messages[1] or b"", [], 0)
         direct = await self.tcp[0].call(messages[0] or b"", call.cuts, call.shape)
         if call.changing:
-            assert comparable(direct) == comparable(general)
+            assert comparable(call, direct) == comparable(call, general)
             self.same_files()
         else:
             assert direct == general
@@ -441,7 +487,16 @@ class Target:
             self.same_files()
 
     def same_files(self) -> None:
-        """What was written is the same in both files. (A damaged offset makes large files, of holes.)"""
+        """What was written is the same in both files, and both directories have files of the same names. (A damaged
+        offset makes large files, of holes.)"""
+        listings = [
+            sorted(
+                (entry.name, entry.stat().st_mode, entry.stat().st_uid, entry.stat().st_size)
+                for entry in os.scandir(each)
+            )
+            for each in (os.path.join(self.path, name) for name in DIRECTORIES)
+        ]
+        assert listings[0] == listings[1]
         seen = []
         for name in ("a", "b"):
             with open(os.path.join(self.path, name), "rb") as file:
@@ -456,3 +511,6 @@ class Target:
     def shorten(self) -> None:
         for name in ("a", "b"):
             os.truncate(os.path.join(self.path, name), 5000)
+        for name in DIRECTORIES:
+            for entry in os.scandir(os.path.join(self.path, name)):
+                os.unlink(entry.path)
