@@ -14,6 +14,7 @@ cdef class Place:
     cdef const uint8_t *bulk_at     # where in the message it belongs
 
     cdef uint8_t *data(self, size_t room) except? NULL
+    cdef ssize_t pages(self, int fd, uint64_t offset, size_t count) except -2
     cdef int data_done(self, size_t length) except -1
 
 

@@ -7,14 +7,23 @@ A place begins empty, with room for at least the head of any direct reply. The h
 One payload may follow at a time: ``data`` gives room for it (NULL: there is none, and the call is declined), and
 ``data_done`` tells how long it has become and adds the XDR padding; then the head goes on behind it.
 
+Data of a file that is in memory may need no room: a place that can send it from where it is takes it with ``pages``,
+in the place of ``data``. It returns how many octets there were, fewer than asked for only at the end of the file, and
+they are the payload whatever becomes of the file; -1: it cannot, and ``data`` is to be asked for room.
+
 Data that did not come with the call's message (an RDMA Read fetched it) stands beside it, in ``bulk``: the
 content of one item of the call, to be found at ``bulk_at``. Who expects nothing of the kind there declines.
 """
+
+from libc.stdint cimport uint64_t
 
 
 cdef class Place:
     cdef uint8_t *data(self, size_t room) except? NULL:
         raise NotImplementedError
+
+    cdef ssize_t pages(self, int fd, uint64_t offset, size_t count) except -2:
+        return -1
 
     cdef int data_done(self, size_t length) except -1:
         raise NotImplementedError

@@ -243,7 +243,6 @@ cdef class Nfs3Direct(DirectProgram):
         cdef uint64_t offset
         cdef size_t count
         cdef uint8_t *head = place.at
-        cdef uint8_t *sink
         cdef ssize_t got
         cdef bint eof
         if size != 12 or place.end - place.at < READ_HEAD:
@@ -258,10 +257,7 @@ cdef class Nfs3Direct(DirectProgram):
         if opened is None:
             return False
         place.at += READ_HEAD
-        sink = place.data(count)
-        if sink == NULL:
-            return False
-        got = self.files.read(opened, False, offset, sink, count, &after, &eof)
+        got = self.files.read(opened, False, offset, place, count, &after, &eof)
         if got < 0:
             return False
         head = store_fattr(store32(store32(head, 0), 1), &after, self.fsid(node))

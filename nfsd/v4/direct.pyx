@@ -206,7 +206,7 @@ cdef class Nfs4Direct(DirectOpens):
         cdef uint64_t offset
         cdef size_t count, size, limit = self.limit
         cdef uint8_t *head = place.at
-        cdef uint8_t *sink
+        cdef uint8_t *behind
         cdef ssize_t got
         cdef bint eof = False, held = False
         if left(arguments) < STATEID + 12 or self.beside or self.cachethis or not room(place, 16):
@@ -222,16 +222,14 @@ cdef class Nfs4Direct(DirectOpens):
         if opened is None:
             return False
         place.at += 16
-        sink = place.data(count)
-        if sink == NULL:
-            return False
-        got = self.files.read(opened, held, offset, sink, count, &self.status, &eof)
+        got = self.files.read(opened, held, offset, place, count, &self.status, &eof)
         if got < 0:
             return False
         store32(store32(store32(store32(head, OP_READ), 0), eof), <uint32_t>got)
-        if sink != place.at:
-            self.beside = padded(got)
+        behind = place.at
         place.data_done(got)
+        if place.at == behind:
+            self.beside = padded(got)
         arguments.at += STATEID + 12
         return self.saw(opened)
 

@@ -5,6 +5,7 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from nfsd.vfs.attributes cimport statx_t
 from nfsd.vfs.identity cimport server_identity_t, thread_state_t
 from nfsd.vfs.records cimport Credential, Inode, Node, OpenFile
+from rpcrdma.place cimport Place
 from rpcrdma.rpc.direct cimport Caller
 
 cdef enum:
@@ -48,7 +49,7 @@ cdef class DirectFiles:
     cdef bint look(self, Node node, statx_t *status) except -1
     cdef OpenFile opened(self, Node node, Credential credential, int access)
     cdef bint take(self, Node node, statx_t *status) except -1
-    cdef ssize_t read(self, OpenFile opened, bint held, uint64_t offset, uint8_t *sink, size_t size, statx_t *after, bint *eof) except -2
+    cdef ssize_t read(self, OpenFile opened, bint held, uint64_t offset, Place place, size_t size, statx_t *after, bint *eof) except -2
     cdef ssize_t write(self, OpenFile opened, bint held, uint64_t offset, const uint8_t *source, size_t size, bint stable, statx_t *before, statx_t *after) except -2
     cdef bint commit(self, Node node, statx_t *before, statx_t *after) except -1
     cdef Node lookup(self, Credential credential, Node directory, const uint8_t *name, size_t size, statx_t *status)

@@ -229,22 +229,27 @@ cdef class DirectFiles:
         return None
 
     cdef ssize_t read(
-        self, OpenFile opened, bint held, uint64_t offset, uint8_t *sink, size_t size, statx_t *after, bint *eof
+        self, OpenFile opened, bint held, uint64_t offset, Place place, size_t size, statx_t *after, bint *eof
     ) except -2:
-        """Read what is in memory, all of it; -1 declines. Who has not ``held`` the file open since it was allowed to
-        must not have lost the permission. The look comes afterwards: had the file's permissions changed meanwhile,
-        nothing has been read yet as far as anybody knows."""
+        """Read what is in memory, all of it, as the place's payload; -1 declines. Who has not ``held`` the file open
+        since it was allowed to must not have lost the permission. The look comes afterwards: had the file's permissions
+        changed meanwhile, nothing has been read yet as far as anybody knows."""
         cdef Node node = opened.node
         cdef ssize_t got
         cdef iovec vector
-        if node.inline:
-            got = pread(opened.fd, sink, size, <long>offset)
-        elif node.caching:
-            vector.iov_base = sink
-            vector.iov_len = size
-            got = preadv2(opened.fd, &vector, 1, <long>offset, RWF_NOWAIT)
-        else:
+        if not node.inline and not node.caching:
             return -1
+        # splice(2) has no RWF_NOWAIT: only what is always in memory may leave from where it is.
+        got = place.pages(opened.fd, offset, size) if node.inline else -1
+        if got < 0:
+            vector.iov_base = place.data(size)
+            vector.iov_len = size
+            if vector.iov_base == NULL:
+                return -1
+            if node.inline:
+                got = pread(opened.fd, vector.iov_base, size, <long>offset)
+            else:
+                got = preadv2(opened.fd, &vector, 1, <long>offset, RWF_NOWAIT)
         if got < 0 or not stat_of(opened.fd, after) or (not held and ctime_of(after) != node.inode.ctime):
             return -1
         eof[0] = offset + <size_t>got >= after.size

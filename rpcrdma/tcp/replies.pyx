@@ -1,13 +1,14 @@
 """Where the replies of direct calls are written on their way into a record stream.
 
-Owns :class:`DirectReplies`; imports :mod:`rpcrdma.memory` and :mod:`rpcrdma.place`. Small replies stand one behind the other
-in a buffer that leaves as it is; a payload too large for that has a buffer of its own.
+Owns :class:`DirectReplies`; imports :mod:`rpcrdma.memory`, :mod:`rpcrdma.place` and :mod:`rpcrdma.tcp.pipes`. Small replies stand one behind the other
+in a buffer that leaves as it is; a payload too large for that has a buffer of its own, or stays in the pages of its file.
 """
 
-from libc.stdint cimport uint8_t
+from libc.stdint cimport uint8_t, uint64_t
 
 from rpcrdma.memory cimport Account, Lease
 from rpcrdma.place cimport Place
+from rpcrdma.tcp.pipes cimport take_pipe, worth
 
 from rpcrdma.memory import OutOfMemory
 
@@ -37,16 +38,36 @@ cdef class DirectReplies(Place):
     cdef int cancel(self) except -1:
         """There is no reply after all."""
         self.at = self.start
+        return self.forget_payload()
+
+    cdef int forget_payload(self) except -1:
+        """Let go of the payload, or of what was to become it."""
         if self.payload is not None:
             self.payload.release()
             self.payload = None
+        if self.pipe is not None:
+            self.pipe.release()
+            self.pipe = None
         return 0
+
+    cdef ssize_t pages(self, int fd, uint64_t offset, size_t count) except -2:
+        """A payload out of a file that is in memory, without a copy."""
+        cdef ssize_t got
+        if self.shown or self.payload is not None or self.pipe is not None or not worth(offset, count):
+            return -1
+        self.pipe = take_pipe()
+        if self.pipe is None:
+            return -1
+        got = self.pipe.fill(fd, offset, count)
+        if got < 0:
+            self.forget_payload()
+        return got
 
     cdef uint8_t *data(self, size_t room) except? NULL:
         """Room for one payload; NULL when there is none."""
         if room + 4 <= <size_t>(self.end - self.at):
             return self.at
-        if self.payload is not None or room > LARGEST_LEASE:
+        if self.payload is not None or self.pipe is not None or room > LARGEST_LEASE:
             return NULL
         try:
             self.payload = self.account.lease(room)
@@ -56,7 +77,7 @@ cdef class DirectReplies(Place):
 
     cdef int data_done(self, size_t length) except -1:
         """The payload is there; its padding is added."""
-        if self.payload is None:
+        if self.payload is None and self.pipe is None:
             self.at += length
             while length & 3:
                 self.at[0] = 0

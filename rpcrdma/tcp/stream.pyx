@@ -14,26 +14,25 @@ Bounds
 
 Direct calls
     With an :class:`~rpcrdma.place.Answerer` set, a whole record is offered to them before it becomes an object.
-    Their replies are written one behind the other into leased buffers, and leave in as few pieces as there are buffers.
+    Their replies are written one behind the other into leased buffers, and leave in as few pieces as there are buffers;
+    large data of files stay where they are, and leave from there (:mod:`rpcrdma.tcp.pipes`).
 
 Captures
     With a tap set, every whole record is shown to it, before it is answered or handed over and when it is queued.
 
 Sending
-    Replies queue as pieces: record mark, head, payload, padding. Every flush gathers all of them into one sendmsg();
-    payloads leave from where they are. A reply is released when its last octet has left.
+    What leaves, and how, is :mod:`rpcrdma.tcp.outgoing`'s. A reply is released when its last octet has left.
 """
 
-from cpython.buffer cimport PyBUF_READ, PyBUF_SIMPLE, Py_buffer, PyBuffer_Release, PyObject_GetBuffer
+from cpython.buffer cimport PyBUF_READ
 from cpython.memoryview cimport PyMemoryView_FromMemory
-from cpython.ref cimport Py_INCREF, Py_XDECREF, PyObject
 from libc.errno cimport EAGAIN, EINTR, errno
 from libc.stdint cimport uint8_t
-from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy, memmove, memset
 
 from rpcrdma.memory cimport Account, Lease
 from rpcrdma.place cimport Answerer, store32
+from rpcrdma.tcp.outgoing cimport Outgoing
 from rpcrdma.tcp.replies cimport DirectReplies
 
 import os
@@ -52,15 +51,13 @@ cdef extern from "<sys/socket.h>" nogil:
         iovec *msg_iov
         size_t msg_iovlen
 
-    ssize_t sendmsg(int fd, const msghdr *message, int flags)
     ssize_t recvmsg(int fd, msghdr *message, int flags)
-    int MSG_DONTWAIT, MSG_NOSIGNAL
+    int MSG_DONTWAIT
 
 
 cdef enum:
     READ_SIZE = 65536
     READS_PER_WAKEUP = 16
-    VECTORS = 512
     LAST_FRAGMENT = 0x80000000
     LARGEST_LEASE = 4 << 20
     SEND_EARLY = 262144     # octets of replies that are sent before the wake-up's last call is answered
@@ -69,15 +66,6 @@ cdef enum:
 
 class RecordError(Exception):
     """The peer broke the record format or its bounds; the connection is of no use any more."""
-
-
-cdef struct Piece:
-    char octets[8]
-    char *base
-    size_t length
-    Py_buffer buffer
-    bint buffered
-    PyObject *finished
 
 
 cdef inline size_t load_mark(const char *at) noexcept:
@@ -109,7 +97,6 @@ cdef class RecordStream:
     cdef readonly bint eof
     cdef readonly size_t starved
     cdef readonly unsigned long long received_octets
-    cdef readonly unsigned long long sent_octets
     # The shared read buffer: what is between start and end has been received and not been looked at.
     cdef Lease buffer
     cdef size_t start
@@ -120,13 +107,7 @@ cdef class RecordStream:
     cdef size_t fragment_left
     cdef size_t fragments
     cdef bint last
-    # What is to be sent.
-    cdef Piece *pieces
-    cdef size_t piece_capacity
-    cdef size_t first
-    cdef size_t beyond
-    cdef size_t sent_of_first
-    cdef readonly size_t queued
+    cdef Outgoing outgoing
     # Calls that are answered here.
     cdef Answerer direct
     cdef DirectReplies replies
@@ -141,16 +122,9 @@ cdef class RecordStream:
             raise ValueError(f"records of {max_record} octets: at most {LARGEST_LEASE} are possible")
         self.fd = fd
         self.account = account
+        self.outgoing = Outgoing.__new__(Outgoing)
         self.max_record = max_record
         self.max_fragments = max_fragments
-
-    def __dealloc__(self):
-        cdef size_t i
-        for i in range(self.first, self.beyond):
-            if self.pieces[i].buffered:
-                PyBuffer_Release(&self.pieces[i].buffer)
-            Py_XDECREF(self.pieces[i].finished)
-        free(self.pieces)
 
     def answer_directly(self, Answerer direct not None, size_t most_unsent):
         """Offer calls to ``direct`` first, as long as no more than ``most_unsent`` octets of replies wait."""
@@ -166,6 +140,14 @@ cdef class RecordStream:
     cdef int show(self, const uint8_t *record, size_t length) except -1:
         self.tap.record_in(PyMemoryView_FromMemory(<char *>record, length, PyBUF_READ))
         return 0
+
+    @property
+    def queued(self):
+        return self.outgoing.queued
+
+    @property
+    def sent_octets(self):
+        return self.outgoing.sent
 
     @property
     def partial(self):
@@ -373,8 +355,9 @@ cdef class RecordStream:
     cdef bint answer(self, const uint8_t *message, size_t length) except -1:
         """Answer a call here and now, or leave it to the dispatcher."""
         cdef DirectReplies replies = self.replies
-        if self.queued > self.most_unsent or not replies.begin():
+        if self.outgoing.queued > self.most_unsent or not replies.begin():
             return False
+        replies.shown = self.tap is not None
         try:
             if not self.direct.answer(message, length, replies):
                 replies.cancel()
@@ -390,28 +373,29 @@ cdef class RecordStream:
         """Add the present direct reply to what is to be sent."""
         cdef size_t head = replies.at - replies.start - 4
         cdef size_t payload = 0, split
-        cdef Lease lease = replies.payload
+        cdef Outgoing outgoing = self.outgoing
         if self.tap is not None:
             self.show_direct(replies, head)
-        if lease is None:
+        if replies.payload is None and replies.pipe is None:
             store32(replies.start, <unsigned int>(LAST_FRAGMENT | head))
-            self.add_direct(replies.start, 4 + head, replies.lease)
+            outgoing.add_lease(replies.start, 4 + head, replies.lease)
         else:
             payload, split = (replies.payload_length + 3) & ~<size_t>3, replies.payload_at
             store32(replies.start, <unsigned int>(LAST_FRAGMENT | (head + payload)))
-            self.add_direct(replies.start, split, replies.lease)
-            self.add_direct(<uint8_t *>lease.address, replies.payload_length, lease)
+            outgoing.add_lease(replies.start, split, replies.lease)
+            if replies.payload is not None:
+                outgoing.add_lease(<uint8_t *>replies.payload.address, replies.payload_length, replies.payload)
+            elif payload:
+                outgoing.add_pipe(replies.pipe, replies.payload_length)
+                replies.pipe = None
             if payload > replies.payload_length:
-                self.add_octets(0, payload - replies.payload_length)
-            if head + 4 > split:
-                self.add_direct(replies.start + split, head + 4 - split, replies.lease)
-            replies.payload = None
-            lease.release()
-        self.queued += 4 + head + payload
-        if self.queued >= SEND_EARLY:
+                outgoing.add_octets(0, payload - replies.payload_length)
+            outgoing.add_lease(replies.start + split, head + 4 - split, replies.lease)
+            replies.forget_payload()
+        if outgoing.queued >= SEND_EARLY:
             # The peer can go on with these while we answer the rest.
             self.direct.pause()
-            self.flush()
+            outgoing.flush(self.fd)
         return 0
 
     cdef int show_direct(self, DirectReplies replies, size_t head) except -1:
@@ -426,179 +410,22 @@ cdef class RecordStream:
         self.tap.record_out(parts)
         return 0
 
-    cdef int add_direct(self, uint8_t *base, size_t length, Lease lease) except -1:
-        """Octets of a lease: the piece holds it until they have left. What follows on the last piece becomes part of
-        it."""
-        cdef Piece *piece
-        if self.first < self.beyond:
-            piece = &self.pieces[self.beyond - 1]
-            if piece.finished == <PyObject *>lease and piece.base + piece.length == <char *>base:
-                piece.length += length
-                return 0
-        if length == 0:
-            return 0
-        piece = self.add()
-        piece.base = <char *>base
-        piece.length = length
-        lease.retain()
-        Py_INCREF(lease)
-        piece.finished = <PyObject *>lease
-        return 0
-
     # -- sending -------------------------------------------------------------------------------------------------
 
     def queue(self, reply):
         """Add a reply (its whole record) to what is to be sent."""
-        cdef size_t before = self.beyond
-        cdef size_t octets = len(reply)
-        cdef size_t done = 0, offset, size
-        cdef size_t length
-        cdef Piece *piece
-        try:
-            if octets >= LAST_FRAGMENT:
-                raise ValueError(f"a reply of {octets} octets does not fit a fragment")
-            self.add_octets(<unsigned int>(LAST_FRAGMENT | octets), 4)
-            head = reply.head
-            for offset, payload in reply.payloads:
-                if offset > done:
-                    self.add_buffer(head, done, offset - done)
-                    done = offset
-                size = len(payload.view)
-                if size:
-                    self.add_buffer(payload.view, 0, size)
-                if size & 3:
-                    self.add_octets(0, 4 - (size & 3))
-            length = len(head)
-            if length > done:
-                self.add_buffer(head, done, length - done)
-        except BaseException:
-            while self.beyond > before:
-                self.beyond -= 1
-                self.forget(&self.pieces[self.beyond])
-            reply.release()
-            raise
-        piece = &self.pieces[self.beyond - 1]
-        Py_INCREF(reply)
-        piece.finished = <PyObject *>reply
-        self.queued += 4 + octets
+        self.outgoing.add_reply(reply)
         if self.tap is not None:
             self.tap.record_out(record_parts(reply))
 
-    cdef Piece *add(self) except NULL:
-        cdef void *larger
-        cdef Piece *piece
-        if self.beyond == self.piece_capacity:
-            if self.first > self.piece_capacity // 2:
-                memmove(self.pieces, self.pieces + self.first, (self.beyond - self.first) * sizeof(Piece))
-                self.beyond -= self.first
-                self.first = 0
-            else:
-                larger = realloc(self.pieces, (2 * self.piece_capacity + 64) * sizeof(Piece))
-                if larger == NULL:
-                    raise MemoryError
-                self.pieces = <Piece *>larger
-                self.piece_capacity = 2 * self.piece_capacity + 64
-        piece = &self.pieces[self.beyond]
-        piece.base = NULL
-        piece.buffered = False
-        piece.finished = NULL
-        self.beyond += 1
-        return piece
-
-    cdef int add_octets(self, unsigned int value, size_t length) except -1:
-        """The first ``length`` octets of a big-endian integer. ``base`` stays NULL: pieces move in memory."""
-        cdef Piece *piece = self.add()
-        piece.octets[0] = <char>(value >> 24)
-        piece.octets[1] = <char>(value >> 16)
-        piece.octets[2] = <char>(value >> 8)
-        piece.octets[3] = <char>value
-        piece.length = length
-        return 0
-
-    cdef int add_buffer(self, source, size_t offset, size_t length) except -1:
-        cdef Piece *piece = self.add()
-        PyObject_GetBuffer(source, &piece.buffer, PyBUF_SIMPLE)
-        piece.buffered = True
-        if offset + length > <size_t>piece.buffer.len:
-            raise ValueError("a payload's offset lies outside of the reply's head")
-        piece.base = <char *>piece.buffer.buf + offset
-        piece.length = length
-        return 0
-
-    cdef int forget(self, Piece *piece) except -1:
-        """Give up what a piece holds; ``release`` of the reply is the caller's, since it may run Python code."""
-        if piece.buffered:
-            piece.buffered = False
-            PyBuffer_Release(&piece.buffer)
-        return 0
-
     def flush(self):
         """Send as much as the socket takes. Returns whether all has left."""
-        cdef iovec vectors[VECTORS]
-        cdef msghdr message
-        cdef size_t count, index, skip, asked
-        cdef ssize_t sent
-        cdef Piece *piece
-        while self.first < self.beyond:
-            count = 0
-            asked = 0
-            skip = self.sent_of_first
-            index = self.first
-            while index < self.beyond and count < VECTORS:
-                piece = &self.pieces[index]
-                vectors[count].iov_base = (piece.base if piece.base != NULL else piece.octets) + skip
-                vectors[count].iov_len = piece.length - skip
-                asked += vectors[count].iov_len
-                skip = 0
-                count += 1
-                index += 1
-            memset(&message, 0, sizeof(message))
-            message.msg_iov = vectors
-            message.msg_iovlen = count
-            sent = sendmsg(self.fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL)
-            if sent < 0:
-                if errno == EINTR:
-                    continue
-                if errno == EAGAIN:
-                    return False
-                raise OSError(errno, os.strerror(errno))
-            self.sent_octets += sent
-            self.queued -= sent
-            self.consume(<size_t>sent)
-            if <size_t>sent < asked:
-                return False
-        return True
-
-    cdef int consume(self, size_t sent) except -1:
-        """Take what has left off the queue, and release the replies that have left whole."""
-        cdef Piece *piece
-        cdef PyObject *finished
-        cdef list replies = []
-        sent += self.sent_of_first
-        while self.first < self.beyond and sent >= self.pieces[self.first].length:
-            piece = &self.pieces[self.first]
-            sent -= piece.length
-            self.first += 1
-            self.forget(piece)
-            finished = piece.finished
-            if finished != NULL:
-                piece.finished = NULL
-                replies.append(<object>finished)
-                Py_XDECREF(finished)
-        self.sent_of_first = sent
-        if self.first == self.beyond:
-            self.first = self.beyond = 0
-        for reply in replies:
-            reply.release()
-        return 0
+        return self.outgoing.flush(self.fd)
 
     def close(self):
         """Release every buffer and every reply."""
         self.eof = True
-        self.sent_of_first = 0
-        self.queued = 0
-        while self.first < self.beyond:
-            self.consume(self.pieces[self.first].length)
+        self.outgoing.close()
         if self.buffer is not None:
             self.drop_buffer()
         if self.record is not None:

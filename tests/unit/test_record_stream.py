@@ -276,6 +276,30 @@ def test_a_reply_that_cannot_be_queued_is_released_and_leaves_nothing_behind(end
     assert ends.peer.recv(100) == record(b"good")
 
 
+def test_a_reply_that_cannot_be_queued_leaves_nothing_behind_though_the_queue_moves(ends: Ends) -> None:
+    ends.own.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+    expected, got = b"", b""
+    for index in range(32):  # two pieces each: the queue's first room is used up
+        made, _ = reply(b"first") if index < 20 else reply(bytes(100_000))
+        expected += record(join_reply(made))
+        ends.stream.queue(made)
+    assert not ends.stream.flush()
+    assert ends.stream.sent_octets > 20 * 9
+    queued = ends.stream.queued
+    bad, _ = reply(b"head", (400, b"data"))
+    with pytest.raises(ValueError, match="offset"):
+        ends.stream.queue(bad)
+    assert ends.stream.queued == queued
+    while not ends.stream.flush():
+        got += ends.peer.recv(65536)
+    while len(got) < len(expected):
+        got += ends.peer.recv(65536)
+    ends.peer.setblocking(False)
+    with pytest.raises(BlockingIOError):
+        ends.peer.recv(1)
+    assert got == expected
+
+
 def test_a_peer_that_is_gone_is_an_error(ends: Ends) -> None:
     ends.peer.close()
     made, (hold,) = reply(b"head", (4, b"data"))

@@ -1,0 +1,17 @@
+"""C declarations of pipes that carry pages of files to sockets."""
+
+from libc.stdint cimport uint64_t
+
+
+cdef class Pipe:
+    cdef int drain              # the end that is read
+    cdef int feed               # the end that is written
+    cdef size_t level           # octets in it
+
+    cdef ssize_t fill(self, int fd, uint64_t offset, size_t count) noexcept
+    cdef ssize_t send(self, int fd, size_t count, bint more) noexcept
+    cpdef int release(self) except -1
+
+
+cdef bint worth(uint64_t offset, size_t count) noexcept
+cdef Pipe take_pipe()

@@ -1,0 +1,224 @@
+"""Large READs that leave from the page cache: the general path's octets, whatever becomes of file, peer and pipes."""
+
+import asyncio
+import os
+import random
+import struct
+from types import SimpleNamespace
+
+import pytest
+
+from rpcrdma.tcp import pipes
+from tests.support.nfs4_direct import run as v4_run
+from tests.unit import test_nfs4_direct as v4
+from tests.unit import vfs_support
+from tests.unit.test_nfs3_direct import GETATTR, READ, handle, run
+
+MIB = 1 << 20
+HEAD = 24 + 104  # octets of a READ's reply before its data
+
+
+def read(node, offset, count):
+    return handle(node) + struct.pack(">QI", offset, count)
+
+
+def read_calls(both):
+    return both.answered(READ)
+
+
+async def file_of(both, octets, name=b"a"):
+    """A file that was read before, so that it is open."""
+    node = await vfs_support.write_file(both.service, both.root, name, octets, mode=0o666)
+    await both.direct.call(READ, read(node, 0, 10))
+    return node
+
+
+async def stuck(both, node, calls):
+    """Send READs of 1 MiB whose replies nobody takes, until as many octets wait as the server answers."""
+    both.direct.writer.transport.pause_reading()
+    for number in range(calls):
+        both.direct.send(READ, read(node, number % 2 * MIB, MIB))
+    (connection,) = both.listeners[0].connections
+    for _ in range(1000):
+        await asyncio.sleep(0.01)
+        if pipes.in_use() > 1:
+            return connection
+    raise AssertionError("nothing waits in pipes")
+
+
+@pytest.fixture(autouse=True)
+def nothing_left():
+    """All pipes are given back at the end."""
+    yield
+    assert pipes.in_use() == 0
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("most", [0, 1, 32])
+def test_any_part_of_a_file_whatever_pipes_there_are(tmp_path, seed, most):
+    rng = random.Random(seed)
+
+    async def scenario(both):
+        octets = rng.randbytes(2 * MIB + rng.choice((0, 1, 4095, 4096, 70_001)))
+        node = await file_of(both, octets)
+        before = read_calls(both)
+        for _ in range(12):
+            offset = rng.choice((0, 1, 4095, 4096, MIB, MIB + 1, len(octets) - 65536, len(octets) - 1, len(octets)))
+            count = rng.choice((65535, 65536, 65537, 200_003, MIB - 4095, MIB - 1, MIB))
+            reply = await both.same(READ, read(node, offset, count))
+            wanted = octets[offset : offset + count]
+            assert reply[HEAD - 4 :][: len(wanted)] == wanted
+            (eof,) = struct.unpack(">I", reply[HEAD - 12 : HEAD - 8])
+            assert eof == (offset + count >= len(octets))
+        return read_calls(both) - before
+
+    bound = pipes.bound(most)
+    try:
+        assert run("memory", tmp_path, scenario) >= 12
+    finally:
+        pipes.bound(bound)
+
+
+def test_a_disks_file_gives_the_same_octets(tmp_path):
+    async def scenario(both):
+        octets = random.Random(1).randbytes(MIB + 77)
+        node = await file_of(both, octets)
+        for offset in (0, 5, 4096, 100_000):
+            reply = await both.same(READ, read(node, offset, MIB))
+            assert reply[HEAD - 4 :][:MIB] == octets[offset : offset + MIB] + bytes(-len(octets[offset:][:MIB]) & 3)
+
+    run("disk", tmp_path, scenario)
+
+
+def test_a_hole_reads_as_zeros(tmp_path):
+    async def scenario(both):
+        node = await file_of(both, b"begin")
+        os.truncate(os.path.join(both.path, "a"), 3 * MIB)
+        reply = await both.same(READ, read(node, 0, MIB))
+        assert reply[HEAD - 4 :] == b"begin" + bytes(MIB - 5)
+
+    run("memory", tmp_path, scenario)
+
+
+def test_a_reply_is_whole_though_its_file_is_cut_before_it_has_left(tmp_path):
+    async def scenario(both):
+        octets = random.Random(2).randbytes(2 * MIB)
+        node = await file_of(both, octets)
+        connection = await stuck(both, node, 12)
+        os.truncate(os.path.join(both.path, "a"), 0)
+        both.direct.writer.transport.resume_reading()
+        whole = 0
+        for number in range(12):
+            reply = await both.direct.reply()
+            (count,) = struct.unpack(">I", reply[HEAD - 4 : HEAD])
+            begin = number % 2 * MIB
+            assert reply[HEAD:] == octets[begin : begin + count]
+            assert count in (0, MIB)  # those answered later find an empty file
+            whole += count == MIB
+        assert not connection.closed
+        return whole
+
+    assert run("memory", tmp_path, scenario) >= 2
+
+
+def test_replies_keep_their_order_among_pipes_and_small_ones(tmp_path):
+    async def scenario(both):
+        rng = random.Random(3)
+        octets = rng.randbytes(2 * MIB)
+        node = await file_of(both, octets)
+        await stuck(both, node, 8)
+        sent = []
+        for _ in range(60):
+            offset, count = rng.randrange(MIB), rng.choice((10, 4096, 70_000, 300_001, MIB))
+            if rng.random() < 0.3:
+                both.direct.send(GETATTR, handle(node))
+                sent.append(None)
+            else:
+                both.direct.send(READ, read(node, offset, count))
+                sent.append(octets[offset : offset + count])
+        both.direct.writer.transport.resume_reading()
+        for _ in range(8):
+            await both.direct.reply()
+        replies = {}
+        for _ in sent:
+            reply = await both.direct.reply()
+            replies[struct.unpack(">I", reply[:4])[0]] = reply
+        last = both.direct.xid
+        for xid, wanted in enumerate(sent, last - len(sent) + 1):
+            if wanted is not None:
+                assert replies[xid][HEAD:] == wanted + bytes(-len(wanted) & 3)
+            else:
+                assert len(replies[xid]) == 24 + 4 + 84
+
+    run("memory", tmp_path, scenario)
+
+
+def test_a_connection_that_goes_gives_its_pipes_back(tmp_path):
+    async def scenario(both):
+        node = await file_of(both, bytes(2 * MIB))
+        connection = await stuck(both, node, 12)
+        connection.close()
+        assert pipes.in_use() == 0
+
+    run("memory", tmp_path, scenario)
+
+
+def test_a_peer_that_goes_costs_its_own_connection_only(tmp_path):
+    async def scenario(both):
+        node = await file_of(both, bytes(2 * MIB))
+        connection = await stuck(both, node, 12)
+        both.direct.writer.transport.abort()
+        for _ in range(1000):
+            if connection.closed:
+                break
+            await asyncio.sleep(0.01)
+        assert connection.closed
+        assert pipes.in_use() == 0
+        assert len(await both.general.call(READ, read(node, 0, MIB))) == HEAD - 4 + MIB
+
+    run("memory", tmp_path, scenario)
+
+
+def test_who_captures_sees_the_data(tmp_path):
+    async def scenario(both):
+        octets = random.Random(4).randbytes(MIB)
+        node = await file_of(both, octets)
+        (connection,) = both.listeners[0].connections
+        shown = []
+        connection.set_tap(
+            SimpleNamespace(
+                record_in=lambda record: None,
+                record_out=lambda parts: shown.append(b"".join(bytes(part) for part in parts)),
+            )
+        )
+        before = read_calls(both)
+        both.direct.send(READ, read(node, 0, MIB))
+        assert shown == [await both.direct.reply()]
+        assert shown[0].endswith(octets)
+        assert read_calls(both) == before + 1
+        connection.set_tap(None)
+        assert (await both.direct.call(READ, read(node, 0, MIB)))[HEAD - 4 :] == octets
+
+    run("memory", tmp_path, scenario)
+
+
+@pytest.mark.parametrize("most", [0, 32])
+def test_version_4_reads_the_same(tmp_path, most):
+    async def scenario(both):
+        octets = random.Random(5).randbytes(2 * MIB + 3)
+        (both.path / "a").write_bytes(octets)
+        (both.path / "a").chmod(0o666)
+        stateid, node = await both.client.open("/0", b"a")
+        before = both.answered
+        for offset in (0, 4095, MIB, MIB + 3, 2 * MIB - 65536):
+            for operations in ([], [v4.getattr_()]):
+                found = await both.same(v4.putfh(node), v4.read(stateid, offset, 1_000_000), *operations)
+                assert octets[offset : offset + 900_000] in found
+        return both.answered - before
+
+    bound = pipes.bound(most)
+    try:
+        with vfs_support.directory_on("memory", tmp_path) as path:
+            assert v4_run(path, tmp_path, 1, scenario) >= 10
+    finally:
+        pipes.bound(bound)
