@@ -53,10 +53,16 @@ async def prepare(server: Server, uid: int = 0) -> Files:
     path = server.export / "data"
     path.write_bytes(random.randbytes(1 << 20) * (FILE_SIZE >> 20))
     path.chmod(0o666)
+    root, data = await handles(server, "/export")
+    return Files(root, data, uid)
+
+
+async def handles(server: Server, export: str) -> tuple[nfs_fh3, nfs_fh3]:
+    """Of an export's root and of the file of data in it."""
     async with await Nfs3Client.connect("127.0.0.1", server.mountd) as mountd:
-        root = await mountd.mount("/export")
+        root = await mountd.mount(export)
     async with await Nfs3Client.connect("127.0.0.1", server.tcp) as nfs:
-        return Files(root, await nfs.lookup(root, b"data"), uid)
+        return root, await nfs.lookup(root, b"data")
 
 
 def rpc(files: Files, procedure: int, arguments: bytes) -> bytes:
