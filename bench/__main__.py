@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import signal
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -130,6 +131,7 @@ def parser() -> argparse.ArgumentParser:
 def main() -> int:
     """Run from the command line."""
     options = parser().parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # servers and disks are ended all the same
     if Ganesha.name in options.server and options.earlier is None:
         enter_namespace(sys.argv[1:])
     result = json.loads(options.earlier.read_text()) if options.earlier else run(options)

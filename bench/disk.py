@@ -5,6 +5,7 @@ Owns the mounts and the FUSE process, and undoes them; needs root and bindfs. Im
 
 from __future__ import annotations
 
+import ctypes
 import os
 import shutil
 import signal
@@ -17,6 +18,7 @@ from pathlib import Path
 from bench.study import Impossible
 
 SIZE = 256 << 20
+_CLONE_NEWNS = 0x20000
 PROGRAMS = ("bindfs", "losetup", "mkfs.ext4", "mount", "umount")
 
 
@@ -37,11 +39,25 @@ class StallingDisk:
             self._passing.send_signal(signal.SIGCONT)
 
 
+def _own_mounts() -> None:
+    """See mounts of our own from now on, which nobody else sees and keeps busy, and which end with this process."""
+    if ctypes.CDLL(None, use_errno=True).unshare(_CLONE_NEWNS):
+        raise Impossible(f"unshare: {os.strerror(ctypes.get_errno())}")
+    _run("mount", "--make-rprivate", "/")
+
+
 def _run(*command: object) -> str:
     done = subprocess.run([str(word) for word in command], capture_output=True, text=True, check=False)
     if done.returncode:
         raise Impossible(f"{command[0]}: {done.stderr.strip()}")
     return done.stdout.strip()
+
+
+def _end(passing: subprocess.Popen[bytes], before: Path) -> None:
+    """End the FUSE process, whether or not its file system is still in use."""
+    subprocess.run(["umount", "--lazy", str(before)], check=False)
+    passing.terminate()
+    passing.wait()
 
 
 @contextmanager
@@ -50,6 +66,7 @@ def stalling_disk(directory: Path, data: bytes) -> Iterator[StallingDisk]:
     missing = [program for program in PROGRAMS if shutil.which(program) is None]
     if os.geteuid() or missing or not Path("/dev/fuse").exists():
         raise Impossible(f"it needs root, FUSE and {', '.join(missing or ['bindfs'])}: apt-get install bindfs")
+    _own_mounts()
     behind, before, path = (directory / name for name in ("behind", "before", "disk"))
     for each in (behind, before, path):
         each.mkdir(parents=True)
@@ -57,8 +74,7 @@ def stalling_disk(directory: Path, data: bytes) -> Iterator[StallingDisk]:
         image.truncate(SIZE)
     with ExitStack() as ends:
         passing = subprocess.Popen(["bindfs", "-f", str(behind), str(before)])
-        ends.callback(passing.wait)
-        ends.callback(subprocess.run, ["umount", str(before)], check=False)
+        ends.callback(_end, passing, before)
         until = time.monotonic() + 10
         while not (before / "image").exists():
             if time.monotonic() > until or passing.poll() is not None:

@@ -14,6 +14,7 @@ from nfsd.vfs.executor import Chain
 from nfsd.vfs.iovec import iovec
 from nfsd.vfs.opens import OpenOperations
 from nfsd.vfs.records import Node, OpenFile
+from nfsd.vfs.resident import resident
 from nfsd.vfs.syscalls import (
     AT_EMPTY_PATH,
     OFFSET_MAX,
@@ -39,7 +40,7 @@ class DataOperations(OpenOperations):
         sink = sink[: OFFSET_MAX - offset]
         mount = opened.node.mount
         status = statx_buffer()
-        if mount.caching:
+        if mount.caching and resident(opened.fd, offset, len(sink)):
             chain = Chain()
             step = chain.add(SYS_PREADV2, opened.fd, iovec(sink), 1, offset, 0, RWF_NOWAIT, keep_going=True)
             chain.add(SYS_STATX, opened.fd, b"", AT_EMPTY_PATH, STATX_MASK, status)

@@ -20,6 +20,7 @@ from libc.stdlib cimport free
 from libc.string cimport memcpy, memset
 
 from nfsd.vfs.identity cimport identity_become_caller, identity_become_own, identity_learn
+from nfsd.vfs.resident cimport in_memory
 
 from nfsd.vfs.syscalls import (
     O_PATH as _O_PATH,
@@ -239,6 +240,10 @@ cdef class DirectFiles:
         cdef iovec vector
         if not node.inline and not node.caching:
             return -1
+        if not node.inline:
+            self.pause()  # who may not write a file is not told what of it is in memory
+            if not in_memory(opened.fd, offset, size):
+                return -1
         # splice(2) has no RWF_NOWAIT: only what is always in memory may leave from where it is.
         got = place.pages(opened.fd, offset, size) if node.inline else -1
         if got < 0:

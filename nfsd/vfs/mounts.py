@@ -86,7 +86,7 @@ class Mount:
         self.inline = kind in _MEMORY
         """No call on it waits: everything is done on the loop."""
         self.caching = kind in _CACHING
-        """statx of an open file, RWF_NOWAIT and RESOLVE_CACHED never wait."""
+        """statx of an open file, RWF_NOWAIT of what is in memory and RESOLVE_CACHED never wait."""
         self.fine = _MULTIGRAIN_KERNEL and kind in _MULTIGRAIN
         """Every change of a file gives it a new ctime (see ``change``)."""
         self.acls: bool | None = None

@@ -1,0 +1,78 @@
+"""Whether data is in the page cache: what a read on the loop must know before, for RWF_NOWAIT is not enough.
+
+A read with RWF_NOWAIT does not wait for pages, but where one is missing it starts to read ahead, and so it does where it meets
+the mark that the last reading ahead has left behind. To find the blocks and to queue the requests may take as long as
+the disk does: with a disk that does not answer, for ever. cachestat(2) starts nothing.
+
+Owns no descriptor; imports nothing.
+"""
+
+from libc.stdint cimport uint64_t
+
+cdef extern from "unistd.h" nogil:
+    long c_syscall "syscall"(long number, ...)
+    int getpagesize()
+
+cdef extern from "sys/stat.h" nogil:
+    struct c_stat "stat":
+        long st_size
+    int fstat(int fd, c_stat *status)
+
+cdef struct range_t:
+    uint64_t offset
+    uint64_t length
+
+cdef struct counts_t:
+    uint64_t cached
+    uint64_t dirty
+    uint64_t writeback
+    uint64_t evicted
+    uint64_t recently_evicted
+
+cdef enum:
+    SYS_CACHESTAT = 451     # on every architecture
+    AHEAD = 256 << 10       # octets: twice what the kernel reads ahead by default
+
+cdef uint64_t PAGE = getpagesize()
+
+
+cdef inline uint64_t pages(uint64_t begin, uint64_t end) noexcept nogil:
+    """How many pages these octets touch, of which there is one at least."""
+    return (end - 1) // PAGE - begin // PAGE + 1
+
+
+cdef inline bint cached(int fd, uint64_t begin, uint64_t end, uint64_t *count) noexcept nogil:
+    """Count pages in memory. False: the kernel does not tell."""
+    cdef range_t where
+    cdef counts_t counts
+    where.offset = begin
+    where.length = end - begin
+    if c_syscall(SYS_CACHESTAT, fd, &where, &counts, 0) != 0:
+        return False
+    count[0] = counts.cached
+    return True
+
+
+cdef bint in_memory(int fd, uint64_t offset, size_t size) noexcept nogil:
+    """Whether reading this starts no I/O, or nobody can know.
+
+    So it is if everything is there up to what would be read ahead; or if what is wanted is there and nothing behind it,
+    for then it was not read ahead, and has no mark."""
+    cdef uint64_t count = 0, end = offset + size
+    cdef c_stat status
+    if size == 0 or not cached(fd, offset, end + AHEAD, &count) or count >= pages(offset, end + AHEAD):
+        return True
+    if fstat(fd, &status) != 0 or offset >= <uint64_t>status.st_size:
+        return True
+    if count >= pages(offset, min(end + AHEAD, <uint64_t>status.st_size)):
+        return True
+    end = min(end, <uint64_t>status.st_size)
+    if not cached(fd, offset, end, &count) or count < pages(offset, end):
+        return False
+    end = (end + PAGE - 1) // PAGE * PAGE
+    return cached(fd, end, end + PAGE, &count) and count == 0
+
+
+def resident(int fd, uint64_t offset, size_t size):
+    """Whether a read of this now would start no I/O, as far as the kernel tells."""
+    return in_memory(fd, offset, size)

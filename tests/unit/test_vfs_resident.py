@@ -1,0 +1,50 @@
+"""What reading would start no I/O: all that is there up to what would be read ahead, or what stands alone."""
+
+import os
+
+import pytest
+
+from nfsd.vfs.resident import resident
+
+KNOWN = tuple(int(part) for part in os.uname().release.split("-")[0].split(".")[:2]) >= (6, 5)
+"""Whether the kernel has cachestat(2); without it everything counts as there."""
+MIB = 1 << 20
+
+
+@pytest.fixture
+def half_there(tmp_path):
+    """A descriptor of 4 MiB, of which the first has just been written, and the last page; the others are holes, which
+    nobody has read."""
+    path = tmp_path / "data"
+    with path.open("wb") as file:
+        file.write(bytes(MIB))
+        file.seek(4 * MIB - 4096)
+        file.write(bytes(4096))
+    fd = os.open(path, os.O_RDWR)
+    yield fd
+    os.close(fd)
+
+
+@pytest.mark.parametrize(
+    ("offset", "size", "there"),
+    [
+        (0, 4096, True),
+        (5, 65536, True),
+        (MIB - 4096, 4096, True),  # nothing behind it: no mark of reading ahead
+        (MIB - 8192, 4096, False),  # the page behind it may be the last of what was read ahead
+        (MIB - 4096, 8192, False),
+        (2 * MIB, 4096, False),
+        (2 * MIB, 0, True),
+        (4 * MIB - 4096, 4096, True),
+        (4 * MIB - 4096, 65536, True),  # past the end there is nothing to be read
+        (4 * MIB - 8192, 65536, False),
+        (5 * MIB, 4096, True),
+        ((1 << 63) - 1, 1, True),
+    ],
+)
+def test_what_is_in_memory(half_there, offset, size, there):
+    assert resident(half_there, offset, size) == (there or not KNOWN)
+
+
+def test_a_descriptor_that_is_none_is_left_to_the_read():
+    assert resident(-1, 0, 4096)
