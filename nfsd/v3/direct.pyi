@@ -5,6 +5,6 @@ from nfsd.vfs.service import FileService
 from rpcrdma.rpc.direct import DirectProgram
 
 class Nfs3Direct(DirectProgram):
-    """GETATTR, LOOKUP, ACCESS, READ, WRITE, CREATE, REMOVE and COMMIT of what does not wait."""
+    """GETATTR, SETATTR, LOOKUP, ACCESS, READ, WRITE, CREATE, REMOVE and COMMIT of what does not wait."""
 
     def __init__(self, service: FileService, limits: Limits | None = None) -> None: ...

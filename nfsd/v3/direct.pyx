@@ -1,5 +1,5 @@
-"""The common procedures of NFSv3, answered natively (RFC 1813 sections 3.3.1, 3.3.3, 3.3.4, 3.3.6 to 3.3.8,
-3.3.12, 3.3.21).
+"""The common procedures of NFSv3, answered natively (RFC 1813 sections 3.3.1 to 3.3.4, 3.3.6 to 3.3.8, 3.3.12
+and 3.3.21).
 
 Owns :class:`Nfs3Direct`; imports the file service's direct operations, :mod:`rpcrdma.place` and
 :mod:`rpcrdma.rpc.direct`. Answers are octet for octet those of :mod:`nfsd.v3.attributes`, :mod:`nfsd.v3.names`,
@@ -10,7 +10,7 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
 from nfsd.vfs.attributes cimport statx_t, statx_timestamp
-from nfsd.vfs.direct cimport Standing, type_of
+from nfsd.vfs.direct cimport NO_ID, UTIME_NOW, UTIME_OMIT, Standing, changes_t, type_of, when_t
 from nfsd.vfs.direct_names cimport DirectNames
 from nfsd.vfs.records cimport Node, OpenFile
 from rpcrdma.place cimport Place, load32, load64, store32, store64
@@ -25,13 +25,18 @@ cdef enum:
     ACCESS = 4
     READ = 6
     WRITE = 7
+    SETATTR = 2
     CREATE = 8
     REMOVE = 12
     COMMIT = 21
     HANDLE_MAX = 64
     FATTR = 84
     WCC = 4 + 24 + 4 + FATTR
+    NOENT = 2                           # NFS3ERR_NOENT
     GUARDED = 1
+    EXCLUSIVE = 2
+    SET_TO_SERVER_TIME = 1
+    SET_TO_CLIENT_TIME = 2
     UNSTABLE = 0
     FILE_SYNC = 2
     READ_HEAD = 4 + 4 + FATTR + 12
@@ -40,7 +45,7 @@ cdef enum:
 assert (declared.NFSPROC3_GETATTR, declared.NFSPROC3_LOOKUP, declared.NFSPROC3_ACCESS) == (GETATTR, LOOKUP, ACCESS)
 assert (declared.NFSPROC3_READ, declared.NFSPROC3_WRITE, declared.NFSPROC3_COMMIT) == (READ, WRITE, COMMIT)
 
-assert (declared.NFSPROC3_CREATE, declared.NFSPROC3_REMOVE, int(declared.createmode3.GUARDED)) == (CREATE, REMOVE, GUARDED)
+assert (declared.NFSPROC3_SETATTR, declared.NFSPROC3_CREATE, declared.NFSPROC3_REMOVE) == (SETATTR, CREATE, REMOVE)
 
 
 cdef inline uint8_t *store_time(uint8_t *at, statx_timestamp *time) noexcept nogil:
@@ -97,35 +102,55 @@ cdef inline uint8_t *store_handle(uint8_t *at, bytes handle):
     return at
 
 
-cdef inline bint plain_mode(const uint8_t *at, const uint8_t *end, uint32_t *mode) noexcept nogil:
-    """Whether a sattr3, up to the end, sets nothing but the permissions of a new file, and a size of 0; which."""
-    cdef uint32_t which
-    cdef int field
-    mode[0] = 0
-    for field in range(3):  # mode, uid, gid: none may be, of the latter two
-        if end - at < 8:
-            return False
-        which = load32(at)
-        at += 4
-        if which == 1 and field == 0:
-            mode[0] = load32(at) & 0o7777
-            at += 4
-        elif which != 0:
-            return False
-    if end - at < 4:
-        return False
-    which = load32(at)
+cdef inline const uint8_t *load_set(const uint8_t *at, const uint8_t *end, bint *given, uint32_t *value) noexcept nogil:
+    """Behind one of a sattr3's words that may be absent; NULL: there is none."""
+    if at == NULL or end - at < 4 or load32(at) > 1 or (load32(at) and end - at < 8):
+        return NULL
+    given[0] = load32(at)
+    if given[0]:
+        value[0] = load32(at + 4)
+    return at + 4 + 4 * given[0]
+
+
+cdef inline const uint8_t *load_time(const uint8_t *at, const uint8_t *end, when_t *time) noexcept nogil:
+    """Behind a set_atime or set_mtime; NULL: it is none, or none that a file can have."""
+    cdef uint32_t how
+    if at == NULL or end - at < 4:
+        return NULL
+    how = load32(at)
     at += 4
-    if which == 1:
-        if end - at < 8 or load64(at) != 0:
-            return False
+    time.seconds = 0
+    time.nanoseconds = UTIME_NOW if how == SET_TO_SERVER_TIME else UTIME_OMIT
+    if how != SET_TO_CLIENT_TIME:
+        return NULL if how > SET_TO_CLIENT_TIME else at
+    if end - at < 8:
+        return NULL
+    time.seconds = load32(at)
+    time.nanoseconds = load32(at + 4)
+    return NULL if time.nanoseconds > 999999999 else at + 8
+
+
+cdef const uint8_t *load_sattr(const uint8_t *at, const uint8_t *end, changes_t *changes, int64_t *size) noexcept nogil:
+    """Behind a sattr3, which goes to ``changes`` (:func:`nfsd.v3.convert.set_attributes`) and ``size`` (-1: none);
+    NULL: it is none, or none that a file can have."""
+    cdef bint given = False
+    cdef uint32_t mode = 0
+    changes.guarded = False
+    at = load_set(at, end, &given, &mode)
+    changes.mode = <int>(mode & 0o7777) if given else -1
+    changes.uid = changes.gid = NO_ID
+    at = load_set(load_set(at, end, &given, &changes.uid), end, &given, &changes.gid)
+    size[0] = -1
+    if at == NULL or end - at < 4 or load32(at) > 1:
+        return NULL
+    if load32(at):
+        if end - at < 12:
+            return NULL
+        size[0] = <int64_t>load64(at + 4)
+        if size[0] < 0:
+            return NULL
         at += 8
-    elif which != 0:
-        return False
-    if end - at != 8 or load64(at) != 0:  # both times: DONT_CHANGE
-        return False
-    # Set-user-id and set-group-id bits are set again after the creation.
-    return not mode[0] & 0o6000
+    return load_time(load_time(at + 4, end, &changes.times[0]), end, &changes.times[1])
 
 
 cdef inline size_t handle_at(const uint8_t *arguments, size_t size) noexcept nogil:
@@ -149,7 +174,7 @@ cdef class Nfs3Direct(DirectProgram):
         self.files = DirectNames(service)
         self.read_max = limits.read_max
         self.write_max = limits.write_max
-        self.guarded = (1 << WRITE) | (1 << CREATE) | (1 << REMOVE)
+        self.guarded = (1 << SETATTR) | (1 << WRITE) | (1 << CREATE) | (1 << REMOVE)
         self.procedures = self.guarded | (1 << GETATTR) | (1 << LOOKUP) | (1 << ACCESS) | (1 << READ) | (1 << COMMIT)
 
     cdef int pause(self) except -1:
@@ -184,6 +209,8 @@ cdef class Nfs3Direct(DirectProgram):
             return self.lookup(standing, node, arguments, size, place)
         if procedure == ACCESS:
             return self.access(standing, node, arguments, size, place)
+        if procedure == SETATTR:
+            return self.setattr(standing, node, arguments, size, place)
         if procedure == CREATE:
             return self.create(standing, node, arguments, size, place)
         if procedure == REMOVE:
@@ -223,18 +250,42 @@ cdef class Nfs3Direct(DirectProgram):
     ) except -1:
         cdef statx_t status, after
         cdef size_t length
+        cdef bint absent
         cdef Node node
         if size < 4:
             return False
         length = load32(arguments)
         if length > 255 or size != 4 + ((length + 3) & ~<size_t>3) or place.end - place.at < 12 + HANDLE_MAX + 2 * FATTR + 8:
             return False
-        node = self.files.lookup(standing.credential, directory, arguments + 4, length, &status)
-        if node is None or not self.files.look(directory, &after):
+        node = self.files.lookup(standing.credential, directory, arguments + 4, length, &status, &absent)
+        if (node is None and not absent) or not self.files.look(directory, &after):
             return False
+        if node is None:
+            place.at = store_fattr(store32(store32(place.at, NOENT), 1), &after, self.fsid(directory))
+            return True
         place.at = store_handle(store32(place.at, 0), node.handle)
         place.at = store_fattr(store32(place.at, 1), &status, self.fsid(node))
         place.at = store_fattr(store32(place.at, 1), &after, self.fsid(directory))
+        return True
+
+    cdef bint setattr(self, Standing standing, Node node, const uint8_t *arguments, size_t size, Place place) except -1:
+        cdef statx_t before, after
+        cdef changes_t changes
+        cdef int64_t length
+        cdef const uint8_t *end = arguments + size
+        cdef const uint8_t *at = load_sattr(arguments, end, &changes, &length)
+        if at == NULL or length >= 0 or standing.read_only or end - at < 4 or place.end - place.at < 4 + WCC:
+            return False
+        if load32(at) == 1 and end - at == 12:
+            changes.guarded = True
+            changes.ctime = <int64_t>load32(at + 4) * 1000000000 + load32(at + 8)
+            if load32(at + 8) > 999999999:
+                return False
+        elif load32(at) != 0 or end - at != 4:
+            return False
+        if not self.files.set_attributes(standing.credential, node, &changes, &before, &after):
+            return False
+        place.at = store_wcc(store32(place.at, 0), &before, &after, self.fsid(node))
         return True
 
     cdef bint read(self, Standing standing, Node node, const uint8_t *arguments, size_t size, Place place) except -1:
@@ -324,21 +375,43 @@ cdef class Nfs3Direct(DirectProgram):
     cdef bint create(
         self, Standing standing, Node directory, const uint8_t *arguments, size_t size, Place place
     ) except -1:
-        """UNCHECKED and GUARDED, of a name that is not taken."""
+        """Of a name that is not taken."""
         cdef statx_t status, before, after
+        cdef changes_t changes
+        cdef when_t *times = NULL
+        cdef int64_t length_wanted
         cdef size_t length, rest
-        cdef uint32_t mode
+        cdef uint32_t how, mode = 0
         cdef Node node
         if size < 4 or standing.read_only or place.end - place.at < 4 + 8 + HANDLE_MAX + 4 + FATTR + WCC:
             return False
         length = load32(arguments)
         rest = 8 + ((length + 3) & ~<size_t>3)
-        if length > 255 or size < rest or load32(arguments + rest - 4) > GUARDED:
+        if length > 255 or size < rest:
             return False
-        if not plain_mode(arguments + rest, arguments + size, &mode):
-            return False
+        how = load32(arguments + rest - 4)
+        if how == EXCLUSIVE:
+            if size != rest + 8:
+                return False
+            # The verifier (nfsd.vfs.creation).
+            times = changes.times
+            times[0].seconds = load32(arguments + rest) & 0x7FFFFFFF
+            times[1].seconds = load32(arguments + rest + 4) & 0x7FFFFFFF
+            times[0].nanoseconds = times[1].nanoseconds = 0
+        else:
+            if how > GUARDED or load_sattr(arguments + rest, arguments + size, &changes, &length_wanted) != arguments + size:
+                return False
+            if length_wanted > 0 or changes.uid != NO_ID or changes.gid != NO_ID:
+                return False
+            if changes.times[0].nanoseconds != UTIME_OMIT or changes.times[1].nanoseconds != UTIME_OMIT:
+                return False
+            # Set-user-id and set-group-id bits are set again after the creation.
+            if changes.mode >= 0:
+                mode = changes.mode
+            if mode & 0o6000:
+                return False
         node = self.files.create(
-            standing.credential, directory, arguments + 4, length, mode, &status, &before, &after
+            standing.credential, directory, arguments + 4, length, mode, times, &status, &before, &after
         )
         if node is None:
             return False

@@ -114,6 +114,7 @@ cdef class Nfs4Direct(DirectOpens):
 
     cdef bint lookup(self, Arguments *arguments, Place place) except -1:
         cdef size_t length
+        cdef bint absent
         cdef Node node
         if left(arguments) < 4 or not room(place, 8):
             return False
@@ -122,7 +123,9 @@ cdef class Nfs4Direct(DirectOpens):
             return False
         if self.files.service.is_root(self.current) and self.server.pseudo.of_export(self.current.export).children:
             return False  # names of further exports shadow real ones
-        node = self.files.lookup(self.standing.credential, self.current, arguments.at + 4, length, &self.status)
+        node = self.files.lookup(
+            self.standing.credential, self.current, arguments.at + 4, length, &self.status, &absent
+        )
         if node is None:
             return False
         self.current = node  # on the same mount: in the same export

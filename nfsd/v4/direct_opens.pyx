@@ -99,13 +99,16 @@ cdef class DirectOpens(DirectCompound):
     cdef Node named(self, Arguments *arguments):
         """The file of the name that comes next, in the current directory."""
         cdef size_t length
+        cdef bint absent
         cdef Node node
         if left(arguments) < 4 or self.current.type is not DIR:
             return None
         length = load32(arguments.at)
         if length > NAME_MAX or left(arguments) < 4 + padded(length):
             return None
-        node = self.files.lookup(self.standing.credential, self.current, arguments.at + 4, length, &self.status)
+        node = self.files.lookup(
+            self.standing.credential, self.current, arguments.at + 4, length, &self.status, &absent
+        )
         self.seen = node is not None
         arguments.at += 4 + padded(length)
         return node

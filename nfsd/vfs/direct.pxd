@@ -10,6 +10,9 @@ from rpcrdma.rpc.direct cimport Caller
 
 cdef enum:
     NAME_MAX = 255
+    NO_ID = 0xFFFFFFFF          # leaves an owner as it is
+    UTIME_NOW = 0x3FFFFFFF      # instead of nanoseconds
+    UTIME_OMIT = 0x3FFFFFFE
 
 cdef struct how_t:
     uint64_t flags
@@ -20,6 +23,18 @@ cdef struct kernel_handle_t:
     uint32_t size
     int kind
     uint8_t octets[128]
+
+cdef struct when_t:             # struct timespec
+    int64_t seconds
+    int64_t nanoseconds
+
+cdef struct changes_t:          # attributes to be set
+    int mode                    # -1: not to be set
+    uint32_t uid
+    uint32_t gid
+    when_t times[2]             # atime, mtime
+    bint guarded                # only if ctime is this
+    int64_t ctime
 
 
 cdef class Standing:
@@ -52,12 +67,15 @@ cdef class DirectFiles:
     cdef ssize_t read(self, OpenFile opened, bint held, uint64_t offset, Place place, size_t size, statx_t *after, bint *eof) except -2
     cdef ssize_t write(self, OpenFile opened, bint held, uint64_t offset, const uint8_t *source, size_t size, bint stable, statx_t *before, statx_t *after) except -2
     cdef bint commit(self, Node node, statx_t *before, statx_t *after) except -1
-    cdef Node lookup(self, Credential credential, Node directory, const uint8_t *name, size_t size, statx_t *status)
+    cdef OpenFile to_sync(self, Node node)
+    cdef bint set_attributes(self, Credential credential, Node node, changes_t *changes, statx_t *before, statx_t *after) except -1
+    cdef Node lookup(self, Credential credential, Node directory, const uint8_t *name, size_t size, statx_t *status, bint *absent)
     cdef bytes handle_of(self, mount, bytes kernel)
     cdef int access(self, Credential credential, Node node) except -2
     cdef void observe(self, Node node, statx_t *status, bint changed) noexcept
 
 
+cdef int synchronise(int fd) except -1
 cdef bint stat_of(int fd, statx_t *status) noexcept nogil
 cdef bint component(char *path, const uint8_t *name, size_t size) noexcept nogil
 

@@ -14,7 +14,7 @@ stays the last caller until :meth:`DirectFiles.pause`, before which nothing else
 import time
 
 from cpython.bytes cimport PyBytes_FromStringAndSize
-from libc.errno cimport EACCES, EINVAL, EPERM, EROFS, ETXTBSY, errno
+from libc.errno cimport EACCES, EINVAL, ENOENT, EPERM, EROFS, ETXTBSY, errno
 from libc.stdint cimport uint32_t
 from libc.stdlib cimport free
 from libc.string cimport memcpy, memset
@@ -38,6 +38,9 @@ cdef extern from "unistd.h" nogil:
     int fsync(int fd)
     int c_close "close"(int fd)
 
+cdef extern from "stdio.h" nogil:
+    int snprintf(char *sink, size_t size, const char *format, ...)
+
 cdef extern from "sys/uio.h" nogil:
     cdef struct iovec:
         void *iov_base
@@ -49,6 +52,9 @@ cdef extern from "sys/syscall.h" nogil:
     const long SYS_openat2
     const long SYS_faccessat2
     const long SYS_name_to_handle_at
+    const long SYS_fchownat
+    const long SYS_fchmodat
+    const long SYS_utimensat
 
 cdef extern from "time.h" nogil:
     ctypedef long time_t
@@ -79,11 +85,19 @@ cdef uint64_t RESOLVE_CACHED = _RESOLVE_CACHED
 cdef object REG = FileType.REG
 cdef Py_ssize_t ACCESSES_KEPT = _ACCESSES_KEPT
 cdef object DIR = FileType.DIR
+cdef tuple OWN_OPEN = (None, 1, False)
 cdef int64_t OFFSET_MAX = 0x7FFFFFFFFFFFFFFF
 
 
 cdef bint stat_of(int fd, statx_t *status) noexcept nogil:
     return c_syscall(SYS_statx, fd, b"", AT_EMPTY_PATH, STATX_MASK, status) == 0
+
+
+cdef int synchronise(int fd) except -1:
+    """fsync of what is in memory, which has nothing to write that could fail."""
+    if fsync(fd) != 0 and errno != EINVAL and errno != EROFS:
+        raise OSError(errno, "fsync of a file in memory")
+    return 0
 
 
 cdef bint component(char *path, const uint8_t *name, size_t size) noexcept nogil:
@@ -212,6 +226,59 @@ cdef class DirectFiles:
             inode.accesses[credential] = (inode.epoch, bits)
         return bits & (READ | LOOKUP | EXECUTE if node.export.read_only else 0x3F)
 
+    cdef OpenFile to_sync(self, Node node):
+        """A descriptor through which the file can be synchronised; None: it has to be opened first."""
+        cdef OpenFile opened
+        for opened in node.inode.opens.values():
+            if opened.writable:
+                return opened
+        opened = node.inode.opens.get(OWN_OPEN)
+        if opened is not None:
+            opened.used = self.service.open_sweep
+        return opened
+
+    cdef bint set_attributes(
+        self, Credential credential, Node node, changes_t *changes, statx_t *before, statx_t *after
+    ) except -1:
+        """Set mode, owner and times of a file in memory. Whatever fails is declined, and then tried again from the
+        beginning by the general path: behind a guard no more than one thing is set here."""
+        cdef Inode inode = node.inode
+        cdef OpenFile synchronised = None
+        cdef char link[16]
+        cdef bint owner = changes.uid != NO_ID or changes.gid != NO_ID
+        cdef bint times = changes.times[0].nanoseconds != UTIME_OMIT or changes.times[1].nanoseconds != UTIME_OMIT
+        cdef int steps = owner + times + (changes.mode >= 0)
+        if not node.inline or node.export.read_only or inode.delegated or inode.serial.busy or inode.sync.running:
+            return False
+        if steps == 0 or (changes.guarded and steps > 1):
+            return False
+        if not node.export.asynchronous:
+            synchronised = self.to_sync(node)
+            if synchronised is None:
+                return False
+        if not self.look(node, before) or (changes.guarded and changes.ctime != ctime_of(before)):
+            return False
+        self.become(credential)
+        if owner and c_syscall(SYS_fchownat, node.fd, b"", changes.uid, changes.gid, AT_EMPTY_PATH) != 0:
+            return False
+        if changes.mode >= 0:
+            snprintf(link, sizeof(link), b"%d", node.fd)
+            if c_syscall(SYS_fchmodat, <int>self.service.proc_fd, link, changes.mode) != 0:
+                return False
+        if times and c_syscall(SYS_utimensat, node.fd, b"", changes.times, AT_EMPTY_PATH) != 0:
+            return False
+        if not stat_of(node.fd, after):
+            raise OSError(errno, "statx of a file just changed")
+        self.observe(node, after, True)
+        if owner or changes.mode >= 0:
+            inode.saw_ctime(ctime_of(after))
+            inode.permissions_changed()
+        else:
+            inode.wrote(ctime_of(before), ctime_of(after))
+        if synchronised is not None:
+            synchronise(synchronised.fd)
+        return True
+
     # -- data ----------------------------------------------------------------------------------------------------
     cdef OpenFile opened(self, Node node, Credential credential, int access):
         """An open file for this access in the cache, that was allowed when permissions were last seen to change; the
@@ -298,8 +365,8 @@ cdef class DirectFiles:
         inode.wrote(ctime_of(before), ctime_of(after))
         self.observe(node, before, False)
         self.observe(node, after, True)
-        if stable and fsync(opened.fd) != 0 and errno != EINVAL and errno != EROFS:
-            raise OSError(errno, "fsync of a file in memory")
+        if stable:
+            synchronise(opened.fd)
         return done
 
     cdef bint commit(self, Node node, statx_t *before, statx_t *after) except -1:
@@ -318,9 +385,10 @@ cdef class DirectFiles:
 
     # -- names ---------------------------------------------------------------------------------------------------
     cdef Node lookup(
-        self, Credential credential, Node directory, const uint8_t *name, size_t size, statx_t *status
+        self, Credential credential, Node directory, const uint8_t *name, size_t size, statx_t *status, bint *absent
     ):
-        """The node of a name, with a fresh ``struct statx``; None declines: also for names of files not in use."""
+        """The node of a name, with a fresh ``struct statx``; None declines: also for names of files not in use. It is
+        set in ``absent`` if there is no such file."""
         cdef char path[NAME_MAX + 1]
         cdef kernel_handle_t kernel
         cdef how_t how
@@ -328,6 +396,7 @@ cdef class DirectFiles:
         cdef long descriptor, result
         cdef bytes key, handle
         cdef Node node
+        absent[0] = False
         if directory.type is not DIR or self.service.places is not None or not component(path, name, size):
             return None
         kernel.size = sizeof(kernel.octets)
@@ -338,11 +407,14 @@ cdef class DirectFiles:
             how.flags, how.mode, how.resolve = O_PATH, 0, RESOLVE_COMPONENT | RESOLVE_CACHED
             descriptor = c_syscall(SYS_openat2, directory.fd, path, &how, sizeof(how))
             if descriptor < 0:
+                absent[0] = errno == ENOENT
                 return None
             result = c_syscall(SYS_name_to_handle_at, descriptor, b"", &kernel, &mount_id, AT_EMPTY_PATH)
             c_close(<int>descriptor)
         else:
             return None
+        if result != 0 and errno == ENOENT and directory.inline:
+            absent[0] = True
         if result != 0 or mount_id != directory.mnt_id:
             return None
         key = PyBytes_FromStringAndSize(<char *>&kernel.kind, 4 + kernel.size)

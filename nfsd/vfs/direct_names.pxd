@@ -3,7 +3,7 @@
 from libc.stdint cimport uint8_t, uint32_t
 
 from nfsd.vfs.attributes cimport statx_t
-from nfsd.vfs.direct cimport DirectFiles, kernel_handle_t
+from nfsd.vfs.direct cimport DirectFiles, kernel_handle_t, when_t
 from nfsd.vfs.records cimport Credential, Inode, Node, OpenFile
 
 
@@ -11,9 +11,8 @@ cdef class DirectNames(DirectFiles):
     """Direct operations, those that make and remove names included."""
 
     cdef bint changeable(self, Node directory) except -1
-    cdef OpenFile to_sync(self, Node directory)
     cdef int changed(self, Node directory, OpenFile opened, statx_t *before, statx_t *after) except -1
-    cdef Node create(self, Credential credential, Node directory, const uint8_t *name, size_t size, uint32_t mode, statx_t *status, statx_t *before, statx_t *after)
+    cdef Node create(self, Credential credential, Node directory, const uint8_t *name, size_t size, uint32_t mode, when_t *times, statx_t *status, statx_t *before, statx_t *after)
     cdef Node adopt(self, Node directory, int descriptor, kernel_handle_t *kernel)
     cdef bint remove(self, Credential credential, Node directory, const uint8_t *name, size_t size, statx_t *before, statx_t *after) except -1
     cdef int bury(self, Node directory, Inode inode, Node node, bytes kernel) except -1

@@ -8,32 +8,31 @@ the same moment (the new name leads elsewhere): declined too, since nothing is l
 """
 
 from cpython.bytes cimport PyBytes_FromStringAndSize
-from libc.errno cimport EINVAL, EMFILE, ENFILE, EROFS, errno
+from libc.errno cimport EMFILE, ENFILE, errno
 from libc.string cimport memcmp
 
 from nfsd.vfs.syscalls import O_PATH as _O_PATH, RESOLVE_COMPONENT as _RESOLVE_COMPONENT
 from nfsd.vfs.creation import CREATION_FLAGS as _CREATION_FLAGS
 from nfsd.vfs.types import FileType
 
-from nfsd.vfs.direct cimport NAME_MAX, component, ctime_of, how_t, stat_of
+from nfsd.vfs.direct cimport NAME_MAX, component, ctime_of, how_t, stat_of, synchronise
 from nfsd.vfs.records cimport closed_at_once
 
 cdef extern from "unistd.h" nogil:
     long c_syscall "syscall"(long number, ...)
     int unlinkat(int directory, const char *path, int flags)
-    int fsync(int fd)
     int c_close "close"(int fd)
 
 cdef extern from "sys/syscall.h" nogil:
     const long SYS_openat2
     const long SYS_name_to_handle_at
+    const long SYS_utimensat
 
 cdef enum:
     AT_EMPTY_PATH = 0x1000
 
 cdef object DIR = FileType.DIR
 cdef object REG = FileType.REG
-cdef tuple OWN_OPEN = (None, 1, False)
 cdef how_t CREATION
 CREATION.flags, CREATION.mode, CREATION.resolve = _CREATION_FLAGS, 0, _RESOLVE_COMPONENT
 cdef how_t NAMING
@@ -43,13 +42,6 @@ NAMING.flags, NAMING.mode, NAMING.resolve = _O_PATH, 0, _RESOLVE_COMPONENT
 cdef inline bint handle_in(int directory, const char *path, int flags, kernel_handle_t *kernel, int *mount) noexcept nogil:
     kernel.size = sizeof(kernel.octets)
     return c_syscall(SYS_name_to_handle_at, directory, path, kernel, mount, flags) == 0
-
-
-cdef inline int synchronise(int fd) except -1:
-    """fsync of what is in memory, which has nothing to write that could fail."""
-    if fsync(fd) != 0 and errno != EINVAL and errno != EROFS:
-        raise OSError(errno, "fsync of a file in memory")
-    return 0
 
 
 cdef class DirectNames(DirectFiles):
@@ -64,13 +56,6 @@ cdef class DirectNames(DirectFiles):
             and not directory.inode.sync.running
         )
 
-    cdef OpenFile to_sync(self, Node directory):
-        """The directory, open to be synchronised; None: it has to be opened first."""
-        cdef OpenFile opened = directory.inode.opens.get(OWN_OPEN)
-        if opened is not None:
-            opened.used = self.service.open_sweep
-        return opened
-
     cdef int changed(self, Node directory, OpenFile opened, statx_t *before, statx_t *after) except -1:
         """The directory has been changed by an operation of ours."""
         if not stat_of(directory.fd, after):
@@ -83,16 +68,17 @@ cdef class DirectNames(DirectFiles):
         return 0
 
     cdef Node create(
-        self, Credential credential, Node directory, const uint8_t *name, size_t size, uint32_t mode, statx_t *status,
-        statx_t *before, statx_t *after
+        self, Credential credential, Node directory, const uint8_t *name, size_t size, uint32_t mode, when_t *times,
+        statx_t *status, statx_t *before, statx_t *after
     ):
-        """The node of a new regular file and its status; None declines, also when there is one of this name."""
+        """The node of a new regular file and its status; None declines, also when there is one of this name. ``times``:
+        its atime and mtime, or NULL."""
         cdef char path[NAME_MAX + 1]
         cdef how_t how = CREATION
         cdef kernel_handle_t kernel, same
         cdef int mount = -1
         cdef long descriptor, naming
-        cdef OpenFile synchronised = None
+        cdef OpenFile held_open = None
         cdef OpenFile opened
         cdef bint durable
         cdef Node node
@@ -100,8 +86,8 @@ cdef class DirectNames(DirectFiles):
             return None
         durable = not directory.export.asynchronous
         if durable:
-            synchronised = self.to_sync(directory)
-            if synchronised is None:
+            held_open = self.to_sync(directory)
+            if held_open is None:
                 return None
         if not stat_of(directory.fd, before):
             return None
@@ -133,6 +119,15 @@ cdef class DirectNames(DirectFiles):
             if naming >= 0:
                 c_close(<int>naming)
             return None
+        if times != NULL and (
+            c_syscall(SYS_utimensat, naming, b"", times, AT_EMPTY_PATH) != 0 or not stat_of(<int>naming, status)
+        ):
+            # Something forbids it: as if nothing had been done, for the general path to say so.
+            unlinkat(directory.fd, path, 0)
+            if descriptor >= 0:
+                c_close(<int>descriptor)
+            c_close(<int>naming)
+            return None
         node = self.adopt(directory, <int>naming, &kernel)
         node.inode.saw_ctime(ctime_of(status))
         self.observe(node, status, False)
@@ -143,7 +138,7 @@ cdef class DirectNames(DirectFiles):
             self.service.remember_open(opened, (credential, 3, True))
             if durable:
                 synchronise(opened.fd)
-        self.changed(directory, synchronised, before, after)
+        self.changed(directory, held_open, before, after)
         return node
 
     cdef Node adopt(self, Node directory, int descriptor, kernel_handle_t *kernel):
@@ -168,7 +163,7 @@ cdef class DirectNames(DirectFiles):
         cdef kernel_handle_t kernel
         cdef int mount = -1, held
         cdef long opened = -1
-        cdef OpenFile synchronised = None
+        cdef OpenFile held_open = None
         cdef Inode inode
         cdef Node node = None
         cdef statx_t victim
@@ -176,8 +171,8 @@ cdef class DirectNames(DirectFiles):
         if not component(path, name, size) or not self.changeable(directory):
             return False
         if not directory.export.asynchronous:
-            synchronised = self.to_sync(directory)
-            if synchronised is None:
+            held_open = self.to_sync(directory)
+            if held_open is None:
                 return False
         self.become(credential)
         if not handle_in(directory.fd, path, 0, &kernel, &mount) or mount != directory.mnt_id:
@@ -202,7 +197,7 @@ cdef class DirectNames(DirectFiles):
             self.bury(directory, inode, node, named)
         if opened >= 0 and not closed_at_once(<int>opened):
             self.service.close_later(opened, directory.mount.lane)
-        self.changed(directory, synchronised, before, after)
+        self.changed(directory, held_open, before, after)
         return True
 
     cdef int bury(self, Node directory, Inode inode, Node node, bytes kernel) except -1:

@@ -6,8 +6,8 @@ Both get the same octets: over TCP in fragments and cuts of the input's choice, 
 
 What must hold
     Both give the same answer, octet for octet, or both close the connection; both write and invalidate the same.
-    (WRITE, COMMIT, CREATE and REMOVE change what they answer about. Each server has a file and a directory of its own
-    for them, and times and the identity of what is made are left aside.)
+    (SETATTR, WRITE, COMMIT, CREATE and REMOVE change what they answer about. Each server has a file and a directory of
+    its own for them, and times and the identity of what is made are left aside.)
     The sanitizer watches the native code; what lies behind a received message in its buffer is poisoned while natively
     answered calls are decoded.
 """
@@ -41,14 +41,26 @@ from tests.peer import wire
 from tests.peer.requester import Exposed, Peer
 from tests.unit import vfs_support
 
-NULL, GETATTR, LOOKUP, ACCESS, READLINK, READ, WRITE, CREATE, REMOVE, COMMIT = 0, 1, 3, 4, 5, 6, 7, 8, 12, 21
+NULL, GETATTR, SETATTR, LOOKUP, ACCESS, READLINK, READ, WRITE, CREATE, REMOVE, COMMIT = (
+    0,
+    1,
+    2,
+    3,
+    4,
+    5,
+    6,
+    7,
+    8,
+    12,
+    21,
+)
 PROCEDURES = (
-    GETATTR, LOOKUP, ACCESS, READ, WRITE, COMMIT, READ, NULL, READLINK, 19, 20, CREATE, REMOVE, 64, 0xFFFFFFFF
+    GETATTR, LOOKUP, ACCESS, READ, WRITE, COMMIT, READ, NULL, READLINK, 19, SETATTR, CREATE, REMOVE, 64, 0xFFFFFFFF
 )  # fmt: skip
 """What may be called: nothing that changes names anywhere else, which one server would find changed by the other, nor
 FSSTAT, which other users of the file system change."""
 NAMING = (CREATE, REMOVE)
-CHANGING = (WRITE, COMMIT, *NAMING)
+CHANGING = (SETATTR, WRITE, COMMIT, *NAMING)
 NAMES = (b"a", b"b", b"empty", b"large", b"none", b".", b"..", b"", b"x" * 255, b"x" * 256, b"sub", b"a/b", b"a\0")
 OFFSETS = (0, 0, 1, 4096, 69_999, 70_000, 1 << 40, (1 << 63) - 1, 1 << 63, (1 << 64) - 1)
 DIRECTORIES = ("names a", "names b")
@@ -144,6 +156,8 @@ class Call:
         head = opaque(handle)
         if self.procedure == LOOKUP:
             return head + opaque(self.name)
+        if self.procedure == SETATTR:
+            return head + self.attributes() + (struct.pack(">IQ", 1, 0) if self.stable == 4 else bytes(4))
         if self.procedure == REMOVE:
             return head + opaque(self.name)
         if self.procedure == CREATE:
@@ -164,6 +178,10 @@ class Call:
         """A createhow3 (RFC 1813 section 3.3.8); most set nothing but a mode."""
         if self.stable == 2:
             return struct.pack(">IQ", 2, self.word)
+        return struct.pack(">I", self.stable) + self.attributes()
+
+    def attributes(self) -> bytes:
+        """A sattr3 (RFC 1813 section 2.5)."""
         kind = self.word & 15
         mode = b"" if kind == 1 else struct.pack(">I", (self.word >> 4 ^ 0o644) & 0o7777)
         size = {2: 0, 3: 5, 4: 1 << 63}.get(kind)
@@ -171,8 +189,7 @@ class Call:
         fields.append(b"" if size is None else struct.pack(">Q", size))
         times = {7: (1, b""), 8: (2, struct.pack(">II", 5, self.offset & 0xFFFFFFFF)), 9: (3, b"")}.get(kind, (0, b""))
         return (
-            struct.pack(">I", self.stable)
-            + b"".join(struct.pack(">I", bool(field)) + field for field in fields)
+            b"".join(struct.pack(">I", bool(field)) + field for field in fields)
             + struct.pack(">I", times[0])
             + times[1]
             + bytes(4)
@@ -511,6 +528,8 @@ class Target:
     def shorten(self) -> None:
         for name in ("a", "b"):
             os.truncate(os.path.join(self.path, name), 5000)
+            os.chown(os.path.join(self.path, name), 0, 0)
+            os.chmod(os.path.join(self.path, name), 0o666)
         for name in DIRECTORIES:
             for entry in os.scandir(os.path.join(self.path, name)):
                 os.unlink(entry.path)

@@ -252,6 +252,39 @@ def test_retransmissions_are_answered_as_before_whoever_answered_first(tmp_path)
     run("memory", tmp_path, scenario)
 
 
+def test_an_exclusive_creation_is_found_again_by_its_verifier(tmp_path):
+    async def scenario(both):
+        (one,) = await made(both, "one")
+        exclusive = creation(one, b"n", how=createmode3.EXCLUSIVE)
+        first = await both.direct.call(CREATE, exclusive, xid=700)
+        assert both.answered(CREATE) == 1
+        # As when the replay cache does not know it any more: another XID, and the general path.
+        second = await both.direct.call(CREATE, exclusive, xid=701)
+        made_once = [unpack(CREATE3res, reply[20:]).resok.obj.data for reply in (first, second)]
+        assert made_once[0] == made_once[1]
+        assert both.answered(CREATE) == 1
+        with open(os.path.join(both.path, "one", "n"), "wb") as file:
+            file.write(b"data")
+        assert status(await both.direct.call(CREATE, exclusive, xid=702)) == EXIST
+
+    run("memory", tmp_path, scenario)
+
+
+def test_a_name_that_is_not_there_is_looked_up_natively(kind, tmp_path):
+    async def scenario(both):
+        (one,) = await made(both, "one")
+        for _ in range(3):
+            await both.same(LOOKUP, handle(one) + name("none"), (1001, 1001))
+        answered = both.answered(LOOKUP)
+        os.rmdir(os.path.join(both.path, "one"))
+        stale = await both.same(LOOKUP, handle(one) + name("none"))
+        assert status(stale) == struct.pack(">I", nfsstat3.NFS3ERR_STALE)
+        assert both.answered(LOOKUP) == answered
+        return answered
+
+    assert run(kind, tmp_path, scenario) >= 2
+
+
 def test_a_new_file_is_its_creators_to_write_whatever_its_mode(tmp_path):
     async def scenario(both):
         (one,) = await made(both, "one")
