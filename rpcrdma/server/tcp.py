@@ -82,7 +82,7 @@ class TcpConnection:
         self._callbacks: dict[int, asyncio.Future[memoryview]] = {}
         self._close_handlers: list[Callable[[], None]] = []
         self._reading = self._writing = self._draining = False
-        self._in_wakeup = self._flush_due = self._memory_awaited = False
+        self._in_wakeup = self._flush_due = self._memory_awaited = self._resuming = False
         now = self._loop.time()
         self.last_call = now
         """When the latest call arrived or ended."""
@@ -236,7 +236,8 @@ class TcpConnection:
     @property
     def idle(self) -> bool:
         """Whether nothing is in progress in either direction."""
-        return not (self.calls or self._waiting or self._callbacks or self._stream.queued)
+        stream = self._stream
+        return not (self.calls or self._waiting or self._callbacks or stream.queued or stream.unfinished)
 
     # -- events --------------------------------------------------------------------------------------------------
 
@@ -256,7 +257,16 @@ class TcpConnection:
             self._record_since = None
         if records:
             self._waiting.extend(records)
+        if self._stream.unfinished and not self._resuming:
+            self._resuming = True
+            self._loop.call_soon(self._resume)
         self._work()
+
+    def _resume(self) -> None:
+        """The other connections have had their turn."""
+        self._resuming = False
+        if not self.closed and not self._draining:
+            self._receive(False)
 
     def _work(self) -> None:
         """Dispatch what waits, as far as the bounds allow, and send the replies there are."""
@@ -325,7 +335,8 @@ class TcpConnection:
         except OSError as error:
             self._broken(error)
             return
-        if sent and not self.calls and (self._draining or (self._stream.eof and not self._waiting)):
+        over = self._stream.eof and not self._waiting and not self._stream.unfinished
+        if sent and not self.calls and (self._draining or over):
             self.close()
             return
         if sent == self._writing:

@@ -20,6 +20,9 @@ class RecordStream:
     """Whether part of a record, or of its header, has arrived."""
     answered: int
     """Calls that the last :meth:`receive` answered directly."""
+    unfinished: bool
+    """Whether the last :meth:`receive` left off because it had answered much. Call it again, ``readable`` or not, when
+    others have had their turn."""
     queued: int
     """Octets that wait to be sent."""
     received_octets: int

@@ -58,10 +58,12 @@ cdef extern from "<sys/socket.h>" nogil:
 cdef enum:
     READ_SIZE = 65536
     READS_PER_WAKEUP = 16
+    NEXT_HEAD = 4096
     LAST_FRAGMENT = 0x80000000
     LARGEST_LEASE = 4 << 20
     SEND_EARLY = 262144     # octets of replies that are sent before the wake-up's last call is answered
     DIRECT_CALLS = 256      # answered per wake-up; then other connections have their turn
+    DIRECT_OCTETS = 4 << 20 # of their replies, likewise
 
 
 class RecordError(Exception):
@@ -113,6 +115,8 @@ cdef class RecordStream:
     cdef DirectReplies replies
     cdef size_t most_unsent
     cdef readonly size_t answered
+    cdef size_t answered_octets
+    cdef readonly bint unfinished
     # Who sees every record, if anybody does.
     cdef object tap
 
@@ -161,13 +165,14 @@ cdef class RecordStream:
         cdef list records = []
         cdef int reads
         cdef bint more
-        self.answered = 0
+        self.answered = self.answered_octets = 0
+        self.unfinished = False
         try:
             self.starved = 0
             self.parse(records)
             if readable:
                 for reads in range(READS_PER_WAKEUP):
-                    if self.starved or self.eof or self.answered >= DIRECT_CALLS:
+                    if self.starved or self.eof or self.unfinished or self.answered >= DIRECT_CALLS:
                         break
                     more = self.read()
                     self.parse(records)
@@ -240,6 +245,9 @@ cdef class RecordStream:
         if self.prepare_buffer():
             vectors[count].iov_base = <char *>self.buffer.address + self.end
             vectors[count].iov_len = self.buffer.capacity - self.end
+            if room >= READ_SIZE and vectors[count].iov_len > NEXT_HEAD:
+                # What follows on much data is likely the head of as much again, which should not come by way of here.
+                vectors[count].iov_len = NEXT_HEAD
             room += vectors[count].iov_len
             count += 1
         elif count:
@@ -276,6 +284,9 @@ cdef class RecordStream:
         cdef char *at
         cdef Lease hold
         while not self.starved:
+            if self.answered_octets >= DIRECT_OCTETS:
+                self.unfinished = True
+                return 0
             if self.record is not None:
                 if self.fragment_left:
                     if self.start == self.end:
@@ -392,6 +403,7 @@ cdef class RecordStream:
                 outgoing.add_octets(0, payload - replies.payload_length)
             outgoing.add_lease(replies.start + split, head + 4 - split, replies.lease)
             replies.forget_payload()
+        self.answered_octets += head + payload
         if outgoing.queued >= SEND_EARLY:
             # The peer can go on with these while we answer the rest.
             self.direct.pause()

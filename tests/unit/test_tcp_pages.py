@@ -222,3 +222,36 @@ def test_version_4_reads_the_same(tmp_path, most):
             assert v4_run(path, tmp_path, 1, scenario) >= 10
     finally:
         pipes.bound(bound)
+
+
+def test_who_asks_for_much_leaves_others_their_turn(tmp_path):
+    async def scenario(both):
+        node = await file_of(both, bytes(2 * MIB))
+        (connection,) = both.listeners[0].connections
+        stream = connection._stream
+        turns = []
+
+        class Watched:
+            """The record stream, each of whose turns is looked at."""
+
+            def __getattr__(self, name):
+                return getattr(stream, name)
+
+            def receive(self, readable=True):
+                before = stream.sent_octets + stream.queued
+                try:
+                    return stream.receive(readable)
+                finally:
+                    turns.append(stream.sent_octets + stream.queued - before)
+
+        connection._stream = Watched()
+        for number in range(40):  # in one segment, and nothing comes after it that would wake the server
+            both.direct.send(READ, read(node, number % 2 * MIB, MIB))
+        both.direct.writer.write_eof()
+        for _ in range(40):
+            assert len(await both.direct.reply()) == HEAD + MIB
+        assert await both.direct.reader.read() == b""
+        assert max(turns) < 6 * MIB
+        return turns
+
+    assert sum(run("memory", tmp_path, scenario)) > 0
