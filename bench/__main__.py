@@ -20,6 +20,7 @@ from typing import Any
 
 from bench import document, report
 from bench.connections import Connections
+from bench.growth import Directory, Handles, Locks, Opens
 from bench.machine import facts, measure_limits
 from bench.memory import Memory
 from bench.scenarios import SCENARIOS, Files, Scenario, prepare
@@ -27,7 +28,15 @@ from bench.servers import SERVERS, Ganesha, RdmaNfsd, Server, enter_namespace
 from bench.study import Impossible, Study, Terms, cost, median, progress
 from bench.trouble import Trouble
 
-STUDIES: tuple[Study, ...] = (Connections(), Memory(), Trouble())
+STUDIES: tuple[Study, ...] = (
+    Connections(),
+    Directory(),
+    Handles(),
+    Opens(),
+    Locks(),
+    Memory(),
+    Trouble(),
+)
 NAMES = [scenario.name for scenario in SCENARIOS] + [study.name for study in STUDIES]
 
 

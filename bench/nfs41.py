@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import itertools
 import struct
-from typing import Any
+from typing import Any, cast
 
 from nfsd.protocol import nfs4 as p
 from tests.support.nfs4 import Client4, LoopbackTransport, Operation, wanted
 
+MARK = b"\x2a-mark-\x2a"
+"""Stands in a template for a name or an offset, 8 octets that nothing else in it has."""
 _SPARE_SLOTS = 2
 """The setting up uses slot 0; using the last one asks for more."""
 _ATTRIBUTES = wanted(1, 3, 4, 8, 20, 33, 35, 36, 37, 41, 45, 47, 52, 53, 55)
@@ -35,7 +37,18 @@ class Session:
 
     def __init__(self, port: int, outstanding: int, uid: int) -> None:
         slots = outstanding + _SPARE_SLOTS
+        self._port = port
         self._client, self._stateid, self._data, self._root = asyncio.run(_set_up(port, slots, uid))
+        self._locking = p.stateid4(0, bytes(12))
+
+    def renew(self) -> None:
+        """Another session of the same client, whose slots are new; what is open and locked stays."""
+        asyncio.run(_renew(self._client, self._port))
+
+    def with_session(self, call: bytes) -> bytes:
+        """A call that was made for an earlier session, for the present one."""
+        at = self.sequence_at
+        return call[: at - len(self._client.session)] + self._client.session + call[at:]
 
     @property
     def sequence_at(self) -> int:
@@ -61,9 +74,9 @@ class Session:
         """ACCESS of the file."""
         return self._on(self._data, (p.OP_ACCESS, p.ACCESS4args(0x1F)), (p.OP_GETATTR, _CACHE_CONSISTENCY))
 
-    def open(self) -> bytes:
+    def open(self, name: bytes = b"data") -> bytes:
         """OPEN of the file, which is there."""
-        opening = (p.OP_OPEN, self._client.open_args(b"data"))
+        opening = (p.OP_OPEN, self._client.open_args(name))
         looks = (p.OP_ACCESS, p.ACCESS4args(0x2D)), (p.OP_GETATTR, _ATTRIBUTES)
         return self._on(self._root, opening, p.OP_GETFH, *looks)
 
@@ -75,6 +88,45 @@ class Session:
         """WRITE, unstable."""
         written = p.WRITE4args(self._stateid, offset, p.stable_how4.UNSTABLE4, memoryview(octets))
         return self._on(self._data, (p.OP_WRITE, written), (p.OP_GETATTR, _CACHE_CONSISTENCY))
+
+    def begin_locking(self) -> None:
+        """Have a lock owner, by a lock of the last octet."""
+        self._locking = asyncio.run(_lock_owner(self._client, self._port, self._stateid, self._data))
+
+    def lock(self, offset: bytes) -> bytes:
+        """LOCK of the octet at this offset (8 octets), for writing."""
+        locker = p.locker4(False, lock_owner=p.exist_lock_owner4(self._locking, 0))
+        return self._on(self._data, (p.OP_LOCK, _lock_args(int.from_bytes(offset, "big"), locker)))
+
+    def unlock(self, offset: bytes) -> bytes:
+        """LOCKU of it."""
+        args = p.LOCKU4args(p.nfs_lock_type4.WRITE_LT, 0, self._locking, int.from_bytes(offset, "big"), 1)
+        return self._on(self._data, (p.OP_LOCKU, args))
+
+
+def _lock_args(offset: int, locker: p.locker4) -> p.LOCK4args:
+    return p.LOCK4args(p.nfs_lock_type4.WRITE_LT, False, offset, 1, locker)
+
+
+async def _renew(client: Client4, port: int) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    client.server = cast(Any, _Connection(reader, writer))
+    client.session = b""
+    await client.connect(reclaim_complete=False)
+    writer.close()
+
+
+async def _lock_owner(client: Client4, port: int, opened: p.stateid4, data: bytes) -> p.stateid4:
+    """A lock stateid whose sequence id is zero: it means the present one (RFC 8881 section 8.2.2)."""
+    await _renew(client, port)
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    client.server = cast(Any, _Connection(reader, writer))
+    first = p.open_to_lock_owner4(0, opened, 0, p.lock_owner4(client.clientid, b"locker"))
+    _, locked = await client.run(
+        (p.OP_PUTFH, p.PUTFH4args(data)), (p.OP_LOCK, _lock_args((1 << 63) - 2, p.locker4(True, open_owner=first)))
+    )
+    writer.close()
+    return p.stateid4(0, locked.resok4.lock_stateid.other)
 
 
 async def _set_up(port: int, slots: int, uid: int) -> tuple[Client4, p.stateid4, bytes, bytes]:
