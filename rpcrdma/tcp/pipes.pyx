@@ -33,7 +33,7 @@ cdef extern from *:
 
 cdef enum:
     CAPACITY = 1 << 20      # octets of page-aligned data; what an unprivileged process may have (pipe-max-size)
-    WORTHWHILE = 65536      # octets below which copying is no more expensive
+    WORTHWHILE = 262144     # octets below which copying, and sending several replies at once, is cheaper (as measured)
     PIPES = 32
     IDLE = 16
 
@@ -44,7 +44,7 @@ cdef Py_ssize_t most_pipes = PIPES
 
 cdef bint worth(uint64_t offset, size_t count) noexcept:
     """Whether so much from there fits a pipe, and is enough to be worth one."""
-    # The pipe holds pages, also parts of them. A CAPACITY of 1 MiB is a multiple of any page size; 64 KiB is the largest.
+    # The pipe holds pages, also parts of them. With larger pages than these it may be too small: Pipe.fill() says so.
     return WORTHWHILE <= count and (offset & 4095) + count <= CAPACITY
 
 
