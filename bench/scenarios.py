@@ -53,6 +53,7 @@ async def prepare(server: Server, uid: int = 0) -> Files:
     path = server.export / "data"
     path.write_bytes(random.randbytes(1 << 20) * (FILE_SIZE >> 20))
     path.chmod(0o666)
+    server.export.chmod(0o777)
     root, data = await handles(server, "/export")
     return Files(root, data, uid)
 

@@ -11,7 +11,7 @@ import os
 from nfsd.vfs.attributes import attributes_of, raw_nlink, raw_type, statx_buffer
 from nfsd.vfs.creation import CreationOperations
 from nfsd.vfs.executor import Chain, Step
-from nfsd.vfs.records import Node
+from nfsd.vfs.records import Node, closed_at_once
 from nfsd.vfs.syscalls import (
     AT_EMPTY_PATH,
     AT_REMOVEDIR,
@@ -81,7 +81,9 @@ class NamespaceOperations(CreationOperations):
 
     def _bury(self, directory: Node, victim: _Victim) -> None:
         """Let go of a file that has lost its last name, so that its space is freed."""
-        self.abandon(victim.opening)
+        opened = victim.opening.result
+        if opened < 0 or not directory.mount.inline or not closed_at_once(opened):
+            self.abandon(victim.opening)
         again = victim.again
         if victim.naming.result != 0 or again is None or again.result != 0:
             return

@@ -64,4 +64,4 @@ cdef class OpenFile:
     cdef public object cached
 
 
-cdef bint closed_at_once(int fd) noexcept
+cpdef bint closed_at_once(int fd) noexcept

@@ -102,3 +102,7 @@ class OpenFile:
         """Drop one count."""
     def shut(self) -> None:
         """Close the descriptor: the open file is of no more use."""
+
+def closed_at_once(fd: int) -> bool:
+    """Close a descriptor of a file in memory, unless that may take long (then nothing is done): the last close of a
+    removed file frees its space."""

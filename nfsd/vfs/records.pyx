@@ -23,8 +23,7 @@ cdef enum:
     SOON_FREED = 2048       # blocks of 512 octets: what the last close frees meanwhile takes some 50 microseconds
 
 
-cdef bint closed_at_once(int fd) noexcept:
-    """Close a descriptor of a file in memory, unless that may take long: the last close of a removed file frees it."""
+cpdef bint closed_at_once(int fd) noexcept:
     cdef stat_t status
     if c_fstat(fd, &status) != 0 or (status.st_nlink == 0 and status.st_blocks > SOON_FREED):
         return False
