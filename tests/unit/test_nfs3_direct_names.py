@@ -9,6 +9,7 @@ import struct
 
 import pytest
 
+from nfsd.exports import Export, ExportTable
 from nfsd.protocol.nfs3 import (
     CREATE3args,
     CREATE3res,
@@ -25,9 +26,10 @@ from nfsd.protocol.nfs3 import (
     set_mtime,
     time_how,
 )
+from nfsd.vfs.service import FileService
 from rpcrdma.xdr import pack, unpack
 from tests.unit import vfs_support
-from tests.unit.test_nfs3_direct import CALLERS, LOOKUP, WRITE, Delegated, handle, name, run
+from tests.unit.test_nfs3_direct import CALLERS, LOOKUP, WRITE, Both, Delegated, handle, name, run
 from tests.unit.test_vfs_mounts import command, unmounted
 
 CREATE, REMOVE = 8, 12
@@ -326,6 +328,28 @@ def test_a_removed_file_takes_no_space_and_no_descriptor(tmp_path, size):
         assert both.answered(REMOVE) == 3
 
     run("memory", tmp_path, scenario)
+
+
+def test_a_file_removed_through_one_export_is_let_go_of_in_all(tmp_path):
+    with vfs_support.directory_on("memory", tmp_path) as path:
+        exports = [Export(id=number, path=path, pseudo=f"/{number}", squash="none") for number in (7, 8)]
+
+        async def scenario():
+            service = FileService(ExportTable(tuple(exports)), str(tmp_path))
+            await service.start()
+            roots = [await service.root(export) for export in exports]
+            async with Both(service, roots[0], path) as both:
+                (one,) = await made(both, "one")
+                assert status(await both.direct.call(CREATE, creation(one, b"n"))) == OK
+                other, _ = await service.lookup(vfs_support.ROOT, roots[1], b"one")
+                handles = [await handle_of(both, directory, b"n") for directory in (one, other)]
+                assert [each in service.nodes.recent for each in handles] == [True, True]
+                assert status(await both.direct.call(REMOVE, removal(one, b"n"))) == OK
+                assert both.answered(REMOVE) == 1
+                assert [each in service.nodes.recent for each in handles] == [False, False]
+            await service.close()
+
+        asyncio.run(scenario())
 
 
 def descriptors():
