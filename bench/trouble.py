@@ -136,9 +136,13 @@ def client(server: RdmaNfsd, scenario: Scenario, files: Files, over: str) -> Ite
     try:
         time.sleep(0.3)
         yield
+        if os.waitpid(pid, os.WNOHANG)[0]:
+            pid = 0
+            raise RuntimeError(f"the client that sends {scenario.name} has ended")
     finally:
-        os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
+        if pid:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
 
 
 @contextmanager

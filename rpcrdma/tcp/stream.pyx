@@ -27,9 +27,10 @@ Sending
 from cpython.buffer cimport PyBUF_READ
 from cpython.memoryview cimport PyMemoryView_FromMemory
 from libc.errno cimport EAGAIN, EINTR, errno
-from libc.stdint cimport uint8_t
+from libc.stdint cimport uint8_t, uint64_t
 from libc.string cimport memcpy, memmove, memset
 
+from rpcrdma.clock cimport nanoseconds
 from rpcrdma.memory cimport Account, Lease
 from rpcrdma.place cimport Answerer, store32
 from rpcrdma.tcp.outgoing cimport Outgoing
@@ -63,7 +64,13 @@ cdef enum:
     LARGEST_LEASE = 4 << 20
     SEND_EARLY = 262144     # octets of replies that are sent before the wake-up's last call is answered
     DIRECT_CALLS = 256      # answered per wake-up; then other connections have their turn
+    DIRECT_TIME = 100000    # nanoseconds of answering, after which they have it, too
+    SHARED_TIME = 30000     # the same while there are others
     DIRECT_OCTETS = 4 << 20 # of their replies, likewise
+
+
+cdef void *latest = NULL
+"""Whose turn was the last; only ever compared."""
 
 
 class RecordError(Exception):
@@ -116,6 +123,7 @@ cdef class RecordStream:
     cdef size_t most_unsent
     cdef readonly size_t answered
     cdef size_t answered_octets
+    cdef uint64_t until
     cdef readonly bint unfinished
     # Who sees every record, if anybody does.
     cdef object tap
@@ -162,10 +170,13 @@ cdef class RecordStream:
 
     def receive(self, bint readable=True):
         """Take what has arrived: a list of (record, hold)."""
+        global latest
         cdef list records = []
         cdef int reads
         cdef bint more
         self.answered = self.answered_octets = 0
+        self.until = nanoseconds() + (DIRECT_TIME if latest == <void *>self else SHARED_TIME)
+        latest = <void *>self
         self.unfinished = False
         try:
             self.starved = 0
@@ -284,7 +295,9 @@ cdef class RecordStream:
         cdef char *at
         cdef Lease hold
         while not self.starved:
-            if self.answered_octets >= DIRECT_OCTETS:
+            if self.answered_octets >= DIRECT_OCTETS or (
+                self.answered and self.start < self.end and nanoseconds() >= self.until
+            ):
                 self.unfinished = True
                 return 0
             if self.record is not None:

@@ -29,6 +29,7 @@ cdef class Endpoint(NativeEndpoint):
     cdef bint started
     cdef bint in_turn           # posts made now are sent before the turn ends
     cdef bint turn_scheduled
+    cdef size_t batch               # messages handed over at once
     cdef bint writer_added
     cdef str reason
     cdef list refused           # tokens of what was posted after the end

@@ -27,8 +27,9 @@ import socket as sockets
 import struct
 
 from libc.errno cimport EAGAIN, EINTR, errno
-from libc.stdint cimport int64_t, uint32_t
+from libc.stdint cimport int64_t, uint32_t, uint64_t
 
+from rpcrdma.clock cimport nanoseconds
 from rpcrdma.memory cimport Lease
 from rpcrdma.verbs.native cimport Fetch, NativeEndpoint, Target
 from rpcrdma.verbs.softiwarp.chain cimport (
@@ -73,9 +74,16 @@ cdef enum:
     LINGERING = 2
     CLOSED = 3
     ROUNDS = 8
+    TURN = 100000           # nanoseconds that the handler may take before others have their turn, about
+    SHARED_TURN = 30000     # the same while there are others
+    MOST_MESSAGES = 64      # handed over at once
 
 
 log = logging.getLogger("rpcrdma.softiwarp")
+
+
+cdef void *latest = NULL
+"""Whose turn was the last; only ever compared."""
 
 
 cdef class Endpoint(NativeEndpoint):
@@ -84,6 +92,7 @@ cdef class Endpoint(NativeEndpoint):
     def __init__(
         self, loop, sock, handler, receives, agreement, options, tuple peer, str local_address, bint initiator, on_closed
     ):
+        self.batch = MOST_MESSAGES
         self.loop = loop
         self.socket = sock
         self.fd = sock.fileno()
@@ -238,10 +247,14 @@ cdef class Endpoint(NativeEndpoint):
         if self.state != OPEN:
             self.discard()
             return
+        if self.receiver.messages:
+            return  # our turn comes, and what has not been received waits
         outcome = self.receiver.receive()
         self.in_turn = True
         try:
             self.deliver()
+            while outcome != RECEIVE_MORE and self.receiver.messages:
+                self.deliver()  # the last ones
         finally:
             self.in_turn = False
         if self.state == CLOSED:
@@ -275,6 +288,12 @@ cdef class Endpoint(NativeEndpoint):
         if self.refused:
             tokens, self.refused = self.refused, []
             self.report(tokens, False)
+        if self.state != CLOSED and self.receiver.messages:
+            self.in_turn = True
+            try:
+                self.deliver()
+            finally:
+                self.in_turn = False
         if self.state != CLOSED:
             self.flush()
 
@@ -322,20 +341,36 @@ cdef class Endpoint(NativeEndpoint):
         return 0
 
     cdef int deliver(self) except -1:
-        """Hand over what was received: completions of Reads, then the messages as one batch."""
+        """Hand over what was received: completions of Reads, then the messages as one batch, of so many as lately
+        took no longer than a turn. The others have theirs after the other connections'."""
         cdef list messages
         cdef list tokens
+        cdef uint64_t begun, taken, turn
+        global latest
         if self.receiver.answered:
             tokens = self.receiver.answered
             self.receiver.answered = []
             self.report(tokens, True)
         if self.receiver.messages:
             messages = self.receiver.messages
-            self.receiver.messages = []
+            self.receiver.messages = messages[self.batch :]
+            if self.receiver.messages:
+                messages = messages[: self.batch]
+                if not self.turn_scheduled:
+                    self.turn_scheduled = True
+                    self.loop.call_soon(self.on_turn)
+            turn = TURN if latest == <void *>self else SHARED_TURN
+            latest = <void *>self
+            begun = nanoseconds()
             try:
                 self.handler.received(messages)
             except Exception:
                 self.handler_failed()
+            taken = nanoseconds() - begun
+            if taken > turn:
+                self.batch = max(self.batch // 2, 1)
+            elif 2 * taken < turn and <size_t>len(messages) == self.batch:
+                self.batch = min(2 * self.batch, MOST_MESSAGES)
         return 0
 
     cdef int report(self, list tokens, bint ok) except -1:
