@@ -205,6 +205,7 @@ cdef class DirectNames(DirectFiles):
         cdef object own = directory.export, fs_id = directory.mount.fs_id
         cdef int kind
         self.service.forget_opens(inode)
+        self.nodes.forget_inode(inode)
         if node is not None:
             self.nodes.forget(node)
         self.handles.pop((own.id, fs_id, kernel), None)

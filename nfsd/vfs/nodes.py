@@ -92,6 +92,10 @@ class NodeTable:
         """Do not keep the node: its file was removed. Holders still find it by its handle."""
         self.recent.pop(node.handle, None)
 
+    def forget_inode(self, inode: Inode) -> None:
+        """Nor remember the inode of a removed file, whose handle leads nowhere ever again."""
+        self._remembered.pop(inode.key, None)
+
     def all(self) -> list[Node]:
         """Every node anybody holds."""
         return list(self._nodes.values())

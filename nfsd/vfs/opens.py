@@ -87,6 +87,7 @@ class OpenOperations(Core):
     def forget_removed(self, node: Node) -> None:
         """A file lost its last name: nothing of ours must keep its space, except what a holder still has open."""
         self.forget_opens(node.inode)
+        self.nodes.forget_inode(node.inode)
         self.nodes.forget(node)
 
     def sweep(self) -> None:

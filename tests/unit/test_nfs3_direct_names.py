@@ -365,6 +365,20 @@ async def handle_of(both, directory, text):
     return node.handle
 
 
+def test_removed_files_are_not_remembered(kind, tmp_path):
+    async def scenario(both):
+        (one,) = await made(both, "one")
+        remembered = len(both.service.nodes._remembered)
+        for number in range(20):
+            client = (both.direct, both.general)[number % 2]
+            assert status(await client.call(CREATE, creation(one, b"f%d" % number))) == OK
+            assert len(both.service.nodes._remembered) == remembered + 1
+            assert status(await client.call(REMOVE, removal(one, b"f%d" % number))) == OK
+            assert len(both.service.nodes._remembered) == remembered
+
+    run(kind, tmp_path, scenario)
+
+
 def test_a_file_that_has_another_name_is_kept(tmp_path):
     async def scenario(both):
         (one,) = await made(both, "one")
