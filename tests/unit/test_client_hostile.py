@@ -15,6 +15,7 @@ from typing import Annotated, Any
 import pytest
 
 from rpcrdma.client import BadReply, CallError, ChunkChoice, Connection
+from rpcrdma.wire.private_data import PrivateData
 from rpcrdma.xdr import DDP, Payload, opaque
 from tests.peer.providers import provider  # noqa: F401 (runs each test on every provider)
 from tests.peer.responder import CallHeader, Server, Side, filled, reply_header, rpc_reply
@@ -209,6 +210,23 @@ def test_an_invalidation_that_was_not_agreed_on_ends_the_connection() -> None:
         assert connection.reconnections == 1
 
     run_alone(test, version=1, remote_invalidation=False)
+
+
+def test_a_server_that_invalidates_the_calls_memory_without_having_said_so_is_let_do_it() -> None:
+    """As Linux's does (RFC 8797 section 4.1 wants it to set R, too)."""
+
+    async def test(server: Server, connection: Connection) -> None:
+        call = start(connection)
+        side = await server.accepted()
+        offered = await side.call_header()
+        invalidated = server.provider.can_be_invalidated
+        side.reply(offered, invalidate=offered.writes[0][0].handle if invalidated else None)
+        await call
+        assert connection.reconnections == 0
+        assert carrier_of(connection).requester.counters.invalidated == invalidated
+
+    silent = PrivateData(remote_invalidation=False, send_size=4096, receive_size=4096)
+    run_alone(test, version=1, private_data=silent.encode())
 
 
 @pytest.mark.parametrize("choice", ["auto", "never"])

@@ -418,6 +418,30 @@ def test_an_initiator_refuses_a_reply_that_does_not_fit(
     asyncio.run(run())
 
 
+def test_an_initiator_nudges_a_peer_that_does_not_look_at_its_first_message() -> None:
+    """Linux's siw may not have seen it, and looks when more comes: an RDMA Write of no octets."""
+
+    async def run() -> None:
+        it = World(SoftIwarpOptions(nudge_after=0.01, close_timeout=0.2))
+        server, address, got = await responder(reply_frame())
+        client = Recorder(it.account)
+        endpoint, _ = await it.provider.connect(address, client, b"", [])
+        await asyncio.sleep(0.05)  # nothing was sent that could be looked at
+        assert endpoint.statistics()["octets_out"] == 0
+        endpoint.post([], Send([b"first"]), 1)
+        async with asyncio.timeout(10):
+            while endpoint.statistics()["writes_out"] < 2:
+                await settle()
+        endpoint.close()
+        await client.ended()
+        server.close()
+        await it.close()
+        first, nudge = fpdu(untagged(SEND, 0, 1, 0, b"first"), False), fpdu(tagged(WRITE, 1, 0), False)
+        assert got[1].startswith(first + nudge + nudge)
+
+    asyncio.run(run())
+
+
 def test_an_initiator_offers_and_keeps_to_what_was_agreed() -> None:
     async def run() -> None:
         it = World()

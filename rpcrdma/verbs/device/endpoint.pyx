@@ -382,7 +382,8 @@ cdef class Endpoint(Target):
             self.deliver()
             if self.state == OPEN or self.state == DRAINING:
                 if self.errored:
-                    self.fail(self.reason or "the connection broke")
+                    # Everything was flushed, and the device does not say why: siw tells so of a peer that closes.
+                    self.fail(self.reason or "the peer closed the connection, or it broke")
                 else:
                     if self.reposted or self.spare:
                         # Before the replies that grant their credits.

@@ -66,5 +66,5 @@ cdef Chain chain_of_fetch(const Target *sources, size_t count, Fetch fetch)
 cdef Chain chain_of_response(
     Registration registration, char *data, uint64_t length, uint32_t sink_stag, uint64_t sink_offset
 )
-cdef Chain chain_of_write_rtr()
+cdef Chain chain_of_empty_write()
 cdef Chain chain_of_terminate(bytes message)

@@ -238,8 +238,8 @@ cdef Chain chain_of_response(
     return chain
 
 
-cdef Chain chain_of_write_rtr():
-    """The zero-length RDMA Write of RFC 6581's peer-to-peer model. Its STag is not looked at."""
+cdef Chain chain_of_empty_write():
+    """The zero-length RDMA Write: of RFC 6581's peer-to-peer model, or to no effect. Its STag is not looked at."""
     cdef Chain chain = Chain.__new__(Chain)
     chain.allocate(1, 1)
     chain.messages[0].opcode = OP_WRITE

@@ -21,6 +21,7 @@ cdef class Endpoint(NativeEndpoint):
     cdef object socket
     cdef object on_closed
     cdef object close_timer
+    cdef object nudge_timer
     cdef int fd
     cdef Transmitter transmitter
     cdef Receiver receiver
@@ -35,6 +36,7 @@ cdef class Endpoint(NativeEndpoint):
     cdef list refused           # tokens of what was posted after the end
     cdef double stall_timeout
     cdef double close_timeout
+    cdef double nudge_after
     cdef int64_t acked
     cdef double acked_since
     cdef int64_t received

@@ -38,7 +38,7 @@ from rpcrdma.verbs.softiwarp.chain cimport (
     chain_of_post,
     chain_of_reads,
     chain_of_reply,
-    chain_of_write_rtr,
+    chain_of_empty_write,
 )
 from rpcrdma.verbs.softiwarp.receive cimport (
     RECEIVE_END,
@@ -103,6 +103,7 @@ cdef class Endpoint(NativeEndpoint):
         self.max_reads = agreement.outbound_reads
         self.stall_timeout = options.stall_timeout
         self.close_timeout = options.close_timeout
+        self.nudge_after = options.nudge_after if initiator else 0
         self.refused = []
         self.stags = StagTable()
         self.transmitter = Transmitter(
@@ -128,7 +129,7 @@ cdef class Endpoint(NativeEndpoint):
         """Queue the indication that RFC 6581 section 9.2 wants before anything else."""
         cdef Chain chain
         if rtr == RTR.WRITE:
-            self.transmitter.post(chain_of_write_rtr())
+            self.transmitter.post(chain_of_empty_write())
         elif rtr == RTR.READ:
             chain = chain_of_reads([(1, 0, bytearray())], None)
             chain.signalled = False
@@ -140,6 +141,8 @@ cdef class Endpoint(NativeEndpoint):
             self.started = True
             self.loop.add_reader(self.fd, self.on_readable)
             self.schedule()
+            if self.nudge_after:
+                self.nudge_timer = self.loop.call_later(self.nudge_after, self.nudge)
 
     def fail(self, str reason, code=None):
         """End a connection that could not be started; with ``code``, after a Terminate of layer LLP (MPA)."""
@@ -327,6 +330,23 @@ cdef class Endpoint(NativeEndpoint):
             what = "an FPDU unfinished" if self.receiver.within_fpdu() else "an RDMA Read unanswered"
             self.stalled(f"has left {what} for {now - self.received_since:.0f} s")
 
+    def nudge(self):
+        """Have siw look at a first message that lies unread.
+
+        Linux's siw, when it accepts, sends the MPA Reply before it listens to what arrives on the connection. What
+        came in between is read when the next segment comes; but none would, since we wait for the answer. A
+        zero-length RDMA Write is one, and has no other effect anywhere (RFC 5040 section 5.1).
+        """
+        self.nudge_timer = None
+        if self.state != OPEN or self.receiver.counters.octets:
+            return
+        if self.transmitter.counters.octets:
+            log.info("%s: has not answered for %g s; it gets an RDMA Write of no octets", self, self.nudge_after)
+            self.transmitter.post(chain_of_empty_write())
+            self.schedule()
+            self.nudge_after *= 2
+        self.nudge_timer = self.loop.call_later(self.nudge_after, self.nudge)
+
     def stalled(self, str what):
         """Log and cut."""
         log.warning("%s: the peer %s; the connection is cut", self, what)
@@ -461,6 +481,9 @@ cdef class Endpoint(NativeEndpoint):
         if self.close_timer is not None:
             self.close_timer.cancel()
             self.close_timer = None
+        if self.nudge_timer is not None:
+            self.nudge_timer.cancel()
+            self.nudge_timer = None
         if self.started:
             self.loop.remove_reader(self.fd)
         if self.writer_added:

@@ -39,6 +39,9 @@ class SoftIwarpOptions:
     """The MPA revision we connect with."""
     stall_timeout: float = 30.0
     """A peer that acknowledges nothing, or leaves an RDMA Read unanswered or an FPDU unfinished, for so long is cut."""
+    nudge_after: float = 1.0
+    """How long a peer that we connected to may leave our first messages unanswered before it gets an RDMA Write of no
+    octets (see the endpoint's ``nudge``); then twice as long, and so on. 0: it never gets one."""
     close_timeout: float = 5.0
     """How long a graceful close waits for what is queued to leave and for the peer's FIN."""
     keepalive: float = 60.0

@@ -16,7 +16,8 @@ from tests.peer.wire import ReplyHeader, header
 from tests.support.callbacks import CallbackEnd
 from tests.support.nfs4 import Client4
 
-TRIES = 60
+TRIES = 240
+"""Twice a second: a server may be in its grace period at first, and give no delegation."""
 _names = itertools.count()
 """For clients and files: a file whose delegation was recalled gets no other for a while."""
 
