@@ -478,8 +478,16 @@ class Target:
             return [node.handle for node in (self.directories if call.procedure in NAMING else self.own)]
         return [self.nodes[call.node % len(self.nodes)].handle] * 2
 
+    def messages(self, call: Call, inline: bool) -> list[bytes | None]:
+        """The call for each of both servers; with None if it is not to be made."""
+        handles = self.handles(call)
+        made = [call.message(self.xid, handle, inline) for handle in handles]
+        whole = [message is None or handle in message for handle, message in zip(handles, made, strict=True)]
+        # An octet of one handle may happen to be what the damage makes of it; of the other one it is not.
+        return made if whole[0] == whole[1] else [None]
+
     async def over_tcp(self, call: Call) -> None:
-        messages = [call.message(self.xid, handle) for handle in self.handles(call)]
+        messages = self.messages(call, True)
         if None in messages:
             return
         general = await self.tcp[1].call(messages[1] or b"", [], 0)
@@ -492,7 +500,7 @@ class Target:
 
     async def over_rdma(self, call: Call) -> None:
         bulk = call.data if call.procedure == WRITE and call.word & 1 else None
-        messages = [call.message(self.xid, handle, bulk is None) for handle in self.handles(call)]
+        messages = self.messages(call, bulk is None)
         if None in messages or any(len(message or b"") > 3500 for message in messages):
             return
         outcomes = [
