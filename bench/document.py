@@ -1,4 +1,4 @@
-"""docs/performance.md: the tables between its markers. Owns the markers; imports :mod:`bench.report`."""
+"""docs/performance.md: tables and pictures between its markers. Owns the markers; imports :mod:`bench.report`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bench import report
+from bench import plots, report
 from bench.study import Study
 
 DOCUMENT = Path(__file__).parents[1] / "docs" / "performance.md"
@@ -40,5 +40,11 @@ def write(result: Mapping[str, Any], studies: Sequence[Study], path: Path = DOCU
     for study in studies:
         rows = result["studies"].get(study.name)
         if rows:
-            text = put(text, study.name, [*study.table(rows, result["limits"]), "", note(result)])
+            lines = [*study.table(rows, result["limits"]), "", note(result)]
+            if study.curve is not None:
+                picture = path.parent / "curves" / f"{study.name}.svg"
+                picture.parent.mkdir(exist_ok=True)
+                plots.draw(study, rows, picture)
+                lines = [f"![{study.summary}](curves/{study.name}.svg)", "", *lines]
+            text = put(text, study.name, lines)
     path.write_text(text)

@@ -58,7 +58,7 @@ def _server_table(result: Result, server: str) -> list[str]:
     others = [name for name in result["servers"] if name != server] if ours else []
     heads = ["scenario", "over", "CPU µs per call", "of which user", "times the limit"]
     heads += [word for name in others for word in (f"times {name}", "goal")]
-    heads += ["calls/s", "p50 µs", "p99 µs", "p999 µs"]
+    heads += ["calls/s", "p50 µs", "p99 µs", "p999 µs"] + (["work requests", "RDMA octets"] if ours else [])
     lines = []
     for key, figures in found.items():
         name, transport = key.split(" ")
@@ -74,6 +74,9 @@ def _server_table(result: Result, server: str) -> list[str]:
             )
         cells += [f"{figures['calls_per_s']:,.0f}"]
         cells += [f"{figures[part]:.0f}" for part in ("p50_us", "p99_us", "p999_us")]
+        if ours:
+            over_rdma = transport == "rdma" and "work_requests" in figures
+            cells += [f"{figures['work_requests']:.2f}", f"{figures['rdma_octets']:,.0f}"] if over_rdma else ["", ""]
         lines.append(cells)
     return markdown(heads, lines)
 

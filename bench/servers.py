@@ -119,6 +119,17 @@ class RdmaNfsd(Server):
         if not self.process.stdout.readline().startswith("rdma-nfsd ready:"):
             raise SystemExit("the server did not start")
 
+    def events(self) -> dict[str, float]:
+        """Work requests: RPC-over-RDMA's Sends, Writes, Reads and Receives; and the octets of its Writes and Reads."""
+        found = {"work_requests": 0.0, "rdma_octets": 0.0}
+        for name, value in self.counters().items():
+            event = name.partition('event="')[2].partition('"')[0]
+            if name.startswith("rdma_nfsd_rdma_events_total") and event in ("replies", "writes", "reads", "receives"):
+                found["work_requests"] += value
+            elif name.startswith("rdma_nfsd_rdma_events_total") and event in ("read_bytes", "write_bytes"):
+                found["rdma_octets"] += value
+        return found
+
     def counters(self) -> dict[str, float]:
         """Its metrics, by name and labels as they stand in the text."""
         with urllib.request.urlopen(f"http://127.0.0.1:{self.metrics}/metrics") as reply:

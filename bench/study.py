@@ -74,7 +74,8 @@ def progress(text: str) -> None:
 def cost(server: Server, load: Running, seconds: float) -> dict[str, float]:
     """What calls cost and how long they take, after a moment to get going."""
     load.run(min(0.3, seconds))
-    before, (user, system), events = server.cpu_seconds(), server.cpu(), server.events()
+    events = server.events()
+    (user, system), before = server.cpu(), server.cpu_seconds()
     calls, elapsed = load.run(seconds)
     used = server.cpu_seconds() - before
     user_after, system_after = server.cpu()

@@ -7,7 +7,7 @@ from contextlib import ExitStack, suppress
 
 import pytest
 
-from bench import document, report
+from bench import document, flames, report
 from bench.__main__ import STUDIES, parser
 from bench.generator import Generator, Loads
 from bench.scenarios import SCENARIOS
@@ -139,3 +139,28 @@ def test_help_names_every_scenario_and_study():
     for each in (*SCENARIOS, *STUDIES):
         assert each.name in words
         assert each.name in document.DOCUMENT.read_text()
+
+
+def test_flame_graphs_count_what_is_called_by_what():
+    script = """
+    ffff  __pyx_f_4nfsd_2v3_6direct_9DirectNfs_read
+    fffe  uv_run
+    fffd  [unknown]
+
+    ffff  pread64
+    ffff  __pyx_f_4nfsd_2v3_6direct_9DirectNfs_read
+    fffe  uv_run
+""".splitlines()
+    root = flames.tree(flames.stacks(script))
+    assert root.samples == 2
+    assert list(root.calls) == ["uv_run"]
+    read = root.calls["uv_run"].calls["DirectNfs.read"]
+    assert (read.samples, read.calls["pread64"].samples) == (2, 1)
+    picture = flames.svg(root, "a < b")
+    assert "a &lt; b" in picture
+    assert "<title>pread64, 50.0 %</title>" in picture
+
+
+def test_cythons_names_are_readable():
+    assert flames.readable("__pyx_pw_6uvloop_4loop_4Loop_44run_until_complete") == "Loop.run_until_complete"
+    assert flames.readable("__x64_sys_preadv") == "__x64_sys_preadv"
