@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -141,6 +142,7 @@ def main() -> int:
     parser.add_argument("--frequency", type=int, default=499, help="samples per second (default 499)")
     parser.add_argument("--into", type=Path, default=PICTURES, help="a directory (default docs/flames)")
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # the server is ended all the same
     options.into.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(dir="/dev/shm", prefix="rdma-nfsd-flames-") as directory:
         server = RdmaNfsd(Path(directory) / "server")

@@ -22,6 +22,8 @@ from rpcrdma.xdr import pack
 
 GOAL = 3.0
 """Times the idle server's 99th percentile."""
+PAUSE = 0.0005
+"""Seconds between two calls."""
 
 
 def slow3(files: Files, size: int) -> list[bytes]:
@@ -100,16 +102,17 @@ class Trouble(Study):
 
 
 def probe(server: RdmaNfsd, files: Files, over: str, seconds: float) -> dict[str, float]:
-    """How long a GETATTR takes, one at a time. Whoever asks goes before the other clients on this machine, which are
-    not what is measured."""
+    """How long a GETATTR takes, one at a time, with a pause before each, or the others would hardly get to ask. Whoever
+    asks goes before the other clients on this machine, which are not what is measured."""
+    took = []
     with PROBE.load(server, files, over) as load, first_in_line():
-        load.run(min(0.2, seconds))
-        load.run(seconds)
-        return {
-            "p50_us": load.percentile(0.5),
-            "p99_us": load.percentile(0.99),
-            "p999_us": load.percentile(0.999),
-        }
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            time.sleep(PAUSE)
+            load.run(3600, 1)
+            took.append(load.percentile(0.5))
+    took.sort()
+    return {f"p{name}_us": took[int(part * len(took))] for name, part in (("50", 0.5), ("99", 0.99), ("999", 0.999))}
 
 
 @contextmanager
