@@ -3,7 +3,7 @@
 #   make setup      install the Debian packages that are missing, build into .venv, leave .venv/bin/rdma-nfsd
 #   make run        setup, then serve ./exports.yaml (a sample directory ./export) in the foreground
 #   make test       setup, build the guest, lint, then every test including the real Linux client's mounts
-#   make test-devices  the server on RDMA devices (rxe, siw) in a guest: half an hour more, not part of make test
+#   make test-devices  the server on RDMA devices (rxe, siw) in a guest: up to an hour more, not part of make test
 #   make test-fast  setup, then the tests that need no guest
 #   make demo       setup, build the guest, then show a mount over RDMA with fio running on it
 #   make fuzz TARGET=iwarp MINUTES=10  fuzz what takes octets from peers (docs/fuzzing.md); not part of make test
