@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import mmap
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -27,10 +28,12 @@ class Exposed:
     """A registered region of the peer's memory, cut into segments."""
 
     def __init__(self, peer: Peer, memory: bytearray | bytes, *, read: bool, write: bool) -> None:
-        # Without memory of a pool: loopback and softiwarp take any, and devices are not the peer's business.
-        self.memory = memory if isinstance(memory, bytearray) else bytearray(memory)
+        # Without memory of a pool: loopback and softiwarp take any, and devices are not the peer's business. From a
+        # page's beginning: siw answers a Read of a tiny segment across a page's end with other octets (siw_try_1seg).
+        self.memory = memoryview(mmap.mmap(-1, max(len(memory), 1)))[: len(memory)]
+        self.memory[:] = memory
         self.readable, self.writable = read, write
-        self.handle, self.base = peer.endpoint.register(memoryview(self.memory), remote_read=read, remote_write=write)
+        self.handle, self.base = peer.endpoint.register(self.memory, remote_read=read, remote_write=write)
 
     def segment(self, start: int = 0, length: int | None = None) -> Segment:
         return Segment(self.handle, len(self.memory) - start if length is None else length, self.base + start)

@@ -38,6 +38,9 @@ from rpcrdma.verbs.native import ANSWERED
 cdef enum:
     # Copying this much costs less than registering it.
     COPIED = 128 << 10
+    PAGE = 4096
+    # Octets: what siw sends together with its header (MAX_HDR_INLINE in the kernel), and some.
+    TINY = 32
 
 
 cdef class Chain(Job):
@@ -137,6 +140,22 @@ cdef Lease borrow(Device device, size_t length):
         return None
 
 
+cdef int place_octets(
+    Chain chain, Device device, ibv_send_wr *request, size_t address, size_t length, uint32_t key
+) except -1:
+    """Add memory to the last work request.
+
+    Linux's siw copies a request's only segment into its header when it is tiny, and when that segment crosses a page's end,
+    takes too much or too little of it from the first page (siw_try_1seg): the peer gets other octets. Two segments are
+    not copied so.
+    """
+    cdef size_t first = PAGE - address % PAGE
+    if request.opcode == IBV_WR_RDMA_WRITE and first < length <= TINY and device.iwarp and device.software:
+        chain.place(request, address, first, key)
+        return chain.place(request, address + first, length - first, key)
+    return chain.place(request, address, length, key)
+
+
 cdef int place_source(Chain chain, Device device, ibv_send_wr *request, object source) except -1:
     """Add a source to the last work request: where it is, as a copy, or registered by itself."""
     cdef size_t address, length
@@ -145,8 +164,7 @@ cdef int place_source(Chain chain, Device device, ibv_send_wr *request, object s
     cdef Registration registration
     extent(source, PyBUF_SIMPLE, &address, &length)
     if length == 0 or device.memory.key_of(address, length, &key):
-        chain.place(request, address, length, key)
-        return 0
+        return place_octets(chain, device, request, address, length, key)
     lease = borrow(device, length)
     if lease is not None:
         chain.hold(lease)
@@ -204,7 +222,7 @@ cdef int place_lease(Chain chain, Device device, ibv_send_wr *request, size_t ad
     cdef uint32_t key = 0
     if not device.memory.key_of(address, length, &key):
         raise OSError(f"{device.name}: a lease outside of the registered memory")
-    return chain.place(request, address, length, key)
+    return place_octets(chain, device, request, address, length, key)
 
 
 cdef Chain chain_of_post(Device device, object writes, object send, object token):
@@ -218,7 +236,8 @@ cdef Chain chain_of_post(Device device, object writes, object send, object token
         if send is not None:
             segments, invalidate = send
             segments = gathered(device, segments, chain)
-        chain.allocate(len(writes) + 1, len(writes) + len(segments))
+        # A Write may have two segments: place_octets() says when.
+        chain.allocate(len(writes) + 1, 2 * len(writes) + len(segments))
         chain.kept = (writes, segments)
         for handle, offset, source in writes:
             request = chain.request(IBV_WR_RDMA_WRITE, handle, offset)
@@ -304,7 +323,7 @@ cdef Chain chain_of_reply(
     chain.token = ANSWERED
     chain.head, chain.payload = head, payload
     try:
-        chain.allocate(count + 1, count + 1)
+        chain.allocate(count + 1, 2 * count + 1)
         for i in range(count):
             request = chain.request(IBV_WR_RDMA_WRITE, targets[i].handle, targets[i].offset)
             place_lease(chain, device, request, payload.address + done, targets[i].length)
