@@ -90,12 +90,12 @@ class CreationOperations(InspectOperations, DirectoryOperations):
                 self.abandon(*opens)
                 raise
 
-    def _changed(self, node: Node, before: bytearray, after: bytearray) -> Change:
-        """The change of a directory around an operation of ours, under its turn."""
+    def _changed(self, node: Node, before: bytearray, after: bytearray, *, happened: bool = True) -> Change:
+        """The change of a directory around an operation of ours, under its turn; some succeed and do nothing."""
         inode = node.inode
         first = attributes_of(before, node.mount, inode.change)
         inode.wrote(raw_ctime(before), raw_ctime(after))
-        return Change(first, attributes_of(after, node.mount, inode.change, changed=True))
+        return Change(first, attributes_of(after, node.mount, inode.change, changed=happened))
 
     def _add_stat(self, chain: Chain, descriptor: int | Step) -> bytearray:
         status = statx_buffer()

@@ -8,7 +8,7 @@ from __future__ import annotations
 import errno
 import os
 
-from nfsd.vfs.attributes import attributes_of, raw_nlink, raw_type, statx_buffer
+from nfsd.vfs.attributes import attributes_of, raw_fileid, raw_nlink, raw_type, statx_buffer
 from nfsd.vfs.creation import CreationOperations
 from nfsd.vfs.executor import Chain, Step
 from nfsd.vfs.records import Node, closed_at_once
@@ -16,6 +16,7 @@ from nfsd.vfs.syscalls import (
     AT_EMPTY_PATH,
     AT_REMOVEDIR,
     AT_SYMLINK_FOLLOW,
+    AT_SYMLINK_NOFOLLOW,
     O_PATH,
     OPEN_HOW_SIZE,
     STATX_MASK,
@@ -110,6 +111,8 @@ class NamespaceOperations(CreationOperations):
         victim = self._add_victim(chain, target, new_name)
         source_before = self._add_stat(chain, source.fd)
         target_before = self._add_stat(chain, target.fd)
+        moving = statx_buffer()
+        chain.add(SYS_STATX, source.fd, name, AT_SYMLINK_NOFOLLOW, STATX_MASK, moving)
         chain.add(SYS_RENAMEAT2, source.fd, name, target.fd, new_name, 0)
         source_after = self._add_stat(chain, source.fd)
         target_after = self._add_stat(chain, target.fd)
@@ -130,9 +133,13 @@ class NamespaceOperations(CreationOperations):
                 self._bury(target, victim)
                 if moved is not None:
                     self._moved(moved, target, new_name)
-            source_change = self._changed(source, source_before, source_after)
+            # A rename of a file to itself or onto a further link of it does nothing (RFC 8881 section 18.26.3).
+            happened = not victim.is_file(moving)
+            source_change = self._changed(source, source_before, source_after, happened=happened)
             same = target is source
-            target_change = source_change if same else self._changed(target, target_before, target_after)
+            target_change = source_change
+            if not same:
+                target_change = self._changed(target, target_before, target_after, happened=happened)
         finally:
             for inode in taken:
                 inode.serial.release()
@@ -191,3 +198,7 @@ class _Victim:
     def look_again(self, chain: Chain) -> None:
         """Append the look at what is left."""
         self.again = chain.add(SYS_STATX, self.opening, b"", AT_EMPTY_PATH, STATX_MASK, self.status, keep_going=True)
+
+    def is_file(self, status: bytearray) -> bool:
+        """Whether it exists and is the file, of the same file system, whose ``struct statx`` is given."""
+        return self.again is not None and self.again.result == 0 and raw_fileid(self.status) == raw_fileid(status)

@@ -117,6 +117,32 @@ def test_every_write_counts_also_within_one_tick(tmp_path):
     run(place, tmp_path, later)
 
 
+def test_a_rename_that_does_nothing_changes_no_directory(tmp_path):
+    """To itself, or onto a further name of the same file (RFC 8881 section 18.26.3); of a directory to itself."""
+    place = tmp_path / "export"
+    place.mkdir()
+
+    async def scenario(service, root):
+        for fine in (True, False):
+            root.mount.fine = fine
+            one, _, _ = await service.mkdir(ROOT, root, b"one-%d" % fine, SetAttributes(mode=0o755))
+            two, _, _ = await service.mkdir(ROOT, root, b"two-%d" % fine, SetAttributes(mode=0o755))
+            node = await write_file(service, one, b"f")
+            await service.link(ROOT, node, one, b"near")
+            await service.link(ROOT, node, two, b"far")
+            await service.mkdir(ROOT, one, b"d", SetAttributes(mode=0o755))
+            for name, target, new in ((b"f", one, b"f"), (b"f", one, b"near"), (b"f", two, b"far"), (b"d", one, b"d")):
+                for change in await service.rename(ROOT, one, name, target, new):
+                    assert change.before.change == change.after.change, (fine, name, new)
+            assert sorted(os.listdir(place / f"one-{fine:d}")) == ["d", "f", "near"]
+            # One that does something, onto a file of one name: both directories change, also within a tick.
+            await write_file(service, two, b"other")
+            for change in await service.rename(ROOT, one, b"near", two, b"other"):
+                assert change.before.change < change.after.change
+
+    run(place, tmp_path, scenario, asynchronous=True)
+
+
 def test_changes_around_concurrent_operations_do_not_overlap(tmp_path):
     place = tmp_path / "export"
     place.mkdir()
