@@ -61,6 +61,3 @@ cdef inline void store32(uint8_t *at, uint32_t value) noexcept nogil:
     at[1] = <uint8_t>(value >> 16)
     at[2] = <uint8_t>(value >> 8)
     at[3] = <uint8_t>value
-
-
-cdef uint64_t now() noexcept nogil

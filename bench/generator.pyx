@@ -1,6 +1,6 @@
 """A load generator in native code: RPC calls, a fixed number outstanding on each connection, every reply checked.
 
-Owns the traffic of connected blocking sockets while it runs; imports nothing of the project. One core of load costs less
+Owns the traffic of connected blocking sockets while it runs; imports the clock. One core of load costs less
 than any server does per call, so the server is what is measured.
 
 :class:`Load` is one connection, and knows everything but how messages are framed; that is :class:`Generator` for TCP,
@@ -16,6 +16,8 @@ from libc.errno cimport EINTR, errno
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc, qsort, realloc
 from libc.string cimport memcpy, memmove
+
+from rpcrdma.clock cimport nanoseconds
 
 import os
 
@@ -38,25 +40,10 @@ cdef extern from "sys/epoll.h" nogil:
 cdef extern from "unistd.h" nogil:
     int close(int fd)
 
-cdef extern from "time.h" nogil:
-    ctypedef long time_t
-    struct timespec:
-        time_t tv_sec
-        long tv_nsec
-    int clock_gettime(int clock, timespec *now)
-    const int CLOCK_MONOTONIC
-
 cdef enum:
     RECEIVE = 1 << 20               # as much as the loopback stream takes that figures are put beside
     REPLY_HEAD = 36                 # of a record: its mark, and all that is looked at
     READY = 64                      # connections that one look at the kernel reports
-
-
-cdef uint64_t now() noexcept nogil:
-    """Nanoseconds of the monotonic clock."""
-    cdef timespec clock
-    clock_gettime(CLOCK_MONOTONIC, &clock)
-    return <uint64_t>clock.tv_sec * 1000000000 + clock.tv_nsec
 
 
 cdef int ascending(const void *left, const void *right) noexcept nogil:
@@ -214,7 +201,7 @@ cdef class Load:
             run.problem = b"the server closed the connection"
             return
         self.have += got
-        run.moment = now()
+        run.moment = nanoseconds()
         while run.problem == NULL:
             length = self.take(run, self.buffer + at, self.have - at)
             if length == 0:
@@ -261,7 +248,7 @@ cdef drive(list loads, Latencies latencies, double seconds, size_t most):
     for load in loads:
         load.prepare()
     latencies.samples = 0
-    begun = run.moment = now()
+    begun = run.moment = nanoseconds()
     run.until = begun + <uint64_t>(seconds * 1e9)
     for load in loads:
         load.begin(&run)
@@ -272,7 +259,7 @@ cdef drive(list loads, Latencies latencies, double seconds, size_t most):
                 load.turn(&run)
     else:
         wait_for(loads, &run)
-    run.moment = now()
+    run.moment = nanoseconds()
     with nogil:
         latencies.sort()
     if run.problem != NULL:

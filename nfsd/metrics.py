@@ -13,6 +13,7 @@ from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from rpcrdma.copying import copied
 from rpcrdma.memory import Pool
 from rpcrdma.rpc.dispatch import Dispatcher
 
@@ -57,6 +58,9 @@ class ServerCollector(Collector):
         for kind in ("limit", "mapped", "in_use"):
             memory.add_metric([kind], getattr(self._pool, kind))
         yield memory
+        copied_bytes = CounterMetricFamily(_PREFIX + "copied_bytes", "Messages and data copied from buffer to buffer")
+        copied_bytes.add_metric([], copied())
+        yield copied_bytes
         workers = GaugeMetricFamily(_PREFIX + "workers", "The pool of threads that wait for disks", labels=["kind"])
         for kind, value in self._workers().items():
             workers.add_metric([kind], value)

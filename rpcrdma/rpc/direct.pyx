@@ -14,29 +14,17 @@ Calls are counted here and added to the dispatcher's rows when the transport pau
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.string cimport memcmp, memset
 
+from rpcrdma.clock cimport nanoseconds
 from rpcrdma.place cimport Answerer, Place, load32, load64, store32
 from rpcrdma.rpc.replay cimport Beginning, ReplayCache, add, key_of
 
 from rpcrdma.rpc.program import RpcCredential
 
 
-cdef extern from "time.h" nogil:
-    ctypedef long time_t
-    struct timespec:
-        time_t tv_sec
-        long tv_nsec
-    int clock_gettime(int clock, timespec *now)
-    const int CLOCK_MONOTONIC
-
 cdef enum:
     CALL_HEADER = 40        # with empty credential and verifier
     MAX_AUTH = 400
     CALLERS = 256           # per connection; beyond it all are forgotten and learnt again
-
-cdef double now() noexcept nogil:
-    cdef timespec clock
-    clock_gettime(CLOCK_MONOTONIC, &clock)
-    return clock.tv_sec + clock.tv_nsec * 1e-9
 
 
 cdef class Caller:
@@ -113,7 +101,7 @@ cdef class DirectCalls(Answerer):
             return False
         if not self.counting:
             self.counting = True
-            self.clock = now()
+            self.clock = nanoseconds() * 1e-9
         # An accepted reply with an empty verifier, and SUCCESS (RFC 5531 section 9).
         place.at = store32(place.at, load32(message))
         place.at = store32(place.at, 1)
@@ -124,7 +112,7 @@ cdef class DirectCalls(Answerer):
         else:
             answered = version.program.answer(caller, procedure, message + offset, size - offset, place)
         then = self.clock
-        self.clock = now()
+        self.clock = nanoseconds() * 1e-9
         if answered:
             version.counts[procedure].calls += 1
             version.counts[procedure].seconds += self.clock - then

@@ -28,9 +28,10 @@ from cpython.buffer cimport PyBUF_READ
 from cpython.memoryview cimport PyMemoryView_FromMemory
 from libc.errno cimport EAGAIN, EINTR, errno
 from libc.stdint cimport uint8_t, uint64_t
-from libc.string cimport memcpy, memmove, memset
+from libc.string cimport memset
 
 from rpcrdma.clock cimport nanoseconds
+from rpcrdma.copying cimport copy_octets, move_octets
 from rpcrdma.memory cimport Account, Lease
 from rpcrdma.place cimport Answerer, store32
 from rpcrdma.tcp.outgoing cimport Outgoing
@@ -222,7 +223,7 @@ cdef class RecordStream:
         cdef size_t have = self.end - self.start
         if self.buffer is not None:
             if self.buffer.count == 1 and self.start:
-                memmove(<char *>self.buffer.address, <char *>self.buffer.address + self.start, have)
+                move_octets(<char *>self.buffer.address, <char *>self.buffer.address + self.start, have)
                 self.start, self.end = 0, have
             # Records cut out earlier may leave little room: a new buffer, unless there is enough for a good read.
             if self.buffer.capacity - self.start >= READ_SIZE // 2 and self.wanted() <= self.buffer.capacity - self.start:
@@ -231,7 +232,7 @@ cdef class RecordStream:
         if fresh is None:
             return False
         if self.buffer is not None:
-            memcpy(<char *>fresh.address, <char *>self.buffer.address + self.start, have)
+            copy_octets(<char *>fresh.address, <char *>self.buffer.address + self.start, have)
             self.drop_buffer()
         self.buffer = fresh
         self.start, self.end = 0, have
@@ -355,7 +356,7 @@ cdef class RecordStream:
             larger = self.take(self.record_length + length)
             if larger is None:
                 return False
-            memcpy(<char *>larger.address, <char *>self.record.address, self.record_length)
+            copy_octets(<char *>larger.address, <char *>self.record.address, self.record_length)
             self.record.release()
             self.record = larger
         self.fragments += 1
@@ -366,7 +367,7 @@ cdef class RecordStream:
 
     cdef int copy_fragment(self) except -1:
         cdef size_t part = min(self.end - self.start, self.fragment_left)
-        memcpy(
+        copy_octets(
             <char *>self.record.address + self.record_length, <char *>self.buffer.address + self.start, part
         )
         self.record_length += part

@@ -273,6 +273,7 @@ def test_metrics_count_what_happened(rig: Rig) -> None:
             f'rdma_nfsd_connections{{listener="tcp://127.0.0.1:{port_of(daemon)}"}} 1.0',
             'rdma_nfsd_memory_bytes{kind="limit"} 5.36870912e+08',
             'rdma_nfsd_rdma_events_total{event="calls",',
+            "rdma_nfsd_copied_bytes_total ",
             'rdma_nfsd_callbacks_total{operation="CB_RECALL",result="path_down"} 2.0',
             "rdma_nfsd_delegations 0.0",
             'rdma_nfsd_delegation_events_total{event="recalled"} 0.0',

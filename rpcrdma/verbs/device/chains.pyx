@@ -11,8 +11,9 @@ Memory
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from libc.stdint cimport uint32_t, uint64_t, uintptr_t
 from libc.stdlib cimport calloc, free
-from libc.string cimport memcpy, memset
+from libc.string cimport memset
 
+from rpcrdma.copying cimport copy_octets
 from rpcrdma.memory cimport Lease
 from rpcrdma.verbs.device.device cimport Device
 from rpcrdma.verbs.device.queue cimport Job
@@ -168,7 +169,7 @@ cdef int place_source(Chain chain, Device device, ibv_send_wr *request, object s
     lease = borrow(device, length)
     if lease is not None:
         chain.hold(lease)
-        memcpy(<void *>lease.address, <void *>address, length)
+        copy_octets(<void *>lease.address, <void *>address, length)
         device.memory.key_of(lease.address, length, &key)
         chain.place(request, lease.address, length, key)
         return 0
@@ -201,7 +202,7 @@ cdef object gathered(Device device, object segments, Chain chain):
     chain.hold(lease)
     for source in segments:
         extent(source, PyBUF_SIMPLE, &address, &length)
-        memcpy(<char *>lease.address + end, <void *>address, length)
+        copy_octets(<char *>lease.address + end, <void *>address, length)
         end += length
     return (lease.view[:total],)
 

@@ -13,6 +13,7 @@ from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy, memset
 
+from rpcrdma.copying cimport copy_octets
 from rpcrdma.verbs.softiwarp cimport crc as crc32c
 from rpcrdma.verbs.softiwarp.chain cimport Chain, ChainQueue, Message, Piece
 from rpcrdma.verbs.softiwarp.framing cimport (
@@ -165,7 +166,7 @@ cdef class Run:
             if self.crc:
                 digest = crc32c.extend(digest, data, got)
             if got <= COPY:
-                memcpy(self.arena + self.arena_used, data, got)
+                copy_octets(self.arena + self.arena_used, data, got)
                 self.arena_used += got
             else:
                 self.close_arena()
@@ -213,7 +214,7 @@ cdef class Run:
                 room = MARKER_INTERVAL - self.stream % MARKER_INTERVAL
                 if room > got:
                     room = got
-                memcpy(where, data, room)
+                copy_octets(where, data, room)
                 where += room
                 data += room
                 got -= room

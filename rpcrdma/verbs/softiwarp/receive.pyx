@@ -27,6 +27,7 @@ from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy, memset
 
+from rpcrdma.copying cimport copy_octets
 from rpcrdma.memory cimport Lease
 from rpcrdma.verbs.softiwarp cimport crc as crc32c
 from rpcrdma.verbs.softiwarp.chain cimport Chain, Message, chain_of_response
@@ -179,7 +180,7 @@ cdef class Receiver:
                 self.state = AT_TRAILER
                 outcome = self.parse(staging, got - direct)
             else:
-                memcpy(staging, self.kept, self.kept_length)
+                copy_octets(staging, self.kept, self.kept_length)
                 direct = self.kept_length + got
                 self.kept_length = 0
                 outcome = self.parse(staging, direct)
@@ -191,7 +192,7 @@ cdef class Receiver:
 
     cdef int keep(self, char *data, size_t length) except -1:
         """Keep the start of an FPDU for the next wake-up."""
-        memcpy(self.kept, data, length)
+        copy_octets(self.kept, data, length)
         self.kept_length = length
         return RECEIVE_MORE
 
@@ -215,7 +216,7 @@ cdef class Receiver:
                 if self.target is not None and not self.target.valid:
                     return self.violation(LAYER_DDP, DDP_TAGGED, 0x00)
                 taken = self.remaining if self.remaining < length else length
-                memcpy(self.destination, data, taken)
+                copy_octets(self.destination, data, taken)
                 self.destination += taken
                 self.remaining -= taken
                 data += taken
