@@ -19,6 +19,8 @@ from rpcrdma.verbs.softiwarp.listener import HalfOpen
 WRITE, READ_REQUEST, READ_RESPONSE, SEND, SEND_INVALIDATE, SEND_SE, SEND_SE_INVALIDATE, TERMINATE = range(8)
 CLIENT_REQUEST = bytes.fromhex("4d504120494420526571204672616d651002000c00800000f6ab0e1801010303")
 """What the Linux NFS client sends: revision 2, IRD 128, ORD 0, no CRC."""
+PRIVATE = bytes.fromhex("f6ab0e1801010303")
+"""Its private data."""
 
 
 async def settle() -> None:
@@ -244,3 +246,35 @@ class Raw:
 
     def close(self) -> None:
         self.socket.close()
+
+
+def request(
+    flags: int = 0x10, revision: int = 2, body: bytes = struct.pack(">HH", 128, 0) + PRIVATE, length: int | None = None
+) -> bytes:
+    return b"MPA ID Req Frame" + struct.pack(">BBH", flags, revision, len(body) if length is None else length) + body
+
+
+def enhanced(ird: int, ord_: int) -> bytes:
+    return struct.pack(">HH", ird, ord_)
+
+
+async def responder(reply: bytes) -> tuple[asyncio.Server, ListenAddress, list[bytes]]:
+    """A listener that answers whatever comes with ``reply`` and keeps all it is sent."""
+    got: list[bytes] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readexactly(20)
+        got.append(head + await reader.readexactly(int.from_bytes(head[18:20], "big")))
+        writer.write(reply)
+        try:
+            got.append(await reader.read())
+        except ConnectionResetError:
+            got.append(b"")
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    return server, ListenAddress("127.0.0.1", server.sockets[0].getsockname()[1]), got
+
+
+def reply_frame(flags: int = 0x10, revision: int = 2, body: bytes = enhanced(16, 4)) -> bytes:
+    return b"MPA ID Rep Frame" + struct.pack(">BBH", flags, revision, len(body)) + body

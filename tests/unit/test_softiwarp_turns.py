@@ -65,3 +65,21 @@ def test_what_waits_for_its_turn_is_handed_over_before_the_end() -> None:
             assert server.messages == [b"%d" % number for number in range(BURST)]
 
     asyncio.run(main())
+
+
+def test_what_waits_for_its_turn_is_dropped_when_the_owner_closes() -> None:
+    """As is what arrives afterwards: an owner that has closed hears of nothing but the end."""
+
+    async def main() -> None:
+        async with world() as it:
+            _, server = await slow_pair(it)
+
+            def close(messages: Sequence[Received]) -> None:
+                assert server.endpoint is not None
+                server.endpoint.close()
+
+            server.on_received = close
+            assert await server.ended() == "closed by this side"
+            assert server.messages == [b"0"]
+
+    asyncio.run(main())

@@ -371,7 +371,9 @@ cdef class Endpoint(NativeEndpoint):
             tokens = self.receiver.answered
             self.receiver.answered = []
             self.report(tokens, True)
-        if self.receiver.messages:
+        if self.state != OPEN:
+            self.receiver.drop_messages()  # what waited when the owner closed; as what still arrives
+        elif self.receiver.messages:
             messages = self.receiver.messages
             self.receiver.messages = messages[self.batch :]
             if self.receiver.messages:

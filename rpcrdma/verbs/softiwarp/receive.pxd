@@ -76,6 +76,7 @@ cdef class Receiver:
     cdef int receive(self) except -1
     cdef bint within_fpdu(self) noexcept
     cdef void release_all(self)
+    cdef void drop_messages(self)
     cdef int parse(self, char *data, size_t length) except -1
     cdef int keep(self, char *data, size_t length) except -1
     cdef ssize_t take_header(self, char *data, size_t length) except -1

@@ -125,10 +125,14 @@ cdef class Receiver:
         if self.current is not None:
             self.current.release()
             self.current = None
+        self.drop_messages()
+        self.target = None
+
+    cdef void drop_messages(self):
+        """Give back what has not been delivered."""
         for message in self.messages:
             (<Lease>message[0]).release()
         self.messages = []
-        self.target = None
 
     cdef int receive(self) except -1:
         """Take what has come. Returns one of the RECEIVE_ values; ``messages`` and ``answered`` are to be delivered."""
