@@ -159,10 +159,10 @@ def test_a_blocked_lock_wakes_soon_after_the_release(opened: str, shells: list[F
     print(f"NFSv{opened}: {took:.1f} s from the release to the lock, {told} CB_NOTIFY_LOCK")
     if opened == "4.0":
         assert told == 0
-        assert took < 12
+        assert took < 25
     else:
         assert told == 1
-        assert took < 4
+        assert took < 15
     two.must("unlock f 0 0")
 
 
@@ -199,7 +199,7 @@ def test_a_deadlock_is_told_to_one_and_the_other_goes_on(
     (other,) = [shell for shell in waits if shell is not victim]
     assert waits[victim].answer() == "error EDEADLK"
     print(f"NFSv{opened}: EDEADLK {time.monotonic() - begun - 1:.1f} s after the circle was closed")
-    assert time.monotonic() < begun + (20 if opened == "4.0" else 6)
+    assert time.monotonic() < begun + (30 if opened == "4.0" else 20)
     assert not waits[other].done(), "the other one's wait is not over before the victim gives up what it has"
     victim.must("unlock f 0 0")
     assert waits[other].answer(40) == "ok"
@@ -250,7 +250,7 @@ def test_a_local_process_that_lets_go_wakes_the_client(opened: str, pair: Pair, 
         time.sleep(2)
         assert not waiting.done()
     assert waiting.answer(40) == "ok"
-    assert waiting.seconds < 12
+    assert waiting.seconds < 25
     one.must("unlock f 0 0")
 
 
