@@ -226,8 +226,10 @@ class LockTable:
         self, client: Client, owner: LockOwner, state: LockState | None, file: FileState, span: tuple[int, int, bool]
     ) -> None:
         limits = self._engine.limits
-        ranges = file.locks.owners.get(owner) if file.locks else None
-        growth = ranges.growth(*span) if ranges is not None else 1
+        growth = 0
+        if client.locks + 2 > limits.locks:  # nothing makes more than two of none
+            ranges = file.locks.owners.get(owner) if file.locks else None
+            growth = ranges.growth(*span) if ranges is not None else 1
         if (
             (growth > 0 and client.locks + growth > limits.locks)
             or (state is None and client.lock_states >= limits.lock_states)

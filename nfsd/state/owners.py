@@ -99,10 +99,8 @@ class OpenOwner(SeqidOwner):
 class LockOwner(SeqidOwner):
     """Who locks: one owner string of one client."""
 
-    __slots__ = ("alone", "states")
+    __slots__ = ("states",)
 
     def __init__(self, client: Client, owner: bytes) -> None:
         super().__init__(client, owner)
         self.states: set[LockState] = set()
-        self.alone: frozenset[LockOwner] = frozenset((self,))
-        """The owner as a set, shared by every range it holds alone."""

@@ -1,7 +1,7 @@
 """Interval maps for byte-range locks: one owner's ranges, and the union of all owners' ranges of a file.
 
-Ranges are half-open, 0 <= start < end <= 2**64 (2**64 is "to the end of the file"). Both maps are kept sorted, so that
-every change costs O(log n) plus the ranges it touches. Imports sortedcontainers.
+Ranges are half-open, 0 <= start < end <= 2**64 (2**64 is "to the end of the file"). Both stand on
+:class:`~nfsd.spans.SpanMap`, so that every change costs O(log n) plus the ranges it touches.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
-from sortedcontainers import SortedDict  # type: ignore[import-untyped]
+from nfsd.spans import SpanMap
 
 if TYPE_CHECKING:
     from nfsd.state.owners import LockOwner
@@ -19,9 +19,8 @@ END = 1 << 64
 
 
 class Held(NamedTuple):
-    """A piece of the union: who holds it, and how. Exclusive pieces have one owner."""
+    """How a piece of the union is held, and by whom. Exclusive pieces have one owner."""
 
-    end: int
     exclusive: bool
     owners: frozenset[LockOwner]
 
@@ -29,62 +28,42 @@ class Held(NamedTuple):
 class OwnerRanges:
     """One owner's locks on one file, merged as POSIX has it: neighbours of the same kind are one range."""
 
-    __slots__ = ("_map",)
+    __slots__ = ("_map", "exclusive", "shared")
 
-    def __init__(self) -> None:
-        self._map: SortedDict[int, tuple[int, bool]] = SortedDict()
+    def __init__(self, owner: LockOwner) -> None:
+        self._map: SpanMap[bool] = SpanMap()
+        alone = frozenset((owner,))
+        self.exclusive = Held(True, alone)
+        self.shared = Held(False, alone)
+        """What the union's pieces of which it is the only owner have for a value: these very objects."""
 
     def __len__(self) -> int:
         return len(self._map)
 
     def __iter__(self) -> Iterator[tuple[int, int, bool]]:
         """(start, end, exclusive), ascending."""
-        return ((start, end, exclusive) for start, (end, exclusive) in self._map.items())
+        return iter(self._map)
 
     def hull(self) -> tuple[int, int]:
         """From the first octet held to behind the last; there must be one."""
-        last_end: int = self._map.peekitem(-1)[1][0]
-        first: int = self._map.peekitem(0)[0]
-        return first, last_end
+        return self._map.hull()
 
     def at(self, offset: int) -> tuple[int, int, bool] | None:
         """The range that holds this octet."""
-        start = _floor(self._map, offset)
-        if start is None:
-            return None
-        end, exclusive = self._map[start]
-        return (start, end, exclusive) if end > offset else None
+        return self._map.at(offset)
 
-    def cut(self, start: int, end: int) -> list[tuple[int, int]]:
+    def cut(self, start: int, end: int) -> list[tuple[int, int, bool]]:
         """Remove what is held within [start, end), splitting ranges at its edges. Returns the pieces removed."""
-        removed: list[tuple[int, int]] = []
-        for left in _touching(self._map, start, end):
-            right, exclusive = self._map.pop(left)
-            if left < start:
-                self._map[left] = (start, exclusive)
-            if right > end:
-                self._map[end] = (right, exclusive)
-            removed.append((max(left, start), min(right, end)))
-        return removed
+        return self._map.cut(start, end)
 
     def put(self, start: int, end: int, exclusive: bool) -> None:
         """Hold [start, end) this way, whatever of it was held before; merge with neighbours of the same kind."""
-        self.cut(start, end)
-        before = self.at(start - 1) if start else None
-        if before is not None and before[1:] == (start, exclusive):
-            start = before[0]
-            del self._map[start]
-        following = self._map.get(end)
-        if following is not None and following[1] == exclusive:
-            del self._map[end]
-            end = following[0]
-        self._map[start] = (end, exclusive)
+        self._map.put(start, end, exclusive)
 
     def growth(self, start: int, end: int, exclusive: bool) -> int:
         """By how many ranges a ``put`` here would grow the map (negative: shrink)."""
         grown = 1
-        for left in _touching(self._map, start, end):
-            right, kind = self._map[left]
+        for left, right, kind in self._map.between(start, end):
             grown -= 1
             if kind != exclusive:  # what sticks out stays a range of its own
                 grown += (left < start) + (right > end)
@@ -109,15 +88,14 @@ class FileLocks:
 
     def __init__(self) -> None:
         self.owners: dict[LockOwner, OwnerRanges] = {}
-        self._pieces: SortedDict[int, Held] = SortedDict()
+        self._pieces: SpanMap[Held] = SpanMap()
 
     def conflict(
         self, owner: LockOwner | None, start: int, end: int, exclusive: bool
     ) -> tuple[LockOwner, int, int, bool] | None:
         """The first lock in the way: (its owner, start, end, exclusive) as that owner holds it; None: there is none.
         ``owner`` None is an owner that holds nothing."""
-        for left in _starts(self._pieces, start, end):
-            piece = self._pieces[left]
+        for left, _, piece in self._others(owner, start, end):
             if not exclusive and not piece.exclusive:
                 continue
             for holder in piece.owners:
@@ -131,29 +109,36 @@ class FileLocks:
         self, owner: LockOwner | None, start: int, end: int, exclusive: bool, *, limit: int
     ) -> Iterator[LockOwner]:
         """Everybody in the way, each at least once, as far as ``limit`` pieces tell."""
-        for left in islice(_starts(self._pieces, start, end), limit):
-            piece = self._pieces[left]
+        for _, _, piece in islice(self._others(owner, start, end), limit):
             if exclusive or piece.exclusive:
                 yield from (holder for holder in piece.owners if holder is not owner)
+
+    def _others(self, owner: LockOwner | None, start: int, end: int) -> Iterator[tuple[int, int, Held]]:
+        """The pieces that share an octet with [start, end), but for those that the owner alone holds."""
+        own = self.owners.get(owner) if owner is not None else None
+        if own is None:
+            return self._pieces.between(start, end)
+        if len(self.owners) == 1:
+            return iter(())
+        return self._pieces.between(start, end, mine=own.exclusive, also_mine=own.shared)
 
     def covered(self, start: int, end: int, exclusive: bool) -> bool:
         """Whether the union already holds all of [start, end) exactly this way."""
         at = start
-        for left in _starts(self._pieces, start, end):
-            piece = self._pieces[left]
+        for left, right, piece in self._pieces.between(start, end):
             if left > at or piece.exclusive != exclusive:
                 return False
-            at = piece.end
+            at = right
         return at >= end
 
     def gaps(self, start: int, end: int) -> list[tuple[int, int]]:
         """The parts of [start, end) nobody holds."""
         found: list[tuple[int, int]] = []
         at = start
-        for left in _touching(self._pieces, start, end):
+        for left, right, _ in self._pieces.between(start, end):
             if left > at:
                 found.append((at, left))
-            at = self._pieces[left].end
+            at = right
         if at < end:
             found.append((at, end))
         return found
@@ -162,22 +147,21 @@ class FileLocks:
         """Give the owner [start, end); the caller has excluded conflicts. Returns by how many its ranges grew."""
         ranges = self.owners.get(owner)
         if ranges is None:
-            ranges = self.owners[owner] = OwnerRanges()
+            ranges = self.owners[owner] = OwnerRanges(owner)
         before = len(ranges)
-        for left, right in ranges.cut(start, end):
+        for left, right, _ in ranges.cut(start, end):
             self._withdraw(owner, left, right)
         ranges.put(start, end, exclusive)
+        held = ranges.exclusive if exclusive else ranges.shared
         at = start
-        for left in _touching(self._pieces, start, end):
+        for left, right, piece in self._pieces.cut(start, end):
             # Only shared pieces of others can be left here.
-            inner, piece = self._split(left, start, end)
-            if inner > at:
-                self._pieces[at] = Held(inner, False, owner.alone)
-            self._pieces[inner] = Held(piece.end, False, piece.owners | owner.alone)
-            at = piece.end
+            if left > at:
+                self._pieces.put(at, left, held)
+            self._pieces.put(left, right, Held(False, piece.owners | held.owners))
+            at = right
         if at < end:
-            self._pieces[at] = Held(end, exclusive, owner.alone)
-        self._merge(start, end)
+            self._pieces.put(at, end, held)
         return len(ranges) - before
 
     def revoke(self, owner: LockOwner, start: int, end: int) -> tuple[int, list[tuple[int, int]]]:
@@ -194,10 +178,8 @@ class FileLocks:
             self._pieces.clear()
             return -before, [(first, last)]
         free: list[tuple[int, int]] = []
-        for left, right in ranges.cut(start, end):
-            self._withdraw(owner, left, right)
-            free.extend(self.gaps(left, right))
-        self._merge(start, end)
+        for left, right, _ in ranges.cut(start, end):
+            free += self._withdraw(owner, left, right)
         grown = len(ranges) - before
         if not len(ranges):
             del self.owners[owner]
@@ -205,58 +187,16 @@ class FileLocks:
 
     def pieces(self) -> Iterator[tuple[int, int, bool, frozenset[LockOwner]]]:
         """The union, ascending."""
-        return ((start, held.end, held.exclusive, held.owners) for start, held in self._pieces.items())
+        return ((start, end, held.exclusive, held.owners) for start, end, held in self._pieces)
 
-    def _withdraw(self, owner: LockOwner, start: int, end: int) -> None:
-        """Take the owner out of the pieces of [start, end), all of which it holds."""
-        for left in _touching(self._pieces, start, end):
-            inner, piece = self._split(left, start, end)
-            rest = piece.owners - owner.alone
-            if rest:
-                self._pieces[inner] = Held(piece.end, False, next(iter(rest)).alone if len(rest) == 1 else rest)
-            else:
-                del self._pieces[inner]
-
-    def _split(self, left: int, start: int, end: int) -> tuple[int, Held]:
-        """Cut the piece at ``left`` at the edges of [start, end); returns its part within: start and piece."""
-        piece = self._pieces[left]
-        if left < start:
-            self._pieces[left] = piece._replace(end=start)
-            self._pieces[start] = piece
-            left = start
-        if piece.end > end:
-            self._pieces[end] = piece
-            piece = self._pieces[left] = piece._replace(end=end)
-        return left, piece
-
-    def _merge(self, start: int, end: int) -> None:
-        """Join equal neighbours in and around [start, end)."""
-        previous: int | None = None
-        for left in _touching(self._pieces, max(start - 1, 0), min(end + 1, END)):
-            piece = self._pieces[left]
-            if previous is not None:
-                before = self._pieces[previous]
-                if (before.end, before.exclusive, before.owners) == (left, piece.exclusive, piece.owners):
-                    del self._pieces[left]
-                    self._pieces[previous] = before._replace(end=piece.end)
-                    continue
-            previous = left
-
-
-def _touching(pieces: SortedDict, start: int, end: int) -> list[int]:
-    """The starts of the ranges that share an octet with [start, end), ascending; the map may change meanwhile."""
-    return list(_starts(pieces, start, end))
-
-
-def _starts(pieces: SortedDict, start: int, end: int) -> Iterator[int]:
-    """As ``_touching``, one by one: for looking no further than needed."""
-    first = _floor(pieces, start)
-    if first is None or pieces[first][0] <= start:
-        first = start
-    found: Iterator[int] = pieces.irange(first, end, inclusive=(True, False))
-    return found
-
-
-def _floor(pieces: SortedDict, offset: int) -> int | None:
-    """The greatest start up to ``offset``. By value and not by position: positions cost O(n) after every change."""
-    return next(pieces.irange(None, offset, reverse=True), None)
+    def _withdraw(self, owner: LockOwner, start: int, end: int) -> list[tuple[int, int]]:
+        """Take the owner out of the pieces of [start, end), all of which it holds. Returns what nobody holds now."""
+        free: list[tuple[int, int]] = []
+        for left, right, piece in self._pieces.cut(start, end):
+            if len(piece.owners) == 1:
+                free.append((left, right))
+                continue
+            rest = piece.owners.difference((owner,))
+            alone = self.owners[next(iter(rest))].shared if len(rest) == 1 else None
+            self._pieces.put(left, right, alone or Held(False, rest))
+        return free

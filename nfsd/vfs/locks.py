@@ -14,8 +14,8 @@ from __future__ import annotations
 import errno
 import os
 
+from nfsd.spans import SpanMap
 from nfsd.vfs.executor import Chain
-from nfsd.vfs.lock_ranges import Ranges
 from nfsd.vfs.opens import OpenOperations
 from nfsd.vfs.records import Inode, Node, OpenFile
 from nfsd.vfs.syscalls import (
@@ -43,7 +43,8 @@ class HeldLocks:
 
     def __init__(self, opened: OpenFile) -> None:
         self.opened = opened
-        self.ranges = Ranges()
+        self.ranges: SpanMap[bool] = SpanMap()
+        """What is to be held towards local processes, and whether exclusively."""
         self.cover: bool | None = None
         """Whether the whole file is held, exclusively (True) or shared, instead of every range for itself."""
         self.cover_at = MANY
@@ -76,7 +77,7 @@ class LockOperations(OpenOperations):
                     await self._uncover(node, held)
                 if held.cover is None:
                     await self._set(node, held, start, length, exclusive)
-                held.ranges.add(start, end, exclusive)
+                held.ranges.put(start, end, exclusive)
                 if held.cover is None and len(held.ranges) > held.cover_at:
                     await self._cover(node, held)
             finally:
@@ -100,7 +101,7 @@ class LockOperations(OpenOperations):
                 return
             if held.cover is None:
                 await self._fcntl(node, held.opened, F_OFD_SETLK, flock(F_UNLCK, start, length))
-            held.ranges.remove(start, end)
+            held.ranges.cut(start, end)
             if held.cover is not None and len(held.ranges) < FEW:
                 await self._uncover(node, held)
             self._drop_if_unused(inode)

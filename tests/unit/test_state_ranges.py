@@ -13,7 +13,6 @@ SIZE = 16
 class Owner:
     def __init__(self, name):
         self.name = name
-        self.alone = frozenset((self,))
 
     def __repr__(self):
         return self.name

@@ -1,19 +1,15 @@
-"""Locks towards local processes, and the set of ranges that remembers them."""
+"""Locks towards local processes."""
 
 import errno
 import fcntl
-import itertools
 import os
 import struct
 import subprocess
 import sys
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from nfsd.vfs import locks
-from nfsd.vfs.lock_ranges import Ranges
 from nfsd.vfs.types import LocalLock, SetAttributes
 from tests.unit.vfs_support import ROOT, run, write_file
 
@@ -119,35 +115,6 @@ def test_ranges_and_files_that_cannot_be_locked(place, tmp_path):
             await service.test_local_lock(link, 0, 1, exclusive=True)
 
     run(place, tmp_path, scenario)
-
-
-@given(
-    st.lists(
-        st.tuples(
-            st.sampled_from([None, False, True]),
-            st.integers(min_value=0, max_value=30),
-            st.integers(min_value=1, max_value=10),
-        ),
-        max_size=20,
-    )
-)
-@settings(max_examples=200, deadline=None)
-def test_ranges_are_sets_of_octets(steps):
-    ranges, octets = Ranges(), {}
-    for kind, start, length in steps:
-        if kind is None:
-            ranges.remove(start, start + length)
-        else:
-            ranges.add(start, start + length, kind)
-        for octet in range(start, start + length):
-            octets.pop(octet, None)
-            if kind is not None:
-                octets[octet] = kind
-        assert {octet: kind for low, high, kind in ranges for octet in range(low, high)} == octets
-        found = list(ranges)
-        assert found == sorted(found)
-        assert all(a[1] < b[0] or (a[1] == b[0] and a[2] != b[2]) for a, b in itertools.pairwise(found)), "not merged"
-        assert len(ranges) == len(found)
 
 
 # -- many ranges ----------------------------------------------------------------------------------------------------
