@@ -24,9 +24,10 @@ from bench.growth import Directory, Handles, Locks, Opens
 from bench.machine import facts, measure_limits
 from bench.memory import Memory
 from bench.scenarios import SCENARIOS, Files, Scenario, prepare
-from bench.servers import SERVERS, Ganesha, RdmaNfsd, Server, enter_namespace
-from bench.study import Impossible, Study, Terms, cost, median, progress
+from bench.servers import SERVERS, Ganesha, LocalServer, RdmaNfsd, enter_namespace
+from bench.study import Impossible, Study, Terms, median, progress
 from bench.trouble import Trouble
+from bench.turns import take_turns
 
 STUDIES: tuple[Study, ...] = (
     Connections(),
@@ -64,38 +65,21 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
 
 def run_scenarios(options: argparse.Namespace, directory: Path, chosen: Sequence[Scenario]) -> dict[str, Any]:
     """In rounds that take turns: the machine, then each scenario with every server."""
-    figures: dict[str, dict[str, list[dict[str, float]]]] = {name: {} for name in options.server}
     bounds: list[dict[str, float]] = []
     with ExitStack() as ends:
-        servers: list[tuple[Server, Files]] = []
+        servers: list[tuple[LocalServer, Files]] = []
         for name in options.server:
             server = SERVERS[name](directory / name)
             ends.callback(server.stop)
             servers.append((server, asyncio.run(prepare(server, options.uid))))
-        for number in range(options.rounds):
-            turn = f"round {number + 1} of {options.rounds}"
+
+        def measure_machine(turn: str) -> None:
             progress(f"{turn}: the machine")
-            bounds.append(measure_limits(servers[0][0], options.seconds))
-            for scenario in chosen:
-                for server, files in servers:
-                    for over in server.transports:
-                        if over not in options.transport or over not in scenario.transports:
-                            continue
-                        progress(f"{turn}: {scenario.name} over {over}, {server.name}")
-                        with scenario.load(server, files, over) as load:
-                            found = cost(server, load, options.seconds)
-                        figures[server.name].setdefault(f"{scenario.name} {over}", []).append(found)
-        peaks = {server.name: server.memory() for server, _ in servers}
-    return {
-        "limits": median(bounds),
-        "servers": {
-            server: {
-                "scenarios": {name: median(rounds) for name, rounds in scenarios.items()},
-                "peak_memory": peaks[server],
-            }
-            for server, scenarios in figures.items()
-        },
-    }
+            bounds.append(measure_limits(servers[0][0].export / "data", options.seconds))
+
+        found = take_turns(servers, chosen, options.transport, options.rounds, options.seconds, measure_machine)
+        results = {server.name: found[server.name].result() | {"peak_memory": server.memory()} for server, _ in servers}
+    return {"limits": median(bounds), "servers": results}
 
 
 def parser() -> argparse.ArgumentParser:
@@ -152,8 +136,8 @@ def main() -> int:
     if options.compare:
         slower = report.compare(result, json.loads(options.compare.read_text()), options.tolerance, STUDIES)
         print("\n".join(slower) or "Nothing has become worse.")
-        return 1 if slower else 0
-    return 0
+        return 1 if slower or report.has_failed(result) else 0
+    return 1 if report.has_failed(result) else 0
 
 
 if __name__ == "__main__":

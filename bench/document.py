@@ -34,7 +34,7 @@ def note(result: Mapping[str, Any]) -> str:
 def write(result: Mapping[str, Any], studies: Sequence[Study], path: Path = DOCUMENT) -> None:
     """Put what was measured where it belongs; what was not stays as it is."""
     text = path.read_text()
-    if any(found["scenarios"] for found in result["servers"].values()):
+    if any(found["scenarios"] or found["failures"] for found in result["servers"].values()):
         lines = [*report.machine(result), *report.scenarios(result), "", note(result)]
         text = put(text, "scenarios", lines)
     for study in studies:

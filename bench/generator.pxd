@@ -10,6 +10,8 @@ cdef struct Run:
     size_t issued
     size_t answered
     const char *problem
+    bint refused                    # by RPC: the status is not NFS's
+    uint32_t status                 # of the call that failed
 
 
 cdef class Latencies:
@@ -48,6 +50,7 @@ cdef class Load:
     cdef void issue(self, Run *run, uint32_t slot) noexcept nogil
     cdef void begin(self, Run *run) noexcept nogil
     cdef bint expects(self, uint32_t xid) noexcept nogil
+    cdef bint succeeded(self, Run *run, const uint8_t *result) noexcept nogil
     cdef void answered(self, Run *run, uint32_t slot) noexcept nogil
     cdef void turn(self, Run *run) noexcept nogil
 

@@ -2,6 +2,13 @@
 
 from collections.abc import Iterable
 
+class CallFailed(RuntimeError):
+    """A call was not answered with success."""
+
+    status: int
+    refused: bool
+    """By RPC; else the status is NFS's."""
+
 class Load:
     """Calls on one connection: templates, slots and latencies."""
 

@@ -12,7 +12,7 @@ the slot: an outstanding call has a slot of the session to itself, from slot 1 o
 after the reply's header (RPC acceptance, NFS status) must be zero; its length must be the expected one.
 """
 
-from libc.errno cimport EINTR, errno
+from libc.errno cimport EAGAIN, EINTR, errno
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc, qsort, realloc
 from libc.string cimport memcpy, memmove
@@ -44,6 +44,17 @@ cdef enum:
     RECEIVE = 1 << 20               # as much as the loopback stream takes that figures are put beside
     REPLY_HEAD = 36                 # of a record: its mark, and all that is looked at
     READY = 64                      # connections that one look at the kernel reports
+    PATIENCE = 60000                # milliseconds
+
+cdef const char *FAILED = b"a call failed"
+cdef const char *CLOSED = b"the server closed the connection"
+cdef const char *SILENT = b"the server does not answer"
+
+
+class CallFailed(RuntimeError):
+    def __init__(self, status, refused):
+        super().__init__(f"a call failed: {'RPC' if refused else 'NFS'} status {status}")
+        self.status, self.refused = status, refused
 
 
 cdef int ascending(const void *left, const void *right) noexcept nogil:
@@ -182,6 +193,17 @@ cdef class Load:
         """Whether a call with this XID is outstanding."""
         return xid & 0xFFF < self.depth and xid >> 12 == self.round[xid & 0xFFF] & 0xFFFFF
 
+    cdef bint succeeded(self, Run *run, const uint8_t *result) noexcept nogil:
+        """Whether a call is accepted and its NFS status is NFS_OK; ``result``: the five words behind the message type."""
+        cdef size_t i
+        for i in range(5):
+            run.status = load32(result + 4 * i)
+            if run.status:
+                run.problem = FAILED
+                run.refused = i < 4
+                return False
+        return True
+
     cdef void answered(self, Run *run, uint32_t slot) noexcept nogil:
         """A call is over: another, unless it was the last."""
         run.answered += 1
@@ -198,7 +220,7 @@ cdef class Load:
             if got >= 0 or errno != EINTR:
                 break
         if got <= 0:
-            run.problem = b"the server closed the connection"
+            run.problem = SILENT if got < 0 and errno == EAGAIN else CLOSED
             return
         self.have += got
         run.moment = nanoseconds()
@@ -262,6 +284,8 @@ cdef drive(list loads, Latencies latencies, double seconds, size_t most):
     run.moment = nanoseconds()
     with nogil:
         latencies.sort()
+    if run.problem == FAILED:
+        raise CallFailed(run.status, run.refused)
     if run.problem != NULL:
         raise RuntimeError(run.problem.decode())
     return run.answered, (run.moment - begun) / 1e9
@@ -283,7 +307,9 @@ cdef int wait_for(list loads, Run *run) except -1:
                 raise OSError(errno, os.strerror(errno))
         while run.answered < run.issued and run.problem == NULL:
             with nogil:
-                number = epoll_wait(poll, ready, READY, -1)
+                number = epoll_wait(poll, ready, READY, PATIENCE)
+            if number == 0:
+                run.problem = SILENT
             for i in range(number):
                 load = loads[ready[i].data.u32]
                 load.turn(run)
@@ -311,7 +337,7 @@ cdef class Generator(Load):
 
     cdef size_t take(self, Run *run, const uint8_t *data, size_t size) noexcept nogil:
         """Check the head of one record, a reply; what else it consists of is received, but not kept."""
-        cdef size_t length, i
+        cdef size_t length
         cdef uint32_t xid
         if self.rest:
             length = min(self.rest, size)
@@ -329,10 +355,7 @@ cdef class Generator(Load):
             run.problem = b"a reply to no call"
             return 0
         if not self.lenient:
-            for i in range(12, 32):
-                if data[i] != 0:
-                    run.problem = b"a call failed"
-            if self.reply_size and length != self.reply_size:
+            if self.succeeded(run, data + 12) and self.reply_size and length != self.reply_size:
                 run.problem = b"a reply of an unexpected length"
         if 4 + length > size:
             self.rest, self.current = 4 + length - size, xid & 0xFFF

@@ -217,7 +217,7 @@ class Opens(Growth):
     def grow(self, server: RdmaNfsd, files: Files, size: int, until: float) -> Iterator[Row]:
         """OPEN of files that are not open yet."""
         if not self._have:
-            self._session = Session(server.tcp, OUTSTANDING, files.uid)
+            self._session = Session(server, OUTSTANDING, files.uid)
         marks = [b"o%07d" % number for number in range(self._have, size)]
         self._have = size
         return growing(server, self._session, self._session.open(MARK), marks, "open of another", size, until)
@@ -246,7 +246,7 @@ class Locks(Growth):
     def grow(self, server: RdmaNfsd, files: Files, size: int, until: float) -> Iterator[Row]:
         """LOCKs of single octets with gaps between them, in no order."""
         if not self._have:
-            self._session = Session(server.tcp, OUTSTANDING, files.uid)
+            self._session = Session(server, OUTSTANDING, files.uid)
             self._session.begin_locking()
         marks = [struct.pack(">Q", 2 * number) for number in range(self._have, size)]
         random.shuffle(marks)

@@ -7,6 +7,7 @@ import itertools
 import struct
 from typing import Any, cast
 
+from bench.servers import Server
 from nfsd.protocol import nfs4 as p
 from tests.support.nfs4 import Client4, LoopbackTransport, Operation, wanted
 
@@ -35,15 +36,15 @@ class Session:
     """A session of a new client, with the file of data open for reading and writing. Any connection may use it: the
     first SEQUENCE binds it."""
 
-    def __init__(self, port: int, outstanding: int, uid: int) -> None:
+    def __init__(self, server: Server, outstanding: int, uid: int) -> None:
         slots = outstanding + _SPARE_SLOTS
-        self._port = port
-        self._client, self._stateid, self._data, self._root = asyncio.run(_set_up(port, slots, uid))
+        self._server = server
+        self._client, self._stateid, self._data, self._root = asyncio.run(_set_up(server, slots, uid))
         self._locking = p.stateid4(0, bytes(12))
 
     def renew(self) -> None:
         """Another session of the same client, whose slots are new; what is open and locked stays."""
-        asyncio.run(_renew(self._client, self._port))
+        asyncio.run(_renew(self._client, self._server))
 
     def with_session(self, call: bytes) -> bytes:
         """A call that was made for an earlier session, for the present one."""
@@ -91,7 +92,7 @@ class Session:
 
     def begin_locking(self) -> None:
         """Have a lock owner, by a lock of the last octet."""
-        self._locking = asyncio.run(_lock_owner(self._client, self._port, self._stateid, self._data))
+        self._locking = asyncio.run(_lock_owner(self._client, self._server, self._stateid, self._data))
 
     def lock(self, offset: bytes) -> bytes:
         """LOCK of the octet at this offset (8 octets), for writing."""
@@ -108,18 +109,18 @@ def _lock_args(offset: int, locker: p.locker4) -> p.LOCK4args:
     return p.LOCK4args(p.nfs_lock_type4.WRITE_LT, False, offset, 1, locker)
 
 
-async def _renew(client: Client4, port: int) -> None:
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+async def _renew(client: Client4, server: Server) -> None:
+    reader, writer = await asyncio.open_connection(server.host, server.tcp)
     client.server = cast(Any, _Connection(reader, writer))
     client.session = b""
     await client.connect(reclaim_complete=False)
     writer.close()
 
 
-async def _lock_owner(client: Client4, port: int, opened: p.stateid4, data: bytes) -> p.stateid4:
+async def _lock_owner(client: Client4, server: Server, opened: p.stateid4, data: bytes) -> p.stateid4:
     """A lock stateid whose sequence id is zero: it means the present one (RFC 8881 section 8.2.2)."""
-    await _renew(client, port)
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    await _renew(client, server)
+    reader, writer = await asyncio.open_connection(server.host, server.tcp)
     client.server = cast(Any, _Connection(reader, writer))
     first = p.open_to_lock_owner4(0, opened, 0, p.lock_owner4(client.clientid, b"locker"))
     _, locked = await client.run(
@@ -129,14 +130,14 @@ async def _lock_owner(client: Client4, port: int, opened: p.stateid4, data: byte
     return p.stateid4(0, locked.resok4.lock_stateid.other)
 
 
-async def _set_up(port: int, slots: int, uid: int) -> tuple[Client4, p.stateid4, bytes, bytes]:
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    server: Any = _Connection(reader, writer)
-    client = Client4(server, 1, uid=uid, gid=uid, name=b"load %d" % next(_names), transport=LoopbackTransport())
+async def _set_up(server: Server, slots: int, uid: int) -> tuple[Client4, p.stateid4, bytes, bytes]:
+    reader, writer = await asyncio.open_connection(server.host, server.tcp)
+    transport: Any = _Connection(reader, writer)
+    client = Client4(transport, 1, uid=uid, gid=uid, name=b"load %d" % next(_names), transport=LoopbackTransport())
     client.slots = slots
     await client.connect()
     # Servers may have other handles for NFSv4 than for NFSv3.
-    stateid, data = await client.open("/export", b"data")
-    *_, root = await client.run(*client.path("/export"), p.OP_GETFH)
+    stateid, data = await client.open(server.root4, b"data")
+    *_, root = await client.run(*client.path(server.root4), p.OP_GETFH)
     writer.close()
     return client, stateid, data, root.resok4.object

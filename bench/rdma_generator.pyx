@@ -94,9 +94,9 @@ cdef class RdmaGenerator(Load):
             if done == size:
                 return total
 
-    cdef const char *check_reply(self, const uint8_t *message, size_t size, uint32_t *slot) noexcept nogil:
+    cdef const char *check_reply(self, Run *run, const uint8_t *message, size_t size, uint32_t *slot) noexcept nogil:
         """What is wrong with a reply; NULL: nothing."""
-        cdef size_t at = 28, i
+        cdef size_t at = 28
         cdef uint32_t xid
         if size < 28 + 28:
             return b"a short reply"
@@ -112,9 +112,8 @@ cdef class RdmaGenerator(Load):
             return b"not the reply"
         if self.lenient:
             return NULL
-        for i in range(8, 28):
-            if message[at + i] != 0:
-                return b"a call failed"
+        if not self.succeeded(run, message + at + 8):
+            return run.problem
         if self.received[slot[0]] != self.written:
             return b"the result was not written"
         return NULL
@@ -141,7 +140,7 @@ cdef class RdmaGenerator(Load):
             self.outgoing += self.answer_read(self.out + self.outgoing, data)
         elif opcode == 3 or opcode == 4:
             self.invalidations += opcode == 4
-            run.problem = self.check_reply(data + 20, ulpdu - 18, &slot)
+            run.problem = self.check_reply(run, data + 20, ulpdu - 18, &slot)
             if run.problem == NULL:
                 self.answered(run, slot)
         else:

@@ -31,7 +31,7 @@ def scenarios(result: Result) -> list[str]:
     """The scenarios, one table per server."""
     lines = []
     for server, found in result["servers"].items():
-        if found["scenarios"]:
+        if found["scenarios"] or found.get("failures"):
             lines += ["", f"{server}, at most {found['peak_memory'] / (1 << 20):.0f} MiB of memory:", ""]
             lines += _server_table(result, server)
     return lines
@@ -54,16 +54,23 @@ def _measured(result: Result, studies: Sequence[Study]) -> Iterator[tuple[Study,
 
 def _server_table(result: Result, server: str) -> list[str]:
     found, bounds = result["servers"][server]["scenarios"], result["limits"]
+    failures = result["servers"][server].get("failures", {})
     ours = server == RdmaNfsd.name
     others = [name for name in result["servers"] if name != server] if ours else []
     heads = ["scenario", "over", "CPU µs per call", "of which user", "times the limit"]
     heads += [word for name in others for word in (f"times {name}", "goal")]
-    heads += ["calls/s", "p50 µs", "p99 µs", "p999 µs"] + (["work requests", "RDMA octets"] if ours else [])
+    heads += ["calls/s", "p50 µs", "p99 µs", "p999 µs", "copied by it", "by the kernel"]
+    heads += ["work requests", "RDMA octets"] if ours else []
     lines = []
-    for key, figures in found.items():
+    for key in dict.fromkeys((*found, *failures)):
         name, transport = key.split(" ")
+        figures = found.get(key)
+        if figures is None:
+            lines.append([name, transport, failed(failures[key]), *[""] * (len(heads) - 3)])
+            continue
         scenario = BY_NAME[name]
-        cells = [name, transport, f"{figures['cpu_us']:.2f}", f"{figures['user_us']:.2f}"]
+        cpu = f"{figures['cpu_us']:.2f}" + (f" ({failed(failures[key])})" if key in failures else "")
+        cells = [name, transport, cpu, f"{figures['user_us']:.2f}"]
         times = figures["cpu_us"] / unit(scenario, bounds)
         aim = f" (≤ {scenario.goal})" if scenario.goal is not None and transport == "tcp" and ours else ""
         cells.append(f"{times:.2f}{aim}" if scenario.size <= 4096 and scenario.outstanding > 1 else "")
@@ -74,11 +81,27 @@ def _server_table(result: Result, server: str) -> list[str]:
             )
         cells += [f"{figures['calls_per_s']:,.0f}"]
         cells += [f"{figures[part]:.0f}" for part in ("p50_us", "p99_us", "p999_us")]
+        cells += [octets(figures, "copied"), octets(figures, "kernel_in", "kernel_out")]
         if ours:
             over_rdma = transport == "rdma" and "work_requests" in figures
             cells += [f"{figures['work_requests']:.2f}", f"{figures['rdma_octets']:,.0f}"] if over_rdma else ["", ""]
         lines.append(cells)
     return markdown(heads, lines)
+
+
+def has_failed(result: Result) -> bool:
+    """Whether a scenario failed with our own server."""
+    return bool(result["servers"].get(RdmaNfsd.name, {}).get("failures"))
+
+
+def failed(reasons: Sequence[str]) -> str:
+    """What happened instead of an answer, in as many rounds as there are reasons."""
+    return "failed: " + ", ".join(dict.fromkeys(reasons))
+
+
+def octets(figures: Mapping[str, float], *names: str) -> str:
+    """Octets per call; a dash where nobody knows."""
+    return f"{sum(figures[name] for name in names):,.0f}" if all(name in figures for name in names) else "-"
 
 
 def watched(result: Result, studies: Sequence[Study]) -> dict[str, float]:

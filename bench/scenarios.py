@@ -27,6 +27,8 @@ DATA = random.randbytes(1 << 20)
 """What is written."""
 MOST_DATA = 64 << 20
 """Octets of data in all the calls of a scenario."""
+PATIENCE = struct.pack("ll", 60, 0)
+"""A timeval: how long a call may take."""
 OFFSETS = 1024
 """Different calls of a scenario; they are sent in turn."""
 
@@ -50,19 +52,16 @@ class Files:
 
 async def prepare(server: Server, uid: int = 0) -> Files:
     """Make the file of data and look it up."""
-    path = server.export / "data"
-    path.write_bytes(random.randbytes(1 << 20) * (FILE_SIZE >> 20))
-    path.chmod(0o666)
-    server.export.chmod(0o777)
+    server.lay_out(FILE_SIZE)
     root, data = await handles(server, "/export")
     return Files(root, data, uid)
 
 
 async def handles(server: Server, export: str) -> tuple[nfs_fh3, nfs_fh3]:
     """Of an export's root and of the file of data in it."""
-    async with await Nfs3Client.connect("127.0.0.1", server.mountd) as mountd:
+    async with await Nfs3Client.connect(server.host, server.mountd) as mountd:
         root = await mountd.mount(export)
-    async with await Nfs3Client.connect("127.0.0.1", server.tcp) as nfs:
+    async with await Nfs3Client.connect(server.host, server.tcp) as nfs:
         return root, await nfs.lookup(root, b"data")
 
 
@@ -163,17 +162,20 @@ class Scenario:
         """The load, on so many connections, which are closed afterwards. ``lenient``: calls may fail."""
         options: dict[str, Any] = {"lenient": lenient}
         sessions: list[Session | None] = [None] * connections
-        if self.nfs41:
-            sessions = [Session(server.tcp, self.outstanding, files.uid) for _ in sessions]
         calls: list[bytes] = []
         with ExitStack() as open_ones:
             loads = []
-            for session in sessions:
+            with server.network():
+                if self.nfs41:
+                    sessions = [Session(server, self.outstanding, files.uid) for _ in sessions]
+                sockets = [open_ones.enter_context(server.connect(transport)) for _ in sessions]
+            for sock, session in zip(sockets, sessions, strict=True):
+                if not lenient:
+                    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, PATIENCE)
                 if session is not None:
                     options["sequence_at"] = session.sequence_at
                 if session is not None or not calls:
                     calls = self.calls(replace(files, session=session), self.size)
-                sock = open_ones.enter_context(server.connect(transport))
                 loads.append(self._on(sock, transport, calls, options))
             yield loads[0] if connections == 1 else Loads(loads)
 

@@ -1,12 +1,13 @@
 """Servers under test: started on a directory of their own, their CPU time read, stopped again.
 
-Owns :class:`RdmaNfsd` and :class:`Ganesha`, and how to reach them; imports nothing of the project.
+Owns :class:`RdmaNfsd` and :class:`Ganesha`, and how to reach them; imports :mod:`bench.copies`.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import random
 import shutil
 import signal
 import socket
@@ -15,9 +16,13 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+from bench import copies
 
 TICK = os.sysconf("SC_CLK_TCK")
 
@@ -36,11 +41,85 @@ def cpu_of(pid: int) -> tuple[float, float]:
     return int(fields[11]) / TICK, int(fields[12]) / TICK
 
 
-class Server:
-    """A process that exports the directory ``export`` as ``/export`` to everybody, with MOUNT and NFS on TCP ports."""
+class Cpu(NamedTuple):
+    """Seconds of CPU so far."""
+
+    user: float
+    system: float
+    """Both in ticks."""
+    seconds: float
+    """Altogether, as exact as can be had."""
+
+
+def connect_tcp(host: str, port: int) -> socket.socket:
+    """A connection that sends at once."""
+    sock = socket.create_connection((host, port))
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return sock
+
+
+def connect_iwarp(host: str, port: int) -> socket.socket:
+    """A connection on which MPA is negotiated without CRC and Markers (RFC 5044, 6581, 8797)."""
+    sock = connect_tcp(host, port)
+    # IRD 32, ORD 0; then the private data of a peer like Linux: remote invalidation, 4096 octets both ways.
+    body = struct.pack(">HH", 32, 0) + bytes.fromhex("f6ab0e1801010303")
+    sock.sendall(b"MPA ID Req Frame" + bytes((0x10, 2)) + struct.pack(">H", len(body)) + body)
+    head = sock.recv(20, socket.MSG_WAITALL)
+    sock.recv(int.from_bytes(head[18:], "big"), socket.MSG_WAITALL)
+    if head[:16] != b"MPA ID Rep Frame" or head[16] & 0x20:
+        sock.close()
+        raise ConnectionError("the server rejected the connection")
+    return sock
+
+
+class Server(ABC):
+    """What exports a directory as ``/export`` to everybody, with MOUNT and NFS on TCP ports."""
 
     name: str
     transports: tuple[str, ...] = ("tcp",)
+    host = "127.0.0.1"
+    tcp: int
+    mountd: int
+    root4 = "/export"
+    """The export's path for NFSv4."""
+
+    def network(self) -> AbstractContextManager[None]:
+        """Where sockets that are to reach it must be made."""
+        return nullcontext()
+
+    @abstractmethod
+    def lay_out(self, size: int) -> None:
+        """Make the file ``data`` of so many octets, which everybody may write to, as to the directory it is in."""
+
+    @abstractmethod
+    def cpu(self) -> Cpu:
+        """What it has used so far."""
+
+    def events(self) -> dict[str, float]:
+        """What else it counts, so far."""
+        return {}
+
+    def copies(self, work: Callable[[], int]) -> dict[str, float]:
+        """What is copied for each of the calls that ``work()`` makes and counts, as far as that can be told."""
+        return {}
+
+    @abstractmethod
+    def memory(self) -> int:
+        """Octets of the most memory it has used; 0: nobody knows."""
+
+    def connect(self, transport: str) -> socket.socket:
+        """A connection over one of its transports."""
+        assert transport == "tcp"
+        return connect_tcp(self.host, self.tcp)
+
+    @abstractmethod
+    def stop(self) -> None:
+        """End it."""
+
+
+class LocalServer(Server):
+    """A process here that exports the directory ``export``."""
+
     process: subprocess.Popen[str]
 
     def __init__(self, directory: Path) -> None:
@@ -48,32 +127,27 @@ class Server:
         self.export.mkdir(parents=True)
         self.tcp, self.mountd = free_port(), free_port()
 
-    def cpu(self) -> tuple[float, float]:
-        """Seconds of CPU so far."""
-        return cpu_of(self.process.pid)
+    def lay_out(self, size: int) -> None:
+        path = self.export / "data"
+        path.write_bytes(random.randbytes(1 << 20) * (size >> 20))
+        path.chmod(0o666)
+        self.export.chmod(0o777)
+
+    def cpu(self) -> Cpu:
+        return Cpu(*cpu_of(self.process.pid), self.cpu_seconds())
 
     def cpu_seconds(self) -> float:
-        """The same altogether, to the nanosecond: the process's own clock."""
+        """Seconds of CPU so far to the nanosecond: the process's own clock."""
         return time.clock_gettime(~self.process.pid << 3 | 2)
 
-    def events(self) -> dict[str, float]:
-        """What else it counts, so far."""
-        return {}
+    def copies(self, work: Callable[[], int]) -> dict[str, float]:
+        return copies.by_system_calls(self.process.pid, work)
 
     def memory(self) -> int:
-        """Octets of the most memory it has used."""
         status = Path(f"/proc/{self.process.pid}/status").read_text()
         return next(int(line.split()[1]) << 10 for line in status.splitlines() if line.startswith("VmHWM"))
 
-    def connect(self, transport: str) -> socket.socket:
-        """A connection over ``tcp``."""
-        assert transport == "tcp"
-        sock = socket.create_connection(("127.0.0.1", self.tcp))
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        return sock
-
     def stop(self) -> None:
-        """End it."""
         self.process.send_signal(signal.SIGTERM)
         try:
             self.process.wait(20)
@@ -82,7 +156,7 @@ class Server:
             self.process.wait()
 
 
-class RdmaNfsd(Server):
+class RdmaNfsd(LocalServer):
     """rdma-nfsd with its defaults, over TCP and over the embedded provider."""
 
     name = "rdma-nfsd"
@@ -120,36 +194,34 @@ class RdmaNfsd(Server):
             raise SystemExit("the server did not start")
 
     def events(self) -> dict[str, float]:
-        """Work requests: RPC-over-RDMA's Sends, Writes, Reads and Receives; and the octets of its Writes and Reads."""
-        found = {"work_requests": 0.0, "rdma_octets": 0.0}
-        for name, value in self.counters().items():
-            event = name.partition('event="')[2].partition('"')[0]
-            if name.startswith("rdma_nfsd_rdma_events_total") and event in ("replies", "writes", "reads", "receives"):
-                found["work_requests"] += value
-            elif name.startswith("rdma_nfsd_rdma_events_total") and event in ("read_bytes", "write_bytes"):
-                found["rdma_octets"] += value
-        return found
+        return events_of(self.counters())
 
     def counters(self) -> dict[str, float]:
         """Its metrics, by name and labels as they stand in the text."""
         with urllib.request.urlopen(f"http://127.0.0.1:{self.metrics}/metrics") as reply:
-            lines = reply.read().decode().splitlines()
-        return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines if line[:1] != "#")}
+            return counters_in(reply.read().decode())
 
     def connect(self, transport: str) -> socket.socket:
-        """A connection; over RDMA, MPA is negotiated without CRC and Markers (RFC 5044, 6581, 8797)."""
-        if transport == "tcp":
-            return super().connect(transport)
-        sock = socket.create_connection(("127.0.0.1", self.rdma))
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        # IRD 32, ORD 0; then the private data of a peer like Linux: remote invalidation, 4096 octets both ways.
-        body = struct.pack(">HH", 32, 0) + bytes.fromhex("f6ab0e1801010303")
-        sock.sendall(b"MPA ID Req Frame" + bytes((0x10, 2)) + struct.pack(">H", len(body)) + body)
-        head = sock.recv(20, socket.MSG_WAITALL)
-        sock.recv(int.from_bytes(head[18:], "big"), socket.MSG_WAITALL)
-        if head[:16] != b"MPA ID Rep Frame" or head[16] & 0x20:
-            raise ConnectionError("the server rejected the connection")
-        return sock
+        return super().connect(transport) if transport == "tcp" else connect_iwarp(self.host, self.rdma)
+
+
+def counters_in(text: str) -> dict[str, float]:
+    """rdma-nfsd's metrics, by name and labels as they stand in the text."""
+    lines = (line for line in text.splitlines() if line[:1] != "#")
+    return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines)}
+
+
+def events_of(counters: Mapping[str, float]) -> dict[str, float]:
+    """Work requests: RPC-over-RDMA's Sends, Writes, Reads and Receives; the octets of its Writes and Reads; and the
+    octets that the server has copied by itself."""
+    found = {"work_requests": 0.0, "rdma_octets": 0.0, "copied": counters["rdma_nfsd_copied_bytes_total"]}
+    for name, value in counters.items():
+        event = name.partition('event="')[2].partition('"')[0]
+        if name.startswith("rdma_nfsd_rdma_events_total") and event in ("replies", "writes", "reads", "receives"):
+            found["work_requests"] += value
+        elif name.startswith("rdma_nfsd_rdma_events_total") and event in ("read_bytes", "write_bytes"):
+            found["rdma_octets"] += value
+    return found
 
 
 _GANESHA = """\
@@ -166,7 +238,7 @@ LOG {{ Default_log_level = CRIT; }}
 """
 
 
-class Ganesha(Server):
+class Ganesha(LocalServer):
     """NFS-Ganesha as Debian has it (nfs-ganesha, nfs-ganesha-vfs), over TCP. It does not start without rpcbind, so both
     need a network of their own: :func:`enter_namespace`."""
 
@@ -201,7 +273,7 @@ class Ganesha(Server):
         self.rpcbind.wait()
 
 
-SERVERS: dict[str, type[Server]] = {server.name: server for server in (RdmaNfsd, Ganesha)}
+SERVERS: dict[str, type[LocalServer]] = {server.name: server for server in (RdmaNfsd, Ganesha)}
 
 
 _ENTERED = "RDMA_NFSD_BENCH_NAMESPACE"

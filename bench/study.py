@@ -75,14 +75,14 @@ def cost(server: Server, load: Running, seconds: float) -> dict[str, float]:
     """What calls cost and how long they take, after a moment to get going."""
     load.run(min(0.3, seconds))
     events = server.events()
-    (user, system), before = server.cpu(), server.cpu_seconds()
+    before = server.cpu()
     calls, elapsed = load.run(seconds)
-    used = server.cpu_seconds() - before
-    user_after, system_after = server.cpu()
-    ticks = user_after - user + system_after - system
+    after = server.cpu()
+    used, user = after.seconds - before.seconds, after.user - before.user
+    ticks = user + after.system - before.system
     figures = {
         "cpu_us": used / calls * 1e6,
-        "user_us": used / calls * 1e6 * ((user_after - user) / ticks if ticks else 0.0),
+        "user_us": used / calls * 1e6 * (user / ticks if ticks else 0.0),
         "calls_per_s": calls / elapsed,
         "p50_us": load.percentile(0.5),
         "p99_us": load.percentile(0.99),

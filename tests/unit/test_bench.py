@@ -4,18 +4,22 @@ import socket
 import struct
 import threading
 from contextlib import ExitStack, suppress
+from dataclasses import replace
 
 import pytest
 
-from bench import document, flames, report
+from bench import copies, document, flames, report
 from bench.__main__ import STUDIES, parser
-from bench.generator import Generator, Loads
-from bench.scenarios import SCENARIOS
+from bench.generator import CallFailed, Generator, Loads
+from bench.scenarios import BY_NAME, SCENARIOS, Files
+from bench.servers import Cpu, Server
 from bench.study import medians
+from bench.turns import take_turns
 
 CALL = bytes(40)
 ACCEPTED = struct.pack(">6I", 1, 0, 0, 0, 0, 0)
 FAILED = struct.pack(">6I", 1, 0, 0, 0, 0, 70)
+REFUSED = struct.pack(">6I", 1, 0, 0, 0, 3, 0)
 
 
 def answer(sock, reply, change):
@@ -75,10 +79,20 @@ def test_a_load_ends_with_its_time(connected):
 
 
 @pytest.mark.parametrize("number", [1, 3])
-def test_a_failed_call_ends_the_run(connected, number):
-    loads = Loads(Generator(sock.fileno(), [CALL], 4) for sock in connected(number, FAILED))
-    with pytest.raises(RuntimeError, match="a call failed"):
+@pytest.mark.parametrize(("reply", "status", "refused"), [(FAILED, 70, False), (REFUSED, 3, True)])
+def test_a_failed_call_ends_the_run_and_says_how(connected, number, reply, status, refused):
+    loads = Loads(Generator(sock.fileno(), [CALL], 4) for sock in connected(number, reply))
+    with pytest.raises(CallFailed, match="a call failed") as failure:
         loads.run(60, 100)
+    assert (failure.value.status, failure.value.refused) == (status, refused)
+
+
+def test_a_server_that_does_not_answer_ends_the_run():
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        ours.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", 0, 1))
+        with pytest.raises(RuntimeError, match="the server does not answer"):
+            Generator(ours.fileno(), [CALL], 4).run(60, 100)
 
 
 def test_calls_may_fail_when_that_is_said(connected):
@@ -97,9 +111,84 @@ def test_rounds_become_medians_by_key():
     assert medians(rounds, ("over", "n")) == [{"over": "tcp", "n": 1, "us": 3.0}, {"over": "tcp", "n": 4, "us": 9.0}]
 
 
+class Replier(Server):
+    """Gives each connection the next of some replies, all its calls the same."""
+
+    root4 = "/"
+
+    def __init__(self, name, connected, replies):
+        self.name, self.connected, self.replies = name, connected, iter(replies)
+        self.seconds = 0.0
+
+    def lay_out(self, size):
+        raise NotImplementedError
+
+    def cpu(self):
+        self.seconds += 1.0
+        return Cpu(self.seconds, 0.0, self.seconds)
+
+    def copies(self, work):
+        return {"kernel_in": 8.0 * work()}
+
+    def memory(self):
+        return 0
+
+    def connect(self, transport):
+        (sock,) = self.connected(1, next(self.replies))
+        return sock
+
+    def stop(self):
+        raise NotImplementedError
+
+
+def test_a_scenario_that_fails_is_noted_and_the_others_go_on(connected):
+    chosen = [replace(BY_NAME[name], calls=lambda files, size: [CALL]) for name in ("getattr", "create-stat-unlink")]
+    ours = Replier("rdma-nfsd", connected, [ACCEPTED] * 4)
+    theirs = Replier("ganesha", connected, [FAILED, ACCEPTED, FAILED, REFUSED])
+    found = take_turns([(each, Files(b"", b"")) for each in (ours, theirs)], chosen, ["tcp"], 2, 0.01)
+    assert found["rdma-nfsd"].failures == {}
+    assert {key: len(rounds) for key, rounds in found["rdma-nfsd"].rounds.items()} == {
+        "getattr tcp": 2,
+        "create-stat-unlink tcp": 2,
+    }
+    assert found["ganesha"].failures == {
+        "getattr tcp": ["NFS3ERR_STALE"] * 2,
+        "create-stat-unlink tcp": ["a call failed: RPC status 3"],
+    }
+    results = {name: one.result() | {"peak_memory": 0} for name, one in found.items()}
+    assert results["rdma-nfsd"]["scenarios"]["getattr tcp"]["kernel_in"] == 8.0 * 3072
+    lines = report.scenarios({"limits": BOUNDS, "servers": results})
+    (line,) = [line for line in lines if line.startswith("| getattr | tcp | failed: NFS3ERR_STALE |")]
+    assert line.count("|") == lines[-2].count("|")
+    assert "(failed: a call failed: RPC status 3)" in lines[-2] + lines[-1]
+
+
+def test_what_the_kernel_copies_is_read_from_straces_lines():
+    lines = """\
+70 recvmsg(17, {msg_name=NULL, msg_iov=[{iov_base="", iov_len=65536}], msg_iovlen=1, msg_flags=0}, MSG_DONTWAIT) = 128
+71 pread64(9, "", 4096, 40960) = 4096
+70 sendmsg(17, {msg_name=NULL, msg_namelen=0}, MSG_DONTWAIT|MSG_NOSIGNAL) = 4224
+70 sendmsg(17, {msg_name=NULL, msg_namelen=0}, MSG_NOSIGNAL|MSG_ZEROCOPY) = 70000
+70 splice(3, NULL, 4, NULL, 65536, 0) = 65536
+70 recvmsg(17, {msg_name=NULL}, MSG_DONTWAIT) = -1 EAGAIN (Resource temporarily unavailable)
++++ exited with 0 +++
+""".splitlines()
+    assert copies.octets(lines) == (128 + 4096, 4224)
+
+
+def test_without_strace_nothing_is_said_of_the_kernels_copies(monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert copies.by_system_calls(1, lambda: pytest.fail("nothing is measured")) == {}
+    (tmp_path / "strace").write_text("#!/bin/sh\necho 'strace: attach: Operation not permitted' >&2\nexit 1\n")
+    (tmp_path / "strace").chmod(0o755)
+    assert copies.by_system_calls(1, lambda: pytest.fail("nothing is measured")) == {}
+
+
+BOUNDS = {"round_trip_us": 4.0, "pread_us": 1.0, "pwrite_us": 1.0}
+
+
 def result(cpu, many=2.0):
     """What a run finds, made up."""
-    bounds = {"round_trip_us": 4.0, "pread_us": 1.0, "pwrite_us": 1.0}
     scenario = {"getattr tcp": {"cpu_us": cpu}}
     studies = {
         "connections": [
@@ -107,7 +196,7 @@ def result(cpu, many=2.0):
             for n, us in ((1, 2.0), (256, many))
         ]
     }
-    return {"limits": bounds, "servers": {"rdma-nfsd": {"scenarios": scenario}}, "studies": studies}
+    return {"limits": BOUNDS, "servers": {"rdma-nfsd": {"scenarios": scenario}}, "studies": studies}
 
 
 def test_the_comparison_names_what_is_worse_and_nothing_else():

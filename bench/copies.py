@@ -1,0 +1,59 @@
+"""What the kernel copies for a server: the octets that its system calls move into its memory and out of it.
+
+Any server's, as strace(1) sees them. What goes from the page cache to a socket without passing the server's memory
+(splice, sendfile, MSG_ZEROCOPY) is no copy here, and neither is what the peer's receiving costs. Owns how strace is run
+and read; imports nothing of the project.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import signal
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+INTO = ("read", "readv", "pread64", "preadv", "preadv2", "recvfrom", "recvmsg", "getdents64")
+OUT_OF = ("write", "writev", "pwrite64", "pwritev", "pwritev2", "sendto", "sendmsg")
+_LINE = re.compile(r"(?:\d+\s+)?(\w+)\((.*)\)\s+= (\d+)$")
+
+
+def octets(lines: Iterable[str]) -> tuple[int, int]:
+    """What strace's lines say: octets copied into the process's memory, and out of it."""
+    into = out = 0
+    for line in lines:
+        match = _LINE.match(line.rstrip())
+        if match is None or "MSG_ZEROCOPY" in match[2]:
+            continue
+        if match[1] in INTO:
+            into += int(match[3])
+        elif match[1] in OUT_OF:
+            out += int(match[3])
+    return into, out
+
+
+def by_system_calls(pid: int, work: Callable[[], int]) -> dict[str, float]:
+    """Octets per call that the kernel copies for a process while ``work()`` makes so many calls of it. Nothing where
+    strace is not installed, or not allowed."""
+    program = shutil.which("strace")
+    if program is None:
+        return {}
+    with tempfile.TemporaryDirectory() as directory:
+        file = Path(directory) / "trace"
+        names = ",".join((*INTO, *OUT_OF))
+        options = ["-f", "-z", "-s", "0", "-e", f"trace={names}", "-e", "signal=none", "-o", str(file), "-p", str(pid)]
+        with subprocess.Popen([program, *options], stderr=subprocess.PIPE, text=True) as strace:
+            assert strace.stderr is not None
+            attached = "attached" in strace.stderr.readline()
+            try:
+                calls = work() if attached else 0
+            finally:
+                strace.send_signal(signal.SIGINT)
+                strace.communicate()
+        if not calls:
+            return {}
+        with file.open() as lines:
+            into, out = octets(lines)
+    return {"kernel_in": into / calls, "kernel_out": out / calls}

@@ -1,0 +1,84 @@
+"""Servers that take turns at scenarios, so that whatever else the machine does meets them all.
+
+Owns the order of things and what becomes of failures; imports :mod:`bench.scenarios` and :mod:`bench.servers`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from bench.generator import CallFailed
+from bench.scenarios import Files, Scenario
+from bench.servers import Server
+from bench.study import cost, median, progress
+from nfsd.protocol.nfs3 import nfsstat3
+from nfsd.protocol.nfs4 import nfsstat4
+
+TRACED = 3072, 48
+"""Calls during which copies are counted: of little data (all the calls of a scenario), and of much."""
+
+
+@dataclass(slots=True)
+class Found:
+    """What was measured of a server, by scenario and transport."""
+
+    rounds: dict[str, list[dict[str, float]]] = field(default_factory=dict)
+    copies: dict[str, dict[str, float]] = field(default_factory=dict)
+    failures: dict[str, list[str]] = field(default_factory=dict)
+
+    def result(self) -> dict[str, Any]:
+        """Medians; of what failed in some rounds, those of the others."""
+        return {
+            "scenarios": {key: median(rounds) | self.copies.get(key, {}) for key, rounds in self.rounds.items()},
+            "failures": self.failures,
+        }
+
+
+def reason(failure: Exception, scenario: Scenario) -> str:
+    """A failure in a few words."""
+    if not isinstance(failure, CallFailed) or failure.refused:
+        return str(failure) or type(failure).__name__
+    statuses = nfsstat4 if scenario.nfs41 else nfsstat3
+    try:
+        return statuses(failure.status).name
+    except ValueError:
+        return f"status {failure.status}"
+
+
+def take_turns(
+    servers: Sequence[tuple[Server, Files]],
+    chosen: Sequence[Scenario],
+    transports: Sequence[str],
+    rounds: int,
+    seconds: float,
+    before: Callable[[str], None] = lambda turn: None,
+) -> dict[str, Found]:
+    """Measure everything in every round, after ``before(turn)``. What fails is noted, and the others go on."""
+    found = {server.name: Found() for server, _ in servers}
+    for number in range(rounds):
+        turn = f"round {number + 1} of {rounds}"
+        before(turn)
+        for scenario in chosen:
+            for server, files in servers if number % 2 == 0 else reversed(servers):
+                for over in server.transports:
+                    if over in transports and over in scenario.transports:
+                        progress(f"{turn}: {scenario.name} over {over}, {server.name}")
+                        one_turn(found[server.name], server, files, scenario, over, seconds)
+    return found
+
+
+def one_turn(found: Found, server: Server, files: Files, scenario: Scenario, over: str, seconds: float) -> None:
+    """One scenario with one server over one transport."""
+    key = f"{scenario.name} {over}"
+    try:
+        with scenario.load(server, files, over) as load:
+            figures = cost(server, load, seconds)
+            if key not in found.copies:
+                most = TRACED[scenario.size > 65536]
+                found.copies[key] = server.copies(lambda: load.run(3600, most)[0])
+        found.rounds.setdefault(key, []).append(figures)
+    except (RuntimeError, OSError, EOFError, AssertionError) as failure:
+        found.failures.setdefault(key, []).append(reason(failure, scenario))
+        progress(f"{key}, {server.name}: {found.failures[key][-1]}")
