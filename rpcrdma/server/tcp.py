@@ -345,6 +345,9 @@ class TcpConnection:
             else:
                 self._loop.add_writer(self._fd, self._writable)
             self._writing = not sent
+        if sent and self._waiting and self.calls < self._limits.max_calls and not self._draining:
+            # The peer took its replies after they had kept us from going on: nothing else would wake us.
+            self._flush_soon()
         self._regulate()
 
     def _writable(self) -> None:
