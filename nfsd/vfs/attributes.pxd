@@ -34,3 +34,6 @@ ctypedef struct statx_t:
 cdef enum:
     ATTRIBUTE_MOUNT_ROOT = 0x2000
     HAS_BIRTH_TIME = 0x800
+
+
+cdef object type_in(statx_t *status)

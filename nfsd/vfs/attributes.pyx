@@ -43,8 +43,12 @@ cdef inline object time_of(statx_timestamp *at):
     return _new(_time, (at.seconds, at.nanoseconds))
 
 
+cdef object type_in(statx_t *status):
+    return _types[status.mode >> 12]
+
+
 def raw_type(buffer):
-    return _types[status_in(buffer).mode >> 12]
+    return type_in(status_in(buffer))
 
 
 def raw_nlink(buffer):

@@ -66,7 +66,7 @@ from nfsd.vfs.syscalls import (
     parse_statfs,
     statfs_buffer,
 )
-from nfsd.vfs.types import CrossingRefused, FileType
+from nfsd.vfs.types import BadHandle, CrossingRefused, FileType
 
 SWEEP_SECONDS = 4.0
 _CLOSES_PER_CHAIN = 16
@@ -300,23 +300,24 @@ class Core:
             raise
         if directory is not None:
             self.found_at(handle, directory, name)
-        return self._adopt_handle(mount, handle, kind, octets, descriptor, status)
+        return self.adopt_handle(mount, handle, kind, octets, descriptor, raw_type(status))
 
     def found_at(self, handle: bytes, directory: Node, name: bytes) -> None:
         """A file was found in a directory: to be remembered where handles alone do not lead to files."""
         if self.places is not None and name not in (b".", b".."):
             self.places.saw(handle, directory.handle, name)
 
-    def _adopt_handle(
-        self, mount: Mount, handle: bytes, kind: int, octets: bytes, descriptor: int, status: bytearray
+    def adopt_handle(
+        self, mount: Mount, handle: bytes, kind: int, octets: bytes, descriptor: int, file_type: FileType
     ) -> Node:
+        """As ``adopt``, where the handle is known."""
         node = self.nodes.find(handle)
         if node is not None:
             # The node's own descriptor keeps the inode: this is not the last close, and waits for nothing.
             os.close(descriptor)
             return node
         inode = self.nodes.inode(self.key_of(mount, kind, octets))
-        node = Node(handle, inode, mount, descriptor, raw_type(status), self.close_later)
+        node = Node(handle, inode, mount, descriptor, file_type, self.close_later)
         self.nodes.add(node)
         return node
 
@@ -357,7 +358,20 @@ class Core:
         if raw_nlink(status) == 0:
             self.abandon(opened)
             raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
-        return self._adopt_handle(mount, bytes(handle), kind, octets, opened.result, status)
+        return self.adopt_handle(mount, bytes(handle), kind, octets, opened.result, raw_type(status))
+
+    def in_memory(self, handle: bytes) -> tuple[Mount, int, bytes] | None:
+        """What to open the file of a handle by, if it is on a file system in memory: its mount, the kernel handle's
+        type and octets. None: something else has to be done about the handle."""
+        claimed = self.codec.claimed(handle)
+        mount = self._mounts_by_fs.get(claimed) if claimed is not None and self.places is None else None
+        if mount is None or not mount.inline or mount.export.id not in self._roots:
+            return None
+        try:
+            _, _, kind, octets = self.codec.decode(handle)
+        except BadHandle:
+            return None
+        return mount, kind, octets
 
     async def _resolve_by_place(self, places: Places, root: Node, handle: bytes) -> Node:
         """Walk to where the file was last seen; it must still be the same one."""

@@ -58,6 +58,7 @@ cdef class DirectFiles:
     cdef thread_state_t thread
 
     cdef Node find(self, const uint8_t *handle, size_t size)
+    cdef Node reopened(self, bytes handle)
     cdef Standing standing(self, Caller caller, Node node)
     cdef int become(self, Credential credential) except -1
     cdef int pause(self) except -1

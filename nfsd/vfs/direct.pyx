@@ -19,6 +19,7 @@ from libc.stdint cimport uint32_t
 from libc.stdlib cimport free
 from libc.string cimport memcpy, memset
 
+from nfsd.vfs.attributes cimport type_in
 from nfsd.vfs.identity cimport identity_become_caller, identity_become_own, identity_learn
 from nfsd.vfs.resident cimport in_memory
 
@@ -52,6 +53,7 @@ cdef extern from "sys/syscall.h" nogil:
     const long SYS_openat2
     const long SYS_faccessat2
     const long SYS_name_to_handle_at
+    const long SYS_open_by_handle_at
     const long SYS_fchownat
     const long SYS_fchmodat
     const long SYS_utimensat
@@ -129,15 +131,42 @@ cdef class DirectFiles:
 
     # -- files and callers ---------------------------------------------------------------------------------------
     cdef Node find(self, const uint8_t *handle, size_t size):
-        """The node of a handle if it is among those in use; None otherwise."""
+        """The node of a handle if it is among those in use, or its file is in memory; None otherwise."""
         cdef Node node
+        cdef bytes octets = PyBytes_FromStringAndSize(<char *>handle, size)
         if self.nodes is not self.service.nodes:  # made anew when the service starts
             self.nodes = self.service.nodes
             self.recent = self.nodes.recent
-        node = self.recent.get(PyBytes_FromStringAndSize(<char *>handle, size))
-        if node is not None:
-            node.used = self.nodes.sweep_number
+        node = self.recent.get(octets)
+        if node is None:
+            return self.reopened(octets)
+        node.used = self.nodes.sweep_number
         return node
+
+    cdef Node reopened(self, bytes handle):
+        """The node of a handle that is not among those in use: there may be more files than descriptors. Whatever is
+        amiss is the general path's to tell."""
+        cdef Node node = self.nodes.find(handle)
+        cdef kernel_handle_t kernel
+        cdef statx_t status
+        cdef bytes octets
+        cdef long descriptor
+        if node is not None:
+            return node
+        found = self.service.in_memory(handle)
+        if found is None:
+            return None
+        mount, kernel.kind, octets = found
+        kernel.size = len(octets)
+        memcpy(kernel.octets, <char *>octets, kernel.size)
+        self.pause()  # callers may not open by handle
+        descriptor = c_syscall(SYS_open_by_handle_at, <int>mount.fd, &kernel, <int>O_PATH)
+        if descriptor < 0:
+            return None
+        if not stat_of(<int>descriptor, &status) or status.nlink == 0:
+            c_close(<int>descriptor)
+            return None
+        return self.service.adopt_handle(mount, handle, kernel.kind, octets, descriptor, type_in(&status))
 
     cdef Standing standing(self, Caller caller, Node node):
         """The caller on the node's export; None when that takes time to find out, or it may not use it."""
@@ -387,8 +416,8 @@ cdef class DirectFiles:
     cdef Node lookup(
         self, Credential credential, Node directory, const uint8_t *name, size_t size, statx_t *status, bint *absent
     ):
-        """The node of a name, with a fresh ``struct statx``; None declines: also for names of files not in use. It is
-        set in ``absent`` if there is no such file."""
+        """The node of a name, with a fresh ``struct statx``; None declines: also for files on a disk that are
+        not in use. It is set in ``absent`` if there is no such file."""
         cdef char path[NAME_MAX + 1]
         cdef kernel_handle_t kernel
         cdef how_t how

@@ -45,6 +45,14 @@ class HandleCodec:
         mac.update(body)
         return body + mac.digest()
 
+    @staticmethod
+    def claimed(handle: bytes) -> tuple[int, bytes] | None:
+        """(export id, file system) as a handle has it, whether it is ours or not; None: it is not."""
+        if len(handle) < _MIN_SIZE:
+            return None
+        _, _, export_id, fs_id = _head.unpack_from(handle)
+        return export_id, fs_id
+
     def decode(self, handle: bytes) -> tuple[int, bytes, int, bytes]:
         """(export id, file system, kernel handle type, kernel handle). Raises BadHandle."""
         if not _MIN_SIZE <= len(handle) <= _MIN_SIZE + MAX_KERNEL_HANDLE or handle[0] != VERSION:

@@ -29,7 +29,7 @@ class NodeTable:
     """Finds nodes by handle and inodes by key; keeps at most ``limit`` unreferenced nodes."""
 
     def __init__(self, limit: int, inode_limit: int) -> None:
-        self._limit = limit
+        self.limit = limit
         self._inode_limit = inode_limit
         self._nodes: WeakValueDictionary[bytes, Node] = WeakValueDictionary()
         self.recent: OrderedDict[bytes, Node] = OrderedDict()
@@ -57,7 +57,7 @@ class NodeTable:
         node.used = self.sweep_number
         self._nodes[node.handle] = node
         self.recent[node.handle] = node
-        if len(self.recent) > self._limit:
+        if len(self.recent) > self.limit:
             self.evict(1)
 
     def inode(self, key: bytes) -> Inode:
@@ -111,6 +111,8 @@ class NodeTable:
         while self.recent and count > 0:
             handle, node = self.recent.popitem(last=False)
             if node.used >= self.sweep_number and spared < _SPARED:
+                # Once for each use: with more in use than are kept, most steps here would be in vain.
+                node.used = self.sweep_number - 1
                 self.recent[handle] = node
                 spared += 1
             else:
