@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import importlib
 import json
 import signal
 import sys
@@ -23,8 +24,8 @@ from bench.connections import Connections
 from bench.growth import Directory, Handles, Locks, Opens
 from bench.machine import facts, measure_limits
 from bench.memory import Memory
-from bench.scenarios import SCENARIOS, Files, Scenario, prepare
-from bench.servers import SERVERS, Ganesha, LocalServer, RdmaNfsd, enter_namespace
+from bench.scenarios import FILE_SIZE, SCENARIOS, Files, Scenario, prepare
+from bench.servers import IN_GUEST, SERVERS, Ganesha, LocalServer, RdmaNfsd, enter_namespace, fill
 from bench.study import Impossible, Study, Terms, median, progress
 from bench.trouble import Trouble
 from bench.turns import take_turns
@@ -43,11 +44,11 @@ NAMES = [scenario.name for scenario in SCENARIOS] + [study.name for study in STU
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
     """Everything that was asked for."""
-    names = options.only or NAMES
+    local = [name for name in options.server if name in SERVERS]
+    names = options.only or (NAMES if local else [scenario.name for scenario in SCENARIOS])
+    chosen = [scenario for scenario in SCENARIOS if scenario.name in names]
     with tempfile.TemporaryDirectory(dir="/dev/shm", prefix="rdma-nfsd-bench-") as directory:
-        result = {"machine": facts()} | run_scenarios(
-            options, Path(directory), [scenario for scenario in SCENARIOS if scenario.name in names]
-        )
+        result = {"machine": facts()} | run_scenarios(options, local, Path(directory), chosen)
         result["studies"] = {}
         for study in STUDIES:
             if study.name not in names:
@@ -59,26 +60,45 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
             except Impossible as reason:
                 progress("")
                 print(f"bench: {study.name}: not measured: {reason}", file=sys.stderr)
+    others = [name for name in options.server if name not in SERVERS]
+    if others and chosen:
+        guests = load_guests()
+        result["guest"] = guests.measure(
+            others, chosen, options.transport, options.rounds, options.seconds, options.uid
+        )
     progress("")
     return result
 
 
-def run_scenarios(options: argparse.Namespace, directory: Path, chosen: Sequence[Scenario]) -> dict[str, Any]:
+def load_guests() -> Any:
+    """:mod:`bench.guests`, which needs what the guest tests need."""
+    try:
+        return importlib.import_module("bench.guests")
+    except ImportError as error:
+        raise SystemExit(f"servers in a guest need what the guest tests need: {error} (make test sets it up)") from None
+
+
+def run_scenarios(
+    options: argparse.Namespace, names: Sequence[str], directory: Path, chosen: Sequence[Scenario]
+) -> dict[str, Any]:
     """In rounds that take turns: the machine, then each scenario with every server."""
     bounds: list[dict[str, float]] = []
+    file = directory / "limits"
+    fill(file, FILE_SIZE)
     with ExitStack() as ends:
         servers: list[tuple[LocalServer, Files]] = []
-        for name in options.server:
+        for name in names:
             server = SERVERS[name](directory / name)
             ends.callback(server.stop)
             servers.append((server, asyncio.run(prepare(server, options.uid))))
 
         def measure_machine(turn: str) -> None:
             progress(f"{turn}: the machine")
-            bounds.append(measure_limits(servers[0][0].export / "data", options.seconds))
+            bounds.append(measure_limits(file, options.seconds))
 
         found = take_turns(servers, chosen, options.transport, options.rounds, options.seconds, measure_machine)
         results = {server.name: found[server.name].result() | {"peak_memory": server.memory()} for server, _ in servers}
+    file.unlink()
     return {"limits": median(bounds), "servers": results}
 
 
@@ -104,9 +124,10 @@ def parser() -> argparse.ArgumentParser:
     named.add_argument(
         "--server",
         nargs="*",
-        choices=list(SERVERS),
+        choices=[*SERVERS, *IN_GUEST],
         default=[RdmaNfsd.name],
-        help="these, in turns (default rdma-nfsd)",
+        help="these, in turns (default rdma-nfsd); rdma-nfsd-verbs and kernel: in a Linux guest, over its siw "
+        "device and TCP, compared with each other only (needs root and qemu)",
     )
     named.add_argument("--seconds", type=float, default=2.0, help="how long each is measured in a round (default 2)")
     named.add_argument("--rounds", type=int, default=3, help="how often; medians are reported (default 3)")

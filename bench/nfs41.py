@@ -135,6 +135,7 @@ async def _set_up(server: Server, slots: int, uid: int) -> tuple[Client4, p.stat
     transport: Any = _Connection(reader, writer)
     client = Client4(transport, 1, uid=uid, gid=uid, name=b"load %d" % next(_names), transport=LoopbackTransport())
     client.slots = slots
+    client.cached_reply = 1024  # or Linux has not that many slots for us
     await client.connect()
     # Servers may have other handles for NFSv4 than for NFSv3.
     stateid, data = await client.open(server.root4, b"data")

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from bench.scenarios import BY_NAME, Scenario
-from bench.servers import RdmaNfsd
+from bench.servers import IN_GUEST, RdmaNfsd
 from bench.study import Study, markdown
 
 Result = Mapping[str, Any]
@@ -40,6 +40,8 @@ def scenarios(result: Result) -> list[str]:
 def everything(result: Result, studies: Sequence[Study]) -> list[str]:
     """All that was measured, as Markdown."""
     lines = machine(result) + scenarios(result)
+    if "guest" in result:
+        lines += ["", *guest(result)]
     for study, rows in _measured(result, studies):
         lines += ["", f"{study.name}: {study.summary}", "", *study.table(rows, result["limits"])]
     return lines
@@ -89,9 +91,48 @@ def _server_table(result: Result, server: str) -> list[str]:
     return markdown(heads, lines)
 
 
+def guest(result: Result) -> list[str]:
+    """The servers in the guest, beside each other and nobody else."""
+    there = result["guest"]
+    heads = [
+        "scenario",
+        "over",
+        "CPU µs per call, rdma-nfsd",
+        "kernel",
+        "ratio",
+        "calls/s, rdma-nfsd",
+        "kernel",
+        "ratio",
+    ]
+    heads += ["p50 µs, rdma-nfsd / kernel", "p99 µs", "copied by rdma-nfsd", "work requests"]
+    servers = [there["servers"].get(name, {"scenarios": {}, "failures": {}}) for name in IN_GUEST]
+    lines = []
+    for key in dict.fromkeys(key for server in servers for kind in server.values() for key in kind):
+        ours, theirs = (server["scenarios"].get(key) for server in servers)
+        cells = key.split(" ")
+        for figure, style in (("cpu_us", "{:.0f}"), ("calls_per_s", "{:,.0f}")):
+            for found, server in zip((ours, theirs), servers, strict=True):
+                failures = server["failures"].get(key)
+                cells.append(style.format(found[figure]) if found else failed(failures) if failures else "-")
+            cells.append(f"**{ours[figure] / theirs[figure]:.2f}**" if ours and theirs else "")
+        for figure in ("p50_us", "p99_us"):
+            cells.append(" / ".join(f"{found[figure]:,.0f}" if found else "-" for found in (ours, theirs)))
+        cells.append(octets(ours or {}, "copied"))
+        cells.append(f"{ours['work_requests']:.2f}" if ours and cells[1] == "rdma" else "")
+        lines.append(cells)
+    return [
+        f"In one guest, Linux {there['kernel']} under {there['accelerator']} on {there['processors']} processors; "
+        "the load comes from outside. CPU is that of the whole guest. These figures compare with each other only: "
+        "neither with those of servers outside nor with the machine's limits.",
+        "",
+        *markdown(heads, lines),
+    ]
+
+
 def has_failed(result: Result) -> bool:
     """Whether a scenario failed with our own server."""
-    return bool(result["servers"].get(RdmaNfsd.name, {}).get("failures"))
+    inside = result.get("guest", {}).get("servers", {}).get(IN_GUEST[0], {})
+    return any(found.get("failures") for found in (result["servers"].get(RdmaNfsd.name, {}), inside))
 
 
 def failed(reasons: Sequence[str]) -> str:
@@ -111,6 +152,9 @@ def watched(result: Result, studies: Sequence[Study]) -> dict[str, float]:
         key: figures["cpu_us"] / unit(BY_NAME[key.split(" ")[0]], result["limits"])
         for key, figures in result["servers"].get(RdmaNfsd.name, {}).get("scenarios", {}).items()
     }
+    ours, theirs = (result.get("guest", {}).get("servers", {}).get(name, {}).get("scenarios", {}) for name in IN_GUEST)
+    for key in ours.keys() & theirs.keys():
+        found[f"{key} in a guest, times the kernel's server"] = ours[key]["cpu_us"] / theirs[key]["cpu_us"]
     for study, rows in _measured(result, studies):
         found |= {f"{study.name}: {what}": value for what, value in study.watched(rows, result["limits"]).items()}
     return found

@@ -117,6 +117,12 @@ class Server(ABC):
         """End it."""
 
 
+def fill(path: Path, size: int) -> None:
+    """Make a file of so many octets that everybody may write to."""
+    path.write_bytes(random.randbytes(1 << 20) * (size >> 20))
+    path.chmod(0o666)
+
+
 class LocalServer(Server):
     """A process here that exports the directory ``export``."""
 
@@ -128,9 +134,7 @@ class LocalServer(Server):
         self.tcp, self.mountd = free_port(), free_port()
 
     def lay_out(self, size: int) -> None:
-        path = self.export / "data"
-        path.write_bytes(random.randbytes(1 << 20) * (size >> 20))
-        path.chmod(0o666)
+        fill(self.export / "data", size)
         self.export.chmod(0o777)
 
     def cpu(self) -> Cpu:
@@ -274,6 +278,8 @@ class Ganesha(LocalServer):
 
 
 SERVERS: dict[str, type[LocalServer]] = {server.name: server for server in (RdmaNfsd, Ganesha)}
+IN_GUEST = ("rdma-nfsd-verbs", "kernel")
+"""Servers of :mod:`bench.guests`."""
 
 
 _ENTERED = "RDMA_NFSD_BENCH_NAMESPACE"

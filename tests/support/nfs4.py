@@ -177,6 +177,7 @@ class Client4:
         """v4.0: netid and universal address given to SETCLIENTID; port 0 is nobody's."""
         self.callback_slots = 16
         self.slots = 16
+        self.cached_reply = 4096
 
     def message(self, *operations: Operation, tag: bytes = b"") -> bytes:
         """An RPC call with a COMPOUND of (number, arguments) or plain numbers."""
@@ -271,7 +272,7 @@ class Client4:
         assert status == 0, status
         made = made.eir_resok4
         self.clientid = made.eir_clientid
-        fore = p.channel_attrs4(0, 1 << 20, 1 << 20, 4096, 64, self.slots, [])
+        fore = p.channel_attrs4(0, 1 << 20, 1 << 20, self.cached_reply, 64, self.slots, [])
         back = p.channel_attrs4(0, 4096, 4096, 0, 2, self.callback_slots, [])
         flags = p.CREATE_SESSION4_FLAG_CONN_BACK_CHAN if self.transport.max_backchannel_size else 0
         creation = p.CREATE_SESSION4args(

@@ -207,6 +207,48 @@ def test_the_comparison_names_what_is_worse_and_nothing_else():
     assert report.compare(result(2.0), {**result(2.0), "studies": {}}, 0.15, STUDIES) == []
 
 
+def in_guest(ours, theirs):
+    """The guest's part of what a run finds, made up."""
+    times = {"calls_per_s": 1000.0, "p50_us": 1.0, "p99_us": 2.0}
+    return {
+        "guest": {
+            "accelerator": "tcg",
+            "kernel": "6.1",
+            "processors": 2,
+            "servers": {
+                "rdma-nfsd-verbs": {
+                    "scenarios": {
+                        key: {"cpu_us": ours, "work_requests": 2.0, "copied": 5.0} | times
+                        for key in ("getattr tcp", "getattr rdma")
+                    },
+                    "failures": {},
+                },
+                "kernel": {
+                    "scenarios": {"getattr tcp": {"cpu_us": theirs} | times},
+                    "failures": {"getattr rdma": ["NFS3ERR_IO"], "lookup tcp": ["NFS3ERR_STALE"]},
+                },
+            },
+        }
+    }
+
+
+def test_servers_in_a_guest_are_beside_each_other_and_not_beside_the_machine():
+    *_, tcp, rdma, lookup = report.guest(result(2.0) | in_guest(300.0, 200.0))
+    assert "| getattr | tcp | 300 | 200 | **1.50** | 1,000 | 1,000 | **1.00** |" in tcp
+    assert tcp.endswith("| 5 |  |")
+    assert "| 300 | failed: NFS3ERR_IO |  |" in rdma
+    assert rdma.endswith("| 2.00 |")
+    assert "| lookup | tcp | - | failed: NFS3ERR_STALE |" in lookup
+    assert not report.has_failed(result(2.0) | in_guest(300.0, 200.0)), "the kernel's server failed, not ours"
+
+
+def test_the_comparison_of_guests_is_of_ratios():
+    before = result(2.0) | in_guest(300.0, 200.0)
+    assert report.compare(result(2.0) | in_guest(900.0, 600.0), before, 0.15, STUDIES) == []
+    (line,) = report.compare(result(2.0) | in_guest(300.0, 100.0), before, 0.15, STUDIES)
+    assert line == "getattr tcp in a guest, times the kernel's server: 3.00, 1.50 before"
+
+
 def test_another_clock_is_no_regression():
     slower = result(4.0, many=4.0)
     slower["limits"] = {name: 2 * value for name, value in slower["limits"].items()}
@@ -217,7 +259,7 @@ def test_another_clock_is_no_regression():
 
 def test_the_document_has_a_place_for_everything():
     text = document.DOCUMENT.read_text()
-    for name in ("scenarios", *(study.name for study in STUDIES)):
+    for name in ("scenarios", "guest", *(study.name for study in STUDIES)):
         assert "put here" in document.put(text, name, ["put here"])
     with pytest.raises(ValueError, match="no <!-- begin nothing"):
         document.put(text, "nothing", [])

@@ -119,9 +119,10 @@ class GuestServer:
         memory: int = 2048,
         export_size: str = "768m",
         time_limit: float = 3600,
+        quiet: bool = False,
     ) -> None:
         compile_here()
-        self.guest = Guest(name, network, memory=memory, time_limit=time_limit, interfaces=len(kinds))
+        self.guest = Guest(name, network, memory=memory, time_limit=time_limit, quiet=quiet, interfaces=len(kinds))
         self.kinds = tuple(kinds)
         self.address = self.guest.address
         self.ready_line = ""
