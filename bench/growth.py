@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import random
 import resource
@@ -23,12 +24,14 @@ from tests.nfs3_client import Nfs3Client
 OUTSTANDING = 16
 PAGE = 8192
 """Octets of one READDIRPLUS."""
-PATIENCE = 60.0
+PATIENCE = 180.0
 """Seconds that growing may take altogether."""
 KEPT = 2000
 """Different calls of one measurement."""
-CHUNK = 20_000
-"""Calls that growing makes at a time."""
+CHUNK = 100_000
+"""Marks that growing sends at a time."""
+TOGETHER = 50
+"""LOCKs of a call while their number grows."""
 
 
 class Growth(Study):
@@ -109,11 +112,14 @@ class Growth(Study):
 def growing(
     server: RdmaNfsd, session: Session, template: bytes, marks: Sequence[bytes], call: str, size: int, until: float
 ) -> Iterator[Row]:
-    """Send the call once with each mark. The row is what the last of them have cost."""
-    used = calls = 0.0
+    """Send the call with as many marks at a time as it has room for, once with each. The row is what each of the last
+    of them has cost."""
+    used, calls, each = 0.0, 0.0, 1
     for start in range(0, len(marks), CHUNK):
         session.renew()
-        chunk = [session.with_session(template).replace(MARK, mark) for mark in marks[start : start + CHUNK]]
+        parts = session.with_session(template).split(MARK)
+        each = len(parts) - 1
+        chunk = [_filled(parts, marks[at : at + each]) for at in range(start, min(start + CHUNK, len(marks)), each)]
         with server.connect("tcp") as sock:
             load = Generator(sock.fileno(), chunk, OUTSTANDING, sequence_at=session.sequence_at)
             before = server.cpu_seconds()
@@ -121,8 +127,14 @@ def growing(
             used = server.cpu_seconds() - before
         if calls < len(chunk):
             return
-        progress(f"{call}: {start + len(chunk):,} more on the way to {size:,}")
-    yield {"call": call, "size": size, "cpu_us": used / calls * 1e6}
+        progress(f"{call}: {min(start + CHUNK, len(marks)):,} more on the way to {size:,}")
+    yield {"call": call, "size": size, "cpu_us": used / (calls * each) * 1e6}
+
+
+def _filled(parts: Sequence[bytes], marks: Sequence[bytes]) -> bytes:
+    """A call with marks in its places, of which it must have as many."""
+    between = itertools.chain.from_iterable(zip(parts[:-1], marks, strict=True))
+    return b"".join(itertools.chain(between, parts[-1:]))
 
 
 class Directory(Growth):
@@ -251,7 +263,8 @@ class Locks(Growth):
         marks = [struct.pack(">Q", 2 * number) for number in range(self._have, size)]
         random.shuffle(marks)
         self._have = size
-        return growing(server, self._session, self._session.lock(MARK), marks, "lock", size, until)
+        template = self._session.lock(*[MARK] * TOGETHER)
+        return growing(server, self._session, template, marks, f"lock, {TOGETHER} to a call", size, until)
 
     def calls(self, files: Files, size: int) -> dict[str, tuple[list[bytes], int]]:
         """LOCKs and LOCKUs of other ranges in turn, in the gaps."""

@@ -94,10 +94,12 @@ class Session:
         """Have a lock owner, by a lock of the last octet."""
         self._locking = asyncio.run(_lock_owner(self._client, self._server, self._stateid, self._data))
 
-    def lock(self, offset: bytes) -> bytes:
-        """LOCK of the octet at this offset (8 octets), for writing."""
+    def lock(self, *offsets: bytes) -> bytes:
+        """LOCKs of the octets at these offsets (8 octets each), for writing."""
         locker = p.locker4(False, lock_owner=p.exist_lock_owner4(self._locking, 0))
-        return self._on(self._data, (p.OP_LOCK, _lock_args(int.from_bytes(offset, "big"), locker)))
+        return self._on(
+            self._data, *((p.OP_LOCK, _lock_args(int.from_bytes(offset, "big"), locker)) for offset in offsets)
+        )
 
     def unlock(self, offset: bytes) -> bytes:
         """LOCKU of it."""
