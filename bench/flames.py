@@ -24,7 +24,16 @@ from bench.scenarios import BY_NAME, prepare
 from bench.servers import RdmaNfsd
 from bench.study import progress
 
-SCENARIOS = ("getattr", "lookup", "read-4k-32", "write-4k-32", "open-v4.1", "read-1m-4", "write-1m-4")
+SCENARIOS = (
+    "getattr",
+    "lookup",
+    "read-4k-32",
+    "write-4k-32",
+    "open-v4.1",
+    "open-close-v4.1",
+    "read-1m-4",
+    "write-1m-4",
+)
 PICTURES = document.DOCUMENT.parent / "flames"
 WIDTH, HEIGHT = 1000, 15
 LEAST = 0.004

@@ -36,6 +36,9 @@ cdef class Load:
     cdef Latencies latencies
     cdef size_t sequence_at         # where SEQUENCE's sequence id and slot stand in a call; 0: nowhere
     cdef bint lenient               # whether calls may fail
+    cdef size_t given_at            # of pairs of calls: where what the first's reply gives stands there,
+    cdef size_t taken_at            # and where in the second call it belongs; 0: there are no pairs
+    cdef uint8_t *given             # by slot
     cdef size_t response            # octets that go out, at most, for one message that is no reply
     cdef uint8_t *out
     cdef size_t outgoing
@@ -51,6 +54,7 @@ cdef class Load:
     cdef void begin(self, Run *run) noexcept nogil
     cdef bint expects(self, uint32_t xid) noexcept nogil
     cdef bint succeeded(self, Run *run, const uint8_t *result) noexcept nogil
+    cdef void learn(self, uint32_t slot, const uint8_t *reply, size_t size) noexcept nogil
     cdef void answered(self, Run *run, uint32_t slot) noexcept nogil
     cdef void turn(self, Run *run) noexcept nogil
 

@@ -39,7 +39,9 @@ class Generator(Load):
         *,
         sequence_at: int = 0,
         lenient: bool = False,
+        pairs: tuple[int, int] = (0, 0),
     ) -> None:
         """``templates``: whole calls, used in turn, in which XIDs are filled in. ``reply_size`` 0: any.
         ``sequence_at``: where a call has SEQUENCE's sequence id, behind which stands the slot; both are filled in.
-        ``lenient``: a call may fail, so long as it is answered."""
+        ``lenient``: a call may fail, so long as it is answered. ``pairs``: each slot has two templates of its own that
+        take turns; 16 octets at the first place in the one's reply are put at the second place in the other."""

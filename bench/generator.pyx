@@ -45,6 +45,7 @@ cdef enum:
     REPLY_HEAD = 36                 # of a record: its mark, and all that is looked at
     READY = 64                      # connections that one look at the kernel reports
     PATIENCE = 60000                # milliseconds
+    GIVEN = 16                      # octets that one call of a pair gives to the other: a stateid
 
 cdef const char *FAILED = b"a call failed"
 cdef const char *CLOSED = b"the server closed the connection"
@@ -94,7 +95,8 @@ cdef class Latencies:
 cdef class Load:
     """Calls on one connection: templates, slots and octets on their way. Derived from for each transport."""
 
-    def __cinit__(self, int fd, templates, uint32_t depth, *more, size_t sequence_at=0, bint lenient=False, **others):
+    def __cinit__(self, int fd, templates, uint32_t depth, *more, size_t sequence_at=0, bint lenient=False, pairs=(0, 0),
+                  **others):
         """``templates``: whole calls, used in turn, in which XIDs are filled in. At most 4096 outstanding."""
         cdef size_t i
         cdef bytes template
@@ -106,12 +108,16 @@ cdef class Load:
         self.depth = depth
         self.sequence_at = sequence_at
         self.lenient = lenient
+        self.given_at, self.taken_at = pairs
+        if self.taken_at and self.count != 2 * depth:
+            raise ValueError(f"{self.count} calls are not a pair for each of {depth} slots")
         self.latencies = Latencies()
         self.calls = <uint8_t **>calloc(self.count, sizeof(uint8_t *))
         self.sizes = <size_t *>calloc(self.count, sizeof(size_t))
         self.started = <uint64_t *>calloc(depth, sizeof(uint64_t))
         self.round = <uint32_t *>calloc(depth, sizeof(uint32_t))
-        if self.calls == NULL or self.sizes == NULL or self.started == NULL or self.round == NULL:
+        self.given = <uint8_t *>calloc(depth, GIVEN)
+        if self.calls == NULL or self.sizes == NULL or self.started == NULL or self.round == NULL or self.given == NULL:
             raise MemoryError
         for i in range(self.count):
             template = self.templates[i]
@@ -123,6 +129,7 @@ cdef class Load:
         free(self.sizes)
         free(self.started)
         free(self.round)
+        free(self.given)
         free(self.out)
         free(self.buffer)
 
@@ -167,11 +174,15 @@ cdef class Load:
         if self.sequence_at:
             store32(call + self.sequence_at, self.round[slot])
             store32(call + self.sequence_at + 4, slot + 1)
+        if self.taken_at and self.round[slot] & 1 == 0:
+            memcpy(call + self.taken_at, self.given + GIVEN * slot, GIVEN)
 
     cdef void issue(self, Run *run, uint32_t slot) noexcept nogil:
         """The slot's next call."""
         self.started[slot] = run.moment
         self.round[slot] += 1
+        if self.taken_at:
+            self.next_call = 2 * slot + (self.round[slot] + 1) % 2
         self.outgoing += self.begin_call(
             self.out + self.outgoing, slot, self.calls[self.next_call], self.sizes[self.next_call]
         )
@@ -203,6 +214,11 @@ cdef class Load:
                 run.refused = i < 4
                 return False
         return True
+
+    cdef void learn(self, uint32_t slot, const uint8_t *reply, size_t size) noexcept nogil:
+        """Take from the reply to the first call of a pair what the second needs; ``size``: of what is here of it."""
+        if self.taken_at and self.round[slot] & 1 and size >= self.given_at + GIVEN:
+            memcpy(self.given + GIVEN * slot, reply + self.given_at, GIVEN)
 
     cdef void answered(self, Run *run, uint32_t slot) noexcept nogil:
         """A call is over: another, unless it was the last."""
@@ -348,7 +364,7 @@ cdef class Generator(Load):
         if size < 4:
             return 0
         length = load32(data) & 0x7FFFFFFF
-        if size < min(4 + length, <size_t>REPLY_HEAD):
+        if size < min(4 + length, max(<size_t>REPLY_HEAD, 4 + self.given_at + GIVEN)):
             return 0
         xid = load32(data + 4)
         if length < 28 or not self.expects(xid):
@@ -357,6 +373,7 @@ cdef class Generator(Load):
         if not self.lenient:
             if self.succeeded(run, data + 12) and self.reply_size and length != self.reply_size:
                 run.problem = b"a reply of an unexpected length"
+        self.learn(xid & 0xFFF, data + 4, min(length, size - 4))
         if 4 + length > size:
             self.rest, self.current = 4 + length - size, xid & 0xFFF
             return size

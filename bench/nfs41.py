@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import itertools
 import struct
+from collections.abc import Sequence
 from typing import Any, cast
 
 from bench.servers import Server
 from nfsd.protocol import nfs4 as p
-from tests.support.nfs4 import Client4, LoopbackTransport, Operation, wanted
+from tests.support.nfs4 import Client4, LoopbackTransport, Operation, mode, wanted
 
 MARK = b"\x2a-mark-\x2a"
 """Stands in a template for a name or an offset, 8 octets that nothing else in it has."""
@@ -17,6 +18,9 @@ _SPARE_SLOTS = 2
 """The setting up uses slot 0; using the last one asks for more."""
 _ATTRIBUTES = wanted(1, 3, 4, 8, 20, 33, 35, 36, 37, 41, 45, 47, 52, 53, 55)
 _CACHE_CONSISTENCY = wanted(3, 4, 45, 52, 53)
+_OPENED_AT = 24 + 12 + 44 + 8 + 8
+"""Of OPEN's stateid in a reply: behind RPC's header, the COMPOUND's, SEQUENCE's result, PUTFH's, and OPEN's status."""
+_LACKING = p.stateid4(0, b"the stateid!")
 _names = itertools.count(1)
 
 
@@ -41,6 +45,8 @@ class Session:
         self._server = server
         self._client, self._stateid, self._data, self._root = asyncio.run(_set_up(server, slots, uid))
         self._locking = p.stateid4(0, bytes(12))
+        self.pairs = 0, 0
+        """Where OPEN's reply has the stateid, and where it belongs in CLOSE."""
 
     def renew(self) -> None:
         """Another session of the same client, whose slots are new; what is open and locked stays."""
@@ -81,6 +87,18 @@ class Session:
         looks = (p.OP_ACCESS, p.ACCESS4args(0x2D)), (p.OP_GETATTR, _ATTRIBUTES)
         return self._on(self._root, opening, p.OP_GETFH, *looks)
 
+    def opens_and_closes(self, number: int) -> list[bytes]:
+        """OPEN and CLOSE of each of so many files, which nobody else has open. The CLOSE lacks its stateid: see
+        :attr:`pairs`."""
+        names = [b"open %04d" % place for place in range(number)]
+        handles = asyncio.run(_make_files(self._client, self._server, names))
+        calls: list[bytes] = []
+        for name, handle in zip(names, handles, strict=True):
+            closing = (p.OP_CLOSE, p.CLOSE4args(0, _LACKING))
+            calls += (self.open(name), self._on(handle, (p.OP_GETATTR, _CACHE_CONSISTENCY), closing))
+        self.pairs = _OPENED_AT, calls[1].index(_LACKING.other) - 4
+        return calls
+
     def read(self, offset: int, size: int) -> bytes:
         """READ."""
         return self._on(self._data, (p.OP_READ, p.READ4args(self._stateid, offset, size)))
@@ -117,6 +135,20 @@ async def _renew(client: Client4, server: Server) -> None:
     client.session = b""
     await client.connect(reclaim_complete=False)
     writer.close()
+
+
+async def _make_files(client: Client4, server: Server, names: Sequence[bytes]) -> list[bytes]:
+    """Files that are there and closed; their handles."""
+    await _renew(client, server)
+    reader, writer = await asyncio.open_connection(server.host, server.tcp)
+    client.server = cast(Any, _Connection(reader, writer))
+    handles = []
+    for name in names:
+        stateid, handle = await client.open(server.root4, name, create=mode(0o666))
+        await client.run((p.OP_PUTFH, p.PUTFH4args(handle)), (p.OP_CLOSE, p.CLOSE4args(0, stateid)))
+        handles.append(handle)
+    writer.close()
+    return handles
 
 
 async def _lock_owner(client: Client4, server: Server, opened: p.stateid4, data: bytes) -> p.stateid4:

@@ -20,6 +20,7 @@ class RdmaGenerator(Load):
         *,
         sequence_at: int = 0,
         lenient: bool = False,
+        pairs: tuple[int, int] = (0, 0),
     ) -> None:
         """``rpc_at``: where the RPC message begins; ``handle_at``: where the chunk's handle stands; ``written``: octets
         the server must write; ``bulk``: what it may read."""

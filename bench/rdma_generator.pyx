@@ -114,6 +114,7 @@ cdef class RdmaGenerator(Load):
             return NULL
         if not self.succeeded(run, message + at + 8):
             return run.problem
+        self.learn(slot[0], message + at, size - at)
         if self.received[slot[0]] != self.written:
             return b"the result was not written"
         return NULL

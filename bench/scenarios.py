@@ -29,6 +29,8 @@ MOST_DATA = 64 << 20
 """Octets of data in all the calls of a scenario."""
 PATIENCE = struct.pack("ll", 60, 0)
 """A timeval: how long a call may take."""
+OPENERS = 16
+"""Files that are opened and closed at the same time."""
 OFFSETS = 1024
 """Different calls of a scenario; they are sent in turn."""
 
@@ -125,6 +127,11 @@ def open41(files: Files, size: int) -> list[bytes]:
     return [files.nfs41.open()]
 
 
+def open_close41(files: Files, size: int) -> list[bytes]:
+    """OPEN and CLOSE in turn, of as many files as there are calls outstanding."""
+    return files.nfs41.opens_and_closes(OPENERS)
+
+
 def read41(files: Files, size: int) -> list[bytes]:
     return [files.nfs41.read(at, size) for at in offsets(size)]
 
@@ -175,7 +182,10 @@ class Scenario:
                 if session is not None:
                     options["sequence_at"] = session.sequence_at
                 if session is not None or not calls:
-                    calls = self.calls(replace(files, session=session), self.size)
+                    with server.network():
+                        calls = self.calls(replace(files, session=session), self.size)
+                if session is not None:
+                    options["pairs"] = session.pairs
                 loads.append(self._on(sock, transport, calls, options))
             yield loads[0] if connections == 1 else Loads(loads)
 
@@ -217,6 +227,7 @@ SCENARIOS = (
     Scenario("lookup-v4.1", lookup41, 16, goal=1.6, nfs41=True),
     Scenario("access-v4.1", access41, 16, goal=1.6, nfs41=True),
     Scenario("open-v4.1", open41, 16, goal=4, nfs41=True),
+    Scenario("open-close-v4.1", open_close41, OPENERS, nfs41=True),
     Scenario("read-4k-32-v4.1", read41, 32, 4096, "read", goal=1.6, nfs41=True),
     Scenario("write-4k-32-v4.1", write41, 32, 4096, "write", goal=1.8, nfs41=True),
 )

@@ -106,6 +106,43 @@ def test_a_reply_to_no_call_ends_the_run(connected):
         Generator(sock.fileno(), [CALL], 4).run(60, 100)
 
 
+def test_what_one_call_gives_the_next_call_of_its_slot_gets():
+    depth, given_at, taken_at = 3, 24, 40
+    opens = [bytes(36) + b"OPEN" + bytes(16) for _ in range(depth)]
+    closes = [bytes(36) + b"SHUT" + b"lacking lacking." for _ in range(depth)]
+    ours, theirs = socket.socketpair()
+    seen = []
+
+    def serve():
+        gifts, given, data = iter(range(1, 1000)), {}, b""
+        with theirs, suppress(ConnectionError):
+            while more := theirs.recv(65536):
+                data += more
+                while len(data) >= 60:
+                    call, data = data[4:60], data[60:]
+                    slot, kind = int.from_bytes(call[:4], "big") & 0xFFF, call[36:40]
+                    if kind == b"OPEN":
+                        given[slot] = b"%016d" % next(gifts)
+                        seen.append(True)
+                        reply = ACCEPTED[:20] + given[slot]
+                    else:
+                        seen.append(call[40:] == given.pop(slot))
+                        reply = ACCEPTED + bytes(12)
+                    theirs.sendall(struct.pack(">I", 1 << 31 | 4 + len(reply)) + call[:4] + reply)
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    with ours:
+        pairs = [call for both in zip(opens, closes, strict=True) for call in both]
+        load = Generator(ours.fileno(), pairs, depth, pairs=(given_at, taken_at), lenient=True)
+        assert load.run(60, 31)[0] == 31, "an odd number: the next run goes on with what has been opened"
+        assert load.run(60, 29)[0] == 29
+        with pytest.raises(ValueError, match="not a pair for each"):
+            Generator(ours.fileno(), pairs, depth + 1, pairs=(given_at, taken_at))
+    thread.join()
+    assert seen == [True] * 60
+
+
 def test_rounds_become_medians_by_key():
     rounds = [[{"over": "tcp", "n": 1, "us": us}, {"over": "tcp", "n": 4, "us": 9.0}] for us in (1.0, 3.0, 20.0)]
     assert medians(rounds, ("over", "n")) == [{"over": "tcp", "n": 1, "us": 3.0}, {"over": "tcp", "n": 4, "us": 9.0}]
