@@ -4,6 +4,7 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
 from nfsd.vfs.attributes cimport statx_t
 from nfsd.vfs.identity cimport server_identity_t, thread_state_t
+from nfsd.vfs.nodes cimport NodeTable
 from nfsd.vfs.records cimport Credential, Inode, Node, OpenFile
 from rpcrdma.place cimport Place
 from rpcrdma.rpc.direct cimport Caller
@@ -51,7 +52,7 @@ cdef class DirectFiles:
 
     cdef readonly object service
     cdef readonly object exports
-    cdef object nodes               # the NodeTable
+    cdef NodeTable nodes
     cdef object recent              # its dict
     cdef dict handles               # (export id, file system, kernel handle) -> NFS handle
     cdef server_identity_t identity

@@ -135,7 +135,7 @@ cdef class DirectFiles:
         cdef Node node
         cdef bytes octets = PyBytes_FromStringAndSize(<char *>handle, size)
         if self.nodes is not self.service.nodes:  # made anew when the service starts
-            self.nodes = self.service.nodes
+            self.nodes = <NodeTable?>self.service.nodes
             self.recent = self.nodes.recent
         node = self.recent.get(octets)
         if node is None:

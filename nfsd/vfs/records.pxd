@@ -12,6 +12,7 @@ cdef class Credential:
 
 cdef class Inode:
     cdef object __weakref__
+    cdef dict table                 # of the NodeTable: where the inode is found
     cdef readonly bytes key
     cdef readonly object serial
     cdef readonly ChangeRecord change
@@ -32,6 +33,7 @@ cdef class Inode:
 
 cdef class Node:
     cdef object __weakref__
+    cdef dict table                 # of the NodeTable: where the node is found
     cdef object _close
     cdef readonly int fd
     cdef readonly bytes handle

@@ -4,6 +4,9 @@ Owns their fields and the rules that concern one record alone; the tables are in
 :mod:`nfsd.vfs.opens`, in Python. Both they and native operations work on these very records: nothing is mirrored.
 """
 
+from cpython.dict cimport PyDict_GetItem
+from cpython.long cimport PyLong_AsVoidPtr
+from cpython.object cimport PyObject
 from libc.stdlib cimport free, malloc
 
 from nfsd.vfs.change cimport ChangeRecord
@@ -21,6 +24,16 @@ cdef extern from "sys/stat.h" nogil:
 
 cdef enum:
     SOON_FREED = 2048       # blocks of 512 octets: what the last close frees meanwhile takes some 50 microseconds
+
+
+cdef int leave(dict table, bytes name, void *record) except -1:
+    """A record goes: its table must not lead to it any more (but may to a newer one of the same name)."""
+    cdef PyObject *found
+    if table is not None:
+        found = PyDict_GetItem(table, name)
+        if found != NULL and PyLong_AsVoidPtr(<object>found) == record:
+            del table[name]
+    return 0
 
 
 cpdef bint closed_at_once(int fd) noexcept:
@@ -108,6 +121,9 @@ cdef class Inode:
     def permissions_changed(self):
         self.epoch += 1
 
+    def __del__(self):
+        leave(self.table, self.key, <void *>self)
+
 
 cdef class Node:
     """One file of one export. Its descriptor names it; it is not open for anything."""
@@ -136,6 +152,7 @@ cdef class Node:
                 self._close(fd, self.mount.lane)
 
     def __del__(self):
+        leave(self.table, self.handle, <void *>self)
         self.shut()
 
 

@@ -1,15 +1,19 @@
 """Files that are not at hand any more are answered natively again if they are in memory, with the same octets."""
 
 import contextlib
+import gc
 import os
 import random
 import struct
+from types import SimpleNamespace
 
 import pytest
 
 from nfsd.protocol import nfs4 as p
 from nfsd.vfs.nodes import IDLE_SWEEPS, NodeTable
+from nfsd.vfs.records import Inode, Node
 from nfsd.vfs.service import FileService
+from nfsd.vfs.types import FileType
 from tests.support.nfs4_direct import handle_of
 from tests.support.nfs4_direct import run as run4
 from tests.unit import test_nfs4_direct as v4
@@ -159,25 +163,24 @@ def test_nfs4_too(kind, tmp_path):
         run4(path, tmp_path, 1, scenario)
 
 
-class Record:
-    """What a table asks of a node."""
-
-    def __init__(self, handle):
-        self.handle, self.used = handle, 0
+def record(number):
+    """A node without a descriptor."""
+    mount = SimpleNamespace(export=None, inline=True, caching=False, fine=False, mnt_id=0, device=(0, 0))
+    return Node(b"%d" % number, Inode(b"%d" % number), mount, -1, FileType.REG, None)
 
 
 def test_what_is_in_use_is_evicted_last_and_eviction_takes_few_steps():
     table = NodeTable(100, 100)
     for number in range(100):
-        table.add(Record(number))
+        table.add(record(number))
     table.sweep()
     for number in range(10):
-        table.find(number)
+        table.find(b"%d" % number)
     table.evict(90)
-    assert sorted(table.recent) == list(range(10))
+    assert sorted(table.recent) == [b"%d" % number for number in range(10)]
     # All in use: no more steps than uses.
     for number in range(10, 100):
-        table.add(Record(number))
+        table.add(record(number))
     steps = 0
 
     class Counting(type(table.recent)):
@@ -188,6 +191,53 @@ def test_what_is_in_use_is_evicted_last_and_eviction_takes_few_steps():
 
     table.recent = Counting(table.recent)
     for number in range(100, 1100):
-        table.add(Record(number))
+        table.add(record(number))
     assert len(table.recent) == 100
     assert steps <= 1000 + 1000 + 110
+
+
+def test_tables_lead_to_records_as_long_as_these_exist():
+    table = NodeTable(1, 1)
+    first, second = record(1), record(2)
+    for node in (first, second):
+        table.add(node)
+    assert list(table.recent) == [b"2"]
+    assert table.find(b"1") is first  # and is kept again
+    assert len(table) == 2
+    table.clear()
+    assert table.all() == [first, second]
+    del first, node
+    assert table.find(b"1") is None
+    assert table.all() == [second]
+    # One that was disowned does not take its successor along.
+    table.disown(second)
+    assert table.find(b"2") is None
+    successor = record(2)
+    table.add(successor)
+    del second
+    assert table.find(b"2") is successor
+    inode = table.inode(b"key")
+    assert table.inode(b"key") is inode is table.known_inode(b"key")
+    table.inode(b"another")  # the limit is one
+    assert list(table.remembered) == [b"another"]
+    assert table.known_inode(b"key") is inode
+    del inode
+    assert table.known_inode(b"key") is None
+
+
+def test_records_outlive_their_table():
+    table = NodeTable(10, 10)
+    node, inode = record(1), table.inode(b"key")
+    table.add(node)
+    del table
+    assert (node.handle, inode.key) == (b"1", b"key")
+
+
+def test_a_record_in_a_cycle_leaves_its_table_when_the_cycle_is_collected():
+    table = NodeTable(10, 10)
+    inode = table.inode(b"key")
+    inode.locks = inode
+    table.clear()
+    del inode
+    gc.collect()
+    assert table.known_inode(b"key") is None

@@ -316,7 +316,7 @@ def test_a_removed_file_takes_no_space_and_no_descriptor(tmp_path, size):
                 both.service.forget_opens(both.service.nodes.recent[await handle_of(both, one, b"n")].inode)
                 both.service.nodes.forget(both.service.nodes.recent[await handle_of(both, one, b"n")])
                 if known is None:
-                    both.service.nodes._remembered.clear()
+                    both.service.nodes.remembered.clear()
             number = os.stat(path).st_ino
             assert status(await both.direct.call(REMOVE, removal(one, b"n"))) == OK
             for _ in range(200):
@@ -368,13 +368,13 @@ async def handle_of(both, directory, text):
 def test_removed_files_are_not_remembered(kind, tmp_path):
     async def scenario(both):
         (one,) = await made(both, "one")
-        remembered = len(both.service.nodes._remembered)
+        remembered = len(both.service.nodes.remembered)
         for number in range(20):
             client = (both.direct, both.general)[number % 2]
             assert status(await client.call(CREATE, creation(one, b"f%d" % number))) == OK
-            assert len(both.service.nodes._remembered) == remembered + 1
+            assert len(both.service.nodes.remembered) == remembered + 1
             assert status(await client.call(REMOVE, removal(one, b"f%d" % number))) == OK
-            assert len(both.service.nodes._remembered) == remembered
+            assert len(both.service.nodes.remembered) == remembered
 
     run(kind, tmp_path, scenario)
 

@@ -79,7 +79,7 @@ class Side:
 
     def state(self):
         """What the engine knows of the file."""
-        key = next(node.key for node in self.both.server.service.nodes._nodes.values() if node.handle == self.handle)
+        key = next(node.key for node in self.both.server.service.nodes.all() if node.handle == self.handle)
         file = self.both.server.engine.opens.file(key)
         if file is None or file.idle:
             return None  # the general path leaves its record a moment longer, for its gate
