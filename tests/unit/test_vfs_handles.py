@@ -138,7 +138,7 @@ def test_descriptors_stay_within_their_bound(tmp_path):
     place.mkdir()
 
     async def scenario(service, root):
-        service.nodes._limit = 50
+        service.nodes.limit = 50
         service.open_limit = 20
         for number in range(300):
             await write_file(service, root, b"%d" % number, b"data")
