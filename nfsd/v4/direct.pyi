@@ -4,6 +4,7 @@ from nfsd.v4.server import Nfs4Server
 from rpcrdma.rpc.direct import DirectProgram
 
 class Nfs4Direct(DirectProgram):
-    """COMPOUNDs that do not wait, made of SEQUENCE, PUTFH, GETFH, LOOKUP, GETATTR, ACCESS, READ, WRITE, COMMIT."""
+    """COMPOUNDs that do not wait, made of SEQUENCE, PUTFH, GETFH, LOOKUP, GETATTR, SETATTR, ACCESS, READ, WRITE,
+    COMMIT, REMOVE, OPEN, CLOSE."""
 
     def __init__(self, server: Nfs4Server) -> None: ...

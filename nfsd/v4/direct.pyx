@@ -1,6 +1,6 @@
 """The common COMPOUNDs of NFSv4.1 and 4.2, answered natively: their operations (RFC 8881 section 18).
 
-Owns :class:`Nfs4Direct`; imports :mod:`nfsd.v4.direct_opens`, the direct parts of the state engine, the file service and the
+Owns :class:`Nfs4Direct`; imports :mod:`nfsd.v4.direct_changes`, the direct parts of the state engine, the file service and the
 attributes. Replies are octet for octet those of :mod:`nfsd.v4.compound` and the operations in :mod:`nfsd.v4.ops`, which run
 whatever is declined here: all that fails, waits or is rare, v4.0 among it.
 """
@@ -10,7 +10,7 @@ from libc.string cimport memcpy
 
 from nfsd.v4.direct_attributes cimport LARGEST_FATTR
 from nfsd.v4.direct_compound cimport Arguments, left, padded, room, store_opaque
-from nfsd.v4.direct_opens cimport DirectOpens
+from nfsd.v4.direct_changes cimport DirectChanges
 from nfsd.vfs.attributes cimport statx_t
 from nfsd.vfs.records cimport Node, OpenFile
 from rpcrdma.place cimport Place, load32, load64, store32
@@ -30,6 +30,8 @@ cdef enum:
     OP_OPEN = 18
     OP_PUTFH = 22
     OP_READ = 25
+    OP_REMOVE = 28
+    OP_SETATTR = 34
     OP_WRITE = 38
     HANDLE_MAX = 128
     STATEID = 16
@@ -60,7 +62,7 @@ cdef object DIR = FileType.DIR
 cdef uint64_t OFFSET_MAX = 0x7FFFFFFFFFFFFFFF
 
 
-cdef class Nfs4Direct(DirectOpens):
+cdef class Nfs4Direct(DirectChanges):
     cdef bint operation(self, uint32_t number, Arguments *arguments, Place place) except -1:
         if number == OP_PUTFH:
             return self.putfh(arguments, place)
@@ -84,6 +86,10 @@ cdef class Nfs4Direct(DirectOpens):
             return self.open(arguments, place)
         if number == OP_CLOSE:
             return self.close(arguments, place)
+        if number == OP_REMOVE:
+            return self.remove(arguments, place)
+        if number == OP_SETATTR:
+            return self.setattr(arguments, place)
         return False
 
     # -- handles and names ---------------------------------------------------------------------------------------
@@ -294,16 +300,6 @@ cdef class Nfs4Direct(DirectOpens):
         place.at += 8
         self.seen = True
         return True
-
-    cdef bint may_follow(self, const uint8_t *at, const uint8_t *end) except -1:
-        """Whether nothing stands behind a WRITE but a GETATTR that will not be declined."""
-        cdef size_t used
-        cdef uint64_t mask
-        if self.index + 1 == self.operations:
-            return at == end
-        if self.index + 2 != self.operations or end - at < 4 or load32(at) != OP_GETATTR:
-            return False
-        return self.attributes.known(at + 4, end - at - 4, &used, &mask) and at + 4 + used == end and self.told_by_us()
 
     cdef bint commit(self, Arguments *arguments, Place place) except -1:
         cdef statx_t before

@@ -6,7 +6,8 @@ from nfsd.state.direct cimport DirectState
 from nfsd.state.records cimport SessionRecord
 from nfsd.v4.direct_attributes cimport DirectAttributes
 from nfsd.vfs.attributes cimport statx_t
-from nfsd.vfs.direct cimport DirectFiles, Standing
+from nfsd.vfs.direct cimport Standing
+from nfsd.vfs.direct_names cimport DirectNames
 from nfsd.vfs.records cimport Node
 from rpcrdma.place cimport Place
 from rpcrdma.rpc.direct cimport Caller, DirectProgram
@@ -36,7 +37,7 @@ cdef class DirectCompound(DirectProgram):
     """One COMPOUND after the other."""
 
     cdef object server
-    cdef DirectFiles files
+    cdef DirectNames files
     cdef DirectState state
     cdef DirectAttributes attributes
     cdef object delegations

@@ -5,8 +5,8 @@ state engine and the file service, :mod:`rpcrdma.place` and :mod:`rpcrdma.rpc.di
 
 Operation. SEQUENCE is looked at first, and carried out last: its result has one length, and until then every operation
 may still decline the whole COMPOUND, since none of them has changed anything. OPEN and CLOSE are prepared, and carried out
-just before SEQUENCE. What stands behind a WRITE is looked at before it, so that it cannot be declined any more: only a
-GETATTR may stand there. What an operation has seen of its file serves the GETATTR behind it.
+just before SEQUENCE. What stands behind a WRITE, a REMOVE or a SETATTR is looked at before it, so that it cannot be declined
+any more: only a GETATTR may stand there. What an operation has seen of its file serves the GETATTR behind it.
 """
 
 from cpython.bytes cimport PyBytes_FromStringAndSize
@@ -16,7 +16,7 @@ from libc.string cimport memcpy, memset
 
 from nfsd.state.direct cimport DirectState, SequenceRequest
 from nfsd.v4.direct_attributes cimport DirectAttributes
-from nfsd.vfs.direct cimport DirectFiles
+from nfsd.vfs.direct_names cimport DirectNames
 from rpcrdma.place cimport Place, load32, store32
 from rpcrdma.rpc.direct cimport Caller, DirectProgram
 
@@ -53,7 +53,7 @@ cdef uint8_t *store_opaque(uint8_t *at, const uint8_t *octets, size_t length) no
 cdef class DirectCompound(DirectProgram):
     def __init__(self, server):
         self.server = server
-        self.files = DirectFiles(server.service)
+        self.files = DirectNames(server.service)
         self.state = DirectState(server.engine)
         self.attributes = DirectAttributes(server, self.files)
         self.delegations = server.engine.delegations

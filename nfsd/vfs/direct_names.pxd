@@ -1,6 +1,6 @@
 """C declarations of the file service's direct changes of names."""
 
-from libc.stdint cimport uint8_t, uint32_t
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
 from nfsd.vfs.attributes cimport statx_t
 from nfsd.vfs.direct cimport DirectFiles, kernel_handle_t, when_t
@@ -9,6 +9,8 @@ from nfsd.vfs.records cimport Credential, Inode, Node, OpenFile
 
 cdef class DirectNames(DirectFiles):
     """Direct operations, those that make and remove names included."""
+
+    cdef uint64_t change_before     # the directory's change attribute before the last of these
 
     cdef bint changeable(self, Node directory) except -1
     cdef int changed(self, Node directory, OpenFile opened, statx_t *before, statx_t *after) except -1

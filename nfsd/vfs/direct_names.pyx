@@ -62,6 +62,7 @@ cdef class DirectNames(DirectFiles):
             raise OSError(errno, "statx of a directory just changed")
         directory.inode.wrote(ctime_of(before), ctime_of(after))
         self.observe(directory, before, False)
+        self.change_before = directory.inode.change.value
         self.observe(directory, after, True)
         if opened is not None:
             synchronise(opened.fd)

@@ -1,0 +1,151 @@
+"""REMOVE, and SETATTR of mode and times, in native COMPOUNDs (RFC 8881 sections 18.25, 18.30).
+
+Owns the decoding and encoding; what they do is in :mod:`nfsd.vfs.direct` and :mod:`nfsd.vfs.direct_names`. Like a WRITE
+they cannot be declined once they are done, so that what stands behind them is looked at first.
+"""
+
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+
+from nfsd.v4.direct_attributes cimport LARGEST_FATTR
+from nfsd.v4.direct_compound cimport left, padded, room
+from nfsd.vfs.attributes cimport statx_t
+from nfsd.vfs.direct cimport NAME_MAX, NO_ID, UTIME_NOW, UTIME_OMIT, when_t
+from rpcrdma.place cimport load32, load64, store32, store64
+
+from nfsd.protocol import nfs4 as declared
+from nfsd.v4.operations import ROOM_FOR_RESULT
+from nfsd.vfs.types import FileType
+
+cdef enum:
+    OP_GETATTR = 9
+    OP_REMOVE = 28
+    OP_SETATTR = 34
+    STATEID = 16
+    BITMAP_MAX = 3              # words of attributes' numbers
+    # In the second word.
+    MODE = 1 << (33 - 32)
+    TIME_ACCESS_SET = 1 << (48 - 32)
+    TIME_MODIFY_SET = 1 << (54 - 32)
+    SET_TO_SERVER_TIME = 0
+    SET_TO_CLIENT_TIME = 1
+
+assert (declared.OP_REMOVE, declared.OP_SETATTR, declared.OP_GETATTR) == (OP_REMOVE, OP_SETATTR, OP_GETATTR)
+assert (declared.FATTR4_MODE, declared.FATTR4_TIME_ACCESS_SET, declared.FATTR4_TIME_MODIFY_SET) == (33, 48, 54)
+assert declared.time_how4.SET_TO_SERVER_TIME4 == SET_TO_SERVER_TIME
+assert declared.time_how4.SET_TO_CLIENT_TIME4 == SET_TO_CLIENT_TIME
+
+cdef size_t _room_for_result = ROOM_FOR_RESULT
+cdef object LNK = FileType.LNK
+
+
+cdef const uint8_t *load_time(const uint8_t *at, const uint8_t *end, when_t *when) noexcept:
+    """A settime4; returns what is behind it, or NULL for what is for the general path."""
+    if end - at < 4:
+        return NULL
+    if load32(at) == SET_TO_SERVER_TIME:
+        when.nanoseconds = UTIME_NOW
+        return at + 4
+    if load32(at) != SET_TO_CLIENT_TIME or end - at < 16 or load32(at + 12) >= 1000000000:
+        return NULL
+    when.seconds = <int64_t>load64(at + 4)
+    when.nanoseconds = load32(at + 12)
+    return at + 16
+
+
+cdef class DirectChanges(DirectOpens):
+    cdef bint may_change(self, Place place, const uint8_t *behind, const uint8_t *end, size_t result) except -1:
+        """Whether nothing can come between the change and the end of the COMPOUND: a result of so many octets, and what
+        may stand behind it, fit whatever they are."""
+        if self.standing.read_only or self.prepared or self.bulk_wanted != NULL or not self.server.engine.stable:
+            return False
+        if not room(place, result + 8 + LARGEST_FATTR):
+            return False
+        if self.limit < self.size(place) + _room_for_result + LARGEST_FATTR:
+            return False
+        return self.may_follow(behind, end)
+
+    cdef bint may_follow(self, const uint8_t *at, const uint8_t *end) except -1:
+        """Whether nothing stands behind a change but a GETATTR that will not be declined."""
+        cdef size_t used
+        cdef uint64_t mask
+        if self.index + 1 == self.operations:
+            return at == end
+        if self.index + 2 != self.operations or end - at < 4 or load32(at) != OP_GETATTR:
+            return False
+        return self.attributes.known(at + 4, end - at - 4, &used, &mask) and at + 4 + used == end and self.told_by_us()
+
+    cdef bint remove(self, Arguments *arguments, Place place) except -1:
+        cdef size_t length
+        cdef statx_t before
+        cdef const uint8_t *name = arguments.at + 4
+        if left(arguments) < 4:
+            return False
+        length = load32(arguments.at)
+        if length > NAME_MAX or left(arguments) < 4 + padded(length):
+            return False
+        if not self.may_change(place, name + padded(length), arguments.end, 28):
+            return False
+        if not self.files.remove(self.standing.credential, self.current, name, length, &before, &self.status):
+            return False
+        arguments.at = name + padded(length)
+        # change_info4: nothing of ours came between, hence atomic.
+        place.at = store32(store32(store32(place.at, OP_REMOVE), 0), 1)
+        place.at = store64(store64(place.at, self.files.change_before), self.current.inode.change.value)
+        self.seen = True
+        return True
+
+    cdef bint setattr(self, Arguments *arguments, Place place) except -1:
+        cdef changes_t changes
+        cdef uint32_t mask = 0
+        cdef statx_t before
+        cdef const uint8_t *behind
+        if left(arguments) < STATEID:
+            return False
+        # The stateid is for a size (RFC 8881 section 18.30.3).
+        behind = self.wanted(arguments.at + STATEID, arguments.end, &changes, &mask)
+        if behind == NULL or (changes.mode >= 0 and self.current.type is LNK):
+            return False
+        if not self.may_change(place, behind, arguments.end, 20):
+            return False
+        if not self.files.set_attributes(self.standing.credential, self.current, &changes, &before, &self.status):
+            return False
+        arguments.at = behind
+        place.at = store32(store32(store32(place.at, OP_SETATTR), 0), 2)
+        place.at = store32(store32(place.at, 0), mask)
+        self.seen = True
+        return True
+
+    cdef const uint8_t *wanted(self, const uint8_t *at, const uint8_t *end, changes_t *changes, uint32_t *mask):
+        """A fattr4 of nothing but mode and times; returns what is behind it, or NULL: it is for the general path."""
+        cdef uint32_t words, word
+        cdef size_t length
+        cdef const uint8_t *behind
+        if end - at < 4:
+            return NULL
+        words = load32(at)
+        if words < 2 or words > BITMAP_MAX or end - at < 4 + 4 * words + 4:
+            return NULL
+        if load32(at + 4) or (words > 2 and load32(at + 12)):
+            return NULL
+        mask[0] = load32(at + 8)
+        if mask[0] == 0 or mask[0] & ~<uint32_t>(MODE | TIME_ACCESS_SET | TIME_MODIFY_SET):
+            return NULL
+        at += 4 + 4 * words
+        length = load32(at)
+        at += 4
+        if length & 3 or <size_t>(end - at) < length:
+            return NULL  # all these attributes have whole words
+        behind = at + length
+        changes.mode, changes.uid, changes.gid, changes.guarded = -1, NO_ID, NO_ID, False
+        changes.times[0].seconds = changes.times[1].seconds = 0
+        changes.times[0].nanoseconds = changes.times[1].nanoseconds = UTIME_OMIT
+        if mask[0] & MODE:
+            if behind - at < 4 or load32(at) & ~<uint32_t>0o7777:
+                return NULL
+            changes.mode = <int>load32(at)
+            at += 4
+        if mask[0] & TIME_ACCESS_SET:
+            at = load_time(at, behind, &changes.times[0])
+        if at != NULL and mask[0] & TIME_MODIFY_SET:
+            at = load_time(at, behind, &changes.times[1])
+        return behind if at == behind else NULL
