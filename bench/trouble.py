@@ -1,4 +1,8 @@
-"""Latency under trouble: how long one client's GETATTR takes while others stall or flood the server."""
+"""Latency under trouble: how long one client's GETATTR takes while others stall or flood the server.
+
+Beside it, how long a round trip takes with a process that does nothing else, while as much is moved between two further
+processes: that is what the machine makes of a flood, whatever the server does.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +10,16 @@ import asyncio
 import os
 import random
 import signal
+import socket
 import struct
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 
+from bench import limits
 from bench.disk import StallingDisk, stalling_disk
-from bench.machine import in_child
+from bench.machine import in_child, pair
 from bench.scenarios import BY_NAME, DATA, FILE_SIZE, Files, Scenario, handles, names3, prepare, read3, rpc
 from bench.servers import RdmaNfsd
 from bench.study import Row, Study, Terms, by, markdown, medians, progress
@@ -43,6 +49,14 @@ FLOODS = {
     "a flood of 1 MiB READs": replace(BY_NAME["read-1m-4"], outstanding=16),
     "a flood of 1 MiB WRITEs": replace(BY_NAME["write-1m-4"], outstanding=16),
 }
+MESSAGE = 128
+"""Octets of a small call or reply, about."""
+CONTROLS = {
+    "idle": None,
+    "a flood of 1 MiB READs": (MESSAGE, MESSAGE + (1 << 20)),
+    "a flood of 1 MiB WRITEs": (MESSAGE + (1 << 20), MESSAGE),
+}
+"""Octets of the calls and replies of what comes closest to a flood, without a server."""
 
 
 class Trouble(Study):
@@ -79,6 +93,10 @@ class Trouble(Study):
                         measure("a stalled disk")
                         with client(server, FLOODS["a flood of 4 KiB READs"], files, over):
                             measure("a stalled disk and a flood of 4 KiB READs")
+                alone = {name: bystander(name, terms.seconds) for name in CONTROLS}
+                for row in rows:
+                    if row["situation"] in alone:
+                        row["control_p99_us"] = alone[row["situation"]]["p99_us"]
                 rounds.append(rows)
         return medians(rounds, ("situation", "over"))
 
@@ -89,8 +107,13 @@ class Trouble(Study):
             for row in same:
                 times = f"{row['p99_us'] / same[0]['p99_us']:.1f}"
                 figures = [f"{row[part]:,.0f}" for part in ("p50_us", "p99_us", "p999_us")]
-                lines.append([row["situation"], over, *figures, times, "" if row is same[0] else f"≤ {GOAL:.0f}"])
-        return markdown(["situation", "over", "p50 µs", "p99 µs", "p999 µs", "p99, times idle", "goal"], lines)
+                control, machine = row.get("control_p99_us"), ["", ""]
+                if control is not None:
+                    machine = [f"{control:,.0f}", f"{control / same[0]['control_p99_us']:.1f}"]
+                goal = "" if row is same[0] else f"≤ {GOAL:.0f}"
+                lines.append([row["situation"], over, *figures, times, goal, *machine])
+        heads = ["situation", "over", "p50 µs", "p99 µs", "p999 µs", "p99, times idle", "goal"]
+        return markdown([*heads, "p99 µs without a server", "that, times idle"], lines)
 
     def watched(self, rows: Sequence[Row], bounds: Mapping[str, float]) -> dict[str, float]:
         """The 99th percentile in units of the idle server's."""
@@ -104,15 +127,70 @@ class Trouble(Study):
 def probe(server: RdmaNfsd, files: Files, over: str, seconds: float) -> dict[str, float]:
     """How long a GETATTR takes, one at a time, with a pause before each, or the others would hardly get to ask. Whoever
     asks goes before the other clients on this machine, which are not what is measured."""
+    with PROBE.load(server, files, over) as load:
+
+        def call() -> float:
+            load.run(3600, 1)
+            return load.percentile(0.5)
+
+        return now_and_then(call, seconds)
+
+
+def now_and_then(call: Callable[[], float], seconds: float) -> dict[str, float]:
+    """Percentiles of the microseconds that ``call()`` says it has taken."""
     took = []
-    with PROBE.load(server, files, over) as load, first_in_line():
+    with first_in_line():
         until = time.monotonic() + seconds
         while time.monotonic() < until:
             time.sleep(PAUSE)
-            load.run(3600, 1)
-            took.append(load.percentile(0.5))
+            took.append(call())
     took.sort()
     return {f"p{name}_us": took[int(part * len(took))] for name, part in (("50", 0.5), ("99", 0.99), ("999", 0.999))}
+
+
+def bystander(situation: str, seconds: float) -> dict[str, float]:
+    """How long a round trip takes with somebody who does nothing else, in a situation of CONTROLS among others."""
+    progress(f"trouble: {situation}, a round trip without a server")
+    with ExitStack() as ends:
+        flood = CONTROLS[situation]
+        if flood is not None:
+            asker = ends.enter_context(answerer(*flood))
+
+            def work() -> None:
+                limits.ask(asker.fileno(), *flood, FLOODS[situation].outstanding, 3600.0)
+
+            ends.enter_context(child(work))
+            time.sleep(0.3)
+        ours = ends.enter_context(answerer(MESSAGE, MESSAGE))
+        message = bytes(MESSAGE)
+
+        def call() -> float:
+            begun = time.perf_counter()
+            ours.sendall(message)
+            ours.recv(MESSAGE, socket.MSG_WAITALL)
+            return (time.perf_counter() - begun) * 1e6
+
+        return now_and_then(call, seconds)
+
+
+@contextmanager
+def answerer(request: int, reply: int) -> Iterator[socket.socket]:
+    """A connection to a process that answers requests with replies of so many octets."""
+    ours, theirs = pair()
+    with ours, child(lambda: limits.answer(theirs.fileno(), request, reply), ours):
+        theirs.close()
+        yield ours
+
+
+@contextmanager
+def child(work: Callable[[], object], *ends: socket.socket) -> Iterator[int]:
+    """A process that does ``work()``, until it is killed."""
+    pid = in_child(work, *ends)
+    try:
+        yield pid
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
 
 
 @contextmanager
@@ -135,17 +213,11 @@ def client(server: RdmaNfsd, scenario: Scenario, files: Files, over: str) -> Ite
         with scenario.load(server, files, over, lenient=True) as load:
             load.run(3600)
 
-    pid = in_child(work)
-    try:
+    with child(work) as pid:
         time.sleep(0.3)
         yield
-        if os.waitpid(pid, os.WNOHANG)[0]:
-            pid = 0
+        if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
             raise RuntimeError(f"the client that sends {scenario.name} has ended")
-    finally:
-        if pid:
-            os.kill(pid, signal.SIGKILL)
-            os.waitpid(pid, 0)
 
 
 @contextmanager

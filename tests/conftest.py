@@ -7,6 +7,8 @@ from collections.abc import Iterator
 import hypothesis
 import pytest
 
+from rpcrdma import turns
+
 hypothesis.settings.register_profile("same", derandomize=True)
 hypothesis.settings.register_profile("explore")
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
@@ -23,3 +25,11 @@ def _logging_as_it_was() -> Iterator[None]:
     yield
     root.setLevel(level)
     root.handlers[:] = handlers
+
+
+@pytest.fixture
+def alone() -> Iterator[None]:
+    """Connections that behave as if each were the only one, though the test has both ends of some in this process."""
+    turns.ignore_others(True)
+    yield
+    turns.ignore_others(False)

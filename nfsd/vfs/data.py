@@ -12,6 +12,7 @@ import os
 from nfsd.vfs.attributes import attributes_of, raw_ctime, raw_size, statx_buffer
 from nfsd.vfs.executor import Chain
 from nfsd.vfs.iovec import iovec
+from nfsd.vfs.mounts import Mount
 from nfsd.vfs.opens import OpenOperations
 from nfsd.vfs.records import Node, OpenFile
 from nfsd.vfs.resident import resident
@@ -26,6 +27,13 @@ from nfsd.vfs.syscalls import (
     SYS_STATX,
 )
 from nfsd.vfs.types import Change, Stability
+from rpcrdma.turns import SLICE, is_crowded
+
+
+def for_workers(size: int) -> bool:
+    """Whether to copy so many octets is a worker's, even where no disk is waited for: there are other clients, and the
+    loop should not keep them waiting."""
+    return size >= SLICE and is_crowded()
 
 
 class DataOperations(OpenOperations):
@@ -40,7 +48,7 @@ class DataOperations(OpenOperations):
         sink = sink[: OFFSET_MAX - offset]
         mount = opened.node.mount
         status = statx_buffer()
-        if mount.caching and resident(opened.fd, offset, len(sink)):
+        if mount.caching and not for_workers(len(sink)) and resident(opened.fd, offset, len(sink)):
             chain = Chain()
             step = chain.add(SYS_PREADV2, opened.fd, iovec(sink), 1, offset, 0, RWF_NOWAIT, keep_going=True)
             chain.add(SYS_STATX, opened.fd, b"", AT_EMPTY_PATH, STATX_MASK, status)
@@ -61,9 +69,16 @@ class DataOperations(OpenOperations):
         chain = Chain()
         step = chain.add(SYS_PREAD64, opened.fd, sink, len(sink), offset)
         chain.add(SYS_STATX, opened.fd, b"", AT_EMPTY_PATH, STATX_MASK, status)
-        await self.run(opened.node.mount, chain)
+        await self._run_bulk(opened.node.mount, chain, len(sink))
         chain.check()
         return step.result, step.result < len(sink) or offset + step.result >= raw_size(status)
+
+    async def _run_bulk(self, mount: Mount, chain: Chain, size: int) -> None:
+        """Run a chain that moves so many octets, on a worker if other clients would have to wait for it."""
+        if for_workers(size):
+            await self.run_in_lane(mount.lane, chain)
+        else:
+            await self.run(mount, chain)
 
     async def write(
         self, opened: OpenFile, offset: int, source: memoryview, stability: Stability
@@ -88,7 +103,7 @@ class DataOperations(OpenOperations):
             after = before
         await inode.serial.acquire()
         try:
-            await self.run(node.mount, chain)
+            await self._run_bulk(node.mount, chain, len(source))
             chain.check()
             inode.wrote(raw_ctime(before), raw_ctime(after))
             change = Change(

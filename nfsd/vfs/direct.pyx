@@ -22,6 +22,7 @@ from libc.string cimport memcpy, memset
 from nfsd.vfs.attributes cimport type_in
 from nfsd.vfs.identity cimport identity_become_caller, identity_become_own, identity_learn
 from nfsd.vfs.resident cimport in_memory
+from rpcrdma.turns cimport SLICE, crowded
 
 from nfsd.vfs.syscalls import (
     O_PATH as _O_PATH,
@@ -343,6 +344,8 @@ cdef class DirectFiles:
         # splice(2) has no RWF_NOWAIT: only what is always in memory may leave from where it is.
         got = place.pages(opened.fd, offset, size) if node.inline else -1
         if got < 0:
+            if size >= SLICE and crowded():
+                return -1  # a worker copies so much while others have their turns
             vector.iov_base = place.data(size)
             vector.iov_len = size
             if vector.iov_base == NULL:
@@ -374,6 +377,8 @@ cdef class DirectFiles:
         cdef ssize_t done
         if not node.inline or size == 0 or offset > <uint64_t>OFFSET_MAX - size or inode.serial.busy:
             return -1
+        if size >= SLICE and crowded():
+            return -1  # likewise
         stable = stable and not node.export.asynchronous
         if stable and inode.sync.running:
             return -1

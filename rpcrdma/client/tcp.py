@@ -165,7 +165,7 @@ class TcpCarrier:
         if self._writing:
             self._loop.remove_writer(self._fd)
         with contextlib.suppress(OSError):
-            self._stream.flush()
+            self._stream.flush(everything=True)
         self._stream.close()
         self._account.close()
         self._socket.close()

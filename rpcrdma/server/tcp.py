@@ -180,7 +180,7 @@ class TcpConnection:
             return
         self._listener.captures.discard(self, "closed")
         with contextlib.suppress(OSError):
-            self._stream.flush()
+            self._stream.flush(everything=True)
         self.closed = True
         if self._reading:
             self._loop.remove_reader(self._fd)
@@ -257,9 +257,6 @@ class TcpConnection:
             self._record_since = None
         if records:
             self._waiting.extend(records)
-        if self._stream.unfinished and not self._resuming:
-            self._resuming = True
-            self._loop.call_soon(self._resume)
         self._work()
 
     def _resume(self) -> None:
@@ -275,7 +272,7 @@ class TcpConnection:
         self._in_wakeup = True
         try:
             while waiting and self.calls < limit and not self.closed and not self._draining:
-                if stream.queued > self._limits.max_unsent and not stream.flush():
+                if stream.queued > self._limits.max_unsent:
                     break
                 record, hold = waiting.popleft()
                 if len(record) >= 8 and record[7] == 1 and bytes(record[4:8]) == _REPLY:
@@ -345,19 +342,30 @@ class TcpConnection:
             else:
                 self._loop.add_writer(self._fd, self._writable)
             self._writing = not sent
-        if sent and self._waiting and self.calls < self._limits.max_calls and not self._draining:
-            # The peer took its replies after they had kept us from going on: nothing else would wake us.
+        if sent and self._stream.unfinished and not self._resuming:
+            self._resuming = True
+            self._loop.call_soon(self._resume)
+        elif sent and self._waiting and self.calls < self._limits.max_calls and not self._draining:
+            # Replies kept us from going on, and the peer has taken them all: nothing else would wake us.
             self._flush_soon()
         self._regulate()
 
     def _writable(self) -> None:
-        self._work()
+        if self._stream.unfinished and not self._draining:
+            self._receive(False)
+        else:
+            self._work()
 
     def _regulate(self) -> None:
         """Read exactly while we can do something with what comes."""
         stream = self._stream
         reading = not (
-            self._waiting or self._draining or stream.eof or stream.starved or stream.queued > self._limits.max_unsent
+            self._waiting
+            or self._draining
+            or stream.eof
+            or stream.starved
+            or stream.queued > self._limits.max_unsent
+            or (stream.unfinished and self._writing)
         )
         if stream.starved and not self._draining:
             self._await_memory(stream.starved)

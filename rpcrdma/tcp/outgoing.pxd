@@ -31,10 +31,10 @@ cdef class Outgoing:
     cdef int add_octets(self, unsigned int value, size_t length) except -1
     cdef int add_lease(self, uint8_t *base, size_t length, Lease lease) except -1
     cdef int add_pipe(self, Pipe pipe, size_t length) except -1
-    cdef bint flush(self, int fd) except -1
+    cdef bint flush(self, int fd, size_t most) except -1
     cdef int close(self) except -1
 
     cdef Piece *add(self) except NULL
     cdef int add_buffer(self, source, size_t offset, size_t length) except -1
-    cdef ssize_t gather(self, int fd, size_t *asked) noexcept
+    cdef ssize_t gather(self, int fd, size_t most, size_t *asked) noexcept
     cdef int consume(self, size_t sent) except -1

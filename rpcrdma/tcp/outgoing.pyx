@@ -164,16 +164,18 @@ cdef class Outgoing:
 
     # -- sending -------------------------------------------------------------------------------------------------
 
-    cdef bint flush(self, int fd) except -1:
-        """Send as much as the socket takes. Returns whether all has left."""
+    cdef bint flush(self, int fd, size_t most) except -1:
+        """Send as much as the socket takes, ``most`` octets if it takes more. Returns whether all has left."""
         cdef size_t asked
         cdef ssize_t sent
         while self.first < self.beyond:
+            if most == 0:
+                return False
             if self.pieces[self.first].pipe != NULL:
-                asked = self.pieces[self.first].length - self.sent_of_first
-                sent = (<Pipe>self.pieces[self.first].pipe).send(fd, asked, self.first + 1 < self.beyond)
+                asked = min(self.pieces[self.first].length - self.sent_of_first, most)
+                sent = (<Pipe>self.pieces[self.first].pipe).send(fd, asked, self.first + 1 < self.beyond and asked < most)
             else:
-                sent = self.gather(fd, &asked)
+                sent = self.gather(fd, most, &asked)
             if sent < 0:
                 if errno == EINTR:
                     continue
@@ -182,26 +184,27 @@ cdef class Outgoing:
                 raise OSError(errno, os.strerror(errno))
             self.sent += sent
             self.queued -= sent
+            most -= sent
             self.consume(<size_t>sent)
             if <size_t>sent < asked:
                 return False
         return True
 
-    cdef ssize_t gather(self, int fd, size_t *asked) noexcept:
-        """One sendmsg() of all pieces up to the next pipe."""
+    cdef ssize_t gather(self, int fd, size_t most, size_t *asked) noexcept:
+        """One sendmsg() of all pieces up to the next pipe, or of ``most`` octets."""
         cdef iovec vectors[VECTORS]
         cdef msghdr message
         cdef size_t count = 0, index = self.first, skip = self.sent_of_first
         cdef int flags = MSG_DONTWAIT | MSG_NOSIGNAL
         cdef Piece *piece
         asked[0] = 0
-        while index < self.beyond and count < VECTORS:
+        while index < self.beyond and count < VECTORS and asked[0] < most:
             piece = &self.pieces[index]
             if piece.pipe != NULL:
-                flags |= MSG_MORE
+                flags |= MSG_MORE  # there is room for some of it
                 break
             vectors[count].iov_base = (piece.base if piece.base != NULL else piece.octets) + skip
-            vectors[count].iov_len = piece.length - skip
+            vectors[count].iov_len = min(piece.length - skip, most - asked[0])
             asked[0] += vectors[count].iov_len
             skip = 0
             count += 1

@@ -21,8 +21,8 @@ class RecordStream:
     answered: int
     """Calls that the last :meth:`receive` answered directly."""
     unfinished: bool
-    """Whether the last :meth:`receive` left off because it had answered much. Call it again, ``readable`` or not, when
-    others have had their turn."""
+    """Whether the last :meth:`receive` left off because it had done much, or because much waits to be sent. Call it
+    again, ``readable`` or not, when others have had their turn and what waits has been sent or can be."""
     queued: int
     """Octets that wait to be sent."""
     received_octets: int
@@ -36,8 +36,9 @@ class RecordStream:
         what was read before is looked at. Raises RecordError, OSError."""
     def queue(self, reply: RpcReply) -> None:
         """Add a reply to what is to be sent; it is released when it has left or the stream is closed."""
-    def flush(self) -> bool:
-        """Send as much as the socket takes, in as few system calls as can be. Returns whether all has left. Raises
-        OSError when the connection is broken."""
+    def flush(self, everything: bool = False) -> bool:
+        """Send as much as the socket takes and the turn allows that began with :meth:`receive`, or begins here; or
+        ``everything`` that the socket takes. Returns whether all has left. Raises OSError when the connection is broken.
+        """
     def close(self) -> None:
         """Release every buffer and every reply. Nothing may be called after it but this."""

@@ -36,6 +36,7 @@ from rpcrdma.memory cimport Account, Lease
 from rpcrdma.place cimport Answerer, store32
 from rpcrdma.tcp.outgoing cimport Outgoing
 from rpcrdma.tcp.replies cimport DirectReplies
+from rpcrdma.turns cimport SLICE, shared
 
 import os
 
@@ -68,10 +69,7 @@ cdef enum:
     DIRECT_TIME = 100000    # nanoseconds of answering, after which they have it, too
     SHARED_TIME = 30000     # the same while there are others
     DIRECT_OCTETS = 4 << 20 # of their replies, likewise
-
-
-cdef void *latest = NULL
-"""Whose turn was the last; only ever compared."""
+    MOST_SENT = 4 << 20     # in one turn, while there are no others
 
 
 class RecordError(Exception):
@@ -126,6 +124,11 @@ cdef class RecordStream:
     cdef size_t answered_octets
     cdef uint64_t until
     cdef readonly bint unfinished
+    # The present turn: whether there are others, and how much has been and may be moved.
+    cdef bint begun
+    cdef bint shared
+    cdef size_t received_now
+    cdef size_t may_send
     # Who sees every record, if anybody does.
     cdef object tap
 
@@ -171,13 +174,11 @@ cdef class RecordStream:
 
     def receive(self, bint readable=True):
         """Take what has arrived: a list of (record, hold)."""
-        global latest
         cdef list records = []
         cdef int reads
         cdef bint more
         self.answered = self.answered_octets = 0
-        self.until = nanoseconds() + (DIRECT_TIME if latest == <void *>self else SHARED_TIME)
-        latest = <void *>self
+        self.begin_turn()
         self.unfinished = False
         try:
             self.starved = 0
@@ -185,6 +186,8 @@ cdef class RecordStream:
             if readable:
                 for reads in range(READS_PER_WAKEUP):
                     if self.starved or self.eof or self.unfinished or self.answered >= DIRECT_CALLS:
+                        break
+                    if self.shared and (self.received_now >= SLICE or self.answered and nanoseconds() >= self.until):
                         break
                     more = self.read()
                     self.parse(records)
@@ -201,6 +204,26 @@ cdef class RecordStream:
         if self.buffer is not None and self.start == self.end:
             self.drop_buffer()
         return records
+
+    cdef int begin_turn(self) except -1:
+        """Find out how much may be done until others have their turn."""
+        cdef uint64_t now = nanoseconds()
+        self.begun = True
+        self.shared = shared(<void *>self, now)
+        self.until = now + (SHARED_TIME if self.shared else DIRECT_TIME)
+        self.received_now = 0
+        self.may_send = SLICE if self.shared else MOST_SENT
+        return 0
+
+    cdef bint must_wait(self) noexcept:
+        """Whether the next call is for another turn: this one has answered for long, or enough waits to be sent."""
+        if self.answered_octets >= DIRECT_OCTETS:
+            return True
+        if self.start == self.end and (self.record is None or self.fragment_left):
+            return False  # there is no next call yet
+        if self.answered and nanoseconds() >= self.until:
+            return True
+        return self.shared and self.direct is not None and self.outgoing.queued >= SLICE
 
     cdef int drop_buffer(self) except -1:
         cdef Lease buffer = self.buffer
@@ -253,8 +276,12 @@ cdef class RecordStream:
         if self.record is not None and self.fragment_left:
             vectors[0].iov_base = <char *>self.record.address + self.record_length
             vectors[0].iov_len = room = self.fragment_left
+            if self.shared:
+                vectors[0].iov_len = room = min(room, SLICE - self.received_now)
             count = 1
-        if self.prepare_buffer():
+        if count and room < self.fragment_left:
+            pass
+        elif self.prepare_buffer():
             vectors[count].iov_base = <char *>self.buffer.address + self.end
             vectors[count].iov_len = self.buffer.capacity - self.end
             if room >= READ_SIZE and vectors[count].iov_len > NEXT_HEAD:
@@ -281,6 +308,7 @@ cdef class RecordStream:
             self.eof = True
             return False
         self.received_octets += got
+        self.received_now += got
         if self.record is not None and self.fragment_left:
             direct = min(<size_t>got, self.fragment_left)
             self.record_length += direct
@@ -296,9 +324,7 @@ cdef class RecordStream:
         cdef char *at
         cdef Lease hold
         while not self.starved:
-            if self.answered_octets >= DIRECT_OCTETS or (
-                self.answered and self.start < self.end and nanoseconds() >= self.until
-            ):
+            if self.must_wait():
                 self.unfinished = True
                 return 0
             if self.record is not None:
@@ -308,6 +334,9 @@ cdef class RecordStream:
                     self.copy_fragment()
                     continue
                 if self.last:
+                    if self.shared and self.direct is not None and self.received_now and self.record_length >= SLICE:
+                        self.unfinished = True  # what is done with so much takes a turn of its own
+                        return 0
                     hold, self.record = self.record, None
                     if self.tap is not None:
                         self.show(<uint8_t *>hold.address, self.record_length)
@@ -421,7 +450,7 @@ cdef class RecordStream:
         if outgoing.queued >= SEND_EARLY:
             # The peer can go on with these while we answer the rest.
             self.direct.pause()
-            outgoing.flush(self.fd)
+            self.send()
         return 0
 
     cdef int show_direct(self, DirectReplies replies, size_t head) except -1:
@@ -444,9 +473,21 @@ cdef class RecordStream:
         if self.tap is not None:
             self.tap.record_out(record_parts(reply))
 
-    def flush(self):
-        """Send as much as the socket takes. Returns whether all has left."""
-        return self.outgoing.flush(self.fd)
+    cdef bint send(self) except -1:
+        """Send as much as the socket takes and this turn allows. Returns whether all has left."""
+        cdef unsigned long long before = self.outgoing.sent
+        cdef bint all_sent = self.outgoing.flush(self.fd, self.may_send)
+        self.may_send -= min(self.may_send, <size_t>(self.outgoing.sent - before))
+        return all_sent
+
+    def flush(self, bint everything=False):
+        """Send as much as the socket takes and a turn allows. Returns whether all has left."""
+        if not self.begun:
+            self.begin_turn()
+        self.begun = False
+        if everything:
+            self.may_send = self.outgoing.queued
+        return self.send()
 
     def close(self):
         """Release every buffer and every reply."""

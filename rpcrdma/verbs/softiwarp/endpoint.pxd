@@ -31,6 +31,7 @@ cdef class Endpoint(NativeEndpoint):
     cdef bint in_turn           # posts made now are sent before the turn ends
     cdef bint turn_scheduled
     cdef size_t batch               # messages handed over at once
+    cdef bint shared                # whether others wait for their turns
     cdef bint writer_added
     cdef str reason
     cdef list refused           # tokens of what was posted after the end
@@ -43,6 +44,7 @@ cdef class Endpoint(NativeEndpoint):
     cdef double received_since
 
     cdef int issue(self, Chain chain) except -1
+    cdef int begin_turn(self) except -1
     cdef int schedule(self) except -1
     cdef int deliver(self) except -1
     cdef int flush(self) except -1

@@ -31,6 +31,7 @@ from libc.stdint cimport int64_t, uint32_t, uint64_t
 
 from rpcrdma.clock cimport nanoseconds
 from rpcrdma.memory cimport Lease
+from rpcrdma.turns cimport SLICE, shared
 from rpcrdma.verbs.native cimport Fetch, NativeEndpoint, Target
 from rpcrdma.verbs.softiwarp.chain cimport (
     Chain,
@@ -77,13 +78,11 @@ cdef enum:
     TURN = 100000           # nanoseconds that the handler may take before others have their turn, about
     SHARED_TURN = 30000     # the same while there are others
     MOST_MESSAGES = 64      # handed over at once
+    MOST_SENT = 4 << 20     # octets in one turn, while there are no others
+    MOST_RECEIVED = 1 << 20
 
 
 log = logging.getLogger("rpcrdma.softiwarp")
-
-
-cdef void *latest = NULL
-"""Whose turn was the last; only ever compared."""
 
 
 cdef class Endpoint(NativeEndpoint):
@@ -252,7 +251,8 @@ cdef class Endpoint(NativeEndpoint):
             return
         if self.receiver.messages:
             return  # our turn comes, and what has not been received waits
-        outcome = self.receiver.receive()
+        self.begin_turn()
+        outcome = self.receiver.receive(SLICE if self.shared else MOST_RECEIVED)
         self.in_turn = True
         try:
             self.deliver()
@@ -283,11 +283,13 @@ cdef class Endpoint(NativeEndpoint):
     def on_writable(self):
         """The socket takes data again."""
         if self.state != CLOSED:
+            self.begin_turn()
             self.flush()
 
     def on_turn(self):
         """Send what was posted since the last iteration of the loop."""
         self.turn_scheduled = False
+        self.begin_turn()
         if self.refused:
             tokens, self.refused = self.refused, []
             self.report(tokens, False)
@@ -354,6 +356,11 @@ cdef class Endpoint(NativeEndpoint):
 
     # -- How it works --------------------------------------------------------------------------------------------
 
+    cdef int begin_turn(self) except -1:
+        """Find out whether others wait for theirs."""
+        self.shared = shared(<void *>self, nanoseconds())
+        return 0
+
     cdef int schedule(self) except -1:
         if not self.turn_scheduled and not self.in_turn:
             self.turn_scheduled = True
@@ -366,7 +373,6 @@ cdef class Endpoint(NativeEndpoint):
         cdef list messages
         cdef list tokens
         cdef uint64_t begun, taken, turn
-        global latest
         if self.receiver.answered:
             tokens = self.receiver.answered
             self.receiver.answered = []
@@ -381,8 +387,7 @@ cdef class Endpoint(NativeEndpoint):
                 if not self.turn_scheduled:
                     self.turn_scheduled = True
                     self.loop.call_soon(self.on_turn)
-            turn = TURN if latest == <void *>self else SHARED_TURN
-            latest = <void *>self
+            turn = SHARED_TURN if self.shared else TURN
             begun = nanoseconds()
             try:
                 self.handler.received(messages)
@@ -412,8 +417,8 @@ cdef class Endpoint(NativeEndpoint):
         cdef list tokens
         self.in_turn = True
         try:
-            for round in range(ROUNDS):
-                outcome = self.transmitter.flush()
+            for round in range(1 if self.shared else ROUNDS):
+                outcome = self.transmitter.flush(SLICE if self.shared else MOST_SENT)
                 if self.transmitter.done:
                     tokens = self.transmitter.done
                     self.transmitter.done = []

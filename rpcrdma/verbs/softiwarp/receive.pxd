@@ -73,7 +73,7 @@ cdef class Receiver:
     cdef uint64_t write_next
     cdef uint64_t read_placed
 
-    cdef int receive(self) except -1
+    cdef int receive(self, size_t most) except -1
     cdef bint within_fpdu(self) noexcept
     cdef void release_all(self)
     cdef void drop_messages(self)

@@ -74,7 +74,6 @@ cdef enum:
     KEPT_WITH_CRC = 65544
     # From here on a payload is worth a second vector to be received where it belongs.
     DIRECT = 2048
-    TURN_OCTETS = 1 << 20
     # States: what the next octet of the stream is
     AT_HEADER = 0
     AT_PAYLOAD = 1
@@ -134,8 +133,9 @@ cdef class Receiver:
             (<Lease>message[0]).release()
         self.messages = []
 
-    cdef int receive(self) except -1:
-        """Take what has come. Returns one of the RECEIVE_ values; ``messages`` and ``answered`` are to be delivered."""
+    cdef int receive(self, size_t most) except -1:
+        """Take what has come, and nothing more after ``most`` octets. Returns one of the RECEIVE_ values; ``messages``
+        and ``answered`` are to be delivered."""
         cdef iovec vectors[2]
         cdef msghdr message
         cdef size_t direct, offered
@@ -191,7 +191,7 @@ cdef class Receiver:
             if outcome != RECEIVE_MORE:
                 self.finished = True
                 return outcome
-            if <size_t>got < offered or total >= TURN_OCTETS:
+            if <size_t>got < offered or total >= most:
                 return RECEIVE_MORE
 
     cdef int keep(self, char *data, size_t length) except -1:

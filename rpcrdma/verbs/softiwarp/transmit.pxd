@@ -27,7 +27,7 @@ cdef class Transmitter(Run):
     cdef bint response_turn
     cdef Chain terminating
 
-    cdef int flush(self) except -1
+    cdef int flush(self, size_t most) except -1
     cdef void post(self, Chain chain)
     cdef void respond(self, Chain chain)
     cdef Chain read_answered(self)
@@ -35,7 +35,7 @@ cdef class Transmitter(Run):
     cdef int terminate(self, bytes message) except -1
     cdef list drop_all(self)
     cdef int measure_segment(self) noexcept
-    cdef int build_run(self) except -1
+    cdef int build_run(self, size_t most) except -1
     cdef Message *pick(self) except? NULL
     cdef Message *refuse_response(self) except NULL
     cdef void finish_message(self, Message *message)

@@ -68,7 +68,6 @@ from rpcrdma.verbs.softiwarp.framing cimport (
 cdef enum:
     IPPROTO_TCP = 6
     TCP_MAXSEG = 2
-    TURN_OCTETS = 4 << 20
     LEAST_SEGMENT = 136     # RFC 5044 section 4.5: never a MULPDU below 128
     LEAST_CUT = 136
     LARGEST_FPDU = 64772    # ULPDU of at most 64768 (RFC 5044 section 3)
@@ -150,8 +149,9 @@ cdef class Transmitter(Run):
         self.stopped = True
         return tokens
 
-    cdef int flush(self) except -1:
-        """Send what waits. Returns one of the FLUSH_ values; tokens of what has left are in ``done``."""
+    cdef int flush(self, size_t most) except -1:
+        """Send what waits, a run more than ``most`` octets at most. Returns one of the FLUSH_ values; tokens of what has
+        left are in ``done``."""
         cdef size_t sent = 0
         cdef int outcome
         if not self.enabled:
@@ -164,9 +164,9 @@ cdef class Transmitter(Run):
                 outcome = self.send_run()
                 if outcome != SENT:
                     return FLUSH_BLOCKED if outcome == BLOCKED else FLUSH_FAILED
-                if sent >= TURN_OCTETS:
+                if sent >= most:
                     return FLUSH_MORE if self.busy() else FLUSH_IDLE
-            self.build_run()
+            self.build_run(min(most - sent, <size_t>RUN_OCTETS))
             if self.run_octets == 0:
                 return FLUSH_IDLE
 
@@ -247,8 +247,8 @@ cdef class Transmitter(Run):
         self.active_sent = self.active_piece = self.active_offset = 0
         return self.active.messages
 
-    cdef int build_run(self) except -1:
-        """Frame FPDUs for one sendmsg()."""
+    cdef int build_run(self, size_t most) except -1:
+        """Frame FPDUs for one sendmsg(), as many as begin within ``most`` octets."""
         cdef Message *message
         cdef size_t header, left, limit, room, needed, start
         cdef bint splits, last
@@ -256,7 +256,7 @@ cdef class Transmitter(Run):
         if not self.busy():
             return 0
         self.measure_segment()
-        while self.vector_count < RUN_VECTORS and self.run_octets < RUN_OCTETS and self.fpdu_count < VECTORS:
+        while self.vector_count < RUN_VECTORS and self.run_octets < most and self.fpdu_count < VECTORS:
             if self.stopped:
                 break
             message = self.pick()
