@@ -1,10 +1,10 @@
-"""OPEN and CLOSE where nothing has to be waited for, for native COMPOUNDs: what of them is no hot path's.
+"""OPEN, CLOSE, LOCK and LOCKU where nothing has to be waited for, for native COMPOUNDs: what of them is no hot path's.
 
 Owns nothing; imports the operations in :mod:`nfsd.v4.ops`, whose conditions these are: with anything out of the
 ordinary (a failure, a conflict, a delegation that could be given, a file that the disk must be asked for) they say
 None, having changed nothing that shows. Nothing here waits, and the thread must be the server's own.
 
-RFC 8881 sections 18.2, 18.16.
+RFC 8881 sections 18.2, 18.10, 18.12, 18.16.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from typing import Any, TypeVar
 from nfsd.protocol import nfs4 as p
 from nfsd.state import Nfs4Error
 from nfsd.state.clients import Client
-from nfsd.state.opens import OpenState
+from nfsd.state.opens import FileState, OpenState
+from nfsd.state.types import Stateid
 from nfsd.v4.descriptors import Descriptors
 from nfsd.v4.ops.delegations import SIGNALS, has_one
 from nfsd.v4.server import Nfs4Server
@@ -113,12 +114,73 @@ def _result(coroutine: Coroutine[Any, Any, T]) -> T:
 
 def closable(server: Nfs4Server, state: OpenState) -> bool:
     """Whether a CLOSE leaves no locks to be given up, and need not queue."""
-    file = state.file
-    gate = file.gate
-    return server.engine.stable and not state.lock_states and not file.dirty and (gate is None or not gate.locked())
+    return server.engine.stable and not state.lock_states and not state.file.dirty and _free(state.file)
+
+
+def _free(file: FileState) -> bool:
+    """Whether nobody is changing the file's locks."""
+    return file.gate is None or not file.gate.locked()
 
 
 def close(server: Nfs4Server, state: OpenState) -> None:
     """CLOSE of what is ``closable``, as :func:`nfsd.v4.ops.opens.close` does it in 4.1 and later."""
     server.engine.opens.close(state)
     server.blocked.tell()
+
+
+def lock(
+    server: Nfs4Server, client: Client, node: Node, given: Stateid, owner: bytes | None, exclusive: bool, offset: int,
+    length: int,
+) -> Stateid | None:  # fmt: skip
+    """LOCK that can be had, as :func:`nfsd.v4.ops.locks.lock` does it in 4.1 and later; None: it must see to it.
+    ``owner``: of a new lock owner, whose open's stateid is given."""
+    engine = server.engine
+    if not engine.stable or not _locks_without_waiting(node):
+        return None
+    try:
+        holder = (
+            engine.stateids.find_lock(given, client, node.key)
+            if owner is None
+            else engine.stateids.find_open(given, client, node.key)
+        )
+        file = holder.file
+        if file.waiters or not _free(file):
+            return None  # who asks in vain joins them, or leaves
+        if isinstance(holder, OpenState):
+            assert owner is not None
+            plan = engine.locks.lock_new(holder, owner, exclusive, offset, length, reclaim=False, wait=False)
+        else:
+            plan = engine.locks.lock(holder, exclusive, offset, length, reclaim=False, wait=False)
+        with plan:
+            if plan.local is not None:
+                if node.inode.locks is None:
+                    return None  # its descriptor has to be opened first
+                start, size, kind = plan.local
+                _result(server.service.set_local_lock(node, start, size, exclusive=kind))
+            file.node = node
+            stateid = plan.commit()
+    except (Nfs4Error, OSError):
+        return None
+    server.blocked.tell()
+    return stateid
+
+
+def unlock(server: Nfs4Server, client: Client, node: Node, given: Stateid, offset: int, length: int) -> Stateid | None:
+    """LOCKU, as :func:`nfsd.v4.ops.locks.locku` does it in 4.1 and later; None: it must see to it."""
+    engine = server.engine
+    if not engine.stable or not _locks_without_waiting(node):
+        return None
+    try:
+        state = engine.stateids.find_lock(given, client, node.key)
+        if state.file.node is not node or not _free(state.file):
+            return None
+        stateid = engine.locks.unlock(state, offset, length)
+        _result(server.clear_local(state.file))
+    except (Nfs4Error, OSError):
+        return None  # to unlock once more does no harm
+    return stateid
+
+
+def _locks_without_waiting(node: Node) -> bool:
+    """Whether locks towards local processes wait for nothing."""
+    return (node.mount.inline or node.mount.caching) and not node.inode.lock_serial.busy

@@ -1,6 +1,6 @@
 """The common COMPOUNDs of NFSv4.1 and 4.2, answered natively: their operations (RFC 8881 section 18).
 
-Owns :class:`Nfs4Direct`; imports :mod:`nfsd.v4.direct_changes`, the direct parts of the state engine, the file service and the
+Owns :class:`Nfs4Direct`; imports :mod:`nfsd.v4.direct_locks`, the direct parts of the state engine, the file service and the
 attributes. Replies are octet for octet those of :mod:`nfsd.v4.compound` and the operations in :mod:`nfsd.v4.ops`, which run
 whatever is declined here: all that fails, waits or is rare, v4.0 among it.
 """
@@ -10,7 +10,7 @@ from libc.string cimport memcpy
 
 from nfsd.v4.direct_attributes cimport LARGEST_FATTR
 from nfsd.v4.direct_compound cimport Arguments, left, padded, room, store_opaque
-from nfsd.v4.direct_changes cimport DirectChanges
+from nfsd.v4.direct_locks cimport DirectLocks
 from nfsd.vfs.attributes cimport statx_t
 from nfsd.vfs.records cimport Node, OpenFile
 from rpcrdma.place cimport Place, load32, load64, store32
@@ -26,6 +26,8 @@ cdef enum:
     OP_COMMIT = 5
     OP_GETATTR = 9
     OP_GETFH = 10
+    OP_LOCK = 12
+    OP_LOCKU = 14
     OP_LOOKUP = 15
     OP_OPEN = 18
     OP_PUTFH = 22
@@ -62,7 +64,7 @@ cdef object DIR = FileType.DIR
 cdef uint64_t OFFSET_MAX = 0x7FFFFFFFFFFFFFFF
 
 
-cdef class Nfs4Direct(DirectChanges):
+cdef class Nfs4Direct(DirectLocks):
     cdef bint operation(self, uint32_t number, Arguments *arguments, Place place) except -1:
         if number == OP_PUTFH:
             return self.putfh(arguments, place)
@@ -86,6 +88,10 @@ cdef class Nfs4Direct(DirectChanges):
             return self.open(arguments, place)
         if number == OP_CLOSE:
             return self.close(arguments, place)
+        if number == OP_LOCK:
+            return self.lock(arguments, place)
+        if number == OP_LOCKU:
+            return self.unlock(arguments, place)
         if number == OP_REMOVE:
             return self.remove(arguments, place)
         if number == OP_SETATTR:

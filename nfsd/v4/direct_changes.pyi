@@ -1,4 +1,6 @@
+"""REMOVE and SETATTR in native COMPOUNDs. Implemented in ``direct_changes.pyx``."""
+
 from nfsd.v4.direct_opens import DirectOpens
 
 class DirectChanges(DirectOpens):
-    """OPEN and CLOSE too, and what changes names and attributes. Implemented in ``direct_changes.pyx``."""
+    """OPEN and CLOSE too, and what changes names and attributes; of use to native code only."""

@@ -4,9 +4,10 @@ Owns :class:`DirectCompound`, from which :mod:`nfsd.v4.direct` derives, with the
 state engine and the file service, :mod:`rpcrdma.place` and :mod:`rpcrdma.rpc.direct`.
 
 Operation. SEQUENCE is looked at first, and carried out last: its result has one length, and until then every operation
-may still decline the whole COMPOUND, since none of them has changed anything. OPEN and CLOSE are prepared, and carried out
-just before SEQUENCE. What stands behind a WRITE, a REMOVE or a SETATTR is looked at before it, so that it cannot be declined
-any more: only a GETATTR may stand there. What an operation has seen of its file serves the GETATTR behind it.
+may still decline the whole COMPOUND, since none of them has changed anything. OPEN, CLOSE, LOCK and LOCKU are prepared,
+and carried out just before SEQUENCE. What stands behind a WRITE, a REMOVE or a SETATTR is looked at before it, so that it
+cannot be declined any more: only a GETATTR may stand there. What an operation has seen of its file serves the GETATTR
+behind it.
 """
 
 from cpython.bytes cimport PyBytes_FromStringAndSize

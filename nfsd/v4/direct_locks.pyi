@@ -1,0 +1,6 @@
+"""LOCK and LOCKU in native COMPOUNDs. Implemented in ``direct_locks.pyx``."""
+
+from nfsd.v4.direct_changes import DirectChanges
+
+class DirectLocks(DirectChanges):
+    """Names, attributes and opens too, and byte-range locks; of use to native code only."""

@@ -1,0 +1,121 @@
+"""LOCK and LOCKU at the end of native COMPOUNDs, where Linux has them (RFC 8881 sections 18.10, 18.12).
+
+Owns the decoding and encoding, and :class:`DirectLocks`, which prepares the two and carries them out at the end; what they
+do is in :mod:`nfsd.v4.at_once`. Imports that and :mod:`nfsd.v4.direct_changes`.
+"""
+
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
+from libc.string cimport memcpy
+
+from nfsd.v4.direct_compound cimport left, padded, room
+from nfsd.v4.direct_opens cimport DirectOpens
+from rpcrdma.place cimport load32, load64, store32
+
+from nfsd.protocol import nfs4 as declared
+from nfsd.state.types import Stateid
+from nfsd.v4 import at_once
+from nfsd.v4.operations import ROOM_FOR_RESULT
+from nfsd.vfs.types import FileType
+
+cdef enum:
+    OP_LOCK = 12
+    OP_LOCKU = 14
+    STATEID = 16
+    OWNER_MAX = 1024
+    READ_LT = 1
+    WRITE_LT = 2
+    WRITEW_LT = 4
+
+assert (declared.OP_LOCK, declared.OP_LOCKU) == (OP_LOCK, OP_LOCKU)
+assert [kind.value for kind in declared.nfs_lock_type4] == [READ_LT, WRITE_LT, 3, WRITEW_LT]
+
+cdef size_t _room_for_result = ROOM_FOR_RESULT
+cdef object REG = FileType.REG
+
+
+cdef object stateid_in(const uint8_t *at):
+    return Stateid(load32(at), <bytes>at[4:STATEID])
+
+
+cdef class DirectLocks(DirectChanges):
+    cdef bint may_lock(self, Place place) except -1:
+        return (
+            not self.prepared
+            and self.index + 1 == self.operations
+            and self.current.type is REG
+            and room(place, 8 + STATEID)
+            and self.limit >= self.size(place) + _room_for_result
+        )
+
+    cdef int locked(self, Place place, int number) except -1:
+        """The result, but for its stateid."""
+        self.prepared = True
+        self.stateid_at = store32(store32(place.at, number), 0)
+        place.at = self.stateid_at + STATEID
+        return 0
+
+    cdef bint lock(self, Arguments *arguments, Place place) except -1:
+        cdef const uint8_t *at = arguments.at
+        cdef uint32_t kind, length
+        cdef const uint8_t *given
+        cdef bytes owner = None
+        # locktype, reclaim, offset, length; new_lock_owner
+        if not self.may_lock(place) or left(arguments) < 28:
+            return False
+        kind = load32(at)
+        if kind < READ_LT or kind > WRITEW_LT or load32(at + 4) or load32(at + 24) > 1:
+            return False
+        if load32(at + 24) == 0:
+            # lock_stateid, lock_seqid
+            if left(arguments) < 28 + STATEID + 4:
+                return False
+            given = at + 28
+            arguments.at = given + STATEID + 4
+        else:
+            # open_seqid, open_stateid, lock_seqid; clientid, owner
+            if left(arguments) < 32 + STATEID + 16:
+                return False
+            given = at + 32
+            length = load32(given + STATEID + 12)
+            if length > OWNER_MAX or left(arguments) < 32 + STATEID + 16 + padded(length):
+                return False
+            owner = (given + STATEID + 16)[:length]
+            arguments.at = given + STATEID + 16 + padded(length)
+        self.locking = (
+            stateid_in(given), owner, (kind & 1) == 0, <uint64_t>load64(at + 8), <uint64_t>load64(at + 16)
+        )
+        self.locked(place, OP_LOCK)
+        return True
+
+    cdef bint unlock(self, Arguments *arguments, Place place) except -1:
+        cdef const uint8_t *at = arguments.at
+        # locktype, seqid, lock_stateid, offset, length
+        if not self.may_lock(place) or left(arguments) < 8 + STATEID + 16:
+            return False
+        if load32(at) < READ_LT or load32(at) > WRITEW_LT:
+            return False
+        self.unlocking = (
+            stateid_in(at + 8), <uint64_t>load64(at + 8 + STATEID), <uint64_t>load64(at + 16 + STATEID)
+        )
+        arguments.at = at + 24 + STATEID
+        self.locked(place, OP_LOCKU)
+        return True
+
+    cdef bint carry_out(self) except -1:
+        cdef bytes other
+        if self.locking is None and self.unlocking is None:
+            return DirectOpens.carry_out(self)
+        self.files.pause()  # Python code of the file service runs as the server
+        if self.locking is not None:
+            done = at_once.lock(self.server, self.session.client, self.current, *self.locking)
+        else:
+            done = at_once.unlock(self.server, self.session.client, self.current, *self.unlocking)
+        if done is None:
+            return False
+        other = done.other
+        memcpy(store32(self.stateid_at, done.seqid), <const uint8_t *>other, STATEID - 4)
+        return True
+
+    cdef int forget(self) except -1:
+        self.locking = self.unlocking = None
+        return DirectOpens.forget(self)
