@@ -1,8 +1,8 @@
 """Direct calls over RPC-over-RDMA version One: short messages answered in the stack in which they arrive.
 
 Owns :class:`DirectResponder`, which stands before a connection's :class:`~rpcrdma.engine.responder.Responder` and
-shares its credits, counters and thresholds. Imports :mod:`rpcrdma.memory`, :mod:`rpcrdma.place` and the vocabulary of
-:mod:`rpcrdma.verbs`.
+shares its credits, counters and thresholds. Imports :mod:`rpcrdma.memory`, :mod:`rpcrdma.pipes`, :mod:`rpcrdma.place`
+and the vocabulary of :mod:`rpcrdma.verbs`.
 
 A message is taken up here if it is an RDMA_MSG without Reply chunk, in the version that the connection has settled on
 (RFC 8166 section 4.2), with at most one chunk: a Write chunk, or a Read chunk behind all that was sent inline. Everything
@@ -21,6 +21,7 @@ from libc.string cimport memcpy
 
 from rpcrdma.engine.credits cimport Credits
 from rpcrdma.memory cimport Account, Lease
+from rpcrdma.pipes cimport Pipe, take_pipe, worth
 from rpcrdma.place cimport Answerer, Place, load32, load64, store32, store64
 from rpcrdma.verbs.native cimport Fetch, NativeEndpoint, NativeOwner, Target
 
@@ -44,22 +45,45 @@ cdef class DirectReply(Place):
     """A reply's head in a send buffer, and its payload in a buffer of its own if it goes to a Write chunk."""
 
     cdef Account account
+    cdef NativeEndpoint endpoint
     cdef Lease head
     cdef bint reduced           # the payload goes to the Write chunk
     cdef size_t capacity        # of that chunk
     cdef Lease payload
+    cdef Pipe pipe              # or is in one
     cdef size_t payload_length
 
     cdef uint8_t *data(self, size_t room) except? NULL:
         if not self.reduced:
             return self.at if room + 4 <= <size_t>(self.end - self.at) else NULL
-        if self.payload is not None or room > self.capacity:
+        if self.payload is not None or self.pipe is not None or room > self.capacity:
             return NULL
         try:
             self.payload = self.account.lease(room)
         except OutOfMemory:
             return NULL
         return <uint8_t *>self.payload.address
+
+    cdef ssize_t pages(self, int fd, uint64_t offset, size_t count) except -2:
+        cdef ssize_t got
+        if not self.reduced or self.payload is not None or self.pipe is not None or count > self.capacity:
+            return -1
+        if not worth(offset, count) or not self.endpoint.takes_pages():
+            return -1
+        self.pipe = take_pipe()
+        if self.pipe is None:
+            return -1
+        got = self.pipe.fill(fd, offset, count)
+        if got < 0:
+            self.forget_pipe()
+        return got
+
+    cdef int forget_pipe(self) except -1:
+        """Let go of what was to become the payload."""
+        if self.pipe is not None:
+            pipe, self.pipe = self.pipe, None
+            pipe.release()
+        return 0
 
     cdef int data_done(self, size_t length) except -1:
         if self.reduced:
@@ -79,7 +103,7 @@ cdef class DirectReply(Place):
         if self.payload is not None:
             self.payload.release()
             self.payload = None
-        return 0
+        return self.forget_pipe()
 
 
 cdef class DirectResponder(NativeOwner):
@@ -128,6 +152,7 @@ cdef class DirectResponder(NativeOwner):
         self.most = options.max_call_size
         self.reply = DirectReply.__new__(DirectReply)
         self.reply.account = account
+        self.reply.endpoint = endpoint
         endpoint.native = self
 
     cdef int begin(self) except -1:
@@ -154,7 +179,7 @@ cdef class DirectResponder(NativeOwner):
         return 0
 
     def set_endpoint(self, NativeEndpoint endpoint not None):
-        self.endpoint = endpoint
+        self.endpoint = self.reply.endpoint = endpoint
 
     def received(self, messages):
         cdef list rest = []
@@ -286,6 +311,7 @@ cdef class DirectResponder(NativeOwner):
         cdef uint8_t *at = <uint8_t *>reply.head.address
         cdef Written *written
         cdef Lease head, payload
+        cdef Pipe pipe
         at = store64(at, (<uint64_t>xid << 32) | VERSION_ONE)
         at = store32(store64(at, <uint64_t>grant << 32), 0)
         if segments:
@@ -310,15 +336,21 @@ cdef class DirectResponder(NativeOwner):
                 written.handles[index] = targets[index].handle
             self.writes += count
             self.write_octets += reply.payload_length
-        elif reply.payload is not None:
-            reply.payload.release()
-            reply.payload = None
+        else:
+            if reply.payload is not None:
+                reply.payload.release()
+                reply.payload = None
+            reply.forget_pipe()
         self.answered_calls += 1
         self.invalidations += invalidates
         self.credits.unsent += 1
         length = reply.at - <uint8_t *>reply.head.address
         head, payload, reply.head, reply.payload = reply.head, reply.payload, None, None
-        self.endpoint.post_reply(targets, count, payload, head, length, invalidates, handle)
+        if reply.pipe is not None:
+            pipe, reply.pipe = reply.pipe, None
+            self.endpoint.post_pages(targets, count, pipe, head, length, invalidates, handle)
+        else:
+            self.endpoint.post_reply(targets, count, payload, head, length, invalidates, handle)
         return True
 
     cdef int answered(self, long count, bint ok) except -1:

@@ -5,7 +5,7 @@ from cpython.ref cimport PyObject
 from libc.stdint cimport uint8_t
 
 from rpcrdma.memory cimport Lease
-from rpcrdma.tcp.pipes cimport Pipe
+from rpcrdma.pipes cimport Pipe
 
 
 cdef struct Piece:

@@ -1,6 +1,6 @@
 """What a record stream has to send: a queue of pieces, and the system calls that empty it.
 
-Owns :class:`Outgoing`; imports :mod:`rpcrdma.memory` and :mod:`rpcrdma.tcp.pipes`.
+Owns :class:`Outgoing`; imports :mod:`rpcrdma.memory` and :mod:`rpcrdma.pipes`.
 
 A piece is a few octets of its own (a record mark, padding), a part of a Python buffer, octets behind a lease, or octets
 in a pipe. Every flush gathers as many pieces as there are into one sendmsg(), up to the next pipe, which takes a
@@ -16,7 +16,7 @@ from libc.stdlib cimport free, realloc
 from libc.string cimport memmove, memset
 
 from rpcrdma.memory cimport Lease
-from rpcrdma.tcp.pipes cimport Pipe
+from rpcrdma.pipes cimport Pipe
 
 import os
 

@@ -4,7 +4,7 @@ from libc.stdint cimport uint8_t
 
 from rpcrdma.memory cimport Account, Lease
 from rpcrdma.place cimport Place
-from rpcrdma.tcp.pipes cimport Pipe
+from rpcrdma.pipes cimport Pipe
 
 
 cdef class DirectReplies(Place):

@@ -1,6 +1,6 @@
 """Where the replies of direct calls are written on their way into a record stream.
 
-Owns :class:`DirectReplies`; imports :mod:`rpcrdma.memory`, :mod:`rpcrdma.place` and :mod:`rpcrdma.tcp.pipes`. Small replies stand one behind the other
+Owns :class:`DirectReplies`; imports :mod:`rpcrdma.memory`, :mod:`rpcrdma.place` and :mod:`rpcrdma.pipes`. Small replies stand one behind the other
 in a buffer that leaves as it is; a payload too large for that has a buffer of its own, or stays in the pages of its file.
 """
 
@@ -8,7 +8,7 @@ from libc.stdint cimport uint8_t, uint64_t
 
 from rpcrdma.memory cimport Account, Lease
 from rpcrdma.place cimport Place
-from rpcrdma.tcp.pipes cimport take_pipe, worth
+from rpcrdma.pipes cimport take_pipe, worth
 
 from rpcrdma.memory import OutOfMemory
 

@@ -15,7 +15,7 @@ Bounds
 Direct calls
     With an :class:`~rpcrdma.place.Answerer` set, a whole record is offered to them before it becomes an object.
     Their replies are written one behind the other into leased buffers, and leave in as few pieces as there are buffers;
-    large data of files stay where they are, and leave from there (:mod:`rpcrdma.tcp.pipes`).
+    large data of files stay where they are, and leave from there (:mod:`rpcrdma.pipes`).
 
 Captures
     With a tap set, every whole record is shown to it, before it is answered or handed over and when it is queued.

@@ -3,6 +3,7 @@
 from libc.stdint cimport uint32_t, uint64_t
 
 from rpcrdma.memory cimport Lease
+from rpcrdma.pipes cimport Pipe
 
 
 cdef struct Target:
@@ -33,6 +34,11 @@ cdef class NativeEndpoint:
     cdef int repost(self, Lease lease) except -1
     cdef int post_reply(
         self, const Target *targets, size_t count, Lease payload, Lease head, size_t length, bint invalidates,
+        uint32_t handle
+    ) except -1
+    cdef bint takes_pages(self) except -1
+    cdef int post_pages(
+        self, const Target *targets, size_t count, Pipe pages, Lease head, size_t length, bint invalidates,
         uint32_t handle
     ) except -1
     cdef int post_fetch(self, const Target *sources, size_t count, Fetch fetch) except -1

@@ -1,6 +1,7 @@
 """What endpoints offer to native code besides the interface of :mod:`rpcrdma.verbs.interface`.
 
-Owns the declarations, and the one loop that reports completions; imports :mod:`rpcrdma.memory`. An endpoint that derives
+Owns the declarations, and the one loop that reports completions; imports :mod:`rpcrdma.memory` and
+:mod:`rpcrdma.pipes`. An endpoint that derives
 from :class:`NativeEndpoint` can be given replies and Reads without an object for each of their parts. Who posts so is
 the endpoint's :class:`NativeOwner` and is told of the completions without Python code: replies have the token
 :data:`ANSWERED`, and are told by their number; a call's Reads have the call, a :class:`Fetch`.
@@ -53,6 +54,17 @@ cdef class NativeEndpoint:
         """Post the octets of ``payload`` as RDMA Writes to ``targets``, one behind the other, and then ``length`` octets
         of ``head`` as a Send, with Invalidate of ``handle`` if it ``invalidates``. Takes one count of each lease
         (``payload`` may be None where there is nothing to write), whatever happens."""
+        raise NotImplementedError
+
+    cdef bint takes_pages(self) except -1:
+        """Whether :meth:`post_pages` is of use now."""
+        return False
+
+    cdef int post_pages(
+        self, const Target *targets, size_t count, Pipe pages, Lease head, size_t length, bint invalidates,
+        uint32_t handle
+    ) except -1:
+        """As :meth:`post_reply`, of a payload that is all there is in a pipe. Takes the pipe, whatever happens."""
         raise NotImplementedError
 
     cdef int post_fetch(self, const Target *sources, size_t count, Fetch fetch) except -1:

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from rpcrdma.tcp import pipes
+from rpcrdma import pipes
 from tests.support.nfs4_direct import run as v4_run
 from tests.unit import test_nfs4_direct as v4
 from tests.unit import vfs_support

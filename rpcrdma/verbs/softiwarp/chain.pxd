@@ -3,6 +3,7 @@
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
 from rpcrdma.memory cimport Lease
+from rpcrdma.pipes cimport Pipe
 from rpcrdma.verbs.native cimport Fetch, Target
 from rpcrdma.verbs.softiwarp.stags cimport Registration
 
@@ -34,6 +35,8 @@ cdef class Chain:
     cdef uint32_t buffer_count
     cdef Lease head                 # a reply given natively: what it is sent from
     cdef Lease payload
+    cdef Pipe pages                 # what its Writes carry, if that stays in the pages of a file
+    cdef size_t pages_framed        # octets of it
     cdef Registration registration  # Read Response: what it reads from
     # Progress of the transmitter
     cdef uint32_t current       # message being framed (posts), or next to issue (reads)
@@ -59,7 +62,8 @@ cdef class ChainQueue:
 
 cdef Chain chain_of_post(object writes, object send, object token)
 cdef Chain chain_of_reply(
-    const Target *targets, size_t count, Lease payload, Lease head, size_t length, bint invalidates, uint32_t handle
+    const Target *targets, size_t count, Lease payload, Pipe pages, Lease head, size_t length, bint invalidates,
+    uint32_t handle
 )
 cdef Chain chain_of_reads(object reads, object token)
 cdef Chain chain_of_fetch(const Target *sources, size_t count, Fetch fetch)

@@ -2,7 +2,7 @@
 
 Owns the native form of posted work. A chain takes a buffer-protocol hold on every piece of memory at posting time and
 gives it up when the chain is done or dropped, so payloads are neither copied nor able to go away meanwhile.
-Imports :mod:`stags` and :mod:`rpcrdma.verbs.native` only.
+Imports :mod:`stags`, :mod:`rpcrdma.pipes` and :mod:`rpcrdma.verbs.native` only.
 """
 
 cimport cython
@@ -10,6 +10,8 @@ from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyOb
 from libc.stdint cimport uint32_t, uint64_t
 from libc.stdlib cimport free, malloc
 
+from rpcrdma.memory cimport Lease
+from rpcrdma.pipes cimport Pipe
 from rpcrdma.verbs.softiwarp.framing cimport (
     OP_READ_REQUEST,
     OP_READ_RESPONSE,
@@ -71,6 +73,9 @@ cdef class Chain:
         if self.payload is not None:
             payload, self.payload = self.payload, None
             payload.release()
+        if self.pages is not None:
+            pages, self.pages = self.pages, None
+            pages.release()
 
 
 cdef class ChainQueue:
@@ -140,14 +145,16 @@ cdef Chain chain_of_post(object writes, object send, object token):
 
 
 cdef Chain chain_of_reply(
-    const Target *targets, size_t count, Lease payload, Lease head, size_t length, bint invalidates, uint32_t handle
+    const Target *targets, size_t count, Lease payload, Pipe pages, Lease head, size_t length, bint invalidates,
+    uint32_t handle
 ):
-    """RDMA Writes of a payload's parts, then a Send. Takes one count of each lease."""
+    """RDMA Writes of a payload's parts, then a Send. Takes one count of each lease, or the pipe the payload is in."""
     cdef Chain chain = Chain.__new__(Chain)
     cdef Message *message
     cdef size_t i, done = 0
     chain.head = head
     chain.payload = payload
+    chain.pages = pages
     chain.token = ANSWERED
     chain.signalled = True
     chain.allocate(count + 1, count + 1)
@@ -160,7 +167,7 @@ cdef Chain chain_of_reply(
             message.stag = targets[i].handle
             message.offset = targets[i].offset
             message.length = targets[i].length
-            chain.pieces[i].data = <char *>payload.address + done
+            chain.pieces[i].data = <char *>payload.address + done if payload is not None else NULL
             done += targets[i].length
         else:
             message.opcode = OP_SEND_INVALIDATE if invalidates else OP_SEND

@@ -43,6 +43,7 @@ cdef class Endpoint(NativeEndpoint):
     cdef int64_t received
     cdef double received_since
 
+    cdef int post_chain(self, Chain chain) except -1
     cdef int issue(self, Chain chain) except -1
     cdef int begin_turn(self) except -1
     cdef int schedule(self) except -1

@@ -31,6 +31,7 @@ from libc.stdint cimport int64_t, uint32_t, uint64_t
 
 from rpcrdma.clock cimport nanoseconds
 from rpcrdma.memory cimport Lease
+from rpcrdma.pipes cimport Pipe
 from rpcrdma.turns cimport SLICE, shared
 from rpcrdma.verbs.native cimport Fetch, NativeEndpoint, Target
 from rpcrdma.verbs.softiwarp.chain cimport (
@@ -172,13 +173,7 @@ cdef class Endpoint(NativeEndpoint):
 
         On a connection that has ended or is being closed the token is reported with ok False, at the next turn.
         """
-        cdef Chain chain = chain_of_post(writes, send, token)
-        if self.state != OPEN:
-            chain.release()
-            self.refused.append(token)
-        else:
-            self.transmitter.post(chain)
-        self.schedule()
+        self.post_chain(chain_of_post(writes, send, token))
 
     cdef int repost(self, Lease lease) except -1:
         if self.state != OPEN:
@@ -191,7 +186,19 @@ cdef class Endpoint(NativeEndpoint):
         self, const Target *targets, size_t count, Lease payload, Lease head, size_t length, bint invalidates,
         uint32_t handle
     ) except -1:
-        cdef Chain chain = chain_of_reply(targets, count, payload, head, length, invalidates, handle)
+        return self.post_chain(chain_of_reply(targets, count, payload, None, head, length, invalidates, handle))
+
+    cdef bint takes_pages(self) except -1:
+        return self.state == OPEN and self.transmitter.takes_pages()
+
+    cdef int post_pages(
+        self, const Target *targets, size_t count, Pipe pages, Lease head, size_t length, bint invalidates,
+        uint32_t handle
+    ) except -1:
+        return self.post_chain(chain_of_reply(targets, count, None, pages, head, length, invalidates, handle))
+
+    cdef int post_chain(self, Chain chain) except -1:
+        """Post Writes and a Send."""
         if self.state != OPEN:
             chain.release()
             self.refused.append(chain.token)

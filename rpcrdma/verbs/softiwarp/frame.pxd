@@ -2,8 +2,9 @@
 
 from libc.stdint cimport uint32_t, uint64_t
 
+from rpcrdma.pipes cimport PAGE
 from rpcrdma.verbs.softiwarp.chain cimport Chain, ChainQueue, Message
-from rpcrdma.verbs.softiwarp.framing cimport iovec
+from rpcrdma.verbs.softiwarp.framing cimport CRC_LENGTH, TAGGED_HEADER, iovec
 
 
 cdef enum:
@@ -16,6 +17,9 @@ cdef enum:
     RUN_OCTETS = 1 << 20
     MARKER_INTERVAL = 512
     MARKER_LENGTH = 4
+    # What an FPDU of pages carries at most: with its header and its trailer as many fragments as one socket buffer has.
+    PAGES = 15
+    PAGES_FPDU = TAGGED_HEADER + PAGES * PAGE + CRC_LENGTH
     # What send_run() returns
     SENT = 0
     BLOCKED = 1
@@ -67,6 +71,7 @@ cdef class Run:
     cdef uint32_t fpdu_count
     cdef size_t run_octets
     cdef size_t run_sent
+    cdef Chain paged                # the run consists of what its Writes carry in pages
     cdef bint one_by_one            # a partial send has lost the grid: one FPDU per call until the run is sent
     cdef ChainQueue framed          # chains wholly in the run
     cdef list done                  # tokens to report as sent
@@ -76,8 +81,12 @@ cdef class Run:
     cdef void count_fpdu(self, size_t octets) noexcept
     cdef int frame(self, Message *message, size_t header, size_t payload, bint last) except -1
     cdef int frame_marked(self, Message *message, size_t header, size_t payload, bint last) except -1
+    cdef int frame_pages(self, Message *message, size_t payload, bint last) except -1
     cdef void write_header(self, char *where, Message *message, size_t header, size_t payload, bint last) noexcept
     cdef char *next_octets(self, size_t wanted, size_t *got) noexcept
     cdef void close_arena(self) noexcept
     cdef int send_run(self) except -1
+    cdef int send_pages(self) except -1
+    cdef ssize_t send_between(self, size_t *asked) noexcept
+    cdef int advance(self, size_t sent) except -1
     cdef void note_progress(self)

@@ -6,9 +6,13 @@ it knows one message at a time (``active``). Imports :mod:`framing`, :mod:`chain
 
 Headers, trailers and small payloads are written to an arena; larger payloads are pointed at where they lie. A chain
 that is wholly framed waits in ``framed`` until the kernel has taken its last octet.
+
+A payload in a pipe (:mod:`rpcrdma.pipes`) stays in the pages it is in. Its run takes a splice() for every FPDU, and
+between two of them one sendmmsg(): of the trailer, whose MSG_EOR has the next FPDU begin a socket buffer, and of the
+next header. An FPDU carries as many pages as fit one such buffer beside its header and trailer.
 """
 
-from libc.errno cimport EAGAIN, EINTR, errno
+from libc.errno cimport EAGAIN, EINTR, EIO, errno
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy, memset
@@ -20,6 +24,7 @@ from rpcrdma.verbs.softiwarp.framing cimport (
     CRC_LENGTH,
     MSG_DONTWAIT,
     MSG_EOR,
+    MSG_MORE,
     MSG_NOSIGNAL,
     OP_READ_REQUEST,
     OP_TERMINATE,
@@ -27,10 +32,12 @@ from rpcrdma.verbs.softiwarp.framing cimport (
     TAGGED_HEADER,
     htole32,
     iovec,
+    mmsghdr,
     msghdr,
     put16,
     put32,
     put64,
+    sendmmsg,
     sendmsg,
 )
 
@@ -88,6 +95,7 @@ cdef class Run:
         self.fpdu_count = 0
         self.run_octets = self.run_sent = 0
         self.one_by_one = False
+        self.paged = None
 
     cdef void write_header(self, char *where, Message *message, size_t header, size_t payload, bint last) noexcept:
         """Write the ULPDU length and the DDP and RDMAP headers (RFC 5041 sections 4.2 and 4.3, RFC 5040 section 4)."""
@@ -185,6 +193,25 @@ cdef class Run:
         self.count_fpdu(header + payload + pad + CRC_LENGTH)
         return 0
 
+    cdef int frame_pages(self, Message *message, size_t payload, bint last) except -1:
+        """Frame one FPDU whose payload is the next in the active chain's pipe: three vectors, of which the second has
+        no address. There are neither CRC nor Markers."""
+        cdef size_t pad = -payload & 3
+        self.write_header(self.arena + self.arena_used, message, TAGGED_HEADER, payload, last)
+        self.arena_used += TAGGED_HEADER
+        self.close_arena()
+        self.vectors[self.vector_count].iov_base = NULL
+        self.vectors[self.vector_count].iov_len = payload
+        self.vector_count += 1
+        memset(self.arena + self.arena_used, 0, pad + CRC_LENGTH)
+        self.arena_used += pad + CRC_LENGTH
+        self.close_arena()
+        self.paged = self.active
+        self.paged.pages_framed += payload
+        self.active_sent += payload
+        self.count_fpdu(TAGGED_HEADER + payload + pad + CRC_LENGTH)
+        return 0
+
     cdef int frame_marked(self, Message *message, size_t header, size_t payload, bint last) except -1:
         """Frame one FPDU with Markers (RFC 5044 section 4.3), all of it copied into the arena."""
         cdef char start[READ_REQUEST_HEADER]
@@ -256,6 +283,8 @@ cdef class Run:
         cdef uint32_t count
         cdef ssize_t sent
         cdef int flags
+        if self.paged is not None:
+            return self.send_pages()
         memset(&message, 0, sizeof(message))
         while self.run_sent < self.run_octets:
             given = self.run_octets - self.run_sent
@@ -288,21 +317,77 @@ cdef class Run:
                     return BLOCKED
                 self.error = errno
                 return FAILED
-            self.counters.octets += sent
-            self.run_sent += sent
-            cut = sent
-            while cut and cut >= self.vectors[self.vector_next].iov_len:
-                cut -= self.vectors[self.vector_next].iov_len
-                self.vector_next += 1
-            if cut:
-                self.vectors[self.vector_next].iov_base = <char *>self.vectors[self.vector_next].iov_base + cut
-                self.vectors[self.vector_next].iov_len -= cut
-            self.note_progress()
+            self.advance(<size_t>sent)
             if <size_t>sent < given:
                 if self.aligned and self.run_sent % self.segment:
                     self.one_by_one = True
                 return BLOCKED
         return SENT
+
+    cdef int send_pages(self) except -1:
+        """The same for a run of FPDUs whose payload is in a pipe."""
+        cdef size_t asked
+        cdef ssize_t sent
+        while self.run_sent < self.run_octets:
+            if self.vectors[self.vector_next].iov_base == NULL:
+                asked = self.vectors[self.vector_next].iov_len
+                sent = self.paged.pages.send(self.fd, asked, True)
+                if sent == 0:
+                    self.error = EIO  # a page that was framed cannot be had any more
+                    return FAILED
+            else:
+                sent = self.send_between(&asked)
+            self.counters.system_calls += 1
+            if sent < 0:
+                if errno == EINTR:
+                    continue
+                if errno == EAGAIN:
+                    return BLOCKED
+                self.error = errno
+                return FAILED
+            self.advance(<size_t>sent)
+            if <size_t>sent < asked:
+                return BLOCKED
+        return SENT
+
+    cdef ssize_t send_between(self, size_t *asked) noexcept:
+        """Send what stands between two payloads in pages: a trailer, or a header, or both; or what is left of them.
+        Returns octets, of ``asked``; -1 with errno set."""
+        cdef mmsghdr[2] messages
+        cdef iovec *vector = self.vectors + self.vector_next
+        cdef bint trailer = self.vector_next % 3 == 2
+        cdef bint more = self.vector_next + 1 < self.vector_count
+        cdef int count = 2 if trailer and more else 1
+        cdef int sent
+        memset(messages, 0, sizeof(messages))
+        messages[0].msg_hdr.msg_iov = vector
+        messages[1].msg_hdr.msg_iov = vector + 1
+        messages[0].msg_hdr.msg_iovlen = messages[1].msg_hdr.msg_iovlen = 1
+        # Only this flag is a message's own.
+        messages[0].msg_hdr.msg_flags = MSG_EOR if trailer else 0
+        asked[0] = vector.iov_len
+        if count == 2:
+            asked[0] += vector[1].iov_len
+        sent = sendmmsg(self.fd, messages, count, MSG_DONTWAIT | MSG_NOSIGNAL | (MSG_MORE if more else 0))
+        if sent < 0:
+            return -1
+        return messages[0].msg_len + (messages[1].msg_len if sent == 2 else 0)
+
+    cdef int advance(self, size_t sent) except -1:
+        """So many octets of the run have left."""
+        cdef iovec *vector = self.vectors + self.vector_next
+        self.counters.octets += sent
+        self.run_sent += sent
+        while sent and sent >= vector.iov_len:
+            sent -= vector.iov_len
+            vector += 1
+            self.vector_next += 1
+        if sent:
+            if vector.iov_base != NULL:
+                vector.iov_base = <char *>vector.iov_base + sent
+            vector.iov_len -= sent
+        self.note_progress()
+        return 0
 
     cdef void note_progress(self):
         """Complete the chains whose last octet has left."""

@@ -29,10 +29,14 @@ cdef extern from "<sys/socket.h>" nogil:
         void *msg_control
         size_t msg_controllen
         int msg_flags
+    cdef struct mmsghdr:
+        msghdr msg_hdr
+        unsigned int msg_len
     ssize_t sendmsg(int fd, const msghdr *message, int flags)
+    int sendmmsg(int fd, mmsghdr *messages, unsigned int count, int flags)
     ssize_t recvmsg(int fd, msghdr *message, int flags)
     int getsockopt(int fd, int level, int name, void *value, unsigned int *length)
-    int MSG_DONTWAIT, MSG_NOSIGNAL, MSG_EOR
+    int MSG_DONTWAIT, MSG_NOSIGNAL, MSG_EOR, MSG_MORE
 
 
 cdef enum:

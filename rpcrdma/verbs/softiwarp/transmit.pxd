@@ -36,6 +36,7 @@ cdef class Transmitter(Run):
     cdef list drop_all(self)
     cdef int measure_segment(self) noexcept
     cdef int build_run(self, size_t most) except -1
+    cdef bint takes_pages(self) noexcept
     cdef Message *pick(self) except? NULL
     cdef Message *refuse_response(self) except NULL
     cdef void finish_message(self, Message *message)

@@ -29,6 +29,10 @@ Where FPDUs begin
     * When the socket takes only part of a run, the rest goes first. The kernel stops at buffer boundaries, so the grid
       still holds if that part is a multiple of snd_mss; if not, the remaining FPDUs go one by one with MSG_EOR.
 
+    * Payloads in pages of a file (over loopback: the segments are large enough for nothing else) leave in FPDUs that
+      are one segment each. Each is sent in three parts, of which TCP may send the first ones for want of room for the
+      next; but header and trailer are a part of their own, and short of a segment's end.
+
     What this cannot prevent is TCP itself cutting at the edge of the peer's window, which happens to bulk data as long
     as the peer's window is smaller than what is on the way, or after a change of snd_mss in mid-flight (it is read
     again for every run). Window edges lie a multiple of the window scale behind a segment's end, so with an snd_mss
@@ -39,11 +43,14 @@ Where FPDUs begin
 
 from libc.stdint cimport uint8_t, uint32_t
 
+from rpcrdma.pipes cimport PAGE
 from rpcrdma.verbs.softiwarp.chain cimport Chain, ChainQueue, Message, chain_of_terminate
 from rpcrdma.verbs.softiwarp.frame cimport (
     BLOCKED,
     COPY,
     MARKER_INTERVAL,
+    PAGES,
+    PAGES_FPDU,
     RUN_OCTETS,
     RUN_VECTORS,
     SENT,
@@ -196,6 +203,14 @@ cdef class Transmitter(Run):
             self.segment = value if value > LEAST_SEGMENT else LEAST_SEGMENT
         return 0
 
+    cdef bint takes_pages(self) noexcept:
+        """Whether payloads may be left in pipes. Towards small segments they may not: pages would have to be cut up, and
+        a page's parts are fragments like whole ones."""
+        if self.crc or self.markers:
+            return False
+        self.measure_segment()
+        return self.segment >= PAGES_FPDU
+
     cdef Message *pick(self) except? NULL:
         """The message to frame next; makes its chain ``active``. NULL when nothing may be sent now."""
         cdef Chain chain = self.active
@@ -273,6 +288,17 @@ cdef class Transmitter(Run):
                 header = UNTAGGED_HEADER
                 left = message.length - self.active_sent
                 splits = message.opcode != OP_TERMINATE
+            if message.opcode == OP_WRITE and self.active.pages is not None:
+                if self.run_octets and self.paged is not self.active:
+                    break  # such FPDUs are a run of their own
+                limit = PAGES * PAGE - ((self.active.pages.page_at + self.active.pages_framed) & (PAGE - 1))
+                last = left <= limit
+                self.frame_pages(message, left if last else limit, last)
+                if last:
+                    self.finish_message(message)
+                continue
+            if self.paged is not None:
+                break
             start = self.run_octets % self.segment if self.aligned else 0
             room = self.segment - start
             if self.markers:

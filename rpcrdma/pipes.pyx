@@ -45,7 +45,7 @@ cdef Py_ssize_t most_pipes = PIPES
 cdef bint worth(uint64_t offset, size_t count) noexcept:
     """Whether so much from there fits a pipe, and is enough to be worth one."""
     # The pipe holds pages, also parts of them. With larger pages than these it may be too small: Pipe.fill() says so.
-    return WORTHWHILE <= count and (offset & 4095) + count <= CAPACITY
+    return WORTHWHILE <= count and (offset & (PAGE - 1)) + count <= CAPACITY
 
 
 cdef Pipe take_pipe():
@@ -98,6 +98,7 @@ cdef class Pipe:
         that cannot be done: then the pipe is of no use but to be released."""
         cdef long at = <long>offset
         cdef ssize_t got
+        self.page_at = offset & (PAGE - 1)
         while self.level < count:
             got = c_splice(fd, &at, self.feed, NULL, count - self.level, SPLICE_F_MOVE | SPLICE_F_NONBLOCK)
             if got < 0:
