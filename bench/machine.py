@@ -14,16 +14,18 @@ from pathlib import Path
 from typing import Any
 
 from bench import limits
-from bench.servers import cpu_of
+from bench.servers import connect_tcp, cpu_of
 
 REQUEST, REPLY = 128, 4224
 """Octets of a 4 KiB READ's call and reply, about."""
 
 
-def pair() -> tuple[socket.socket, socket.socket]:
-    """A TCP connection on loopback."""
+def pair(*, paced: bool = True) -> tuple[socket.socket, socket.socket]:
+    """A TCP connection on loopback; the algorithm by which it sends is the machine's, or (from its first end) one that
+    does not pace."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        one = socket.create_connection(listener.getsockname())
+        address = listener.getsockname()
+        one = socket.create_connection(address) if paced else connect_tcp(*address)
         other, _ = listener.accept()
     for end in (one, other):
         end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -69,9 +71,9 @@ def file_call(path: Path, write: bool) -> float:
     return used / done * 1e6
 
 
-def loopback(seconds: float) -> float:
+def loopback(seconds: float, *, paced: bool = True) -> float:
     """Octets per second of one stream."""
-    ours, theirs = pair()
+    ours, theirs = pair(paced=paced)
     pid = in_child(lambda: limits.drain(theirs.fileno()), ours)
     theirs.close()
     rate = limits.stream(ours.fileno(), seconds)
@@ -89,6 +91,7 @@ def measure_limits(path: Path, seconds: float) -> dict[str, float]:
         "pread_us": file_call(path, False),
         "pwrite_us": file_call(path, True),
         "loopback_octets_per_s": loopback(seconds),
+        "unpaced_octets_per_s": loopback(seconds, paced=False),
         "memcpy_octets_per_s": limits.copying(min(seconds, 1.0)),
     }
 

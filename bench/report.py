@@ -17,13 +17,20 @@ def unit(scenario: Scenario, bounds: Mapping[str, float]) -> float:
     return bounds["round_trip_us"] + bounds["pwrite_us" if scenario.direction == "write" else "pread_us"]
 
 
+def _unpaced(bounds: Mapping[str, float]) -> str:
+    """The stream without pacing; earlier results do not have it."""
+    rate = bounds.get("unpaced_octets_per_s")
+    return "" if rate is None else f" ({rate / 1e9:.2f} where TCP does not pace)"
+
+
 def machine(result: Result) -> list[str]:
     """What the machine can do."""
     bounds = result["limits"]
     return [
         f"The machine: a round trip {bounds['round_trip_us']:.2f} µs, pread {bounds['pread_us']:.2f} µs, "
         f"pwrite {bounds['pwrite_us']:.2f} µs of CPU; {bounds['round_trips_per_s']:,.0f} round trips/s; loopback "
-        f"{bounds['loopback_octets_per_s'] / 1e9:.2f} GB/s; memcpy {bounds['memcpy_octets_per_s'] / 1e9:.1f} GB/s.",
+        f"{bounds['loopback_octets_per_s'] / 1e9:.2f} GB/s{_unpaced(bounds)}; "
+        f"memcpy {bounds['memcpy_octets_per_s'] / 1e9:.1f} GB/s.",
     ]
 
 

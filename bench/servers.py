@@ -52,9 +52,15 @@ class Cpu(NamedTuple):
 
 
 def connect_tcp(host: str, port: int) -> socket.socket:
-    """A connection that sends at once."""
-    sock = socket.create_connection((host, port))
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    """A connection to an IPv4 address that sends at once, though the machine's TCP may pace (BBR does)."""
+    sock = socket.socket()
+    try:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"reno")
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.connect((host, port))
+    except BaseException:
+        sock.close()
+        raise
     return sock
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import socket
 
+from rpcrdma import congestion
+
 
 def bind(host: str, port: int) -> socket.socket:
     """A listening socket; ``::`` is IPv4 as well."""
@@ -13,6 +15,7 @@ def bind(host: str, port: int) -> socket.socket:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if family == socket.AF_INET6:
             sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0 if host == "::" else 1)
+        congestion.prepare(sock)
         sock.bind((host, port))
         sock.listen(512)
     except BaseException:
@@ -29,6 +32,7 @@ def plain_address(address: tuple[str, int] | tuple[str, int, int, int]) -> tuple
 
 def set_options(sock: socket.socket, transfer_time: float) -> None:
     """Have replies leave at once, and peers that vanish be noticed."""
+    congestion.settle(sock)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     # A peer that vanished while idle is noticed within two minutes; one that vanished with replies under way by the
     # user timeout (RFC 5482).

@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Protocol
 
+from rpcrdma import congestion
 from rpcrdma.memory import Lease
 from rpcrdma.verbs.interface import ConnectRequest, EndpointHandler, ListenAddress
 from rpcrdma.verbs.softiwarp import crc, mpa
@@ -246,6 +247,7 @@ class SoftListener:
                 self._socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, address.host != "::")
             size_buffers(self._socket, owner.options)
             mark(self._socket, address.type_of_service)
+            congestion.prepare(self._socket)
             self._socket.bind(socket_address(address.host, address.port))
             self._socket.listen(owner.options.backlog)
         except BaseException:
@@ -300,5 +302,6 @@ class SoftListener:
                 sock.close()
                 return
             silent.drop("dropped for a newer connection: too many have not sent their MPA Request")
+        congestion.settle(sock)
         configure(sock, owner.options)
         HalfOpen(owner, sock, peer, self._on_request)
