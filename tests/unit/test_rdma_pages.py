@@ -14,6 +14,9 @@ from tests.unit import vfs_support
 from tests.unit.rdma_direct_support import READ, handle, rpc, run
 from tests.unit.softiwarp_support import CLIENT_REQUEST, SEND, SEND_INVALIDATE, WRITE, Raw, untagged
 
+pytestmark = pytest.mark.usefixtures("alone")
+"""Where there are others, workers read what finds no pipe."""
+
 MIB = 1 << 20
 PAGES = 15 * 4096
 CRC_REQUEST = CLIENT_REQUEST[:16] + bytes((CLIENT_REQUEST[16] | 0x40,)) + CLIENT_REQUEST[17:]
