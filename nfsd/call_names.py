@@ -9,18 +9,26 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from nfsd.protocol import mount3, nfs3, nfs4, nfsacl
+from nfsd.protocol import mount3, nfs3, nfs4, nfsacl, nlm4
 from nfsd.protocol.nfs4_ops import CALLBACK_OPERATIONS, OPERATIONS, Operation
 from rpcrdma.rpc.messages import accept_stat, auth_stat, msg_type, reject_stat, rpc_msg
 from rpcrdma.xdr import Decoder, XdrError
 
 _TRANSIENT = range(0x40000000, 0x60000000)
 """Program numbers of nobody (RFC 5531 section 13.3): a client's callback program is among them."""
-_PROGRAMS = {nfs3.NFS_PROGRAM: "NFS", mount3.MOUNT_PROGRAM: "MOUNT", nfsacl.NFSACL_PROGRAM: "NFSACL"}
+_PROGRAMS = {
+    nfs3.NFS_PROGRAM: "NFS",
+    mount3.MOUNT_PROGRAM: "MOUNT",
+    nfsacl.NFSACL_PROGRAM: "NFSACL",
+    nlm4.NLM_PROGRAM: "NLM",
+}
 _PROCEDURES = {
     (nfs3.NFS_PROGRAM, 3): {number: types.name for number, types in nfs3.PROCEDURES.items()},
     (nfs3.NFS_PROGRAM, 4): {0: "NULL", 1: "COMPOUND"},
     (mount3.MOUNT_PROGRAM, 3): {0: "NULL", 1: "MNT", 2: "DUMP", 3: "UMNT", 4: "UMNTALL", 5: "EXPORT"},
+    (nlm4.NLM_PROGRAM, 4): {
+        number: name.removeprefix("NLMPROC4_") for name, number in vars(nlm4).items() if name.startswith("NLMPROC4_")
+    },
     (nfsacl.NFSACL_PROGRAM, 3): {0: "NULL", 1: "GETACL", 2: "SETACL"},
 }
 _MOST_OPERATIONS = 256

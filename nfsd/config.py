@@ -223,10 +223,18 @@ class Server:
     listen: tuple[Annotated[Listen, _lone_string("url")], ...]
     mountd_port: Port = 20048
     """TCP port of MOUNT (NFSv3), on the hosts of the TCP listeners, or of all if there is none of those."""
+    nlm: StrictBool = True
+    """Whether NFSv3 clients may lock files (NLM), and are told of restarts (NSM)."""
+    nlm_port: Port = 0
+    """TCP port of NLM, on the hosts of MOUNT; 0: any. Clients ask rpcbind."""
+    nsm_port: Port = 0
+    """TCP and UDP port of NSM, likewise."""
     state_dir: StrictStr = "./state"
     """Where client records and the handle key live; made if missing, readable by the server alone."""
     rpcbind: StrictBool = True
     """Whether to register with rpcbind when one runs."""
+    portmapper: StrictBool = False
+    """Whether to answer on port 111 in rpcbind's place."""
     nfs4: Nfs4 = field(default_factory=Nfs4)
     limits: Limits = field(default_factory=Limits)
     log: Log = field(default_factory=Log)

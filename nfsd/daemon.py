@@ -30,10 +30,17 @@ from nfsd.idnames import IdNames, default_domain
 from nfsd.listeners import Listeners
 from nfsd.metrics import ServerCollector, start_endpoint
 from nfsd.mount.program import mount3_program
+from nfsd.nlm.locks import LockManager
+from nfsd.nlm.messages import Messages
+from nfsd.nlm.nsm import Notifier, nsm_program
+from nfsd.nlm.peers import Peers
+from nfsd.nlm.program import nlm4_program
 from nfsd.protocol.nfsacl import NFSACL_PROGRAM, NFSACL_V3
+from nfsd.protocol.nlm4 import NLM_PROGRAM, NLM_V4
+from nfsd.protocol.nsm import SM_PROGRAM, SM_VERS
 from nfsd.recovery_store import RecoveryStore
 from nfsd.reloader import Reloader
-from nfsd.state import StateEngine
+from nfsd.state import Recovered, StateEngine
 from nfsd.state.limits import Limits as StateLimits
 from nfsd.v3.acl import nfsacl_program
 from nfsd.v3.direct import Nfs3Direct
@@ -46,8 +53,10 @@ from nfsd.vfs.types import Time
 from rpcrdma.capture.recorder import Captures
 from rpcrdma.memory import Pool
 from rpcrdma.rpc.dispatch import Dispatcher
+from rpcrdma.rpc.portmap import portmap_program
 from rpcrdma.rpc.program import Program
-from rpcrdma.rpc.rpcbind import Rpcbind, services
+from rpcrdma.rpc.rpcbind import PORT as PORTMAPPER_PORT
+from rpcrdma.rpc.rpcbind import RPCBPROG, Rpcbind, Service, services
 from rpcrdma.verbs.device import raise_memory_lock
 
 _log = logging.getLogger(__name__)
@@ -56,6 +65,9 @@ NFS_PROGRAM, MOUNT_PROGRAM = 100003, 100005
 _PROGRAMS = {
     "nfs": ((NFS_PROGRAM, (3, 4)), (NFSACL_PROGRAM, (NFSACL_V3,))),
     "mountd": ((MOUNT_PROGRAM, (3,)),),
+    "nlm": ((NLM_PROGRAM, (NLM_V4,)),),
+    "nsm": ((SM_PROGRAM, (SM_VERS,)),),
+    "rpcbind": ((RPCBPROG, (2, 3, 4)),),
 }
 """What each kind of listener serves, as rpcbind is told."""
 _DNS_PATIENCE = 3.0
@@ -89,6 +101,7 @@ class Daemon:
         self._store = RecoveryStore(server.state_dir)
         self._nfs4: Nfs4Server
         self._reloader: Reloader
+        self._notifier: Notifier | None = None
         self.dispatchers: dict[str, Dispatcher] = {}
         self.metrics_port = 0
         self._undo: list[Callable[[], Any]] = []
@@ -157,11 +170,17 @@ class Daemon:
             ),
             "mountd": Dispatcher([mount3_program(self.service, self.exports)], admit=admit),
         }
+        if server.nlm:
+            self._make_lock_manager(recovered)
+        if server.portmapper:
+            self.dispatchers["rpcbind"] = Dispatcher([portmap_program(self._served)])
         await self._start_listeners()
         self._start_metrics()
         await self._start_control()
-        if server.rpcbind:
+        if server.rpcbind and not self.listeners.of("rpcbind"):
             await self._register()
+        if self._notifier is not None:
+            self._notifier.start(recovered.records)
 
     def _prepare_state_dir(self) -> None:
         path = self.config.server.state_dir
@@ -203,7 +222,13 @@ class Daemon:
         addresses = [entry.address for entry in server.listen]
         over_tcp = [address.host for address in addresses if address.scheme == "tcp"]
         hosts = over_tcp or [address.host for address in addresses]
-        self.listeners.start_mountd(hosts, server.mountd_port, self.dispatchers["mountd"])
+        start = self.listeners.start_service
+        await start("mountd", "MOUNT (NFSv3)", hosts, server.mountd_port, self.dispatchers["mountd"])
+        if server.nlm:
+            await start("nlm", "NLM (NFSv3's locks)", hosts, server.nlm_port, self.dispatchers["nlm"])
+            await start("nsm", "NSM (NFSv3's locks)", hosts, server.nsm_port, self.dispatchers["nsm"], udp=True)
+        if server.portmapper:
+            await start("rpcbind", "the portmapper", hosts, PORTMAPPER_PORT, self.dispatchers["rpcbind"], udp=True)
 
     def _start_metrics(self) -> None:
         if self.config.server.metrics.listen is None:
@@ -235,14 +260,28 @@ class Daemon:
         else:
             self._undo.append(control.close)
 
-    async def _register(self) -> None:
-        wanted = []
+    def _make_lock_manager(self, recovered: Recovered) -> None:
+        peers = Peers()
+        manager = LockManager(self._nfs4, peers)
+        messages = Messages(manager, peers)
+        self._undo += [manager.close, messages.close]
+        self._notifier = Notifier(peers, self._nfs4.engine)
+        self._undo.append(self._notifier.close)
+        self.dispatchers["nlm"] = Dispatcher([nlm4_program(manager, messages)], admit=self.exports.admit)
+        self.dispatchers["nsm"] = Dispatcher([nsm_program(self._nfs4)])
+
+    def _served(self) -> list[Service]:
+        """What is served where, as rpcbind is told."""
+        found = []
         for started in self.listeners.started:
             scheme, host, port = started.address
             for program, versions in _PROGRAMS[started.service]:
-                wanted += services(program, versions, scheme, host, port)
+                found += services(program, versions, scheme, host, port)
+        return found
+
+    async def _register(self) -> None:
         self._undo.append(self._rpcbind.unregister)
-        await self._rpcbind.register(wanted)
+        await self._rpcbind.register(self._served())
 
     @property
     def ready_line(self) -> str:

@@ -26,6 +26,7 @@ from rpcrdma.memory import Pool
 from rpcrdma.rpc.dispatch import Dispatcher
 from rpcrdma.server.rdma import RdmaServer, RdmaServerOptions
 from rpcrdma.server.tcp import TcpLimits, TcpListener
+from rpcrdma.server.udp import UdpListener
 from rpcrdma.verbs import device
 from rpcrdma.verbs.device import DeviceOptions
 from rpcrdma.verbs.interface import ListenAddress, Listener, Provider
@@ -47,10 +48,11 @@ class Started:
     address: Address
     """With the real port."""
     service: str
-    """``nfs`` or ``mountd``."""
+    """``nfs``, ``mountd``, ``nlm``, ``nsm`` or ``rpcbind``."""
     provider: str = ""
     """Of RDMA listeners: its name."""
     tcp: TcpListener | None = None
+    udp: UdpListener | None = None
     rdma: RdmaServer | None = None
 
     def __str__(self) -> str:
@@ -101,14 +103,25 @@ class Listeners:
             except (OSError, ValueError) as error:
                 self._failed(f"cannot listen on {address}: {_reason(error)}")
 
-    def start_mountd(self, hosts: Iterable[str], port: int, dispatcher: Dispatcher) -> None:
-        """Start MOUNT on these hosts."""
+    async def start_service(
+        self, service: str, what: str, hosts: Iterable[str], port: int, dispatcher: Dispatcher, *, udp: bool = False
+    ) -> None:
+        """Start a program other than NFS on these hosts; ``what`` names it in messages. ``udp``: it takes datagrams
+        too, at the same port."""
         for host in mount_hosts(hosts):
             address = Address("tcp", host, port)
             try:
-                self._start_tcp(address, dispatcher, "mountd")
+                self._start_tcp(address, dispatcher, service)
+                if udp:
+                    address = Address("udp", host, self.started[-1].address.port)
+                    await self._start_udp(address, dispatcher, service)
             except OSError as error:
-                self._failed(f"cannot listen on {address} for MOUNT (NFSv3): {_reason(error)}")
+                self._failed(f"cannot listen on {address} for {what}: {_reason(error)}")
+
+    async def _start_udp(self, address: Address, dispatcher: Dispatcher, service: str) -> None:
+        listener = UdpListener(dispatcher)
+        await listener.listen(address.host, address.port)
+        self.started.append(Started(address, service, udp=listener))
 
     def _failed(self, message: str) -> None:
         self.failures.append(message)
@@ -279,8 +292,9 @@ class Listeners:
     async def close(self) -> None:
         """Close what is still open."""
         for started in self.started:
-            if started.tcp is not None:
-                started.tcp.close()
+            for listener in (started.tcp, started.udp):
+                if listener is not None:
+                    listener.close()
         for task in (self._look, self._looking):
             if task is not None:
                 task.cancel()

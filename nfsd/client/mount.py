@@ -20,17 +20,15 @@ from typing import Final
 from nfsd.client.errors import NfsClientError
 from nfsd.client.rpc import Caller, VersionRefused
 from nfsd.protocol import mount3 as m
+from rpcrdma.rpc.portmap import IPPROTO_TCP, PMAPPROC_GETPORT, PMAPVERS, mapping
 from rpcrdma.rpc.rpcbind import PORT as RPCBIND_PORT
 from rpcrdma.rpc.rpcbind import RPCBPROG
-from rpcrdma.xdr import struct, uint32
+from rpcrdma.xdr import uint32
 
 _log = logging.getLogger(__name__)
 
 CUSTOMARY_PORT: Final = 20048
 """Where mountd is found on most servers."""
-_PMAP_VERSION: Final = 2
-_PMAPPROC_GETPORT: Final = 3
-_TCP: Final = 6
 _MOST_TRIES: Final = 64
 _LIST_REPLY: Final = 1 << 20
 _REPLY: Final = 1024
@@ -48,16 +46,6 @@ _ERRNO: Final = {
 
 Connect = Callable[[int], Awaitable[Caller]]
 """Connects to a TCP port of the server."""
-
-
-@struct
-class mapping:
-    """What a portmapper maps."""
-
-    prog: uint32
-    vers: uint32
-    prot: uint32
-    port: uint32
 
 
 class Mounts:
@@ -130,10 +118,8 @@ class Mounts:
         except OSError:
             return None
         try:
-            wanted = mapping(m.MOUNT_PROGRAM, m.MOUNT_V3, _TCP, 0)
-            port = await caller.call(
-                RPCBPROG, _PMAP_VERSION, _PMAPPROC_GETPORT, (mapping, wanted), uint32, reply_max=_REPLY
-            )
+            wanted = mapping(m.MOUNT_PROGRAM, m.MOUNT_V3, IPPROTO_TCP, 0)
+            port = await caller.call(RPCBPROG, PMAPVERS, PMAPPROC_GETPORT, (mapping, wanted), uint32, reply_max=_REPLY)
         except (OSError, VersionRefused, NfsClientError) as error:
             _log.info("%s: rpcbind does not tell mountd's port: %s", self._server, error)
             return None

@@ -67,7 +67,7 @@ class Client(ClientRecord):
     ) -> None:
         self.engine = engine
         self.minor = minor
-        """0: made by SETCLIENTID; 1: by EXCHANGE_ID (serves 4.1 and 4.2)."""
+        """0: made by SETCLIENTID; 1: by EXCHANGE_ID (serves 4.1 and 4.2); NLM: of NFSv3's lock manager."""
         self.clientid = clientid
         self.owner = owner
         self.verifier = verifier
@@ -134,6 +134,11 @@ class ClientTable:
     def by_number(self, number: int) -> Client | None:
         """The record with this counter (the low half of a clientid)."""
         return self._by_number.get(number)
+
+    def new_clientid(self) -> int:
+        """A clientid for a client that this table does not know."""
+        self._issued += 1
+        return self._engine.epoch << 32 | self._issued
 
     def was_issued(self, number: int) -> bool:
         """Whether this instance has ever given out this counter."""
@@ -321,8 +326,7 @@ class ClientTable:
             engine.expire_client(next(iter(self._unconfirmed.values())))
         if len(self._by_number) >= engine.limits.clients and not self._make_room():
             raise Nfs4Error(codes.NFS4ERR_DELAY if minor else codes.NFS4ERR_RESOURCE, "client records")
-        self._issued += 1
-        client = Client(engine, minor, engine.epoch << 32 | self._issued, owner, verifier, principal)
+        client = Client(engine, minor, self.new_clientid(), owner, verifier, principal)
         self._by_number[self._issued] = client
         self._unconfirmed[minor, owner] = client
         engine.watch(client.lease_end)

@@ -19,6 +19,7 @@ from nfsd.state.delegations import DelegationTable
 from nfsd.state.files import FileState
 from nfsd.state.limits import Limits
 from nfsd.state.locks import LockTable
+from nfsd.state.nlm import NlmTable
 from nfsd.state.opens import OpenTable
 from nfsd.state.records import Delegation, LockState, OpenState, StateEntry
 from nfsd.state.recovery import Grace, Recovered, StoreWrite
@@ -60,6 +61,7 @@ class StateEngine:
         self.locks = LockTable(self)
         self.copies = CopyTable(self)
         self.delegations = DelegationTable(self)
+        self.nlm = NlmTable(self)
         self._sweep_at: float | None = None
         self._dirty_files: dict[FileState, None] = {}
         self._writes: list[StoreWrite] = []
@@ -97,6 +99,7 @@ class StateEngine:
         self.opens.sweep_files()
         self.opens.sweep_owners(now - self.limits.lease)
         self.locks.waits.sweep(now)
+        self.nlm.sweep(now)
         for client in self.clients.all():
             self._sweep_client(client, now)
             if not client.expired:

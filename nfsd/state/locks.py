@@ -307,10 +307,14 @@ class LockTable:
     # -- LOCKT, LOCKU --------------------------------------------------------------------------------------------
     def test(self, client: Client, owner: bytes, file_key: bytes, exclusive: bool, offset: int, length: int) -> None:
         """LOCKT against NFS clients' locks (ask test_local_lock after). Raises LockDenied, INVAL, GRACE."""
+        self.test_as(client.lock_owners.get(owner), file_key, exclusive, offset, length)
+
+    def test_as(self, owner: LockOwner | None, file_key: bytes, exclusive: bool, offset: int, length: int) -> None:
+        """As ``test``, for a lock owner, or one that holds nothing."""
         start, end = _span(offset, length)
         if self._engine.grace.active:
             raise Nfs4Error(codes.NFS4ERR_GRACE)
-        self._refuse_conflict(self._engine.opens.file(file_key), client.lock_owners.get(owner), start, end, exclusive)
+        self._refuse_conflict(self._engine.opens.file(file_key), owner, start, end, exclusive)
 
     def unlock(self, state: LockState, offset: int, length: int) -> Stateid:
         """LOCKU; then clear ``local_clears(state.file)``. Raises INVAL; SERVERFAULT or RESOURCE when a split would

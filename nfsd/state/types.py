@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 UINT32_MAX = 0xFFFFFFFF
 UINT64_MAX = 0xFFFFFFFFFFFFFFFF
@@ -40,6 +40,10 @@ CURRENT = Stateid(1, bytes(12))
 """The compound's current stateid (v4.1): resolved by the operation, never looked up here."""
 INVALID = Stateid(UINT32_MAX, bytes(12))
 """What a current stateid becomes once it is none."""
+
+
+NLM: Final = 3
+"""In place of a minor version: a client of NFSv3's lock manager."""
 
 
 @dataclass(frozen=True, slots=True)

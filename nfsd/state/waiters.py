@@ -20,6 +20,8 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
+from nfsd.state.types import NLM
+
 if TYPE_CHECKING:
     from nfsd.state.clients import Client
     from nfsd.state.engine import StateEngine
@@ -75,6 +77,12 @@ class Waiter:
         """When the others in the cycle were called."""
 
     @property
+    def steady(self) -> bool:
+        """Whether it waits until it says otherwise (NLM's CANCEL), or is called with the lock: it need not ask
+        again."""
+        return self.client.minor == NLM
+
+    @property
     def span(self) -> tuple[int, int, bool]:
         """What is asked for: start, end, exclusive."""
         return self.start, self.end, self.exclusive
@@ -107,7 +115,7 @@ class WaitTable:
         """A blocking request was denied: its place in the queue, the one it held before if it did. None when the file's
         or the client's queue is full: the client polls then like anybody, without a turn."""
         now = self._engine.now()
-        waiter = self._find(file, client, owner, span)
+        waiter = self.find(file, client, owner, span)
         waited = waiter is not None and waiter.waiting
         self.busy(client, owner)  # with whatever else it waited for
         if waiter is None:
@@ -137,14 +145,15 @@ class WaitTable:
     def leave(self, file: FileState, client: Client, owner: bytes, span: tuple[int, int, bool]) -> None:
         """The request was granted, or the client will not ask again (RFC 8881 section 9.6: a nonblocking request for
         the same lock says so)."""
-        waiter = self._find(file, client, owner, span)
+        waiter = self.find(file, client, owner, span)
         if waiter is not None:
             self._drop(waiter)
 
     def busy(self, client: Client, owner: bytes) -> None:
         """The owner does something else: whether it still waits is not known until it asks again."""
-        for waiter in self._by_client.get(client, {}).get(owner, ()):
-            waiter.waiting = False
+        if client.minor != NLM:
+            for waiter in self._by_client.get(client, {}).get(owner, ()):
+                waiter.waiting = False
 
     def gone(self, client: Client, owner: bytes, file: FileState | None = None) -> None:
         """The owner waits no more, on this file or on any: its state is gone."""
@@ -162,12 +171,15 @@ class WaitTable:
         for owners in list(self._by_client.values()):
             for waiters in list(owners.values()):
                 for waiter in list(waiters):
+                    if waiter.steady:
+                        continue
                     if now >= waiter.asked + self._patience:
                         self._drop(waiter)
                     else:
                         self._engine.watch(waiter.asked + self._patience)
 
-    def _find(self, file: FileState, client: Client, owner: bytes, span: tuple[int, int, bool]) -> Waiter | None:
+    def find(self, file: FileState, client: Client, owner: bytes, span: tuple[int, int, bool]) -> Waiter | None:
+        """The place of a request in its file's queue, if it has one."""
         for waiter in self._by_client.get(client, {}).get(owner, ()):
             if waiter.file is file and waiter.span == span:
                 return waiter
@@ -195,7 +207,7 @@ class WaitTable:
 
     def _alive(self, waiter: Waiter, now: float) -> bool:
         client = waiter.client
-        return now < waiter.asked + self._patience and not client.courtesy and not client.expired
+        return (waiter.steady or now < waiter.asked + self._patience) and not client.courtesy and not client.expired
 
     # -- whose turn it is ----------------------------------------------------------------------------------------
     def freed(self, file: FileState) -> None:
@@ -253,6 +265,14 @@ class WaitTable:
         """A call to its client failed."""
         waiter.deaf = True
 
+    def waits_for_any(self, client: Client) -> bool:
+        """Whether the client waits for anything."""
+        return client in self._counts
+
+    def waits_on(self, client: Client, file: FileState, owner: bytes | None = None) -> bool:
+        """Whether the client, or one owner of it, waits for a lock of this file."""
+        return any(w.client is client and (owner is None or w.owner == owner) for w in file.waiters)
+
     def wants(self, client: Client) -> bool:
         """Whether somebody waits for a lock of this client."""
         return any(
@@ -302,7 +322,7 @@ class WaitTable:
         since it was first seen, and lately."""
         now = self._engine.now()
         since = waiter.suspected
-        if since is not None and self._cycle(waiter, lambda w: w.order > since and self._fresh(w, now)):
+        if self._cycle(waiter, lambda w: w.steady or (since is not None and w.order > since and self._fresh(w, now))):
             return True
         cycle = self._cycle(waiter, lambda w: self._alive(w, now))
         if not cycle:
@@ -312,7 +332,7 @@ class WaitTable:
             waiter.suspected = waiter.order
         if waiter.probed is None or now >= waiter.probed + ANSWER:
             waiter.probed = now
-            self._probes.update((w, None) for w in cycle if w is not waiter and _can_be_called(w))
+            self._probes.update((w, None) for w in cycle if w is not waiter and not w.steady and _can_be_called(w))
         return False
 
     @staticmethod
@@ -365,4 +385,6 @@ def _path(last: Waiter, before: dict[Waiter, Waiter | None]) -> list[Waiter]:
 
 def _can_be_called(waiter: Waiter) -> bool:
     """Whether there is a way to call the client (4.0 has no CB_NOTIFY_LOCK, and its client no session)."""
-    return not waiter.deaf and any(session.backchannel.usable for session in waiter.client.sessions.values())
+    return waiter.steady or (
+        not waiter.deaf and any(session.backchannel.usable for session in waiter.client.sessions.values())
+    )

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import collections
 import logging
+from collections.abc import Callable
 
 from nfsd.protocol import nfs4 as p
 from nfsd.state import StateEngine
@@ -26,6 +27,10 @@ _PROBES = 100
 """Files that are looked at for local locks at most in one turn of the timer."""
 
 
+def _nothing(_: Waiter) -> None:
+    pass
+
+
 class BlockedLocks:
     """Tells clients whose blocked locks may be had."""
 
@@ -34,11 +39,16 @@ class BlockedLocks:
         self._callbacks = callbacks
         self._waits = engine.locks.waits
         self._calls: set[asyncio.Task[None]] = set()
+        self.granter: Callable[[Waiter], None] = _nothing
+        """Sees to those who are called with the lock itself (NLM)."""
         self._local: collections.deque[Waiter] = collections.deque()
 
     def tell(self) -> None:
         """Start to call those whose turn has come since this was asked last."""
         for waiter in self._waits.notices():
+            if waiter.steady:
+                self.granter(waiter)
+                continue
             if len(self._calls) >= _CALLS:
                 self._waits.unreachable(waiter)
                 continue

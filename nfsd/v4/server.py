@@ -16,7 +16,7 @@ from nfsd.state import StateEngine
 from nfsd.state.clients import Client
 from nfsd.state.opens import FileState
 from nfsd.state.records import Delegation, OpenState
-from nfsd.state.types import LocalRange
+from nfsd.state.types import NLM, LocalRange
 from nfsd.v4.attributes import ServerFacts
 from nfsd.v4.blocked import BlockedLocks
 from nfsd.v4.callbacks import CallbackService
@@ -84,12 +84,15 @@ class Nfs4Server:
         self.pseudo = PseudoFileSystem(self.exports, now)
         lost = [
             entry
-            for client in self.engine.clients.all()
+            for client in [*self.engine.clients.all(), *self.engine.nlm.all()]
             for entry in client.states.values()
             if isinstance(entry, OpenState | Delegation) and entry.opened is not None and entry.opened.export_id in gone
         ]
         for entry in lost:
-            self.engine.revoke(entry)
+            if entry.client.minor == NLM:
+                self.engine.nlm.take_away(entry)  # there is no way to tell
+            else:
+                self.engine.revoke(entry)
         return len(lost)
 
     def start(self) -> None:
@@ -129,13 +132,17 @@ class Nfs4Server:
 
     async def _after_timer(self) -> None:
         try:
-            for file in self.engine.files_to_clear():
-                async with gate(file):
-                    await self.clear_local(file)
+            await self.clear_all()
             await self.blocked.watch_local()
             await self.store.flush(self.engine)
         except Exception:
             log.exception("giving up state that has expired")
+
+    async def clear_all(self) -> None:
+        """Give up locally what clients that are gone have held."""
+        for file in self.engine.files_to_clear():
+            async with gate(file):
+                await self.clear_local(file)
 
     def connection(self, transport: Transport) -> Transport:
         """The transport as the engine knows connections; the engine hears of its end."""

@@ -21,13 +21,18 @@ _CALL = 0
 _REPLY = 1
 
 
-async def connect(host: str, port: int, owner: Owner, options: ClientOptions, pool: Pool) -> TcpCarrier:
-    """A connection to a literal address. Raises OSError, TimeoutError among them."""
+async def connect(
+    host: str, port: int, owner: Owner, options: ClientOptions, pool: Pool, *, source: str | None = None
+) -> TcpCarrier:
+    """A connection to a literal address, from the address ``source`` if that matters. Raises OSError, TimeoutError
+    among them."""
     sock = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
     try:
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        if source is not None:
+            sock.bind((source, 0))
         async with asyncio.timeout(options.connect_timeout):
             await asyncio.get_running_loop().sock_connect(sock, (host, port))
         return TcpCarrier(sock, owner, options, pool)

@@ -66,10 +66,13 @@ class WholeClient:
         """When the latest call was sent or answered."""
 
     @classmethod
-    async def connect(cls, host: str, port: int, *, seconds: float, pool: Pool) -> WholeClient:
-        """Connect to a literal address. Raises OSError (TimeoutError among them)."""
+    async def connect(
+        cls, host: str, port: int, *, seconds: float, pool: Pool, source: str | None = None
+    ) -> WholeClient:
+        """Connect to a literal address, from ``source`` if given. Raises OSError (TimeoutError among them)."""
         self = cls()
-        self._carrier = await tcp.connect(host, port, self, replace(_OPTIONS, connect_timeout=seconds), pool)
+        options = replace(_OPTIONS, connect_timeout=seconds)
+        self._carrier = await tcp.connect(host, port, self, options, pool, source=source)
         return self
 
     @property

@@ -7,17 +7,19 @@ import socket
 from rpcrdma import congestion
 
 
-def bind(host: str, port: int) -> socket.socket:
-    """A listening socket; ``::`` is IPv4 as well."""
+def bind(host: str, port: int, kind: int = socket.SOCK_STREAM) -> socket.socket:
+    """A socket that listens, or takes datagrams; ``::`` is IPv4 as well."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    sock = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
+    sock = socket.socket(family, kind | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
     try:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if kind == socket.SOCK_STREAM:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if family == socket.AF_INET6:
             sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0 if host == "::" else 1)
         congestion.prepare(sock)
         sock.bind((host, port))
-        sock.listen(512)
+        if kind == socket.SOCK_STREAM:
+            sock.listen(512)
     except BaseException:
         sock.close()
         raise

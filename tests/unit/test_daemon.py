@@ -16,6 +16,7 @@ from nfsd import daemon as daemon_module
 from nfsd.config_file import load
 from nfsd.daemon import Daemon, StartError
 from nfsd.listeners import mount_hosts
+from nfsd.nlm.peers import Peers
 from nfsd.protocol.nfs3 import nfsstat3, stable_how
 from rpcrdma.memory import Pool
 from rpcrdma.rpc.rpcbind import Rpcbind
@@ -293,7 +294,7 @@ def test_what_is_served_is_registered_and_taken_back(rig: Rig) -> None:
             await daemon.start()
             served = ((100003, 3), (100003, 4), (100227, 3))
             expected = {(program, version, netid) for program, version in served for netid in (b"tcp", b"rdma")}
-            expected.add((100005, 3, b"tcp"))
+            expected |= {(100005, 3, b"tcp"), (100021, 4, b"tcp"), (100024, 1, b"tcp"), (100024, 1, b"udp")}
             assert set(rpcbind.mappings) == expected
             port = port_of(daemon, "mountd")
             assert rpcbind.mappings[100005, 3, b"tcp"] == b"127.0.0.1.%d.%d" % (port >> 8, port & 255)
@@ -303,6 +304,53 @@ def test_what_is_served_is_registered_and_taken_back(rig: Rig) -> None:
             await daemon.start()
             assert rpcbind.mappings == {}
             await daemon.stop()
+
+    rig.run(test)
+
+
+def test_the_server_answers_in_rpcbinds_place(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(daemon_module, "PORTMAPPER_PORT", 0)
+
+    async def test() -> None:
+        async with fake(rig.base) as (rpcbind, client):
+            daemon = rig.make(rpcbind=client, extra="  portmapper: true\n")
+            await daemon.start()
+            assert rpcbind.mappings == {}, "nobody is told twice"
+            ports = Peers(rpcbind_port=port_of(daemon, "rpcbind"))
+            for service, program, version in (("nlm", 100021, 4), ("nsm", 100024, 1), ("mountd", 100005, 3)):
+                found = await ports.find_port("127.0.0.1", "127.0.0.1", program, version)
+                assert found == port_of(daemon, service)
+                await ports.call("127.0.0.1", "127.0.0.1", program, version, 0, (None, None), None)
+            assert port_of(daemon, "nsm") == port_of(daemon, "nsm", "udp")
+            await daemon.stop()
+
+    rig.run(test)
+
+
+def test_where_port_111_is_taken_rpcbind_is_told(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def test() -> None:
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            port = taken.getsockname()[1]
+            monkeypatch.setattr(daemon_module, "PORTMAPPER_PORT", port)
+            async with fake(rig.base) as (rpcbind, client):
+                daemon = rig.make(rpcbind=client, extra="  portmapper: true\n")
+                await daemon.start()
+                assert (100021, 4, b"tcp") in rpcbind.mappings
+                told = f"cannot listen on tcp://127.0.0.1:{port} for the portmapper: Address already in use"
+                assert [record.getMessage() for record in caplog.records].count(told) == 1
+                await daemon.stop()
+
+    rig.run(test)
+
+
+def test_locks_of_nfsv3_can_be_left_out(rig: Rig) -> None:
+    async def test() -> None:
+        daemon = rig.make(extra="  nlm: false\n")
+        await daemon.start()
+        assert {started.service for started in daemon.listeners.started} == {"nfs", "mountd"}
+        await daemon.stop()
 
     rig.run(test)
 

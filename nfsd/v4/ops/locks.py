@@ -9,20 +9,17 @@ from __future__ import annotations
 from nfsd.protocol import nfs4 as p
 from nfsd.state import LockDenied, Nfs4Error
 from nfsd.state.clients import Client
-from nfsd.state.locks import LOCAL_END, LockPlan
 from nfsd.state.types import Stateid
 from nfsd.v4.compound import Compound
+from nfsd.v4.local_locks import local_denial, take
 from nfsd.v4.operations import operation
 from nfsd.v4.ops.data import regular
 from nfsd.v4.ops.opens import wire
 from nfsd.v4.server import gate
 from nfsd.vfs.service import Node
-from nfsd.vfs.types import LocalLock
 
-_MAX = 2**64 - 1
 _EXCLUSIVE = (p.nfs_lock_type4.WRITE_LT, p.nfs_lock_type4.WRITEW_LT)
 _WAITING = (p.nfs_lock_type4.READW_LT, p.nfs_lock_type4.WRITEW_LT)
-_LOCAL_OWNER = b"local process"
 
 
 @operation(p.OP_LOCK, changes=True)
@@ -71,39 +68,7 @@ async def _lock(c: Compound, node: Node, args: p.LOCK4args) -> Stateid:
                 locked, exclusive, args.offset, args.length, reclaim=args.reclaim, wait=wait, handle=node.handle
             )
         file.node = node
-        return await _take(c, node, plan, args)
-
-
-async def _take(c: Compound, node: Node, plan: LockPlan, args: p.LOCK4args) -> Stateid:
-    """Hold a planned lock towards local processes too, and grant it."""
-    try:
-        if plan.local is not None:
-            await c.service.set_local_lock(node, plan.local.start, plan.local.length, exclusive=plan.local.exclusive)
-    except BlockingIOError:
-        plan.blocked_locally()
-        if args.reclaim:
-            raise Nfs4Error(p.NFS4ERR_RECLAIM_CONFLICT) from None  # taken while the server was away
-        local = await _local_holder(c, node, args.offset, args.length, exclusive=args.locktype in _EXCLUSIVE)
-        raise _denied_locally(local, args.offset, args.length) from None
-    except BaseException:
-        plan.abort()
-        raise
-    return plan.commit()
-
-
-async def _local_holder(c: Compound, node: Node, offset: int, length: int, *, exclusive: bool) -> LocalLock | None:
-    """The local process's lock in the way of a range; what lies beyond the kernel's offsets none can hold."""
-    if offset >= LOCAL_END:
-        return None
-    if length == _MAX or offset + length > LOCAL_END:
-        length = 0  # as the file service takes it: to the end of the file
-    return await c.service.test_local_lock(node, offset, length, exclusive=exclusive)
-
-
-def _denied_locally(local: LocalLock | None, offset: int, length: int) -> LockDenied:
-    if local is None:  # it has gone since: the client will try again
-        return LockDenied(offset, length, True, 0, _LOCAL_OWNER)
-    return LockDenied(local.start, local.length or _MAX, local.exclusive, 0, b"%s %d" % (_LOCAL_OWNER, local.pid))
+        return await take(c.service, node, plan, reclaim=args.reclaim)
 
 
 def _denied(denied: LockDenied) -> p.LOCK4denied:
@@ -124,9 +89,9 @@ async def lockt(c: Compound, args: p.LOCKT4args) -> p.LOCKT4res:
     exclusive = args.locktype in _EXCLUSIVE
     try:
         c.engine.locks.test(client, args.owner.owner, node.key, exclusive, args.offset, args.length)
-        local = await _local_holder(c, node, args.offset, args.length, exclusive=exclusive)
+        local = await local_denial(c.service, node, args.offset, args.length, exclusive=exclusive)
         if local is not None:
-            raise _denied_locally(local, args.offset, args.length)
+            raise local
     except LockDenied as denied:
         return p.LOCKT4res(status=p.nfsstat4.NFS4ERR_DENIED, denied=_denied(denied))
     return p.LOCKT4res(status=p.nfsstat4.NFS4_OK)

@@ -1,0 +1,143 @@
+"""What rpcbind answers, for hosts where none runs: program 100000, versions 2 to 4, for this server's programs only.
+
+Owns the read-only half of the protocol: NULL, GETPORT, GETADDR, GETVERSADDR, DUMP; nobody can register anything.
+Imports the vocabulary of programs. RFC 1833 sections 2 and 3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Annotated, Any, Final
+
+from rpcrdma.rpc.program import Call, DropCall, Procedure, Program
+from rpcrdma.rpc.rpcbind import RPCBPROC_GETADDR, RPCBPROG, RPCBVERS4, Service, rpcb, universal_address
+from rpcrdma.xdr import chain, opaque, struct, uint32
+
+PMAPVERS: Final = 2
+PMAPPROC_GETPORT: Final = 3
+PMAPPROC_DUMP: Final = 4
+RPCBPROC_DUMP: Final = 4
+RPCBPROC_GETVERSADDR: Final = 9
+IPPROTO_TCP, IPPROTO_UDP = 6, 17
+_PROTOCOLS: Final = {"tcp": IPPROTO_TCP, "udp": IPPROTO_UDP}
+_ANY: Final = ("0.0.0.0", "::")
+_MOST: Final = 1024
+
+
+@struct
+class mapping:
+    """Version 2's mapping of a program to a port (section 3.1)."""
+
+    prog: uint32
+    vers: uint32
+    prot: uint32
+    port: uint32
+
+
+universal = Annotated[bytes, opaque(1024)]
+_pmaplist = Annotated[list[mapping], chain(_MOST)]
+_rpcblist = Annotated[list[rpcb], chain(_MOST)]
+
+
+def port_of_universal_address(address: bytes) -> int:
+    """The port of a universal address (RFC 5665 section 5.2.3); 0: there is none."""
+    words = address.split(b".")[-2:]
+    if len(words) < 2 or not all(word.isdigit() and len(word) <= 3 and int(word) < 256 for word in words):
+        return 0
+    return int(words[0]) << 8 | int(words[1])
+
+
+def _host_of(address: str) -> str:
+    return address.rsplit(".", 2)[0]
+
+
+class Portmapper:
+    """The procedures."""
+
+    def __init__(self, services: Callable[[], Iterable[Service]]) -> None:
+        """``services``: what is served now, this program itself included."""
+        self._services = services
+
+    async def null(self, call: Call, arguments: None) -> None:
+        """Answer, and do no work at all."""
+
+    async def getport(self, call: Call, wanted: mapping) -> int:
+        """The port of a program; 0: it is not served (section 3.1)."""
+        found = [
+            service
+            for service in self._services()
+            if service.program == wanted.prog and _PROTOCOLS.get(service.netid) == wanted.prot
+        ]
+        # Another version of the program at least tells the caller, at that port, which ones there are.
+        best = [service for service in found if service.version == wanted.vers] or found
+        return port_of_universal_address(best[0].uaddr.encode()) if best else 0
+
+    async def dump(self, call: Call, arguments: None) -> list[mapping]:
+        """All of them, as far as version 2 has words for them."""
+        _refuse_datagrams(call)
+        return [
+            mapping(service.program, service.version, protocol, port_of_universal_address(service.uaddr.encode()))
+            for service in self._services()
+            if (protocol := _PROTOCOLS.get(service.netid)) is not None
+        ]
+
+    async def getaddr(self, call: Call, wanted: rpcb) -> bytes:
+        """The address of a program, of another version of it if need be; empty: it is not served (section 2.2.1)."""
+        return self._address(call, wanted, exact=False)
+
+    async def getversaddr(self, call: Call, wanted: rpcb) -> bytes:
+        """The address of this very version."""
+        return self._address(call, wanted, exact=True)
+
+    def _address(self, call: Call, wanted: rpcb, *, exact: bool) -> bytes:
+        # Section 2.2.1: the transport asked over is the one that is meant, whatever r_netid says in version 3; Linux
+        # and libtirpc set it to what they want to hear of.
+        netid = wanted.r_netid.decode("ascii", "replace") or call.transport.netid
+        found = [s for s in self._services() if s.program == wanted.r_prog and s.netid == netid]
+        best = [service for service in found if service.version == wanted.r_vers]
+        if not best and not exact:
+            best = found
+        if not best:
+            return b""
+        host, port = _host_of(best[0].uaddr), port_of_universal_address(best[0].uaddr.encode())
+        if host in _ANY and (":" in call.transport.local_address) == netid.endswith("6"):
+            host = call.transport.local_address
+        return universal_address(host, port).encode()
+
+    async def dump4(self, call: Call, arguments: None) -> list[rpcb]:
+        """All of them."""
+        _refuse_datagrams(call)
+        return [rpcb(s.program, s.version, s.netid.encode(), s.uaddr.encode(), b"superuser") for s in self._services()]
+
+
+def _refuse_datagrams(call: Call) -> None:
+    """A list is many times as long as the call for it, and nobody knows where a datagram comes from."""
+    if call.transport.netid.startswith("udp"):
+        raise DropCall(silently=True)
+
+
+def portmap_program(services: Callable[[], Iterable[Service]]) -> Program:
+    """The program for the dispatcher."""
+    mapper = Portmapper(services)
+    null = Procedure("NULL", mapper.null)
+    version3: dict[int, Any] = {
+        0: null,
+        RPCBPROC_GETADDR: Procedure("GETADDR", mapper.getaddr, rpcb, universal),
+        RPCBPROC_DUMP: Procedure("DUMP", mapper.dump4, None, _rpcblist),
+    }
+    return Program(
+        RPCBPROG,
+        "rpcbind",
+        {
+            PMAPVERS: {
+                0: null,
+                PMAPPROC_GETPORT: Procedure("GETPORT", mapper.getport, mapping, uint32),
+                PMAPPROC_DUMP: Procedure("DUMP", mapper.dump, None, _pmaplist),
+            },
+            3: version3,
+            RPCBVERS4: {
+                **version3,
+                RPCBPROC_GETVERSADDR: Procedure("GETVERSADDR", mapper.getversaddr, rpcb, universal),
+            },
+        },
+    )

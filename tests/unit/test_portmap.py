@@ -1,0 +1,193 @@
+"""rpcbind's answers from the server itself: what it serves, over TCP and in datagrams, and nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import socket
+from collections.abc import Awaitable, Callable
+from typing import Annotated, Any
+
+import pytest
+
+from nfsd.v4.callback_messages import CallbackError, accepted
+from rpcrdma.client.messages import AUTH_NONE, encode_call
+from rpcrdma.client.whole import WholeClient
+from rpcrdma.memory import Pool
+from rpcrdma.rpc.dispatch import Dispatcher
+from rpcrdma.rpc.portmap import mapping, port_of_universal_address, portmap_program, universal
+from rpcrdma.rpc.program import Procedure, Program
+from rpcrdma.rpc.rpcbind import Service, rpcb, services
+from rpcrdma.server.tcp import TcpListener
+from rpcrdma.server.udp import UdpListener
+from rpcrdma.xdr import Encoder, chain, opaque, uint32
+
+SERVED = [
+    *services(100003, (3, 4), "rdma", "10.0.0.1", 20049),
+    *services(100003, (3, 4), "tcp", "10.0.0.1", 2049),
+    *services(100005, (3,), "tcp", "::", 20048),
+    *services(100024, (1,), "udp", "0.0.0.0", 4096 + 5),
+]
+PORTMAP = 100000
+_xids = itertools.count(1)
+
+
+def message(version: int, procedure: int, arguments: Any, program: int = PORTMAP) -> bytes:
+    body = Encoder()
+    body.encode(*arguments)
+    return bytes(encode_call(next(_xids), program, version, procedure, AUTH_NONE, body).head)
+
+
+class Rig:
+    """A portmapper, asked over TCP."""
+
+    def __init__(self, served: list[Service] = SERVED) -> None:
+        self.dispatcher = Dispatcher([portmap_program(lambda: served)])
+        self.pool = Pool(1 << 24)
+        self.tcp = TcpListener(self.dispatcher, self.pool, asyncio.get_running_loop())
+        self.tcp.listen("127.0.0.1", 0)
+        self.udp = UdpListener(self.dispatcher)
+
+    async def ask(self, version: int, procedure: int, arguments: Any, results: Any) -> Any:
+        client = await WholeClient.connect("127.0.0.1", self.tcp.address[1], seconds=5, pool=self.pool)
+        try:
+            return accepted(await client.call(message(version, procedure, arguments))).decode(results)
+        finally:
+            client.close()
+
+    async def port(self, *what: int) -> int:
+        return int(await self.ask(2, 3, (mapping, mapping(*what, 0)), uint32))
+
+    async def address(self, version: int, program: int, netid: bytes, *, of: int = 4, procedure: int = 3) -> bytes:
+        found = await self.ask(of, procedure, (rpcb, rpcb(program, version, netid, b"", b"")), universal)
+        assert isinstance(found, bytes)
+        return found
+
+    async def datagram(self, octets: bytes, host: str = "127.0.0.1") -> bytes | None:
+        """What comes back, if anything does; what is sent is dealt with before the next thing."""
+        loop = asyncio.get_running_loop()
+        with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_DGRAM) as sock:
+            sock.setblocking(False)
+            sock.connect((host, self.udp.address[1]))
+            sock.send(octets)
+            sock.send(message(2, 0, (None, None)))  # NULL: always answered
+            first = await asyncio.wait_for(loop.sock_recv(sock, 65536), 10)
+            return None if len(first) == 24 else first
+
+
+def run(test: Callable[[Rig], Awaitable[None]]) -> None:
+    async def main() -> None:
+        rig = Rig()
+        async with asyncio.timeout(30):
+            await test(rig)
+        rig.tcp.close()
+        rig.udp.close()
+
+    asyncio.run(main())
+
+
+def test_version_two_tells_ports() -> None:
+    async def test(rig: Rig) -> None:
+        assert await rig.port(100003, 3, 6) == 2049
+        assert await rig.port(100005, 3, 6) == 20048
+        assert await rig.port(100005, 1, 6) == 20048, "where another version says which there are"
+        assert await rig.port(100024, 1, 17) == 4101
+        assert await rig.port(100024, 1, 6) == 0
+        assert await rig.port(100099, 1, 6) == 0
+        assert await rig.port(100003, 3, 99) == 0
+        listed = await rig.ask(2, 4, (None, None), Annotated[list[mapping], chain(100)])
+        assert mapping(100003, 4, 6, 2049) in listed
+        assert mapping(100024, 1, 17, 4101) in listed
+        assert len(listed) == 4, "it has no words for RDMA and IPv6"
+
+    run(test)
+
+
+@pytest.mark.parametrize("version", [3, 4])
+def test_versions_three_and_four_tell_addresses(version: int) -> None:
+    async def test(rig: Rig) -> None:
+        assert await rig.address(3, 100003, b"rdma", of=version) == b"10.0.0.1.78.81"
+        assert await rig.address(3, 100003, b"tcp", of=version) == b"10.0.0.1.8.1"
+        assert await rig.address(3, 100005, b"tcp", of=version) == b"127.0.0.1.78.80", "the one that was asked"
+        assert await rig.address(3, 100005, b"tcp6", of=version) == b"::.78.80", "asked over IPv4"
+        assert await rig.address(9, 100003, b"tcp", of=version) == b"10.0.0.1.8.1"
+        assert await rig.address(3, 100003, b"", of=version) == b"10.0.0.1.8.1", "over what it is asked"
+        assert await rig.address(3, 100003, b"\xff", of=version) == b""
+        listed = await rig.ask(version, 4, (None, None), Annotated[list[rpcb], chain(100)])
+        assert {(one.r_prog, one.r_vers, one.r_netid) for one in listed} == {
+            (service.program, service.version, service.netid.encode()) for service in SERVED
+        }
+        if version == 4:
+            assert await rig.address(9, 100003, b"tcp", procedure=9) == b""
+            assert await rig.address(4, 100003, b"tcp", procedure=9) == b"10.0.0.1.8.1"
+
+    run(test)
+
+
+def test_nothing_can_be_registered() -> None:
+    async def test(rig: Rig) -> None:
+        for version, procedure in ((2, 1), (2, 2), (2, 5), (4, 1), (4, 2), (4, 5)):
+            with pytest.raises(CallbackError, match="PROC_UNAVAIL"):
+                await rig.ask(version, procedure, (mapping, mapping(100003, 3, 6, 1)), uint32)
+        with pytest.raises(CallbackError, match="PROG_MISMATCH"):
+            await rig.ask(5, 0, (None, None), None)
+
+    run(test)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0", "::1", "::"])
+def test_datagrams_are_answered_unless_the_answer_is_a_list(host: str) -> None:
+    async def test(rig: Rig) -> None:
+        await rig.udp.listen(host, 0)
+        to = "::1" if ":" in host else "127.0.0.1"
+        reply = await rig.datagram(message(2, 3, (mapping, mapping(100003, 3, 6, 0))), to)
+        assert reply is not None
+        assert accepted(reply).decode(uint32) == 2049
+        reply = await rig.datagram(message(4, 3, (rpcb, rpcb(100024, 1, b"", b"", b""))), to)
+        assert reply is not None
+        found = accepted(reply).decode(Annotated[bytes, opaque(100)])
+        assert found == (b"127.0.0.1.16.5" if to == "127.0.0.1" else b"")
+        for version in (2, 3, 4):
+            assert await rig.datagram(message(version, 4, (None, None)), to) is None
+        for octets in (b"", b"\0" * 3, b"\xff" * 60, bytes(5000), message(2, 0, (None, None))[:30]):
+            await rig.datagram(octets, to)  # whatever it is: the next one is answered
+
+    run(test)
+
+
+def test_calls_that_wait_are_bounded() -> None:
+    async def main() -> None:
+        waiting = 0
+        ended = asyncio.Event()
+
+        async def slow(call: Any, arguments: None) -> None:
+            nonlocal waiting
+            waiting += 1
+            await ended.wait()
+
+        listener = UdpListener(Dispatcher([Program(PORTMAP, "slow", {2: {0: Procedure("SLOW", slow)}})]))
+        await listener.listen("127.0.0.1", 0)
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+            sock.setblocking(False)
+            sock.connect(("127.0.0.1", listener.address[1]))
+            loop = asyncio.get_running_loop()
+            for _ in range(3):
+                for _ in range(50):
+                    sock.send(message(2, 0, (None, None)))
+                await asyncio.sleep(0.05)
+            assert waiting == 64
+            ended.set()
+            for _ in range(64):
+                await asyncio.wait_for(loop.sock_recv(sock, 100), 10)
+        listener.close()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("address", "port"),
+    [(b"1.2.3.4.8.1", 2049), (b"::1.255.255", 65535), (b"1.2", 258), (b"", 0), (b"8", 0), (b"1.2.3.4.300.1", 0),
+     (b"a.b", 0), (b"1.-1", 0), (b"1.0001", 0)],
+)  # fmt: skip
+def test_ports_of_universal_addresses(address: bytes, port: int) -> None:
+    assert port_of_universal_address(address) == port
