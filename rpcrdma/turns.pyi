@@ -2,6 +2,8 @@
 
 SLICE: int
 """Octets that a connection moves in one turn, while there are others."""
+BULK: int
+"""Octets that a worker should copy then, rather than the loop."""
 
 def begin(who: object, now: int) -> bool:
     """Note that it is the turn of ``who``, at so many nanoseconds. Returns whether there are others lately."""

@@ -53,3 +53,4 @@ def ignore_others(bint wanted):
 
 
 globals()["SLICE"] = <object>SLICE
+globals()["BULK"] = <object>BULK

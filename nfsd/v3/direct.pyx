@@ -348,7 +348,9 @@ cdef class Nfs3Direct(DirectProgram):
             return False
         verifier = self.files.service.write_verifier
         octets = verifier
-        done = self.files.write(opened, False, offset, source, count, stable != UNSTABLE, &before, &after)
+        done = self.files.write(
+            opened, False, offset, source, count, stable != UNSTABLE, &before, &after, place.bulk != NULL
+        )
         if done < 0:
             return False
         place.at = store_wcc(store32(place.at, 0), &before, &after, self.fsid(node))

@@ -295,7 +295,9 @@ cdef class Nfs4Direct(DirectLocks):
         if opened is None or opened.node is not node:
             return False
         verifier = self.files.service.write_verifier
-        done = self.files.write(opened, held, offset, source, count, stable != UNSTABLE, &before, &self.status)
+        done = self.files.write(
+            opened, held, offset, source, count, stable != UNSTABLE, &before, &self.status, place.bulk != NULL
+        )
         if done < 0:
             return False
         arguments.at = behind

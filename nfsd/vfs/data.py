@@ -27,13 +27,13 @@ from nfsd.vfs.syscalls import (
     SYS_STATX,
 )
 from nfsd.vfs.types import Change, Stability
-from rpcrdma.turns import SLICE, is_crowded
+from rpcrdma.turns import BULK, is_crowded
 
 
 def for_workers(size: int) -> bool:
     """Whether to copy so many octets is a worker's, even where no disk is waited for: there are other clients, and the
     loop should not keep them waiting."""
-    return size >= SLICE and is_crowded()
+    return size >= BULK and is_crowded()
 
 
 class DataOperations(OpenOperations):

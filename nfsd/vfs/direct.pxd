@@ -67,7 +67,7 @@ cdef class DirectFiles:
     cdef OpenFile opened(self, Node node, Credential credential, int access)
     cdef bint take(self, Node node, statx_t *status) except -1
     cdef ssize_t read(self, OpenFile opened, bint held, uint64_t offset, Place place, size_t size, statx_t *after, bint *eof) except -2
-    cdef ssize_t write(self, OpenFile opened, bint held, uint64_t offset, const uint8_t *source, size_t size, bint stable, statx_t *before, statx_t *after) except -2
+    cdef ssize_t write(self, OpenFile opened, bint held, uint64_t offset, const uint8_t *source, size_t size, bint stable, statx_t *before, statx_t *after, bint fetched) except -2
     cdef bint commit(self, Node node, statx_t *before, statx_t *after) except -1
     cdef OpenFile to_sync(self, Node node)
     cdef bint set_attributes(self, Credential credential, Node node, changes_t *changes, statx_t *before, statx_t *after) except -1

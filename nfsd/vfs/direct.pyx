@@ -22,7 +22,7 @@ from libc.string cimport memcpy, memset
 from nfsd.vfs.attributes cimport type_in
 from nfsd.vfs.identity cimport identity_become_caller, identity_become_own, identity_learn
 from nfsd.vfs.resident cimport in_memory
-from rpcrdma.turns cimport SLICE, crowded
+from rpcrdma.turns cimport BULK, crowded
 
 from nfsd.vfs.syscalls import (
     O_PATH as _O_PATH,
@@ -344,8 +344,6 @@ cdef class DirectFiles:
         # splice(2) has no RWF_NOWAIT: only what is always in memory may leave from where it is.
         got = place.pages(opened.fd, offset, size) if node.inline else -1
         if got < 0:
-            if size >= SLICE and crowded():
-                return -1  # a worker copies so much while others have their turns
             vector.iov_base = place.data(size)
             vector.iov_len = size
             if vector.iov_base == NULL:
@@ -367,9 +365,10 @@ cdef class DirectFiles:
 
     cdef ssize_t write(
         self, OpenFile opened, bint held, uint64_t offset, const uint8_t *source, size_t size, bint stable,
-        statx_t *before, statx_t *after
+        statx_t *before, statx_t *after, bint fetched
     ) except -2:
-        """Write into memory; -1 declines. ``held``: as for :meth:`read`; ``stable``: to be synchronised before the answer.
+        """Write into memory; -1 declines. ``held``: as for :meth:`read`; ``stable``: to be synchronised before the answer;
+        ``fetched``: by RDMA.
 
         Raises OSError if that fails, which in memory it does not: what was written can be declined no more."""
         cdef Node node = opened.node
@@ -377,8 +376,10 @@ cdef class DirectFiles:
         cdef ssize_t done
         if not node.inline or size == 0 or offset > <uint64_t>OFFSET_MAX - size or inode.serial.busy:
             return -1
-        if size >= SLICE and crowded():
-            return -1  # likewise
+        if size >= BULK and not fetched and crowded():
+            # A worker copies so much while others have their turns. (The general path of what was fetched costs more
+            # than that would win.)
+            return -1
         stable = stable and not node.export.asynchronous
         if stable and inode.sync.running:
             return -1

@@ -158,7 +158,6 @@ def test_what_is_to_be_stable_is_synchronised_natively_only_where_that_cannot_wa
     run(kind, tmp_path, scenario)
 
 
-@pytest.mark.usefixtures("alone")
 def test_many_at_once_with_little_memory(tmp_path):
     async def scenario(both):
         node = await file_of(both, b"a")
@@ -268,7 +267,6 @@ def test_a_connection_that_drains_answers_first_and_notices_when_it_has(tmp_path
     run("memory", tmp_path, scenario)
 
 
-@pytest.mark.usefixtures("alone")
 def test_a_connection_that_drains_waits_for_direct_replies_to_leave_and_notices_when_they_have(tmp_path):
     async def scenario(both):
         node = await vfs_support.write_file(both.service, both.root, b"a", bytes(CHUNK))

@@ -15,7 +15,7 @@ from tests.unit import vfs_support
 from tests.unit.test_nfs3_direct import GETATTR, READ, handle, run
 
 pytestmark = pytest.mark.usefixtures("alone")
-"""Where there are others, workers read what finds no pipe."""
+"""Where there are others, no more than one reply of this size waits at a time."""
 
 MIB = 1 << 20
 HEAD = 24 + 104  # octets of a READ's reply before its data
