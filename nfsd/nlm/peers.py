@@ -11,6 +11,7 @@ import asyncio
 import itertools
 import random
 from typing import Any, Final
+from weakref import WeakValueDictionary
 
 from nfsd.v4.callback_messages import CallbackError, accepted
 from rpcrdma.client.messages import auth_sys, encode_call
@@ -30,8 +31,10 @@ from rpcrdma.xdr import Encoder, XdrError, uint32
 UNANSWERED: Final = (OSError, CallbackError)
 """What :meth:`Peers.call` raises when there is no answer."""
 _KNOWN_PORTS: Final = 4096
-_CALLS: Final = 64
+_CALLS: Final = 128
 """Calls under way at a time."""
+_CALLS_TO_ONE: Final = 8
+"""Of these, to one host: one that is silent does not keep the others from being called."""
 _MEMORY: Final = 64 << 20
 
 
@@ -44,6 +47,7 @@ class Peers:
         self._patience = patience
         self._ports: dict[tuple[str, int], int] = {}
         self._room = asyncio.Semaphore(_CALLS)
+        self._own_rooms: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
         self._pool = Pool(_MEMORY)
         self._xids = itertools.count(random.getrandbits(31))
         self._credential = auth_sys(0, 0)
@@ -53,7 +57,10 @@ class Peers:
     ) -> Any:
         """Call a program over TCP from our address ``source``; ``arguments`` and ``results`` are (XDR type, value) and
         an XDR type. Raises one of UNANSWERED."""
-        async with self._room:
+        own = self._own_rooms.get(host)
+        if own is None:
+            own = self._own_rooms[host] = asyncio.Semaphore(_CALLS_TO_ONE)
+        async with own, self._room:
             key = host, program
             try:
                 async with asyncio.timeout(self._patience):

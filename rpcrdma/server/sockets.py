@@ -14,9 +14,9 @@ def bind(host: str, port: int, kind: int = socket.SOCK_STREAM) -> socket.socket:
     try:
         if kind == socket.SOCK_STREAM:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            congestion.prepare(sock)
         if family == socket.AF_INET6:
             sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0 if host == "::" else 1)
-        congestion.prepare(sock)
         sock.bind((host, port))
         if kind == socket.SOCK_STREAM:
             sock.listen(512)

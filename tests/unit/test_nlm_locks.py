@@ -21,7 +21,7 @@ from rpcrdma.client.messages import auth_sys
 from rpcrdma.xdr import pack
 from tests.support.delegations import until
 from tests.support.nfs4 import Client4
-from tests.support.nlm import BLOCKED, DENIED, GRANTED, Host, NlmServer, locking_server
+from tests.support.nlm import BLOCKED, DENIED, GRACE, GRANTED, Host, NlmServer, locking_server
 from tests.unit.test_v4_locks import locking, probing, there, unlocking
 
 MAX = 2**64 - 1
@@ -159,23 +159,41 @@ def test_nfsv4_and_local_processes_that_let_go_wake_who_waits(tmp_path: Path) ->
     run(tmp_path, test)
 
 
-@pytest.mark.parametrize("how", ["refuses", "is silent", "is not there"])
+@pytest.mark.parametrize("how", ["refuses", "is silent", "is not there", "is in a grace period"])
 def test_who_does_not_take_the_lock_loses_its_turn(tmp_path: Path, how: str) -> None:
     async def test(server: NlmServer, one: Host, two: Host, client: Client4) -> None:
-        server.peers._patience = 0.2
+        if how == "is silent":
+            server.peers._patience = 1
         third = server.host(4).take_calls()
         third.handle = one.handle
         if how != "is not there":
             two.take_calls()
-            two.verdict = DENIED if how == "refuses" else None
+            two.verdict = {"refuses": DENIED, "is silent": None, "is in a grace period": GRACE}[how]
         assert await one.lock() == GRANTED
         assert await two.lock(block=True) == BLOCKED
         assert await third.lock(block=True) == BLOCKED
         assert await one.unlock() == GRANTED
         await third.granted()
-        if how == "is silent":
+        if how == "is in a grace period":
             assert two.grants.qsize() == 3, "it was tried several times"
         assert await two.lock() == DENIED
+
+    run(tmp_path, test)
+
+
+def test_a_host_that_is_silent_keeps_no_other_from_being_called(tmp_path: Path) -> None:
+    async def test(server: NlmServer, one: Host, two: Host, client: Client4) -> None:
+        server.peers._patience = 50
+        two.take_calls().verdict = None
+        third = server.host(4).take_calls()
+        third.handle = one.handle
+        assert await one.lock() == GRANTED
+        for number in range(200):
+            assert await two.lock(2 * number, 1, block=True) == BLOCKED
+        assert await third.lock(1000, 1, block=True) == BLOCKED
+        assert await one.unlock() == GRANTED
+        assert (await third.granted()).l_offset == 1000
+        assert two.grants.qsize() <= 8
 
     run(tmp_path, test)
 

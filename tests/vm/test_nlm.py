@@ -54,6 +54,16 @@ def shells(request: pytest.FixtureRequest, pair: Pair) -> Iterator[list[FileShel
         shell.end()
 
 
+def test_clients_find_everything_through_port_111(pair: Pair) -> None:
+    """As rpcinfo and showmount ask, over TCP and in datagrams."""
+    assert isinstance(pair.server, Server)
+    address = pair.server.address
+    listed = {tuple(line.split()[:3]) for line in pair.one.run(f"rpcinfo -p {address}").output.splitlines()}
+    assert {("100021", "4", "tcp"), ("100024", "1", "udp"), ("100005", "3", "tcp")} <= listed
+    pair.one.run(f"rpcinfo -T tcp {address} 100021 4 && rpcinfo -T udp {address} 100024 1")
+    assert pair.one.run(f"showmount -e {address}").output.split()[-2:] == ["/export", "*"]
+
+
 def test_ranges_exclude_the_other_client(pair: Pair, shells: list[FileShell]) -> None:
     one, two = shells
     one.must("lock f ex 0 100", "unlock f 40 20", "lock f sh 10 20")
