@@ -16,11 +16,9 @@ class SpanMap(Generic[V]):
         """The range that has this octet."""
     def hull(self) -> tuple[int, int]:
         """From the first octet of all to behind the last; there must be one."""
-    def between(
-        self, start: int, end: int, *, mine: V | None = None, also_mine: V | None = None
-    ) -> Iterator[tuple[int, int, V]]:
-        """The whole ranges that share an octet with [start, end), ascending; without those whose value is ``mine`` or
-        ``also_mine``, which cost next to nothing."""
+    def between(self, start: int, end: int, *, mine: V | None = None) -> Iterator[tuple[int, int, V]]:
+        """The whole ranges that share an octet with [start, end), ascending; without those whose value is this very
+        object, which cost next to nothing."""
     def cut(self, start: int, end: int) -> list[tuple[int, int, V]]:
         """Remove what is within [start, end), splitting ranges at its edges; returns the pieces removed."""
     def put(self, start: int, end: int, value: V) -> None:

@@ -67,7 +67,7 @@ cdef class SpanMap:
         end = &self.blocks[self.count - 1]
         return self.firsts[0], end_of(end.spans[end.count - 1].last)
 
-    def between(self, uint64_t start, end, *, mine=None, also_mine=None):
+    def between(self, uint64_t start, end, *, mine=None):
         cdef uint64_t last
         cdef place_t place
         cdef bint found
@@ -79,7 +79,7 @@ cdef class SpanMap:
             span = self.get(&place)
             if span.start > last:
                 return
-            if span.value == <PyObject *>mine or span.value == <PyObject *>also_mine:
+            if span.value == <PyObject *>mine:
                 found = self.advance(&place)
                 continue
             start = span.last

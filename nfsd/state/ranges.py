@@ -1,14 +1,16 @@
 """Interval maps for byte-range locks: one owner's ranges, and the union of all owners' ranges of a file.
 
-Ranges are half-open, 0 <= start < end <= 2**64 (2**64 is "to the end of the file"). Both stand on
-:class:`~nfsd.spans.SpanMap`, so that every change costs O(log n) plus the ranges it touches.
+Ranges are half-open, 0 <= start < end <= 2**64 (2**64 is "to the end of the file"). All stand on
+:class:`~nfsd.spans.SpanMap`, so that every change costs O(log n) plus the ranges it touches. Of shared locks the union
+knows how many there are and not whose: sets of owners would grow with their square, and only a refusal asks who.
 """
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Iterator
 from itertools import islice
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, TypeVar
 
 from nfsd.spans import SpanMap
 
@@ -16,26 +18,16 @@ if TYPE_CHECKING:
     from nfsd.state.owners import LockOwner
 
 END = 1 << 64
-
-
-class Held(NamedTuple):
-    """How a piece of the union is held, and by whom. Exclusive pieces have one owner."""
-
-    exclusive: bool
-    owners: frozenset[LockOwner]
+V = TypeVar("V")
 
 
 class OwnerRanges:
     """One owner's locks on one file, merged as POSIX has it: neighbours of the same kind are one range."""
 
-    __slots__ = ("_map", "exclusive", "shared")
+    __slots__ = ("_map",)
 
-    def __init__(self, owner: LockOwner) -> None:
+    def __init__(self) -> None:
         self._map: SpanMap[bool] = SpanMap()
-        alone = frozenset((owner,))
-        self.exclusive = Held(True, alone)
-        self.shared = Held(False, alone)
-        """What the union's pieces of which it is the only owner have for a value: these very objects."""
 
     def __len__(self) -> int:
         return len(self._map)
@@ -51,6 +43,14 @@ class OwnerRanges:
     def at(self, offset: int) -> tuple[int, int, bool] | None:
         """The range that holds this octet."""
         return self._map.at(offset)
+
+    def first(self, start: int, end: int) -> tuple[int, int, bool] | None:
+        """The first range that shares an octet with [start, end)."""
+        return next(self._map.between(start, end), None)
+
+    def covers(self, start: int, end: int) -> bool:
+        """Whether all of [start, end) is held, this way or that."""
+        return _covers(self._map, start, end)
 
     def cut(self, start: int, end: int) -> list[tuple[int, int, bool]]:
         """Remove what is held within [start, end), splitting ranges at its edges. Returns the pieces removed."""
@@ -84,58 +84,66 @@ class OwnerRanges:
 class FileLocks:
     """All owners' locks on one file."""
 
-    __slots__ = ("_pieces", "owners")
+    __slots__ = ("exclusive", "owners", "shared")
 
     def __init__(self) -> None:
         self.owners: dict[LockOwner, OwnerRanges] = {}
-        self._pieces: SpanMap[Held] = SpanMap()
+        self.exclusive: SpanMap[LockOwner] = SpanMap()
+        """Who holds an octet exclusively. Nobody holds it otherwise then."""
+        self.shared: SpanMap[int] = SpanMap()
+        """How many owners share an octet."""
 
     def conflict(
         self, owner: LockOwner | None, start: int, end: int, exclusive: bool
     ) -> tuple[LockOwner, int, int, bool] | None:
-        """The first lock in the way: (its owner, start, end, exclusive) as that owner holds it; None: there is none.
+        """A lock in the way: (its owner, start, end, exclusive) as that owner holds it; None: there is none.
         ``owner`` None is an owner that holds nothing."""
-        for left, _, piece in self._others(owner, start, end):
-            if not exclusive and not piece.exclusive:
-                continue
-            for holder in piece.owners:
-                if holder is not owner:
-                    found = self.owners[holder].at(max(left, start))
-                    if found is not None:
-                        return holder, *found
+        own = self.owners.get(owner) if owner is not None else None
+        if own is not None and len(self.owners) == 1:
+            return None
+        for left, right, holder in self.exclusive.between(start, end, mine=owner):
+            # What was merged in the owner's map is so in this one.
+            return holder, left, right, True
+        if not exclusive:
+            return None
+        pieces = self.shared.between(start, end)
+        for _ in range(len(self.owners)):
+            piece = next(pieces, None)
+            if piece is None:
+                return None
+            left, right = max(piece[0], start), min(piece[1], end)
+            if piece[2] > 1 or own is None or not own.covers(left, right):
+                return self._holder(owner, left, right)
+        return self._holder(owner, start, end)  # more pieces than owners: to ask each of these takes less
+
+    def _holder(self, owner: LockOwner | None, start: int, end: int) -> tuple[LockOwner, int, int, bool] | None:
+        """Somebody else who holds something of [start, end), and the first that it holds there."""
+        for holder, ranges in self.owners.items():
+            if holder is not owner:
+                found = ranges.first(start, end)
+                if found is not None:
+                    return holder, *found
         return None
 
     def holders(
         self, owner: LockOwner | None, start: int, end: int, exclusive: bool, *, limit: int
     ) -> Iterator[LockOwner]:
-        """Everybody in the way, each at least once, as far as ``limit`` pieces tell."""
-        for _, _, piece in islice(self._others(owner, start, end), limit):
-            if exclusive or piece.exclusive:
-                yield from (holder for holder in piece.owners if holder is not owner)
-
-    def _others(self, owner: LockOwner | None, start: int, end: int) -> Iterator[tuple[int, int, Held]]:
-        """The pieces that share an octet with [start, end), but for those that the owner alone holds."""
-        own = self.owners.get(owner) if owner is not None else None
-        if own is None:
-            return self._pieces.between(start, end)
-        if len(self.owners) == 1:
-            return iter(())
-        return self._pieces.between(start, end, mine=own.exclusive, also_mine=own.shared)
+        """Everybody in the way, each at least once, as far as ``limit`` pieces and as many owners tell."""
+        yield from (holder for _, _, holder in islice(self.exclusive.between(start, end, mine=owner), limit))
+        if exclusive:
+            for holder, ranges in islice(self.owners.items(), limit):
+                if holder is not owner and ranges.first(start, end) is not None:
+                    yield holder
 
     def covered(self, start: int, end: int, exclusive: bool) -> bool:
         """Whether the union already holds all of [start, end) exactly this way."""
-        at = start
-        for left, right, piece in self._pieces.between(start, end):
-            if left > at or piece.exclusive != exclusive:
-                return False
-            at = right
-        return at >= end
+        return _covers(self.exclusive, start, end) if exclusive else _covers(self.shared, start, end)
 
     def gaps(self, start: int, end: int) -> list[tuple[int, int]]:
         """The parts of [start, end) nobody holds."""
         found: list[tuple[int, int]] = []
         at = start
-        for left, right, _ in self._pieces.between(start, end):
+        for left, right in heapq.merge(_ends(self.shared, start, end), _ends(self.exclusive, start, end)):
             if left > at:
                 found.append((at, left))
             at = right
@@ -147,21 +155,22 @@ class FileLocks:
         """Give the owner [start, end); the caller has excluded conflicts. Returns by how many its ranges grew."""
         ranges = self.owners.get(owner)
         if ranges is None:
-            ranges = self.owners[owner] = OwnerRanges(owner)
+            ranges = self.owners[owner] = OwnerRanges()
         before = len(ranges)
-        for left, right, _ in ranges.cut(start, end):
-            self._withdraw(owner, left, right)
+        for left, right, kind in ranges.cut(start, end):
+            self._withdraw(left, right, kind)
         ranges.put(start, end, exclusive)
-        held = ranges.exclusive if exclusive else ranges.shared
+        if exclusive:
+            self.exclusive.put(start, end, owner)
+            return len(ranges) - before
         at = start
-        for left, right, piece in self._pieces.cut(start, end):
-            # Only shared pieces of others can be left here.
+        for left, right, count in self.shared.cut(start, end):
             if left > at:
-                self._pieces.put(at, left, held)
-            self._pieces.put(left, right, Held(False, piece.owners | held.owners))
+                self.shared.put(at, left, 1)
+            self.shared.put(left, right, count + 1)
             at = right
         if at < end:
-            self._pieces.put(at, end, held)
+            self.shared.put(at, end, 1)
         return len(ranges) - before
 
     def revoke(self, owner: LockOwner, start: int, end: int) -> tuple[int, list[tuple[int, int]]]:
@@ -175,28 +184,39 @@ class FileLocks:
         if len(self.owners) == 1 and start <= first and last <= end:
             # The last owner gives up everything: no need to look at a million ranges one by one.
             self.owners.clear()
-            self._pieces.clear()
+            self.exclusive.clear()
+            self.shared.clear()
             return -before, [(first, last)]
         free: list[tuple[int, int]] = []
-        for left, right, _ in ranges.cut(start, end):
-            free += self._withdraw(owner, left, right)
+        for left, right, kind in ranges.cut(start, end):
+            free += self._withdraw(left, right, kind)
         grown = len(ranges) - before
         if not len(ranges):
             del self.owners[owner]
         return grown, free
 
-    def pieces(self) -> Iterator[tuple[int, int, bool, frozenset[LockOwner]]]:
-        """The union, ascending."""
-        return ((start, end, held.exclusive, held.owners) for start, end, held in self._pieces)
-
-    def _withdraw(self, owner: LockOwner, start: int, end: int) -> list[tuple[int, int]]:
-        """Take the owner out of the pieces of [start, end), all of which it holds. Returns what nobody holds now."""
+    def _withdraw(self, start: int, end: int, exclusive: bool) -> list[tuple[int, int]]:
+        """Take an owner out of [start, end), all of which it holds this way. Returns what nobody holds now."""
+        if exclusive:
+            self.exclusive.cut(start, end)
+            return [(start, end)]
         free: list[tuple[int, int]] = []
-        for left, right, piece in self._pieces.cut(start, end):
-            if len(piece.owners) == 1:
+        for left, right, count in self.shared.cut(start, end):
+            if count > 1:
+                self.shared.put(left, right, count - 1)
+            else:
                 free.append((left, right))
-                continue
-            rest = piece.owners.difference((owner,))
-            alone = self.owners[next(iter(rest))].shared if len(rest) == 1 else None
-            self._pieces.put(left, right, alone or Held(False, rest))
         return free
+
+
+def _covers(spans: SpanMap[V], start: int, end: int) -> bool:
+    at = start
+    for left, right, _ in spans.between(start, end):
+        if left > at:
+            return False
+        at = right
+    return at >= end
+
+
+def _ends(spans: SpanMap[V], start: int, end: int) -> Iterator[tuple[int, int]]:
+    return ((left, right) for left, right, _ in spans.between(start, end))

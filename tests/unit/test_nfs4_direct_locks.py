@@ -69,9 +69,7 @@ class Twin:
         service, engine = self.both.server.nfs4.service, self.both.server.engine
         node = service.nodes.find(self.handle)
         file = engine.opens.file(node.key)
-        pieces = (
-            [] if file.locks is None else [(*piece[:3], {o.owner for o in piece[3]}) for piece in file.locks.pieces()]
-        )
+        pieces = {} if file.locks is None else {o.owner: list(ranges) for o, ranges in file.locks.owners.items()}
         held = node.inode.locks
         assert file.pending_lock is None
         assert not file.gate or not file.gate.locked()

@@ -39,7 +39,6 @@ def test_ranges_are_sets_of_octets(steps, base):
         touched = [span for span in spans if span[0] < end and span[1] > start]
         assert list(spans.between(start, end)) == touched
         assert list(spans.between(start, end, mine=True)) == [span for span in touched if span[2] is not True]
-        assert list(spans.between(start, end, mine=True, also_mine=False)) == []
         if value is None:
             removed = spans.cut(start, end)
             assert removed == sorted(removed)

@@ -90,22 +90,29 @@ class LocksAgainstOctets(RuleBasedStateMachine):
         assert told == {o for o in range(*span) if all(self.model[owner][o] is None for owner in self.owners)}
 
     @invariant()
-    def union_is_the_models(self):
-        seen = [(False, frozenset())] * SIZE
-        previous = None
-        for start, end, exclusive, owners in self.locks.pieces():
-            assert owners
-            assert start < end
-            assert previous is None or start >= previous[0]
-            assert previous is None or not (start == previous[0] and (exclusive, owners) == previous[1]), "unmerged"
-            assert end == END or end < SIZE
-            previous = (end, (exclusive, owners))
-            for octet in range(start, min(end, SIZE)):
-                seen[octet] = (exclusive, owners)
+    def unions_are_the_models(self):
+        shared, exclusive = [0] * SIZE, [None] * SIZE
+        for spans, octets in ((self.locks.shared, shared), (self.locks.exclusive, exclusive)):
+            for start, end, value in spans:
+                assert end == END or end < SIZE
+                assert value
+                octets[start : min(end, SIZE)] = [value] * (min(end, SIZE) - start)
         for octet in range(SIZE):
-            owners = frozenset(o for o in self.owners if self.model[o][octet] is not None)
-            exclusive = any(self.model[o][octet] for o in owners)
-            assert seen[octet] == (exclusive, owners)
+            kinds = {owner: self.model[owner][octet] for owner in self.owners if self.model[owner][octet] is not None}
+            assert shared[octet] == sum(not kind for kind in kinds.values())
+            assert exclusive[octet] == next((owner for owner, kind in kinds.items() if kind), None)
+
+    @rule(index=st.integers(0, 3), span=spans, exclusive=st.booleans())
+    def who_is_in_the_way(self, index, span, exclusive):
+        owner = self.owners[index] if index < 3 else None
+        others = [other for other in self.owners if other is not owner]
+        told = set(self.locks.holders(owner, *real(span), exclusive, limit=100))
+        assert told == {
+            other
+            for other in others
+            for octet in range(*span)
+            if self.model[other][octet] is not None and (exclusive or self.model[other][octet])
+        }
 
     @invariant()
     def owners_ranges_are_merged_runs(self):
@@ -136,3 +143,36 @@ def test_many_ranges_stay_quick_to_change():
     grown, free = locks.revoke(owner, 100003, 100012)
     assert grown == 0
     assert free == [(100003, 100005), (100010, 100012)]
+
+
+def test_an_owner_among_many_is_told_from_the_others():
+    """With more pieces of its own than there are owners, too."""
+    locks = FileLocks()
+    owners = [Owner(str(number)) for number in range(50)]
+    for number, owner in enumerate(owners):
+        locks.grant(owner, number * 10, number * 10 + 1, False)
+    own = owners[0]
+    for index in range(200):
+        locks.grant(own, 1000 + 2 * index, 1001 + 2 * index, False)
+    assert locks.conflict(own, 1000, 2000, True) is None
+    assert locks.conflict(own, 490, 2000, True) == (owners[49], 490, 491, False)
+    locks.grant(owners[7], 1398, 1399, False)  # shares the last
+    assert locks.conflict(own, 1000, 2000, True) == (owners[7], 1398, 1399, False)
+    assert locks.conflict(own, 1000, 1398, True) is None
+    assert locks.conflict(None, 1396, 1397, True) == (own, 1396, 1397, False)
+    assert locks.conflict(None, 1396, 1397, False) is None
+
+
+def test_many_owners_share_without_knowing_of_each_other():
+    """Whoever comes looks at pieces, not at owners; nested ranges would otherwise take the square of their number."""
+    locks = FileLocks()
+    owners = [Owner(str(number)) for number in range(3000)]
+    for number, owner in enumerate(owners):
+        assert locks.conflict(owner, number, END, False) is None
+        assert locks.grant(owner, number, END, False) == 1
+    assert len(locks.shared) == 3000
+    assert locks.shared.at(2998) == (2998, 2999, 2999)
+    for number, owner in enumerate(owners[:-1]):
+        assert locks.revoke(owner, 0, END) == (-1, [(number, number + 1)])
+    assert locks.revoke(owners[-1], 0, END) == (-1, [(2999, END)])
+    assert len(locks.shared) == 0
