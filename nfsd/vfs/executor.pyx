@@ -215,7 +215,10 @@ cdef void *work(void *argument) noexcept nogil:
         shared.finished = job
         if first:
             shared.wakeups += 1
+            # Not with the lock: the loop wakes at once and wants it, and this thread may not go on for milliseconds.
+            pthread_mutex_unlock(&shared.lock)
             c_write(shared.event_fd, &one, 8)
+            pthread_mutex_lock(&shared.lock)
     pthread_mutex_unlock(&shared.lock)
     free(thread.now.groups)
     return NULL
