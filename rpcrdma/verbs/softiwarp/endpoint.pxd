@@ -4,7 +4,7 @@ from libc.stdint cimport int64_t
 
 from rpcrdma.verbs.native cimport NativeEndpoint
 from rpcrdma.verbs.softiwarp.chain cimport Chain
-from rpcrdma.verbs.softiwarp.receive cimport Receiver
+from rpcrdma.verbs.softiwarp.intake cimport Intake
 from rpcrdma.verbs.softiwarp.stags cimport StagTable
 from rpcrdma.verbs.softiwarp.transmit cimport Transmitter
 
@@ -24,7 +24,7 @@ cdef class Endpoint(NativeEndpoint):
     cdef object nudge_timer
     cdef int fd
     cdef Transmitter transmitter
-    cdef Receiver receiver
+    cdef Intake receiver
     cdef StagTable stags
     cdef int state
     cdef bint started

@@ -42,13 +42,13 @@ from rpcrdma.verbs.softiwarp.chain cimport (
     chain_of_reply,
     chain_of_empty_write,
 )
+from rpcrdma.verbs.softiwarp.intake cimport Intake
 from rpcrdma.verbs.softiwarp.receive cimport (
     RECEIVE_END,
     RECEIVE_FAILED,
     RECEIVE_MORE,
     RECEIVE_TERMINATED,
     RECEIVE_VIOLATION,
-    Receiver,
 )
 from rpcrdma.verbs.softiwarp.stags cimport Registration, StagTable
 from rpcrdma.verbs.softiwarp.transmit cimport FLUSH_BLOCKED, FLUSH_FAILED, FLUSH_IDLE, FLUSH_MORE, Transmitter
@@ -115,7 +115,7 @@ cdef class Endpoint(NativeEndpoint):
             # RFC 5044 section 7.1.2 rule 4: a responder sends nothing before the initiator's first FPDU.
             initiator,
         )
-        self.receiver = Receiver(
+        self.receiver = Intake(
             self.fd, agreement.crc, agreement.inbound_reads, agreement.expect_send_rtr, self.stags, self.transmitter
         )
         self.receiver.posted.extend(receives)

@@ -15,6 +15,16 @@ cdef enum:
     RECEIVE_TERMINATED = 4  # the peer sent a Terminate; ``problem`` says which
 
 
+cdef enum:
+    # What is kept of an FPDU whose header has not come as a whole; with a CRC, of one that has not.
+    KEPT = 64
+    KEPT_WITH_CRC = 65544
+    # States: what the next octet of the stream is
+    AT_HEADER = 0
+    AT_PAYLOAD = 1
+    AT_TRAILER = 2
+
+
 cdef struct ReceiveCounters:
     uint64_t fpdus
     uint64_t octets
@@ -73,7 +83,6 @@ cdef class Receiver:
     cdef uint64_t write_next
     cdef uint64_t read_placed
 
-    cdef int receive(self, size_t most) except -1
     cdef bint within_fpdu(self) noexcept
     cdef void release_all(self)
     cdef void drop_messages(self)

@@ -1,12 +1,7 @@
 """The receiving half of a connection: FPDUs taken apart, checked, and placed.
 
 Owns the receiving side of RFC 5044 section 6, RFC 5041 sections 5.2 and 7.1 and RFC 5040 sections 5 and 7.2. Imports
-its siblings below it and :mod:`rpcrdma.memory`.
-
-Operation
-    One wake-up is one recvmsg() into a staging area that all connections share (nothing stays in it between wake-ups),
-    walked FPDU by FPDU. In the middle of a large segment the socket is read straight into the segment's destination,
-    and only what follows goes to the staging area. TCP may deliver FPDUs split anywhere and several at once.
+its siblings below it and :mod:`rpcrdma.memory`. What is received where is :mod:`intake`'s.
 
 Buffer ownership
     A posted Receive is taken from ``posted`` by a message's first segment, and handed on with the message. Payload
@@ -22,10 +17,9 @@ Checks
 
 from collections import deque
 
-from libc.errno cimport EAGAIN, EINTR, errno
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc
-from libc.string cimport memcpy, memset
+from libc.string cimport memcpy
 
 from rpcrdma.copying cimport copy_octets
 from rpcrdma.memory cimport Lease
@@ -39,7 +33,6 @@ from rpcrdma.verbs.softiwarp.framing cimport (
     LAYER_LLP,
     LAYER_RDMAP,
     LLP_MPA,
-    MSG_DONTWAIT,
     OP_READ_REQUEST,
     OP_READ_RESPONSE,
     OP_SEND,
@@ -56,9 +49,6 @@ from rpcrdma.verbs.softiwarp.framing cimport (
     get32,
     get64,
     htole32,
-    iovec,
-    msghdr,
-    recvmsg,
 )
 from rpcrdma.verbs.softiwarp.stags cimport Registration, StagTable
 from rpcrdma.verbs.softiwarp.transmit cimport Transmitter
@@ -66,23 +56,6 @@ from rpcrdma.verbs.softiwarp.transmit cimport Transmitter
 from rpcrdma.verbs.interface import Received
 from rpcrdma.verbs.softiwarp.terminate import describe, describe_received, refusal
 
-
-cdef enum:
-    # Larger than the largest FPDU (65535 + 2 + pad + CRC) and what is kept of one.
-    STAGING = 256 << 10
-    KEPT = 64
-    KEPT_WITH_CRC = 65544
-    # From here on a payload is worth a second vector to be received where it belongs.
-    DIRECT = 2048
-    # States: what the next octet of the stream is
-    AT_HEADER = 0
-    AT_PAYLOAD = 1
-    AT_TRAILER = 2
-
-
-cdef char *staging = <char *>malloc(STAGING)
-if staging == NULL:
-    raise MemoryError
 
 cdef object new_tuple = tuple.__new__
 
@@ -132,67 +105,6 @@ cdef class Receiver:
         for message in self.messages:
             (<Lease>message[0]).release()
         self.messages = []
-
-    cdef int receive(self, size_t most) except -1:
-        """Take what has come, and nothing more after ``most`` octets. Returns one of the RECEIVE_ values; ``messages``
-        and ``answered`` are to be delivered."""
-        cdef iovec vectors[2]
-        cdef msghdr message
-        cdef size_t direct, offered
-        cdef size_t total = 0
-        cdef ssize_t got
-        cdef int outcome
-        while True:
-            memset(&message, 0, sizeof(message))
-            message.msg_iov = vectors
-            direct = 0
-            if self.state == AT_PAYLOAD and self.remaining >= DIRECT and not self.crc:
-                if self.target is not None and not self.target.valid:
-                    return self.violation(LAYER_DDP, DDP_TAGGED, 0x00)
-                direct = self.remaining
-                vectors[0].iov_base = self.destination
-                vectors[0].iov_len = direct
-                vectors[1].iov_base = staging
-                vectors[1].iov_len = STAGING
-                message.msg_iovlen = 2
-                offered = direct + STAGING
-            else:
-                offered = STAGING - self.kept_length
-                vectors[0].iov_base = staging + self.kept_length
-                vectors[0].iov_len = offered
-                message.msg_iovlen = 1
-            got = recvmsg(self.fd, &message, MSG_DONTWAIT)
-            self.counters.system_calls += 1
-            if got < 0:
-                if errno == EINTR:
-                    continue
-                if errno == EAGAIN:
-                    return RECEIVE_MORE
-                self.error = errno
-                return RECEIVE_FAILED
-            if got == 0:
-                return RECEIVE_END
-            self.counters.octets += got
-            total += got
-            if direct:
-                if <size_t>got < direct:
-                    self.destination += got
-                    self.remaining -= got
-                    return RECEIVE_MORE
-                self.destination += direct
-                self.remaining = 0
-                self.state = AT_TRAILER
-                outcome = self.parse(staging, got - direct)
-            else:
-                copy_octets(staging, self.kept, self.kept_length)
-                direct = self.kept_length + got
-                self.kept_length = 0
-                outcome = self.parse(staging, direct)
-            if outcome != RECEIVE_MORE:
-                self.finished = True
-                return outcome
-            if <size_t>got < offered or total >= most:
-                return RECEIVE_MORE
 
     cdef int keep(self, char *data, size_t length) except -1:
         """Keep the start of an FPDU for the next wake-up."""
