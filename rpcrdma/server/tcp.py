@@ -32,6 +32,7 @@ from rpcrdma.rpc.dispatch import NO_REPLY, Dispatcher
 from rpcrdma.rpc.program import RpcReply
 from rpcrdma.server.sockets import bind, plain_address, set_options
 from rpcrdma.tcp.stream import RecordError, RecordStream
+from rpcrdma.turns import SLICE
 
 _log = logging.getLogger(__name__)
 _REPLY = b"\0\0\0\1"
@@ -351,6 +352,13 @@ class TcpConnection:
         self._regulate()
 
     def _writable(self) -> None:
+        if self._stream.queued > SLICE:
+            try:
+                if not self._stream.flush():
+                    return  # there is more to send, and to do nothing else until then
+            except OSError as error:
+                self._broken(error)
+                return
         if self._stream.unfinished and not self._draining:
             self._receive(False)
         else:
