@@ -18,6 +18,7 @@ import time
 import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from pathlib import Path
 from typing import Any
 
 from bench.nfs41 import Session
@@ -126,8 +127,8 @@ def _set_namespace(descriptor: int) -> None:
 
 
 @contextmanager
-def booted(names: Sequence[str], time_limit: float) -> Iterator[list[InGuest]]:
-    """The servers in a guest. Raises SystemExit, which says what is missing here."""
+def booted(names: Sequence[str], time_limit: float, shares: Sequence[Path] = ()) -> Iterator[list[InGuest]]:
+    """The servers in a guest, which has these directories. Raises SystemExit, which says what is missing here."""
     missing = [program for program in ("qemu-system-x86_64", "ip") if shutil.which(program) is None]
     if missing:
         raise SystemExit(f"no {' and no '.join(missing)} here: tests/vm/host-packages.sh guest")
@@ -141,7 +142,9 @@ def booted(names: Sequence[str], time_limit: float) -> Iterator[list[InGuest]]:
         progress("a guest boots")
         try:
             ours = ends.enter_context(
-                GuestServer(network, (DEVICE,), listen=listen, server=metrics, time_limit=time_limit, quiet=True)
+                GuestServer(
+                    network, (DEVICE,), listen=listen, server=metrics, time_limit=time_limit, quiet=True, shares=shares
+                )
             )
         except BuildError as error:
             raise SystemExit(f"no guest: {error}") from None

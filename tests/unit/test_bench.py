@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from bench import copies, document, flames, report
+from bench import copies, document, flames, guest_flames, report
 from bench.__main__ import STUDIES, parser
 from bench.generator import CallFailed, Generator, Loads
 from bench.scenarios import BY_NAME, SCENARIOS, Files
@@ -327,6 +327,30 @@ def test_flame_graphs_count_what_is_called_by_what():
     picture = flames.svg(root, "a < b")
     assert "a &lt; b" in picture
     assert "<title>pread64, 50.0 %</title>" in picture
+
+
+def test_a_guests_flame_graph_has_threads_below_and_no_idling():
+    script = """\
+swapper
+\tffff native_safe_halt
+\tfffe default_idle_call
+
+swapper
+\tffff tcp_v4_rcv
+\tfffe handle_softirqs
+
+python
+\tffff __pyx_f_4nfsd_2v3_6direct_9DirectNfs_read
+\tfffe uv_run
+\tfffd main
+
+perf
+\tffff ext4_write
+""".splitlines()
+    assert list(guest_flames.threads(script)) == [
+        ["swapper", "handle_softirqs", "tcp_v4_rcv"],
+        ["python", "uv_run", "DirectNfs.read"],
+    ]
 
 
 def test_cythons_names_are_readable():

@@ -16,6 +16,7 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -120,9 +121,12 @@ class GuestServer:
         export_size: str = "768m",
         time_limit: float = 3600,
         quiet: bool = False,
+        shares: Sequence[Path] = (),
     ) -> None:
         compile_here()
-        self.guest = Guest(name, network, memory=memory, time_limit=time_limit, quiet=quiet, interfaces=len(kinds))
+        self.guest = Guest(
+            name, network, memory=memory, time_limit=time_limit, quiet=quiet, shares=shares, interfaces=len(kinds)
+        )
         self.kinds = tuple(kinds)
         self.address = self.guest.address
         self.ready_line = ""
