@@ -17,6 +17,9 @@ from pathlib import Path
 
 INTO = ("read", "readv", "pread64", "preadv", "preadv2", "recvfrom", "recvmsg", "getdents64")
 OUT_OF = ("write", "writev", "pwrite64", "pwritev", "pwritev2", "sendto", "sendmsg")
+SEVERAL = ("sendmmsg",)
+"""Out of it as well, but they return how many messages."""
+_LENGTH = re.compile(r"msg_len=(\d+)")
 _LINE = re.compile(r"(?:\d+\s+)?(\w+)\((.*)\)\s+= (\d+)$")
 
 
@@ -31,6 +34,8 @@ def octets(lines: Iterable[str]) -> tuple[int, int]:
             into += int(match[3])
         elif match[1] in OUT_OF:
             out += int(match[3])
+        elif match[1] in SEVERAL:
+            out += sum(int(length) for length in _LENGTH.findall(match[2])[: int(match[3])])
     return into, out
 
 
@@ -42,8 +47,9 @@ def by_system_calls(pid: int, work: Callable[[], int]) -> dict[str, float]:
         return {}
     with tempfile.TemporaryDirectory() as directory:
         file = Path(directory) / "trace"
-        names = ",".join((*INTO, *OUT_OF))
-        options = ["-f", "-z", "-s", "0", "-e", f"trace={names}", "-e", "signal=none", "-o", str(file), "-p", str(pid)]
+        names = ",".join((*INTO, *OUT_OF, *SEVERAL))
+        # -s: as many messages are shown of those that one call sends.
+        options = ["-f", "-z", "-s", "16", "-e", f"trace={names}", "-e", "signal=none", "-o", str(file), "-p", str(pid)]
         with subprocess.Popen([program, *options], stderr=subprocess.PIPE, text=True) as strace:
             assert strace.stderr is not None
             attached = "attached" in strace.stderr.readline()

@@ -129,8 +129,8 @@ def guest(result: Result) -> list[str]:
         lines.append(cells)
     return [
         f"In one guest, Linux {there['kernel']} under {there['accelerator']} on {there['processors']} processors; "
-        "the load comes from outside. CPU is that of the whole guest. These figures compare with each other only: "
-        "neither with those of servers outside nor with the machine's limits.",
+        "the load comes from outside. CPU is what the host spends on running the whole guest's processors. These "
+        "figures compare with each other only: neither with those of servers outside nor with the machine's limits.",
         "",
         *markdown(heads, lines),
     ]

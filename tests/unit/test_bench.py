@@ -208,9 +208,11 @@ def test_what_the_kernel_copies_is_read_from_straces_lines():
 70 sendmsg(17, {msg_name=NULL, msg_namelen=0}, MSG_NOSIGNAL|MSG_ZEROCOPY) = 70000
 70 splice(3, NULL, 4, NULL, 65536, 0) = 65536
 70 recvmsg(17, {msg_name=NULL}, MSG_DONTWAIT) = -1 EAGAIN (Resource temporarily unavailable)
+70 sendmmsg(5, [{msg_hdr={msg_iov=[{iov_base="", iov_len=4}]}, msg_len=4}, {msg_hdr={}, msg_len=20}], 2, 0) = 2
+70 sendmmsg(5, [{msg_hdr={msg_iovlen=1}, msg_len=100}, {msg_hdr={msg_iovlen=1}}], 2, MSG_DONTWAIT) = 1
 +++ exited with 0 +++
 """.splitlines()
-    assert copies.octets(lines) == (128 + 4096, 4224)
+    assert copies.octets(lines) == (128 + 4096, 4224 + 4 + 20 + 100)
 
 
 def test_without_strace_nothing_is_said_of_the_kernels_copies(monkeypatch, tmp_path):

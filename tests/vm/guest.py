@@ -285,6 +285,7 @@ class Guest:
         accel = accelerator()
         command = ["qemu-system-x86_64", "-M", "q35,usb=off,smm=off", "-accel", accel]
         command += ["-cpu", "host" if accel == "kvm" else "max", "-smp", str(cpus), "-m", str(memory)]
+        command += ["-name", f"{self.name},debug-threads=on"]
         command += ["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot", "-monitor", "none"]
         command += ["-kernel", lab.vmlinux, "-initrd", lab.initrd, "-serial", f"file:{self._directory}/console"]
         command += [*nic, "-device", f"virtio-serial-pci,max_ports={AGENTS + 1}"]
@@ -332,6 +333,15 @@ class Guest:
     def _out_of_time(self) -> None:
         self._killed = f"its limit of {self._limit:.0f} s is over"
         self._qemu.kill()
+
+    def processor_seconds(self) -> float:
+        """What running the guest's processors has cost the host so far. (The guest itself takes for busy time what the
+        host spends elsewhere.)"""
+        used = 0
+        for thread in Path(f"/proc/{self._qemu.pid}/task").iterdir():
+            if (thread / "comm").read_text().startswith("CPU "):
+                used += int((thread / "schedstat").read_text().split()[0])
+        return used / 1e9
 
     def alive(self) -> bool:
         """Is qemu running?"""
