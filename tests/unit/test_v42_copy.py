@@ -379,7 +379,7 @@ def test_a_copy_from_another_server_is_left_to_the_client(tmp_path):
         async def test(server, client):
             target = await handle_of(client, "f")
             elsewhere = [p.netloc4(p.netloc_type4.NL4_NAME, nl_name=b"server")]
-            for foreign in (b"another server's handle", target[:-1] + b"?"):
+            for foreign in (b"another server's handle", target[:-1] + bytes((target[-1] ^ 1,))):
                 files = two_files(foreign, target)
                 copy = copy_args(ANONYMOUS, ANONYMOUS, servers=elsewhere)
                 assert await client.status(*files, copy) == p.NFS4ERR_OFFLOAD_DENIED
