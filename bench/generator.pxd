@@ -14,6 +14,12 @@ cdef struct Run:
     uint32_t status                 # of the call that failed
 
 
+cdef struct Cut:
+    size_t after                    # octets of what goes out that are before it
+    const uint8_t *data             # what is sent from where it is
+    size_t size
+
+
 cdef class Latencies:
     cdef uint32_t *nanoseconds      # saturated
     cdef size_t samples
@@ -41,13 +47,16 @@ cdef class Load:
     cdef uint8_t *given             # by slot
     cdef size_t response            # octets that go out, at most, for one message that is no reply
     cdef uint8_t *out
-    cdef size_t outgoing
+    cdef size_t outgoing            # octets in it
+    cdef Cut *cuts
+    cdef size_t cut_count
     cdef uint8_t *buffer
     cdef size_t have
 
     cdef size_t begin_call(self, uint8_t *at, uint32_t slot, const uint8_t *call, size_t size) noexcept nogil
     cdef size_t take(self, Run *run, const uint8_t *data, size_t size) noexcept nogil
     cdef int prepare(self) except -1
+    cdef bint cut(self, const uint8_t *at, const uint8_t *data, size_t size) noexcept nogil
     cdef int transmit(self) noexcept nogil
     cdef void fill_in(self, uint8_t *call, uint32_t slot) noexcept nogil
     cdef void issue(self, Run *run, uint32_t slot) noexcept nogil

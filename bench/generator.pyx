@@ -15,14 +15,22 @@ after the reply's header (RPC acceptance, NFS status) must be zero; its length m
 from libc.errno cimport EAGAIN, EINTR, errno
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc, qsort, realloc
-from libc.string cimport memcpy, memmove
+from libc.string cimport memcpy, memmove, memset
 
 from rpcrdma.clock cimport nanoseconds
 
 import os
 
+cdef extern from "sys/uio.h" nogil:
+    struct iovec:
+        void *iov_base
+        size_t iov_len
+
 cdef extern from "sys/socket.h" nogil:
-    ssize_t send(int fd, const void *data, size_t size, int flags)
+    struct msghdr:
+        iovec *msg_iov
+        size_t msg_iovlen
+    ssize_t sendmsg(int fd, const msghdr *message, int flags)
     ssize_t recv(int fd, void *data, size_t size, int flags)
     int MSG_NOSIGNAL
 
@@ -43,6 +51,10 @@ cdef extern from "unistd.h" nogil:
 cdef enum:
     RECEIVE = 1 << 20               # as much as the loopback stream takes that figures are put beside
     REPLY_HEAD = 36                 # of a record: its mark, and all that is looked at
+    CUTS = 1024                     # pieces on their way that are sent from where they are
+    VECTORS = 128
+    UNCUT = 16384                   # smaller ones are copied
+    HEAD = 1024                     # of a call: all in it that differs from its template is in front
     READY = 64                      # connections that one look at the kernel reports
     PATIENCE = 60000                # milliseconds
     GIVEN = 16                      # octets that one call of a pair gives to the other: a stateid
@@ -92,6 +104,28 @@ cdef class Latencies:
         return self.nanoseconds[min(<size_t>(part * self.samples), self.samples - 1)] / 1000
 
 
+cdef int send_all(int fd, iovec *vectors, size_t count) noexcept nogil:
+    """Send all of the vectors, which it changes; -1 when the connection is broken."""
+    cdef msghdr message
+    cdef ssize_t sent
+    memset(&message, 0, sizeof(message))
+    message.msg_iov, message.msg_iovlen = vectors, count
+    while message.msg_iovlen:
+        sent = sendmsg(fd, &message, MSG_NOSIGNAL)
+        if sent < 0:
+            if errno == EINTR:
+                continue
+            return -1
+        while message.msg_iovlen and <size_t>sent >= message.msg_iov.iov_len:
+            sent -= message.msg_iov.iov_len
+            message.msg_iov += 1
+            message.msg_iovlen -= 1
+        if message.msg_iovlen:
+            message.msg_iov.iov_base = <uint8_t *>message.msg_iov.iov_base + sent
+            message.msg_iov.iov_len -= sent
+    return 0
+
+
 cdef class Load:
     """Calls on one connection: templates, slots and octets on their way. Derived from for each transport."""
 
@@ -131,6 +165,7 @@ cdef class Load:
         free(self.round)
         free(self.given)
         free(self.out)
+        free(self.cuts)
         free(self.buffer)
 
     cdef size_t begin_call(self, uint8_t *at, uint32_t slot, const uint8_t *call, size_t size) noexcept nogil:
@@ -149,24 +184,43 @@ cdef class Load:
         for i in range(self.count):
             largest = max(largest, self.sizes[i] + 64)
         self.out = <uint8_t *>malloc((largest + self.response) * self.depth + self.response)
+        self.cuts = <Cut *>malloc(CUTS * sizeof(Cut))
         self.buffer = <uint8_t *>malloc(RECEIVE)
-        if self.out == NULL or self.buffer == NULL:
+        if self.out == NULL or self.cuts == NULL or self.buffer == NULL:
             raise MemoryError
         return 0
 
     cdef int transmit(self) noexcept nogil:
         """Send everything that is to go out; -1 when the connection is broken."""
-        cdef size_t done = 0
-        cdef ssize_t sent
-        while done < self.outgoing:
-            sent = send(self.fd, self.out + done, self.outgoing - done, MSG_NOSIGNAL)
-            if sent < 0:
-                if errno == EINTR:
-                    continue
+        cdef iovec vectors[VECTORS]
+        cdef size_t count, done = 0, next_cut = 0, end
+        while done < self.outgoing or next_cut < self.cut_count:
+            count = 0
+            while count < VECTORS - 1 and (done < self.outgoing or next_cut < self.cut_count):
+                end = self.cuts[next_cut].after if next_cut < self.cut_count else self.outgoing
+                vectors[count].iov_base = self.out + done
+                vectors[count].iov_len = end - done
+                count += 1
+                done = end
+                if next_cut < self.cut_count:
+                    vectors[count].iov_base = <void *>self.cuts[next_cut].data
+                    vectors[count].iov_len = self.cuts[next_cut].size
+                    count += 1
+                    next_cut += 1
+            if send_all(self.fd, vectors, count) != 0:
                 return -1
-            done += sent
-        self.outgoing = 0
+        self.outgoing = self.cut_count = 0
         return 0
+
+    cdef bint cut(self, const uint8_t *at, const uint8_t *data, size_t size) noexcept nogil:
+        """Have octets sent between what is before ``at`` and what comes there; they must stay where they are. False:
+        they are to be copied."""
+        cdef Cut *one = self.cuts + self.cut_count
+        if size < UNCUT or self.cut_count == CUTS:
+            return False
+        one.after, one.data, one.size = at - self.out, data, size
+        self.cut_count += 1
+        return True
 
     cdef void fill_in(self, uint8_t *call, uint32_t slot) noexcept nogil:
         """Make the next call of a slot of a template."""
@@ -192,7 +246,7 @@ cdef class Load:
     cdef void begin(self, Run *run) noexcept nogil:
         """The first calls of a run."""
         cdef uint32_t slot
-        self.have = self.outgoing = 0
+        self.have = self.outgoing = self.cut_count = 0
         for slot in range(self.depth):
             if run.most and run.issued >= run.most:
                 break
@@ -289,7 +343,8 @@ cdef drive(list loads, Latencies latencies, double seconds, size_t most):
     begun = run.moment = nanoseconds()
     run.until = begun + <uint64_t>(seconds * 1e9)
     for load in loads:
-        load.begin(&run)
+        with nogil:
+            load.begin(&run)
     if len(loads) == 1:
         load = loads[0]
         with nogil:
@@ -346,10 +401,13 @@ cdef class Generator(Load):
 
     cdef size_t begin_call(self, uint8_t *at, uint32_t slot, const uint8_t *call, size_t size) noexcept nogil:
         """Put a call with its record mark. Returns octets."""
+        cdef size_t head = size
         store32(at, <uint32_t>0x80000000 | <uint32_t>size)
-        memcpy(at + 4, call, size)
+        if size > HEAD and self.cut(at + 4 + HEAD, call + HEAD, size - HEAD):
+            head = HEAD
+        memcpy(at + 4, call, head)
         self.fill_in(at + 4, slot)
-        return 4 + size
+        return 4 + head
 
     cdef size_t take(self, Run *run, const uint8_t *data, size_t size) noexcept nogil:
         """Check the head of one record, a reply; what else it consists of is received, but not kept."""

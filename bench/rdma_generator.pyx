@@ -74,7 +74,7 @@ cdef class RdmaGenerator(Load):
         return length
 
     cdef size_t answer_read(self, uint8_t *at, const uint8_t *request) noexcept nogil:
-        """Frame the Read Response to a Read Request. Returns octets."""
+        """Frame the Read Response to a Read Request. Returns octets, but for those sent from where they are."""
         cdef uint32_t sink = load32(request + 20)
         cdef uint64_t offset = load64(request + 24)
         cdef size_t size = load32(request + 32), done = 0, part, length, total = 0
@@ -86,8 +86,12 @@ cdef class RdmaGenerator(Load):
             store32(at + 4, sink)
             store32(at + 8, <uint32_t>((offset + done) >> 32))
             store32(at + 12, <uint32_t>(offset + done))
-            memcpy(at + 16, data + source + done, part)
-            memset(at + 16 + part, 0, length - 16 - part)
+            if self.cut(at + 16, data + source + done, part):
+                length -= part  # of what is here
+                memset(at + 16, 0, length - 16)
+            else:
+                memcpy(at + 16, data + source + done, part)
+                memset(at + 16 + part, 0, length - 16 - part)
             at += length
             total += length
             done += part
