@@ -9,3 +9,4 @@ cdef enum:
 
 cdef bint shared(void *who, uint64_t now) noexcept
 cdef bint crowded() noexcept
+cdef void one_is_gone() noexcept

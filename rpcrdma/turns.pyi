@@ -12,7 +12,7 @@ def is_crowded() -> bool:
     """Whether more than one connection had a turn lately."""
 
 def forget() -> None:
-    """Nobody has had a turn yet."""
+    """Nobody has had a turn yet, or a connection has ended: if it was not the only other one, the next turns tell."""
 
 def ignore_others(wanted: bool) -> None:
     """Whether every connection behaves as if there were no others, for tests."""

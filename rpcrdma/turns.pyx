@@ -42,9 +42,14 @@ def is_crowded():
     return crowded()
 
 
-def forget():
+cdef void one_is_gone() noexcept:
+    """A connection has ended. If it was not the only other one, the next turns will tell."""
     global latest, others
     latest, others = NULL, False
+
+
+def forget():
+    one_is_gone()
 
 
 def ignore_others(bint wanted):

@@ -36,7 +36,7 @@ from rpcrdma.memory cimport Account, Lease
 from rpcrdma.place cimport Answerer, store32
 from rpcrdma.tcp.outgoing cimport Outgoing
 from rpcrdma.tcp.replies cimport DirectReplies
-from rpcrdma.turns cimport SLICE, shared
+from rpcrdma.turns cimport SLICE, one_is_gone, shared
 
 import os
 
@@ -491,6 +491,7 @@ cdef class RecordStream:
 
     def close(self):
         """Release every buffer and every reply."""
+        one_is_gone()
         self.eof = True
         self.outgoing.close()
         if self.buffer is not None:

@@ -108,6 +108,21 @@ def test_large_writes_arrive_in_slices_and_are_made_by_workers_while_there_are_o
     assert by_workers == 8
 
 
+def test_who_is_the_only_one_left_is_alone(tmp_path):
+    async def scenario(both):
+        (one,), (other,) = (listener.connections for listener in both.listeners)
+        node = await file_of(both, bytes(MIB))
+        await both.general.call(GETATTR, handle(node))
+        await both.direct.call(GETATTR, handle(node))
+        assert turns.is_crowded()
+        other.close()
+        await both.direct.call(READ, read(node, 0, MIB))
+        assert not turns.is_crowded()
+        assert not one.closed
+
+    run("memory", tmp_path, scenario)
+
+
 @pytest.mark.usefixtures("alone")
 def test_who_is_alone_waits_for_no_worker(tmp_path):
     _, by_workers = run("memory", tmp_path, write_much)

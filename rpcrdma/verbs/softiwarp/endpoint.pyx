@@ -32,7 +32,7 @@ from libc.stdint cimport int64_t, uint32_t, uint64_t
 from rpcrdma.clock cimport nanoseconds
 from rpcrdma.memory cimport Lease
 from rpcrdma.pipes cimport Pipe
-from rpcrdma.turns cimport SLICE, shared
+from rpcrdma.turns cimport SLICE, one_is_gone, shared
 from rpcrdma.verbs.native cimport Fetch, NativeEndpoint, Target
 from rpcrdma.verbs.softiwarp.chain cimport (
     Chain,
@@ -492,6 +492,7 @@ cdef class Endpoint(NativeEndpoint):
         if self.state == CLOSED:
             return 0
         self.state = CLOSED
+        one_is_gone()
         if self.close_timer is not None:
             self.close_timer.cancel()
             self.close_timer = None
