@@ -10,6 +10,7 @@ import struct
 import pytest
 
 from rpcrdma import pipes
+from rpcrdma.capture.events import Kind
 from tests.unit import vfs_support
 from tests.unit.rdma_direct_support import READ, handle, rpc, run
 from tests.unit.softiwarp_support import CLIENT_REQUEST, SEND, SEND_INVALIDATE, WRITE, Raw, untagged
@@ -259,6 +260,44 @@ def test_a_server_that_closes_gives_the_pipes_back(tmp_path):
         for connection in both.servers[0].connections:
             connection._endpoint.close(abort=True)
         await until_given_back()
+        reader.close()
+
+    run("memory", tmp_path, scenario)
+
+
+class Shown:
+    """A tap that keeps what was written to the peer."""
+
+    def __init__(self):
+        self.written = b""
+
+    def show(self, kind, parts, length, *where):
+        if kind is Kind.WRITE_OUT:
+            self.written += b"".join(bytes(part) for part in parts)
+
+    def __getattr__(self, name):
+        return lambda *arguments: None
+
+
+def test_who_captures_sees_the_data(tmp_path):
+    async def scenario(both):
+        octets = random.Random(4).randbytes(MIB)
+        reader = await Reader().begin(both, await file_of(both, octets))
+        (connection,) = [
+            each for each in both.servers[0].connections if each.peer_port == reader.socket.getsockname()[1]
+        ]
+        shown = Shown()
+        connection.set_tap(shown)
+        before = both.answered(READ)
+        await reader.ask(0, MIB)
+        assert (await reader.answer())[1:] == (octets, True)
+        assert shown.written == octets
+        assert max(reader.sizes) != PAGES
+        connection.set_tap(None)
+        await reader.ask(0, MIB)
+        assert (await reader.answer())[1:] == (octets, True)
+        assert reader.sizes[0] == PAGES
+        assert both.answered(READ) == before + 2
         reader.close()
 
     run("memory", tmp_path, scenario)
