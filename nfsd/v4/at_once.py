@@ -13,7 +13,7 @@ from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 from nfsd.protocol import nfs4 as p
-from nfsd.state import Nfs4Error
+from nfsd.state import Nfs4Error, StateEngine
 from nfsd.state.clients import Client
 from nfsd.state.opens import FileState, OpenState
 from nfsd.state.types import Stateid
@@ -66,8 +66,10 @@ def open_(
         with engine.opens.reserve(
             engine.opens.owner(client, owner), node.key, access, deny, reclaim=False
         ) as reservation:
-            state = reservation.commit()
+            state = None if _promised_more(engine) else reservation.commit()
     except Nfs4Error:
+        state = None
+    if state is None:
         opened.release()
         return None
     if state.opened is None:
@@ -78,6 +80,13 @@ def open_(
     if server.callbacks.client_can_be_called(client):
         flags |= p.OPEN4_RESULT_MAY_NOTIFY_LOCK
     return state, flags
+
+
+def _promised_more(engine: StateEngine) -> bool:
+    """Whether the reply has to wait for stable storage now: who was in the way, a courtesy client or one that has not
+    been heard of since the grace period, must not reclaim after another restart what somebody else has (RFC 8881
+    section 8.4.3)."""
+    return not engine.stable
 
 
 def _opened(server: Nfs4Server, credential: Credential, node: Node, access: int) -> OpenFile | None:
@@ -152,6 +161,8 @@ def lock(
         else:
             plan = engine.locks.lock(holder, exclusive, offset, length, reclaim=False, wait=False)
         with plan:
+            if _promised_more(engine):
+                return None
             if plan.local is not None:
                 if node.inode.locks is None:
                     return None  # its descriptor has to be opened first

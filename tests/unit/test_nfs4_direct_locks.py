@@ -7,6 +7,7 @@ import struct
 import pytest
 
 from nfsd.protocol import nfs4 as p
+from tests.support.nfs4 import Client4, LoopbackTransport
 from tests.support.nfs4_direct import SEQUENCE_AT
 from tests.unit.test_nfs4_direct import CURRENT, OF_CONTENT, comparable, getattr_, on, putfh
 
@@ -190,6 +191,24 @@ def test_a_lock_waits_for_what_other_compounds_promised(tmp_path):
             assert (both.answered, both.server.engine.stable) == (before, True)
         await file.call(unlock(p.stateid4(0, locked.other), 0, 1))
         assert both.answered == before + 1
+
+    on("memory", tmp_path, 1, scenario)
+
+
+def test_a_lock_of_a_courtesy_clients_waits_until_that_one_cannot_reclaim_it(tmp_path):
+    async def scenario(both):
+        file, _ = await twins(both)
+        both.server.engine.end_grace()
+        away = await Client4(both.wires[1], both.minor, name=b"away", transport=LoopbackTransport()).connect()
+        opened, handle = await away.open("/0", file.name.encode())
+        (held,) = await away.on(handle, lock_new(WRITE, opened, b"a", 0, 10))
+        assert held.status == 0
+        both.server.engine.clients.lookup(away.clientid).courtesy = True
+        for offset, answered in ((100, 1), (5, 0)):
+            before = both.answered
+            _, locked = await file.call(lock_new(WRITE, file.opened, b"%d" % offset, offset, 1))
+            assert locked is not None
+            assert (both.answered - before, both.server.engine.stable) == (answered, True)
 
     on("memory", tmp_path, 1, scenario)
 

@@ -180,6 +180,22 @@ def test_an_open_in_conflict_with_a_deny_is_refused(tmp_path):
     on("memory", tmp_path, 1, scenario)
 
 
+def test_an_open_of_what_a_courtesy_client_denies_waits_until_that_one_cannot_reclaim_it(tmp_path):
+    async def scenario(both):
+        (both.path / "a").write_bytes(b"content")
+        handle, engine = await handle_of(both, b"a"), both.server.engine
+        engine.end_grace()
+        away = await Client4(both.general, 1, name=b"away", transport=LoopbackTransport()).connect()
+        await away.open("/0", b"a", access=1, deny=1)
+        engine.clients.lookup(away.clientid).courtesy = True
+        for answered in (0, 1):
+            before = both.answered
+            done = await both.direct.call(None, both.message(0, putfh(handle), opening(both, None)))
+            assert (Client4.parse(done)[0], both.answered - before, engine.stable) == (0, answered, True)
+
+    on("memory", tmp_path, 1, scenario)
+
+
 def test_an_open_that_may_be_given_a_delegation_is_the_general_paths(tmp_path):
     async def scenario(both):
         (both.path / "a").write_bytes(b"content")
