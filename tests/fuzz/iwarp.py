@@ -302,8 +302,11 @@ class Peer:
         assert owner.messages == model.messages
         for memory, region in zip(self.memory, self.regions, strict=True):
             assert memory == region.data
-        for sink, expected in self.read_sinks:
-            assert sink == expected
+        for number, (sink, expected) in enumerate(self.read_sinks):
+            # What of an answer is not complete may be anything: there the next segments are received before their
+            # headers have been looked at.
+            sure = model.read_placed if number == model.answered else len(sink)
+            assert sink[:sure] == expected[:sure]
         if model.violation is None or self.ended:
             assert self.sent.terminate is None
         elif model.enabled:

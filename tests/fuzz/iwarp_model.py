@@ -89,7 +89,7 @@ class Model:
         self._current: bytearray | None = None
         self._capacity = 0
         self._write: tuple[int, int] | None = None
-        self._read_placed = 0
+        self.read_placed = 0
         self._place: tuple[bytearray, int, Region | None] | None = None
         self._left = 0
         self._trailer = 0
@@ -255,10 +255,10 @@ class Model:
         if self._payload:
             if stag != read.sink:
                 raise Violation(NO_STAG)
-            if offset != self._read_placed or self._payload > len(read.data) - offset:
+            if offset != self.read_placed or self._payload > len(read.data) - offset:
                 raise Violation(BOUNDS)
             self._place = (read.data, offset, None)
-        if self._last and self._read_placed + self._payload != len(read.data):
+        if self._last and self.read_placed + self._payload != len(read.data):
             raise Violation(BOUNDS)
 
     def _begin_request(self) -> None:
@@ -280,11 +280,11 @@ class Model:
 
     def _finish(self) -> None:
         if self._opcode == READ_RESPONSE:
-            self._read_placed += self._payload
+            self.read_placed += self._payload
             if self._last:
                 self.reads.pop(0)
                 self.answered += 1
-                self._read_placed = 0
+                self.read_placed = 0
         elif self._opcode == READ_REQUEST:
             self._answer()
         elif self._opcode == TERMINATE:
