@@ -130,8 +130,10 @@ def test_stat(server: Running, version: str, capfd: pytest.CaptureFixture[str]) 
 
 
 def run(arguments: list[str], **how: Any) -> subprocess.Popen[bytes]:
+    """A command of its own, which can be interrupted though the tests may have been started in a shell's background."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    return subprocess.Popen([sys.executable, "-m", "nfsd.cli", *arguments], env=environment, **how)
+    interruptible = ["env", "--default-signal=INT", sys.executable]
+    return subprocess.Popen([*interruptible, "-m", "nfsd.cli", *arguments], env=environment, **how)
 
 
 def test_cat(server: Running, version: str) -> None:
