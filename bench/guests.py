@@ -27,6 +27,7 @@ from bench.scenarios import FILE_SIZE, Files, Scenario, prepare
 from bench.servers import IN_GUEST, Cpu, Server, connect_iwarp, connect_tcp, counters_in, events_of
 from bench.study import progress
 from bench.turns import take_turns
+from tests.support.nfs4 import Failed
 from tests.vm.build import BuildError
 from tests.vm.compare import KNFSD_MOUNTD_PORT, KNFSD_RDMA_PORT
 from tests.vm.guest import PATIENCE, Guest, accelerator
@@ -166,7 +167,7 @@ def _await_grace(server: InGuest) -> None:
             with server.network():
                 Session(server, 1, 0)
             return
-        except (AssertionError, OSError, EOFError):
+        except (Failed, OSError, EOFError):
             if time.monotonic() > until:
                 raise
             time.sleep(1)
