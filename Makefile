@@ -30,23 +30,24 @@ help:
 setup: $(STAMPS)/extensions
 	@:
 
-# The virtual environment, the package in editable form (which builds the extensions in place) and the development tools.
+# The virtual environment, the package in editable form (its extensions are built below, once) and the development tools.
 $(STAMPS)/package: pyproject.toml setup.py tests/vm/host-packages.sh
 	@tests/vm/host-packages.sh build
 	@tests/vm/host-packages.sh verbs
 	@$(SAY) "virtual environment $(VENV)"
 	@[ -x $(BIN)/python ] || $(PYTHON) -m venv $(VENV)
-	@$(SAY) "installing the Python packages, building the extensions (about a minute)"
+	@$(SAY) "installing the Python packages"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check 'setuptools>=77' wheel 'Cython>=3.0'
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --editable '.[dev]'
+	@RDMA_NFSD_EXTENSIONS=none $(BIN)/python -m pip install --quiet --disable-pip-version-check \
+		--no-build-isolation --editable '.[dev]'
 	@mkdir -p $(STAMPS) && touch $@
-	@$(SAY) "installed: $(BIN)/rdma-nfsd"
 
-# The extensions once more when a source of theirs changed: with the environment's own Cython, without network.
+# The extensions, and those once more whose sources changed: with the environment's own Cython, without network.
 $(STAMPS)/extensions: $(STAMPS)/package $(SOURCES)
-	@$(SAY) "extensions"
+	@$(SAY) "building the extensions (about a minute on two processors)"
 	@$(BIN)/python setup.py --quiet build_ext --inplace
 	@touch $@
+	@$(SAY) "installed: $(BIN)/rdma-nfsd"
 
 lab: setup
 	@tests/vm/host-packages.sh guest
