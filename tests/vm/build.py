@@ -107,6 +107,8 @@ def _download(lab: Path, packages: list[str]) -> list[Path]:
     """``apt-get download`` the packages into the lab; return the .deb files, in the same order."""
     into = lab / "dl"
     into.mkdir(parents=True, exist_ok=True)
+    if not packages:
+        return []  # apt-get takes no names for a mistake
     _run("apt-get", "-q", "-o", "APT::Sandbox::User=root", "download", *packages, cwd=into)
     files = []
     for package in packages:
