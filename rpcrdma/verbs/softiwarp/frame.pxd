@@ -31,6 +31,7 @@ cdef struct TransmitCounters:
     uint64_t octets
     uint64_t largest_fpdu
     uint64_t system_calls
+    uint64_t cut                    # of those, that took less than they were given
     uint64_t sends
     uint64_t writes
     uint64_t invalidations

@@ -314,11 +314,13 @@ cdef class Run:
                 if errno == EINTR:
                     continue
                 if errno == EAGAIN:
+                    self.counters.cut += 1
                     return BLOCKED
                 self.error = errno
                 return FAILED
             self.advance(<size_t>sent)
             if <size_t>sent < given:
+                self.counters.cut += 1
                 if self.aligned and self.run_sent % self.segment:
                     self.one_by_one = True
                 return BLOCKED
@@ -342,11 +344,13 @@ cdef class Run:
                 if errno == EINTR:
                     continue
                 if errno == EAGAIN:
+                    self.counters.cut += 1
                     return BLOCKED
                 self.error = errno
                 return FAILED
             self.advance(<size_t>sent)
             if <size_t>sent < asked:
+                self.counters.cut += 1
                 return BLOCKED
         return SENT
 

@@ -184,6 +184,7 @@ cdef class Transmitter(Run):
             "octets_out": self.counters.octets,
             "largest_fpdu_out": self.counters.largest_fpdu,
             "send_calls": self.counters.system_calls,
+            "send_calls_cut": self.counters.cut,
             "sends_out": self.counters.sends,
             "writes_out": self.counters.writes,
             "invalidations_out": self.counters.invalidations,
