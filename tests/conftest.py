@@ -14,6 +14,9 @@ hypothesis.settings.register_profile("explore")
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
 """The same examples in every run, unless others are asked for."""
 
+os.umask(0o022)
+"""Tests make files for other users to read, whatever the mask of who runs them."""
+
 pytest_plugins = ["tests.rfc.plugin"]
 
 

@@ -5,6 +5,7 @@ import socket
 import pytest
 
 from rpcrdma import congestion
+from tests.support.machine import needs_ipv6
 
 USUAL = socket.socket().getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16).rstrip(b"\0")
 
@@ -29,7 +30,9 @@ def paces(monkeypatch):
     monkeypatch.setattr(congestion, "PACING", USUAL)
 
 
-@pytest.mark.parametrize(("family", "host"), [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")])
+@pytest.mark.parametrize(
+    ("family", "host"), [(socket.AF_INET, "127.0.0.1"), pytest.param(socket.AF_INET6, "::1", marks=needs_ipv6)]
+)
 def test_a_connection_from_here_is_not_paced(paces, family, host):
     with accepted(family, host) as connection:
         congestion.settle(connection)

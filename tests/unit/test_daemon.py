@@ -26,6 +26,7 @@ from tests.nfs3_client import Nfs3Client, Nfs3Failure, RpcFailure
 from tests.peer import wire
 from tests.peer.requester import Peer
 from tests.rfc.plugin import covers
+from tests.support.machine import needs_ipv6
 from tests.unit.rpc_support import call
 from tests.unit.test_rpcbind import fake
 
@@ -100,6 +101,7 @@ def test_files_are_served_and_handles_survive_a_restart(rig: Rig) -> None:
     rig.run(test)
 
 
+@needs_ipv6
 def test_the_ready_line_names_every_listener(rig: Rig) -> None:
     async def test() -> None:
         daemon = rig.make("[rdma://127.0.0.1:0, tcp://127.0.0.1:0, 'tcp://[::1]:0']")

@@ -14,6 +14,7 @@ import uvloop
 
 from nfsd.vfs.executor import Chain, Executor
 from nfsd.vfs.types import Credential
+from tests.support.machine import open_the_way
 
 assert platform.machine() == "x86_64", "the system call numbers below are those of x86-64"
 READ, WRITE, CLOSE, LSEEK, PREAD, PIPE2, OPENAT, MKDIRAT, FSTAT, PAUSE_READ = 0, 1, 3, 8, 17, 293, 257, 258, 5, 0
@@ -112,8 +113,7 @@ def test_the_kernel_checks_the_callers_permissions(tmp_path, inline):
     shared.write_bytes(b"g")
     shared.chmod(0o640)
     os.chown(shared, 0, 2000)
-    for directory in (tmp_path, *tmp_path.parents[:2]):
-        directory.chmod(0o755)
+    open_the_way(tmp_path)
 
     async def outcome(executor, path, credential):
         chain, _, (opened, *_) = open_read_close(path, 1, credential)
@@ -154,8 +154,7 @@ def test_an_own_step_runs_as_the_server_within_a_callers_chain(tmp_path):
 
 def test_new_files_belong_to_the_caller(tmp_path):
     tmp_path.chmod(0o777)
-    for directory in tmp_path.parents[:2]:
-        directory.chmod(0o755)
+    open_the_way(tmp_path)
 
     async def test(executor):
         chain = Chain(ALICE)

@@ -16,6 +16,7 @@ from rpcrdma.rpc.program import Call, Procedure, Program
 from rpcrdma.rpc.rpcbind import Service, services
 from rpcrdma.server.tcp import TcpListener
 from rpcrdma.xdr import uint32
+from tests.support.machine import needs_ipv6
 
 PROGRAM = 0x20000001
 
@@ -51,7 +52,9 @@ class Neighbour:
             listener.close()
 
 
-@pytest.mark.parametrize(("address", "source"), [("127.0.0.1", "127.0.0.7"), ("::1", "::1")])
+@pytest.mark.parametrize(
+    ("address", "source"), [("127.0.0.1", "127.0.0.7"), pytest.param("::1", "::1", marks=needs_ipv6)]
+)
 def test_a_program_is_found_called_and_found_again(address: str, source: str) -> None:
     async def main() -> None:
         there = Neighbour(address)

@@ -7,9 +7,12 @@ import socket
 import pytest
 
 from rpcrdma.verbs.device.overlooked import unread, unread_in
+from tests.support.machine import needs_ipv6
 
 
-@pytest.mark.parametrize(("family", "host"), [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")])
+@pytest.mark.parametrize(
+    ("family", "host"), [(socket.AF_INET, "127.0.0.1"), pytest.param(socket.AF_INET6, "::1", marks=needs_ipv6)]
+)
 def test_octets_that_nobody_has_read(family: socket.AddressFamily, host: str) -> None:
     with socket.create_server((host, 0), family=family) as listener:
         ends = listener.getsockname()[:2]

@@ -27,6 +27,7 @@ from tests.peer import (
     run,
 )
 from tests.rfc.plugin import covers
+from tests.support.machine import needs_ipv6
 
 XID = 77
 
@@ -303,7 +304,7 @@ def test_peers_that_let_us_read_nothing_are_rejected():
 
 
 @covers("RFC 8166 9 netids")
-@pytest.mark.parametrize(("host", "netid"), [("127.0.0.1", "rdma"), ("::1", "rdma6")])
+@pytest.mark.parametrize(("host", "netid"), [("127.0.0.1", "rdma"), pytest.param("::1", "rdma6", marks=needs_ipv6)])
 def test_netid_and_addresses_are_those_of_the_connection(host, netid):
     async def test(rig):
         rig.provider.client_address = type(rig.listener.address)(host, 1021)

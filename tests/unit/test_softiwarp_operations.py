@@ -12,6 +12,7 @@ import uvloop
 from rpcrdma.memory import Pool
 from rpcrdma.verbs.interface import ListenAddress, RdmaRead, RdmaWrite, Send
 from rpcrdma.verbs.softiwarp import SoftIwarpOptions
+from tests.support.machine import needs_ipv6
 
 from .softiwarp_support import (
     CLIENT_REQUEST,
@@ -50,7 +51,7 @@ def on_uvloop(main: Coroutine[Any, Any, None]) -> None:
 
 
 @pytest.mark.parametrize("run", [on_asyncio, on_uvloop])
-@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+@pytest.mark.parametrize("host", ["127.0.0.1", pytest.param("::1", marks=needs_ipv6)])
 @pytest.mark.parametrize("name", OPTIONS)
 def test_writes_reads_sends_and_invalidations(
     run: Callable[[Coroutine[Any, Any, None]], None], host: str, name: str

@@ -280,7 +280,7 @@ def timestamps() -> int:
 def test_no_fpdu_straddles_a_segment(mss: int) -> None:
     """Follow the socket's own counters: each sendmsg() call is a grid of segments of the size in use.
 
-    So where no call was cut short there are exactly as many as the packing rule has runs: with fewer, an FPDU straddles.
+    So where no call was cut short there are exactly as many as the packing rule has runs: with fewer, one straddles.
     A full send buffer cuts calls short, when and where depends on the machine; then the rest of that run says nothing.
     """
 

@@ -9,6 +9,7 @@ import pytest
 
 from rpcrdma.verbs.interface import ListenAddress
 from rpcrdma.verbs.softiwarp import SoftIwarpOptions, listener
+from tests.support.machine import needs_ipv6
 
 from .softiwarp_support import world
 
@@ -19,8 +20,8 @@ MARKED = 104
     ("host", "reached_by", "level", "option"),
     [
         ("127.0.0.1", "127.0.0.1", socket.IPPROTO_IP, socket.IP_TOS),
-        ("::", "127.0.0.1", socket.IPPROTO_IP, socket.IP_TOS),
-        ("::", "::1", socket.IPPROTO_IPV6, socket.IPV6_TCLASS),
+        pytest.param("::", "127.0.0.1", socket.IPPROTO_IP, socket.IP_TOS, marks=needs_ipv6),
+        pytest.param("::", "::1", socket.IPPROTO_IPV6, socket.IPV6_TCLASS, marks=needs_ipv6),
     ],
 )
 def test_connections_have_the_listeners_type_of_service(

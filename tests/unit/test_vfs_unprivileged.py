@@ -11,6 +11,7 @@ import traceback
 import pytest
 
 from nfsd.vfs.types import BadHandle, Credential, SetAttributes
+from tests.support.machine import open_the_way
 from tests.unit.vfs_support import ALICE, BOB, ROOT, read_file, run, write_file
 
 CAP_DAC_READ_SEARCH = 2
@@ -138,8 +139,7 @@ def test_as_one_ordinary_user(place, tmp_path):
     (place / "others").write_text("not mine")
     os.chmod(place / "others", 0o600)
     # No way from the root of the file system for this user: start where it is allowed.
-    for directory in (tmp_path, *tmp_path.parents[:2]):
-        os.chmod(directory, 0o755)
+    open_the_way(tmp_path)
     state = tmp_path / "state"
     state.mkdir()
     os.chown(state, me, me)
