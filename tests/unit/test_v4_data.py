@@ -94,6 +94,29 @@ def test_commit_takes_ranges_that_end_within_64_bits(tmp_path, minor):
 
 
 @pytest.mark.parametrize("minor", MINORS)
+def test_a_write_carries_the_verifier_of_before_it(tmp_path, minor):
+    """Data that is lost while the WRITE is under way shows as another verifier at COMMIT."""
+
+    async def test(client, export, server):
+        (export / "f").write_bytes(b"")
+        service, here = server.service, client.path("/0/f")
+        before, really = service.write_verifier, service.write
+
+        async def failing_meanwhile(*arguments):
+            done = await really(*arguments)
+            service.write_verifier = b"another."  # as an fsync that fails does
+            return done
+
+        service.write = failing_meanwhile
+        *_, written = await client.run(*here, writing(0, b"x"))
+        *_, committed = await client.run(*here, (p.OP_COMMIT, p.COMMIT4args(0, 0)))
+        assert written.resok4.writeverf == before
+        assert committed.resok4.writeverf == b"another."
+
+    with_client(tmp_path, minor, test)
+
+
+@pytest.mark.parametrize("minor", MINORS)
 def test_a_share_deny_keeps_special_stateids_out(tmp_path, minor):
     async def test(client, export, server):
         deny = p.OPEN4_SHARE_DENY_BOTH

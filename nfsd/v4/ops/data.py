@@ -74,13 +74,16 @@ async def write(c: Compound, args: p.WRITE4args) -> p.WRITE4resok:
     node = await c.node(changing=True)
     if args.offset + len(args.data) > _MAX_OFFSET:
         raise Nfs4Error(p.NFS4ERR_FBIG if c.minor else p.NFS4ERR_INVAL)
+    # Taken before the data is handed over: should its write-back fail meanwhile, the client's COMMIT finds another one,
+    # and the client sends the data again (RFC 8881 section 18.32.3). The later one would vouch for data already lost.
+    verifier = c.service.write_verifier
     opened = await opened_for(c, node, c.given(args.stateid), write=True)
     try:
         data = memoryview(args.data)[: c.server.max_transfer]
         count, reached, _ = await c.service.write(opened, args.offset, data, Stability(args.stable))
     finally:
         opened.release()
-    return p.WRITE4resok(count=count, committed=p.stable_how4(reached), writeverf=c.service.write_verifier)
+    return p.WRITE4resok(count=count, committed=p.stable_how4(reached), writeverf=verifier)
 
 
 @operation(p.OP_COMMIT)
