@@ -346,6 +346,7 @@ def _check_export(document: _Document, entry: ExportEntry, where: Location, base
         security_labels=entry.security_labels,
         referral=_places(document, entry.referral, (*where, "referral")),
         replicas=_places(document, entry.replicas, (*where, "replicas")),
+        source=f"{document.file}:{document.line((*where, 'clients'))}",
     )
 
 

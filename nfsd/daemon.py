@@ -23,6 +23,7 @@ from typing import Any, Protocol
 import uvloop
 
 from nfsd import sdnotify
+from nfsd.admission import Admission
 from nfsd.config import Config, Nfs4, split_host_port
 from nfsd.control import Control
 from nfsd.exports import ExportTable
@@ -94,6 +95,7 @@ class Daemon:
         self.config = config
         self.pool = Pool(server.limits.memory)
         self.exports = ExportTable(config.exports)
+        self._admission = Admission(self.exports)
         self.service = FileService(self.exports, server.state_dir)
         self.captures = Captures()
         self.listeners = Listeners(self.pool, server.limits, self.captures)
@@ -153,7 +155,6 @@ class Daemon:
         self._nfs4.start()
         self._undo.append(self._nfs4.close)
         self._reloader = Reloader(self.config, self.service, self._nfs4)
-        admit = self.exports.admit
         versions = {
             3: nfs3_procedures(self.service, self.exports, delegations=self._nfs4.recalls),
             4: nfs4_procedures(self._nfs4),
@@ -165,10 +166,10 @@ class Daemon:
                     Program(NFS_PROGRAM, "nfs", versions),
                     nfsacl_program(self.service, self.exports, delegations=self._nfs4.recalls),
                 ],
-                admit=admit,
+                gate=self._admission,
                 direct=direct,
             ),
-            "mountd": Dispatcher([mount3_program(self.service, self.exports)], admit=admit),
+            "mountd": Dispatcher([mount3_program(self.service, self.exports)], gate=self._admission),
         }
         if server.nlm:
             self._make_lock_manager(recovered)
@@ -267,8 +268,8 @@ class Daemon:
         self._undo += [manager.close, messages.close]
         self._notifier = Notifier(peers, self._nfs4.engine)
         self._undo.append(self._notifier.close)
-        self.dispatchers["nlm"] = Dispatcher([nlm4_program(manager, messages)], admit=self.exports.admit)
-        self.dispatchers["nsm"] = Dispatcher([nsm_program(self._nfs4)])
+        self.dispatchers["nlm"] = Dispatcher([nlm4_program(manager, messages)], gate=self._admission)
+        self.dispatchers["nsm"] = Dispatcher([nsm_program(self._nfs4)], gate=self._admission)
 
     def _served(self) -> list[Service]:
         """What is served where, as rpcbind is told."""

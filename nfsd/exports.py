@@ -14,8 +14,8 @@ from __future__ import annotations
 import fnmatch
 import hashlib
 import ipaddress
-from collections.abc import Awaitable, Iterable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from nfsd.names import GroupLists, HostNames
@@ -82,6 +82,8 @@ class Export:
     """Where the files really are: nothing is served here, and ``path`` is empty."""
     replicas: tuple[Place, ...] = ()
     """Where the same files are to be had as well."""
+    source: str = field(default="", compare=False)
+    """Where its ``clients`` stand in the configuration: file and line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +179,7 @@ class ExportTable:
         self._credentials: dict[tuple[object, ...], Credential] = {}
         self.generation = 0
         """Grows when what :meth:`access` said may be true no more."""
+        self._changed: list[Callable[[], None]] = []
         self.replace(exports)
         self._names.on_change(self._forget_accesses)
 
@@ -197,6 +200,12 @@ class ExportTable:
     def _forget_accesses(self) -> None:
         self._accesses.clear()
         self.generation += 1
+        for callback in self._changed:
+            callback()
+
+    def on_change(self, callback: Callable[[], None]) -> None:
+        """Have ``callback`` run whenever ``generation`` has grown."""
+        self._changed.append(callback)
 
     def standing(self, export: Export, caller: Caller, peer_address: str) -> tuple[Credential, bool] | None:
         """A caller as it acts on an export, and whether only to read; None when it may not use it, or when that cannot
@@ -240,6 +249,10 @@ class ExportTable:
     def visible(self, export: Export, peer_address: str) -> bool:
         """Whether this client may use the export."""
         return self.access(export, peer_address) is not None
+
+    def knows(self, peer_address: str) -> bool:
+        """Whether this client may use anything here, a referral included."""
+        return any(self.visible(export, peer_address) for export in (*self.exports, *self.referrals))
 
     def read_only(self, export: Export, peer_address: str) -> bool:
         """Whether the export is read-only for this client (it is for one that may not use it at all)."""

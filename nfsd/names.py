@@ -14,8 +14,9 @@ import os
 import pwd
 import socket
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Generator, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 _log = logging.getLogger(__name__)
 _LIMIT = 4096
@@ -101,9 +102,10 @@ class HostNames:
                 future = self._ask(question)
                 if expiry is None:
                     missing.append(future)
-        return self._wait(missing) if missing else None
+        return _Answers(self, missing) if missing else None
 
-    async def _wait(self, futures: list[asyncio.Future[None]]) -> None:
+    async def wait(self, futures: list[asyncio.Future[None]]) -> None:
+        """Wait for answers, as long as patience lasts."""
         # A task of its own: the dispatcher's driver has none, and asyncio.wait leaves the look-ups running.
         _, late = await asyncio.ensure_future(asyncio.wait(futures, timeout=self._patience))
         if late:
@@ -144,6 +146,18 @@ class HostNames:
                 await running
         if self._threads is not None:
             self._threads.shutdown(wait=False, cancel_futures=True)
+
+
+class _Answers:
+    """Answers on their way; nothing is lost if nobody waits for them."""
+
+    __slots__ = ("_futures", "_names")
+
+    def __init__(self, names: HostNames, futures: list[asyncio.Future[None]]) -> None:
+        self._names, self._futures = names, futures
+
+    def __await__(self) -> Generator[Any, None, None]:
+        return self._names.wait(self._futures).__await__()
 
 
 class GroupLists:

@@ -76,7 +76,8 @@ class MountService:
         if learning is not None:
             await learning
         names = components(path)
-        if names is None:
+        # A stranger's mount command is told so, and nothing of what there is.
+        if names is None or not self._exports.knows(peer):
             return mountres3(mountstat3.MNT3ERR_ACCES)
         status = mountstat3.MNT3ERR_NOENT
         for export, below in matches(self._exports.exports, names):
@@ -116,7 +117,7 @@ class MountService:
         self._mounts.remove_all(call.transport.peer_address)
 
     async def export(self, call: Call, arguments: None) -> list[exportnode]:
-        """Every export with the clients it is for (section 5.2.5), to whoever asks, as showmount's users expect."""
+        """Every export with the clients it is for (section 5.2.5), to every host that any of them is for."""
         return [
             exportnode(os.fsencode(export.pseudo), [groupnode(_name(client)) for client in export.clients])
             for export in self._exports.exports
@@ -136,7 +137,7 @@ def mount3_program(service: FileService, exports: ExportTable, mounts: MountList
         {
             MOUNT_V3: {
                 MOUNTPROC3_NULL: Procedure("NULL", mount.null),
-                MOUNTPROC3_MNT: Procedure("MNT", mount.mnt, dirpath, mountres3),
+                MOUNTPROC3_MNT: Procedure("MNT", mount.mnt, dirpath, mountres3, open=True),
                 MOUNTPROC3_DUMP: Procedure("DUMP", mount.dump, None, mount_list),
                 MOUNTPROC3_UMNT: Procedure("UMNT", mount.umnt, dirpath),
                 MOUNTPROC3_UMNTALL: Procedure("UMNTALL", mount.umntall),

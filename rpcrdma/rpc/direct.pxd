@@ -41,6 +41,13 @@ cdef class DirectVersion:
     cdef Count counts[64]
 
 
+cdef class Gate:
+    """Whom the server is for."""
+
+    cdef public unsigned long generation
+    cdef public double lasts
+
+
 cdef class DirectCalls(Answerer):
     """The direct calls of one connection."""
 
@@ -56,7 +63,11 @@ cdef class DirectCalls(Answerer):
     cdef Caller latest_caller
     cdef bint counting
     cdef double clock
+    cdef Gate gate
+    cdef unsigned long admitted_in      # the gate's generation in which the peer was let in
+    cdef double admitted_until          # on ``clock``
 
+    cdef bint admitted(self) except -1
     cdef DirectVersion version_of(self, uint32_t number, uint32_t version)
     cdef bint answer_guarded(self, DirectVersion version, Caller caller, uint32_t procedure, const uint8_t *message,
                              size_t offset, size_t size, Place place) except -1

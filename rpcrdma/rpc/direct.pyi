@@ -1,6 +1,6 @@
 """Calls answered natively, in the stack in which they arrived. Implemented in ``direct.pyx``."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from rpcrdma.place import Answerer
 from rpcrdma.rpc.dispatch import Row
@@ -14,6 +14,24 @@ class DirectProgram:
     ``answer`` writes the results of a procedure, or declines: then it has changed nothing. ``pause`` gives up what was
     held between calls (such as the caller's identity)."""
 
+class Gate:
+    """Whom the server is for; derived from by who knows. Both paths ask it before a call of a peer is executed, the
+    native one once per connection, generation and ``lasts``."""
+
+    generation: int
+    """To be raised whenever an answer of :meth:`admits` may have changed."""
+    lasts: float
+    """Seconds after which the native path asks again in any case; without bound unless set."""
+
+    def learn(self, peer_address: str) -> Awaitable[None] | None:
+        """What to wait for before it can be said who the peer is (such as the name service's answer); None: nothing."""
+
+    def admits(self, peer_address: str) -> bool:
+        """Whether calls of the peer are executed; without waiting, by what is known now."""
+
+    def turned_away(self, peer_address: str) -> None:
+        """A call of the peer has been refused (to tell the log)."""
+
 class DirectCalls(Answerer):
     """The direct calls of one connection."""
 
@@ -23,5 +41,6 @@ class DirectCalls(Answerer):
         replay: ReplayCache,
         read_credential: Callable[[int, memoryview], RpcCredential | auth_stat],
         versions: list[tuple[int, int, DirectProgram, list[Row | None]]],
+        gate: Gate | None = None,
     ) -> None:
         """``versions``: (program, version, direct program, rows by procedure)."""

@@ -12,6 +12,7 @@ Calls are counted here and added to the dispatcher's rows when the transport pau
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from libc.math cimport INFINITY
 from libc.string cimport memcmp, memset
 
 from rpcrdma.clock cimport nanoseconds
@@ -51,8 +52,23 @@ cdef class DirectVersion:
         memset(self.counts, 0, sizeof(self.counts))
 
 
+cdef class Gate:
+    def __cinit__(self, *args, **kwargs):
+        self.generation = 1
+        self.lasts = INFINITY
+
+    def learn(self, peer_address):
+        return None
+
+    def admits(self, peer_address):
+        raise NotImplementedError
+
+    def turned_away(self, peer_address):
+        pass
+
+
 cdef class DirectCalls(Answerer):
-    def __init__(self, transport, replay, read_credential, list versions not None):
+    def __init__(self, transport, replay, read_credential, list versions not None, Gate gate=None):
         self.transport = transport
         self.peer_address = transport.peer_address
         self.peer = self.peer_address.encode()
@@ -60,6 +76,8 @@ cdef class DirectCalls(Answerer):
         self.read_credential = read_credential
         self.versions = [DirectVersion(program, number, version, rows) for number, version, program, rows in versions]
         self.callers = {}
+        self.gate = gate
+        self.admitted_in = 0
 
     cdef DirectVersion version_of(self, uint32_t number, uint32_t version):
         cdef DirectVersion known = self.latest
@@ -102,6 +120,10 @@ cdef class DirectCalls(Answerer):
         if not self.counting:
             self.counting = True
             self.clock = nanoseconds() * 1e-9
+        if self.gate is not None and not (
+            self.admitted_in == self.gate.generation and self.clock < self.admitted_until
+        ) and not self.admitted():
+            return False
         # An accepted reply with an empty verifier, and SUCCESS (RFC 5531 section 9).
         place.at = store32(place.at, load32(message))
         place.at = store32(place.at, 1)
@@ -117,6 +139,15 @@ cdef class DirectCalls(Answerer):
             version.counts[procedure].calls += 1
             version.counts[procedure].seconds += self.clock - then
         return answered
+
+    cdef bint admitted(self) except -1:
+        """Ask the gate about the peer; False: it is for the general path to refuse, or to wait for an answer."""
+        cdef unsigned long generation = self.gate.generation
+        if self.gate.learn(self.peer_address) is not None or not self.gate.admits(self.peer_address):
+            return False
+        self.admitted_in = generation
+        self.admitted_until = self.clock + self.gate.lasts
+        return True
 
     cdef bint answer_guarded(
         self, DirectVersion version, Caller caller, uint32_t procedure, const uint8_t *message, size_t offset,

@@ -24,7 +24,7 @@ from typing import Any, Final
 from rpcrdma.memory import Lease
 from rpcrdma.rpc import eager, replay
 from rpcrdma.rpc.credentials import CredentialReader
-from rpcrdma.rpc.direct import DirectCalls, DirectProgram
+from rpcrdma.rpc.direct import DirectCalls, DirectProgram, Gate
 from rpcrdma.rpc.messages import (
     MAX_AUTH_BYTES,
     RPC_VERSION,
@@ -60,6 +60,10 @@ _WORDS: Final = struct.Struct(">II")
 _SUCCESS_HEADER: Final = struct.Struct(">6I")
 _SHORTEST: Final = 40
 """Octets of a call header with empty credential and verifier."""
+
+
+class TurnedAway(Exception):
+    """The server is not for this caller."""
 
 
 class Row:
@@ -141,6 +145,8 @@ class Execution:
         self.row.errors += 1
         if isinstance(exception, GarbageArguments):
             return accepted(self.call.xid, accept_stat.GARBAGE_ARGS)
+        if isinstance(exception, TurnedAway):
+            return denied(self.call.xid, reject_stat.AUTH_ERROR, auth_stat.AUTH_BADCRED)
         if isinstance(exception, DropCall):
             return NO_REPLY if exception.silently else None
         if isinstance(exception, asyncio.CancelledError):
@@ -157,18 +163,18 @@ class Dispatcher:
         programs: Iterable[Program],
         replay_cache: replay.ReplayCache | None = None,
         *,
-        admit: Callable[[str], Awaitable[None] | None] | None = None,
+        gate: Gate | None = None,
         direct: Mapping[tuple[int, int], DirectProgram] | None = None,
     ) -> None:
-        """``admit(peer_address)`` may name something to wait for before a call of that peer is executed (such as the
-        name service's word on who the peer is). ``direct`` are native answers to the common procedures of a (program,
-        version) in ``programs``, which look after the admission of their callers themselves."""
+        """``gate`` says whose calls are executed; anybody's without one. What it turns away is denied with AUTH_BADCRED
+        before anything is done about it, as Linux's server does it. ``direct`` are native answers to the common
+        procedures of a (program, version) in ``programs``."""
         self.replay = replay.ReplayCache() if replay_cache is None else replay_cache
         self.running: set[Execution] = set()
         """Calls that are waiting for something."""
         self.refused = 0
         """Calls that never reached a procedure: headers, credentials, programs, versions, procedures unknown here."""
-        self._admit = admit
+        self._gate = gate
         self._direct = dict(direct or {})
         self._credentials = CredentialReader()
         self._idle: asyncio.Future[None] | None = None
@@ -188,7 +194,7 @@ class Dispatcher:
             (number, version, program, [self.rows.get((number, version, procedure)) for procedure in range(64)])
             for (number, version), program in self._direct.items()
         ]
-        return DirectCalls(transport, self.replay, self._credentials.read, versions)
+        return DirectCalls(transport, self.replay, self._credentials.read, versions, self._gate)
 
     def dispatch(
         self,
@@ -235,6 +241,14 @@ class Dispatcher:
         if chunks and chunks[0][0] < offset:
             self._refuse(holds, done, accepted(xid, accept_stat.GARBAGE_ARGS))
             return
+        waiting = None
+        gate = self._gate
+        if gate is not None and procedure and not row.procedure.open:
+            waiting = gate.learn(transport.peer_address)
+            if waiting is None and not gate.admits(transport.peer_address):
+                gate.turned_away(transport.peer_address)
+                self._refuse(holds, done, denied(xid, reject_stat.AUTH_ERROR, auth_stat.AUTH_BADCRED))
+                return
         entry = None
         guarded = row.procedure.replay
         if guarded is True or (guarded and guarded(data[offset:])):
@@ -257,11 +271,11 @@ class Dispatcher:
             transport, xid, program, version, procedure, credential, arguments, results, holds, data, False, reply_room,
             chunks,
         )  # fmt: skip
-        self._execute(Execution(self, row, call, done, entry, time.perf_counter()))
+        self._execute(Execution(self, row, call, done, entry, time.perf_counter()), waiting)
 
-    def _execute(self, execution: Execution) -> None:
+    def _execute(self, execution: Execution, waiting: Awaitable[None] | None) -> None:
+        """Run the procedure; ``waiting``: what the gate has to learn about the caller first."""
         call, procedure = execution.call, execution.row.procedure
-        waiting = None if self._admit is None else self._admit(call.transport.peer_address)
         coroutine: Any
         if procedure.raw:
             coroutine = procedure.handler(call)
@@ -274,11 +288,24 @@ class Dispatcher:
                 return
             coroutine = procedure.handler(call, value)
         if waiting is not None:
-            coroutine = _after(waiting, coroutine)
+            coroutine = self._after(waiting, call.transport.peer_address, coroutine)
         run = eager.start(coroutine, execution.over)
         if run is not None:
             execution.run = run
             self.running.add(execution)
+
+    async def _after(self, waiting: Awaitable[None], peer_address: str, coroutine: Awaitable[Any]) -> Any:
+        """Run a procedure once it is known who calls, if it is for the caller."""
+        assert self._gate is not None
+        try:
+            await waiting
+            if not self._gate.admits(peer_address):
+                self._gate.turned_away(peer_address)
+                raise TurnedAway
+        except BaseException:
+            coroutine.close()  # type: ignore[attr-defined]  # or Python warns that it was never awaited
+            raise
+        return await coroutine
 
     def _refuse(self, holds: list[Lease], done: Done, reply: RpcReply | None) -> None:
         self.refused += 1
@@ -315,15 +342,6 @@ class Dispatcher:
             if execution.run is not None:
                 execution.run.cancel()
         return len(late)
-
-
-async def _after(waiting: Awaitable[None], coroutine: Awaitable[Any]) -> Any:
-    try:
-        await waiting
-    except BaseException:
-        coroutine.close()  # type: ignore[attr-defined]  # or Python warns that it was never awaited
-        raise
-    return await coroutine
 
 
 def _release(holds: list[Lease]) -> None:

@@ -133,6 +133,8 @@ class Procedure:
     results: Any = None
     raw: bool = False
     replay: bool | Callable[[memoryview], bool] = False
+    open: bool = False
+    """Whether peers that the server is not for are answered too, as they always are to procedure 0 (NULL)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rpcrdma.memory import Pool
+from rpcrdma.rpc.direct import Gate
 from rpcrdma.rpc.dispatch import NO_REPLY, Dispatcher
 from rpcrdma.rpc.messages import accept_stat, auth_flavor, auth_stat, opaque_auth, reject_stat, reply_stat
 from rpcrdma.rpc.program import Call, DropCall, GarbageArguments, Procedure, Program, RpcCredential
@@ -309,15 +310,39 @@ def test_admission_is_awaited_before_the_procedure_runs() -> None:
         service, replies = Service(), Replies()
         known: set[str] = set()
         named: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        dispatcher = Dispatcher([service.program()], admit=lambda peer: None if peer in known else named)
-        dispatcher.dispatch(FakeTransport(), call(0), (), [], replies)
+
+        class Names(Gate):
+            def learn(self, peer_address: str) -> asyncio.Future[None] | None:
+                return None if peer_address in known else named
+
+            def admits(self, peer_address: str) -> bool:
+                return friendly
+
+        friendly = True
+        dispatcher = Dispatcher([service.program()], gate=Names())
+        dispatcher.dispatch(FakeTransport(), call(1, bytes(8)), (), [], replies)
         assert service.calls == []
         named.set_result(None)
         await asyncio.sleep(0)
         assert len(service.calls) == 1
         known.add("192.0.2.1")
-        dispatcher.dispatch(FakeTransport(), call(0), (), [], replies)
+        dispatcher.dispatch(FakeTransport(), call(1, bytes(8)), (), [], replies)
         assert len(replies.all) == 2
+        # Its name says that it is nobody's.
+        known.clear()
+        named, friendly = asyncio.get_running_loop().create_future(), False
+        dispatcher.dispatch(FakeTransport(), call(1, bytes(8)), (), [], replies)
+        assert len(replies.all) == 2
+        named.set_result(None)
+        await asyncio.sleep(0)
+        reply, _ = replies.header()
+        assert reply.body.rbody is not None
+        assert reply.body.rbody.rreply is not None
+        assert reply.body.rbody.rreply.stat == reject_stat.AUTH_ERROR
+        assert reply.body.rbody.rreply.auth_stat == auth_stat.AUTH_BADCRED
+        dispatcher.dispatch(FakeTransport(), call(0), (), [], replies)
+        assert accepted(replies).stat == accept_stat.SUCCESS, "NULL is for everybody"
+        assert len(service.calls) == 3
 
     asyncio.run(main())
 

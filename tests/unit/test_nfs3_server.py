@@ -10,6 +10,7 @@ from random import Random
 
 import pytest
 
+from nfsd.admission import Admission
 from nfsd.exports import Export, ExportTable
 from nfsd.mount.program import mount3_program
 from nfsd.protocol.nfs3 import (
@@ -75,7 +76,7 @@ async def serving(base: Path, **settings: object) -> AsyncIterator[tuple[Nfs3Cli
     await service.start()
     nfs = Program(NFS_PROGRAM, "nfs", {3: nfs3_procedures(service, exports)})
     programs = [nfs, nfsacl_program(service, exports), mount3_program(service, exports)]
-    dispatcher = Dispatcher(programs, admit=exports.admit)
+    dispatcher = Dispatcher(programs, gate=Admission(exports))
     pool = Pool(256 << 20)
     listener = TcpListener(dispatcher, pool, asyncio.get_running_loop())
     listener.listen("127.0.0.1", 0)

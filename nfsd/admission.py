@@ -1,0 +1,80 @@
+"""Whose calls are executed: hosts that some export is for. Everybody else gets an answer to NULL, and to nothing else.
+
+Owns :class:`Admission`, which the dispatchers ask before they do anything about a call: no state is made, no name
+looked at, no reply kept for a stranger. The answers follow the exports and the name service; the log says once about
+each host what would admit it. Linux's server does the same (svcauth_unix_set_client: AUTH_BADCRED, NULL excepted).
+
+Imports the exports.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable
+from typing import Final
+
+from nfsd.exports import ExportTable, canonical_address
+from rpcrdma.rpc.direct import Gate
+
+_log = logging.getLogger(__name__)
+
+_REMEMBERED: Final = 4096
+"""Hosts whose answer is remembered; beyond it all are forgotten and found out again."""
+_TOLD: Final = 64
+"""Strangers the log names by address, until the exports change."""
+_SHOWN: Final = 3
+"""Exports the log names as a place to admit a stranger."""
+_NAMES_GOOD_FOR: Final = 1.0
+"""Seconds a native path goes by what a name said."""
+
+
+class Admission(Gate):
+    """The one gate of all programs."""
+
+    def __init__(self, exports: ExportTable) -> None:
+        self._exports = exports
+        self._known: dict[str, bool] = {}
+        self._told: set[str] = set()
+        self.turned_away_calls = 0
+        """Calls of strangers so far."""
+        exports.on_change(self._changed)
+        self._changed()
+
+    def _changed(self) -> None:
+        self._known.clear()
+        self._told.clear()
+        self.lasts = _NAMES_GOOD_FOR if self._exports.uses_names else float("inf")
+        self.generation += 1
+
+    def learn(self, peer_address: str) -> Awaitable[None] | None:
+        """What the name service has yet to say about a host."""
+        return self._exports.admit(peer_address)
+
+    def admits(self, peer_address: str) -> bool:
+        """Whether some export is for the host."""
+        known = self._known.get(peer_address)
+        if known is None:
+            if len(self._known) >= _REMEMBERED:
+                self._known.clear()
+            known = self._known[peer_address] = self._exports.knows(peer_address)
+        return known
+
+    def turned_away(self, peer_address: str) -> None:
+        """Tell the log, once for each host, and not of all when there are many."""
+        self.turned_away_calls += 1
+        peer = canonical_address(peer_address)
+        if peer in self._told or len(self._told) > _TOLD:
+            return
+        self._told.add(peer)
+        if len(self._told) > _TOLD:
+            _log.warning("more hosts are refused that no export is for; the log names no more of them until a reload")
+            return
+        _log.warning("%s is refused: no export is for it; to admit it, add it to %s", peer, self._places())
+
+    def _places(self) -> str:
+        """Where a host could be added, in words."""
+        exports = (*self._exports.exports, *self._exports.referrals)
+        named = [f"clients: of {one.pseudo}" + (f" ({one.source})" if one.source else "") for one in exports[:_SHOWN]]
+        if len(exports) > _SHOWN:
+            named.append(f"of one of {len(exports) - _SHOWN} more")
+        return " or ".join(named)
