@@ -164,7 +164,7 @@ cdef class DirectResponder(NativeOwner):
             properties = self.responder.versions.properties
             self.threshold = properties.send_threshold
             self.invalidate = properties.remote_invalidation
-            self.fetches = not self.responder.awaits_memory
+            self.fetches = self.responder.may_read and not self.responder.awaits_memory
         return 0
 
     cdef int pause(self) except -1:

@@ -107,6 +107,8 @@ class Responder:
         self.received_messages = 0
         self.draining = False
         """New calls are no longer taken."""
+        self.may_read = True
+        """Whether the peer allows any RDMA Read. Where it does not, calls with Read chunks get an error."""
         self.versions = Versions(options, negotiated, on_settled)
         self.counters = counters or Counters()
         # Where memory was too short for all Receives, the connection lives on fewer credits.
@@ -326,6 +328,10 @@ class Responder:
             plan = assembly.plan(header, len(data), self._options.max_call_size)
         except assembly.BadReadList as bad:
             self._refuse(header.xid, header.version, Fault.HEADER, bad)
+            return False
+        if plan is not None and plan.size and not self.may_read:
+            # Fetched from nowhere, it would wait for ever (RFC 8166 section 4.5.3 has no other word for it).
+            self._refuse(header.xid, header.version, Fault.NO_ROOM, "the peer allows no RDMA Read")
             return False
         call = ForwardCall(codec, header, reply_header, data, lease)
         self.counters.calls += 1

@@ -13,8 +13,8 @@ Memory
     return when the operations that hold them are over.
 
 Refusals
-    A connection is rejected when there are too many, when no memory is left for a single Receive, and when the peer
-    does not let us read its memory.
+    A connection is rejected when there are too many, and when no memory is left for a single Receive. A peer that does
+    not let us read its memory is accepted: what fits inline works, and calls with Read chunks get an error.
 """
 
 from __future__ import annotations
@@ -154,7 +154,8 @@ class RdmaConnection:
         )
         self.max_long_backchannel_size = responder.max_backward_size
         self.can_be_invalidated = self._server.provider.can_be_invalidated
-        depth = min(request.responder_resources, options.max_reads)
+        offered = request.responder_resources
+        depth = options.max_reads if offered is None else min(offered, options.max_reads)
         try:
             self._endpoint: Endpoint = request.accept(
                 self, responder.private_data.encode(), receives, initiator_depth=depth
@@ -163,6 +164,7 @@ class RdmaConnection:
             for lease in receives:
                 lease.release()
             raise
+        self.responder.may_read = self._endpoint.max_reads > 0
         direct = self._dispatcher.direct_calls(self)
         self._direct = (
             DirectResponder(
@@ -178,9 +180,10 @@ class RdmaConnection:
             else None
         )
         _log.debug(
-            "%s: accepted with %d Receives, thresholds %d in and %d out, remote invalidation %s",
+            "%s: accepted with %d Receives, %d RDMA Reads, thresholds %d in and %d out, remote invalidation %s",
             self,
             len(receives),
+            self._endpoint.max_reads,
             properties.receive_threshold,
             properties.send_threshold,
             properties.remote_invalidation,
@@ -477,9 +480,6 @@ class RdmaServer:
         reason = None
         if len(self.connections) >= self.options.max_connections:
             reason = "too many connections"
-        elif request.responder_resources == 0:
-            # Nothing could ever be read, so WRITE would hang; better to say so now.
-            reason = "the peer allows no RDMA Read"
         else:
             try:
                 now = time.time_ns()  # the peer may know that it is accepted before we are through here

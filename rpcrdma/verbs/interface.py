@@ -101,7 +101,8 @@ class Endpoint(Protocol):
     local_address: str
     """The address the peer connected to."""
     max_reads: int
-    """RDMA Reads the peer lets us keep outstanding (our negotiated ORD). Excess Reads wait inside the provider."""
+    """RDMA Reads the peer lets us keep outstanding (our negotiated ORD). Excess Reads wait inside the provider; with 0
+    none may be posted."""
 
     def post_receives(self, leases: Sequence[Lease]) -> None:
         """Post Receive buffers; the provider holds each lease's count until it is reported or the endpoint closed."""
@@ -130,10 +131,14 @@ class ConnectRequest(Protocol):
     local_address: str
     private_data: bytes
     """What the peer's consumer sent, possibly with padding or other headers around it (RFC 8797 section 5.2)."""
-    initiator_depth: int
-    """RDMA Reads the peer wants to keep outstanding towards us."""
-    responder_resources: int
-    """RDMA Reads the peer lets us keep outstanding."""
+
+    @property
+    def initiator_depth(self) -> int | None:
+        """RDMA Reads the peer wants to keep outstanding towards us. None: its connection set-up does not tell."""
+
+    @property
+    def responder_resources(self) -> int | None:
+        """RDMA Reads the peer lets us keep outstanding; 0 is none at all. None: its connection set-up does not tell."""
 
     def accept(
         self, handler: EndpointHandler, private_data: bytes, receives: Sequence[Lease], *, initiator_depth: int

@@ -295,12 +295,20 @@ def test_too_many_connections_are_rejected_with_our_private_data():
     run(test, options=RdmaServerOptions(max_connections=2))
 
 
-def test_peers_that_let_us_read_nothing_are_rejected():
+@PROVIDERS
+def test_peers_that_let_us_read_nothing_have_what_needs_no_read(provider):
     async def test(rig):
-        with pytest.raises(ConnectionRefusedError):
-            await rig.peer(responder_resources=0)
+        peer = await rig.peer(responder_resources=0)
+        arguments = echo_arguments([b"data"])
+        source = peer.readable(b"data")
+        for xid in (1, 3):
+            assert (await peer.call(echo(xid))).payload == echo_results(arguments, xid)
+            refused = header(xid + 1, reads=[(arguments.positions[0], source.segment())])
+            reply = await peer.call(refused + rpc_call(xid + 1, arguments.without(0)))
+            assert (reply.xid, reply.procedure, reply.error) == (xid + 1, ERROR, ERR_CHUNK)
+        assert rig.server.counters.reads == 0
 
-    run(test)
+    run(test, provider=provider)
 
 
 @covers("RFC 8166 9 netids")

@@ -104,16 +104,17 @@ async def answer(it: World, sent: bytes) -> Raw:
         (request(body=enhanced(2, 0) + PRIVATE), 0x10, 2, (2, 0), (0, 2)),
         (request(body=enhanced(128, 3)), 0x10, 2, (128, 3), (3, 4)),
         (request(body=enhanced(128, 200)), 0x10, 2, (128, 200), (16, 4)),
-        # An IRD of 0 is not believed; 0x3fff leaves it to the consumers, and is echoed.
-        (request(body=enhanced(0, 0)), 0x10, 2, (0, 0), (0, 4)),
-        (request(body=enhanced(0x3FFF, 0x3FFF)), 0x10, 2, (0x3FFF, 0x3FFF), (0x3FFF, 0x3FFF)),
+        # An IRD of 0 allows no Read; 0x3fff leaves it to the consumers, and is echoed.
+        (request(body=enhanced(0, 0)), 0x10, 2, (0, 0), (0, 0)),
+        (request(body=enhanced(0x3FFF, 0x3FFF)), 0x10, 2, (None, None), (0x3FFF, 0x3FFF)),
+        (request(body=enhanced(0x3FFF, 0)), 0x10, 2, (None, 0), (0, 0x3FFF)),
         # CRC as asked; reserved bits are ignored; R in a Request is not looked at.
         (request(flags=0x50), 0x50, 2, (128, 0), (0, 4)),
         (request(flags=0x3F), 0x10, 2, (128, 0), (0, 4)),
         # Without S, and in revision 1 whatever that bit says, there are no enhanced octets.
-        (request(flags=0, body=PRIVATE), 0, 2, (0, 0), None),
-        (request(flags=0x40, revision=1, body=PRIVATE), 0x40, 1, (0, 0), None),
-        (request(flags=0x10, revision=1, body=b""), 0, 1, (0, 0), None),
+        (request(flags=0, body=PRIVATE), 0, 2, (None, None), None),
+        (request(flags=0x40, revision=1, body=PRIVATE), 0x40, 1, (None, None), None),
+        (request(flags=0x10, revision=1, body=b""), 0, 1, (None, None), None),
         # Peer to peer: of what is offered, the Write and the Read; the Send only when it is all there is.
         (request(body=enhanced(0x8000 | 128, 0xC000)), 0x10, 2, (128, 0), (0x8000 | 1, 0xC000 | 4)),
         (request(body=enhanced(0xC000 | 128, 0x8000)), 0x10, 2, (128, 0), (0x8000, 0x8000 | 4)),
@@ -124,7 +125,7 @@ async def answer(it: World, sent: bytes) -> Raw:
     ],
 )
 def test_the_reply_fits_the_request(
-    sent: bytes, flags: int, revision: int, offer: tuple[int, int], expected: tuple[int, int] | None
+    sent: bytes, flags: int, revision: int, offer: tuple[int | None, int | None], expected: tuple[int, int] | None
 ) -> None:
     async def run() -> None:
         async with world() as it:

@@ -71,8 +71,8 @@ class HalfOpen:
         self.peer_address, self.peer_port = peer
         self.local_address = plain_address(sock.getsockname())[0]
         self.private_data = b""
-        self.initiator_depth = 0
-        self.responder_resources = 0
+        self.initiator_depth: int | None = None
+        self.responder_resources: int | None = None
         owner.half_open[self] = None
         self._timer = owner.loop.call_later(owner.options.mpa_timeout, self._expire)
         owner.loop.add_reader(self._descriptor, self._readable)

@@ -152,7 +152,7 @@ class Agreement:
     markers: bool = False
     """We insert Markers in what we send (we never ask the peer for them)."""
     outbound_reads: int = 1
-    """RDMA Reads we keep outstanding (our ORD)."""
+    """RDMA Reads we keep outstanding (our ORD); with 0 there are none."""
     inbound_reads: int = 0
     """RDMA Reads the peer keeps outstanding (our IRD)."""
     expect_send_rtr: bool = False
@@ -161,11 +161,15 @@ class Agreement:
     """The indication we owe the peer before anything else."""
 
 
-def request_reads(request: Frame) -> tuple[int, int]:
-    """Return (initiator ORD, initiator IRD) of a Request as the consumer should see them; 0 when not told."""
+def request_reads(request: Frame) -> tuple[int | None, int | None]:
+    """Return (initiator ORD, initiator IRD) of a Request as the consumer should see them; None for what it leaves open.
+
+    A plain Request says nothing of them (RFC 5044), and 0x3FFF leaves one to the consumers (RFC 6581 section 9.1).
+    """
     if request.enhanced is None:
-        return 0, 0
-    return request.enhanced.ord, request.enhanced.ird
+        return None, None
+    offer = request.enhanced
+    return None if offer.ord == LEFT_TO_ULP else offer.ord, None if offer.ird == LEFT_TO_ULP else offer.ird
 
 
 def respond(
@@ -179,16 +183,12 @@ def respond(
     use_crc = request.crc or crc
     if request.enhanced is None:
         # The IRD and ORD are the consumers' business (RFC 5044), so both sides' defaults stand.
-        outbound = max(1, min(wanted_reads, default_reads))
+        outbound = min(wanted_reads, default_reads)
         reply = Frame(revision=request.revision, crc=use_crc, private_data=private_data)
         return reply, Agreement(use_crc, request.markers, outbound, inbound_reads)
     offer = request.enhanced
-    if offer.ird in (0, LEFT_TO_ULP):
-        # An initiator that offers 0 yet exposes memory for reading does not mean it (the Reply's ORD sizes its read
-        # queue); one that does mean it answers the ORD with a Terminate (RFC 6581 section 9.1, code 6).
-        outbound = max(1, min(wanted_reads, default_reads))
-    else:
-        outbound = max(1, min(wanted_reads, offer.ird))
+    # "The responder MUST set its ORD at most to the initiator IRD" (RFC 6581 section 9.1), also when that is 0.
+    outbound = min(wanted_reads, default_reads if offer.ird == LEFT_TO_ULP else offer.ird)
     inbound = inbound_reads if offer.ord == LEFT_TO_ULP else min(offer.ord, inbound_reads)
     rtr = RTR.NONE
     if offer.peer_to_peer:

@@ -29,8 +29,10 @@ class SoftIwarpOptions:
     """Established connections; beyond it requests are rejected."""
     inbound_reads: int = 16
     """RDMA Reads a peer may keep outstanding towards us (our IRD) when we accept."""
-    outbound_reads: int = 16
-    """RDMA Reads we keep outstanding when the peer does not tell (MPA revision 1, or an IRD of 0 or 0x3fff)."""
+    outbound_reads: int = 8
+    """RDMA Reads we keep outstanding at most when the peer does not tell how many it takes: MPA revision 1, revision 2
+    without the enhanced octets, or an IRD of 0x3fff. One too many costs the connection, and 8 is what the older
+    adapters take, which speak revision 1; siw takes 128."""
     max_inbound_reads: int = 128
     """The largest IRD an initiator of ours grants when the responder's ORD asks for more than was offered."""
     peer_to_peer: bool = False
