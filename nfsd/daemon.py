@@ -49,6 +49,7 @@ from nfsd.v3.program import nfs3_procedures
 from nfsd.v4.direct import Nfs4Direct
 from nfsd.v4.program import nfs4_procedures
 from nfsd.v4.server import Nfs4Server
+from nfsd.vfs.permissions import missing
 from nfsd.vfs.service import FileService
 from nfsd.vfs.types import Time
 from rpcrdma.capture.recorder import Captures
@@ -135,6 +136,8 @@ class Daemon:
             _log.warning(
                 "no privilege to act as other users (CAP_SETUID, CAP_SETGID): every client acts as uid %d", os.geteuid()
             )
+        for sentence in missing(self.service.executor):
+            _log.warning("%s", sentence)
         grace = server.nfs4.lease_time if server.nfs4.grace_time is None else server.nfs4.grace_time
         engine = StateEngine(
             _state_limits(server.nfs4, float(grace)),

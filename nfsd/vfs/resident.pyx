@@ -4,9 +4,13 @@ A read with RWF_NOWAIT does not wait for pages, but where one is missing it star
 the mark that the last reading ahead has left behind. To find the blocks and to queue the requests may take as long as
 the disk does: with a disk that does not answer, for ever. cachestat(2) starts nothing.
 
+A kernel without cachestat (before Linux 6.5) leaves it to RWF_NOWAIT. A kernel that has it and does not tell (a seccomp
+filter, a file the server may not write) is not guessed at: such reads are for the workers.
+
 Owns no descriptor; imports nothing.
 """
 
+from libc.errno cimport ENOSYS, errno
 from libc.stdint cimport uint64_t
 
 cdef extern from "unistd.h" nogil:
@@ -41,36 +45,42 @@ cdef inline uint64_t pages(uint64_t begin, uint64_t end) noexcept nogil:
     return (end - 1) // PAGE - begin // PAGE + 1
 
 
-cdef inline bint cached(int fd, uint64_t begin, uint64_t end, uint64_t *count) noexcept nogil:
-    """Count pages in memory. False: the kernel does not tell."""
+cdef inline int cached(int fd, uint64_t begin, uint64_t end, uint64_t *count) noexcept nogil:
+    """Count pages in memory. Returns 0, or the errno of a kernel that does not tell."""
     cdef range_t where
     cdef counts_t counts
     where.offset = begin
     where.length = end - begin
     if c_syscall(SYS_CACHESTAT, fd, &where, &counts, 0) != 0:
-        return False
+        return errno
     count[0] = counts.cached
-    return True
+    return 0
 
 
 cdef bint in_memory(int fd, uint64_t offset, size_t size) noexcept nogil:
-    """Whether reading this starts no I/O, or nobody can know.
+    """Whether reading this starts no I/O, or no kernel of this kind could know.
 
     So it is if everything is there up to what would be read ahead; or if what is wanted is there and nothing behind it,
     for then it was not read ahead, and has no mark."""
     cdef uint64_t count = 0, end = offset + size
     cdef c_stat status
-    if size == 0 or not cached(fd, offset, end + AHEAD, &count) or count >= pages(offset, end + AHEAD):
+    cdef int error
+    if size == 0:
         return True
-    if fstat(fd, &status) != 0 or offset >= <uint64_t>status.st_size:
+    error = cached(fd, offset, end + AHEAD, &count)
+    if error != 0:
+        return error == ENOSYS
+    if count >= pages(offset, end + AHEAD):
         return True
-    if count >= pages(offset, min(end + AHEAD, <uint64_t>status.st_size)):
+    if fstat(fd, &status) != 0:
+        return False
+    if offset >= <uint64_t>status.st_size or count >= pages(offset, min(end + AHEAD, <uint64_t>status.st_size)):
         return True
     end = min(end, <uint64_t>status.st_size)
-    if not cached(fd, offset, end, &count) or count < pages(offset, end):
+    if cached(fd, offset, end, &count) != 0 or count < pages(offset, end):
         return False
     end = (end + PAGE - 1) // PAGE * PAGE
-    return cached(fd, end, end + PAGE, &count) and count == 0
+    return cached(fd, end, end + PAGE, &count) == 0 and count == 0
 
 
 def resident(int fd, uint64_t offset, size_t size):

@@ -136,6 +136,8 @@ SYS_LISTXATTR: Final = _NUMBERS["listxattr"]
 SYS_REMOVEXATTR: Final = _NUMBERS["removexattr"]
 SYS_QUOTACTL_FD: Final = 443
 """Everywhere; since Linux 5.14."""
+SYS_CACHESTAT: Final = 451
+"""Everywhere; since Linux 6.5."""
 
 AT_FDCWD: Final = -100
 AT_SYMLINK_NOFOLLOW: Final = 0x100

@@ -1,14 +1,13 @@
 """Watches (fanotify(7)): what a lease does not tell of, other processes' chmod, chown, link, rename and unlink.
 
 Owns the fanotify group. The news comes after the fact, but says which process did it: what the server did itself is
-passed over. Where the kernel gives no such group (before 5.13 without privilege), or the file system has no identity
-for it, there is nothing to hear.
+passed over. Where the kernel gives no such group (before 5.13 without privilege: :mod:`nfsd.vfs.permissions` says so),
+or the file system has no identity for it, there is nothing to hear.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import struct
 from collections.abc import Callable
@@ -16,8 +15,6 @@ from typing import Final
 
 from nfsd.vfs.executor import Chain, Executor
 from nfsd.vfs.syscalls import SYS_FANOTIFY_INIT, SYS_FANOTIFY_MARK
-
-_log = logging.getLogger(__name__)
 
 _FAN_CLOEXEC, _FAN_NONBLOCK, _FAN_REPORT_FID = 0x1, 0x2, 0x200
 _FAN_MARK_ADD, _FAN_MARK_REMOVE = 0x1, 0x2
@@ -54,7 +51,6 @@ class Watches:
         )
         executor.run_inline(chain)
         if made.error:
-            _log.info("no news of local changes of permissions and names: fanotify: %s", os.strerror(made.error))
             return
         self._fd = made.result
         loop.add_reader(self._fd, self._read)
