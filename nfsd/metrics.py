@@ -55,7 +55,7 @@ class ServerCollector(Collector):
         yield from self._rpc()
         yield from self._transports()
         memory = GaugeMetricFamily(_PREFIX + "memory_bytes", "Message and data buffers", labels=["kind"])
-        for kind in ("limit", "mapped", "in_use"):
+        for kind in ("limit", "mapped", "resident", "in_use"):
             memory.add_metric([kind], getattr(self._pool, kind))
         yield memory
         copied_bytes = CounterMetricFamily(_PREFIX + "copied_bytes", "Messages and data copied from buffer to buffer")

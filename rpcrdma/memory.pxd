@@ -1,38 +1,54 @@
 """What native code may touch of :mod:`rpcrdma.memory`: a lease's address, and taking and dropping counts."""
 
-
-cdef struct FreeStack:
-    char **items
-    size_t length
-    size_t capacity
+from rpcrdma.arenas cimport Arenas
 
 
 cdef class Pool:
     cdef readonly size_t limit
+    cdef readonly size_t reserve
     cdef readonly size_t in_use
-    cdef readonly size_t mapped
     cdef readonly size_t leaked
-    cdef FreeStack classes[13]
-    cdef char **arenas
-    cdef size_t arena_count
-    cdef size_t arena_limit
-    cdef list waiters
+    cdef readonly size_t waiting        # callbacks that wait, of all accounts
+    cdef readonly size_t short_of_account
+    cdef readonly size_t short_of_host
+    cdef readonly size_t short_of_pool
+    cdef Arenas arenas
+    cdef size_t ceiling                 # what ordinary leases may use: without the reserve, and what is saved up
+    cdef object ring                    # hosts with waiters that their own bounds let pass
+    cdef Host saver                     # whose first waiter has been passed over often: it is saved up for
     cdef bint pumping
-    cdef bint pump_again
+    cdef bint again
 
-    cdef char *take(self, int size_class) noexcept
-    cdef int give(self, int size_class, char *block) noexcept
-    cdef bint add_arena(self) noexcept
-    cdef void coalesce(self) noexcept
-    cdef void pump(self)
+    cdef bint has_room(self, Host host, size_t capacity, size_t ceiling) noexcept
+    cdef bint serve(self, Host host)
+    cdef int unlist(self, Host host) except -1
+    cdef int forgive(self, Host host) except -1
+    cdef int freed(self, Account account) except -1
+    cdef int pump(self) except -1
+
+
+cdef class Host:
+    cdef readonly Pool pool
+    cdef readonly size_t limit
+    cdef readonly size_t in_use
+    cdef object ready                   # accounts with waiters that their own bounds let pass
+    cdef bint listed                    # in the pool's ring
+    cdef int passed_over
+
+    cdef Account first(self)
 
 
 cdef class Account:
     cdef readonly Pool pool
+    cdef readonly Host host
     cdef readonly size_t limit
     cdef readonly size_t in_use
+    cdef readonly unsigned long long returned
+    cdef object waiters
+    cdef bint listed                    # among the host's ready ones
 
     cpdef Lease lease(self, Py_ssize_t size)
+    cdef Lease grant(self, size_t capacity, int size_class)
 
 
 cdef class Lease:

@@ -22,29 +22,64 @@ class Lease:
         """Drop a count. Releasing below zero raises RuntimeError (a double free is a bug worth a crash report)."""
 
 class Pool:
-    """The process-wide bound on buffer memory, in octets. Arenas are mmap()ed on demand and kept for reuse."""
+    """The process-wide bound on buffer memory, in octets. Arenas are mmap()ed on demand; pages that are not wanted go
+    back, unless a device has them registered."""
 
-    def __init__(self, limit: int) -> None: ...
+    def __init__(self, limit: int, reserve: int = 0) -> None:
+        """``reserve``: octets of the limit that only small leases of hosts that use little get at. ValueError when that
+        is more than half."""
     limit: int
+    reserve: int
     in_use: int
     """Octets leased now."""
     mapped: int
-    """Octets mmap()ed."""
+    """Octets mmap()ed: up to twice the limit, for blocks of different sizes get into each other's way."""
+    resident: int
+    """Octets of them that have pages, at most. Unless a device has them registered, that is up to the limit and its
+    sixteenth (8 MiB at least)."""
+    pressed: bool
+    """More than three quarters are in use."""
     leaked: int
     """Leases that were garbage-collected without their release (their buffers did return)."""
+    waiting: int
+    """Callbacks of :meth:`Account.when_available` that wait."""
+    short_of_account: int
+    short_of_host: int
+    short_of_pool: int
+    """Leases refused at the bound of the account, the host, the pool."""
     def arena_list(self) -> list[tuple[int, int]]:
         """The (address, length) of every arena, oldest first: what a device registers. Arenas are only ever added."""
+    def host(self, limit: int) -> Host:
+        """A client's share, with its own bound."""
     def account(self, limit: int) -> Account:
-        """A share with its own bound (one per connection)."""
+        """An account of a host of its own, which has no further bound."""
+    def tidy(self) -> None:
+        """Give back the pages of memory that was not wanted for a while. To be called about every second."""
 
-class Account:
-    """One connection's share of the pool."""
+class Host:
+    """One client's share of the pool, of all its connections."""
 
     pool: Pool
     limit: int
     in_use: int
+    pressed: bool
+    """More than three quarters are in use."""
+    def account(self, limit: int) -> Account:
+        """A share with its own bound (one per connection)."""
+
+class Account:
+    """One connection's share of its host's."""
+
+    pool: Pool
+    host: Host
+    limit: int
+    in_use: int
+    returned: int
+    """Octets given back since the beginning: what does not grow is stuck."""
+    pressed: bool
+    """The host or the pool is."""
     def lease(self, size: int) -> Lease:
-        """A buffer of at least ``size`` octets. Raises OutOfMemory at either bound, ValueError for size < 0 or > 4 MiB."""
+        """A buffer of at least ``size`` octets. Raises OutOfMemory at a bound, ValueError for size < 0 or > 4 MiB."""
     def when_available(self, size: int, callback: Callable[[], None]) -> None:
         """Call ``callback`` once, as soon as a buffer of ``size`` may be had (first come, first served).
 

@@ -1,17 +1,20 @@
-"""Buffers: a bounded, registered arena cut into size classes, leased out and counted.
+"""Buffers: leased out of a bounded pool of registered memory, shared out among hosts, and counted.
 
-Owns every octet that a message or a payload passes through. Layer 0: imports nothing of the project.
-
-Operation
-    Memory is mmap()ed in arenas of 4 MiB, aligned to their size, and cut by halves into thirteen size classes
-    (1 KiB to 4 MiB). Each class keeps a stack of free blocks, so the usual lease is a pop and its end a push. A
-    class that runs dry takes half of the next larger free block; when there is none, another arena is mapped, up
-    to twice the bound (room for fragmentation: untouched pages cost nothing); after that, free neighbours are
-    joined again. Arenas are never unmapped before the pool dies, so a device need register each only once.
+Owns every octet that a message or a payload passes through. Layer 0: imports the arenas it is cut from.
 
 Bounds
-    ``limit`` counts what is leased, in capacities, for the pool and for each account. Whoever meets a bound gets
-    OutOfMemory and may queue with :meth:`Account.when_available`.
+    What is leased is counted, in capacities, for the pool, for each host (a client's address, whatever connections it
+    has) and for each account (a connection). Whoever meets a bound gets OutOfMemory, and may queue with
+    :meth:`Account.when_available`.
+
+    The pool may have a reserve. Only leases of at most 64 KiB get at it, of hosts that use little: 256 KiB, or a
+    sixteenth of what is left, if that is more. So a small call of one host gets in while others hold all the rest.
+
+Waiting
+    Each account's waiters queue in order. Hosts with waiters that their own bounds let pass take turns, and so do the
+    accounts of a host; one whose bound is met waits for a release of its own. A release looks at a bounded number of
+    them. A waiter that the pool has no room for is passed over, but not for ever: after some times, room is saved up
+    for it, that is, ordinary leases and other waiters leave so much free.
 
 Ownership
     A lease owns its block while its count is positive. It keeps its account alive, and the account the pool, so a
@@ -25,243 +28,239 @@ Threads
 cimport cython
 from cpython.buffer cimport PyBuffer_FillInfo
 from libc.stdint cimport uintptr_t
-from libc.stdlib cimport free, qsort, realloc
-from libc.string cimport memset
 
+from rpcrdma.arenas cimport ARENA, SMALLEST, Arenas, size_class_of
 
-cdef extern from "<sys/mman.h>" nogil:
-    void *mmap(void *address, size_t length, int protection, int flags, int fd, long offset)
-    int munmap(void *address, size_t length)
-    int PROT_READ, PROT_WRITE, MAP_PRIVATE, MAP_ANONYMOUS
-    void *MAP_FAILED
+import logging
+from collections import deque
 
 
 cdef enum:
-    CLASSES = 13
-    SMALLEST = 1024
-    ARENA = 4 << 20
+    SMALL = 64 << 10        # octets of a lease that may come from the reserve
+    LITTLE = 256 << 10      # octets a host may use and still get it
+    LOOKS = 8               # hosts that a release looks at in vain
+    PATIENCE = 32           # times that a host is passed over before room is saved up for it
 
 
 class OutOfMemory(Exception):
-    """The bound of the pool or of the account is reached."""
+    """The bound of the pool, of the host or of the account is reached."""
 
 
-cdef int size_class_of(size_t size) noexcept:
-    cdef int size_class = 0
-    cdef size_t capacity = SMALLEST
-    while capacity < size:
-        capacity <<= 1
-        size_class += 1
-    return size_class
-
-
-cdef bint push(FreeStack *stack, char *block) noexcept:
-    cdef size_t capacity
-    cdef void *items
-    if stack.length == stack.capacity:
-        capacity = stack.capacity * 2 if stack.capacity else 16
-        items = realloc(stack.items, capacity * sizeof(char *))
-        if items == NULL:
-            return False
-        stack.items = <char **>items
-        stack.capacity = capacity
-    stack.items[stack.length] = block
-    stack.length += 1
-    return True
-
-
-cdef int by_address(const void *left, const void *right) noexcept nogil:
-    cdef uintptr_t a = (<uintptr_t *>left)[0]
-    cdef uintptr_t b = (<uintptr_t *>right)[0]
-    return -1 if a < b else (1 if a > b else 0)
-
-
+@cython.no_gc_clear
 cdef class Pool:
     """The process-wide bound on buffer memory, in octets."""
 
-    def __cinit__(self, size_t limit):
-        memset(self.classes, 0, sizeof(self.classes))
-        self.limit = limit
-        self.arena_limit = 2 * ((limit + ARENA - 1) // ARENA)
-        self.waiters = []
+    # no_gc_clear: leases that become garbage together with their pool give their blocks back.
 
-    def __dealloc__(self):
-        cdef size_t i
-        for i in range(CLASSES):
-            free(self.classes[i].items)
-        for i in range(self.arena_count):
-            munmap(self.arenas[i], ARENA)
-        free(self.arenas)
+    def __cinit__(self, size_t limit, size_t reserve=0):
+        if reserve > limit // 2:
+            raise ValueError("the reserve must not be more than half of the pool")
+        self.limit = limit
+        self.reserve = reserve
+        self.ceiling = limit - reserve
+        self.arenas = Arenas(limit)
+        self.ring = deque()
+
+    @property
+    def mapped(self):
+        return self.arenas.mapped
+
+    @property
+    def resident(self):
+        return self.arenas.resident
+
+    @property
+    def pressed(self):
+        return self.in_use > self.limit - self.limit // 4
+
+    def host(self, size_t limit):
+        """A client's share, with its own bound."""
+        cdef Host host = Host.__new__(Host)
+        host.pool = self
+        host.limit = limit
+        return host
+
+    def account(self, size_t limit):
+        """An account of its own host, which has no further bound."""
+        return self.host(self.limit).account(limit)
+
+    def arena_list(self):
+        """The (address, length) of every arena, oldest first: what a device registers."""
+        return self.arenas.addresses()
+
+    def tidy(self):
+        """Give back the pages of memory that was not wanted for a while, and look after those who wait. To be called
+        about every second."""
+        self.arenas.tidy(self.in_use)
+        if self.waiting:
+            self.pump()
+
+    cdef bint has_room(self, Host host, size_t capacity, size_t ceiling) noexcept:
+        """Whether the pool's bound lets so many more octets pass."""
+        cdef size_t total = self.in_use + capacity
+        if total <= ceiling:
+            return True
+        if capacity > SMALL or total > self.limit:
+            return False
+        return host.in_use + capacity <= max(<size_t>LITTLE, (self.limit - self.in_use) // 16)
+
+    cdef int freed(self, Account account) except -1:
+        """Something of this account was released, or it has a waiter."""
+        cdef Host host = account.host
+        if account.waiters and not account.listed and account.in_use + <size_t>account.waiters[0][0] <= account.limit:
+            account.listed = True
+            host.ready.append(account)
+        if not host.listed and host.ready:
+            host.listed = True
+            self.ring.append(host)
+        if self.ring:
+            self.pump()
+        return 0
+
+    cdef int pump(self) except -1:
+        """Call waiters as long as one may succeed; look at a few of those that may not."""
+        cdef int looks
+        if self.pumping:
+            self.again = True
+            return 0
+        self.pumping = True
+        try:
+            self.again = True
+            while self.again:
+                self.again = False
+                if self.saver is not None:
+                    self.serve(self.saver)
+                looks = 0
+                while self.ring and looks < LOOKS:
+                    looks = 0 if self.serve(<Host>self.ring[0]) else looks + 1
+        finally:
+            self.pumping = False
+        return 0
+
+    cdef bint serve(self, Host host):
+        """Call the first waiter of the host that is due, if it may succeed."""
+        cdef Account account = host.first()
+        cdef size_t capacity
+        cdef bint saved = host is self.saver
+        if account is None:
+            self.unlist(host)
+            return False
+        capacity = account.waiters[0][0]
+        if host.in_use + capacity > host.limit:
+            self.unlist(host)  # until something of its own is released
+            return False
+        if (
+            not self.has_room(host, capacity, self.limit - self.reserve if saved else self.ceiling)
+            or not self.arenas.obtainable(size_class_of(capacity))
+        ):
+            host.passed_over += 1
+            if host.passed_over >= PATIENCE and self.saver is None:
+                self.saver = host
+                self.ceiling = self.limit - self.reserve - min(capacity, self.limit - self.reserve)
+            if self.ring[0] is host:
+                self.ring.rotate(-1)
+            return False
+        self.forgive(host)
+        if self.ring[0] is host:
+            self.ring.rotate(-1)
+        callback = account.waiters.popleft()[1]
+        self.waiting -= 1
+        host.ready.rotate(-1)
+        try:
+            callback()
+        except Exception as problem:
+            # Whoever released the buffer did nothing wrong, so there is nobody to tell.
+            logging.getLogger("rpcrdma.memory").error("waiter %r failed", callback, exc_info=problem)
+        return True
+
+    cdef int unlist(self, Host host) except -1:
+        """Take the host out of the ring."""
+        self.forgive(host)
+        if host.listed:
+            host.listed = False
+            if self.ring[0] is host:
+                self.ring.popleft()
+            else:
+                self.ring.remove(host)
+        return 0
+
+    cdef int forgive(self, Host host) except -1:
+        """Nothing need be saved up for the host any more."""
+        host.passed_over = 0
+        if self.saver is host:
+            self.saver = None
+            self.ceiling = self.limit - self.reserve
+        return 0
+
+
+@cython.no_gc_clear
+cdef class Host:
+    """One client's share of the pool, of all its connections. Made by :meth:`Pool.host`."""
+
+    def __cinit__(self):
+        self.ready = deque()
 
     def account(self, size_t limit):
         """A share with its own bound (one per connection)."""
         cdef Account account = Account.__new__(Account)
-        account.pool = self
+        account.pool = self.pool
+        account.host = self
         account.limit = limit
         return account
 
-    def arena_list(self):
-        """The (address, length) of every arena, oldest first: what a device registers."""
-        return [(<uintptr_t>self.arenas[i], ARENA) for i in range(self.arena_count)]
+    @property
+    def pressed(self):
+        return self.in_use > self.limit - self.limit // 4
 
-    cdef bint add_arena(self) noexcept:
-        cdef char *base
-        cdef char *aligned
-        cdef void *arenas
-        cdef size_t head
-        if self.arena_count >= self.arena_limit:
-            return False
-        arenas = realloc(self.arenas, (self.arena_count + 1) * sizeof(char *))
-        if arenas == NULL:
-            return False
-        self.arenas = <char **>arenas
-        base = <char *>mmap(NULL, 2 * ARENA, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)
-        if <void *>base == MAP_FAILED:
-            return False
-        # Aligned to its size, so that a block's other half is found by flipping one bit of its address.
-        aligned = <char *>((<uintptr_t>base + ARENA - 1) & ~(<uintptr_t>ARENA - 1))
-        head = aligned - base
-        if head:
-            munmap(base, head)
-        if ARENA - head:
-            munmap(aligned + ARENA, ARENA - head)
-        if not push(&self.classes[CLASSES - 1], aligned):
-            munmap(aligned, ARENA)
-            return False
-        self.arenas[self.arena_count] = aligned
-        self.arena_count += 1
-        self.mapped += ARENA
-        return True
-
-    cdef char *take(self, int size_class) noexcept:
-        """A free block of the class, or NULL."""
-        cdef FreeStack *stack = &self.classes[size_class]
-        cdef int larger
-        cdef char *block
-        cdef int attempt
-        if stack.length:
-            stack.length -= 1
-            return stack.items[stack.length]
-        for attempt in range(3):
-            larger = size_class
-            while larger < CLASSES and self.classes[larger].length == 0:
-                larger += 1
-            if larger < CLASSES:
-                stack = &self.classes[larger]
-                stack.length -= 1
-                block = stack.items[stack.length]
-                while larger > size_class:
-                    larger -= 1
-                    # A failed push (no memory for the stack itself) loses the half until the pool dies; no crash.
-                    push(&self.classes[larger], block + (<size_t>SMALLEST << larger))
-                return block
-            if attempt == 0:
-                if not self.add_arena():
-                    self.coalesce()
-            elif attempt == 1:
-                self.coalesce()
-        return NULL
-
-    cdef int give(self, int size_class, char *block) noexcept:
-        push(&self.classes[size_class], block)
-        return 0
-
-    cdef void coalesce(self) noexcept:
-        """Join free halves, smallest class first. Rare: only when no arena may be added."""
-        cdef int size_class
-        cdef size_t i, kept, size
-        cdef FreeStack *stack
-        for size_class in range(CLASSES - 1):
-            stack = &self.classes[size_class]
-            if stack.length < 2:
-                continue
-            size = <size_t>SMALLEST << size_class
-            qsort(stack.items, stack.length, sizeof(char *), by_address)
-            i = kept = 0
-            while i < stack.length:
-                if (
-                    i + 1 < stack.length
-                    and not (<uintptr_t>stack.items[i] & size)
-                    and stack.items[i + 1] == stack.items[i] + size
-                    and push(&self.classes[size_class + 1], stack.items[i])
-                ):
-                    i += 2
-                    continue
-                stack.items[kept] = stack.items[i]
-                kept += 1
-                i += 1
-            stack.length = kept
-
-    cdef void pump(self):
-        """Call those waiters that may now succeed, in order.
-
-        A waiter held up by its own account's bound holds up only that account's later waiters; one held up by the
-        pool's bound holds up everybody behind it, or a large request would starve.
-        """
-        cdef size_t capacity
+    cdef Account first(self):
+        """The first of its accounts with a waiter that the account's bound lets pass, or None."""
         cdef Account account
-        cdef list held
-        if self.pumping:
-            self.pump_again = True
-            return
-        self.pumping = True
-        try:
-            self.pump_again = True
-            while self.pump_again:
-                self.pump_again = False
-                held = []
-                for index, (waiting, size, callback) in enumerate(self.waiters):
-                    account = <Account>waiting
-                    capacity = size
-                    if any([account is other for other in held]):
-                        continue
-                    if self.in_use + capacity > self.limit:
-                        break
-                    if account.in_use + capacity > account.limit:
-                        held.append(account)
-                        continue
-                    del self.waiters[index]
-                    self.pump_again = True
-                    try:
-                        callback()
-                    except Exception as problem:
-                        unraisable(problem, callback)
-                    break
-        finally:
-            self.pumping = False
-
-
-def unraisable(problem, callback):
-    """Report an exception that has no caller to go to: whoever released the buffer did nothing wrong."""
-    import logging
-
-    logging.getLogger("rpcrdma.memory").error("waiter %r failed", callback, exc_info=problem)
+        while self.ready:
+            account = <Account>self.ready[0]
+            if account.waiters and account.in_use + <size_t>account.waiters[0][0] <= account.limit:
+                return account
+            account.listed = False
+            self.ready.popleft()
+        return None
 
 
 @cython.no_gc_clear
 cdef class Account:
-    """One connection's share of the pool. Made by :meth:`Pool.account`."""
+    """One connection's share of its host's. Made by :meth:`Host.account` or :meth:`Pool.account`."""
 
     # no_gc_clear: leases that become garbage together with their account give their blocks back through it. A cycle
-    # through the pool's waiters is broken by clearing the pool.
+    # through the waiters is broken by clearing their queue.
+
+    def __cinit__(self):
+        self.waiters = deque()
 
     cpdef Lease lease(self, Py_ssize_t size):
-        """A buffer of at least ``size`` octets. Raises OutOfMemory at either bound, ValueError for size < 0 or > 4 MiB."""
-        cdef Pool pool = self.pool
+        """A buffer of at least ``size`` octets. Raises OutOfMemory at a bound, ValueError for size < 0 or > 4 MiB."""
         cdef int size_class
-        cdef size_t capacity
-        cdef char *block
-        cdef Lease lease
         if size < 0 or size > ARENA:
             raise ValueError(f"a lease of {size} octets")
         size_class = size_class_of(size)
-        capacity = <size_t>SMALLEST << size_class
+        return self.grant(<size_t>SMALLEST << size_class, size_class)
+
+    cdef Lease grant(self, size_t capacity, int size_class):
+        cdef Pool pool = self.pool
+        cdef Host host = self.host
+        cdef char *block
+        cdef Lease lease
         if self.in_use + capacity > self.limit:
+            pool.short_of_account += 1
             raise OutOfMemory(f"{capacity} octets over the connection's bound of {self.limit}")
-        if pool.in_use + capacity > pool.limit:
+        if host.in_use + capacity > host.limit:
+            pool.short_of_host += 1
+            raise OutOfMemory(f"{capacity} octets over the host's bound of {host.limit}")
+        if pool.in_use + capacity > pool.ceiling and not pool.has_room(
+            host, capacity, pool.limit - pool.reserve if host is pool.saver else pool.ceiling
+        ):
+            pool.short_of_pool += 1
             raise OutOfMemory(f"{capacity} octets over the pool's bound of {pool.limit}")
-        block = pool.take(size_class)
+        block = pool.arenas.take(size_class)
         if block == NULL:
+            pool.short_of_pool += 1
             raise OutOfMemory(f"no free block of {capacity} octets")
         lease = Lease.__new__(Lease)
         lease.account = self
@@ -270,8 +269,13 @@ cdef class Account:
         lease.size_class = size_class
         lease.count = 1
         self.in_use += capacity
+        host.in_use += capacity
         pool.in_use += capacity
         return lease
+
+    @property
+    def pressed(self):
+        return self.host.pressed or self.pool.pressed
 
     def when_available(self, Py_ssize_t size, callback):
         """Call ``callback`` once, as soon as a buffer of ``size`` may be had: first come, first served.
@@ -281,20 +285,22 @@ cdef class Account:
         the wait would be for ever, and ValueError as :meth:`lease` does.
         """
         cdef size_t capacity
+        cdef Pool pool = self.pool
         if size < 0 or size > ARENA:
             raise ValueError(f"a lease of {size} octets")
         capacity = <size_t>SMALLEST << size_class_of(size)
-        if capacity > self.limit or capacity > self.pool.limit:
+        if capacity > min(self.limit, self.host.limit, pool.limit - pool.reserve):
             raise OutOfMemory(f"{capacity} octets can never be had")
-        self.pool.waiters.append((self, capacity, callback))
-        self.pool.pump()
+        self.waiters.append((capacity, callback))
+        pool.waiting += 1
+        pool.freed(self)
 
     def close(self):
         """Forget the waiters. Leases still out are returned to the pool as they are released."""
-        cdef Pool pool = self.pool
-        pool.waiters[:] = [waiter for waiter in pool.waiters if waiter[0] is not self]
+        self.pool.waiting -= len(self.waiters)
+        self.waiters.clear()
         # One of them may have been what the others were queueing behind.
-        pool.pump()
+        self.pool.freed(self)
 
 
 @cython.no_gc_clear
@@ -342,12 +348,15 @@ cdef class Lease:
         if self.count == 0:
             self.cached_view = None
             self.hand_back()
-            if self.account.pool.waiters:
-                self.account.pool.pump()
+            if self.account.pool.waiting:
+                self.account.pool.freed(self.account)
         return 0
 
     cdef void hand_back(self) noexcept:
         cdef Account account = self.account
+        cdef Pool pool = account.pool
         account.in_use -= self.capacity
-        account.pool.in_use -= self.capacity
-        account.pool.give(self.size_class, <char *>self.address)
+        account.returned += self.capacity
+        account.host.in_use -= self.capacity
+        pool.in_use -= self.capacity
+        pool.arenas.give(self.size_class, <char *>self.address)

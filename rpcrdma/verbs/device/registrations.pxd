@@ -24,6 +24,7 @@ cdef class Registrations:
     cdef size_t *bases
     cdef size_t count
     cdef size_t last
+    cdef bint pinned                    # the arenas
     cdef object control
 
     cdef int key_of(self, size_t address, size_t length, uint32_t *key) except -1

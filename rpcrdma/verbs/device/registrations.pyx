@@ -49,7 +49,7 @@ cdef class Registrations:
         cdef ibv_mr *mr
         cdef size_t base, place
         cdef void *grown
-        cdef size_t wanted = self.pool.arena_count
+        cdef size_t wanted = self.pool.arenas.count
         grown = realloc(self.regions, (wanted + 1) * sizeof(ibv_mr *))
         if grown == NULL:
             raise MemoryError
@@ -58,8 +58,11 @@ cdef class Registrations:
         if grown == NULL:
             raise MemoryError
         self.bases = <size_t *>grown
+        if not self.pinned:
+            self.pinned = True
+            self.pool.arenas.pin()
         while self.count < wanted:
-            base = <size_t>self.pool.arenas[self.count]
+            base = <size_t>self.pool.arenas.bases[self.count]
             with nogil:
                 mr = ibv_reg_mr(self.pd, <void *>base, ARENA, IBV_ACCESS_LOCAL_WRITE)
             if mr == NULL:
@@ -78,7 +81,7 @@ cdef class Registrations:
         """1 and the local key of memory in an arena, or 0. Raises OSError when a new arena cannot be registered."""
         cdef size_t base = address & ~(<size_t>ARENA - 1)
         cdef size_t low, high, middle
-        cdef bint again = self.count < self.pool.arena_count
+        cdef bint again = self.count < self.pool.arenas.count
         if address + length > base + ARENA:
             return 0
         while True:
@@ -128,6 +131,9 @@ cdef class Registrations:
             mr = self.regions[self.count]
             with nogil:
                 ibv_dereg_mr(mr)
+        if self.pinned:
+            self.pinned = False
+            self.pool.arenas.unpin()
 
     def __dealloc__(self):
         free(self.regions)
