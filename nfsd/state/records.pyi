@@ -26,7 +26,8 @@ class Slot:
     def fingerprint(self) -> int: ...
     @property
     def reply(self) -> bytes | None:
-        """The encoded COMPOUND4res (after the RPC accepted-reply header) of the last request, if it was kept."""
+        """The encoded COMPOUND4res (after the RPC accepted-reply header) of the last request, if it was kept;
+        :class:`nfsd.v4.kept.KeptReply` if it has DDP-eligible items."""
 
     def begin(self, seqid: int, cachethis: bool, fingerprint: int) -> int:
         """The verdict: 0 new, 1 replay, 2 replay of a reply not kept, 3 original still executing, 4 misordered,

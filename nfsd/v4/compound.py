@@ -27,6 +27,7 @@ from nfsd.state.records import Slot
 from nfsd.state.sessions import Session
 from nfsd.state.types import INVALID, SeqidReplay, StateidLike
 from nfsd.v4.errors import status_of
+from nfsd.v4.kept import give, keep
 from nfsd.v4.operations import ENCODED, ROOM_FOR_RESULT, TABLE, Operation
 from nfsd.v4.pseudofs import PseudoNode
 from nfsd.v4.server import Nfs4Server
@@ -251,7 +252,7 @@ async def compound(server: Nfs4Server, call: Call) -> None:
             c.slot = None
     except SlotReplay as replay:
         results.truncate(status_at)
-        results.append(replay.reply)
+        give(replay.reply, results)
     finally:
         if c.seqid_owner is not None:
             c.seqid_owner.abandon()  # cut off in the middle: the owner's next operation must not wait for it
@@ -422,11 +423,6 @@ def _kept_reply(c: Compound) -> bytes | None:
     assert c.sequence is not None
     if not c.sequence.sa_cachethis and c.operations > 1:
         return None
-    head, kept, last = c.call.results.getbuffer(), bytearray(), c.start
-    for offset, payload in c.call.results.payloads:
-        kept += head[last:offset]
-        kept += payload.view
-        kept += bytes(-len(payload) & 3)
-        last = offset
-    kept += head[last:]
-    return bytes(kept) if len(kept) <= c.session.fore.maxresponsesize_cached else None
+    if c.call.results.size - c.start > c.session.fore.maxresponsesize_cached:
+        return None
+    return keep(c.call.results, c.start)

@@ -188,8 +188,11 @@ cdef class ReplayCache:
     def abandon(self, Entry entry not None, reply):
         del self.running[entry.key]
         waiters, entry.waiters = entry.waiters, None
+        if waiters and reply is not None:
+            entry.reply = join_reply(reply)
+            entry.cuts = cuts(reply)
         for _, done in waiters or ():
-            done(None if reply is None else RpcReply(reply.xid, join_reply(reply), []))
+            done(None if reply is None else entry.recall())
 
     cdef int trim(self, double now) except -1:
         cdef Entry oldest

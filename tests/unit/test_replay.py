@@ -220,3 +220,18 @@ def test_a_kept_reply_is_given_again_as_it_was_with_its_payloads_apart() -> None
     assert (again.xid, bytes(again.head)) == (1, b"headtail")
     assert [(offset, bytes(payload.view)) for offset, payload in again.payloads] == [(4, b"12345"), (8, b""), (8, b"6")]
     assert join_reply(again) == kept.reply == b"head12345\0\0\0tail6\0\0\0"
+
+
+def test_a_reply_that_is_not_kept_is_given_to_who_waits_with_its_payloads_apart() -> None:
+    cache = ReplayCache()
+    key = make_key("peer", 1, (400000, 3, 1), memoryview(b""), 0, ())
+    entry = cache.begin(key, FakeTransport())
+    assert entry is not None
+    given: list[RpcReply | None] = []
+    assert cache.join(key, FakeTransport(), given.append)
+    cache.abandon(entry, RpcReply(1, b"headtail", [(4, Payload(memoryview(b"12345")))]))
+    (again,) = given
+    assert again is not None
+    assert (again.xid, bytes(again.head)) == (1, b"headtail")
+    assert [(offset, bytes(payload.view)) for offset, payload in again.payloads] == [(4, b"12345")]
+    assert cache.look_up(key) is None
