@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection
 
 from rpcrdma.engine.assembly import ReadPlan
 from rpcrdma.engine.reduce import Reply
@@ -89,10 +88,10 @@ class Refusal:
         self.codec = codec
         """None where the version is the fault."""
 
-    def encode(self, grant: int, versions: Collection[int]) -> bytes:
-        """The message. ``versions`` are those that the peer may use."""
+    def encode(self, grant: int, versions: range) -> bytes:
+        """The message. ``versions`` are those that there are at this end."""
         if self.codec is None:
-            return encode_version_error(self.xid, self.version, grant, min(versions), max(versions))
+            return encode_version_error(self.xid, self.version, grant, versions[0], versions[-1])
         return self.codec.encode_error(self.xid, grant, self.fault)
 
 

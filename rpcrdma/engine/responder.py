@@ -432,7 +432,7 @@ class Responder:
             if isinstance(answer, tuple):
                 self._post_reply(*answer, grant)
             elif isinstance(answer, Refusal):
-                self._post_message(answer.encode(grant, self.versions.codecs))
+                self._post_message(answer.encode(grant, self.versions.supported))
             else:
                 self._settle(VersionTwo.version)
                 self._post_message(answer.encode(grant))

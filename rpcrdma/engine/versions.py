@@ -5,8 +5,9 @@ package.
 
 A responder learns the version from the requester's first call and answers in that version. Its first reply that is no
 error settles it for the connection's remaining life (draft-cel version Two, "Protocol Version Negotiation"). A call in
-another version after that gets ERR_VERS with the settled one as the whole range: the requester must keep to it, and so
-do backward calls (RFC 8167 section 5.1).
+another version after that gets ERR_VERS. The range in it is what this end supports, as ever (RFC 8166 section 4.5.1; in
+version Two "semantics, and utilization are the same"): it is told to a requester that may choose anew on its next
+connection. Backward calls keep to the settled version too (RFC 8167 section 5.1).
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ def final(version: int, negotiated: Properties, remote_invalidation: bool) -> Pr
 class Versions:
     """The versions of one connection."""
 
-    __slots__ = ("_negotiated", "_on_settled", "_options", "codecs", "properties", "settled", "version")
+    __slots__ = ("_negotiated", "_on_settled", "_options", "codecs", "properties", "settled", "supported", "version")
 
     def __init__(
         self, options: ResponderOptions, negotiated: Properties, on_settled: Callable[[int, Properties], None] | None
@@ -46,6 +47,8 @@ class Versions:
         """``negotiated`` is what RFC 8797's private data says, which is about version One."""
         self.codecs = VERSIONS if options.version_two else VERSION_ONE
         """The versions that the peer may use."""
+        self.supported = range(min(self.codecs), max(self.codecs) + 1)
+        """Those that ERR_VERS tells of."""
         self.settled: int | None = None
         self.version = version_one.VERSION
         """The version of the last call, or the one that is settled; backward calls have it too."""

@@ -207,8 +207,9 @@ class Oracle:
             return [Discarded()]  # RFC 8166 section 4.2.4; nothing of ours is waiting for an answer
         known = (1, 2) if self.settled is None else (self.settled,)
         if version not in known:
-            # RFC 8166 section 4.5.1; draft, "Protocol Version Negotiation": the version agreed on is the only one.
-            return [Refused(xid, version, ERR_VERS, (min(known), max(known)))]
+            # Draft, "Protocol Version Negotiation": the version agreed on is the only one; but RFC 8166 section 4.5.1
+            # has the range tell what the server supports.
+            return [Refused(xid, version, ERR_VERS, (1, 2))]
         if version == 2 and procedure == OPTIONAL:
             return [_option(octets, xid)]
         if version == 1 and procedure == DONE:

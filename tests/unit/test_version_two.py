@@ -161,13 +161,14 @@ def test_switched_off_it_is_an_unknown_version():
     "draft-cel-nfsv4-rpcrdma-version-two-02 Negotiation version-of-the-call",
 )
 def test_a_version_one_requester_gets_version_one_to_the_end():
-    """ "Requester Does Not Support RPC-over-RDMA Version Two". Who then says version Two is told to keep to One."""
+    """ "Requester Does Not Support RPC-over-RDMA Version Two". Who then says version Two is refused, and told what the
+    server supports (RFC 8166 section 4.5.1)."""
 
     async def test(rig, peer):
         for xid in (1, 2, 3):
             assert (await peer.call(header(xid) + rpc_call(xid, procedure=NULL))).version == 1
         reply = await peer.call(null(4))
-        assert (reply.xid, reply.version, reply.error, reply.versions) == (4, 2, ERR_VERS, (1, 1))
+        assert (reply.xid, reply.version, reply.error, reply.versions) == (4, 2, ERR_VERS, (1, 2))
         assert (await peer.call(header(5) + rpc_call(5, procedure=NULL))).version == 1
         assert rig.control.executed == 4
         assert (rig.server.counters.version_one, rig.server.counters.version_two) == (1, 0)
@@ -180,7 +181,7 @@ def test_a_connection_keeps_version_two():
     async def test(rig, peer):
         await negotiated(peer)
         reply = await peer.call(header(4) + rpc_call(4, procedure=NULL))
-        assert (reply.xid, reply.version, reply.error, reply.versions) == (4, 1, ERR_VERS, (2, 2))
+        assert (reply.xid, reply.version, reply.error, reply.versions) == (4, 1, ERR_VERS, (1, 2))
         assert (await peer.call(null(5))).version == 2
         assert rig.control.executed == 2
 
