@@ -16,6 +16,7 @@ import hashlib
 import ipaddress
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import NamedTuple, Protocol
 
 from nfsd.names import GroupLists, HostNames
@@ -101,6 +102,7 @@ def derive_id(path: str) -> int:
     return int.from_bytes(hashlib.blake2b(path.encode("utf-8", "surrogateescape"), digest_size=4).digest(), "big") or 1
 
 
+@lru_cache(maxsize=_CACHE_LIMIT)
 def canonical_address(text: str) -> str:
     """A peer's address in the one spelling used for matching: no zone, IPv4 where IPv6 only carries it."""
     try:

@@ -22,7 +22,11 @@ from nfsd.state.engine import StateEngine
 from nfsd.state.recovery import ClientRecord, Recovered, StoreWrite
 
 FILE_NAME = "nfs4-clients.sqlite"
-_SCHEMA_VERSION = 1
+_SCHEMA_VERSION = 2
+_CLIENTS = (
+    "CREATE TABLE client (minor INTEGER NOT NULL, owner BLOB NOT NULL, principal TEXT NOT NULL,"
+    " epoch INTEGER NOT NULL, PRIMARY KEY (minor, owner, principal)) WITHOUT ROWID"
+)
 _T = TypeVar("_T")
 
 
@@ -87,16 +91,19 @@ class RecoveryStore:
             database.execute("PRAGMA synchronous=FULL")
             database.execute("BEGIN IMMEDIATE")
             version = database.execute("PRAGMA user_version").fetchone()[0]
-            if version not in (0, _SCHEMA_VERSION):
+            if version not in (0, 1, _SCHEMA_VERSION):
                 raise OSError(f"{self.path}: written by another version of the server (schema {version})")
             if version == 0:
                 database.execute("CREATE TABLE instance (epoch INTEGER NOT NULL, lease REAL NOT NULL)")
                 database.execute("INSERT INTO instance VALUES (0, 0)")
-                database.execute(
-                    "CREATE TABLE client (minor INTEGER NOT NULL, owner BLOB NOT NULL, principal TEXT NOT NULL,"
-                    " epoch INTEGER NOT NULL, PRIMARY KEY (minor, owner)) WITHOUT ROWID"
-                )
-                database.execute(f"PRAGMA user_version = {_SCHEMA_VERSION}")
+                database.execute(_CLIENTS)
+            elif version == 1:
+                # There, a name had one record, whoever used it.
+                database.execute("ALTER TABLE client RENAME TO former")
+                database.execute(_CLIENTS)
+                database.execute("INSERT INTO client SELECT minor, owner, principal, epoch FROM former")
+                database.execute("DROP TABLE former")
+            database.execute(f"PRAGMA user_version = {_SCHEMA_VERSION}")
             former_epoch, former_lease = database.execute("SELECT epoch, lease FROM instance").fetchone()
             # Not from 1 up: were the database lost, clients would hold ids that could pass for this instance's.
             epoch = max(former_epoch + 1, int(self._wall_clock()))
@@ -127,7 +134,10 @@ class RecoveryStore:
                         (write.minor, write.owner, write.principal, write.epoch),
                     )
                 elif write.action == "remove":
-                    database.execute("DELETE FROM client WHERE minor = ? AND owner = ?", (write.minor, write.owner))
+                    database.execute(
+                        "DELETE FROM client WHERE minor = ? AND owner = ? AND principal = ?",
+                        (write.minor, write.owner, write.principal),
+                    )
                 else:
                     database.execute("DELETE FROM client WHERE epoch < ?", (write.epoch,))
                     database.execute("UPDATE instance SET lease = ?", (self._lease,))

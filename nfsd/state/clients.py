@@ -1,14 +1,20 @@
 """Client records and leases: SETCLIENTID, EXCHANGE_ID, RENEW, DESTROY_CLIENTID, RECLAIM_COMPLETE.
 
-A record is found by clientid (boot epoch, then a counter, 32 bits each) and by name; a name has at most one confirmed
-and one unconfirmed record, and v4.0's names are apart from v4.1's. Expiry and the release of state are in the engine.
+A record is found by clientid, and by name and host. A client's name is its own claim, and with AUTH_SYS so is its
+principal, so a name means something on one host only: the same name from another address is another client, who takes
+nothing from the first and does not keep it from coming either. What shows that somebody on another address is the same
+instance (a host with several addresses, one whose address has changed) is the verifier, or the id of a session: nobody
+else knows those. A name on a host has at most one confirmed and one unconfirmed record, and v4.0's names are apart from
+v4.1's. Expiry and the release of state are in the engine.
+
+Clientids, session ids and stateids are random: who has not been given one cannot name it.
 
 RFC 7530 sections 9.1.1, 9.5, 16.29, 16.33, 16.34; RFC 8881 sections 2.4, 8.3, 18.35, 18.50, 18.51.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from nfsd.protocol import nfs4 as codes
 from nfsd.state.errors import ClientInUse, Nfs4Error
@@ -20,6 +26,11 @@ if TYPE_CHECKING:
     from nfsd.state.owners import LockOwner, OpenOwner
     from nfsd.state.records import StateEntry
     from nfsd.state.sessions import Session
+
+_REMEMBERED: Final = 65536
+"""Clientids and tags of clients that are gone: later ones are told EXPIRED, those before that STALE."""
+_HOSTS: Final = 16
+"""Addresses of one client."""
 
 EXCHANGE_ID_FLAGS = (
     codes.EXCHGID4_FLAG_SUPP_MOVED_REFER
@@ -39,6 +50,7 @@ class Client(ClientRecord):
         "cached_octets",
         "callback",
         "callback_path",
+        "claim",
         "clientid",
         "confirm",
         "confirmed",
@@ -47,6 +59,7 @@ class Client(ClientRecord):
         "delegations",
         "engine",
         "expired",
+        "hosts",
         "lock_owners",
         "lock_states",
         "locks",
@@ -59,11 +72,19 @@ class Client(ClientRecord):
         "recorded",
         "sessions",
         "states",
+        "tag",
         "verifier",
     )
 
     def __init__(
-        self, engine: StateEngine, minor: int, clientid: int, owner: bytes, verifier: bytes, principal: str
+        self,
+        engine: StateEngine,
+        minor: int,
+        clientid: int,
+        owner: bytes,
+        verifier: bytes,
+        principal: str,
+        host: str = "",
     ) -> None:
         self.engine = engine
         self.minor = minor
@@ -72,12 +93,18 @@ class Client(ClientRecord):
         self.owner = owner
         self.verifier = verifier
         self.principal = principal
+        self.hosts: dict[str, None] = {host: None}
+        """The addresses that this instance has shown itself at, the first one first."""
+        self.tag = b""
+        """What its stateids begin with, behind the epoch."""
         self.confirmed = False
         self.expired = False
         """Gone: expired, destroyed or replaced. Nothing may be added to it."""
         self.courtesy = False
         self.lease_end = engine.now() + engine.limits.lease
         self.may_reclaim = False
+        self.claim = ""
+        """The principal of its record on stable storage that says so."""
         self.reclaim_complete = False
         self.unheard = False
         self.recorded = False
@@ -113,6 +140,21 @@ class Client(ClientRecord):
             engine.heard(self)
 
     @property
+    def host(self) -> str:
+        """The address it was introduced from."""
+        return next(iter(self.hosts))
+
+    @property
+    def stored_principal(self) -> str:
+        """Its principal on stable storage, with what tells its instance from others of its name."""
+        return f"{self.principal} {self.host} {self.verifier.hex()}"
+
+    @property
+    def held(self) -> bool:
+        """Whether something would be lost with it: it has state or sessions, and a lease."""
+        return bool(self.states or self.sessions) and not self.courtesy
+
+    @property
     def busy(self) -> bool:
         """Whether a request of one of its sessions is executing."""
         return any(slot.in_use for session in self.sessions.values() for slot in session.slots)
@@ -123,71 +165,117 @@ class ClientTable:
 
     def __init__(self, engine: StateEngine) -> None:
         self._engine = engine
-        self._confirmed: dict[tuple[int, bytes], Client] = {}
-        self._unconfirmed: dict[tuple[int, bytes], Client] = {}
-        self._by_number: dict[int, Client] = {}
+        self._confirmed: dict[tuple[int, bytes, str], Client] = {}
+        """By minor version, name, and each of its hosts."""
+        self._unconfirmed: dict[tuple[int, bytes, str], Client] = {}
+        self._instances: dict[tuple[int, bytes, bytes], Client] = {}
+        """The confirmed ones by minor version, name, and verifier."""
+        self._by_id: dict[int, Client] = {}
+        self._tags: dict[bytes, Client] = {}
+        self._gone: dict[int | bytes, None] = {}
+        """Clientids and tags of clients that are no more, the latest ones."""
         self._waiting_confirm: dict[int, tuple[bytes, Callback40]] = {}
         """v4.0: callback updates of confirmed records, by clientid: (confirm verifier, callback)."""
-        self._issued = 0
 
     # -- for the engine ------------------------------------------------------------------------------------------
-    def by_number(self, number: int) -> Client | None:
-        """The record with this counter (the low half of a clientid)."""
-        return self._by_number.get(number)
+    def tagged(self, tag: bytes) -> Client | None:
+        """The client whose stateids begin with this."""
+        return self._tags.get(tag)
+
+    def give_tag(self, client: Client) -> None:
+        """Choose what the client's stateids begin with."""
+        while client.tag in self._tags or not client.tag:
+            client.tag = self._engine.random(4)
+        self._tags[client.tag] = client
 
     def new_clientid(self) -> int:
-        """A clientid for a client that this table does not know."""
-        self._issued += 1
-        return self._engine.epoch << 32 | self._issued
+        """A clientid that was never given out, by an earlier instance either."""
+        while True:
+            made = int.from_bytes(self._engine.random(8), "big")
+            if made and made not in self._by_id and made not in self._gone:
+                return made
 
-    def was_issued(self, number: int) -> bool:
-        """Whether this instance has ever given out this counter."""
-        return 0 < number <= self._issued
+    def was_issued(self, name: int | bytes) -> bool:
+        """Whether this instance has given out this clientid or tag, as far as it remembers."""
+        return name in self._gone
 
     def all(self) -> list[Client]:
         """Every record."""
-        return list(self._by_number.values())
+        return list(self._by_id.values())
 
     def lookup(self, clientid: int) -> Client | None:
         """The record of a clientid, confirmed or not."""
-        client = self._by_number.get(clientid & UINT32_MAX)
-        return client if client is not None and client.clientid == clientid else None
+        return self._by_id.get(clientid)
 
     def forget(self, client: Client) -> None:
         """Take a record out of the tables (the engine has released what it held)."""
-        self._by_number.pop(client.clientid & UINT32_MAX, None)
         self._waiting_confirm.pop(client.clientid, None)
-        for table in (self._confirmed, self._unconfirmed):
-            if table.get((client.minor, client.owner)) is client:
-                del table[client.minor, client.owner]
+        if self._by_id.pop(client.clientid, None) is not None:
+            self._gone[client.clientid] = None
+        if self._tags.pop(client.tag, None) is not None:
+            self._gone[client.tag] = None
+        while len(self._gone) > _REMEMBERED:
+            del self._gone[next(iter(self._gone))]
+        for host in client.hosts:
+            for table in (self._confirmed, self._unconfirmed):
+                if table.get((client.minor, client.owner, host)) is client:
+                    del table[client.minor, client.owner, host]
+        if self._instances.get((client.minor, client.owner, client.verifier)) is client:
+            del self._instances[client.minor, client.owner, client.verifier]
 
     def make_confirmed(self, client: Client) -> None:
         """Confirm a record; the confirmed one it replaces must have been expired before."""
-        key = (client.minor, client.owner)
+        key = (client.minor, client.owner, client.host)
         self._unconfirmed.pop(key, None)
         self._confirmed[key] = client
+        self._instances[client.minor, client.owner, client.verifier] = client
         client.confirmed = True
-        client.may_reclaim = self._engine.grace.may_reclaim(client.minor, client.owner, client.principal)
+        client.claim = self._engine.grace.claim(
+            client.minor, client.owner, client.principal, client.host, client.verifier
+        )
+        client.may_reclaim = bool(client.claim)
         client.renew()
         self._engine.watch(client.lease_end)
 
     def confirmed_of(self, client: Client) -> Client | None:
-        """The confirmed record under the same name."""
-        return self._confirmed.get((client.minor, client.owner))
+        """The confirmed record under the same name, on the same host."""
+        return self._confirmed.get((client.minor, client.owner, client.host))
+
+    def meet(self, client: Client, host: str) -> None:
+        """A confirmed client has shown itself at an address: by its verifier, or by the id of a session."""
+        if host in client.hosts:
+            return
+        if len(client.hosts) >= _HOSTS:
+            latest = next(reversed(client.hosts))
+            del client.hosts[latest]
+            if self._confirmed.get((client.minor, client.owner, latest)) is client:
+                del self._confirmed[client.minor, client.owner, latest]
+        client.hosts[host] = None
+        self._confirmed.setdefault((client.minor, client.owner, host), client)
+
+    def _known(self, minor: int, owner: bytes, verifier: bytes, principal: str, host: str) -> Client | None:
+        """The confirmed record that somebody who introduces itself is to be held against."""
+        instance = self._instances.get((minor, owner, verifier))
+        if instance is not None and instance.principal == principal:
+            self.meet(instance, host)
+            return instance
+        return self._confirmed.get((minor, owner, host))
 
     # -- v4.0 ----------------------------------------------------------------------------------------------------
-    def setclientid(self, *, owner: bytes, verifier: bytes, principal: str, callback: Callback40) -> tuple[int, bytes]:
+    def setclientid(
+        self, *, owner: bytes, verifier: bytes, principal: str, callback: Callback40, host: str = ""
+    ) -> tuple[int, bytes]:
         """SETCLIENTID, the five cases of RFC 7530 section 16.33.5. Returns (clientid, 8-octet confirm verifier).
         Raises ClientInUse (with netid and address to return)."""
         self._check_owner(owner)
-        confirmed = self._confirmed.get((0, owner))
+        confirmed = self._known(0, owner, verifier, principal, host)
         if confirmed is not None and confirmed.principal != principal:
-            if confirmed.states and not confirmed.courtesy:
+            if confirmed.held:
                 held = confirmed.callback
                 raise ClientInUse(held.netid if held else "", held.address if held else "")
             self._engine.expire_client(confirmed)
             confirmed = None
-        unconfirmed = self._unconfirmed.get((0, owner))
+        unconfirmed = self._unconfirmed.get((0, owner, host))
         if unconfirmed is not None:
             self._engine.expire_client(unconfirmed)
         confirm = self._engine.random(8)
@@ -197,7 +285,7 @@ class ClientTable:
             return confirmed.clientid, confirm
         if confirmed is not None:
             self._waiting_confirm.pop(confirmed.clientid, None)
-        client = self._new(0, owner, verifier, principal)
+        client = self._new(0, owner, verifier, principal, host)
         client.callback = callback
         client.confirm = confirm
         return client.clientid, confirm
@@ -230,22 +318,24 @@ class ClientTable:
         # Any principal may renew: RFC 7530 section 16.29.5 allows EACCES only for flavors the client did not use.
         return self.client40(clientid)
 
-    def client40(self, clientid: int) -> Client:
-        """The confirmed v4.0 client of an OPEN, LOCK, RELEASE_LOCKOWNER…; its lease is renewed.
-        Raises STALE_CLIENTID, EXPIRED."""
+    def client40(self, clientid: int, host: str | None = None) -> Client:
+        """The confirmed v4.0 client of an OPEN, LOCK, RELEASE_LOCKOWNER…; its lease is renewed. ``host``: where that
+        comes from; whoever is denied a lock is told its holder's clientid (RFC 7530 section 16.10.4), so that alone
+        shows nothing. Raises STALE_CLIENTID, EXPIRED."""
         client = self.lookup(clientid)
         if client is None:
-            if clientid >> 32 == self._engine.epoch and self.was_issued(clientid & UINT32_MAX):
-                raise Nfs4Error(codes.NFS4ERR_EXPIRED)
-            raise Nfs4Error(codes.NFS4ERR_STALE_CLIENTID)
+            raise Nfs4Error(codes.NFS4ERR_EXPIRED if self.was_issued(clientid) else codes.NFS4ERR_STALE_CLIENTID)
         if client.minor or not client.confirmed:
             raise Nfs4Error(codes.NFS4ERR_STALE_CLIENTID)
+        if host is not None and host not in client.hosts:
+            # One whose address has changed introduces itself again, with the same verifier.
+            raise Nfs4Error(codes.NFS4ERR_STALE_CLIENTID, "a client of another host")
         client.renew()
         return client
 
     # -- v4.1 ----------------------------------------------------------------------------------------------------
     def exchange_id(
-        self, *, owner: bytes, verifier: bytes, flags: int, principal: str, state_protect: int = 0
+        self, *, owner: bytes, verifier: bytes, flags: int, principal: str, state_protect: int = 0, host: str = ""
     ) -> ExchangeIdResult:
         """EXCHANGE_ID, the nine cases of RFC 8881 section 18.35.4. Raises CLID_INUSE, NOENT, NOT_SAME, PERM, INVAL
         (unknown flags, SP4_NONE aside an unknown protection), ENCR_ALG_UNSUPP (SP4_SSV)."""
@@ -256,23 +346,23 @@ class ClientTable:
         if state_protect != codes.state_protect_how4.SP4_NONE:
             raise Nfs4Error(codes.NFS4ERR_INVAL, "machine credentials need RPCSEC_GSS")
         self._check_owner(owner)
-        confirmed = self._confirmed.get((1, owner))
+        confirmed = self._known(1, owner, verifier, principal, host)
         if flags & codes.EXCHGID4_FLAG_UPD_CONFIRMED_REC_A:
             return self._update(confirmed, verifier, principal)
         if confirmed is not None:
             if confirmed.principal != principal:
                 # Case 3, collision: the record gives way only if nothing is lost with it.
-                if confirmed.states and not confirmed.courtesy:
+                if confirmed.held:
                     raise Nfs4Error(codes.NFS4ERR_CLID_INUSE)
                 self._engine.expire_client(confirmed)
             elif confirmed.verifier == verifier:
                 # Case 2: a retry, or the client finds out whether it can trunk.
                 return self._exchanged(confirmed)
             # Case 5, client restart: the old record stays until CREATE_SESSION confirms the new one.
-        unconfirmed = self._unconfirmed.get((1, owner))
+        unconfirmed = self._unconfirmed.get((1, owner, host))
         if unconfirmed is not None:
             self._engine.expire_client(unconfirmed)  # case 4
-        return self._exchanged(self._new(1, owner, verifier, principal))  # case 1
+        return self._exchanged(self._new(1, owner, verifier, principal, host))  # case 1
 
     def _update(self, confirmed: Client | None, verifier: bytes, principal: str) -> ExchangeIdResult:
         """EXCHANGE_ID with UPD_CONFIRMED_REC_A: cases 6 to 9."""
@@ -290,10 +380,10 @@ class ClientTable:
             flags |= codes.EXCHGID4_FLAG_CONFIRMED_R
         return ExchangeIdResult(client.clientid, (client.create_seqid + 1) & UINT32_MAX, flags)
 
-    def destroy_clientid(self, clientid: int) -> None:
-        """DESTROY_CLIENTID. Raises STALE_CLIENTID, CLIENTID_BUSY (sessions or state left)."""
+    def destroy_clientid(self, clientid: int, host: str = "") -> None:
+        """DESTROY_CLIENTID. Raises STALE_CLIENTID (another host's, too), CLIENTID_BUSY (sessions or state left)."""
         client = self.lookup(clientid)
-        if client is None or not client.minor:
+        if client is None or not client.minor or host not in client.hosts:
             raise Nfs4Error(codes.NFS4ERR_STALE_CLIENTID)
         if not client.courtesy and (client.sessions or any(not entry.status for entry in client.states.values())):
             raise Nfs4Error(codes.NFS4ERR_CLIENTID_BUSY)
@@ -319,16 +409,17 @@ class ClientTable:
         if client.principal != principal:
             raise Nfs4Error(codes.NFS4ERR_CLID_INUSE)
 
-    def _new(self, minor: int, owner: bytes, verifier: bytes, principal: str) -> Client:
+    def _new(self, minor: int, owner: bytes, verifier: bytes, principal: str, host: str) -> Client:
         """An unconfirmed record; room is made for it at the expense of those nobody waits for."""
         engine = self._engine
         if len(self._unconfirmed) >= engine.limits.unconfirmed_clients:
             engine.expire_client(next(iter(self._unconfirmed.values())))
-        if len(self._by_number) >= engine.limits.clients and not self._make_room():
+        if len(self._by_id) >= engine.limits.clients and not self._make_room():
             raise Nfs4Error(codes.NFS4ERR_DELAY if minor else codes.NFS4ERR_RESOURCE, "client records")
-        client = Client(engine, minor, self.new_clientid(), owner, verifier, principal)
-        self._by_number[self._issued] = client
-        self._unconfirmed[minor, owner] = client
+        client = Client(engine, minor, self.new_clientid(), owner, verifier, principal, host)
+        self.give_tag(client)
+        self._by_id[client.clientid] = client
+        self._unconfirmed[minor, owner, host] = client
         engine.watch(client.lease_end)
         return client
 
@@ -337,7 +428,7 @@ class ClientTable:
         if self._unconfirmed:
             self._engine.expire_client(next(iter(self._unconfirmed.values())))
             return True
-        away = [client for client in self._by_number.values() if client.courtesy]
+        away = [client for client in self._by_id.values() if client.courtesy]
         if not away:
             return False
         self._engine.expire_client(min(away, key=lambda client: client.lease_end))

@@ -153,7 +153,12 @@ class StateEngine:
         """Take a client off the record; ``earlier``: off an earlier instance's too."""
         if client.recorded or earlier:
             client.recorded = False
-            self._write(StoreWrite("remove", client.minor, client.owner, client.principal, self._store_epoch))
+            self._remove_record(client, client.stored_principal)
+            if earlier and client.claim not in ("", client.stored_principal):
+                self._remove_record(client, client.claim)
+
+    def _remove_record(self, client: Client, principal: str) -> None:
+        self._write(StoreWrite("remove", client.minor, client.owner, principal, self._store_epoch))
 
     def drop_revoked(self, entry: StateEntry) -> None:
         """Forget a revoked state: its client has acknowledged the loss, or is gone."""
@@ -222,11 +227,14 @@ class StateEngine:
         """Put a client on record, unless it is, or has not acknowledged a revocation."""
         if not client.recorded and not client.revoked:
             client.recorded = True
-            self._write(StoreWrite("record", client.minor, client.owner, client.principal, self._store_epoch))
+            self._write(StoreWrite("record", client.minor, client.owner, client.stored_principal, self._store_epoch))
+            if client.claim not in ("", client.stored_principal):
+                # It was on record as another instance, or at another address.
+                self._remove_record(client, client.claim)
 
     def reclaims_over(self, client: Client) -> None:
         """A client has said RECLAIM_COMPLETE; the grace period ends with the last one."""
-        if self.grace.completed(client.minor, client.owner):
+        if self.grace.completed(client):
             self.end_grace()
 
     def end_grace(self) -> None:

@@ -51,6 +51,11 @@ class NlmClient(Client):
         self.confirmed = True
 
     @property
+    def stored_principal(self) -> str:
+        """Both addresses: SM_NOTIFY goes to the one and comes from the other."""
+        return self.principal
+
+    @property
     def reclaim_complete(self) -> bool:
         """It does not say so: nothing but reclaims is granted while the grace period lasts, and none afterwards."""
         return not self.engine.grace.active
@@ -113,6 +118,7 @@ class NlmTable:
                 raise Nfs4Error(codes.NFS4ERR_RESOURCE, "clients of the lock manager")
             self.drop(min(idle, key=lambda client: client.since))
         made = NlmClient(engine, engine.clients.new_clientid(), name, address, local_address)
+        engine.clients.give_tag(made)
         made.may_reclaim = engine.grace.may_reclaim(NLM, made.owner, made.principal)
         self._clients[made.owner] = made
         self._ids[made.clientid] = made

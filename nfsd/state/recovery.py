@@ -75,8 +75,10 @@ class Grace:
     """The grace period: from the start until its time is over or every client on record has said RECLAIM_COMPLETE."""
 
     def __init__(self, limits: Limits, recovered: Recovered, now: float) -> None:
-        self._principals = {(record.minor, record.owner): record.principal for record in recovered.records}
-        self._waiting = set(self._principals)
+        self._principals: dict[tuple[int, bytes], list[str]] = {}
+        for record in recovered.records:
+            self._principals.setdefault((record.minor, record.owner), []).append(record.principal)
+        self._waiting = {(record.minor, record.owner, record.principal) for record in recovered.records}
         length = max(limits.grace, recovered.lease)
         self.ends = now + length
         self._latest = now + 2 * length
@@ -88,9 +90,27 @@ class Grace:
         self.active = bool(self._waiting)
         """Whether only reclaims are granted now. Without clients on record there is nothing to wait for."""
 
-    def may_reclaim(self, minor: int, owner: bytes, principal: str) -> bool:
-        """Whether this client held state when the server stopped, as far as the records say."""
-        return self.active and self._principals.get((minor, owner)) == principal
+    def may_reclaim(self, minor: int, owner: bytes, stored_principal: str) -> bool:
+        """Whether there is a record of just this client: it held state when the server stopped."""
+        return self.active and stored_principal in self._principals.get((minor, owner), ())
+
+    def claim(self, minor: int, owner: bytes, principal: str, host: str, verifier: bytes) -> str:
+        """The stored principal of the record that says that this client held state when the server stopped; empty:
+        there is none. Its name and principal are anybody's to claim: it is the same if its host is, or its verifier,
+        which a client keeps that has not been restarted itself."""
+        if not self.active:
+            return ""
+        best, found = 0, ""
+        for stored in self._principals.get((minor, owner), ()):
+            whose, _, instance = stored.partition(" ")
+            if whose != principal:
+                continue
+            its_host, _, its_verifier = instance.partition(" ")
+            # Earlier versions of the server have not stored the instance.
+            rank = 1 if not instance else 2 * (its_host == host) + 4 * (its_verifier == verifier.hex())
+            if rank > best:
+                best, found = rank, stored
+        return found
 
     def check(self, client: Client, *, reclaim: bool) -> None:
         """Whether a new lock (reclaim or not) may be granted to the client. Raises GRACE, NO_GRACE."""
@@ -110,9 +130,9 @@ class Grace:
         """A reclaim has been granted: a client in the middle of its reclaims is given a little longer."""
         self._reclaimed_at = now
 
-    def completed(self, minor: int, owner: bytes) -> bool:
-        """A client is done reclaiming, or will not come back. Returns whether that ends the grace period."""
-        self._waiting.discard((minor, owner))
+    def completed(self, client: Client) -> bool:
+        """A client is done reclaiming. Returns whether that ends the grace period."""
+        self._waiting.discard((client.minor, client.owner, client.claim))
         return self.active and not self._waiting
 
     def expired(self, now: float) -> bool:

@@ -9,7 +9,6 @@ RFC 8881 sections 2.10, 18.33, 18.34, 18.36, 18.37, 18.46.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -148,7 +147,6 @@ class SessionTable:
         self.by_id: dict[bytes, Session] = {}
         """For reading elsewhere; always this very dict."""
         self._bound: dict[Connection, set[Session]] = {}
-        self._created = 0
         self.budget = SlotBudget(engine.limits)
         self.on_backchannel: Callable[[Session], None] | None = None
         """Called when a connection has been bound to a session's backchannel; must not call back into the engine."""
@@ -168,6 +166,7 @@ class SessionTable:
         connection: Connection,
         callbacks: bool = True,
         minor: int = 1,
+        host: str = "",
     ) -> CreateSessionResult:
         """CREATE_SESSION: confirms the client, replays by its own sequence (RFC 8881 section 18.36.4). The connection
         is bound to the session: fore, and back too when asked and ``callbacks`` (the transport can carry them). Raises
@@ -180,6 +179,9 @@ class SessionTable:
         client = self._engine.clients.lookup(clientid)
         if client is None or not client.minor:
             raise Nfs4Error(codes.NFS4ERR_STALE_CLIENTID)
+        if host not in client.hosts:
+            # Clientids are no secret, and neither is the sequence: it is neither used nor told.
+            raise Nfs4Error(codes.NFS4ERR_CLID_INUSE, "a client of another host")
         if sequenceid == client.create_seqid:
             return self._replay_creation(client, connection)
         if sequenceid != (client.create_seqid + 1) & UINT32_MAX:
@@ -198,7 +200,7 @@ class SessionTable:
             self._engine.clients.make_confirmed(client)
         client.renew()
         backchannel = Backchannel(cb_program, cb_credentials, back)
-        session = Session(self._new_id(client), client, 0, fore, backchannel, minor)
+        session = Session(self._new_id(), client, 0, fore, backchannel, minor)
         self.by_id[session.sessionid] = session
         client.sessions[session.sessionid] = session
         self.budget.open(session)
@@ -267,10 +269,12 @@ class SessionTable:
         client.create_result = status
         raise Nfs4Error(status)
 
-    def _new_id(self, client: Client) -> bytes:
-        """Clientid, a counter and four random octets: unique over restarts, and not to be guessed from another."""
-        self._created += 1
-        return struct.pack(">QI", client.clientid, self._created & UINT32_MAX) + self._engine.random(4)
+    def _new_id(self) -> bytes:
+        """Random: whoever knows it may use the session (RFC 8881 section 21, SP4_NONE)."""
+        while True:
+            made = self._engine.random(16)
+            if made not in self.by_id:
+                return made
 
     # -- SEQUENCE ------------------------------------------------------------------------------------------------
     def sequence(

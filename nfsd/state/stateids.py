@@ -1,6 +1,7 @@
 """Stateids: what they name, whether they are current, and what they allow.
 
-Owns the table of all stateids and the layout of ``other``: boot epoch, client number, instance counter, 4 octets each.
+Owns the table of all stateids and the layout of ``other``: boot epoch, the client's tag, and what is the stateid's own,
+4 octets each. The last two are random: in v4.0 a stateid is all that tells whose it is, so nobody may guess one.
 RFC 8881 section 8.2, 18.38, 18.48; RFC 7530 section 9.1.4.
 """
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 _ZEROS = bytes(12)
 _ONES = b"\xff" * 12
-_OTHER = struct.Struct(">III")
+_EPOCH = struct.Struct(">I")
 
 
 class StateKind(enum.IntEnum):
@@ -48,15 +49,14 @@ class StateidTable:
         self.entries: dict[bytes, StateEntry] = {}
         """By ``other``; for reading elsewhere; always this very dict."""
         self._closed: dict[bytes, SeqidOwner] = {}
-        self._instance = 0
+        self._epoch = _EPOCH.pack(engine.epoch)
 
     # -- for the other tables ------------------------------------------------------------------------------------
     def new_other(self, client: Client) -> bytes:
-        """Twelve octets never given out before."""
+        """Twelve octets that name nothing."""
         while True:
-            self._instance = (self._instance + 1) & UINT32_MAX
-            other = _OTHER.pack(self._engine.epoch, client.clientid & UINT32_MAX, self._instance)
-            if other not in self.entries:  # the counter may wrap in a long-lived server
+            other = self._epoch + client.tag + self._engine.random(4)
+            if other not in self.entries and other not in self._closed:
                 return other
 
     def add(self, entry: StateEntry) -> None:
@@ -197,11 +197,10 @@ class StateidTable:
         """Why there is no such stateid (RFC 7530 section 9.1.4.4; v4.1 knows only BAD_STATEID, RFC 8881 8.2.4)."""
         if client is not None or len(other) != 12 or other in (_ZEROS, _ONES):
             return Nfs4Error(codes.NFS4ERR_BAD_STATEID)
-        epoch, number, _ = _OTHER.unpack(other)
-        if epoch != self._engine.epoch:
+        if other[:4] != self._epoch:
             return Nfs4Error(codes.NFS4ERR_STALE_STATEID)
-        owner = self._engine.clients.by_number(number)
-        if owner is None and self._engine.clients.was_issued(number):
+        owner = self._engine.clients.tagged(other[4:8])
+        if owner is None and self._engine.clients.was_issued(other[4:8]):
             return Nfs4Error(codes.NFS4ERR_EXPIRED)
         if owner is not None and owner.minor == 0:
             owner.renew()

@@ -17,7 +17,7 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from nfsd.exports import Export
+from nfsd.exports import Export, canonical_address
 from nfsd.protocol import nfs4 as p
 from nfsd.protocol.nfs4_ops import OPERATIONS
 from nfsd.state import Nfs4Error
@@ -208,6 +208,11 @@ class Compound:
         """Who the caller is for state: client records are bound to it."""
         caller = self.call.credential
         return f"{caller.flavor}:{caller.uid}"
+
+    @property
+    def host(self) -> str:
+        """Where the caller is, for state: as much a part of who it is, with AUTH_SYS."""
+        return canonical_address(self.call.transport.peer_address)
 
     def next_is(self, number: int) -> bool:
         """Whether the next operation of the COMPOUND is this one."""

@@ -25,18 +25,23 @@ class Clock:
 
 
 class World:
-    """An engine, its clock, and what it told the outside. ``records`` is what stable storage would hold."""
+    """An engine, its clock, and what it told the outside. ``stored`` is what stable storage would hold."""
 
     def __init__(self, limits: Limits | None = None, recovered: Recovered | None = None) -> None:
         self.clock = Clock()
         self.limits = limits or Limits()
         self.released: list[object] = []
-        self.records: dict[tuple[int, bytes], ClientRecord] = {}
+        self.stored: dict[tuple[int, bytes, str], ClientRecord] = {}
         self._counter = 0
         self.boot(recovered or Recovered(1))
 
+    @property
+    def records(self) -> dict[tuple[int, bytes], ClientRecord]:
+        """What stable storage would hold, by minor version and name."""
+        return {(r.minor, r.owner): r for r in self.stored.values()}
+
     def boot(self, recovered: Recovered) -> None:
-        self.records = {(r.minor, r.owner): r for r in recovered.records}
+        self.stored = {(r.minor, r.owner, r.principal): r for r in recovered.records}
         self.engine = StateEngine(
             self.limits, self.clock, recovered, random=self._random, on_release=self.released.append
         )
@@ -44,7 +49,7 @@ class World:
     def restart(self) -> None:
         """A crash: all that survives is what stable storage had."""
         self.store()
-        self.boot(Recovered(self.engine.epoch + 1, tuple(self.records.values())))
+        self.boot(Recovered(self.engine.epoch + 1, tuple(self.stored.values())))
 
     def _random(self, size: int) -> bytes:
         self._counter += 1
@@ -56,11 +61,11 @@ class World:
         for write in writes:
             if write.action == "record":
                 record = ClientRecord(write.minor, write.owner, write.principal, write.epoch)
-                self.records[write.minor, write.owner] = record
+                self.stored[write.minor, write.owner, write.principal] = record
             elif write.action == "remove":
-                self.records.pop((write.minor, write.owner), None)
+                self.stored.pop((write.minor, write.owner, write.principal), None)
             else:
-                self.records = {key: r for key, r in self.records.items() if r.epoch >= write.epoch}
+                self.stored = {key: r for key, r in self.stored.items() if r.epoch >= write.epoch}
         self.engine.writes_done(len(writes))
 
     def pass_time(self, seconds: float) -> None:

@@ -248,3 +248,33 @@ def test_real_engine_and_real_store(tmp_path):
 def _made(path):
     path.mkdir(exist_ok=True)
     return str(path)
+
+
+def test_records_of_the_former_schema_are_kept(tmp_path):
+    database = sqlite3.connect(tmp_path / FILE_NAME)
+    database.executescript(
+        "CREATE TABLE instance (epoch INTEGER NOT NULL, lease REAL NOT NULL);"
+        "INSERT INTO instance VALUES (7, 90);"
+        "CREATE TABLE client (minor INTEGER NOT NULL, owner BLOB NOT NULL, principal TEXT NOT NULL,"
+        " epoch INTEGER NOT NULL, PRIMARY KEY (minor, owner)) WITHOUT ROWID;"
+        "INSERT INTO client VALUES (1, x'61', '1:0', 7);"
+        "PRAGMA user_version = 1;"
+    )
+    database.close()
+
+    async def main():
+        store = RecoveryStore(str(tmp_path))
+        recovered = await store.start()
+        assert [(r.minor, r.owner, r.principal) for r in recovered.records] == [(1, b"a", "1:0")]
+        engine = StateEngine(Limits(), lambda: 0.0, recovered)
+        made = engine.clients.exchange_id(owner=b"a", verifier=bytes(8), flags=0, principal="1:0", host="192.0.2.1")
+        assert engine.grace.claim(1, b"a", "1:0", "192.0.2.1", bytes(8)) == "1:0"
+        client = engine.clients.lookup(made.clientid)
+        engine.clients.make_confirmed(client)
+        engine.clients.reclaim_complete(client, one_fs=False)
+        await store.flush(engine)
+        await store.close()
+        again = await RecoveryStore(str(tmp_path)).start()
+        assert [r.principal for r in again.records] == [f"1:0 192.0.2.1 {bytes(8).hex()}"]
+
+    asyncio.run(main())

@@ -148,6 +148,9 @@ def test_case_3_collision():
     with failing(p.NFS4ERR_CLID_INUSE):
         exchange(world, principal="1:99")
     world.engine.opens.close(state)
+    with failing(p.NFS4ERR_CLID_INUSE):
+        exchange(world, principal="1:99")  # it would lose its session
+    world.engine.sessions.destroy_session(client.sessionid, connection=client.connection, own=None)
     assert exchange(world, principal="1:99").clientid != client.clientid
     assert client.record.expired
 

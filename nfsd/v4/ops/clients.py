@@ -23,7 +23,11 @@ async def setclientid(c: Compound, args: p.SETCLIENTID4args) -> p.SETCLIENTID4re
     )
     try:
         clientid, confirm = c.engine.clients.setclientid(
-            owner=args.client.id, verifier=args.client.verifier, principal=c.principal, callback=callback
+            owner=args.client.id,
+            verifier=args.client.verifier,
+            principal=c.principal,
+            callback=callback,
+            host=c.host,
         )
     except ClientInUse as holder:
         using = p.netaddr4(na_r_netid=holder.netid.encode(), na_r_addr=holder.address.encode())
@@ -61,6 +65,7 @@ async def exchange_id(c: Compound, args: p.EXCHANGE_ID4args) -> p.EXCHANGE_ID4re
         flags=args.eia_flags,
         principal=c.principal,
         state_protect=int(args.eia_state_protect.spa_how),
+        host=c.host,
     )
     return p.EXCHANGE_ID4resok(
         eir_clientid=made.clientid,
@@ -77,7 +82,7 @@ async def exchange_id(c: Compound, args: p.EXCHANGE_ID4args) -> p.EXCHANGE_ID4re
 @operation(p.OP_DESTROY_CLIENTID, changes=True, alone=True)
 async def destroy_clientid(c: Compound, args: p.DESTROY_CLIENTID4args) -> None:
     """v4.1: the client goes; it must have nothing left."""
-    c.engine.clients.destroy_clientid(args.dca_clientid)
+    c.engine.clients.destroy_clientid(args.dca_clientid, c.host)
 
 
 @operation(p.OP_RECLAIM_COMPLETE, changes=True)

@@ -44,7 +44,7 @@ async def _lock(c: Compound, node: Node, args: p.LOCK4args) -> Stateid:
     if new is not None:
         given = c.given(new.open_stateid)
         if not c.minor:
-            client = c.engine.clients.client40(new.lock_owner.clientid)
+            client = c.engine.clients.client40(new.lock_owner.clientid, c.host)
             c.replayable(*c.engine.opens.begin_seqid(given, new.open_seqid))
         state = c.engine.stateids.find_open(given, c.client, node.key)
         if not c.minor and state.client is not client:
@@ -99,7 +99,7 @@ async def lockt(c: Compound, args: p.LOCKT4args) -> p.LOCKT4res:
 
 def _client(c: Compound, clientid: int) -> Client:
     # In 4.1 the field means nothing: the session tells the client (RFC 8881 section 18.11.3).
-    return c.client if c.client is not None else c.engine.clients.client40(clientid)
+    return c.client if c.client is not None else c.engine.clients.client40(clientid, c.host)
 
 
 @operation(p.OP_LOCKU, changes=True)
@@ -119,5 +119,5 @@ async def locku(c: Compound, args: p.LOCKU4args) -> p.stateid4:
 @operation(p.OP_RELEASE_LOCKOWNER, changes=True)
 async def release_lockowner(c: Compound, args: p.RELEASE_LOCKOWNER4args) -> None:
     """v4.0: the lock owner will not be heard of again."""
-    client = c.engine.clients.client40(args.lock_owner.clientid)
+    client = c.engine.clients.client40(args.lock_owner.clientid, c.host)
     c.engine.locks.release_lockowner(client, args.lock_owner.owner)

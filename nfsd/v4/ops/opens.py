@@ -168,7 +168,7 @@ def _owner(c: Compound, args: p.OPEN4args) -> tuple[Client, OpenOwner | None]:
     """The client, and in v4.0 the owner with its seqid begun (an owner of 4.1 is made later: it has no order)."""
     if c.client is not None:
         return c.client, None
-    client = c.engine.clients.client40(args.owner.clientid)
+    client = c.engine.clients.client40(args.owner.clientid, c.host)
     c.server.heard(c.call.transport, client)
     owner, replay = c.engine.opens.begin40(client, args.owner.owner, args.seqid)
     c.replayable(owner, replay)
@@ -245,7 +245,7 @@ async def _create(c: Compound, args: p.OPEN4args, credential: Credential, direct
         shown = _TIMES
     attributes = await given_attributes(c, wanted, directory, FileType.REG) if wanted is not None else SetAttributes()
     size, attributes = attributes.size, _without_size(attributes)
-    client = c.client or c.engine.clients.client40(args.owner.clientid)
+    client = c.client or c.engine.clients.client40(args.owner.clientid, c.host)
     refusal = c.engine.opens.refusal(client, args.owner.owner)
     if refusal is not None:
         # An OPEN that will be refused leaves no file behind; of one that is there, the rest of OPEN decides.

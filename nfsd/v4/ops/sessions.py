@@ -75,6 +75,7 @@ async def create_session(c: Compound, args: p.CREATE_SESSION4args) -> p.CREATE_S
         # A backchannel that nothing could be sent on is not granted.
         callbacks=c.call.transport.max_backchannel_size > 0 and bool(credentials),
         minor=c.minor,
+        host=c.host,
     )
     return p.CREATE_SESSION4resok(
         csr_sessionid=made.sessionid,
@@ -100,6 +101,8 @@ async def sequence(c: Compound, args: p.SEQUENCE4args) -> p.SEQUENCE4resok:
         operations=c.operations,
         request_octets=octets,
     )
+    if c.host not in session.client.hosts:
+        c.engine.clients.meet(session.client, c.host)  # nobody else knows the session's id
     if verdict == REPLAY:
         raise SlotReplay(slot.reply or b"")
     c.session, c.sequence = session, args
@@ -169,6 +172,7 @@ async def bind_conn_to_session(c: Compound, args: p.BIND_CONN_TO_SESSION4args) -
         args.bctsa_use_conn_in_rdma_mode,
         callbacks=c.call.transport.max_backchannel_size > 0,
     )
+    c.engine.clients.meet(c.engine.sessions.by_id[args.bctsa_sessid].client, c.host)
     return p.BIND_CONN_TO_SESSION4resok(
         bctsr_sessid=args.bctsa_sessid,
         bctsr_dir=p.channel_dir_from_server4(direction),

@@ -1,0 +1,183 @@
+"""Who may act as a client: its own host, and who knows what only the client was told. A name is nobody's secret."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nfsd.protocol import nfs4 as p
+from nfsd.state import ClientRecord, Limits, Recovered
+from tests.support.hosts import Site, on_site
+from tests.support.nfs4 import Client4, LoopbackTransport, mode, serving
+
+VICTIM, OTHER = "127.0.0.2", "127.0.0.3"
+NO_GRACE = "  nfs4: {grace_time: 0}\n"
+
+
+async def victim_with_a_file(site: Site, minor: int) -> tuple[Client4, Any, bytes]:
+    client = await (await site.client(VICTIM, minor)).connect()
+    stateid, handle = await client.open("/export", b"f", create=mode(0o666), deny=p.OPEN4_SHARE_DENY_WRITE)
+    return client, stateid, handle
+
+
+def introduction(client: Client4, verifier: bytes, flags: int = 0) -> tuple[int, Any]:
+    owner = p.client_owner4(verifier, client.name)
+    return p.OP_EXCHANGE_ID, p.EXCHANGE_ID4args(owner, flags, p.state_protect4_a(p.state_protect_how4.SP4_NONE), [])
+
+
+def creation(clientid: int, sequence: int) -> tuple[int, Any]:
+    channel = p.channel_attrs4(0, 1 << 16, 1 << 16, 4096, 16, 4, [])
+    return p.OP_CREATE_SESSION, p.CREATE_SESSION4args(
+        clientid, sequence, 0, channel, channel, 0x40000000, [p.callback_sec_parms4(0)]
+    )
+
+
+@pytest.mark.parametrize("minor", [0, 1, 2])
+def test_a_name_from_another_host_is_another_client(tmp_path: Path, minor: int) -> None:
+    async def test(site: Site) -> None:
+        victim, stateid, handle = await victim_with_a_file(site, minor)
+        thief = await (await site.client(OTHER, minor, name=victim.name)).connect(b"rebooted")
+        assert thief.clientid != victim.clientid
+        # The victim's session is there, and so is its open, which keeps others from writing.
+        await victim.on(handle, (p.OP_READ, p.READ4args(stateid, 0, 10)))
+        there = (p.OP_PUTFH, p.PUTFH4args(handle))
+        claim = p.open_claim4(p.open_claim_type4.CLAIM_NULL, file=b"f")
+        seqid = 0 if minor else thief.seqid(b"o")
+        how = p.openflag4(p.opentype4.OPEN4_NOCREATE)
+        asked = p.OPEN4args(seqid, 2, 0, p.open_owner4(thief.clientid, b"o"), how, claim)
+        assert await thief.status(*thief.path("/export"), (p.OP_OPEN, asked)) == p.NFS4ERR_SHARE_DENIED
+        assert await thief.status(there, p.OP_GETFH) == 0
+        # Neither is locked out: both go on, and both may begin anew.
+        await victim.on(handle, (p.OP_READ, p.READ4args(stateid, 0, 10)))
+        again = await (await site.client(VICTIM, minor)).connect(b"really  ")
+        assert await again.status(*again.path("/export")) == 0
+        if minor:
+            assert await victim.status(p.OP_PUTROOTFH) == p.NFS4ERR_BADSESSION, "the same host began anew"
+        else:
+            reading = (p.OP_READ, p.READ4args(stateid, 0, 10))
+            assert await victim.status(there, reading) == p.NFS4ERR_EXPIRED
+        assert await thief.status(*thief.path("/export")) == 0
+
+    on_site(tmp_path, test, server=NO_GRACE)
+
+
+def test_a_clientid_is_no_key_to_the_client(tmp_path: Path) -> None:
+    async def test(site: Site) -> None:
+        victim, stateid, handle = await victim_with_a_file(site, 1)
+        thief = await site.client(OTHER)
+        for sequence in range(4):
+            assert (await thief.raw(creation(victim.clientid, sequence)))[0] == p.NFS4ERR_CLID_INUSE
+        destroy = (p.OP_DESTROY_CLIENTID, p.DESTROY_CLIENTID4args(victim.clientid))
+        assert (await thief.raw(destroy))[0] == p.NFS4ERR_STALE_CLIENTID
+        await victim.on(handle, (p.OP_READ, p.READ4args(stateid, 0, 10)))
+        status, _ = await victim.raw(creation(victim.clientid, 2))
+        assert status == 0, "the thief's attempts did not use up the sequence"
+
+    on_site(tmp_path, test, server=NO_GRACE)
+
+
+def test_a_clientid_of_4_0_opens_nothing_from_elsewhere(tmp_path: Path) -> None:
+    async def test(site: Site) -> None:
+        victim, _, _ = await victim_with_a_file(site, 0)
+        thief = await site.client(OTHER, 0)
+        thief.clientid = victim.clientid
+        asked = thief.open_args(b"f", owner=b"owner", access=1)
+        assert await thief.status(*thief.path("/export"), (p.OP_OPEN, asked)) == p.NFS4ERR_STALE_CLIENTID
+        # At its new address, the victim shows its verifier, and has what it had.
+        moved = await (await site.client(OTHER, 0)).connect()
+        assert moved.clientid == victim.clientid
+        await moved.open("/export", b"f", access=1, owner=b"another")
+        assert len(site.engine.clients.lookup(victim.clientid).states) == 2
+
+    on_site(tmp_path, test, server=NO_GRACE)
+
+
+def test_a_client_with_two_addresses_is_one(tmp_path: Path) -> None:
+    async def test(site: Site) -> None:
+        client, stateid, handle = await victim_with_a_file(site, 1)
+        # Session trunking: the session's id shows whose connection it is.
+        elsewhere = await site.client(OTHER)
+        elsewhere.session, elsewhere.clientid = client.session, client.clientid
+        bound, [(_, result)] = await elsewhere.raw(
+            (
+                p.OP_BIND_CONN_TO_SESSION,
+                p.BIND_CONN_TO_SESSION4args(client.session, p.channel_dir_from_client4.CDFC4_FORE, False),
+            )
+        )
+        assert (bound, result.bctsr_resok4.bctsr_dir) == (0, p.channel_dir_from_server4.CDFS4_FORE)
+        # And without binding it first, from a third address: the client has moved.
+        third = await site.client("127.0.0.4")
+        third.session, third.sequence = client.session, client.sequence
+        await third.on(handle, (p.OP_READ, p.READ4args(stateid, 0, 10)))
+        # Client ID trunking: the verifier shows it.
+        fourth = await site.client("127.0.0.5")
+        _, [(_, made)] = await fourth.raw(introduction(client, b"verifier"))
+        assert made.eir_resok4.eir_clientid == client.clientid
+        assert made.eir_resok4.eir_flags & p.EXCHGID4_FLAG_CONFIRMED_R
+        status, _ = await fourth.raw(creation(client.clientid, made.eir_resok4.eir_sequenceid))
+        assert status == 0
+        assert len(site.engine.clients.lookup(client.clientid).sessions) == 2
+        # It is restarted, and comes from an address that it was seen at.
+        restarted = await (await site.client("127.0.0.5")).connect(b"rebooted")
+        assert site.engine.clients.lookup(client.clientid) is None
+        await restarted.open("/export", b"f", access=2)
+
+    on_site(tmp_path, test, server=NO_GRACE)
+
+
+def test_nothing_that_names_state_can_be_guessed(tmp_path: Path) -> None:
+    async def test(site: Site) -> None:
+        clientids, sessions, stateids = [], [], []
+        for number in range(24):
+            client = await (await site.client(VICTIM, name=b"%d" % number)).connect()
+            stateid, _ = await client.open("/export", b"f", create=mode(0o666))
+            clientids.append(client.clientid.to_bytes(8, "big"))
+            sessions.append(client.session)
+            stateids.append(stateid.other[4:])  # behind the epoch
+        for kind in (clientids, sessions, stateids):
+            for octets in zip(*kind, strict=True):
+                assert len(set(octets)) > 12, kind
+
+    on_site(tmp_path, test, server=NO_GRACE)
+
+
+@pytest.mark.parametrize("minor", [0, 1])
+@pytest.mark.parametrize(("host", "verifier"), [(VICTIM, b"rebooted"), (OTHER, b"verifier"), (OTHER, b"rebooted")])
+def test_a_restart_gives_a_name_to_its_host_or_instance(tmp_path: Path, minor: int, host: str, verifier: bytes) -> None:
+    """After a restart of the server only the client's host, or who knows its verifier, reclaims, and ends the grace."""
+    export, state = tmp_path / "export", tmp_path / "state"
+    export.mkdir()
+    state.mkdir()
+
+    async def main() -> None:
+        async with serving(export, state_dir=state) as server:
+            client = await Client4(server, minor, transport=LoopbackTransport(VICTIM)).connect()
+            await client.open("/0", b"f", create=mode(0o666))
+            records = tuple(
+                ClientRecord(write.minor, write.owner, write.principal, write.epoch)
+                for write in server.store.writes
+                if write.action == "record"
+            )
+        recovered = Recovered(server.engine.epoch + 1, records)
+        limits = Limits(grace=60, delegations=0)
+        async with serving(export, state_dir=state, limits=limits, recovered=recovered) as server:
+            client = Client4(server, minor, transport=LoopbackTransport(host))
+            await client.connect(verifier, reclaim_complete=False)
+            claim = p.open_claim4(
+                p.open_claim_type4.CLAIM_PREVIOUS, delegate_type=p.open_delegation_type4.OPEN_DELEGATE_NONE
+            )
+            how = p.openflag4(p.opentype4.OPEN4_NOCREATE)
+            seqid = 0 if minor else client.seqid(b"o")
+            again = p.OPEN4args(seqid, 3, 0, p.open_owner4(client.clientid, b"o"), how, claim)
+            *_, handle = await client.run(*client.path("/0/f"), p.OP_GETFH)
+            status = await client.status((p.OP_PUTFH, p.PUTFH4args(handle.resok4.object)), (p.OP_OPEN, again))
+            known = (host, verifier) != (OTHER, b"rebooted")
+            assert status == (0 if known else p.NFS4ERR_NO_GRACE)
+            if minor:
+                await client.run((p.OP_RECLAIM_COMPLETE, p.RECLAIM_COMPLETE4args(False)))
+                assert server.engine.grace.active is not known
+
+    asyncio.run(main())
