@@ -247,6 +247,7 @@ class Daemon:
             lambda: self._nfs4.callbacks.counters,
             self._nfs4.copies.statistics,
             self._nfs4.recalls.statistics,
+            lambda: self.service.losses,
         )
         try:
             close, self.metrics_port = start_endpoint(collector, host, port)

@@ -44,10 +44,12 @@ class ServerCollector(Collector):
         callbacks: Callable[[], Mapping[tuple[str, str], int]] = dict,
         copies: Callable[[], Mapping[str, int]] = dict,
         delegations: Callable[[], Mapping[str, int]] = dict,
+        losses: Callable[[], int] = int,
     ) -> None:
         self._dispatchers, self._pool = dispatchers, pool
         self._connections, self._rdma, self._workers = connections, rdma, workers
         self._callbacks, self._copies, self._delegations = callbacks, copies, delegations
+        self._losses = losses
 
     def collect(self) -> Iterator[Metric]:
         """Read everything once."""
@@ -65,6 +67,9 @@ class ServerCollector(Collector):
         for kind, value in self._workers().items():
             workers.add_metric([kind], value)
         yield workers
+        losses = CounterMetricFamily(_PREFIX + "write_back_failures", "Times that written data was lost below")
+        losses.add_metric([], self._losses())
+        yield losses
         labels = ["operation", "result"]
         callbacks = CounterMetricFamily(_PREFIX + "callbacks", "Calls of ours to NFSv4 clients", labels=labels)
         for key, value in list(self._callbacks().items()):

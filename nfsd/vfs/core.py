@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import functools
 import itertools
 import logging
 import os
@@ -71,6 +72,8 @@ from nfsd.vfs.types import BadHandle, CrossingRefused, FileType
 SWEEP_SECONDS = 4.0
 _CLOSES_PER_CHAIN = 16
 _CLOSE_PATIENCE = 0.1
+_SILENCE = 10.0
+"""Seconds between two complaints about a disk: it may fail for each of many files."""
 _DIRENTS = 32768
 _PATH_MAX = 4096
 _log = logging.getLogger(__name__)
@@ -80,12 +83,15 @@ class Core:
     """Chains, nodes, mounts."""
 
     write_verifier: bytes
-    """8 octets, new at each start of the server (RFC 1813 section 3.3.7)."""
+    """8 octets, new at each start of the server and after each failure of write-back (RFC 1813 section 3.3.7)."""
 
     def __init__(self, exports: ExportTable, state_dir: str) -> None:
         self.exports = exports
         self.state_dir = state_dir
         self.write_verifier = os.urandom(8)
+        self.losses = 0
+        """Failures of write-back so far."""
+        self._silent_until = 0.0
         self.executor: Executor
         self.codec: HandleCodec
         self.loop: asyncio.AbstractEventLoop
@@ -252,11 +258,33 @@ class Core:
         for lane, descriptors in closing.items():
             for start in range(0, len(descriptors), _CLOSES_PER_CHAIN):
                 chain = Chain()
-                for descriptor in descriptors[start : start + _CLOSES_PER_CHAIN]:
+                steps = [
                     chain.add(SYS_CLOSE, descriptor, keep_going=True)
+                    for descriptor in descriptors[start : start + _CLOSES_PER_CHAIN]
+                ]
                 closed = self.executor.run(chain, lane)
                 self._closes[closed] = lane
-                closed.add_done_callback(self._closes.pop)
+                closed.add_done_callback(functools.partial(self._closed, steps))
+
+    def _closed(self, steps: list[Step], closed: asyncio.Future[None]) -> None:
+        del self._closes[closed]
+        for step in steps:
+            if step.error:  # file systems over a network, or in a process, may write back in close(2)
+                self.lost_writes(step.error)
+
+    def lost_writes(self, error: int, descriptor: int = -1) -> None:
+        """Write-back has failed, of this file if it is known. What was lost may include unstable writes of any client:
+        all must see that, and send theirs again (RFC 1813 section 3.3.21)."""
+        self.write_verifier = os.urandom(8)
+        self.losses += 1
+        now = self.loop.time()
+        if now < self._silent_until:
+            return
+        self._silent_until = now + _SILENCE
+        what = "a file"
+        with contextlib.suppress(OSError):
+            what = os.readlink(f"/proc/self/fd/{descriptor}")
+        _log.error("data written to %s is lost: %s (%d failures so far)", what, os.strerror(error), self.losses)
 
     async def closed(self, lane: int) -> bool:
         """Wait a moment for descriptors on their way out; whether there were any."""

@@ -101,9 +101,15 @@ class DataOperations(OpenOperations):
         else:
             step = None  # pwrite of nothing changes nothing
             after = before
+        if not opened.unstable and self.unstable.is_full(opened):
+            await self.unstable.room(opened)
         await inode.serial.acquire()
         try:
-            await self._run_bulk(node.mount, chain, len(source))
+            try:
+                await self._run_bulk(node.mount, chain, len(source))
+            finally:
+                if step is not None:
+                    self.unstable.add(opened)  # what has failed, too: some of it may have been written
             chain.check()
             inode.wrote(raw_ctime(before), raw_ctime(after))
             change = Change(

@@ -91,8 +91,7 @@ class NamespaceOperations(CreationOperations):
         inode = self.nodes.known_inode(self.key_of(directory.mount, *parse_handle(victim.kernel)))
         if inode is None or (raw_nlink(victim.status) and raw_type(victim.status) is not FileType.DIR):
             return
-        self.forget_opens(inode)
-        self.nodes.forget_inode(inode)
+        self.forget_removed_inode(inode)
         kind, octets = parse_handle(victim.kernel)
         for export in self.exports.exports:
             node = self.nodes.find(self.codec.encode(export.id, directory.mount.fs_id, kind, octets))

@@ -20,6 +20,7 @@ from nfsd.vfs.attributes import attributes_of, raw_ctime, raw_nlink, raw_uid, st
 from nfsd.vfs.core import Core
 from nfsd.vfs.executor import Chain
 from nfsd.vfs.leases import Lease, LeaseHold, Leases
+from nfsd.vfs.mounts import Mount
 from nfsd.vfs.nodes import IDLE_SWEEPS, SWEPT_AT_ONCE
 from nfsd.vfs.records import Inode, Node, OpenFile
 from nfsd.vfs.serial import Finished
@@ -37,12 +38,14 @@ from nfsd.vfs.syscalls import (
     SYS_SYNCFS,
 )
 from nfsd.vfs.types import Attributes, Credential, FileType
+from nfsd.vfs.unstable import UnstableWrites
 
 OpenKey = tuple[Credential | None, int, bool]
 """Caller (None: the server itself), access (1 read, 2 write, 3 both), whether NFS's own rules had to help."""
 
 _FLAGS = {1: os.O_RDONLY, 2: os.O_WRONLY, 3: os.O_RDWR}
 _LEASE_TRIES = 3
+_FSYNCS_PER_CHAIN = 16
 _STALE = os.strerror(errno.ESTALE)
 
 
@@ -53,6 +56,7 @@ class OpenOperations(Core):
         super().__init__(exports, state_dir)
         self._opens: OrderedDict[OpenFile, None] = OrderedDict()
         self._all_opens: WeakSet[OpenFile] = WeakSet()
+        self.unstable = UnstableWrites(self._settle)
         self.open_sweep = 0
         self.leases = Leases()
         self.locked: dict[bytes, Inode] = {}
@@ -73,11 +77,14 @@ class OpenOperations(Core):
             self.forget_open(next(iter(self._opens)))
 
     def forget_open(self, opened: OpenFile) -> None:
-        """Out of the cache; its descriptor closes with its last holder."""
+        """Out of the cache; its descriptor closes with its last holder, and not before its unstable writes have been
+        synchronised."""
         if opened.cached is not None:
             opened.node.inode.opens.pop(opened.cached, None)
             opened.cached = None
             self._opens.pop(opened, None)
+            if opened.unstable and opened.count == 0:
+                self.unstable.forgotten(opened)
 
     def forget_opens(self, inode: Inode) -> None:
         """Nothing of this file stays in the cache."""
@@ -86,9 +93,14 @@ class OpenOperations(Core):
 
     def forget_removed(self, node: Node) -> None:
         """A file lost its last name: nothing of ours must keep its space, except what a holder still has open."""
-        self.forget_opens(node.inode)
-        self.nodes.forget_inode(node.inode)
+        self.forget_removed_inode(node.inode)
         self.nodes.forget(node)
+
+    def forget_removed_inode(self, inode: Inode) -> None:
+        """As ``forget_removed``, but for the nodes."""
+        self.unstable.drop(inode)
+        self.forget_opens(inode)
+        self.nodes.forget_inode(inode)
 
     def sweep(self) -> None:
         """Let go of what has not been used for some seconds."""
@@ -100,11 +112,13 @@ class OpenOperations(Core):
                 self._opens.move_to_end(opened)
             else:
                 self.forget_open(opened)
+        self.unstable.sweep()
         super().sweep()
 
     async def start(self) -> None:
         """Open the export roots; begin to hear of leases."""
         await super().start()
+        self.unstable.allow(self.open_limit // 2, len(self.exports.exports))
         self.leases.start(self.loop, self.executor, self._identify)
 
     async def close(self) -> None:
@@ -112,6 +126,7 @@ class OpenOperations(Core):
         self.leases.close()
         while self._opens:
             self.forget_open(next(iter(self._opens)))
+        await self.unstable.close()
         for inode in self.locked.values():
             inode.locks = None
         self.locked.clear()
@@ -270,7 +285,8 @@ class OpenOperations(Core):
                 return LeaseHold(lease, on_break)
             # Descriptors kept in case they are needed again stand in the way like any other.
             self._forget_idle(inode, write)
-            if not await self.closed(lane):
+            settled = await self.unstable.settled(inode, lane)
+            if not await self.closed(lane) and not settled:
                 return None
         return None
 
@@ -314,32 +330,76 @@ class OpenOperations(Core):
             return
         opened: OpenFile | None = None
         if node.type in (FileType.REG, FileType.DIR):
-            # A descriptor that was open when the data was written is sure to see its write-back's error.
             opened = next((entry for entry in node.inode.opens.values() if entry.writable), None)
-            if opened is None:
+            if opened is None and not node.inode.unstable:
                 # A server that is not root may have files it must not read: their whole file system, then.
                 with contextlib.suppress(PermissionError):
                     opened = await self.own_open(node)
         await self.sync_open(node, opened)
 
     async def sync_open(self, node: Node, opened: OpenFile | None) -> None:
-        """:meth:`sync` through this descriptor; None for what cannot be opened (links, devices), whose whole file
+        """:meth:`sync` through this descriptor, or rather through all that have unstable writes, each of which may know
+        of an error that no other one knows of. None for what cannot be opened (links, devices), whose whole file
         system is synchronised, there being no other way to reach the inode."""
 
         def start(finished: Finished) -> None:
-            chain = Chain()
-            number, descriptor = (SYS_SYNCFS, node.mount.fd) if opened is None else (SYS_FSYNC, opened.fd)
-            step = chain.add(number, descriptor)
-            if node.mount.inline:
-                self.executor.run_inline(chain)
-                finished(step.error)
+            through = self.unstable.take(node.inode)
+            if not through and opened is not None:
+                through = [opened]
+            if through:
+                self._fsync(node.mount, through, finished)
             else:
-                self.executor.run(chain, node.mount.lane).add_done_callback(lambda _: finished(step.error))
+                self._syncfs(node.mount, finished)
 
         error = await node.inode.sync.join(start)
-        if error in (0, errno.EINVAL, errno.EROFS):  # file systems without fsync, or that cannot be written
-            return
-        # What was lost may include unstable writes of other clients: they must see that and send them again
-        # (RFC 1813 section 3.3.21).
-        self.write_verifier = os.urandom(8)
-        raise OSError(error, os.strerror(error))
+        if error:
+            raise OSError(error, os.strerror(error))
+
+    def _fsync(self, mount: Mount, through: list[OpenFile], finished: Finished) -> None:
+        """fsync each of these. It stays open until that is over."""
+
+        def done(error: int) -> None:
+            if error:
+                self.lost_writes(error, through[0].fd)
+            rest = through[_FSYNCS_PER_CHAIN:]
+            if rest:
+                self._fsync(mount, rest, lambda later: finished(error or later))
+            else:
+                finished(error)
+
+        self._run_sync(mount, SYS_FSYNC, [one.fd for one in through[:_FSYNCS_PER_CHAIN]], done)
+
+    def _syncfs(self, mount: Mount, finished: Finished) -> None:
+        def done(error: int) -> None:
+            if error:
+                self.lost_writes(error, mount.fd)
+            finished(error)
+
+        self._run_sync(mount, SYS_SYNCFS, [mount.fd], done)
+
+    def _run_sync(self, mount: Mount, number: int, descriptors: list[int], finished: Finished) -> None:
+        chain = Chain()
+        steps = [chain.add(number, descriptor, keep_going=True) for descriptor in descriptors]
+
+        def done(_: object = None) -> None:
+            # EINVAL: there is no fsync on this file system. (EROFS is no excuse: a file system that an error has made
+            # read-only says so, and the data is gone.)
+            finished(next((step.error for step in steps if step.error not in (0, errno.EINVAL)), 0))
+
+        if mount.inline:
+            self.executor.run_inline(chain)
+            done()
+        else:
+            self.executor.run(chain, mount.lane).add_done_callback(done)
+
+    async def _settle(self, opened: OpenFile) -> None:
+        """Synchronise a file so that its descriptors can close, unless it has no name left and no holder."""
+        node = opened.node
+        status = statx_buffer()
+        chain = Chain()
+        chain.add(SYS_STATX, opened.fd, b"", AT_EMPTY_PATH, STATX_MASK, status)
+        await self.run(node.mount, chain)
+        if chain.failed is None and raw_nlink(status) == 0 and node.inode.used_count == 0:
+            self.unstable.drop(node.inode)
+        else:
+            await self.sync_open(node, opened)

@@ -19,6 +19,7 @@ cdef class Inode:
     cdef readonly unsigned long long epoch
     cdef public long long ctime
     cdef readonly dict opens
+    cdef readonly list unstable
     cdef public long used_count
     cdef readonly object sync
     cdef readonly dict accesses
@@ -64,6 +65,7 @@ cdef class OpenFile:
     cdef public long long epoch
     cdef public long used
     cdef public object cached
+    cdef public bint unstable
 
 
 cpdef bint closed_at_once(int fd) noexcept

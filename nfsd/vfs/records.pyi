@@ -32,6 +32,8 @@ class Inode:
     ctime: int
     """The ctime (ns) at which ``epoch`` was right."""
     opens: dict[OpenKey, OpenFile]
+    unstable: list[OpenFile]
+    """Those through which data was written that no fsync has covered yet (:mod:`nfsd.vfs.unstable`)."""
     used_count: int
     """Open files somebody holds: a removed file that is still open stays accessible."""
     sync: GroupSync
@@ -93,6 +95,8 @@ class OpenFile:
     used: int
     cached: OpenKey | None
     """Under which key it stands in the cache, if it does."""
+    unstable: bool
+    """Whether it is among its inode's ``unstable``."""
     def __init__(
         self, node: Node, fd: int, access: int, credential: Credential | None, close: Callable[[int, int], None]
     ) -> None: ...

@@ -101,6 +101,7 @@ cdef class Inode:
         self.epoch = 0
         self.ctime = -1
         self.opens = {}
+        self.unstable = []
         self.used_count = 0
         self.sync = GroupSync()
         self.accesses = {}
@@ -170,6 +171,7 @@ cdef class OpenFile:
         self.epoch = -1
         self.used = 0
         self.cached = None
+        self.unstable = False
 
     def retain(self):
         if self.count == 0:

@@ -55,9 +55,14 @@ class SparseOperations(DataOperations):
         workers. Returns the attributes around it."""
         node = opened.node
         inode = node.inode
+        if not opened.unstable and self.unstable.is_full(opened):
+            await self.unstable.room(opened)
         await inode.serial.acquire()
         try:
-            await self.run_in_lane(node.mount.lane, chain)
+            try:
+                await self.run_in_lane(node.mount.lane, chain)
+            finally:
+                self.unstable.add(opened)
             chain.check()
             inode.wrote(raw_ctime(before), raw_ctime(after))
             return Change(

@@ -280,6 +280,7 @@ def test_metrics_count_what_happened(rig: Rig) -> None:
             'rdma_nfsd_callbacks_total{operation="CB_RECALL",result="path_down"} 2.0',
             "rdma_nfsd_delegations 0.0",
             'rdma_nfsd_delegation_events_total{event="recalled"} 0.0',
+            "rdma_nfsd_write_back_failures_total 0.0",
         ):
             assert line in text, text
         await daemon.stop()
