@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import hypothesis
 import pytest
 
-from rpcrdma import turns
+from rpcrdma import log_limits, turns
 
 hypothesis.settings.register_profile("same", derandomize=True)
 hypothesis.settings.register_profile("explore")
@@ -25,6 +25,7 @@ def _logging_as_it_was() -> Iterator[None]:
     """Programs set up logging for their process: those that a test runs in this one must not, for the next test."""
     root = logging.getLogger()
     level, handlers = root.level, root.handlers[:]
+    log_limits.LIMIT.reset()
     yield
     root.setLevel(level)
     root.handlers[:] = handlers
