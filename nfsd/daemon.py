@@ -53,6 +53,8 @@ from nfsd.vfs.permissions import missing
 from nfsd.vfs.service import FileService
 from nfsd.vfs.types import Time
 from rpcrdma.capture.recorder import Captures
+from rpcrdma.firewall import Ticker, last_resort, spawn
+from rpcrdma.log_limits import LIMIT
 from rpcrdma.memory import Pool
 from rpcrdma.rpc.dispatch import Dispatcher
 from rpcrdma.rpc.portmap import portmap_program
@@ -342,6 +344,7 @@ class Daemon:
 
 async def _serve(config: Config) -> int:
     loop = asyncio.get_running_loop()
+    loop.set_exception_handler(last_resort)
     stopping = asyncio.Event()
 
     def stop() -> None:
@@ -371,20 +374,21 @@ async def _serve(config: Config) -> int:
         sdnotify.notify(READY=1)
 
     def begin_reload() -> None:
-        reloads.add(task := loop.create_task(reload()))
-        task.add_done_callback(reloads.discard)
+        spawn(reload(), reloads)
 
     loop.add_signal_handler(signal.SIGHUP, begin_reload)
     # Whoever reads this may send signals from now on.
     print(daemon.ready_line, flush=True)
     sdnotify.notify(READY=1, STATUS=daemon.ready_line.removeprefix("rdma-nfsd ready: "))
     watchdog = _start_watchdog(loop)
+    left_out = Ticker(loop, 5.0, LIMIT.flush)
     await stopping.wait()
     sdnotify.notify(STOPPING=1, STATUS="finishing calls in flight")
     _log.info("stopping")
     await daemon.stop()
     if watchdog is not None:
         watchdog()
+    left_out.cancel()
     _log.info("stopped")
     return 0
 
@@ -394,17 +398,12 @@ def _start_watchdog(loop: asyncio.AbstractEventLoop) -> Callable[[], None] | Non
     interval = sdnotify.watchdog_seconds()
     if interval is None:
         return None
-    handles: list[asyncio.TimerHandle] = []
 
     def tick() -> None:
         sdnotify.notify(WATCHDOG=1)
-        handles[:] = [loop.call_later(interval, tick)]
-
-    def end() -> None:
-        handles[0].cancel()
 
     tick()
-    return end
+    return Ticker(loop, interval, tick).cancel
 
 
 def run(config: Config) -> int:

@@ -13,7 +13,6 @@ import asyncio
 import contextlib
 import errno
 import grp
-import logging
 import os
 import pwd
 import socket
@@ -23,7 +22,9 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final, NamedTuple
 
-_log = logging.getLogger(__name__)
+from rpcrdma.log_limits import limited_logger
+
+_log = limited_logger(__name__)
 _LIMIT: Final = 4096
 """Answers remembered; the one not asked for longest goes first."""
 _THREADS: Final = 4

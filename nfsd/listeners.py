@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 from nfsd.config import Address, Limits, Listen
 from rpcrdma.capture.recorder import Captures
 from rpcrdma.engine.config import ResponderOptions
+from rpcrdma.firewall import contain, spawn
 from rpcrdma.memory import Pool
 from rpcrdma.rpc.dispatch import Dispatcher
 from rpcrdma.server.rdma import RdmaServer, RdmaServerOptions
@@ -160,7 +161,7 @@ class Listeners:
             self._hopeful.append(_Hopeful(entry, real, dispatcher, server, listener))
             if self._look is None:
                 self._seen_devices = device.device_names()
-                self._look = asyncio.get_running_loop().call_later(LOOK_FOR_DEVICES, self._look_for_devices)
+                self._look_later()
 
     async def _no_device_for(self, entry: Listen, dispatcher: Dispatcher) -> str:
         """Listen on a device if one has the entry's address; otherwise say why not."""
@@ -218,12 +219,16 @@ class Listeners:
     def _look_for_devices(self) -> None:
         """Every now and then: is there a device that was not there the last time?"""
         self._look = None
+        if self._hopeful:
+            self._look_later()
         names = device.device_names()
         if set(names) - set(self._seen_devices):
-            self._looking = asyncio.ensure_future(self._take_devices(names))
+            self._looking = spawn(self._take_devices(names), set())
         self._seen_devices = names
-        if self._hopeful:
-            self._look = asyncio.get_running_loop().call_later(LOOK_FOR_DEVICES, self._look_for_devices)
+
+    def _look_later(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._look = loop.call_later(LOOK_FOR_DEVICES, contain, None, self._look_for_devices)
 
     async def _take_devices(self, names: list[str]) -> None:
         """Have the hopeful listeners' addresses served by devices too."""

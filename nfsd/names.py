@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import os
 import pwd
 import socket
@@ -18,7 +17,9 @@ from collections.abc import Awaitable, Callable, Generator, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-_log = logging.getLogger(__name__)
+from rpcrdma.log_limits import limited_logger
+
+_log = limited_logger(__name__)
 _LIMIT = 4096
 """Peers and users remembered at most; beyond it all is forgotten and learnt again."""
 

@@ -28,6 +28,10 @@ cdef class Place:
     cdef int data_done(self, size_t length) except -1:
         raise NotImplementedError
 
+    cdef int forget_payload(self) except -1:
+        """Let go of the payload, or of what was to become it: another reply is written, from the beginning."""
+        raise NotImplementedError
+
 
 cdef class Answerer:
     cdef bint answer(self, const uint8_t *message, size_t size, Place place) except -1:

@@ -9,7 +9,6 @@ XNFS, NLM_GRANTED. Imports the NFSv4 server's parts.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable
 from typing import Final
 
@@ -30,8 +29,10 @@ from nfsd.state.types import UINT64_MAX
 from nfsd.state.waiters import Waiter
 from nfsd.v4.local_locks import take
 from nfsd.v4.server import Nfs4Server, gate
+from rpcrdma.firewall import spawn
+from rpcrdma.log_limits import limited_logger
 
-_log = logging.getLogger(__name__)
+_log = limited_logger(__name__)
 
 Span = tuple[int, int, bool]
 Release = Callable[[NlmClient, bytes, bytes, Span], Awaitable[None]]
@@ -53,9 +54,7 @@ class Granter:
 
     def turn_of(self, waiter: Waiter) -> None:
         """A range that somebody waits for is free."""
-        task = asyncio.get_running_loop().create_task(self._give(waiter))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        spawn(self._give(waiter), self._tasks)
 
     def heard_of(self, client: NlmClient, key: bytes, owner: bytes, span: Span) -> bool:
         """The client has asked for the lock again, or does not want it: whether it is being called with it. What it

@@ -8,16 +8,17 @@ the lock is wanted.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from nfsd.nlm.locks import LockManager
 from nfsd.nlm.peers import UNANSWERED, Peers
 from nfsd.protocol import nlm4 as n
+from rpcrdma.firewall import spawn
+from rpcrdma.log_limits import limited_logger
 from rpcrdma.rpc.program import Call, DropCall, Procedure
 
-_log = logging.getLogger(__name__)
+_log = limited_logger(__name__)
 
 _ANSWERS: Final = 256
 """Answers under way at most: who gets none asks again."""
@@ -51,9 +52,7 @@ class Messages:
                 raise DropCall(silently=True)
             result = results, await plain(call, args)
             host, source = call.transport.peer_address, call.transport.local_address
-            task = asyncio.get_running_loop().create_task(self._answer(host, source, answer, result))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            spawn(self._answer(host, source, answer, result), self._tasks)
 
         return Procedure(f"{name}_MSG", message, arguments)
 

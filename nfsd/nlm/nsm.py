@@ -7,7 +7,6 @@ is asked to remember it (SM_MON).
 from __future__ import annotations
 
 import asyncio
-import logging
 import socket
 from collections.abc import Iterable
 from typing import Final
@@ -17,9 +16,11 @@ from nfsd.protocol.nsm import SM_NOTIFY, SM_NULL, SM_PROGRAM, SM_VERS, stat_chge
 from nfsd.state import ClientRecord, StateEngine
 from nfsd.state.types import NLM
 from nfsd.v4.server import Nfs4Server
+from rpcrdma.firewall import spawn
+from rpcrdma.log_limits import limited_logger
 from rpcrdma.rpc.program import Call, Procedure, Program
 
-_log = logging.getLogger(__name__)
+_log = limited_logger(__name__)
 
 _FIRST_PAUSE: Final = 1.0
 _LONGEST_PAUSE: Final = 30.0
@@ -76,9 +77,7 @@ class Notifier:
         for record in records:
             addresses = record.principal.split(" ")
             if record.minor == NLM and len(addresses) == 2:
-                task = asyncio.get_running_loop().create_task(self._tell(*addresses))
-                self._tasks.add(task)
-                task.add_done_callback(self._tasks.discard)
+                spawn(self._tell(*addresses), self._tasks)
 
     async def close(self) -> None:
         """Stop."""

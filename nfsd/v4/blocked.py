@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import collections
-import logging
 from collections.abc import Callable
 
 from nfsd.protocol import nfs4 as p
@@ -18,8 +17,10 @@ from nfsd.state.ranges import END
 from nfsd.state.waiters import ANSWER, Waiter
 from nfsd.v4.callbacks import CallbackError, CallbackService
 from nfsd.vfs.service import FileService
+from rpcrdma.firewall import spawn
+from rpcrdma.log_limits import limited_logger
 
-log = logging.getLogger(__name__)
+log = limited_logger(__name__)
 
 _CALLS = 256
 """CB_NOTIFY_LOCK calls under way at most: they are hints, and clients poll all the same."""
@@ -52,9 +53,7 @@ class BlockedLocks:
             if len(self._calls) >= _CALLS:
                 self._waits.unreachable(waiter)
                 continue
-            task = asyncio.get_running_loop().create_task(self._call(waiter))
-            self._calls.add(task)
-            task.add_done_callback(self._calls.discard)
+            spawn(self._call(waiter), self._calls)
 
     async def _call(self, waiter: Waiter) -> None:
         owner = p.lock_owner4(clientid=waiter.client.clientid, owner=waiter.owner)

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import collections
-import logging
 import random
 from collections.abc import Sequence
 from typing import Any
@@ -23,10 +22,12 @@ from nfsd.state.sessions import Session
 from nfsd.v4.callback_dial import PROBE_AGAIN, Dialer, Path40
 from nfsd.v4.callback_messages import CallbackError, CompoundReply, Operation, compound_reply, encoded
 from nfsd.v4.callback_session import BackchannelSender
+from rpcrdma.firewall import spawn
+from rpcrdma.log_limits import limited_logger
 
 __all__ = ["CALLBACK_TIME", "CallbackError", "CallbackService", "Operation"]
 
-log = logging.getLogger(__name__)
+log = limited_logger(__name__)
 
 CALLBACK_TIME = 15.0
 """Seconds a callback may take, unless its sender says otherwise."""
@@ -127,9 +128,7 @@ class CallbackService:
         """Tell a client that a session is to have fewer slots, if it can be told (CB_RECALL_SLOT, RFC 8881 section
         20.8); its next SEQUENCE tells it anyway."""
         if session.backchannel.usable and not self._closed:
-            task = asyncio.get_running_loop().create_task(self._recall_slots(session))
-            self._recalling.add(task)
-            task.add_done_callback(self._recalling.discard)
+            spawn(self._recall_slots(session), self._recalling)
 
     async def _recall_slots(self, session: Session) -> None:
         arguments = p.CB_RECALL_SLOT4args(session.target_highest_slotid)
@@ -244,9 +243,7 @@ class CallbackService:
 
     def _start_probe(self, path: Path40) -> asyncio.Task[bool]:
         if path.probing is None or path.probing.done():
-            path.probing = asyncio.get_running_loop().create_task(self._probe(path))
-            self._probes.add(path.probing)
-            path.probing.add_done_callback(self._probes.discard)
+            path.probing = spawn(self._probe(path), self._probes)
         return path.probing
 
     async def _probe(self, path: Path40) -> bool:

@@ -13,7 +13,6 @@ storage, asked once per COMPOUND.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -34,11 +33,12 @@ from nfsd.v4.server import Nfs4Server
 from nfsd.v4.settable import AttributeError4
 from nfsd.vfs.service import Node
 from nfsd.vfs.types import BadHandle, Credential, CrossingRefused
+from rpcrdma.log_limits import limited_logger
 from rpcrdma.memory import OutOfMemory
 from rpcrdma.rpc.program import Call, GarbageArguments
 from rpcrdma.xdr import Encoder, XdrError
 
-log = logging.getLogger(__name__)
+log = limited_logger(__name__)
 
 MAX_OPERATIONS_40 = 256
 """Bound on a COMPOUND without a session; NFSv4.0 negotiates none."""

@@ -11,7 +11,6 @@ client do. When it is over, its result is kept, and told in CB_OFFLOAD until the
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import deque
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
@@ -23,11 +22,13 @@ from nfsd.state.copies import CopyState
 from nfsd.v4.callbacks import CallbackError
 from nfsd.v4.errors import status_of
 from nfsd.vfs.copying import RangeCopy
+from rpcrdma.firewall import spawn
+from rpcrdma.log_limits import limited_logger
 
 if TYPE_CHECKING:
     from nfsd.v4.server import Nfs4Server
 
-log = logging.getLogger(__name__)
+log = limited_logger(__name__)
 
 _PATIENCE = 30.0
 """Seconds for one attempt at CB_OFFLOAD: the client may have to connect again first."""
@@ -146,10 +147,7 @@ class Copies:
         # The client may close the target while the copy writes to it; then others could be told that nobody does.
         held.enter_context(self._server.recalls.hold(work.target.node.key))
         copy = Copy(state, work, asked_by, handle, verifier, held)
-        task = asyncio.get_running_loop().create_task(self._run(copy))
-        state.job = task
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task = state.job = spawn(self._run(copy), self._tasks)
         task.add_done_callback(lambda _: self._over(copy))
         self.counters.started += 1
         return copy

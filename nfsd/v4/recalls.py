@@ -24,6 +24,7 @@ from nfsd.state.files import FileState
 from nfsd.state.records import Delegation
 from nfsd.v4.callback_messages import CallbackError
 from nfsd.vfs.leases import break_time
+from rpcrdma.firewall import spawn
 from rpcrdma.xdr import Decoder, XdrError
 
 log = logging.getLogger(__name__)
@@ -178,14 +179,7 @@ class Recalls:
         self.send()
 
     def _start(self, work: Any) -> None:
-        task: asyncio.Task[None] = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._over)
-
-    def _over(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("a callback failed", exc_info=error)
+        spawn(work, self._tasks)
 
     async def _recall(self, delegation: Delegation) -> None:
         """Send CB_RECALL until the client has taken it, or the delegation is gone."""

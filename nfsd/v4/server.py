@@ -6,7 +6,6 @@ Owns :class:`Nfs4Server` and the turning of the engine's timer; imports no opera
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Collection
 from typing import Protocol
 
@@ -25,9 +24,11 @@ from nfsd.v4.pseudofs import PseudoFileSystem
 from nfsd.v4.recalls import Recalls
 from nfsd.vfs.service import FileService, Node
 from nfsd.vfs.types import Time
+from rpcrdma.firewall import contain
+from rpcrdma.log_limits import limited_logger
 from rpcrdma.rpc.program import Transport
 
-log = logging.getLogger(__name__)
+log = limited_logger(__name__)
 
 
 class Store(Protocol):
@@ -117,7 +118,7 @@ class Nfs4Server:
         wanted = self.engine.get_timer()
         # At least once a second, so that state made since does not need to wake us.
         at = loop.time() + 1.0 if wanted is None else max(loop.time() + 0.05, min(wanted, loop.time() + 1.0))
-        self._timer = loop.call_at(at, self._tick)
+        self._timer = loop.call_at(at, contain, self._schedule, self._tick)
 
     def _tick(self) -> None:
         loop = asyncio.get_running_loop()

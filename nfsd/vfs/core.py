@@ -19,7 +19,6 @@ import contextlib
 import errno
 import functools
 import itertools
-import logging
 import os
 from collections.abc import Iterable
 from weakref import WeakValueDictionary
@@ -68,6 +67,8 @@ from nfsd.vfs.syscalls import (
     statfs_buffer,
 )
 from nfsd.vfs.types import BadHandle, CrossingRefused, FileType
+from rpcrdma.firewall import Ticker, contain
+from rpcrdma.log_limits import limited_logger
 
 SWEEP_SECONDS = 4.0
 _CLOSES_PER_CHAIN = 16
@@ -76,7 +77,7 @@ _SILENCE = 10.0
 """Seconds between two complaints about a disk: it may fail for each of many files."""
 _DIRENTS = 32768
 _PATH_MAX = 4096
-_log = logging.getLogger(__name__)
+_log = limited_logger(__name__)
 
 
 class Core:
@@ -109,7 +110,7 @@ class Core:
         """Closes under way, by lane."""
         self._running = False
         self._umask = 0
-        self._sweeper: asyncio.TimerHandle | None = None
+        self._sweeper: Ticker | None = None
         self._lanes = itertools.count(1)
 
     # -- starting and stopping -----------------------------------------------------------------------------------
@@ -130,7 +131,7 @@ class Core:
         except OSError:
             await self.close()
             raise
-        self._sweeper = self.loop.call_later(SWEEP_SECONDS, self._sweep_again)
+        self._sweeper = Ticker(self.loop, SWEEP_SECONDS, self.sweep)
 
     async def close(self) -> None:
         """Finish running jobs, close every descriptor."""
@@ -250,7 +251,7 @@ class Core:
             os.close(descriptor)
             return
         if not self._closing:
-            self.loop.call_soon(self._close_all)
+            self.loop.call_soon(contain, None, self._close_all)
         self._closing.setdefault(lane, []).append(descriptor)
 
     def _close_all(self) -> None:
@@ -294,10 +295,6 @@ class Core:
         if waiting:
             await asyncio.wait(waiting, timeout=_CLOSE_PATIENCE)
         return bool(waiting)
-
-    def _sweep_again(self) -> None:
-        self.sweep()
-        self._sweeper = self.loop.call_later(SWEEP_SECONDS, self._sweep_again)
 
     def sweep(self) -> None:
         """Let go of what has not been used for some seconds."""

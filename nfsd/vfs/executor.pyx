@@ -33,6 +33,8 @@ from nfsd.vfs.identity cimport (
     thread_state_t,
 )
 
+from rpcrdma.firewall import contain, report
+
 cdef extern from "unistd.h" nogil:
     long c_syscall "syscall"(long number, ...)
     ssize_t c_write "write"(int fd, const void *data, size_t size)
@@ -347,7 +349,7 @@ cdef class Executor:
         if identity_learn(&self.shared.identity) != 0:
             raise OSError(errno, os.strerror(errno))
         self.shared.event_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        loop.add_reader(self.shared.event_fd, self.drain)
+        loop.add_reader(self.shared.event_fd, contain, None, self.drain)
 
     def __dealloc__(self):
         cdef size_t address
@@ -412,7 +414,7 @@ cdef class Executor:
         self.pending.append(chain)
         if not self.flush_wanted:
             self.flush_wanted = True
-            self.loop.call_soon(self.flush)
+            self.loop.call_soon(contain, None, self.flush)
         return future
 
     def flush(self):
@@ -508,12 +510,15 @@ cdef class Executor:
         while oldest_first != NULL:
             chain = <Chain>oldest_first.owner
             oldest_first = oldest_first.next
+            Py_DECREF(chain)
             future = chain.future
             chain.future = None
-            chain.keep.clear()
-            Py_DECREF(chain)
-            if not future.done():
-                future.set_result(None)
+            try:
+                chain.keep.clear()
+                if not future.done():
+                    future.set_result(None)
+            except Exception as error:
+                report(self.drain, error)  # the others are over as well
 
     def run_inline(self, Chain chain not None):
         if chain.started:

@@ -15,7 +15,6 @@ import asyncio
 import contextlib
 import errno
 import fcntl
-import logging
 import os
 import signal
 import struct
@@ -26,11 +25,13 @@ from typing import TYPE_CHECKING, Final
 from nfsd.vfs.executor import Chain, Executor
 from nfsd.vfs.syscalls import SYS_SIGNALFD4
 from nfsd.vfs.watches import FileId, Watches
+from rpcrdma.firewall import contain
+from rpcrdma.log_limits import limited_logger
 
 if TYPE_CHECKING:
     from nfsd.vfs.records import Node, OpenFile
 
-_log = logging.getLogger(__name__)
+_log = limited_logger(__name__)
 
 BREAK_TIME: Final = "/proc/sys/fs/lease-break-time"
 _SIGNAL: Final = signal.SIGRTMIN + 5
@@ -125,7 +126,7 @@ class Leases:
         self._signals = opening.result
         # Blocked in this thread, to which they will be sent: nothing is interrupted, nobody dies of them.
         self._blocked = wanted - signal.pthread_sigmask(signal.SIG_BLOCK, wanted)
-        self._loop.add_reader(self._signals, self._read)
+        self._loop.add_reader(self._signals, contain, None, self._read)
 
     def close(self) -> None:
         """Give up every lease."""

@@ -14,16 +14,18 @@ synchronously). Restarts and renames through the server are survived.
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import sqlite3
 from concurrent.futures import ThreadPoolExecutor
+
+from rpcrdma.firewall import contain
+from rpcrdma.log_limits import limited_logger
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS places (file BLOB PRIMARY KEY, parent BLOB NOT NULL, name BLOB NOT NULL) WITHOUT ROWID;
 """
 _DEEPEST = 4096
-_log = logging.getLogger(__name__)
+_log = limited_logger(__name__)
 
 Place = tuple[bytes, bytes]
 """Handle of the directory, name in it."""
@@ -57,7 +59,7 @@ class Places:
             return
         self._fresh[file] = place
         if len(self._fresh) == 1 and not self._writing:
-            self._loop.call_soon(self._write_soon)
+            self._loop.call_soon(contain, None, self._write_soon)
 
     def _write_soon(self) -> None:
         if not self._fresh or self._writing:

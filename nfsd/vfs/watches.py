@@ -15,6 +15,7 @@ from typing import Final
 
 from nfsd.vfs.executor import Chain, Executor
 from nfsd.vfs.syscalls import SYS_FANOTIFY_INIT, SYS_FANOTIFY_MARK
+from rpcrdma.firewall import contain
 
 _FAN_CLOEXEC, _FAN_NONBLOCK, _FAN_REPORT_FID = 0x1, 0x2, 0x200
 _FAN_MARK_ADD, _FAN_MARK_REMOVE = 0x1, 0x2
@@ -53,7 +54,7 @@ class Watches:
         if made.error:
             return
         self._fd = made.result
-        loop.add_reader(self._fd, self._read)
+        loop.add_reader(self._fd, contain, None, self._read)
 
     def close(self) -> None:
         """Hear no more."""
@@ -106,7 +107,7 @@ class Watches:
     @staticmethod
     def _tell(known: set[Callable[[], None]] | tuple[()]) -> None:
         for heard in list(known):
-            heard()
+            contain(None, heard)
 
 
 def _file_of(info: bytes) -> FileId:

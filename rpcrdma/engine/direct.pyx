@@ -78,6 +78,13 @@ cdef class DirectReply(Place):
             self.forget_pipe()
         return got
 
+    cdef int forget_payload(self) except -1:
+        self.payload_length = 0
+        if self.payload is not None:
+            self.payload.release()
+            self.payload = None
+        return self.forget_pipe()
+
     cdef int forget_pipe(self) except -1:
         """Let go of what was to become the payload."""
         if self.pipe is not None:
@@ -100,10 +107,7 @@ cdef class DirectReply(Place):
         if self.head is not None:
             self.head.release()
             self.head = None
-        if self.payload is not None:
-            self.payload.release()
-            self.payload = None
-        return self.forget_pipe()
+        return self.forget_payload()
 
 
 cdef class DirectResponder(NativeOwner):
@@ -184,20 +188,29 @@ cdef class DirectResponder(NativeOwner):
     def received(self, messages):
         cdef list rest = []
         cdef Lease lease
+        cdef size_t taken = 0
         self.begin()
         if not self.takes:
             self.begun = False
             return messages
         try:
-            for message in messages:
-                lease = message[0]
-                if not self.answer(lease, message[1]):
-                    self.spare += 1
-                    rest.append(message)
-        finally:
-            self.begun = False
-            self.direct.pause()
-            self.count()
+            try:
+                for message in messages:
+                    lease = message[0]
+                    taken += 1
+                    if not self.answer(lease, message[1]):
+                        self.spare += 1
+                        rest.append(message)
+            finally:
+                self.begun = False
+                self.reply.drop()
+                self.direct.pause()
+                self.count()
+        except BaseException:
+            # The connection ends of it: what nobody has taken goes with it.
+            for message in rest + list(messages[taken:]):
+                (<Lease>message[0]).release()
+            raise
         return rest
 
     cdef int count(self) except -1:
@@ -274,8 +287,12 @@ cdef class DirectResponder(NativeOwner):
         grant = self.grant()
         if grant <= 0:
             return False
-        if not self.write_reply(octets + payload, size - payload, header):
-            return False
+        try:
+            if not self.write_reply(octets + payload, size - payload, header):
+                return False
+        except BaseException:
+            message.release()
+            raise
         self.received_calls += 1
         self.endpoint.repost(message)
         if segments:
@@ -337,10 +354,7 @@ cdef class DirectResponder(NativeOwner):
             self.writes += count
             self.write_octets += reply.payload_length
         else:
-            if reply.payload is not None:
-                reply.payload.release()
-                reply.payload = None
-            reply.forget_pipe()
+            reply.forget_payload()
         self.answered_calls += 1
         self.invalidations += invalidates
         self.credits.unsent += 1

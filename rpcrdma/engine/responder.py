@@ -158,15 +158,30 @@ class Responder:
         self.credits.posted -= len(messages)
         self.received_messages += len(messages)
         self.counters.receives += len(messages)
-        for message in messages:
-            if self.closed:
+        taken = 0
+        try:
+            for message in messages:
+                taken += 1
+                self._take(message)
+        except BaseException:
+            # The connection ends of it: what nobody has looked at goes with it.
+            for message in messages[taken:]:
                 message.lease.release()
-                continue
-            view = message.lease.view[: message.length]
-            header = self._classify(view)
-            if header is None or not self._begin(header, view, message.lease):
-                message.lease.release()
+            raise
         self._advance()
+
+    def _take(self, message: Received) -> None:
+        if self.closed:
+            message.lease.release()
+            return
+        view = message.lease.view[: message.length]
+        try:
+            header = self._classify(view)
+        except BaseException:
+            message.lease.release()
+            raise
+        if header is None or not self._begin(header, view, message.lease):
+            message.lease.release()
 
     def completed(self, token: object, ok: bool) -> None:
         """Take the completion of a chain, or of a call's Reads."""

@@ -68,6 +68,8 @@ cdef class DirectCalls(Answerer):
     cdef double admitted_until          # on ``clock``
 
     cdef bint admitted(self) except -1
+    cdef bint attempt(self, const uint8_t *message, size_t size, Place place) except -1
+    cdef bint failed(self, const uint8_t *message, Place place, object error) except -1
     cdef DirectVersion version_of(self, uint32_t number, uint32_t version)
     cdef bint answer_guarded(self, DirectVersion version, Caller caller, uint32_t procedure, const uint8_t *message,
                              size_t offset, size_t size, Place place) except -1

@@ -6,6 +6,7 @@ derives from :class:`DirectProgram`.
 
 The rule: a direct call gives the very answer that the general path (:mod:`rpcrdma.rpc.dispatch`) would give, or
 declines before it has changed anything, and the general path answers. Whatever is rare, waits, or fails, declines.
+What raises, which nothing should, is answered SYSTEM_ERR: it may have changed something.
 No state is kept for direct calls alone but memos whose truth is checked at each use.
 
 Calls are counted here and added to the dispatcher's rows when the transport pauses (at the end of a wake-up).
@@ -19,12 +20,16 @@ from rpcrdma.clock cimport nanoseconds
 from rpcrdma.place cimport Answerer, Place, load32, load64, store32
 from rpcrdma.rpc.replay cimport Beginning, ReplayCache, add, key_of
 
+from rpcrdma.log_limits import limited_logger
 from rpcrdma.rpc.program import RpcCredential
+
+_log = limited_logger(__name__)
 
 
 cdef enum:
     CALL_HEADER = 40        # with empty credential and verifier
     MAX_AUTH = 400
+    SYSTEM_ERR = 5          # RFC 5531 section 9
     CALLERS = 256           # per connection; beyond it all are forgotten and learnt again
 
 
@@ -92,7 +97,39 @@ cdef class DirectCalls(Answerer):
         return None
 
     cdef bint answer(self, const uint8_t *message, size_t size, Place place) except -1:
-        """Answer the call, or decline: then nothing has happened, and what was written to ``place`` is void."""
+        """Answer the call, or decline: then nothing has happened, and what was written to ``place`` is void. A program
+        that fails is answered for: it costs no other call anything, and no connection."""
+        cdef uint8_t *start = place.at
+        try:
+            return self.attempt(message, size, place)
+        except Exception as error:
+            if size < CALL_HEADER or place.end - start < 24:
+                raise
+            place.forget_payload()
+            place.at = start
+            return self.failed(message, place, error)
+
+    cdef bint failed(self, const uint8_t *message, Place place, object error) except -1:
+        """Answer a call in which a program has failed, as the general path does. Returns True."""
+        cdef uint32_t procedure = load32(message + 20)
+        cdef DirectVersion version = self.version_of(load32(message + 12), load32(message + 16))
+        place.at = store32(store32(place.at, load32(message)), 1)
+        memset(place.at, 0, 12)
+        place.at = store32(place.at + 12, SYSTEM_ERR)
+        what = f"program {load32(message + 12)} version {load32(message + 16)}, procedure {procedure}"
+        if version is not None:
+            # Whoever it was on behalf of: nothing is done for anybody else in that one's name.
+            version.program.pause()
+            if procedure < 64 and version.rows[procedure] is not None:
+                row = version.rows[procedure]
+                row.calls += 1
+                row.direct += 1
+                row.errors += 1
+                what = f"{row.label[0]}v{row.label[1]} {row.label[2]}"
+        _log.error("%s xid %#010x %s failed", self.transport, load32(message), what, exc_info=error)
+        return True
+
+    cdef bint attempt(self, const uint8_t *message, size_t size, Place place) except -1:
         cdef size_t offset
         cdef uint32_t length, procedure
         cdef DirectVersion version

@@ -9,18 +9,19 @@ Ownership: ``holds`` passes to the dispatcher, which releases it when the call i
 whose receiver releases it once it was sent.
 
 Errors: what the peer did wrong is answered as the RFC says, or costs it the connection when there is nobody to answer.
-What goes wrong in here is logged with the call's identity and answered SYSTEM_ERR.
+What goes wrong in here is logged with the call's identity and answered SYSTEM_ERR; it never gets to the transport.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
 import struct
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
+from rpcrdma.firewall import contain
+from rpcrdma.log_limits import limited_logger
 from rpcrdma.memory import Lease
 from rpcrdma.rpc import eager, replay
 from rpcrdma.rpc.credentials import CredentialReader
@@ -46,12 +47,13 @@ from rpcrdma.rpc.program import (
 )
 from rpcrdma.xdr import Decoder, Encoder, XdrError
 
-_log = logging.getLogger(__name__)
+_log = limited_logger(__name__)
 
 Done = Callable[[RpcReply | None], None]
 """Takes the reply; None: close the connection; :data:`NO_REPLY`: send nothing."""
 
 NO_REPLY: Final = RpcReply(0, b"", [])
+_JOINED: Final = RpcReply(0, b"", [])
 
 _CALL, _REPLY = int(msg_type.CALL), int(msg_type.REPLY)
 _ACCEPTED, _DENIED = int(reply_stat.MSG_ACCEPTED), int(reply_stat.MSG_DENIED)
@@ -88,13 +90,15 @@ class Row:
 class Execution:
     """One call on its way through its procedure."""
 
-    __slots__ = ("call", "dispatcher", "done", "entry", "row", "run", "started")
+    __slots__ = ("call", "dispatcher", "done", "entry", "row", "run", "started", "waiting")
 
     def __init__(
-        self, dispatcher: Dispatcher, row: Row, call: Call, done: Done, entry: replay.Entry | None, started: float
+        self, dispatcher: Dispatcher, row: Row, call: Call, done: Done, waiting: Awaitable[None] | None, started: float
     ) -> None:
-        self.dispatcher, self.row, self.call, self.done, self.entry = dispatcher, row, call, done, entry
-        self.started = started
+        """``waiting``: what the gate has to learn about the caller first."""
+        self.dispatcher, self.row, self.call, self.done = dispatcher, row, call, done
+        self.waiting, self.started = waiting, started
+        self.entry: replay.Entry | None = None
         self.run: eager.Run | None = None
 
     def __str__(self) -> str:
@@ -123,10 +127,10 @@ class Execution:
             cache = self.dispatcher.replay
             kept = exception is None and not call.forget
             if kept and reply is not None and reply.head[23] == accept_stat.SUCCESS:
-                cache.finish(entry, reply)
+                contain(None, cache.finish, entry, reply)
             else:
-                cache.abandon(entry, reply)
-        self.done(reply)
+                contain(None, cache.abandon, entry, reply)
+        contain(call.transport.close, self.done, reply)
 
     def _success(self, result: Any) -> RpcReply:
         call, procedure = self.call, self.row.procedure
@@ -134,9 +138,9 @@ class Execution:
         if not procedure.raw:
             try:
                 results.encode(procedure.results, result)
-            except XdrError:
+            except Exception as error:
                 results.truncate(0)
-                _log.exception("%s: the results cannot be encoded", self)
+                _log.error("%s: the results cannot be encoded", self, exc_info=error)
                 self.row.errors += 1
                 return accepted(call.xid, accept_stat.SYSTEM_ERR)
         return RpcReply(call.xid, results.getbuffer(), results.payloads)
@@ -206,64 +210,62 @@ class Dispatcher:
         reply_room: int = 0,
     ) -> None:
         """Execute the call in ``data`` (the inline message, with ``chunks`` taken out at their positions in the
-        unreduced one), and call ``done`` exactly once, perhaps before this returns."""
+        unreduced one), and call ``done`` exactly once, perhaps before this returns. Raises nothing."""
+        try:
+            begun = self._begin(transport, data, chunks, holds, done, reply_room)
+        except Exception as error:
+            _log.error("%s: a call is not executed", describe(transport), exc_info=error)
+            begun = accepted(int.from_bytes(data[:4], "big"), accept_stat.SYSTEM_ERR)
+        if isinstance(begun, Execution):
+            self._execute(begun)
+            return
+        _release(holds)
+        if begun is not _JOINED:
+            contain(transport.close, done, begun)
+
+    def _begin(
+        self,
+        transport: Transport,
+        data: memoryview,
+        chunks: Sequence[tuple[int, memoryview]],
+        holds: list[Lease],
+        done: Done,
+        reply_room: int,
+    ) -> Execution | RpcReply | None:
+        """The call, ready to be executed; or what there is to say instead: a reply, :data:`NO_REPLY`, None to close the
+        connection, :data:`_JOINED` for nothing as yet."""
         size = len(data)
         if size < _SHORTEST:
-            self._refuse(holds, done, _short(data))
-            return
+            return self._refuse(_short(data))
         xid, kind, rpc_version, program, version, procedure, flavor, length = _HEADER.unpack_from(data)
         if kind != _CALL:
-            self._refuse(holds, done, None)
-            return
+            return self._refuse(None)
         if rpc_version != RPC_VERSION:
-            self._refuse(holds, done, denied(xid, reject_stat.RPC_MISMATCH, RPC_VERSION, RPC_VERSION))
-            return
+            return self._refuse(denied(xid, reject_stat.RPC_MISMATCH, RPC_VERSION, RPC_VERSION))
         if length > MAX_AUTH_BYTES:
-            self._refuse(holds, done, denied(xid, reject_stat.AUTH_ERROR, auth_stat.AUTH_BADCRED))
-            return
+            return self._refuse(denied(xid, reject_stat.AUTH_ERROR, auth_stat.AUTH_BADCRED))
         verifier = 32 + (length + 3 & ~3)
         if verifier + 8 > size:
-            self._refuse(holds, done, accepted(xid, accept_stat.GARBAGE_ARGS))
-            return
+            return self._refuse(accepted(xid, accept_stat.GARBAGE_ARGS))
         credential = self._credentials.read(flavor, data[32 : 32 + length])
         if not isinstance(credential, RpcCredential):
-            self._refuse(holds, done, denied(xid, reject_stat.AUTH_ERROR, credential))
-            return
+            return self._refuse(denied(xid, reject_stat.AUTH_ERROR, credential))
         if _WORDS.unpack_from(data, verifier) != (0, 0):
             # RFC 5531 appendix A: the verifier that goes with AUTH_SYS is AUTH_NONE of length zero.
-            self._refuse(holds, done, denied(xid, reject_stat.AUTH_ERROR, auth_stat.AUTH_BADVERF))
-            return
+            return self._refuse(denied(xid, reject_stat.AUTH_ERROR, auth_stat.AUTH_BADVERF))
         row = self.rows.get((program, version, procedure))
         if row is None:
-            self._refuse(holds, done, self._unavailable(xid, program, version))
-            return
+            return self._refuse(self._unavailable(xid, program, version))
         offset = verifier + 8
         if chunks and chunks[0][0] < offset:
-            self._refuse(holds, done, accepted(xid, accept_stat.GARBAGE_ARGS))
-            return
+            return self._refuse(accepted(xid, accept_stat.GARBAGE_ARGS))
         waiting = None
         gate = self._gate
         if gate is not None and procedure and not row.procedure.open:
             waiting = gate.learn(transport.peer_address)
             if waiting is None and not gate.admits(transport.peer_address):
                 gate.turned_away(transport.peer_address)
-                self._refuse(holds, done, denied(xid, reject_stat.AUTH_ERROR, auth_stat.AUTH_BADCRED))
-                return
-        entry = None
-        guarded = row.procedure.replay
-        if guarded is True or (guarded and guarded(data[offset:])):
-            key = replay.make_key(transport.peer_address, xid, row.number, data, offset, chunks)
-            known = self.replay.look_up(key)
-            if known is not None:
-                _release(holds)
-                done(known.recall())
-                return
-            entry = self.replay.begin(key, transport)
-            if entry is None:
-                _release(holds)
-                if not self.replay.join(key, transport, done):
-                    done(NO_REPLY)
-                return
+                return self._refuse(denied(xid, reject_stat.AUTH_ERROR, auth_stat.AUTH_BADCRED))
         results = Encoder()
         results.append(_SUCCESS_HEADER.pack(xid, _REPLY, _ACCEPTED, 0, 0, 0))
         arguments = Decoder(data, chunks, offset)
@@ -271,10 +273,31 @@ class Dispatcher:
             transport, xid, program, version, procedure, credential, arguments, results, holds, data, False, reply_room,
             chunks,
         )  # fmt: skip
-        self._execute(Execution(self, row, call, done, entry, time.perf_counter()), waiting)
+        execution = Execution(self, row, call, done, waiting, time.perf_counter())
+        guarded = row.procedure.replay
+        if guarded is True or (guarded and guarded(data[offset:])):
+            key = replay.make_key(transport.peer_address, xid, row.number, data, offset, chunks)
+            known = self.replay.look_up(key)
+            if known is not None:
+                return known.recall()
+            execution.entry = self.replay.begin(key, transport)
+            if execution.entry is None:
+                return _JOINED if self.replay.join(key, transport, done) else NO_REPLY
+        return execution
 
-    def _execute(self, execution: Execution, waiting: Awaitable[None] | None) -> None:
-        """Run the procedure; ``waiting``: what the gate has to learn about the caller first."""
+    def _execute(self, execution: Execution) -> None:
+        try:
+            coroutine = self._coroutine(execution)
+        except Exception as error:
+            execution.over(None, error)
+            return
+        run = eager.start(coroutine, execution.over)
+        if run is not None:
+            execution.run = run
+            self.running.add(execution)
+
+    def _coroutine(self, execution: Execution) -> Any:
+        """What executes the call, once the gate has learnt about the caller. Raises GarbageArguments."""
         call, procedure = execution.call, execution.row.procedure
         coroutine: Any
         if procedure.raw:
@@ -284,15 +307,11 @@ class Dispatcher:
                 value = call.arguments.decode(procedure.arguments)
                 call.arguments.finish()
             except XdrError:
-                execution.over(None, GarbageArguments())
-                return
+                raise GarbageArguments from None
             coroutine = procedure.handler(call, value)
-        if waiting is not None:
-            coroutine = self._after(waiting, call.transport.peer_address, coroutine)
-        run = eager.start(coroutine, execution.over)
-        if run is not None:
-            execution.run = run
-            self.running.add(execution)
+        if execution.waiting is not None:
+            coroutine = self._after(execution.waiting, call.transport.peer_address, coroutine)
+        return coroutine
 
     async def _after(self, waiting: Awaitable[None], peer_address: str, coroutine: Awaitable[Any]) -> Any:
         """Run a procedure once it is known who calls, if it is for the caller."""
@@ -307,10 +326,9 @@ class Dispatcher:
             raise
         return await coroutine
 
-    def _refuse(self, holds: list[Lease], done: Done, reply: RpcReply | None) -> None:
+    def _refuse(self, reply: RpcReply | None) -> RpcReply | None:
         self.refused += 1
-        _release(holds)
-        done(reply)
+        return reply
 
     def _unavailable(self, xid: int, program: int, version: int) -> RpcReply:
         versions = self._versions.get(program)

@@ -20,6 +20,7 @@ from libc.string cimport memcpy, memset
 
 from rpcrdma.place cimport load32, store32, store64
 
+from rpcrdma.firewall import contain
 from rpcrdma.rpc.program import RpcReply
 from rpcrdma.xdr.payload import Payload
 
@@ -173,8 +174,8 @@ cdef class ReplayCache:
         if reply.payloads:
             entry.cuts = cuts(reply)
         waiters, entry.waiters = entry.waiters, None
-        for _, done in waiters or ():
-            done(entry.recall())
+        for waiting, done in waiters or ():
+            contain(waiting.close, done, entry.recall())
 
     cdef int keep(self, Entry entry, bytes reply) except -1:
         cdef double now = self.clock()
@@ -191,8 +192,8 @@ cdef class ReplayCache:
         if waiters and reply is not None:
             entry.reply = join_reply(reply)
             entry.cuts = cuts(reply)
-        for _, done in waiters or ():
-            done(None if reply is None else entry.recall())
+        for waiting, done in waiters or ():
+            contain(waiting.close, done, None if reply is None else entry.recall())
 
     cdef int trim(self, double now) except -1:
         cdef Entry oldest

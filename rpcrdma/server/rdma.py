@@ -37,6 +37,8 @@ from rpcrdma.engine.config import LARGEST_LEASE, ResponderOptions
 from rpcrdma.engine.counters import Counters
 from rpcrdma.engine.direct import DirectResponder
 from rpcrdma.engine.responder import Responder
+from rpcrdma.firewall import Ticker, contain
+from rpcrdma.log_limits import limited_logger
 from rpcrdma.memory import Account, Lease, OutOfMemory, Pool
 from rpcrdma.place import Answerer
 from rpcrdma.rpc.dispatch import NO_REPLY
@@ -55,7 +57,7 @@ from rpcrdma.verbs.interface import (
 from rpcrdma.verbs.native import NativeEndpoint
 from rpcrdma.wire import private_data
 
-_log = logging.getLogger(__name__)
+_log = limited_logger(__name__)
 _trace_log = logging.getLogger("rpcrdma.trace")
 """Trace points, at level DEBUG. Looked at when a connection is made."""
 
@@ -160,7 +162,7 @@ class RdmaConnection:
             self._endpoint: Endpoint = request.accept(
                 self, responder.private_data.encode(), receives, initiator_depth=depth
             )
-        except OSError:
+        except BaseException:
             for lease in receives:
                 lease.release()
             raise
@@ -228,16 +230,15 @@ class RdmaConnection:
                 self._server.poisoned.add(self.peer_address, xid)
         _log.debug("%s: disconnected: %s", self, responder.failure or reason)
         self.closed = True
-        responder.close()
-        self._account.close()
-        self._receive_account.close()
+        for step in (responder.close, self._account.close, self._receive_account.close):
+            contain(None, step)
         for waiter in self._lease_waiters:
             if not waiter.done():
                 waiter.set_exception(ConnectionResetError("the connection is gone"))
         self._lease_waiters.clear()
         callbacks, self._on_close = self._on_close, []
         for callback in callbacks:
-            self._guarded(callback)
+            contain(None, callback)
         if self._drained is not None and not self._drained.done():
             self._drained.set_result(None)
         self._server.forget(self, reason)
@@ -354,7 +355,7 @@ class RdmaConnection:
     def _wake(self) -> None:
         """The responder has something to post, outside of any input."""
         if not self._running and not self.closed:
-            self._loop.call_soon(self._run)
+            self._loop.call_soon(contain, self.abort, self._run)
 
     def _run(self) -> None:
         """Post what the responder wants posted, and execute its calls, until there is nothing left."""
@@ -370,7 +371,7 @@ class RdmaConnection:
                     break
                 responder.calls = []
                 for call in calls:
-                    self._execute(call)
+                    contain(self.abort, self._execute, call)
         except Exception:
             self._crashed()
         finally:
@@ -422,12 +423,6 @@ class RdmaConnection:
             self.responder.reply(call, reply)
         self._run()
 
-    def _guarded(self, callback: Callable[[], None]) -> None:
-        try:
-            callback()
-        except Exception:
-            _log.exception("%s: a close callback failed", self)
-
 
 def _receive_memory(options: ResponderOptions) -> int:
     """Octets of the Receives that a connection may hold: posted, and under the calls being worked on."""
@@ -462,7 +457,7 @@ class RdmaServer:
         self.port = 0
         """Where it listens."""
         self._listeners: list[Listener] = []
-        self._idle_check: asyncio.TimerHandle | None = None
+        self._idle_check: Ticker | None = None
         if pool.limit < 2 * LARGEST_LEASE:
             raise ValueError(f"the pool must have at least {2 * LARGEST_LEASE} octets")
 
@@ -472,7 +467,7 @@ class RdmaServer:
         self._listeners.append(listener)
         self.port = listener.address.port
         if self.options.idle_timeout and self._idle_check is None:
-            self._schedule_idle_check()
+            self._idle_check = Ticker(asyncio.get_running_loop(), self.options.idle_timeout, self.close_idle)
         return listener
 
     def on_request(self, request: ConnectRequest) -> None:
@@ -485,8 +480,8 @@ class RdmaServer:
                 now = time.time_ns()  # the peer may know that it is accepted before we are through here
                 connection = RdmaConnection(self, request)
                 self.connections.add(connection)
-                self.captures.add(connection, now)
                 self.accepted += 1
+                contain(None, self.captures.add, connection, now)
             except OutOfMemory:
                 reason = "no memory for Receives"
             except OSError as error:
@@ -519,7 +514,7 @@ class RdmaServer:
     def forget(self, connection: RdmaConnection, reason: str) -> None:
         """A connection is gone."""
         self.connections.discard(connection)
-        self.captures.discard(connection, reason)
+        contain(None, self.captures.discard, connection, reason)
 
     async def close(self, drain: float = 0.0) -> None:
         """End all listeners, then all connections: once their calls are answered, or ``drain`` seconds are over."""
@@ -543,16 +538,11 @@ class RdmaServer:
         if gone:
             await asyncio.wait(gone, timeout=5)
 
-    def _schedule_idle_check(self) -> None:
-        loop = asyncio.get_running_loop()
-        self._idle_check = loop.call_later(self.options.idle_timeout, self.close_idle)
-
     def close_idle(self) -> None:
         """Close the connections that received nothing since the last time this was called."""
         for connection in list(self.connections):
             responder = connection.responder
             if connection.seen_receives == responder.received_messages and responder.idle:
                 _log.info("%s: closed, idle", connection)
-                connection.close()
+                contain(connection.abort, connection.close)
             connection.seen_receives = responder.received_messages
-        self._schedule_idle_check()

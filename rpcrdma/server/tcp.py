@@ -19,7 +19,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
-import logging
 import socket
 from collections import deque
 from collections.abc import Callable
@@ -27,6 +26,8 @@ from dataclasses import dataclass
 
 from rpcrdma.capture.events import Connection
 from rpcrdma.capture.recorder import Captures, Tap
+from rpcrdma.firewall import Ticker, contain, report
+from rpcrdma.log_limits import limited_logger
 from rpcrdma.memory import Account, Lease, OutOfMemory, Pool
 from rpcrdma.rpc.dispatch import NO_REPLY, Dispatcher
 from rpcrdma.rpc.program import RpcReply
@@ -34,7 +35,7 @@ from rpcrdma.server.sockets import bind, plain_address, set_options
 from rpcrdma.tcp.stream import RecordError, RecordStream
 from rpcrdma.turns import SLICE
 
-_log = logging.getLogger(__name__)
+_log = limited_logger(__name__)
 _REPLY = b"\0\0\0\1"
 _ACCEPTS_PER_WAKEUP = 64
 _PAUSE_WITHOUT_DESCRIPTORS = 1.0
@@ -179,20 +180,20 @@ class TcpConnection:
         """Close the connection now; replies that the socket takes at once still leave."""
         if self.closed:
             return
-        self._listener.captures.discard(self, "closed")
-        with contextlib.suppress(OSError):
-            self._stream.flush(everything=True)
+        contain(None, self._listener.captures.discard, self, "closed")
+        contain(None, self._flush_all)
         self.closed = True
+        # First what would bring us here again.
         if self._reading:
             self._loop.remove_reader(self._fd)
         if self._writing:
             self._loop.remove_writer(self._fd)
         self._reading = self._writing = False
         self._listener.forget(self)
-        self._stream.close()
+        contain(None, self._stream.close)
         while self._waiting:
             self._waiting.popleft()[1].release()
-        self._account.close()
+        contain(None, self._account.close)
         self._socket.close()
         callbacks, self._callbacks = self._callbacks, {}
         for future in callbacks.values():
@@ -200,10 +201,11 @@ class TcpConnection:
                 future.set_exception(ConnectionError("the connection is closed"))
         handlers, self._close_handlers = self._close_handlers, []
         for handler in handlers:
-            try:
-                handler()
-            except Exception:
-                _log.exception("%s: a close handler failed", self)
+            contain(None, handler)
+
+    def _flush_all(self) -> None:
+        with contextlib.suppress(OSError):
+            self._stream.flush(everything=True)
 
     # -- the listener's verbs ------------------------------------------------------------------------------------
 
@@ -252,7 +254,7 @@ class TcpConnection:
             self._fail(str(error))
             return
         except OSError as error:
-            self._broken(error)
+            self._broken(error)  # the socket's: what a call raises has been answered
             return
         if records or self._stream.answered:
             self._record_since = None
@@ -281,8 +283,6 @@ class TcpConnection:
                     continue
                 self.calls += 1
                 dispatch(self, record, (), [hold], self._done, room)
-        except OSError as error:
-            self._broken(error)
         finally:
             self._in_wakeup = False
         if not self.closed:
@@ -307,7 +307,11 @@ class TcpConnection:
             self.close()
             return
         if reply is not NO_REPLY:
-            self._send(reply)
+            try:
+                self._send(reply)
+            except Exception as error:
+                report(self, error)
+                self.close()
         elif not self._in_wakeup:
             self._flush_soon()
 
@@ -319,7 +323,7 @@ class TcpConnection:
     def _flush_soon(self) -> None:
         if not self._flush_due:
             self._flush_due = True
-            self._loop.call_soon(self._flush)
+            self._loop.call_soon(contain, self.close, self._flush)
 
     def _flush(self) -> None:
         self._flush_due = False
@@ -341,11 +345,11 @@ class TcpConnection:
             if sent:
                 self._loop.remove_writer(self._fd)
             else:
-                self._loop.add_writer(self._fd, self._writable)
+                self._loop.add_writer(self._fd, contain, self.close, self._writable)
             self._writing = not sent
         if sent and self._stream.unfinished and not self._resuming:
             self._resuming = True
-            self._loop.call_soon(self._resume)
+            self._loop.call_soon(contain, self.close, self._resume)
         elif sent and self._waiting and self.calls < self._limits.max_calls and not self._draining:
             # Replies kept us from going on, and the peer has taken them all: nothing else would wake us.
             self._flush_soon()
@@ -380,7 +384,7 @@ class TcpConnection:
         if reading != self._reading and not self.closed:
             self._reading = reading
             if reading:
-                self._loop.add_reader(self._fd, self._readable)
+                self._loop.add_reader(self._fd, contain, self.close, self._readable)
             else:
                 self._loop.remove_reader(self._fd)
 
@@ -394,7 +398,7 @@ class TcpConnection:
             self._fail(f"a record needs a buffer of {size} octets, more than the bound on memory")
 
     def _memory_soon(self) -> None:
-        self._loop.call_soon(self._memory_there)  # not now: we are inside somebody's release
+        self._loop.call_soon(contain, self.close, self._memory_there)  # not now: we are inside somebody's release
 
     def _memory_there(self) -> None:
         self._memory_awaited = False
@@ -431,7 +435,7 @@ class TcpListener:
         self.address: tuple[str, int] = ("", 0)
         """Where it listens, with the real port."""
         self._socket: socket.socket | None = None
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: Ticker | None = None
         self._resume: asyncio.TimerHandle | None = None
         self._emptied: asyncio.Future[None] | None = None
 
@@ -444,8 +448,8 @@ class TcpListener:
                 raise
             self._socket = sock = bind("0.0.0.0", port)  # a host without IPv6: all addresses are IPv4's
         self.address = sock.getsockname()[:2]
-        self.loop.add_reader(sock.fileno(), self._acceptable)
-        self._timer = self.loop.call_later(1.0, self._tick)
+        self.loop.add_reader(sock.fileno(), contain, self._stop_for_a_while, self._acceptable)
+        self._timer = Ticker(self.loop, 1.0, self._tick)
 
     def stop_accepting(self) -> None:
         """Close the listening socket; connections live on."""
@@ -463,7 +467,7 @@ class TcpListener:
         self.stop_accepting()
         self._emptied = emptied = self.loop.create_future()
         for connection in list(self.connections):
-            connection.drain()
+            contain(connection.close, connection.drain)
         if self.connections:
             await asyncio.wait([emptied], timeout=seconds)
 
@@ -484,10 +488,9 @@ class TcpListener:
     def check_times(self, now: float) -> None:
         """Look for connections that are slow or silent for too long."""
         for connection in list(self.connections):
-            connection.check_time(now)
+            contain(connection.close, connection.check_time, now)
 
     def _tick(self) -> None:
-        self._timer = self.loop.call_later(1.0, self._tick)
         self.check_times(self.loop.time())
 
     def _acceptable(self) -> None:
@@ -500,10 +503,11 @@ class TcpListener:
                 return
             except OSError as error:
                 if error.errno in _SCARCE:
-                    self._pause(error)
+                    _log.error("cannot accept connections: %s", error.strerror)
+                    self._stop_for_a_while()
                     return
                 continue  # the peer has gone already (accept(2) reports its errors)
-            self._add(sock)
+            contain(sock.close, self._add, sock)
 
     def _add(self, sock: socket.socket) -> None:
         if len(self.connections) >= self.limits.max_connections and not self._make_room():
@@ -514,11 +518,12 @@ class TcpListener:
         try:
             sock.setblocking(False)
             connection = TcpConnection(self, sock)
-            self.connections.add(connection)
-            self.captures.add(connection)
-            self.accepted += 1
         except OSError:
             sock.close()  # gone already
+            return
+        self.connections.add(connection)
+        self.accepted += 1
+        contain(None, self.captures.add, connection)
 
     def _make_room(self) -> bool:
         """Close the connection that has been without a call for longest, if there is an idle one."""
@@ -530,14 +535,14 @@ class TcpListener:
         oldest.close()
         return True
 
-    def _pause(self, error: OSError) -> None:
-        """Without descriptors the socket stays readable: wait a little instead of spinning."""
-        assert self._socket is not None
-        _log.error("cannot accept connections: %s", error.strerror)
+    def _stop_for_a_while(self) -> None:
+        """Without descriptors, say, the socket stays readable: wait a little instead of spinning."""
+        if self._socket is None:
+            return
         self.loop.remove_reader(self._socket.fileno())
 
         def resume() -> None:
             if self._socket is not None:
-                self.loop.add_reader(self._socket.fileno(), self._acceptable)
+                self.loop.add_reader(self._socket.fileno(), contain, self._stop_for_a_while, self._acceptable)
 
         self._resume = self.loop.call_later(_PAUSE_WITHOUT_DESCRIPTORS, resume)

@@ -12,6 +12,7 @@ import socket
 from collections.abc import Callable
 from typing import Any, Final
 
+from rpcrdma.firewall import contain
 from rpcrdma.memory import Lease, OutOfMemory
 from rpcrdma.rpc.dispatch import NO_REPLY, Dispatcher
 from rpcrdma.rpc.program import BackwardError, RpcReply
@@ -88,8 +89,12 @@ class UdpListener(asyncio.DatagramProtocol):
 
     def datagram_received(self, data: bytes, addr: Any) -> None:
         """A call, or something else."""
+        contain(None, self._take, data, addr)
+
+    def _take(self, data: bytes, addr: Any) -> None:
         if len(data) > _MAX_CALL or self._calls >= _MAX_CALLS:
             return  # who called will call again
+        caller = Caller(addr, self.address[0])
         self._calls += 1
 
         def done(reply: RpcReply | None) -> None:
@@ -97,8 +102,12 @@ class UdpListener(asyncio.DatagramProtocol):
             if reply is None or reply is NO_REPLY:
                 return
             transport = self._transport
-            if transport is not None and not transport.is_closing() and len(reply) <= _MAX_REPLY and not reply.payloads:
+            try:
+                if transport is None or transport.is_closing() or reply.payloads or len(reply) > _MAX_REPLY:
+                    return
                 transport.sendto(bytes(reply.head), addr)
-            reply.release()
+            finally:
+                reply.release()
 
-        self._dispatcher.dispatch(Caller(addr, self.address[0]), memoryview(data), (), [], done)
+        # It calls ``done``, whatever happens.
+        self._dispatcher.dispatch(caller, memoryview(data), (), [], done)

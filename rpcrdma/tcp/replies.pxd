@@ -19,5 +19,4 @@ cdef class DirectReplies(Place):
 
     cdef bint begin(self) except -1
     cdef int cancel(self) except -1
-    cdef int forget_payload(self) except -1
     cdef int drop(self) except -1

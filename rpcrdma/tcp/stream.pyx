@@ -181,26 +181,27 @@ cdef class RecordStream:
         self.begin_turn()
         self.unfinished = False
         try:
-            self.starved = 0
-            self.parse(records)
-            if readable:
-                for reads in range(READS_PER_WAKEUP):
-                    if self.starved or self.eof or self.unfinished or self.answered >= DIRECT_CALLS:
-                        break
-                    if self.shared and (self.received_now >= SLICE or self.answered and nanoseconds() >= self.until):
-                        break
-                    more = self.read()
-                    self.parse(records)
-                    if not more:
-                        break
+            try:
+                self.starved = 0
+                self.parse(records)
+                if readable:
+                    for reads in range(READS_PER_WAKEUP):
+                        if self.starved or self.eof or self.unfinished or self.answered >= DIRECT_CALLS:
+                            break
+                        if self.shared and (self.received_now >= SLICE or self.answered and nanoseconds() >= self.until):
+                            break
+                        more = self.read()
+                        self.parse(records)
+                        if not more:
+                            break
+            finally:
+                if self.direct is not None:
+                    self.replies.drop()
+                    self.direct.pause()
         except BaseException:
             for _, hold in records:
                 (<Lease>hold).release()
             raise
-        finally:
-            if self.direct is not None:
-                self.direct.pause()
-                self.replies.drop()
         if self.buffer is not None and self.start == self.end:
             self.drop_buffer()
         return records
@@ -338,9 +339,7 @@ cdef class RecordStream:
                         self.unfinished = True  # what is done with so much takes a turn of its own
                         return 0
                     hold, self.record = self.record, None
-                    if self.tap is not None:
-                        self.show(<uint8_t *>hold.address, self.record_length)
-                    if self.direct is not None and self.answer(<uint8_t *>hold.address, self.record_length):
+                    if self.take_whole(hold):
                         hold.release()
                         continue
                     records.append((hold.view[: self.record_length], hold))
@@ -355,14 +354,14 @@ cdef class RecordStream:
                 raise RecordError(f"a record of more than {self.max_record} octets")
             if self.record is None and mark & LAST_FRAGMENT:
                 if have >= 4 + length:
+                    # Whatever becomes of it, it is not looked at again.
+                    self.start += 4 + length
                     if self.tap is not None:
                         self.show(<uint8_t *>at + 4, length)
                     if self.direct is not None and self.answer(<uint8_t *>at + 4, length):
-                        self.start += 4 + length
                         continue
                     hold = self.buffer.retain()
-                    records.append((hold.view[self.start + 4 : self.start + 4 + length], hold))
-                    self.start += 4 + length
+                    records.append((hold.view[self.start - length : self.start], hold))
                     continue
                 if 4 + length <= READ_SIZE // 2:
                     return 0
@@ -371,6 +370,16 @@ cdef class RecordStream:
             self.last = mark & LAST_FRAGMENT
             self.start += 4
         return 0
+
+    cdef bint take_whole(self, Lease hold) except -1:
+        """Answer the record in a buffer of its own, or leave it to the dispatcher."""
+        try:
+            if self.tap is not None:
+                self.show(<uint8_t *>hold.address, self.record_length)
+            return self.direct is not None and self.answer(<uint8_t *>hold.address, self.record_length)
+        except BaseException:
+            hold.release()
+            raise
 
     cdef bint begin_fragment(self, size_t length) except -1:
         """Make room for a further fragment in a buffer of the record's own. False: no memory, nothing is changed."""

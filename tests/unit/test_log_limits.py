@@ -1,4 +1,4 @@
-"""Lines that a peer can provoke: so many of one cause, then their number; the memory for telling causes apart is bounded."""
+"""Lines that a peer can provoke: so many of one cause, then their number, in bounded memory."""
 
 import logging
 
@@ -95,7 +95,7 @@ def test_exceptions_are_told_apart_by_type_and_place(limited):
 def test_the_number_of_causes_is_bounded_and_the_rest_share_one(limited):
     logger, limit, lines, _ = limited
     for number in range(10_000):
-        logger.warning(f"cause {number}")  # noqa: G004 (each a cause of its own)
+        logger.warning(f"cause {number}")  # each a cause of its own
     assert len(limit) <= 5
     assert len(lines) == 4 + 3
 

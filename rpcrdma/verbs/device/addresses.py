@@ -1,6 +1,6 @@
 """Addresses that this host gets while the server runs.
 
-Owns :class:`AddressWatch` and :func:`has_iwarp`; imports nothing of the project. Formats: netlink(7), rtnetlink(7).
+Owns :class:`AddressWatch` and :func:`has_iwarp`; imports :mod:`rpcrdma.firewall`. Formats: netlink(7), rtnetlink(7).
 
 Why
     For a listener on all addresses, siw and some iWARP adapters' drivers listen on each address that their interface
@@ -15,6 +15,8 @@ import socket
 import struct
 from collections.abc import Callable
 from pathlib import Path
+
+from rpcrdma.firewall import contain
 
 log = logging.getLogger("rpcrdma.verbs")
 
@@ -40,7 +42,7 @@ class AddressWatch:
             sock.close()
         else:
             self._socket = sock
-            loop.add_reader(sock.fileno(), self._readable)
+            loop.add_reader(sock.fileno(), contain, None, self._readable)
 
     def close(self) -> None:
         """Stop. Idempotent."""
@@ -65,7 +67,7 @@ class AddressWatch:
             if RTM_NEWADDR not in _kinds(data):
                 return
         if self._soon is None:
-            self._soon = self._loop.call_later(SETTLES, self._tell)
+            self._soon = self._loop.call_later(SETTLES, contain, None, self._tell)
 
     def _tell(self) -> None:
         self._soon = None

@@ -8,7 +8,6 @@ Events
 """
 
 import fcntl
-import logging
 import os
 import socket
 from typing import NamedTuple
@@ -64,6 +63,8 @@ from rpcrdma.verbs.device.verbs_api cimport (
     sockaddr_in6,
 )
 
+from rpcrdma.firewall import contain
+from rpcrdma.log_limits import limited_logger
 from rpcrdma.verbs.device.errors import failure
 
 
@@ -75,7 +76,7 @@ cdef enum:
     # A peer without a posted Receive is asked again for ever (7): its Receives come when it gets to them.
     RETRY_FOREVER = 7
 
-log = logging.getLogger("rpcrdma.verbs")
+log = limited_logger("rpcrdma.verbs")
 
 
 class Request(NamedTuple):
@@ -186,7 +187,7 @@ cdef class EventChannel:
         for identifier, made, kind, status, request in self.control.call(self.take_events):
             self.tell(identifier, kind, status, request)
             if made is not None and made.owner is None:
-                made.destroy()  # nobody took it
+                contain(None, made.destroy)  # nobody took it
 
     def take_events(self):
         """The events there are, on the control thread."""

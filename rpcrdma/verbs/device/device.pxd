@@ -41,6 +41,7 @@ cdef class Device:
     cdef bint turn_scheduled
     cdef bint watching
 
+    cdef int fail_one(self, object target, object error) except -1
     cdef int schedule(self, Target target) except -1
     cdef int schedule_turn(self) except -1
     cdef int run_due(self) except -1

@@ -11,7 +11,6 @@ Life
 """
 
 import fcntl
-import logging
 import os
 
 from libc.errno cimport EAGAIN, EINTR, errno
@@ -50,6 +49,8 @@ from rpcrdma.verbs.device.verbs_api cimport (
     ibv_query_device,
 )
 
+from rpcrdma.firewall import contain, report
+from rpcrdma.log_limits import limited_logger
 from rpcrdma.verbs.device.errors import failure
 
 
@@ -66,7 +67,7 @@ cdef enum:
 KERNEL_BELLS = ("hfi1", "qib")
 """Devices besides rxe and siw that are posted to by a system call."""
 
-log = logging.getLogger("rpcrdma.verbs")
+log = limited_logger("rpcrdma.verbs")
 
 
 cdef int set_nonblocking(int fd) except -1:
@@ -140,10 +141,10 @@ cdef class Device:
     def start(self):
         """Have the loop watch the device."""
         if self.pump.threaded:
-            self.loop.add_reader(self.pump.event_fd, self.on_notices)
+            self.loop.add_reader(self.pump.event_fd, contain, self.crashed, self.on_notices)
         else:
-            self.loop.add_reader(self.channel.fd, self.on_completions)
-        self.loop.add_reader(self.context.async_fd, self.on_async)
+            self.loop.add_reader(self.channel.fd, contain, self.crashed, self.on_completions)
+        self.loop.add_reader(self.context.async_fd, contain, self.crashed, self.on_async)
         self.watching = True
 
     def __repr__(self):
@@ -206,8 +207,12 @@ cdef class Device:
         self.failed = True
         log.error("%s: %s; its connections end", self.name, reason)
         for target in list(self.targets.values()):
-            target.fail(f"{self.name}: {reason}")
+            contain(None, target.fail, f"{self.name}: {reason}")
         self.on_failure(self)
+
+    def crashed(self):
+        """The end of a device of which an event could not be served: it would be told of for ever."""
+        self.fail("a mistake of this server's")
 
     # -- Completion queues ---------------------------------------------------------------------------------------
 
@@ -240,7 +245,7 @@ cdef class Device:
             if self.pump.threaded:
                 self.pump.kick()
             else:
-                self.loop.call_soon(self.on_completions)
+                self.loop.call_soon(contain, self.crashed, self.on_completions)
         queue.reserved += count
         return queue
 
@@ -282,7 +287,7 @@ cdef class Device:
             self.run_due()
             if not more and not self.pump.pump.notices.count:
                 return
-        self.loop.call_soon(self.on_completions)
+        self.loop.call_soon(contain, self.crashed, self.on_completions)
 
     cdef int dispatch(self) except -1:
         """Note every completion there is with its target, and give each of these a turn soon."""
@@ -291,7 +296,7 @@ cdef class Device:
         cdef unsigned int number = 0
         cdef size_t i
         if self.pump.pump.error and not self.failed:
-            self.loop.call_soon(self.fail, str(failure("ibv_poll_cq", self.name, self.pump.pump.error)))
+            self.loop.call_soon(contain, None, self.fail, str(failure("ibv_poll_cq", self.name, self.pump.pump.error)))
         for i in range(notices.count):
             if target is None or notices.items[i].completion.qp_num != number:
                 number = notices.items[i].completion.qp_num
@@ -302,10 +307,19 @@ cdef class Device:
                 if not target.touched:
                     target.touched = True
                     self.due.append(target)
-            if notices.items[i].refused:
-                target.take_refusal(notices.items[i].completion.wr_id, notices.items[i].refused)
-            else:
-                target.take(&notices.items[i].completion)
+            try:
+                if notices.items[i].refused:
+                    target.take_refusal(notices.items[i].completion.wr_id, notices.items[i].refused)
+                else:
+                    target.take(&notices.items[i].completion)
+            except Exception as error:
+                self.fail_one(target, error)
+        return 0
+
+    cdef int fail_one(self, object target, object error) except -1:
+        """A mistake of ours costs one connection, and the others their turn least of all."""
+        report(target, error)
+        self.loop.call_soon(contain, None, target.fail, "a mistake of this side")
         return 0
 
     cdef int schedule(self, Target target) except -1:
@@ -318,7 +332,7 @@ cdef class Device:
     cdef int schedule_turn(self) except -1:
         if not self.in_turn and not self.turn_scheduled:
             self.turn_scheduled = True
-            self.loop.call_soon(self.on_turn)
+            self.loop.call_soon(contain, None, self.on_turn)
         return 0
 
     def on_turn(self):
@@ -336,13 +350,16 @@ cdef class Device:
             try:
                 for target in due:
                     target.touched = False
-                    target.turn()
+                    try:
+                        target.turn()
+                    except Exception as error:
+                        self.fail_one(target, error)
             finally:
                 self.in_turn = False
         if self.pump.threaded:
             self.pump.kick()
         elif self.pump.pump.notices.count:
-            self.loop.call_soon(self.on_completions)
+            self.loop.call_soon(contain, self.crashed, self.on_completions)
         return 0
 
     def on_async(self):
@@ -369,7 +386,10 @@ cdef class Device:
             port = event.element.port_num if kind in PORT_EVENTS else 0
             # Acknowledged first: destroying what an event is about waits for that.
             ibv_ack_async_event(&event)
-            self.take_event(kind, pair, queue, port)
+            try:
+                self.take_event(kind, pair, queue, port)
+            except Exception as error:
+                report(self, error)
 
     cdef int take_event(self, int kind, size_t queue_pair, size_t completion_queue, int port) except -1:
         text = ibv_event_type_str(<ibv_event_type>kind).decode()
@@ -382,7 +402,7 @@ cdef class Device:
             target = self.targets.get(queue_pair)
             if target is not None:
                 # Work that failed says more about why; it is looked at first.
-                self.loop.call_soon(target.fail, f"{self.name}: {text}")
+                self.loop.call_soon(contain, None, target.fail, f"{self.name}: {text}")
         elif kind == IBV_EVENT_PORT_ERR:
             log.warning("%s port %d is down; connections over it wait for it, as long as their retries last",
                         self.name, port)

@@ -15,7 +15,6 @@ Ends
     Nothing is reported from inside a method that the owner calls.
 """
 
-import logging
 import os
 
 from libc.stdint cimport uint32_t, uint64_t, uintptr_t
@@ -54,6 +53,8 @@ from rpcrdma.verbs.device.verbs_api cimport (
 )
 from rpcrdma.verbs.native cimport Fetch, Target as Remote
 
+from rpcrdma.firewall import contain
+from rpcrdma.log_limits import limited_logger
 from rpcrdma.memory import OutOfMemory
 from rpcrdma.verbs.device.errors import failure
 from rpcrdma.verbs.device.overlooked import unread
@@ -74,7 +75,7 @@ cdef double OVERLOOKED_AFTER = 0.1
 NUDGE = object()
 """The token of a Read that is ours alone."""
 
-log = logging.getLogger("rpcrdma.verbs")
+log = limited_logger("rpcrdma.verbs")
 new_tuple = tuple.__new__
 
 
@@ -236,7 +237,7 @@ cdef class Endpoint(Target):
         return 0
 
     cdef int fail_soon(self, object problem) except -1:
-        self.device.loop.call_soon(self.fail, str(problem))
+        self.device.loop.call_soon(contain, None, self.fail, str(problem))
         return 0
 
     def register(self, view, *, remote_read=False, remote_write=False):
@@ -266,11 +267,13 @@ cdef class Endpoint(Target):
         """Disconnect: after what is posted has left (bounded in time), or at once with ``abort``."""
         if abort:
             if self.state == OPEN or self.state == DRAINING:
-                self.device.loop.call_soon(self.fail, self.reason or "aborted by this side")
+                self.device.loop.call_soon(contain, None, self.fail, self.reason or "aborted by this side")
         elif self.state == OPEN:
             self.state = DRAINING
             self.reason = "closed by this side"
-            self.close_timer = self.device.loop.call_later(self.options.close_timeout, self.fail, self.reason)
+            self.close_timer = self.device.loop.call_later(
+                self.options.close_timeout, contain, None, self.fail, self.reason
+            )
             if not self.in_turn:
                 self.device.schedule(self)
 
@@ -453,7 +456,7 @@ cdef class Endpoint(Target):
         if event == "ESTABLISHED":
             log.debug("%s: established", self)
             if self.device.iwarp and self.device.software:
-                self.device.loop.call_later(OVERLOOKED_AFTER, self.look_for_overlooked)
+                self.device.loop.call_later(OVERLOOKED_AFTER, contain, None, self.look_for_overlooked)
         elif event == "DISCONNECTED":
             self.fail("the peer closed the connection")
         elif event == "DEVICE_REMOVAL":
@@ -493,8 +496,8 @@ cdef class Endpoint(Target):
         if self.close_timer is not None:
             self.close_timer.cancel()
             self.close_timer = None
+        self.flush_timer = self.device.loop.call_later(self.options.flush_timeout, contain, None, self.on_flush_timeout)
         self.device.control.call(self.pair.break_off)
-        self.flush_timer = self.device.loop.call_later(self.options.flush_timeout, self.on_flush_timeout)
         if not self.in_turn:
             self.device.schedule(self)
 
@@ -513,7 +516,7 @@ cdef class Endpoint(Target):
         if self.device.failed or (self.own.posted == 0 and self.queue.posted == self.queue.completed):
             self.finishing = True
             # Not from within the polling of the completion queue.
-            self.device.loop.call_soon(self.finish)
+            self.device.loop.call_soon(contain, None, self.finish)
         return 0
 
     def finish(self):
@@ -553,14 +556,11 @@ cdef class Endpoint(Target):
             self.spare = []
             self.flushed = []
             self.reposted = []
-            try:
-                self.handler.disconnected(self.reason)
-            except Exception:
-                log.exception("%s: the connection's owner failed at its end", self)
+            contain(None, self.handler.disconnected, self.reason)
         finally:
             self.in_turn = False
+            log.debug("%s: closed: %s", self, self.reason)
+            on_closed, self.on_closed = self.on_closed, None
+            on_closed(self)
         if self.refused:
             self.device.schedule(self)
-        log.debug("%s: closed: %s", self, self.reason)
-        on_closed, self.on_closed = self.on_closed, None
-        on_closed(self)

@@ -13,12 +13,13 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import logging
 import socket
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Protocol
 
+from rpcrdma.firewall import contain
+from rpcrdma.log_limits import limited_logger
 from rpcrdma.memory import Lease
 from rpcrdma.verbs.device.addresses import AddressWatch, has_iwarp
 from rpcrdma.verbs.device.cm import EventChannel, Identifier, Request, device_names
@@ -28,7 +29,7 @@ from rpcrdma.verbs.device.errors import ABSENT
 from rpcrdma.verbs.device.options import DeviceOptions
 from rpcrdma.verbs.interface import ConnectRequest, EndpointHandler, ListenAddress
 
-log = logging.getLogger("rpcrdma.verbs")
+log = limited_logger("rpcrdma.verbs")
 
 ALL = ("::", "0.0.0.0")
 _NO_IPV6 = (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL, errno.EPROTONOSUPPORT)
@@ -81,7 +82,10 @@ class DeviceRequest:
         self._identifier: Identifier | None = request.identifier
         request.identifier.owner = self
         provider.requests.add(self)
-        self._timer = provider.loop.call_later(provider.options.accept_timeout, self._expire)
+        self._timer = provider.loop.call_later(provider.options.accept_timeout, contain, None, self._expire)
+
+    def __str__(self) -> str:
+        return f"{self.peer_address} port {self.peer_port}"
 
     def accept(
         self, handler: EndpointHandler, private_data: bytes, receives: Sequence[Lease], *, initiator_depth: int
@@ -190,11 +194,7 @@ class DeviceListener:
         """Take a connect request; or the device is gone."""
         if event == "CONNECT_REQUEST" and request is not None:
             made = DeviceRequest(self._provider, request, self.address.type_of_service)
-            try:
-                self._on_request(made)
-            except Exception:
-                log.exception("%s port %d: the consumer failed on the request", made.peer_address, made.peer_port)
-                made.drop()
+            contain(made.drop, self._on_request, made)
         elif event in ("DEVICE_REMOVAL", "ADDR_CHANGE"):
             log.warning("%s: %s; the listener waits for the address to come back", self, event)
             if event == "DEVICE_REMOVAL":
@@ -252,7 +252,8 @@ class DeviceListener:
 
     def _schedule(self) -> None:
         if not self._closed and self._retry is None:
-            self._retry = self._provider.loop.call_later(self._provider.options.retry_interval, self._again)
+            interval = self._provider.options.retry_interval
+            self._retry = self._provider.loop.call_later(interval, contain, self._schedule, self._again)
 
     def _again(self) -> None:
         self._retry = None

@@ -7,9 +7,11 @@ interface and the pool. Raises ImportError where the extension or its libraries 
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Sequence
+from functools import partial
 
+from rpcrdma.firewall import contain
+from rpcrdma.log_limits import limited_logger
 from rpcrdma.memory import Lease, Pool
 from rpcrdma.verbs.device.cm import EventChannel, Identifier, Request
 from rpcrdma.verbs.device.control import Control
@@ -20,7 +22,7 @@ from rpcrdma.verbs.device.listener import DeviceListener, DeviceRequest, packed
 from rpcrdma.verbs.device.options import DeviceOptions
 from rpcrdma.verbs.interface import ConnectRequest, EndpointHandler, ListenAddress, Listener
 
-log = logging.getLogger("rpcrdma.verbs")
+log = limited_logger("rpcrdma.verbs")
 
 
 class _Anchor:
@@ -103,7 +105,7 @@ class DeviceProvider:
         """The event channel. Raises OSError where there is no RDMA-CM."""
         if self._channel is None:
             self._channel = EventChannel(self._control)
-            self.loop.add_reader(self._channel.fd, self._channel.read)
+            self.loop.add_reader(self._channel.fd, contain, None, self._channel.read)
         return self._channel
 
     async def listen(self, address: ListenAddress, on_request: Callable[[ConnectRequest], None]) -> DeviceListener:
@@ -225,15 +227,18 @@ class DeviceProvider:
         """Take a connection on."""
         self.endpoints[endpoint] = device
         if self._watchdog is None:
-            self._watchdog = self.loop.call_later(self.options.stall_timeout / 4, self._check)
+            self._arm_watchdog()
+
+    def _arm_watchdog(self) -> None:
+        self._watchdog = self.loop.call_later(self.options.stall_timeout / 4, contain, None, self._check)
 
     def _check(self) -> None:
         """See that every connection makes progress."""
         self._watchdog = None
-        for endpoint in list(self.endpoints):
-            endpoint.check(self.loop.time())
+        for endpoint, device in list(self.endpoints.items()):
+            contain(partial(endpoint.fail, f"{device.name}: it could not be checked"), endpoint.check, self.loop.time())
         if self.endpoints:
-            self._watchdog = self.loop.call_later(self.options.stall_timeout / 4, self._check)
+            self._arm_watchdog()
 
     def forget(self, endpoint: Endpoint) -> None:
         """Let go of a connection that has ended."""
@@ -248,7 +253,7 @@ class DeviceProvider:
         for key, other in list(self.devices.items()):
             if other is device:
                 del self.devices[key]
-        self.loop.call_soon(self._give_back_unused, device)
+        self.loop.call_soon(contain, None, self._give_back_unused, device)
 
     def _give_back_unused(self, device: Device) -> None:
         if device in self._anchors and device not in self.endpoints.values():

@@ -37,6 +37,8 @@ class Endpoint(NativeEndpoint):
         """Begin to receive. Called once, after the Reply has been sent or received."""
     def fail(self, reason: str, code: int | None = None) -> None:
         """End a connection that could not be started; with ``code``, after a Terminate of layer LLP (MPA)."""
+    def crashed(self) -> None:
+        """End a connection of which an event could not be served."""
     def check(self, now: float) -> None:
         """The watchdog: cut the connection when its peer has made no progress for too long. Called now and then."""
     def post_receives(self, leases: Sequence[Lease]) -> None: ...

@@ -21,7 +21,6 @@ Back-pressure
     none of what waits, has left an RDMA Read unanswered, or has left an FPDU unfinished, without any sign of progress.
 """
 
-import logging
 import os
 import socket as sockets
 import struct
@@ -53,6 +52,8 @@ from rpcrdma.verbs.softiwarp.receive cimport (
 from rpcrdma.verbs.softiwarp.stags cimport Registration, StagTable
 from rpcrdma.verbs.softiwarp.transmit cimport FLUSH_BLOCKED, FLUSH_FAILED, FLUSH_IDLE, FLUSH_MORE, Transmitter
 
+from rpcrdma.firewall import contain
+from rpcrdma.log_limits import limited_logger
 from rpcrdma.verbs.softiwarp.mpa import RTR
 from rpcrdma.verbs.softiwarp.terminate import describe
 
@@ -83,7 +84,7 @@ cdef enum:
     MOST_RECEIVED = 1 << 20
 
 
-log = logging.getLogger("rpcrdma.softiwarp")
+log = limited_logger("rpcrdma.softiwarp")
 
 
 cdef class Endpoint(NativeEndpoint):
@@ -139,17 +140,17 @@ cdef class Endpoint(NativeEndpoint):
         """Begin to receive. Called once, after the Reply has been sent or received."""
         if self.state == OPEN:
             self.started = True
-            self.loop.add_reader(self.fd, self.on_readable)
+            self.loop.add_reader(self.fd, contain, self.crashed, self.on_readable)
             self.schedule()
             if self.nudge_after:
-                self.nudge_timer = self.loop.call_later(self.nudge_after, self.nudge)
+                self.nudge_timer = self.loop.call_later(self.nudge_after, contain, None, self.nudge)
 
     def fail(self, str reason, code=None):
         """End a connection that could not be started; with ``code``, after a Terminate of layer LLP (MPA)."""
         if code is None:
             self.state = DRAINING
             self.reason = reason
-            self.loop.call_soon(self.on_abort)
+            self.loop.call_soon(contain, None, self.on_abort)
             return
         self.terminate_sent = (0x20, code)
         self.transmitter.enabled = True
@@ -240,7 +241,7 @@ cdef class Endpoint(NativeEndpoint):
                 self.reason = "aborted by this side"
             if self.state == OPEN:
                 self.state = DRAINING
-            self.loop.call_soon(self.on_abort)
+            self.loop.call_soon(contain, None, self.on_abort)
         elif self.state == OPEN:
             self.drain("closed by this side")
 
@@ -309,6 +310,10 @@ cdef class Endpoint(NativeEndpoint):
         if self.state != CLOSED:
             self.flush()
 
+    def crashed(self):
+        """The end of a connection of which an event could not be served."""
+        self.finish("a mistake of this side", True)
+
     def on_abort(self):
         """Carry out an abort or a failed start."""
         self.finish(self.reason, True)
@@ -354,7 +359,7 @@ cdef class Endpoint(NativeEndpoint):
             self.transmitter.post(chain_of_empty_write())
             self.schedule()
             self.nudge_after *= 2
-        self.nudge_timer = self.loop.call_later(self.nudge_after, self.nudge)
+        self.nudge_timer = self.loop.call_later(self.nudge_after, contain, None, self.nudge)
 
     def stalled(self, str what):
         """Log and cut."""
@@ -371,7 +376,7 @@ cdef class Endpoint(NativeEndpoint):
     cdef int schedule(self) except -1:
         if not self.turn_scheduled and not self.in_turn:
             self.turn_scheduled = True
-            self.loop.call_soon(self.on_turn)
+            self.loop.call_soon(contain, self.crashed, self.on_turn)
         return 0
 
     cdef int deliver(self) except -1:
@@ -393,7 +398,7 @@ cdef class Endpoint(NativeEndpoint):
                 messages = messages[: self.batch]
                 if not self.turn_scheduled:
                     self.turn_scheduled = True
-                    self.loop.call_soon(self.on_turn)
+                    self.loop.call_soon(contain, self.crashed, self.on_turn)
             turn = SHARED_TURN if self.shared else TURN
             begun = nanoseconds()
             try:
@@ -445,7 +450,7 @@ cdef class Endpoint(NativeEndpoint):
         if outcome == FLUSH_BLOCKED:
             if not self.writer_added:
                 self.writer_added = True
-                self.loop.add_writer(self.fd, self.on_writable)
+                self.loop.add_writer(self.fd, contain, self.crashed, self.on_writable)
             return 0
         if self.writer_added:
             self.writer_added = False
@@ -468,7 +473,7 @@ cdef class Endpoint(NativeEndpoint):
         self.reason = reason
         if self.close_timer is not None:
             self.close_timer.cancel()
-        self.close_timer = self.loop.call_later(self.close_timeout, self.on_close_timeout)
+        self.close_timer = self.loop.call_later(self.close_timeout, contain, None, self.on_close_timeout)
         self.schedule()
         return 0
 
@@ -520,15 +525,12 @@ cdef class Endpoint(NativeEndpoint):
             self.report(tokens, False)
             tokens, self.refused = self.refused, []
             self.report(tokens, False)
-            try:
-                self.handler.disconnected(self.receiver.refusal or reason)
-            except Exception:
-                log.exception("%s: the connection's owner failed at its end", self)
+            contain(None, self.handler.disconnected, self.receiver.refusal or reason)
         finally:
             self.in_turn = False
+            log.debug("%s: closed: %s", self, reason)
+            on_closed, self.on_closed = self.on_closed, None
+            on_closed(self)
         if self.refused:
             self.schedule()
-        log.debug("%s: closed: %s", self, reason)
-        on_closed, self.on_closed = self.on_closed, None
-        on_closed(self)
         return 0

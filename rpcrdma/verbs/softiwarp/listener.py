@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import logging
 import socket
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Protocol
 
 from rpcrdma import congestion
+from rpcrdma.firewall import contain
+from rpcrdma.log_limits import limited_logger
 from rpcrdma.memory import Lease
 from rpcrdma.verbs.interface import ConnectRequest, EndpointHandler, ListenAddress
 from rpcrdma.verbs.softiwarp import crc, mpa
@@ -25,7 +26,7 @@ from rpcrdma.verbs.softiwarp.endpoint import Endpoint
 from rpcrdma.verbs.softiwarp.options import SoftIwarpOptions
 from rpcrdma.verbs.softiwarp.sockets import configure, family_of, mark, plain_address, size_buffers, socket_address
 
-log = logging.getLogger("rpcrdma.softiwarp")
+log = limited_logger("rpcrdma.softiwarp")
 
 ACCEPTS_PER_TURN = 64
 PAUSE = 1.0
@@ -74,8 +75,11 @@ class HalfOpen:
         self.initiator_depth: int | None = None
         self.responder_resources: int | None = None
         owner.half_open[self] = None
-        self._timer = owner.loop.call_later(owner.options.mpa_timeout, self._expire)
-        owner.loop.add_reader(self._descriptor, self._readable)
+        self._timer = owner.loop.call_later(owner.options.mpa_timeout, contain, None, self._expire)
+        owner.loop.add_reader(self._descriptor, contain, self._crashed, self._readable)
+
+    def __str__(self) -> str:
+        return f"{self.peer_address} port {self.peer_port}"
 
     @property
     def waiting_for_request(self) -> bool:
@@ -170,6 +174,9 @@ class HalfOpen:
             log.info("%s port %d: the rejection could not be sent: %s", self.peer_address, self.peer_port, error)
         sock.close()
 
+    def _crashed(self) -> None:
+        self.drop("dropped")
+
     def _expire(self) -> None:
         what = "sent no MPA Request in time" if self._request is None else "was not accepted in time"
         self.drop(f"the connection {what}")
@@ -223,11 +230,7 @@ class HalfOpen:
         self._request = request
         self.private_data = request.private_data
         self.initiator_depth, self.responder_resources = mpa.request_reads(request)
-        try:
-            self._on_request(self)
-        except Exception:
-            log.exception("%s port %d: the consumer failed on the request", self.peer_address, self.peer_port)
-            self.drop("dropped")
+        contain(self._crashed, self._on_request, self)
 
 
 class SoftListener:
@@ -255,7 +258,7 @@ class SoftListener:
             raise
         self.address = replace(address, port=self._socket.getsockname()[1])
         self._descriptor = self._socket.fileno()
-        owner.loop.add_reader(self._descriptor, self._readable)
+        owner.loop.add_reader(self._descriptor, contain, self._look_away, self._readable)
 
     def close(self) -> None:
         """Stop accepting. Established connections live on."""
@@ -276,21 +279,20 @@ class SoftListener:
                 if error.errno in _OUT_OF_RESOURCES:
                     # The connection stays in the backlog, so the socket stays readable: look away for a while.
                     log.error("accept on port %d: %s; trying again in %g s", self.address.port, error.strerror, PAUSE)
-                    self._owner.loop.remove_reader(self._descriptor)
-                    self._resume = self._owner.loop.call_later(PAUSE, self._listen_again)
+                    self._look_away()
                     return
                 # accept(2): errors of the connection that was to be accepted are passed on here; skip it.
                 log.info("accept on port %d: %s", self.address.port, error.strerror)
                 continue
-            try:
-                self._take(sock, plain_address(address))
-            except OSError as error:
-                log.info("a connection failed as it came: %s", error.strerror)
-                sock.close()
+            contain(sock.close, self._take, sock, plain_address(address))
+
+    def _look_away(self) -> None:
+        self._owner.loop.remove_reader(self._descriptor)
+        self._resume = self._owner.loop.call_later(PAUSE, self._listen_again)
 
     def _listen_again(self) -> None:
         self._resume = None
-        self._owner.loop.add_reader(self._descriptor, self._readable)
+        self._owner.loop.add_reader(self._descriptor, contain, self._look_away, self._readable)
 
     def _take(self, sock: socket.socket, peer: tuple[str, int]) -> None:
         owner = self._owner
@@ -302,6 +304,10 @@ class SoftListener:
                 sock.close()
                 return
             silent.drop("dropped for a newer connection: too many have not sent their MPA Request")
-        congestion.settle(sock)
-        configure(sock, owner.options)
-        HalfOpen(owner, sock, peer, self._on_request)
+        try:
+            congestion.settle(sock)
+            configure(sock, owner.options)
+            HalfOpen(owner, sock, peer, self._on_request)
+        except OSError as error:
+            log.info("a connection failed as it came: %s", error.strerror)
+            sock.close()

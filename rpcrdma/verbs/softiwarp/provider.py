@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import collections
-import logging
 import socket
 from collections.abc import Callable, Sequence
 
+from rpcrdma.firewall import contain
+from rpcrdma.log_limits import limited_logger
 from rpcrdma.memory import Lease, Pool
 from rpcrdma.verbs.interface import ConnectRequest, EndpointHandler, ListenAddress
 from rpcrdma.verbs.softiwarp import crc, mpa
@@ -21,7 +22,7 @@ from rpcrdma.verbs.softiwarp.options import SoftIwarpOptions
 from rpcrdma.verbs.softiwarp.sockets import configure, family_of, plain_address, size_buffers, socket_address
 from rpcrdma.verbs.softiwarp.terminate import describe
 
-log = logging.getLogger("rpcrdma.softiwarp")
+log = limited_logger("rpcrdma.softiwarp")
 
 LARGEST_FPDU = "largest_fpdu_out"
 """The one counter that is a maximum: octets of the largest FPDU sent, CRC and padding included."""
@@ -171,12 +172,12 @@ class SoftIwarp:
 
     def _arm_watchdog(self) -> None:
         interval = min(max(self.options.stall_timeout / 4, 0.05), 5.0)
-        self._watchdog = self.loop.call_later(interval, self._check)
+        self._watchdog = self.loop.call_later(interval, contain, None, self._check)
 
     def _check(self) -> None:
         now = self.loop.time()
         for endpoint in list(self.endpoints):
-            endpoint.check(now)
+            contain(endpoint.crashed, endpoint.check, now)
         self._watchdog = None
         if self.endpoints:
             self._arm_watchdog()
