@@ -91,11 +91,12 @@ def test_a_chunk_that_is_no_items_is_the_general_paths(tmp_path):
     async def scenario(both):
         (both.path / "a").write_bytes(b"old")
         stateid, handle = await both.client.open("/0", b"a")
-        # In the middle of a handle, of a stateid; behind everything.
-        for part in (handle[4:12], stateid.other[:8], p.OP_GETATTR.to_bytes(4, "big") + bytes([0, 0, 0, 2])):
+        # In the middle of a handle, of a stateid; and behind the WRITE, which is carried out before that is seen.
+        parts = handle[4:12], stateid.other[:8], p.OP_GETATTR.to_bytes(4, "big") + bytes([0, 0, 0, 2])
+        for part, content in zip(parts, (b"old", b"old", b"data"), strict=True):
             compound = putfh(handle), write(stateid, 0, b"data"), getattr_(CACHE_CONSISTENCY)
             await both.same(*compound, data=part)
-        assert (both.path / "a").read_bytes() == b"old"
+            assert (both.path / "a").read_bytes() == content
         assert both.answered == 0
 
     on(tmp_path, 1, scenario)
