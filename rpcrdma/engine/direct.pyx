@@ -125,6 +125,7 @@ cdef class DirectResponder(NativeOwner):
     cdef bint begun
     cdef bint takes                 # calls
     cdef bint fetches               # calls with a Read chunk
+    cdef bint wary                  # some calls may be poisoned
     cdef bint passed_on             # the responder has something to do
     cdef size_t threshold
     cdef bint invalidate
@@ -165,6 +166,7 @@ cdef class DirectResponder(NativeOwner):
         self.spare = 0
         self.takes = self.responder.answers_directly
         if self.takes:
+            self.wary = self.responder.wary
             properties = self.responder.versions.properties
             self.threshold = properties.send_threshold
             self.invalidate = properties.remote_invalidation
@@ -260,9 +262,11 @@ cdef class DirectResponder(NativeOwner):
         cdef long grant
         if size < SMALLEST_HEADER or load32(octets + 4) != VERSION_ONE or load32(octets + 12) != 0:
             return False  # not an RDMA_MSG
+        xid = load32(octets)
+        if self.wary and xid in self.responder.poisoned:
+            return False
         if load32(octets + 16) != 0:
             return self.fetch(message, size)
-        xid = load32(octets)
         reply.reduced = load32(octets + 20) == 1
         if reply.reduced:
             if size < 28:

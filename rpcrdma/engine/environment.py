@@ -20,3 +20,16 @@ class Memory(Protocol):
 
     def when_available(self, size: int, callback: Callable[[], None]) -> None:
         """Call ``callback`` once ``size`` octets may be leased; OutOfMemory when that can never be."""
+
+
+class Poisoned(Protocol):
+    """XIDs of calls that cost an earlier connection of the same peer its life."""
+
+    def __bool__(self) -> bool:
+        """Whether there may be any."""
+
+    def __contains__(self, xid: object) -> bool:
+        """Whether the call of this XID is one."""
+
+    def discard(self, xid: int) -> None:
+        """It has got its error: the XID's next use is another call."""

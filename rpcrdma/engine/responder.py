@@ -41,7 +41,7 @@ from rpcrdma.engine.calls import Chain, ForwardCall, OptionAnswer, Refusal, Susp
 from rpcrdma.engine.config import ResponderOptions
 from rpcrdma.engine.counters import Counters
 from rpcrdma.engine.credits import Credits
-from rpcrdma.engine.environment import Memory, Trace
+from rpcrdma.engine.environment import Memory, Poisoned, Trace
 from rpcrdma.engine.extensions import ask
 from rpcrdma.engine.reduce import NoRoom, Reply, reduce
 from rpcrdma.engine.transmit import compose
@@ -89,7 +89,7 @@ class Responder:
         memory: Memory,
         wake: Callable[[], None],
         counters: Counters | None = None,
-        poisoned: dict[int, None] | None = None,
+        poisoned: Poisoned | None = None,
         trace: Trace | None = None,
         on_settled: Callable[[int, Properties], None] | None = None,
     ) -> None:
@@ -119,7 +119,8 @@ class Responder:
         self._receive_memory = receive_memory
         self._memory = memory
         self._wake = wake
-        self._poisoned = {} if poisoned is None else poisoned
+        self.poisoned = poisoned
+        """Calls that get an error when they come, if there may be any."""
         self._trace = trace
         self.suspects = Suspects()
         self._to_read: deque[ForwardCall] = deque()
@@ -137,9 +138,18 @@ class Responder:
             and not self.closed
             and not self.draining
             and self.failure is None
-            and not self._poisoned
             and self._trace is None
         )
+
+    @property
+    def wary(self) -> bool:
+        """Whether calls may come that are ``poisoned``: these are not to be answered directly."""
+        if self.poisoned is None:
+            return False
+        if self.poisoned:
+            return True
+        self.poisoned = None
+        return False
 
     @property
     def awaits_memory(self) -> bool:
@@ -334,10 +344,12 @@ class Responder:
             return False
         # Refused now rather than after it has been executed: every reply echoes these lists.
         reply_header = codec.reply_size(header)
-        if reply_header > self.versions.properties.send_threshold or header.xid in self._poisoned:
-            self._poisoned.pop(header.xid, None)
-            reason = f"reply header of {reply_header}, or refused before"
-            self._refuse(header.xid, header.version, Fault.NO_ROOM, reason)
+        if reply_header > self.versions.properties.send_threshold:
+            self._refuse(header.xid, header.version, Fault.NO_ROOM, f"reply header of {reply_header}")
+            return False
+        if self.poisoned is not None and header.xid in self.poisoned:
+            self.poisoned.discard(header.xid)
+            self._refuse(header.xid, header.version, Fault.NO_ROOM, "refused before")
             return False
         try:
             plan = assembly.plan(header, len(data), self._options.max_call_size)

@@ -88,6 +88,30 @@ def test_without_remote_invalidation_nothing_is_invalidated(tmp_path):
     run("memory", tmp_path, scenario)
 
 
+def test_who_ends_its_connection_slows_no_other_of_its_host(tmp_path):
+    async def scenario(both):
+        node = await vfs_support.write_file(both.service, both.root, b"a", bytes(9000), mode=0o666)
+        arguments = handle(node) + struct.pack(">QI", 0, 4096)
+        await both.same(READ, arguments, room=4096)
+        for xid in range(1000, 1010):
+            bad = await both.connect(both.listeners[0])
+            bad.send(wire.header(xid, writes=[[wire.Segment(0xDEAD, 4096, 0)]]), rpc(xid, READ, arguments))
+            await bad.over()
+        # Who was there before is not even suspected of those calls.
+        answered = both.answered(READ)
+        for xid in (1000, 1001, 77):
+            assert (await both.call(0, READ, arguments, room=4096, xid=xid))[0] == wire.MSG
+        assert both.answered(READ) == answered + 3
+        # A new connection gets the errors, each once, and native answers to everything else.
+        both.peers[0] = await both.connect(both.listeners[0])
+        assert (await both.call(0, GETATTR, handle(node)))[0] == wire.MSG  # settles the version
+        for xid, procedure in ((78, wire.MSG), (1005, wire.ERROR), (79, wire.MSG), (1005, wire.MSG)):
+            assert (await both.call(0, READ, arguments, room=4096, xid=xid))[0] == procedure
+        assert both.answered(READ) == answered + 6
+
+    run("memory", tmp_path, scenario)
+
+
 def test_writing_to_memory_that_is_not_exposed_costs_one_call(tmp_path):
     async def scenario(both):
         node = await vfs_support.write_file(both.service, both.root, b"a", bytes(9000), mode=0o666)
@@ -97,7 +121,7 @@ def test_writing_to_memory_that_is_not_exposed_costs_one_call(tmp_path):
         arguments = handle(node) + struct.pack(">QI", 0, 4096)
         peer.send(wire.header(77, writes=[[bad]]), rpc(77, READ, arguments))
         await peer.over()
-        assert both.servers[0].poisoned.of("127.0.0.1").keys() == {77}
+        assert set(both.servers[0].poisoned.of("127.0.0.1")) == {77}
         again = await both.connect(both.listeners[0])
         both.peers[0] = again
         good = again.writable(4096)

@@ -8,7 +8,7 @@ import pytest
 
 from rpcrdma.engine.config import ResponderOptions
 from rpcrdma.rpc.dispatch import NO_REPLY
-from rpcrdma.server.poisoned import MOST_POISONED, PoisonedCalls
+from rpcrdma.server.poisoned import MOST_ADDRESSES, MOST_POISONED, POISON_SECONDS, PoisonedCalls
 from rpcrdma.server.rdma import RdmaServerOptions
 from rpcrdma.verbs.loopback import LoopbackProvider
 from rpcrdma.verbs.softiwarp.provider import SoftIwarp
@@ -85,7 +85,7 @@ def test_every_kind_of_refusal(wrong, provider):
         peer.send(echo(writes=[[segment]]))
         await peer.over()
         await rig.until(lambda: not rig.server.connections)
-        assert rig.server.poisoned.of("127.0.0.1").keys() == {XID}
+        assert set(rig.server.poisoned.of("127.0.0.1")) == {XID}
 
     run(test, provider=provider)
 
@@ -114,6 +114,34 @@ def test_of_too_many_refused_calls_the_oldest_is_forgotten():
     for xid in range(MOST_POISONED + 1):
         poisoned.add("192.0.2.1", xid)
     assert list(poisoned.of("192.0.2.1")) == list(range(1, MOST_POISONED + 1))
+    for number in range(MOST_ADDRESSES):
+        assert poisoned.of("192.0.2.1")
+        poisoned.add(f"host {number}", 1)
+    assert poisoned.of("192.0.2.1") is None
+
+
+def test_a_connection_is_wary_of_what_was_before_it_only():
+    """Another program of the peer's host, with a connection of its own, ends it with any XID it likes."""
+    now = 0.0
+    poisoned = PoisonedCalls(lambda: now)
+    assert poisoned.of("192.0.2.1") is None
+    poisoned.add("192.0.2.1", 1)
+    first = poisoned.of("192.0.2.1")
+    poisoned.add("192.0.2.1", 2)
+    second = poisoned.of("192.0.2.1")
+    assert (set(first), set(second)) == ({1}, {1, 2})
+    assert bool(first)
+    assert 2 not in first
+    # The error was given, on whichever connection: the XID's next use is another call.
+    second.discard(1)
+    assert (bool(first), 1 in first, bool(second)) == (False, False, True)
+    poisoned.add("192.0.2.1", 1)
+    assert 1 not in first
+    assert 1 not in second
+    now = POISON_SECONDS + 1
+    assert not second
+    assert 2 not in second
+    assert poisoned.of("192.0.2.1") is None
 
 
 def test_an_ordinary_disconnection_in_the_middle_of_a_read_poisons_nothing():
