@@ -24,7 +24,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Protocol
 
@@ -132,6 +132,10 @@ class RdmaConnection:
         """Lease Receives, as many as there are, and accept. Raises OutOfMemory when there is none."""
         options = self._server.options
         responder = options.responder
+        if not request.can_invalidate:
+            # RFC 8797 section 4.1: who sets the R bit can; and the other side then counts on it.
+            responder = replace(responder, remote_invalidation=False)
+        self._own_data = responder.private_data.encode()
         peer = private_data.find(request.private_data)
         properties = private_data.negotiate(responder.private_data, peer)
         self._receive_account = self._server.pool.account(_receive_memory(responder))
@@ -159,9 +163,7 @@ class RdmaConnection:
         offered = request.responder_resources
         depth = options.max_reads if offered is None else min(offered, options.max_reads)
         try:
-            self._endpoint: Endpoint = request.accept(
-                self, responder.private_data.encode(), receives, initiator_depth=depth
-            )
+            self._endpoint: Endpoint = request.accept(self, self._own_data, receives, initiator_depth=depth)
         except BaseException:
             for lease in receives:
                 lease.release()
@@ -248,9 +250,11 @@ class RdmaConnection:
     def describe(self) -> Connection:
         """Whose traffic it is, for a capture."""
         server = self._server
-        ours = server.options.responder.private_data.encode()
         return server.describe(
-            self, self._peer_data, ours, f"{server.provider.name}, {self._endpoint.max_reads} RDMA Reads at a time"
+            self,
+            self._peer_data,
+            self._own_data,
+            f"{server.provider.name}, {self._endpoint.max_reads} RDMA Reads at a time",
         )
 
     def set_tap(self, tap: Tap | None) -> None:

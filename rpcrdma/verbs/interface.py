@@ -140,6 +140,11 @@ class ConnectRequest(Protocol):
     def responder_resources(self) -> int | None:
         """RDMA Reads the peer lets us keep outstanding; 0 is none at all. None: its connection set-up does not tell."""
 
+    @property
+    def can_invalidate(self) -> bool:
+        """Whether our Sends may invalidate the peer's memory: not every device can (IBTA's base memory management
+        extensions). Where one cannot, ``invalidate`` of a :class:`Send` has no effect."""
+
     def accept(
         self, handler: EndpointHandler, private_data: bytes, receives: Sequence[Lease], *, initiator_depth: int
     ) -> Endpoint:

@@ -11,7 +11,10 @@ from rpcrdma.rpc.dispatch import NO_REPLY
 from rpcrdma.server.poisoned import MOST_ADDRESSES, MOST_POISONED, POISON_SECONDS, PoisonedCalls
 from rpcrdma.server.rdma import RdmaServerOptions
 from rpcrdma.verbs.loopback import LoopbackProvider
+from rpcrdma.verbs.loopback.provider import LoopbackRequest
+from rpcrdma.verbs.softiwarp.listener import HalfOpen
 from rpcrdma.verbs.softiwarp.provider import SoftIwarp
+from rpcrdma.wire import private_data
 from tests.peer import (
     ERR_CHUNK,
     ERROR,
@@ -23,6 +26,7 @@ from tests.peer import (
     echo_arguments,
     echo_results,
     header,
+    header_two,
     rpc_call,
     run,
 )
@@ -335,6 +339,33 @@ def test_peers_that_let_us_read_nothing_have_what_needs_no_read(provider):
             reply = await peer.call(refused + rpc_call(xid + 1, arguments.without(0)))
             assert (reply.xid, reply.procedure, reply.error) == (xid + 1, ERROR, ERR_CHUNK)
         assert rig.server.counters.reads == 0
+
+    run(test, provider=provider)
+
+
+@covers("RFC 8797 4.1 either-clear")
+@pytest.mark.parametrize("able", [True, False])
+@pytest.mark.parametrize(("provider", "request_of"), [(LoopbackProvider, LoopbackRequest), (SoftIwarp, HalfOpen)])
+def test_a_device_that_cannot_invalidate_says_so_and_does_not(provider, request_of, able, monkeypatch):
+    monkeypatch.setattr(request_of, "can_invalidate", able)
+
+    async def test(rig):
+        peer = await rig.peer()
+        assert private_data.find(peer.private_data).remote_invalidation is able
+        target = peer.writable(4)
+        for calls, version in enumerate((header, header_two), 1):
+            if version is header_two:
+                # It names its handle itself, and asks nobody.
+                peer = await rig.peer()
+                target = peer.writable(4)
+                opening = header_two(XID, writes=[[target.segment()]], inv_handle=target.handle)
+            else:
+                opening = header(XID, writes=[[target.segment()]])
+            peer.send(opening + rpc_call(XID, echo_arguments([b"data"]).octets))
+            message = await peer.message()
+            assert bytes(target.memory) == b"data"
+            assert message.invalidated == (target.handle if able else None)
+            assert rig.server.counters.invalidations == (calls if able else 0)
 
     run(test, provider=provider)
 

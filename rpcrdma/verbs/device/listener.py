@@ -87,6 +87,16 @@ class DeviceRequest:
     def __str__(self) -> str:
         return f"{self.peer_address} port {self.peer_port}"
 
+    @property
+    def can_invalidate(self) -> bool:
+        """What the device can do. Where there is none any more, accepting it will say so."""
+        if self._identifier is None:
+            return False
+        try:
+            return self._provider.device_of(self._identifier).can_invalidate
+        except OSError:
+            return False
+
     def accept(
         self, handler: EndpointHandler, private_data: bytes, receives: Sequence[Lease], *, initiator_depth: int
     ) -> Endpoint:

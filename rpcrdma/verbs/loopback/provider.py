@@ -257,6 +257,8 @@ class LoopbackEndpoint:
 class LoopbackRequest:
     """A connection request; implements :class:`rpcrdma.verbs.interface.ConnectRequest`."""
 
+    can_invalidate = True
+
     def __init__(
         self,
         local: ListenAddress,

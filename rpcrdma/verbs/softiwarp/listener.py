@@ -59,6 +59,8 @@ class Owner(Protocol):
 class HalfOpen:
     """A TCP connection in its MPA negotiation. Implements ``ConnectRequest`` once its Request has come."""
 
+    can_invalidate = True
+
     def __init__(
         self, owner: Owner, sock: socket.socket, peer: tuple[str, int], on_request: Callable[[ConnectRequest], None]
     ) -> None:
