@@ -139,11 +139,11 @@ def _write3_failed(status: nfsstat3, after: Aftermath) -> WRITE3res:
 
 async def commit3(request: Request, args: COMMIT3args) -> COMMIT3res:
     """Put written data on stable storage."""
-    node, _ = await request.writable(args.file.data)
+    node, credential = await request.writable(args.file.data)
     if node.type is not FileType.REG:
         raise Nfs3Error(nfsstat3.NFS3ERR_INVAL)
     service = request.service
-    change = await service.commit(node, min(args.offset, OFFSET_MAX), args.count)
+    change = await service.commit(credential, node, min(args.offset, OFFSET_MAX), args.count)
     # Read after the flush: if the flush of another caller found data lost meanwhile, this client must hear of it too.
     return COMMIT3res(nfsstat3.NFS3_OK, resok=COMMIT3resok(wcc(change), service.write_verifier))
 

@@ -365,7 +365,7 @@ cdef class Nfs3Direct(DirectProgram):
         cdef const uint8_t *octets
         if size != 12 or place.end - place.at < 4 + WCC + 8 or standing.read_only or node.export.read_only:
             return False
-        if node.export.asynchronous or not self.files.commit(node, &before, &after):
+        if node.export.asynchronous or not self.files.commit(standing.credential, node, &before, &after):
             return False
         verifier = self.files.service.write_verifier
         octets = verifier

@@ -314,9 +314,13 @@ cdef class Nfs4Direct(DirectLocks):
         cdef bytes verifier
         if left(arguments) < 12 or not room(place, 16) or self.current.type is not REG:
             return False
+        if self.standing.read_only or self.current.export.read_only:
+            return False
         if load64(arguments.at) > <uint64_t>0xFFFFFFFFFFFFFFFF - load32(arguments.at + 8):
             return False
-        if self.current.export.asynchronous or not self.files.commit(self.current, &before, &self.status):
+        if self.current.export.asynchronous or not self.files.commit(
+            self.standing.credential, self.current, &before, &self.status
+        ):
             return False
         verifier = self.files.service.write_verifier
         self.seen = True

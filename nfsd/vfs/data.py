@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import os
 
-from nfsd.vfs.attributes import attributes_of, raw_ctime, raw_size, statx_buffer
+from nfsd.vfs.attributes import attributes_of, raw_ctime, raw_size, raw_uid, statx_buffer
 from nfsd.vfs.executor import Chain
 from nfsd.vfs.iovec import iovec
 from nfsd.vfs.mounts import Mount
@@ -26,7 +26,7 @@ from nfsd.vfs.syscalls import (
     SYS_PWRITE64,
     SYS_STATX,
 )
-from nfsd.vfs.types import Change, Stability
+from nfsd.vfs.types import Change, Credential, Stability
 from rpcrdma.turns import BULK, is_crowded
 
 
@@ -122,10 +122,27 @@ class DataOperations(OpenOperations):
             await self.sync_open(node, opened)
         return (0 if step is None else step.result), stability, change
 
-    async def commit(self, node: Node, offset: int, count: int) -> Change:
+    async def commit(self, credential: Credential, node: Node, offset: int, count: int) -> Change:
         """Put the file's data and attributes on stable storage; waiting calls share one fsync. EIO, ENOSPC, EDQUOT of
-        earlier write-back are reported here, once per opener, and change the write verifier."""
-        before = await self.attributes(node)
+        earlier write-back are reported here, once per opener, and change the write verifier. EACCES for who may not
+        write the file, EROFS on a read-only export: to keep the disk busy with somebody else's data is no reader's
+        business."""
+        if node.export.read_only:
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+        status = await self.look(node)
+        if not await self._may_commit(credential, node, raw_uid(status)):
+            raise OSError(errno.EACCES, os.strerror(errno.EACCES))
+        before = attributes_of(status, node.mount, node.inode.change)
         # The whole file whatever the range: fsync knows no ranges, and most clients commit whole files.
         await self.sync(node)
         return Change(before, await self.attributes(node))
+
+    async def _may_commit(self, credential: Credential, node: Node, owner: int) -> bool:
+        """Whether a WRITE would be allowed. Nothing is opened for that, which could break a lease."""
+        if credential.uid == owner:
+            return True
+        for access in (2, 3):
+            for helped in (False, True):
+                if self.cached_open(node.inode, (credential, access, helped)) is not None:
+                    return True
+        return await self.may_write(credential, node)

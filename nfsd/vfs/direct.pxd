@@ -68,7 +68,7 @@ cdef class DirectFiles:
     cdef bint take(self, Node node, statx_t *status) except -1
     cdef ssize_t read(self, OpenFile opened, bint held, uint64_t offset, Place place, size_t size, statx_t *after, bint *eof) except -2
     cdef ssize_t write(self, OpenFile opened, bint held, uint64_t offset, const uint8_t *source, size_t size, bint stable, statx_t *before, statx_t *after, bint fetched) except -2
-    cdef bint commit(self, Node node, statx_t *before, statx_t *after) except -1
+    cdef bint commit(self, Credential credential, Node node, statx_t *before, statx_t *after) except -1
     cdef OpenFile to_sync(self, Node node)
     cdef bint set_attributes(self, Credential credential, Node node, changes_t *changes, statx_t *before, statx_t *after) except -1
     cdef Node lookup(self, Credential credential, Node directory, const uint8_t *name, size_t size, statx_t *status, bint *absent)

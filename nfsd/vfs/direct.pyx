@@ -404,17 +404,14 @@ cdef class DirectFiles:
             synchronise(opened.fd)
         return done
 
-    cdef bint commit(self, Node node, statx_t *before, statx_t *after) except -1:
-        """fsync of a file in memory, which a later failure of write-back cannot concern."""
+    cdef bint commit(self, Credential credential, Node node, statx_t *before, statx_t *after) except -1:
+        """fsync of a file in memory, which a later failure of write-back cannot concern, for who has it open for
+        writing."""
         cdef OpenFile opened
-        if not node.inline or node.inode.sync.running:
+        if not node.inline or node.inode.sync.running or not self.look(node, before):
             return False
-        for opened in node.inode.opens.values():
-            if opened.writable:
-                break
-        else:
-            return False
-        if not self.look(node, before) or fsync(opened.fd) != 0:
+        opened = self.opened(node, credential, 2)
+        if opened is None or fsync(opened.fd) != 0:
             return False
         return self.look(node, after)
 

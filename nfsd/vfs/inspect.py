@@ -196,13 +196,6 @@ class InspectOperations(DataOperations):
                 raise PartialChange(failed, os.strerror(failed), made)
         chain.check()
 
-    async def may_write(self, credential: Credential | None, node: Node) -> bool:
-        """Whether the file's mode lets the caller write."""
-        chain = Chain(credential)
-        chain.add(SYS_FACCESSAT2, node.fd, b"", ACCESS_WRITE, AT_EMPTY_PATH | AT_EACCESS)
-        await self.run(node.mount, chain)
-        return chain.failed is None
-
     def add_changes(
         self,
         chain: Chain,

@@ -222,6 +222,13 @@ class OpenOperations(Core):
         await self.run(node.mount, chain)
         return chain.failed is None
 
+    async def may_write(self, credential: Credential | None, node: Node) -> bool:
+        """Whether the file's mode or ACL lets the caller write."""
+        chain = Chain(credential)
+        chain.add(SYS_FACCESSAT2, node.fd, b"", ACCESS_WRITE, AT_EMPTY_PATH | AT_EACCESS)
+        await self.run(node.mount, chain)
+        return chain.failed is None
+
     async def _open_as(
         self, actor: Credential | None, credential: Credential | None, node: Node, access: int, *, helped: bool
     ) -> OpenFile:

@@ -51,7 +51,7 @@ async def everything(service, root, synced):
     node = (await step("create", service.create(ROOT, root, b"f", SetAttributes(mode=0o600))))[0]
     opened = await service.open(ROOT, node, read=False, write=True)
     await step("unstable", service.write(opened, 0, memoryview(b"data"), Stability.UNSTABLE))
-    await step("commit", service.commit(node, 0, 0))
+    await step("commit", service.commit(ROOT, node, 0, 0))
     await step("file_sync", service.write(opened, 0, memoryview(b"data"), Stability.FILE_SYNC))
     await step("data_sync", service.write(opened, 0, memoryview(b"data"), Stability.DATA_SYNC))
     await step("setattr", service.set_attributes(ROOT, node, SetAttributes(mode=0o640)))
@@ -228,7 +228,7 @@ def test_a_failing_disk_is_reported_and_changes_the_write_verifier(tmp_path):
             done, _, _ = await service.write(opened, 0, data, Stability.UNSTABLE)
             assert done == len(data)
             with pytest.raises(OSError, match=f"{os.strerror(errno.EIO)}|{os.strerror(errno.ENOSPC)}"):
-                await service.commit(node, 0, 0)
+                await service.commit(ROOT, node, 0, 0)
             assert service.write_verifier != verifier
             opened.release()
 

@@ -26,7 +26,7 @@ def refused(code):
 def test_what_is_written_is_read_by_a_fresh_service(place, tmp_path):
     async def put(service, root):
         node = await write_file(service, root, b"f", b"hello")
-        change = await service.commit(node, 0, 0)
+        change = await service.commit(ROOT, node, 0, 0)
         assert change.after.size == 5
         return node.handle
 
@@ -453,7 +453,7 @@ def deleted_files_held(place):
 def test_a_removed_file_stays_for_who_has_it_open_and_then_frees_its_space(place, tmp_path):
     async def scenario(service, root):
         node = await write_file(service, root, b"f", b"kept" * 1024, ALICE)
-        await service.commit(node, 0, 0)
+        await service.commit(ROOT, node, 0, 0)
         opened = await service.open(ALICE, node, read=True, write=False)
         await service.remove(ALICE, root, b"f", directory_wanted=False)
         assert (await service.attributes(node)).nlink == 0

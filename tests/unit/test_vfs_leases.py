@@ -105,7 +105,7 @@ def test_own_opens_go_through_a_write_lease_with_their_own_permissions(tmp_path)
         os.chmod(tmp_path / "f", 0o600)
         with pytest.raises(PermissionError):
             await service.open(ALICE, node, read=True, write=False)
-        await service.commit(node, 0, 0)
+        await service.commit(ROOT, node, 0, 0)
         assert heard == []
         hold.release()
         opened.release()

@@ -216,7 +216,7 @@ def test_a_stalled_export_starves_nobody(tmp_path):
         await service.start()
         stuck_root, root = [await service.root(export) for export in exports]
         known = await write_file(service, stuck_root, b"known", b"data")
-        await service.commit(known, 0, 0)
+        await service.commit(ROOT, known, 0, 0)
         reader = await service.open(ROOT, known, read=True, write=False)
         opened = await service.open(ROOT, known, read=False, write=True)
         assert command("fsfreeze", "-f", str(frozen))

@@ -145,7 +145,7 @@ def test_what_is_synchronised_closes_at_once(place, tmp_path, ended):
         for stability in (Stability.FILE_SYNC, Stability.UNSTABLE):
             await write(service, node, stability=stability)
             if stability is Stability.UNSTABLE:
-                await service.commit(node, 0, 0)
+                await service.commit(ROOT, node, 0, 0)
             await sweep(service)
             await until(lambda: ("close", "f") in ended)
             assert [call for call in ended if call[1] == "f"] == [("fsync", "f"), ("close", "f")]
@@ -187,9 +187,9 @@ def test_a_commit_asks_every_descriptor_with_unstable_writes(place, tmp_path, en
         node = await made(service, root, ended)
         await write(service, node, ALICE)
         await write(service, node, BOB)
-        await service.commit(node, 0, 0)
+        await service.commit(ROOT, node, 0, 0)
         assert ended == [("fsync", "f")] * 2
-        await service.commit(node, 0, 0)
+        await service.commit(ROOT, node, 0, 0)
         assert ended == [("fsync", "f")] * 3
         assert len(service.unstable) == 0
 
@@ -294,7 +294,7 @@ def test_a_file_system_that_an_error_made_read_only_has_not_kept_the_data(place,
         verifier = service.write_verifier
         fail(place)
         with pytest.raises(OSError, match=f"{os.strerror(errno.EROFS)}|{os.strerror(errno.EIO)}"):
-            await service.commit(node, 0, 0)
+            await service.commit(ROOT, node, 0, 0)
         assert service.write_verifier != verifier
 
     with mounted(str(place), "-o", "loop,errors=remount-ro", str(image)):

@@ -88,12 +88,12 @@ async def write(c: Compound, args: p.WRITE4args) -> p.WRITE4resok:
 
 @operation(p.OP_COMMIT)
 async def commit(c: Compound, args: p.COMMIT4args) -> p.COMMIT4resok:
-    """Put unstable writes on stable storage."""
-    node = await c.node()
+    """Put unstable writes on stable storage, for who might have made them."""
+    node = await c.node(changing=True)
     regular(c, node)
     if args.offset + args.count > 2**64 - 1:
         raise Nfs4Error(p.NFS4ERR_INVAL)
-    await c.service.commit(node, args.offset, args.count)
+    await c.service.commit(await c.credential(node), node, args.offset, args.count)
     return p.COMMIT4resok(writeverf=c.service.write_verifier)
 
 

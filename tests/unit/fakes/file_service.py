@@ -247,7 +247,7 @@ class FakeFileService:
         node.touch()
         return len(data), stability, Change(before, node.attributes())
 
-    async def commit(self, node: FakeNode, offset: int, count: int) -> Change:
+    async def commit(self, credential: Credential, node: FakeNode, offset: int, count: int) -> Change:
         self._enter("commit")
         self.commits.append((offset, count))
         return Change(node.attributes(), node.attributes())
