@@ -271,7 +271,7 @@ class ExportEntry:
     anongid: Identity = 65534
     clients: tuple[Annotated[Client, _lone_string("host")], ...] = (Client(host="*"),)
     asynchronous: Annotated[StrictBool, Field(alias="async")] = False
-    cross_mounts: StrictBool = True
+    cross_mounts: StrictBool = False
     workers: Annotated[Integer, Field(ge=1, le=256)] = 8
     security_labels: StrictBool = False
     referral: tuple[StrictStr, ...] = ()

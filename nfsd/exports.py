@@ -71,7 +71,7 @@ class Export:
     """Addresses, CIDR blocks, host names (with ``*`` and ``?``), ``*``."""
     asynchronous: bool = False
     """``async``: namespace changes and stable writes are not put on the disk before their reply."""
-    cross_mounts: bool = True
+    cross_mounts: bool = False
     """Whether clients may walk into file systems mounted inside the export."""
     workers: int = 8
     """Jobs of this export that may wait for its disk at the same time."""

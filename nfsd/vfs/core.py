@@ -73,8 +73,6 @@ from rpcrdma.log_limits import limited_logger
 SWEEP_SECONDS = 4.0
 _CLOSES_PER_CHAIN = 16
 _CLOSE_PATIENCE = 0.1
-_SILENCE = 10.0
-"""Seconds between two complaints about a disk: it may fail for each of many files."""
 _DIRENTS = 32768
 _PATH_MAX = 4096
 _log = limited_logger(__name__)
@@ -92,7 +90,6 @@ class Core:
         self.write_verifier = os.urandom(8)
         self.losses = 0
         """Failures of write-back so far."""
-        self._silent_until = 0.0
         self.executor: Executor
         self.codec: HandleCodec
         self.loop: asyncio.AbstractEventLoop
@@ -278,10 +275,6 @@ class Core:
         all must see that, and send theirs again (RFC 1813 section 3.3.21)."""
         self.write_verifier = os.urandom(8)
         self.losses += 1
-        now = self.loop.time()
-        if now < self._silent_until:
-            return
-        self._silent_until = now + _SILENCE
         what = "a file"
         with contextlib.suppress(OSError):
             what = os.readlink(f"/proc/self/fd/{descriptor}")

@@ -348,7 +348,7 @@ def test_what_was_answered_natively_keeps_no_file_system_mounted(tmp_path):
             command("umount", "-l", inner)
             raise
 
-    run("memory", tmp_path, scenario)
+    run("memory", tmp_path, scenario, cross_mounts=True)
 
 
 class Delegated:

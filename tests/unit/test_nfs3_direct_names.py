@@ -499,7 +499,7 @@ def test_what_was_made_and_removed_keeps_no_file_system_mounted(tmp_path):
             command("umount", "-l", inner)
             raise
 
-    run("memory", tmp_path, scenario)
+    run("memory", tmp_path, scenario, cross_mounts=True)
 
 
 @pytest.fixture(params=["disk", "memory"])

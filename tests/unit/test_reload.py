@@ -228,17 +228,58 @@ def test_a_file_system_mounted_on_an_exported_directory_is_found(reloading):
     reloading(test)
 
 
+@pytest.mark.parametrize("kind", ["tmpfs", "bind"])
+def test_mounts_inside_are_not_entered_unless_asked_for(reloading, kind):
+    """Neither by name, nor by a handle from when they could be, nor by MNT; what lies beside them is served."""
+
+    async def test(rig):
+        inner, outside = rig.base / "one" / "inner", rig.base / "outside"
+        inner.mkdir()
+        outside.mkdir()
+        how = ("-t", "tmpfs", "-o", "size=4m,mode=777", "none") if kind == "tmpfs" else ("--bind", str(outside))
+        assert command("mount", *how, str(inner))
+        try:
+            (inner / "secret").write_bytes(b"secret")
+            four, root = await rig.client4(), await rig.handle("/one")
+            async with await rig.client() as client:
+                for _ in range(2):
+                    with pytest.raises(Nfs3Failure) as failure:
+                        await client.lookup(root, b"inner")
+                    assert failure.value.status == nfsstat3.NFS3ERR_ACCES
+                    assert await four.status(*four.path("/one/inner")) == p.NFS4ERR_ACCESS
+                    [entry] = [entry for entry in await client.listing(root) if entry.name == b"inner"]
+                    assert entry.name_handle is None
+                with pytest.raises(Nfs3Failure):
+                    await rig.handle("/one/inner")
+                assert await rig.reload(ONE + ", cross_mounts: true", server=GRACE)
+                inside = await client.lookup(root, b"inner")
+                secret = await client.lookup(inside, b"secret")
+                assert (await client.read(secret, 0, 10)).data == b"secret"
+                assert await rig.reload(ONE, server=GRACE)
+                for handle in (inside, secret):
+                    with pytest.raises(Nfs3Failure) as failure:
+                        await client.getattr(handle)
+                    assert failure.value.status == nfsstat3.NFS3ERR_STALE
+                    assert await four.status((p.OP_PUTFH, p.PUTFH4args(handle.data))) == p.NFS4ERR_STALE
+                await client.create(root, b"beside")
+        finally:
+            command("umount", "-l", str(inner))
+
+    reloading(test)
+
+
 def test_mounts_inside_are_left_when_they_may_no_more_be_crossed(reloading):
     async def test(rig):
         inner = rig.base / "one" / "inner"
         inner.mkdir()
         assert command("mount", "-t", "tmpfs", "-o", "size=4m,mode=777", "none", str(inner))
         try:
+            assert await rig.reload(ONE + ", cross_mounts: true", server=GRACE)
             root = await rig.handle("/one")
             async with await rig.client() as client:
                 inside = await client.lookup(root, b"inner")
                 file = await client.create(inside, b"file")
-                assert await rig.reload(ONE + ", cross_mounts: false", server=GRACE)
+                assert await rig.reload(ONE, server=GRACE)
                 with pytest.raises(Nfs3Failure) as failure:
                     await client.getattr(file)
                 assert failure.value.status == nfsstat3.NFS3ERR_STALE

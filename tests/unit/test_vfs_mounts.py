@@ -86,8 +86,8 @@ def test_crossing_into_a_mounted_file_system(nested, tmp_path):
         assert (await read_file(service, node))[0] == b"inside"
         assert (await service.attributes(node)).fsid == fsid
 
-    handle, fsid = run(nested, tmp_path, first)
-    run(nested, tmp_path, second)
+    handle, fsid = run(nested, tmp_path, first, cross_mounts=True)
+    run(nested, tmp_path, second, cross_mounts=True)
 
 
 def test_the_policy_not_to_cross(nested, tmp_path):
@@ -107,8 +107,8 @@ def test_the_policy_not_to_cross(nested, tmp_path):
         page = await service.readdir(ROOT, above, 0, limit=10, plus=True)
         assert [entry.handle for entry in page.entries if entry.name == b"inner"] == [None]
 
-    handle = run(nested, tmp_path, crossing)
-    run(nested, tmp_path, staying, cross_mounts=False)
+    handle = run(nested, tmp_path, crossing, cross_mounts=True)
+    run(nested, tmp_path, staying)
 
 
 def test_a_bind_mount_does_not_lead_to_where_it_comes_from(nested, tmp_path):
@@ -124,8 +124,8 @@ def test_a_bind_mount_does_not_lead_to_where_it_comes_from(nested, tmp_path):
         assert (await service.lookup(ROOT, bound, b".."))[0] is root
         assert (await read_file(service, await service.resolve(handles[1])))[0] == b"bound"
 
-    handles = run(nested, tmp_path, first)
-    run(nested, tmp_path, second)
+    handles = run(nested, tmp_path, first, cross_mounts=True)
+    run(nested, tmp_path, second, cross_mounts=True)
 
 
 def test_an_unused_mount_can_be_unmounted(tmp_path):
@@ -143,7 +143,7 @@ def test_an_unused_mount_can_be_unmounted(tmp_path):
         with refused(errno.ESTALE):
             await service.resolve(handle)
 
-    run(tmp_path / "export", tmp_path, scenario)
+    run(tmp_path / "export", tmp_path, scenario, cross_mounts=True)
 
 
 def test_a_full_disk_is_said_to_be_full(tmp_path):
