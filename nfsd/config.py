@@ -29,6 +29,13 @@ def _size(value: Any) -> Any:
     return value
 
 
+def _id(value: Any) -> Any:
+    """A user's or group's number. The largest of 32 bits is (uid_t)-1, which the kernel takes for "as it is"."""
+    if value == 0xFFFFFFFF:
+        raise ValueError("is no one's id but means -1 to the system; the usual anonymous user and group is 65534")
+    return value
+
+
 def _lone_string(key: str) -> BeforeValidator:
     """A string stands for the mapping with only this key."""
     return BeforeValidator(lambda value: {key: value} if isinstance(value, str) else value)
@@ -76,7 +83,7 @@ class Address(NamedTuple):
 Integer = Annotated[int, Field(strict=True)]
 Seconds = Annotated[float, Field(gt=0, le=86400)]
 Size = Annotated[int, BeforeValidator(_size), Field(strict=True)]
-Identity = Annotated[int, Field(strict=True, ge=0, le=0xFFFFFFFF)]
+Identity = Annotated[int, BeforeValidator(_id), Field(strict=True, ge=0, le=0xFFFFFFFE)]
 Port = Annotated[int, Field(strict=True, ge=0, le=65535)]
 Squash = Literal["root", "none", "all"]
 _STRICT = ConfigDict(extra="forbid", allow_inf_nan=False)

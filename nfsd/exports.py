@@ -118,8 +118,9 @@ class Caller(Protocol):
     """Who calls, as the RPC header says."""
 
     flavor: int
-    uid: int
-    gid: int
+    uid: int | None
+    """None: nobody's."""
+    gid: int | None
     gids: tuple[int, ...]
 
 
@@ -262,10 +263,17 @@ class ExportTable:
         return access is None or access.read_only
 
     async def credential(
-        self, export: Export, flavor: int, uid: int, gid: int, gids: tuple[int, ...], peer_address: str | None = None
+        self,
+        export: Export,
+        flavor: int,
+        uid: int | None,
+        gid: int | None,
+        gids: tuple[int, ...],
+        peer_address: str | None = None,
     ) -> Credential:
         """The caller as it acts on this export: squashed; with 16 groups in AUTH_SYS the server's own group list of
-        that user is used instead (cached; looked up off the loop). AUTH_NONE acts as the anonymous user.
+        that user is used instead (cached; looked up off the loop). AUTH_NONE acts as the anonymous user, and so does
+        nobody (None), as user and as group.
 
         ``peer_address`` selects the settings of that client; None takes those of the export itself. A client that the
         export is not for acts as the anonymous user."""
@@ -277,15 +285,20 @@ class ExportTable:
             return Credential(export.anonuid, export.anongid)
         if flavor == _AUTH_NONE or access.squash == "all":
             return self._intern(Credential(access.anonuid, access.anongid))
-        if len(gids) >= _AUTH_SYS_GROUPS:
-            known = self._groups.known(uid, gid)
-            gids = gids if known == () else known if known is not None else await self._groups.look_up(uid, gid) or gids
+        if len(gids) >= _AUTH_SYS_GROUPS and uid is not None:
+            group = access.anongid if gid is None else gid
+            known = self._groups.known(uid, group)
+            if known is None:
+                known = await self._groups.look_up(uid, group)
+            gids = known or gids
         return self._squashed(access, uid, gid, gids)
 
-    def _squashed(self, access: Access, uid: int, gid: int, gids: tuple[int, ...]) -> Credential:
+    def _squashed(self, access: Access, uid: int | None, gid: int | None, gids: tuple[int, ...]) -> Credential:
         key = (access, uid, gid, gids)
         found = self._credentials.get(key)
         if found is None:
+            uid = access.anonuid if uid is None else uid
+            gid = access.anongid if gid is None else gid
             if access.squash == "root":
                 # As the kernel's server does it: each identity 0 by itself, the others stay.
                 uid = access.anonuid if uid == 0 else uid

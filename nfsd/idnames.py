@@ -31,6 +31,8 @@ _THREADS: Final = 4
 _NAME_LIMIT: Final = 256
 """Octets of a name; the system's own limit (LOGIN_NAME_MAX) is no larger."""
 NOBODY: Final = b"nobody"
+_NO_ID: Final = 0xFFFFFFFF
+"""(uid_t)-1 and (gid_t)-1: no one's id, whatever a name service says. Python shows it as -1."""
 
 
 class Question(NamedTuple):
@@ -50,7 +52,8 @@ def ask_the_system(question: Question) -> Answer:
     try:
         if isinstance(subject, bytes):
             text = os.fsdecode(subject)
-            return grp.getgrnam(text).gr_gid if question.group else pwd.getpwnam(text).pw_uid
+            found = grp.getgrnam(text).gr_gid if question.group else pwd.getpwnam(text).pw_uid
+            return found if 0 <= found < _NO_ID else None
         return os.fsencode(grp.getgrgid(subject).gr_name if question.group else pwd.getpwuid(subject).pw_name)
     except (KeyError, ValueError, OverflowError):
         return None
@@ -88,7 +91,7 @@ class IdNames:
         """What an owner string from a client means: an id, a question to be answered first, or nothing (BADOWNER)."""
         if text.isdigit():
             # A number as text is the id itself (RFC 8881 section 5.9); the largest means "leave it alone" to chown().
-            return int(text) if len(text) <= 10 and int(text) < 0xFFFFFFFF else None
+            return int(text) if len(text) <= 10 and int(text) < _NO_ID else None
         name, separator, domain = text.rpartition(b"@")
         if not separator or not name or len(name) > _NAME_LIMIT or b"\0" in name or domain.lower() != self.domain:
             return None

@@ -20,6 +20,8 @@ from typing import Any
 from rpcrdma.log_limits import limited_logger
 
 _log = limited_logger(__name__)
+NO_ID = 0xFFFFFFFF
+"""(uid_t)-1 and (gid_t)-1: no one's id. Python shows it as -1."""
 _LIMIT = 4096
 """Peers and users remembered at most; beyond it all is forgotten and learnt again."""
 
@@ -45,9 +47,11 @@ def look_up_names(address: str) -> frozenset[str]:
 
 
 def look_up_groups(uid: int, gid: int) -> tuple[int, ...]:
-    """All groups of a user as this system knows them (blocking); empty when it does not know the user."""
+    """All groups of a user as this system knows them (blocking); empty when it does not know the user. Numbers that are
+    no group's id are left out."""
     try:
-        return tuple(os.getgrouplist(pwd.getpwuid(uid).pw_name, gid))
+        found = os.getgrouplist(pwd.getpwuid(uid).pw_name, gid)
+        return tuple(group for group in found if 0 <= group < NO_ID)
     except (KeyError, OSError, OverflowError):
         return ()
 

@@ -100,8 +100,11 @@ def set_attributes(wanted: sattr3, *, default_mode: int | None = None) -> SetAtt
 
 
 def _identity(number: int | None) -> int | None:
-    """-1 means "leave it alone" to chown(), so nobody can own a file under it; Linux's server ignores it too."""
-    return None if number == _NO_ID else number
+    """-1 means "leave it alone" to chown(), so nobody can own a file under it. A client that wants an owner to stay
+    says so with set_it (RFC 1813 section 2.5): an OK would claim that the file has this owner now."""
+    if number == _NO_ID:
+        raise Nfs3Error(nfsstat3.NFS3ERR_INVAL)
+    return number
 
 
 def _time_to_set(how: time_how, time: nfstime3 | None) -> Time | SetTo | None:

@@ -139,7 +139,12 @@ cdef const uint8_t *load_sattr(const uint8_t *at, const uint8_t *end, changes_t 
     at = load_set(at, end, &given, &mode)
     changes.mode = <int>(mode & 0o7777) if given else -1
     changes.uid = changes.gid = NO_ID
-    at = load_set(load_set(at, end, &given, &changes.uid), end, &given, &changes.gid)
+    at = load_set(at, end, &given, &changes.uid)
+    if at == NULL or (given and changes.uid == NO_ID):
+        return NULL
+    at = load_set(at, end, &given, &changes.gid)
+    if given and changes.gid == NO_ID:
+        return NULL
     size[0] = -1
     if at == NULL or end - at < 4 or load32(at) > 1:
         return NULL

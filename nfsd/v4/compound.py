@@ -207,7 +207,7 @@ class Compound:
     def principal(self) -> str:
         """Who the caller is for state: client records are bound to it."""
         caller = self.call.credential
-        return f"{caller.flavor}:{caller.uid}"
+        return f"{caller.flavor}:{caller.mark}"
 
     @property
     def host(self) -> str:

@@ -156,7 +156,7 @@ cdef class DirectCompound(DirectProgram):
         cdef const uint8_t *octets = arguments.at
         cdef size_t behind = left(arguments) + padded(place.bulk_size)
         cdef size_t covered = min(behind, _fingerprinted), before, there
-        cdef uint32_t uid = self.caller.credential.uid
+        cdef uint32_t uid = self.caller.credential.mark
         cdef uint32_t flavor = self.caller.credential.flavor
         if self.bulk_wanted != NULL:
             # As if what was fetched stood in its place.

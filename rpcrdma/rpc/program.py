@@ -17,6 +17,7 @@ from rpcrdma.xdr.payload import Payload
 AUTH_NONE = 0
 AUTH_SYS = 1
 RPCSEC_GSS = 6
+AUTH_TLS = 7
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,10 +25,18 @@ class RpcCredential:
     """The caller as its RPC header names it; nothing has been squashed or believed yet."""
 
     flavor: int
-    uid: int = 65534
-    gid: int = 65534
+    uid: int | None = None
+    """None: nobody's. 0xFFFFFFFF on the wire, which to the kernel is no id but "as it is", or a flavor without ids."""
+    gid: int | None = None
+    """None: likewise."""
     gids: tuple[int, ...] = ()
+    """Ids only: what is none has been left out."""
     machine: str = ""
+
+    @property
+    def mark(self) -> int:
+        """32 bits that differ for callers with different uids, nobody's being 0xFFFFFFFF."""
+        return 0xFFFFFFFF if self.uid is None else self.uid
 
 
 class Transport(Protocol):

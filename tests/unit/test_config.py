@@ -80,7 +80,7 @@ exports:
     cross_mounts: false
     workers: 3
     id: 77
-  - {path: other, pseudo: /a//b/, access: ro, squash: all, anonuid: 0, anongid: 4294967295}
+  - {path: other, pseudo: /a//b/, access: ro, squash: all, anonuid: 0, anongid: 4294967294}
 """,
     )
     server = found.server
@@ -99,7 +99,7 @@ exports:
     assert first.clients == ("10.0.0.0/8", "10.1.2.3", "*.example.com")
     assert first.overrides == (ClientOverride("10.1.2.3", True, "none", 5, None),)
     assert second.pseudo == "/a/b"
-    assert (second.read_only, second.squash, second.anonuid, second.anongid) == (True, "all", 0, 0xFFFFFFFF)
+    assert (second.read_only, second.squash, second.anonuid, second.anongid) == (True, "all", 0, 0xFFFFFFFE)
 
 
 def test_a_client_may_write_where_the_others_only_read(directory: Path) -> None:
@@ -133,6 +133,11 @@ def test_an_id_stays_when_other_exports_come_and_go(directory: Path) -> None:
         ("squash: root", "squash: root\n    squash: all", 10, ["exports[0].squash", "twice", "line 9", "remove"]),
         ("squash: root", "async: 1", 9, ["exports[0].async", "true or false"]),
         ("squash: root", "anonuid: -1", 9, ["exports[0].anonuid", "at least 0"]),
+        ("squash: root", "anonuid: 4294967295", 9, ["exports[0].anonuid", "no one's id", "65534"]),
+        ("squash: root", "anongid: 4294967295", 9, ["exports[0].anongid", "no one's id", "65534"]),
+        ("squash: root", "anongid: 4294967296", 9, ["exports[0].anongid", "at most 4294967294"]),
+        ('["*"]', "[{host: a, anonuid: 4294967295}]", 10, ["exports[0].clients[0].anonuid", "no one's id", "65534"]),
+        ('["*"]', "[{host: a, anongid: 4294967295}]", 10, ["exports[0].clients[0].anongid", "no one's id", "65534"]),
         ("./export  ", "./exprot  ", 6, ["exports[0].path", "/exprot does not exist", "create it"]),
         ("./export  ", "./file  ", 6, ["exports[0].path", "not a directory"]),
         ("./export  ", "3  ", 6, ["exports[0].path", "must be text", "quotes"]),

@@ -163,6 +163,7 @@ def test_unknown_program_version_and_procedure() -> None:
         (opaque_auth(auth_flavor.AUTH_SHORT, b"abcd"), None, auth_stat.AUTH_REJECTEDCRED),
         (opaque_auth(auth_flavor.RPCSEC_GSS, b""), None, auth_stat.AUTH_REJECTEDCRED),
         (opaque_auth(0x7FFFFFFF, b""), None, auth_stat.AUTH_REJECTEDCRED),
+        (opaque_auth(7, b""), None, auth_stat.AUTH_BADCRED),  # AUTH_TLS
         (opaque_auth(auth_flavor.AUTH_SYS, b""), None, auth_stat.AUTH_BADCRED),
         (opaque_auth(auth_flavor.AUTH_SYS, bytes(24)), None, auth_stat.AUTH_BADCRED),
         (opaque_auth(auth_flavor.AUTH_SYS, bytes(4) + b"\0\0\1\0" + bytes(300)), None, auth_stat.AUTH_BADCRED),
@@ -208,6 +209,22 @@ def test_equal_callers_are_one_object_whatever_their_stamp() -> None:
     assert first is second
     assert other.uid == 1
     assert anonymous == RpcCredential(0)
+
+
+@pytest.mark.parametrize(
+    ("sent", "found"),
+    [
+        ({"uid": 0xFFFFFFFF}, (None, 8, (9,))),
+        ({"gid": 0xFFFFFFFF}, (7, None, (9,))),
+        ({"gids": (9, 0xFFFFFFFF, 0, 0xFFFFFFFF)}, (7, 8, (9, 0))),
+        ({"uid": 0xFFFFFFFE, "gid": 0xFFFFFFFE, "gids": (0xFFFFFFFE,)}, (0xFFFFFFFE, 0xFFFFFFFE, (0xFFFFFFFE,))),
+    ],
+)
+def test_the_id_of_nobody_is_no_id(sent: dict[str, Any], found: tuple[Any, ...]) -> None:
+    service = Service()
+    send(call(0, credential=auth_sys(**({"uid": 7, "gid": 8, "gids": (9,)} | sent))), service)
+    (credential,) = (made.credential for made in service.calls)
+    assert (credential.uid, credential.gid, credential.gids) == found
 
 
 @pytest.mark.parametrize("cut", range(8))

@@ -1,13 +1,14 @@
 """Exports: who sees what, and as whom callers act."""
 
 import asyncio
+import os
 import threading
 from typing import Any
 
 import pytest
 
 from nfsd.exports import ClientOverride, Export, ExportTable, canonical_address, derive_id
-from nfsd.names import GroupLists, HostNames
+from nfsd.names import GroupLists, HostNames, look_up_groups
 from nfsd.vfs.types import Credential
 
 AUTH_NONE, AUTH_SYS = 0, 1
@@ -99,9 +100,13 @@ def test_a_client_it_is_not_for_is_read_only_and_anonymous() -> None:
         ("root", (1000, 100, (5,)), Credential(1000, 100, (5,))),
         ("none", (0, 0, (0,)), Credential(0, 0, (0,))),
         ("all", (1000, 100, (5,)), Credential(11, 12)),
+        ("root", (None, 100, (5,)), Credential(11, 100, (5,))),
+        ("none", (None, None, ()), Credential(11, 12)),
+        ("none", (1000, None, (5,)), Credential(1000, 12, (5,))),
+        ("all", (None, None, (5,)), Credential(11, 12)),
     ],
 )
-def test_squash(squash: str, caller: tuple[int, int, tuple[int, ...]], expected: Credential) -> None:
+def test_squash(squash: str, caller: tuple[int | None, int | None, tuple[int, ...]], expected: Credential) -> None:
     e = export(squash=squash, anonuid=11, anongid=12)
     table = ExportTable((e,))
     assert asyncio.run(table.credential(e, AUTH_SYS, *caller)) == expected
@@ -110,6 +115,33 @@ def test_squash(squash: str, caller: tuple[int, int, tuple[int, ...]], expected:
 def test_auth_none_is_the_anonymous_user_even_without_squash() -> None:
     e = export(squash="none", anonuid=11, anongid=12)
     assert asyncio.run(ExportTable((e,)).credential(e, AUTH_NONE, 0, 0, (1, 2))) == Credential(11, 12)
+
+
+@pytest.mark.parametrize("ids", [(0xFFFFFFFF, 5, ()), (5, 0xFFFFFFFF, ()), (5, 5, (1, 0xFFFFFFFF))])
+def test_nobody_acts_as_nobody(ids: tuple[int, int, tuple[int, ...]]) -> None:
+    with pytest.raises(ValueError, match="nobody has this id"):
+        Credential(*ids)
+
+
+def test_looked_up_groups_have_ids_that_somebody_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "getgrouplist", lambda name, gid: [gid, -1, 3, 0xFFFFFFFF])
+    assert look_up_groups(0, 9) == (9, 3)
+
+
+def test_nobody_is_not_looked_up() -> None:
+    def look_up(uid: int, gid: int) -> tuple[int, ...]:
+        assert uid == 1000, "the name service knows nobody"
+        return (gid, 20)
+
+    e = export(anonuid=11, anongid=77)
+    table = ExportTable((e,), groups=GroupLists(look_up=look_up))
+    sixteen = tuple(range(100, 116))
+
+    async def main() -> None:
+        assert await table.credential(e, AUTH_SYS, None, 5, sixteen) == Credential(11, 5, sixteen)
+        assert await table.credential(e, AUTH_SYS, 1000, None, sixteen) == Credential(1000, 77, (77, 20))
+
+    asyncio.run(main())
 
 
 def test_sixteen_groups_are_replaced_by_the_servers_list_and_squashed_after() -> None:

@@ -1,9 +1,11 @@
 """Users and groups by name: what strings mean, what the name service is asked and when, and that nothing waits long."""
 
 import asyncio
+import grp
 import os
 import pwd
 import threading
+from types import SimpleNamespace
 
 import pytest
 
@@ -87,6 +89,14 @@ def test_what_an_owner_string_means(text, meant):
     assert names.question(text, group=False) == meant
     if isinstance(meant, Question):
         assert names.question(text, group=True) == meant._replace(group=True)
+
+
+@pytest.mark.parametrize("number", [-1, 0xFFFFFFFF])
+def test_a_name_service_makes_nobody_an_owner(monkeypatch, number):
+    monkeypatch.setattr(pwd, "getpwnam", lambda name: SimpleNamespace(pw_uid=number))
+    monkeypatch.setattr(grp, "getgrnam", lambda name: SimpleNamespace(gr_gid=number))
+    assert ask_the_system(Question(False, b"someone")) is None
+    assert ask_the_system(Question(True, b"someone")) is None
 
 
 def test_names_are_shown_where_they_are_known_and_numbers_elsewhere():

@@ -193,10 +193,12 @@ def test_setattr_refuses_what_no_file_can_have(wanted: object, status: nfsstat3)
     assert value.resfail.obj_wcc.after is not None
 
 
-def test_setattr_leaves_the_owner_alone_for_the_id_that_nobody_has() -> None:
+@pytest.mark.parametrize("wanted", [{"uid": 0xFFFFFFFF}, {"gid": 0xFFFFFFFF}, {"uid": 7, "gid": 0xFFFFFFFF}])
+def test_setattr_gives_no_file_to_nobody(wanted: dict[str, int]) -> None:
     rig = Rig()
     rig.service.roots[1].uid = 5
-    rig.call("SETATTR", SETATTR3args(rig.root, no_attributes(uid=0xFFFFFFFF), None))
+    value = rig.call("SETATTR", SETATTR3args(rig.root, no_attributes(**wanted), None)).value
+    assert value.status == nfsstat3.NFS3ERR_INVAL
     assert rig.service.roots[1].uid == 5
 
 

@@ -133,7 +133,7 @@ def _digest(call: Call) -> tuple[int, int]:
     if call.chunks:
         octets += sum(len(view) + 3 & ~3 for _, view in call.chunks)
         head = _unreduced(call, start)
-    return zlib.crc32(head, octets - start ^ caller.uid ^ caller.flavor << 28), octets
+    return zlib.crc32(head, octets - start ^ caller.mark ^ caller.flavor << 28), octets
 
 
 def _unreduced(call: Call, start: int) -> memoryview:
