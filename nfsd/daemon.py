@@ -135,9 +135,7 @@ class Daemon:
             raise StartError(_describe(error)) from error
         self._undo.append(self.exports.close)
         if not self.service.executor.can_switch:
-            _log.warning(
-                "no privilege to act as other users (CAP_SETUID, CAP_SETGID): every client acts as uid %d", os.geteuid()
-            )
+            _log.warning("%s: every client acts as uid %d", self.service.executor.hindrance, os.geteuid())
         for sentence in missing(self.service.executor):
             _log.warning("%s", sentence)
         grace = server.nfs4.lease_time if server.nfs4.grace_time is None else server.nfs4.grace_time

@@ -3,7 +3,7 @@
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
 from nfsd.vfs.attributes cimport statx_t
-from nfsd.vfs.identity cimport server_identity_t, thread_state_t
+from nfsd.vfs.identity cimport Switch
 from nfsd.vfs.nodes cimport NodeTable
 from nfsd.vfs.records cimport Credential, Inode, Node, OpenFile
 from rpcrdma.place cimport Place
@@ -55,13 +55,12 @@ cdef class DirectFiles:
     cdef NodeTable nodes
     cdef object recent              # its dict
     cdef dict handles               # (export id, file system, kernel handle) -> NFS handle
-    cdef server_identity_t identity
-    cdef thread_state_t thread
+    cdef Switch switch
 
     cdef Node find(self, const uint8_t *handle, size_t size)
     cdef Node reopened(self, bytes handle)
     cdef Standing standing(self, Caller caller, Node node)
-    cdef int become(self, Credential credential) except -1
+    cdef bint become(self, Credential credential) noexcept
     cdef int pause(self) except -1
     cdef bint look(self, Node node, statx_t *status) except -1
     cdef OpenFile opened(self, Node node, Credential credential, int access)

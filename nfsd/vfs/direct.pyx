@@ -1,14 +1,15 @@
 """Direct operations of the file service: what is known not to wait, done at once on the loop's thread.
 
-Owns nothing but the thread's identity between two pauses. Works on the records and tables of :mod:`nfsd.vfs`; a native
+Owns nothing. Works on the records and tables of :mod:`nfsd.vfs`; a native
 program (:mod:`nfsd.v3.direct`) calls it. Each operation does what the one of the same name in
 :class:`~nfsd.vfs.service.FileService` does, or declines before it has changed anything.
 
 What does not wait: everything on file systems in memory; on those with a page cache statx of an open file,
 RWF_NOWAIT reads and RESOLVE_CACHED lookups (:class:`~nfsd.vfs.mounts.Mount`).
 
-Identity. The kernel checks permissions as of the calling thread. A switch and back costs 10 microseconds, so the thread
-stays the last caller until :meth:`DirectFiles.pause`, before which nothing else may run on it.
+Identity. The kernel checks permissions as of the calling thread. A switch and back costs microseconds, so the thread
+stays the last caller until :meth:`DirectFiles.pause`, before which nothing else may run on it. What concerns a caller
+that it cannot become is declined.
 """
 
 import time
@@ -16,11 +17,10 @@ import time
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.errno cimport EACCES, EINVAL, ENOENT, EPERM, EROFS, ETXTBSY, errno
 from libc.stdint cimport uint32_t
-from libc.stdlib cimport free
-from libc.string cimport memcpy, memset
+from libc.string cimport memcpy
 
 from nfsd.vfs.attributes cimport type_in
-from nfsd.vfs.identity cimport identity_become_caller, identity_become_own, identity_learn
+from nfsd.vfs.identity cimport Switch
 from nfsd.vfs.resident cimport in_memory
 from rpcrdma.turns cimport BULK, crowded
 
@@ -118,17 +118,9 @@ cdef bint component(char *path, const uint8_t *name, size_t size) noexcept nogil
 
 cdef class DirectFiles:
     def __cinit__(self, service):
-        memset(&self.identity, 0, sizeof(self.identity))
-        memset(&self.thread, 0, sizeof(self.thread))
-        if identity_learn(&self.identity) != 0:
-            raise OSError(errno, "cannot learn who the server is")
         self.service = service
         self.exports = service.exports
         self.handles = {}
-
-    def __dealloc__(self):
-        free(self.identity.own.groups)
-        free(self.thread.now.groups)
 
     # -- files and callers ---------------------------------------------------------------------------------------
     cdef Node find(self, const uint8_t *handle, size_t size):
@@ -138,6 +130,7 @@ cdef class DirectFiles:
         if self.nodes is not self.service.nodes:  # made anew when the service starts
             self.nodes = <NodeTable?>self.service.nodes
             self.recent = self.nodes.recent
+            self.switch = <Switch?>self.service.executor.switch
         node = self.recent.get(octets)
         if node is None:
             return self.reopened(octets)
@@ -192,16 +185,14 @@ cdef class DirectFiles:
         notes[export_id] = standing
         return standing
 
-    cdef int become(self, Credential credential) except -1:
-        """The thread acts as this caller from now on."""
-        if self.identity.can_switch and identity_become_caller(&self.identity, &self.thread, &credential.identity) != 0:
-            raise RuntimeError("this thread could not become a caller")
-        return 0
+    cdef bint become(self, Credential credential) noexcept:
+        """The thread acts as this caller from now on; or it is the server's own, and the call is to be declined."""
+        return self.switch is not None and self.switch.become(&credential.identity)
 
     cdef int pause(self) except -1:
         """The thread is the server again."""
-        if identity_become_own(&self.identity, &self.thread) != 0:
-            raise RuntimeError("this thread could not become the server again")
+        if self.switch is not None:
+            self.switch.become_own()
         return 0
 
     # -- attributes ----------------------------------------------------------------------------------------------
@@ -239,7 +230,8 @@ cdef class DirectFiles:
         elif not node.inline:
             return -1
         else:
-            self.become(credential)
+            if not self.become(credential):
+                return -1
             for number in range(3):
                 may[number] = c_syscall(SYS_faccessat2, node.fd, b"", 4 >> number, AT_EMPTY_PATH | AT_EACCESS) == 0
                 if not may[number] and errno not in (EACCES, EPERM, EROFS, ETXTBSY):
@@ -288,7 +280,8 @@ cdef class DirectFiles:
                 return False
         if not self.look(node, before) or (changes.guarded and changes.ctime != ctime_of(before)):
             return False
-        self.become(credential)
+        if not self.become(credential):
+            return False
         if owner and c_syscall(SYS_fchownat, node.fd, b"", changes.uid, changes.gid, AT_EMPTY_PATH) != 0:
             return False
         if changes.mode >= 0:
@@ -389,7 +382,8 @@ cdef class DirectFiles:
             return -1
         if opened.credential is not None:
             # As the caller: blocks reserved for root, quotas and the clearing of set-user-id bits go by who writes.
-            self.become(<Credential>opened.credential)
+            if not self.become(<Credential>opened.credential):
+                return -1
         else:
             self.pause()
         done = pwrite(opened.fd, source, size, <long>offset)
@@ -432,7 +426,8 @@ cdef class DirectFiles:
         if directory.type is not DIR or self.service.places is not None or not component(path, name, size):
             return None
         kernel.size = sizeof(kernel.octets)
-        self.become(credential)
+        if not self.become(credential):
+            return None
         if directory.inline:
             result = c_syscall(SYS_name_to_handle_at, directory.fd, path, &kernel, &mount_id, 0)
         elif directory.caching:

@@ -92,7 +92,8 @@ cdef class DirectNames(DirectFiles):
                 return None
         if not stat_of(directory.fd, before):
             return None
-        self.become(credential)
+        if not self.become(credential):
+            return None
         how.mode = mode
         descriptor = c_syscall(SYS_openat2, directory.fd, path, &how, sizeof(how))
         if descriptor < 0:
@@ -175,7 +176,8 @@ cdef class DirectNames(DirectFiles):
             held_open = self.to_sync(directory)
             if held_open is None:
                 return False
-        self.become(credential)
+        if not self.become(credential):
+            return False
         if not handle_in(directory.fd, path, 0, &kernel, &mount) or mount != directory.mnt_id:
             return False
         named = PyBytes_FromStringAndSize(<char *>&kernel.kind, 4 + kernel.size)

@@ -36,7 +36,8 @@ class Chain:
         that the steps it refers to succeeded (close). ``own``: runs as the server itself whatever the credential
         (open_by_handle_at needs CAP_DAC_READ_SEARCH). EINTR is retried."""
     failed: Step | None
-    """The step that stopped the chain."""
+    """The step that stopped the chain: it failed, or its thread could not become the caller (EACCES; ENOMEM; EIO when the
+    thread is of no use any more)."""
     def check(self) -> None:
         """Raise OSError(errno) if the chain was stopped."""
 
@@ -45,7 +46,12 @@ class Executor:
 
     def __init__(self, loop: AbstractEventLoop, threads: int = 16) -> None: ...
     can_switch: bool
-    """Whether this process may act as other users (CAP_SETUID and CAP_SETGID); if not, credentials are ignored."""
+    """Whether this process may act as other users, which has been tried; if not, credentials are ignored."""
+    hindrance: str
+    """Why it may not; empty if it may."""
+    @property
+    def switch(self) -> object:
+        """The loop's thread and whom it acts as, for native operations."""
     def run(self, chain: Chain, lane: int = 0) -> Future[None]:
         """Run on a worker. Chains of one ``lane`` (an export) take no more than its share of the threads, so a stalled
         disk starves nobody else. The future never fails: look at the chain (:meth:`Chain.check`)."""

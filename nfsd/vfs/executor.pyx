@@ -5,8 +5,9 @@ one lock. A thread takes a chain, becomes the chain's caller if it is not alread
 chain on the list of finished ones; the first to find that list empty writes the eventfd, so the loop wakes once for as
 many chains as have finished by then. No thread of this file ever takes the interpreter's lock.
 
-Identity. A thread keeps the identity of its last chain, since a switch and back costs about 10 microseconds
-(:mod:`nfsd.vfs.identity`).
+Identity. A thread keeps the identity of its last chain, since a switch and back costs microseconds
+(:mod:`nfsd.vfs.identity`). A chain whose caller a thread cannot become ends there, whatever failures it tolerates. A
+worker that is nobody in particular any more ends, and another takes its place.
 
 Lanes. Every export is a lane with a bound on the threads it may hold. A lane with work and room stands in the ring of
 ready lanes; threads take the ring's head and put it at the tail, so lanes share the threads fairly.
@@ -14,6 +15,7 @@ ready lanes; threads take the ring's head and put it at the tail, so lanes share
 Buffer ownership. A chain holds its buffers until it is deallocated; the executor holds the chain until it is finished.
 """
 
+import logging
 import os
 
 from cpython.bytes cimport PyBytes_AS_STRING
@@ -26,9 +28,10 @@ from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memset
 
 from nfsd.vfs.identity cimport (
+    BROKEN,
+    Switch,
     identity_become_caller,
     identity_become_own,
-    identity_learn,
     server_identity_t,
     thread_state_t,
 )
@@ -102,7 +105,15 @@ ctypedef struct shared_t:
     int running
     uint64_t completed
     uint64_t wakeups
-    server_identity_t identity
+    int ended                   # workers that have ended before their time
+    server_identity_t *identity
+
+ctypedef struct worker_t:
+    pthread_t thread
+    shared_t *shared
+    int ended
+
+_log = logging.getLogger(__name__)
 
 
 # -- running a chain ----------------------------------------------------------------------------------------------
@@ -134,23 +145,25 @@ cdef void run_job(shared_t *shared, thread_state_t *thread, job_t *job) noexcept
             # Only after a failure, or when it refers to a step whose failure was tolerated.
             continue
         if shared.identity.can_switch and job.as_caller and not step.flags & OWN:
-            switched = identity_become_caller(&shared.identity, thread, &job.caller)
+            switched = identity_become_caller(shared.identity, thread, &job.caller)
         else:
-            switched = identity_become_own(&shared.identity, thread)
+            switched = identity_become_own(shared.identity, thread)
         step.reached = 1
         if switched != 0:
             step.result = -1
-            step.error = errno if errno != 0 else 1
-        else:
-            while True:
-                result = c_syscall(
-                    step.number, arguments[0], arguments[1], arguments[2], arguments[3], arguments[4], arguments[5]
-                )
-                # close(2): the descriptor is gone even when it was interrupted.
-                if result != -1 or errno != EINTR or step.number == SYS_close:
-                    break
-            step.result = result
-            step.error = errno if result == -1 else 0
+            step.error = switched
+            if job.failed < 0:
+                job.failed = index
+            continue
+        while True:
+            result = c_syscall(
+                step.number, arguments[0], arguments[1], arguments[2], arguments[3], arguments[4], arguments[5]
+            )
+            # close(2): the descriptor is gone even when it was interrupted.
+            if result != -1 or errno != EINTR or step.number == SYS_close:
+                break
+        step.result = result
+        step.error = errno if result == -1 else 0
         if step.error != 0 and not step.flags & KEEP_GOING and job.failed < 0:
             job.failed = index
 
@@ -189,7 +202,8 @@ cdef job_t *take_job(shared_t *shared) noexcept nogil:
 
 
 cdef void *work(void *argument) noexcept nogil:
-    cdef shared_t *shared = <shared_t *>argument
+    cdef worker_t *worker = <worker_t *>argument
+    cdef shared_t *shared = worker.shared
     cdef thread_state_t thread
     cdef job_t *job
     cdef int first
@@ -221,6 +235,12 @@ cdef void *work(void *argument) noexcept nogil:
             pthread_mutex_unlock(&shared.lock)
             c_write(shared.event_fd, &one, 8)
             pthread_mutex_lock(&shared.lock)
+        if thread.whose == BROKEN:
+            # Under the lock since the chain was finished, or anew: either way the loop will look after it has been told.
+            worker.ended = 1
+            shared.ended += 1
+            c_write(shared.event_fd, &one, 8)
+            break
     pthread_mutex_unlock(&shared.lock)
     free(thread.now.groups)
     return NULL
@@ -324,7 +344,7 @@ cdef Step make_step(Chain chain, int index):
 
 cdef class Executor:
     cdef shared_t shared
-    cdef pthread_t threads[MAX_THREADS]
+    cdef worker_t *workers[MAX_THREADS]
     cdef int nthreads
     cdef int max_threads
     cdef bint flush_wanted
@@ -332,11 +352,11 @@ cdef class Executor:
     cdef object loop
     cdef list pending
     cdef dict lanes             # lane number -> address of its lane_t
-    cdef thread_state_t inline_state
+    cdef readonly Switch switch
+    cdef void *held             # the same, while there may be threads: garbage collection clears the one above earlier
 
     def __cinit__(self, loop, int threads=16):
         memset(&self.shared, 0, sizeof(self.shared))
-        memset(&self.inline_state, 0, sizeof(self.inline_state))
         self.shared.event_fd = -1
         if not 1 <= threads <= MAX_THREADS:
             raise ValueError("threads: 1 to 256")
@@ -346,8 +366,10 @@ cdef class Executor:
         self.loop = loop
         self.pending = []
         self.lanes = {}
-        if identity_learn(&self.shared.identity) != 0:
-            raise OSError(errno, os.strerror(errno))
+        self.switch = Switch()
+        Py_INCREF(self.switch)
+        self.held = <void *>self.switch
+        self.shared.identity = &self.switch.server
         self.shared.event_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         loop.add_reader(self.shared.event_fd, contain, None, self.drain)
 
@@ -363,17 +385,21 @@ cdef class Executor:
                 Py_DECREF(<Chain>job.owner)
             if self.shared.event_fd >= 0:
                 c_close(self.shared.event_fd)
+        if self.held != NULL:
+            Py_DECREF(<Switch>self.held)
         if self.lanes is not None:
             for address in self.lanes.values():
                 free(<void *>address)
-        free(self.shared.identity.own.groups)
-        free(self.inline_state.now.groups)
         pthread_cond_destroy(&self.shared.work)
         pthread_mutex_destroy(&self.shared.lock)
 
     @property
     def can_switch(self):
-        return bool(self.shared.identity.can_switch)
+        return bool(self.switch.server.can_switch)
+
+    @property
+    def hindrance(self):
+        return self.switch.reason
 
     cdef lane_t *lane(self, object number) except NULL:
         cdef lane_t *lane
@@ -468,22 +494,51 @@ cdef class Executor:
             self.start_thread()
             wanted -= 1
 
+    cdef int replace_threads(self) except -1:
+        """Others take the place of workers that have ended before their time."""
+        cdef int index = 0
+        cdef worker_t *worker
+        with nogil:
+            pthread_mutex_lock(&self.shared.lock)
+            self.shared.ended = 0
+            pthread_mutex_unlock(&self.shared.lock)
+        while index < self.nthreads:
+            worker = self.workers[index]
+            if not worker.ended:
+                index += 1
+                continue
+            with nogil:
+                pthread_join(worker.thread, NULL)
+            free(worker)
+            self.nthreads -= 1
+            self.workers[index] = self.workers[self.nthreads]
+            _log.critical("a worker could not become the server again after acting as a caller: another takes its place")
+            self.start_thread()
+        return 0
+
     cdef int start_thread(self) except -1:
         cdef pthread_attr_t attributes
         cdef sigset_t everything
         cdef sigset_t before
         cdef int error
+        cdef worker_t *worker = <worker_t *>calloc(1, sizeof(worker_t))
+        if worker == NULL:
+            raise MemoryError
+        worker.shared = &self.shared
         # Signals belong to the interpreter's thread.
         sigfillset(&everything)
         pthread_sigmask(SIG_SETMASK, &everything, &before)
         pthread_attr_init(&attributes)
         pthread_attr_setstacksize(&attributes, 256 * 1024)
-        error = pthread_create(&self.threads[self.nthreads], &attributes, work, &self.shared)
+        error = pthread_create(&worker.thread, &attributes, work, worker)
         pthread_attr_destroy(&attributes)
         pthread_sigmask(SIG_SETMASK, &before, NULL)
         if error == 0:
+            self.workers[self.nthreads] = worker
             self.nthreads += 1
-        elif self.nthreads == 0:
+            return 0
+        free(worker)
+        if self.nthreads == 0:
             raise OSError(error, "cannot start a worker thread: " + os.strerror(error))
         return 0
 
@@ -519,15 +574,16 @@ cdef class Executor:
                     future.set_result(None)
             except Exception as error:
                 report(self.drain, error)  # the others are over as well
+        if self.shared.ended and not self.closed:
+            self.replace_threads()
 
     def run_inline(self, Chain chain not None):
         if chain.started:
             raise RuntimeError("the chain has been run")
         chain.started = True
-        run_job(&self.shared, &self.inline_state, &chain.job)
+        run_job(&self.shared, &self.switch.loop, &chain.job)
         chain.keep.clear()
-        if identity_become_own(&self.shared.identity, &self.inline_state) != 0:
-            raise RuntimeError("this thread could not become the server again")
+        self.switch.become_own()
 
     def statistics(self):
         with nogil:
@@ -539,7 +595,7 @@ cdef class Executor:
                 "running": self.shared.running,
                 "completed": self.shared.completed,
                 "wakeups": self.shared.wakeups,
-                "credential_switches": self.shared.identity.switches,
+                "credential_switches": self.switch.server.switches,
             }
         finally:
             pthread_mutex_unlock(&self.shared.lock)
@@ -553,7 +609,8 @@ cdef class Executor:
             pthread_cond_broadcast(&self.shared.work)
             pthread_mutex_unlock(&self.shared.lock)
             for index in range(self.nthreads):
-                pthread_join(self.threads[index], NULL)
+                pthread_join(self.workers[index].thread, NULL)
+                free(self.workers[index])
 
     def close(self):
         if self.closed:

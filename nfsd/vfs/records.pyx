@@ -10,6 +10,7 @@ from cpython.object cimport PyObject
 from libc.stdlib cimport free, malloc
 
 from nfsd.vfs.change cimport ChangeRecord
+from nfsd.vfs.identity cimport is_somebody
 
 from nfsd.vfs.serial import GroupSync, Serial
 
@@ -60,6 +61,8 @@ cdef class Credential:
             raise MemoryError
         for position in range(self.identity.ngroups):
             self.identity.groups[position] = self.gids[position]
+        if not is_somebody(&self.identity):
+            raise ValueError("nobody has this id")
         self.hash = hash((uid, gid, self.gids))
 
     def __dealloc__(self):
