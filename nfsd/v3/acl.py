@@ -66,6 +66,16 @@ def _check_mask(mask: int) -> None:
         raise Nfs3Error(nfsstat3.NFS3ERR_INVAL)
 
 
+def _check_lists(args: a.SETACL3args) -> None:
+    """INVAL for what would be dropped in silence: entries of a list that the mask does not name, and entries of a
+    default ACL among those for access."""
+    acl = args.acl
+    if (acl.aclents and not args.mask & a.NFS_ACL) or (acl.dfaclents and not args.mask & a.NFS_DFACL):
+        raise Nfs3Error(nfsstat3.NFS3ERR_INVAL)
+    if any(entry.type & a.NFS_ACL_DEFAULT for entry in acl.aclents):
+        raise Nfs3Error(nfsstat3.NFS3ERR_INVAL)
+
+
 async def _check_supported(request: Request, node: Node) -> None:
     if not await request.service.supports_acls(node) or node.type is FileType.LNK:
         raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
@@ -100,10 +110,11 @@ async def setacl3(request: Request, args: a.SETACL3args) -> a.SETACL3res:
     node, credential = await request.writable(args.fh.data)
     _check_mask(args.mask)
     await _check_supported(request, node)
+    _check_lists(args)
     access = _acl(args.acl.aclcnt, args.acl.aclents) if args.mask & a.NFS_ACL else None
     default = _acl(args.acl.dfaclcnt, args.acl.dfaclents) if args.mask & a.NFS_DFACL else None
     if node.type is not FileType.DIR and not default:
-        default = None  # there is none to remove
+        default = None  # there is none to remove; to set one the kernel answers EACCES
     wanted = SetAttributes(access_acl=access, default_acl=default)
     async with request.changing(node):
         change = await request.service.set_attributes(credential, node, wanted)

@@ -126,6 +126,27 @@ def test_default_acls_are_of_directories(tmp_path: Path) -> None:
     run(tmp_path, test)
 
 
+def test_a_default_acl_of_a_file_is_refused_and_never_dropped(tmp_path: Path) -> None:
+    flagged = a.secattr(len(BASIC), entries(BASIC, a.NFS_ACL_DEFAULT), 0, [])
+
+    async def test(client, directory, file, sub):
+        before = local_acl(directory / "f"), os.stat(directory / "f").st_mode
+        for default in (BASIC, NAMED):
+            assert (await put(client, file, a.NFS_DFACL, secattr((), default))).status == nfsstat3.NFS3ERR_ACCES
+            # The mask does not name the list.
+            for mask in (a.NFS_ACL, a.NFS_ACL | a.NFS_DFACLCNT):
+                for one in (file, sub):
+                    given = secattr(BASIC, default)
+                    assert (await put(client, one, mask, given)).status == nfsstat3.NFS3ERR_INVAL
+        for one in (file, sub):
+            assert (await put(client, one, a.NFS_ACL, flagged)).status == nfsstat3.NFS3ERR_INVAL
+            assert (await put(client, one, a.NFS_DFACL, secattr(BASIC))).status == nfsstat3.NFS3ERR_INVAL
+        assert before == (local_acl(directory / "f"), os.stat(directory / "f").st_mode)
+        assert local_acl(directory / "d", "default") is None
+
+    run(tmp_path, test)
+
+
 @pytest.mark.parametrize(
     ("mask", "given"),
     [
