@@ -18,6 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from nfsd.exports import Export
+from nfsd.vfs.serial import GroupSync
 from nfsd.vfs.syscalls import BTRFS_MAGIC, EXT_MAGIC, F2FS_MAGIC, RAMFS_MAGIC, TMPFS_MAGIC, XFS_MAGIC
 
 _MEMORY = frozenset({TMPFS_MAGIC, RAMFS_MAGIC})
@@ -50,12 +51,14 @@ class Mount:
         "fs_id",
         "fsid",
         "inline",
+        "journal",
         "key_prefix",
         "kind",
         "lane",
         "mnt_id",
         "mounted_on_fileid",
         "quotas",
+        "sync",
         "xattrs",
     )
 
@@ -89,6 +92,10 @@ class Mount:
         """statx of an open file, RWF_NOWAIT of what is in memory and RESOLVE_CACHED never wait."""
         self.fine = _MULTIGRAIN_KERNEL and kind in _MULTIGRAIN
         """Every change of a file gives it a new ctime (see ``change``)."""
+        self.sync = GroupSync()
+        """Callers that wait for what only the whole file system can be synchronised for."""
+        self.journal: bool | None = None
+        """Whether all changes go through one journal, in order (see ``has_journal``); None: not yet asked."""
         self.acls: bool | None = None
         """Whether files have POSIX ACLs; None: not yet asked."""
         self.quotas: tuple[int, ...] | None = None
@@ -132,6 +139,20 @@ def identify(uuid: bytes | None, kind: int, statfs_id: bytes, root: str, path: s
         hashlib.blake2s(part, digest_size=6).digest(),
         hashlib.blake2s(name, digest_size=8).digest(),
     )
+
+
+def has_journal(device: tuple[int, int], kind: int) -> bool:
+    """Whether the file system keeps all changes but those of data in one journal, in their order, so that an fsync of a
+    change puts the earlier ones on the disk too, whatever files they are of: XFS, and ext4 unless it was made without.
+    (btrfs and F2FS log single files.)"""
+    if kind != EXT_MAGIC:
+        return kind == XFS_MAGIC
+    try:
+        name = os.path.basename(os.readlink(f"/sys/dev/block/{device[0]}:{device[1]}"))
+        with open(f"/sys/fs/ext4/{name}/journal_task") as file:
+            return file.read().strip().isdigit()
+    except OSError:
+        return False
 
 
 def disk_uuid_of(device: tuple[int, int], kind: int) -> str | None:

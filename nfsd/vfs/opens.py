@@ -20,7 +20,7 @@ from nfsd.vfs.attributes import attributes_of, raw_ctime, raw_nlink, raw_uid, st
 from nfsd.vfs.core import Core
 from nfsd.vfs.executor import Chain
 from nfsd.vfs.leases import Lease, LeaseHold, Leases
-from nfsd.vfs.mounts import Mount
+from nfsd.vfs.mounts import Mount, has_journal
 from nfsd.vfs.nodes import IDLE_SWEEPS, SWEPT_AT_ONCE
 from nfsd.vfs.records import Inode, Node, OpenFile
 from nfsd.vfs.serial import Finished
@@ -31,6 +31,7 @@ from nfsd.vfs.syscalls import (
     AT_EACCESS,
     AT_EMPTY_PATH,
     STATX_MASK,
+    SYS_CLOSE,
     SYS_FACCESSAT2,
     SYS_FSYNC,
     SYS_OPENAT,
@@ -346,19 +347,22 @@ class OpenOperations(Core):
 
     async def sync_open(self, node: Node, opened: OpenFile | None) -> None:
         """:meth:`sync` through this descriptor, or rather through all that have unstable writes, each of which may know
-        of an error that no other one knows of. None for what cannot be opened (links, devices), whose whole file
-        system is synchronised, there being no other way to reach the inode."""
+        of an error that no other one knows of. None for what cannot be opened: its file system is synchronised, as far
+        as that is needed."""
+        mount = node.mount
 
         def start(finished: Finished) -> None:
             through = self.unstable.take(node.inode)
             if not through and opened is not None:
                 through = [opened]
             if through:
-                self._fsync(node.mount, through, finished)
+                self._fsync(mount, through, finished)
             else:
-                self._syncfs(node.mount, finished)
+                self._sync_mount(mount, finished)
 
-        error = await node.inode.sync.join(start)
+        # What is of the whole file system is shared by all who ask, so that there is one such thing at a time.
+        group = mount.sync if opened is None and not node.inode.unstable else node.inode.sync
+        error = await group.join(start)
         if error:
             raise OSError(error, os.strerror(error))
 
@@ -375,6 +379,32 @@ class OpenOperations(Core):
                 finished(error)
 
         self._run_sync(mount, SYS_FSYNC, [one.fd for one in through[:_FSYNCS_PER_CHAIN]], done)
+
+    def _sync_mount(self, mount: Mount, finished: Finished) -> None:
+        """Put changes of links and devices on the disk, which cannot be opened and so have no fsync. Where changes
+        share a journal, that of a file without a name, made now, takes all earlier ones with it. Elsewhere nothing but
+        syncfs(2) will do, which writes back everybody's data too: a caller could keep the disk busy with that, but
+        with no more than what is due anyway, and one at a time."""
+        if mount.journal is None:
+            mount.journal = has_journal(mount.device, mount.kind)
+        if not mount.journal:
+            self._syncfs(mount, finished)
+            return
+        chain = Chain()
+        flags = os.O_TMPFILE | os.O_WRONLY | os.O_EXCL | os.O_CLOEXEC
+        opening = chain.add(SYS_OPENAT, mount.fd, b".", flags, 0)
+        flushing = chain.add(SYS_FSYNC, opening, keep_going=True)
+        chain.add(SYS_CLOSE, opening)
+
+        def done(_: object) -> None:
+            if opening.error:  # no room for it, or not for a server that is not root
+                self._syncfs(mount, finished)
+                return
+            if flushing.error:
+                self.lost_writes(flushing.error, mount.fd)
+            finished(flushing.error)
+
+        self.executor.run(chain, mount.lane).add_done_callback(done)
 
     def _syncfs(self, mount: Mount, finished: Finished) -> None:
         def done(error: int) -> None:
