@@ -133,6 +133,8 @@ class Nfs4Limits:
 
     __pydantic_config__ = _STRICT
 
+    octets: Annotated[Size, Field(ge=1 << 20)] = 1 << 30
+    host_share: Annotated[Integer, Field(ge=1, le=100)] = 25
     clients: Annotated[Integer, Field(ge=1, le=1000000)] = 10000
     unconfirmed_clients: Annotated[Integer, Field(ge=1, le=1000000)] = 1000
     sessions: Annotated[Integer, Field(ge=1, le=1024)] = 64

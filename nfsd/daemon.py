@@ -248,6 +248,7 @@ class Daemon:
             self._nfs4.copies.statistics,
             self._nfs4.recalls.statistics,
             lambda: self.service.losses,
+            self._state,
         )
         try:
             close, self.metrics_port = start_endpoint(collector, host, port)
@@ -255,6 +256,10 @@ class Daemon:
             _log.error("cannot serve metrics on %s: %s", self.config.server.metrics.listen, error.strerror)
         else:
             self._undo.append(close)
+
+    def _state(self) -> dict[str, int]:
+        """What clients make the server remember, for the metrics."""
+        return {**self._nfs4.engine.statistics(), "strangers_refused": self._admission.turned_away_calls}
 
     async def _start_control(self) -> None:
         control = Control(self.captures)

@@ -32,7 +32,7 @@ class ServerCollector(Collector):
     """All metrics of a server. ``connections`` gives (address, open, accepted, refused) per listener, ``rdma`` the
     transport's counters by listener, ``workers`` the executor's numbers, ``callbacks`` those of NFSv4's callbacks by
     operation and result, ``copies`` those of asynchronous copies, ``delegations`` those held now and what has become
-    of the others."""
+    of the others, ``state`` how much is remembered for clients, and how often that was too much."""
 
     def __init__(
         self,
@@ -45,11 +45,13 @@ class ServerCollector(Collector):
         copies: Callable[[], Mapping[str, int]] = dict,
         delegations: Callable[[], Mapping[str, int]] = dict,
         losses: Callable[[], int] = int,
+        state: Callable[[], Mapping[str, int]] = dict,
     ) -> None:
         self._dispatchers, self._pool = dispatchers, pool
         self._connections, self._rdma, self._workers = connections, rdma, workers
         self._callbacks, self._copies, self._delegations = callbacks, copies, delegations
         self._losses = losses
+        self._state = state
 
     def collect(self) -> Iterator[Metric]:
         """Read everything once."""
@@ -86,6 +88,10 @@ class ServerCollector(Collector):
         for event, value in delegations.items():
             events.add_metric([event], value)
         yield from (held, events)
+        state = GaugeMetricFamily(_PREFIX + "state", "What clients make the server remember", labels=["kind"])
+        for kind, value in self._state().items():
+            state.add_metric([kind], value)
+        yield state
 
     def _rpc(self) -> Iterator[Metric]:
         labels = ["program", "version", "procedure"]

@@ -14,9 +14,11 @@ RFC 7530 sections 9.1.1, 9.5, 16.29, 16.33, 16.34; RFC 8881 sections 2.4, 8.3, 1
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final
 
 from nfsd.protocol import nfs4 as codes
+from nfsd.state.accounts import CLIENT, HostAccount
 from nfsd.state.errors import ClientInUse, Nfs4Error
 from nfsd.state.records import ClientRecord
 from nfsd.state.types import UINT32_MAX, Callback40, CreateSessionResult, ExchangeIdResult
@@ -47,6 +49,7 @@ class Client(ClientRecord):
     """One client record. Attributes are for reading outside the engine."""
 
     __slots__ = (
+        "account",
         "cached_octets",
         "callback",
         "callback_path",
@@ -95,6 +98,8 @@ class Client(ClientRecord):
         self.principal = principal
         self.hosts: dict[str, None] = {host: None}
         """The addresses that this instance has shown itself at, the first one first."""
+        self.account: HostAccount = engine.ledger.join(self, host)
+        """What it has is on this account."""
         self.tag = b""
         """What its stateids begin with, behind the epoch."""
         self.confirmed = False
@@ -199,6 +204,9 @@ class ClientTable:
         """Whether this instance has given out this clientid or tag, as far as it remembers."""
         return name in self._gone
 
+    def __len__(self) -> int:
+        return len(self._by_id)
+
     def all(self) -> list[Client]:
         """Every record."""
         return list(self._by_id.values())
@@ -212,6 +220,8 @@ class ClientTable:
         self._waiting_confirm.pop(client.clientid, None)
         if self._by_id.pop(client.clientid, None) is not None:
             self._gone[client.clientid] = None
+            client.account.unconfirmed -= not client.confirmed
+        self._engine.ledger.leave(client)
         if self._tags.pop(client.tag, None) is not None:
             self._gone[client.tag] = None
         while len(self._gone) > _REMEMBERED:
@@ -229,6 +239,7 @@ class ClientTable:
         self._unconfirmed.pop(key, None)
         self._confirmed[key] = client
         self._instances[client.minor, client.owner, client.verifier] = client
+        client.account.unconfirmed -= 1
         client.confirmed = True
         client.claim = self._engine.grace.claim(
             client.minor, client.owner, client.principal, client.host, client.verifier
@@ -411,25 +422,47 @@ class ClientTable:
 
     def _new(self, minor: int, owner: bytes, verifier: bytes, principal: str, host: str) -> Client:
         """An unconfirmed record; room is made for it at the expense of those nobody waits for."""
-        engine = self._engine
-        if len(self._unconfirmed) >= engine.limits.unconfirmed_clients:
-            engine.expire_client(next(iter(self._unconfirmed.values())))
-        if len(self._by_id) >= engine.limits.clients and not self._make_room():
+        engine, limits = self._engine, self._engine.limits
+        if len(self._unconfirmed) >= limits.unconfirmed_clients:
+            engine.expire_client(self._greediest(self._unconfirmed.values()))
+        ledger = engine.ledger
+        account = ledger.account(host)
+        if (
+            (ledger.has_clients(account) and not self._make_room(account))
+            or (ledger.has_records(account, len(self._by_id)) and not self._make_room(None))
+            or not ledger.room(account, CLIENT + 3 * len(owner))
+        ):
             raise Nfs4Error(codes.NFS4ERR_DELAY if minor else codes.NFS4ERR_RESOURCE, "client records")
         client = Client(engine, minor, self.new_clientid(), owner, verifier, principal, host)
         self.give_tag(client)
         self._by_id[client.clientid] = client
         self._unconfirmed[minor, owner, host] = client
+        client.account.unconfirmed += 1
         engine.watch(client.lease_end)
         return client
 
-    def _make_room(self) -> bool:
-        """Drop one record: an unconfirmed one, or the courtesy client that has been away longest."""
-        if self._unconfirmed:
-            self._engine.expire_client(next(iter(self._unconfirmed.values())))
+    def _make_room(self, account: HostAccount | None) -> bool:
+        """Drop one record, of one host or of the one that has most: an unconfirmed one, or the courtesy client that has
+        been away longest."""
+        unconfirmed: Iterable[Client] = self._unconfirmed.values()
+        if account is not None:
+            unconfirmed = [client for client in account.clients if not client.confirmed] if account.unconfirmed else ()
+        if unconfirmed:
+            self._engine.expire_client(self._greediest(unconfirmed))
             return True
-        away = [client for client in self._by_id.values() if client.courtesy]
+        away = self.away(account)
         if not away:
             return False
-        self._engine.expire_client(min(away, key=lambda client: client.lease_end))
+        self._engine.expire_client(away[0])
         return True
+
+    @staticmethod
+    def _greediest(unconfirmed: Iterable[Client]) -> Client:
+        """The oldest unconfirmed record of the host with most of them."""
+        return max(unconfirmed, key=lambda client: client.account.unconfirmed)
+
+    def away(self, account: HostAccount | None) -> list[Client]:
+        """Courtesy clients, of one host or of all, in the order in which they give way: those of the host with most
+        state first, and of these who has been away longest."""
+        away = [one for one in (self._by_id.values() if account is None else account.clients) if one.courtesy]
+        return sorted(away, key=lambda client: (-client.account.octets, client.lease_end))

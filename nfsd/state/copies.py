@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from nfsd.protocol import nfs4 as codes
+from nfsd.state.accounts import COPY
 from nfsd.state.errors import Nfs4Error
 from nfsd.state.files import FileState
 from nfsd.state.records import StateEntry
@@ -66,8 +67,16 @@ class CopyTable:
         may: it is then made at once, as far as that goes."""
         limits = self._engine.limits
         own = self._of_client.get(client, 0)
-        if client.expired or own >= limits.client_copies or len(self._all) >= limits.copies:
+        account = client.account
+        if (
+            client.expired
+            or own >= limits.client_copies
+            or len(self._all) >= limits.copies
+            or account.copies >= limits.share(limits.copies)
+            or not self._engine.ledger.fits(account, COPY)
+        ):
             return None
+        account.copies += 1
         other = self._engine.stateids.new_other(client)
         # The record of the file is the copy's own: a copy holds no share and no lock.
         state = CopyState(COPY_KIND, other, client, FileState(file_key), principal)
@@ -91,6 +100,7 @@ class CopyTable:
         if state not in self._all:
             return
         self._all.discard(state)
+        state.client.account.copies -= 1
         left = self._of_client[state.client] - 1
         if left:
             self._of_client[state.client] = left

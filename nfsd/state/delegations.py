@@ -19,6 +19,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, Self
 
 from nfsd.protocol import nfs4 as codes
+from nfsd.state.accounts import DELEGATION
 from nfsd.state.errors import Nfs4Error
 from nfsd.state.files import FileState
 from nfsd.state.records import Delegation
@@ -102,6 +103,7 @@ class DelegationTable:
         self._engine.stateids.add(made)
         file.delegations.append(made)
         client.delegations += 1
+        client.account.delegations += 1
         self.count += 1
         self.reclaimed += reclaim
         return made
@@ -117,7 +119,11 @@ class DelegationTable:
             return None if limits.delegations else Why.WND4_RESOURCE
         if self._engine.grace.active or self._in_pause(file_key):
             return Why.WND4_CONTENTION
-        if client.delegations >= limits.client_delegations:
+        if (
+            client.delegations >= limits.client_delegations
+            or client.account.delegations >= limits.share(limits.delegations)
+            or not self._engine.ledger.fits(client.account, DELEGATION)
+        ):
             self._ask(client)
             return Why.WND4_RESOURCE
         if self.count >= limits.delegations:
@@ -317,6 +323,7 @@ class DelegationTable:
         self._recalling.pop(delegation, None)
         self._to_recall.pop(delegation, None)
         delegation.client.delegations -= 1
+        delegation.client.account.delegations -= 1
         self.count -= 1
         self._engine.stateids.remove(delegation)
         for held in (delegation.lease, delegation.opened):

@@ -13,9 +13,11 @@ from collections.abc import Callable
 from typing import Any
 
 from nfsd.protocol import nfs4 as codes
+from nfsd.state.accounts import LOCK_OWNER, HostAccount, Ledger
 from nfsd.state.clients import Client, ClientTable
 from nfsd.state.copies import CopyState, CopyTable
 from nfsd.state.delegations import DelegationTable
+from nfsd.state.errors import Nfs4Error
 from nfsd.state.files import FileState
 from nfsd.state.limits import Limits
 from nfsd.state.locks import LockTable
@@ -25,7 +27,7 @@ from nfsd.state.records import Delegation, LockState, OpenState, StateEntry
 from nfsd.state.recovery import Grace, Recovered, StoreWrite
 from nfsd.state.sessions import SessionTable
 from nfsd.state.stateids import StateidTable
-from nfsd.state.types import UINT32_MAX, Connection
+from nfsd.state.types import NLM, UINT32_MAX, Connection
 
 
 def _nothing(_: Any) -> None:
@@ -54,6 +56,8 @@ class StateEngine:
         self._store_epoch = recovered.epoch
         self.grace = Grace(limits, recovered, clock())
         self.grace.on_new_lock = self._doubt_unheard
+        self.ledger = Ledger(limits, clock)
+        self.ledger.give_way = self._give_way
         self.clients = ClientTable(self)
         self.sessions = SessionTable(self)
         self.stateids = StateidTable(self)
@@ -123,6 +127,36 @@ class StateEngine:
         else:
             self.expire_client(client)
 
+    def statistics(self) -> dict[str, int]:
+        """How much is remembered: octets, hosts, clients, sessions, stateids; and refusals for want of room so far."""
+        return {
+            "octets": self.ledger.octets,
+            "hosts": len(self.ledger.hosts),
+            "clients": len(self.clients),
+            "sessions": len(self.sessions.by_id),
+            "stateids": len(self.stateids.entries),
+            "reply_octets": self.sessions.budget.promised,
+            "refusals": self.ledger.refusals,
+        }
+
+    def shortage(self, client: Client, octets: int, own: int) -> Nfs4Error:
+        """What to say to who asks for more than there is room for: ``own`` when the client or its host has as much as
+        it may, since DELAY would have it ask for ever; DELAY when others have filled the rest. v4.0 has RESOURCE."""
+        if client.minor not in (1, NLM):
+            return Nfs4Error(codes.NFS4ERR_RESOURCE, "no room")
+        if client.minor == NLM or self.ledger.fits(client.account, octets):
+            return Nfs4Error(own, "limit per client")
+        if self.ledger.over_share(client.account, octets):
+            return Nfs4Error(own, f"the share of {client.account.host}")
+        return Nfs4Error(codes.NFS4ERR_DELAY, "no room")
+
+    def _give_way(self, account: HostAccount | None, enough: Callable[[], bool]) -> None:
+        """See Ledger.give_way."""
+        for client in self.clients.away(account):
+            if enough():
+                return
+            self.expire_client(client)
+
     # -- the end of clients and states ---------------------------------------------------------------------------
     def expire_client(self, client: Client) -> None:
         """Give up everything a client has, and its records here and (before any reply that depends on it) on stable
@@ -144,6 +178,8 @@ class StateEngine:
             self.drop_revoked(entry)
         for owner in list(client.open_owners.values()):
             self.opens.forget_owner(owner)
+        for holder in client.lock_owners.values():
+            client.account.charge(-LOCK_OWNER - len(holder.owner))
         client.lock_owners.clear()
         self.locks.waits.forget_client(client)
         self.clients.forget(client)

@@ -15,10 +15,15 @@ class Limits:
     """Length of the grace period after a restart; at least the lease time of the instance before."""
     courtesy: float = 86400.0
     """How long an expired client's state is kept while nobody else wants what it holds; 0: not at all."""
+    octets: int = 1 << 30
+    """Memory of all records of all clients, by estimate (:mod:`nfsd.state.accounts`); replies kept are apart."""
+    host_share: int = 25
+    """Percent of ``octets``, ``clients``, ``all_cached_octets``, ``delegations``, ``copies`` and ``waiters`` that the
+    clients of one host may have together."""
     clients: int = 10000
     """Client records, confirmed and not, of all minor versions."""
     unconfirmed_clients: int = 1000
-    """Of these, records never confirmed; the oldest gives way to a new one."""
+    """Of these, records never confirmed; the oldest of the host with most gives way to a new one."""
     owner_octets: int = 1024
     """Longest client, open-owner and lock-owner name (NFS4_OPAQUE_LIMIT)."""
 
@@ -73,3 +78,7 @@ class Limits:
     """Asynchronous copies of all clients."""
     seqid_reply_octets: int = 2048
     """Longest result kept for the replay of a v4.0 seqid operation."""
+
+    def share(self, whole: int, least: int = 16) -> int:
+        """One host's share of one of the bounds on all; never less than ``least``, as far as there is so much."""
+        return max(whole * self.host_share // 100, min(whole, least))

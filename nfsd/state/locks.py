@@ -13,6 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Self
 
 from nfsd.protocol import nfs4 as codes
+from nfsd.state.accounts import LOCK, LOCK_OWNER, LOCK_STATE
 from nfsd.state.errors import LockDenied, Nfs4Error
 from nfsd.state.owners import SEQID_KEEPING, LockOwner
 from nfsd.state.ranges import END, FileLocks
@@ -230,16 +231,19 @@ class LockTable:
         if client.locks + 2 > limits.locks:  # nothing makes more than two of none
             ranges = file.locks.owners.get(owner) if file.locks else None
             growth = ranges.growth(*span) if ranges is not None else 1
+        octets = 2 * LOCK
+        if state is None:
+            octets += LOCK_STATE + (0 if owner.states else LOCK_OWNER + len(owner.owner))
         if (
             (growth > 0 and client.locks + growth > limits.locks)
             or (state is None and client.lock_states >= limits.lock_states)
             or (not owner.states and len(client.lock_owners) >= limits.lock_owners)
+            or not self._engine.ledger.room(client.account, octets)
         ):
-            raise self._too_many(client)
+            raise self._too_many(client, octets)
 
-    @staticmethod
-    def _too_many(client: Client) -> Nfs4Error:
-        return Nfs4Error(codes.NFS4ERR_SERVERFAULT if client.minor else codes.NFS4ERR_RESOURCE, "limit per client")
+    def _too_many(self, client: Client, octets: int) -> Nfs4Error:
+        return self._engine.shortage(client, octets, codes.NFS4ERR_SERVERFAULT)
 
     def _refuse_conflict(
         self, file: FileState | None, owner: LockOwner | None, start: int, end: int, exclusive: bool
@@ -269,6 +273,8 @@ class LockTable:
             raise
         state = plan.state
         if state is None:
+            if owner.owner not in client.lock_owners:
+                client.account.charge(LOCK_OWNER + len(owner.owner))
             client.lock_owners[owner.owner] = owner
             state = LockState(self._engine.stateids.new_other(client), client, file, owner, open_state)
             self._engine.stateids.add(state)
@@ -281,7 +287,9 @@ class LockTable:
             owner.seqid = plan.lock_seqid
         if file.locks is None:
             file.locks = FileLocks()
-        client.locks += file.locks.grant(owner, plan.start, plan.end, plan.exclusive)
+        grown = file.locks.grant(owner, plan.start, plan.end, plan.exclusive)
+        client.locks += grown
+        client.account.charge(grown * LOCK)
         if file.waiters:
             self.waits.leave(file, client, owner.owner, (plan.start, plan.end, plan.exclusive))
             self.waits.freed(file)  # a range that was exclusive may be shared now
@@ -323,8 +331,9 @@ class LockTable:
         self._check_alive(state.open_state, state)
         locks, client = state.file.locks, state.client
         ranges = locks.owners.get(state.owner) if locks is not None else None
-        if client.locks >= self._engine.limits.locks and ranges is not None and ranges.splits(start, end):
-            raise self._too_many(client)
+        full = client.locks >= self._engine.limits.locks or not self._engine.ledger.fits(client.account, LOCK)
+        if full and ranges is not None and ranges.splits(start, end):
+            raise self._too_many(client, LOCK)
         self._revoke(state.file, state.owner, start, end)
         self.waits.busy(client, state.owner.owner)
         state.bump()
@@ -335,6 +344,7 @@ class LockTable:
             return
         grown, free = file.locks.revoke(owner, start, end)
         owner.client.locks += grown
+        owner.client.account.charge(grown * LOCK)
         if not file.locks.owners:
             file.locks = None
         self.waits.freed(file)
@@ -370,7 +380,7 @@ class LockTable:
             raise Nfs4Error(codes.NFS4ERR_LOCKS_HELD)
         for state in list(holder.states):
             self.release(state)
-        client.lock_owners.pop(owner, None)
+        self._forget_owner(client, owner)
 
     def free(self, state: LockState) -> None:
         """FREE_STATEID of a lock stateid. Raises LOCKS_HELD."""
@@ -397,7 +407,12 @@ class LockTable:
         if not owner.states and state.client.lock_owners.get(owner.owner) is owner:
             # In v4.0 its seqid could be of use until RELEASE_LOCKOWNER; a client may as well begin anew, since an
             # unknown lock owner may start with any seqid (RFC 7530 section 9.1.10).
-            del state.client.lock_owners[owner.owner]
+            self._forget_owner(state.client, owner.owner)
+
+    @staticmethod
+    def _forget_owner(client: Client, owner: bytes) -> None:
+        if client.lock_owners.pop(owner, None) is not None:
+            client.account.charge(-LOCK_OWNER - len(owner))
 
 
 def _span(offset: int, length: int) -> tuple[int, int]:

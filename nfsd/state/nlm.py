@@ -16,6 +16,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from nfsd.protocol import nfs4 as codes
+from nfsd.state.accounts import CLIENT, HostAccount
 from nfsd.state.clients import Client
 from nfsd.state.errors import Nfs4Error
 from nfsd.state.owners import OpenOwner
@@ -36,7 +37,8 @@ class NlmClient(Client):
     __slots__ = ("address", "local_address", "name", "since", "state", "under_way")
 
     def __init__(self, engine: StateEngine, clientid: int, name: bytes, address: str, local_address: str) -> None:
-        super().__init__(engine, NLM, clientid, record_name(name, address), b"", f"{address} {local_address}")
+        stored = record_name(name, address)
+        super().__init__(engine, NLM, clientid, stored, b"", f"{address} {local_address}", address)
         self.name = name
         """What it calls itself (caller_name)."""
         self.address = address
@@ -112,11 +114,14 @@ class NlmTable:
         if found is not None:
             found.local_address = local_address
             return found
-        if len(self._clients) >= engine.limits.clients:
-            idle = [client for client in self._clients.values() if client.idle]
-            if not idle:
-                raise Nfs4Error(codes.NFS4ERR_RESOURCE, "clients of the lock manager")
-            self.drop(min(idle, key=lambda client: client.since))
+        ledger = engine.ledger
+        account = ledger.account(address)
+        if ledger.has_clients(account):
+            self._make_room(account)
+        if ledger.has_records(account, len(self._clients)):
+            self._make_room(None)
+        if not ledger.room(account, CLIENT + 3 * (len(name) + len(address) + 1)):
+            raise Nfs4Error(codes.NFS4ERR_RESOURCE, "no room")
         made = NlmClient(engine, engine.clients.new_clientid(), name, address, local_address)
         engine.clients.give_tag(made)
         made.may_reclaim = engine.grace.may_reclaim(NLM, made.owner, made.principal)
@@ -124,6 +129,13 @@ class NlmTable:
         self._ids[made.clientid] = made
         engine.watch(engine.now() + engine.limits.lease)
         return made
+
+    def _make_room(self, account: HostAccount | None) -> None:
+        """Forget a client that holds nothing: one of a host's, or of the host with most clients. Raises RESOURCE."""
+        idle = [one for one in self._clients.values() if one.idle and (account is None or one.account is account)]
+        if not idle:
+            raise Nfs4Error(codes.NFS4ERR_RESOURCE, "clients of the lock manager")
+        self.drop(min(idle, key=lambda client: (-len(client.account.clients), client.since)))
 
     def drop(self, client: NlmClient) -> None:
         """Give up everything a client has: it was restarted, or has held nothing for long."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Self
 
 from nfsd.protocol import nfs4 as codes
+from nfsd.state.accounts import OPEN, OPEN_OWNER
 from nfsd.state.errors import DelegationConflict, Nfs4Error
 from nfsd.state.files import FileState
 from nfsd.state.owners import OpenOwner, SeqidOwner
@@ -146,8 +147,10 @@ class OpenTable:
         limits = self._engine.limits
         if len(owner) > limits.owner_octets:
             raise Nfs4Error(codes.NFS4ERR_INVAL, "owner name too long")
-        if len(client.open_owners) >= limits.open_owners:
-            raise self._too_many(client)
+        octets = OPEN_OWNER + len(owner)
+        if len(client.open_owners) >= limits.open_owners or not self._engine.ledger.room(client.account, octets):
+            raise self._too_many(client, octets)
+        client.account.charge(octets)
         made = client.open_owners[owner] = OpenOwner(client, owner, confirmed=client.minor > 0)
         self._idle[made] = self._engine.now()
         return made
@@ -161,14 +164,17 @@ class OpenTable:
         """Why an OPEN of a file that no open of the client's is of would be refused at limits: to be asked before one
         is made for it."""
         new_owner = owner not in client.open_owners
-        if self._full(client) or (new_owner and len(client.open_owners) >= self._engine.limits.open_owners):
-            return self._too_many(client)
+        octets = OPEN + (OPEN_OWNER + len(owner) if new_owner else 0)
+        if (
+            self._full(client)
+            or (new_owner and len(client.open_owners) >= self._engine.limits.open_owners)
+            or not self._engine.ledger.room(client.account, octets)
+        ):
+            return self._too_many(client, octets)
         return None
 
-    @staticmethod
-    def _too_many(client: Client) -> Nfs4Error:
-        # v4.1 has no RESOURCE; DELAY would have the client ask for ever.
-        return Nfs4Error(codes.NFS4ERR_NOSPC if client.minor else codes.NFS4ERR_RESOURCE, "limit per client")
+    def _too_many(self, client: Client, octets: int) -> Nfs4Error:
+        return self._engine.shortage(client, octets, codes.NFS4ERR_NOSPC)
 
     def forget_owner(self, owner: OpenOwner) -> None:
         """Take an owner without opens out of the tables."""
@@ -176,6 +182,7 @@ class OpenTable:
         self._engine.stateids.forget_closed(owner)
         if owner.client.open_owners.get(owner.owner) is owner:
             del owner.client.open_owners[owner.owner]
+            owner.client.account.charge(-OPEN_OWNER - len(owner.owner))
 
     def _owner_idle(self, owner: OpenOwner) -> None:
         """An owner's last open is gone: v4.1 forgets it, v4.0 keeps its seqid for about a lease."""
@@ -212,8 +219,8 @@ class OpenTable:
         if client.expired:
             raise Nfs4Error(codes.NFS4ERR_EXPIRED)
         self._engine.grace.check(client, reclaim=reclaim)
-        if file_key not in owner.states and self._full(client):
-            raise self._too_many(client)
+        if file_key not in owner.states and (self._full(client) or not self._engine.ledger.room(client.account, OPEN)):
+            raise self._too_many(client, OPEN)
         while (holder := self._conflict(file_key, access, deny)) is not None:
             if not holder.courtesy:
                 raise Nfs4Error(codes.NFS4ERR_RECLAIM_CONFLICT if reclaim else codes.NFS4ERR_SHARE_DENIED)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from nfsd.protocol import nfs4 as codes
 from nfsd.protocol.nfs4 import channel_dir_from_client4, channel_dir_from_server4
+from nfsd.state.accounts import SESSION
 from nfsd.state.errors import Nfs4Error
 from nfsd.state.records import SessionRecord, Slot
 from nfsd.state.slots import SlotBudget
@@ -93,7 +94,7 @@ class Backchannel:
 class Session(SessionRecord):
     """One session. Attributes are for reading outside the engine."""
 
-    __slots__ = ("back", "backchannel", "flags", "minor", "wants_backchannel")
+    __slots__ = ("back", "backchannel", "flags", "minor", "octets", "wants_backchannel")
 
     def __init__(
         self,
@@ -108,6 +109,8 @@ class Session(SessionRecord):
         self.minor = minor
         """The minor version of its CREATE_SESSION, which is its callbacks' too."""
         self.flags = flags
+        self.octets = 0
+        """What it is counted as."""
         self.back = backchannel.attributes
         self.backchannel = backchannel
         self.wants_backchannel = False
@@ -190,6 +193,11 @@ class SessionTable:
             self._failed_creation(client, sequenceid, codes.NFS4ERR_CLID_INUSE)
         if len(client.sessions) >= self._engine.limits.sessions:
             self._failed_creation(client, sequenceid, codes.NFS4ERR_NOSPC)
+        octets = self._octets(client, fore)
+        if not self._engine.ledger.room(client.account, octets):
+            if self._engine.ledger.over_share(client.account, octets):
+                self._failed_creation(client, sequenceid, codes.NFS4ERR_NOSPC)
+            raise Nfs4Error(codes.NFS4ERR_DELAY, "no room for sessions")  # not this sequence's result: it asks again
         asked, fore = fore, self._negotiate_fore(client, fore)
         back = replace(back, headerpadsize=0, rdma_ird=())  # what remains MUST NOT be changed, or need not be
         older = self._engine.clients.confirmed_of(client) if not client.confirmed else None
@@ -201,6 +209,8 @@ class SessionTable:
         client.renew()
         backchannel = Backchannel(cb_program, cb_credentials, back)
         session = Session(self._new_id(), client, 0, fore, backchannel, minor)
+        session.octets = octets
+        client.account.charge(octets)
         self.by_id[session.sessionid] = session
         client.sessions[session.sessionid] = session
         self.budget.open(session)
@@ -216,6 +226,12 @@ class SessionTable:
         client.create_seqid = sequenceid
         client.create_result = result
         return result
+
+    def _octets(self, client: Client, fore: ChannelAttributes) -> int:
+        """What a session costs beside its slots: the one reply too that it is granted when there is no room for
+        replies."""
+        cached = min(fore.maxresponsesize_cached, self._engine.limits.cached_reply_octets)
+        return SESSION + (0 if self.budget.affordable(cached, client) else cached)
 
     def _check_channels(self, fore: ChannelAttributes, back: ChannelAttributes, wants_back: bool) -> None:
         """Refuse channels nothing could ever be sent on (RFC 8881 section 18.36.3, ca_maxresponsesize)."""
@@ -240,7 +256,7 @@ class SessionTable:
         limits = self._engine.limits
         response = min(asked.maxresponsesize, limits.response_octets)
         cached = min(asked.maxresponsesize_cached, limits.cached_reply_octets, response)
-        slots = min(asked.maxrequests, limits.slots, max(1, self.budget.affordable(cached, client.cached_octets)))
+        slots = min(asked.maxrequests, limits.slots, max(1, self.budget.affordable(cached, client)))
         return ChannelAttributes(
             headerpadsize=0,
             maxrequestsize=min(asked.maxrequestsize, limits.request_octets),
@@ -410,7 +426,8 @@ class SessionTable:
 
     def drop(self, session: Session) -> None:
         """Take a session out of all tables."""
-        self.by_id.pop(session.sessionid, None)
+        if self.by_id.pop(session.sessionid, None) is not None:
+            session.client.account.charge(-session.octets)
         session.client.sessions.pop(session.sessionid, None)
         self.budget.close(session)
         for connection in {*session.connections, *session.backchannel.connections}:

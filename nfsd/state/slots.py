@@ -14,10 +14,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from nfsd.state.accounts import SLOT
 from nfsd.state.limits import Limits
 from nfsd.state.records import Slot
 
 if TYPE_CHECKING:
+    from nfsd.state.clients import Client
     from nfsd.state.sessions import Session
 
 
@@ -30,11 +32,15 @@ class SlotBudget:
         """Octets that the slots of all sessions may take."""
         self._recalls: dict[Session, None] = {}
 
-    def affordable(self, cached: int, promised_to_client: int) -> int:
+    def affordable(self, cached: int, client: Client) -> int:
         """Slots of ``cached`` octets each that a client may have in addition."""
         limits = self._limits
-        room = min(limits.client_cached_octets - promised_to_client, limits.all_cached_octets - self.promised)
-        return max(room, 0) // max(cached, 1)
+        room = min(
+            limits.client_cached_octets - client.cached_octets,
+            limits.all_cached_octets - self.promised,
+            limits.share(limits.all_cached_octets, 1 << 20) - client.account.cached_octets,
+        )
+        return min(max(room, 0) // max(cached, 1), max(client.account.left, 0) // SLOT)
 
     def open(self, session: Session) -> None:
         """Account for a new session's slots."""
@@ -49,13 +55,15 @@ class SlotBudget:
         octets = slots * session.fore.maxresponsesize_cached
         self.promised += octets
         session.client.cached_octets += octets
+        session.client.account.cached_octets += octets
+        session.client.account.charge(slots * SLOT)
 
     def grow(self, session: Session) -> None:
         """The client uses the last slot: a quarter more, as far as the bounds allow."""
         have = len(session.slots)
         wanted = min(max(have // 4, 1), self._limits.slots - have)
         cached = session.fore.maxresponsesize_cached
-        more = min(wanted, self.affordable(cached, session.client.cached_octets))
+        more = min(wanted, self.affordable(cached, session.client))
         if more <= 0:
             return
         for _ in range(more):

@@ -12,6 +12,7 @@ import struct
 from typing import TYPE_CHECKING
 
 from nfsd.protocol import nfs4 as codes
+from nfsd.state.accounts import STATE
 from nfsd.state.copies import CopyState
 from nfsd.state.errors import Nfs4Error
 from nfsd.state.records import Delegation, LockState, OpenState, StateEntry
@@ -60,14 +61,17 @@ class StateidTable:
                 return other
 
     def add(self, entry: StateEntry) -> None:
-        """Enter a new state."""
+        """Enter a new state, or one that was revoked."""
+        if entry.other not in self.entries:
+            entry.client.account.charge(STATE[entry.kind])
         self.entries[entry.other] = entry
         entry.client.states[entry.other] = entry
 
     def remove(self, entry: StateEntry) -> None:
         """Forget a state."""
-        self.entries.pop(entry.other, None)
-        entry.client.states.pop(entry.other, None)
+        if self.entries.pop(entry.other, None) is not None:
+            del entry.client.states[entry.other]
+            entry.client.account.charge(-STATE[entry.kind])
 
     def remember_closed(self, other: bytes, owner: SeqidOwner) -> None:
         """v4.0: keep the way from a closed stateid to its owner, for the replay of the CLOSE."""

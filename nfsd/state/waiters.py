@@ -20,6 +20,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
+from nfsd.state.accounts import WAITER
 from nfsd.state.types import NLM
 
 if TYPE_CHECKING:
@@ -120,8 +121,15 @@ class WaitTable:
         self.busy(client, owner)  # with whatever else it waited for
         if waiter is None:
             limits = self._engine.limits
-            if len(file.waiters) >= limits.waiters or self._counts.get(client, 0) >= limits.client_waiters:
+            octets = WAITER + len(owner)
+            if (
+                len(file.waiters) >= limits.waiters
+                or self._counts.get(client, 0) >= limits.client_waiters
+                or self._too_many(file, client)
+                or not self._engine.ledger.room(client.account, octets)
+            ):
                 return None
+            client.account.charge(octets)
             waiter = Waiter(file, client, owner, span, now)
             file.waiters.append(waiter)
             self._by_client.setdefault(client, {}).setdefault(owner, []).append(waiter)
@@ -141,6 +149,13 @@ class WaitTable:
         waiter.waiting = True
         waiter.local = False
         return waiter
+
+    def _too_many(self, file: FileState, client: Client) -> bool:
+        """Whether the client's host has its share of the file's queue."""
+        share = self._engine.limits.share(self._engine.limits.waiters)
+        if len(file.waiters) < share:
+            return False
+        return sum(waiter.client.account is client.account for waiter in file.waiters) >= share
 
     def leave(self, file: FileState, client: Client, owner: bytes, span: tuple[int, int, bool]) -> None:
         """The request was granted, or the client will not ask again (RFC 8881 section 9.6: a nonblocking request for
@@ -188,6 +203,7 @@ class WaitTable:
     def _drop(self, waiter: Waiter) -> None:
         file, client = waiter.file, waiter.client
         file.waiters.remove(waiter)
+        client.account.charge(-WAITER - len(waiter.owner))
         owners = self._by_client[client]
         owners[waiter.owner].remove(waiter)
         if not owners[waiter.owner]:

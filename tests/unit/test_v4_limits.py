@@ -46,6 +46,59 @@ def test_what_is_no_configurable_bound_is_a_time_or_fixed():
     assert {field.name for field in dataclasses.fields(Limits)} == times | fixed | configurable
 
 
+# -- all that is remembered -------------------------------------------------------------------------------------------
+async def opened_until_refused(client, *, enough=4000):
+    """OPENs of one file by ever more owners with long names: the status that ends it, and how many there were."""
+    for number in range(enough):
+        owner = b"%0900d" % number
+        claim = p.open_claim4(p.open_claim_type4.CLAIM_NULL, file=b"f")
+        seqid = 0 if client.minor else client.seqid(owner)
+        who = p.open_owner4(client.clientid, owner)
+        how = p.openflag4(p.opentype4.OPEN4_NOCREATE)
+        args = p.OPEN4args(seqid, 1, 0, who, how, claim)
+        status = await client.status(*client.path("/0"), (p.OP_OPEN, args))
+        if status:
+            return status, number
+    return 0, enough
+
+
+@pytest.mark.parametrize("minor", MINORS)
+def test_bound_of_octets(tmp_path, minor):
+    async def test(client, export, server):
+        (export / "f").write_bytes(b"")
+        status, count = await opened_until_refused(client)
+        assert status == (p.NFS4ERR_DELAY if minor else p.NFS4ERR_RESOURCE)
+        assert 500 < count < 1400
+        assert server.engine.ledger.octets <= 4 << 20
+        # Another host, which has nothing, comes in all the same.
+        other = Client4(server, minor, name=b"other", transport=LoopbackTransport("127.0.0.2"), uid=1)
+        other.slots = 1
+        await other.connect()
+        assert await other.status(p.OP_PUTROOTFH) == 0
+        server.engine.expire_client(server.engine.clients.lookup(client.clientid))
+        await other.open("/0", b"f", access=1)
+
+    with_client(tmp_path, minor, test, **bounded(octets=4 << 20, host_share=100))
+
+
+@pytest.mark.parametrize("minor", MINORS)
+def test_bound_of_host_share(tmp_path, minor):
+    async def test(client, export, server):
+        (export / "f").write_bytes(b"")
+        second = await Client4(server, minor, name=b"second", transport=LoopbackTransport("127.0.0.1")).connect()
+        status, count = await opened_until_refused(client)
+        assert status == no_more(client)
+        assert 200 < count < 700
+        assert await opened_until_refused(second) == (no_more(client), 0), "a second client of the host has no more"
+        other = await Client4(server, minor, name=b"other", transport=LoopbackTransport("127.0.0.2")).connect()
+        await other.open("/0", b"f", access=1)
+        # What is given up can be used.
+        server.engine.expire_client(server.engine.clients.lookup(client.clientid))
+        assert (await opened_until_refused(second))[1] > 200
+
+    with_client(tmp_path, minor, test, **bounded(octets=8 << 20))
+
+
 # -- clients and sessions ---------------------------------------------------------------------------------------------
 def introduction(client, name):
     """EXCHANGE_ID or SETCLIENTID under a name."""

@@ -1,0 +1,163 @@
+"""On whose account the server remembers: state by the client's host, and all of it together.
+
+Owns :class:`Ledger` and what each kind of record is taken to cost. Everything that a client makes the server keep is
+counted in octets, when it is made and when it goes, on the account of the host that the client was introduced from. A
+host may have a share of the whole; near the end of it, the last part is for hosts that have next to nothing, so that
+those who have filled the rest keep nobody out. When it runs short, clients whose lease has run out give way, those of
+the host with most first.
+
+What is counted is an estimate, on the high side, of what the interpreter takes; tests compare the two. Imports limits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from nfsd.state.limits import Limits
+
+if TYPE_CHECKING:
+    from nfsd.state.clients import Client
+
+CLIENT: Final = 1600
+"""Octets of a client record; its name comes to that, three times over."""
+SESSION: Final = 2600
+SLOT: Final = 128
+OPEN_OWNER: Final = 900
+"""With the reply that is kept for v4.0's seqid; its name comes to that, and so it is with the others."""
+OPEN: Final = 1500
+"""With the file's record and the descriptors' holder."""
+LOCK_OWNER: Final = 400
+LOCK_STATE: Final = 900
+LOCK: Final = 160
+"""One range."""
+DELEGATION: Final = 1700
+COPY: Final = 1500
+WAITER: Final = 900
+STATE: Final = {1: OPEN, 2: LOCK_STATE, 3: DELEGATION, 5: COPY}
+"""By the kind of the stateid."""
+
+_RESERVE: Final = 16
+"""One part in so many is for hosts that have little."""
+_LITTLE: Final = 64
+"""What little is: one part in so many of that, and enough for a client with a session in any case."""
+_PAUSE: Final = 1.0
+"""Seconds between two searches for what could give way."""
+
+
+class HostAccount:
+    """What one host makes the server remember."""
+
+    __slots__ = (
+        "cached_octets", "clients", "copies", "delegations", "host", "ledger", "octets", "relieved", "unconfirmed",
+    )  # fmt: skip
+
+    def __init__(self, ledger: Ledger, host: str) -> None:
+        self.ledger = ledger
+        self.host = host
+        self.octets = 0
+        self.clients: dict[Client, None] = {}
+        """Client records, NFSv3's lock manager's among them."""
+        self.unconfirmed = 0
+        """Those of them that have never been confirmed."""
+        self.delegations = 0
+        self.copies = 0
+        self.cached_octets = 0
+        """Reply cache promised to its sessions."""
+        self.relieved = float("-inf")
+        """When its own clients were last searched for what could give way."""
+
+    def charge(self, octets: int) -> None:
+        """Something was made, or (negative) is gone."""
+        self.octets += octets
+        self.ledger.octets += octets
+
+    @property
+    def left(self) -> int:
+        """How much there is room for as it is."""
+        return self.ledger.left(self)
+
+
+class Ledger:
+    """All accounts."""
+
+    def __init__(self, limits: Limits, now: Callable[[], float]) -> None:
+        self._limits = limits
+        self._now = now
+        self.octets = 0
+        self.hosts: dict[str, HostAccount] = {}
+        self.refusals = 0
+        """How often somebody was refused for want of room."""
+        self.give_way: Callable[[HostAccount | None, Callable[[], bool]], None] = lambda _host, _enough: None
+        """Expires courtesy clients (of a host, or of the hosts with most) until there is enough, or no more of them."""
+        self._share = limits.share(limits.octets, 1 << 20)
+        self._reserve = limits.octets // _RESERVE
+        self._little = max(self._reserve // _LITTLE, 16 << 10)
+        self._relieved = float("-inf")
+
+    def account(self, host: str) -> HostAccount:
+        """A host's account; one that it would have, if it has none."""
+        return self.hosts.get(host) or HostAccount(self, host)
+
+    def join(self, client: Client, host: str) -> HostAccount:
+        """The account of a client that is made now."""
+        account = self.account(host)
+        self.hosts[host] = account
+        account.clients[client] = None
+        account.charge(CLIENT + 3 * len(client.owner))
+        return account
+
+    def leave(self, client: Client) -> None:
+        """A client is gone, with all that it had."""
+        account = client.account
+        if client not in account.clients:
+            return
+        del account.clients[client]
+        account.charge(-CLIENT - 3 * len(client.owner))
+        if not account.clients and self.hosts.get(account.host) is account:
+            del self.hosts[account.host]
+
+    def room(self, account: HostAccount, octets: int) -> bool:
+        """Whether so much more may be remembered for a host, once what nobody waits for has given way. In constant
+        time, but for a search once a second."""
+        if self.fits(account, octets):
+            return True
+        now = self._now()
+        if account.octets + octets > self._share:
+            if now >= account.relieved + _PAUSE:
+                account.relieved = now
+                self.give_way(account, lambda: account.octets + octets <= self._share - (self._share >> 4))
+        elif now >= self._relieved + _PAUSE:
+            self._relieved = now
+            self.give_way(None, lambda: self.octets + octets <= self._limits.octets - 2 * self._reserve)
+        if self.fits(account, octets):
+            return True
+        self.refusals += 1
+        return False
+
+    def over_share(self, account: HostAccount, octets: int) -> bool:
+        """Whether it is the host's own share that is used up."""
+        return account.octets + octets > self._share
+
+    def fits(self, account: HostAccount, octets: int) -> bool:
+        """Whether there is room as it is."""
+        whole = self._limits.octets
+        if account.octets + octets > self._little:
+            whole -= self._reserve
+        return account.octets + octets <= self._share and self.octets + octets <= whole
+
+    def left(self, account: HostAccount) -> int:
+        """For how much there is room as it is."""
+        whole = self._limits.octets - self.octets
+        room = max(whole - self._reserve, min(self._little - account.octets, whole))
+        return min(self._share - account.octets, room)
+
+    def has_clients(self, account: HostAccount) -> bool:
+        """Whether a host has as many clients as its share."""
+        return len(account.clients) >= self._limits.share(self._limits.clients)
+
+    def has_records(self, account: HostAccount, records: int) -> bool:
+        """Whether so many client records are all that there may be when a host wants another: the last part of the
+        table is for hosts that have none."""
+        whole = self._limits.clients
+        return records >= (whole - whole // _RESERVE if account.clients else whole)

@@ -1,0 +1,95 @@
+"""Hosts that take all they can get, over TCP, natively answered or not: what they get, and what is left for others."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from nfsd.protocol import nfs4 as p
+from tests.support.hosts import Site, on_site
+from tests.support.nfs4 import Client4, mode
+
+HONEST = "127.0.0.100"
+SMALL = "  nfs4: {grace_time: 0, limits: {octets: 4MiB, clients: 64, unconfirmed_clients: 32}}\n"
+
+
+async def take_all(client: Client4, most: int = 2000) -> tuple[int, int]:
+    """Opens by ever more owners with long names: the status that ends them, and how many there were."""
+    for number in range(most):
+        owner = b"%0900d" % number
+        claim = p.open_claim4(p.open_claim_type4.CLAIM_NULL, file=b"f")
+        seqid = 0 if client.minor else client.seqid(owner)
+        how = p.openflag4(p.opentype4.OPEN4_NOCREATE)
+        args = p.OPEN4args(seqid, 1, 0, p.open_owner4(client.clientid, owner), how, claim)
+        status = await client.status(*client.path("/export"), (p.OP_OPEN, args))
+        if status:
+            return status, number
+    return 0, most
+
+
+async def introduced(client: Client4, name: bytes) -> int:
+    """The status of EXCHANGE_ID or SETCLIENTID under a name."""
+    if client.minor:
+        protect = p.state_protect4_a(p.state_protect_how4.SP4_NONE)
+        exchange = p.EXCHANGE_ID4args(p.client_owner4(b"verifier", name), 0, protect, [])
+        return (await client.raw((p.OP_EXCHANGE_ID, exchange)))[0]
+    callback = p.cb_client4(0x40000000, p.netaddr4(b"tcp", b"127.0.0.1.0.0"))
+    set_ = p.SETCLIENTID4args(p.nfs_client_id4(b"verifier", name), callback, 1)
+    return (await client.raw((p.OP_SETCLIENTID, set_)))[0]
+
+
+@pytest.mark.parametrize("minor", [0, 1])
+def test_greedy_hosts_leave_room_for_an_honest_one(tmp_path: Path, minor: int) -> None:
+    async def test(site: Site) -> None:
+        (tmp_path / "export" / "f").touch(0o666)
+        ledger = site.engine.ledger
+        ends = set()
+        for host in range(2, 8):
+            for number in range(3):
+                client = await site.client(f"127.0.0.{host}", minor, name=b"greedy %d %d" % (host, number))
+                client.slots = 1
+                if await introduced(client, client.name) != 0:
+                    break
+                await client.connect(b"%08d" % number)
+                ends.add((await take_all(client))[0])
+            assert ledger.octets <= 4 << 20
+            assert all(account.octets <= 1 << 20 for account in ledger.hosts.values())
+        assert ends <= ({p.NFS4ERR_NOSPC, p.NFS4ERR_DELAY} if minor else {p.NFS4ERR_RESOURCE})
+        assert ends
+        honest = await site.client(HONEST, minor)
+        honest.slots = 1
+        await honest.connect()
+        stateid, handle = await honest.open("/export", b"new", create=mode(0o644))
+        await honest.on(handle, (p.OP_WRITE, p.WRITE4args(stateid, 0, p.stable_how4.FILE_SYNC4, b"content")))
+        assert (tmp_path / "export" / "new").read_bytes() == b"content"
+
+    on_site(tmp_path, test, server=SMALL)
+
+
+@pytest.mark.parametrize("minor", [0, 1])
+def test_a_flood_of_names_costs_the_host_that_makes_it(tmp_path: Path, minor: int) -> None:
+    async def test(site: Site) -> None:
+        settled = await (await site.client(HONEST, minor, name=b"settled")).connect()
+        coming = await site.client("127.0.0.101", minor, name=b"coming")
+        assert await introduced(coming, coming.name) == 0
+        for host in range(2, 6):
+            flood = await site.client(f"127.0.0.{host}", minor)
+            for number in range(100):
+                assert await introduced(flood, b"flood %d" % number) == 0
+        hosts = [client.account.host for client in site.engine.clients.all()]
+        assert "127.0.0.101" in hosts, "those of the host with most give way"
+        assert len(hosts) <= 40
+        for host in range(2, 6):
+            for number in range(20):
+                one = await site.client(f"127.0.0.{host}", minor, name=b"confirmed %d" % number)
+                one.slots = 1
+                if await introduced(one, one.name) == 0:
+                    await one.connect(b"%08d" % host)
+        assert len(site.engine.clients.all()) <= 60
+        assert all(len(account.clients) <= 16 for account in site.engine.ledger.hosts.values())
+        assert await settled.status(p.OP_PUTROOTFH) == 0
+        late = await (await site.client("127.0.0.110", minor)).connect()
+        assert await late.status(p.OP_PUTROOTFH) == 0
+
+    on_site(tmp_path, test, server=SMALL)
