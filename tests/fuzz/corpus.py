@@ -80,6 +80,12 @@ def _compounds() -> Checked:
     return Compounds()
 
 
+def _callers() -> Checked:
+    from tests.fuzz.callers import Target as Callers
+
+    return Callers()
+
+
 TARGETS = {
     target.name: target
     for target in (
@@ -88,6 +94,7 @@ TARGETS = {
         Target("iwarp", 2000, _iwarp, 100_000),
         Target("calls", 600, _calls, 60_000),
         Target("compounds", 400, _compounds, 60_000),
+        Target("callers", 300, _callers, 40_000),
     )
 }
 

@@ -207,10 +207,22 @@ def compounds_target() -> Iterator[bytes]:
     yield bytes((4, 0, 6, 2, 1, 8, 0, 1, 0, 0, 0)) + bytes((5, 0, 6, 8, 1, 2, 2, 8, 2, 8, 0, 0, 1))
 
 
+def callers_target() -> Iterator[bytes]:
+    """Inputs of :mod:`tests.fuzz.callers`: an honest call, then the same one with ids at every edge, twice."""
+    for memory, version, action, edge in itertools.product(range(2), range(4), range(6), range(9)):
+        squash, undamaged = (action + edge) % 3, bytes(1 if version == 0 else 0)
+        honest = bytes((squash, version, action, edge % 8, 2, 2, 0)) + undamaged
+        other = bytes((squash, version, action, edge % 8, edge, (edge, 2)[action & 1], 2, edge, 1)) + undamaged
+        yield bytes((memory,)) + honest + other + other + honest
+    for kind, where in itertools.product(range(4), range(0, 60, 4)):
+        yield bytes((where & 1, 0, 0, where % 6, 1, 8, 3, 2, 8, 0, 1, kind, where * 17 & 255, 0, where))
+
+
 SEEDS = {
     "version_one": lambda: transport(1),
     "version_two": lambda: transport(2),
     "iwarp": iwarp,
     "calls": calls_target,
     "compounds": compounds_target,
+    "callers": callers_target,
 }

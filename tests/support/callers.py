@@ -22,6 +22,7 @@ from nfsd.config_file import load
 from nfsd.daemon import Daemon
 from nfsd.protocol import nfs3
 from nfsd.protocol import nfs4 as p
+from rpcrdma.rpc.messages import auth_flavor, opaque_auth
 from rpcrdma.rpc.rpcbind import Rpcbind
 from tests.nfs3_client import Nfs3Client, attributes, auth_sys
 from tests.support.nfs4 import Client4, mode
@@ -56,6 +57,8 @@ class Step:
     gids: tuple[int, ...] = ()
     shared: int = 0
     """For "read shared": the group whose file it is."""
+    raw: bytes | None = None
+    """Octets to be sent for an NFSv3 credential that says all this, or says nothing."""
 
 
 @dataclass(frozen=True)
@@ -178,6 +181,8 @@ class Served:
     async def _call3(self, step: Step, name: str) -> int:
         handles, tcp = self.handles[step.squash], self.tcp
         tcp.credential = auth_sys(step.uid, step.gid, step.gids)
+        if step.raw is not None:
+            tcp.credential = opaque_auth(auth_flavor.AUTH_SYS, step.raw)
         match step.action:
             case "make" | "make private":
                 directory = handles["open" if step.action == "make" else "private"]

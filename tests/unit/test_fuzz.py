@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import pytest
 
+from nfsd.exports import ExportTable
 from nfsd.v3 import convert
+from nfsd.vfs.types import Credential
 from rpcrdma.wire import chunks, version_two
 from rpcrdma.xdr import native
 from tests.fuzz import corpus, iwarp_model
 from tests.fuzz.mutate import inputs
 from tests.fuzz.seeds import SEEDS
 
-MUTATIONS = {"version_one": 1500, "version_two": 1500, "iwarp": 3000, "calls": 800, "compounds": 800}
+MUTATIONS = {"version_one": 1500, "version_two": 1500, "iwarp": 3000, "calls": 800, "compounds": 800, "callers": 400}
 
 
 @pytest.fixture(params=sorted(corpus.TARGETS))
@@ -109,6 +111,16 @@ def test_calls_that_are_answered_otherwise_natively_are_found(monkeypatch):
     right = convert.fsid3
     monkeypatch.setattr(convert, "fsid3", lambda *arguments: right(*arguments) ^ 1)
     broken("calls", 0)
+
+
+def test_a_squash_that_forgets_the_groups_is_found(monkeypatch):
+    right = ExportTable._squashed
+
+    def wrong(self, access, uid, gid, gids):
+        return right(self, access, uid, gid, ()) if 0 not in gids else Credential(uid or 7, gid or 7, gids)
+
+    monkeypatch.setattr(ExportTable, "_squashed", wrong)
+    broken("callers", 200)
 
 
 def test_the_calls_that_can_be_are_answered_natively():
