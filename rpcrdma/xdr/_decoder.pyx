@@ -9,8 +9,12 @@ Buffer ownership
 Garbage collection
     Objects whose declared fields can hold no containers are untracked: no cycle can go through them, and a message
     makes many.
+
+    A decoder refers to memory only, never to what may refer to it, and the collector must not see it: it would clear a
+    memoryview before the decoder that has it exported, and the interpreter crashes when that view goes.
 """
 
+cimport cython
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.long cimport PyLong_AsLongLong
@@ -28,6 +32,7 @@ cdef extern from "Python.h":
     void PyObject_GC_UnTrack(void *value)
 
 
+@cython.no_gc
 cdef class Decoder:
     """Reads one message; see :class:`rpcrdma.xdr.codec.Decoder`."""
 
@@ -264,6 +269,7 @@ cdef class Decoder:
             raise XdrError(f"{self.length - self.at} octets too many")
 
 
+@cython.no_gc
 cdef class ResultDecoder(Decoder):
     """Reads results; see :class:`rpcrdma.xdr.codec.ResultDecoder`."""
 
