@@ -187,21 +187,28 @@ class Limits:
 
     memory: Annotated[Size, Field(ge=16 << 20)] = 512 << 20
     """Octets of all message and data buffers together."""
+    host_memory: Annotated[Size, Field(ge=8 << 20)] | None = None
+    """Octets of the buffers of all connections of one client address (IPv6: /64); default: a quarter of ``memory``, or
+    ``connection_memory`` if that is more."""
     connection_memory: Annotated[Size, Field(ge=8 << 20)] = 64 << 20
     """Octets of one connection's buffers."""
     connections: Annotated[Integer, Field(ge=1, le=100000)] = 1024
-    """Connections to one listener."""
+    """Connections to all listeners together, TCP and RDMA, those that are only being made included."""
+    host_connections: Annotated[Integer, Field(ge=1, le=100000)] = 256
+    """Connections of one client address."""
     shared_receives: Annotated[Integer, Field(ge=0, le=32768)] = 0
     """Receive buffers that all connections over an InfiniBand or RoCE device share, whatever their credits; 0: every
     connection has as many as it has credits."""
     calls: Annotated[Integer, Field(ge=1, le=4096)] = 128
     """Calls of one TCP connection that are worked on at a time."""
+    host_calls: Annotated[Integer, Field(ge=1, le=65536)] = 1024
+    """Calls of all connections of one client address that are worked on at a time."""
+    all_calls: Annotated[Integer, Field(ge=1, le=1000000)] = 8192
+    """Calls of all clients that are worked on at a time."""
     idle_time: Seconds = 360.0
-    """Seconds a TCP connection may stay without any call."""
+    """Seconds a connection may stay without any call."""
     transfer_time: Seconds = 60.0
     """Seconds in which a record that has begun must arrive, and replies must make headway."""
-    replay_memory: Annotated[Size, Field(ge=1 << 20)] = 16 << 20
-    """Octets of replies kept for calls that are sent again (NFSv3 and NFSv4.0), over all clients."""
     drain_time: Seconds = 10.0
     """Seconds calls in flight get to finish when the server stops."""
 

@@ -59,7 +59,6 @@ from rpcrdma.memory import Pool
 from rpcrdma.rpc.dispatch import Dispatcher
 from rpcrdma.rpc.portmap import portmap_program
 from rpcrdma.rpc.program import Program
-from rpcrdma.rpc.replay import ReplayCache
 from rpcrdma.rpc.rpcbind import PORT as PORTMAPPER_PORT
 from rpcrdma.rpc.rpcbind import RPCBPROG, Rpcbind, Service, services
 from rpcrdma.verbs.device import raise_memory_lock
@@ -75,6 +74,8 @@ _PROGRAMS = {
     "rpcbind": ((RPCBPROG, (2, 3, 4)),),
 }
 """What each kind of listener serves, as rpcbind is told."""
+RESERVE = 16
+"""One part of so many of the memory is for small calls of clients that hold little."""
 _DNS_PATIENCE = 3.0
 _GC_THRESHOLD = 50_000
 """Objects between collections: a call makes few cycles, and a collection in the middle of calls delays them all."""
@@ -97,7 +98,7 @@ class Daemon:
     def __init__(self, config: Config, rpcbind: Rpcbind | None = None) -> None:
         server = config.server
         self.config = config
-        self.pool = Pool(server.limits.memory)
+        self.pool = Pool(server.limits.memory, server.limits.memory // RESERVE)
         self.exports = ExportTable(config.exports)
         self._admission = Admission(self.exports)
         self.service = FileService(self.exports, server.state_dir)
@@ -170,7 +171,6 @@ class Daemon:
                     Program(NFS_PROGRAM, "nfs", versions),
                     nfsacl_program(self.service, self.exports, delegations=self._nfs4.recalls),
                 ],
-                ReplayCache(server.limits.replay_memory),
                 gate=self._admission,
                 direct=direct,
             ),
@@ -251,6 +251,7 @@ class Daemon:
             self._nfs4.recalls.statistics,
             lambda: self.service.losses,
             self._state,
+            self.listeners.hosts,
         )
         try:
             close, self.metrics_port = start_endpoint(collector, host, port)

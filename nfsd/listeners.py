@@ -23,6 +23,7 @@ from nfsd.config import Address, Limits, Listen
 from rpcrdma.capture.recorder import Captures
 from rpcrdma.engine.config import ResponderOptions
 from rpcrdma.firewall import contain, spawn
+from rpcrdma.hosts import HostLimits, Hosts
 from rpcrdma.memory import Pool
 from rpcrdma.rpc.dispatch import Dispatcher
 from rpcrdma.server.rdma import RdmaServer, RdmaServerOptions
@@ -76,6 +77,7 @@ class Listeners:
     """The listeners there are."""
 
     def __init__(self, pool: Pool, limits: Limits, captures: Captures | None = None) -> None:
+        self.hosts = Hosts(pool, host_limits(limits))
         self.started: list[Started] = []
         self.failures: list[str] = []
         """What could not be started, and why."""
@@ -131,12 +133,11 @@ class Listeners:
     def _start_tcp(self, address: Address, dispatcher: Dispatcher, service: str) -> None:
         limits = TcpLimits(
             max_calls=self._limits.calls,
-            max_connections=self._limits.connections,
             connection_memory=self._limits.connection_memory,
             idle_time=self._limits.idle_time,
             transfer_time=self._limits.transfer_time,
         )
-        listener = TcpListener(dispatcher, self._pool, asyncio.get_running_loop(), limits, self._captures)
+        listener = TcpListener(dispatcher, self._pool, asyncio.get_running_loop(), limits, self._captures, self.hosts)
         listener.listen(address.host, address.port)
         self.started.append(Started(Address("tcp", *listener.address), service, tcp=listener))
 
@@ -150,7 +151,7 @@ class Listeners:
             if not why_not:
                 return
             _log.info("%s: provider auto: embedded software iWARP (%s)", entry, why_not)
-        provider = SoftIwarp(self._pool, SoftIwarpOptions(crc=entry.crc, max_connections=self._limits.connections))
+        provider = SoftIwarp(self._pool, SoftIwarpOptions(crc=entry.crc), self.hosts)
         server = self._rdma_server(provider, entry, dispatcher)
         address = entry.address
         listener = await server.listen(ListenAddress(address.host, address.port, entry.tos))
@@ -204,10 +205,11 @@ class Listeners:
                     credits=entry.credits,
                     version_two=entry.version_two,
                 ),
-                max_connections=self._limits.connections,
                 connection_memory=self._limits.connection_memory,
+                idle_time=self._limits.idle_time,
             ),
             captures=self._captures,
+            hosts=self.hosts,
         )
 
     def _add_rdma(self, listener: Listener, provider: str, server: RdmaServer) -> None:
@@ -307,6 +309,17 @@ class Listeners:
             await provider.close()
         if self._devices is not None:
             await self._devices.close()
+
+
+def host_limits(limits: Limits) -> HostLimits:
+    """The bounds by client address."""
+    return HostLimits(
+        connections=limits.connections,
+        host_connections=limits.host_connections,
+        host_memory=limits.host_memory or max(limits.memory // 4, limits.connection_memory),
+        calls=limits.all_calls,
+        host_calls=limits.host_calls,
+    )
 
 
 def _is_loopback(host: str) -> bool:

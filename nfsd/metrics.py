@@ -14,6 +14,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoM
 from prometheus_client.registry import Collector
 
 from rpcrdma.copying import copied
+from rpcrdma.hosts import Hosts
 from rpcrdma.memory import Pool
 from rpcrdma.rpc.dispatch import Dispatcher
 
@@ -46,8 +47,9 @@ class ServerCollector(Collector):
         delegations: Callable[[], Mapping[str, int]] = dict,
         losses: Callable[[], int] = int,
         state: Callable[[], Mapping[str, int]] = dict,
+        hosts: Hosts | None = None,
     ) -> None:
-        self._dispatchers, self._pool = dispatchers, pool
+        self._dispatchers, self._pool, self._hosts = dispatchers, pool, hosts
         self._connections, self._rdma, self._workers = connections, rdma, workers
         self._callbacks, self._copies, self._delegations = callbacks, copies, delegations
         self._losses = losses
@@ -129,6 +131,24 @@ class ServerCollector(Collector):
             for event, value in counters.items():
                 rdma.add_metric([listener, event], value)
         yield from (is_open, accepted, refused, rdma)
+        yield from self._shares()
+
+    def _shares(self) -> Iterator[Metric]:
+        short = CounterMetricFamily(_PREFIX + "memory_short", "Buffers that were not to be had", labels=["bound"])
+        for bound in ("account", "host", "pool"):
+            short.add_metric([bound], getattr(self._pool, "short_of_" + bound))
+        yield short
+        if self._hosts is None:
+            return
+        held = GaugeMetricFamily(_PREFIX + "clients_hold", "What clients hold, all or most of one", labels=["kind"])
+        for kind, value in self._hosts.statistics().items():
+            held.add_metric([kind], value)
+        events = CounterMetricFamily(
+            _PREFIX + "connection_events", "Connections refused, closed, delayed, by reason", labels=["event"]
+        )
+        for event, value in list(self._hosts.events.items()):
+            events.add_metric([event], value)
+        yield from (held, events)
 
 
 def start_endpoint(collector: Collector, host: str, port: int) -> tuple[Callable[[], None], int]:

@@ -161,6 +161,12 @@ class Responder:
         """Nothing received is unanswered, and everything sent has left."""
         return not self.credits.outstanding and not self.credits.unsent
 
+    def awaits_peer(self, executing: int) -> bool:
+        """Whether something waits for the peer, apart from the ``executing`` calls: for it to take what is sent, or to
+        have its memory read."""
+        ours = executing + len(self._to_read) + len(self._to_answer) + len(self.calls)
+        return bool(self.credits.unsent) or self.credits.outstanding > ours
+
     # Inputs
 
     def received(self, messages: Sequence[Received]) -> None:

@@ -9,8 +9,12 @@ One connection
     dispatch returns, and the replies of the whole batch are posted together.
 
 Memory
-    Receives have an account of their own, so that payloads cannot starve them. A disconnected connection's leases
-    return when the operations that hold them are over.
+    Receives have an account of their own, so that payloads cannot starve them; both are shares of the host's
+    (:mod:`rpcrdma.hosts`). A disconnected connection's leases return when the operations that hold them are over.
+
+Time
+    One timer looks at all connections once a second. A connection without any message is closed after ``idle_time``; so
+    is one that holds much memory while that is short, and whose peer makes no headway.
 
 Refusals
     A connection is rejected when there are too many, and when no memory is left for a single Receive. A peer that does
@@ -23,6 +27,7 @@ import asyncio
 import contextlib
 import logging
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -38,6 +43,7 @@ from rpcrdma.engine.counters import Counters
 from rpcrdma.engine.direct import DirectResponder
 from rpcrdma.engine.responder import Responder
 from rpcrdma.firewall import Ticker, contain
+from rpcrdma.hosts import HostLimits, Hosts, Refused, Seat
 from rpcrdma.log_limits import limited_logger
 from rpcrdma.memory import Account, Lease, OutOfMemory, Pool
 from rpcrdma.place import Answerer
@@ -88,38 +94,41 @@ class RdmaServerOptions:
     """The settings of an RDMA server."""
 
     responder: ResponderOptions = field(default_factory=ResponderOptions)
-    max_connections: int = 1024
     connection_memory: int = 64 << 20
     """Octets one connection may use for payloads: sinks of Read chunks, results, send buffers."""
     max_reads: int = 16
     """RDMA Reads to keep outstanding on a connection, if the peer lets us."""
     lease_timeout: float = 20.0
     """Seconds an operation waits for a buffer before it fails with OutOfMemory."""
-    idle_timeout: float = 0.0
-    """Seconds without a message after which a connection is closed; 0 keeps it."""
+    idle_time: float = 360.0
+    """Seconds without a message after which a connection is closed."""
 
     def __post_init__(self) -> None:
         """Raise ValueError for what cannot work."""
         if self.connection_memory < 2 * LARGEST_LEASE:
             raise ValueError(f"connection_memory must be at least {2 * LARGEST_LEASE}")
-        if self.max_connections < 1 or self.max_reads < 1:
-            raise ValueError("max_connections and max_reads must be positive")
+        if self.max_reads < 1:
+            raise ValueError("max_reads must be positive")
 
 
 class RdmaConnection:
     """One connection: handler of its endpoint's events, and the transport of its calls."""
 
-    def __init__(self, server: RdmaServer, request: ConnectRequest) -> None:
+    def __init__(self, server: RdmaServer, request: ConnectRequest, seat: Seat) -> None:
         self.netid = "rdma6" if ":" in request.peer_address else "rdma"
         self.peer_address = request.peer_address
         self.peer_port = request.peer_port
         self.local_address = request.local_address
         self.closed = False
-        self.seen_receives = -1
-        """What the last look for idle connections saw."""
-        self._server = server
+        self._server, self._seat = server, seat
         self._dispatcher = server.dispatcher
         self._loop = asyncio.get_running_loop()
+        self._seen_receives = 0
+        self._heard_at = self._loop.time()
+        self._executing: set[ForwardCall] = set()
+        """Calls that the dispatcher has."""
+        self._held_back: deque[ForwardCall] = deque()
+        """Calls that wait for there being fewer of the same host."""
         self._on_close: list[Callable[[], None]] = []
         self._lease_waiters: set[asyncio.Future[Lease]] = set()
         self._running = False
@@ -138,8 +147,8 @@ class RdmaConnection:
         self._own_data = responder.private_data.encode()
         peer = private_data.find(request.private_data)
         properties = private_data.negotiate(responder.private_data, peer)
-        self._receive_account = self._server.pool.account(_receive_memory(responder))
-        self._account: Account = self._server.pool.account(options.connection_memory)
+        self._receive_account = self._seat.account(_receive_memory(responder))
+        self._account: Account = self._seat.account(options.connection_memory)
         receives: list[Lease] = []
         with contextlib.suppress(OutOfMemory):
             for _ in range(responder.receives):
@@ -209,6 +218,8 @@ class RdmaConnection:
                 self.responder.received(messages)
         except Exception:
             self._crashed()
+        if not self._seat.called and self.responder.received_messages:
+            self._seat.call_made()
         self._run()
 
     def completed(self, token: object, ok: bool) -> None:
@@ -232,6 +243,9 @@ class RdmaConnection:
                 self._server.poisoned.add(self.peer_address, xid)
         _log.debug("%s: disconnected: %s", self, responder.failure or reason)
         self.closed = True
+        self._seat.leave()
+        while self._held_back:
+            self._held_back.popleft().release()
         for step in (responder.close, self._account.close, self._receive_account.close):
             contain(None, step)
         for waiter in self._lease_waiters:
@@ -244,6 +258,43 @@ class RdmaConnection:
         if self._drained is not None and not self._drained.done():
             self._drained.set_result(None)
         self._server.forget(self, reason)
+
+    # What :mod:`rpcrdma.hosts` sees
+
+    @property
+    def served(self) -> int:
+        """Messages that have come."""
+        return self.responder.received_messages
+
+    @property
+    def idle(self) -> bool:
+        """Nothing received is unanswered, and everything sent has left."""
+        return self.responder.idle
+
+    def evict(self, reason: str) -> None:
+        """Close at once."""
+        _log.debug("%s: closing, %s", self, reason)
+        self.abort()
+
+    def proceed(self) -> None:
+        """Execute what was held back, at the loop's next turn."""
+        self._wake()
+
+    def check_time(self, now: float) -> None:
+        """Close the connection if its peer has been slow or silent for too long."""
+        if self.closed:
+            return
+        responder, events = self.responder, self._server.hosts.events
+        if responder.received_messages != self._seen_receives or not responder.idle:
+            self._seen_receives, self._heard_at = responder.received_messages, now
+        if now - self._heard_at >= self._server.options.idle_time:
+            events["closed_idle"] += 1
+            _log.debug("%s: closed, idle", self)
+            self.close()
+        elif self._seat.stuck(now, self._account, responder.awaits_peer(len(self._executing) + len(self._held_back))):
+            events["closed_stuck"] += 1
+            _log.warning("%s: the peer holds much memory, which is short, and makes no headway; closing", self)
+            self.abort()
 
     # What a capture wants
 
@@ -370,12 +421,16 @@ class RdmaConnection:
             responder = self.responder
             while True:
                 self._post()
-                calls = responder.calls
+                calls, responder.calls = responder.calls, []
+                if self._held_back and not self._seat.queued:
+                    calls, self._held_back = [*self._held_back, *calls], deque()
                 if not calls:
                     break
-                responder.calls = []
                 for call in calls:
-                    contain(self.abort, self._execute, call)
+                    if self._held_back or not self._seat.begin_call():
+                        self._held_back.append(call)
+                    elif not contain(self.abort, self._execute, call):
+                        self._over(call)
         except Exception:
             self._crashed()
         finally:
@@ -414,10 +469,17 @@ class RdmaConnection:
                 endpoint.post(writes, send, token)
 
     def _execute(self, call: ForwardCall) -> None:
+        self._executing.add(call)
         room = self.responder.versions.properties.send_threshold - call.reply_header
         self._dispatcher.dispatch(self, call.data, call.chunks, call.holds, partial(self._done, call), room)
 
+    def _over(self, call: ForwardCall) -> None:
+        if call in self._executing:
+            self._executing.remove(call)
+            self._seat.end_call()
+
     def _done(self, call: ForwardCall, reply: RpcReply | None) -> None:
+        self._over(call)
         if reply is None:
             self.responder.drop(call)
             self.close()
@@ -447,8 +509,10 @@ class RdmaServer:
         options: RdmaServerOptions | None = None,
         clock: Callable[[], float] | None = None,
         captures: Captures | None = None,
+        hosts: Hosts | None = None,
     ) -> None:
         self.provider = provider
+        self.hosts = Hosts(pool, HostLimits(host_memory=pool.limit)) if hosts is None else hosts
         self.captures = Captures() if captures is None else captures
         self.pool = pool
         self.dispatcher = dispatcher
@@ -461,7 +525,7 @@ class RdmaServer:
         self.port = 0
         """Where it listens."""
         self._listeners: list[Listener] = []
-        self._idle_check: Ticker | None = None
+        self._timer: Ticker | None = None
         if pool.limit < 2 * LARGEST_LEASE:
             raise ValueError(f"the pool must have at least {2 * LARGEST_LEASE} octets")
 
@@ -470,34 +534,40 @@ class RdmaServer:
         listener = await self.provider.listen(address, self.on_request)
         self._listeners.append(listener)
         self.port = listener.address.port
-        if self.options.idle_timeout and self._idle_check is None:
-            self._idle_check = Ticker(asyncio.get_running_loop(), self.options.idle_timeout, self.close_idle)
+        if self._timer is None:
+            self._timer = Ticker(asyncio.get_running_loop(), 1.0, self._tick)
         return listener
 
     def on_request(self, request: ConnectRequest) -> None:
         """Accept or reject a connection."""
-        reason = None
-        if len(self.connections) >= self.options.max_connections:
-            reason = "too many connections"
-        else:
-            try:
-                now = time.time_ns()  # the peer may know that it is accepted before we are through here
-                connection = RdmaConnection(self, request)
-                self.connections.add(connection)
-                self.accepted += 1
-                contain(None, self.captures.add, connection, now)
-            except OutOfMemory:
-                reason = "no memory for Receives"
-            except OSError as error:
+        try:
+            seat = self.hosts.enter(request.peer_address, asyncio.get_running_loop().time())
+        except Refused as refused:
+            self._reject(request, str(refused))
+            return
+        try:
+            now = time.time_ns()  # the peer may know that it is accepted before we are through here
+            connection = seat.member = RdmaConnection(self, request, seat)
+        except BaseException as error:
+            seat.leave()
+            if isinstance(error, OutOfMemory):
+                self.hosts.events["refused_memory"] += 1
+                self._reject(request, "no memory for Receives")
+            elif isinstance(error, OSError):
                 _log.info("connection of %s could not be accepted: %s", request.peer_address, error)
-        if reason is not None:
-            self.rejected += 1
-            _log.warning("connection of %s rejected: %s", request.peer_address, reason)
-            ours = self.options.responder.private_data.encode()
-            self.captures.refused(
-                self.describe(request, request.private_data, ours, f"rejected: {reason}", rejected=True)
-            )
-            request.reject(ours)
+            else:
+                raise
+            return
+        self.connections.add(connection)
+        self.accepted += 1
+        contain(None, self.captures.add, connection, now)
+
+    def _reject(self, request: ConnectRequest, reason: str) -> None:
+        self.rejected += 1
+        _log.warning("connection of %s rejected: %s", request.peer_address, reason)
+        ours = self.options.responder.private_data.encode()
+        self.captures.refused(self.describe(request, request.private_data, ours, f"rejected: {reason}", rejected=True))
+        request.reject(ours)
 
     def describe(
         self, ends: ConnectRequest | RdmaConnection, theirs: bytes, ours: bytes, note: str, *, rejected: bool = False
@@ -525,9 +595,9 @@ class RdmaServer:
         for listener in self._listeners:
             listener.close()
         self._listeners.clear()
-        if self._idle_check is not None:
-            self._idle_check.cancel()
-            self._idle_check = None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         if drain and self.connections:
             drains = [asyncio.ensure_future(connection.drain()) for connection in self.connections]
             _, late = await asyncio.wait(drains, timeout=drain)
@@ -542,11 +612,11 @@ class RdmaServer:
         if gone:
             await asyncio.wait(gone, timeout=5)
 
-    def close_idle(self) -> None:
-        """Close the connections that received nothing since the last time this was called."""
+    def check_times(self, now: float) -> None:
+        """Look for connections whose peers are slow or silent for too long."""
+        self.hosts.tick(now)
         for connection in list(self.connections):
-            responder = connection.responder
-            if connection.seen_receives == responder.received_messages and responder.idle:
-                _log.info("%s: closed, idle", connection)
-                contain(connection.abort, connection.close)
-            connection.seen_receives = responder.received_messages
+            contain(connection.abort, connection.check_time, now)
+
+    def _tick(self) -> None:
+        self.check_times(asyncio.get_running_loop().time())

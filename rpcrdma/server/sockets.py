@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
+import select
 import socket
+import sys
+import termios
 
 from rpcrdma import congestion
 
@@ -43,3 +47,16 @@ def set_options(sock: socket.socket, transfer_time: float) -> None:
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 15)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 4)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(transfer_time * 1000))
+
+
+def peer_is_gone(fd: int, missing: int) -> bool:
+    """Whether the peer has closed its side, or is gone altogether, and fewer than ``missing`` octets are still to be
+    read: for who does not read. (A peer that has sent all and waits for its answer is not gone.)"""
+    poll = select.poll()
+    poll.register(fd, select.POLLRDHUP)
+    for _, events in poll.poll(0):
+        if events & (select.POLLHUP | select.POLLERR):
+            return True
+        unread = fcntl.ioctl(fd, termios.FIONREAD, b"\0\0\0\0")
+        return int.from_bytes(unread, sys.byteorder) < missing
+    return False

@@ -7,11 +7,12 @@ Operation: one wake-up takes every call that has arrived; the replies of all tha
 call. Replies of calls that had to wait are gathered until the event loop's next turn and leave together as well.
 
 Back-pressure: a connection with ``max_calls`` in progress, or with too many octets of replies that its peer does not
-take, is not read from until that changes; TCP tells the peer. Memory is the connection's account; when it is used up
-reading waits.
+take, is not read from until that changes; TCP tells the peer. Memory is the connection's account, which is a share of
+its host's (:mod:`rpcrdma.hosts`); when it is used up reading waits.
 
 Time: one timer of the listener looks at all connections once a second. A record that has begun must arrive and replies
-must make headway within ``transfer_time``; a connection without any call is closed after ``idle_time``.
+must make headway within ``transfer_time``; a connection without any call is closed after ``idle_time``. One that waits
+for memory is closed when its peer has gone: nobody reads from it, so nothing else would tell.
 """
 
 from __future__ import annotations
@@ -23,15 +24,18 @@ import socket
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 from rpcrdma.capture.events import Connection
 from rpcrdma.capture.recorder import Captures, Tap
 from rpcrdma.firewall import Ticker, contain, report
+from rpcrdma.hosts import HostLimits, Hosts, Refused, Seat
 from rpcrdma.log_limits import limited_logger
 from rpcrdma.memory import Account, Lease, OutOfMemory, Pool
 from rpcrdma.rpc.dispatch import NO_REPLY, Dispatcher
 from rpcrdma.rpc.program import RpcReply
-from rpcrdma.server.sockets import bind, plain_address, set_options
+from rpcrdma.server.sockets import bind, peer_is_gone, plain_address, set_options
 from rpcrdma.tcp.stream import RecordError, RecordStream
 from rpcrdma.turns import SLICE
 
@@ -48,7 +52,6 @@ class TcpLimits:
 
     max_record: int = (1 << 20) + (128 << 10)
     max_calls: int = 128
-    max_connections: int = 1024
     connection_memory: int = 64 << 20
     max_unsent: int = 8 << 20
     """Replies that the peer has not taken beyond which no further call is read."""
@@ -64,16 +67,18 @@ class TcpConnection:
     peer_port: int
     local_address: str
 
-    def __init__(self, listener: TcpListener, sock: socket.socket) -> None:
-        self._listener, self._socket = listener, sock
+    def __init__(self, listener: TcpListener, sock: socket.socket, seat: Seat) -> None:
+        self._listener, self._socket, self._seat = listener, sock, seat
         self._loop, self._dispatcher, self._limits = listener.loop, listener.dispatcher, listener.limits
         self.peer_address, self.peer_port = plain_address(sock.getpeername())
         self.local_address, self._local_port = plain_address(sock.getsockname())
         self.netid = "tcp6" if ":" in self.peer_address else "tcp"
         self.max_backchannel_size = self.max_long_backchannel_size = self._limits.max_record
         self.closed = False
+        self.served = 0
+        """Calls taken so far."""
         self._fd = sock.fileno()
-        self._account: Account = listener.pool.account(self._limits.connection_memory)
+        self._account: Account = seat.account(self._limits.connection_memory)
         self._stream = RecordStream(self._fd, self._account, self._limits.max_record)
         self._waiting: deque[tuple[memoryview, Lease]] = deque()
         direct = listener.dispatcher.direct_calls(self)
@@ -83,6 +88,7 @@ class TcpConnection:
         """Calls in progress."""
         self._callbacks: dict[int, asyncio.Future[memoryview]] = {}
         self._close_handlers: list[Callable[[], None]] = []
+        self._lease_waiters: set[asyncio.Future[Lease]] = set()
         self._reading = self._writing = self._draining = False
         self._in_wakeup = self._flush_due = self._memory_awaited = self._resuming = False
         now = self._loop.time()
@@ -124,33 +130,29 @@ class TcpConnection:
             return self._account.lease(size)
         except OutOfMemory:
             pass
-        future: asyncio.Future[Lease] = self._loop.create_future()
-
-        def available() -> None:
-            if future.done():
-                return
-            try:
-                future.set_result(self._account.lease(size))
-            except OutOfMemory:
-                self._account.when_available(size, available)
-
-        def gone() -> None:
-            if not future.done():
-                future.set_exception(ConnectionError("the connection is closed"))
-
-        self.on_close(gone)
-        if not future.done():
-            self._account.when_available(size, available)
+        if self.closed:
+            raise ConnectionError("the connection is closed")
+        waiter: asyncio.Future[Lease] = self._loop.create_future()
+        self._lease_waiters.add(waiter)
         try:
-            return await future
+            self._account.when_available(size, partial(self._lease_available, waiter, size))
+            return await waiter
         except asyncio.CancelledError:
-            if future.done() and not future.cancelled() and future.exception() is None:
-                future.result().release()
-            future.cancel()
+            # A cancelled call leaves what it waited for alone, so that the lease may arrive, or have arrived.
+            if not waiter.cancel() and not waiter.cancelled() and waiter.exception() is None:
+                waiter.result().release()
             raise
         finally:
-            with contextlib.suppress(ValueError):
-                self._close_handlers.remove(gone)
+            self._lease_waiters.discard(waiter)
+            del waiter  # it may hold an exception whose traceback holds this frame
+
+    def _lease_available(self, waiter: asyncio.Future[Lease], size: int) -> None:
+        if waiter.done():
+            return
+        try:
+            waiter.set_result(self._account.lease(size))
+        except OutOfMemory:
+            self._account.when_available(size, partial(self._lease_available, waiter, size))
 
     async def call_back(
         self,
@@ -189,6 +191,7 @@ class TcpConnection:
         if self._writing:
             self._loop.remove_writer(self._fd)
         self._reading = self._writing = False
+        self._seat.leave()
         self._listener.forget(self)
         contain(None, self._stream.close)
         while self._waiting:
@@ -196,7 +199,8 @@ class TcpConnection:
         contain(None, self._account.close)
         self._socket.close()
         callbacks, self._callbacks = self._callbacks, {}
-        for future in callbacks.values():
+        waiting: list[asyncio.Future[Any]] = [*callbacks.values(), *self._lease_waiters]
+        for future in waiting:
             if not future.done():
                 future.set_exception(ConnectionError("the connection is closed"))
         handlers, self._close_handlers = self._close_handlers, []
@@ -219,7 +223,8 @@ class TcpConnection:
         """Close the connection if it, or its peer, has been slow or silent for too long."""
         if self.closed:
             return
-        limits, stream = self._limits, self._stream
+        limits, stream, hosts = self._limits, self._stream, self._listener.hosts
+        starved = bool(stream.starved)
         if stream.partial and self._reading:
             self._record_since = now if self._record_since is None else self._record_since
         else:
@@ -229,12 +234,35 @@ class TcpConnection:
         if stream.queued and self._unsent_since is None:
             self._unsent_since, self._sent_then = now, stream.sent_octets
         if self._record_since is not None and now - self._record_since >= limits.transfer_time:
+            hosts.events["closed_slow"] += 1
             self._fail("a record did not arrive in time")
         elif self._unsent_since is not None and now - self._unsent_since >= limits.transfer_time:
+            hosts.events["closed_slow"] += 1
             self._fail("the peer takes no replies")
+        elif self._seat.stuck(now, self._account, bool(stream.queued or (stream.partial and not starved))):
+            hosts.events["closed_stuck"] += 1
+            self._fail("the peer holds much memory, which is short, and makes no headway")
+        elif starved and peer_is_gone(self._fd, stream.missing):
+            hosts.events["closed_gone"] += 1
+            self.close()
+        elif self._seat.starved(now, self._account, starved):
+            hosts.events["closed_starved"] += 1
+            self._fail("it waits for memory, which is short, and holds some")
         elif self.idle and now - self.last_call >= limits.idle_time:
+            hosts.events["closed_idle"] += 1
             _log.debug("%s: idle, closing", self)
             self.close()
+
+    # -- what :mod:`rpcrdma.hosts` sees ----------------------------------------------------------------------------
+
+    def evict(self, reason: str) -> None:
+        """Close at once."""
+        _log.debug("%s: closing, %s", self, reason)
+        self.close()
+
+    def proceed(self) -> None:
+        """Take further calls, at the loop's next turn."""
+        self._flush_soon()
 
     @property
     def idle(self) -> bool:
@@ -256,8 +284,12 @@ class TcpConnection:
         except OSError as error:
             self._broken(error)  # the socket's: what a call raises has been answered
             return
-        if records or self._stream.answered:
+        taken = len(records) + self._stream.answered
+        if taken:
             self._record_since = None
+            self.served += taken
+            if not self._seat.called:
+                self._seat.call_made()
         if records:
             self._waiting.extend(records)
         self._work()
@@ -271,16 +303,20 @@ class TcpConnection:
     def _work(self) -> None:
         """Dispatch what waits, as far as the bounds allow, and send the replies there are."""
         waiting, limit, dispatch = self._waiting, self._limits.max_calls, self._dispatcher.dispatch
-        stream, room = self._stream, self._limits.max_record
+        stream, room, begin_call = self._stream, self._limits.max_record, self._seat.begin_call
         self._in_wakeup = True
         try:
             while waiting and self.calls < limit and not self.closed and not self._draining:
                 if stream.queued > self._limits.max_unsent:
                     break
-                record, hold = waiting.popleft()
+                record, hold = waiting[0]
                 if len(record) >= 8 and record[7] == 1 and bytes(record[4:8]) == _REPLY:
+                    waiting.popleft()
                     self._take_answer(record, hold)
                     continue
+                if not begin_call():
+                    break  # until others of the same host are over
+                waiting.popleft()
                 self.calls += 1
                 dispatch(self, record, (), [hold], self._done, room)
         finally:
@@ -299,6 +335,7 @@ class TcpConnection:
     def _finished(self, reply: RpcReply | None) -> None:
         """The outcome of one call."""
         self.calls -= 1
+        self._seat.end_call()
         if self.closed:
             if reply is not None:
                 reply.release()
@@ -350,7 +387,13 @@ class TcpConnection:
         if sent and self._stream.unfinished and not self._resuming:
             self._resuming = True
             self._loop.call_soon(contain, self.close, self._resume)
-        elif sent and self._waiting and self.calls < self._limits.max_calls and not self._draining:
+        elif (
+            sent
+            and self._waiting
+            and self.calls < self._limits.max_calls
+            and not self._draining
+            and not self._seat.queued
+        ):
             # Replies kept us from going on, and the peer has taken them all: nothing else would wake us.
             self._flush_soon()
         self._regulate()
@@ -393,15 +436,18 @@ class TcpConnection:
             return
         try:
             self._memory_awaited = True
-            self._account.when_available(size, self._memory_soon)
+            self._account.when_available(size, partial(self._memory_there, size))
         except OutOfMemory:
             self._fail(f"a record needs a buffer of {size} octets, more than the bound on memory")
 
-    def _memory_soon(self) -> None:
-        self._loop.call_soon(contain, self.close, self._memory_there)  # not now: we are inside somebody's release
-
-    def _memory_there(self) -> None:
+    def _memory_there(self, size: int) -> None:
+        # Taken now, or somebody else would; used later, for we are inside somebody's release.
         self._memory_awaited = False
+        with contextlib.suppress(OutOfMemory):
+            self._stream.give(self._account.lease(size))
+        self._loop.call_soon(contain, self.close, self._receive_held_up)
+
+    def _receive_held_up(self) -> None:
         if not self.closed:
             self._receive(False)
 
@@ -424,14 +470,16 @@ class TcpListener:
         loop: asyncio.AbstractEventLoop,
         limits: TcpLimits | None = None,
         captures: Captures | None = None,
+        hosts: Hosts | None = None,
     ) -> None:
         self.dispatcher, self.pool, self.loop = dispatcher, pool, loop
         self.limits = limits or TcpLimits()
+        self.hosts = Hosts(pool, HostLimits(host_memory=pool.limit)) if hosts is None else hosts
         self.captures = Captures() if captures is None else captures
         self.connections: set[TcpConnection] = set()
         self.accepted = 0
         self.refused = 0
-        """Connections closed at once, since there were too many."""
+        """Connections closed at once, since there were too many. (Which evicted others is in ``hosts.events``.)"""
         self.address: tuple[str, int] = ("", 0)
         """Where it listens, with the real port."""
         self._socket: socket.socket | None = None
@@ -487,6 +535,7 @@ class TcpListener:
 
     def check_times(self, now: float) -> None:
         """Look for connections that are slow or silent for too long."""
+        self.hosts.tick(now)
         for connection in list(self.connections):
             contain(connection.close, connection.check_time, now)
 
@@ -498,7 +547,7 @@ class TcpListener:
             if self._socket is None:
                 return
             try:
-                sock, _ = self._socket.accept()
+                sock, address = self._socket.accept()
             except (BlockingIOError, InterruptedError):
                 return
             except OSError as error:
@@ -507,33 +556,28 @@ class TcpListener:
                     self._stop_for_a_while()
                     return
                 continue  # the peer has gone already (accept(2) reports its errors)
-            contain(sock.close, self._add, sock)
+            contain(sock.close, self._add, sock, plain_address(address)[0])
 
-    def _add(self, sock: socket.socket) -> None:
-        if len(self.connections) >= self.limits.max_connections and not self._make_room():
+    def _add(self, sock: socket.socket, address: str) -> None:
+        try:
+            seat = self.hosts.enter(address, self.loop.time())
+        except Refused as refused:
             self.refused += 1
-            _log.warning("too many connections (%d): refusing one more", len(self.connections))
+            _log.debug("refusing a connection of %s: %s", address, refused)
             sock.close()
             return
         try:
             sock.setblocking(False)
-            connection = TcpConnection(self, sock)
-        except OSError:
-            sock.close()  # gone already
-            return
+            connection = seat.member = TcpConnection(self, sock, seat)
+        except BaseException as error:
+            seat.leave()
+            sock.close()
+            if isinstance(error, OSError):
+                return  # gone already
+            raise
         self.connections.add(connection)
         self.accepted += 1
         contain(None, self.captures.add, connection)
-
-    def _make_room(self) -> bool:
-        """Close the connection that has been without a call for longest, if there is an idle one."""
-        idle = [connection for connection in self.connections if connection.idle]
-        if not idle:
-            return False
-        oldest = min(idle, key=lambda connection: connection.last_call)
-        _log.info("%s: closing, to make room for another client", oldest)
-        oldest.close()
-        return True
 
     def _stop_for_a_while(self) -> None:
         """Without descriptors, say, the socket stays readable: wait a little instead of spinning."""

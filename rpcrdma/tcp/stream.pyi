@@ -18,6 +18,8 @@ class RecordStream:
     """Octets of a buffer that could not be had, else 0. Call :meth:`receive` again once it can."""
     partial: bool
     """Whether part of a record, or of its header, has arrived."""
+    missing: int
+    """Octets of the present record that have not been received, as far as is known."""
     answered: int
     """Calls that the last :meth:`receive` answered directly."""
     unfinished: bool
@@ -27,6 +29,8 @@ class RecordStream:
     """Octets that wait to be sent."""
     received_octets: int
     sent_octets: int
+    def give(self, lease: Lease) -> None:
+        """Memory of the size that ``starved`` said; the next :meth:`receive` takes it, or releases it."""
     def answer_directly(self, direct: Answerer, most_unsent: int) -> None:
         """Offer calls to ``direct`` before they are returned, as long as no more than ``most_unsent`` octets wait."""
     def set_tap(self, tap: Tap | None) -> None:

@@ -9,8 +9,12 @@ Receiving
     wake-ups a connection holds a buffer only if part of a record has arrived.
 
 Bounds
-    A record is bounded in octets and fragments before anything is allocated for it. When memory is short nothing is
-    lost: ``starved`` says how much is wanted, and :meth:`RecordStream.receive` goes on from there.
+    A record is bounded in octets and fragments before anything is allocated for it. A peer that has sent records before
+    gets a buffer for the whole of a large one as soon as its mark has come, while memory is plenty. For others the buffer
+    has four times what has arrived, and is replaced by a larger one as more comes: a promise costs nothing.
+
+    When memory is short nothing is lost: ``starved`` says how much is wanted, and :meth:`RecordStream.receive` goes on
+    from there, with what it has been given (:meth:`RecordStream.give`).
 
 Direct calls
     With an :class:`~rpcrdma.place.Answerer` set, a whole record is offered to them before it becomes an object.
@@ -111,6 +115,8 @@ cdef class RecordStream:
     cdef size_t end
     # The record that has a buffer of its own.
     cdef Lease record
+    cdef Lease given                    # for it, or for the read buffer
+    cdef bint proven                    # a whole record has come before
     cdef size_t record_length
     cdef size_t fragment_left
     cdef size_t fragments
@@ -165,6 +171,23 @@ cdef class RecordStream:
     def sent_octets(self):
         return self.outgoing.sent
 
+    def give(self, Lease lease not None):
+        """Memory of the size that ``starved`` said; the next :meth:`receive` takes it, or releases it."""
+        if self.given is not None:
+            self.given.release()
+        self.given = lease
+
+    @property
+    def missing(self):
+        """Octets of the present record that have not been received, as far as is known."""
+        cdef size_t have = self.end - self.start, wanted
+        if self.record is not None:
+            return self.fragment_left - min(self.fragment_left, have)
+        if have < 4:
+            return 4 - have if have else 0
+        wanted = 4 + (load_mark(<char *>self.buffer.address + self.start) & ~<size_t>LAST_FRAGMENT)
+        return wanted - min(wanted, have)
+
     @property
     def partial(self):
         """Whether part of a record, or of its header, has arrived."""
@@ -202,6 +225,8 @@ cdef class RecordStream:
             for _, hold in records:
                 (<Lease>hold).release()
             raise
+        if self.given is not None:
+            self.drop_given()
         if self.buffer is not None and self.start == self.end:
             self.drop_buffer()
         return records
@@ -233,8 +258,17 @@ cdef class RecordStream:
         buffer.release()
         return 0
 
+    cdef int drop_given(self) except -1:
+        given, self.given = self.given, None
+        given.release()
+        return 0
+
     cdef Lease take(self, size_t size):
         """A buffer, or None with ``starved`` set."""
+        cdef Lease given = self.given
+        if given is not None and given.capacity >= size:
+            self.given = None
+            return given
         try:
             return self.account.lease(<Py_ssize_t>size)
         except OutOfMemory:
@@ -263,10 +297,13 @@ cdef class RecordStream:
         return True
 
     cdef size_t wanted(self) noexcept:
-        """Octets that the record at ``start`` takes in the read buffer, as far as is known."""
+        """Octets that the record at ``start`` takes in the read buffer, as far as is known; no more than are looked at
+        before it gets a buffer of its own."""
         if self.end - self.start < 4:
             return 4
-        return 4 + (load_mark(<char *>self.buffer.address + self.start) & ~<size_t>LAST_FRAGMENT)
+        return min(
+            4 + (load_mark(<char *>self.buffer.address + self.start) & ~<size_t>LAST_FRAGMENT), <size_t>READ_SIZE // 2
+        )
 
     cdef bint read(self) except -1:
         """Receive once. Returns whether there may be more."""
@@ -275,10 +312,13 @@ cdef class RecordStream:
         cdef size_t room = 0, count = 0, direct
         cdef ssize_t got
         if self.record is not None and self.fragment_left:
+            if self.record_length == self.record.capacity and not self.enlarge():
+                return False
             vectors[0].iov_base = <char *>self.record.address + self.record_length
-            vectors[0].iov_len = room = self.fragment_left
+            room = min(self.fragment_left, self.record.capacity - self.record_length)
             if self.shared:
-                vectors[0].iov_len = room = min(room, SLICE - self.received_now)
+                room = min(room, SLICE - self.received_now)
+            vectors[0].iov_len = room
             count = 1
         if count and room < self.fragment_left:
             pass
@@ -332,12 +372,15 @@ cdef class RecordStream:
                 if self.fragment_left:
                     if self.start == self.end:
                         return 0
+                    if self.record_length == self.record.capacity and not self.enlarge():
+                        return 0
                     self.copy_fragment()
                     continue
                 if self.last:
                     if self.shared and self.direct is not None and self.received_now and self.record_length >= SLICE:
                         self.unfinished = True  # what is done with so much takes a turn of its own
                         return 0
+                    self.proven = True
                     hold, self.record = self.record, None
                     if self.take_whole(hold):
                         hold.release()
@@ -356,6 +399,7 @@ cdef class RecordStream:
                 if have >= 4 + length:
                     # Whatever becomes of it, it is not looked at again.
                     self.start += 4 + length
+                    self.proven = True
                     if self.tap is not None:
                         self.show(<uint8_t *>at + 4, length)
                     if self.direct is not None and self.answer(<uint8_t *>at + 4, length):
@@ -365,7 +409,9 @@ cdef class RecordStream:
                     continue
                 if 4 + length <= READ_SIZE // 2:
                     return 0
-            if not self.begin_fragment(length):
+            if self.record is None and have < READ_SIZE // 2 and have < 4 + length and not self.trusted():
+                return 0
+            if not self.begin_fragment(length, have):
                 return 0
             self.last = mark & LAST_FRAGMENT
             self.start += 4
@@ -381,30 +427,42 @@ cdef class RecordStream:
             hold.release()
             raise
 
-    cdef bint begin_fragment(self, size_t length) except -1:
-        """Make room for a further fragment in a buffer of the record's own. False: no memory, nothing is changed."""
-        cdef Lease larger
+    cdef bint trusted(self) noexcept:
+        """Whether a promise will do to get much memory."""
+        cdef Account account = self.account
+        return (
+            self.proven
+            and 2 * account.host.in_use <= account.host.limit
+            and 2 * account.pool.in_use <= account.pool.limit
+        )
+
+    cdef bint begin_fragment(self, size_t length, size_t have) except -1:
+        """Begin a fragment, the record's first in a buffer of its own. False: no memory, nothing is changed."""
         if self.record is None:
-            self.record = self.take(length)
+            self.record = self.take(length if self.trusted() else min(length, 4 * have))
             if self.record is None:
                 return False
             self.record_length = 0
             self.fragments = 0
-        elif self.record_length + length > self.record.capacity:
-            larger = self.take(self.record_length + length)
-            if larger is None:
-                return False
-            copy_octets(<char *>larger.address, <char *>self.record.address, self.record_length)
-            self.record.release()
-            self.record = larger
         self.fragments += 1
         if self.fragments > self.max_fragments:
             raise RecordError(f"a record of more than {self.max_fragments} fragments")
         self.fragment_left = length
         return True
 
+    cdef bint enlarge(self) except -1:
+        """Have room for more of the present record than fills its buffer. False: no memory, nothing is changed."""
+        cdef size_t whole = self.record_length + self.fragment_left
+        cdef Lease larger = self.take(whole if self.trusted() else min(whole, 4 * self.record_length))
+        if larger is None:
+            return False
+        copy_octets(<char *>larger.address, <char *>self.record.address, self.record_length)
+        self.record.release()
+        self.record = larger
+        return True
+
     cdef int copy_fragment(self) except -1:
-        cdef size_t part = min(self.end - self.start, self.fragment_left)
+        cdef size_t part = min(self.end - self.start, self.fragment_left, self.record.capacity - self.record_length)
         copy_octets(
             <char *>self.record.address + self.record_length, <char *>self.buffer.address + self.start, part
         )
@@ -508,3 +566,5 @@ cdef class RecordStream:
         if self.record is not None:
             record, self.record = self.record, None
             record.release()
+        if self.given is not None:
+            self.drop_given()

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
 from rpcrdma.engine.config import ResponderOptions
+from rpcrdma.hosts import HostLimits, Hosts
 from rpcrdma.memory import Pool
 from rpcrdma.rpc.dispatch import Dispatcher
 from rpcrdma.rpc.program import Program
@@ -35,6 +36,7 @@ class Rig:
         self,
         *,
         options: RdmaServerOptions | None = None,
+        hosts: HostLimits | None = None,
         provider: Callable[[Pool], Provider] | None = None,
         host: str = "127.0.0.1",
         pool_limit: int = 256 << 20,
@@ -43,6 +45,7 @@ class Rig:
     ) -> None:
         self.options = options or RdmaServerOptions(responder=ResponderOptions(**responder))
         self.pool = Pool(pool_limit)
+        self.hosts = Hosts(self.pool, hosts or HostLimits(host_memory=pool_limit))
         self.peer_pool = Pool(256 << 20)
         self.control = Control()
         self.now = 1000.0
@@ -56,7 +59,9 @@ class Rig:
     async def __aenter__(self) -> Rig:
         self.provider = self._provider_of(self.pool)
         self.dispatcher = Dispatcher([echo_program(self.control), *self._programs])
-        self.server = RdmaServer(self.provider, self.pool, self.dispatcher, self.options, lambda: self.now)
+        self.server = RdmaServer(
+            self.provider, self.pool, self.dispatcher, self.options, lambda: self.now, hosts=self.hosts
+        )
         self.listener = await self.server.listen(ListenAddress(self._host, 0))
         return self
 

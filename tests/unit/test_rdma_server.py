@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from rpcrdma.engine.config import ResponderOptions
+from rpcrdma.hosts import HostLimits
 from rpcrdma.rpc.dispatch import NO_REPLY
 from rpcrdma.server.poisoned import MOST_ADDRESSES, MOST_POISONED, POISON_SECONDS, PoisonedCalls
 from rpcrdma.server.rdma import RdmaServerOptions
@@ -231,7 +232,7 @@ def test_calls_that_wait_for_memory_are_forgotten_with_their_connection():
         await rig.until(lambda: not rig.pool.in_use)
         assert rig.control.executed == 8
 
-    run(test, options=RdmaServerOptions(ResponderOptions(remote_invalidation=False), 10, 8 << 20))
+    run(test, options=RdmaServerOptions(ResponderOptions(remote_invalidation=False), 8 << 20))
 
 
 def test_close_callbacks_run_once():
@@ -315,16 +316,21 @@ def test_a_crash_of_ours_closes_the_connection_only():
 
 def test_too_many_connections_are_rejected_with_our_private_data():
     async def test(rig):
+        rig.control.gate = asyncio.Event()
         first = await rig.peer()
         await rig.peer()
+        for peer in rig.peers:
+            peer.send(echo())
+        await rig.until(lambda: rig.control.running == 2)
         with pytest.raises(ConnectionRefusedError, match="f6ab0e18"):
             await rig.peer()
         assert rig.server.rejected == 1
+        rig.control.gate.set()
         first.endpoint.close()
         await rig.until(lambda: len(rig.server.connections) == 1)
         await (await rig.peer()).call(null())
 
-    run(test, options=RdmaServerOptions(max_connections=2))
+    run(test, hosts=HostLimits(host_connections=2))
 
 
 @PROVIDERS
@@ -428,16 +434,18 @@ def test_idle_connections_are_closed_and_busy_ones_kept():
         await idle.call(null())
         working.send(echo())
         await rig.until(lambda: rig.control.running)
-        rig.server.close_idle()
+        now = asyncio.get_running_loop().time()
+        rig.server.check_times(now)
         await busy.call(null())
-        rig.server.close_idle()
+        rig.server.check_times(now + 300)
+        rig.server.check_times(now + 370)
         assert await idle.over() == "closed by the peer"
         assert busy.reason is None
         assert working.reason is None
         rig.control.gate.set()
         await working.reply()
 
-    run(test, options=RdmaServerOptions(idle_timeout=3600))
+    run(test)
 
 
 def test_a_retransmission_on_a_new_connection_is_executed():

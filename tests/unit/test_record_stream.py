@@ -153,11 +153,62 @@ def test_partial_says_whether_something_is_under_way(ends: Ends) -> None:
     assert not ends.stream.partial
 
 
-def test_a_large_record_is_under_way_in_its_own_buffer(ends: Ends) -> None:
+def test_a_large_record_is_under_way_in_its_own_buffer_if_the_peer_has_sent_one_before(ends: Ends) -> None:
+    ends.peer.sendall(record(b"first"))
+    assert ends.receive() == [b"first"]
     ends.peer.sendall(mark(100000) + bytes(10))
     assert ends.receive() == []
     assert ends.stream.partial
+    assert ends.stream.missing == 99990
     assert ends.pool.in_use == 131072
+
+
+def test_a_promise_costs_nothing_but_what_has_arrived_does(ends: Ends) -> None:
+    ends.peer.sendall(mark(1 << 20) + bytes(10))
+    assert ends.receive() == []
+    assert ends.pool.in_use == 65536  # the read buffer
+    for arrived, held in [(30_000, 65536), (60_000, 1 << 18), (250_000, 1 << 18), (300_000, 1 << 20)]:
+        ends.peer.sendall(bytes(arrived - (1 << 20) - 4 + ends.stream.missing + 4))
+        assert ends.receive() == []
+        assert ends.stream.missing == (1 << 20) - arrived
+        assert ends.pool.in_use <= held, arrived
+    ends.peer.sendall(bytes(ends.stream.missing))
+    assert ends.receive() == [bytes(1 << 20)]
+
+
+@pytest.mark.parametrize("fragment", [None, 40_000, 200_000])
+@pytest.mark.parametrize("chunk", [997, 70_000, 1 << 20])
+def test_a_large_record_arrives_as_it_was_sent_whatever_its_buffers(fragment: int | None, chunk: int) -> None:
+    """The first one of a peer in buffers that grow, a later one in a buffer of its own."""
+    ends = Ends()
+    messages = [random.Random(seed).randbytes(700_001 + seed) for seed in range(3)]
+    octets = b"".join(record(message, fragment) for message in messages)
+    found = []
+    for at in range(0, len(octets), chunk):
+        ends.peer.sendall(octets[at : at + chunk])
+        found += ends.receive()
+        while ends.stream.unfinished:
+            found += ends.receive()
+    assert found == messages
+    ends.close()
+
+
+def test_memory_that_was_given_is_used_or_returned(ends: Ends) -> None:
+    ends.stream.give(ends.account.lease(65536))
+    ends.stream.give(ends.account.lease(65536))
+    assert ends.pool.in_use == 65536
+    ends.receive(readable=False)
+    assert ends.pool.in_use == 0
+    blocker = [ends.account.lease(4 << 20) for _ in range(16)]
+    ends.peer.sendall(record(b"x"))
+    assert ends.receive() == []
+    assert ends.stream.starved == 65536
+    blocker.pop().release()
+    ends.stream.give(ends.account.lease(65536))
+    blocker.append(ends.account.lease(1 << 20))
+    assert ends.receive() == [b"x"]
+    for lease in blocker:
+        lease.release()
 
 
 def test_short_memory_loses_nothing() -> None:

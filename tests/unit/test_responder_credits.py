@@ -175,7 +175,7 @@ def test_calls_wait_for_memory_and_are_all_answered():
         assert sorted(reply.xid for reply in replies) == list(range(16))
         assert all(reply.procedure == MSG for reply in replies)
 
-    run(test, options=RdmaServerOptions(ResponderOptions(credits=16, remote_invalidation=False), 10, 8 << 20))
+    run(test, options=RdmaServerOptions(ResponderOptions(credits=16, remote_invalidation=False), 8 << 20))
 
 
 def test_results_wait_for_memory():
@@ -192,7 +192,7 @@ def test_results_wait_for_memory():
         assert {reply.procedure for reply in replies} == {MSG}
         assert target.memory == data
 
-    run(test, options=RdmaServerOptions(ResponderOptions(credits=16, remote_invalidation=False), 10, 16 << 20))
+    run(test, options=RdmaServerOptions(ResponderOptions(credits=16, remote_invalidation=False), 16 << 20))
 
 
 def test_operations_give_up_on_memory_after_a_while():
@@ -210,7 +210,7 @@ def test_operations_give_up_on_memory_after_a_while():
         assert accept_status((await peer.call(null(9))).payload) == 0
 
     options = RdmaServerOptions(
-        ResponderOptions(max_call_size=2 << 20, remote_invalidation=False), 10, 8 << 20, lease_timeout=0.05
+        ResponderOptions(max_call_size=2 << 20, remote_invalidation=False), 8 << 20, lease_timeout=0.05
     )
     run(test, options=options)
 

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rpcrdma.hosts import HostLimits, Hosts
 from rpcrdma.verbs.interface import ListenAddress, Send
 from rpcrdma.verbs.softiwarp import SoftIwarp, SoftIwarpOptions, crc, listener, mpa
 
@@ -232,22 +233,21 @@ def test_a_rejected_connect_raises_with_the_peers_reason() -> None:
     asyncio.run(run())
 
 
-def test_too_many_connections_are_rejected_and_told_so() -> None:
+def test_half_open_connections_take_seats_until_the_consumer_is_asked() -> None:
     async def run() -> None:
-        async with world(SoftIwarpOptions(max_connections=2)) as it:
+        async with world() as it:
+            hosts = it.provider.hosts = Hosts(it.pool, HostLimits(host_connections=2))
             first = await it.raw()
-            second = await it.raw()
-            third = await answer(it, request())
-            reply = await third.mpa_frame()
-            assert reply[16] & 0x20
-            assert reply.endswith(b"too many connections")
-            await third.end()
+            assert hosts.connections == 0
+            silent = [Raw(), Raw(), Raw()]
+            for raw in silent:
+                await raw.connect(it.address)
+            await silent[0].end()  # made room
+            assert hosts.connections == 2
+            await it.raw()
+            await silent[1].end()
+            silent[2].close()
             first.close()
-            await it.servers[0].ended()
-            fourth = await it.raw()
-            assert not fourth.reply[16] & 0x20
-            second.close()
-            fourth.close()
 
     asyncio.run(run())
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import dataclasses
 import logging
 import socket
 import struct
@@ -10,6 +11,7 @@ from typing import Annotated, Any
 
 import pytest
 
+from rpcrdma.hosts import HostLimits, Hosts
 from rpcrdma.memory import OutOfMemory, Pool
 from rpcrdma.rpc.dispatch import Dispatcher
 from rpcrdma.rpc.program import Call, DropCall, Procedure, Program
@@ -18,6 +20,8 @@ from rpcrdma.xdr import DDP, Payload, opaque, uint32
 from rpcrdma.xdr import struct as xdr_struct
 from tests.support.machine import needs_ipv6
 from tests.unit.rpc_support import call
+
+HOST_LIMITS = {field.name for field in dataclasses.fields(HostLimits)}
 
 
 @xdr_struct
@@ -86,10 +90,12 @@ class Client:
 class Server:
     def __init__(self, host: str = "127.0.0.1", **limits: Any) -> None:
         self.service = Service()
-        self.pool = Pool(64 << 20)
+        self.pool = Pool(64 << 20, 4 << 20)
         self.dispatcher = Dispatcher([self.service.program()])
         loop = asyncio.get_running_loop()
-        self.listener = TcpListener(self.dispatcher, self.pool, loop, TcpLimits(**limits))
+        hosts = HostLimits(**{key: limits.pop(key) for key in list(limits) if key in HOST_LIMITS})
+        self.hosts = Hosts(self.pool, hosts)
+        self.listener = TcpListener(self.dispatcher, self.pool, loop, TcpLimits(**limits), hosts=self.hosts)
         self.listener.listen(host, 0)
 
     async def connect(self, host: str = "127.0.0.1", **options: Any) -> Client:
@@ -313,7 +319,7 @@ def test_idle_connections_are_closed_but_not_those_with_a_call() -> None:
 
 def test_beyond_the_limit_the_idlest_connection_makes_room_and_busy_ones_stay() -> None:
     async def test() -> None:
-        async with serving(max_connections=2) as server:
+        async with serving(connections=2) as server:
             server.service.gate = asyncio.Event()
             first = await server.connect()
             first.send(sum_call(b""))

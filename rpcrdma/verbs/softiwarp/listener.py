@@ -18,6 +18,7 @@ from typing import Protocol
 
 from rpcrdma import congestion
 from rpcrdma.firewall import contain
+from rpcrdma.hosts import Hosts, Refused, Seat
 from rpcrdma.log_limits import limited_logger
 from rpcrdma.memory import Lease
 from rpcrdma.verbs.interface import ConnectRequest, EndpointHandler, ListenAddress
@@ -39,15 +40,13 @@ class Owner(Protocol):
     """What a listener needs of its provider."""
 
     options: SoftIwarpOptions
+    hosts: Hosts | None
     half_open: dict[HalfOpen, None]
     """In order of age."""
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
         """The loop all connections run on."""
-
-    def has_room(self) -> bool:
-        """Whether another connection may be established."""
 
     def adopt(self, endpoint: Endpoint) -> None:
         """Take an established connection on."""
@@ -62,9 +61,16 @@ class HalfOpen:
     can_invalidate = True
 
     def __init__(
-        self, owner: Owner, sock: socket.socket, peer: tuple[str, int], on_request: Callable[[ConnectRequest], None]
+        self,
+        owner: Owner,
+        sock: socket.socket,
+        peer: tuple[str, int],
+        on_request: Callable[[ConnectRequest], None],
+        seat: Seat | None = None,
     ) -> None:
         self._owner = owner
+        self.seat = seat
+        """Its place among its host's connections, until the consumer is asked, who takes one of its own."""
         self._socket: socket.socket | None = sock
         self._descriptor = sock.fileno()
         self._on_request = on_request
@@ -143,6 +149,18 @@ class HalfOpen:
             raise RuntimeError("this connection request was answered before")
         self._refuse(mpa.reject(request, private_data))
 
+    # What :mod:`rpcrdma.hosts` sees
+
+    served = 0
+    idle = True
+
+    def evict(self, reason: str) -> None:
+        """Close at once."""
+        self.drop(f"dropped {reason}")
+
+    def proceed(self) -> None:
+        """There are no calls yet."""
+
     def drop(self, reason: str) -> None:
         """Close without an answer."""
         log.info("%s port %d: %s", self.peer_address, self.peer_port, reason)
@@ -163,6 +181,8 @@ class HalfOpen:
         self._timer.cancel()
         self._owner.loop.remove_reader(self._descriptor)
         self._owner.half_open.pop(self, None)
+        if self.seat is not None:
+            self.seat.leave()
 
     def _refuse(self, reply: mpa.Frame) -> None:
         sock, _ = self._take()
@@ -223,8 +243,6 @@ class HalfOpen:
         problem = ""
         if (request.crc or always) and not crc.is_available():
             problem = "CRC is required but libisal.so.2 (Debian package libisal2) is not installed"
-        elif not self._owner.has_room():
-            problem = "too many connections"
         if problem:
             log.warning("%s port %d: rejected: %s", self.peer_address, self.peer_port, problem)
             self._refuse(mpa.reject(request, problem.encode()))
@@ -232,6 +250,8 @@ class HalfOpen:
         self._request = request
         self.private_data = request.private_data
         self.initiator_depth, self.responder_resources = mpa.request_reads(request)
+        if self.seat is not None:
+            self.seat.leave()
         contain(self._crashed, self._on_request, self)
 
 
@@ -298,18 +318,37 @@ class SoftListener:
 
     def _take(self, sock: socket.socket, peer: tuple[str, int]) -> None:
         owner = self._owner
-        if len(owner.half_open) >= owner.options.max_half_open:
-            # The oldest that still owes its Request makes way: a flood of silent peers cannot lock others out.
-            silent = next((other for other in owner.half_open if other.waiting_for_request), None)
-            if silent is None:
-                log.warning("%s port %d: refused: too many connection requests wait", *peer)
+        seat = None
+        if owner.hosts is not None:
+            try:
+                seat = owner.hosts.enter(peer[0], owner.loop.time())
+            except Refused as refused:
+                log.warning("%s port %d: refused: %s", *peer, refused)
                 sock.close()
                 return
-            silent.drop("dropped for a newer connection: too many have not sent their MPA Request")
         try:
+            if len(owner.half_open) >= owner.options.max_half_open:
+                self._make_room(seat)
             congestion.settle(sock)
             configure(sock, owner.options)
-            HalfOpen(owner, sock, peer, self._on_request)
-        except OSError as error:
-            log.info("a connection failed as it came: %s", error.strerror)
+            made = HalfOpen(owner, sock, peer, self._on_request, seat)
+        except BaseException as error:
+            if seat is not None:
+                seat.leave()
             sock.close()
+            if not isinstance(error, OSError):
+                raise
+            log.info("%s port %d: failed as it came: %s", *peer, error.strerror)
+        else:
+            if seat is not None:
+                seat.member = made
+
+    def _make_room(self, seat: Seat | None) -> None:
+        """Drop the oldest that still owes its Request, of the same host if there is one: a flood of silent peers cannot
+        lock others out. Raises OSError when none owes it."""
+        silent = [other for other in self._owner.half_open if other.waiting_for_request]
+        if not silent:
+            raise OSError(errno.EBUSY, "too many connection requests wait")
+        host = None if seat is None else seat.host
+        same = (other for other in silent if other.seat is not None and other.seat.host is host)
+        next(same, silent[0]).drop("dropped for a newer connection: too many have not sent their MPA Request")

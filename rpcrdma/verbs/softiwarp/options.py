@@ -25,8 +25,6 @@ class SoftIwarpOptions:
     """How long a connection may take to complete the MPA Request and have it answered."""
     max_half_open: int = 256
     """TCP connections that have not completed MPA; beyond it the oldest is dropped."""
-    max_connections: int = 1024
-    """Established connections; beyond it requests are rejected."""
     inbound_reads: int = 16
     """RDMA Reads a peer may keep outstanding towards us (our IRD) when we accept."""
     outbound_reads: int = 8

@@ -12,6 +12,7 @@ import socket
 from collections.abc import Callable, Sequence
 
 from rpcrdma.firewall import contain
+from rpcrdma.hosts import Hosts
 from rpcrdma.log_limits import limited_logger
 from rpcrdma.memory import Lease, Pool
 from rpcrdma.verbs.interface import ConnectRequest, EndpointHandler, ListenAddress
@@ -34,8 +35,9 @@ class SoftIwarp:
     name = "softiwarp"
     can_be_invalidated = True
 
-    def __init__(self, pool: Pool, options: SoftIwarpOptions | None = None) -> None:
-        self.pool = pool
+    def __init__(self, pool: Pool, options: SoftIwarpOptions | None = None, hosts: Hosts | None = None) -> None:
+        """``hosts`` counts half-open connections, too; established ones are the consumer's to count."""
+        self.pool, self.hosts = pool, hosts
         self.options = options if options is not None else SoftIwarpOptions()
         if self.options.crc == "always" and not crc.is_available():
             raise OSError("crc: always needs libisal.so.2 (Debian package libisal2), which is not installed")
@@ -135,10 +137,6 @@ class SoftIwarp:
         if self._watchdog is not None:
             self._watchdog.cancel()
             self._watchdog = None
-
-    def has_room(self) -> bool:
-        """Whether another connection may be established."""
-        return len(self.endpoints) < self.options.max_connections
 
     def adopt(self, endpoint: Endpoint) -> None:
         """Take an established connection on."""
