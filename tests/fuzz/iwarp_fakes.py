@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import struct
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from rpcrdma.verbs.softiwarp.crc import crc32c
@@ -25,6 +26,7 @@ class Errors(logging.Handler):
 ERRORS = Errors()
 log = logging.getLogger("rpcrdma.softiwarp")
 log.addHandler(ERRORS)
+logging.getLogger("rpcrdma.firewall").addHandler(ERRORS)
 
 
 class Timer:
@@ -39,8 +41,8 @@ class Loop:
     """As much of an event loop as a connection needs, run by hand."""
 
     def __init__(self) -> None:
-        self.readers: dict[int, Callable[[], None]] = {}
-        self.writers: dict[int, Callable[[], None]] = {}
+        self.readers: dict[int, Callable[[], object]] = {}
+        self.writers: dict[int, Callable[[], object]] = {}
         self.soon: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
         self.timers: list[Timer] = []
         self.now = 1000.0
@@ -48,14 +50,14 @@ class Loop:
     def time(self) -> float:
         return self.now
 
-    def add_reader(self, descriptor: int, callback: Callable[[], None]) -> None:
-        self.readers[descriptor] = callback
+    def add_reader(self, descriptor: int, callback: Callable[..., object], *arguments: Any) -> None:
+        self.readers[descriptor] = partial(callback, *arguments)
 
     def remove_reader(self, descriptor: int) -> bool:
         return self.readers.pop(descriptor, None) is not None
 
-    def add_writer(self, descriptor: int, callback: Callable[[], None]) -> None:
-        self.writers[descriptor] = callback
+    def add_writer(self, descriptor: int, callback: Callable[..., object], *arguments: Any) -> None:
+        self.writers[descriptor] = partial(callback, *arguments)
 
     def remove_writer(self, descriptor: int) -> bool:
         return self.writers.pop(descriptor, None) is not None

@@ -40,6 +40,9 @@ class FakeTransport:
             raise self.failure
         return self.account.lease(size)
 
+    def close(self) -> None:
+        self.closed = True
+
 
 def no_attributes(**changes: Any) -> sattr3:
     values: dict[str, Any] = {"mode": None, "uid": None, "gid": None, "size": None}
