@@ -15,7 +15,6 @@ ready lanes; threads take the ring's head and put it at the tail, so lanes share
 Buffer ownership. A chain holds its buffers until it is deallocated; the executor holds the chain until it is finished.
 """
 
-import logging
 import os
 
 from cpython.bytes cimport PyBytes_AS_STRING
@@ -37,6 +36,7 @@ from nfsd.vfs.identity cimport (
 )
 
 from rpcrdma.firewall import contain, report
+from rpcrdma.log_limits import limited_logger
 
 cdef extern from "unistd.h" nogil:
     long c_syscall "syscall"(long number, ...)
@@ -113,7 +113,7 @@ ctypedef struct worker_t:
     shared_t *shared
     int ended
 
-_log = logging.getLogger(__name__)
+_log = limited_logger(__name__)
 
 
 # -- running a chain ----------------------------------------------------------------------------------------------
@@ -137,12 +137,15 @@ cdef void run_job(shared_t *shared, thread_state_t *thread, job_t *job) noexcept
     cdef step_t *step
     cdef long result
     cdef int switched
+    cdef int severed = 0
     for index in range(job.nsteps):
         step = &job.steps[index]
         if job.failed >= 0 and not step.flags & ALWAYS:
+            step.error = severed
             continue
         if not resolve_arguments(job, step, arguments):
             # Only after a failure, or when it refers to a step whose failure was tolerated.
+            step.error = severed
             continue
         if shared.identity.can_switch and job.as_caller and not step.flags & OWN:
             switched = identity_become_caller(shared.identity, thread, &job.caller)
@@ -151,7 +154,8 @@ cdef void run_job(shared_t *shared, thread_state_t *thread, job_t *job) noexcept
         step.reached = 1
         if switched != 0:
             step.result = -1
-            step.error = switched
+            # Those behind it as well: where failures are tolerated, a step without an error counts as done.
+            step.error = severed = switched
             if job.failed < 0:
                 job.failed = index
             continue

@@ -196,8 +196,8 @@ class Served:
                 where = nfs3.diropargs3(handles["private"], b"inner")
                 return int((await tcp.nfs("LOOKUP", nfs3.LOOKUP3args(where))).status)
             case _:
-                granted = (await tcp.nfs("ACCESS", nfs3.ACCESS3args(handles["secret"], 1))).resok.access
-                return OK if granted == 1 else ACCESS
+                granted = (await tcp.nfs("ACCESS", nfs3.ACCESS3args(handles["secret"], 0x3F))).resok.access
+                return OK if granted else ACCESS
 
     # -- NFSv4 ---------------------------------------------------------------------------------------------------
     async def _call4(self, step: Step, name: str) -> int:
@@ -205,7 +205,7 @@ class Served:
         client.credential = (step.uid, step.gid, step.gids)
         *_, (_, result) = (await client.raw(*client.in_session(*self._operations(step, name))))[1]
         if step.action == "access secret" and result.status == OK:
-            return OK if result.resok4.access == 1 else ACCESS
+            return OK if result.resok4.access else ACCESS
         return int(result.status)
 
     def _operations(self, step: Step, name: str) -> list[Any]:
@@ -223,7 +223,7 @@ class Served:
             case "look inside":
                 return [at("private"), (p.OP_LOOKUP, p.LOOKUP4args(b"inner"))]
             case _:
-                return [at("secret"), (p.OP_ACCESS, p.ACCESS4args(1))]
+                return [at("secret"), (p.OP_ACCESS, p.ACCESS4args(0x3F))]
 
 
 def _remove(path: Path) -> None:
