@@ -21,7 +21,13 @@ from tests.vm.network import Namespace
 
 pytestmark = pytest.mark.timeout(1200)
 
-MODULES = ("test_responder_calls.py", "test_responder_replies.py", "test_backward_long.py", "test_client_rdma.py")
+MODULES = (
+    "test_device_memory.py",
+    "test_responder_calls.py",
+    "test_responder_replies.py",
+    "test_backward_long.py",
+    "test_client_rdma.py",
+)
 CHOSEN = (
     "not invalidat and not any_size_in_any_place and not discarded_messages_use_up"
     " and not (test_a_long_call_and_a_long_reply and two) and not (test_only_what_is_too_large and two)"

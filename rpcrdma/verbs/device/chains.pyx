@@ -276,7 +276,7 @@ cdef Chain chain_of_reads(Device device, object reads, object token):
             if device.register_sinks or not device.memory.key_of(address, length, &key):
                 registration = device.memory.register(address, length, access, sink)
                 chain.hold(registration)
-                key = registration.lkey
+                key, address = registration.lkey, registration.base
             chain.place(request, address, length, key)
         if chain.count == 0:
             raise ValueError("no Read")

@@ -131,6 +131,8 @@ cdef class Device:
         self.memory.pd = self.pd
         self.memory.pool = pool
         self.memory.device = self.name
+        # siw takes the real address, whatever it is told.
+        self.memory.can_rename = not (self.iwarp and self.software)
         self.memory.control = self.control
         self.memory.refresh()
         threaded = self.options.thread == "always" or (

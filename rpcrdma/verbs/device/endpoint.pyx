@@ -257,7 +257,7 @@ cdef class Endpoint(Target):
             access |= IBV_ACCESS_REMOTE_WRITE
         registration = self.device.memory.register(<uintptr_t>&octets[0], octets.shape[0], access, view)
         self.registrations[registration.rkey] = registration
-        return registration.rkey, <uintptr_t>&octets[0]
+        return registration.rkey, registration.base
 
     def invalidate(self, handle):
         """Withdraw a registration; unknown or already invalidated handles raise KeyError."""

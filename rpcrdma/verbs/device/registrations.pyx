@@ -7,20 +7,37 @@ Access
     such memory, but iWARP names the sink to the peer (RFC 5040 section 4.4), whose Read Response is then checked like
     an RDMA Write: there the sink needs remote write access. An arena must never have that, since every connection's
     payloads share it; a sink is registered for the one Read instead.
+
+Addresses
+    What a peer may access has random addresses for the device, and so for the peer, but for the place within the page,
+    which some devices want to be the real one: where this process has its memory is nobody's business. Keys are the
+    device's own choice, and mostly count up; so what a peer may access is that only for as long as it must.
 """
 
+import os
+
 from libc.errno cimport errno
-from libc.stdint cimport uint32_t
+from libc.stdint cimport uint32_t, uint64_t
 from libc.stdlib cimport free, realloc
 
 from rpcrdma.memory cimport Pool
-from rpcrdma.verbs.device.verbs_api cimport IBV_ACCESS_LOCAL_WRITE, ibv_dereg_mr, ibv_mr, ibv_pd, ibv_reg_mr
+from rpcrdma.verbs.device.verbs_api cimport (
+    IBV_ACCESS_LOCAL_WRITE,
+    IBV_ACCESS_REMOTE_READ,
+    IBV_ACCESS_REMOTE_WRITE,
+    ibv_dereg_mr,
+    ibv_mr,
+    ibv_pd,
+    ibv_reg_mr,
+    ibv_reg_mr_iova,
+)
 
 from rpcrdma.verbs.device.errors import failure
 
 
 cdef enum:
     ARENA = 4 << 20
+    PAGE = 4096
 
 
 cdef class Registration:
@@ -111,9 +128,18 @@ cdef class Registrations:
     def register_now(self, size_t address, size_t length, int access, object view):
         """Register, on the control thread."""
         cdef Registration registration = Registration.__new__(Registration)
-        cdef ibv_mr *mr
-        with nogil:
-            mr = ibv_reg_mr(self.pd, <void *>address, length, access)
+        cdef ibv_mr *mr = NULL
+        cdef uint64_t base = address
+        if self.can_rename and access & (IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE):
+            # Of 47 bits, as if it were an address of ours: no device has fewer.
+            base = (int.from_bytes(os.urandom(8), "little") >> 17) & ~<uint64_t>(PAGE - 1) | address & (PAGE - 1)
+            with nogil:
+                mr = ibv_reg_mr_iova(self.pd, <void *>address, length, base, access)
+            if mr == NULL:
+                base = address
+        if mr == NULL:
+            with nogil:
+                mr = ibv_reg_mr(self.pd, <void *>address, length, access)
         if mr == NULL:
             raise failure("ibv_reg_mr", self.device, errno)
         registration.mr = mr
@@ -121,6 +147,7 @@ cdef class Registrations:
         registration.control = self.control
         registration.lkey = mr.lkey
         registration.rkey = mr.rkey
+        registration.base = base
         return registration
 
     def close(self):

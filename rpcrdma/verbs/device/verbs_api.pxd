@@ -179,6 +179,7 @@ cdef extern from "<infiniband/verbs.h>" nogil:
     ibv_pd *ibv_alloc_pd(ibv_context *context)
     int ibv_dealloc_pd(ibv_pd *pd)
     ibv_mr *ibv_reg_mr(ibv_pd *pd, void *address, size_t length, int access)
+    ibv_mr *ibv_reg_mr_iova(ibv_pd *pd, void *address, size_t length, uint64_t iova, int access)
     int ibv_dereg_mr(ibv_mr *mr)
     ibv_comp_channel *ibv_create_comp_channel(ibv_context *context)
     int ibv_destroy_comp_channel(ibv_comp_channel *channel)
