@@ -13,6 +13,7 @@ from rpcrdma.client.calls import Owner
 from rpcrdma.client.messages import Message
 from rpcrdma.client.options import ClientOptions
 from rpcrdma.engine.requester import Request
+from rpcrdma.firewall import contain
 from rpcrdma.memory import OutOfMemory, Pool
 from rpcrdma.rpc.program import RpcReply
 from rpcrdma.tcp.stream import RecordError, RecordStream
@@ -56,7 +57,7 @@ class TcpCarrier:
         self._calls: dict[int, Request] = {}
         self._writing = self._flush_due = self._memory_awaited = self._gone = False
         self.max_backchannel_size = options.max_reply
-        self._loop.add_reader(self._fd, self._readable)
+        self._loop.add_reader(self._fd, contain, self._crashed, self._readable)
 
     def send(self, call: Request) -> None:
         """Send a call."""
@@ -88,7 +89,7 @@ class TcpCarrier:
         self._stream.queue(message)
         if not self._flush_due:
             self._flush_due = True
-            self._loop.call_soon(self._flush)
+            self._loop.call_soon(contain, self._crashed, self._flush)
 
     def _flush(self) -> None:
         self._flush_due = False
@@ -103,7 +104,7 @@ class TcpCarrier:
             if sent:
                 self._loop.remove_writer(self._fd)
             else:
-                self._loop.add_writer(self._fd, self._flush)
+                self._loop.add_writer(self._fd, contain, self._crashed, self._flush)
             self._writing = not sent
 
     def _readable(self) -> None:
@@ -154,13 +155,16 @@ class TcpCarrier:
             self._end(f"a record needs {size} octets, more than the bound on memory")
 
     def _memory_soon(self) -> None:
-        self._loop.call_soon(self._memory_there)  # not now: we are inside somebody's release
+        self._loop.call_soon(contain, self._crashed, self._memory_there)  # not now: we are inside somebody's release
 
     def _memory_there(self) -> None:
         self._memory_awaited = False
         if not self._gone:
-            self._loop.add_reader(self._fd, self._readable)
+            self._loop.add_reader(self._fd, contain, self._crashed, self._readable)
             self._receive(False)
+
+    def _crashed(self) -> None:
+        self._end("a mistake of this end")
 
     def _end(self, reason: str) -> None:
         if self._gone:
