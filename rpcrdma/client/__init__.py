@@ -77,9 +77,10 @@ def connect(
     name = f"{transport} {host} port {port}"
     if transport == "tcp":
         pool = Pool(POOL)
+        tcp_dialer = tcp.TcpDialer(settings, pool)
 
         async def dial_tcp(owner: Owner) -> Carrier:
-            return await _dial_any(host, port, lambda address: tcp.connect(address, port, owner, settings, pool))
+            return await _dial_any(host, port, lambda address: tcp_dialer.dial(address, port, owner))
 
         return Connection(dial_tcp, settings, pool, credential, callbacks, None, name)
     used = _make_provider(provider) if isinstance(provider, str) else provider

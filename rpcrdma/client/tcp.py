@@ -1,12 +1,13 @@
 """Calls over TCP (RFC 5531 section 11): one connection, any number of outstanding calls, every size bounded.
 
-Owns :class:`TcpCarrier`; imports the record stream and asyncio.
+Owns :class:`TcpDialer` and :class:`TcpCarrier`; imports the record stream and asyncio.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import socket
 
 from rpcrdma.client.calls import Owner
@@ -23,17 +24,26 @@ _REPLY = 1
 
 
 async def connect(
-    host: str, port: int, owner: Owner, options: ClientOptions, pool: Pool, *, source: str | None = None
+    host: str,
+    port: int,
+    owner: Owner,
+    options: ClientOptions,
+    pool: Pool,
+    *,
+    source: str | None = None,
+    source_port: int = 0,
 ) -> TcpCarrier:
-    """A connection to a literal address, from the address ``source`` if that matters. Raises OSError, TimeoutError
-    among them."""
+    """A connection to a literal address, from the address ``source`` and from ``source_port`` if they matter. Raises
+    OSError, TimeoutError among them."""
     sock = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
     try:
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        if source is not None:
-            sock.bind((source, 0))
+        if source_port:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if source is not None or source_port:
+            sock.bind((source or "", source_port))
         async with asyncio.timeout(options.connect_timeout):
             await asyncio.get_running_loop().sock_connect(sock, (host, port))
         return TcpCarrier(sock, owner, options, pool)
@@ -42,13 +52,33 @@ async def connect(
         raise
 
 
+class TcpDialer:
+    """Connects, again and again from the same port where it can be had: servers know retransmissions by it."""
+
+    def __init__(self, options: ClientOptions, pool: Pool) -> None:
+        self._options, self._pool = options, pool
+        self._port = 0
+
+    async def dial(self, host: str, port: int, owner: Owner) -> TcpCarrier:
+        """Connect to a literal address. Raises OSError, TimeoutError among them."""
+        try:
+            carrier = await connect(host, port, owner, self._options, self._pool, source_port=self._port)
+        except OSError as error:
+            if not self._port or error.errno not in (errno.EADDRINUSE, errno.EADDRNOTAVAIL):
+                raise
+            carrier = await connect(host, port, owner, self._options, self._pool)
+        self._port = carrier.local_port
+        return carrier
+
+
 class TcpCarrier:
     """A connected socket; implements :class:`rpcrdma.client.calls.Carrier`."""
 
     version = 0
 
     def __init__(self, sock: socket.socket, owner: Owner, options: ClientOptions, pool: Pool) -> None:
-        self.local_address, self.peer_address = sock.getsockname()[0], sock.getpeername()[0]
+        self.local_address, self.local_port = sock.getsockname()[:2]
+        self.peer_address = sock.getpeername()[0]
         self._socket, self._owner = sock, owner
         self._loop = asyncio.get_running_loop()
         self._fd = sock.fileno()
