@@ -209,6 +209,8 @@ class Limits:
     """Seconds a connection may stay without any call."""
     transfer_time: Seconds = 60.0
     """Seconds in which a record that has begun must arrive, and replies must make headway."""
+    replay_memory: Annotated[Size, Field(ge=1 << 20)] = 16 << 20
+    """Octets of replies kept for calls that are sent again (NFSv3 and NFSv4.0), over all clients."""
     drain_time: Seconds = 10.0
     """Seconds calls in flight get to finish when the server stops."""
 

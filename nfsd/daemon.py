@@ -59,6 +59,7 @@ from rpcrdma.memory import Pool
 from rpcrdma.rpc.dispatch import Dispatcher
 from rpcrdma.rpc.portmap import portmap_program
 from rpcrdma.rpc.program import Program
+from rpcrdma.rpc.replay import ReplayCache
 from rpcrdma.rpc.rpcbind import PORT as PORTMAPPER_PORT
 from rpcrdma.rpc.rpcbind import RPCBPROG, Rpcbind, Service, services
 from rpcrdma.verbs.device import raise_memory_lock
@@ -171,6 +172,7 @@ class Daemon:
                     Program(NFS_PROGRAM, "nfs", versions),
                     nfsacl_program(self.service, self.exports, delegations=self._nfs4.recalls),
                 ],
+                ReplayCache(server.limits.replay_memory),
                 gate=self._admission,
                 direct=direct,
             ),

@@ -12,6 +12,7 @@ cdef class Caller:
     cdef readonly object credential     # RpcCredential
     cdef readonly str peer_address
     cdef readonly object transport      # the connection
+    cdef uint64_t digest                # of the credential, for the replay cache
     cdef readonly size_t header         # octets of its calls before the procedure's arguments
     cdef public object notes            # what the program has found out about the caller
 
@@ -53,7 +54,8 @@ cdef class DirectCalls(Answerer):
 
     cdef object transport
     cdef str peer_address
-    cdef bytes peer                     # the same, as octets
+    cdef bytes peer                     # as the replay cache knows it
+    cdef object host                    # on whose account it keeps replies
     cdef ReplayCache replay
     cdef object read_credential
     cdef list versions

@@ -17,11 +17,13 @@ from libc.math cimport INFINITY
 from libc.string cimport memcmp, memset
 
 from rpcrdma.clock cimport nanoseconds
+from rpcrdma.digest cimport Digest, digest_add, digest_begin
 from rpcrdma.place cimport Answerer, Place, load32, load64, store32
-from rpcrdma.rpc.replay cimport Beginning, ReplayCache, add, key_of
+from rpcrdma.rpc.replay cimport ReplayCache, caller_digest, key_of
 
 from rpcrdma.log_limits import limited_logger
 from rpcrdma.rpc.program import RpcCredential
+from rpcrdma.rpc.replay import host_of, peer_of
 
 _log = limited_logger(__name__)
 
@@ -76,7 +78,8 @@ cdef class DirectCalls(Answerer):
     def __init__(self, transport, replay, read_credential, list versions not None, Gate gate=None):
         self.transport = transport
         self.peer_address = transport.peer_address
-        self.peer = self.peer_address.encode()
+        self.peer = peer_of(transport)
+        self.host = host_of(self.peer_address)
         self.replay = replay
         self.read_credential = read_credential
         self.versions = [DirectVersion(program, number, version, rows) for number, version, program, rows in versions]
@@ -194,21 +197,20 @@ cdef class DirectCalls(Answerer):
         cdef size_t length = size - offset
         cdef size_t padding = -place.bulk_size & 3
         cdef uint8_t *start = place.at - 24
-        cdef Beginning beginning
+        cdef Digest digest
         cdef bytes key
-        beginning.count = 0
-        add(&beginning, message + offset, length)
+        digest_begin(&digest)
+        digest_add(&digest, message + offset, length)
         if place.bulk != NULL:
             # As if it were in the message, padding included (see rpcrdma.rpc.replay.make_key).
-            add(&beginning, place.bulk, place.bulk_size)
-            add(&beginning, <const uint8_t *>b"\0\0\0", padding)
+            digest_add(&digest, place.bulk, place.bulk_size)
+            digest_add(&digest, <const uint8_t *>b"\0\0\0", padding)
         key = key_of(
-            load32(message), version.number, version.version, procedure, length + place.bulk_size + padding, &beginning,
-            self.peer,
+            load32(message), version.number, version.version, procedure, caller.digest, &digest, self.peer
         )
         if not self.replay.is_new(key) or not version.program.answer(caller, procedure, message + offset, length, place):
             return False
-        self.replay.remember(key, PyBytes_FromStringAndSize(<char *>start, place.at - start))
+        self.replay.remember(key, self.host, PyBytes_FromStringAndSize(<char *>start, place.at - start))
         return True
 
     cdef Caller caller_of(self, uint32_t flavor, const uint8_t *body, size_t size):
@@ -232,6 +234,7 @@ cdef class DirectCalls(Answerer):
             caller.credential = credential
             caller.peer_address = self.peer_address
             caller.transport = self.transport
+            caller.digest = caller_digest(flavor, body - 4, size + 4)
             caller.header = CALL_HEADER + ((size + 4 + 3) & ~<size_t>3)
             if len(self.callers) >= CALLERS:
                 self.callers.clear()

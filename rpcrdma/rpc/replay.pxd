@@ -2,20 +2,12 @@
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
-
-cdef enum:
-    DIGESTED = 256      # octets of the arguments: XIDs get reused, arguments as well are rarely the same
+from rpcrdma.digest cimport Digest
 
 
-cdef struct Beginning:
-    uint8_t octets[DIGESTED]
-    size_t count
-
-
-cdef void add(Beginning *beginning, const uint8_t *octets, size_t size) noexcept nogil
+cdef uint64_t caller_digest(uint32_t flavor, const uint8_t *body, size_t size) noexcept nogil
 cdef bytes key_of(
-    uint32_t xid, uint32_t program, uint32_t version, uint32_t procedure, uint64_t length, Beginning *beginning,
-    bytes peer
+    uint32_t xid, uint32_t program, uint32_t version, uint32_t procedure, uint64_t caller, Digest *arguments, bytes peer
 )
 
 
@@ -30,18 +22,30 @@ cdef class Entry:
     cdef list waiters
 
 
+cdef class Share:
+    cdef object host
+    cdef object entries         # oldest first
+    cdef size_t size
+    cdef int level              # where it stands in the cache's ``levels``, if it holds anything
+
+
 cdef class ReplayCache:
     cdef readonly size_t max_bytes
-    cdef readonly size_t max_entries
     cdef readonly size_t size
     cdef public size_t hits
     cdef double ttl
     cdef object clock
     cdef dict running
     cdef dict finished
-    cdef object order           # of the finished ones, oldest first
+    cdef dict shares            # by host
+    cdef object order           # of the shares, for looking at one after the other
+    cdef list levels            # the shares by the highest bit of what they hold
+    cdef int top                # no share is in a higher one
 
     cdef bint is_new(self, bytes key) except -1
-    cdef int remember(self, bytes key, bytes reply) except -1
-    cdef int keep(self, Entry entry, bytes reply) except -1
-    cdef int trim(self, double now) except -1
+    cdef int remember(self, bytes key, object host, bytes reply) except -1
+    cdef int keep(self, Entry entry, object host, bytes reply) except -1
+    cdef int account(self, Share share, size_t octets, bint more) except -1
+    cdef Share largest(self)
+    cdef int drop_oldest(self, Share share) except -1
+    cdef int sweep(self, double now) except -1

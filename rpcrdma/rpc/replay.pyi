@@ -5,23 +5,30 @@ from collections.abc import Callable, Sequence
 from rpcrdma.rpc.program import RpcReply, Transport
 
 Key = bytes
-"""What a call is known by: peer address, XID, program, version, procedure, length of the arguments and a digest of their
-beginning."""
+"""What a call is known by: peer, XID, program, version, procedure, the caller's credential, and length and digest of all
+its arguments."""
 
 ENTRY_COST: int
 """Octets an entry is taken to need besides its reply."""
 
+def peer_of(transport: Transport) -> bytes:
+    """Who retransmits from here: on TCP and UDP that is an address with its port, which clients keep; on RDMA the port
+    means nothing (RFC 8267 section 6.3)."""
+
+def host_of(address: str) -> str | bytes:
+    """On whose account the entries of a peer address are: an IPv4 address, or the first 64 bits of an IPv6 one."""
+
 def make_key(
-    peer_address: str,
+    peer: bytes,
     xid: int,
     procedure: tuple[int, int, int],
     data: memoryview,
     offset: int,
     chunks: Sequence[tuple[int, memoryview]],
 ) -> Key:
-    """The key of a call whose arguments begin at ``offset`` of ``data`` (before, there is the credential, whose stamp
-    may differ between transmissions). Length and digest are those of the unreduced arguments, so that they do not
-    depend on how a client cut them into chunks."""
+    """The key of a call of a ``peer_of``, whose arguments begin at ``offset`` of ``data``. Before, there is the header
+    with the credential, whose stamp may differ between transmissions; ValueError when there is none. Length and digest
+    are those of the unreduced arguments, so that they do not depend on how a client cut them into chunks."""
 
 class Entry:
     """One call, from its first arrival on."""
@@ -33,11 +40,13 @@ class Entry:
         """The reply, as it was given first."""
 
 class ReplayCache:
-    """Bounded in octets and entries; what was finished longest ago goes first, and nothing is kept beyond ``ttl``
-    seconds: by then no client retransmits, while XIDs may have been used anew."""
+    """Bounded in octets, :data:`ENTRY_COST` for each entry among them; for want of room the host that holds the most
+    loses what was finished longest ago. Nothing is given out after ``ttl`` seconds: by then no client retransmits, while
+    XIDs may have been used anew."""
 
     max_bytes: int
-    max_entries: int
+    hosts: int
+    """Peers' hosts of which anything is kept."""
     size: int
     """Octets accounted for finished entries."""
     hits: int
@@ -45,7 +54,6 @@ class ReplayCache:
     def __init__(
         self,
         max_bytes: int = ...,
-        max_entries: int = ...,
         *,
         ttl: float = ...,
         clock: Callable[[], float] = ...,

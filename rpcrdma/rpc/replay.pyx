@@ -1,23 +1,40 @@
 """The duplicate request cache: a retransmitted call of a non-idempotent procedure is answered, not executed again.
 
-Owns :class:`ReplayCache`; imports the vocabulary of :mod:`rpcrdma.rpc.program` and payloads only. Used by the
+Owns :class:`ReplayCache`; imports the vocabulary of :mod:`rpcrdma.rpc.program`, payloads and digests only. Used by the
 dispatcher for procedures marked ``replay`` (NFSv3's; NFSv4.1 has sessions for this).
 
-A client retransmits after it has lost its connection, so entries outlive connections and the port is no part of the
-key. Entries hold RPC replies, not what a transport made of them. A call that is still being executed is never
-forgotten: its retransmission on the same connection is dropped (the reply is on its way), one on another connection
-waits for the result, since the reply on the first may be lost.
+What a retransmission is
+    The same XID, procedure, caller and arguments, all of them, from the same peer. XIDs and the beginning of the
+    arguments are not enough: there are clients that count XIDs from 1 each time they start, and whose calls differ late
+    (WRITEs) or in the caller only. On TCP and UDP the port belongs to the peer: several clients may be behind one
+    address, and a client that reconnects in order to retransmit keeps its port (Linux does). An RDMA connection's port
+    is a new one each time and means nothing (RFC 8267 section 6.3).
+
+    WRITE is kept as well, though it may be repeated: the first copy may lie unread in the old connection's buffer, and
+    be read when newer data has been written to the same place.
+
+Lives
+    A client retransmits after it has lost its connection, so entries outlive connections. Entries hold RPC replies, not
+    what a transport made of them. A call that is still being executed is never forgotten: its retransmission on the same
+    connection is dropped (the reply is on its way), one on another connection waits for the result, since the reply on
+    the first may be lost.
+
+Shares
+    Finished entries are on the account of the peer's host. When there is no more room, that host loses its oldest entry
+    which holds the most, to within a factor of two: who holds less than half of an equal share loses nothing to others.
+    All of it takes a bounded number of steps, and no more memory than there are entries.
 """
 
-import os
+import socket
 import time
-from collections import deque
+from collections import OrderedDict, deque
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
-from libc.string cimport memcpy, memset
+from libc.string cimport memcpy
 
+from rpcrdma.digest cimport Digest, digest_add, digest_begin, digest_end
 from rpcrdma.place cimport load32, store32, store64
 
 from rpcrdma.firewall import contain
@@ -25,73 +42,95 @@ from rpcrdma.rpc.program import RpcReply
 from rpcrdma.xdr.payload import Payload
 
 Key = bytes
-ENTRY_COST = 400
+ENTRY_COST = 500
 cdef size_t entry_cost = ENTRY_COST
 
 cdef enum:
-    KEY_HEAD = 32
-    ODD = 0x9E3779B97F4A7C15
-
-cdef uint64_t seed = int.from_bytes(os.urandom(8), "little")
-"""So that no peer can choose arguments of the same digest."""
-
-
-cdef void add(Beginning *beginning, const uint8_t *octets, size_t size) noexcept nogil:
-    """Add the next octets of the arguments, as far as they are digested."""
-    size = min(size, DIGESTED - beginning.count)
-    memcpy(beginning.octets + beginning.count, octets, size)
-    beginning.count += size
+    KEY_HEAD = 40
+    STAMP = 4
+    AUTH_SYS = 1
+    LEVELS = 64
+    SWEPT = 2               # hosts looked at for expired entries each time one is added
+    SWEPT_OF_ONE = 8
 
 
-cdef uint64_t digest(Beginning *beginning) noexcept nogil:
-    cdef uint64_t mixed = seed ^ beginning.count
-    cdef uint64_t word
-    cdef size_t at = 0
-    memset(beginning.octets + beginning.count, 0, DIGESTED - beginning.count)
-    while at < beginning.count:
-        memcpy(&word, beginning.octets + at, 8)
-        mixed = (mixed ^ word) * <uint64_t>ODD
-        mixed ^= mixed >> 32
-        at += 8
-    return mixed
+def peer_of(transport):
+    address = transport.peer_address
+    if transport.netid.startswith("rdma"):
+        return f"rdma {address}".encode()
+    return f"{transport.netid} {address} {transport.peer_port}".encode()
+
+
+def host_of(str address):
+    if ":" not in address:
+        return address
+    try:
+        # Whoever has one address of a network has them all.
+        return socket.inet_pton(socket.AF_INET6, address.partition("%")[0])[:8]
+    except OSError:
+        return address
+
+
+cdef uint64_t caller_digest(uint32_t flavor, const uint8_t *body, size_t size) noexcept nogil:
+    """Of a credential. AUTH_SYS begins with an arbitrary stamp, which may be another one each time (RFC 5531 appendix
+    A)."""
+    cdef Digest digest
+    digest_begin(&digest)
+    digest_add(&digest, &flavor, sizeof(flavor))
+    if flavor == AUTH_SYS and size >= STAMP:
+        body += STAMP
+        size -= STAMP
+    digest_add(&digest, body, size)
+    return digest_end(&digest)
 
 
 cdef bytes key_of(
-    uint32_t xid, uint32_t program, uint32_t version, uint32_t procedure, uint64_t length, Beginning *beginning,
-    bytes peer
+    uint32_t xid, uint32_t program, uint32_t version, uint32_t procedure, uint64_t caller, Digest *arguments, bytes peer
 ):
-    """The key of a call with ``length`` octets of arguments."""
+    """The key of a call with these arguments. ``caller`` is a :func:`caller_digest`."""
     cdef bytes key = PyBytes_FromStringAndSize(NULL, KEY_HEAD + PyBytes_GET_SIZE(peer))
     cdef uint8_t *at = <uint8_t *>PyBytes_AS_STRING(key)
     at = store32(store32(store32(store32(at, xid), program), version), procedure)
-    at = store64(store64(at, length), digest(beginning))
+    at = store64(store64(store64(at, caller), arguments.total), digest_end(arguments))
     memcpy(at, PyBytes_AS_STRING(peer), PyBytes_GET_SIZE(peer))
     return key
 
 
-cdef int add_object(Beginning *beginning, object octets) except -1:
+cdef int add_object(Digest *digest, object octets) except -1:
     cdef Py_buffer buffer
     PyObject_GetBuffer(octets, &buffer, PyBUF_SIMPLE)
-    add(beginning, <const uint8_t *>buffer.buf, buffer.len)
+    digest_add(digest, buffer.buf, buffer.len)
     PyBuffer_Release(&buffer)
     return 0
 
 
-def make_key(str peer_address, uint32_t xid, tuple procedure, data, size_t offset, chunks):
-    cdef Beginning beginning
-    cdef size_t length = len(data) - offset
+cdef uint64_t caller_in(object data) except? 0:
+    """The :func:`caller_digest` of a call's header."""
+    cdef Py_buffer buffer
+    cdef const uint8_t *octets
+    PyObject_GetBuffer(data, &buffer, PyBUF_SIMPLE)
+    try:
+        octets = <const uint8_t *>buffer.buf
+        if buffer.len < 32 or buffer.len - 32 < load32(octets + 28):
+            raise ValueError("not the header of a call")
+        return caller_digest(load32(octets + 24), octets + 32, load32(octets + 28))
+    finally:
+        PyBuffer_Release(&buffer)
+
+
+def make_key(bytes peer, uint32_t xid, tuple procedure, data, size_t offset, chunks):
+    cdef Digest digest
     cdef size_t done = offset, before = 0, until
-    beginning.count = 0
+    digest_begin(&digest)
     for position, view in chunks:
         padding = -len(view) & 3
-        length += len(view) + padding
         until = max(position - before, done)
         for piece in (data[done:until], view, bytes(padding)):
-            add_object(&beginning, piece)
+            add_object(&digest, piece)
         done = until
         before += len(view) + padding
-    add_object(&beginning, data[done : done + DIGESTED])
-    return key_of(xid, procedure[0], procedure[1], procedure[2], length, &beginning, peer_address.encode())
+    add_object(&digest, data[done:])
+    return key_of(xid, procedure[0], procedure[1], procedure[2], caller_in(data), &digest, peer)
 
 
 cdef class Entry:
@@ -119,27 +158,47 @@ cdef Entry make_entry(bytes key, object transport):
     return entry
 
 
+cdef class Share:
+    """One host's part of the finished entries."""
+
+    def __cinit__(self, host):
+        self.host = host
+        self.entries = deque()
+
+
+cdef int level_of(size_t size) noexcept:
+    """The number of its highest bit."""
+    cdef int level = 0
+    while size > 1:
+        size >>= 1
+        level += 1
+    return level
+
+
 cdef class ReplayCache:
-    def __init__(self, max_bytes=8 << 20, max_entries=16384, *, ttl=120.0, clock=time.monotonic):
-        self.max_bytes, self.max_entries = max_bytes, max_entries
+    def __init__(self, max_bytes=16 << 20, *, ttl=120.0, clock=time.monotonic):
+        self.max_bytes = max_bytes
         self.ttl, self.clock = ttl, clock
         self.running = {}
         self.finished = {}
-        # A plain dict finds its oldest entry ever more slowly as the ones before it go.
+        self.shares = {}
         self.order = deque()
+        # A plain dict finds its oldest item ever more slowly as the ones before it go.
+        self.levels = [OrderedDict() for _ in range(LEVELS)]
 
     def __len__(self):
         return len(self.running) + len(self.finished)
 
+    @property
+    def hosts(self):
+        return len(self.shares)
+
     def look_up(self, bytes key):
         cdef Entry entry = self.finished.get(key)
-        cdef double now
         if entry is None:
             return None
-        now = self.clock()
-        if entry.expires <= now:
-            self.trim(now)  # everything finished before it has expired as well
-            return None
+        if entry.expires <= self.clock():
+            return None  # the same call as long ago; its reply takes this one's place
         self.hits += 1
         return entry
 
@@ -147,9 +206,9 @@ cdef class ReplayCache:
         """Whether nothing is known of this call."""
         return key not in self.finished and key not in self.running
 
-    cdef int remember(self, bytes key, bytes reply) except -1:
+    cdef int remember(self, bytes key, object host, bytes reply) except -1:
         """Keep the reply of a call that was executed without waiting (:meth:`begin` and :meth:`finish` in one)."""
-        return self.keep(make_entry(key, None), reply)
+        return self.keep(make_entry(key, None), host, reply)
 
     def begin(self, bytes key, transport):
         if key in self.running:
@@ -168,23 +227,81 @@ cdef class ReplayCache:
         return True
 
     def finish(self, Entry entry not None, reply):
-        del self.running[entry.key]
-        entry.transport = None
-        self.keep(entry, join_reply(reply))
-        if reply.payloads:
-            entry.cuts = cuts(reply)
+        transport, entry.transport = entry.transport, None
         waiters, entry.waiters = entry.waiters, None
-        for waiting, done in waiters or ():
-            contain(waiting.close, done, entry.recall())
+        del self.running[entry.key]
+        try:
+            entry.reply = join_reply(reply)
+            entry.cuts = cuts(reply) if reply.payloads else ()
+            self.keep(entry, host_of(transport.peer_address), entry.reply)
+        finally:
+            for waiting, done in waiters or ():
+                contain(waiting.close, done, entry.recall() if entry.reply else None)
 
-    cdef int keep(self, Entry entry, bytes reply) except -1:
+    cdef int keep(self, Entry entry, object host, bytes reply) except -1:
         cdef double now = self.clock()
+        cdef Share share
         entry.reply = reply
         entry.expires = now + self.ttl
+        share = self.shares.get(host)
+        if share is None:
+            share = Share(host)
+            self.shares[host] = share
+            self.order.append(share)
         self.finished[entry.key] = entry
-        self.order.append(entry)
-        self.size += PyBytes_GET_SIZE(reply) + entry_cost
-        return self.trim(now)
+        share.entries.append(entry)
+        self.account(share, PyBytes_GET_SIZE(reply) + entry_cost, True)
+        self.sweep(now)
+        while self.size > self.max_bytes:
+            self.drop_oldest(self.largest())
+        return 0
+
+    cdef int account(self, Share share, size_t octets, bint more) except -1:
+        """A share has grown, or is smaller."""
+        cdef int level
+        if share.size:
+            level = share.level
+        else:
+            level = -1
+        share.size = share.size + octets if more else share.size - octets
+        self.size = self.size + octets if more else self.size - octets
+        share.level = level_of(share.size)
+        if share.size and share.level == level:
+            return 0
+        if level >= 0:
+            del self.levels[level][share]
+        if share.size:
+            self.levels[share.level][share] = None
+            self.top = max(self.top, share.level)
+        return 0
+
+    cdef Share largest(self):
+        """One that holds more than half of what anybody holds. There is one."""
+        while not self.levels[self.top]:
+            self.top -= 1
+        return next(iter(self.levels[self.top]))
+
+    cdef int drop_oldest(self, Share share) except -1:
+        cdef Entry oldest = share.entries.popleft()
+        if self.finished.get(oldest.key) is oldest:  # and not the same call again, after it had expired
+            del self.finished[oldest.key]
+        return self.account(share, PyBytes_GET_SIZE(oldest.reply) + entry_cost, False)
+
+    cdef int sweep(self, double now) except -1:
+        """Look at the next hosts: what has expired goes, and hosts of which nothing is left."""
+        cdef Share share
+        cdef int hosts, count
+        for hosts in range(min(SWEPT, len(self.order))):
+            share = self.order.popleft()
+            for count in range(SWEPT_OF_ONE):
+                if not share.entries or (<Entry>share.entries[0]).expires > now:
+                    break
+                self.drop_oldest(share)
+            if share.entries:
+                self.order.append(share)
+            else:
+                del self.shares[share.host]
+        return 0
 
     def abandon(self, Entry entry not None, reply):
         del self.running[entry.key]
@@ -194,17 +311,6 @@ cdef class ReplayCache:
             entry.cuts = cuts(reply)
         for waiting, done in waiters or ():
             contain(waiting.close, done, None if reply is None else entry.recall())
-
-    cdef int trim(self, double now) except -1:
-        cdef Entry oldest
-        while self.order:
-            oldest = self.order[0]
-            if self.size <= self.max_bytes and len(self.finished) <= <Py_ssize_t>self.max_entries and oldest.expires > now:
-                break
-            self.order.popleft()
-            del self.finished[oldest.key]
-            self.size -= PyBytes_GET_SIZE(oldest.reply) + entry_cost
-        return 0
 
 
 def join_reply(reply):

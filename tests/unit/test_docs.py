@@ -31,7 +31,7 @@ SECTIONS = {
 }
 SIZES = {
     "memory", "connection_memory", "send_size", "receive_size",
-    "client_cached_octets", "all_cached_octets", "cached_reply_octets", "octets",
+    "client_cached_octets", "all_cached_octets", "cached_reply_octets", "octets", "replay_memory",
 }  # fmt: skip
 REQUIRED = "required"
 

@@ -13,10 +13,8 @@ from nfsd.v3.direct import Nfs3Direct
 from nfsd.v3.program import nfs3_procedures
 from rpcrdma.capture.recorder import Captures
 from rpcrdma.firewall import Ticker, contain, last_resort, spawn
-from rpcrdma.memory import Pool
 from rpcrdma.rpc.dispatch import Dispatcher
 from rpcrdma.rpc.program import Call, Procedure, Program
-from rpcrdma.server.tcp import TcpListener
 from rpcrdma.server.udp import UdpListener
 from rpcrdma.verbs.softiwarp import SoftIwarp
 from rpcrdma.xdr import uint32
@@ -24,6 +22,7 @@ from tests.peer import header, header_two, wire
 from tests.peer import run as run_rig
 from tests.unit import rdma_direct_support as rdma
 from tests.unit import vfs_support
+from tests.unit.raw_tcp_support import TcpServer, call, handle, record, status_of
 
 GETATTR, READ, WRITE = 1, 6, 7
 SYSTEM_ERR = 5
@@ -56,65 +55,6 @@ class FaultyExports:
 def inject(service, fault):
     service.exports = FaultyExports(service.exports, fault)
     return service.exports
-
-
-def call(xid, procedure, arguments, program=NFS_PROGRAM, version=3):
-    credential = struct.pack(">5I", 7, 0, 0, 0, 0)
-    head = struct.pack(">8I", xid, 0, 2, program, version, procedure, 1, len(credential))
-    return head + credential + bytes(8) + arguments
-
-
-def record(message):
-    return struct.pack(">I", 1 << 31 | len(message)) + message
-
-
-def handle(node):
-    return struct.pack(">I", len(node.handle)) + node.handle + bytes(-len(node.handle) & 3)
-
-
-def status_of(reply):
-    """XID and accept_stat."""
-    xid, kind, accepted, _, _, status = struct.unpack_from(">6I", reply)
-    assert (kind, accepted) == (1, 0)
-    return xid, status
-
-
-class TcpPeer:
-    def __init__(self, reader, writer):
-        self.reader, self.writer = reader, writer
-
-    async def reply(self):
-        async with asyncio.timeout(30):
-            (mark,) = struct.unpack(">I", await self.reader.readexactly(4))
-            return await self.reader.readexactly(mark & 0x7FFFFFFF)
-
-    async def statuses(self, count):
-        return [status_of(await self.reply()) for _ in range(count)]
-
-    async def over(self):
-        async with asyncio.timeout(30):
-            return await self.reader.read() == b""
-
-
-class TcpServer:
-    """A listener, checked to give back every buffer."""
-
-    def __init__(self, dispatcher, captures=None):
-        self.pool = Pool(64 << 20)
-        self.listener = TcpListener(dispatcher, self.pool, asyncio.get_running_loop(), captures=captures)
-        self.listener.listen("127.0.0.1", 0)
-
-    async def peer(self):
-        return TcpPeer(*await asyncio.open_connection("127.0.0.1", self.listener.address[1]))
-
-    async def __aenter__(self):
-        return self
-
-    async def __aexit__(self, kind, *_):
-        self.listener.close()
-        if kind is None:
-            assert self.pool.in_use == 0
-            assert self.pool.leaked == 0
 
 
 def run_direct(tmp_path, fault, scenario, **options):
@@ -354,8 +294,7 @@ def test_a_fault_in_the_transport_costs_one_connection(caplog):
             other.writer.write(message)
             broken.writer.write(message)
             await asyncio.gather(broken.statuses(1), other.statuses(1))
-            port = broken.writer.get_extra_info("sockname")[1]
-            (connection,) = (one for one in server.listener.connections if one.peer_port == port)
+            (connection,) = (one for one in server.listener.connections if one.peer_port == broken.port)
             connection.set_tap(FaultyTap())
             broken.writer.write(message)
             assert await broken.over()

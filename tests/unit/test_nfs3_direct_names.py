@@ -29,6 +29,7 @@ from nfsd.protocol.nfs3 import (
 from nfsd.vfs.service import FileService
 from rpcrdma.xdr import pack, unpack
 from tests.unit import vfs_support
+from tests.unit.raw_tcp_support import connect_from, reset, some_host
 from tests.unit.test_nfs3_direct import CALLERS, LOOKUP, WRITE, Both, Delegated, handle, name, run
 from tests.unit.test_vfs_mounts import command, unmounted
 
@@ -241,10 +242,14 @@ def test_retransmissions_are_answered_as_before_whoever_answered_first(tmp_path)
         assert status(await call(CREATE, guarded, xid=505)) == OK
         assert status(await call(REMOVE, removal(one, b"n"), xid=504)) == NOENT
         assert os.listdir(path) == ["n"]
-        # From another connection as well: clients reconnect.
-        removed = await call(REMOVE, removal(one, b"n"), xid=506)
+        # On another connection as well: clients reconnect, from the port they had.
+        host = some_host()
+        reader, writer = await connect_from(both.listeners[0].address, host, 0)
+        removed = await type(both.direct)(reader, writer).call(REMOVE, removal(one, b"n"), xid=506)
         answered = both.answered(REMOVE)
-        reader, writer = await asyncio.open_connection("127.0.0.1", both.listeners[0].address[1])
+        port = writer.get_extra_info("sockname")[1]
+        await reset(writer)
+        reader, writer = await connect_from(both.listeners[0].address, host, port)
         again = type(both.direct)(reader, writer)
         assert await again.call(REMOVE, removal(one, b"n"), xid=506) == removed
         assert status(removed) == OK

@@ -1,6 +1,7 @@
 """The replay cache: what a retransmission gets, and what is forgotten when."""
 
 import asyncio
+from collections.abc import Callable
 from typing import Annotated
 
 import pytest
@@ -8,10 +9,10 @@ import pytest
 from rpcrdma.rpc.dispatch import NO_REPLY, Dispatcher
 from rpcrdma.rpc.messages import accept_stat
 from rpcrdma.rpc.program import Call, DropCall, Procedure, Program, RpcReply
-from rpcrdma.rpc.replay import ENTRY_COST, ReplayCache, join_reply, make_key
+from rpcrdma.rpc.replay import ENTRY_COST, ReplayCache, host_of, join_reply, make_key
 from rpcrdma.xdr import DDP, Payload, opaque, struct, uint32
 from tests.rfc.plugin import covers
-from tests.unit.rpc_support import FakeTransport, Replies, auth_sys, call
+from tests.unit.rpc_support import NONE, FakeTransport, Replies, auth_sys, call
 
 
 @struct
@@ -54,12 +55,46 @@ def count_of(replies: Replies, index: int = -1) -> int:
 @covers("RFC 8267 6.3 any-port")
 def test_a_retransmission_gets_the_first_reply_on_any_connection_of_that_client() -> None:
     counter = Counter()
-    assert count_of(counter.send(FakeTransport(), call(0))) == 1
-    again = FakeTransport()
-    again.peer_port = 701
-    assert count_of(counter.send(again, call(0))) == 1
+    assert count_of(counter.send(over_rdma(700), call(0))) == 1
+    assert count_of(counter.send(over_rdma(701), call(0))) == 1
     assert counter.count == 1
     assert counter.dispatcher.replay.hits == 1
+
+
+def over_rdma(port: int) -> FakeTransport:
+    transport = FakeTransport()
+    transport.netid, transport.peer_port = "rdma", port
+    return transport
+
+
+def test_on_tcp_another_port_is_another_client() -> None:
+    counter = Counter()
+    assert count_of(counter.send(FakeTransport(), call(0))) == 1
+    other = FakeTransport()
+    other.peer_port = 701
+    assert count_of(counter.send(other, call(0))) == 2
+    assert count_of(counter.send(FakeTransport(), call(0))) == 1
+
+
+@pytest.mark.parametrize("transport", [FakeTransport, lambda: over_rdma(700)], ids=["tcp", "rdma"])
+@pytest.mark.parametrize("at", [0, 255, 256, 1000, 65_535, 99_999])
+def test_arguments_that_differ_anywhere_are_another_call(transport: Callable[[], FakeTransport], at: int) -> None:
+    counter = Counter()
+    octets = bytearray(100_000)
+    for expected in (1, 2):
+        arguments = len(octets).to_bytes(4, "big") + bytes(octets)
+        for _ in range(2):
+            assert count_of(counter.send(transport(), call(1, arguments))) == expected
+        octets[at] = 1
+
+
+@pytest.mark.parametrize("transport", [FakeTransport, lambda: over_rdma(700)], ids=["tcp", "rdma"])
+def test_another_caller_is_another_call(transport: Callable[[], FakeTransport]) -> None:
+    counter = Counter()
+    callers = [NONE, auth_sys(0), auth_sys(4242), auth_sys(0, 1), auth_sys(0, gids=(5,)), auth_sys(machine=b"other")]
+    for _ in range(2):
+        for number, credential in enumerate(callers, 1):
+            assert count_of(counter.send(transport(), call(0, credential=credential))) == number
 
 
 @pytest.mark.parametrize(
@@ -133,7 +168,7 @@ def test_what_failed_inside_is_tried_again_and_those_who_waited_are_told() -> No
 
 def test_bounds_forget_the_oldest_but_never_what_is_executing() -> None:
     async def main() -> None:
-        cache = ReplayCache(max_entries=3)
+        cache = ReplayCache(max_bytes=3 * (ENTRY_COST + 28))
         counter = Counter(cache)
         gate = counter.gate = asyncio.Event()
         waiting = counter.send(FakeTransport(), call(0, xid=0))
@@ -152,6 +187,72 @@ def test_bounds_forget_the_oldest_but_never_what_is_executing() -> None:
         assert count_of(waiting) == 12
 
     asyncio.run(main())
+
+
+def test_one_host_does_not_push_out_what_another_has_done() -> None:
+    cache = ReplayCache(max_bytes=100 * (ENTRY_COST + 28))
+    counter = Counter(cache)
+    for xid in range(10):
+        counter.send(FakeTransport("192.0.2.7"), call(0, xid=xid))
+    for xid in range(1000):
+        counter.send(FakeTransport(), call(0, xid=xid))
+    assert cache.size <= cache.max_bytes
+    executed = counter.count
+    for xid in range(10):
+        assert count_of(counter.send(FakeTransport("192.0.2.7"), call(0, xid=xid))) == xid + 1
+    assert counter.count == executed
+    assert len(cache) == 100
+
+
+def test_addresses_of_one_ipv6_network_have_one_share() -> None:
+    cache = ReplayCache(max_bytes=100 * (ENTRY_COST + 28))
+    counter = Counter(cache)
+    counter.send(FakeTransport("2001:db8:1::7"), call(0, xid=7))
+    for number in range(1000):
+        counter.send(FakeTransport(f"2001:db8:2:0:{number:x}::1"), call(0))
+    assert cache.hosts == 2
+    assert count_of(counter.send(FakeTransport("2001:db8:1::7"), call(0, xid=7))) == 1
+    # A link's addresses are told apart by their scope; what is no address at all is as good a name as any.
+    assert host_of("fe80::1%eth0") == host_of("fe80::1") != host_of("2001:db8::1")
+    assert host_of("fe80:nonsense") == "fe80:nonsense"
+
+
+def test_thousands_of_hosts_cost_no_more_than_their_entries() -> None:
+    clock = [0.0]
+    cache = ReplayCache(max_bytes=100 * (ENTRY_COST + 28), clock=lambda: clock[0])
+    counter = Counter(cache)
+    for number in range(20_000):
+        clock[0] += 0.001
+        counter.send(FakeTransport(f"10.0.{number >> 8}.{number & 255}"), call(0))
+        assert cache.hosts <= 300
+    assert len(cache) == 100
+    # What has expired goes while others call, and its hosts with it.
+    clock[0] += 1000.0
+    for xid in range(200):
+        counter.send(FakeTransport(), call(0, xid=xid))
+    assert cache.hosts == 1
+
+
+def test_a_host_that_holds_little_keeps_it_whoever_else_comes() -> None:
+    cache = ReplayCache(max_bytes=1000 * (ENTRY_COST + 28))
+    counter = Counter(cache)
+    counter.send(FakeTransport("192.0.2.200"), call(0, xid=99))
+    for number in range(50_000):  # 20 hosts, who have 50 entries each in the end
+        counter.send(FakeTransport(f"192.0.2.{number % 20}"), call(0, xid=number))
+    assert count_of(counter.send(FakeTransport("192.0.2.200"), call(0, xid=99))) == 1
+
+
+def test_a_call_again_after_its_reply_has_expired_is_executed_and_kept_anew() -> None:
+    clock = [0.0]
+    cache = ReplayCache(max_bytes=4 * (ENTRY_COST + 28), ttl=120, clock=lambda: clock[0])
+    counter = Counter(cache)
+    counter.send(FakeTransport(), call(0))
+    clock[0] = 121.0
+    assert count_of(counter.send(FakeTransport(), call(0))) == 2
+    for xid in range(2, 5):
+        counter.send(FakeTransport(), call(0, xid=xid))
+    assert count_of(counter.send(FakeTransport(), call(0))) == 2
+    assert cache.size == 4 * (ENTRY_COST + 28)
 
 
 def test_the_bound_in_octets() -> None:
@@ -185,16 +286,16 @@ def test_the_key_does_not_depend_on_how_arguments_were_cut_into_chunks(length: i
     def octets(size: int, seed: int) -> bytes:
         return bytes((i * 7 + seed) & 0xFF for i in range(size))
 
-    head, first, second, tail = bytes(40) + octets(before, 1), octets(length, 2), octets(9, 3), octets(after, 4)
+    head, first, second, tail = bytes(call(7)) + octets(before, 1), octets(length, 2), octets(9, 3), octets(after, 4)
     one = first + bytes(-length & 3)
     whole = memoryview(head + one + second + bytes(3) + tail)
     row = (100003, 3, 7)
-    expected = make_key("peer", 1, row, whole, 40, ())
+    expected = make_key(b"peer", 1, row, whole, 40, ())
     reduced = memoryview(head + tail)
     chunks = [(len(head), memoryview(first)), (len(head) + len(one), memoryview(second))]
-    assert make_key("peer", 1, row, reduced, 40, chunks) == expected
+    assert make_key(b"peer", 1, row, reduced, 40, chunks) == expected
     chunks = [(len(head), memoryview(one)), (len(head) + len(one), memoryview(second))]
-    assert make_key("peer", 1, row, reduced, 40, chunks) == expected
+    assert make_key(b"peer", 1, row, reduced, 40, chunks) == expected
 
 
 def test_a_reply_with_payloads_is_kept_in_one_piece() -> None:
@@ -210,7 +311,7 @@ def test_a_reply_with_payloads_is_kept_in_one_piece() -> None:
 def test_a_kept_reply_is_given_again_as_it_was_with_its_payloads_apart() -> None:
     """So that they go into Write chunks again."""
     cache = ReplayCache()
-    entry = cache.begin(make_key("peer", 1, (400000, 3, 1), memoryview(b""), 0, ()), FakeTransport())
+    entry = cache.begin(make_key(b"peer", 1, (400000, 3, 1), call(1), 40, ()), FakeTransport())
     assert entry is not None
     payloads = [(4, Payload(memoryview(b"12345"))), (8, Payload(memoryview(b""))), (8, Payload(memoryview(b"6")))]
     cache.finish(entry, RpcReply(1, b"headtail", payloads))
@@ -224,7 +325,7 @@ def test_a_kept_reply_is_given_again_as_it_was_with_its_payloads_apart() -> None
 
 def test_a_reply_that_is_not_kept_is_given_to_who_waits_with_its_payloads_apart() -> None:
     cache = ReplayCache()
-    key = make_key("peer", 1, (400000, 3, 1), memoryview(b""), 0, ())
+    key = make_key(b"peer", 1, (400000, 3, 1), call(1), 40, ())
     entry = cache.begin(key, FakeTransport())
     assert entry is not None
     given: list[RpcReply | None] = []
@@ -235,3 +336,9 @@ def test_a_reply_that_is_not_kept_is_given_to_who_waits_with_its_payloads_apart(
     assert (again.xid, bytes(again.head)) == (1, b"headtail")
     assert [(offset, bytes(payload.view)) for offset, payload in again.payloads] == [(4, b"12345")]
     assert cache.look_up(key) is None
+
+
+def test_a_key_is_of_a_call() -> None:
+    for octets in (b"", bytes(31), bytes(28) + b"\xff\xff\xff\xff" + bytes(100)):
+        with pytest.raises(ValueError, match="header"):
+            make_key(b"peer", 1, (400000, 3, 1), memoryview(octets), 0, ())
