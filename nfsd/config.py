@@ -172,6 +172,9 @@ class Nfs4:
     delegations: Literal["local", "nfs", "off"] = "local"
     """Which files are delegated: ``local``, those the kernel protects against local processes by a lease; ``nfs``, all,
     for exports that only NFS clients use; ``off``, none."""
+    callbacks_to: Literal["peer", "any"] = "peer"
+    """Which addresses clients of NFSv4.0 may have callbacks sent to: ``peer``, their own, as the server sees it;
+    ``any``, whatever they name."""
     id_names: Literal["numeric", "names"] = "numeric"
     """How clients are told of users and groups."""
     domain: StrictStr | None = None

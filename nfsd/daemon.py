@@ -157,6 +157,7 @@ class Daemon:
             owner=self._identity(),
             names=await _id_names(server.nfs4),
             leases=server.nfs4.delegations == "local",
+            callbacks_anywhere=server.nfs4.callbacks_to == "any",
         )
         self._nfs4.start()
         self._undo.append(self._nfs4.close)
@@ -283,7 +284,7 @@ class Daemon:
         self._notifier = Notifier(peers, self._nfs4.engine)
         self._undo.append(self._notifier.close)
         self.dispatchers["nlm"] = Dispatcher([nlm4_program(manager, messages)], gate=self._admission)
-        self.dispatchers["nsm"] = Dispatcher([nsm_program(self._nfs4)], gate=self._admission)
+        self.dispatchers["nsm"] = Dispatcher([nsm_program(self._nfs4, peers)], gate=self._admission)
 
     def _served(self) -> list[Service]:
         """What is served where, as rpcbind is told."""

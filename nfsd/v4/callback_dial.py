@@ -4,7 +4,9 @@ Owns the address's meaning, one client's path (:class:`Path40`) and the bound on
 Imports messages and the client library. A path is probed with CB_NULL before anything depends on it (section 10.2.1).
 
 The address is the client's claim, so the server is no tool for reaching what the client cannot reach: only confirmed
-clients are called, never multicast or unspecified addresses, and this host itself only for clients on this host.
+clients are called, at the address that their SETCLIENTID came from, and never at a port that only a host's own services
+have. With ``anywhere`` other addresses are called too, but never multicast or unspecified ones, and this host itself
+only for clients on this host.
 """
 
 from __future__ import annotations
@@ -33,8 +35,13 @@ _CREDENTIAL = CallbackCredential(AUTH_SYS, "rdma-nfsd", 0, 0, ())
 _T = TypeVar("_T")
 
 
-def callback_address(callback: Callback40) -> tuple[str, int] | None:
-    """Host and port of a universal address (RFC 5665 section 5.2.3), or None when it is none that may be called."""
+_PRIVILEGED = 1024
+"""Ports below are for services of the host: no client of NFS takes callbacks there."""
+
+
+def callback_address(callback: Callback40, *, anywhere: bool = False) -> tuple[str, int] | None:
+    """Host and port of a universal address (RFC 5665 section 5.2.3), or None when it is none that may be called.
+    ``anywhere``: not only where the client is."""
     host, _, low = callback.address.rpartition(".")
     host, _, high = host.rpartition(".")
     if not (_octet(low) and _octet(high)):
@@ -45,13 +52,22 @@ def callback_address(callback: Callback40) -> tuple[str, int] | None:
         peer = ipaddress.ip_address(callback.peer.partition("%")[0])
     except ValueError:
         return None
-    if callback.netid != ("tcp" if found.version == 4 else "tcp6") or not port:
+    if callback.netid != ("tcp" if found.version == 4 else "tcp6") or port < _PRIVILEGED:
         return None
-    if found.version == 6 and found.ipv4_mapped is not None:
-        found = found.ipv4_mapped
+    found, peer = _plain(found), _plain(peer)
+    if found != peer and not anywhere:
+        return None
     if found.is_multicast or found.is_unspecified or (found.is_loopback and not peer.is_loopback):
         return None
     return str(found), port
+
+
+def _plain(
+    address: ipaddress.IPv4Address | ipaddress.IPv6Address,
+) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
+    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
+        return address.ipv4_mapped
+    return address
 
 
 def _octet(text: str) -> bool:
@@ -61,9 +77,13 @@ def _octet(text: str) -> bool:
 class Dialer:
     """All connections made to v4.0 clients."""
 
-    def __init__(self, next_xid: Callable[[], int], limit: int = 1024, connecting: int = 64) -> None:
-        """``limit``: connections open at once; ``connecting``: of them, not yet established."""
+    def __init__(
+        self, next_xid: Callable[[], int], limit: int = 1024, connecting: int = 64, *, anywhere: bool = False
+    ) -> None:
+        """``limit``: connections open at once; ``connecting``: of them, not yet established. ``anywhere``: see
+        :func:`callback_address`."""
         self.next_xid = next_xid
+        self.anywhere = anywhere
         self.limit = limit
         self._connecting = asyncio.Semaphore(connecting)
         self._pool = Pool(_MEMORY)
@@ -117,7 +137,7 @@ class Path40:
         self.probing: asyncio.Task[bool] | None = None
         self.gone = False
         self._dialer = dialer
-        self._address = callback_address(callback)
+        self._address = callback_address(callback, anywhere=dialer.anywhere)
         self._client: WholeClient | None = None
         self._lock = asyncio.Lock()
         self._room = asyncio.Semaphore(_MAX_OUTSTANDING)

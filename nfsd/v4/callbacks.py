@@ -39,10 +39,11 @@ _SWEEP = 10.0
 class CallbackService:
     """All callbacks of the server."""
 
-    def __init__(self, engine: StateEngine) -> None:
+    def __init__(self, engine: StateEngine, *, anywhere: bool = False) -> None:
+        """``anywhere``: v4.0 clients may have callbacks sent to other addresses than their own."""
         self._engine = engine
         self._xid = random.getrandbits(32)
-        self._dialer = Dialer(self._next_xid)
+        self._dialer = Dialer(self._next_xid, anywhere=anywhere)
         self._senders: set[BackchannelSender] = set()
         self._probes: set[asyncio.Task[bool]] = set()
         self._recalling: set[asyncio.Task[None]] = set()

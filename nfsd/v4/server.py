@@ -53,16 +53,17 @@ class Nfs4Server:
         max_transfer: int = 1 << 20,
         names: IdNames | None = None,
         leases: bool = True,
+        callbacks_anywhere: bool = False,
     ) -> None:
         """``owner``: the server's identity over restarts (server_owner4 and scope). ``max_transfer``: octets of one
         READ or WRITE. ``names``: how users and groups are called; numbers without it. ``leases``: delegate only what
-        the kernel protects against local processes."""
+        the kernel protects against local processes. ``callbacks_anywhere``: see :class:`CallbackService`."""
         self.service = service
         self.exports = exports
         self.engine = engine
         self.store = store
         self.owner = owner
-        self.callbacks = CallbackService(engine)
+        self.callbacks = CallbackService(engine, anywhere=callbacks_anywhere)
         self.blocked = BlockedLocks(engine, service, self.callbacks)
         self.recalls = Recalls(engine, self.callbacks)
         self.leases = leases

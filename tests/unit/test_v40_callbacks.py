@@ -13,6 +13,7 @@ from nfsd.v4.callbacks import CallbackError
 from rpcrdma.rpc.messages import auth_stat
 from tests.support.callbacks import CallbackEnd, CallbackListener
 from tests.support.delegations import READ_DELEGATION, with_two
+from tests.support.hosts import on_site
 from tests.support.nfs4 import Client4, mode, serving
 
 RECALL = (p.OP_CB_RECALL, p.CB_RECALL4args(p.stateid4(1, bytes(12)), False, b"handle"))
@@ -190,7 +191,9 @@ def test_no_more_connections_than_allowed_and_idle_ones_give_way(tmp_path):
     ("netid", "address", "peer", "expected"),
     [
         ("tcp", "192.0.2.7.8.1", "192.0.2.7", ("192.0.2.7", 2049)),
-        ("tcp6", "2001:db8::7.0.111", "2001:db8::7", ("2001:db8::7", 111)),
+        ("tcp6", "2001:db8::7.8.111", "2001:db8::7", ("2001:db8::7", 2159)),
+        ("tcp", "192.0.2.8.8.1", "192.0.2.7", ("192.0.2.8", 2049)),
+        ("tcp", "192.0.2.7.3.255", "192.0.2.7", None),
         ("tcp6", "::ffff:192.0.2.7.8.1", "192.0.2.7", ("192.0.2.7", 2049)),
         ("tcp", "127.0.0.1.8.1", "127.0.0.1", ("127.0.0.1", 2049)),
         ("tcp6", "::1.8.1", "127.0.0.1", ("::1", 2049)),
@@ -209,7 +212,29 @@ def test_no_more_connections_than_allowed_and_idle_ones_give_way(tmp_path):
     ],
 )
 def test_which_addresses_are_called(netid, address, peer, expected):
-    assert callback_address(Callback40(1, netid, address, 1, peer)) == expected
+    callback = Callback40(1, netid, address, 1, peer)
+    assert callback_address(callback, anywhere=True) == expected
+    elsewhere = expected is not None and expected[0] != peer
+    assert callback_address(callback) == (None if elsewhere else expected)
+
+
+@pytest.mark.parametrize("allowed", ["peer", "any"])
+def test_nobody_is_called_at_anothers_address_unless_that_is_allowed(tmp_path, allowed):
+    async def test(site):
+        end = CallbackEnd()
+        async with CallbackListener(end) as listener:  # on 127.0.0.1
+            client = await site.client("127.0.0.2", 0)
+            client.callback_address = listener.address
+            await client.connect()
+            record = site.engine.clients.lookup(client.clientid)
+            assert await site.daemon._nfs4.callbacks.probe(record) is (allowed == "any")
+            own = await site.client("127.0.0.1", 0, name=b"own")
+            own.callback_address = listener.address
+            await own.connect()
+            assert await site.daemon._nfs4.callbacks.probe(site.engine.clients.lookup(own.clientid))
+        assert end.nulls == (2 if allowed == "any" else 1)
+
+    on_site(tmp_path, test, server=f"  nfs4: {{grace_time: 0, callbacks_to: {allowed}}}\n")
 
 
 def test_renew_tells_a_holder_of_delegations_that_they_cannot_be_recalled(tmp_path):
