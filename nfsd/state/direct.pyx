@@ -55,7 +55,9 @@ cdef class DirectState:
         engine = self.engine
         if slot.begin(request.sequenceid, request.cachethis, fingerprint) != 0:
             raise RuntimeError("the request was not the expected one")
-        if request.slotid == session.highest_slotid:
+        if request.highest_slotid < session.highest_slotid:
+            session.tells = True
+        if request.slotid == session.highest_slotid and session.tells:
             engine.sessions.budget.grow(session)
         slot.generation = session.generation
         session.client.lease_end = engine.now() + engine.limits.lease

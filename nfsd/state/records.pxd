@@ -29,6 +29,7 @@ cdef class SessionRecord:
     cdef public unsigned int highest_slotid
     cdef public unsigned int target_highest_slotid
     cdef public unsigned int generation
+    cdef public bint tells
     cdef readonly list retired
     cdef readonly set connections
     # Of the fore channel.

@@ -57,6 +57,8 @@ class SessionRecord:
     """sr_target_highest_slotid."""
     generation: int
     """Goes up whenever the target goes down."""
+    tells: bool
+    """Whether its client has ever told of fewer slots in use than it has."""
     def __init__(self, sessionid: bytes, client: Client, fore: ChannelAttributes) -> None: ...
     @property
     def sessionid(self) -> bytes: ...

@@ -69,6 +69,7 @@ cdef class SessionRecord:
         self.slots = [Slot() for _ in range(fore.maxrequests)]
         self.highest_slotid = self.target_highest_slotid = fore.maxrequests - 1
         self.generation = 0
+        self.tells = False
         self.retired = []
         self.connections = set()
 

@@ -333,9 +333,11 @@ class SessionTable:
         if not bound:
             self._bind_fore(connection, session)
         if verdict == NEW:
+            if highest_slotid < session.highest_slotid:
+                session.tells = True
             if session.target_highest_slotid != session.highest_slotid:
                 self.budget.seen(session, slot, highest_slotid)
-            elif slotid == session.highest_slotid:
+            elif slotid == session.highest_slotid and session.tells:
                 self.budget.grow(session)
             slot.generation = session.generation
         session.client.renew()

@@ -1,8 +1,10 @@
 """How many slots a session has: more on demand, fewer when the memory for replies runs short.
 
 Owns :class:`SlotBudget`: what all sessions' reply caches may take together, and one client's. A session whose client
-uses its last slot gets more. A session asked to do with fewer (sr_target_highest_slotid, CB_RECALL_SLOT) keeps what it
-has until its client shows that it knows: a new request on a slot whose last reply had the lower target, with a
+uses its last slot gets more, if the client has ever told of fewer slots in use (sa_highest_slotid): one that has not
+takes its slots in turn or has but one, needs no more, and may take a target beyond what CREATE_SESSION granted for an
+error (clients in the field do). A session asked to do with fewer (sr_target_highest_slotid, CB_RECALL_SLOT) keeps what
+it has until its client shows that it knows: a new request on a slot whose last reply had the lower target, with a
 sa_highest_slotid within it. A slot that comes back goes on with its old sequence id, or begins anew at 1; clients do
 either.
 

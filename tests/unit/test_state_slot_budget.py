@@ -46,11 +46,26 @@ def test_who_uses_the_last_slot_gets_more_up_to_the_limits():
     assert slots.use(10) == (11, 11)
 
 
+def test_nothing_beyond_what_was_granted_for_who_does_not_tell_what_it_uses():
+    world = World()
+    single = world.client41(b"one slot", slots=1)
+    slots = Slots(world, single)
+    for _ in range(5):
+        assert slots.use(0) == (0, 0)
+    # One that takes its slots in turn, and always names the last of them.
+    turns = world.client41(b"takes turns", slots=8)
+    slots = Slots(world, turns)
+    for _ in range(3):
+        for slotid in range(8):
+            assert slots.use(slotid, 7) == (7, 7)
+
+
 def test_growth_stays_within_the_clients_and_everybodys_memory():
     for limits in (Limits(client_cached_octets=9 * 4096), Limits(all_cached_octets=9 * 4096)):
         world = World(limits)
         client = world.client41(slots=8)
         slots = Slots(world, client)
+        slots.use(0)
         assert slots.use(7) == (8, 8)
         assert slots.use(8) == (8, 8)
         assert client.record.cached_octets == world.engine.sessions.budget.promised == 9 * 4096
@@ -126,6 +141,7 @@ def test_a_newcomer_gets_what_is_left_and_the_large_are_asked_to_give():
     slots.use(0)
     assert len(session_of(large).slots) == 8
     demanding = Slots(world, newcomer)
+    demanding.use(0)
     for _ in range(10):
         demanding.use(len(session_of(newcomer).slots) - 1)
     assert len(session_of(newcomer).slots) == 10

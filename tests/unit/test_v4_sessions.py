@@ -4,6 +4,7 @@ import pytest
 
 from nfsd.protocol import nfs4 as p
 from tests.rfc.plugin import covers
+from tests.support.hosts import on_site
 from tests.support.nfs4 import Client4, LoopbackTransport, mode, wanted, with_client
 
 MINORS = [1, 2]
@@ -216,3 +217,25 @@ def test_reclaims_are_over_once(tmp_path, minor):
         assert await client.status(*client.path("/0/f"), (p.OP_OPEN, late)) == p.NFS4ERR_NO_GRACE
 
     with_client(tmp_path, minor, test)
+
+
+def test_no_slots_beyond_the_granted_ones_for_who_never_tells_of_fewer(tmp_path):
+    """Some clients take that for an error: they see it at their first SEQUENCE on the last slot."""
+
+    async def test(site):
+        for slots in (1, 4):
+            client = await site.client("127.0.0.1", name=b"%d slots" % slots)
+            client.slots = slots
+            await client.connect(reclaim_complete=False)
+            done = p.RECLAIM_COMPLETE4args(False)
+            for number in range(3 * slots):
+                slot, sequence = number % slots, 1 + number // slots
+                arguments = p.SEQUENCE4args(client.session, sequence, slot, slots - 1, False)
+                more = [(p.OP_RECLAIM_COMPLETE, done)] if number == 0 else []
+                status, results = await client.raw((p.OP_SEQUENCE, arguments), *more)
+                told = results[0][1].sr_resok4
+                assert (status, told.sr_highest_slotid, told.sr_target_highest_slotid) == (0, slots - 1, slots - 1)
+        row = site.daemon.dispatchers["nfs"].rows[100003, 4, 1]
+        assert row.direct >= 12, "natively, too"
+
+    on_site(tmp_path, test, server="  nfs4: {grace_time: 0}\n")
