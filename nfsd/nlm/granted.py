@@ -9,8 +9,9 @@ XNFS, NLM_GRANTED. Imports the NFSv4 server's parts.
 from __future__ import annotations
 
 import asyncio
+import itertools
+import random
 from collections.abc import Awaitable, Callable
-from typing import Final
 
 from nfsd.nlm.peers import UNANSWERED, Peers
 from nfsd.protocol.nlm4 import (
@@ -37,7 +38,6 @@ _log = limited_logger(__name__)
 Span = tuple[int, int, bool]
 Release = Callable[[NlmClient, bytes, bytes, Span], Awaitable[None]]
 """Unlocks: client, file key, owner, span."""
-_COOKIE: Final = b"rdma-nfsd"
 
 
 class Granter:
@@ -51,6 +51,7 @@ class Granter:
         self._tasks: set[asyncio.Task[None]] = set()
         self._calling: set[tuple[NlmClient, bytes, bytes, Span]] = set()
         """Granted, and not known to the client as far as one can tell."""
+        self._cookies = itertools.count(random.getrandbits(63))
 
     def turn_of(self, waiter: Waiter) -> None:
         """A range that somebody waits for is free."""
@@ -127,8 +128,10 @@ class Granter:
         """Tell the client; whether it wants the lock."""
         svid, oh = owner_parts(waiter.owner)
         length = 0 if waiter.end == END else waiter.end - waiter.start
+        # One for each lock, the same however often the client is called with it.
+        cookie = next(self._cookies).to_bytes(8, "big")
         lock = nlm4_lock(client.name, waiter.handle, oh, svid, waiter.start, length)
-        arguments = nlm4_testargs, nlm4_testargs(_COOKIE, waiter.exclusive, lock)
+        arguments = nlm4_testargs, nlm4_testargs(cookie, waiter.exclusive, lock)
         reason: object = ""
         for pause in (*self._pauses, None):
             if client.expired or calling not in self._calling:

@@ -118,7 +118,7 @@ class LockManager:
         return await self._answered(args.cookie, self._lock(call, args, monitored=False))
 
     async def cancel(self, call: Call, args: nlm4_cancargs) -> nlm4_res:
-        """Give up waiting; what was not waited for is no error."""
+        """Give up waiting. DENIED when there is nothing to give up: it was granted before, or never asked for."""
         return await self._answered(args.cookie, self._cancel(call, args))
 
     async def unlock(self, call: Call, args: nlm4_unlockargs) -> nlm4_res:
@@ -249,20 +249,27 @@ class LockManager:
         client = self.table.find(lock.caller_name, call.transport.peer_address)
         if client is not None:
             owner = lock_owner(lock.svid, lock.oh)
-            if self.granter.heard_of(client, node.key, owner, span):
+            called = self.granter.heard_of(client, node.key, owner, span)
+            if called:
                 # Its turn had come, and the client does not know yet: it has nothing that it could unlock.
                 await self.release(client, node.key, owner, span)
-            await self._stop_waiting(client, node.key, owner, span)
-        return nlm4_stats.NLM4_GRANTED
+            if await self._stop_waiting(client, node.key, owner, span) or called:
+                return nlm4_stats.NLM4_GRANTED
+        return nlm4_stats.NLM4_DENIED
 
-    async def _stop_waiting(self, client: NlmClient, key: bytes, owner: bytes, span: tuple[int, int, bool]) -> None:
-        async def stopped(file: FileState) -> None:
-            self.engine.locks.waits.leave(file, client, owner, span)
+    async def _stop_waiting(self, client: NlmClient, key: bytes, owner: bytes, span: tuple[int, int, bool]) -> bool:
+        """Whether it did wait."""
+
+        async def stopped(file: FileState) -> bool:
+            waited = self.engine.locks.waits.leave(file, client, owner, span)
             self.table.settle(client, file)
+            return waited
 
-        if self.engine.opens.file(key) is not None:
-            await self._at_gate(key, stopped)
-            self.nfs4.blocked.tell()
+        if self.engine.opens.file(key) is None:
+            return False
+        waited: bool = await self._at_gate(key, stopped)
+        self.nfs4.blocked.tell()
+        return waited
 
     async def _unlock(self, call: Call, args: nlm4_unlockargs) -> nlm4_stats:
         lock = args.alock

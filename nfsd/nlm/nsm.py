@@ -2,6 +2,12 @@
 
 Owns the SM_NOTIFY calls under way. Who is told is on stable storage (:mod:`nfsd.state.nlm`), so no monitor of the host
 is asked to remember it (SM_MON).
+
+A host's word that it was restarted frees its locks, and NSM has no way to show whose word it is; Linux's sm-notify says
+it in a datagram, and anybody can send one in its name. So the host is asked back, over TCP: its status monitor knows
+its state number (SM_STAT), which must be the one that was told. A host without a status monitor (it begins one when it
+first mounts), or with one that does not tell, has no word against it. One that does not answer is believed over TCP,
+whose handshake shows the address, and not when a datagram says it; the call is not answered then, and comes again.
 """
 
 from __future__ import annotations
@@ -12,13 +18,24 @@ from collections.abc import Iterable
 from typing import Final
 
 from nfsd.nlm.peers import UNANSWERED, Peers
-from nfsd.protocol.nsm import SM_NOTIFY, SM_NULL, SM_PROGRAM, SM_VERS, stat_chge
+from nfsd.protocol.nsm import (
+    SM_NOTIFY,
+    SM_NULL,
+    SM_PROGRAM,
+    SM_STAT,
+    SM_VERS,
+    STAT_SUCC,
+    sm_name,
+    sm_stat_res,
+    stat_chge,
+)
 from nfsd.state import ClientRecord, StateEngine
 from nfsd.state.types import NLM
+from nfsd.v4.callback_messages import CallbackError
 from nfsd.v4.server import Nfs4Server
 from rpcrdma.firewall import spawn
 from rpcrdma.log_limits import limited_logger
-from rpcrdma.rpc.program import Call, Procedure, Program
+from rpcrdma.rpc.program import Call, DropCall, Procedure, Program
 
 _log = limited_logger(__name__)
 
@@ -31,25 +48,60 @@ _PATIENCE: Final = 900.0
 class StatusMonitor:
     """The procedures."""
 
-    def __init__(self, nfs4: Nfs4Server) -> None:
+    def __init__(self, nfs4: Nfs4Server, peers: Peers) -> None:
         self._nfs4 = nfs4
+        self._peers = peers
+        self._asking: set[str] = set()
+        """Hosts that are being asked; the clients that there are bound them."""
 
     async def null(self, call: Call, arguments: None) -> None:
         """Answer, and do no work at all."""
 
     async def notify(self, call: Call, args: stat_chge) -> None:
         """A client was restarted: it holds nothing any more."""
-        address = call.transport.peer_address
+        transport = call.transport
+        address = transport.peer_address
+        if not self._nfs4.engine.nlm.meant(args.mon_name, address, args.state):
+            return
+        if address in self._asking:
+            raise DropCall(silently=True)
+        self._asking.add(address)
+        try:
+            # The call's coroutine is no task, which time limits need.
+            word = await asyncio.ensure_future(
+                self._ask(address, transport.local_address, args.mon_name, datagram=transport.netid.startswith("udp"))
+            )
+        finally:
+            self._asking.discard(address)
+        if word is not None and word != args.state:
+            _log.warning("%s is said to have been restarted, and says that it was not: its locks stay", address)
+            return
         for client in self._nfs4.engine.nlm.restarted(args.mon_name, address, args.state):
             name = client.name.decode(errors="replace")
             _log.info("%s (%s) was restarted: its NFSv3 locks are free", name, address)
         await self._nfs4.clear_all()
         self._nfs4.blocked.tell()
 
+    async def _ask(self, address: str, source: str, name: bytes, *, datagram: bool) -> int | None:
+        """The state number of a host as its own status monitor tells it; None: there is none, or it does not tell.
+        Raises DropCall when the host must be asked again before it is believed."""
+        self._peers.forget(address, SM_PROGRAM)  # before its restart it was another port
+        asked = sm_name, sm_name(name)
+        try:
+            found = await self._peers.call(address, source, SM_PROGRAM, SM_VERS, SM_STAT, asked, sm_stat_res)
+        except (ConnectionRefusedError, CallbackError):
+            return None  # the host answers, and nobody there knows better
+        except OSError as error:
+            if not datagram:
+                return None
+            _log.warning("%s is said to have been restarted, and cannot be asked (%s): its locks stay", address, error)
+            raise DropCall(silently=True) from error
+        return int(found.state) if found.res_stat == STAT_SUCC else None
 
-def nsm_program(nfs4: Nfs4Server) -> Program:
+
+def nsm_program(nfs4: Nfs4Server, peers: Peers) -> Program:
     """The program for the dispatcher."""
-    monitor = StatusMonitor(nfs4)
+    monitor = StatusMonitor(nfs4, peers)
     procedures = {
         SM_NULL: Procedure("NULL", monitor.null),
         SM_NOTIFY: Procedure("NOTIFY", monitor.notify, stat_chge),

@@ -75,6 +75,10 @@ class Peers:
                 self._ports.pop(key, None)  # it may have been started anew elsewhere
                 raise
 
+    def forget(self, host: str, program: int) -> None:
+        """Ask the host's rpcbind anew before the program is called again."""
+        self._ports.pop((host, program), None)
+
     async def find_port(self, host: str, source: str, program: int, version: int) -> int:
         """A program's TCP port, as the host's rpcbind tells it. Raises one of UNANSWERED."""
         to = host, self._rpcbind_port, source, RPCBPROG

@@ -14,7 +14,22 @@ SM_PROGRAM: Final = 100024
 SM_VERS: Final = 1
 
 SM_NULL: Final = 0
+SM_STAT: Final = 1
 SM_NOTIFY: Final = 6
+
+
+STAT_SUCC: Final = 0
+
+
+@struct
+class sm_name:
+    mon_name: Annotated[bytes, opaque(1024)]
+
+
+@struct
+class sm_stat_res:
+    res_stat: int32
+    state: int32
 
 
 @struct

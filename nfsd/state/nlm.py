@@ -144,16 +144,19 @@ class NlmTable:
         self._engine.expire_client(client)
 
     def restarted(self, name: bytes, address: str, state: int) -> list[NlmClient]:
-        """The host at an address says that it was restarted, under a name that may be longer or shorter than what it
-        calls itself as a caller; ``state`` is its number now. Gives up what it had before; returns which clients that
-        was."""
-        there = [client for client in self._clients.values() if client.address == address]
-        # Several hosts may share an address (NAT); one alone may call itself what it likes.
-        meant = there if len(there) == 1 else [client for client in there if _same_host(client.name, name)]
-        gone = [client for client in meant if client.state != state]
+        """The host at an address was restarted. Gives up what it had before; returns which clients that was."""
+        gone = self.meant(name, address, state)
         for client in gone:
             self.drop(client)
         return gone
+
+    def meant(self, name: bytes, address: str, state: int) -> list[NlmClient]:
+        """Whom the host at an address means that says it was restarted, under a name that may be longer or shorter than
+        what it calls itself as a caller; ``state`` is its number now."""
+        there = [client for client in self._clients.values() if client.address == address]
+        # Several hosts may share an address (NAT); one alone may call itself what it likes.
+        meant = there if len(there) == 1 else [client for client in there if _same_host(client.name, name)]
+        return [client for client in meant if client.state != state]
 
     def free_all(self, name: bytes, address: str) -> NlmClient | None:
         """FREE_ALL: give up what a caller has; the client, if it is known."""

@@ -157,12 +157,13 @@ class WaitTable:
             return False
         return sum(waiter.client.account is client.account for waiter in file.waiters) >= share
 
-    def leave(self, file: FileState, client: Client, owner: bytes, span: tuple[int, int, bool]) -> None:
+    def leave(self, file: FileState, client: Client, owner: bytes, span: tuple[int, int, bool]) -> bool:
         """The request was granted, or the client will not ask again (RFC 8881 section 9.6: a nonblocking request for
-        the same lock says so)."""
+        the same lock says so). Whether it had a place in the queue."""
         waiter = self.find(file, client, owner, span)
         if waiter is not None:
             self._drop(waiter)
+        return waiter is not None
 
     def busy(self, client: Client, owner: bytes) -> None:
         """The owner does something else: whether it still waits is not known until it asks again."""

@@ -21,7 +21,7 @@ from nfsd.nlm.nsm import Notifier, nsm_program
 from nfsd.nlm.peers import Peers
 from nfsd.nlm.program import nlm4_program
 from nfsd.protocol import nlm4 as n
-from nfsd.protocol.nsm import SM_NOTIFY, SM_PROGRAM, SM_VERS, stat_chge
+from nfsd.protocol.nsm import SM_NOTIFY, SM_PROGRAM, SM_STAT, SM_VERS, STAT_SUCC, sm_name, sm_stat_res, stat_chge
 from nfsd.state import ClientRecord, Limits, Recovered
 from nfsd.v4.callback_messages import accepted
 from rpcrdma.client.messages import auth_sys, encode_call
@@ -32,6 +32,7 @@ from rpcrdma.rpc.portmap import portmap_program
 from rpcrdma.rpc.program import Call, Procedure, Program
 from rpcrdma.rpc.rpcbind import Service, services
 from rpcrdma.server.tcp import TcpListener
+from rpcrdma.server.udp import UdpListener
 from rpcrdma.xdr import Encoder
 from tests.support.nfs4 import Server4, StoreInMemory, serving
 
@@ -54,7 +55,8 @@ class NlmServer:
         self.ports = {}
         self.listeners: list[TcpListener] = []
         self.messages = Messages(self.manager, self.peers)
-        for program in (nlm4_program(self.manager, self.messages), nsm_program(parts.nfs4)):
+        self.udp = UdpListener(Dispatcher([nsm_program(parts.nfs4, self.peers)]))
+        for program in (nlm4_program(self.manager, self.messages), nsm_program(parts.nfs4, self.peers)):
             self.ports[program.number] = self.listen(_SERVER, 0, program)
         self.hosts: list[Host] = []
 
@@ -78,6 +80,7 @@ class NlmServer:
         await self.notifier.close()
         for listener in self.listeners:
             listener.close()
+        self.udp.close()
 
 
 def _free_port() -> int:
@@ -127,6 +130,9 @@ class Host:
         self.verdict: n.nlm4_stats | None = GRANTED
         """What GRANTED is answered; None: nothing."""
         self.state = 7
+        """Its state number, as it tells with LOCK."""
+        self.told: int | None = 7
+        """What its status monitor tells; None: nothing, the server waits."""
         self.credential = auth_sys(0, 0, machine="tests")
         self._connections: dict[int, WholeClient] = {}
         self.handle = b""
@@ -137,7 +143,10 @@ class Host:
         for number in (n.NLMPROC4_LOCK_RES, n.NLMPROC4_CANCEL_RES, n.NLMPROC4_UNLOCK_RES):
             nlm[number] = Procedure("RES", self._answered, n.nlm4_res)
         nlm[n.NLMPROC4_TEST_RES] = Procedure("RES", self._answered, n.nlm4_testres)
-        nsm = {SM_NOTIFY: Procedure("NOTIFY", self._notified, stat_chge)}
+        nsm = {
+            SM_NOTIFY: Procedure("NOTIFY", self._notified, stat_chge),
+            SM_STAT: Procedure("STAT", self._stat, sm_name, sm_stat_res),
+        }
         programs = Program(n.NLM_PROGRAM, "nlm", {4: nlm}), Program(SM_PROGRAM, "nsm", {SM_VERS: nsm})
         served: list[Service] = []
         for program in programs:
@@ -154,6 +163,11 @@ class Host:
 
     async def _answered(self, call: Call, args: Any) -> None:
         self.answers.put_nowait((call.procedure, args))
+
+    async def _stat(self, call: Call, args: sm_name) -> sm_stat_res:
+        if self.told is None:
+            await asyncio.get_running_loop().create_future()
+        return sm_stat_res(STAT_SUCC, self.told if self.told is not None else 0)
 
     async def _notified(self, call: Call, args: stat_chge) -> None:
         self.restarts.put_nowait(args)
@@ -231,6 +245,26 @@ class Host:
         """SM_NOTIFY, as after a restart of the host."""
         args = stat_chge(self.name if name is None else name, state)
         await self.call(SM_NOTIFY, (stat_chge, args), None, program=SM_PROGRAM)
+
+    async def datagram_of_restart(self, state: int, *, seconds: float = 20) -> bool:
+        """SM_NOTIFY in a datagram, as Linux's sm-notify sends it, or anybody in the host's name; whether it is answered
+        in time."""
+        loop = asyncio.get_running_loop()
+        if not self.server.udp.address[1]:
+            await self.server.udp.listen(_SERVER, 0)
+        body = Encoder()
+        body.encode(stat_chge, stat_chge(self.name, state))
+        message = encode_call(next(_xids), SM_PROGRAM, SM_VERS, SM_NOTIFY, self.credential, body)
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
+            sender.setblocking(False)
+            sender.bind((self.address, 0))
+            sender.sendto(bytes(message.head), self.server.udp.address)
+            try:
+                async with asyncio.timeout(seconds):
+                    accepted(await loop.sock_recv(sender, 4096))
+            except TimeoutError:
+                return False
+        return True
 
     async def free_all(self) -> None:
         await self.call(n.NLMPROC4_FREE_ALL, (n.nlm4_notify, n.nlm4_notify(self.name, self.state)), None)

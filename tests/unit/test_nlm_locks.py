@@ -204,7 +204,7 @@ def test_a_cancelled_wait_is_over_and_a_lock_just_given_is_taken_back(tmp_path: 
         assert await one.lock() == GRANTED
         assert await two.lock(block=True) == BLOCKED
         assert await two.cancel() == GRANTED
-        assert await two.cancel() == GRANTED, "of nothing, too"
+        assert await two.cancel() == DENIED, "there is nothing to cancel any more"
         assert await one.unlock() == GRANTED
         assert await one.lock() == GRANTED
         assert two.grants.empty()
@@ -240,7 +240,7 @@ def test_messages_are_answered_by_calls(tmp_path: Path) -> None:
         unlock = n.nlm4_unlockargs, n.nlm4_unlockargs(b"3", what)
         assert await sent(n.NLMPROC4_UNLOCK_MSG, unlock) == (n.NLMPROC4_UNLOCK_RES, n.nlm4_res(b"3", GRANTED))
         cancel = n.nlm4_cancargs, n.nlm4_cancargs(b"4", True, True, what)
-        assert await sent(n.NLMPROC4_CANCEL_MSG, cancel) == (n.NLMPROC4_CANCEL_RES, n.nlm4_res(b"4", GRANTED))
+        assert await sent(n.NLMPROC4_CANCEL_MSG, cancel) == (n.NLMPROC4_CANCEL_RES, n.nlm4_res(b"4", DENIED))
 
     run(tmp_path, test)
 
@@ -437,5 +437,19 @@ def test_random_histories_agree_with_a_model_of_octets(tmp_path: Path) -> None:
             assert await hosts[number].unlock(svid=svid) == GRANTED
         assert engine_is_empty(server)
         assert free_locally(tmp_path, 0, 0)
+
+    run(tmp_path, test)
+
+
+def test_every_granted_lock_has_a_cookie_of_its_own(tmp_path: Path) -> None:
+    async def test(server: NlmServer, one: Host, two: Host, client: Client4) -> None:
+        two.take_calls()
+        cookies = set()
+        for start in range(0, 30, 10):
+            assert await one.lock(start, 5) == GRANTED
+            assert await two.lock(start, 5, block=True) == BLOCKED
+            assert await one.unlock(start, 5) == GRANTED
+            cookies.add((await asyncio.wait_for(two.grants.get(), 20)).cookie)
+        assert len(cookies) == 3
 
     run(tmp_path, test)

@@ -201,3 +201,57 @@ def test_octets_that_are_no_notification_cost_the_call(tmp_path: Path) -> None:
             await one.notify_of_restart(3)
 
     asyncio.run(main())
+
+
+def test_a_datagram_in_a_hosts_name_does_not_free_its_locks(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with asyncio.timeout(60), locking_server(tmp_path) as server:
+            one, two = server.host(2).take_calls(), server.host(3).take_calls()
+            one.handle = two.handle = await handle_of(server)
+            assert await one.lock(0, 10) == GRANTED
+            assert await two.lock(5, 10, block=True) == BLOCKED
+            # Somebody says so in its name: its status monitor does not.
+            assert await one.datagram_of_restart(9)
+            assert await one.test(0, 10, svid=2) is not None, "the lock is there"
+            assert two.grants.empty()
+            # It cannot be asked: it is to say so again.
+            one.told = None
+            server.peers._patience = 0.2
+            assert not await one.datagram_of_restart(9, seconds=1)
+            assert await one.test(0, 10, svid=2) is not None
+            server.peers._patience = 5
+            # Now it is true.
+            one.told = 9
+            assert await one.datagram_of_restart(9)
+            assert (await two.granted()).l_offset == 5
+
+    asyncio.run(main())
+
+
+def test_who_has_no_status_monitor_when_it_says_so_is_believed(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with asyncio.timeout(60), locking_server(tmp_path) as server:
+            one, two = server.host(2), server.host(3).take_calls()
+            one.handle = two.handle = await handle_of(server)
+            assert await one.lock(0, 10) == GRANTED
+            assert await two.lock(5, 10, block=True) == BLOCKED
+            assert await one.datagram_of_restart(9)
+            assert (await two.granted()).l_offset == 5
+
+    asyncio.run(main())
+
+
+def test_a_word_over_tcp_is_held_against_the_status_monitor_too(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with asyncio.timeout(60), locking_server(tmp_path) as server:
+            one = server.host(2).take_calls()
+            one.handle = await handle_of(server)
+            assert await one.lock(0, 10) == GRANTED
+            await one.notify_of_restart(9)  # some user of the host
+            assert await one.test(0, 10, svid=2) is not None
+            one.told = None
+            server.peers._patience = 0.2
+            await one.notify_of_restart(9)
+            assert await one.test(0, 10, svid=2) is None, "its address is shown by the connection"
+
+    asyncio.run(main())
