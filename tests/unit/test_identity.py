@@ -2,12 +2,14 @@
 
 import asyncio
 import contextlib
+import ctypes
 import errno
 import logging
 import os
 import re
 import shutil
 import signal
+import struct
 import subprocess
 import sys
 import tempfile
@@ -34,6 +36,7 @@ CALLERS = 1 << 6 | 1 << 7
 """CAP_SETGID, CAP_SETUID."""
 ROOTS = CALLERS | 1 << 0 | 1 << 1 | 1 << 2 | 1 << 3 | 1 << 4 | 1 << 9 | 1 << 27 | 1 << 32
 SYS_RESOURCE = 1 << 24
+_PR_SET_KEEPCAPS = 8
 
 Seen = tuple[int, int, tuple[int, ...], int]
 """File system uid and gid, groups, effective capabilities."""
@@ -150,6 +153,43 @@ def test_a_switch_that_fails_leaves_nobody_behind(inline: bool, filtered: Any, r
             assert seen_here() == own()
 
     in_child(lambda: with_executor(test))
+
+
+def become_user_with_capabilities(number: int) -> None:
+    """As a service manager starts a service with User= and AmbientCapabilities=."""
+    library = ctypes.CDLL(None, use_errno=True)
+    assert library.prctl(_PR_SET_KEEPCAPS, 1, 0, 0, 0) == 0
+    os.setgroups([number, 5])
+    os.setresgid(number, number, number)
+    os.setresuid(number, number, number)
+    header, data = struct.pack("<Ii", 0x20080522, 0), bytearray(24)
+    buffer = (ctypes.c_char * 24).from_buffer(data)
+    assert library.capget(header, buffer) == 0
+    for half in (0, 12):
+        data[half : half + 4] = data[half + 4 : half + 8]
+    assert library.capset(header, buffer) == 0
+
+
+@pytest.mark.parametrize("inline", [False, True])
+def test_a_server_that_is_not_root_switches_as_well(inline: bool) -> None:
+    async def test(executor: Executor) -> None:
+        myself = (990, 990, (5, 990), own()[3])
+        assert executor.can_switch
+        for credential in (ALICE, None, ROOT, ALICE, ROOT, None, ALICE, BOB, None, ROOT, ROOT, None):
+            wanted = myself if credential is None else expected(credential)
+            assert await who(executor, credential, inline) == wanted
+            assert seen_here() == myself
+        refuse(SETFSUID, 1001)
+        for credential in (ALICE, BOB, None, ALICE, BOB, BOB, ROOT):
+            wanted = myself if credential is None else expected(credential)
+            assert await who(executor, credential, inline) == (errno.EACCES if credential is BOB else wanted)
+            assert seen_here() == myself
+
+    def check() -> None:
+        become_user_with_capabilities(990)
+        with_executor(test)
+
+    in_child(check)
 
 
 def test_a_chain_does_not_tolerate_that_it_has_no_caller(tmp_path: Path) -> None:
