@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import dataclasses
+import itertools
 import logging
 import socket
 import struct
@@ -15,6 +16,7 @@ from rpcrdma.hosts import HostLimits, Hosts
 from rpcrdma.memory import OutOfMemory, Pool
 from rpcrdma.rpc.dispatch import Dispatcher
 from rpcrdma.rpc.program import Call, DropCall, Procedure, Program
+from rpcrdma.server import tcp
 from rpcrdma.server.tcp import TcpConnection, TcpLimits, TcpListener
 from rpcrdma.xdr import DDP, Payload, opaque, uint32
 from rpcrdma.xdr import struct as xdr_struct
@@ -150,6 +152,30 @@ def test_calls_are_answered_in_batches() -> None:
             for xid in range(500):
                 client.send(call(0, xid=xid))
             assert [await client.xid() for _ in range(500)] == list(range(500))
+
+    run(test)
+
+
+def test_calls_that_never_wait_let_those_of_other_connections_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = itertools.count()
+    monkeypatch.setattr(tcp, "_clock", lambda: next(now) * 0.0005)
+
+    async def test() -> None:
+        async with serving() as server:
+            greedy, modest = await server.connect(), await server.connect()
+            for client in (greedy, modest):
+                client.send(call(0, xid=1))
+                assert await client.xid() == 1
+            heavy, light = (server.service.transports[at] for at in (0, 1))
+            # Both are there before the server looks at either.
+            for xid in range(500):
+                greedy.send(call(0, xid=xid))
+            modest.send(call(0, xid=1000))
+            assert await modest.xid() == 1000
+            assert [await greedy.xid() for _ in range(500)] == list(range(500))
+            order = server.service.transports[2:]
+            assert order.count(heavy) == 500
+            assert order.index(light) < 50
 
     run(test)
 
