@@ -60,7 +60,7 @@ class CaptureRequest:
             if asked.pop("command") != "capture":
                 raise ValueError("unknown command")
             request = cls(**asked)
-        except (KeyError, TypeError, AttributeError) as error:
+        except (KeyError, TypeError, AttributeError, RecursionError) as error:
             raise ValueError("not a request") from error
         if type(request.snaplen) is not int or not 0 <= request.snaplen < 1 << 32:
             raise ValueError("snaplen must be an octet count")

@@ -107,6 +107,7 @@ def test_who_hangs_up_captures_no_more(tmp_path):
     [
         (b"not JSON\n", "Expecting value"),
         (b"[]\n", "not a request"),
+        (b"[" * 4000 + b"\n", "not a request"),
         (b'{"command": "shutdown"}\n', "unknown command"),
         (b'{"command": "capture", "snaplen": -1}\n', "snaplen"),
         (b'{"command": "capture", "snaplen": "1"}\n', "snaplen"),
