@@ -154,3 +154,21 @@ steps = st.builds(
 @given(st.lists(steps, min_size=1, max_size=12))
 def test_every_caller_is_who_the_export_says(running: Running, sequence: list[Step]) -> None:
     running.check(*sequence)
+
+
+def test_callers_of_every_way_are_tried(running: Running) -> None:
+    """Some calls are answered natively, some by the general path: on workers, or at once for files in memory."""
+    for version in VERSIONS:
+        for action in ACTIONS:
+            for caller in (0, 1001, NOBODY, 0, 1001, NOBODY):
+                running.check(Step("none", version, action, caller, 1, (), 1))
+    rows = running.served.daemon.dispatchers["nfs"].rows
+    create, others = rows[NFS_PROGRAM, 3, 8], [rows[NFS_PROGRAM, 3, number] for number in (3, 4, 6)]
+    others.append(rows[NFS_PROGRAM, 4, 1])
+    assert all(row.direct > 0 for row in others)
+    assert all(row.calls > row.direct for row in others[2:])
+    memory = running.served.base.is_relative_to("/dev/shm")
+    assert (create.direct > 0) == memory
+    statistics = running.served.daemon.service.executor.statistics()
+    assert memory or statistics["completed"] > 100
+    assert statistics["credential_switches"] > 100
