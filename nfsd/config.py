@@ -36,6 +36,12 @@ def _id(value: Any) -> Any:
     return value
 
 
+def _secure(value: Any) -> Any:
+    if value is True or value is False or value == "tcp":
+        return value
+    raise ValueError("must be true, false or tcp")
+
+
 def _lone_string(key: str) -> BeforeValidator:
     """A string stands for the mapping with only this key."""
     return BeforeValidator(lambda value: {key: value} if isinstance(value, str) else value)
@@ -86,6 +92,7 @@ Size = Annotated[int, BeforeValidator(_size), Field(strict=True)]
 Identity = Annotated[int, BeforeValidator(_id), Field(strict=True, ge=0, le=0xFFFFFFFE)]
 Port = Annotated[int, Field(strict=True, ge=0, le=65535)]
 Squash = Literal["root", "none", "all"]
+Secure = Annotated[Literal[True, False, "tcp"], BeforeValidator(_secure)]
 _STRICT = ConfigDict(extra="forbid", allow_inf_nan=False)
 
 
@@ -275,6 +282,7 @@ class Client:
     squash: Squash | None = None
     anonuid: Identity | None = None
     anongid: Identity | None = None
+    secure: Secure | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -297,6 +305,7 @@ class ExportEntry:
     cross_mounts: StrictBool = False
     workers: Annotated[Integer, Field(ge=1, le=256)] = 8
     security_labels: StrictBool = False
+    secure: Secure = False
     referral: tuple[StrictStr, ...] = ()
     replicas: tuple[StrictStr, ...] = ()
 

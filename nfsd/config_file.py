@@ -346,6 +346,8 @@ def _check_export(document: _Document, entry: ExportEntry, where: Location, base
         security_labels=entry.security_labels,
         referral=_places(document, entry.referral, (*where, "referral")),
         replicas=_places(document, entry.replicas, (*where, "replicas")),
+        secure=entry.secure,
+        origin=f"{document.file}:{document.line((*where, 'secure'))}",
         source=f"{document.file}:{document.line((*where, 'clients'))}",
     )
 
@@ -372,9 +374,10 @@ def _overrides(entry: ExportEntry) -> tuple[ClientOverride, ...]:
         access = client.access
         if access is None and entry.access == "ro" and not _read_only(entry):
             access = "ro"
-        if (access, client.squash, client.anonuid, client.anongid) != (None, None, None, None):
-            read_only = None if access is None else access == "ro"
-            overrides.append(ClientOverride(client.host, read_only, client.squash, client.anonuid, client.anongid))
+        read_only = None if access is None else access == "ro"
+        changed = (read_only, client.squash, client.anonuid, client.anongid, client.secure)
+        if any(setting is not None for setting in changed):
+            overrides.append(ClientOverride(client.host, *changed))
     return tuple(overrides)
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 import fnmatch
 import hashlib
 import ipaddress
+import logging
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -22,10 +23,16 @@ from typing import NamedTuple, Protocol
 from nfsd.names import GroupLists, HostNames
 from nfsd.vfs.types import Credential
 
+_log = logging.getLogger(__name__)
+
 _AUTH_NONE = 0
 _AUTH_SYS_GROUPS = 16
 """As many supplementary groups as AUTH_SYS carries (RFC 5531 appendix A); a caller with that many may have more."""
 _CACHE_LIMIT = 4096
+_MOST_NAMED = 64
+"""Clients of one export that the log names for their ports."""
+RESERVED_PORTS = 1024
+"""Those below take a privilege on the client's host."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +45,7 @@ class ClientOverride:
     squash: str | None = None
     anonuid: int | None = None
     anongid: int | None = None
+    secure: bool | str | None = None
 
 
 class Place(NamedTuple):
@@ -83,6 +91,10 @@ class Export:
     """Where the files really are: nothing is served here, and ``path`` is empty."""
     replicas: tuple[Place, ...] = ()
     """Where the same files are to be had as well."""
+    secure: bool | str = False
+    """Whether clients must use a port below 1024: True, ``"tcp"`` (RDMA's ports are not looked at), or False."""
+    origin: str = field(default="", compare=False)
+    """Where the configuration speaks of it: file and line."""
     source: str = field(default="", compare=False)
     """Where its ``clients`` stand in the configuration: file and line."""
 
@@ -95,6 +107,22 @@ class Access:
     squash: str
     anonuid: int
     anongid: int
+    secure: bool | str = False
+
+    def takes(self, transport: Connection) -> bool:
+        """Whether a client may use the export from the port it has. Below 1024, only root may bind one: the kernel of a
+        host that is trusted vouches for the ids in its calls. Nothing vouches for them elsewhere."""
+        if not self.secure or 0 < transport.peer_port < RESERVED_PORTS:
+            return True
+        return self.secure == "tcp" and transport.netid.startswith("rdma")
+
+
+class Connection(Protocol):
+    """What a call came on."""
+
+    netid: str
+    peer_address: str
+    peer_port: int
 
 
 def derive_id(path: str) -> int:
@@ -180,6 +208,8 @@ class ExportTable:
         self._groups = groups or GroupLists()
         self._accesses: dict[tuple[int, str], Access | None] = {}
         self._credentials: dict[tuple[object, ...], Credential] = {}
+        self._named: dict[int, set[str]] = {}
+        """Clients with ports that will not do, by export."""
         self.generation = 0
         """Grows when what :meth:`access` said may be true no more."""
         self._changed: list[Callable[[], None]] = []
@@ -193,6 +223,7 @@ class ExportTable:
         self.referrals = tuple(export for export in everything if export.referral)
         self.by_id = {export.id: export for export in self.exports}
         self._patterns = {export.id: _patterns(export) for export in everything}
+        self._named.clear()
         self._own = {export.id: _own_access(export) for export in self.exports}
         named = [p for patterns in self._patterns.values() for p in patterns if p.name not in ("", "*")]
         self._names.watch({p.name for p in named if not p.is_wildcard}, reverse=any(p.is_wildcard for p in named))
@@ -210,13 +241,14 @@ class ExportTable:
         """Have ``callback`` run whenever ``generation`` has grown."""
         self._changed.append(callback)
 
-    def standing(self, export: Export, caller: Caller, peer_address: str) -> tuple[Credential, bool] | None:
+    def standing(self, export: Export, caller: Caller, transport: Connection) -> tuple[Credential, bool] | None:
         """A caller as it acts on an export, and whether only to read; None when it may not use it, or when that cannot
         be said at once or may change (groups the server looks up): :meth:`admit` and :meth:`credential` can."""
+        peer_address = transport.peer_address
         if self.admit(peer_address) is not None or len(caller.gids) >= _AUTH_SYS_GROUPS:
             return None
         access = self.access(export, peer_address)
-        if access is None:
+        if access is None or not access.takes(transport):
             return None
         if caller.flavor == _AUTH_NONE or access.squash == "all":
             return self._intern(Credential(access.anonuid, access.anongid)), access.read_only
@@ -248,6 +280,25 @@ class ExportTable:
             if pattern.matches(address, peer, self._names):
                 return pattern.access
         return None
+
+    def takes(self, export: Export, transport: Connection) -> bool:
+        """Whether a client that may use the export may do so from the port it has; the log names it once if not."""
+        access = self.access(export, transport.peer_address)
+        if access is None or access.takes(transport):
+            return True
+        named = self._named.setdefault(export.id, set())
+        if transport.peer_address not in named and len(named) < _MOST_NAMED:
+            named.add(transport.peer_address)
+            _log.warning(
+                "%s %s port %d: refused: clients of %s must use a port below %d (secure: %s)",
+                transport.netid,
+                transport.peer_address,
+                transport.peer_port,
+                export.pseudo,
+                RESERVED_PORTS,
+                export.origin or "in the configuration",
+            )
+        return False
 
     def visible(self, export: Export, peer_address: str) -> bool:
         """Whether this client may use the export."""
@@ -318,7 +369,7 @@ class ExportTable:
 
 
 def _own_access(export: Export) -> Access:
-    return Access(export.read_only, export.squash, export.anonuid, export.anongid)
+    return Access(export.read_only, export.squash, export.anonuid, export.anongid, export.secure)
 
 
 def _patterns(export: Export) -> list[_Pattern]:
@@ -334,6 +385,7 @@ def _patterns(export: Export) -> list[_Pattern]:
                 own.squash if override.squash is None else override.squash,
                 own.anonuid if override.anonuid is None else override.anonuid,
                 own.anongid if override.anongid is None else override.anongid,
+                own.secure if override.secure is None else override.secure,
             )
         patterns.append(_Pattern(host, access))
     return sorted(patterns, key=lambda pattern: pattern.specificity, reverse=True)

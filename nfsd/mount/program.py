@@ -84,6 +84,9 @@ class MountService:
             if not self._exports.visible(export, peer):
                 status = mountstat3.MNT3ERR_ACCES
                 continue
+            if not self._exports.takes(export, call.transport):
+                status = mountstat3.MNT3ERR_ACCES  # as rpc.mountd has it
+                continue
             try:
                 node = await self._walk(export, below)
             except OSError as error:

@@ -110,7 +110,7 @@ class Request:
         """The file of a handle, and the caller as it acts there.
 
         Raises BadHandle, OSError(ESTALE), and OSError(EACCES) for a client that may not use the export: its handle may
-        be good again tomorrow, so it is not called stale."""
+        be good again tomorrow, so it is not called stale. OSError(EPERM) for one that may, but not from its port."""
         node, credential, _ = await self._resolve(handle)
         return node, credential
 
@@ -131,6 +131,8 @@ class Request:
         access = exports.access(node.export, peer)
         if access is None:
             raise OSError(errno.EACCES, "the client may not use this export")
+        if not exports.takes(node.export, call.transport):
+            raise OSError(errno.EPERM, "the client must use a port below 1024")
         self.resolved.append(node)
         caller = call.credential
         credential = await exports.credential(node.export, caller.flavor, caller.uid, caller.gid, caller.gids, peer)

@@ -148,13 +148,27 @@ class Compound:
         node = await self.service.resolve(handle)
         if not self.may_use(node.export):
             raise Nfs4Error(p.NFS4ERR_ACCESS)
+        self._check_port(node.export)
         return node
 
     async def enter(self, place: PseudoNode) -> Node | PseudoNode:
-        """What a place of the pseudo file system leads to: the export's root, if this client may use it."""
+        """What a place of the pseudo file system leads to: the export's root, if this client may use it. Raises PERM
+        for one that may, but not from its port."""
         if place.export is not None and self.may_use(place.export):
+            self._check_port(place.export)
             return await self.service.root(place.export)
         return place
+
+    async def listed(self, place: PseudoNode) -> Node | PseudoNode:
+        """As :meth:`enter`, for a listing: what may not be entered is shown as the place itself."""
+        if place.export is not None and not self.server.exports.takes(place.export, self.call.transport):
+            return place
+        return await self.enter(place)
+
+    def _check_port(self, export: Export) -> None:
+        """See that a client that may use an export does so from a port that will do. Raises PERM, as Linux's server."""
+        if not self.server.exports.takes(export, self.call.transport):
+            raise Nfs4Error(p.NFS4ERR_PERM)
 
     async def is_root(self, node: Node) -> bool:
         """Whether the node is its export's root."""

@@ -174,7 +174,7 @@ cdef class DirectFiles:
             not self.exports.uses_names or time.monotonic() < standing.learnt + NAMES_GOOD_FOR
         ):
             return standing
-        found = self.exports.standing(node.export, caller.credential, caller.peer_address)
+        found = self.exports.standing(node.export, caller.credential, caller.transport)
         if found is None:
             notes.pop(export_id, None)
             return None

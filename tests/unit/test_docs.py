@@ -67,7 +67,7 @@ def values(key: str, annotation: Any) -> str:
     parts = flattened(annotation)
     for part in parts:
         if typing.get_origin(part) is typing.Literal:
-            return ", ".join(f"`{choice}`" for choice in typing.get_args(part))
+            return ", ".join(f"`{str(choice).lower()}`" for choice in typing.get_args(part))
     if bool in parts:
         return "`true`, `false`"
     marks = [mark for part in parts for mark in getattr(part, "metadata", [part])]

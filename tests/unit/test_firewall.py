@@ -45,11 +45,11 @@ class FaultyExports:
         self._looks += 1  # what was learnt is never good any more
         return self._looks
 
-    def standing(self, export, caller, peer_address):
+    def standing(self, export, caller, transport):
         self.asked += 1
         if self.asked in self.fail_at:
             raise self._fault
-        return self._exports.standing(export, caller, peer_address)
+        return self._exports.standing(export, caller, transport)
 
 
 def inject(service, fault):

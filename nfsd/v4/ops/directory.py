@@ -103,7 +103,7 @@ async def _pseudo_entries(c: Compound, place: PseudoNode, cookie: int, mask: int
         if number <= cookie:
             continue
         try:
-            facts = await facts_of(c, await c.enter(child), mask)
+            facts = await facts_of(c, await c.listed(child), mask)
         except OSError:
             continue  # an export whose directory is away is not listed
         if facts.error and not mask & attributes.RDATTR_ERROR:
@@ -140,7 +140,7 @@ async def _real_entries(
             error: int = p.NFS4ERR_STALE
             child = place.children.get(entry.name) if place is not None else None
             if child is not None and c.server.pseudo.visible(child, c.call.transport.peer_address):
-                facts = await facts_of(c, await c.enter(child), mask)
+                facts = await facts_of(c, await c.listed(child), mask)
             elif entry.handle is not None and mask & attributes.NEED_NODE:
                 try:
                     facts = await facts_of(c, await c.resolve(entry.handle), mask)

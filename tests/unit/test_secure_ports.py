@@ -1,0 +1,247 @@
+"""``secure``: an export that takes clients with a port below 1024 only, where root on their host vouches for ids."""
+
+import asyncio
+import os
+import socket
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvloop
+
+from nfsd.client import Options, connect
+from nfsd.client.url import parse
+from nfsd.config_file import ConfigError, load
+from nfsd.config_file import parse as parse_file
+from nfsd.daemon import Daemon
+from nfsd.exports import Access
+from nfsd.protocol import nfs4 as p
+from nfsd.protocol.mount3 import mountstat3
+from nfsd.protocol.nfs3 import GETATTR3args, READ3args, nfsstat3
+from rpcrdma.client import ClientOptions
+from rpcrdma.rpc.rpcbind import Rpcbind
+from tests.nfs3_client import Nfs3Client, Nfs3Failure, auth_sys
+from tests.support import over_tcp
+from tests.support.nfs4 import Client4, Failed
+
+RESERVED = range(1023, 899, -1)
+ANY: tuple[int, ...] = ()
+
+
+def can_bind_reserved() -> bool:
+    with socket.socket() as sock:
+        for port in RESERVED:
+            try:
+                sock.bind(("127.0.0.1", port))
+            except PermissionError:
+                return False
+            except OSError:
+                continue
+            return int(Path("/proc/sys/net/ipv4/ip_unprivileged_port_start").read_text()) > max(RESERVED)
+    return False
+
+
+def hosts() -> list[str]:
+    try:
+        with socket.socket(socket.AF_INET6) as sock:
+            sock.bind(("::1", 0))
+    except OSError:
+        return ["127.0.0.1"]
+    return ["127.0.0.1", "::1"]
+
+
+reserved = pytest.mark.skipif(not can_bind_reserved(), reason="ports below 1024 are not this user's to bind")
+EXPORTS = """\
+  - path: open
+    pseudo: /open
+    squash: none
+  - path: guarded
+    pseudo: /guarded
+    squash: none
+    secure: %s
+"""
+
+
+class Served:
+    """The daemon's ports."""
+
+    def __init__(self, daemon: Daemon, host: str, directory: Path) -> None:
+        of = daemon.listeners.of
+        self.host, self.directory, self.daemon = host, directory, daemon
+        self.ports = {started.address.scheme: started.address.port for started in of("nfs")}
+        self.mountd = of("mountd")[0].address.port
+
+    async def nfs3(self, ports: Any, port: int | None = None) -> Nfs3Client:
+        reader, writer = await over_tcp.connect(self.host, port or self.ports["tcp"], ports)
+        return Nfs3Client(reader, writer, auth_sys(0, 0))
+
+    async def nfs4(self, minor: int, ports: Any) -> Client4:
+        server: Any = over_tcp.OverTcp(self.host, self.ports["tcp"], ports)
+        name = b"good" if ports else b"bad"
+        return await Client4(server, minor, name=name + b"%d" % minor).connect()
+
+
+def run(
+    tmp_path: Path, test: Callable[[Served], Awaitable[None]], secure: str = "true", host: str = "127.0.0.1"
+) -> None:
+    """A test with a daemon that serves /open to all, and /guarded as ``secure`` says."""
+    for name in ("open", "guarded"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "file").write_bytes(b"x" * 4096)
+    shown = f"[{host}]" if ":" in host else host
+    file = tmp_path / "exports.yaml"
+    file.write_text(
+        f'server:\n  listen: ["tcp://{shown}:0", "rdma://{shown}:0"]\n  mountd_port: 0\n  nlm: false\n'
+        f"  nfs4: {{grace_time: 0}}\nexports:\n{EXPORTS % secure}"
+    )
+
+    async def whole() -> None:
+        daemon = Daemon(load(str(file)), Rpcbind((), None))
+        async with asyncio.timeout(120):
+            await daemon.start()
+            try:
+                await test(Served(daemon, host, tmp_path))
+            finally:
+                await daemon.stop()
+
+    mask = os.umask(0o022)
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(whole())
+    finally:
+        os.umask(mask)
+
+
+@reserved
+@pytest.mark.parametrize("host", hosts())
+def test_nfs3_and_mount(tmp_path: Path, host: str, caplog: pytest.LogCaptureFixture) -> None:
+    async def test(server: Served) -> None:
+        async with await server.nfs3(RESERVED, server.mountd) as client:
+            root = await client.mount("/guarded")
+        async with await server.nfs3(ANY, server.mountd) as client:
+            await client.mount("/open")
+            with pytest.raises(Nfs3Failure) as caught:
+                await client.mount("/guarded")
+            assert caught.value.status == mountstat3.MNT3ERR_ACCES
+        async with await server.nfs3(RESERVED) as client:
+            file = await client.lookup(root, b"file")
+            for _ in range(20):
+                assert (await client.nfs("READ", READ3args(file, 0, 10))).status == nfsstat3.NFS3_OK
+        async with await server.nfs3(ANY) as client:
+            # A handle that has got out is of no use; nor is the path that answers natively once it knows a file.
+            for _ in range(20):
+                for name, arguments in (("GETATTR", GETATTR3args(file)), ("READ", READ3args(file, 0, 10))):
+                    assert (await client.nfs(name, arguments)).status == nfsstat3.NFS3ERR_PERM
+
+    run(tmp_path, test, host=host)
+    (line,) = [record.getMessage() for record in caplog.records if "port below" in record.getMessage()]
+    assert f"{host} port " in line
+    # The export's own setting stands in line 13 of the file.
+    assert line.endswith(
+        f"refused: clients of /guarded must use a port below 1024 (secure: {tmp_path}/exports.yaml:13)"
+    )
+
+
+@reserved
+@pytest.mark.parametrize("minor", [0, 1, 2])
+@pytest.mark.parametrize("host", hosts())
+def test_nfs4(tmp_path: Path, minor: int, host: str) -> None:
+    async def test(server: Served) -> None:
+        good, bad = await server.nfs4(minor, RESERVED), await server.nfs4(minor, ANY)
+        *_, got = await good.run(*good.path("/guarded/file"), p.OP_GETFH)
+        handle = got.resok4.object
+        read = (p.OP_READ, p.READ4args(p.stateid4(0, bytes(12)), 0, 10))
+        for _ in range(20):
+            await good.on(handle, read)
+            assert await bad.status((p.OP_PUTFH, p.PUTFH4args(handle)), read) == p.NFS4ERR_PERM
+        with pytest.raises(Failed) as caught:
+            await bad.run(*bad.path("/guarded"), p.OP_GETFH)
+        assert caught.value.status == p.NFS4ERR_PERM
+        await bad.run(*bad.path("/open/file"), p.OP_GETFH)
+        # What there is may be listed, as with Linux's server.
+        names = await bad.run(p.OP_PUTROOTFH, (p.OP_READDIR, p.READDIR4args(0, bytes(8), 4096, 4096, [])))
+        assert sorted(entry.name for entry in names[-1].resok4.reply.entries) == [b"guarded", b"open"]
+
+    run(tmp_path, test, host=host)
+
+
+@pytest.mark.parametrize(("secure", "taken"), [("true", False), ("tcp", True), ("false", True)])
+@pytest.mark.parametrize("version", ["3", "4.1"])
+def test_over_rdma(tmp_path: Path, secure: str, taken: bool, version: str) -> None:
+    """The program's own client, which has no reserved port, as Linux's has none over RDMA."""
+
+    async def test(server: Served) -> None:
+        rpc = ClientOptions(reconnect=30, first_delay=0.02, longest_delay=0.2)
+        options = Options(nfs_version=version, patience=30, rpc=rpc)  # type: ignore[arg-type]
+
+        async def read(scheme: str, name: str) -> bytes:
+            url = parse(f"{scheme}://{server.host}:{server.ports[scheme]}/{name}")
+            # MOUNT is TCP: for NFSv3 the handle comes from an export's own setting, too.
+            async with connect(url, replace(options, mount_port=server.mountd)) as tree:
+                return await tree.read_bytes("file")
+
+        assert await read("rdma", "open") == b"x" * 4096
+        if taken and not (secure == "tcp" and version == "3"):
+            assert await read("rdma", "guarded") == b"x" * 4096
+        else:
+            with pytest.raises(PermissionError):
+                await read("rdma", "guarded")
+        if secure == "tcp":
+            with pytest.raises(PermissionError):
+                await read("tcp", "guarded")
+
+    run(tmp_path, test, secure)
+
+
+def test_a_reload_changes_it_for_connections_that_are_there(tmp_path: Path) -> None:
+    async def test(server: Served) -> None:
+        async with await server.nfs3(ANY, server.mountd) as client:
+            root = await client.mount("/guarded")
+        async with await server.nfs3(ANY) as client:
+            file = await client.lookup(root, b"file")
+            assert (await client.nfs("READ", READ3args(file, 0, 10))).status == nfsstat3.NFS3_OK
+            config = server.directory / "exports.yaml"
+            config.write_text(config.read_text().replace("secure: false", "secure: true"))
+            assert await server.daemon.reload()
+            assert (await client.nfs("READ", READ3args(file, 0, 10))).status == nfsstat3.NFS3ERR_PERM
+
+    run(tmp_path, test, "false")
+
+
+class From:
+    def __init__(self, netid: str, port: int) -> None:
+        self.netid, self.peer_address, self.peer_port = netid, "10.0.0.1", port
+
+
+@pytest.mark.parametrize(
+    ("secure", "netid", "port", "taken"),
+    [
+        (False, "tcp", 40000, True),
+        (True, "tcp", 1023, True),
+        (True, "tcp6", 1024, False),
+        (True, "rdma", 40000, False),
+        (True, "rdma", 700, True),
+        (True, "rdma", 0, False),  # a device that does not tell
+        ("tcp", "tcp", 1024, False),
+        ("tcp", "udp", 1024, False),
+        ("tcp", "rdma6", 40000, True),
+    ],
+)
+def test_which_ports_will_do(secure: Any, netid: str, port: int, taken: bool) -> None:
+    assert Access(False, "root", 65534, 65534, secure).takes(From(netid, port)) is taken
+
+
+def test_the_setting_of_a_client_goes_before_the_export_s(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    text = (
+        'server: {listen: ["tcp://127.0.0.1:0"]}\nexports:\n'
+        "  - {path: data, secure: true,\n"
+        "     clients: ['*', {host: 10.0.0.1, secure: false}, {host: 10.0.0.2, secure: tcp}]}\n"
+    )
+    found = parse_file(text, str(tmp_path / "exports.yaml")).exports[0]
+    assert found.secure is True
+    assert [(o.host, o.secure) for o in found.overrides] == [("10.0.0.1", False), ("10.0.0.2", "tcp")]
+    with pytest.raises(ConfigError, match=r"exports\[0\]\.secure: 'udp' must be true, false or tcp"):
+        parse_file(text.replace("secure: true", "secure: udp"), str(tmp_path / "exports.yaml"))
