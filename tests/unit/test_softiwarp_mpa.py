@@ -254,7 +254,7 @@ def test_half_open_connections_take_seats_until_the_consumer_is_asked() -> None:
 
 def test_half_open_connections_are_timed_out() -> None:
     async def run() -> None:
-        async with world(SoftIwarpOptions(mpa_timeout=0.02)) as it:
+        async with world(SoftIwarpOptions(mpa_timeout=0.5)) as it:
             it.answer = lambda asked: None
             silent, halfway, unanswered = Raw(), Raw(), Raw()
             for raw, sent in ((silent, b""), (halfway, CLIENT_REQUEST[:25]), (unanswered, CLIENT_REQUEST)):
