@@ -37,6 +37,8 @@ cdef class Load:
     cdef size_t count
     cdef size_t next_call
     cdef uint32_t depth
+    cdef uint32_t window            # of them, so many may be outstanding
+    cdef uint32_t active            # slots in use
     cdef uint64_t *started          # by slot: an XID is a slot number and how often the slot was used
     cdef uint32_t *round
     cdef Latencies latencies
@@ -61,6 +63,7 @@ cdef class Load:
     cdef void fill_in(self, uint8_t *call, uint32_t slot) noexcept nogil
     cdef void issue(self, Run *run, uint32_t slot) noexcept nogil
     cdef void begin(self, Run *run) noexcept nogil
+    cdef void widen(self, Run *run) noexcept nogil
     cdef bint expects(self, uint32_t xid) noexcept nogil
     cdef bint succeeded(self, Run *run, const uint8_t *result) noexcept nogil
     cdef void learn(self, uint32_t slot, const uint8_t *reply, size_t size) noexcept nogil

@@ -139,7 +139,7 @@ cdef class Load:
         self.fd = fd
         self.templates = [bytes(template) for template in templates]
         self.count = len(self.templates)
-        self.depth = depth
+        self.depth = self.window = depth
         self.sequence_at = sequence_at
         self.lenient = lenient
         self.given_at, self.taken_at = pairs
@@ -245,14 +245,17 @@ cdef class Load:
 
     cdef void begin(self, Run *run) noexcept nogil:
         """The first calls of a run."""
-        cdef uint32_t slot
         self.have = self.outgoing = self.cut_count = 0
-        for slot in range(self.depth):
-            if run.most and run.issued >= run.most:
-                break
-            self.issue(run, slot)
+        self.active = 0
+        self.widen(run)
         if self.transmit() != 0:
             run.problem = b"cannot send"
+
+    cdef void widen(self, Run *run) noexcept nogil:
+        """Use as many slots as may be."""
+        while self.active < self.window and run.moment < run.until and (run.most == 0 or run.issued < run.most):
+            self.issue(run, self.active)
+            self.active += 1
 
     cdef bint expects(self, uint32_t xid) noexcept nogil:
         """Whether a call with this XID is outstanding."""

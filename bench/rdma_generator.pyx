@@ -42,6 +42,7 @@ cdef class RdmaGenerator(Load):
         self.bulk_octets = bulk
         self.response = 4096 + 2 * len(bulk)
         self.msn = 0
+        self.window = 1  # until the server grants more (RFC 8166 section 3.3.3)
         self.received = <uint64_t *>calloc(depth, sizeof(uint64_t))
         if self.received == NULL:
             raise MemoryError
@@ -148,6 +149,9 @@ cdef class RdmaGenerator(Load):
             run.problem = self.check_reply(run, data + 20, ulpdu - 18, &slot)
             if run.problem == NULL:
                 self.answered(run, slot)
+                # It grants more as it is used, and never less than before.
+                self.window = max(self.window, min(self.depth, load32(data + 20 + 8)))
+                self.widen(run)
         else:
             run.problem = b"an FPDU that no server sends"
         return length

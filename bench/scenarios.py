@@ -210,7 +210,7 @@ def _rdma_header(scenario: Scenario, position: int) -> bytes:
     """A version One header with the scenario's chunk in one segment, whose handle is filled in call by call."""
     reads = struct.pack(">IIIIQ", 1, position, 0, scenario.size, 0) if scenario.direction == "write" else b""
     writes = struct.pack(">IIIIQ", 1, 1, 0, scenario.size, 0) if scenario.direction == "read" else b""
-    return struct.pack(">4I", 0, 1, 32, 0) + reads + bytes(4) + writes + bytes(8)
+    return struct.pack(">4I", 0, 1, 128, 0) + reads + bytes(4) + writes + bytes(8)
 
 
 SCENARIOS = (

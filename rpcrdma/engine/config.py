@@ -23,6 +23,8 @@ class ResponderOptions:
     """Octets of each Receive buffer; bounds as for ``send_size``."""
     credits: int = 128
     """Calls a peer may have outstanding. Each is backed by a posted Receive (RFC 8166 section 3.3.1)."""
+    first_credits: int = 16
+    """What a connection begins with, at most: it gets more when it uses them up and asks for more."""
     backward_credits: int = 4
     """Backward calls we keep outstanding, each with a further Receive for its reply (RFC 8167 section 4.3.2)."""
     max_call_size: int = (1 << 20) + (128 << 10)
@@ -44,7 +46,7 @@ class ResponderOptions:
     def __post_init__(self) -> None:
         """Raise ValueError for what cannot work."""
         self.private_data.encode()
-        if self.credits < 1 or self.backward_credits < 0:
+        if self.credits < 1 or self.first_credits < 1 or self.backward_credits < 0:
             raise ValueError("at least one credit is needed, and no fewer than no backward credits")
         if not 1024 <= self.max_call_size <= LARGEST_LEASE:
             raise ValueError(f"max_call_size must be from 1024 to {LARGEST_LEASE}")
@@ -67,5 +69,10 @@ class ResponderOptions:
 
     @property
     def receives(self) -> int:
-        """Receives posted on an idle connection."""
+        """Receives posted on an idle connection, at most."""
         return self.credits + self.backward_credits
+
+    @property
+    def first_receives(self) -> int:
+        """Receives posted when a connection is accepted."""
+        return min(self.credits, self.first_credits) + self.backward_credits

@@ -8,6 +8,12 @@ class Credits:
     target: int
     """Receives to keep posted."""
     unfinished_limit: int
+    most: int
+    """What the limit may become."""
+    asked: int
+    """What the peer's last call asks for."""
+    taken: int
+    """Calls since the limit was set."""
     posted: int
     outstanding: int
     """Messages received and not answered yet, those being read included."""
@@ -16,7 +22,11 @@ class Credits:
     backward: int
     """Backward calls that await their reply."""
 
-    def __init__(self, limit: int, backward_limit: int, posted: int) -> None: ...
+    def __init__(self, limit: int, backward_limit: int, posted: int, most: int = 0) -> None: ...
+    def due(self) -> bool:
+        """Whether the peer has used what it has and asks for more."""
+    def grow(self) -> None:
+        """Double the limit, up to ``most`` and to what is asked for; the Receives are to be posted then."""
     def wanted(self) -> int:
         """How many Receives are to be posted now."""
     def grant(self) -> int:

@@ -9,6 +9,11 @@ The invariant
     one from ``posted`` to ``outstanding``; only a reply can break the invariant, and so :meth:`Credits.grant` computes
     what that reply may promise. A full house of Receives always yields the whole configured number.
 
+Growth
+    A connection begins with few Receives. When as many calls have come as may be outstanding, and the peer asks for more
+    (section 3.3.1: rdma_credit of a call), the number doubles, up to ``most`` and to what is asked for. More is posted
+    first, and then granted. It does not shrink: a peer may use what it was once granted.
+
 Bounds
     Receives are not replaced while more messages are unfinished than a peer that keeps the rules can cause. A peer that
     overruns its credits, or takes no replies, runs out of Receives (section 3.3.1 allows the connection to break).
@@ -17,11 +22,23 @@ Bounds
 cdef class Credits:
     """The ledger of one connection (contract: ``credits.pyi``)."""
 
-    def __init__(self, long limit, long backward_limit, long posted):
+    def __init__(self, long limit, long backward_limit, long posted, long most=0):
         self.limit = limit
+        self.most = max(most, limit)
         self.target = limit + backward_limit
         self.unfinished_limit = 2 * limit + backward_limit
         self.posted = posted
+
+    cpdef bint due(self) noexcept:
+        return self.taken >= self.limit and self.asked > self.limit and self.limit < self.most
+
+    cpdef int grow(self) except -1:
+        cdef long more = min(self.limit, self.most - self.limit, self.asked - self.limit)
+        self.limit += more
+        self.target += more
+        self.unfinished_limit += 2 * more
+        self.taken = 0
+        return 0
 
     cpdef long wanted(self) noexcept:
         return 0 if self.outstanding + self.unsent >= self.unfinished_limit else self.target - self.posted

@@ -221,6 +221,7 @@ cdef class DirectResponder(NativeOwner):
             self.responder.received_messages += self.received_calls
             counters.receives += self.received_calls
             counters.calls += self.received_calls
+            self.credits.taken += self.received_calls
             self.received_calls = 0
         if self.answered_calls:
             counters.replies += self.answered_calls
@@ -298,6 +299,7 @@ cdef class DirectResponder(NativeOwner):
             message.release()
             raise
         self.received_calls += 1
+        self.credits.asked = load32(octets + 8)
         self.endpoint.repost(message)
         if segments:
             return self.send(xid, grant, chunk, segments, self.invalidate, load32(chunk))
@@ -426,6 +428,7 @@ cdef class DirectResponder(NativeOwner):
         call.message, call.size, call.offset = message, size, at
         call.sink, call.length = sink, length
         self.received_calls += 1
+        self.credits.asked = load32(octets + 8)
         self.reads += count
         self.read_octets += length
         self.credits.outstanding += 1

@@ -15,6 +15,10 @@ ordinary course of a call, or once per chain: a trace point that is off costs a 
 class Memory(Protocol):
     """What the responder asks of a :class:`rpcrdma.memory.Account`."""
 
+    @property
+    def pressed(self) -> bool:
+        """Whether memory is short."""
+
     def lease(self, size: int) -> Lease:
         """A buffer, or OutOfMemory."""
 

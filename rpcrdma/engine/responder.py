@@ -111,9 +111,9 @@ class Responder:
         """Whether the peer allows any RDMA Read. Where it does not, calls with Read chunks get an error."""
         self.versions = Versions(options, negotiated, on_settled)
         self.counters = counters or Counters()
-        # Where memory was too short for all Receives, the connection lives on fewer credits.
+        # Where memory was too short for all Receives, the connection begins with fewer credits.
         limit = min(options.credits, max(posted - options.backward_credits, 1))
-        self.credits = Credits(limit, min(options.backward_credits, posted - limit), posted)
+        self.credits = Credits(limit, min(options.backward_credits, posted - limit), posted, options.credits)
         self.backward = BackwardChannel(self.credits.target - limit, self.credits, self.counters)
         self._options = options
         self._receive_memory = receive_memory
@@ -229,6 +229,14 @@ class Responder:
         if not self.closed:
             self.counters.send_failures += count
             self._fail("an RDMA Write or Send failed", None)
+
+    def grow(self) -> None:
+        """The peer has used the credits it has, and asks for more (:meth:`rpcrdma.engine.credits.Credits.due`). To be
+        called between batches, however their calls were answered."""
+        self.credits.taken = 0
+        if not self._receive_memory.pressed:
+            self.credits.grow()
+            self._advance()
 
     def proceed(self) -> None:
         """Do what has become possible by what was done directly."""
@@ -369,6 +377,8 @@ class Responder:
         call = ForwardCall(codec, header, reply_header, data, lease)
         self.counters.calls += 1
         self.credits.outstanding += 1
+        self.credits.taken += 1
+        self.credits.asked = header.credits
         if plan is None:
             self.calls.append(call)
         else:

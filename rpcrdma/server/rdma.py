@@ -151,7 +151,7 @@ class RdmaConnection:
         self._account: Account = self._seat.account(options.connection_memory)
         receives: list[Lease] = []
         with contextlib.suppress(OutOfMemory):
-            for _ in range(responder.receives):
+            for _ in range(responder.first_receives):
                 receives.append(self._receive_account.lease(responder.receive_buffer))  # noqa: PERF401 (may stop short)
         if not receives:
             raise OutOfMemory("no Receive")
@@ -172,7 +172,9 @@ class RdmaConnection:
         offered = request.responder_resources
         depth = options.max_reads if offered is None else min(offered, options.max_reads)
         try:
-            self._endpoint: Endpoint = request.accept(self, self._own_data, receives, initiator_depth=depth)
+            self._endpoint: Endpoint = request.accept(
+                self, self._own_data, receives, initiator_depth=depth, most_receives=responder.receives
+            )
         except BaseException:
             for lease in receives:
                 lease.release()
@@ -211,6 +213,9 @@ class RdmaConnection:
         """Take a batch of messages."""
         if self._tap is not None:
             self._tap.received(messages)
+        if self.responder.credits.due():
+            self.responder.grow()
+            self._post()
         try:
             if self._direct is not None:
                 messages = self._direct.received(messages)

@@ -146,9 +146,18 @@ class ConnectRequest(Protocol):
         extensions). Where one cannot, ``invalidate`` of a :class:`Send` has no effect."""
 
     def accept(
-        self, handler: EndpointHandler, private_data: bytes, receives: Sequence[Lease], *, initiator_depth: int
+        self,
+        handler: EndpointHandler,
+        private_data: bytes,
+        receives: Sequence[Lease],
+        *,
+        initiator_depth: int,
+        most_receives: int = 0,
     ) -> Endpoint:
-        """Accept with Receives already posted. The endpoint may be posted to at once; messages follow later."""
+        """Accept with Receives already posted; ``most_receives``: how many may be posted at a time, if that is more.
+
+        The endpoint may be posted to at once; messages follow later.
+        """
 
     def reject(self, private_data: bytes = b"") -> None:
         """Refuse, handing our private data to the peer."""

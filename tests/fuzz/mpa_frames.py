@@ -68,11 +68,9 @@ class _Listening:
     def __init__(self, loop: Loop) -> None:
         self.loop: Any = loop
         self.options = OPTIONS
+        self.hosts = None
         self.half_open: dict[HalfOpen, None] = {}
         self.endpoints: list[Endpoint] = []
-
-    def has_room(self) -> bool:
-        return True
 
     def adopt(self, endpoint: Endpoint) -> None:
         self.endpoints.append(endpoint)

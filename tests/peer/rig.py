@@ -43,6 +43,8 @@ class Rig:
         programs: Iterable[Program] = (),
         **responder: Any,
     ) -> None:
+        # All credits from the start; tests/unit/test_receives.py is about how they grow.
+        responder.setdefault("first_credits", responder.get("credits", 128))
         self.options = options or RdmaServerOptions(responder=ResponderOptions(**responder))
         self.pool = Pool(pool_limit)
         self.hosts = Hosts(self.pool, hosts or HostLimits(host_memory=pool_limit))

@@ -12,10 +12,11 @@ from typing import Any
 from nfsd.protocol import nfs4 as p
 from nfsd.v4.direct import Nfs4Direct
 from nfsd.v4.program import nfs4_procedures
+from rpcrdma.engine.config import ResponderOptions
 from rpcrdma.memory import Pool
 from rpcrdma.rpc.dispatch import Dispatcher
 from rpcrdma.rpc.program import Program
-from rpcrdma.server.rdma import RdmaServer
+from rpcrdma.server.rdma import RdmaServer, RdmaServerOptions
 from rpcrdma.server.tcp import TcpListener
 from rpcrdma.verbs.interface import ListenAddress
 from rpcrdma.verbs.softiwarp import SoftIwarp
@@ -140,7 +141,7 @@ class BothRdma(InStep):
         self.pool, self.peer_pool = Pool(128 << 20), Pool(256 << 20)
         self.provider = SoftIwarp(self.pool)
         self.servers = [
-            RdmaServer(self.provider, self.pool, dispatcher)
+            RdmaServer(self.provider, self.pool, dispatcher, RdmaServerOptions(ResponderOptions(first_credits=128)))
             for dispatcher in (self.dispatcher, Dispatcher(self.programs))
         ]
         self.peers = []

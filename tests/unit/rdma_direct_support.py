@@ -7,10 +7,11 @@ import struct
 from nfsd.protocol.nfs3 import NFS_PROGRAM
 from nfsd.v3.direct import Nfs3Direct
 from nfsd.v3.program import nfs3_procedures
+from rpcrdma.engine.config import ResponderOptions
 from rpcrdma.memory import Pool
 from rpcrdma.rpc.dispatch import Dispatcher
 from rpcrdma.rpc.program import Program
-from rpcrdma.server.rdma import RdmaServer
+from rpcrdma.server.rdma import RdmaServer, RdmaServerOptions
 from rpcrdma.verbs.device import make_provider
 from rpcrdma.verbs.interface import ListenAddress
 from rpcrdma.verbs.softiwarp import SoftIwarp
@@ -39,7 +40,9 @@ class Both:
     """One file service behind two RDMA servers, of which one answers natively what it can."""
 
     def __init__(self, service, root, path, options=None):
-        self.service, self.root, self.path, self.options = service, root, path, options
+        self.service, self.root, self.path = service, root, path
+        # All credits from the start, or what is granted would depend on how much was asked before.
+        self.options = options or RdmaServerOptions(ResponderOptions(first_credits=128))
 
     async def __aenter__(self):
         self.pool, self.peer_pool = Pool(256 << 20), Pool(256 << 20)

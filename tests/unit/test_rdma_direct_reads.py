@@ -9,6 +9,7 @@ import struct
 
 import pytest
 
+from rpcrdma.engine.config import ResponderOptions
 from rpcrdma.server.rdma import RdmaServerOptions
 from tests.peer import wire
 from tests.unit import vfs_support
@@ -173,7 +174,7 @@ def test_many_at_once_with_little_memory(tmp_path):
         assert both.servers[0].counters.memory_waits
         assert 0 < both.answered(WRITE) - before < calls
 
-    run("memory", tmp_path, scenario, RdmaServerOptions(connection_memory=17 << 19))
+    run("memory", tmp_path, scenario, RdmaServerOptions(ResponderOptions(first_credits=128), 17 << 19))
 
 
 def test_credits_with_calls_that_wait_for_their_data(tmp_path):

@@ -27,6 +27,7 @@ class Endpoint(NativeEndpoint):
         max_reads: int,
         on_closed: Callable[[Endpoint], None],
         may_share: bool = False,
+        most_receives: int = 0,
     ) -> None: ...
     def accepted(self, receives: list[Lease]) -> None:
         """The connection was accepted: the Receives it was made with are no longer the caller's."""

@@ -92,9 +92,10 @@ cdef class Endpoint(Target):
         int max_reads,
         on_closed,
         bint may_share=False,
+        int most_receives=0,
     ):
         cdef int depth = min(options.send_depth, device.max_requests)
-        cdef int receive_depth = min(len(receives) + SPARE_SLOTS, device.max_requests)
+        cdef int receive_depth = min(max(<int>len(receives), most_receives) + SPARE_SLOTS, device.max_requests)
         cdef ibv_srq *srq = NULL
         if device.failed:
             raise OSError(f"{device.name} is gone")

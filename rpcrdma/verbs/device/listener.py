@@ -98,7 +98,13 @@ class DeviceRequest:
             return False
 
     def accept(
-        self, handler: EndpointHandler, private_data: bytes, receives: Sequence[Lease], *, initiator_depth: int
+        self,
+        handler: EndpointHandler,
+        private_data: bytes,
+        receives: Sequence[Lease],
+        *,
+        initiator_depth: int,
+        most_receives: int = 0,
     ) -> Endpoint:
         """Accept with Receives already posted. Raises OSError, and the request is gone then."""
         provider, identifier = self._provider, self._take()
@@ -106,7 +112,9 @@ class DeviceRequest:
             device = provider.device_of(identifier)
             reads = min(initiator_depth, self.responder_resources, device.max_outbound_reads)
             held = list(receives)
-            endpoint = Endpoint(device, identifier, handler, provider.options, held, reads, provider.forget, True)
+            endpoint = Endpoint(
+                device, identifier, handler, provider.options, held, reads, provider.forget, True, most_receives
+            )
             try:
                 identifier.set_type_of_service(self._type_of_service)
                 identifier.accept(private_data, reads, min(self.initiator_depth, device.max_inbound_reads))

@@ -280,7 +280,13 @@ class LoopbackRequest:
         self._requester = handler
 
     def accept(
-        self, handler: EndpointHandler, private_data: bytes, receives: Sequence[Lease], *, initiator_depth: int
+        self,
+        handler: EndpointHandler,
+        private_data: bytes,
+        receives: Sequence[Lease],
+        *,
+        initiator_depth: int,
+        most_receives: int = 0,
     ) -> LoopbackEndpoint:
         """Accept with Receives already posted."""
         local, peer = self._addresses

@@ -95,7 +95,13 @@ class HalfOpen:
         return self._request is None
 
     def accept(
-        self, handler: EndpointHandler, private_data: bytes, receives: Sequence[Lease], *, initiator_depth: int
+        self,
+        handler: EndpointHandler,
+        private_data: bytes,
+        receives: Sequence[Lease],
+        *,
+        initiator_depth: int,
+        most_receives: int = 0,
     ) -> Endpoint:
         """Accept with Receives already posted. When the peer is gone by now, the endpoint reports so at once.
 
