@@ -5,6 +5,7 @@
 #   make test       setup, build the guest, lint, then every test including the real Linux client's mounts
 #   make test-devices  the server on RDMA devices (rxe, siw) in a guest: up to an hour more, not part of make test
 #   make test-fast  setup, then the tests that need no guest
+#   make hostile SECONDS=60  every attack on a running server for a minute each, with a table; a second of each is in make test
 #   make demo       setup, build the guest, then show a mount over RDMA with fio running on it
 #   make fuzz TARGET=iwarp MINUTES=10  fuzz what takes octets from peers (docs/fuzzing.md); not part of make test
 #   make lint       ruff, mypy, import-linter
@@ -22,7 +23,7 @@ SOURCES := $(shell find nfsd rpcrdma -name '*.pyx' -o -name '*.pxd' -o -name '*.
 START := $(shell date +%s)
 SAY = echo "[$$(( $$(date +%s) - $(START) ))s]"
 
-.PHONY: setup tools run test test-devices test-fast test-guest demo lint lab fuzz clean help
+.PHONY: setup tools run test test-devices test-fast test-guest demo lint lab fuzz hostile clean help
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -83,6 +84,11 @@ test-devices: tools lab
 
 demo: lab
 	@$(BIN)/python -m tests.vm.demo $(DEMO)
+
+SECONDS ?= 10
+
+hostile: setup
+	$(BIN)/python -u -m tests.hostile --seconds $(SECONDS) $(ONLY:%=--only %)
 
 TARGET ?= iwarp
 MINUTES ?= 10

