@@ -3,7 +3,7 @@
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
 from rpcrdma.place cimport Answerer, Place
-from rpcrdma.rpc.replay cimport ReplayCache
+from rpcrdma.rpc.replay cimport Peer, ReplayCache
 
 
 cdef class Caller:
@@ -54,8 +54,7 @@ cdef class DirectCalls(Answerer):
 
     cdef object transport
     cdef str peer_address
-    cdef bytes peer                     # as the replay cache knows it
-    cdef object host                    # on whose account it keeps replies
+    cdef Peer peer
     cdef ReplayCache replay
     cdef object read_credential
     cdef list versions

@@ -17,13 +17,12 @@ from libc.math cimport INFINITY
 from libc.string cimport memcmp, memset
 
 from rpcrdma.clock cimport nanoseconds
-from rpcrdma.digest cimport Digest, digest_add, digest_begin
+from rpcrdma.digest cimport Digest, digest_add
 from rpcrdma.place cimport Answerer, Place, load32, load64, store32
-from rpcrdma.rpc.replay cimport ReplayCache, caller_digest, key_of
+from rpcrdma.rpc.replay cimport Peer, ReplayCache, caller_digest, digest_arguments, key_of
 
 from rpcrdma.log_limits import limited_logger
 from rpcrdma.rpc.program import RpcCredential
-from rpcrdma.rpc.replay import host_of, peer_of
 
 _log = limited_logger(__name__)
 
@@ -78,8 +77,7 @@ cdef class DirectCalls(Answerer):
     def __init__(self, transport, replay, read_credential, list versions not None, Gate gate=None):
         self.transport = transport
         self.peer_address = transport.peer_address
-        self.peer = peer_of(transport)
-        self.host = host_of(self.peer_address)
+        self.peer = Peer(transport)
         self.replay = replay
         self.read_credential = read_credential
         self.versions = [DirectVersion(program, number, version, rows) for number, version, program, rows in versions]
@@ -199,8 +197,7 @@ cdef class DirectCalls(Answerer):
         cdef uint8_t *start = place.at - 24
         cdef Digest digest
         cdef bytes key
-        digest_begin(&digest)
-        digest_add(&digest, message + offset, length)
+        digest_arguments(&digest, message + offset, length, self.peer)
         if place.bulk != NULL:
             # As if it were in the message, padding included (see rpcrdma.rpc.replay.make_key).
             digest_add(&digest, place.bulk, place.bulk_size)
@@ -210,7 +207,7 @@ cdef class DirectCalls(Answerer):
         )
         if not self.replay.is_new(key) or not version.program.answer(caller, procedure, message + offset, length, place):
             return False
-        self.replay.remember(key, self.host, PyBytes_FromStringAndSize(<char *>start, place.at - start))
+        self.replay.remember(key, self.peer.host, PyBytes_FromStringAndSize(<char *>start, place.at - start))
         return True
 
     cdef Caller caller_of(self, uint32_t flavor, const uint8_t *body, size_t size):

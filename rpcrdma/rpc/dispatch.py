@@ -276,7 +276,7 @@ class Dispatcher:
         execution = Execution(self, row, call, done, waiting, time.perf_counter())
         guarded = row.procedure.replay
         if guarded is True or (guarded and guarded(data[offset:])):
-            key = replay.make_key(replay.peer_of(transport), xid, row.number, data, offset, chunks)
+            key = replay.make_key(replay.Peer(transport), xid, row.number, data, offset, chunks)
             known = self.replay.look_up(key)
             if known is not None:
                 return known.recall()

@@ -6,8 +6,16 @@ from rpcrdma.digest cimport Digest
 
 
 cdef uint64_t caller_digest(uint32_t flavor, const uint8_t *body, size_t size) noexcept nogil
+
+cdef class Peer:
+    cdef readonly bytes name
+    cdef readonly object host
+    cdef bint port_counts
+
+
+cdef void digest_arguments(Digest *digest, const uint8_t *octets, size_t size, Peer peer) noexcept
 cdef bytes key_of(
-    uint32_t xid, uint32_t program, uint32_t version, uint32_t procedure, uint64_t caller, Digest *arguments, bytes peer
+    uint32_t xid, uint32_t program, uint32_t version, uint32_t procedure, uint64_t caller, Digest *arguments, Peer peer
 )
 
 

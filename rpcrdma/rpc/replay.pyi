@@ -6,27 +6,32 @@ from rpcrdma.rpc.program import RpcReply, Transport
 
 Key = bytes
 """What a call is known by: peer, XID, program, version, procedure, the caller's credential, and length and digest of all
-its arguments."""
+its arguments (over TCP and UDP, of long ones the beginning and the end)."""
 
 ENTRY_COST: int
 """Octets an entry is taken to need besides its reply."""
 
-def peer_of(transport: Transport) -> bytes:
+class Peer:
     """Who retransmits from here: on TCP and UDP that is an address with its port, which clients keep; on RDMA the port
     means nothing (RFC 8267 section 6.3)."""
+
+    name: bytes
+    host: str | bytes
+    """A :func:`host_of`."""
+    def __init__(self, transport: Transport) -> None: ...
 
 def host_of(address: str) -> str | bytes:
     """On whose account the entries of a peer address are: an IPv4 address, or the first 64 bits of an IPv6 one."""
 
 def make_key(
-    peer: bytes,
+    peer: Peer,
     xid: int,
     procedure: tuple[int, int, int],
     data: memoryview,
     offset: int,
     chunks: Sequence[tuple[int, memoryview]],
 ) -> Key:
-    """The key of a call of a ``peer_of``, whose arguments begin at ``offset`` of ``data``. Before, there is the header
+    """The key of a call whose arguments begin at ``offset`` of ``data``. Before, there is the header
     with the credential, whose stamp may differ between transmissions; ValueError when there is none. Length and digest
     are those of the unreduced arguments, so that they do not depend on how a client cut them into chunks."""
 

@@ -9,10 +9,12 @@ import pytest
 from rpcrdma.rpc.dispatch import NO_REPLY, Dispatcher
 from rpcrdma.rpc.messages import accept_stat
 from rpcrdma.rpc.program import Call, DropCall, Procedure, Program, RpcReply
-from rpcrdma.rpc.replay import ENTRY_COST, ReplayCache, host_of, join_reply, make_key
+from rpcrdma.rpc.replay import ENTRY_COST, Peer, ReplayCache, host_of, join_reply, make_key
 from rpcrdma.xdr import DDP, Payload, opaque, struct, uint32
 from tests.rfc.plugin import covers
 from tests.unit.rpc_support import NONE, FakeTransport, Replies, auth_sys, call
+
+PEER = Peer(FakeTransport())
 
 
 @struct
@@ -86,6 +88,24 @@ def test_arguments_that_differ_anywhere_are_another_call(transport: Callable[[],
         for _ in range(2):
             assert count_of(counter.send(transport(), call(1, arguments))) == expected
         octets[at] = 1
+
+
+def test_of_a_long_call_over_tcp_both_ends_tell_and_over_rdma_every_octet() -> None:
+    counter = Counter()
+    for transport, places in ((over_rdma(700), (0, 65_536, 500_000, 999_999)), (FakeTransport(), (0, 65_000, 999_999))):
+        octets = bytearray(1_000_000)
+        executed = counter.count
+        for at in places:
+            octets[at] ^= 1
+            for _ in range(2):
+                counter.send(transport, call(1, len(octets).to_bytes(4, "big") + bytes(octets)))
+        assert counter.count == executed + len(places)
+        # Lengths are told apart where the ends are alike.
+        keys = {
+            make_key(Peer(transport), 1, (400000, 3, 0), call(0, bytes(length)), 40, ())
+            for length in (900_000, 900_004)
+        }
+        assert len(keys) == 2
 
 
 @pytest.mark.parametrize("transport", [FakeTransport, lambda: over_rdma(700)], ids=["tcp", "rdma"])
@@ -290,12 +310,12 @@ def test_the_key_does_not_depend_on_how_arguments_were_cut_into_chunks(length: i
     one = first + bytes(-length & 3)
     whole = memoryview(head + one + second + bytes(3) + tail)
     row = (100003, 3, 7)
-    expected = make_key(b"peer", 1, row, whole, 40, ())
+    expected = make_key(PEER, 1, row, whole, 40, ())
     reduced = memoryview(head + tail)
     chunks = [(len(head), memoryview(first)), (len(head) + len(one), memoryview(second))]
-    assert make_key(b"peer", 1, row, reduced, 40, chunks) == expected
+    assert make_key(PEER, 1, row, reduced, 40, chunks) == expected
     chunks = [(len(head), memoryview(one)), (len(head) + len(one), memoryview(second))]
-    assert make_key(b"peer", 1, row, reduced, 40, chunks) == expected
+    assert make_key(PEER, 1, row, reduced, 40, chunks) == expected
 
 
 def test_a_reply_with_payloads_is_kept_in_one_piece() -> None:
@@ -311,7 +331,7 @@ def test_a_reply_with_payloads_is_kept_in_one_piece() -> None:
 def test_a_kept_reply_is_given_again_as_it_was_with_its_payloads_apart() -> None:
     """So that they go into Write chunks again."""
     cache = ReplayCache()
-    entry = cache.begin(make_key(b"peer", 1, (400000, 3, 1), call(1), 40, ()), FakeTransport())
+    entry = cache.begin(make_key(PEER, 1, (400000, 3, 1), call(1), 40, ()), FakeTransport())
     assert entry is not None
     payloads = [(4, Payload(memoryview(b"12345"))), (8, Payload(memoryview(b""))), (8, Payload(memoryview(b"6")))]
     cache.finish(entry, RpcReply(1, b"headtail", payloads))
@@ -325,7 +345,7 @@ def test_a_kept_reply_is_given_again_as_it_was_with_its_payloads_apart() -> None
 
 def test_a_reply_that_is_not_kept_is_given_to_who_waits_with_its_payloads_apart() -> None:
     cache = ReplayCache()
-    key = make_key(b"peer", 1, (400000, 3, 1), call(1), 40, ())
+    key = make_key(PEER, 1, (400000, 3, 1), call(1), 40, ())
     entry = cache.begin(key, FakeTransport())
     assert entry is not None
     given: list[RpcReply | None] = []
@@ -341,4 +361,4 @@ def test_a_reply_that_is_not_kept_is_given_to_who_waits_with_its_payloads_apart(
 def test_a_key_is_of_a_call() -> None:
     for octets in (b"", bytes(31), bytes(28) + b"\xff\xff\xff\xff" + bytes(100)):
         with pytest.raises(ValueError, match="header"):
-            make_key(b"peer", 1, (400000, 3, 1), memoryview(octets), 0, ())
+            make_key(PEER, 1, (400000, 3, 1), memoryview(octets), 0, ())
