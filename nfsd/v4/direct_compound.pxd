@@ -55,6 +55,7 @@ cdef class DirectCompound(DirectProgram):
     cdef Node current
     cdef Standing standing
     cdef bint seen              # ``status`` is the current file's
+    cdef bint changing          # something has been done, or is being, that may not be done twice
     cdef statx_t status
     cdef const uint8_t *bulk_wanted     # where the data belong that an RDMA Read fetched; NULL: nowhere any more
 

@@ -25,6 +25,9 @@ from zlib import crc32
 
 from nfsd.protocol import nfs4 as declared
 from nfsd.v4.ops.sessions import FINGERPRINTED
+from rpcrdma.log_limits import limited_logger
+
+_log = limited_logger(__name__)
 
 cdef extern from "Python.h":
     const int PyBUF_READ
@@ -32,6 +35,8 @@ cdef extern from "Python.h":
 cdef enum:
     COMPOUND = 1
     OP_SEQUENCE = 53
+    OP_REMOVE = 28
+    OP_SETATTR = 34
     TAG_MAX = 64
     OPERATIONS = 8
     RPC_HEADER = 24         # of an accepted reply
@@ -71,9 +76,16 @@ cdef class DirectCompound(DirectProgram):
         cdef Arguments rest
         rest.at, rest.end = arguments, arguments + size
         self.caller = caller
+        self.changing = False
         try:
             self.bulk_wanted = NULL if place.bulk == NULL else place.bulk_at
             return self.compound(&rest, caller.header + size + padded(place.bulk_size), place)
+        except Exception as error:
+            if self.changing:
+                raise  # the caller learns that something may have happened
+            # Nothing but WRITEs, which may be repeated: the general path says which operation failed, and in the slot.
+            _log.error("%s: a COMPOUND is not answered natively", caller.transport, exc_info=error)
+            return False
         finally:
             self.forget()
             self.caller = None
@@ -129,11 +141,13 @@ cdef class DirectCompound(DirectProgram):
                 return False
             number = load32(arguments.at)
             arguments.at += 4
+            self.changing |= number == OP_REMOVE or number == OP_SETATTR
             if not self.operation(number, arguments, place):
                 return False
         if left(arguments) or self.bulk_wanted != NULL:
             return False  # nothing belongs there, and the general path tells what to do about it
         whole = self.size(place)
+        self.changing = True
         if whole > self.limit or not self.carry_out():
             return False
         flags = self.state.begin(self.session, &request, fingerprint)

@@ -3,11 +3,13 @@ and on the general path. And the firewall's parts by themselves."""
 
 import asyncio
 import logging
+import os
 import socket
 import struct
 
 import pytest
 
+from nfsd.protocol import nfs4 as p
 from nfsd.protocol.nfs3 import NFS_PROGRAM
 from nfsd.v3.direct import Nfs3Direct
 from nfsd.v3.program import nfs3_procedures
@@ -20,6 +22,8 @@ from rpcrdma.verbs.softiwarp import SoftIwarp
 from rpcrdma.xdr import uint32
 from tests.peer import header, header_two, wire
 from tests.peer import run as run_rig
+from tests.support import nfs4_direct
+from tests.support.nfs4 import wanted
 from tests.unit import rdma_direct_support as rdma
 from tests.unit import vfs_support
 from tests.unit.raw_tcp_support import TcpServer, call, handle, record, status_of
@@ -33,7 +37,7 @@ class FaultyExports:
     """A file service's export table, asked anew for each call of a direct program; some askers get an exception."""
 
     def __init__(self, exports, fault):
-        self._exports, self._fault = exports, fault
+        self._exports, self.fault = exports, fault
         self.fail_at = set()
         self.asked = self._looks = 0
 
@@ -48,7 +52,7 @@ class FaultyExports:
     def standing(self, export, caller, transport):
         self.asked += 1
         if self.asked in self.fail_at:
-            raise self._fault
+            raise self.fault
         return self._exports.standing(export, caller, transport)
 
 
@@ -173,6 +177,66 @@ def test_a_fault_in_a_native_call_over_rdma_costs_that_call(fault, tmp_path):
 
     with vfs_support.directory_on("memory", tmp_path) as path:
         vfs_support.run(path, tmp_path, main, squash="none")
+
+
+# -- NFSv4.1, natively -------------------------------------------------------------------------------------------------
+
+
+class Both4(nfs4_direct.Both):
+    """A server whose native COMPOUNDs can be made to fail."""
+
+    def __init__(self, server, path, minor):
+        self.exports = inject(server.nfs4.service, None)
+        super().__init__(server, path, minor)
+
+    async def native(self, *operations):
+        """accept_stat, status of the COMPOUND, and how often it was answered natively."""
+        natively = self.answered
+        reply = await self.direct.call(None, self.message(3, *operations))
+        _, accepted = status_of(reply)
+        return accepted, None if accepted else int.from_bytes(reply[24:28], "big"), self.answered - natively
+
+
+class FaultyEngine:
+    """A state engine of which one question gets an exception."""
+
+    def __init__(self, engine, fault):
+        self._engine, self._fault = engine, fault
+
+    def __getattr__(self, name):
+        return getattr(self._engine, name)
+
+    @property
+    def stable(self):
+        raise self._fault
+
+
+@FAULTS
+def test_a_fault_in_a_native_compound_is_the_general_paths_to_answer(fault, tmp_path):
+    """Which says it in the slot, so that the session goes on. But what may not be done twice is not."""
+
+    async def scenario(both):
+        both.exports.fault = fault
+        file = await nfs4_direct.handle_of(both, b"f")
+        there = p.OP_PUTFH, p.PUTFH4args(file)
+        look = there, (p.OP_GETATTR, wanted(1, 4))
+        assert await both.native(*look) == (0, p.NFS4_OK, 1)
+        both.exports.fail_at = {both.exports.asked + 1}
+        assert await both.native(*look) == (0, p.NFS4_OK, 0)
+        assert await both.native(*look) == (0, p.NFS4_OK, 1)
+        mode = p.fattr4(wanted(33).attr_request, struct.pack(">I", 0o600))
+        chmod = p.OP_SETATTR, p.SETATTR4args(p.stateid4(0, bytes(12)), mode)
+        engine = both.server.nfs4.engine
+        both.server.nfs4.engine = FaultyEngine(engine, fault)
+        assert await both.native(there, chmod) == (SYSTEM_ERR, None, 1)
+        both.server.nfs4.engine = engine
+        # The slot has not seen that request: the client may use its sequence id for another.
+        both.sequences[4] -= 1
+        assert (await both.native(there, chmod))[:2] == (0, p.NFS4_OK)
+
+    with vfs_support.directory_on("memory", tmp_path) as path:
+        open(os.path.join(path, "f"), "w").close()
+        nfs4_direct.run(path, tmp_path, 1, scenario, Both4, squash="none")
 
 
 # -- the general path --------------------------------------------------------------------------------------------------
