@@ -9,7 +9,6 @@ no more connections and calls, those in flight are answered (for a bounded time)
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import gc
 import logging
 import os
@@ -22,7 +21,7 @@ from typing import Any, Protocol
 
 import uvloop
 
-from nfsd import sdnotify
+from nfsd import sdnotify, state_dir
 from nfsd.admission import Admission
 from nfsd.config import Config, Nfs4, split_host_port
 from nfsd.control import Control
@@ -43,6 +42,7 @@ from nfsd.recovery_store import RecoveryStore
 from nfsd.reloader import Reloader
 from nfsd.state import Recovered, StateEngine
 from nfsd.state.limits import Limits as StateLimits
+from nfsd.state_dir import StateDirError
 from nfsd.v3.acl import nfsacl_program
 from nfsd.v3.direct import Nfs3Direct
 from nfsd.v3.program import nfs3_procedures
@@ -194,15 +194,12 @@ class Daemon:
     def _prepare_state_dir(self) -> None:
         path = self.config.server.state_dir
         try:
-            os.makedirs(path, mode=0o700, exist_ok=True)
-            lock = os.open(os.path.join(path, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            lock = state_dir.take(path)
+        except StateDirError as error:
+            raise StartError(f"state_dir: {error}") from None
         except OSError as error:
             raise StartError(f"state_dir: {_describe(error)}") from error
         self._undo.append(lambda: os.close(lock))
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise StartError(f"state_dir: {path} is in use by another rdma-nfsd") from None
 
     def _identity(self) -> bytes:
         """Who we are to NFSv4 clients, the same over restarts (RFC 8881 section 2.10.4)."""

@@ -1,0 +1,79 @@
+"""The state directory: nobody but the server may read it or put anything into it.
+
+Owns the directory's checks; imports nothing of the project. Who can read the handle key there can make a handle of any
+file; who can write there can have the server believe anything about clients, or write where a symbolic link leads.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import stat
+
+_log = logging.getLogger(__name__)
+
+_SECRETS = ("handle.key", "server-id")
+_ADVICE = (
+    "; with it handles of any exported file can be made: if somebody may have read it, remove it while the server is "
+    "stopped, and have clients mount again"
+)
+
+
+class StateDirError(Exception):
+    """The directory cannot be used; the text says why, and what to do."""
+
+
+def take(path: str) -> int:
+    """Make the directory if it is missing, see that it is the server's alone, and lock it. Returns the descriptor that
+    holds the lock. Raises StateDirError, OSError."""
+    os.makedirs(path, mode=0o700, exist_ok=True)
+    directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        _check(directory, path, 0o700)
+        for name in _SECRETS:
+            _check_file(directory, path, name)
+        # Not through a link: what it led to would be made, or locked.
+        lock = os.open("lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=directory)
+    finally:
+        os.close(directory)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(lock)
+        raise StateDirError(f"{path} is in use by another rdma-nfsd") from None
+    return lock
+
+
+def _check_file(directory: int, path: str, name: str) -> None:
+    try:
+        descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=directory)
+    except FileNotFoundError:
+        return
+    try:
+        shown = os.path.join(path, name)
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise StateDirError(f"{shown} is no file; move it away")
+        _check(descriptor, shown, 0o600, _ADVICE if name == "handle.key" else "")
+    finally:
+        os.close(descriptor)
+
+
+def _check(descriptor: int, shown: str, mode: int, advice: str = "") -> None:
+    """See that this is the server's own, and that no others have a part in it."""
+    status = os.fstat(descriptor)
+    if status.st_uid not in (os.geteuid(), 0):
+        raise StateDirError(
+            f"{shown} belongs to uid {status.st_uid}, who could have put anything there; look at it, then chown it "
+            f"to uid {os.geteuid()}, or name another directory"
+        )
+    if status.st_mode & 0o022:
+        raise StateDirError(
+            f"{shown} may be written by others than its owner (mode {stat.S_IMODE(status.st_mode):04o}), who "
+            f"could have put anything there; look at it, then chmod {mode:o}"
+        )
+    if status.st_mode & 0o055:
+        _log.warning(
+            "%s could be read by others (mode %04o), and no longer can%s", shown, status.st_mode & 0o7777, advice
+        )
+        os.fchmod(descriptor, mode)
