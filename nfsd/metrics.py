@@ -5,11 +5,17 @@ Owns :class:`ServerCollector` and the endpoint. The endpoint runs in a thread of
 
 from __future__ import annotations
 
+import contextlib
+import logging
+import socket
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any
+from socketserver import TCPServer, ThreadingMixIn
+from typing import Any, Final
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
-from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client import CollectorRegistry, make_wsgi_app
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -18,7 +24,13 @@ from rpcrdma.hosts import Hosts
 from rpcrdma.memory import Pool
 from rpcrdma.rpc.dispatch import Dispatcher
 
+_log = logging.getLogger(__name__)
+
 _PREFIX = "rdma_nfsd_"
+MOST_SCRAPES: Final = 8
+"""Connections at a time; those beyond are closed."""
+SCRAPE_SECONDS: Final = 10.0
+"""How long one may last."""
 
 
 def program_version() -> str:
@@ -151,12 +163,70 @@ class ServerCollector(Collector):
         yield from (held, events)
 
 
+class _Handler(WSGIRequestHandler):
+    """One request: whoever asks is of no interest to the log."""
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 (the base class has it so)
+        """Say nothing."""
+
+
+class _Endpoint(ThreadingMixIn, WSGIServer):
+    """HTTP, to few at a time and not for long: a thread each is not to be had for the asking."""
+
+    daemon_threads = True
+    block_on_close = False
+
+    def __init__(self, host: str, port: int) -> None:
+        self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        self._places = threading.BoundedSemaphore(MOST_SCRAPES)
+        super().__init__((host, port), _Handler)
+
+    def server_bind(self) -> None:
+        """Have the address; its name, for which HTTPServer would ask the DNS, is nobody's business."""
+        TCPServer.server_bind(self)
+        self.server_name, self.server_port = self.server_address[:2]  # type: ignore[assignment]
+        self.setup_environ()
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Give it a thread if one is free; else close it."""
+        if not self._places.acquire(blocking=False):
+            self.shutdown_request(request)
+            return
+        try:
+            super().process_request(request, client_address)
+        except BaseException:
+            self._places.release()
+            raise
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """Answer; who takes too long over asking or reading is cut off."""
+        clock = threading.Timer(SCRAPE_SECONDS, _cut_off, (request,))
+        clock.daemon = True
+        try:
+            clock.start()
+            super().process_request_thread(request, client_address)
+        finally:
+            clock.cancel()
+            self._places.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A connection that broke is the other's affair."""
+        _log.debug("metrics: %s", client_address, exc_info=True)
+
+
+def _cut_off(request: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        request.shutdown(socket.SHUT_RDWR)
+
+
 def start_endpoint(collector: Collector, host: str, port: int) -> tuple[Callable[[], None], int]:
     """Serve ``/metrics``. Returns what ends it and the port in use. Raises OSError when the address cannot be had."""
     registry = CollectorRegistry()
     registry.register(collector)
-    server: Any
-    server, thread = start_http_server(port, host, registry)
+    server = _Endpoint(host, port)
+    server.set_app(make_wsgi_app(registry))
+    thread = threading.Thread(target=server.serve_forever, name="metrics", daemon=True)
+    thread.start()
 
     def close() -> None:
         server.shutdown()
