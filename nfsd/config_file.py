@@ -13,7 +13,6 @@ import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import yaml
@@ -21,6 +20,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from nfsd import config
 from nfsd.config import Config, ExportEntry, Server
+from nfsd.config_text import BadText, check_size, read_text
 from nfsd.exports import ClientOverride, Export, Place, derive_id
 
 Location = tuple[str | int, ...]
@@ -67,11 +67,9 @@ class ConfigError(Exception):
 def load(file: str) -> Config:
     """Read and check a configuration file. Raises ConfigError."""
     try:
-        text = Path(file).read_text(encoding="utf-8")
-    except OSError as error:
-        raise ConfigError([Problem(file, 0, "", f"cannot be read: {error.strerror}")]) from None
-    except UnicodeDecodeError as error:
-        raise ConfigError([Problem(file, 0, "", f"is not UTF-8 text (octet {error.start})")]) from None
+        text = read_text(file)
+    except BadText as error:
+        raise ConfigError([Problem(file, error.line, "", str(error))]) from None
     return parse(text, file)
 
 
@@ -114,12 +112,19 @@ class _Document:
     def read(self, text: str) -> Any:
         loader = None
         try:
+            check_size(text)
             loader = yaml.SafeLoader(text)
             node = loader.get_single_node()
             if node is None:
                 self.problem((), "is empty; it needs server: and exports:")
                 return None
             return self._construct(loader, node, (), frozenset())
+        except BadText as error:
+            self._lines[()] = error.line
+            self.problem((), str(error))
+        except yaml.reader.ReaderError as error:
+            self._lines[()] = text.count("\n", 0, error.position) + 1
+            self.problem((), f"is not YAML: {error.reason}")
         except yaml.MarkedYAMLError as error:
             mark = error.problem_mark or error.context_mark
             self._lines[()] = mark.line + 1 if mark else 0
@@ -140,19 +145,37 @@ class _Document:
         if isinstance(node, yaml.SequenceNode):
             return [self._construct(loader, item, (*where, index), outer) for index, item in enumerate(node.value)]
         if not isinstance(node, yaml.MappingNode):
-            return loader.construct_object(node, deep=True)
+            return self._scalar(loader, node, where)
         self._check_duplicates(node, where)
         loader.flatten_mapping(node)
         result: dict[str, Any] = {}
         for key_node, value_node in node.value:
-            key = str(key_node.value) if isinstance(key_node, yaml.ScalarNode) else "?"
+            if not isinstance(key_node, yaml.ScalarNode):
+                self._lines[*where, "?"] = key_node.start_mark.line + 1
+                self.problem((*where, "?"), "a key must be text")
+                continue
+            key = str(key_node.value)
             self._lines[*where, key] = key_node.start_mark.line + 1
             result[key] = self._construct(loader, value_node, (*where, key), outer)
         return result
 
+    def _scalar(self, loader: yaml.SafeLoader, node: yaml.Node, where: Location) -> Any:
+        try:
+            value = loader.construct_object(node, deep=True)
+        except (ValueError, LookupError, TypeError, ArithmeticError):
+            # PyYAML's constructors take a value that is tagged, or looks, like one of a type for one.
+            self.problem(where, f"{str(node.value)[:40]!r} cannot be read as {node.tag.rpartition(':')[2]}; quote it")
+            return None
+        if isinstance(value, int) and value.bit_length() > 64:
+            self.problem(where, "is too large a number; at most 64 bits")
+            return None
+        return value
+
     def _check_duplicates(self, node: yaml.MappingNode, where: Location) -> None:
         first: dict[str, int] = {}
         for key_node, _ in node.value:
+            if not isinstance(key_node, yaml.ScalarNode):
+                continue
             key, line = str(key_node.value), key_node.start_mark.line + 1
             if key in first:
                 self._lines[*where, key] = line
