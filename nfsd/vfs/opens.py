@@ -119,7 +119,7 @@ class OpenOperations(Core):
     async def start(self) -> None:
         """Open the export roots; begin to hear of leases."""
         await super().start()
-        self.unstable.allow(self.open_limit // 2, len(self.exports.exports))
+        self.unstable.allow(self.open_limit // 2)
         self.leases.start(self.loop, self.executor, self._identify)
 
     async def close(self) -> None:

@@ -32,9 +32,10 @@ _PARTING = 5.0
 class _Queue:
     """The files of one lane that are to be synchronised."""
 
-    __slots__ = ("room", "running", "waiting")
+    __slots__ = ("lane", "room", "running", "waiting")
 
-    def __init__(self) -> None:
+    def __init__(self, lane: int) -> None:
+        self.lane = lane
         self.waiting: OrderedDict[Inode, OpenFile] = OrderedDict()
         """Each with a descriptor of it, which tells the export."""
         self.running: dict[Inode, asyncio.Task[None]] = {}
@@ -50,14 +51,14 @@ class UnstableWrites:
         self._settle = settle
         self._all: OrderedDict[OpenFile, None] = OrderedDict()
         self._queues: dict[int, _Queue] = {}
-        self._most_waiting = _FEWEST_WAITING
+        self._allowed = _FEWEST_WAITING
 
     def __len__(self) -> int:
         return len(self._all)
 
-    def allow(self, descriptors: int, lanes: int) -> None:
-        """So many descriptors may be waiting in all, shared by so many exports."""
-        self._most_waiting = max(_FEWEST_WAITING, descriptors // max(1, lanes))
+    def allow(self, descriptors: int) -> None:
+        """So many may be waiting in all, shared by the exports that have any."""
+        self._allowed = descriptors
 
     # -- what is written and what is synchronised ----------------------------------------------------------------
     def add(self, opened: OpenFile) -> None:
@@ -96,7 +97,9 @@ class UnstableWrites:
         if node.export.asynchronous:  # COMMIT asks for nothing there either
             self._absolve(opened)
             return
-        queue = self._queues.setdefault(node.mount.lane, _Queue())
+        queue = self._queues.get(node.mount.lane)
+        if queue is None:
+            queue = self._queues[node.mount.lane] = _Queue(node.mount.lane)
         if node.inode not in queue.running and node.inode not in queue.waiting:
             queue.waiting[node.inode] = opened
             self._go_on(queue)
@@ -143,7 +146,7 @@ class UnstableWrites:
                     await asyncio.wait(running)
         except TimeoutError:
             pass
-        for queue in self._queues.values():
+        for queue in list(self._queues.values()):
             queue.waiting.clear()
             queue.room.set()
             for task in queue.running.values():
@@ -156,10 +159,12 @@ class UnstableWrites:
                 break
             del queue.waiting[inode]
             queue.running[inode] = asyncio.get_running_loop().create_task(self._run(queue, inode))
-        if len(queue.waiting) < self._most_waiting:
+        if len(queue.waiting) < max(_FEWEST_WAITING, self._allowed // max(1, len(self._queues))):
             queue.room.set()
         else:
             queue.room.clear()
+        if not queue.waiting and not queue.running and self._queues.get(queue.lane) is queue:
+            del self._queues[queue.lane]
 
     async def _run(self, queue: _Queue, inode: Inode) -> None:
         try:

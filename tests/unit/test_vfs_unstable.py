@@ -214,7 +214,7 @@ def test_who_writes_to_ever_more_files_waits_for_a_slow_disk(place, tmp_path):
     async def scenario(service, root):
         files, limit = 200, 16
         service.open_limit = limit
-        service.unstable.allow(limit, 1)
+        service.unstable.allow(limit)
         nodes = [await write_file(service, root, b"f%d" % number) for number in range(files)]
         await sweep(service)
         goes_on = asyncio.Event()

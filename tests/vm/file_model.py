@@ -23,6 +23,8 @@ class Node:
     mode: int = 0o644
     data: bytearray = field(default_factory=bytearray)
     target: str = ""
+    uid: int = 0
+    """Of a link; a file's is not looked at."""
 
 
 class FileModel:
@@ -75,6 +77,8 @@ class FileModel:
                 self.nodes[operation["to"]] = self.nodes[path]
             case "symlink":
                 self.nodes[path] = Node("link", 0o777, target=operation["target"])
+            case "lchown":
+                self.nodes[path].uid = operation["uid"]
             case "chmod":
                 self.nodes[path].mode = operation["mode"]
             case other:
@@ -108,6 +112,8 @@ class FileModel:
                 continue
             if (node.kind, node.target) != (other.kind, other.target):
                 problems.append(f"{name}: {node.kind} {node.target} is a {other.kind} {other.target}")
+            elif node.uid != other.uid:
+                problems.append(f"{name}: owner {node.uid} is {other.uid}")
             elif node.mode != other.mode:
                 problems.append(f"{name}: mode {node.mode:o} is {other.mode:o}")
             elif torn is not None and node is torn_node:
@@ -140,7 +146,7 @@ class FileModel:
                 elif info.isdir():
                     model.nodes[name] = Node("directory", info.mode)
                 elif info.issym():
-                    model.nodes[name] = Node("link", 0o777, target=info.linkname)
+                    model.nodes[name] = Node("link", 0o777, target=info.linkname, uid=info.uid)
                 else:
                     content = archive.extractfile(info)
                     assert content is not None

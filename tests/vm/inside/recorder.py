@@ -7,11 +7,18 @@ returns: synchronous or direct writes, writes followed by fsync, and changes of 
 stable storage before it answers. What an operation means is in tests/vm/file_model.py, which replays the lines.
 """
 
+import ctypes
 import json
 import mmap
 import os
 import random
 import sys
+import time
+
+IDLE = 15
+"""Seconds after which a server has closed what it had open for a write, and COMMIT finds it so."""
+_SYNC_FILE_RANGE_WRITE = 2
+_LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 def say(text: str) -> None:
@@ -43,7 +50,7 @@ class Recorder:
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644))
 
     def op_write(self, path: str, how: str, offset: int, length: int, seed: int) -> None:
-        flags = {"osync": os.O_SYNC, "odsync": os.O_DSYNC, "direct": os.O_DIRECT | os.O_DSYNC, "fsync": 0}[how]
+        flags = {"osync": os.O_SYNC, "odsync": os.O_DSYNC, "direct": os.O_DIRECT | os.O_DSYNC}.get(how, 0)
         descriptor = os.open(path, os.O_WRONLY | flags)
         data = content(seed, length)
         if how == "direct":
@@ -54,6 +61,13 @@ class Recorder:
             half = length // 2
             assert os.pwrite(descriptor, data[half:], offset + half) == length - half
             assert os.pwrite(descriptor, data[:half], offset) == half
+            os.fsync(descriptor)
+        elif how == "idle":
+            # Sent, but not committed; committed much later.
+            assert os.pwrite(descriptor, data, offset) == length
+            nothing = ctypes.c_int64(0)
+            assert _LIBC.sync_file_range(descriptor, nothing, nothing, _SYNC_FILE_RANGE_WRITE) == 0
+            time.sleep(IDLE)
             os.fsync(descriptor)
         else:
             assert os.pwrite(descriptor, data, offset) == length
@@ -77,11 +91,21 @@ class Recorder:
     def op_symlink(self, path: str, target: str) -> None:
         os.symlink(target, path)
 
+    def op_lchown(self, path: str, uid: int) -> None:
+        os.lchown(path, uid, -1)
+
     def op_remove(self, path: str) -> None:
         os.unlink(path)
 
     def op_chmod(self, path: str, mode: int) -> None:
         os.chmod(path, mode)
+
+    def begin(self) -> None:
+        """Once, since it takes so long."""
+        path = self.new_name()
+        self.do("create", path=path)
+        self.do("write", path=path, how="idle", offset=0, length=3 << 20, seed=self.rng.getrandbits(31))
+        self.files.append(path)
 
     def step(self) -> None:
         rng = self.rng
@@ -121,7 +145,9 @@ class Recorder:
             # A link is only ever removed: a rename between two names of one file would do nothing.
             self.do("remove", path=to) if rng.random() < 0.5 else None
         elif kind < 0.88:
-            self.do("symlink", path=self.new_name(), target="t" * rng.randrange(1, 200))
+            path = self.new_name()
+            self.do("symlink", path=path, target="t" * rng.randrange(1, 200))
+            self.do("lchown", path=path, uid=rng.randrange(1000, 2000))
         elif kind < 0.92:
             self.do("chmod", path=rng.choice(self.files), mode=rng.choice((0o600, 0o644, 0o755, 0o444 | 0o200)))
         else:
@@ -130,5 +156,6 @@ class Recorder:
 
 
 recorder = Recorder(sys.argv[1], int(sys.argv[2]))
+recorder.begin()
 while True:
     recorder.step()
