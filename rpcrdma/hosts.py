@@ -25,6 +25,7 @@ Headway
 from __future__ import annotations
 
 import collections
+import functools
 import ipaddress
 import itertools
 from collections.abc import Mapping
@@ -49,6 +50,7 @@ _MUCH = 1 << 20
 """Octets that a connection may hold without being looked at."""
 
 
+@functools.lru_cache(maxsize=4096)
 def host_of(address: str) -> str:
     """The client that an address belongs to: itself, or the IPv6 /64 it is in."""
     if ":" not in address:

@@ -16,12 +16,9 @@ class Peer:
     means nothing (RFC 8267 section 6.3)."""
 
     name: bytes
-    host: str | bytes
-    """A :func:`host_of`."""
+    host: str
+    """On whose account its entries are: a :func:`rpcrdma.hosts.host_of`."""
     def __init__(self, transport: Transport) -> None: ...
-
-def host_of(address: str) -> str | bytes:
-    """On whose account the entries of a peer address are: an IPv4 address, or the first 64 bits of an IPv6 one."""
 
 def make_key(
     peer: Peer,

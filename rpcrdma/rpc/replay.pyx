@@ -1,7 +1,7 @@
 """The duplicate request cache: a retransmitted call of a non-idempotent procedure is answered, not executed again.
 
-Owns :class:`ReplayCache`; imports the vocabulary of :mod:`rpcrdma.rpc.program`, payloads and digests only. Used by the
-dispatcher for procedures marked ``replay`` (NFSv3's; NFSv4.1 has sessions for this).
+Owns :class:`ReplayCache`; imports the vocabulary of :mod:`rpcrdma.rpc.program`, payloads, digests and what a host is. Used by
+the dispatcher for procedures marked ``replay`` (NFSv3's; NFSv4.1 has sessions for this).
 
 What a retransmission is
     The same XID, procedure, caller and arguments, all of them, from the same peer. XIDs and the beginning of the
@@ -27,7 +27,6 @@ Shares
     All of it takes a bounded number of steps, and no more memory than there are entries.
 """
 
-import socket
 import time
 from collections import OrderedDict, deque
 
@@ -40,6 +39,7 @@ from rpcrdma.digest cimport Digest, digest_add, digest_begin, digest_end
 from rpcrdma.place cimport load32, store32, store64
 
 from rpcrdma.firewall import contain
+from rpcrdma.hosts import host_of
 from rpcrdma.rpc.program import RpcReply
 from rpcrdma.xdr.payload import Payload
 
@@ -66,16 +66,6 @@ cdef class Peer:
         else:
             self.name = f"rdma {address}".encode()
         self.host = host_of(address)
-
-
-def host_of(str address):
-    if ":" not in address:
-        return address
-    try:
-        # Whoever has one address of a network has them all.
-        return socket.inet_pton(socket.AF_INET6, address.partition("%")[0])[:8]
-    except OSError:
-        return address
 
 
 cdef uint64_t caller_digest(uint32_t flavor, const uint8_t *body, size_t size) noexcept nogil:

@@ -315,6 +315,8 @@ class SoftListener:
             contain(sock.close, self._take, sock, plain_address(address))
 
     def _look_away(self) -> None:
+        if self._socket.fileno() < 0:
+            return  # closed meanwhile
         self._owner.loop.remove_reader(self._descriptor)
         self._resume = self._owner.loop.call_later(PAUSE, self._listen_again)
 
