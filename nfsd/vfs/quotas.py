@@ -1,22 +1,29 @@
 """Disk quotas, as the kernel keeps them (quotactl(2)): how much more a file may grow.
 
-Owns nothing. A file's blocks are charged to its owner and its group, and whichever has less left decides.
+Owns the threads that ask, of which there are few: each becomes the owner it asks about, and ends
+(:mod:`nfsd.vfs.owner_quotas`). A file's blocks are charged to its owner and its group, and whichever has less left
+decides.
 """
 
 from __future__ import annotations
 
+import asyncio
+import errno
 import os
 import struct
+import threading
 from typing import Final
 
+from nfsd.exports import ExportTable
 from nfsd.vfs.executor import Chain
 from nfsd.vfs.inspect import InspectOperations
+from nfsd.vfs.mounts import Mount
+from nfsd.vfs.owner_quotas import ask
 from nfsd.vfs.records import Node
 from nfsd.vfs.syscalls import SYS_QUOTACTL_FD
 from nfsd.vfs.types import Quota
 
 _USER, _GROUP = 0, 1
-_GETQUOTA: Final = 0x800007
 _dqblk = struct.Struct("<8QI4x")
 _LIMIT_UNIT: Final = 1024
 _GETSTATE: Final = 0x5808
@@ -25,14 +32,17 @@ _STATE_SIZE: Final = 512
 _STATE_VERSION: Final = 1
 _state = struct.Struct("<2xH")
 _ENFORCED: Final = {_USER: 1 << 1, _GROUP: 1 << 3}
-
-
-def _command(kind: int) -> int:
-    return _GETQUOTA << 8 | kind
+_ASKING: Final = 4
+"""Threads of one export that may wait for its disk at a time."""
 
 
 class QuotaOperations(InspectOperations):
     """Reading quotas. Keeping them is the kernel's: whoever is beyond gets EDQUOT."""
+
+    def __init__(self, exports: ExportTable, state_dir: str) -> None:
+        super().__init__(exports, state_dir)
+        self._asking: dict[int, asyncio.Semaphore] = {}
+        """By lane."""
 
     async def quota_kinds(self, node: Node) -> tuple[int, ...]:
         """The quotas the file system the node is on enforces (those it merely counts bound nothing)."""
@@ -56,14 +66,13 @@ class QuotaOperations(InspectOperations):
         Never more than there is at all."""
         available = (await self.status(node)).available_bytes
         best = Quota(available, available, 0)
-        for kind in await self.quota_kinds(node):
-            buffer = bytearray(_dqblk.size)
-            chain = Chain()
-            step = chain.add(SYS_QUOTACTL_FD, node.mount.fd, _command(kind), (uid, gid)[kind], buffer)
-            await self.run(node.mount, chain)
-            if step.error:
-                raise OSError(step.error, os.strerror(step.error))
-            hard, soft, used, *_ = _dqblk.unpack(buffer)
+        kinds = await self.quota_kinds(node)
+        for kind, (error, block) in zip(kinds, await self._ask(node.mount, uid, gid, kinds), strict=True):
+            if error in (errno.EPERM, errno.EACCES):
+                continue  # a server that cannot act as others knows of its own quotas only
+            if error:
+                raise OSError(error, os.strerror(error))
+            hard, soft, used, *_ = _dqblk.unpack(block)
             left = min(available, max(0, hard * _LIMIT_UNIT - used)) if hard else available
             warned = min(left, max(0, soft * _LIMIT_UNIT - used)) if soft else left
             # RFC 8881 section 5.8.2.30: of several sets a file belongs to, the one with the smallest quota.
@@ -72,3 +81,31 @@ class QuotaOperations(InspectOperations):
             else:
                 best = best._replace(available_soft=min(warned, best.available_soft))
         return best
+
+    async def _ask(self, mount: Mount, uid: int, gid: int, kinds: tuple[int, ...]) -> list[tuple[int, bytes]]:
+        """Have a thread of its own ask, and end."""
+        if not kinds:
+            return []
+        turns = self._asking.setdefault(mount.lane, asyncio.Semaphore(_ASKING))
+        await turns.acquire()
+        answer: asyncio.Future[list[tuple[int, bytes]]] = self.loop.create_future()
+
+        def over(found: list[tuple[int, bytes]]) -> None:
+            # Not who waits does this: it may have been cancelled, and the thread still wait for the disk.
+            turns.release()
+            if not answer.done():
+                answer.set_result(found)
+
+        def run() -> None:
+            found = ask(descriptor, uid, gid, kinds)
+            os.close(descriptor)
+            if not self.loop.is_closed():
+                self.loop.call_soon_threadsafe(over, found)
+
+        try:
+            descriptor = os.dup(mount.fd)
+            threading.Thread(target=run, name="quotas", daemon=True).start()
+        except BaseException:
+            turns.release()
+            raise
+        return await answer
