@@ -59,12 +59,12 @@ def _kind(mode: int) -> str:
 
 def check_size(text: str) -> None:
     """See that the values in the text are few enough. Raises BadText, yaml.YAMLError."""
-    anchors: dict[str, int] = {}
+    anchors: dict[str | None, int] = {}
     outer: list[tuple[str | None, int]] = []
     """Collections that have begun: their anchor, and how many values stood before them."""
     count = 0
     for event in yaml.parse(text, yaml.SafeLoader):
-        line = event.start_mark.line + 1
+        line = event.start_mark.line + 1 if event.start_mark else 0
         if isinstance(event, yaml.AliasEvent):
             count += anchors.get(event.anchor, 1)
         elif isinstance(event, yaml.ScalarEvent):

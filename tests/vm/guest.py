@@ -226,6 +226,7 @@ class Guest:
     ``name`` becomes its host name: NFSv4 clients are told apart by it. ``shares`` are host directories mounted
     read-write at the same path. ``disk`` is attached as /dev/vda: a raw image file, or a ``nbd+unix:`` URI
     (tests.vm.volatile_disk). ``time_limit`` (seconds) bounds the guest's whole life.
+    With ``systemd`` process 1 is systemd, on its way to the target of that name when the guest is up.
     Of ``interfaces``, eth0 has its address when the guest is up; the others are the caller's to configure.
     """
 
@@ -240,6 +241,7 @@ class Guest:
         time_limit: float = 600,
         quiet: bool = False,
         interfaces: int = 1,
+        systemd: str = "",
     ) -> None:
         self.name = name
         self.network = network if network is not None else Slirp()
@@ -255,6 +257,8 @@ class Guest:
         further = [word for number in range(1, interfaces) for word in self.network.attach(number).qemu]
         command = self._command((*nic.qemu, *further), memory, cpus, [Path(share).resolve() for share in shares], disk)
         append = [_COMMAND_LINE, f"vm_name={name}", f"vm_ip={nic.address}"]
+        if systemd:
+            append += ["vm_systemd=1", f"systemd.unit={systemd}", "systemd.show_status=0"]
         if nic.gateway:
             append.append(f"vm_gw={nic.gateway}")
         if nic.mtu:

@@ -3,7 +3,7 @@
 #
 # The guest's root is an overlay: a tmpfs on top, below it the packages that only the guest needs (9p tag "pkgs"), below that
 # the host's own root file system, read-only (9p tag "host"). So compilers, Python and this project are simply there.
-# Then a command agent (agent.sh) is started on every virtio-serial port named agentN.
+# Then a command agent (agent.sh) is started on every virtio-serial port named agentN; with vm_systemd=1, systemd too.
 # Parameters come from the kernel command line as vm_NAME=VALUE.
 export PATH=/bin
 B=/bin/busybox
@@ -78,8 +78,24 @@ for port in /sys/class/virtio-ports/*; do
     agent*) /bin/bash /run/agent.sh /dev/\${port##*/} </dev/null >/dev/console 2>&1 & ;;
     esac
 done
+[ -n "$vm_systemd" ] && exec /lib/systemd/systemd
 while :; do wait; /run/busybox sleep 3600; done
 X
+if [ -n "$vm_systemd" ]; then
+    # The host may be a container; the guest is none, and systemd is to heed the kernel's command line.
+    $B rm -f $N/.dockerenv
+    # What a guest has no use for, and an emulated one no time.
+    $B mkdir -p $N/run/systemd/system
+    for unit in systemd-udevd.service systemd-udev-trigger.service systemd-udevd-control.socket \
+        systemd-udevd-kernel.socket systemd-timesyncd.service systemd-firstboot.service systemd-sysusers.service \
+        systemd-pstore.service systemd-update-utmp.service systemd-journal-flush.service e2scrub_reap.service \
+        getty.target timers.target remote-fs.target nfs-client.target dev-hugepages.mount dev-mqueue.mount \
+        sys-kernel-debug.mount sys-kernel-tracing.mount proc-sys-fs-binfmt_misc.automount; do
+        $B ln -sf /dev/null $N/run/systemd/system/$unit
+        # What the host has enabled stands in /etc, which goes before /run.
+        $B rm -f $N/etc/systemd/system/$unit $N/etc/systemd/system/*.wants/$unit
+    done
+fi
 $B chmod 755 $N/run/stage2
 $B umount /proc /sys /dev
 # switch_root, not chroot: the kernel starts /sbin/modprobe and /sbin/request-key in init's own root.
