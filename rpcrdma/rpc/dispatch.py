@@ -40,6 +40,7 @@ from rpcrdma.rpc.program import (
     DropCall,
     GarbageArguments,
     Procedure,
+    ProcedureUnavailable,
     Program,
     RpcCredential,
     RpcReply,
@@ -149,6 +150,8 @@ class Execution:
         self.row.errors += 1
         if isinstance(exception, GarbageArguments):
             return accepted(self.call.xid, accept_stat.GARBAGE_ARGS)
+        if isinstance(exception, ProcedureUnavailable):
+            return accepted(self.call.xid, accept_stat.PROC_UNAVAIL)
         if isinstance(exception, TurnedAway):
             return denied(self.call.xid, reject_stat.AUTH_ERROR, auth_stat.AUTH_BADCRED)
         if isinstance(exception, DropCall):

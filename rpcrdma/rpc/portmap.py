@@ -1,6 +1,7 @@
 """What rpcbind answers, for hosts where none runs: program 100000, versions 2 to 4, for this server's programs only.
 
-Owns the read-only half of the protocol: NULL, GETPORT, GETADDR, GETVERSADDR, DUMP; nobody can register anything.
+Owns the read-only half of the protocol: NULL, GETPORT, GETADDR, GETVERSADDR, GETADDRLIST, DUMP; nobody can register
+anything.
 Imports the vocabulary of programs. RFC 1833 sections 2 and 3.
 """
 
@@ -9,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Annotated, Any, Final
 
-from rpcrdma.rpc.program import Call, DropCall, Procedure, Program
+from rpcrdma.rpc.program import Call, Procedure, ProcedureUnavailable, Program
 from rpcrdma.rpc.rpcbind import RPCBPROC_GETADDR, RPCBPROG, RPCBVERS4, Service, rpcb, universal_address
 from rpcrdma.xdr import chain, opaque, struct, uint32
 
@@ -18,6 +19,7 @@ PMAPPROC_GETPORT: Final = 3
 PMAPPROC_DUMP: Final = 4
 RPCBPROC_DUMP: Final = 4
 RPCBPROC_GETVERSADDR: Final = 9
+RPCBPROC_GETADDRLIST: Final = 11
 IPPROTO_TCP, IPPROTO_UDP = 6, 17
 _PROTOCOLS: Final = {"tcp": IPPROTO_TCP, "udp": IPPROTO_UDP}
 _ANY: Final = ("0.0.0.0", "::")
@@ -34,9 +36,22 @@ class mapping:
     port: uint32
 
 
+@struct
+class rpcb_entry:
+    """One way to a program (section 2.1): an address and the transport, in netconfig(5)'s words."""
+
+    r_maddr: Annotated[bytes, opaque(1024)]
+    r_nc_netid: Annotated[bytes, opaque(1024)]
+    r_nc_semantics: uint32
+    r_nc_protofmly: Annotated[bytes, opaque(1024)]
+    r_nc_proto: Annotated[bytes, opaque(1024)]
+
+
 universal = Annotated[bytes, opaque(1024)]
 _pmaplist = Annotated[list[mapping], chain(_MOST)]
 _rpcblist = Annotated[list[rpcb], chain(_MOST)]
+rpcb_entry_list = Annotated[list[rpcb_entry], chain(_MOST)]
+_NC_TPI_CLTS, _NC_TPI_COTS_ORD = 1, 3
 
 
 def port_of_universal_address(address: bytes) -> int:
@@ -97,12 +112,22 @@ class Portmapper:
         best = [service for service in found if service.version == wanted.r_vers]
         if not best and not exact:
             best = found
-        if not best:
-            return b""
-        host, port = _host_of(best[0].uaddr), port_of_universal_address(best[0].uaddr.encode())
-        if host in _ANY and (":" in call.transport.local_address) == netid.endswith("6"):
-            host = call.transport.local_address
-        return universal_address(host, port).encode()
+        return _as_seen(call, best[0]) if best else b""
+
+    async def getaddrlist(self, call: Call, wanted: rpcb) -> list[rpcb_entry]:
+        """Every way to this very version of a program (section 2.2.1)."""
+        _refuse_datagrams(call)
+        return [
+            rpcb_entry(
+                _as_seen(call, service),
+                service.netid.encode(),
+                _NC_TPI_CLTS if service.netid.startswith("udp") else _NC_TPI_COTS_ORD,
+                b"inet6" if service.netid.endswith("6") else b"inet",
+                service.netid.removesuffix("6").encode(),
+            )
+            for service in self._services()
+            if (service.program, service.version) == (wanted.r_prog, wanted.r_vers)
+        ]
 
     async def dump4(self, call: Call, arguments: None) -> list[rpcb]:
         """All of them."""
@@ -110,10 +135,19 @@ class Portmapper:
         return [rpcb(s.program, s.version, s.netid.encode(), s.uaddr.encode(), b"superuser") for s in self._services()]
 
 
+def _as_seen(call: Call, service: Service) -> bytes:
+    """A service's address; for one that listens on all of the host's, the one that the caller has asked."""
+    host, port = _host_of(service.uaddr), port_of_universal_address(service.uaddr.encode())
+    if host in _ANY and (":" in call.transport.local_address) == service.netid.endswith("6"):
+        host = call.transport.local_address
+    return universal_address(host, port).encode()
+
+
 def _refuse_datagrams(call: Call) -> None:
-    """A list is many times as long as the call for it, and nobody knows where a datagram comes from."""
+    """A list is many times as long as the call for it, and nobody knows where a datagram comes from. The refusal is
+    shorter than the call, and the caller need not wait for what will not come."""
     if call.transport.netid.startswith("udp"):
-        raise DropCall(silently=True)
+        raise ProcedureUnavailable
 
 
 def portmap_program(services: Callable[[], Iterable[Service]]) -> Program:
@@ -138,6 +172,7 @@ def portmap_program(services: Callable[[], Iterable[Service]]) -> Program:
             RPCBVERS4: {
                 **version3,
                 RPCBPROC_GETVERSADDR: Procedure("GETVERSADDR", mapper.getversaddr, rpcb, universal),
+                RPCBPROC_GETADDRLIST: Procedure("GETADDRLIST", mapper.getaddrlist, rpcb, rpcb_entry_list),
             },
         },
     )

@@ -118,6 +118,10 @@ class GarbageArguments(Exception):
     """The arguments do not decode: answered GARBAGE_ARGS."""
 
 
+class ProcedureUnavailable(Exception):
+    """Not by this way: answered PROC_UNAVAIL."""
+
+
 class DropCall(Exception):
     """No reply is sent for this call; the dispatcher closes the connection unless ``silently``."""
 

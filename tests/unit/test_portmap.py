@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import socket
+import struct
 from collections.abc import Awaitable, Callable
 from typing import Annotated, Any
 
@@ -15,7 +16,14 @@ from rpcrdma.client.messages import AUTH_NONE, encode_call
 from rpcrdma.client.whole import WholeClient
 from rpcrdma.memory import Pool
 from rpcrdma.rpc.dispatch import Dispatcher
-from rpcrdma.rpc.portmap import mapping, port_of_universal_address, portmap_program, universal
+from rpcrdma.rpc.portmap import (
+    mapping,
+    port_of_universal_address,
+    portmap_program,
+    rpcb_entry,
+    rpcb_entry_list,
+    universal,
+)
 from rpcrdma.rpc.program import Procedure, Program
 from rpcrdma.rpc.rpcbind import Service, rpcb, services
 from rpcrdma.server.tcp import TcpListener
@@ -64,16 +72,15 @@ class Rig:
         assert isinstance(found, bytes)
         return found
 
-    async def datagram(self, octets: bytes, host: str = "127.0.0.1") -> bytes | None:
-        """What comes back, if anything does; what is sent is dealt with before the next thing."""
+    async def datagram(self, octets: bytes, host: str = "127.0.0.1") -> bytes:
+        """What comes back first: the answer to this, if there is one, or that to the NULL behind it."""
         loop = asyncio.get_running_loop()
         with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_DGRAM) as sock:
             sock.setblocking(False)
             sock.connect((host, self.udp.address[1]))
             sock.send(octets)
             sock.send(message(2, 0, (None, None)))  # NULL: always answered
-            first = await asyncio.wait_for(loop.sock_recv(sock, 65536), 10)
-            return None if len(first) == 24 else first
+            return await asyncio.wait_for(loop.sock_recv(sock, 65536), 10)
 
 
 def run(test: Callable[[Rig], Awaitable[None]]) -> None:
@@ -121,6 +128,17 @@ def test_versions_three_and_four_tell_addresses(version: int) -> None:
         if version == 4:
             assert await rig.address(9, 100003, b"tcp", procedure=9) == b""
             assert await rig.address(4, 100003, b"tcp", procedure=9) == b"10.0.0.1.8.1"
+            ways = await rig.ask(4, 11, (rpcb, rpcb(100003, 4, b"", b"", b"")), rpcb_entry_list)
+            assert ways == [
+                rpcb_entry(b"10.0.0.1.78.81", b"rdma", 3, b"inet", b"rdma"),
+                rpcb_entry(b"10.0.0.1.8.1", b"tcp", 3, b"inet", b"tcp"),
+            ]
+            ways = await rig.ask(4, 11, (rpcb, rpcb(100005, 3, b"", b"", b"")), rpcb_entry_list)
+            assert ways == [
+                rpcb_entry(b"::.78.80", b"tcp6", 3, b"inet6", b"tcp"),
+                rpcb_entry(b"127.0.0.1.78.80", b"tcp", 3, b"inet", b"tcp"),
+            ]
+            assert await rig.ask(4, 11, (rpcb, rpcb(100099, 1, b"", b"", b"")), rpcb_entry_list) == []
 
     run(test)
 
@@ -144,14 +162,16 @@ def test_datagrams_are_answered_unless_the_answer_is_a_list(host: str) -> None:
         await rig.udp.listen(host, 0)
         to = "::1" if ":" in host else "127.0.0.1"
         reply = await rig.datagram(message(2, 3, (mapping, mapping(100003, 3, 6, 0))), to)
-        assert reply is not None
         assert accepted(reply).decode(uint32) == 2049
         reply = await rig.datagram(message(4, 3, (rpcb, rpcb(100024, 1, b"", b"", b""))), to)
-        assert reply is not None
         found = accepted(reply).decode(Annotated[bytes, opaque(100)])
         assert found == (b"127.0.0.1.16.5" if to == "127.0.0.1" else b"")
-        for version in (2, 3, 4):
-            assert await rig.datagram(message(version, 4, (None, None)), to) is None
+        lists = [message(version, 4, (None, None)) for version in (2, 3, 4)]
+        for call in [*lists, message(4, 11, (rpcb, rpcb(100003, 4, b"", b"", b"")))]:
+            # No amplifier: what comes back at once, wherever the call claims to come from, is shorter than the call.
+            reply = await rig.datagram(call, to)
+            assert reply[20:] == struct.pack(">I", 3), "PROC_UNAVAIL (RFC 5531 section 9)"
+            assert len(reply) < len(call)
         for octets in (b"", b"\0" * 3, b"\xff" * 60, bytes(5000), message(2, 0, (None, None))[:30]):
             await rig.datagram(octets, to)  # whatever it is: the next one is answered
 
