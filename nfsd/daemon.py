@@ -49,7 +49,7 @@ from nfsd.v3.program import nfs3_procedures
 from nfsd.v4.direct import Nfs4Direct
 from nfsd.v4.program import nfs4_procedures
 from nfsd.v4.server import Nfs4Server
-from nfsd.vfs.permissions import missing
+from nfsd.vfs.permissions import is_real_root, missing
 from nfsd.vfs.service import FileService
 from nfsd.vfs.types import Time
 from rpcrdma.capture.recorder import Captures
@@ -138,6 +138,12 @@ class Daemon:
             raise StartError(_describe(error)) from error
         self._undo.append(self.exports.close)
         if not self.service.executor.can_switch:
+            if is_real_root():
+                # Squashing root would mean nothing: every client would be root.
+                raise StartError(
+                    f"{self.service.executor.hindrance}, and every client would act as root; "
+                    "give the server CAP_SETUID and CAP_SETGID, or start it as an ordinary user"
+                )
             _log.warning("%s: every client acts as uid %d", self.service.executor.hindrance, os.geteuid())
         for sentence in missing(self.service.executor):
             _log.warning("%s", sentence)

@@ -26,6 +26,15 @@ _FAN_CLOEXEC, _FAN_REPORT_FID, _FAN_MARK_ADD, _FAN_ATTRIB = 0x1, 0x200, 0x1, 0x4
 _CAP_LEASE: Final = 28
 
 
+def is_real_root(uid_map: str = "/proc/self/uid_map") -> bool:
+    """Whether this process is the host's root, under whatever number its user namespace has for it
+    (user_namespaces(7)). It owns root's files then, whatever capabilities it lacks."""
+    own = os.geteuid()
+    with open(uid_map) as file:
+        ranges = [tuple(map(int, line.split())) for line in file]
+    return any(first <= own < first + count and outside + own - first == 0 for first, outside, count in ranges)
+
+
 def missing(executor: Executor) -> Iterator[str]:
     """One sentence for each thing that is switched off: what it is, why, and the remedy."""
     if error := _fanotify(executor):

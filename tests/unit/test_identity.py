@@ -21,8 +21,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from nfsd.config_file import load
+from nfsd.daemon import Daemon
 from nfsd.protocol.nfs3 import nfsstat3
 from nfsd.vfs.executor import Chain, Executor
+from nfsd.vfs.permissions import is_real_root
 from nfsd.vfs.syscalls import SYS_CLOSE, SYS_OPENAT
 from nfsd.vfs.types import Credential
 from tests.nfs3_client import Nfs3Client, Nfs3Failure, auth_sys
@@ -281,8 +284,8 @@ exports:
 
 
 @contextlib.contextmanager
-def serving_in_namespace(base: Path, ids: int, setgroups: str) -> Iterator[tuple[int, int]]:
-    """The command in a user namespace of the ids below this number; gives the ports of NFS and MOUNT."""
+def in_namespace(base: Path, ids: int, setgroups: str) -> Iterator[subprocess.Popen[str]]:
+    """The command in a user namespace of the ids below this number."""
     (base / "exports.yaml").write_text(CONFIG)
     wait = ["unshare", "--user", "sh", "-c", 'read mapped && exec "$@"', "sh"]
     process = subprocess.Popen(
@@ -300,18 +303,26 @@ def serving_in_namespace(base: Path, ids: int, setgroups: str) -> Iterator[tuple
             (place / name).write_text(f"0 0 {ids}\n")
         process.stdin.write("mapped\n")
         process.stdin.flush()
-        line = process.stdout.readline()
-        found = re.search(r" tcp://127\.0\.0\.1:(\d+)\b.* mountd tcp://127\.0\.0\.1:(\d+)", line)
-        assert found is not None, (line, (base / "log").read_text())
-        yield int(found[1]), int(found[2])
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(60) == 0, (base / "log").read_text()
+        yield process
     finally:
         process.kill()
         process.wait()
         for stream in (process.stdin, process.stdout):
             if stream is not None:
                 stream.close()
+
+
+@contextlib.contextmanager
+def serving_in_namespace(base: Path, ids: int, setgroups: str) -> Iterator[tuple[int, int]]:
+    """The same, once it serves; gives the ports of NFS and MOUNT."""
+    with in_namespace(base, ids, setgroups) as process:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        found = re.search(r" tcp://127\.0\.0\.1:(\d+)\b.* mountd tcp://127\.0\.0\.1:(\d+)", line)
+        assert found is not None, (line, (base / "log").read_text())
+        yield int(found[1]), int(found[2])
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0, (base / "log").read_text()
 
 
 async def owner_of_made(client: Nfs3Client, root: Any, name: str, uid: int, gid: int) -> tuple[int, int] | nfsstat3:
@@ -331,35 +342,74 @@ def base(request: pytest.FixtureRequest) -> Iterator[Path]:
         yield Path(place)
 
 
-@pytest.mark.parametrize(
-    ("ids", "setgroups", "why"),
-    [
-        (1, "deny", "there are no other users in this user namespace"),
-        (65536, "deny", "lets no thread act as another user"),
-        (65536, "allow", None),
-    ],
-)
-def test_a_server_in_a_user_namespace(base: Path, ids: int, setgroups: str, why: str | None) -> None:
+TRIED = [(1001, 1002), (0, 0), (0xFFFFFFFF, 1002), (100_000, 1002), (1001, 100_000), (1001, 1002)] * 2
+
+
+async def owners_of_made(nfs: int, mountd: int) -> list[Any]:
+    """The owners of the files that the callers make."""
+    async with await Nfs3Client.connect("127.0.0.1", mountd) as client:
+        root = await client.mount("/export")
+    async with await Nfs3Client.connect("127.0.0.1", nfs) as client:
+        return [await owner_of_made(client, root, f"f{n}", *caller) for n, caller in enumerate(TRIED)]
+
+
+def test_a_server_in_a_user_namespace(base: Path) -> None:
     (base / "export").mkdir()
     (base / "export").chmod(0o1777)
-
-    async def main(nfs: int, mountd: int) -> list[Any]:
-        async with await Nfs3Client.connect("127.0.0.1", mountd) as client:
-            root = await client.mount("/export")
-        async with await Nfs3Client.connect("127.0.0.1", nfs) as client:
-            callers = [(1001, 1002), (0, 0), (0xFFFFFFFF, 1002), (100_000, 1002), (1001, 100_000), (1001, 1002)]
-            return [await owner_of_made(client, root, f"f{n}", *caller) for n, caller in enumerate(callers * 2)]
-
-    with serving_in_namespace(base, ids, setgroups) as ports:
-        found = asyncio.run(main(*ports))
+    with serving_in_namespace(base, 65536, "allow") as ports:
+        found = asyncio.run(owners_of_made(*ports))
     log = (base / "log").read_text()
     assert "Traceback" not in log
-    if why is not None:
-        assert found == [(0, 0)] * 12
-        assert log.count(f"{why}") == 1
-        assert log.count("every client acts as uid 0") == 1
-    else:
-        assert found == [
-            (1001, 1002), (65534, 65534), (65534, 1002), nfsstat3.NFS3ERR_ACCES, nfsstat3.NFS3ERR_ACCES, (1001, 1002),
-        ] * 2  # fmt: skip
-        assert "every client acts" not in log
+    assert found == [
+        (1001, 1002), (65534, 65534), (65534, 1002), nfsstat3.NFS3ERR_ACCES, nfsstat3.NFS3ERR_ACCES, (1001, 1002),
+    ] * 2  # fmt: skip
+    assert "every client acts" not in log
+
+
+@pytest.mark.parametrize(
+    ("ids", "why"),
+    [(1, "there are no other users in this user namespace"), (65536, "lets no thread act as another user")],
+)
+def test_the_hosts_root_does_not_serve_everybody_as_root(base: Path, ids: int, why: str) -> None:
+    (base / "export").mkdir()
+    with in_namespace(base, ids, "deny") as process:
+        assert process.wait(60) == 1
+    line = (base / "log").read_text().splitlines()[-1]
+    assert why in line
+    assert "every client would act as root; give the server CAP_SETUID and CAP_SETGID" in line
+
+
+def test_an_ordinary_user_serves_everybody_as_itself(base: Path) -> None:
+    (base / "export").mkdir()
+    (base / "exports.yaml").write_text(CONFIG)
+    for place in (base, base / "export"):
+        os.chown(place, 1003, 1004)
+
+    async def main() -> None:
+        daemon = Daemon(load(str(base / "exports.yaml")))
+        await daemon.start()
+        ports = [daemon.listeners.of(service)[0].address.port for service in ("nfs", "mountd")]
+        assert await owners_of_made(*ports) == [(1003, 1004)] * len(TRIED)
+        await daemon.stop()
+
+    def check() -> None:
+        os.setgroups([])
+        os.setresgid(1004, 1004, 1004)
+        os.setresuid(1003, 1003, 1003)
+        asyncio.run(main())
+
+    "".encode("idna")  # loaded now: the interpreter may lie where an ordinary user does not get to
+    in_child(check, log=base / "log")
+    assert (base / "log").read_text().count("every client acts as uid 1003") == 1
+
+
+@pytest.mark.parametrize(("own", "mapped", "real"), [
+    (0, "0 0 4294967295", True), (0, "0 0 1", True), (0, "0 1000 1", False), (1000, "0 0 4294967295", False),
+    (5, "0 100000 5\n5 0 1", True), (0, "0 100000 5\n5 0 1", False), (65534, "0 0 1", False),
+])  # fmt: skip
+def test_root_is_known_under_every_number(
+    own: int, mapped: str, real: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "uid_map").write_text(mapped)
+    monkeypatch.setattr("os.geteuid", lambda: own)
+    assert is_real_root(str(tmp_path / "uid_map")) == real
