@@ -92,6 +92,7 @@ class Ledger:
         """Expires courtesy clients (of a host, or of the hosts with most) until there is enough, or no more of them."""
         self._share = limits.share(limits.octets, 1 << 20)
         self._reserve = limits.octets // _RESERVE
+        self._easy = limits.octets - self._reserve
         self._little = max(self._reserve // _LITTLE, 16 << 10)
         self._relieved = float("-inf")
 
@@ -120,6 +121,8 @@ class Ledger:
     def room(self, account: HostAccount, octets: int) -> bool:
         """Whether so much more may be remembered for a host, once what nobody waits for has given way. In constant
         time, but for a search once a second."""
+        if account.octets + octets <= self._share and self.octets + octets <= self._easy:
+            return True  # as nearly always
         if self.fits(account, octets):
             return True
         now = self._now()

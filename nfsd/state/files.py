@@ -5,7 +5,7 @@ Imports the records' types and the range maps. Share counters follow RFC 8881 se
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from nfsd.protocol.nfs4 import OPEN4_SHARE_ACCESS_READ as READ
 from nfsd.protocol.nfs4 import OPEN4_SHARE_ACCESS_WRITE as WRITE
@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from nfsd.state.ranges import FileLocks
     from nfsd.state.records import Delegation, OpenState
     from nfsd.state.waiters import Waiter
+
+
+_NOBODY: Final[set[Any]] = set()
+"""Stays empty."""
 
 
 class FileState:
@@ -46,7 +50,8 @@ class FileState:
         self.node: Any = None
         """For the layer above: what reaches the file when local locks must be cleared later."""
         self.opens: set[OpenState] = set()
-        self.reservations: set[OpenReservation] = set()
+        self.reservations: set[OpenReservation] = _NOBODY
+        """A set of its own only while there are some: files that are open are many."""
         self.access_read = 0
         self.access_write = 0
         self.deny_read = 0
@@ -57,6 +62,18 @@ class FileState:
         """Ranges that may be held locally without need."""
         self.waiters: list[Waiter] = []
         self.delegations: list[Delegation] = []
+
+    def add_reservation(self, reservation: OpenReservation) -> None:
+        """Somebody is opening the file."""
+        if self.reservations is _NOBODY:
+            self.reservations = set()
+        self.reservations.add(reservation)
+
+    def drop_reservation(self, reservation: OpenReservation) -> None:
+        """It is over."""
+        self.reservations.discard(reservation)
+        if not self.reservations:
+            self.reservations = _NOBODY
 
     def add_share(self, access: int, deny: int) -> None:
         """Count one holder's access and deny."""

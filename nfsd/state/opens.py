@@ -232,7 +232,7 @@ class OpenTable:
             raise DelegationConflict
         file = self.make_file(file_key)
         reservation = OpenReservation(self, owner, file, access, deny)
-        file.reservations.add(reservation)
+        file.add_reservation(reservation)
         file.add_share(access, deny)
         owner.pending += 1
         self._idle.pop(owner, None)
@@ -295,7 +295,7 @@ class OpenTable:
     def _forget_reservation(self, reservation: OpenReservation) -> None:
         file = reservation.file
         if reservation in file.reservations:
-            file.reservations.discard(reservation)
+            file.drop_reservation(reservation)
             file.drop_share(reservation.access, reservation.deny)
             reservation.owner.pending -= 1
             self.drop_if_idle(file)

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 _ZEROS = bytes(12)
 _ONES = b"\xff" * 12
 _EPOCH = struct.Struct(">I")
+_DRAWN = 1024
+"""Random octets drawn at a time; a system call for each stateid would cost as much as the rest of it."""
 
 
 class StateKind(enum.IntEnum):
@@ -51,12 +53,18 @@ class StateidTable:
         """By ``other``; for reading elsewhere; always this very dict."""
         self._closed: dict[bytes, SeqidOwner] = {}
         self._epoch = _EPOCH.pack(engine.epoch)
+        self._random = b""
+        self._drawn = 0
 
     # -- for the other tables ------------------------------------------------------------------------------------
     def new_other(self, client: Client) -> bytes:
         """Twelve octets that name nothing."""
         while True:
-            other = self._epoch + client.tag + self._engine.random(4)
+            if self._drawn == len(self._random):
+                self._random, self._drawn = self._engine.random(_DRAWN), 0
+            drawn = self._drawn
+            self._drawn = drawn + 4
+            other = self._epoch + client.tag + self._random[drawn : drawn + 4]
             if other not in self.entries and other not in self._closed:
                 return other
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from random import Random
 
 import pytest
 
@@ -53,7 +54,7 @@ class World:
 
     def _random(self, size: int) -> bytes:
         self._counter += 1
-        return self._counter.to_bytes(size, "big")
+        return Random(self._counter).randbytes(size)
 
     def store(self) -> None:
         """Carry the engine's writes to ``records``."""
