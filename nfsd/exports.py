@@ -229,6 +229,7 @@ class ExportTable:
         self._names.watch({p.name for p in named if not p.is_wildcard}, reverse=any(p.is_wildcard for p in named))
         self.uses_names = bool(named)
         """Whether any client is given by name; if not, :meth:`admit` has nothing to do."""
+        self._ports_matter = any(p.access.secure for patterns in self._patterns.values() for p in patterns)
         self._forget_accesses()
 
     def _forget_accesses(self) -> None:
@@ -307,6 +308,18 @@ class ExportTable:
     def knows(self, peer_address: str) -> bool:
         """Whether this client may use anything here, a referral included."""
         return any(self.visible(export, peer_address) for export in (*self.exports, *self.referrals))
+
+    def speaker(self, transport: Connection) -> str:
+        """For whom a caller speaks where state is concerned: its host. Where nothing may be used from the port it has,
+        some user of the host, who does not speak for its kernel."""
+        host = canonical_address(transport.peer_address)
+        if not self._ports_matter or 0 < transport.peer_port < RESERVED_PORTS:
+            return host
+        accesses = [self.access(export, transport.peer_address) for export in self.exports]
+        known = [access for access in accesses if access is not None]
+        if not known or any(access.takes(transport) for access in known):
+            return host
+        return f"{host}!"
 
     def read_only(self, export: Export, peer_address: str) -> bool:
         """Whether the export is read-only for this client (it is for one that may not use it at all)."""

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from nfsd.exports import Export, canonical_address
+from nfsd.exports import Export
 from nfsd.protocol import nfs4 as p
 from nfsd.protocol.nfs4_ops import OPERATIONS
 from nfsd.state import Nfs4Error
@@ -225,8 +225,8 @@ class Compound:
 
     @property
     def host(self) -> str:
-        """Where the caller is, for state: as much a part of who it is, with AUTH_SYS."""
-        return canonical_address(self.call.transport.peer_address)
+        """For which host the caller speaks: as much a part of who it is, with AUTH_SYS, as its user."""
+        return self.server.exports.speaker(self.call.transport)
 
     def next_is(self, number: int) -> bool:
         """Whether the next operation of the COMPOUND is this one."""

@@ -36,16 +36,16 @@ class Site:
     def port(self, service: str = "nfs") -> int:
         return next(s.address.port for s in self.daemon.listeners.of(service) if s.address.scheme == "tcp")
 
-    async def wire(self, host: str, service: str = "nfs") -> Wire:
-        """A connection from a host."""
-        streams = await asyncio.open_connection("127.0.0.1", self.port(service), local_addr=(host, 0))
+    async def wire(self, host: str, service: str = "nfs", *, port: int = 0) -> Wire:
+        """A connection from a host, and from a port of it; 0: any."""
+        streams = await asyncio.open_connection("127.0.0.1", self.port(service), local_addr=(host, port))
         wire = Wire(*streams)
         self.wires.append(wire)
         return wire
 
-    async def client(self, host: str, minor: int = 1, **how: Any) -> Client4:
+    async def client(self, host: str, minor: int = 1, *, port: int = 0, **how: Any) -> Client4:
         """An NFSv4 client on a host, with a connection of its own; not yet known to the server."""
-        return Client4(await self.wire(host), minor, transport=LoopbackTransport(host), **how)  # type: ignore[arg-type]
+        return Client4(await self.wire(host, port=port), minor, transport=LoopbackTransport(host), **how)  # type: ignore[arg-type]
 
     async def close(self) -> None:
         for wire in self.wires:

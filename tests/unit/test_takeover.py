@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from pathlib import Path
 from typing import Any
 
@@ -181,3 +182,20 @@ def test_a_restart_gives_a_name_to_its_host_or_instance(tmp_path: Path, minor: i
                 assert server.engine.grace.active is not known
 
     asyncio.run(main())
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="ports below 1024 are root's")
+@pytest.mark.parametrize("minor", [0, 1])
+def test_who_has_no_port_below_1024_does_not_speak_for_its_host_where_that_matters(tmp_path: Path, minor: int) -> None:
+    async def test(site: Site) -> None:
+        kernel = await (await site.client(VICTIM, minor, port=877)).connect()
+        stateid, handle = await kernel.open("/export", b"f", create=mode(0o666))
+        user = await (await site.client(VICTIM, minor, name=kernel.name)).connect(b"rebooted")
+        assert user.clientid != kernel.clientid
+        await kernel.on(handle, (p.OP_READ, p.READ4args(stateid, 0, 10)))
+        if minor:
+            assert (await user.raw(creation(kernel.clientid, 2)))[0] == p.NFS4ERR_CLID_INUSE
+        await (await site.client(VICTIM, minor, port=878)).connect(b"really  ")
+        assert site.engine.clients.lookup(kernel.clientid) is None, "the kernel itself begins anew"
+
+    on_site(tmp_path, test, "['*']\n    secure: true", NO_GRACE)
