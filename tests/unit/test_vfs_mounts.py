@@ -24,7 +24,8 @@ def mounted(path, *arguments):
     try:
         yield path
     finally:
-        subprocess.run(["umount", path], check=True)
+        # Lazily: a loop device lets go of its file some time after it was told to.
+        subprocess.run(["umount", "--lazy", path], check=True)
 
 
 def command(*arguments):
