@@ -9,6 +9,7 @@ import contextlib
 import logging
 import socket
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from socketserver import TCPServer, ThreadingMixIn
@@ -28,7 +29,7 @@ _log = logging.getLogger(__name__)
 
 _PREFIX = "rdma_nfsd_"
 MOST_SCRAPES: Final = 8
-"""Connections at a time; those beyond are closed."""
+"""Connections at a time; beyond, one of the host that has most is closed."""
 SCRAPE_SECONDS: Final = 10.0
 """How long one may last."""
 
@@ -175,10 +176,12 @@ class _Endpoint(ThreadingMixIn, WSGIServer):
 
     daemon_threads = True
     block_on_close = False
+    request_queue_size = 64
 
     def __init__(self, host: str, port: int) -> None:
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self._places = threading.BoundedSemaphore(MOST_SCRAPES)
+        self._asking: dict[socket.socket, str] = {}  # whose they are, the oldest first
         super().__init__((host, port), _Handler)
 
     def server_bind(self) -> None:
@@ -188,15 +191,32 @@ class _Endpoint(ThreadingMixIn, WSGIServer):
         self.setup_environ()
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Give it a thread if one is free; else close it."""
-        if not self._places.acquire(blocking=False):
+        """Give it a thread if one is free, or can be had from a host that has more of them; else close it."""
+        host = client_address[0]
+        if not self._places.acquire(blocking=False) and not self._make_room(host):
             self.shutdown_request(request)
             return
+        self._asking[request] = host
         try:
             super().process_request(request, client_address)
         except BaseException:
-            self._places.release()
+            self._let_go(request)
             raise
+
+    def _make_room(self, host: str) -> bool:
+        """Cut off the oldest connection of the host that has most, if that is more than ``host`` has; whether there is
+        a place then, taken."""
+        asking = list(self._asking.items())
+        counts = Counter(owner for _, owner in asking)
+        for request, owner in asking:
+            if counts[owner] == max(counts.values()) > counts[host]:
+                _cut_off(request)
+                return self._places.acquire(timeout=1.0)
+        return self._places.acquire(blocking=False)
+
+    def _let_go(self, request: socket.socket) -> None:
+        del self._asking[request]
+        self._places.release()
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         """Answer; who takes too long over asking or reading is cut off."""
@@ -207,7 +227,7 @@ class _Endpoint(ThreadingMixIn, WSGIServer):
             super().process_request_thread(request, client_address)
         finally:
             clock.cancel()
-            self._places.release()
+            self._let_go(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A connection that broke is the other's affair."""

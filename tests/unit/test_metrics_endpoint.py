@@ -32,8 +32,8 @@ def scrape(port: int) -> bytes:
         return bytes(answer.read())
 
 
-def connected(port: int, sent: bytes = b"") -> socket.socket:
-    sock = socket.create_connection(("127.0.0.1", port), 30)
+def connected(port: int, sent: bytes = b"", source: str = "127.0.0.1") -> socket.socket:
+    sock = socket.create_connection(("127.0.0.1", port), 30, (source, 0))
     sock.sendall(sent)
     return sock
 
@@ -69,3 +69,13 @@ def test_who_sends_an_octet_now_and_then_is_cut_off_all_the_same(port: int) -> N
                 sock.sendall(b"X")
                 time.sleep(0.1)
                 assert time.monotonic() < deadline, "it may go on for ever"
+
+
+def test_one_host_does_not_keep_others_out(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metrics, "SCRAPE_SECONDS", 600.0)
+    with contextlib.ExitStack() as stack:
+        for _ in range(3 * metrics.MOST_SCRAPES):
+            stack.enter_context(connected(port, b"GET /metr", "127.0.0.2"))
+        for _ in range(2 * metrics.MOST_SCRAPES):
+            scrape(port)
+        assert threads() <= metrics.MOST_SCRAPES
