@@ -28,7 +28,14 @@ from tests.nfs3_client import Nfs3Client
 REPO = Path(__file__).parents[2]
 FORBIDDEN = (SYS_FANOTIFY_INIT, SYS_FANOTIFY_MARK, SYS_QUOTACTL_FD, SYS_CACHESTAT)
 KNOWN = tuple(int(part) for part in os.uname().release.split("-")[0].split(".")[:2]) >= (6, 5)
-SERVE = "import sys; from nfsd.cli import main; sys.exit(main(['serve', '--config', sys.argv[1]]))"
+SERVE = """\
+import sys
+from tests.support.seccomp import refuse
+for number in sys.argv[3:]:
+    refuse(int(number), code=int(sys.argv[2]))
+from nfsd.cli import main
+sys.exit(main(["serve", "--config", sys.argv[1]]))
+"""
 CONFIG = """\
 server:
   listen: ["tcp://127.0.0.1:0"]
@@ -84,10 +91,7 @@ def serving(directory: Path, port: int, error: int, *forbidden: int) -> Iterator
     (directory / "export" / "file").write_bytes(b"x" * 4096)
     (directory / "exports.yaml").write_text(CONFIG % port)
     log = directory / "log"
-    command = [sys.executable, "-c", SERVE, str(directory / "exports.yaml")]
-    numbers = ",".join(map(str, forbidden))
-    if forbidden:
-        command = [sys.executable, "-m", "tests.support.seccomp", str(error), numbers, *command]
+    command = [sys.executable, "-c", SERVE, str(directory / "exports.yaml"), str(error), *map(str, forbidden)]
     with log.open("w") as errors:
         process = subprocess.Popen(
             command,
