@@ -16,7 +16,7 @@ from rpcrdma.hosts import HostLimits, Hosts
 from rpcrdma.memory import OutOfMemory, Pool
 from rpcrdma.rpc.dispatch import Dispatcher
 from rpcrdma.rpc.program import Call, DropCall, Procedure, Program
-from rpcrdma.server import tcp
+from rpcrdma.server import tcp_connection
 from rpcrdma.server.tcp import TcpConnection, TcpLimits, TcpListener
 from rpcrdma.xdr import DDP, Payload, opaque, uint32
 from rpcrdma.xdr import struct as xdr_struct
@@ -158,7 +158,7 @@ def test_calls_are_answered_in_batches() -> None:
 
 def test_calls_that_never_wait_let_those_of_other_connections_in(monkeypatch: pytest.MonkeyPatch) -> None:
     now = itertools.count()
-    monkeypatch.setattr(tcp, "_clock", lambda: next(now) * 0.0005)
+    monkeypatch.setattr(tcp_connection, "_clock", lambda: next(now) * 0.0005)
 
     async def test() -> None:
         async with serving() as server:

@@ -1,0 +1,501 @@
+"""One RDMA connection of the server: a provider's endpoint joined to the responder engine and the dispatcher.
+
+Owns :class:`RdmaConnection` and :class:`RdmaServerOptions`; imports the provider interface, the engine and the
+dispatcher; :mod:`rpcrdma.server.rdma` makes connections and looks at each once a second. RFC 8166, RFC 8167 and RFC
+8797; draft-cel version Two.
+
+One connection
+    Request with private data, Receives leased, accepted with our own private data. Each batch of messages goes through
+    the responder; its outputs are posted, Receives first; then its calls are dispatched, most of which are over when
+    dispatch returns, and the replies of the whole batch are posted together.
+
+Memory
+    Receives have an account of their own, so that payloads cannot starve them; both are shares of the host's
+    (:mod:`rpcrdma.hosts`). A disconnected connection's leases return when the operations that hold them are over.
+
+Time
+    One timer looks at all connections once a second. A connection without any message is closed after ``idle_time``; so
+    is one that holds much memory while that is short, and whose peer makes no headway.
+
+Refusals
+    A connection is rejected when there are too many, and when no memory is left for a single Receive. A peer that does
+    not let us read its memory is accepted: what fits inline works, and calls with Read chunks get an error.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TYPE_CHECKING, Protocol
+
+from rpcrdma.capture.events import Connection
+from rpcrdma.capture.recorder import Tap
+from rpcrdma.capture.tap import TapEndpoint
+from rpcrdma.engine.backward import BackwardCall
+from rpcrdma.engine.calls import ForwardCall
+from rpcrdma.engine.config import LARGEST_LEASE, ResponderOptions
+from rpcrdma.engine.direct import DirectResponder
+from rpcrdma.engine.responder import Responder
+from rpcrdma.firewall import contain
+from rpcrdma.hosts import Seat
+from rpcrdma.log_limits import limited_logger
+from rpcrdma.memory import Account, Lease, OutOfMemory
+from rpcrdma.place import Answerer
+from rpcrdma.rpc.dispatch import NO_REPLY
+from rpcrdma.rpc.program import RpcReply, Transport
+from rpcrdma.server import backward
+from rpcrdma.verbs.interface import (
+    ConnectRequest,
+    Endpoint,
+    Received,
+    RemoteAccessError,
+)
+from rpcrdma.verbs.native import NativeEndpoint
+from rpcrdma.wire import private_data
+
+if TYPE_CHECKING:
+    from rpcrdma.server.rdma import RdmaServer
+
+_log = limited_logger(__name__)
+_trace_log = logging.getLogger("rpcrdma.trace")
+"""Trace points, at level DEBUG. Looked at when a connection is made."""
+
+SMALLEST_BLOCK = 1024
+"""Of the pool: a lease takes a power of two of octets, and no fewer."""
+
+
+class Dispatcher(Protocol):
+    """Where calls go: :class:`rpcrdma.rpc.dispatch.Dispatcher`."""
+
+    def direct_calls(self, transport: Transport) -> Answerer | None:
+        """What answers the common calls of a connection natively, if anything does."""
+
+    def dispatch(
+        self,
+        transport: Transport,
+        data: memoryview,
+        chunks: Sequence[tuple[int, memoryview]],
+        holds: list[Lease],
+        done: Callable[[RpcReply | None], None],
+        reply_room: int = 0,
+    ) -> None:
+        """Execute a call and call ``done`` exactly once."""
+
+
+@dataclass(frozen=True, slots=True)
+class RdmaServerOptions:
+    """The settings of an RDMA server."""
+
+    responder: ResponderOptions = field(default_factory=ResponderOptions)
+    connection_memory: int = 64 << 20
+    """Octets one connection may use for payloads: sinks of Read chunks, results, send buffers."""
+    max_reads: int = 16
+    """RDMA Reads to keep outstanding on a connection, if the peer lets us."""
+    lease_timeout: float = 20.0
+    """Seconds an operation waits for a buffer before it fails with OutOfMemory."""
+    idle_time: float = 360.0
+    """Seconds without a message after which a connection is closed."""
+
+    def __post_init__(self) -> None:
+        """Raise ValueError for what cannot work."""
+        if self.connection_memory < 2 * LARGEST_LEASE:
+            raise ValueError(f"connection_memory must be at least {2 * LARGEST_LEASE}")
+        if self.max_reads < 1:
+            raise ValueError("max_reads must be positive")
+
+
+class RdmaConnection:
+    """One connection: handler of its endpoint's events, and the transport of its calls."""
+
+    def __init__(self, server: RdmaServer, request: ConnectRequest, seat: Seat) -> None:
+        self.netid = "rdma6" if ":" in request.peer_address else "rdma"
+        self.peer_address = request.peer_address
+        self.peer_port = request.peer_port
+        self.local_address = request.local_address
+        self.closed = False
+        self._server, self._seat = server, seat
+        self._dispatcher = server.dispatcher
+        self._loop = asyncio.get_running_loop()
+        self._seen_receives = 0
+        self._heard_at = self._loop.time()
+        self._executing: set[ForwardCall] = set()
+        """Calls that the dispatcher has."""
+        self._held_back: deque[ForwardCall] = deque()
+        """Calls that wait for there being fewer of the same host."""
+        self._on_close: list[Callable[[], None]] = []
+        self._lease_waiters: set[asyncio.Future[Lease]] = set()
+        self._running = False
+        self._drained: asyncio.Future[None] | None = None
+        self._tap: Tap | None = None
+        self._peer_data = request.private_data
+        self._accept(request)
+
+    def _accept(self, request: ConnectRequest) -> None:
+        """Lease Receives, as many as there are, and accept. Raises OutOfMemory when there is none."""
+        options = self._server.options
+        responder = options.responder
+        if not request.can_invalidate:
+            # RFC 8797 section 4.1: who sets the R bit can; and the other side then counts on it.
+            responder = replace(responder, remote_invalidation=False)
+        self._own_data = responder.private_data.encode()
+        peer = private_data.find(request.private_data)
+        properties = private_data.negotiate(responder.private_data, peer)
+        self._receive_account = self._seat.account(_receive_memory(responder))
+        self._account: Account = self._seat.account(options.connection_memory)
+        receives: list[Lease] = []
+        with contextlib.suppress(OutOfMemory):
+            for _ in range(responder.first_receives):
+                receives.append(self._receive_account.lease(responder.receive_buffer))  # noqa: PERF401 (may stop short)
+        if not receives:
+            raise OutOfMemory("no Receive")
+        self.responder = Responder(
+            responder,
+            properties,
+            len(receives),
+            self._receive_account,
+            self._account,
+            self._wake,
+            self._server.counters,
+            self._server.poisoned.of(request.peer_address),
+            trace=self._trace if _trace_log.isEnabledFor(logging.DEBUG) else None,
+            on_settled=self._version_settled,
+        )
+        self.max_long_backchannel_size = responder.max_backward_size
+        self.can_be_invalidated = self._server.provider.can_be_invalidated
+        offered = request.responder_resources
+        depth = options.max_reads if offered is None else min(offered, options.max_reads)
+        try:
+            self._endpoint: Endpoint = request.accept(
+                self, self._own_data, receives, initiator_depth=depth, most_receives=responder.receives
+            )
+        except BaseException:
+            for lease in receives:
+                lease.release()
+            raise
+        self.responder.may_read = self._endpoint.max_reads > 0
+        direct = self._dispatcher.direct_calls(self)
+        self._direct = (
+            DirectResponder(
+                self.responder,
+                self._endpoint,
+                direct,
+                self._account,
+                self._receive_account,
+                responder,
+                self._run,
+            )
+            if direct is not None and isinstance(self._endpoint, NativeEndpoint)
+            else None
+        )
+        _log.debug(
+            "%s: accepted with %d Receives, %d RDMA Reads, thresholds %d in and %d out, remote invalidation %s",
+            self,
+            len(receives),
+            self._endpoint.max_reads,
+            properties.receive_threshold,
+            properties.send_threshold,
+            properties.remote_invalidation,
+        )
+
+    def __str__(self) -> str:
+        return f"{self.netid} {self.peer_address} port {self.peer_port}"
+
+    # The endpoint's handler
+
+    def received(self, messages: Sequence[Received]) -> None:
+        """Take a batch of messages."""
+        if self._tap is not None:
+            self._tap.received(messages)
+        if self.responder.credits.due():
+            self.responder.grow()
+            self._post()
+        try:
+            if self._direct is not None:
+                messages = self._direct.received(messages)
+            if messages:
+                self.responder.received(messages)
+        except Exception:
+            self._crashed()
+        if not self._seat.called and self.responder.received_messages:
+            self._seat.call_made()
+        self._run()
+
+    def completed(self, token: object, ok: bool) -> None:
+        """Take a completion."""
+        if self._tap is not None:
+            self._tap.completed(token, ok)
+        try:
+            self.responder.completed(token, ok)
+        except Exception:
+            self._crashed()
+        self._run()
+
+    def disconnected(self, reason: str) -> None:
+        """The connection is gone; what still runs holds its own leases."""
+        responder = self.responder
+        if isinstance(reason, RemoteAccessError):
+            xid = None if self._direct is None else self._direct.refused_call(reason.handle)
+            if xid is None:
+                xid = responder.suspects.refused_call(reason.handle)
+            if xid is not None:
+                self._server.poisoned.add(self.peer_address, xid)
+        _log.debug("%s: disconnected: %s", self, responder.failure or reason)
+        self.closed = True
+        self._seat.leave()
+        while self._held_back:
+            self._held_back.popleft().release()
+        for step in (responder.close, self._account.close, self._receive_account.close):
+            contain(None, step)
+        for waiter in self._lease_waiters:
+            if not waiter.done():
+                waiter.set_exception(ConnectionResetError("the connection is gone"))
+        self._lease_waiters.clear()
+        callbacks, self._on_close = self._on_close, []
+        for callback in callbacks:
+            contain(None, callback)
+        if self._drained is not None and not self._drained.done():
+            self._drained.set_result(None)
+        self._server.forget(self, reason)
+
+    # What :mod:`rpcrdma.hosts` sees
+
+    @property
+    def served(self) -> int:
+        """Messages that have come."""
+        return self.responder.received_messages
+
+    @property
+    def idle(self) -> bool:
+        """Nothing received is unanswered, and everything sent has left."""
+        return self.responder.idle
+
+    def evict(self, reason: str) -> None:
+        """Close at once."""
+        _log.debug("%s: closing, %s", self, reason)
+        self.abort()
+
+    def proceed(self) -> None:
+        """Execute what was held back, at the loop's next turn."""
+        self._wake()
+
+    def check_time(self, now: float) -> None:
+        """Close the connection if its peer has been slow or silent for too long."""
+        if self.closed:
+            return
+        responder, events = self.responder, self._server.hosts.events
+        if responder.received_messages != self._seen_receives or not responder.idle:
+            self._seen_receives, self._heard_at = responder.received_messages, now
+        if now - self._heard_at >= self._server.options.idle_time:
+            events["closed_idle"] += 1
+            _log.debug("%s: closed, idle", self)
+            self.close()
+        elif self._seat.stuck(now, self._account, responder.awaits_peer(len(self._executing) + len(self._held_back))):
+            events["closed_stuck"] += 1
+            _log.warning("%s: the peer holds much memory, which is short, and makes no headway; closing", self)
+            self.abort()
+
+    # What a capture wants
+
+    def describe(self) -> Connection:
+        """Whose traffic it is, for a capture."""
+        server = self._server
+        return server.describe(
+            self,
+            self._peer_data,
+            self._own_data,
+            f"{server.provider.name}, {self._endpoint.max_reads} RDMA Reads at a time",
+        )
+
+    def set_tap(self, tap: Tap | None) -> None:
+        """Show everything that passes the provider's interface, native replies too, to ``tap``; None: to nobody."""
+        endpoint = self._endpoint
+        if isinstance(endpoint, TapEndpoint):
+            endpoint = endpoint.remove()
+        self._tap = tap
+        self._endpoint = endpoint if tap is None else TapEndpoint(endpoint, tap)
+        if self._direct is not None and isinstance(self._endpoint, NativeEndpoint):
+            self._direct.set_endpoint(self._endpoint)
+
+    # The transport of calls
+
+    def on_close(self, callback: Callable[[], None]) -> None:
+        """Have ``callback`` run when the connection is gone."""
+        if self.closed:
+            callback()
+        else:
+            self._on_close.append(callback)
+
+    async def lease(self, size: int) -> Lease:
+        """A buffer of this connection's share. Raises OutOfMemory after ``lease_timeout``, ConnectionResetError."""
+        try:
+            return self._account.lease(size)
+        except OutOfMemory:
+            if self.closed:
+                raise ConnectionResetError("the connection is gone") from None
+        self._server.counters.memory_waits += 1
+        waiter: asyncio.Future[Lease] = self._loop.create_future()
+        self._lease_waiters.add(waiter)
+        timeout = self._loop.call_later(self._server.options.lease_timeout, self._lease_timed_out, waiter, size)
+        try:
+            self._account.when_available(size, partial(self._lease_available, waiter, size))
+            return await waiter
+        except asyncio.CancelledError:
+            # A cancelled call leaves what it waited for alone, so that the lease may arrive, or have arrived.
+            if not waiter.cancel() and not waiter.cancelled() and waiter.exception() is None:
+                waiter.result().release()
+            raise
+        finally:
+            timeout.cancel()
+            self._lease_waiters.discard(waiter)
+            del waiter  # it may hold an exception whose traceback holds this frame
+
+    def _lease_available(self, waiter: asyncio.Future[Lease], size: int) -> None:
+        if waiter.done():
+            return
+        try:
+            lease = self._account.lease(size)
+        except OutOfMemory as error:
+            waiter.set_exception(error)
+            return
+        waiter.set_result(lease)
+
+    def _lease_timed_out(self, waiter: asyncio.Future[Lease], size: int) -> None:
+        if not waiter.done():
+            waiter.set_exception(OutOfMemory(f"no {size} octets within {self._server.options.lease_timeout} s"))
+
+    @property
+    def max_backchannel_size(self) -> int:
+        """Octets of the largest backward call or reply without chunks; it depends on the version in use."""
+        return self.responder.versions.max_backward_size
+
+    async def call_back(
+        self,
+        message: bytes | memoryview,
+        *,
+        timeout: float | None = None,  # noqa: ASYNC109 (see there)
+        long: bool = False,
+        reply_size: int = 0,
+    ) -> memoryview:
+        """Send a backward call, whose XID is the caller's choice, and return its reply."""
+        longest = self.max_long_backchannel_size if long else 0
+        return await backward.call_back(self, self._endpoint, message, timeout, longest, reply_size)
+
+    def submit(self, call: BackwardCall) -> None:
+        """Queue a backward call. Raises ConnectionError, ValueError."""
+        self.responder.call_back(call)
+        self._run()
+
+    def close(self) -> None:
+        """Close the connection, after what is posted has left. No more calls are taken."""
+        self.responder.draining = True
+        self._endpoint.close()
+
+    def abort(self) -> None:
+        """Close the connection at once."""
+        self._endpoint.close(abort=True)
+
+    async def drain(self) -> None:
+        """Take no more calls, answer those that were taken, then close."""
+        self.responder.draining = True
+        if self._drained is None:
+            self._drained = self._loop.create_future()
+        if self.responder.idle:
+            self.close()
+        await asyncio.shield(self._drained)
+
+    # The engine's outputs
+
+    def _wake(self) -> None:
+        """The responder has something to post, outside of any input."""
+        if not self._running and not self.closed:
+            self._loop.call_soon(contain, self.abort, self._run)
+
+    def _run(self) -> None:
+        """Post what the responder wants posted, and execute its calls, until there is nothing left."""
+        if self._running or self.closed:
+            return
+        self._running = True
+        try:
+            responder = self.responder
+            while True:
+                self._post()
+                calls, responder.calls = responder.calls, []
+                if self._held_back and not self._seat.queued:
+                    calls, self._held_back = [*self._held_back, *calls], deque()
+                if not calls:
+                    break
+                for call in calls:
+                    if self._held_back or not self._seat.begin_call():
+                        self._held_back.append(call)
+                    elif not contain(self.abort, self._execute, call):
+                        self._over(call)
+        except Exception:
+            self._crashed()
+        finally:
+            self._running = False
+        if responder.failure is not None:
+            self.abort()
+        elif responder.draining and responder.idle:
+            self.close()
+
+    def _version_settled(self, version: int, properties: private_data.Properties) -> None:
+        # Everybody speaks version One.
+        level = logging.DEBUG if version == 1 else logging.INFO
+        into, out = properties.receive_threshold, properties.send_threshold
+        _log.log(level, "%s: speaks version %d, thresholds %d in and %d out", self, version, into, out)
+
+    def _trace(self, point: str, xid: int, detail: object) -> None:
+        _trace_log.debug("%s: %s xid %#010x %s", self, point, xid, detail)
+
+    def _crashed(self) -> None:
+        """A mistake of ours. A reply may be lost, and only the end of the connection says so (section 4.5.4)."""
+        _log.exception("%s: closing", self)
+        self.abort()
+
+    def _post(self) -> None:
+        responder, endpoint = self.responder, self._endpoint
+        if responder.receives:
+            receives, responder.receives = responder.receives, []
+            endpoint.post_receives(receives)
+        if responder.reads:
+            reads, responder.reads = responder.reads, []
+            for work, call in reads:
+                endpoint.post_reads(work, call)
+        if responder.chains:
+            chains, responder.chains = responder.chains, []
+            for writes, send, token in chains:
+                endpoint.post(writes, send, token)
+
+    def _execute(self, call: ForwardCall) -> None:
+        self._executing.add(call)
+        room = self.responder.versions.properties.send_threshold - call.reply_header
+        self._dispatcher.dispatch(self, call.data, call.chunks, call.holds, partial(self._done, call), room)
+
+    def _over(self, call: ForwardCall) -> None:
+        if call in self._executing:
+            self._executing.remove(call)
+            self._seat.end_call()
+
+    def _done(self, call: ForwardCall, reply: RpcReply | None) -> None:
+        self._over(call)
+        if reply is None:
+            self.responder.drop(call)
+            self.close()
+        elif reply is NO_REPLY:
+            self.responder.drop(call)
+        else:
+            self.responder.reply(call, reply)
+        self._run()
+
+
+def _receive_memory(options: ResponderOptions) -> int:
+    """Octets of the Receives that a connection may hold: posted, and under the calls being worked on."""
+    block = SMALLEST_BLOCK
+    while block < options.receive_buffer:
+        block *= 2
+    return block * (3 * options.credits + 2 * options.backward_credits)

@@ -1,0 +1,467 @@
+"""One TCP connection of the server: records in, calls out, replies back, and what it may use.
+
+Owns :class:`TcpConnection` (a :class:`rpcrdma.rpc.program.Transport`) and :class:`TcpLimits`. Imports the record
+stream, the dispatcher and asyncio; :mod:`rpcrdma.server.tcp` makes connections and looks at each once a second.
+
+Operation: one wake-up takes every call that has arrived; the replies of all that finish at once leave in one system
+call. Replies of calls that had to wait are gathered until the event loop's next turn and leave together as well.
+
+Back-pressure: a connection with ``max_calls`` in progress, or with too many octets of replies that its peer does not
+take, is not read from until that changes; TCP tells the peer. Memory is the connection's account, which is a share of
+its host's (:mod:`rpcrdma.hosts`); when it is used up reading waits.
+
+Time: one timer of the listener looks at all connections once a second. A record that has begun must arrive and replies
+must make headway within ``transfer_time``; a connection without any call is closed after ``idle_time``. One that waits
+for memory is closed when its peer has gone: nobody reads from it, so nothing else would tell.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from rpcrdma.capture.events import Connection
+from rpcrdma.capture.recorder import Tap
+from rpcrdma.firewall import contain, report
+from rpcrdma.hosts import Seat
+from rpcrdma.log_limits import limited_logger
+from rpcrdma.memory import Account, Lease, OutOfMemory
+from rpcrdma.rpc.dispatch import NO_REPLY
+from rpcrdma.rpc.program import RpcReply
+from rpcrdma.server.sockets import peer_is_gone, plain_address, set_options
+from rpcrdma.tcp.stream import RecordError, RecordStream
+from rpcrdma.turns import SLICE
+
+if TYPE_CHECKING:
+    from rpcrdma.server.tcp import TcpListener
+
+_log = limited_logger(__name__)
+_REPLY = b"\0\0\0\1"
+_TURN = 0.002
+"""Seconds in which a connection begins calls before the others have their turn: a listing of a megabyte takes 50 ms,
+and whoever waits should wait for one of each connection, not for all of them."""
+_clock = time.monotonic
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TcpLimits:
+    """Bounds of one listener; octets and seconds."""
+
+    max_record: int = (1 << 20) + (128 << 10)
+    max_calls: int = 128
+    connection_memory: int = 64 << 20
+    max_unsent: int = 8 << 20
+    """Replies that the peer has not taken beyond which no further call is read."""
+    idle_time: float = 360.0
+    transfer_time: float = 60.0
+
+
+class TcpConnection:
+    """One connection. Made by the listener."""
+
+    netid: str
+    peer_address: str
+    peer_port: int
+    local_address: str
+
+    def __init__(self, listener: TcpListener, sock: socket.socket, seat: Seat) -> None:
+        self._listener, self._socket, self._seat = listener, sock, seat
+        self._loop, self._dispatcher, self._limits = listener.loop, listener.dispatcher, listener.limits
+        self.peer_address, self.peer_port = plain_address(sock.getpeername())
+        self.local_address, self._local_port = plain_address(sock.getsockname())
+        self.netid = "tcp6" if ":" in self.peer_address else "tcp"
+        self.max_backchannel_size = self.max_long_backchannel_size = self._limits.max_record
+        self.closed = False
+        self.served = 0
+        """Calls taken so far."""
+        self._fd = sock.fileno()
+        self._account: Account = seat.account(self._limits.connection_memory)
+        self._stream = RecordStream(self._fd, self._account, self._limits.max_record)
+        self._waiting: deque[tuple[memoryview, Lease]] = deque()
+        direct = listener.dispatcher.direct_calls(self)
+        if direct is not None:
+            self._stream.answer_directly(direct, self._limits.max_unsent)
+        self.calls = 0
+        """Calls in progress."""
+        self._callbacks: dict[int, asyncio.Future[memoryview]] = {}
+        self._close_handlers: list[Callable[[], None]] = []
+        self._lease_waiters: set[asyncio.Future[Lease]] = set()
+        self._reading = self._writing = self._draining = False
+        self._in_wakeup = self._flush_due = self._memory_awaited = self._resuming = False
+        now = self._loop.time()
+        self.last_call = now
+        """When the latest call arrived or ended."""
+        self._record_since: float | None = None
+        self._unsent_since: float | None = None
+        self._sent_then = 0
+        self._done = self._finished  # bound once: every call needs it
+        set_options(sock, self._limits.transfer_time)
+        self._regulate()
+
+    def __str__(self) -> str:
+        return f"{self.netid} {self.peer_address} port {self.peer_port}"
+
+    # -- what a capture wants ------------------------------------------------------------------------------------
+
+    def describe(self) -> Connection:
+        """Whose traffic it is, for a capture."""
+        return Connection("tcp", self.peer_address, self.peer_port, self.local_address, self._local_port)
+
+    def set_tap(self, tap: Tap | None) -> None:
+        """Show every record to ``tap``; None: to nobody."""
+        self._stream.set_tap(tap)
+
+    # -- what programs see ---------------------------------------------------------------------------------------
+
+    def on_close(self, callback: Callable[[], None]) -> None:
+        """Have ``callback`` run once, when the connection is gone (at once if it already is)."""
+        if self.closed:
+            callback()
+        else:
+            self._close_handlers.append(callback)
+
+    async def lease(self, size: int) -> Lease:
+        """A buffer within the connection's bound; waits while it is used up. ConnectionError when the connection goes
+        away meanwhile, OutOfMemory when the bound is smaller than ``size``."""
+        try:
+            return self._account.lease(size)
+        except OutOfMemory:
+            pass
+        if self.closed:
+            raise ConnectionError("the connection is closed")
+        waiter: asyncio.Future[Lease] = self._loop.create_future()
+        self._lease_waiters.add(waiter)
+        try:
+            self._account.when_available(size, partial(self._lease_available, waiter, size))
+            return await waiter
+        except asyncio.CancelledError:
+            # A cancelled call leaves what it waited for alone, so that the lease may arrive, or have arrived.
+            if not waiter.cancel() and not waiter.cancelled() and waiter.exception() is None:
+                waiter.result().release()
+            raise
+        finally:
+            self._lease_waiters.discard(waiter)
+            del waiter  # it may hold an exception whose traceback holds this frame
+
+    def _lease_available(self, waiter: asyncio.Future[Lease], size: int) -> None:
+        if waiter.done():
+            return
+        try:
+            waiter.set_result(self._account.lease(size))
+        except OutOfMemory:
+            self._account.when_available(size, partial(self._lease_available, waiter, size))
+
+    async def call_back(
+        self,
+        message: bytes | memoryview,
+        *,
+        timeout: float | None = None,  # noqa: ASYNC109 (the protocol's)
+        long: bool = False,
+        reply_size: int = 0,
+    ) -> memoryview:
+        """Send a backward call (RFC 8881 section 2.10.3.1) and return its reply. ConnectionError when the connection is
+        or gets closed; TimeoutError; ValueError when a call with this XID is outstanding. All messages are alike."""
+        if self.closed or self._draining:
+            raise ConnectionError("the connection is closed")
+        xid = int.from_bytes(message[:4], "big")
+        if xid in self._callbacks:
+            raise ValueError(f"XID {xid:#x} is in use")
+        future: asyncio.Future[memoryview] = self._loop.create_future()
+        self._callbacks[xid] = future
+        try:
+            self._send(RpcReply(xid, message, []))
+            return await asyncio.wait_for(future, timeout)
+        finally:
+            if self._callbacks.get(xid) is future:
+                del self._callbacks[xid]
+
+    def close(self) -> None:
+        """Close the connection now; replies that the socket takes at once still leave."""
+        if self.closed:
+            return
+        contain(None, self._listener.captures.discard, self, "closed")
+        contain(None, self._flush_all)
+        self.closed = True
+        # First what would bring us here again.
+        if self._reading:
+            self._loop.remove_reader(self._fd)
+        if self._writing:
+            self._loop.remove_writer(self._fd)
+        self._reading = self._writing = False
+        self._seat.leave()
+        self._listener.forget(self)
+        contain(None, self._stream.close)
+        while self._waiting:
+            self._waiting.popleft()[1].release()
+        contain(None, self._account.close)
+        self._socket.close()
+        callbacks, self._callbacks = self._callbacks, {}
+        waiting: list[asyncio.Future[Any]] = [*callbacks.values(), *self._lease_waiters]
+        for future in waiting:
+            if not future.done():
+                future.set_exception(ConnectionError("the connection is closed"))
+        handlers, self._close_handlers = self._close_handlers, []
+        for handler in handlers:
+            contain(None, handler)
+
+    def _flush_all(self) -> None:
+        with contextlib.suppress(OSError):
+            self._stream.flush(everything=True)
+
+    # -- the listener's verbs ------------------------------------------------------------------------------------
+
+    def drain(self) -> None:
+        """Take no further calls; close when those in progress are answered."""
+        if not self.closed:
+            self._draining = True
+            self._settle()
+
+    def check_time(self, now: float) -> None:
+        """Close the connection if it, or its peer, has been slow or silent for too long."""
+        if self.closed:
+            return
+        limits, stream, hosts = self._limits, self._stream, self._listener.hosts
+        starved = bool(stream.starved)
+        if stream.partial and self._reading:
+            self._record_since = now if self._record_since is None else self._record_since
+        else:
+            self._record_since = None  # reading is held up by us, or nothing is under way
+        if not stream.queued or stream.sent_octets != self._sent_then:
+            self._unsent_since = None
+        if stream.queued and self._unsent_since is None:
+            self._unsent_since, self._sent_then = now, stream.sent_octets
+        if self._record_since is not None and now - self._record_since >= limits.transfer_time:
+            hosts.events["closed_slow"] += 1
+            self._fail("a record did not arrive in time")
+        elif self._unsent_since is not None and now - self._unsent_since >= limits.transfer_time:
+            hosts.events["closed_slow"] += 1
+            self._fail("the peer takes no replies")
+        elif self._seat.stuck(now, self._account, bool(stream.queued or (stream.partial and not starved))):
+            hosts.events["closed_stuck"] += 1
+            self._fail("the peer holds much memory, which is short, and makes no headway")
+        elif starved and peer_is_gone(self._fd, stream.missing):
+            hosts.events["closed_gone"] += 1
+            self.close()
+        elif self._seat.starved(now, self._account, starved and self._memory_awaited):
+            hosts.events["closed_starved"] += 1
+            self._fail("it waits for memory, which is short, and holds some")
+        elif self.idle and now - self.last_call >= limits.idle_time:
+            hosts.events["closed_idle"] += 1
+            _log.debug("%s: idle, closing", self)
+            self.close()
+
+    # -- what :mod:`rpcrdma.hosts` sees ----------------------------------------------------------------------------
+
+    def evict(self, reason: str) -> None:
+        """Close at once."""
+        _log.debug("%s: closing, %s", self, reason)
+        self.close()
+
+    def proceed(self) -> None:
+        """Take further calls, at the loop's next turn."""
+        self._flush_soon()
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is in progress in either direction."""
+        stream = self._stream
+        return not (self.calls or self._waiting or self._callbacks or stream.queued or stream.unfinished)
+
+    # -- events --------------------------------------------------------------------------------------------------
+
+    def _readable(self) -> None:
+        self._receive(True)
+
+    def _receive(self, readable: bool) -> None:
+        try:
+            records = self._stream.receive(readable)
+        except RecordError as error:
+            self._fail(str(error))
+            return
+        except OSError as error:
+            self._broken(error)  # the socket's: what a call raises has been answered
+            return
+        taken = len(records) + self._stream.answered
+        if taken:
+            self._record_since = None
+            self.served += taken
+            if not self._seat.called:
+                self._seat.call_made()
+        if records:
+            self._waiting.extend(records)
+        self._work()
+
+    def _resume(self) -> None:
+        """The other connections have had their turn."""
+        self._resuming = False
+        if not self.closed and not self._draining:
+            self._receive(False)
+
+    def _work(self) -> None:
+        """Dispatch what waits, as far as the bounds allow, and send the replies there are."""
+        waiting, limit, dispatch = self._waiting, self._limits.max_calls, self._dispatcher.dispatch
+        stream, room, begin_call = self._stream, self._limits.max_record, self._seat.begin_call
+        self._in_wakeup = True
+        until = _clock() + _TURN
+        try:
+            while waiting and self.calls < limit and not self.closed and not self._draining:
+                if stream.queued > self._limits.max_unsent:
+                    break
+                record, hold = waiting[0]
+                if len(record) >= 8 and record[7] == 1 and bytes(record[4:8]) == _REPLY:
+                    waiting.popleft()
+                    self._take_answer(record, hold)
+                    continue
+                if not begin_call():
+                    break  # until others of the same host are over
+                waiting.popleft()
+                self.calls += 1
+                dispatch(self, record, (), [hold], self._done, room)
+                if _clock() >= until:
+                    break  # calls that never wait count no further than this; _settle has the others come next
+        finally:
+            self._in_wakeup = False
+        if not self.closed:
+            self.last_call = self._loop.time()
+            self._settle()
+
+    def _take_answer(self, record: memoryview, hold: Lease) -> None:
+        """A reply to a backward call. One that nobody waits for (any more) is dropped."""
+        future = self._callbacks.pop(int.from_bytes(record[:4], "big"), None)
+        if future is not None and not future.done():
+            future.set_result(memoryview(bytes(record)))
+        hold.release()
+
+    def _finished(self, reply: RpcReply | None) -> None:
+        """The outcome of one call."""
+        self.calls -= 1
+        self._seat.end_call()
+        if self.closed:
+            if reply is not None:
+                reply.release()
+            return
+        if reply is None:
+            self.close()
+            return
+        if reply is not NO_REPLY:
+            try:
+                self._send(reply)
+            except Exception as error:
+                report(self, error)
+                self.close()
+        elif not self._in_wakeup:
+            self._flush_soon()
+
+    def _send(self, reply: RpcReply) -> None:
+        self._stream.queue(reply)
+        if not self._in_wakeup:
+            self._flush_soon()
+
+    def _flush_soon(self) -> None:
+        if not self._flush_due:
+            self._flush_due = True
+            self._loop.call_soon(contain, self.close, self._flush)
+
+    def _flush(self) -> None:
+        self._flush_due = False
+        if not self.closed:
+            self._work()
+
+    def _settle(self) -> None:
+        """Send what there is to send, then decide what to wait for."""
+        try:
+            sent = self._stream.flush()
+        except OSError as error:
+            self._broken(error)
+            return
+        over = self._stream.eof and not self._waiting and not self._stream.unfinished
+        if sent and not self.calls and (self._draining or over):
+            self.close()
+            return
+        if sent == self._writing:
+            if sent:
+                self._loop.remove_writer(self._fd)
+            else:
+                self._loop.add_writer(self._fd, contain, self.close, self._writable)
+            self._writing = not sent
+        if sent and self._stream.unfinished and not self._resuming:
+            self._resuming = True
+            self._loop.call_soon(contain, self.close, self._resume)
+        elif (
+            sent
+            and self._waiting
+            and self.calls < self._limits.max_calls
+            and not self._draining
+            and not self._seat.queued
+        ):
+            # Replies kept us from going on, and the peer has taken them all: nothing else would wake us.
+            self._flush_soon()
+        self._regulate()
+
+    def _writable(self) -> None:
+        if self._stream.queued > SLICE:
+            try:
+                if not self._stream.flush():
+                    return  # there is more to send, and to do nothing else until then
+            except OSError as error:
+                self._broken(error)
+                return
+        if self._stream.unfinished and not self._draining:
+            self._receive(False)
+        else:
+            self._work()
+
+    def _regulate(self) -> None:
+        """Read exactly while we can do something with what comes."""
+        stream = self._stream
+        reading = not (
+            self._waiting
+            or self._draining
+            or stream.eof
+            or stream.starved
+            or stream.queued > self._limits.max_unsent
+            or (stream.unfinished and self._writing)
+        )
+        if stream.starved and not self._draining:
+            self._await_memory(stream.starved)
+        if reading != self._reading and not self.closed:
+            self._reading = reading
+            if reading:
+                self._loop.add_reader(self._fd, contain, self.close, self._readable)
+            else:
+                self._loop.remove_reader(self._fd)
+
+    def _await_memory(self, size: int) -> None:
+        if self._memory_awaited:
+            return
+        try:
+            self._memory_awaited = True
+            self._account.when_available(size, partial(self._memory_there, size))
+        except OutOfMemory:
+            self._fail(f"a record needs a buffer of {size} octets, more than the bound on memory")
+
+    def _memory_there(self, size: int) -> None:
+        # Taken now, or somebody else would; used later, for we are inside somebody's release.
+        self._memory_awaited = False
+        with contextlib.suppress(OutOfMemory):
+            self._stream.give(self._account.lease(size))
+        self._loop.call_soon(contain, self.close, self._receive_held_up)
+
+    def _receive_held_up(self) -> None:
+        if not self.closed:
+            self._receive(False)
+
+    def _broken(self, error: OSError) -> None:
+        _log.debug("%s: %s", self, error)
+        self.close()
+
+    def _fail(self, reason: str) -> None:
+        _log.warning("%s: %s; closing", self, reason)
+        self.close()
