@@ -44,6 +44,8 @@ _SILENCE = 5.0
 """Seconds without a call after which a connection may give way to another host's first."""
 _WINDOW = 15.0
 """Seconds that headway is looked at over."""
+_PATIENCE = 60.0
+"""Seconds that a connection may wait for memory which its own host has used up."""
 _SLOWEST = 64 << 10
 """Octets a second that must be given back meanwhile."""
 _MUCH = 1 << 20
@@ -176,13 +178,17 @@ class Seat:
         return False
 
     def starved(self, now: float, account: Account, waits_for_memory: bool) -> bool:
-        """Whether the connection has waited for memory for long, holds some, and its host more than its part."""
+        """Whether the connection has waited for memory for long, and holds some, and its host has too much."""
         if not (waits_for_memory and account.in_use):
             self._starved_since = None
         elif self._starved_since is None:
             self._starved_since = now
-        elif now - self._starved_since >= _WINDOW:
-            return self._hosts.takes_too_much(self.host)
+        else:
+            waited = now - self._starved_since
+            if waited >= _WINDOW and self._hosts.takes_too_much(self.host):
+                return True
+            # Those of one host that hold some and want more may wait for each other.
+            return waited >= _PATIENCE and self.host.memory.pressed
         return False
 
 

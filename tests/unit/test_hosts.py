@@ -193,11 +193,20 @@ def test_who_waits_for_memory_gives_way_if_its_host_uses_more_than_its_part() ->
     hosts = make(host_memory=64 * MIB)
     greedy, account, held = holding(hosts, "192.0.2.1", 50 * MIB)
     modest, other, few = holding(hosts, "192.0.2.2", 2 * MIB)
-    assert not any(modest.starved(now, other, True) for now in range(100))
+    assert not any(modest.starved(now, other, True) for now in range(0, 200, 10))
     assert not greedy.starved(0, account, True)
     assert not greedy.starved(14, account, True)
     assert greedy.starved(15, account, True)
     assert not greedy.starved(16, account, False)
     assert not greedy.starved(17, account, True)
     for lease in held + few:
+        lease.release()
+
+
+def test_connections_of_one_host_that_wait_for_each_other_do_not_wait_for_ever() -> None:
+    hosts = make(host_memory=8 * MIB)
+    seat, account, held = holding(hosts, "192.0.2.1", 8 * MIB)
+    assert not any(seat.starved(now, account, True) for now in range(60))
+    assert seat.starved(60, account, True)
+    for lease in held:
         lease.release()

@@ -88,13 +88,16 @@ def test_peers_that_have_gone_are_noticed_while_nobody_reads_from_them() -> None
     async def test() -> None:
         async with serving() as server:
             connections, loop = server.listener.connections, asyncio.get_running_loop()
+            assert server.listener._socket is not None
+            # A close is seen only when all that was sent before has been taken by the kernel.
+            server.listener._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 * MIB)
             async with many(server, 20, "127.0.0.1", mark(MIB) + bytes(100_000)) as socks:
                 for sock in socks:
                     await loop.sock_sendall(sock, bytes(100_000))
                 await until(lambda: sum(each._stream.missing == MIB - 200_000 for each in connections) == 20)
                 held = exhaust(server)
-                for sock in socks:
-                    await loop.sock_sendall(sock, bytes(200_000))
+                for sock in socks:  # more than any of their buffers takes by now, and less than the record
+                    await loop.sock_sendall(sock, bytes(400_000))
                 await until(lambda: all(each._stream.starved for each in connections))
                 patient = socks.pop()
                 for sock in socks:
@@ -157,7 +160,7 @@ def test_a_slow_reader_lives_as_long_as_memory_is_plenty() -> None:
             calls = b"".join(mark(44) + bytes(data_call(MIB, xid)) for xid in range(8))
             async with many(server, 1, "127.0.0.1", calls) as (sock,):
                 await until(lambda: server.listener.connections and server.connection()._stream.queued > MIB)
-                for now in range(0, 600, 5):
+                for now in range(0, 200, 10):
                     before = server.connection()._stream.sent_octets
                     while server.connection()._stream.sent_octets == before:
                         with contextlib.suppress(BlockingIOError):
