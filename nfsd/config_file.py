@@ -280,6 +280,8 @@ def _check_server(document: _Document, server: Server, base: str) -> Server:
         document.problem(("server", "nfs4", "domain"), f"{domain!r} is no domain; write for example example.org")
     if server.limits.connection_memory > server.limits.memory:
         document.problem(("server", "limits", "connection_memory"), "must not be more than memory")
+    if (server.limits.host_memory or 0) > server.limits.memory:
+        document.problem(("server", "limits", "host_memory"), "must not be more than memory")
     state_dir = os.path.join(base, server.state_dir)
     if os.path.lexists(state_dir) and not os.path.isdir(state_dir):
         document.problem(("server", "state_dir"), f"{state_dir} is not a directory; name another or move it away")

@@ -166,6 +166,7 @@ def test_an_id_stays_when_other_exports_come_and_go(directory: Path) -> None:
         ('["*"]', '["*"', 11, ["is not YAML"]),
         ("state_dir: ./state", "metrics: {listen: '127.0.0.1'}", 4, ["server.metrics.listen", "port is missing"]),
         ("state_dir: ./state", "limits: {memory: 16MiB}", 4, ["connection_memory", "not be more than memory"]),
+        ("state_dir: ./state", "limits: {host_memory: 1G}", 4, ["host_memory", "not be more than memory"]),
         ("state_dir: ./state", "nfs4: 90", 4, ["server.nfs4", "mapping with lease_time, grace_time"]),
     ],
 )
