@@ -48,6 +48,9 @@ _PATIENCE = 60.0
 """Seconds that a connection may wait for memory which its own host has used up."""
 _SLOWEST = 64 << 10
 """Octets a second that must be given back meanwhile."""
+TURN = 0.002
+"""Seconds in which a connection begins calls before the others have their turn: a listing of a megabyte takes 50 ms,
+and whoever waits should wait for one of each connection, not for all of them."""
 _MUCH = 1 << 20
 """Octets that a connection may hold without being looked at."""
 

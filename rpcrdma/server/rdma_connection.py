@@ -27,6 +27,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -42,7 +43,7 @@ from rpcrdma.engine.config import LARGEST_LEASE, ResponderOptions
 from rpcrdma.engine.direct import DirectResponder
 from rpcrdma.engine.responder import Responder
 from rpcrdma.firewall import contain
-from rpcrdma.hosts import Seat
+from rpcrdma.hosts import TURN, Seat
 from rpcrdma.log_limits import limited_logger
 from rpcrdma.memory import Account, Lease, OutOfMemory
 from rpcrdma.place import Answerer
@@ -62,6 +63,7 @@ if TYPE_CHECKING:
     from rpcrdma.server.rdma import RdmaServer
 
 _log = limited_logger(__name__)
+_clock = time.monotonic
 _trace_log = logging.getLogger("rpcrdma.trace")
 """Trace points, at level DEBUG. Looked at when a connection is made."""
 
@@ -420,6 +422,7 @@ class RdmaConnection:
         if self._running or self.closed:
             return
         self._running = True
+        until = 0.0
         try:
             responder = self.responder
             while True:
@@ -429,11 +432,17 @@ class RdmaConnection:
                     calls, self._held_back = [*self._held_back, *calls], deque()
                 if not calls:
                     break
+                until = until or _clock() + TURN
                 for call in calls:
-                    if self._held_back or not self._seat.begin_call():
+                    if self._held_back or _clock() >= until or not self._seat.begin_call():
                         self._held_back.append(call)
                     elif not contain(self.abort, self._execute, call):
                         self._over(call)
+                if self._held_back and not self._seat.queued:
+                    # Time is up: the others have their turn, then it goes on.
+                    self._post()
+                    self._loop.call_soon(contain, self.abort, self._run)
+                    break
         except Exception:
             self._crashed()
         finally:

@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any
 from rpcrdma.capture.events import Connection
 from rpcrdma.capture.recorder import Tap
 from rpcrdma.firewall import contain, report
-from rpcrdma.hosts import Seat
+from rpcrdma.hosts import TURN, Seat
 from rpcrdma.log_limits import limited_logger
 from rpcrdma.memory import Account, Lease, OutOfMemory
 from rpcrdma.rpc.dispatch import NO_REPLY
@@ -44,9 +44,6 @@ if TYPE_CHECKING:
 
 _log = limited_logger(__name__)
 _REPLY = b"\0\0\0\1"
-_TURN = 0.002
-"""Seconds in which a connection begins calls before the others have their turn: a listing of a megabyte takes 50 ms,
-and whoever waits should wait for one of each connection, not for all of them."""
 _clock = time.monotonic
 
 
@@ -309,7 +306,7 @@ class TcpConnection:
         waiting, limit, dispatch = self._waiting, self._limits.max_calls, self._dispatcher.dispatch
         stream, room, begin_call = self._stream, self._limits.max_record, self._seat.begin_call
         self._in_wakeup = True
-        until = _clock() + _TURN
+        until = _clock() + TURN
         try:
             while waiting and self.calls < limit and not self.closed and not self._draining:
                 if stream.queued > self._limits.max_unsent:
