@@ -25,6 +25,8 @@ from tests.hostile.watch import Use, Watch
 
 OVERHEAD = 160 << 20
 """Octets the server may use beyond ``limits.memory``: NFSv4's state, connections' own buffers, the replay cache."""
+KEPT = 192 << 20
+"""Octets the server may keep after an attack: state whose lease runs, caches at their full size."""
 MOST_LINES = 200
 """Log lines of one attack."""
 MORE_SOCKETS = 20
@@ -149,6 +151,8 @@ class Outcome:
             faults.append("the server is gone")
         if self.after.peak > max(self.used.resident, 128 << 20) + MEMORY + OVERHEAD:
             faults.append(f"{self.after.peak >> 20} MiB resident")
+        if self.after.resident > self.used.resident + KEPT:
+            faults.append(f"{self.after.resident >> 20} MiB resident afterwards")
         if self.lines > MOST_LINES:
             faults.append(f"{self.lines} lines in the log")
         if b"Traceback" in self.log:

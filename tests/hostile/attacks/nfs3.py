@@ -9,6 +9,7 @@ from tests.hostile.attack import Scene, attack, ignoring
 from tests.hostile.attacks.tcp import MIB, file_of
 from tests.hostile.peer import Tcp, mount, nfs3_call, record, rpc
 from tests.nfs3_client import attributes
+from tests.peer.wire import Segment, header
 
 EDGES = (0, 1, (1 << 31) - 1, 1 << 32, (1 << 63) - 1, 1 << 63, (1 << 64) - 4096, (1 << 64) - 1)
 COUNTS = (0, 1, 8192, MIB, MIB + 1, 0x7FFFFFFF, 0xFFFFFFFF)
@@ -81,8 +82,7 @@ def names(scene: Scene) -> None:
                     way.nfs3(name, arguments)
 
 
-@attack("NFSv3", "directories of 5,000 names listed with counts of 4 GiB, over 20 connections")
-def huge_listings(scene: Scene) -> None:
+def _large_directory(scene: Scene) -> nfs3.nfs_fh3:
     root = mount(scene.doors.mountd, scene.source, b"/memory")
     how = nfs3.createhow3(nfs3.createmode3.UNCHECKED, obj_attributes=attributes(mode=0o644))
     with scene.tcp() as way:
@@ -94,9 +94,16 @@ def huge_listings(scene: Scene) -> None:
                 way.send(record(nfs3_call("CREATE", nfs3.CREATE3args(where, how))))
             for _ in range(250):
                 way.reply()
-        plus = nfs3.READDIRPLUS3args(directory, 0, bytes(8), 0xFFFFFFFF, 0xFFFFFFFF)
-        plain = nfs3.READDIR3args(directory, 0, bytes(8), 0xFFFFFFFF)
-        octets = record(nfs3_call("READDIRPLUS", plus)) + record(nfs3_call("READDIR", plain))
+    listed: nfs3.nfs_fh3 = directory
+    return listed
+
+
+@attack("NFSv3", "directories of 5,000 names listed with counts of 4 GiB, over 20 connections")
+def huge_listings(scene: Scene) -> None:
+    directory = _large_directory(scene)
+    plus = nfs3.READDIRPLUS3args(directory, 0, bytes(8), 0xFFFFFFFF, 0xFFFFFFFF)
+    plain = nfs3.READDIR3args(directory, 0, bytes(8), 0xFFFFFFFF)
+    octets = record(nfs3_call("READDIRPLUS", plus)) + record(nfs3_call("READDIR", plain))
     ways = [scene.tcp(patience=0.2) for _ in range(20)]
     for way in ways:
         with ignoring():
@@ -107,6 +114,19 @@ def huge_listings(scene: Scene) -> None:
                 way.socket.settimeout(0.02)
                 way.socket.recv(1 << 20)
                 way.send(octets)
+
+
+@attack("NFSv3", "the same over 8 RDMA connections, into Reply chunks of 1 MiB")
+def huge_listings_over_rdma(scene: Scene) -> None:
+    directory = _large_directory(scene)
+    plus = nfs3.READDIRPLUS3args(directory, 0, bytes(8), 1 << 20, 1 << 20)
+    for way in scene.iwarps(8):
+        with ignoring():
+            way.socket.settimeout(0.2)
+            for xid in range(1, 31):
+                way.post(header(xid, reply=[Segment(7, 1 << 20, 0)]), nfs3_call("READDIRPLUS", plus, xid=xid))
+    while not scene.over:
+        scene.pause(0.1)
 
 
 @attack("NFSv3", "handles of chance and of others: forged, cut, of another export")
