@@ -22,7 +22,7 @@ from tests.vm.network import Namespace
 pytestmark = pytest.mark.timeout(1200)
 
 MODULES = (
-    "test_device_memory.py",
+    "test_device_live.py",
     "test_responder_calls.py",
     "test_responder_replies.py",
     "test_backward_long.py",

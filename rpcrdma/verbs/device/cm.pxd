@@ -12,6 +12,7 @@ cdef class EventChannel:
     cdef rdma_event_channel *channel
     cdef dict identifiers
     cdef readonly object control
+    cdef object loop
 
     cdef int tell(self, Identifier identifier, str kind, int status, object request) except -1
 

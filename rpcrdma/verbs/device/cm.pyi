@@ -1,6 +1,7 @@
+import asyncio
 from typing import NamedTuple, Protocol
 
-from rpcrdma.verbs.device.control import Control
+from rpcrdma.verbs.device.control import Control, Done
 
 class Request(NamedTuple):
     """What came with a connect request, or with its answer."""
@@ -22,11 +23,8 @@ class Owner(Protocol):
 class EventChannel:
     """Where the events of identifiers arrive. Raises OSError when there is no RDMA-CM."""
 
-    fd: int
     control: Control
-    def __init__(self, control: Control) -> None: ...
-    def read(self) -> None:
-        """Hand out the events there are, each to its identifier's owner."""
+    def __init__(self, control: Control, loop: asyncio.AbstractEventLoop) -> None: ...
     def close(self) -> None:
         """Destroy the channel, after all its identifiers."""
 
@@ -50,14 +48,24 @@ class Identifier:
     def resolve_address(self, host: bytes, port: int, scope: int, milliseconds: int) -> None: ...
     def resolve_route(self, milliseconds: int) -> None: ...
     def connect(self, private_data: bytes, initiator_depth: int, responder_resources: int) -> None: ...
-    def accept(self, private_data: bytes, initiator_depth: int, responder_resources: int) -> None: ...
-    def reject(self, private_data: bytes) -> None: ...
-    def disconnect(self) -> None: ...
+    def accept(
+        self,
+        done: Done,
+        private_data: bytes,
+        initiator_depth: int,
+        responder_resources: int,
+        type_of_service: int = 0,
+    ) -> None:
+        """Have it accepted; ``done`` takes the outcome."""
+    def reject(self, private_data: bytes) -> None:
+        """Have it refused."""
     def set_type_of_service(self, value: int) -> None: ...
     def release_device(self) -> None:
         """The identifier's device was removed: close its files, for the kernel waits for that. Its objects are gone."""
     def destroy(self) -> None:
-        """Destroy it. Idempotent. Its queue pair must be gone."""
+        """Have it destroyed, after what was begun with it. Idempotent. Its queue pair must be gone by then."""
+    def destroy_at_once(self) -> None:
+        """The same, and wait for it."""
 
 def device_names() -> list[str]:
     """The RDMA devices that user space can see now."""

@@ -159,10 +159,12 @@ cdef tuple text_of_address(sockaddr *address):
 cdef class EventChannel:
     """Where the events of identifiers arrive."""
 
-    def __init__(self, control):
+    def __init__(self, control, loop):
         self.identifiers = {}
         self.control = control
+        self.loop = loop
         control.call(self.open)
+        loop.add_reader(self.channel.fd, contain, None, self.read)
 
     def open(self):
         """Create the channel, on the control thread."""
@@ -174,20 +176,24 @@ cdef class EventChannel:
         flags = fcntl.fcntl(self.channel.fd, fcntl.F_GETFL)
         fcntl.fcntl(self.channel.fd, fcntl.F_SETFL, flags | os.O_NONBLOCK)
 
-    @property
-    def fd(self):
-        """The descriptor that is readable when there are events."""
-        return self.channel.fd
-
     def read(self):
-        """Hand out the events there are, each to its identifier's owner."""
+        """There are events: have them taken, and look for no more meanwhile."""
+        self.loop.remove_reader(self.channel.fd)
+        self.control.submit(self.hand_out, self.take_events)
+
+    def hand_out(self, events, error):
+        """Tell of the events, each its identifier's owner; then look for more."""
         cdef Identifier made
         if self.channel == NULL:
             return
-        for identifier, made, kind, status, request in self.control.call(self.take_events):
+        if error is not None:
+            log.error("RDMA-CM's events: %s", error)
+        for identifier, made, kind, status, request in events or ():
             self.tell(identifier, kind, status, request)
             if made is not None and made.owner is None:
                 contain(None, made.destroy)  # nobody took it
+        if self.channel != NULL:
+            self.loop.add_reader(self.channel.fd, contain, None, self.read)
 
     def take_events(self):
         """The events there are, on the control thread."""
@@ -247,13 +253,15 @@ cdef class EventChannel:
 
     def close(self):
         """Destroy the channel, after all its identifiers."""
-        self.control.call(self.destroy)
+        if self.channel != NULL:
+            self.loop.remove_reader(self.channel.fd)
+        self.control.call_last(self.destroy)
 
     def destroy(self):
         """Destroy, on the control thread."""
         cdef rdma_event_channel *channel = self.channel
         for identifier in list(self.identifiers.values()):
-            identifier.destroy()
+            identifier.destroy_now()
         self.channel = NULL
         if channel != NULL:
             with nogil:
@@ -378,15 +386,25 @@ cdef class Identifier:
         """Connect; ESTABLISHED, REJECTED, UNREACHABLE or CONNECT_ERROR follows."""
         self.channel.control.call(self.agree, False, private_data, initiator_depth, responder_resources)
 
-    def accept(self, bytes private_data, int initiator_depth, int responder_resources):
-        """Accept; ESTABLISHED, or an error event, follows."""
-        self.channel.control.call(self.agree, True, private_data, initiator_depth, responder_resources)
+    def accept(self, done, bytes private_data, int initiator_depth, int responder_resources, int type_of_service=0):
+        """Have it accepted; ``done`` takes the outcome, then ESTABLISHED, or an error event, follows."""
+        self.channel.control.submit(
+            done, self.accept_now, private_data, initiator_depth, responder_resources, type_of_service
+        )
+
+    def accept_now(self, bytes private_data, int initiator_depth, int responder_resources, int type_of_service):
+        """The same, on the control thread."""
+        if type_of_service:
+            self.set_option(RDMA_OPTION_ID_TOS, type_of_service, 1)
+        self.agree(True, private_data, initiator_depth, responder_resources)
 
     def agree(self, bint accepting, bytes private_data, int initiator_depth, int responder_resources):
         """Connect or accept, on the control thread."""
         cdef rdma_conn_param parameters
         cdef rdma_cm_id *identifier = self.id
         cdef int result
+        if identifier == NULL:
+            raise OSError("the connection request is gone")
         fill_parameters(&parameters, private_data, initiator_depth, responder_resources)
         with nogil:
             result = rdma_accept(identifier, &parameters) if accepting else rdma_connect(identifier, &parameters)
@@ -394,8 +412,8 @@ cdef class Identifier:
             raise failure("rdma_accept" if accepting else "rdma_connect", self.device(), errno)
 
     def reject(self, bytes private_data):
-        """Refuse a connect request."""
-        self.channel.control.call(self.reject_now, private_data)
+        """Have it refused. Nothing happens when it is gone by now."""
+        self.channel.control.submit(not_rejected, self.reject_now, private_data)
 
     def reject_now(self, bytes private_data):
         """The same, on the control thread."""
@@ -403,17 +421,15 @@ cdef class Identifier:
         cdef const char *data = private_data
         cdef uint8_t length = <uint8_t>min(len(private_data), LARGEST_PRIVATE_DATA)
         cdef int result
+        if identifier == NULL:
+            return
         with nogil:
             result = rdma_reject(identifier, data, length)
         if result:
             raise failure("rdma_reject", self.device(), errno)
 
-    def disconnect(self):
-        """Disconnect. Nothing happens when that is the case already."""
-        self.channel.control.call(self.disconnect_now)
-
     def disconnect_now(self):
-        """The same, on the control thread."""
+        """Disconnect, on the control thread. Nothing happens when that is the case already."""
         cdef rdma_cm_id *identifier = self.id
         if identifier != NULL:
             with nogil:
@@ -429,7 +445,13 @@ cdef class Identifier:
             release_context(self.id.verbs)
 
     def destroy(self):
-        """Destroy it. Idempotent. Its queue pair must be gone."""
+        """Have it destroyed, after what was begun with it. Idempotent. Its queue pair must be gone by then."""
+        self.owner = None
+        self.channel.control.submit(None, self.destroy_now)
+
+    def destroy_at_once(self):
+        """The same, and wait for it: for one that has no connection, and whose address may be wanted again."""
+        self.owner = None
         self.channel.control.call(self.destroy_now)
 
     def destroy_now(self):
@@ -441,6 +463,12 @@ cdef class Identifier:
             self.channel.identifiers.pop(<uintptr_t>identifier, None)
             with nogil:
                 rdma_destroy_id(identifier)
+
+
+def not_rejected(result, error):
+    """A rejection that could not be sent: the peer is gone."""
+    if error is not None:
+        log.debug("a rejection could not be sent: %s", error)
 
 
 cdef int fill_parameters(rdma_conn_param *parameters, bytes private_data, int initiator_depth, int responder_resources) except -1:

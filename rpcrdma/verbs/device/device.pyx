@@ -171,7 +171,7 @@ cdef class Device:
             self.watching = False
             self.loop.remove_reader(self.pump.event_fd if self.pump.threaded else self.channel.fd)
             self.loop.remove_reader(self.context.async_fd)
-        self.control.call(self.destroy)
+        self.control.call_last(self.destroy)
         for shared in self.shared.values():
             shared.release()
         self.shared.clear()
@@ -267,7 +267,7 @@ cdef class Device:
         if queue.reserved == self.shared_receives and queue.cq != NULL and len(self.queues) > 1:
             self.queues.remove(queue)
             self.pump.unwatch(queue.watched)
-            self.control.call(queue.close)
+            self.control.submit(None, queue.close)
         return 0
 
     # -- What the loop calls -------------------------------------------------------------------------------------

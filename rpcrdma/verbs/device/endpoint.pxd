@@ -38,6 +38,11 @@ cdef class Endpoint(Target):
     cdef bint errored
     cdef bint in_turn
     cdef bint finishing
+    cdef bint closing
+    cdef object doomed
+    cdef object on_made
+    cdef object on_withdrawn
+    cdef list given
     cdef object reason
     cdef object close_timer
     cdef object flush_timer

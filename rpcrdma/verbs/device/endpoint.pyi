@@ -26,13 +26,19 @@ class Endpoint(NativeEndpoint):
         receives: list[Lease],
         max_reads: int,
         on_closed: Callable[[Endpoint], None],
+        on_made: Callable[[OSError | None], None],
         may_share: bool = False,
         most_receives: int = 0,
-    ) -> None: ...
-    def accepted(self, receives: list[Lease]) -> None:
-        """The connection was accepted: the Receives it was made with are no longer the caller's."""
-    def withdraw(self) -> None:
-        """Undo the making of an endpoint whose connection could not be had: the Receives are the caller's again."""
+    ) -> None:
+        """``on_made`` is called when the queue pair is there and the Receives are posted, or with what went wrong. Then
+        comes :meth:`opened`, :meth:`give_up` or :meth:`withdraw`."""
+    def opened(self) -> None:
+        """The connection is made."""
+    def give_up(self, reason: str) -> None:
+        """The connection cannot be had: report so, as of one that has ended."""
+    def withdraw(self, on_withdrawn: Callable[[], None]) -> None:
+        """Undo the making of an endpoint whose connection could not be had: the Receives are the caller's again when
+        ``on_withdrawn`` is called."""
     def set_max_reads(self, max_reads: int) -> None:
         """What was negotiated, for a connection that was made before that was known. Nothing may be posted yet."""
     def cm_event(self, event: str, status: int, request: Request | None) -> None:

@@ -8,6 +8,9 @@ Turns
     posted at other times leaves at the end of the loop's iteration, in the same way.
 
 Ends
+    OPENING   the queue pair is being made, or the connection: the owner may post already, but nothing leaves, and what
+              arrives waits. What would end the connection does so when it is open. The device's commands take their
+              time, and the loop does not wait for them (:mod:`rpcrdma.verbs.device.control`).
     OPEN      works. DRAINING: close() was called; what is posted leaves first, in ``close_timeout``.
     ENDING    the queue pair is in the error state and disconnected. The device flushes what was posted, and when it has
               given all of it back (or after ``flush_timeout``) the queue pair is destroyed.
@@ -67,6 +70,7 @@ cdef enum:
     DRAINING = 1
     ENDING = 2
     CLOSED = 3
+    OPENING = 4
     SPARE_SLOTS = 8
 
 cdef double OVERLOOKED_AFTER = 0.1
@@ -91,6 +95,7 @@ cdef class Endpoint(Target):
         list receives,
         int max_reads,
         on_closed,
+        on_made,
         bint may_share=False,
         int most_receives=0,
     ):
@@ -104,6 +109,7 @@ cdef class Endpoint(Target):
         self.handler = handler
         self.options = options
         self.on_closed = on_closed
+        self.on_made = on_made
         self.peer_address, self.peer_port = identifier.peer
         self.local_address = identifier.local[0]
         self.max_reads = min(max_reads, device.max_outbound_reads)
@@ -116,45 +122,68 @@ cdef class Endpoint(Target):
         self.spare = []
         self.flushed = []
         self.registrations = {}
-        self.state = OPEN
+        self.state = OPENING
+        self.given = receives
         if may_share and receives:
             self.shared = device.shared_of((<Lease>receives[0]).capacity)
             if self.shared is not None:
                 receive_depth = 0
                 srq = self.shared.srq
-        self.pair = make_queue_pair(device, identifier)
-        self.pair.open(depth, receive_depth, self.max_reads, srq)
-        self.queue = self.pair.queue
-        device.targets[self.pair.number] = self
         self.own = Receives.__new__(Receives)
         self.own.open(receive_depth, device.memory, device.name)
-        self.own.pair = self.pair.pair
         self.progress_at = device.loop.time()
-        try:
-            if self.shared is not None:
-                self.shared.post(receives, True)
-            else:
-                self.spare.extend(receives)
-                self.own.put(self.spare)
-        except BaseException:
-            self.withdraw()
-            raise
+        self.pair = make_queue_pair(device, identifier)
+        self.pair.open(depth, receive_depth, self.max_reads, srq, self.made)
+        self.queue = self.pair.queue
         identifier.owner = self
 
     def __repr__(self):
         return f"<verbs Endpoint {self.device.name} {self.peer_address} port {self.peer_port}>"
 
-    def withdraw(self):
-        """Undo the making of an endpoint whose connection could not be had: the Receives are the caller's again."""
-        self.state = CLOSED
-        self.pair.close()
+    def made(self, result, error):
+        """The queue pair is there, or cannot be had: post the Receives, and tell who is to make the connection."""
+        on_made, self.on_made = self.on_made, None
+        if self.state != OPENING:
+            return  # withdrawn meanwhile
+        if error is None and self.device.failed:
+            error = OSError(f"{self.device.name} is gone")
+        if error is None and self.doomed is not None:
+            error = OSError(self.doomed)
+        if self.pair.pair != NULL:
+            self.device.targets[self.pair.number] = self
+            self.own.pair = self.pair.pair
+        if error is None:
+            given, self.given = self.given, []
+            try:
+                if self.shared is not None:
+                    self.shared.post(given, False)
+                else:
+                    self.spare.extend(given)
+                    self.own.put(self.spare)
+            except OSError as problem:
+                error = problem
+        on_made(error)
 
-    def accepted(self, list receives):
-        """The connection was accepted: the Receives it was made with are no longer the caller's."""
-        cdef Lease lease
-        if self.shared is not None:
-            for lease in receives:
-                lease.release()
+    def opened(self):
+        """The connection is made."""
+        self.state = OPEN
+        self.progress_at = self.device.loop.time()
+        if self.doomed is not None:
+            self.fail(self.doomed)
+        else:
+            self.device.schedule(self)
+
+    def give_up(self, reason):
+        """The connection cannot be had: report so, as of one that has ended."""
+        self.state = ENDING
+        self.reason = reason
+        self.finish()
+
+    def withdraw(self, on_withdrawn):
+        """Undo the making of an endpoint whose connection could not be had: the Receives are the caller's again when
+        ``on_withdrawn`` is called."""
+        self.state = CLOSED
+        self.pair.close(on_withdrawn)
 
     def set_max_reads(self, int max_reads):
         """What was negotiated, for a connection that was made before that was known. Nothing may be posted yet."""
@@ -169,8 +198,10 @@ cdef class Endpoint(Target):
         if self.state == ENDING or self.state == CLOSED:
             for lease in leases:
                 lease.release()
-            return
-        self.receive(list(leases))
+        elif self.state == OPENING:
+            self.reposted.extend(leases)
+        else:
+            self.receive(list(leases))
 
     cdef int repost(self, Lease lease) except -1:
         if self.state == ENDING or self.state == CLOSED:
@@ -185,7 +216,7 @@ cdef class Endpoint(Target):
         On a connection that has ended or is being closed the token is reported with ok False, at the next turn.
         """
         cdef Chain chain = None
-        if self.state == OPEN:
+        if self.state == OPEN or self.state == OPENING:
             try:
                 chain = chain_of_post(self.device, writes, send, token)
             except OSError as problem:
@@ -195,7 +226,7 @@ cdef class Endpoint(Target):
     def post_reads(self, reads, token):
         """Post RDMA Reads as one chain with one signalled completion."""
         cdef Chain chain = None
-        if self.state == OPEN and self.max_reads:
+        if (self.state == OPEN or self.state == OPENING) and self.max_reads:
             try:
                 chain = chain_of_reads(self.device, reads, token)
             except OSError as problem:
@@ -220,7 +251,7 @@ cdef class Endpoint(Target):
 
     cdef int post_fetch(self, const Remote *sources, size_t count, Fetch fetch) except -1:
         cdef Chain chain = None
-        if self.state == OPEN and self.max_reads:
+        if (self.state == OPEN or self.state == OPENING) and self.max_reads:
             try:
                 chain = chain_of_fetch(self.device, sources, count, fetch)
             except OSError as problem:
@@ -266,8 +297,8 @@ cdef class Endpoint(Target):
 
     def close(self, *, abort=False):
         """Disconnect: after what is posted has left (bounded in time), or at once with ``abort``."""
-        if abort:
-            if self.state == OPEN or self.state == DRAINING:
+        if abort or self.state == OPENING:
+            if self.state == OPEN or self.state == DRAINING or self.state == OPENING:
                 self.device.loop.call_soon(contain, None, self.fail, self.reason or "aborted by this side")
         elif self.state == OPEN:
             self.state = DRAINING
@@ -322,7 +353,9 @@ cdef class Endpoint(Target):
         if is_receive(completion.wr_id):
             slot = <int>(completion.wr_id & 0xFFFFFFFF)
             lease = self.own.take(slot) if self.shared is None else self.shared.take(slot)
-            if completion.status == IBV_WC_SUCCESS and (self.state == OPEN or self.state == DRAINING):
+            if completion.status == IBV_WC_SUCCESS and (
+                self.state == OPEN or self.state == DRAINING or self.state == OPENING
+            ):
                 if completion.wc_flags & IBV_WC_WITH_INV:
                     invalidated = completion.invalidated_rkey
                     self.registrations.pop(invalidated, None)
@@ -377,6 +410,8 @@ cdef class Endpoint(Target):
 
     cdef int turn(self) except -1:
         """Hand up what was noted, post what comes of it, and see how an end goes on."""
+        if self.state == OPENING:
+            return 0
         if self.state == CLOSED:
             if self.refused:
                 self.deliver()
@@ -490,6 +525,9 @@ cdef class Endpoint(Target):
         """End the connection. What is posted is flushed first."""
         if self.state == ENDING or self.state == CLOSED:
             return
+        if self.state == OPENING:
+            self.doomed = self.doomed or reason
+            return
         self.state = ENDING
         # The first failure of work says more than what it brought about.
         self.reason = self.reason if isinstance(self.reason, RemoteAccessError) else reason
@@ -498,7 +536,7 @@ cdef class Endpoint(Target):
             self.close_timer.cancel()
             self.close_timer = None
         self.flush_timer = self.device.loop.call_later(self.options.flush_timeout, contain, None, self.on_flush_timeout)
-        self.device.control.call(self.pair.break_off)
+        self.device.control.submit(None, self.pair.break_off)
         if not self.in_turn:
             self.device.schedule(self)
 
@@ -521,15 +559,19 @@ cdef class Endpoint(Target):
         return 0
 
     def finish(self):
-        """The end: report every token, release every buffer, and tell the owner. Once only."""
-        cdef Job job
-        cdef Lease lease
-        if self.state == CLOSED:
+        """The end: have the queue pair destroyed. Once only."""
+        if self.state == CLOSED or self.closing:
             return
+        self.closing = True
         if self.flush_timer is not None:
             self.flush_timer.cancel()
             self.flush_timer = None
-        self.pair.close()
+        self.pair.close(self.gone)
+
+    def gone(self):
+        """Nothing is the device's any more: report every token, release every buffer, and tell the owner."""
+        cdef Job job
+        cdef Lease lease
         self.state = CLOSED
         self.identifier.destroy()
         for registration in self.registrations.values():
@@ -552,8 +594,9 @@ cdef class Endpoint(Target):
                 (<Lease>received[0]).release()
             self.messages = []
             self.deliver()
-            for lease in self.own.withdraw() + self.spare + self.flushed + self.reposted:
+            for lease in self.own.withdraw() + self.spare + self.flushed + self.reposted + self.given:
                 lease.release()
+            self.given = []
             self.spare = []
             self.flushed = []
             self.reposted = []

@@ -80,6 +80,9 @@ class DeviceRequest:
         self._provider = provider
         self._type_of_service = type_of_service
         self._identifier: Identifier | None = request.identifier
+        self._answer = b""
+        self._reads = 0, 0
+        self._accepting: tuple[Identifier, Endpoint] | None = None
         request.identifier.owner = self
         provider.requests.add(self)
         self._timer = provider.loop.call_later(provider.options.accept_timeout, contain, None, self._expire)
@@ -106,29 +109,49 @@ class DeviceRequest:
         initiator_depth: int,
         most_receives: int = 0,
     ) -> Endpoint:
-        """Accept with Receives already posted. Raises OSError, and the request is gone then."""
+        """Accept. The endpoint may be posted to at once; its queue pair is made and the Receives are posted before the
+        peer is told. What goes wrong there ends the connection. Raises OSError, and the request is gone then."""
         provider, identifier = self._provider, self._take()
+        self._answer = private_data
         try:
             device = provider.device_of(identifier)
             reads = min(initiator_depth, self.responder_resources, device.max_outbound_reads)
-            held = list(receives)
+            self._reads = reads, min(self.initiator_depth, device.max_inbound_reads)
             endpoint = Endpoint(
-                device, identifier, handler, provider.options, held, reads, provider.forget, True, most_receives
-            )
-            try:
-                identifier.set_type_of_service(self._type_of_service)
-                identifier.accept(private_data, reads, min(self.initiator_depth, device.max_inbound_reads))
-            except BaseException:
-                endpoint.withdraw()
-                raise
+                device, identifier, handler, provider.options, list(receives), reads, provider.forget, self._made, True,
+                most_receives,
+            )  # fmt: skip
         except BaseException as error:
             if isinstance(error, OSError):
                 log.error("%s port %d: cannot be accepted: %s", self.peer_address, self.peer_port, error.strerror)
             self._refuse(identifier, private_data)
             raise
-        endpoint.accepted(held)
+        self._accepting = identifier, endpoint
         provider.adopt(device, endpoint)
         return endpoint
+
+    def _made(self, error: OSError | None) -> None:
+        """The queue pair is there, with its Receives, or there is none."""
+        assert self._accepting is not None
+        if error is None:
+            self._accepting[0].accept(self._accepted, self._answer, *self._reads, self._type_of_service)
+        else:
+            self._given_up(error)
+
+    def _accepted(self, _: object, error: BaseException | None) -> None:
+        assert self._accepting is not None
+        if error is None:
+            self._accepting[1].opened()
+        else:
+            self._given_up(error)
+
+    def _given_up(self, error: BaseException) -> None:
+        assert self._accepting is not None
+        identifier, endpoint = self._accepting
+        reason = getattr(error, "strerror", None) or str(error)
+        log.error("%s port %d: cannot be accepted: %s", self.peer_address, self.peer_port, reason)
+        identifier.reject(self._answer)
+        endpoint.give_up(f"it could not be accepted: {reason}")
 
     def reject(self, private_data: bytes = b"") -> None:
         """Refuse, handing our private data to the peer. Nothing happens when the peer is gone by now."""
@@ -158,10 +181,7 @@ class DeviceRequest:
 
     @staticmethod
     def _refuse(identifier: Identifier, private_data: bytes) -> None:
-        try:
-            identifier.reject(private_data)
-        except OSError as error:
-            log.debug("a rejection could not be sent: %s", error)
+        identifier.reject(private_data)
         identifier.destroy()
 
     def _expire(self) -> None:
@@ -238,7 +258,7 @@ class DeviceListener:
                     identifier.bind(host, port, scope, only_ipv6=True)
                     identifier.listen(provider.options.backlog)
                 except OSError as error:
-                    identifier.destroy()
+                    identifier.destroy_at_once()
                     if not made or error.errno not in _NO_IPV6:
                         raise
                     log.info("%s: not on IPv6: %s", self, error.strerror)
@@ -247,7 +267,7 @@ class DeviceListener:
                     port = identifier.local[1]
         except BaseException:
             for identifier in made:
-                identifier.destroy()
+                identifier.destroy_at_once()
             raise
         self._identifiers = made
         self._waiting_for = ""
@@ -259,7 +279,7 @@ class DeviceListener:
     def _drop(self) -> None:
         identifiers, self._identifiers = self._identifiers, []
         for identifier in identifiers:
-            identifier.destroy()
+            identifier.destroy_at_once()
 
     def _listen_anew(self) -> None:
         """New addresses: see :mod:`rpcrdma.verbs.device.addresses`. Established connections live on."""

@@ -24,10 +24,11 @@ cdef class QueuePair:
     cdef int reserved
     cdef int broken
     cdef ibv_qp_init_attr attributes
+    cdef object on_gone
 
-    cdef int open(self, int depth, int receive_depth, int max_reads, ibv_srq *srq) except -1
+    cdef int open(self, int depth, int receive_depth, int max_reads, ibv_srq *srq, object made) except -1
     cdef int flush(self) except -1
-    cdef int close(self) except -1
+    cdef int close(self, object on_gone) except -1
 
 
 cdef QueuePair make_queue_pair(Device device, Identifier identifier)

@@ -31,15 +31,17 @@ from rpcrdma.verbs.device.verbs_api cimport (
     rdma_destroy_qp,
 )
 
+from rpcrdma.log_limits import limited_logger
 from rpcrdma.verbs.device.errors import failure
+
+log = limited_logger("rpcrdma.verbs")
 
 
 cdef class QueuePair:
     """A queue pair, its part of a completion queue, and its Send queue."""
 
-    cdef int open(self, int depth, int receive_depth, int max_reads, ibv_srq *srq) except -1:
-        """Create it. Raises OSError, with nothing held."""
-        cdef rdma_cm_id *cm_id = self.identifier.id
+    cdef int open(self, int depth, int receive_depth, int max_reads, ibv_srq *srq, object made) except -1:
+        """Have it created; ``made`` takes the outcome. Raises OSError, with nothing held."""
         self.queue = SendQueue(depth, max_reads)
         self.reserved = depth + receive_depth
         self.completions = self.device.reserve(self.reserved)
@@ -51,13 +53,7 @@ cdef class QueuePair:
         self.attributes.cap.max_recv_wr = receive_depth
         self.attributes.cap.max_send_sge = self.device.max_segments
         self.attributes.cap.max_recv_sge = 1
-        try:
-            self.device.control.call(self.create)
-        except BaseException:
-            self.device.give_back(self.completions, self.reserved)
-            raise
-        self.pair = cm_id.qp
-        self.number = self.pair.qp_num
+        self.device.control.submit(made, self.create)
         return 0
 
     def create(self):
@@ -70,10 +66,14 @@ cdef class QueuePair:
             result = rdma_create_qp(cm_id, self.device.pd, &self.attributes)
         if result:
             raise failure("rdma_create_qp", self.device.name, errno)
+        self.pair = cm_id.qp
+        self.number = self.pair.qp_num
 
     def destroy(self):
-        """Destroy the queue pair, on the control thread."""
+        """Destroy the queue pair, if it was created, on the control thread."""
         cdef rdma_cm_id *cm_id = self.identifier.id
+        if self.pair == NULL:
+            return
         with nogil:
             rdma_destroy_qp(cm_id)
 
@@ -81,7 +81,7 @@ cdef class QueuePair:
         """Disconnect, and bring the queue pair into the error state, on the control thread."""
         cdef ibv_qp_attr attributes
         cdef ibv_qp *pair = self.pair
-        self.identifier.disconnect()
+        self.identifier.disconnect_now()
         memset(&attributes, 0, sizeof(attributes))
         attributes.qp_state = IBV_QPS_ERR
         with nogil:
@@ -130,21 +130,30 @@ cdef class QueuePair:
         self.device.pump.post(&command)
         return 0
 
-    cdef int close(self) except -1:
-        """Destroy it; from now on nothing is the device's. What it had completed is noted with its target before."""
+    cdef int close(self, object on_gone) except -1:
+        """Have it destroyed, after what was begun with it. Then nothing is the device's, what it had completed is noted
+        with its target, and ``on_gone`` is called. Nothing may be posted any more."""
+        self.on_gone = on_gone
         if self.pair != NULL:
-            self.device.pump.hold(self.pair)
+            self.device.pump.forget(self.pair)
+        self.device.control.submit(self.destroyed, self.destroy)
+        return 0
+
+    def destroyed(self, result, error):
+        """It is gone from the device."""
+        if error is not None:
+            log.error("%s: a queue pair could not be destroyed: %s", self.device.name, error)
+        if self.pair != NULL:
             self.pair = NULL
-            try:
-                self.device.control.call(self.destroy)
-            finally:
-                # What it left in the queue would be taken for that of the next queue pair of this number.
-                self.device.pump.let_go(self.completions.watched)
+            # What it left in the queue would be taken for that of the next queue pair of this number, which may exist by
+            # now, but has nothing posted yet.
+            self.device.pump.drain(self.completions.watched)
             self.device.dispatch()
             self.device.schedule_turn()
             self.device.targets.pop(self.number, None)
-            self.device.give_back(self.completions, self.reserved)
-        return 0
+        self.device.give_back(self.completions, self.reserved)
+        on_gone, self.on_gone = self.on_gone, None
+        on_gone()
 
 
 cdef QueuePair make_queue_pair(Device device, Identifier identifier):

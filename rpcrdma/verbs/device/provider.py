@@ -48,6 +48,20 @@ class _Anchor:
         self._identifier.destroy()
 
 
+def _outcome_to(future: asyncio.Future[None]) -> Callable[[OSError | None], None]:
+    """What has a future done."""
+
+    def done(error: OSError | None) -> None:
+        if future.done():
+            return
+        if error is None:
+            future.set_result(None)
+        else:
+            future.set_exception(error)
+
+    return done
+
+
 class _Connecting:
     """Owner of an identifier that is being connected."""
 
@@ -96,7 +110,7 @@ class DeviceProvider:
         self._listeners: list[DeviceListener] = []
         self._channel: EventChannel | None = None
         self._watchdog: asyncio.TimerHandle | None = None
-        self._control = Control()
+        self._control = Control(self.loop)
         raise_memory_lock()
         warn_of_memory_lock(pool.limit)
         self._emptied: asyncio.Event = asyncio.Event()
@@ -104,8 +118,7 @@ class DeviceProvider:
     def channel(self) -> EventChannel:
         """The event channel. Raises OSError where there is no RDMA-CM."""
         if self._channel is None:
-            self._channel = EventChannel(self._control)
-            self.loop.add_reader(self._channel.fd, contain, None, self._channel.read)
+            self._channel = EventChannel(self._control, self.loop)
         return self._channel
 
     async def listen(self, address: ListenAddress, on_request: Callable[[ConnectRequest], None]) -> DeviceListener:
@@ -148,18 +161,26 @@ class DeviceProvider:
             device = self.device_of(identifier)
             outbound = min(initiator_depth, device.max_outbound_reads)
             inbound = min(responder_resources, device.max_inbound_reads)
-            endpoint = Endpoint(device, identifier, handler, self.options, list(receives), outbound, self.forget)
+            made: asyncio.Future[None] = self.loop.create_future()
+            endpoint = Endpoint(
+                device, identifier, handler, self.options, list(receives), outbound, self.forget, _outcome_to(made)
+            )
             identifier.owner = owner
+            await made
             answer = await owner.wait("ESTABLISHED", lambda: identifier.connect(private_data, outbound, inbound))
         except BaseException:
             if endpoint is not None:
-                endpoint.withdraw()
+                withdrawn = self.loop.create_future()
+                endpoint.withdraw(partial(withdrawn.set_result, None))
+                # The Receives are the device's until then.
+                await asyncio.shield(withdrawn)
             identifier.destroy()
             raise
         identifier.owner = endpoint
         assert answer is not None
         endpoint.set_max_reads(min(outbound, answer.initiator_depth))
         self.adopt(device, endpoint)
+        endpoint.opened()
         return endpoint, answer.private_data
 
     async def close(self) -> None:
@@ -179,7 +200,6 @@ class DeviceProvider:
         for device in list(self.devices.values()):
             self._give_back(device)
         if self._channel is not None:
-            self.loop.remove_reader(self._channel.fd)
             self._channel.close()
             self._channel = None
         self._control.close()

@@ -75,6 +75,6 @@ cdef class Pump:
     cdef int work(self) except -1
     cdef int clear(self) except -1
     cdef notices_t *collect(self) except NULL
-    cdef int hold(self, ibv_qp *pair) except -1
-    cdef int let_go(self, watched_t *watched) except -1
+    cdef int forget(self, ibv_qp *pair) except -1
+    cdef int drain(self, watched_t *watched) except -1
     cdef int stop(self) except -1

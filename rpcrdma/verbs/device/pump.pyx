@@ -427,8 +427,8 @@ cdef class Pump:
             pthread_mutex_unlock(&pump.queue_lock)
         return &self.fresh
 
-    cdef int hold(self, ibv_qp *pair) except -1:
-        """Stop working, and forget what was to be posted on ``pair``, which is about to be destroyed."""
+    cdef int forget(self, ibv_qp *pair) except -1:
+        """Forget what was to be posted on ``pair``, which is about to be destroyed. Nothing is being posted on return."""
         cdef pump_t *pump = &self.pump
         cdef size_t i
         with nogil:
@@ -438,13 +438,15 @@ cdef class Pump:
                 if pump.commands.items[i].pair == pair:
                     pump.commands.items[i].pair = NULL
             pthread_mutex_unlock(&pump.queue_lock)
+            pthread_mutex_unlock(&pump.work_lock)
         return 0
 
-    cdef int let_go(self, watched_t *watched) except -1:
-        """The queue pair is gone: take what it left in its completion queue, and work again."""
+    cdef int drain(self, watched_t *watched) except -1:
+        """A queue pair is gone: take what it left in its completion queue."""
         cdef pump_t *pump = &self.pump
         cdef ibv_wc completions[BATCH]
         with nogil:
+            pthread_mutex_lock(&pump.work_lock)
             while poll_one(pump, watched, completions) and not pump.error:
                 pass
             watched.hot = 1
