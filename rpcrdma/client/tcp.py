@@ -21,6 +21,8 @@ from rpcrdma.tcp.stream import RecordError, RecordStream
 
 _CALL = 0
 _REPLY = 1
+_PATIENCE = (0.01, 0.05, 0.25)
+"""Seconds between attempts to get the old connection's port again."""
 
 
 async def connect(
@@ -42,8 +44,10 @@ async def connect(
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         if source_port:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if source is not None or source_port:
-            sock.bind((source or "", source_port))
+        # Bound in any case: connect(2) would choose a port that connections to elsewhere have as well, and none of
+        # those would let a later connection of ours have it.
+        sock.bind((source or "", source_port))
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         async with asyncio.timeout(options.connect_timeout):
             await asyncio.get_running_loop().sock_connect(sock, (host, port))
         return TcpCarrier(sock, owner, options, pool)
@@ -61,14 +65,25 @@ class TcpDialer:
 
     async def dial(self, host: str, port: int, owner: Owner) -> TcpCarrier:
         """Connect to a literal address. Raises OSError, TimeoutError among them."""
-        try:
-            carrier = await connect(host, port, owner, self._options, self._pool, source_port=self._port)
-        except OSError as error:
-            if not self._port or error.errno not in (errno.EADDRINUSE, errno.EADDRNOTAVAIL):
-                raise
+        carrier = None
+        if self._port:
+            carrier = await self._from_the_same_port(host, port, owner)
+        if carrier is None:
             carrier = await connect(host, port, owner, self._options, self._pool)
         self._port = carrier.local_port
         return carrier
+
+    async def _from_the_same_port(self, host: str, port: int, owner: Owner) -> TcpCarrier | None:
+        """None: somebody has the port. For a moment that may be the old connection, until its end is acknowledged."""
+        for patience in (*_PATIENCE, None):
+            try:
+                return await connect(host, port, owner, self._options, self._pool, source_port=self._port)
+            except OSError as error:
+                if error.errno not in (errno.EADDRINUSE, errno.EADDRNOTAVAIL):
+                    raise
+            if patience is not None:
+                await asyncio.sleep(patience)
+        return None
 
 
 class TcpCarrier:
