@@ -37,7 +37,9 @@ def copied_by(run: Callable[[], None]) -> int:
         # what is behind the first record moves to the beginning
         ([record(1000) + record(1000)[:500], record(1000)[500:]], 500),
         # a large record's beginning is copied into the buffer that the rest is received into
-        ([record(200_000)[: 4 + 3000], record(200_000)[4 + 3000 :]], 3000),
+        ([record(1000), record(200_000)[: 4 + 3000], record(200_000)[4 + 3000 :]], 3000),
+        # more of it from a peer that has sent no record yet: it gets no large buffer for a promise
+        ([record(200_000)[: 4 + 3000], record(200_000)[4 + 3000 :]], 65536 - 4),
     ],
 )
 def test_records_are_copied_as_seldom_as_can_be(pieces: list[bytes], octets: int) -> None:
