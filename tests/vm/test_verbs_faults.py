@@ -25,6 +25,8 @@ from tests.vm.server import RDMA_PORT, TCP_PORT
 pytestmark = pytest.mark.timeout(1200)
 
 CONNECTIONS = 200
+FIRST = 32
+"""Connections after which there are all shared Receives: each brings those that it begins with."""
 MOST_ARENAS = 32
 """Far more than the arenas of 4 MiB that eight calls of 1 MiB at a time need."""
 
@@ -127,7 +129,7 @@ def subject(request: pytest.FixtureRequest) -> Iterator[Subject]:
     with Namespace() as network, GuestServer(network, (kind,), listen=listen, server=limits) as server:
         subject = Subject(server, kind, shared)
         # The first connection brings the device's own objects, and those stay.
-        subject.churn(16)
+        subject.churn(FIRST)
         assert subject.used().objects["srq"] == bool(shared)
         yield subject
         server.assert_running()
@@ -182,7 +184,7 @@ def test_a_device_is_removed_under_load_and_comes_back(subject: Subject) -> None
     assert gone.buffers == 0
     # A device that appears later is used without a restart.
     load_devices(guest, (subject.kind,))
-    subject.churn(16)
+    subject.churn(FIRST)
     after = subject.until(lambda used: used.but_arenas == before.but_arenas, 30)
     assert after.but_arenas == before.but_arenas
 
