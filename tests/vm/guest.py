@@ -32,7 +32,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.vm.build import Lab, build, lab_dir
+from tests.vm.build import REPO, Lab, build, lab_dir
 from tests.vm.network import Network, Slirp
 
 AGENTS = 4
@@ -256,7 +256,7 @@ class Guest:
         self.address = nic.address.split("/")[0]
         further = [word for number in range(1, interfaces) for word in self.network.attach(number).qemu]
         command = self._command((*nic.qemu, *further), memory, cpus, [Path(share).resolve() for share in shares], disk)
-        append = [_COMMAND_LINE, f"vm_name={name}", f"vm_ip={nic.address}"]
+        append = [_COMMAND_LINE, f"vm_name={name}", f"vm_ip={nic.address}", f"vm_repo={REPO}"]
         if systemd:
             append += ["vm_systemd=1", f"systemd.unit={systemd}", "systemd.show_status=0"]
         if nic.gateway:

@@ -40,6 +40,12 @@ $B mount -t tmpfs run $N/run
 $B mkdir -p $N/run/lock $N/run/rpcbind $N/run/sendsigs.omit.d $N/run/agent
 # /tmp is the guest's own: what lies in the host's /tmp is nobody's business here, except the directories shared by name.
 $B mount -t tmpfs -o mode=1777 tmp $N/tmp
+# This project is there too, if that is where it was cloned.
+case $vm_repo in /tmp/*)
+    $B mkdir -p $N$vm_repo
+    $B mount --bind /host$vm_repo $N$vm_repo || echo "guest init: $vm_repo is not there"
+    ;;
+esac
 
 # Directories shared read-write: vm_shares=DIR,DIR,... are the 9p tags rw0, rw1, ...
 i=0
