@@ -162,12 +162,15 @@ class _Document:
     def _scalar(self, loader: yaml.SafeLoader, node: yaml.Node, where: Location) -> Any:
         try:
             value = loader.construct_object(node, deep=True)
-        except (ValueError, LookupError, TypeError, ArithmeticError):
+        except (ValueError, LookupError, TypeError, ArithmeticError, AttributeError):
             # PyYAML's constructors take a value that is tagged, or looks, like one of a type for one.
             self.problem(where, f"{str(node.value)[:40]!r} cannot be read as {node.tag.rpartition(':')[2]}; quote it")
             return None
         if isinstance(value, int) and value.bit_length() > 64:
             self.problem(where, "is too large a number; at most 64 bits")
+            return None
+        if isinstance(value, str) and not _is_text(value):
+            self.problem(where, "holds what no path or name may (NUL, or half of a surrogate pair)")
             return None
         return value
 
@@ -195,6 +198,14 @@ class _Document:
     def fail_if_problems(self) -> None:
         if self.problems:
             raise ConfigError(self.problems)
+
+
+def _is_text(value: str) -> bool:
+    """Whether the kernel takes it for a path or a name. YAML's escapes make characters that the file may not hold."""
+    try:
+        return b"\0" not in os.fsencode(value)
+    except UnicodeEncodeError:
+        return False
 
 
 def _keys(where: Location) -> list[str]:
