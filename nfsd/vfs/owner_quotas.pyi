@@ -4,4 +4,4 @@ def ask(fd: int, uid: int, gid: int, kinds: tuple[int, ...]) -> list[tuple[int, 
     """For each kind (0: the user's, 1: the group's) an errno or 0, and the ``struct if_dqblk``, on the file system that
     ``fd`` is on. May wait for the disk.
 
-    The calling thread becomes this user and group, for good: it must do nothing else and end."""
+    The calling thread acts as this user and group from then on: it must do nothing else and end."""

@@ -3,6 +3,9 @@ CAP_SYS_ADMIN, which is nearly all of root (contract: ``owner_quotas.pyi``).
 
 The kernel goes by the effective ids here, not by those of setfsuid(2). A thread that changed them would have to become
 the server again; this one ends instead, so that nothing can go wrong on the way back.
+
+The real and the saved ids stay the server's: a local user may send signals to a thread that has its own there (kill(2)),
+and one that ends a thread ends the process.
 """
 
 from libc.errno cimport errno
@@ -23,14 +26,14 @@ cdef enum:
     BLOCK_SIZE = 72         # struct if_dqblk
 
 
-cdef int become_for_good(unsigned int uid, unsigned int gid) noexcept nogil:
-    """Make this thread the owner, with no way back; 0, or an errno."""
+cdef int become_owner(unsigned int uid, unsigned int gid) noexcept nogil:
+    """Make this thread act as the owner, until it ends; 0, or an errno."""
     if uid == <unsigned int>-1 or gid == <unsigned int>-1:
         return 22  # EINVAL: to the kernel these say "leave it as it is"
     # Ids that are these already ask for no privilege.
-    if <unsigned int>c_syscall(SYS_getegid) != gid and c_syscall(SYS_setresgid, <long>gid, <long>gid, <long>gid) != 0:
+    if <unsigned int>c_syscall(SYS_getegid) != gid and c_syscall(SYS_setresgid, <long>-1, <long>gid, <long>-1) != 0:
         return errno
-    if <unsigned int>c_syscall(SYS_geteuid) != uid and c_syscall(SYS_setresuid, <long>uid, <long>uid, <long>uid) != 0:
+    if <unsigned int>c_syscall(SYS_geteuid) != uid and c_syscall(SYS_setresuid, <long>-1, <long>uid, <long>-1) != 0:
         return errno
     return 0
 
@@ -47,7 +50,7 @@ def ask(int fd, unsigned int uid, unsigned int gid, tuple kinds):
         wanted[index] = kinds[index]
     memset(blocks, 0, sizeof(blocks))
     with nogil:
-        error = become_for_good(uid, gid)
+        error = become_owner(uid, gid)
         for index in range(count):
             errors[index] = error
             if error == 0 and c_syscall(
