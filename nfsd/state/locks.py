@@ -280,6 +280,7 @@ class LockTable:
             self._engine.stateids.add(state)
             open_state.lock_states[owner] = state
             owner.states.add(state)
+            owner.files[file] = owner.files.get(file, 0) + 1
             client.lock_states += 1
         else:
             state.bump()
@@ -401,7 +402,9 @@ class LockTable:
         state.open_state.lock_states.pop(owner, None)
         state.client.lock_states -= 1
         self._engine.stateids.remove(state)
-        if not any(other.file is file for other in owner.states):
+        owner.files[file] -= 1
+        if not owner.files[file]:
+            del owner.files[file]
             self.waits.gone(state.client, owner.owner, file)
             self._revoke(file, owner, 0, END)
         if not owner.states and state.client.lock_owners.get(owner.owner) is owner:

@@ -13,6 +13,7 @@ from nfsd.state.types import UINT32_MAX, SeqidReplay
 
 if TYPE_CHECKING:
     from nfsd.state.clients import Client
+    from nfsd.state.files import FileState
     from nfsd.state.records import LockState, OpenState
 
 SEQID_KEEPING = frozenset(
@@ -99,8 +100,10 @@ class OpenOwner(SeqidOwner):
 class LockOwner(SeqidOwner):
     """Who locks: one owner string of one client."""
 
-    __slots__ = ("states",)
+    __slots__ = ("files", "states")
 
     def __init__(self, client: Client, owner: bytes) -> None:
         super().__init__(client, owner)
         self.states: set[LockState] = set()
+        self.files: dict[FileState, int] = {}
+        """How many of these there are on a file."""

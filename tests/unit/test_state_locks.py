@@ -21,6 +21,27 @@ def two_clients():
     return world, one, one.open(), two, two.open()
 
 
+def test_the_end_of_a_lock_state_looks_at_no_other():
+    """A hundred thousand of one owner, each of which looks at the others, would keep the server busy for minutes."""
+
+    class Unlooked(set):
+        def __iter__(self):
+            raise AssertionError("the others are looked at")
+
+    world = World()
+    client = world.client41()
+    opened = [client.open(b"%d" % number) for number in range(3)]
+    held = [client.lock(state, 0, 10) for state in opened]
+    held.append(client.lock(client.open(b"0", owner=b"other"), 20, 10))
+    owner = held[0].owner
+    owner.states = Unlooked(owner.states)
+    world.engine.opens.close(opened[0])
+    assert len(world.engine.opens.file(b"0").locks.owners[owner]) == 2, "the other open's state is there"
+    world.engine.expire_client(client.record)
+    assert not owner.files
+    assert client.record.locks == client.record.lock_states == 0
+
+
 def test_denied_lock_names_the_one_in_the_way():
     world, one, first, two, second = two_clients()
     one.lock(first, 10, 10, owner=b"mine")
