@@ -324,10 +324,10 @@ class ClientTable:
         self.make_confirmed(client)
         return client
 
-    def renew(self, clientid: int, principal: str) -> Client:
-        """RENEW: the client. Raises STALE_CLIENTID, EXPIRED."""
-        # Any principal may renew: RFC 7530 section 16.29.5 allows EACCES only for flavors the client did not use.
-        return self.client40(clientid)
+    def renew(self, clientid: int, host: str = "") -> Client:
+        """RENEW: the client. Any principal of its hosts may renew, as RFC 7530 section 16.29.5 allows EACCES only for
+        flavors that the client did not use. Raises STALE_CLIENTID, EXPIRED."""
+        return self.client40(clientid, host)
 
     def client40(self, clientid: int, host: str | None = None) -> Client:
         """The confirmed v4.0 client of an OPEN, LOCK, RELEASE_LOCKOWNER…; its lease is renewed. ``host``: where that

@@ -155,7 +155,7 @@ class Client40(Client41):
         self.seqids: dict[bytes, int] = {}
 
     def renew(self):
-        self.engine.clients.renew(self.clientid, "1:0")
+        self.engine.clients.renew(self.clientid)
 
     def open(self, key=b"f", access=BOTH, deny=0, *, owner=b"o", reclaim=False):
         seqid = self.seqids.get(owner, 0) + 1

@@ -107,9 +107,9 @@ def test_renew_tells_stale_from_expired():
     client = world.client40()
     client.renew()
     with failing(p.NFS4ERR_STALE_CLIENTID):
-        world.engine.clients.renew(0x1234, "1:0")
+        world.engine.clients.renew(0x1234)
     with failing(p.NFS4ERR_STALE_CLIENTID):
-        world.engine.clients.renew(client.clientid + 1000, "1:0")
+        world.engine.clients.renew(client.clientid + 1000)
     world.engine.expire_client(client.record)
     with failing(p.NFS4ERR_EXPIRED):
         client.renew()
@@ -254,7 +254,7 @@ def test_a_lease_renewed_out_of_courtesy_runs_out_again():
     client = world.client40()
     world.pass_time(world.limits.lease + 2)
     assert client.record.courtesy
-    world.engine.clients.renew(client.clientid, "1:0")
+    world.engine.clients.renew(client.clientid)
     world.pass_time(world.limits.lease - 1)
     assert not client.record.courtesy
     world.pass_time(3)

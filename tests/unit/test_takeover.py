@@ -96,6 +96,35 @@ def test_a_clientid_of_4_0_opens_nothing_from_elsewhere(tmp_path: Path) -> None:
     on_site(tmp_path, test, server=NO_GRACE)
 
 
+def test_renewing_another_hosts_lease_does_nothing(tmp_path: Path) -> None:
+    """A clientid is told to whoever is denied a lock. It neither keeps the lease of a client that is gone, nor has what
+    comes next on the connection taken for the client's own doing, which recalls no delegation."""
+
+    async def test(site: Site) -> None:
+        victim, _, handle = await victim_with_a_file(site, 0)
+        thief = await site.client(OTHER, 0)
+        record = site.engine.clients.lookup(victim.clientid)
+        before = record.lease_end
+        renewal = (p.OP_RENEW, p.RENEW4args(victim.clientid))
+        assert await thief.status(renewal) == p.NFS4ERR_STALE_CLIENTID
+        assert record.lease_end == before
+        assert await victim.status(renewal) == 0
+        assert record.lease_end > before
+        delegated = site.engine.delegations.offer(
+            record, (await site.daemon._nfs4.service.resolve(handle)).key, write=True
+        )
+        assert not isinstance(delegated, p.why_no_delegation4)
+        assert site.engine.delegations.settle(delegated)
+        chmod = (p.OP_SETATTR, p.SETATTR4args(p.stateid4(0, bytes(12)), mode(0o600)))
+        there = (p.OP_PUTFH, p.PUTFH4args(handle))
+        assert await thief.status(renewal) == p.NFS4ERR_STALE_CLIENTID
+        asyncio.get_running_loop().call_later(0.5, site.engine.delegations.give_back, delegated)
+        assert await thief.status(there, chmod) in (0, p.NFS4ERR_DELAY)
+        assert site.engine.delegations.recalled == 1
+
+    on_site(tmp_path, test, server=NO_GRACE)
+
+
 def test_a_client_with_two_addresses_is_one(tmp_path: Path) -> None:
     async def test(site: Site) -> None:
         client, stateid, handle = await victim_with_a_file(site, 1)
