@@ -25,14 +25,13 @@ Headway
 from __future__ import annotations
 
 import collections
-import functools
-import ipaddress
 import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
 from rpcrdma import memory
+from rpcrdma.addresses import host_of as host_of
 from rpcrdma.log_limits import limited_logger
 from rpcrdma.memory import Account, Pool
 
@@ -53,15 +52,6 @@ TURN = 0.002
 and whoever waits should wait for one of each connection, not for all of them."""
 _MUCH = 1 << 20
 """Octets that a connection may hold without being looked at."""
-
-
-@functools.lru_cache(maxsize=4096)
-def host_of(address: str) -> str:
-    """The client that an address belongs to: itself, or the IPv6 /64 it is in."""
-    if ":" not in address:
-        return address
-    network = ipaddress.IPv6Address(address.partition("%")[0]).packed[:8]
-    return f"{ipaddress.IPv6Address(network + bytes(8))}/64"
 
 
 class Refused(Exception):

@@ -1,12 +1,13 @@
 """On whose account the server remembers: state by the client's host, and all of it together.
 
 Owns :class:`Ledger` and what each kind of record is taken to cost. Everything that a client makes the server keep is
-counted in octets, when it is made and when it goes, on the account of the host that the client was introduced from. A
-host may have a share of the whole; near the end of it, the last part is for hosts that have next to nothing, so that
-those who have filled the rest keep nobody out. When it runs short, clients whose lease has run out give way, those of
-the host with most first.
+counted in octets, when it is made and when it goes, on the account of the host that the client was introduced from (an
+IPv6 /64 is one host here: within it a peer has as many addresses as it likes). A host may have a share of the whole;
+near the end of it, the last part is for hosts that have next to nothing, so that those who have filled the rest keep
+nobody out. When it runs short, clients whose lease has run out give way, those of the host with most first.
 
-What is counted is an estimate, on the high side, of what the interpreter takes; tests compare the two. Imports limits.
+What is counted is an estimate, on the high side, of what the interpreter takes; tests compare the two. Imports limits,
+and whose an address is.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from nfsd.state.limits import Limits
+from rpcrdma.addresses import host_of
 
 if TYPE_CHECKING:
     from nfsd.state.clients import Client
@@ -97,13 +99,16 @@ class Ledger:
         self._relieved = float("-inf")
 
     def account(self, host: str) -> HostAccount:
-        """A host's account; one that it would have, if it has none."""
-        return self.hosts.get(host) or HostAccount(self, host)
+        """A host's account; one that it would have, if it has none. Users that do not speak for a host (``!`` behind
+        its address) have one of their own."""
+        address = host.removesuffix("!")
+        payer = host_of(address) + host[len(address) :]
+        return self.hosts.get(payer) or HostAccount(self, payer)
 
     def join(self, client: Client, host: str) -> HostAccount:
         """The account of a client that is made now."""
         account = self.account(host)
-        self.hosts[host] = account
+        self.hosts[account.host] = account
         account.clients[client] = None
         account.charge(CLIENT + 3 * len(client.owner))
         return account

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from nfsd.protocol import nfs4 as p
+from nfsd.state import Limits
 from tests.support.hosts import Site, on_site
-from tests.support.nfs4 import Client4, mode
+from tests.support.nfs4 import Client4, LoopbackTransport, Server4, mode, with_client
 
 HONEST = "127.0.0.100"
 SMALL = "  nfs4: {grace_time: 0, limits: {octets: 4MiB, clients: 64, unconfirmed_clients: 32}}\n"
@@ -93,3 +94,20 @@ def test_a_flood_of_names_costs_the_host_that_makes_it(tmp_path: Path, minor: in
         assert await late.status(p.OP_PUTROOTFH) == 0
 
     on_site(tmp_path, test, server=SMALL)
+
+
+@pytest.mark.parametrize("minor", [0, 1])
+def test_the_addresses_of_an_ipv6_network_have_one_share(tmp_path: Path, minor: int) -> None:
+    async def test(_: Client4, __: Path, server: Server4) -> None:
+        for number in range(40):
+            flood = Client4(server, minor, transport=LoopbackTransport(f"2001:db8::{number:x}"))
+            assert await introduced(flood, b"flood %d" % number) == 0
+        neighbour = Client4(server, minor, transport=LoopbackTransport("2001:db8:0:1::1"))
+        assert await introduced(neighbour, b"neighbour") == 0
+        assert {account.host: len(account.clients) for account in server.engine.ledger.hosts.values()} == {
+            "127.0.0.1": 1,
+            "2001:db8::/64": 16,
+            "2001:db8:0:1::/64": 1,
+        }
+
+    with_client(tmp_path, minor, test, limits=Limits(grace=0, clients=64))
