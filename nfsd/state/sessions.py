@@ -59,7 +59,7 @@ class Backchannel:
     ) -> None:
         self.program = program
         self.credentials = credentials
-        """What callbacks may be sent with, by the client's choice; the first is used."""
+        """What callbacks are sent with: one, or none that can be."""
         self.attributes = attributes
         self.connections: list[Connection] = []
         self.silent: set[Connection] = set()

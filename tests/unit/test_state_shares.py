@@ -8,6 +8,7 @@ import pytest
 
 from nfsd.protocol import nfs4 as p
 from nfsd.state import Limits
+from rpcrdma.rpc.messages import authsys_parms
 from tests.support.hosts import Site, on_site
 from tests.support.nfs4 import Client4, LoopbackTransport, Server4, mode, with_client
 
@@ -111,3 +112,29 @@ def test_the_addresses_of_an_ipv6_network_have_one_share(tmp_path: Path, minor: 
         }
 
     with_client(tmp_path, minor, test, limits=Limits(grace=0, clients=64))
+
+
+def test_what_is_kept_of_callbacks_is_what_is_used(tmp_path: Path) -> None:
+    """Nobody counts what a client offers besides: a session with 1,024 credentials would take a megabyte."""
+    parms = authsys_parms(0, b"\xff" * 255, 0, 0, list(range(16)))
+    offered = [p.callback_sec_parms4(1, cbsp_sys_cred=parms)] * 1024
+
+    async def test(site: Site) -> None:
+        client = await (await site.client(HONEST)).connect()
+        channel = p.channel_attrs4(0, 1 << 16, 1 << 16, 4096, 16, 1, [])
+        create = p.CREATE_SESSION4args(client.clientid, 2, 0, channel, channel, 0x40000000, offered)
+        status, [(_, made)] = await client.raw((p.OP_CREATE_SESSION, create))
+        assert status == 0
+        first = site.engine.sessions.by_id[client.session]
+        assert await client.status((p.OP_BACKCHANNEL_CTL, p.BACKCHANNEL_CTL4args(0x40000000, offered))) == 0
+        for session in (first, site.engine.sessions.by_id[made.csr_resok4.csr_sessionid]):
+            assert [one.flavor for one in session.backchannel.credentials] == [1]
+        old = await site.client(HONEST, 0)
+        where = p.netaddr4(b"\xff" * 65536, b"\xff" * 65536)
+        set_ = p.SETCLIENTID4args(p.nfs_client_id4(b"verifier", b"old"), p.cb_client4(0x40000000, where), 1)
+        status, [(_, introduced)] = await old.raw((p.OP_SETCLIENTID, set_))
+        assert status == 0
+        kept = site.engine.clients.lookup(introduced.resok4.clientid).callback
+        assert len(kept.netid) + len(kept.address) < 100
+
+    on_site(tmp_path, test, server="  nfs4: {grace_time: 0}\n")

@@ -3,21 +3,29 @@ RECLAIM_COMPLETE, TEST_STATEID, FREE_STATEID (RFC 8881 sections 18.35, 18.38, 18
 
 from __future__ import annotations
 
+from typing import Final
+
 from nfsd.protocol import nfs4 as p
 from nfsd.state import ClientInUse, Nfs4Error
 from nfsd.state.types import Callback40
 from nfsd.v4.compound import Compound
 from nfsd.v4.operations import operation
 
+_LONGEST_NETID: Final = 16
+_LONGEST_ADDRESS: Final = 64
+"""Octets of a universal address: an IPv6 address, its zone and a port have less (RFC 5665 section 5.2.3)."""
+
 
 @operation(p.OP_SETCLIENTID, changes=True)
 async def setclientid(c: Compound, args: p.SETCLIENTID4args) -> p.SETCLIENTID4resok | p.SETCLIENTID4res:
     """v4.0: introduce a client."""
     where = args.callback.cb_location
+    # What is longer is no address, and is kept for as long as the client is.
+    short = len(where.na_r_netid) <= _LONGEST_NETID and len(where.na_r_addr) <= _LONGEST_ADDRESS
     callback = Callback40(
         program=args.callback.cb_program,
-        netid=where.na_r_netid.decode("ascii", "replace"),
-        address=where.na_r_addr.decode("ascii", "replace"),
+        netid=where.na_r_netid.decode("ascii", "replace") if short else "",
+        address=where.na_r_addr.decode("ascii", "replace") if short else "",
         ident=args.callback_ident,
         peer=c.call.transport.peer_address,
     )

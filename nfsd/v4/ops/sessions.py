@@ -43,19 +43,19 @@ def _wire(attributes: ChannelAttributes) -> p.channel_attrs4:
 
 
 def _credentials(offered: list[p.callback_sec_parms4]) -> tuple[CallbackCredential, ...]:
-    """The credentials offered for callbacks that this server can send, in the client's order. Raises NOENT when there
-    are only RPCSEC_GSS handles, none of which exists here (RFC 8881 sections 18.33.3 and 18.36.3)."""
-    usable = []
+    """The first of the credentials offered for callbacks that this server can send; the others would be kept for
+    nothing. Raises NOENT when there are only RPCSEC_GSS handles, none of which exists here (RFC 8881 sections 18.33.3
+    and 18.36.3)."""
     for one in offered:
         if one.cb_secflavor == AUTH_NONE:
-            usable.append(CallbackCredential(AUTH_NONE))
-        elif one.cb_secflavor == AUTH_SYS and one.cbsp_sys_cred is not None:
+            return (CallbackCredential(AUTH_NONE),)
+        if one.cb_secflavor == AUTH_SYS and one.cbsp_sys_cred is not None:
             sys = one.cbsp_sys_cred
             machine = bytes(sys.machinename).decode("utf-8", "replace")
-            usable.append(CallbackCredential(AUTH_SYS, machine, sys.uid, sys.gid, tuple(sys.gids)))
-    if offered and not usable:
+            return (CallbackCredential(AUTH_SYS, machine, sys.uid, sys.gid, tuple(sys.gids)),)
+    if offered:
         raise Nfs4Error(p.NFS4ERR_NOENT, "no such RPCSEC_GSS handle")
-    return tuple(usable)
+    return ()
 
 
 @operation(p.OP_CREATE_SESSION, changes=True, alone=True)
