@@ -45,6 +45,8 @@ if TYPE_CHECKING:
 _log = limited_logger(__name__)
 _REPLY = b"\0\0\0\1"
 _clock = time.monotonic
+_RECORDS = 256
+"""Waiting to be dispatched, about: what a peer sends beyond is left where it is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +82,7 @@ class TcpConnection:
         """Calls taken so far."""
         self._fd = sock.fileno()
         self._account: Account = seat.account(self._limits.connection_memory)
-        self._stream = RecordStream(self._fd, self._account, self._limits.max_record)
+        self._stream = RecordStream(self._fd, self._account, self._limits.max_record, most_records=_RECORDS)
         self._waiting: deque[tuple[memoryview, Lease]] = deque()
         direct = listener.dispatcher.direct_calls(self)
         if direct is not None:
@@ -298,7 +300,11 @@ class TcpConnection:
     def _resume(self) -> None:
         """The other connections have had their turn."""
         self._resuming = False
-        if not self.closed and not self._draining:
+        if self.closed or self._draining:
+            return
+        if self._waiting:
+            self._work()
+        else:
             self._receive(False)
 
     def _work(self) -> None:
@@ -388,17 +394,17 @@ class TcpConnection:
             else:
                 self._loop.add_writer(self._fd, contain, self.close, self._writable)
             self._writing = not sent
-        if sent and self._stream.unfinished and not self._resuming:
+        if sent and self._stream.unfinished and not self._waiting and not self._resuming:
             self._resuming = True
             self._loop.call_soon(contain, self.close, self._resume)
         elif (
-            sent
-            and self._waiting
+            self._waiting
+            and self._stream.queued <= self._limits.max_unsent
             and self.calls < self._limits.max_calls
             and not self._draining
             and not self._seat.queued
         ):
-            # Replies kept us from going on, and the peer has taken them all: nothing else would wake us.
+            # Time did, or replies that the peer has taken since, kept us from going on: nothing else would wake us.
             self._flush_soon()
         self._regulate()
 
@@ -410,7 +416,7 @@ class TcpConnection:
             except OSError as error:
                 self._broken(error)
                 return
-        if self._stream.unfinished and not self._draining:
+        if self._stream.unfinished and not self._waiting and not self._draining:
             self._receive(False)
         else:
             self._work()

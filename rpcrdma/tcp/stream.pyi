@@ -11,7 +11,14 @@ class RecordError(Exception):
 class RecordStream:
     """Receives and sends records on a descriptor that it does not own."""
 
-    def __init__(self, fd: int, account: Account, max_record: int = ..., max_fragments: int = ...) -> None: ...
+    def __init__(
+        self,
+        fd: int,
+        account: Account,
+        max_record: int = ...,
+        max_fragments: int = ...,
+        most_records: int = ...,
+    ) -> None: ...
     eof: bool
     """The peer has finished sending."""
     starved: int

@@ -13,6 +13,9 @@ Bounds
     gets a buffer for the whole of a large one as soon as its mark has come, while memory is plenty. For others the buffer
     has four times what has arrived, and is replaced by a larger one as more comes: a promise costs nothing.
 
+    Records have four octets and more, and each costs the heap a few hundred: no more than ``most_records`` are cut out in
+    one call of :meth:`RecordStream.receive`. The others stay what they were, octets of the read buffer, until the next.
+
     When memory is short nothing is lost: ``starved`` says how much is wanted, and :meth:`RecordStream.receive` goes on
     from there, with what it has been given (:meth:`RecordStream.give`).
 
@@ -106,6 +109,7 @@ cdef class RecordStream:
     cdef Account account
     cdef size_t max_record
     cdef size_t max_fragments
+    cdef size_t most_records
     cdef readonly bint eof
     cdef readonly size_t starved
     cdef readonly unsigned long long received_octets
@@ -139,7 +143,7 @@ cdef class RecordStream:
     cdef object tap
 
     def __cinit__(self, int fd, Account account not None, size_t max_record=(1 << 20) + (128 << 10),
-                  size_t max_fragments=2048):
+                  size_t max_fragments=2048, size_t most_records=1 << 62):
         if max_record > LARGEST_LEASE:
             raise ValueError(f"records of {max_record} octets: at most {LARGEST_LEASE} are possible")
         self.fd = fd
@@ -147,6 +151,7 @@ cdef class RecordStream:
         self.outgoing = Outgoing.__new__(Outgoing)
         self.max_record = max_record
         self.max_fragments = max_fragments
+        self.most_records = most_records
 
     def answer_directly(self, Answerer direct not None, size_t most_unsent):
         """Offer calls to ``direct`` first, as long as no more than ``most_unsent`` octets of replies wait."""
@@ -365,7 +370,7 @@ cdef class RecordStream:
         cdef char *at
         cdef Lease hold
         while not self.starved:
-            if self.must_wait():
+            if self.must_wait() or (<size_t>len(records) >= self.most_records and self.start != self.end):
                 self.unfinished = True
                 return 0
             if self.record is not None:

@@ -363,3 +363,20 @@ def test_a_peer_that_is_gone_is_an_error(ends: Ends) -> None:
         ends.stream.flush()
     ends.stream.close()
     assert hold.released == 1
+
+
+def test_no_more_records_come_out_at_once_than_were_asked_for(ends: Ends) -> None:
+    stream = RecordStream(ends.own.fileno(), ends.account, most_records=100)
+    messages = [bytes([i % 256]) * (i % 3) for i in range(1050)]
+    ends.peer.sendall(b"".join(map(record, messages)))
+    came, most = [], 0
+    readable = True
+    while readable or stream.unfinished:
+        records = stream.receive(readable)
+        readable, most = False, max(most, len(records))
+        for view, hold in records:
+            came.append(bytes(view))
+            hold.release()
+    assert came == messages
+    assert most == 100
+    stream.close()

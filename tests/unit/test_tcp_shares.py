@@ -212,3 +212,22 @@ def test_calls_in_progress_of_one_host_are_bounded_whatever_connections_it_has()
             assert server.hosts.statistics()["calls"] == 0
 
     run(test)
+
+
+def test_records_behind_calls_that_wait_are_left_where_they_are() -> None:
+    """Else a megabyte of the shortest records becomes many megabytes of objects, on nobody's account."""
+
+    async def test() -> None:
+        async with serving() as server:
+            gate = server.service.gate = asyncio.Event()
+            client = await server.connect()
+            nonsense = b"".join(mark(12) + struct.pack(">3I", xid, 1, 0) for xid in range(50_000))  # answers to nobody
+            calls = b"".join(mark(40) + bytes(call(0, xid=xid)) for xid in range(200))
+            client.writer.write(calls + nonsense + mark(40) + bytes(call(0, xid=1000)))
+            await until(lambda: server.service.running == 128)
+            await turns()
+            assert len(server.connection()._waiting) <= 300
+            gate.set()
+            assert [await client.xid() for _ in range(201)] == [*range(200), 1000]
+
+    run(test)
