@@ -49,7 +49,8 @@ _SLOWEST = 64 << 10
 """Octets a second that must be given back meanwhile."""
 TURN = 0.002
 """Seconds in which a connection begins calls before the others have their turn: a listing of a megabyte takes 50 ms,
-and whoever waits should wait for one of each connection, not for all of them."""
+and whoever waits should wait for one of each connection, not for all of them. Connections with more to do than their
+turns take share it, for all of them come before whoever waits."""
 _MUCH = 1 << 20
 """Octets that a connection may hold without being looked at."""
 
@@ -99,6 +100,7 @@ class Seat:
         "_hosts",
         "_returned_then",
         "_starved_since",
+        "_waits_for_turn",
         "called",
         "host",
         "member",
@@ -119,6 +121,7 @@ class Seat:
         self._starved_since: float | None = None
         self.queued = False
         """Whether a call waits for its host's others."""
+        self._waits_for_turn = False
 
     def account(self, limit: int) -> Account:
         """A share of the host's memory."""
@@ -156,6 +159,20 @@ class Seat:
         hosts.calls -= 1
         if hosts.queue:
             hosts.let_proceed()
+
+    def begin_turn(self) -> float:
+        """Seconds in which to begin calls."""
+        hosts = self._hosts
+        if self._waits_for_turn:
+            self._waits_for_turn = False
+            hosts.waiting_for_turns -= 1
+        return TURN / (1 + hosts.waiting_for_turns)
+
+    def cut_short(self) -> None:
+        """The turn is over, and there are more calls to begin."""
+        if not self._waits_for_turn:
+            self._waits_for_turn = True
+            self._hosts.waiting_for_turns += 1
 
     def stuck(self, now: float, account: Account, waits_for_peer: bool) -> bool:
         """Whether the connection holds much, while memory is short, and its peer does next to nothing about it. To be
@@ -228,6 +245,8 @@ class Hosts:
         """Connections of all hosts without a call yet, the oldest first."""
         self.calls = 0
         """In progress."""
+        self.waiting_for_turns = 0
+        """Connections with calls that their last turns were too short for."""
         self.queue: collections.deque[Seat] = collections.deque()
         """Connections whose calls wait for there being fewer."""
         self._hosts: dict[str, Host] = {}
@@ -294,6 +313,7 @@ class Hosts:
         """A connection is gone."""
         host = seat.host
         count = host.connections
+        seat.begin_turn()  # it does not wait for one any more
         if host.silent.pop(seat, 0) is not None and host.callers.pop(seat, 0) is not None:
             return
         self.silent.pop(seat, None)

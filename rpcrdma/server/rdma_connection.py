@@ -43,7 +43,7 @@ from rpcrdma.engine.config import LARGEST_LEASE, ResponderOptions
 from rpcrdma.engine.direct import DirectResponder
 from rpcrdma.engine.responder import Responder
 from rpcrdma.firewall import contain
-from rpcrdma.hosts import TURN, Seat
+from rpcrdma.hosts import Seat
 from rpcrdma.log_limits import limited_logger
 from rpcrdma.memory import Account, Lease, OutOfMemory
 from rpcrdma.place import Answerer
@@ -432,7 +432,7 @@ class RdmaConnection:
                     calls, self._held_back = [*self._held_back, *calls], deque()
                 if not calls:
                     break
-                until = until or _clock() + TURN
+                until = until or _clock() + self._seat.begin_turn()
                 for call in calls:
                     if self._held_back or _clock() >= until or not self._seat.begin_call():
                         self._held_back.append(call)
@@ -440,6 +440,7 @@ class RdmaConnection:
                         self._over(call)
                 if self._held_back and not self._seat.queued:
                     # Time is up: the others have their turn, then it goes on.
+                    self._seat.cut_short()
                     self._post()
                     self._loop.call_soon(contain, self.abort, self._run)
                     break

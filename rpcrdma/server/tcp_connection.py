@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any
 from rpcrdma.capture.events import Connection
 from rpcrdma.capture.recorder import Tap
 from rpcrdma.firewall import contain, report
-from rpcrdma.hosts import TURN, Seat
+from rpcrdma.hosts import Seat
 from rpcrdma.log_limits import limited_logger
 from rpcrdma.memory import Account, Lease, OutOfMemory
 from rpcrdma.rpc.dispatch import NO_REPLY
@@ -312,7 +312,7 @@ class TcpConnection:
         waiting, limit, dispatch = self._waiting, self._limits.max_calls, self._dispatcher.dispatch
         stream, room, begin_call = self._stream, self._limits.max_record, self._seat.begin_call
         self._in_wakeup = True
-        until = _clock() + TURN
+        until = _clock() + self._seat.begin_turn()
         try:
             while waiting and self.calls < limit and not self.closed and not self._draining:
                 if stream.queued > self._limits.max_unsent:
@@ -328,7 +328,10 @@ class TcpConnection:
                 self.calls += 1
                 dispatch(self, record, (), [hold], self._done, room)
                 if _clock() >= until:
-                    break  # calls that never wait count no further than this; _settle has the others come next
+                    # Calls that never wait count no further than this; _settle has the others come next.
+                    if waiting:
+                        self._seat.cut_short()
+                    break
         finally:
             self._in_wakeup = False
         if not self.closed:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from rpcrdma.hosts import HostLimits, Hosts, Refused, Seat, host_of
+from rpcrdma.hosts import TURN, HostLimits, Hosts, Refused, Seat, host_of
 from rpcrdma.memory import Lease, Pool
 
 MIB = 1 << 20
@@ -162,6 +162,20 @@ def test_calls_in_progress_are_bounded_by_host_and_in_all_and_those_who_wait_tak
         greedy.seat.end_call()
     modest.seat.end_call()
     assert hosts.statistics()["calls"] == 0
+
+
+def test_connections_that_want_more_turns_share_the_time_of_one() -> None:
+    hosts = make()
+    there = [Connection(hosts, f"192.0.2.{number}") for number in range(10)]
+    for each in there:
+        each.seat.cut_short()
+        each.seat.cut_short()
+    assert there[0].seat.begin_turn() == pytest.approx(TURN / 10)
+    for each in there:
+        each.seat.leave()
+        each.seat.cut_short()  # as one does that is being closed
+        each.seat.leave()
+    assert Connection(hosts, "192.0.2.1").seat.begin_turn() == TURN
 
 
 def holding(hosts: Hosts, address: str, size: int) -> tuple[Seat, Any, list[Lease]]:

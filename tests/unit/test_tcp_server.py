@@ -180,6 +180,34 @@ def test_calls_that_never_wait_let_those_of_other_connections_in(monkeypatch: py
     run(test)
 
 
+def test_many_connections_with_calls_that_never_wait_share_the_time_that_others_wait(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = itertools.count()
+    monkeypatch.setattr(tcp_connection, "_clock", lambda: next(now) * 0.0005)
+
+    async def test() -> None:
+        async with serving() as server:
+            begun = server.service.transports
+            greedy = [await server.connect() for _ in range(40)]
+            modest = await server.connect()
+            modest.send(call(0, xid=1))
+            assert await modest.xid() == 1
+            for xid in range(200):
+                for client in greedy:
+                    client.send(call(0, xid=xid))
+            await until(lambda: len(begun) > 1000)
+            before = len(begun)
+            modest.send(call(0, xid=2))
+            assert await modest.xid() == 2
+            assert begun.index(begun[0], before) - before < 100  # not four calls of each
+            for client in greedy:
+                assert [await client.xid() for _ in range(200)] == list(range(200))
+            assert server.hosts.waiting_for_turns == 0
+
+    run(test)
+
+
 def test_large_arguments_and_results() -> None:
     async def test() -> None:
         async with serving() as server:
