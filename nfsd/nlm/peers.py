@@ -14,6 +14,7 @@ from typing import Any, Final
 from weakref import WeakValueDictionary
 
 from nfsd.v4.callback_messages import CallbackError, accepted
+from rpcrdma.addresses import host_of
 from rpcrdma.client.messages import auth_sys, encode_call
 from rpcrdma.client.whole import WholeClient
 from rpcrdma.memory import Pool
@@ -57,9 +58,10 @@ class Peers:
     ) -> Any:
         """Call a program over TCP from our address ``source``; ``arguments`` and ``results`` are (XDR type, value) and
         an XDR type. Raises one of UNANSWERED."""
-        own = self._own_rooms.get(host)
+        client = host_of(host)
+        own = self._own_rooms.get(client)
         if own is None:
-            own = self._own_rooms[host] = asyncio.Semaphore(_CALLS_TO_ONE)
+            own = self._own_rooms[client] = asyncio.Semaphore(_CALLS_TO_ONE)
         async with own, self._room:
             key = host, program
             try:

@@ -15,9 +15,11 @@ import asyncio
 import ipaddress
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
+from weakref import WeakValueDictionary
 
 from nfsd.state.types import Callback40, CallbackCredential
 from nfsd.v4.callback_messages import CallbackError, accepted, compound_call, null_call
+from rpcrdma.addresses import host_of
 from rpcrdma.client.whole import WholeClient
 from rpcrdma.memory import Pool
 from rpcrdma.rpc.program import AUTH_SYS
@@ -27,6 +29,9 @@ IDLE_TIME = 60.0
 """Seconds after which a connection without calls is closed."""
 PROBE_AGAIN = 60.0
 """Seconds between two probes of a path that is down."""
+_SHARE = 4
+"""One part in so many of all connections is the most for the clients of one host: if they do not answer, or cannot be
+connected to, the others' callbacks need not wait for them."""
 _MAX_OUTSTANDING = 16
 """Callbacks under way to one client."""
 _MEMORY = 64 << 20
@@ -80,12 +85,14 @@ class Dialer:
     def __init__(
         self, next_xid: Callable[[], int], limit: int = 1024, connecting: int = 64, *, anywhere: bool = False
     ) -> None:
-        """``limit``: connections open at once; ``connecting``: of them, not yet established. ``anywhere``: see
-        :func:`callback_address`."""
+        """``limit``: connections open at once; ``connecting``: of them, not yet established; the clients of one host
+        may have a part of both. ``anywhere``: see :func:`callback_address`."""
         self.next_xid = next_xid
         self.anywhere = anywhere
         self.limit = limit
         self._connecting = asyncio.Semaphore(connecting)
+        self._own_connecting: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
+        self._own_most = max(1, connecting // _SHARE)
         self._pool = Pool(_MEMORY)
         self._open: set[Path40] = set()
 
@@ -111,14 +118,19 @@ class Dialer:
 
     async def connect(self, path: Path40, host: str, port: int) -> WholeClient:
         """Connect for a path. Raises OSError, CallbackError when there are too many."""
-        if len(self._open) >= self.limit:
-            idle = [one for one in self._open if one.idle]
+        own = {one for one in self._open if one.host == path.host}
+        crowd = own if len(own) >= max(1, self.limit // _SHARE) else self._open
+        if crowd is own or len(self._open) >= self.limit:
+            idle = [one for one in crowd if one.idle]
             if not idle:
                 raise CallbackError("busy", "too many connections to clients")
             min(idle, key=lambda one: one.last_used).hang_up()
+        connecting = self._own_connecting.get(path.host)
+        if connecting is None:
+            connecting = self._own_connecting[path.host] = asyncio.Semaphore(self._own_most)
         self._open.add(path)
         try:
-            async with self._connecting:
+            async with connecting, self._connecting:
                 return await WholeClient.connect(host, port, seconds=CONNECT_TIME, pool=self._pool)
         except BaseException:
             self._open.discard(path)
@@ -130,6 +142,8 @@ class Path40:
 
     def __init__(self, dialer: Dialer, callback: Callback40) -> None:
         self.callback = callback
+        self.host = host_of(callback.peer)
+        """Whose clients share the bounds on connections with this one."""
         self.up: bool | None = None
         """Whether callbacks arrive; None: not known yet."""
         self.checked = 0.0

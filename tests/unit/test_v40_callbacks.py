@@ -1,6 +1,7 @@
 """Callbacks of NFSv4.0: the server connects to the address of SETCLIENTID (RFC 7530 sections 10.2.1 and 16.33)."""
 
 import asyncio
+import socket
 from contextlib import asynccontextmanager
 
 import pytest
@@ -185,6 +186,31 @@ def test_no_more_connections_than_allowed_and_idle_ones_give_way(tmp_path):
         await busy
 
     run(test, tmp_path)
+
+
+@pytest.mark.parametrize("accepts", [True, False], ids=["silent", "closed"])
+def test_clients_of_one_host_that_do_not_answer_keep_no_other_from_being_called(tmp_path, accepts):
+    async def test(site):
+        callbacks = site.daemon._nfs4.callbacks
+        callbacks._dialer = callback_dial.Dialer(
+            callbacks._next_xid, limit=8 if accepts else 1000, connecting=64 if accepts else 4
+        )
+        deaf = socket.socket()
+        deaf.bind(("127.0.0.2", 0))
+        deaf.listen(64 if accepts else 0)
+        port = deaf.getsockname()[1]
+        for number in range(30):
+            client = await site.client("127.0.0.2", 0, name=b"deaf %d" % number)
+            client.callback_address = b"tcp", b"127.0.0.2.%d.%d" % (port >> 8, port & 255)
+            await client.connect()
+        async with CallbackListener(CallbackEnd()) as listener:
+            honest = await site.client("127.0.0.1", 0)
+            honest.callback_address = listener.address
+            await honest.connect()
+            assert await callbacks.probe(site.engine.clients.lookup(honest.clientid))
+        deaf.close()
+
+    on_site(tmp_path, test, server="  nfs4: {grace_time: 0}\n")
 
 
 @pytest.mark.parametrize(
