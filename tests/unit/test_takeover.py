@@ -104,7 +104,7 @@ def test_renewing_another_hosts_lease_does_nothing(tmp_path: Path) -> None:
         victim, _, handle = await victim_with_a_file(site, 0)
         thief = await site.client(OTHER, 0)
         record = site.engine.clients.lookup(victim.clientid)
-        before = record.lease_end
+        before = record.lease_end = record.lease_end - 10
         renewal = (p.OP_RENEW, p.RENEW4args(victim.clientid))
         assert await thief.status(renewal) == p.NFS4ERR_STALE_CLIENTID
         assert record.lease_end == before
