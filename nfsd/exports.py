@@ -310,16 +310,17 @@ class ExportTable:
         return any(self.visible(export, peer_address) for export in (*self.exports, *self.referrals))
 
     def speaker(self, transport: Connection) -> str:
-        """For whom a caller speaks where state is concerned: its host. Where nothing may be used from the port it has,
-        some user of the host, who does not speak for its kernel."""
+        """For whom a caller speaks where state is concerned: its host, or some user of it."""
         host = canonical_address(transport.peer_address)
+        return host if self.speaks_for_host(transport) else f"{host}!"
+
+    def speaks_for_host(self, transport: Connection) -> bool:
+        """Whether a caller may be its host's kernel. Where nothing may be used from the port it has, it is not."""
         if not self._ports_matter or 0 < transport.peer_port < RESERVED_PORTS:
-            return host
+            return True
         accesses = [self.access(export, transport.peer_address) for export in self.exports]
         known = [access for access in accesses if access is not None]
-        if not known or any(access.takes(transport) for access in known):
-            return host
-        return f"{host}!"
+        return not known or any(access.takes(transport) for access in known)
 
     def read_only(self, export: Export, peer_address: str) -> bool:
         """Whether the export is read-only for this client (it is for one that may not use it at all)."""

@@ -141,6 +141,8 @@ class LockManager:
 
     async def free_all(self, call: Call, args: nlm4_notify) -> None:
         """The caller gives up everything: it was restarted, and monitors nobody."""
+        if not self.nfs4.exports.speaks_for_host(call.transport):
+            return
         client = self.table.free_all(args.name, call.transport.peer_address)
         if client is not None:
             await self.nfs4.clear_all()

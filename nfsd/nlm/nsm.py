@@ -61,6 +61,8 @@ class StatusMonitor:
         """A client was restarted: it holds nothing any more."""
         transport = call.transport
         address = transport.peer_address
+        if not self._nfs4.exports.speaks_for_host(transport):
+            return
         if not self._nfs4.engine.nlm.meant(args.mon_name, address, args.state):
             return
         if address in self._asking:

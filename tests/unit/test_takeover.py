@@ -10,8 +10,11 @@ from typing import Any
 import pytest
 
 from nfsd.protocol import nfs4 as p
+from nfsd.protocol import nlm4, nsm
 from nfsd.state import ClientRecord, Limits, Recovered
-from tests.support.hosts import Site, on_site
+from nfsd.vfs.types import Credential
+from rpcrdma.xdr import Encoder
+from tests.support.hosts import Site, on_site, rpc_call, verdict
 from tests.support.nfs4 import Client4, LoopbackTransport, mode, serving
 
 VICTIM, OTHER = "127.0.0.2", "127.0.0.3"
@@ -228,3 +231,40 @@ def test_who_has_no_port_below_1024_does_not_speak_for_its_host_where_that_matte
         assert site.engine.clients.lookup(kernel.clientid) is None, "the kernel itself begins anew"
 
     on_site(tmp_path, test, "['*']\n    secure: true", NO_GRACE)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="ports below 1024 are root's")
+@pytest.mark.parametrize("secure", [False, True])
+def test_who_has_no_port_below_1024_frees_no_locks_of_its_hosts_kernel(tmp_path: Path, secure: bool) -> None:
+    """Neither with FREE_ALL nor with SM_NOTIFY, where the host's own status monitor says nothing against it."""
+
+    def octets(kind: Any, value: Any) -> bytes:
+        e = Encoder()
+        e.encode(kind, value)
+        return e.getvalue()
+
+    async def test(site: Site) -> None:
+        (tmp_path / "export" / "f").touch()
+        service = site.daemon._nfs4.service
+        root = await service.root(site.daemon._nfs4.exports.exports[0])
+        node, _ = await service.lookup(Credential(0, 0), root, b"f")
+        lock = nlm4.nlm4_lockargs(b"", False, True, nlm4.nlm4_lock(b"host", node.handle, b"oh", 1, 0, 10), False, 7)
+        taking = rpc_call(nlm4.NLM_PROGRAM, 4, nlm4.NLMPROC4_LOCK, octets(nlm4.nlm4_lockargs, lock))
+        notify = octets(nlm4.nlm4_notify, nlm4.nlm4_notify(b"host", 9))
+        restarted = octets(nsm.stat_chge, nsm.stat_chge(b"host", 9))
+        forged = {
+            "nlm": rpc_call(nlm4.NLM_PROGRAM, 4, nlm4.NLMPROC4_FREE_ALL, notify),
+            "nsm": rpc_call(nsm.SM_PROGRAM, nsm.SM_VERS, nsm.SM_NOTIFY, restarted),
+        }
+        kernel = await site.wire(VICTIM, "nlm", port=881)
+        for number, (name, freeing) in enumerate(forged.items()):
+            assert verdict(await kernel.call(None, taking)) == (0, 0)
+            assert [client.locks for client in site.engine.nlm.all()] == [1]
+            user = await site.wire(VICTIM, name)
+            assert verdict(await user.call(None, freeing)) == (0, 0)
+            assert len(site.engine.nlm.all()) == secure, name
+            again = await site.wire(VICTIM, name, port=882 + number)
+            assert verdict(await again.call(None, freeing[:3] + b"\xff" + freeing[4:])) == (0, 0)
+            assert not site.engine.nlm.all(), "the kernel itself may"
+
+    on_site(tmp_path, test, f"['*']\n    secure: {str(secure).lower()}", NO_GRACE)
