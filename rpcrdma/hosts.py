@@ -11,8 +11,8 @@ Seats
     the same time however many there are.
 
 Calls
-    Calls in progress are bounded for each host and in all. A connection whose call has to wait is not read from, and
-    those that wait take turns.
+    Calls in progress are bounded for each host and in all; a host that has none may always begin one. A connection
+    whose call has to wait is not read from, and those that wait take turns.
 
 Memory
     The connections of a host share an account of the pool (:class:`rpcrdma.memory.Host`).
@@ -142,7 +142,7 @@ class Seat:
     def begin_call(self) -> bool:
         """Count a call in progress. False: there are too many; ``member.proceed`` is called when there may be room."""
         host, hosts = self.host, self._hosts
-        if host.calls >= hosts.limits.host_calls or hosts.calls >= hosts.limits.calls:
+        if not hosts.may_begin(host):
             if not self.queued:
                 hosts.events["delayed_calls"] += 1
                 self.queued = True
@@ -339,14 +339,19 @@ class Hosts:
         if not host.connections and not host.memory.in_use and not host.calls:
             self._hosts.pop(host.key, None)
 
+    def may_begin(self, host: Host) -> bool:
+        """Whether the bounds allow the host another call. One each is allowed in any case: those that fill the bound in
+        all may take long, and would keep everybody else from being served at all."""
+        return not host.calls or (host.calls < self.limits.host_calls and self.calls < self.limits.calls)
+
     def let_proceed(self) -> None:
         """A call is over: one of the connections that wait may go on."""
         looks = 0
-        while self.queue and looks < _LOOKS and self.calls < self.limits.calls:
+        while self.queue and looks < _LOOKS:
             seat = self.queue.popleft()
             if not seat.queued:
                 continue  # it is closed
-            if seat.host.calls < self.limits.host_calls:
+            if self.may_begin(seat.host):
                 seat.queued = False
                 seat.member.proceed()
                 return

@@ -231,3 +231,23 @@ def test_records_behind_calls_that_wait_are_left_where_they_are() -> None:
             assert [await client.xid() for _ in range(201)] == [*range(200), 1000]
 
     run(test)
+
+
+def test_calls_in_progress_of_many_hosts_leave_each_other_one() -> None:
+    async def test() -> None:
+        async with serving(host_calls=10, calls=20) as server:
+            gate = server.service.gate = asyncio.Event()
+            calls = b"".join(mark(40) + bytes(call(0, xid=xid)) for xid in range(20))
+            async with contextlib.AsyncExitStack() as stack:
+                for address in ("127.0.0.2", "127.0.0.3"):
+                    await stack.enter_async_context(many(server, 2, address, calls))
+                await until(lambda: server.service.running == 20)
+                client = await server.connect()
+                for xid in range(5):
+                    client.send(call(3, bytes(4), xid=xid))  # which does not wait
+                assert [await client.xid() for _ in range(5)] == list(range(5))
+                assert server.service.running == 20
+                gate.set()
+                await until(lambda: not server.hosts.calls)
+
+    run(test)
