@@ -86,5 +86,7 @@ class Account:
         It is called from inside the release that makes room (or from inside this call when there already is room),
         and should take its lease there and then. Raises OutOfMemory when a bound is smaller than ``size``.
         """
+    def wait_no_more(self, callback: Callable[[], None]) -> None:
+        """Forget a callback given to :meth:`when_available`, if it has not been called. Takes as long as many wait."""
     def close(self) -> None:
         """Forget the waiters. Leases still out are returned to the pool as they are released."""

@@ -295,6 +295,16 @@ cdef class Account:
         pool.waiting += 1
         pool.freed(self)
 
+    def wait_no_more(self, callback):
+        """Forget a callback given to :meth:`when_available`, if it has not been called."""
+        cdef Py_ssize_t index
+        for index in range(len(self.waiters)):
+            if self.waiters[index][1] is callback:
+                del self.waiters[index]
+                self.pool.waiting -= 1
+                self.pool.freed(self)  # it may have been what others were queueing behind
+                return
+
     def close(self):
         """Forget the waiters. Leases still out are returned to the pool as they are released."""
         self.pool.waiting -= len(self.waiters)

@@ -343,9 +343,13 @@ class RdmaConnection:
         waiter: asyncio.Future[Lease] = self._loop.create_future()
         self._lease_waiters.add(waiter)
         timeout = self._loop.call_later(self._server.options.lease_timeout, self._lease_timed_out, waiter, size)
+        available = partial(self._lease_available, waiter, size)
         try:
-            self._account.when_available(size, partial(self._lease_available, waiter, size))
+            self._account.when_available(size, available)
             return await waiter
+        except OutOfMemory:
+            self._account.wait_no_more(available)
+            raise
         except asyncio.CancelledError:
             # A cancelled call leaves what it waited for alone, so that the lease may arrive, or have arrived.
             if not waiter.cancel() and not waiter.cancelled() and waiter.exception() is None:

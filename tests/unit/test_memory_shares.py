@@ -228,3 +228,22 @@ def test_any_mix_of_sizes_fits_again_after_any_other(order: Callable[[list[int]]
         assert len(held) == 32 * MIB // size
         write(held[-1])
         release(held)
+
+
+def test_who_waits_no_more_is_not_what_others_wait_behind() -> None:
+    pool = Pool(16 * MIB)
+    account = pool.account(4 * MIB)
+    held, told = [account.lease(2 * MIB), account.lease(MIB)], []
+
+    def large() -> None:
+        told.append("large")
+
+    account.when_available(2 * MIB, large)
+    account.when_available(MIB, lambda: told.append("small"))
+    assert told == []
+    account.wait_no_more(print)
+    account.wait_no_more(large)
+    assert (told, pool.waiting) == (["small"], 0)
+    account.wait_no_more(large)
+    release(held)
+    assert (told, pool.waiting, pool.in_use) == (["small"], 0, 0)

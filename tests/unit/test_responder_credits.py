@@ -440,3 +440,24 @@ def test_a_reconnection_may_bring_other_properties():
 def test_options_that_cannot_work_are_refused(bad):
     with pytest.raises(ValueError, match=r"must|least|multiple|demands"):
         ResponderOptions(**bad)
+
+
+def test_nothing_is_left_of_operations_that_gave_up_on_memory():
+    """However long memory is short: what they waited with would pile up."""
+
+    async def test(rig, peer):
+        await peer.call(null(1))
+        hog = rig.pool.account(256 << 20)
+        leases = []
+        with contextlib.suppress(OutOfMemory):
+            while True:
+                leases.append(hog.lease(1 << 20))
+        (connection,) = rig.server.connections
+        outcomes = await asyncio.gather(*(connection.lease(1 << 20) for _ in range(50)), return_exceptions=True)
+        assert {type(outcome) for outcome in outcomes} == {OutOfMemory}
+        assert rig.pool.waiting == 0
+        for lease in leases:
+            lease.release()
+        (await connection.lease(1 << 20)).release()
+
+    run(test, options=RdmaServerOptions(ResponderOptions(remote_invalidation=False), 8 << 20, lease_timeout=0.05))
