@@ -152,6 +152,7 @@ class CopyOperations(SparseOperations):
         argument = clone_range(source.fd, source_offset, count, target_offset)
         step = chain.add(SYS_IOCTL, target.fd, FICLONERANGE, argument)
         chain.add(SYS_STATX, target.fd, b"", AT_EMPTY_PATH, STATX_MASK, after)
+        failures = target.node.inode.sync.failures
         try:
             change = await self.change_data(target, chain, before, after)
         except OSError as error:
@@ -159,5 +160,5 @@ class CopyOperations(SparseOperations):
                 raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP)) from error
             raise
         if not target.node.export.asynchronous:
-            await self.sync_open(target.node, target)
+            await self.sync_open(target.node, target, failures)
         return change

@@ -104,6 +104,7 @@ class DataOperations(OpenOperations):
         if not opened.unstable and self.unstable.is_full(opened):
             await self.unstable.room(opened)
         await inode.serial.acquire()
+        failures = inode.sync.failures
         try:
             try:
                 await self._run_bulk(node.mount, chain, len(source))
@@ -119,7 +120,7 @@ class DataOperations(OpenOperations):
         finally:
             inode.serial.release()
         if stability is not Stability.UNSTABLE and not node.export.asynchronous:
-            await self.sync_open(node, opened)
+            await self.sync_open(node, opened, failures)
         return (0 if step is None else step.result), stability, change
 
     async def commit(self, credential: Credential, node: Node, offset: int, count: int) -> Change:

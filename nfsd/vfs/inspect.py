@@ -119,6 +119,7 @@ class InspectOperations(DataOperations):
             )
         inode = node.inode
         await inode.serial.acquire()
+        failures = inode.sync.failures
         try:
             before = await self.look(node)
             if guard_ctime is not None and divmod(raw_ctime(before), 1_000_000_000) != tuple(guard_ctime):
@@ -141,7 +142,7 @@ class InspectOperations(DataOperations):
             if writing is not None:
                 writing.release()
         if writing is not None and not node.export.asynchronous:
-            await self.sync_open(node, writing)
+            await self.sync_open(node, writing, failures)
         elif changes != _NOTHING:
             await self.sync(node)
         return change

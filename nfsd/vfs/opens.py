@@ -345,10 +345,14 @@ class OpenOperations(Core):
                     opened = await self.own_open(node)
         await self.sync_open(node, opened)
 
-    async def sync_open(self, node: Node, opened: OpenFile | None) -> None:
+    async def sync_open(self, node: Node, opened: OpenFile | None, before: tuple[int, int] | None = None) -> None:
         """:meth:`sync` through this descriptor, or rather through all that have unstable writes, each of which may know
         of an error that no other one knows of. None for what cannot be opened: its file system is synchronised, as far
-        as that is needed."""
+        as that is needed.
+
+        ``before``: the file's ``sync.failures`` of before a change of data that the caller calls stable. An fsync that
+        began earlier may end after it, and be the one that is told what of it was lost; the kernel does not say so twice,
+        and whoever was promised stable data looks at no write verifier."""
         mount = node.mount
 
         def start(finished: Finished) -> None:
@@ -363,6 +367,8 @@ class OpenOperations(Core):
         # What is of the whole file system is shared by all who ask, so that there is one such thing at a time.
         group = mount.sync if opened is None and not node.inode.unstable else node.inode.sync
         error = await group.join(start)
+        if before is not None and node.inode.sync.failures != before:
+            error = error or node.inode.sync.failures[1]
         if error:
             raise OSError(error, os.strerror(error))
 

@@ -60,12 +60,14 @@ class GroupSync:
     An fsync under way may have passed a caller's pages already, so those who ask meanwhile all wait for the next one.
     """
 
-    __slots__ = ("_next", "_start", "running")
+    __slots__ = ("_next", "_start", "failures", "running")
 
     def __init__(self) -> None:
         self._start: Callable[[Finished], None] | None = None
         self._next: list[asyncio.Future[int]] = []
         self.running = False
+        self.failures: tuple[int, int] = (0, 0)
+        """How many have failed, and the last one's errno."""
 
     def join(self, start: Callable[[Finished], None]) -> asyncio.Future[int]:
         """The future of the errno (or 0) of an fsync that starts from now on. ``start`` begins one and returns at once;
@@ -84,6 +86,8 @@ class GroupSync:
 
         def finished(error: int) -> None:
             self.running = False
+            if error:
+                self.failures = (self.failures[0] + 1, error)
             for future in waiting:
                 if not future.done():
                     future.set_result(error)

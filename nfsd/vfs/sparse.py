@@ -79,9 +79,10 @@ class SparseOperations(DataOperations):
         chain.add(SYS_STATX, opened.fd, b"", AT_EMPTY_PATH, STATX_MASK, before)
         chain.add(SYS_FALLOCATE, opened.fd, mode, offset, length)
         chain.add(SYS_STATX, opened.fd, b"", AT_EMPTY_PATH, STATX_MASK, after)
+        failures = opened.node.inode.sync.failures
         change = await self.change_data(opened, chain, before, after)
         if not opened.node.export.asynchronous:
-            await self.sync_open(opened.node, opened)
+            await self.sync_open(opened.node, opened, failures)
         return change
 
     async def allocate(self, opened: OpenFile, offset: int, length: int) -> Change:

@@ -1,0 +1,92 @@
+"""What a client is told to be on the disk is there, also when another caller's fsync was told of the error.
+
+The kernel tells each descriptor of an error of write-back once. A fsync that began before a change may end after it.
+"""
+
+import asyncio
+import errno
+
+import pytest
+
+from nfsd.protocol.nfs3 import SETATTR3args, nfs_fh3, nfsstat3, stable_how
+from nfsd.vfs.syscalls import SYS_FSYNC
+from tests.nfs3_client import Nfs3Client, Nfs3Failure, attributes
+from tests.unit.nfs_client_support import Rig
+
+
+async def until(condition):
+    for _ in range(4000):
+        if condition():
+            return
+        await asyncio.sleep(0.005)
+    pytest.fail("it does not happen")
+
+
+class Disk:
+    """In place of the service's: a fsync ends when and as the test says. ``holding``: what is written waits on its way
+    back to the file service."""
+
+    def __init__(self, service, monkeypatch):
+        self.begun = []
+        self.holding, self.held, self.go = False, 0, asyncio.Event()
+        run_sync, run_bulk = service._run_sync, service._run_bulk
+
+        def slow(mount, number, descriptors, finished):
+            if number == SYS_FSYNC:
+                self.begun.append(finished)
+            else:
+                run_sync(mount, number, descriptors, finished)
+
+        async def bulk(mount, chain, size):
+            await run_bulk(mount, chain, size)
+            if self.holding:
+                self.held += 1
+                await self.go.wait()
+
+        monkeypatch.setattr(service, "_run_sync", slow)
+        monkeypatch.setattr(service, "_run_bulk", bulk)
+
+
+async def write(client, file):
+    await client.write(file, 4, b"stable", stable_how.FILE_SYNC)
+
+
+async def truncate(client, file):
+    result = await client.nfs("SETATTR", SETATTR3args(file, attributes(size=3), None))
+    if result.status != nfsstat3.NFS3_OK:
+        raise Nfs3Failure("SETATTR", result.status)
+
+
+@pytest.mark.parametrize(
+    ("change", "asks"), [(write, "before"), (write, "after"), (truncate, "before")], ids=["write", "late-write", "size"]
+)
+def test_a_stable_change_fails_with_the_fsync_that_was_told_of_it(tmp_path, monkeypatch, change, asks):
+    rig = Rig(tmp_path)
+
+    async def main():
+        service = rig.daemon.service
+        root = nfs_fh3((await service.root(service.exports.exports[0])).handle)
+        first, second = [await Nfs3Client.connect("127.0.0.1", rig.ports["tcp"]) for _ in range(2)]
+        file = await first.create(root, b"f")
+        inode = (await service.resolve(file.data)).inode
+        disk = Disk(service, monkeypatch)
+        await first.write(file, 0, b"data")
+        committing = asyncio.ensure_future(first.commit(file))
+        await until(lambda: disk.begun)
+        disk.holding = asks == "after"
+        changing = asyncio.ensure_future(change(second, file))
+        await until(lambda: disk.held if disk.holding else inode.sync._next)
+        disk.begun[0](errno.EIO)  # of either's data
+        disk.go.set()
+        await until(lambda: len(disk.begun) == 2)
+        disk.begun[1](0)  # for there is nothing left that could fail
+        for call in (committing, changing):
+            with pytest.raises(Nfs3Failure) as failure:
+                await asyncio.wait_for(call, 30)
+            assert failure.value.status is nfsstat3.NFS3ERR_IO
+        monkeypatch.undo()
+        await change(second, file)  # it is over
+        for client in (first, second):
+            await client.close()
+
+    rig.run(main)
