@@ -339,7 +339,9 @@ class OpenOperations(Core):
         opened: OpenFile | None = None
         if node.type in (FileType.REG, FileType.DIR):
             opened = next((entry for entry in node.inode.opens.values() if entry.writable), None)
-            if opened is None and not node.inode.unstable:
+            if opened is None and node.inode.unstable:
+                opened = node.inode.unstable[0]  # kept, should a removal let go of all of them before the fsync begins
+            if opened is None:
                 # A server that is not root may have files it must not read: their whole file system, then.
                 with contextlib.suppress(PermissionError):
                     opened = await self.own_open(node)
@@ -351,8 +353,8 @@ class OpenOperations(Core):
         as that is needed.
 
         ``before``: the file's ``sync.failures`` of before a change of data that the caller calls stable. An fsync that
-        began earlier may end after it, and be the one that is told what of it was lost; the kernel does not say so twice,
-        and whoever was promised stable data looks at no write verifier."""
+        began earlier may end after it, and be the one that is told what of it was lost. The kernel does not say so
+        twice, and whoever was promised stable data looks at no write verifier."""
         mount = node.mount
 
         def start(finished: Finished) -> None:

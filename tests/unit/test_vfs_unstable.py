@@ -196,6 +196,29 @@ def test_a_commit_asks_every_descriptor_with_unstable_writes(place, tmp_path, en
     run(place, tmp_path, scenario)
 
 
+def test_a_commit_under_way_when_the_file_is_removed(place, tmp_path, ended):
+    async def scenario(service, root):
+        node = await made(service, root, ended)
+        reader = await service.open(ROOT, node, read=True, write=False)  # to whom the file is still there
+        opened = await service.open(ALICE, node, read=False, write=True)
+        await service.write(opened, 0, memoryview(b"data"), Stability.UNSTABLE)
+        service.forget_open(opened)
+        opened.release()
+        del opened
+        under_way = []
+        earlier = node.inode.sync.join(under_way.append)
+        committing = asyncio.ensure_future(service.commit(ROOT, node, 0, 0))
+        await until(lambda: node.inode.sync._next)
+        await service.remove(ROOT, root, b"f", directory_wanted=False)
+        under_way[0](0)
+        await committing
+        assert ("fsync", "f (deleted)") in ended
+        assert await earlier == 0
+        reader.release()
+
+    run(place, tmp_path, scenario)
+
+
 def test_one_file_has_a_bounded_number_of_them(place, tmp_path):
     async def scenario(service, root):
         node = await write_file(service, root, b"f", mode=0o666)
