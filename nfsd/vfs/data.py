@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Callable
 
 from nfsd.vfs.attributes import attributes_of, raw_ctime, raw_size, raw_uid, statx_buffer
 from nfsd.vfs.executor import Chain
@@ -123,15 +124,17 @@ class DataOperations(OpenOperations):
             await self.sync_open(node, opened, failures)
         return (0 if step is None else step.result), stability, change
 
-    async def commit(self, credential: Credential, node: Node, offset: int, count: int) -> Change:
+    async def commit(
+        self, credential: Credential, node: Node, offset: int, count: int, held: Callable[[], bool] | None = None
+    ) -> Change:
         """Put the file's data and attributes on stable storage; waiting calls share one fsync. EIO, ENOSPC, EDQUOT of
         earlier write-back are reported here, once per opener, and change the write verifier. EACCES for who may not
         write the file, EROFS on a read-only export: to keep the disk busy with somebody else's data is no reader's
-        business."""
+        business. ``held``: whether the caller has the file open for writing, whatever its permissions are now."""
         if node.export.read_only:
             raise OSError(errno.EROFS, os.strerror(errno.EROFS))
         status = await self.look(node)
-        if not await self._may_commit(credential, node, raw_uid(status)):
+        if not await self._may_commit(credential, node, raw_uid(status)) and not (held is not None and held()):
             raise OSError(errno.EACCES, os.strerror(errno.EACCES))
         before = attributes_of(status, node.mount, node.inode.change)
         # The whole file whatever the range: fsync knows no ranges, and most clients commit whole files.

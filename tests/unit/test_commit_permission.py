@@ -8,6 +8,7 @@ import pytest
 
 from nfsd.protocol import nfs4 as p
 from nfsd.protocol.nfs3 import COMMIT3args, nfs_fh3, nfsstat3
+from nfsd.vfs.types import Credential
 from tests.nfs3_client import Nfs3Client
 from tests.support.nfs4 import Client4, LoopbackTransport
 from tests.support.nfs4_direct import Wire
@@ -94,6 +95,28 @@ def test_who_may_write_may_commit(base):
         os.chmod(rig.export / "f", 0o640)
         assert await callers.commit(FRIEND) == REFUSED
         assert await callers.commit(STRANGER) == REFUSED
+
+    with_callers(base, test, mode=0o660)
+
+
+def test_who_has_the_file_open_for_writing_may_commit_whatever_the_mode_says(base):
+    """NFSv4's WRITE goes on as well; without a COMMIT the client would have to call the data lost."""
+
+    async def test(callers, rig):
+        four = callers.four
+        four.credential = (FRIEND, FRIEND, ())
+        stateid, handle = await four.open("/export", b"f", access=3)
+        for mode in (0o660, 0o600):
+            os.chmod(rig.export / "f", mode)
+            write = p.WRITE4args(stateid, 0, p.stable_how4.UNSTABLE4, b"data")
+            for _ in range(2):  # the second finds everything on the disk
+                await four.on(handle, (p.OP_WRITE, write))
+                await callers.service.commit(Credential(0, 0), await callers.service.resolve(handle), 0, 0)
+                await four.on(handle, (p.OP_COMMIT, p.COMMIT4args(0, 0)))
+            assert await callers.commit(STRANGER) == REFUSED
+            four.credential = (FRIEND, FRIEND, ())
+        await four.close(stateid, handle)
+        assert await callers.commit(FRIEND) == REFUSED
 
     with_callers(base, test, mode=0o660)
 

@@ -93,8 +93,17 @@ async def commit(c: Compound, args: p.COMMIT4args) -> p.COMMIT4resok:
     regular(c, node)
     if args.offset + args.count > 2**64 - 1:
         raise Nfs4Error(p.NFS4ERR_INVAL)
-    await c.service.commit(await c.credential(node), node, args.offset, args.count)
+    await c.service.commit(await c.credential(node), node, args.offset, args.count, lambda: _holds_open(c, node))
     return p.COMMIT4resok(writeverf=c.service.write_verifier)
+
+
+def _holds_open(c: Compound, node: Node) -> bool:
+    """Whether the caller has the file open for writing: its WRITEs are carried out, and so must be their COMMIT."""
+    file = c.engine.opens.file(node.key)
+    if file is None:
+        return False
+    descriptors = [state.opened for state in file.opens] + [state.opened for state in file.delegations]
+    return any(one is not None and one.serving(c.call.credential, write=True) is not None for one in descriptors)
 
 
 @operation(p.OP_READLINK)
