@@ -8,7 +8,8 @@ Seats
     bound one of its connections gives way to a new one; at the bound in all, one of the host that has most, if that is
     more than the newcomer's has. Within a host go first those that never made a call, the oldest first; then, of a few,
     that which has made fewest calls and has none in progress. When nobody is worse, the newcomer is refused. This takes
-    the same time however many there are.
+    the same time however many there are. Calls of hosts that may make none but NULL do not count: their connections
+    give way as those without a call.
 
 Calls
     Calls in progress are bounded for each host and in all; a host that has none may always begin one. A connection
@@ -128,7 +129,7 @@ class Seat:
         return self.host.memory.account(limit)
 
     def call_made(self) -> None:
-        """The connection's first call has come."""
+        """The connection's first call has come, of a host that calls are executed of."""
         if not self.called:
             self.called = True
             if self.host.silent.pop(self, 0) is None:

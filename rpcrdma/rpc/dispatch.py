@@ -203,6 +203,11 @@ class Dispatcher:
         ]
         return DirectCalls(transport, self.replay, self._credentials.read, versions, self._gate)
 
+    def admits(self, peer_address: str) -> bool:
+        """Whether calls of this host are executed, as far as is known by now."""
+        gate = self._gate
+        return gate is None or (gate.learn(peer_address) is None and gate.admits(peer_address))
+
     def dispatch(
         self,
         transport: Transport,

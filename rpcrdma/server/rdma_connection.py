@@ -77,6 +77,9 @@ class Dispatcher(Protocol):
     def direct_calls(self, transport: Transport) -> Answerer | None:
         """What answers the common calls of a connection natively, if anything does."""
 
+    def admits(self, peer_address: str) -> bool:
+        """Whether calls of this host are executed, as far as is known by now."""
+
     def dispatch(
         self,
         transport: Transport,
@@ -223,7 +226,7 @@ class RdmaConnection:
                 self.responder.received(messages)
         except Exception:
             self._crashed()
-        if not self._seat.called and self.responder.received_messages:
+        if not self._seat.called and self.responder.received_messages and self._dispatcher.admits(self.peer_address):
             self._seat.call_made()
         self._run()
 

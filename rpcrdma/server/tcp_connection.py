@@ -291,7 +291,7 @@ class TcpConnection:
         if taken:
             self._record_since = None
             self.served += taken
-            if not self._seat.called:
+            if not self._seat.called and self._dispatcher.admits(self.peer_address):
                 self._seat.call_made()
         if records:
             self._waiting.extend(records)

@@ -275,6 +275,9 @@ class Mute:
     def __init__(self, reply) -> None:
         self._reply = reply
 
+    def admits(self, peer_address):
+        return True
+
     def dispatch(self, transport, data, chunks, holds, done, reply_room=0):
         for lease in holds:
             lease.release()

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from rpcrdma.memory import Lease
+from rpcrdma.rpc.direct import Gate
 from tests.unit.rpc_support import call
 from tests.unit.test_memory_shares import fill
 from tests.unit.test_tcp_server import Client, Server, data_call, run, serving, sum_call, turns, until
@@ -249,5 +250,37 @@ def test_calls_in_progress_of_many_hosts_leave_each_other_one() -> None:
                 assert server.service.running == 20
                 gate.set()
                 await until(lambda: not server.hosts.calls)
+
+    run(test)
+
+
+class OnlyOne(Gate):
+    def admits(self, peer_address: str) -> bool:
+        return peer_address == "127.0.0.1"
+
+
+def test_strangers_that_are_answered_to_null_give_way_to_a_host_that_may_call() -> None:
+    async def test() -> None:
+        async with serving(connections=4) as server, contextlib.AsyncExitStack() as stack:
+            server.dispatcher._gate = OnlyOne()
+
+            async def stranger(number: int) -> None:
+                for connection in server.listener.connections:
+                    connection._seat.since = -10.0  # seconds
+                (sock,) = await stack.enter_async_context(many(server, 1, f"127.0.0.{number}"))
+                loop, null = asyncio.get_running_loop(), bytes(call(0, xid=number))
+                await loop.sock_sendall(sock, mark(len(null)) + null)
+                assert (await loop.sock_recv(sock, 8))[4:] == number.to_bytes(4, "big")
+
+            for number in range(2, 6):
+                await stranger(number)
+            assert len(server.listener.connections) == 4
+            for connection in server.listener.connections:
+                connection._seat.since = -10.0
+            client = await server.connect()
+            for number in range(6, 20):
+                client.send(call(3, bytes(4), xid=number))
+                assert await client.xid() == number
+                await stranger(number)
 
     run(test)
