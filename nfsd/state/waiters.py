@@ -290,15 +290,15 @@ class WaitTable:
         """Whether the client, or one owner of it, waits for a lock of this file."""
         return any(w.client is client and (owner is None or w.owner == owner) for w in file.waiters)
 
-    def wants(self, client: Client) -> bool:
-        """Whether somebody waits for a lock of this client."""
-        return any(
-            holder.client is client
+    def wanted(self) -> set[Client]:
+        """The clients that somebody waits for a lock of. It takes a while if many wait."""
+        return {
+            holder.client
             for owners in self._by_client.values()
             for waiters in owners.values()
             for waiter in waiters
             for holder in self._blockers(waiter)
-        )
+        }
 
     def locally_blocked(self) -> list[Waiter]:
         """Whom a local process keeps waiting: somebody must look from time to time whether it still does, and say

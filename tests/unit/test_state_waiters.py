@@ -470,3 +470,24 @@ def test_a_search_for_a_cycle_is_bounded(monkeypatch):
     monkeypatch.setattr(waiters, "SEARCH", 1000)
     one.ask(length=UINT64_MAX, status=DENIED)
     assert told(world) == [crowd.client.record]
+
+
+def test_what_is_waited_for_is_found_out_once_for_all_who_are_gone(monkeypatch):
+    """Not for each of them anew: thousands may go at a time, and tens of thousands wait."""
+    world = World(Limits(courtesy=1000))
+    gone = [world.client41(b"gone %d" % number) for number in range(20)]
+    wanted = world.client41(b"wanted")
+    wanted.lock(wanted.open(), 0, 10)
+    world.clock.now += 50
+    waiting = [Party(world, b"waits %d" % number) for number in range(10)]
+    for party in waiting:
+        party.ask(status=p.NFS4ERR_DENIED)
+    looked = []
+    blockers = waiters.WaitTable._blockers
+    monkeypatch.setattr(
+        waiters.WaitTable, "_blockers", staticmethod(lambda waiter: looked.append(waiter) or blockers(waiter))
+    )
+    world.pass_time(45)
+    assert all(client.record.courtesy for client in gone)
+    assert wanted.record.expired, "somebody waits for its lock"
+    assert len(looked) == len(waiting)
