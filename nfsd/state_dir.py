@@ -30,6 +30,7 @@ def take(path: str) -> int:
     os.makedirs(path, mode=0o700, exist_ok=True)
     directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
+        _check_purpose(directory, path)
         _check(directory, path, 0o700)
         for name in _SECRETS:
             _check_file(directory, path, name)
@@ -43,6 +44,16 @@ def take(path: str) -> int:
         os.close(lock)
         raise StateDirError(f"{path} is in use by another rdma-nfsd") from None
     return lock
+
+
+def _check_purpose(directory: int, path: str) -> None:
+    """See that what others will be locked out of is not theirs: a name that is wrong, or a link, may lead to /etc."""
+    names = set(os.listdir(directory)) - {"lost+found"}  # of a file system of its own
+    if names and _SECRETS[0] not in names and os.fstat(directory).st_mode & 0o055:
+        raise StateDirError(
+            f"{path} has other files in it, which only the server could read from then on; name an empty directory, or "
+            "one that does not exist"
+        )
 
 
 def _check_file(directory: int, path: str, name: str) -> None:

@@ -79,6 +79,20 @@ def test_what_others_could_read_is_closed_and_said(tmp_path: Path, caplog: pytes
     assert stat.S_IMODE((tmp_path / "state" / "handle.key").stat().st_mode) == 0o600
 
 
+@pytest.mark.parametrize("linked", [False, True])
+def test_a_directory_of_others_is_not_taken_from_them(tmp_path: Path, linked: bool) -> None:
+    theirs = tmp_path / ("theirs" if linked else "state")
+    theirs.mkdir()
+    theirs.chmod(0o755)
+    (theirs / "passwd").touch()
+    if linked:
+        (tmp_path / "state").symlink_to(theirs)
+    with pytest.raises(StartError, match="has other files in it"):
+        serve(tmp_path)
+    assert stat.S_IMODE(theirs.stat().st_mode) == 0o755
+    assert [path.name for path in theirs.iterdir()] == ["passwd"]
+
+
 @pytest.mark.parametrize("name", ["handle.key", "server-id", "lock"])
 def test_links_in_the_directory_are_not_followed(tmp_path: Path, name: str) -> None:
     """Neither read nor made: a link to another's file would be as good as the file."""
