@@ -23,7 +23,7 @@ _log = limited_logger(__name__)
 NO_ID = 0xFFFFFFFF
 """(uid_t)-1 and (gid_t)-1: no one's id. Python shows it as -1."""
 _LIMIT = 4096
-"""Peers and users remembered at most; beyond it all is forgotten and learnt again."""
+"""Peers, and users, remembered at most; beyond it all users are forgotten and learnt again."""
 
 
 def look_up_addresses(name: str) -> frozenset[str]:
@@ -74,6 +74,8 @@ class HostNames:
         self._wants_reverse = False
         self._addresses: dict[str, frozenset[str]] = {}
         self._names: dict[str, frozenset[str]] = {}
+        self._peers: dict[str, None] = {}
+        """Whose names have been asked for, the one longest ago first."""
         self._expiry: dict[tuple[bool, str], float] = {}
         self._running: dict[tuple[bool, str], asyncio.Future[None]] = {}
         self._threads: ThreadPoolExecutor | None = None
@@ -132,14 +134,19 @@ class HostNames:
             )
         finally:
             del self._running[question]
-        if len(self._expiry) >= _LIMIT:
-            for cache in (self._names, self._addresses, self._expiry):
-                cache.clear()
+        if is_reverse:
+            # The peer not asked about for longest goes. Nobody can have the configuration's own names forgotten.
+            self._peers.pop(subject, None)
+            self._peers[subject] = None
+            if len(self._peers) > _LIMIT:
+                oldest = next(iter(self._peers))
+                del self._peers[oldest], self._expiry[True, oldest]
+                self._names.pop(oldest, None)
         if not answer and not is_reverse:
             _log.warning("host name %r in clients: has no address now", subject)
         self._expiry[question] = self._clock() + self._ttl
         answers = self._names if is_reverse else self._addresses
-        if answers.get(subject) != answer:
+        if answers.get(subject, frozenset()) != answer:
             answers[subject] = answer
             self._changed()
 

@@ -196,6 +196,34 @@ def test_host_names_and_wildcards_need_admission() -> None:
     asyncio.run(main())
 
 
+def test_strangers_who_are_asked_about_have_nothing_else_forgotten() -> None:
+    """Where wildcards ask for names, any host that connects is looked up; one in an IPv6 network has many addresses."""
+
+    async def main() -> None:
+        e = export("*.example.com", "one.example.net")
+        source = names({"one.example.net": {"192.0.2.1"}}, {"192.0.2.2": {"a.example.com"}})
+        table = ExportTable((e,), names=source)
+        honest = "192.0.2.1", "192.0.2.2"
+        for peer in honest:
+            await (table.admit(peer) or asyncio.sleep(0))
+        before = table.generation
+        for number in range(5000):
+            await (table.admit(f"2001:db8::{number:x}") or asyncio.sleep(0))
+            if number % 1000 == 0:
+                for peer in honest:
+                    source._expiry[True, peer] = 0  # its time is over, so it is asked about again
+                    assert table.admit(peer) is None
+                    await source._running[True, peer]
+        for peer in honest:
+            assert table.admit(peer) is None
+            assert table.visible(e, peer)
+        assert table.generation == before, "and what is known of callers stays so"
+        assert len(source._expiry) <= 4098
+        await table.close()
+
+    asyncio.run(main())
+
+
 def test_stale_names_are_used_while_they_are_refreshed_and_then_replaced() -> None:
     async def main() -> None:
         clock, answer, answered = [0.0], {"192.0.2.1"}, asyncio.Event()
