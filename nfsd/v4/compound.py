@@ -131,7 +131,7 @@ class Compound:
     async def real(self, node: Node | PseudoNode, *, changing: bool = False) -> Node:
         """The file on a real file system that a node stands for; the pseudo file system is read-only."""
         if isinstance(node, PseudoNode):
-            if node.export is None:
+            if node.export is None or self.is_closed(node):
                 raise Nfs4Error(p.NFS4ERR_ROFS if changing else p.NFS4ERR_INVAL)
             node = await self.service.root(node.export)
         if changing and self.server.exports.read_only(node.export, self.call.transport.peer_address):
@@ -169,6 +169,11 @@ class Compound:
         """See that a client that may use an export does so from a port that will do. Raises PERM, as Linux's server."""
         if not self.server.exports.takes(export, self.call.transport):
             raise Nfs4Error(p.NFS4ERR_PERM)
+
+    def is_closed(self, place: PseudoNode) -> bool:
+        """Whether a place is an export's that this client may not use: to it, it is but a directory that leads on to
+        others (its handle is no secret, and there may be exports below)."""
+        return place.export is not None and not self.may_use(place.export)
 
     async def is_root(self, node: Node) -> bool:
         """Whether the node is its export's root."""

@@ -207,7 +207,7 @@ async def _target(c: Compound, args: p.OPEN4args, client: Client, access: int) -
 async def _by_name(c: Compound, args: p.OPEN4args, name: bytes, *, create: bool) -> _Target:
     check_name(name)
     here = c.here
-    if isinstance(here, PseudoNode) and here.export is None:
+    if isinstance(here, PseudoNode) and (here.export is None or c.is_closed(here)):
         raise Nfs4Error(p.NFS4ERR_ROFS if create else p.NFS4ERR_ISDIR if name in here.children else p.NFS4ERR_NOENT)
     directory = await c.node(changing=create)
     credential = await c.credential(directory)

@@ -34,7 +34,7 @@ def _own_errors() -> Iterator[None]:
 
 async def _bearer(c: Compound, *, changing: bool = False) -> Node:
     # The pseudo file system answers xattr_support with FALSE: then none of the operations is supported (section 8.4).
-    if isinstance(c.here, PseudoNode) and c.here.export is None:
+    if isinstance(c.here, PseudoNode) and (c.here.export is None or c.is_closed(c.here)):
         raise Nfs4Error(p.NFS4ERR_NOTSUPP)
     return await c.node(changing=changing)
 
