@@ -429,7 +429,7 @@ class RdmaConnection:
         if self._running or self.closed:
             return
         self._running = True
-        until = 0.0
+        turn = until = 0.0
         try:
             responder = self.responder
             while True:
@@ -439,11 +439,14 @@ class RdmaConnection:
                     calls, self._held_back = [*self._held_back, *calls], deque()
                 if not calls:
                     break
-                until = until or _clock() + self._seat.begin_turn()
+                turn = turn or self._seat.begin_turn()
                 for call in calls:
-                    if self._held_back or _clock() >= until or not self._seat.begin_call():
+                    # The first one is begun however late it is.
+                    if self._held_back or (until and _clock() >= until) or not self._seat.begin_call():
                         self._held_back.append(call)
-                    elif not contain(self.abort, self._execute, call):
+                        continue
+                    until = until or _clock() + turn
+                    if not contain(self.abort, self._execute, call):
                         self._over(call)
                 if self._held_back and not self._seat.queued:
                     # Time is up: the others have their turn, then it goes on.

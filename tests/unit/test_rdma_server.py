@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 
 import pytest
 
 from rpcrdma.engine.config import ResponderOptions
 from rpcrdma.hosts import HostLimits
 from rpcrdma.rpc.dispatch import NO_REPLY
+from rpcrdma.server import rdma_connection
 from rpcrdma.server.poisoned import MOST_ADDRESSES, MOST_POISONED, POISON_SECONDS, PoisonedCalls
 from rpcrdma.server.rdma import RdmaServerOptions
 from rpcrdma.verbs.loopback import LoopbackProvider
@@ -498,5 +500,16 @@ def test_trace_points_say_why_a_call_was_refused(caplog):
         assert points.count("svcrdma_post_send") == 1
         assert "is not a multiple of four" in caplog.text
         assert "needs 5" in caplog.text
+
+    run(test)
+
+
+def test_every_turn_begins_a_call_however_slow_the_host_is(monkeypatch):
+    now = itertools.count()
+    monkeypatch.setattr(rdma_connection, "_clock", lambda: float(next(now)))
+
+    async def test(rig, peer):
+        for xid in range(20):
+            assert (await peer.call(null(xid))).procedure == MSG
 
     run(test)
