@@ -26,7 +26,7 @@ from nfsd.protocol import nfs3
 from nfsd.protocol import nfs4 as p
 from rpcrdma.memory import Pool
 from rpcrdma.verbs.interface import ListenAddress
-from rpcrdma.verbs.softiwarp import SoftIwarp
+from rpcrdma.verbs.softiwarp import SoftIwarp, SoftIwarpOptions
 from tests.hostile.peer import NULL3, accepted, nfs3_call, results3
 from tests.nfs3_client import Nfs3Client, attributes
 from tests.peer.requester import Peer
@@ -259,7 +259,7 @@ class House:
     def __init__(self, host: str, tcp: int, rdma: int, mountd: int) -> None:
         self.host, self._ports = host, (tcp, rdma, mountd)
         self._pool = Pool(256 << 20)
-        self._provider = SoftIwarp(self._pool)
+        self._provider = SoftIwarp(self._pool, SoftIwarpOptions(mpa_timeout=JOURNEY))
         self.running = asyncio.Event()
         self.running.set()
         self.woken = asyncio.Condition()
