@@ -40,7 +40,7 @@ def server() -> Iterator[GuestServer]:
         for kind in DEVICES:
             url = f"rdma://{made.door(kind, 6).address}:{LARGE_PORT}"
             listen.append({"url": url, "provider": "verbs", "receive_size": LARGEST_RECEIVE})
-        limits = {"connections": CONNECTIONS, "memory": MEMORY, "connection_memory": 8 << 20}
+        limits = {"connections": CONNECTIONS, "memory": MEMORY, "host_memory": MEMORY, "connection_memory": 8 << 20}
         made.configure(listen, {"limits": limits})
         with made:
             yield made
