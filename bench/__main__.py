@@ -19,7 +19,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from bench import document, report
+from bench import compare, document, report
 from bench.connections import Connections
 from bench.growth import Directory, Handles, Locks, Opens
 from bench.machine import facts, measure_limits
@@ -144,6 +144,8 @@ def parser() -> argparse.ArgumentParser:
 
 def main() -> int:
     """Run from the command line."""
+    if sys.argv[1:2] == ["compare"]:
+        return compare.main(sys.argv[2:])
     options = parser().parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # servers and disks are ended all the same
     if Ganesha.name in options.server and options.earlier is None:

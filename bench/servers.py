@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import socket
@@ -25,6 +26,8 @@ from typing import Any, NamedTuple
 from bench import copies
 
 TICK = os.sysconf("SC_CLK_TCK")
+TREE = Path(__file__).resolve().parents[1]
+"""The checkout that this is part of."""
 
 
 def free_port() -> int:
@@ -177,8 +180,10 @@ class RdmaNfsd(LocalServer):
         directory: Path,
         options: Mapping[str, Any] | None = None,
         exports: Mapping[str, Path] | None = None,
+        tree: Path = TREE,
     ) -> None:
-        """``options``: of the section ``server``, beyond what it needs; ``exports``: others, by pseudo path."""
+        """``options``: of the section ``server``, beyond what it needs; ``exports``: others, by pseudo path; ``tree``:
+        whose code it runs, a checkout with its extensions built."""
         super().__init__(directory)
         self.rdma, self.metrics = free_port(), free_port()
         places = {"/export": self.export, **(exports or {})}
@@ -197,11 +202,20 @@ class RdmaNfsd(LocalServer):
         config.write_text(json.dumps(settings, indent=1))  # which is YAML as well
         command = [sys.executable, "-c", "from nfsd.cli import main; raise SystemExit(main())", "serve", "--config"]
         self.process = subprocess.Popen(
-            [*command, str(config)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+            [*command, str(config)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            cwd=tree,
+            env={**os.environ, "PYTHONPATH": str(tree)},
         )
         assert self.process.stdout is not None
         if not self.process.stdout.readline().startswith("rdma-nfsd ready:"):
-            raise SystemExit("the server did not start")
+            raise SystemExit(f"the server of {tree} did not start")
+        strangers = strange_code(Path(f"/proc/{self.process.pid}/maps").read_text(), tree)
+        if strangers:
+            self.stop()
+            raise SystemExit(f"the server of {tree} runs other code: {strangers[0]} and {len(strangers) - 1} more")
 
     def events(self) -> dict[str, float]:
         return events_of(self.counters())
@@ -215,6 +229,13 @@ class RdmaNfsd(LocalServer):
         return super().connect(transport) if transport == "tcp" else connect_iwarp(self.host, self.rdma)
 
 
+def strange_code(maps: str, tree: Path) -> list[str]:
+    """Extensions of rdma-nfsd's that a process has mapped (the text of its ``maps``) and that are not the tree's."""
+    mapped = {fields[5] for fields in (line.split(None, 5) for line in maps.splitlines()) if len(fields) == 6}
+    ours = (path for path in mapped if path.endswith(".so") and re.search(r"/(nfsd|rpcrdma)/", path))
+    return sorted(path for path in ours if not Path(path).is_relative_to(tree))
+
+
 def counters_in(text: str) -> dict[str, float]:
     """rdma-nfsd's metrics, by name and labels as they stand in the text."""
     lines = (line for line in text.splitlines() if line[:1] != "#")
@@ -224,7 +245,7 @@ def counters_in(text: str) -> dict[str, float]:
 def events_of(counters: Mapping[str, float]) -> dict[str, float]:
     """Work requests: RPC-over-RDMA's Sends, Writes, Reads and Receives; the octets of its Writes and Reads; and the
     octets that the server has copied by itself."""
-    found = {"work_requests": 0.0, "rdma_octets": 0.0, "copied": counters["rdma_nfsd_copied_bytes_total"]}
+    found = {"work_requests": 0.0, "rdma_octets": 0.0, "copied": counters.get("rdma_nfsd_copied_bytes_total", 0.0)}
     for name, value in counters.items():
         event = name.partition('event="')[2].partition('"')[0]
         if name.startswith("rdma_nfsd_rdma_events_total") and event in ("replies", "writes", "reads", "receives"):
