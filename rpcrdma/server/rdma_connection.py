@@ -137,6 +137,7 @@ class RdmaConnection:
         self._running = False
         self._drained: asyncio.Future[None] | None = None
         self._tap: Tap | None = None
+        self._direct: DirectResponder | None = None
         self._peer_data = request.private_data
         self._accept(request)
 
@@ -153,28 +154,26 @@ class RdmaConnection:
         self._receive_account = self._seat.account(_receive_memory(responder))
         self._account: Account = self._seat.account(options.connection_memory)
         receives: list[Lease] = []
-        with contextlib.suppress(OutOfMemory):
-            for _ in range(responder.first_receives):
-                receives.append(self._receive_account.lease(responder.receive_buffer))  # noqa: PERF401 (may stop short)
-        if not receives:
-            raise OutOfMemory("no Receive")
-        self.responder = Responder(
-            responder,
-            properties,
-            len(receives),
-            self._receive_account,
-            self._account,
-            self._wake,
-            self._server.counters,
-            self._server.poisoned.of(request.peer_address),
-            trace=self._trace if _trace_log.isEnabledFor(logging.DEBUG) else None,
-            on_settled=self._version_settled,
-        )
-        self.max_long_backchannel_size = responder.max_backward_size
-        self.can_be_invalidated = self._server.provider.can_be_invalidated
-        offered = request.responder_resources
-        depth = options.max_reads if offered is None else min(offered, options.max_reads)
         try:
+            with contextlib.suppress(OutOfMemory):
+                for _ in range(responder.first_receives):
+                    receives.append(self._receive_account.lease(responder.receive_buffer))  # noqa: PERF401 (may stop short)
+            if not receives:
+                raise OutOfMemory("no Receive")
+            self.responder = Responder(
+                responder,
+                properties,
+                len(receives),
+                self._receive_account,
+                self._account,
+                self._wake,
+                self._server.counters,
+                self._server.poisoned.of(request.peer_address),
+                trace=self._trace if _trace_log.isEnabledFor(logging.DEBUG) else None,
+                on_settled=self._version_settled,
+            )
+            offered = request.responder_resources
+            depth = options.max_reads if offered is None else min(offered, options.max_reads)
             self._endpoint: Endpoint = request.accept(
                 self, self._own_data, receives, initiator_depth=depth, most_receives=responder.receives
             )
@@ -182,10 +181,21 @@ class RdmaConnection:
             for lease in receives:
                 lease.release()
             raise
+        try:
+            self._accepted(responder, properties, len(receives))
+        except BaseException:
+            # Nobody else would ever close it: it is in no list, and without a seat.
+            self._endpoint.close(abort=True)
+            raise
+
+    def _accepted(self, responder: ResponderOptions, properties: private_data.Properties, receives: int) -> None:
+        """What there is to do when the endpoint is there."""
+        self.max_long_backchannel_size = responder.max_backward_size
+        self.can_be_invalidated = self._server.provider.can_be_invalidated
         self.responder.may_read = self._endpoint.max_reads > 0
         direct = self._dispatcher.direct_calls(self)
-        self._direct = (
-            DirectResponder(
+        if direct is not None and isinstance(self._endpoint, NativeEndpoint):
+            self._direct = DirectResponder(
                 self.responder,
                 self._endpoint,
                 direct,
@@ -194,13 +204,10 @@ class RdmaConnection:
                 responder,
                 self._run,
             )
-            if direct is not None and isinstance(self._endpoint, NativeEndpoint)
-            else None
-        )
         _log.debug(
             "%s: accepted with %d Receives, %d RDMA Reads, thresholds %d in and %d out, remote invalidation %s",
             self,
-            len(receives),
+            receives,
             self._endpoint.max_reads,
             properties.receive_threshold,
             properties.send_threshold,
