@@ -1,29 +1,41 @@
 """What rpcbind answers, for hosts where none runs: program 100000, versions 2 to 4, for this server's programs only.
 
-Owns the read-only half of the protocol: NULL, GETPORT, GETADDR, GETVERSADDR, GETADDRLIST, DUMP; nobody can register
-anything.
+Owns the read-only half of the protocol: NULL, GETPORT, GETADDR, GETVERSADDR, GETADDRLIST, DUMP, GETSTAT; nobody can
+register anything, or have the server call others (CALLIT, INDIRECT): these are counted and refused.
 Imports the vocabulary of programs. RFC 1833 sections 2 and 3.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import replace
+from functools import partial
 from typing import Annotated, Any, Final
 
 from rpcrdma.rpc.program import Call, Procedure, ProcedureUnavailable, Program
 from rpcrdma.rpc.rpcbind import RPCBPROC_GETADDR, RPCBPROG, RPCBVERS4, Service, rpcb, universal_address
-from rpcrdma.xdr import chain, opaque, struct, uint32
+from rpcrdma.xdr import chain, fixed_array, int32, opaque, struct, uint32
 
 PMAPVERS: Final = 2
+RPCBVERS3: Final = 3
 PMAPPROC_GETPORT: Final = 3
 PMAPPROC_DUMP: Final = 4
 RPCBPROC_DUMP: Final = 4
 RPCBPROC_GETVERSADDR: Final = 9
 RPCBPROC_GETADDRLIST: Final = 11
+RPCBPROC_GETSTAT: Final = 12
+RPCBSTAT_HIGHPROC: Final = 13
+PMAPPROC_HIGHEST, RPCBPROC3_HIGHEST = 5, 8
 IPPROTO_TCP, IPPROTO_UDP = 6, 17
 _PROTOCOLS: Final = {"tcp": IPPROTO_TCP, "udp": IPPROTO_UDP}
+_NETIDS: Final = {number: netid for netid, number in _PROTOCOLS.items()}
+_LONGEST_NETID: Final = 16
 _ANY: Final = ("0.0.0.0", "::")
 _MOST: Final = 1024
+_MOST_COUNTED: Final = 64
+"""Ways that are asked for and counted one by one: callers choose what they ask for."""
+_LARGEST_COUNT: Final = 0x7FFFFFFF
+"""Of an int."""
 
 
 @struct
@@ -47,6 +59,42 @@ class rpcb_entry:
     r_nc_proto: Annotated[bytes, opaque(1024)]
 
 
+@struct
+class rpcbs_addrlist:
+    """How often a program's address was asked for (section 2.1)."""
+
+    prog: uint32
+    vers: uint32
+    success: int32
+    failure: int32
+    netid: Annotated[bytes, opaque(1024)]
+
+
+@struct
+class rpcbs_rmtcalllist:
+    """How often a program was called through us (section 2.1): never."""
+
+    prog: uint32
+    vers: uint32
+    proc: uint32
+    success: int32
+    failure: int32
+    indirect: int32
+    netid: Annotated[bytes, opaque(1024)]
+
+
+@struct
+class rpcb_stat:
+    """What one version of the protocol was asked (section 2.1)."""
+
+    info: Annotated[list[int32], fixed_array(RPCBSTAT_HIGHPROC)]
+    setinfo: int32
+    unsetinfo: int32
+    addrinfo: Annotated[list[rpcbs_addrlist], chain(_MOST_COUNTED)]
+    rmtinfo: Annotated[list[rpcbs_rmtcalllist], chain(_MOST_COUNTED)]
+
+
+rpcb_stat_byvers = Annotated[list[rpcb_stat], fixed_array(3)]
 universal = Annotated[bytes, opaque(1024)]
 _pmaplist = Annotated[list[mapping], chain(_MOST)]
 _rpcblist = Annotated[list[rpcb], chain(_MOST)]
@@ -66,12 +114,63 @@ def _host_of(address: str) -> str:
     return address.rsplit(".", 2)[0]
 
 
+class _Statistics:
+    """What one version was asked since the start."""
+
+    def __init__(self) -> None:
+        self.calls = [0] * RPCBSTAT_HIGHPROC
+        """By procedure."""
+        self.asked: dict[tuple[int, int, str], list[int]] = {}
+        """Successes and failures by program, version and netid; of what is served first of all."""
+
+    def looked_up(self, program: int, version: int, netid: str, *, found: bool) -> None:
+        """Somebody asked for an address."""
+        way = program, version, netid
+        counts = self.asked.get(way)
+        if counts is None:
+            if len(self.asked) >= _MOST_COUNTED:
+                failed = next((each for each, counts in self.asked.items() if not counts[0]), None) if found else None
+                if failed is None:
+                    return
+                del self.asked[failed]
+            counts = self.asked[way] = [0, 0]
+        counts[0 if found else 1] += 1
+
+    def encoded(self) -> rpcb_stat:
+        """As GETSTAT answers it."""
+        return rpcb_stat(
+            [min(count, _LARGEST_COUNT) for count in self.calls],
+            0,
+            0,
+            [
+                rpcbs_addrlist(program, version, *(min(each, _LARGEST_COUNT) for each in counts), netid.encode())
+                for (program, version, netid), counts in self.asked.items()
+            ],
+            [],
+        )
+
+
 class Portmapper:
     """The procedures."""
 
     def __init__(self, services: Callable[[], Iterable[Service]]) -> None:
         """``services``: what is served now, this program itself included."""
         self._services = services
+        self._statistics = {version: _Statistics() for version in (PMAPVERS, RPCBVERS3, RPCBVERS4)}
+
+    async def counted(self, handler: Callable[..., Awaitable[Any]], call: Call, *arguments: Any) -> Any:
+        """Call a procedure, and count that."""
+        self._statistics[call.version].calls[call.procedure] += 1
+        return await handler(call, *arguments)
+
+    async def refuse(self, call: Call) -> None:
+        """A procedure that there is, and not here."""
+        raise ProcedureUnavailable
+
+    async def getstat(self, call: Call, arguments: None) -> list[rpcb_stat]:
+        """What was asked so far, by version (section 2.2.2)."""
+        _refuse_datagrams(call)
+        return [self._statistics[version].encoded() for version in (PMAPVERS, RPCBVERS3, RPCBVERS4)]
 
     async def null(self, call: Call, arguments: None) -> None:
         """Answer, and do no work at all."""
@@ -85,6 +184,8 @@ class Portmapper:
         ]
         # Another version of the program at least tells the caller, at that port, which ones there are.
         best = [service for service in found if service.version == wanted.vers] or found
+        if (netid := _NETIDS.get(wanted.prot)) is not None:
+            self._statistics[call.version].looked_up(wanted.prog, wanted.vers, netid, found=bool(best))
         return port_of_universal_address(best[0].uaddr.encode()) if best else 0
 
     async def dump(self, call: Call, arguments: None) -> list[mapping]:
@@ -112,6 +213,8 @@ class Portmapper:
         best = [service for service in found if service.version == wanted.r_vers]
         if not best and not exact:
             best = found
+        if len(netid) <= _LONGEST_NETID:
+            self._statistics[call.version].looked_up(wanted.r_prog, wanted.r_vers, netid, found=bool(best))
         return _as_seen(call, best[0]) if best else b""
 
     async def getaddrlist(self, call: Call, wanted: rpcb) -> list[rpcb_entry]:
@@ -154,25 +257,38 @@ def portmap_program(services: Callable[[], Iterable[Service]]) -> Program:
     """The program for the dispatcher."""
     mapper = Portmapper(services)
     null = Procedure("NULL", mapper.null)
-    version3: dict[int, Any] = {
+    version3: dict[int, Procedure] = {
         0: null,
         RPCBPROC_GETADDR: Procedure("GETADDR", mapper.getaddr, rpcb, universal),
         RPCBPROC_DUMP: Procedure("DUMP", mapper.dump4, None, _rpcblist),
+    }
+    version4: dict[int, Procedure] = {
+        **version3,
+        RPCBPROC_GETVERSADDR: Procedure("GETVERSADDR", mapper.getversaddr, rpcb, universal),
+        RPCBPROC_GETADDRLIST: Procedure("GETADDRLIST", mapper.getaddrlist, rpcb, rpcb_entry_list),
+        RPCBPROC_GETSTAT: Procedure("GETSTAT", mapper.getstat, None, rpcb_stat_byvers),
+    }
+    version2: dict[int, Procedure] = {
+        0: null,
+        PMAPPROC_GETPORT: Procedure("GETPORT", mapper.getport, mapping, uint32),
+        PMAPPROC_DUMP: Procedure("DUMP", mapper.dump, None, _pmaplist),
     }
     return Program(
         RPCBPROG,
         "rpcbind",
         {
-            PMAPVERS: {
-                0: null,
-                PMAPPROC_GETPORT: Procedure("GETPORT", mapper.getport, mapping, uint32),
-                PMAPPROC_DUMP: Procedure("DUMP", mapper.dump, None, _pmaplist),
-            },
-            3: version3,
-            RPCBVERS4: {
-                **version3,
-                RPCBPROC_GETVERSADDR: Procedure("GETVERSADDR", mapper.getversaddr, rpcb, universal),
-                RPCBPROC_GETADDRLIST: Procedure("GETADDRLIST", mapper.getaddrlist, rpcb, rpcb_entry_list),
-            },
+            PMAPVERS: _all_counted(mapper, version2, PMAPPROC_HIGHEST),
+            RPCBVERS3: _all_counted(mapper, version3, RPCBPROC3_HIGHEST),
+            RPCBVERS4: _all_counted(mapper, version4, RPCBPROC_GETSTAT),
         },
     )
+
+
+def _all_counted(mapper: Portmapper, served: Mapping[int, Procedure], highest: int) -> dict[int, Procedure]:
+    """The whole table of a version, what is refused included."""
+    refused = Procedure("UNAVAILABLE", mapper.refuse, raw=True)
+    table = {number: served.get(number, refused) for number in range(highest + 1)}
+    return {
+        number: replace(procedure, handler=partial(mapper.counted, procedure.handler))
+        for number, procedure in table.items()
+    }

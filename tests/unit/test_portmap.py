@@ -22,6 +22,8 @@ from rpcrdma.rpc.portmap import (
     portmap_program,
     rpcb_entry,
     rpcb_entry_list,
+    rpcb_stat_byvers,
+    rpcbs_addrlist,
     universal,
 )
 from rpcrdma.rpc.program import Procedure, Program
@@ -150,6 +152,52 @@ def test_nothing_can_be_registered() -> None:
                 await rig.ask(version, procedure, (mapping, mapping(100003, 3, 6, 1)), uint32)
         with pytest.raises(CallbackError, match="PROG_MISMATCH"):
             await rig.ask(5, 0, (None, None), None)
+
+    run(test)
+
+
+def test_statistics_tell_what_was_asked() -> None:
+    async def test(rig: Rig) -> None:
+        for _ in range(3):
+            await rig.port(100003, 3, 6)
+        await rig.port(100099, 1, 17)
+        await rig.ask(2, 0, (None, None), None)
+        with pytest.raises(CallbackError, match="PROC_UNAVAIL"):
+            await rig.ask(2, 1, (mapping, mapping(100003, 3, 6, 1)), uint32)
+        await rig.address(3, 100003, b"rdma", of=3)
+        await rig.address(4, 100003, b"tcp", procedure=9)
+        await rig.address(9, 100003, b"tcp", procedure=9)
+        two, three, four = await rig.ask(4, 12, (None, None), rpcb_stat_byvers)
+        assert two.info == [1, 1, 0, 4, *[0] * 9]
+        assert two.addrinfo == [rpcbs_addrlist(100003, 3, 3, 0, b"tcp"), rpcbs_addrlist(100099, 1, 0, 1, b"udp")]
+        assert three.info == [0, 0, 0, 1, *[0] * 9]
+        assert four.info == [*[0] * 9, 2, 0, 0, 1], "GETSTAT itself included"
+        assert four.addrinfo == [rpcbs_addrlist(100003, 4, 1, 0, b"tcp"), rpcbs_addrlist(100003, 9, 0, 1, b"tcp")]
+        assert [(each.setinfo, each.unsetinfo, each.rmtinfo) for each in (two, three, four)] == [(0, 0, [])] * 3
+        for version in (2, 3):
+            with pytest.raises(CallbackError, match="PROC_UNAVAIL"):
+                await rig.ask(version, 12, (None, None), rpcb_stat_byvers)
+        await rig.udp.listen("127.0.0.1", 0)
+        call = message(4, 12, (None, None))
+        reply = await rig.datagram(call)
+        assert reply[20:] == struct.pack(">I", 3), "PROC_UNAVAIL: a list, as above"
+        assert len(reply) < len(call)
+
+    run(test)
+
+
+def test_statistics_of_whatever_callers_ask_for_are_bounded() -> None:
+    async def test(rig: Rig) -> None:
+        await rig.udp.listen("127.0.0.1", 0)
+        for program in range(200_000, 200_300):
+            rig.udp.datagram_received(message(4, 3, (rpcb, rpcb(program, 1, b"x" * 1000, b"", b""))), ("127.0.0.1", 9))
+            rig.udp.datagram_received(message(4, 3, (rpcb, rpcb(program, 1, b"tcp", b"", b""))), ("127.0.0.1", 9))
+            await asyncio.sleep(0)
+        assert await rig.address(4, 100003, b"tcp") == b"10.0.0.1.8.1"
+        _, _, four = await rig.ask(4, 12, (None, None), rpcb_stat_byvers)
+        assert four.info[3] == 601
+        assert len(four.addrinfo) == 64
+        assert rpcbs_addrlist(100003, 4, 1, 0, b"tcp") in four.addrinfo, "what is served comes first"
 
     run(test)
 
