@@ -9,7 +9,7 @@ by ``writes_done``.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Container
+from collections.abc import Callable
 from typing import Any
 
 from nfsd.protocol import nfs4 as codes
@@ -104,20 +104,15 @@ class StateEngine:
         self.opens.sweep_owners(now - self.limits.lease)
         self.locks.waits.sweep(now)
         self.nlm.sweep(now)
-        clients = self.clients.all()
-        # Found out once: many may have gone at a time, and many may wait.
-        lapsed = any(one.lease_end <= now and one.confirmed and not one.courtesy for one in clients)
-        wanted = self.locks.waits.wanted() if lapsed else set()
-        for client in clients:
-            self._sweep_client(client, now, wanted)
+        for client in self.clients.all():
+            self._sweep_client(client, now)
             if not client.expired:
                 self.watch(client.lease_end + (self.limits.courtesy if client.courtesy else 0.0))
         if self._sweep_at is not None:
             # Leases are renewed all the time without moving the timer: look at most about once a second.
             self._sweep_at = max(self._sweep_at, now + 1.0)
 
-    def _sweep_client(self, client: Client, now: float, wanted: Container[Client]) -> None:
-        """``wanted``: clients that somebody waits for a lock of."""
+    def _sweep_client(self, client: Client, now: float) -> None:
         if client.lease_end > now:
             return
         if client.courtesy:
@@ -127,7 +122,7 @@ class StateEngine:
             self.expire_client(client)  # RFC 8881 section 18.35.4, item 5 of the record's fields
         elif client.busy:
             client.renew()  # no lease runs out while a request is executing (RFC 8881 section 8.3)
-        elif self.limits.courtesy > 0 and client not in wanted:
+        elif self.limits.courtesy > 0 and not self.locks.waits.wanted(client):
             client.courtesy = True
         else:
             self.expire_client(client)

@@ -11,12 +11,17 @@ was denied says little of whether its process still waits, so a cycle is believe
 heard of again since it was first seen; who can be called back is called, to be heard of at once. What a client makes
 its own processes wait for never gets here, and counts for nothing.
 
+Work. A waiter remembers one client whose lock is in its way, found when it is denied and whenever something of the
+file's locks goes. So to ask whether anybody waits for a client that has gone takes no search. Of several in the way
+only one is remembered; the others' turns come when that one is gone. Those that have stopped asking are the first of
+a queue.
+
 Imports the records' types. RFC 8881 sections 9.6, 18.10, 20.11; RFC 7530 section 9.4.
 """
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
@@ -45,8 +50,8 @@ class Waiter:
     """A blocked lock request."""
 
     __slots__ = (
-        "asked", "called", "client", "deaf", "end", "exclusive", "file", "handle", "interval", "local", "notified",
-        "order", "owner", "probed", "since", "start", "suspected", "waiting",
+        "asked", "blocker", "called", "client", "deaf", "end", "exclusive", "file", "handle", "interval", "local",
+        "notified", "order", "owner", "probed", "since", "start", "suspected", "waiting",
     )  # fmt: skip
 
     def __init__(self, file: FileState, client: Client, owner: bytes, span: tuple[int, int, bool], now: float) -> None:
@@ -60,6 +65,8 @@ class Waiter:
         """When it was last and first asked for."""
         self.interval = 1.0
         """Between the two requests before, as far as they were the client's own idea (at first a guess)."""
+        self.blocker: Client | None = None
+        """One whose lock was in the way when that was last looked at."""
         self.called = False
         """Whether its client was called since."""
         self.deaf = False
@@ -104,6 +111,10 @@ class WaitTable:
         self._engine = engine
         self._by_client: dict[Client, dict[bytes, list[Waiter]]] = {}
         self._counts: dict[Client, int] = {}
+        self._blocking: Counter[Client] = Counter()
+        """Of how many waiters each is the ``blocker``."""
+        self._asking: OrderedDict[Waiter, None] = OrderedDict()
+        """Those that must ask again, who has asked last at the end."""
         self._stirred: dict[FileState, None] = {}
         """Files where somebody's turn may have come."""
         self._probes: dict[Waiter, None] = {}
@@ -143,6 +154,10 @@ class WaitTable:
             waiter.asked = now
             waiter.notified = None
             waiter.called = False
+        if not waiter.steady:
+            self._asking[waiter] = None
+            self._asking.move_to_end(waiter)
+        self._conflict(waiter)
         self._denials += 1
         waiter.order = self._denials
         waiter.handle = handle
@@ -184,15 +199,13 @@ class WaitTable:
 
     def sweep(self, now: float) -> None:
         """Give up the places of those that have stopped asking."""
-        for owners in list(self._by_client.values()):
-            for waiters in list(owners.values()):
-                for waiter in list(waiters):
-                    if waiter.steady:
-                        continue
-                    if now >= waiter.asked + self._patience:
-                        self._drop(waiter)
-                    else:
-                        self._engine.watch(waiter.asked + self._patience)
+        while self._asking:
+            waiter = next(iter(self._asking))
+            ends = waiter.asked + self._patience
+            if now < ends:
+                self._engine.watch(ends)
+                return
+            self._drop(waiter)
 
     def find(self, file: FileState, client: Client, owner: bytes, span: tuple[int, int, bool]) -> Waiter | None:
         """The place of a request in its file's queue, if it has one."""
@@ -213,6 +226,8 @@ class WaitTable:
         if not self._counts[client]:
             del self._counts[client], self._by_client[client]
         self._probes.pop(waiter, None)
+        self._asking.pop(waiter, None)
+        self._blocked_by(waiter, None)
         self.freed(file)  # who stood behind it may be next
         self._engine.opens.drop_if_idle(file)
 
@@ -290,15 +305,9 @@ class WaitTable:
         """Whether the client, or one owner of it, waits for a lock of this file."""
         return any(w.client is client and (owner is None or w.owner == owner) for w in file.waiters)
 
-    def wanted(self) -> set[Client]:
-        """The clients that somebody waits for a lock of. It takes a while if many wait."""
-        return {
-            holder.client
-            for owners in self._by_client.values()
-            for waiters in owners.values()
-            for waiter in waiters
-            for holder in self._blockers(waiter)
-        }
+    def wanted(self, client: Client) -> bool:
+        """Whether somebody waits for a lock of the client's."""
+        return client in self._blocking
 
     def locally_blocked(self) -> list[Waiter]:
         """Whom a local process keeps waiting: somebody must look from time to time whether it still does, and say
@@ -312,13 +321,32 @@ class WaitTable:
 
     def _grantable(self, waiter: Waiter, now: float, turns: list[Waiter]) -> bool:
         """Whether nothing but those whose turn comes before it (of these ``turns``) is in its way."""
+        holder = self._conflict(waiter)  # first, so that what is remembered is right
         if waiter.local or not self._alive(waiter, now):
             return False
+        if holder is not None and not holder.courtesy:
+            return False  # one that is kept out of courtesy goes when the lock is asked for
+        return not any(waiter.clashes(*turn.span) for turn in turns)
+
+    def _conflict(self, waiter: Waiter) -> Client | None:
+        """A client whose lock is in the waiter's way; it is remembered."""
         locks = waiter.file.locks
         owner = waiter.client.lock_owners.get(waiter.owner)
-        if locks is not None and locks.conflict(owner, *waiter.span) is not None:
-            return False
-        return not any(waiter.clashes(*turn.span) for turn in turns)
+        found = None if locks is None else locks.conflict(owner, *waiter.span)
+        holder = None if found is None else found[0].client
+        self._blocked_by(waiter, holder)
+        return holder
+
+    def _blocked_by(self, waiter: Waiter, holder: Client | None) -> None:
+        before, waiter.blocker = waiter.blocker, holder
+        if before is holder:
+            return
+        if before is not None:
+            self._blocking[before] -= 1
+            if not self._blocking[before]:
+                del self._blocking[before]
+        if holder is not None:
+            self._blocking[holder] += 1
 
     @staticmethod
     def _expected(waiter: Waiter, now: float) -> bool:

@@ -1,5 +1,7 @@
 """Blocked locks: turns, the time a range is kept, who is forgotten, and deadlocks found and never made up."""
 
+import sys
+
 from nfsd.protocol import nfs4 as p
 from nfsd.state import Limits, LockDenied, waiters
 from nfsd.state.types import UINT64_MAX
@@ -472,22 +474,102 @@ def test_a_search_for_a_cycle_is_bounded(monkeypatch):
     assert told(world) == [crowd.client.record]
 
 
-def test_what_is_waited_for_is_found_out_once_for_all_who_are_gone(monkeypatch):
-    """Not for each of them anew: thousands may go at a time, and tens of thousands wait."""
-    world = World(Limits(courtesy=1000))
+def lines_of_waiters(work):
+    """How many lines of the module are executed: the same on every machine."""
+    lines = 0
+
+    def traced(frame, event, _argument):
+        nonlocal lines
+        if frame.f_code.co_filename != waiters.__file__:
+            return None
+        lines += event == "line"
+        return traced
+
+    before = sys.gettrace()
+    sys.settrace(traced)
+    try:
+        work()
+    finally:
+        sys.settrace(before)
+    return lines
+
+
+def a_crowd(waiting):
+    """Twenty clients whose leases run out, one of them waited for by so many, whose own leases do not."""
+    world = World(Limits(courtesy=1000, waiters=100_000))
     gone = [world.client41(b"gone %d" % number) for number in range(20)]
     wanted = world.client41(b"wanted")
     wanted.lock(wanted.open(), 0, 10)
     world.clock.now += 50
-    waiting = [Party(world, b"waits %d" % number) for number in range(10)]
-    for party in waiting:
-        party.ask(status=p.NFS4ERR_DENIED)
-    looked = []
-    blockers = waiters.WaitTable._blockers
-    monkeypatch.setattr(
-        waiters.WaitTable, "_blockers", staticmethod(lambda waiter: looked.append(waiter) or blockers(waiter))
-    )
+    crowd = [Party(world, b"waits %d" % number) for number in range(8)]
+    for number in range(waiting):
+        crowd[number % 8].ask(status=DENIED, owner=b"%d" % number)
+    return world, gone, wanted
+
+
+def test_a_sweep_takes_the_same_work_however_many_wait():
+    """Thousands may wait, and hold up everything else each time that anybody's lease runs out."""
+    lines = []
+    for waiting in (20, 200):
+        world, gone, wanted = a_crowd(waiting)
+        world.clock.now += 45
+        lines.append(lines_of_waiters(lambda world=world: world.engine.handle_timer(world.clock.now)))
+        assert all(client.record.courtesy for client in gone)
+        assert wanted.record.expired, "somebody waits for its lock"
+    assert lines[0] == lines[1]
+    world.clock.now += 1
+    assert lines_of_waiters(lambda: world.engine.handle_timer(world.clock.now)) <= 20, "nobody's time is over"
+
+
+def test_a_sweep_gives_up_only_those_that_have_stopped_asking():
+    world, one, two, three = parties(3)
+    one.ask()
+    for number in range(10):
+        two.ask(status=DENIED, owner=b"stops %d" % number)
+    three.ask(status=DENIED)
+    for _ in range(10):
+        world.clock.now += 10
+        one.client.record.renew()
+        two.client.record.renew()
+        three.ask(status=DENIED)
+        world.engine.handle_timer(world.clock.now)
+    assert [waiter.client for waiter in one.opens[b"f"].file.waiters] == [three.client.record]
+
+
+def test_of_several_that_are_gone_and_in_the_way_none_keeps_a_waiter_waiting():
+    """Only one of them is remembered."""
+    world = World(Limits(courtesy=1000))
+    readers = [Party(world, b"reader %d" % number) for number in range(3)]
+    for reader in readers:
+        reader.ask(exclusive=False)
+    world.clock.now += 50
+    writer = Party(world, b"writer")
+    writer.ask(status=DENIED)
     world.pass_time(45)
-    assert all(client.record.courtesy for client in gone)
-    assert wanted.record.expired, "somebody waits for its lock"
-    assert len(looked) == len(waiting)
+    assert [reader.client.record.expired for reader in readers].count(True) == 1
+    assert [reader.client.record.courtesy for reader in readers].count(True) == 2
+    assert told(world) == [writer.client.record]
+    writer.ask()
+    assert all(reader.client.record.expired for reader in readers)
+
+
+def test_who_is_in_the_way_is_looked_at_anew_when_a_lock_goes():
+    world = World(Limits(courtesy=1000))
+    one, two, three = (Party(world, name) for name in (b"one", b"two", b"three"))
+    one.ask(exclusive=False)
+    two.ask(exclusive=False)
+    three.ask(status=DENIED)
+    waits = world.engine.locks.waits
+    assert [waits.wanted(party.client.record) for party in (one, two, three)] == [True, False, False]
+    one.release()
+    assert told(world) == []
+    assert [waits.wanted(party.client.record) for party in (one, two, three)] == [False, True, False]
+    two.release()
+    assert told(world) == [three.client.record]
+    assert not any(waits.wanted(party.client.record) for party in (one, two, three))
+    two.ask(exclusive=False, wait=False, status=DENIED)  # it is kept for three
+    three.ask()
+    two.ask(exclusive=False, status=DENIED)
+    assert waits.wanted(three.client.record)
+    two.ask(exclusive=False, wait=False, status=DENIED)  # says that it does not wait any more
+    assert not waits.wanted(three.client.record)
