@@ -1,6 +1,7 @@
 """Native load generators. Implemented in ``generator.pyx``."""
 
 from collections.abc import Iterable
+from typing import Self
 
 class CallFailed(RuntimeError):
     """A call was not answered with success."""
@@ -8,6 +9,7 @@ class CallFailed(RuntimeError):
     status: int
     refused: bool
     """By RPC; else the status is NFS's."""
+    def __init__(self, status: int, refused: bool) -> None: ...
 
 class Load:
     """Calls on one connection: templates, slots and latencies."""
@@ -30,8 +32,8 @@ class Loads:
 class Generator(Load):
     """RPC calls over TCP with record marks."""
 
-    def __init__(
-        self,
+    def __new__(
+        cls,
         fd: int,
         templates: Iterable[bytes],
         depth: int,
@@ -40,7 +42,7 @@ class Generator(Load):
         sequence_at: int = 0,
         lenient: bool = False,
         pairs: tuple[int, int] = (0, 0),
-    ) -> None:
+    ) -> Self:
         """``templates``: whole calls, used in turn, in which XIDs are filled in. ``reply_size`` 0: any.
         ``sequence_at``: where a call has SEQUENCE's sequence id, behind which stands the slot; both are filled in.
         ``lenient``: a call may fail, so long as it is answered. ``pairs``: each slot has two templates of its own that

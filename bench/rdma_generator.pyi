@@ -1,6 +1,7 @@
 """The load generator over iWARP. Implemented in ``rdma_generator.pyx``."""
 
 from collections.abc import Iterable
+from typing import Self
 
 from bench.generator import Load
 
@@ -8,8 +9,8 @@ class RdmaGenerator(Load):
     """RPC-over-RDMA version One calls, each with its transport header."""
 
     invalidations: int
-    def __init__(
-        self,
+    def __new__(
+        cls,
         fd: int,
         templates: Iterable[bytes],
         depth: int,
@@ -21,6 +22,6 @@ class RdmaGenerator(Load):
         sequence_at: int = 0,
         lenient: bool = False,
         pairs: tuple[int, int] = (0, 0),
-    ) -> None:
+    ) -> Self:
         """``rpc_at``: where the RPC message begins; ``handle_at``: where the chunk's handle stands; ``written``: octets
         the server must write; ``bulk``: what it may read."""

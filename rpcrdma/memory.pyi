@@ -4,6 +4,7 @@ Layer 0: imports nothing of the project. Implemented in Cython (``memory.pyx``) 
 """
 
 from collections.abc import Callable
+from typing import Self
 
 class OutOfMemory(Exception):
     """The bound of the pool or of the account is reached."""
@@ -16,6 +17,8 @@ class Lease:
     capacity: int
     address: int
     """Its address in this process."""
+    def __init__(self, *args: object, **kwargs: object) -> None:
+        """TypeError: leases are made by :meth:`Account.lease`."""
     def retain(self) -> Lease:
         """Add a count; returns itself."""
     def release(self) -> None:
@@ -25,7 +28,7 @@ class Pool:
     """The process-wide bound on buffer memory, in octets. Arenas are mmap()ed on demand; pages that are not wanted go
     back, unless a device has them registered."""
 
-    def __init__(self, limit: int, reserve: int = 0) -> None:
+    def __new__(cls, limit: int, reserve: int = 0) -> Self:
         """``reserve``: octets of the limit that only small leases of hosts that use little get at. ValueError when that
         is more than half."""
     limit: int

@@ -1,4 +1,4 @@
-from typing import Any
+from typing import Any, Self
 
 from nfsd.state.clients import Client
 from nfsd.state.files import FileState
@@ -11,7 +11,7 @@ class Slot:
 
     generation: int
     """The session's when the last reply went out on the slot."""
-    def __init__(self, start: int = 0, renewed: bool = False) -> None: ...
+    def __new__(cls, start: int = 0, renewed: bool = False) -> Self: ...
     @property
     def seqid(self) -> int: ...
     @property

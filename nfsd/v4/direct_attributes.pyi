@@ -2,3 +2,5 @@
 
 class DirectAttributes:
     """Attributes that follow from a ``struct statx``; of use to native code only."""
+
+    def __init__(self, *args: object, **kwargs: object) -> None: ...

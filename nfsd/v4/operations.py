@@ -7,13 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from nfsd.protocol.nfs4_ops import OPERATIONS
 from rpcrdma.xdr.schema import UNION, Node, node_of
-
-if TYPE_CHECKING:
-    pass
 
 Handler = Callable[..., Awaitable[Any]]
 

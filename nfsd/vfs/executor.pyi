@@ -6,6 +6,7 @@ eventfd. A chain stops at its first failing step, except for steps marked otherw
 """
 
 from asyncio import AbstractEventLoop, Future
+from typing import Self
 
 from nfsd.vfs.types import Credential
 
@@ -19,7 +20,7 @@ class Step:
 class Chain:
     """At most 16 steps. Buffers handed in are kept alive until the run is over."""
 
-    def __init__(self, credential: Credential | None = None) -> None:
+    def __new__(cls, credential: Credential | None = None) -> Self:
         """``credential`` None: as the server itself."""
     def add(
         self,
@@ -44,7 +45,7 @@ class Chain:
 class Executor:
     """A pool of native worker threads for one event loop."""
 
-    def __init__(self, loop: AbstractEventLoop, threads: int = 16) -> None: ...
+    def __new__(cls, loop: AbstractEventLoop, threads: int = 16) -> Self: ...
     can_switch: bool
     """Whether this process may act as other users, which has been tried; if not, credentials are ignored."""
     hindrance: str
@@ -57,7 +58,7 @@ class Executor:
         disk starves nobody else. The future never fails: look at the chain (:meth:`Chain.check`)."""
     def run_inline(self, chain: Chain) -> None:
         """Run now, on the calling thread: only for what is known not to wait."""
-    def set_lane(self, lane: int, limit: int) -> None:
+    def set_lane(self, number: int, limit: int) -> None:
         """Bound the threads a lane may hold (default: half of them)."""
     def allow_threads(self, threads: int) -> None:
         """Let there be so many threads; never fewer than before."""

@@ -1,5 +1,7 @@
 """RPC records over one connected, non-blocking stream socket, in both directions. Implemented in ``stream.pyx``."""
 
+from typing import Self
+
 from rpcrdma.capture.recorder import Tap
 from rpcrdma.memory import Account, Lease
 from rpcrdma.place import Answerer
@@ -11,14 +13,14 @@ class RecordError(Exception):
 class RecordStream:
     """Receives and sends records on a descriptor that it does not own."""
 
-    def __init__(
-        self,
+    def __new__(
+        cls,
         fd: int,
         account: Account,
         max_record: int = ...,
         max_fragments: int = ...,
         most_records: int = ...,
-    ) -> None: ...
+    ) -> Self: ...
     eof: bool
     """The peer has finished sending."""
     starved: int

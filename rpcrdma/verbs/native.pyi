@@ -9,3 +9,5 @@ class NativeEndpoint:
 
 class Fetch:
     """A call whose Read chunk is being fetched."""
+
+    def __init__(self, *args: object, **kwargs: object) -> None: ...

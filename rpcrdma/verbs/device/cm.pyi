@@ -14,7 +14,7 @@ class Request(NamedTuple):
     initiator_depth: int
     """RDMA Reads the peer lets us keep outstanding."""
 
-class Owner(Protocol):
+class _Owner(Protocol):
     """Whoever owns an identifier."""
 
     def cm_event(self, event: str, status: int, request: Request | None) -> None:
@@ -31,7 +31,7 @@ class EventChannel:
 class Identifier:
     """An ``rdma_cm_id``: a listener, a connect request or a connection. Every method raises OSError."""
 
-    owner: Owner | None
+    owner: _Owner | None
     device_name: str
     """'' while it is bound to no device."""
     device_key: int
@@ -41,7 +41,7 @@ class Identifier:
     local: tuple[str, int]
     peer: tuple[str, int]
     alive: bool
-    def __init__(self, channel: EventChannel, owner: Owner | None) -> None: ...
+    def __init__(self, channel: EventChannel, owner: _Owner | None) -> None: ...
     def bind(self, host: bytes, port: int, scope: int = 0, *, only_ipv6: bool = False) -> None:
         """Bind to a packed address."""
     def listen(self, backlog: int) -> None: ...

@@ -1,3 +1,5 @@
+from typing import Self
+
 class Job:
     """Work requests that complete together, reported by ``token``."""
 
@@ -17,7 +19,7 @@ class SendQueue:
     completed: int
     idle: bool
     """Nothing is posted and nothing waits."""
-    def __init__(self, depth: int, max_reads: int) -> None: ...
+    def __new__(cls, depth: int, max_reads: int) -> Self: ...
     def put(self, job: Job) -> None:
         """Queue a job. Raises ValueError for Reads where the peer allows none."""
     def post(self) -> list[tuple[object, int, int]]:
