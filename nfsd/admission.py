@@ -13,7 +13,7 @@ import logging
 from collections.abc import Awaitable
 from typing import Final
 
-from nfsd.exports import ExportTable, canonical_address
+from nfsd.exports import NOT_A_CLIENT, ExportTable, canonical_address
 from rpcrdma.rpc.direct import Gate
 
 _log = logging.getLogger(__name__)
@@ -69,7 +69,9 @@ class Admission(Gate):
         if len(self._told) > _TOLD:
             _log.warning("more hosts are refused that no export is for; the log names no more of them until a reload")
             return
-        _log.warning("%s is refused: no export is for it; to admit it, add it to %s", peer, self._places())
+        places = self._places()
+        _log.warning("%s is refused: no export is for it; to admit it, add it to %s", peer, places)
+        self._exports.observer.denied(peer_address, "", NOT_A_CLIENT, f"add it to {places}")
 
     def _places(self) -> str:
         """Where a host could be added, in words."""

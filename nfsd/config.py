@@ -235,6 +235,18 @@ class Log:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Audit:
+    """The log of what happens with clients, as JSON lines."""
+
+    __pydantic_config__ = _STRICT
+
+    file: StrictStr | None = None
+    """None: there is none."""
+    size: Annotated[Size, Field(ge=4096)] = 64 << 20
+    """Octets at which the file becomes ``FILE.1`` and a new one is begun."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Metrics:
     """The Prometheus endpoint."""
 
@@ -268,6 +280,7 @@ class Server:
     nfs4: Nfs4 = field(default_factory=Nfs4)
     limits: Limits = field(default_factory=Limits)
     log: Log = field(default_factory=Log)
+    audit: Audit = field(default_factory=Audit)
     metrics: Metrics = field(default_factory=Metrics)
 
 

@@ -33,6 +33,7 @@ _CLASSES: dict[Location, Any] = {
     ("server", "nfs4", "limits"): config.Nfs4Limits,
     ("server", "limits"): config.Limits,
     ("server", "log"): config.Log,
+    ("server", "audit"): config.Audit,
     ("server", "metrics"): config.Metrics,
     ("exports", "*"): config.ExportEntry,
     ("exports", "*", "clients", "*"): config.Client,
@@ -296,7 +297,10 @@ def _check_server(document: _Document, server: Server, base: str) -> Server:
     state_dir = os.path.join(base, server.state_dir)
     if os.path.lexists(state_dir) and not os.path.isdir(state_dir):
         document.problem(("server", "state_dir"), f"{state_dir} is not a directory; name another or move it away")
-    return dataclasses.replace(server, state_dir=os.path.normpath(state_dir))
+    audit = server.audit
+    if audit.file is not None:
+        audit = dataclasses.replace(audit, file=os.path.normpath(os.path.join(base, audit.file)))
+    return dataclasses.replace(server, state_dir=os.path.normpath(state_dir), audit=audit)
 
 
 def _check_exports(document: _Document, entries: tuple[ExportEntry, ...], base: str) -> tuple[Export, ...]:

@@ -23,8 +23,10 @@ import uvloop
 
 from nfsd import sdnotify, state_dir
 from nfsd.admission import Admission
+from nfsd.audit import Audit
 from nfsd.config import Config, Nfs4, split_host_port
 from nfsd.control import Control
+from nfsd.events import Events
 from nfsd.exports import ExportTable
 from nfsd.idnames import IdNames, default_domain
 from nfsd.listeners import Listeners
@@ -102,6 +104,7 @@ class Daemon:
         self.pool = Pool(server.limits.memory, server.limits.memory // RESERVE)
         self.exports = ExportTable(config.exports)
         self._admission = Admission(self.exports)
+        self.events: Events
         self.service = FileService(self.exports, server.state_dir)
         self.captures = Captures()
         self.listeners = Listeners(self.pool, server.limits, self.captures)
@@ -129,6 +132,7 @@ class Daemon:
         # Before the file service gives up the right to.
         raise_memory_lock()
         self._prepare_state_dir()
+        self._start_events()
         try:
             recovered = await self._store.start(lease=float(server.nfs4.lease_time))
             self._undo.append(self._store.close)
@@ -154,6 +158,7 @@ class Daemon:
             recovered,
             on_release=_release,
         )
+        self.events.watch(engine)
         self._nfs4 = Nfs4Server(
             self.service,
             self.exports,
@@ -190,6 +195,8 @@ class Daemon:
         if server.portmapper:
             self.dispatchers["rpcbind"] = Dispatcher([portmap_program(self._served)])
         await self._start_listeners()
+        self.events.tell("started", listeners=[str(started) for started in self.listeners.started])
+        self._undo.append(lambda: self.events.tell("stopped"))
         self._start_metrics()
         await self._start_control()
         if server.rpcbind and not self.listeners.of("rpcbind"):
@@ -206,6 +213,17 @@ class Daemon:
         except OSError as error:
             raise StartError(f"state_dir: {_describe(error)}") from error
         self._undo.append(lambda: os.close(lock))
+
+    def _start_events(self) -> None:
+        audit = self.config.server.audit
+        log = None
+        if audit.file is not None:
+            try:
+                log = Audit(audit.file, audit.size)
+            except OSError as error:
+                raise StartError(f"server.audit: {_describe(error)}") from error
+            self._undo.append(lambda: asyncio.to_thread(log.close))
+        self.events = Events(self.exports, log)
 
     def _identity(self) -> bytes:
         """Who we are to NFSv4 clients, the same over restarts (RFC 8881 section 2.10.4)."""

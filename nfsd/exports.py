@@ -15,7 +15,7 @@ import fnmatch
 import hashlib
 import ipaddress
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import NamedTuple, Protocol
@@ -31,6 +31,8 @@ _AUTH_SYS_GROUPS = 16
 _CACHE_LIMIT = 4096
 _MOST_NAMED = 64
 """Clients of one export that the log names for their ports."""
+NOT_A_CLIENT = "no export is for it"
+NOT_AMONG_CLIENTS = "it is not among its clients"
 RESERVED_PORTS = 1024
 """Those below take a privilege on the client's host."""
 
@@ -115,6 +117,25 @@ class Access:
         if not self.secure or 0 < transport.peer_port < RESERVED_PORTS:
             return True
         return self.secure == "tcp" and transport.netid.startswith("rdma")
+
+
+class Observer:
+    """Hears of what clients do with exports; this one does nothing about it."""
+
+    def mounted(self, export: Export, transport: Connection, path: str) -> None:
+        """MOUNT has given out a handle."""
+
+    def used(self, export: Export, transport: Connection, version: str) -> None:
+        """A client acts on an export. Called often: it must take next to no time for one that is known."""
+
+    def unmounted(self, peer_address: str, path: str) -> None:
+        """A client has said that it does not use a directory any more; an empty path: nor any other."""
+
+    def refused(self, transport: Connection, path: str, version: str, exports: Sequence[Export], why: str) -> None:
+        """A client was not let to a path; any of these ``exports`` would have to be for it, if that would help."""
+
+    def denied(self, peer_address: str, path: str, why: str, remedy: str) -> None:
+        """A client was refused, and the log has been told."""
 
 
 class Connection(Protocol):
@@ -213,6 +234,7 @@ class ExportTable:
         self.generation = 0
         """Grows when what :meth:`access` said may be true no more."""
         self._changed: list[Callable[[], None]] = []
+        self.observer = Observer()
         self.replace(exports)
         self._names.on_change(self._forget_accesses)
 
@@ -251,6 +273,7 @@ class ExportTable:
         access = self.access(export, peer_address)
         if access is None or not access.takes(transport):
             return None
+        self.observer.used(export, transport, "")
         if caller.flavor == _AUTH_NONE or access.squash == "all":
             return self._intern(Credential(access.anonuid, access.anongid)), access.read_only
         return self._squashed(access, caller.uid, caller.gid, caller.gids), access.read_only
@@ -299,7 +322,13 @@ class ExportTable:
                 RESERVED_PORTS,
                 export.origin or "in the configuration",
             )
+            why = f"port {transport.peer_port} is not below {RESERVED_PORTS}"
+            self.observer.denied(transport.peer_address, export.pseudo, why, f"secure: {export.origin}")
         return False
+
+    def refuse(self, export: Export, transport: Connection, version: str) -> None:
+        """Note that a client was not let to an export that it asked for: it is for others."""
+        self.observer.refused(transport, export.pseudo, version, [export], NOT_AMONG_CLIENTS)
 
     def visible(self, export: Export, peer_address: str) -> bool:
         """Whether this client may use the export."""

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
-from nfsd.exports import Export, ExportTable
+from nfsd.exports import NOT_A_CLIENT, NOT_AMONG_CLIENTS, Export, ExportTable
 from nfsd.mount.mountlist import MountList
 from nfsd.mount.paths import components, matches
 from nfsd.protocol.mount3 import (
@@ -58,6 +58,13 @@ STATUS: Final[Mapping[int, mountstat3]] = {
 """Errors of the way to the directory; all others are MNT3ERR_SERVERFAULT."""
 
 
+_WORDS: Final = {
+    mountstat3.MNT3ERR_NOTDIR: "it is not a directory",
+    mountstat3.MNT3ERR_NAMETOOLONG: "its name is too long",
+    mountstat3.MNT3ERR_IO: "the disk failed",
+}
+
+
 class MountService:
     """The procedures, with the mount list they share."""
 
@@ -78,11 +85,13 @@ class MountService:
         names = components(path)
         # A stranger's mount command is told so, and nothing of what there is.
         if names is None or not self._exports.knows(peer):
+            self._refused(call, path, [], NOT_A_CLIENT if names is not None else "there is no such path")
             return mountres3(mountstat3.MNT3ERR_ACCES)
-        status = mountstat3.MNT3ERR_NOENT
+        status, closed = mountstat3.MNT3ERR_NOENT, []
         for export, below in matches(self._exports.exports, names):
             if not self._exports.visible(export, peer):
                 status = mountstat3.MNT3ERR_ACCES
+                closed.append(export)
                 continue
             if not self._exports.takes(export, call.transport):
                 status = mountstat3.MNT3ERR_ACCES  # as rpc.mountd has it
@@ -95,8 +104,16 @@ class MountService:
                 status = mountstat3.MNT3ERR_ACCES
             else:
                 self._mounts.add(peer, path)
+                self._exports.observer.mounted(export, call.transport, os.fsdecode(path))
                 return mountres3(mountstat3.MNT3_OK, mountinfo=mountres3_ok(node.handle, [AUTH_SYS]))
+        if closed:
+            self._refused(call, path, closed, NOT_AMONG_CLIENTS)
+        elif status != mountstat3.MNT3ERR_ACCES:  # of its port the exports have told
+            self._refused(call, path, [], _WORDS.get(status, "there is no such directory"))
         return mountres3(status)
+
+    def _refused(self, call: Call, path: bytes, exports: Sequence[Export], why: str) -> None:
+        self._exports.observer.refused(call.transport, os.fsdecode(path), "NFSv3", exports, why)
 
     async def _walk(self, export: Export, names: list[bytes]) -> Node:
         node = await self._service.root(export)
@@ -114,10 +131,12 @@ class MountService:
     async def umnt(self, call: Call, path: bytes) -> None:
         """Forget one mount of the caller's (section 5.2.3)."""
         self._mounts.remove(call.transport.peer_address, path)
+        self._exports.observer.unmounted(call.transport.peer_address, os.fsdecode(path))
 
     async def umntall(self, call: Call, arguments: None) -> None:
         """Forget all mounts of the caller's (section 5.2.4)."""
         self._mounts.remove_all(call.transport.peer_address)
+        self._exports.observer.unmounted(call.transport.peer_address, "")
 
     async def export(self, call: Call, arguments: None) -> list[exportnode]:
         """Every export with the clients it is for (section 5.2.5), to every host that any of them is for."""

@@ -21,7 +21,7 @@ from nfsd.protocol import nfs4 as codes
 from nfsd.state.accounts import CLIENT, HostAccount
 from nfsd.state.errors import ClientInUse, Nfs4Error
 from nfsd.state.records import ClientRecord
-from nfsd.state.types import UINT32_MAX, Callback40, CreateSessionResult, ExchangeIdResult
+from nfsd.state.types import UINT32_MAX, Callback40, CreateSessionResult, ExchangeIdResult, Gone
 
 if TYPE_CHECKING:
     from nfsd.state.engine import StateEngine
@@ -263,6 +263,7 @@ class ClientTable:
                 del self._confirmed[client.minor, client.owner, latest]
         client.hosts[host] = None
         self._confirmed.setdefault((client.minor, client.owner, host), client)
+        self._engine.on_moved(client, host)
 
     def _known(self, minor: int, owner: bytes, verifier: bytes, principal: str, host: str) -> Client | None:
         """The confirmed record that somebody who introduces itself is to be held against."""
@@ -284,7 +285,7 @@ class ClientTable:
             if confirmed.held:
                 held = confirmed.callback
                 raise ClientInUse(held.netid if held else "", held.address if held else "")
-            self._engine.expire_client(confirmed)
+            self._engine.expire_client(confirmed, Gone.RESTARTED)
             confirmed = None
         unconfirmed = self._unconfirmed.get((0, owner, host))
         if unconfirmed is not None:
@@ -320,7 +321,7 @@ class ClientTable:
         older = self.confirmed_of(client)
         if older is not None:
             # Its principal was found to agree when the new record was made.
-            self._engine.expire_client(older)
+            self._engine.expire_client(older, Gone.RESTARTED)
         self.make_confirmed(client)
         return client
 
@@ -365,7 +366,7 @@ class ClientTable:
                 # Case 3, collision: the record gives way only if nothing is lost with it.
                 if confirmed.held:
                     raise Nfs4Error(codes.NFS4ERR_CLID_INUSE)
-                self._engine.expire_client(confirmed)
+                self._engine.expire_client(confirmed, Gone.RESTARTED)
             elif confirmed.verifier == verifier:
                 # Case 2: a retry, or the client finds out whether it can trunk.
                 return self._exchanged(confirmed)
@@ -398,7 +399,7 @@ class ClientTable:
             raise Nfs4Error(codes.NFS4ERR_STALE_CLIENTID)
         if not client.courtesy and (client.sessions or any(not entry.status for entry in client.states.values())):
             raise Nfs4Error(codes.NFS4ERR_CLIENTID_BUSY)
-        self._engine.expire_client(client)
+        self._engine.expire_client(client, Gone.LEFT)
 
     def reclaim_complete(self, client: Client, *, one_fs: bool) -> None:
         """RECLAIM_COMPLETE. Raises COMPLETE_ALREADY. Needs stable storage before its reply."""
@@ -453,7 +454,7 @@ class ClientTable:
         away = self.away(account)
         if not away:
             return False
-        self._engine.expire_client(away[0])
+        self._engine.expire_client(away[0], Gone.ROOM)
         return True
 
     @staticmethod

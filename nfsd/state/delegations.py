@@ -23,7 +23,7 @@ from nfsd.state.accounts import DELEGATION
 from nfsd.state.errors import Nfs4Error
 from nfsd.state.files import FileState
 from nfsd.state.records import Delegation
-from nfsd.state.types import StateidLike
+from nfsd.state.types import Gone, StateidLike
 
 if TYPE_CHECKING:
     from nfsd.state.clients import Client
@@ -84,6 +84,8 @@ class DelegationTable:
         """Revocations so far, for want of an answer to a recall."""
         self.on_gone: Callable[[Delegation], None] = _nothing
         """Called when a delegation has left the tables, however; must not call back into the engine."""
+        self.on_overdue: Callable[[Delegation], None] = _nothing
+        """Called when a delegation that was recalled has not come back, and is about to be revoked; likewise."""
         self._holds: dict[bytes, int] = {}
         self._paused: dict[bytes, float] = {}
         self._recalling: dict[Delegation, None] = {}
@@ -189,7 +191,7 @@ class DelegationTable:
         if not self.count:
             return True
         while (one := self.in_the_way(file_key, client, write=write)) is not None and one.client.courtesy:
-            self._engine.expire_client(one.client)
+            self._engine.expire_client(one.client, Gone.WANTED)
         if one is None:
             return True
         for delegation in list(one.file.delegations):
@@ -286,6 +288,7 @@ class DelegationTable:
         """Revoke what was recalled and has not come back (RFC 8881 section 10.4.6)."""
         for delegation in list(self._recalling):
             if delegation.recall_by is not None and delegation.recall_by <= now:
+                self.on_overdue(delegation)
                 self.revoke(delegation)
 
     def revoke(self, delegation: Delegation) -> None:

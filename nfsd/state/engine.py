@@ -27,10 +27,10 @@ from nfsd.state.records import Delegation, LockState, OpenState, StateEntry
 from nfsd.state.recovery import Grace, Recovered, StoreWrite
 from nfsd.state.sessions import SessionTable
 from nfsd.state.stateids import StateidTable
-from nfsd.state.types import NLM, UINT32_MAX, Connection
+from nfsd.state.types import NLM, UINT32_MAX, Connection, Gone
 
 
-def _nothing(_: Any) -> None:
+def _nothing(*_: Any) -> None:
     pass
 
 
@@ -52,6 +52,13 @@ class StateEngine:
         self.now = clock
         self.random = random
         self.on_release = on_release or _nothing
+        self.on_gone: Callable[[Client, Gone], None] = _nothing
+        """Called when a confirmed client's record is about to go, with what it has still there. Like the next ones, it
+        must not call back into the engine."""
+        self.on_away: Callable[[Client], None] = _nothing
+        """Called when a client's lease has run out and what it has is kept out of courtesy."""
+        self.on_moved: Callable[[Client, str], None] = _nothing
+        """Called when a client has shown itself at another address."""
         self.epoch = recovered.epoch & UINT32_MAX
         self._store_epoch = recovered.epoch
         self.grace = Grace(limits, recovered, clock())
@@ -122,10 +129,13 @@ class StateEngine:
             self.expire_client(client)  # RFC 8881 section 18.35.4, item 5 of the record's fields
         elif client.busy:
             client.renew()  # no lease runs out while a request is executing (RFC 8881 section 8.3)
-        elif self.limits.courtesy > 0 and not self.locks.waits.wanted(client):
-            client.courtesy = True
+        elif self.limits.courtesy <= 0:
+            self.expire_client(client, Gone.SILENT)
+        elif self.locks.waits.wanted(client):
+            self.expire_client(client, Gone.WANTED)
         else:
-            self.expire_client(client)
+            client.courtesy = True
+            self.on_away(client)
 
     def statistics(self) -> dict[str, int]:
         """How much is remembered: octets, hosts, clients, sessions, stateids; and refusals for want of room so far."""
@@ -155,14 +165,16 @@ class StateEngine:
         for client in self.clients.away(account):
             if enough():
                 return
-            self.expire_client(client)
+            self.expire_client(client, Gone.ROOM)
 
     # -- the end of clients and states ---------------------------------------------------------------------------
-    def expire_client(self, client: Client) -> None:
+    def expire_client(self, client: Client, why: Gone = Gone.SILENT) -> None:
         """Give up everything a client has, and its records here and (before any reply that depends on it) on stable
         storage: expired, replaced by its next incarnation, or destroyed."""
         if client.expired:
             return
+        if client.confirmed:
+            self.on_gone(client, why)
         client.expired = True
         self.grace.unheard.discard(client)
         for session in list(client.sessions.values()):

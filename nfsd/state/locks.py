@@ -18,7 +18,7 @@ from nfsd.state.errors import LockDenied, Nfs4Error
 from nfsd.state.owners import SEQID_KEEPING, LockOwner
 from nfsd.state.ranges import END, FileLocks
 from nfsd.state.records import LockState, OpenState
-from nfsd.state.types import UINT32_MAX, UINT64_MAX, LocalRange, Stateid
+from nfsd.state.types import UINT32_MAX, UINT64_MAX, Gone, LocalRange, Stateid
 from nfsd.state.waiters import Waiter, WaitTable
 
 if TYPE_CHECKING:
@@ -257,7 +257,7 @@ class LockTable:
             if not holder.client.courtesy:
                 length = UINT64_MAX if right == END else right - left
                 raise LockDenied(left, length, kind, holder.client.clientid, holder.owner)
-            self._engine.expire_client(holder.client)
+            self._engine.expire_client(holder.client, Gone.WANTED)
 
     def grant(self, plan: LockPlan) -> Stateid:
         """See LockPlan.commit."""

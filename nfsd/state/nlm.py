@@ -21,7 +21,7 @@ from nfsd.state.clients import Client
 from nfsd.state.errors import Nfs4Error
 from nfsd.state.owners import OpenOwner
 from nfsd.state.records import LockState, OpenState, StateEntry
-from nfsd.state.types import NLM
+from nfsd.state.types import NLM, Gone
 
 if TYPE_CHECKING:
     from nfsd.state.engine import StateEngine
@@ -137,17 +137,17 @@ class NlmTable:
             raise Nfs4Error(codes.NFS4ERR_RESOURCE, "clients of the lock manager")
         self.drop(min(idle, key=lambda client: (-len(client.account.clients), client.since)))
 
-    def drop(self, client: NlmClient) -> None:
+    def drop(self, client: NlmClient, why: Gone = Gone.SILENT) -> None:
         """Give up everything a client has: it was restarted, or has held nothing for long."""
         self._clients.pop(client.owner, None)
         self._ids.pop(client.clientid, None)
-        self._engine.expire_client(client)
+        self._engine.expire_client(client, why)
 
     def restarted(self, name: bytes, address: str, state: int) -> list[NlmClient]:
         """The host at an address was restarted. Gives up what it had before; returns which clients that was."""
         gone = self.meant(name, address, state)
         for client in gone:
-            self.drop(client)
+            self.drop(client, Gone.RESTARTED)
         return gone
 
     def meant(self, name: bytes, address: str, state: int) -> list[NlmClient]:

@@ -17,7 +17,7 @@ from nfsd.state.errors import DelegationConflict, Nfs4Error
 from nfsd.state.files import FileState
 from nfsd.state.owners import OpenOwner, SeqidOwner
 from nfsd.state.records import OpenState
-from nfsd.state.types import Stateid, StateidLike
+from nfsd.state.types import Gone, Stateid, StateidLike
 
 if TYPE_CHECKING:
     from nfsd.state.clients import Client
@@ -224,7 +224,7 @@ class OpenTable:
         while (holder := self._conflict(file_key, access, deny)) is not None:
             if not holder.courtesy:
                 raise Nfs4Error(codes.NFS4ERR_RECLAIM_CONFLICT if reclaim else codes.NFS4ERR_SHARE_DENIED)
-            self._engine.expire_client(holder)
+            self._engine.expire_client(holder, Gone.WANTED)
         # A read delegation keeps others from writing and from denying to read, a write delegation from opening at all
         # (RFC 8881 section 10.4).
         writes = changes or bool(access & codes.OPEN4_SHARE_ACCESS_WRITE or deny & codes.OPEN4_SHARE_DENY_READ)
@@ -382,4 +382,4 @@ class OpenTable:
         while (holder := self._conflict(file_key, codes.OPEN4_SHARE_ACCESS_WRITE if write else 1, 0)) is not None:
             if not holder.courtesy:
                 raise Nfs4Error(codes.NFS4ERR_LOCKED)
-            self._engine.expire_client(holder)
+            self._engine.expire_client(holder, Gone.WANTED)

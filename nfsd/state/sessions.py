@@ -19,7 +19,14 @@ from nfsd.state.accounts import SESSION
 from nfsd.state.errors import Nfs4Error
 from nfsd.state.records import SessionRecord, Slot
 from nfsd.state.slots import SlotBudget
-from nfsd.state.types import UINT32_MAX, CallbackCredential, ChannelAttributes, Connection, CreateSessionResult
+from nfsd.state.types import (
+    UINT32_MAX,
+    CallbackCredential,
+    ChannelAttributes,
+    Connection,
+    CreateSessionResult,
+    Gone,
+)
 
 if TYPE_CHECKING:
     from nfsd.state.clients import Client
@@ -203,7 +210,7 @@ class SessionTable:
         older = self._engine.clients.confirmed_of(client) if not client.confirmed else None
         if older is not None:
             # Section 18.36.4, phase 3: the restarted client's former incarnation ends here.
-            self._engine.expire_client(older)
+            self._engine.expire_client(older, Gone.RESTARTED)
         if not client.confirmed:
             self._engine.clients.make_confirmed(client)
         client.renew()

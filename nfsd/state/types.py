@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Final, NamedTuple, Protocol
 
 UINT32_MAX = 0xFFFFFFFF
@@ -44,6 +45,17 @@ INVALID = Stateid(UINT32_MAX, bytes(12))
 
 NLM: Final = 3
 """In place of a minor version: a client of NFSv3's lock manager."""
+
+
+class Gone(StrEnum):
+    """Why a client's record goes."""
+
+    LEFT = "it said so"
+    SILENT = "its lease is over"
+    RESTARTED = "it has restarted"
+    WANTED = "its lease is over, and another client wants what it held"
+    ROOM = "its lease is over, and there was no more room"
+    EVICTED = "the administrator has evicted it"
 
 
 @dataclass(frozen=True, slots=True)

@@ -130,9 +130,11 @@ class Request:
             await learning
         access = exports.access(node.export, peer)
         if access is None:
+            exports.refuse(node.export, call.transport, "NFSv3")
             raise OSError(errno.EACCES, "the client may not use this export")
         if not exports.takes(node.export, call.transport):
             raise OSError(errno.EPERM, "the client must use a port below 1024")
+        exports.observer.used(node.export, call.transport, "NFSv3")
         self.resolved.append(node)
         caller = call.credential
         credential = await exports.credential(node.export, caller.flavor, caller.uid, caller.gid, caller.gids, peer)

@@ -43,6 +43,7 @@ log = limited_logger(__name__)
 MAX_OPERATIONS_40 = 256
 """Bound on a COMPOUND without a session; NFSv4.0 negotiates none."""
 MAX_MINOR = 2
+VERSIONS = ("NFSv4.0", "NFSv4.1", "NFSv4.2")
 _TAG_LIMIT = 1024
 _CURRENT_OTHER = bytes(12)
 
@@ -103,6 +104,11 @@ class Compound:
 
     # -- files ---------------------------------------------------------------------------------------------------
     @property
+    def version(self) -> str:
+        """What the client speaks, in words."""
+        return VERSIONS[self.minor]
+
+    @property
     def here(self) -> Node | PseudoNode:
         """The current file, of either kind. Raises NOFILEHANDLE; MOVED in an absent file system, where no operation
         but GETATTR and its kin begins (RFC 8881 section 11.3)."""
@@ -147,8 +153,10 @@ class Compound:
             return await self.enter(place)
         node = await self.service.resolve(handle)
         if not self.may_use(node.export):
+            self.server.exports.refuse(node.export, self.call.transport, self.version)
             raise Nfs4Error(p.NFS4ERR_ACCESS)
         self._check_port(node.export)
+        self.server.exports.observer.used(node.export, self.call.transport, self.version)
         return node
 
     async def enter(self, place: PseudoNode) -> Node | PseudoNode:
@@ -156,14 +164,16 @@ class Compound:
         for one that may, but not from its port."""
         if place.export is not None and self.may_use(place.export):
             self._check_port(place.export)
+            self.server.exports.observer.used(place.export, self.call.transport, self.version)
             return await self.service.root(place.export)
         return place
 
     async def listed(self, place: PseudoNode) -> Node | PseudoNode:
-        """As :meth:`enter`, for a listing: what may not be entered is shown as the place itself."""
-        if place.export is not None and not self.server.exports.takes(place.export, self.call.transport):
+        """As :meth:`enter`, for a listing: what may not be entered is shown as the place itself. It is no use of it."""
+        export, exports = place.export, self.server.exports
+        if export is None or self.is_closed(place) or not exports.takes(export, self.call.transport):
             return place
-        return await self.enter(place)
+        return await self.service.root(export)
 
     def _check_port(self, export: Export) -> None:
         """See that a client that may use an export does so from a port that will do. Raises PERM, as Linux's server."""

@@ -39,6 +39,11 @@ class PseudoNode:
         self.handle = _HANDLE_VERSION + digest
         self.fileid = int.from_bytes(digest[:7], "big") | 1
 
+    def exports(self) -> list[Export]:
+        """What is exported here and below."""
+        own = [export for export in (self.export, self.referral) if export is not None]
+        return own + [export for child in self.children.values() for export in child.exports()]
+
 
 class PseudoFileSystem:
     """The tree. ``root`` is the NFSv4 root, which may itself be an export (``pseudo: /``)."""

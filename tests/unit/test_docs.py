@@ -25,6 +25,7 @@ SECTIONS = {
     "server.nfs4.limits": config.Nfs4Limits,
     "server.limits": config.Limits,
     "server.log": config.Log,
+    "server.audit": config.Audit,
     "server.metrics": config.Metrics,
     "exports[]": config.ExportEntry,
     "exports[].clients[]": config.Client,

@@ -5,6 +5,9 @@ RFC 7530 sections 16.8, 16.13, 16.14, 16.20 to 16.22, 16.28, 16.30, 16.31; RFC 8
 
 from __future__ import annotations
 
+import os
+
+from nfsd.exports import NOT_AMONG_CLIENTS
 from nfsd.protocol import nfs4 as p
 from nfsd.state import Nfs4Error
 from nfsd.v4.compound import Compound
@@ -85,12 +88,21 @@ async def find(c: Compound, name: bytes) -> Node | PseudoNode:
         if child is not None and c.server.pseudo.visible(child, c.call.transport.peer_address):
             return await c.enter(child)
         if isinstance(c.here, PseudoNode):
+            _refuse(c, c.here, name, child)
             raise Nfs4Error(p.NFS4ERR_NOENT if len(name) <= NAME_MAX else p.NFS4ERR_NAMETOOLONG)
     directory = await c.node()
     if directory.type is FileType.LNK:
         raise Nfs4Error(p.NFS4ERR_SYMLINK)  # RFC 7530 section 16.13.4
     found, _ = await c.service.lookup(await c.credential(directory), directory, name)
     return found
+
+
+def _refuse(c: Compound, place: PseudoNode, name: bytes, child: PseudoNode | None) -> None:
+    """Note that a client asked for a name of the pseudo file system that there is not, as far as it may know."""
+    path = f"{place.path.rstrip('/')}/{os.fsdecode(name)}"
+    exports = child.exports() if child is not None else []
+    why = NOT_AMONG_CLIENTS if exports else "there is no such export"
+    c.server.exports.observer.refused(c.call.transport, path, c.version, exports, why)
 
 
 async def place_of(c: Compound, node: Node | PseudoNode) -> PseudoNode | None:

@@ -1,0 +1,242 @@
+"""What happens with clients, told in one line of the log each, and to the audit log if there is one: mounts, refusals,
+departures, restarts, recalls that were not answered.
+
+Owns :class:`Events`, which the exports and the state engine tell. Imports the exports, records of the state engine, the
+audit log. What peers choose (paths, names of clients) is cut short and escaped; lines of one cause are limited, and a
+refusal is told once for each client and path until the exports change.
+
+NFSv4 has no mount operation: a client's first use of an export stands for it, and the end of its last client record for
+its departure. Both are remembered by address, for so many clients as may be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import yaml
+
+from nfsd.audit import Audit
+from nfsd.exports import Connection, Export, ExportTable, Observer, canonical_address
+from nfsd.state import StateEngine
+from nfsd.state.clients import Client
+from nfsd.state.records import Delegation
+from nfsd.state.types import NLM, Gone
+from rpcrdma.log_limits import limited_logger
+
+_log = limited_logger(__name__)
+
+_REMEMBERED: Final = 8192
+"""Clients, and refusals, that are remembered; the oldest are forgotten."""
+_LONGEST: Final = 200
+"""Characters of a path or name in a line."""
+_SHOWN: Final = 3
+"""Exports named as a place to admit a client."""
+_SQUASH: Final = {"root": "root squashed", "all": "all squashed", "none": "nobody squashed"}
+
+
+class Events(Observer):
+    """The one that is told."""
+
+    def __init__(self, exports: ExportTable, audit: Audit | None = None) -> None:
+        self._exports = exports
+        self._audit = audit
+        self._uses: dict[str, dict[int, str]] = {}
+        """How each client, by address, first used each export, by id."""
+        self._refusals: dict[tuple[str, str], None] = {}
+        exports.observer = self
+        exports.on_change(self._refusals.clear)
+
+    def watch(self, engine: StateEngine) -> None:
+        """Hear of the clients of NFSv4 and of NFSv3's lock manager."""
+        engine.on_gone = self.gone
+        engine.on_away = self.away
+        engine.on_moved = self.moved
+        engine.delegations.on_overdue = self.overdue
+        self._engine = engine
+
+    def tell(self, event: str, **facts: object) -> None:
+        """Put an event into the audit log."""
+        if self._audit is not None:
+            self._audit.tell(event, **facts)
+
+    # -- exports -------------------------------------------------------------------------------------------------
+    def mounted(self, export: Export, transport: Connection, path: str) -> None:
+        """MOUNT has given out a handle."""
+        self._note(export, transport, "NFSv3")
+        self._tell_mount(export, transport, path, "NFSv3")
+
+    def used(self, export: Export, transport: Connection, version: str) -> None:
+        """A client acts on an export. NFSv4 clients mount so; one of NFSv3 was told a handle before, perhaps by an
+        earlier instance of this server."""
+        uses = self._uses.get(canonical_address(transport.peer_address))
+        if uses is not None and export.id in uses:
+            return
+        self._note(export, transport, version)
+        if version.startswith("NFSv4"):
+            self._tell_mount(export, transport, export.pseudo, version)
+            return
+        client = canonical_address(transport.peer_address)
+        _log.info("%s goes on with %s, which it mounted earlier, over %s", client, export.pseudo, transport.netid)
+        self.tell("mount", client=client, export=export.pseudo, version=version, netid=transport.netid, earlier=True)
+
+    def _note(self, export: Export, transport: Connection, version: str) -> None:
+        client = canonical_address(transport.peer_address)
+        if client not in self._uses and len(self._uses) >= _REMEMBERED:
+            del self._uses[next(iter(self._uses))]
+        self._uses.setdefault(client, {})[export.id] = version
+
+    def _tell_mount(self, export: Export, transport: Connection, path: str, version: str) -> None:
+        client, access = canonical_address(transport.peer_address), self._exports.access(export, transport.peer_address)
+        read_only = access is None or access.read_only
+        squash = export.squash if access is None else access.squash
+        _log.info(
+            "%s mounts %s: %s over %s, %s, %s",
+            client,
+            shown(path),
+            version,
+            transport.netid,
+            "read-only" if read_only else "read-write",
+            _SQUASH[squash],
+        )
+        self.tell(
+            "mount",
+            client=client,
+            export=export.pseudo,
+            path=shown(path),
+            version=version,
+            netid=transport.netid,
+            port=transport.peer_port,
+            read_only=read_only,
+            squash=squash,
+        )
+
+    def unmounted(self, peer_address: str, path: str) -> None:
+        """A client of NFSv3 has said that it does not use a directory any more; an empty path: nor any other."""
+        client = canonical_address(peer_address)
+        if path:
+            _log.info("%s unmounts %s", client, shown(path))
+        else:
+            _log.info("%s unmounts all that it had mounted with NFSv3", client)
+        self.tell("unmount", client=client, path=shown(path))
+        if not path:
+            self._forget(client, "NFSv3")
+
+    def refused(self, transport: Connection, path: str, version: str, exports: Sequence[Export], why: str) -> None:
+        """A client was not let to a path."""
+        client = canonical_address(transport.peer_address)
+        if (client, path) in self._refusals:
+            return
+        if len(self._refusals) >= _REMEMBERED:
+            del self._refusals[next(iter(self._refusals))]
+        self._refusals[client, path] = None
+        remedy = remedy_of(client, exports)
+        to_admit = f"; to admit it, {remedy}" if remedy else ""
+        _log.warning(
+            "%s is refused %s (%s over %s): %s%s", client, shown(path), version, transport.netid, why, to_admit
+        )
+        self.tell(
+            "refused", client=client, path=shown(path), version=version, netid=transport.netid, why=why, remedy=remedy
+        )
+
+    def denied(self, peer_address: str, path: str, why: str, remedy: str) -> None:
+        """A client was refused, and the log knows."""
+        self.tell("refused", client=canonical_address(peer_address), path=path, why=why, remedy=remedy)
+
+    # -- clients of NFSv4 and of the lock manager ------------------------------------------------------------------
+    def gone(self, client: Client, why: Gone) -> None:
+        """A client's record goes."""
+        if client.minor == NLM and why not in (Gone.RESTARTED, Gone.EVICTED):
+            return  # it has no lease: it is forgotten when it holds nothing
+        what = holdings(client)
+        if why is Gone.RESTARTED:
+            _log.info("%s has restarted; what it had before is released: %s", described(client), what)
+            self.tell("restarted", **_facts(client), held=what)
+            return
+        _log.info("%s is gone: %s; released: %s", described(client), why.value, what)
+        self.tell("departed", **_facts(client), why=why.value, held=what)
+        for host in client.hosts:
+            account = self._engine.ledger.hosts.get(host)
+            if account is None or all(other is client or other.expired for other in account.clients):
+                self._forget(host.removesuffix("!"), "NFSv4")
+
+    def _forget(self, client: str, version: str) -> None:
+        """Let the next use of an export by a client be a mount again."""
+        left = {id_: how for id_, how in self._uses.pop(client, {}).items() if not how.startswith(version)}
+        if left:
+            self._uses[client] = left
+
+    def away(self, client: Client) -> None:
+        """A client's lease is over."""
+        _log.info(
+            "%s has not been heard of for its lease; it keeps what it has while nobody else wants it: %s",
+            described(client),
+            holdings(client),
+        )
+        self.tell("away", **_facts(client), held=holdings(client))
+
+    def moved(self, client: Client, host: str) -> None:
+        """A client has shown itself at another address."""
+        _log.info("%s is now at %s too: it has shown that it is the same", described(client), host)
+        self.tell("moved", **_facts(client), to=host)
+
+    def overdue(self, delegation: Delegation) -> None:
+        """A delegation is taken from a client that has not given it back."""
+        client = delegation.client
+        file = delegation.handle.hex()
+        word = "write" if delegation.write else "read"
+        _log.warning(
+            "%s has not answered the recall of a %s delegation in time: it is revoked (file handle %s)",
+            described(client),
+            word,
+            file,
+        )
+        self.tell("recall_unanswered", **_facts(client), delegation=word, handle=file)
+
+
+def shown(text: str | bytes) -> str:
+    """A peer's text for a line: escaped, and not too long."""
+    if isinstance(text, bytes):
+        text = text.decode("utf-8", "backslashreplace")
+    safe = "".join(
+        one if one.isprintable() else one.encode("unicode_escape", "surrogatepass").decode() for one in text[:_LONGEST]
+    )
+    return safe if len(text) <= _LONGEST else safe + "..."
+
+
+def version_of(client: Client) -> str:
+    """What a client speaks, in words."""
+    return {0: "NFSv4.0", NLM: "NFSv3 locks"}.get(client.minor, "NFSv4.1+")
+
+
+def described(client: Client) -> str:
+    """A client for a line of the log."""
+    return f'{client.host} "{shown(client.owner)}" ({version_of(client)})'
+
+
+def holdings(client: Client) -> str:
+    """What a client has, in words."""
+    found = [
+        (len(client.sessions), "session"),
+        (sum(entry.kind == 1 for entry in client.states.values()), "open"),
+        (client.locks, "lock"),
+        (client.delegations, "delegation"),
+    ]
+    return ", ".join(f"{count} {word}{'s' if count > 1 else ''}" for count, word in found if count) or "nothing"
+
+
+def _facts(client: Client) -> dict[str, object]:
+    return {"client": client.host, "name": shown(client.owner), "version": version_of(client)}
+
+
+def remedy_of(client: str, exports: Sequence[Export]) -> str:
+    """The line of the configuration that would admit a client to one of these exports."""
+    places = []
+    for export in exports[:_SHOWN]:
+        where = f" ({export.source})" if export.source else ""
+        if export.overrides or len(export.clients) > 8:
+            places.append(f"add {client} to clients: of {export.pseudo}{where}")
+            continue
+        line = yaml.safe_dump([*export.clients, client], default_flow_style=True, width=10**6).strip()
+        places.append(f"write for {export.pseudo}{where}: clients: {line}")
+    return " or ".join(places)
