@@ -1,4 +1,4 @@
-"""The server under attack: ``rdma-nfsd serve`` with its defaults, exporting a directory in memory and one on a disk."""
+"""The server under attack: ``rdma-nfsd serve``, exporting a directory in memory and one on a disk."""
 
 from __future__ import annotations
 
@@ -24,10 +24,11 @@ CONFIG = """
 server:
   listen: ["rdma://127.0.0.1:0", "tcp://127.0.0.1:0"]
   mountd_port: 0
+  nlm_port: {nlm}
   nsm_port: {nsm}
   rpcbind: false
   state_dir: {base}/state
-  nfs4: {{grace_time: 0}}
+  nfs4: {{grace_time: 0, limits: {{{limits}}}}}
   metrics: {{listen: "127.0.0.1:{metrics}"}}
 exports:
   - {{path: {memory}, pseudo: /memory, clients: [127.0.0.0/16]}}
@@ -52,6 +53,7 @@ class Doors:
     rdma: tuple[str, int] = ("", 0)
     mountd: tuple[str, int] = ("", 0)
     metrics: tuple[str, int] = ("", 0)
+    nlm: tuple[str, int] = ("", 0)
     nsm: tuple[str, int] = ("", 0)
     control: str = ""
     """The path of the control socket."""
@@ -61,6 +63,8 @@ class Doors:
 class Server:
     """Use as a context manager. ``memory``, ``disk`` and ``private`` are the exported directories."""
 
+    limits: str = ""
+    """What ``nfs4.limits`` has, in YAML; the rest are defaults."""
     doors: Doors = field(default_factory=Doors)
 
     def __enter__(self) -> Server:
@@ -82,9 +86,11 @@ class Server:
         return self
 
     def _start(self) -> None:
-        nsm, metrics = free_port(socket.SOCK_DGRAM), free_port()
+        nsm, nlm, metrics = free_port(socket.SOCK_DGRAM), free_port(), free_port()
         config = self.base / "exports.yaml"
-        config.write_text(CONFIG.format(base=self.base, memory=self.memory, nsm=nsm, metrics=metrics))
+        config.write_text(
+            CONFIG.format(base=self.base, memory=self.memory, nsm=nsm, nlm=nlm, metrics=metrics, limits=self.limits)
+        )
         self.process = subprocess.Popen(
             [sys.executable, "-m", "nfsd.cli", "serve", "--config", str(config)],
             stdout=subprocess.PIPE,
@@ -98,7 +104,8 @@ class Server:
         assert found is not None, line + self.log.read_text()
         rdma, tcp, mountd = (("127.0.0.1", int(port)) for port in found.groups())
         control = str(self.base / "state" / "control")
-        self.doors = Doors(tcp, rdma, mountd, ("127.0.0.1", metrics), ("127.0.0.1", nsm), control)
+        here = "127.0.0.1"
+        self.doors = Doors(tcp, rdma, mountd, (here, metrics), (here, nlm), (here, nsm), control)
 
     @property
     def alive(self) -> bool:
