@@ -10,6 +10,7 @@ were cut into pieces makes no difference.
 
 import os
 
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from libc.string cimport memcpy, memset
 
 cdef extern from *:
@@ -92,10 +93,11 @@ cdef uint64_t digest_end(Digest *digest) noexcept nogil:
 
 def digest_of(*pieces):
     cdef Digest digest
-    cdef const unsigned char[::1] octets
+    cdef Py_buffer octets
     digest_begin(&digest)
     for piece in pieces:
-        octets = piece
-        if octets.shape[0]:
-            digest_add(&digest, &octets[0], octets.shape[0])
+        PyObject_GetBuffer(piece, &octets, PyBUF_SIMPLE)
+        if octets.len:
+            digest_add(&digest, octets.buf, octets.len)
+        PyBuffer_Release(&octets)
     return digest_end(&digest)

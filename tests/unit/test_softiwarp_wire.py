@@ -40,6 +40,13 @@ def test_crc32c_of_the_iscsi_example() -> None:
     assert crc32c(b"") == 0
 
 
+def test_crc32c_is_of_octets_that_lie_one_behind_the_other() -> None:
+    octets = bytes(range(64))
+    assert crc32c(memoryview(octets)[8:40]) == crc32c(octets[8:40])
+    with pytest.raises(BufferError):  # those between them would be counted
+        crc32c(memoryview(octets)[::2])
+
+
 def test_mpa_reply_and_every_operation_are_byte_exact_with_crc() -> None:
     async def run() -> None:
         async with world() as it:

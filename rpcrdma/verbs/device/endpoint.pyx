@@ -20,6 +20,7 @@ Ends
 
 import os
 
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from libc.stdint cimport uint32_t, uint64_t, uintptr_t
 
 from rpcrdma.memory cimport Lease
@@ -276,7 +277,7 @@ cdef class Endpoint(Target):
         """Expose ``view`` to the peer. Returns its (handle, offset of the first octet). Raises OSError, and BufferError
         for memory that is read-only where the peer is to write."""
         cdef Registration registration
-        cdef const unsigned char[::1] octets = view
+        cdef Py_buffer octets
         # Of memory that is only read nothing more may be asked: it may be read-only.
         cdef int access = IBV_ACCESS_LOCAL_WRITE if remote_write else 0
         if self.state == CLOSED:
@@ -287,7 +288,12 @@ cdef class Endpoint(Target):
             if memoryview(view).readonly:
                 raise BufferError("the memory is read-only")
             access |= IBV_ACCESS_REMOTE_WRITE
-        registration = self.device.memory.register(<uintptr_t>&octets[0], octets.shape[0], access, view)
+        # The registration holds the view from here on.
+        PyObject_GetBuffer(view, &octets, PyBUF_SIMPLE)
+        try:
+            registration = self.device.memory.register(<uintptr_t>octets.buf, octets.len, access, view)
+        finally:
+            PyBuffer_Release(&octets)
         self.registrations[registration.rkey] = registration
         return registration.rkey, registration.base
 
