@@ -11,6 +11,7 @@ from nfsd.commands.arguments import CLIENT_COMMANDS, add_commands
 from nfsd.config import Config, Limits
 from nfsd.config_file import ConfigError, load
 from nfsd.tables import columns
+from nfsd.without_file import add_arguments, configuration, is_complete
 
 _DESCRIPTION = """\
 An NFS server in user space: local directories over NFSv3 and NFSv4, on RPC-over-RDMA and on TCP, on hosts with or
@@ -43,7 +44,8 @@ signals (serve):
 """
 
 _SERVE = """\
-Serve in the foreground. When every listener that can be started accepts connections, one line goes to stdout:
+Serve in the foreground: what a configuration file says, or the directories that are named. When every listener that can
+be started accepts connections, one line goes to stdout:
   rdma-nfsd ready: rdma://0.0.0.0:20049 (softiwarp) tcp://0.0.0.0:2049 mountd tcp://0.0.0.0:20048
 The log goes to stderr. A listener that cannot be started is said there, and does not stop the others.
 """
@@ -84,12 +86,12 @@ def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser("rdma-nfsd", description=_DESCRIPTION, epilog=_EPILOG, formatter_class=raw)
     parser.add_argument("--version", action="store_true", help="print the version and exit")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
-    for name, text, brief in (
-        ("serve", _SERVE, "serve the exports of a configuration file"),
-        ("check", _CHECK, "check a configuration file"),
-    ):
-        command = commands.add_parser(name, help=brief, description=text, formatter_class=raw)
-        command.add_argument("--config", required=True, metavar="FILE", help="the configuration, a YAML file")
+    brief = "serve directories, or the exports of a configuration file"
+    serve = commands.add_parser("serve", help=brief, description=_SERVE, formatter_class=raw)
+    serve.add_argument("--config", metavar="FILE", help="the configuration, a YAML file")
+    add_arguments(serve)
+    check = commands.add_parser("check", help="check a configuration file", description=_CHECK, formatter_class=raw)
+    check.add_argument("--config", required=True, metavar="FILE", help="the configuration, a YAML file")
     brief = "list the host's RDMA devices and what keeps the server from using them"
     devices = commands.add_parser("devices", help=brief, description=_DEVICES, formatter_class=raw)
     devices.add_argument("--json", action="store_true", help="print everything as JSON")
@@ -139,8 +141,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return decode(parsed.file)
     if parsed.command == "devices" and parsed.config is None:
         return show_devices(Limits().memory, parsed.json)
+    if parsed.command == "serve" and (wrong := is_complete(parsed)):
+        parser.error(f"serve: {wrong}")
     try:
-        config = load(parsed.config)
+        config = configuration(parsed) if parsed.command == "serve" and not parsed.config else load(parsed.config)
     except ConfigError as error:
         for problem in error.problems:
             print(problem, file=sys.stderr)

@@ -1,0 +1,82 @@
+"""The configuration of ``rdma-nfsd serve DIR``, which names no file.
+
+Owns what is served then, and where its state lies; imports :mod:`nfsd.config_file`, whose checks the result goes
+through as a file does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import hashlib
+import os
+from typing import Any
+
+import yaml
+
+from nfsd.config import Config
+from nfsd.config_file import ConfigError, parse
+
+NAME = "command line"
+"""Stands for the file in messages."""
+
+LISTEN = ("rdma://127.0.0.1:20049", "tcp://127.0.0.1:2049")
+"""This host only, as in the sample configuration: who wants the network says so."""
+
+
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    """The arguments that stand for a file."""
+    text = "a directory to export as /NAME, its own name; instead of a configuration"
+    command.add_argument("directories", nargs="*", metavar="DIR", help=text)
+    text = f"with DIR: where to serve; may be repeated; the default is {' and '.join(LISTEN)}"
+    command.add_argument("--listen", action="append", metavar="URL", help=text)
+    text = "with DIR: an address, network or host name that may mount; may be repeated; the default is all"
+    command.add_argument("--client", action="append", metavar="HOST", help=text)
+    command.add_argument("--read-only", action="store_true", help="with DIR: clients change nothing")
+    text = "with DIR: root: clients' root is nobody (the default); none: it is root; all: everybody is nobody"
+    command.add_argument("--squash", choices=("root", "none", "all"), help=text)
+    text = (
+        "with DIR: where the keys of file handles and the records of clients are kept; the default is a directory for "
+        "these DIRs below /var/lib/rdma-nfsd, or for other users than root below ~/.local/state/rdma-nfsd"
+    )
+    command.add_argument("--state-dir", metavar="DIR", help=text)
+
+
+def is_complete(parsed: argparse.Namespace) -> str:
+    """What is wrong with the arguments taken together; empty when nothing is."""
+    if bool(parsed.config) == bool(parsed.directories):
+        return "name directories to serve, or --config FILE: one of the two"
+    if parsed.config and any((parsed.listen, parsed.client, parsed.read_only, parsed.squash, parsed.state_dir)):
+        return "--listen, --client, --read-only, --squash and --state-dir go with DIR; write them into the file instead"
+    return ""
+
+
+def configuration(parsed: argparse.Namespace) -> Config:
+    """The configuration that the arguments are. Raises ConfigError, naming the keys a file would have."""
+    directories = [os.path.realpath(directory) for directory in parsed.directories]
+    shared: dict[str, Any] = {"access": "ro" if parsed.read_only else "rw"}
+    if parsed.squash:
+        shared["squash"] = parsed.squash
+    if parsed.client:
+        shared["clients"] = parsed.client
+    document = {
+        "server": {
+            "listen": parsed.listen or list(LISTEN),
+            "state_dir": os.path.abspath(parsed.state_dir) if parsed.state_dir else _state_dir(directories),
+        },
+        "exports": [{"path": path, "pseudo": f"/{os.path.basename(path)}", **shared} for path in directories],
+    }
+    try:
+        return parse(yaml.safe_dump(document, sort_keys=False), NAME)
+    except ConfigError as error:  # lines of a text that nobody has seen say nothing
+        raise ConfigError([dataclasses.replace(problem, line=0) for problem in error.problems]) from None
+
+
+def _state_dir(directories: list[str]) -> str:
+    """A directory for just these exports: handles stay good when they are served again."""
+    if os.geteuid() == 0:
+        base = "/var/lib/rdma-nfsd"
+    else:
+        base = os.path.join(os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state"), "rdma-nfsd")
+    digest = hashlib.sha256("\0".join(sorted(directories)).encode(errors="surrogateescape")).hexdigest()
+    return os.path.join(base, f"dirs-{digest[:16]}")
