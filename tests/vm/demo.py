@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
+import socket
 import sys
 import tempfile
 import time
@@ -18,8 +19,8 @@ from typing import Any
 
 from tests.vm.guest import Guest, GuestError, accelerator
 from tests.vm.mounts import VERSIONS, complaints, load_siw, rdma_options, rdma_transports
-from tests.vm.network import Slirp, namespace_or_slirp
-from tests.vm.server import Server, ServerError
+from tests.vm.network import Namespace, Slirp, namespace_or_slirp
+from tests.vm.server import MOUNTD_PORT, RDMA_PORT, TCP_PORT, Server, ServerError
 
 POINT = "/mnt"
 JOBS = (
@@ -100,11 +101,30 @@ def verify(guest: Guest) -> None:
     say("fio: verify=crc32c on a random mix of reads and writes: every block right")
 
 
+def check_ports(network: Namespace | Slirp) -> None:
+    """See that the demo's server can listen. Raises ServerError: with qemu's user-mode network the guest reaches the
+    host's own loopback interface only, on which another server may have the ports."""
+    if not isinstance(network, Slirp):
+        return
+    for port in (RDMA_PORT, TCP_PORT, MOUNTD_PORT):
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((network.listen_address, port))
+            except OSError as error:
+                raise ServerError(
+                    f"port {port} of {network.listen_address} is in use ({error.strerror}), and without a network "
+                    "namespace (which takes root) the demo needs it: stop the server there (make run?), or run the "
+                    "demo as root"
+                ) from None
+
+
 def demo(version: str, seconds: int, slirp: bool) -> None:
     """The demonstration. Raises GuestError or ServerError where it fails."""
     directory = Path(tempfile.mkdtemp(prefix="rnfsd-demo-", dir="/var/tmp"))
     network = Slirp() if slirp else namespace_or_slirp()
     try:
+        check_ports(network)
         server = Server(directory, network)
         (server.export / "hello.txt").write_text("This file lies on the server.\n")
         say("starting: rdma-nfsd serve --config exports.yaml")
@@ -153,8 +173,14 @@ def main() -> int:
     parser.add_argument("--vers", choices=VERSIONS, default="4.1", help="NFS version (4.1)")
     parser.add_argument("--seconds", type=int, default=8, help="time for each fio job (8)")
     parser.add_argument("--slirp", action="store_true", help="always use qemu's user-mode network")
+    text = "only see whether there is anything in the way; make asks this before it builds the guest"
+    parser.add_argument("--check", action="store_true", help=text)
     options = parser.parse_args()
     try:
+        if options.check:
+            with Slirp() if options.slirp else namespace_or_slirp() as network:
+                check_ports(network)
+            return 0
         demo(options.vers, options.seconds, options.slirp)
     except (GuestError, ServerError) as error:
         print(f"demo: {error}", file=sys.stderr)
