@@ -1,10 +1,11 @@
 # rdma-nfsd - what there is to do, each in one command. On a fresh Debian 12 machine, as root: make run; make test.
 #
 #   make setup      install the Debian packages that are missing, build into .venv, leave .venv/bin/rdma-nfsd
+#   make develop    setup, and the tools for tests, lint and measuring
 #   make run        setup, then serve ./exports.yaml (a sample directory ./export) in the foreground
-#   make test       setup, build the guest, lint, then every test including the real Linux client's mounts
+#   make test       develop, build the guest, lint, then every test including the real Linux client's mounts
 #   make test-devices  the server on RDMA devices (rxe, siw) in a guest: up to an hour more, not part of make test
-#   make test-fast  setup, then the tests that need no guest
+#   make test-fast  develop, then the tests that need no guest and build no package
 #   make hostile SECONDS=60  every attack on a running server for a minute each, with a table; a second of each is in make test
 #   make demo       setup, build the guest, then show a mount over RDMA with fio running on it
 #   make fuzz TARGET=iwarp MINUTES=10  fuzz what takes octets from peers (docs/fuzzing.md); not part of make test
@@ -18,12 +19,14 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMPS := $(VENV)/stamps
+BUILDING := build/in-progress
 
 SOURCES := $(shell find nfsd rpcrdma -name '*.pyx' -o -name '*.pxd' -o -name '*.pxi')
+BENCH_SOURCES := $(wildcard bench/*.pyx bench/*.pxd)
 START := $(shell date +%s)
 SAY = echo "[$$(( $$(date +%s) - $(START) ))s]"
 
-.PHONY: setup tools run test test-devices test-fast test-guest demo lint lab fuzz hostile clean help
+.PHONY: setup develop tools run test test-devices test-fast test-guest demo lint lab fuzz hostile clean help
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -31,24 +34,45 @@ help:
 setup: $(STAMPS)/extensions
 	@:
 
-# The virtual environment, the package in editable form (its extensions are built below, once) and the development tools.
+develop: $(STAMPS)/development
+	@:
+
+# The virtual environment, with what serving and building takes, and the package in editable form (its extensions are built
+# below, once). "incomplete" is there while this is being done: an environment that has it was left half-way.
 $(STAMPS)/package: pyproject.toml setup.py tests/vm/host-packages.sh
 	@tests/vm/host-packages.sh build
 	@tests/vm/host-packages.sh verbs
+	@[ ! -e $(STAMPS)/incomplete ] || rm -rf $(VENV)
+	@mkdir -p $(STAMPS) && touch $(STAMPS)/incomplete
 	@$(SAY) "virtual environment $(VENV)"
-	@[ -x $(BIN)/python ] || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv $(VENV)
 	@$(SAY) "installing the Python packages"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check 'setuptools>=77' wheel 'Cython>=3.0'
 	@RDMA_NFSD_EXTENSIONS=none $(BIN)/python -m pip install --quiet --disable-pip-version-check \
-		--no-build-isolation --editable '.[dev]'
-	@mkdir -p $(STAMPS) && touch $@
+		--no-build-isolation --editable .
+	@rm $(STAMPS)/incomplete && touch $@
 
-# The extensions, and those once more whose sources changed: with the environment's own Cython, without network.
+# The extensions, and those once more whose sources changed: with the environment's own Cython, without network. What a
+# build wrote that did not come to its end ($(BUILDING) is still there) may be half of a file.
 $(STAMPS)/extensions: $(STAMPS)/package $(SOURCES)
-	@$(SAY) "building the extensions (about a minute on two processors)"
-	@$(BIN)/python setup.py --quiet build_ext --inplace
-	@touch $@
+	@$(SAY) "building the extensions (half a minute on two processors)"
+	@[ ! -e $(BUILDING) ] || find nfsd rpcrdma bench build \( -name '*.c' -o -name '*.o' -o -name '*.so' \) \
+		-newer $(BUILDING) -delete 2>/dev/null || :
+	@mkdir -p build && touch $(BUILDING)
+	@RDMA_NFSD_EXTENSIONS=serve $(BIN)/python setup.py --quiet build_ext --inplace
+	@rm $(BUILDING) && touch $@
 	@$(SAY) "installed: $(BIN)/rdma-nfsd"
+
+# What tests, lint and measuring take besides: the tools, and the load generator.
+$(STAMPS)/development: $(STAMPS)/extensions $(BENCH_SOURCES)
+	@$(SAY) "installing the development tools"
+	@RDMA_NFSD_EXTENSIONS=none $(BIN)/python -m pip install --quiet --disable-pip-version-check \
+		--no-build-isolation --editable '.[dev]'
+	@[ ! -e $(BUILDING) ] || find bench build \( -name '*.c' -o -name '*.o' -o -name '*.so' \) \
+		-newer $(BUILDING) -delete 2>/dev/null || :
+	@mkdir -p build && touch $(BUILDING)
+	@$(BIN)/python setup.py --quiet build_ext --inplace
+	@rm $(BUILDING) && touch $@
 
 lab: setup
 	@tests/vm/host-packages.sh guest
@@ -68,39 +92,43 @@ run: setup
 tools:
 	@tests/vm/host-packages.sh disks captures
 
-test: tools lab lint
+test: tools develop lab lint
 	$(BIN)/python -m pytest -v --durations=15 -m "not guest"
 	$(BIN)/python -m pytest -vv -n 2 --dist loadfile --durations=15 -m "guest and not devices"
 	@echo "not run: the server on RDMA devices in a guest; that is make test-devices"
 
-test-fast: tools setup
-	$(BIN)/python -m pytest -m "not guest"
+test-fast: tools develop
+	$(BIN)/python -m pytest -m "not guest and not package"
 
-test-guest: tools lab
+test-guest: tools develop lab
 	$(BIN)/python -m pytest -vv -n 2 --dist loadfile --durations=15 -m "guest and not devices"
 
-test-devices: tools lab
+test-devices: tools develop lab
 	$(BIN)/python -m pytest -v -s --durations=15 -m devices
 
-demo: lab
+# What is in the way is said before the guest is built.
+demo: setup
+	@tests/vm/host-packages.sh guest
+	@$(BIN)/python -m tests.vm.demo --check $(DEMO)
+	@$(MAKE) -s lab
 	@$(BIN)/python -m tests.vm.demo $(DEMO)
 
 SECONDS ?= 10
 
-hostile: setup
+hostile: develop
 	$(BIN)/python -u -m tests.hostile --seconds $(SECONDS) $(ONLY:%=--only %)
 
 TARGET ?= iwarp
 MINUTES ?= 10
 
 # MINUTES are of processor time. KEEP=--keep: then minimise what was found into tests/fuzz/corpus.
-fuzz: setup
+fuzz: develop
 	@tests/vm/host-packages.sh fuzz
 	@$(BIN)/python -c 'import atheris' 2>/dev/null || $(BIN)/python -m pip install --quiet --disable-pip-version-check 'atheris>=3.0'
 	@$(BIN)/python -m tests.fuzz.build .fuzz/lib
 	$(BIN)/python -m tests.fuzz.run $(TARGET) $(MINUTES) $(KEEP)
 
-lint: setup
+lint: develop
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -109,5 +137,5 @@ lint: setup
 
 clean:
 	rm -rf $(VENV) .lab .fuzz build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
-	find nfsd rpcrdma tests -name __pycache__ -prune -exec rm -rf {} +
-	find nfsd rpcrdma \( -name '*.so' -o -name '*.c' -o -name '*.html' \) -delete
+	find nfsd rpcrdma bench tests -name __pycache__ -prune -exec rm -rf {} +
+	find nfsd rpcrdma bench \( -name '*.so' -o -name '*.c' -o -name '*.html' \) -delete

@@ -2,6 +2,7 @@
 
 They are compiled on all processors. ``RDMA_NFSD_EXTENSIONS=none`` leaves them out: the Makefile installs the package in
 editable form that way, and builds them in place once, instead of a second time in a directory that pip throws away.
+``RDMA_NFSD_EXTENSIONS=serve`` leaves out those of the load generator, which serving does not take.
 
 Those of the provider over RDMA devices need the headers of libibverbs and librdmacm. Where these are absent, they are
 left out, loudly: everything else works without them, and the server says what it lacks when it is asked for a device.
@@ -16,8 +17,11 @@ from pathlib import Path
 from Cython.Build import cythonize
 from setuptools import Extension, setup
 
+# Commands that only say or pack what there is need nothing translated or compiled.
+WITHOUT_EXTENSIONS = {"sdist", "egg_info", "dist_info"}
+CHOICE = os.environ.get("RDMA_NFSD_EXTENSIONS", "all")
 # The load generator is for measuring here, not for installing.
-PACKAGES = ("rpcrdma", "nfsd") if "bdist_wheel" in sys.argv else ("rpcrdma", "nfsd", "bench")
+PACKAGES = ("rpcrdma", "nfsd") if "bdist_wheel" in sys.argv or CHOICE == "serve" else ("rpcrdma", "nfsd", "bench")
 DEVICE = Path("rpcrdma/verbs/device")
 WITHOUT_LIBRARIES = {DEVICE / "queue.pyx"}
 
@@ -40,7 +44,7 @@ def needs_verbs(source: Path) -> bool:
 
 
 PROCESSORS = len(os.sched_getaffinity(0))
-wanted = os.environ.get("RDMA_NFSD_EXTENSIONS", "all") != "none"
+wanted = CHOICE != "none" and not WITHOUT_EXTENSIONS.intersection(sys.argv)
 have_verbs = wanted and verbs_headers()
 if wanted and not have_verbs:
     sys.stderr.write(
@@ -59,6 +63,9 @@ extensions = [
     for source in sorted(Path(package).rglob("*.pyx"))
     if wanted and (have_verbs or not needs_verbs(source))
 ]
+if wanted and not extensions:
+    # Without this, an incomplete source tree becomes a package that installs and cannot be imported.
+    sys.exit("setup.py: there is no .pyx file beside it: these are not the whole sources")
 
 setup(
     ext_modules=cythonize(

@@ -1,0 +1,109 @@
+"""What is built for others installs elsewhere and serves there; a build that was interrupted is mended by the next."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import sysconfig
+import tarfile
+import time
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from tests.support.installed import REPO, copy_clone, environment, install, run, tracked, use
+
+EXTENSION = sysconfig.get_config_var("EXT_SUFFIX")
+
+
+def sources(suffix: str) -> set[str]:
+    """The tracked files of the two packages with a suffix."""
+    return {name for name in tracked() if name.startswith(("nfsd/", "rpcrdma/")) and name.endswith(suffix)}
+
+
+def test_no_extension_has_typed_memoryviews() -> None:
+    """One of them makes Cython write some 17,000 lines of C into the module, for every build to compile."""
+    declared = re.compile(r"\b(?:char|short|int|long|float|double|\w+_t)\s*\[\s*::?1?\s*(?:,\s*::?1?\s*)*\]")
+    assert declared.search("cdef const unsigned char[::1] octets = view")
+    assert [name for name in sources(".pyx") | sources(".pxd") if declared.search((REPO / name).read_text())] == []
+
+
+def test_sources_without_extensions_are_not_built(tmp_path: Path) -> None:
+    """What was packed without them installed without a word, and could not be imported."""
+    (tmp_path / "setup.py").write_text((REPO / "setup.py").read_text())
+    command = [sys.executable, "setup.py", "bdist_wheel"]
+    done = subprocess.run(command, cwd=tmp_path, env=environment(), capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "not the whole sources" in done.stderr
+    assert not list(tmp_path.rglob("*.whl"))
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with the source distribution, and the wheel made from it."""
+    clone = copy_clone(tmp_path_factory.mktemp("clone"))
+    run([sys.executable, "-m", "build", "--outdir", clone / "dist"], cwd=clone)
+    return clone / "dist"
+
+
+@pytest.mark.package
+@pytest.mark.timeout(1800)
+def test_the_source_distribution_has_all_sources_and_the_wheel_every_extension(built: Path) -> None:
+    with tarfile.open(next(built.glob("*.tar.gz"))) as archive:
+        packed = {name.partition("/")[2] for name in archive.getnames()}
+    assert sources(".pyx") | sources(".pxd") | sources(".pyi") | sources(".py") <= packed
+    assert {"Makefile", "systemd/rdma-nfsd.service", "tests/vm/host-packages.sh", "bench/generator.pyx"} <= packed
+    assert [name for name in packed if name.endswith((".c", ".so", ".pyc"))] == []
+    with zipfile.ZipFile(next(built.glob("*.whl"))) as wheel:
+        names = set(wheel.namelist())
+    extensions = {name.removesuffix(".pyx") + EXTENSION for name in sources(".pyx")}
+    if not (REPO / f"rpcrdma/verbs/device/device{EXTENSION}").exists():  # no headers of the verbs on this host
+        extensions = {name for name in extensions if "/device/" not in name or name.endswith(f"/queue{EXTENSION}")}
+    assert {name for name in names if name.endswith(".so")} == extensions
+    assert sources(".pyi") | sources(".py") | {"nfsd/py.typed", "rpcrdma/py.typed"} <= names
+    assert [name for name in names if name.endswith((".c", ".pyx", ".pxd")) or name.startswith("tests")] == []
+    assert any(name.endswith("share/rdma-nfsd/rdma-nfsd.service") for name in names)
+
+
+@pytest.mark.package
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("form", ["*.whl", "*.tar.gz"])
+def test_what_is_built_installs_in_an_empty_environment_and_serves(built: Path, form: str, tmp_path: Path) -> None:
+    program = install(next(built.glob(form)), tmp_path)
+    assert re.fullmatch(r"rdma-nfsd \d+\.\d+\S*\n", run([program, "--version"], cwd=tmp_path))
+    use(program, tmp_path)
+
+
+def interrupted(clone: Path, after: str, least: int) -> None:
+    """Begin ``make setup`` and kill it, and all it has started, as soon as there are so many files of a pattern."""
+    with (clone / "make.log").open("a") as log:
+        make = subprocess.Popen(
+            ["make", "setup"], cwd=clone, env=environment(), stdout=log, stderr=log, process_group=0
+        )
+        try:
+            while sum(1 for _ in clone.glob(after)) < least:
+                assert make.poll() is None, (clone / "make.log").read_text()
+                time.sleep(0.02)
+        finally:
+            os.killpg(make.pid, signal.SIGKILL)
+            make.wait()
+
+
+@pytest.mark.package
+@pytest.mark.timeout(1800)
+def test_setup_that_was_interrupted_is_mended_by_the_next(tmp_path: Path) -> None:
+    clone = copy_clone(tmp_path / "clone")
+    interrupted(clone, ".venv/lib/*/site-packages/pip/_internal/*.py", 1)
+    interrupted(clone, "rpcrdma/**/*.so", 3)
+    # What is left of a file whose writing ended half-way has the name and the time of a whole one.
+    for pattern in ("nfsd/**/*.c", "rpcrdma/**/*.so"):
+        half = sorted(clone.glob(pattern))[0]
+        half.write_bytes(half.read_bytes()[: half.stat().st_size // 2])
+    run(["make", "setup"], cwd=clone)
+    program = clone / ".venv/bin/rdma-nfsd"
+    use(program, tmp_path)
+    # Serving takes no development tools, and no load generator.
+    left_out = "import importlib.util as u; print([n for n in ('pytest', 'mypy', 'bench.generator') if u.find_spec(n)])"
+    assert run([clone / ".venv/bin/python", "-c", left_out], cwd=clone) == "[]\n"
