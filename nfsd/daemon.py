@@ -45,6 +45,7 @@ from nfsd.reloader import Reloader
 from nfsd.state import Recovered, StateEngine
 from nfsd.state.limits import Limits as StateLimits
 from nfsd.state_dir import StateDirError
+from nfsd.usage_metrics import UsageCollector
 from nfsd.v3.acl import nfsacl_program
 from nfsd.v3.direct import Nfs3Direct
 from nfsd.v3.program import nfs3_procedures
@@ -110,6 +111,7 @@ class Daemon:
         self.listeners = Listeners(self.pool, server.limits, self.captures)
         self._rpcbind = rpcbind or Rpcbind()
         self._store = RecoveryStore(server.state_dir)
+        self._nfs3: Nfs3Direct
         self._nfs4: Nfs4Server
         self._reloader: Reloader
         self._notifier: Notifier | None = None
@@ -177,7 +179,8 @@ class Daemon:
             3: nfs3_procedures(self.service, self.exports, delegations=self._nfs4.recalls),
             4: nfs4_procedures(self._nfs4),
         }
-        direct = {(NFS_PROGRAM, 3): Nfs3Direct(self.service), (NFS_PROGRAM, 4): Nfs4Direct(self._nfs4)}
+        self._nfs3 = Nfs3Direct(self.service)
+        direct = {(NFS_PROGRAM, 3): self._nfs3, (NFS_PROGRAM, 4): Nfs4Direct(self._nfs4)}
         self.dispatchers = {
             "nfs": Dispatcher(
                 [
@@ -277,8 +280,9 @@ class Daemon:
             self._state,
             self.listeners.hosts,
         )
+        usage = UsageCollector(self.dispatchers, self.exports, self._nfs4, self._nfs3)
         try:
-            close, self.metrics_port = start_endpoint(collector, host, port)
+            close, self.metrics_port = start_endpoint([collector, usage], host, port)
         except OSError as error:
             _log.error("cannot serve metrics on %s: %s", self.config.server.metrics.listen, error.strerror)
         else:

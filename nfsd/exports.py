@@ -21,7 +21,9 @@ from functools import lru_cache
 from typing import NamedTuple, Protocol
 
 from nfsd.names import GroupLists, HostNames
+from nfsd.usage import Usage
 from nfsd.vfs.types import Credential
+from rpcrdma.rpc.tally import Tally
 
 _log = logging.getLogger(__name__)
 
@@ -235,6 +237,8 @@ class ExportTable:
         """Grows when what :meth:`access` said may be true no more."""
         self._changed: list[Callable[[], None]] = []
         self.observer = Observer()
+        self.usage = Usage()
+        self.usage.on_forgotten = self._forget_tallies
         self.replace(exports)
         self._names.on_change(self._forget_accesses)
 
@@ -244,6 +248,7 @@ class ExportTable:
         self.exports = tuple(export for export in everything if not export.referral)
         self.referrals = tuple(export for export in everything if export.referral)
         self.by_id = {export.id: export for export in self.exports}
+        self.usage.keep(self.by_id)
         self._patterns = {export.id: _patterns(export) for export in everything}
         self._named.clear()
         self._own = {export.id: _own_access(export) for export in self.exports}
@@ -259,6 +264,13 @@ class ExportTable:
         self.generation += 1
         for callback in self._changed:
             callback()
+
+    def _forget_tallies(self) -> None:
+        self.generation += 1
+
+    def tally(self, export: Export, peer_address: str) -> Tally:
+        """Where calls of a client on an export are counted; good until ``generation`` grows."""
+        return self.usage.of(canonical_address(peer_address), export.id)
 
     def on_change(self, callback: Callable[[], None]) -> None:
         """Have ``callback`` run whenever ``generation`` has grown."""

@@ -10,13 +10,13 @@ import logging
 import socket
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from socketserver import TCPServer, ThreadingMixIn
 from typing import Any, Final
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
-from prometheus_client import CollectorRegistry, make_wsgi_app
+from prometheus_client import CollectorRegistry, ProcessCollector, make_wsgi_app
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -239,10 +239,12 @@ def _cut_off(request: socket.socket) -> None:
         request.shutdown(socket.SHUT_RDWR)
 
 
-def start_endpoint(collector: Collector, host: str, port: int) -> tuple[Callable[[], None], int]:
+def start_endpoint(collectors: Iterable[Collector], host: str, port: int) -> tuple[Callable[[], None], int]:
     """Serve ``/metrics``. Returns what ends it and the port in use. Raises OSError when the address cannot be had."""
     registry = CollectorRegistry()
-    registry.register(collector)
+    for collector in collectors:
+        registry.register(collector)
+    ProcessCollector(registry=registry)  # descriptors, memory and CPU time, named as everywhere
     server = _Endpoint(host, port)
     server.set_app(make_wsgi_app(registry))
     thread = threading.Thread(target=server.serve_forever, name="metrics", daemon=True)

@@ -9,7 +9,7 @@ by ``writes_done``.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from nfsd.protocol import nfs4 as codes
@@ -26,7 +26,7 @@ from nfsd.state.opens import OpenTable
 from nfsd.state.records import Delegation, LockState, OpenState, StateEntry
 from nfsd.state.recovery import Grace, Recovered, StoreWrite
 from nfsd.state.sessions import SessionTable
-from nfsd.state.stateids import StateidTable
+from nfsd.state.stateids import StateidTable, StateKind
 from nfsd.state.types import NLM, UINT32_MAX, Connection, Gone
 
 
@@ -147,6 +147,18 @@ class StateEngine:
             "stateids": len(self.stateids.entries),
             "reply_octets": self.sessions.budget.promised,
             "refusals": self.ledger.refusals,
+        }
+
+    def held(self, clients: Iterable[Client]) -> dict[str, int]:
+        """How many sessions, opens, delegations… there are; locked ranges: of these clients and the lock manager's."""
+        counts = self.stateids.counts
+        return {
+            "sessions": len(self.sessions.by_id),
+            "opens": counts[StateKind.OPEN],
+            "lock_states": counts[StateKind.LOCK],
+            "lock_ranges": sum(client.locks for client in (*clients, *self.nlm.all())),
+            "delegations": self.delegations.count,
+            "copies": counts[StateKind.COPY],
         }
 
     def shortage(self, client: Client, octets: int, own: int) -> Nfs4Error:

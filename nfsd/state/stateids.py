@@ -51,6 +51,8 @@ class StateidTable:
         self._engine = engine
         self.entries: dict[bytes, StateEntry] = {}
         """By ``other``; for reading elsewhere; always this very dict."""
+        self.counts = [0] * (1 + max(StateKind))
+        """How many there are of each kind."""
         self._closed: dict[bytes, SeqidOwner] = {}
         self._epoch = _EPOCH.pack(engine.epoch)
         self._random = b""
@@ -72,6 +74,7 @@ class StateidTable:
         """Enter a new state, or one that was revoked."""
         if entry.other not in self.entries:
             entry.client.account.charge(STATE[entry.kind])
+            self.counts[entry.kind] += 1
         self.entries[entry.other] = entry
         entry.client.states[entry.other] = entry
 
@@ -80,6 +83,7 @@ class StateidTable:
         if self.entries.pop(entry.other, None) is not None:
             del entry.client.states[entry.other]
             entry.client.account.charge(-STATE[entry.kind])
+            self.counts[entry.kind] -= 1
 
     def remember_closed(self, other: bytes, owner: SeqidOwner) -> None:
         """v4.0: keep the way from a closed stateid to its owner, for the replay of the CLOSE."""

@@ -90,6 +90,7 @@ async def _read_opened(request: Request, opened: OpenFile, args: READ3args) -> R
     except Exception:
         lease.release()
         raise
+    request.transferred(read=done)
     return _read3_done(after, Payload(lease.view[:done], lease), eof)
 
 
@@ -130,6 +131,7 @@ async def write3(request: Request, args: WRITE3args) -> WRITE3res:
             opened.release()
             raise
         opened.release()
+    request.transferred(written=done)
     return WRITE3res(nfsstat3.NFS3_OK, resok=WRITE3resok(wcc(change), done, stable_how(int(reached)), verifier))
 
 

@@ -173,6 +173,7 @@ cdef class Nfs3Direct(DirectProgram):
     cdef DirectNames files
     cdef size_t read_max
     cdef size_t write_max
+    cdef readonly uint64_t absent       # LOOKUPs of names that there are not
 
     def __init__(self, service, limits=None):
         limits = limits or Limits()
@@ -202,6 +203,7 @@ cdef class Nfs3Direct(DirectProgram):
         standing = self.files.standing(caller, node)
         if standing is None:
             return False
+        self.tally = standing.tally
         arguments += rest
         size -= rest
         if procedure == READ:
@@ -267,6 +269,8 @@ cdef class Nfs3Direct(DirectProgram):
             return False
         if node is None:
             place.at = store_fattr(store32(store32(place.at, NOENT), 1), &after, self.fsid(directory))
+            self.absent += 1
+            self.tally.errors += 1
             return True
         place.at = store_handle(store32(place.at, 0), node.handle)
         place.at = store_fattr(store32(place.at, 1), &status, self.fsid(node))
@@ -319,6 +323,7 @@ cdef class Nfs3Direct(DirectProgram):
         head = store_fattr(store32(store32(head, 0), 1), &after, self.fsid(node))
         store32(store32(store32(head, <uint32_t>got), eof), <uint32_t>got)
         place.data_done(got)
+        self.tally.read += got
         return True
 
     cdef bint write(self, Standing standing, Node node, const uint8_t *arguments, size_t size, Place place) except -1:
@@ -362,6 +367,7 @@ cdef class Nfs3Direct(DirectProgram):
         place.at = store32(store32(place.at, <uint32_t>done), stable)
         memcpy(place.at, octets, 8)
         place.at += 8
+        self.tally.written += done
         return True
 
     cdef bint commit(self, Standing standing, Node node, size_t size, Place place) except -1:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from nfsd.exports import Access, ExportTable
-from nfsd.protocol.nfs3 import fattr3, nfsstat3
+from nfsd.protocol.nfs3 import PROCEDURES, fattr3, nfsstat3
 from nfsd.v3.convert import fattr
 from nfsd.v3.errors import EXPECTED, Nfs3Error, status_of
 from nfsd.vfs.service import FileService, Node
@@ -135,6 +135,8 @@ class Request:
         if not exports.takes(node.export, call.transport):
             raise OSError(errno.EPERM, "the client must use a port below 1024")
         exports.observer.used(node.export, call.transport, "NFSv3")
+        if call.tally is None:
+            call.tally = exports.tally(node.export, peer)
         self.resolved.append(node)
         caller = call.credential
         credential = await exports.credential(node.export, caller.flavor, caller.uid, caller.gid, caller.gids, peer)
@@ -156,6 +158,13 @@ class Request:
                 with suppress(OSError):
                     found.append((await self.service.lookup(credential, directory, name))[0])
         return found
+
+    def transferred(self, *, read: int = 0, written: int = 0) -> None:
+        """Count octets of a resolved file."""
+        tally = self.call.tally
+        if tally is not None:
+            tally.read += read
+            tally.written += written
 
     def read_only(self, node: Node) -> bool:
         """Whether this client may only read the export of a resolved file."""
@@ -193,6 +202,8 @@ class Operation:
             return await self.run(request, arguments)
         except EXPECTED as error:
             status = status_of(error, self.exceptions)
+        request.call.failed = True
+        request.exports.usage.failed(3, PROCEDURES[self.number].name, status.name.removeprefix("NFS3ERR_"))
         first, second = (*request.resolved, None, None)[:2]
         return self.fail(
             status,

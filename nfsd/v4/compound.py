@@ -156,7 +156,7 @@ class Compound:
             self.server.exports.refuse(node.export, self.call.transport, self.version)
             raise Nfs4Error(p.NFS4ERR_ACCESS)
         self._check_port(node.export)
-        self.server.exports.observer.used(node.export, self.call.transport, self.version)
+        self._count(node.export)
         return node
 
     async def enter(self, place: PseudoNode) -> Node | PseudoNode:
@@ -164,9 +164,22 @@ class Compound:
         for one that may, but not from its port."""
         if place.export is not None and self.may_use(place.export):
             self._check_port(place.export)
-            self.server.exports.observer.used(place.export, self.call.transport, self.version)
+            self._count(place.export)
             return await self.service.root(place.export)
         return place
+
+    def _count(self, export: Export) -> None:
+        """Count the call as one on an export: on the last one that it comes to."""
+        exports, transport = self.server.exports, self.call.transport
+        exports.observer.used(export, transport, self.version)
+        self.call.tally = exports.tally(export, transport.peer_address)
+
+    def transferred(self, *, read: int = 0, written: int = 0) -> None:
+        """Count octets of the current file."""
+        tally = self.call.tally
+        if tally is not None:
+            tally.read += read
+            tally.written += written
 
     async def listed(self, place: PseudoNode) -> Node | PseudoNode:
         """As :meth:`enter`, for a listing: what may not be entered is shown as the place itself. It is no use of it."""
@@ -299,7 +312,7 @@ async def compound(server: Nfs4Server, call: Call) -> None:
 
 async def _run(c: Compound, count_at: int) -> int:
     """Run the operations; returns the last one's status."""
-    results = c.call.results
+    results, counts, weight = c.call.results, c.server.counts, 0
     status: int = p.NFS4_OK
     for index in range(c.operations):
         c.index = index
@@ -318,7 +331,11 @@ async def _run(c: Compound, count_at: int) -> int:
         else:
             _encode_failure(results, shown, status)
         results.patch_uint32(count_at, index + 1)
+        counts.note(number)
+        if counts.weight(number) >= weight and number < 128:
+            c.call.shown, weight = number, counts.weight(number)
         if status != p.NFS4_OK:
+            _count_failure(c, shown, status)
             return status
     if c.call.chunks:
         try:
@@ -326,6 +343,12 @@ async def _run(c: Compound, count_at: int) -> int:
         except XdrError:
             raise GarbageArguments from None  # a chunk behind the last operation
     return status
+
+
+def _count_failure(c: Compound, number: int, status: int) -> None:
+    c.call.failed = True
+    name = OPERATIONS[number].name if number in OPERATIONS else "ILLEGAL"
+    c.server.exports.usage.failed(4, name, p.nfsstat4(status).name.removeprefix("NFS4ERR_"))
 
 
 def _admit(c: Compound, number: int, row: Operation | None) -> tuple[int, int]:

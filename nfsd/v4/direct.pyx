@@ -246,6 +246,7 @@ cdef class Nfs4Direct(DirectLocks):
         if place.at == behind:
             self.beside = padded(got)
         arguments.at += STATEID + 12
+        self.octets_read += got
         return self.saw(opened)
 
     cdef bint saw(self, OpenFile opened) except -1:
@@ -306,6 +307,7 @@ cdef class Nfs4Direct(DirectLocks):
         place.at = store32(store32(place.at, <uint32_t>done), stable)
         memcpy(place.at, <const uint8_t *>verifier, 8)
         place.at += 8
+        self.octets_written += done
         self.seen = True
         return True
 

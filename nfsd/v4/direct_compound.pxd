@@ -4,6 +4,7 @@ from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
 from nfsd.state.direct cimport DirectState
 from nfsd.state.records cimport SessionRecord
+from nfsd.v4.counts cimport OperationCounts
 from nfsd.v4.direct_attributes cimport DirectAttributes
 from nfsd.vfs.attributes cimport statx_t
 from nfsd.vfs.direct cimport Standing
@@ -47,6 +48,10 @@ cdef class DirectCompound(DirectProgram):
     cdef SessionRecord session
     cdef bint cachethis
     cdef uint32_t minor
+    cdef OperationCounts counts
+    cdef uint8_t numbers[8]     # of the operations so far
+    cdef uint64_t octets_read
+    cdef uint64_t octets_written
     cdef size_t operations
     cdef size_t index
     cdef uint8_t *start         # COMPOUND4res, in the reply
@@ -61,6 +66,7 @@ cdef class DirectCompound(DirectProgram):
 
     cdef bint compound(self, Arguments *arguments, size_t octets, Place place) except -1
     cdef bint operation(self, uint32_t number, Arguments *arguments, Place place) except -1
+    cdef void count(self) noexcept
     cdef size_t size(self, Place place) noexcept
     cdef uint32_t fingerprint(self, Arguments *arguments, Place place) except? 0xFFFFFFFF
     cdef bint carry_out(self) except -1

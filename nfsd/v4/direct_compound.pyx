@@ -64,6 +64,7 @@ cdef class DirectCompound(DirectProgram):
         self.attributes = DirectAttributes(server, self.files)
         self.delegations = server.engine.delegations
         self.max_transfer = server.max_transfer
+        self.counts = server.counts
         self.procedures = 1 << COMPOUND
         self.guarded = 0
 
@@ -136,6 +137,7 @@ cdef class DirectCompound(DirectProgram):
         sequence_at = place.at = store32(place.at, <uint32_t>self.operations)
         place.at += SEQUENCE_RESULT
         self.seen = False
+        self.octets_read = self.octets_written = 0
         for self.index in range(1, self.operations):
             if left(arguments) < 4:
                 return False
@@ -144,6 +146,7 @@ cdef class DirectCompound(DirectProgram):
             self.changing |= number == OP_REMOVE or number == OP_SETATTR
             if not self.operation(number, arguments, place):
                 return False
+            self.numbers[self.index] = <uint8_t>number
         if left(arguments) or self.bulk_wanted != NULL:
             return False  # nothing belongs there, and the general path tells what to do about it
         whole = self.size(place)
@@ -158,7 +161,25 @@ cdef class DirectCompound(DirectProgram):
         if (self.cachethis or self.operations == 1) and whole - RPC_HEADER <= self.session.max_cached:
             kept = PyBytes_FromStringAndSize(<char *>self.start, place.at - self.start)
         self.state.finish(self.session, &request, kept)
+        self.count()
         return True
+
+    cdef void count(self) noexcept:
+        """Count a COMPOUND that has succeeded, whole."""
+        cdef size_t index
+        cdef uint8_t number, weight = 0
+        self.shown = OP_SEQUENCE
+        self.counts.calls[OP_SEQUENCE] += 1
+        for index in range(1, self.operations):
+            number = self.numbers[index]
+            self.counts.calls[number] += 1
+            if self.counts.weights[number] >= weight:
+                weight = self.counts.weights[number]
+                self.shown = number
+        if self.standing is not None:
+            self.tally = self.standing.tally
+            self.tally.read += self.octets_read
+            self.tally.written += self.octets_written
 
     cdef size_t size(self, Place place) noexcept:
         """Octets of the reply so far."""

@@ -20,6 +20,7 @@ from nfsd.v4.attributes import ServerFacts
 from nfsd.v4.blocked import BlockedLocks
 from nfsd.v4.callbacks import CallbackService
 from nfsd.v4.copies import Copies
+from nfsd.v4.counts import OperationCounts
 from nfsd.v4.pseudofs import PseudoFileSystem
 from nfsd.v4.recalls import Recalls
 from nfsd.vfs.service import FileService, Node
@@ -67,6 +68,7 @@ class Nfs4Server:
         self.blocked = BlockedLocks(engine, service, self.callbacks)
         self.recalls = Recalls(engine, self.callbacks)
         self.leases = leases
+        self.counts = OperationCounts()
         self.pseudo = PseudoFileSystem(exports, started)
         self.max_transfer = max_transfer
         self.max_reply = max_transfer + 64 * 1024

@@ -8,6 +8,7 @@ from nfsd.vfs.nodes cimport NodeTable
 from nfsd.vfs.records cimport Credential, Inode, Node, OpenFile
 from rpcrdma.place cimport Place
 from rpcrdma.rpc.direct cimport Caller
+from rpcrdma.rpc.tally cimport Tally
 
 cdef enum:
     NAME_MAX = 255
@@ -42,6 +43,7 @@ cdef class Standing:
     """What one caller is on one export."""
 
     cdef Credential credential
+    cdef Tally tally
     cdef bint read_only
     cdef unsigned long generation
     cdef double learnt

@@ -180,6 +180,7 @@ cdef class DirectFiles:
             return None
         standing = Standing.__new__(Standing)
         standing.credential, standing.read_only = found
+        standing.tally = self.exports.tally(node.export, caller.peer_address)
         standing.generation = self.exports.generation
         standing.learnt = time.monotonic()
         notes[export_id] = standing

@@ -4,6 +4,7 @@ from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
 from rpcrdma.place cimport Answerer, Place
 from rpcrdma.rpc.replay cimport Peer, ReplayCache
+from rpcrdma.rpc.tally cimport Latencies, Tally
 
 
 cdef class Caller:
@@ -22,6 +23,10 @@ cdef class DirectProgram:
 
     cdef uint64_t procedures        # bit n: procedure n may be tried
     cdef uint64_t guarded           # bit n: procedure n is under the replay cache
+    cdef readonly Latencies latencies
+    # Of the call at hand, to be set by ``answer`` if it is to be counted so.
+    cdef uint32_t shown             # its row in ``latencies``; otherwise the procedure
+    cdef Tally tally                # of its client
 
     cdef bint answer(self, Caller caller, uint32_t procedure, const uint8_t *arguments, size_t size, Place place) except -1
     cdef int pause(self) except -1

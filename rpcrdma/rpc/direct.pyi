@@ -7,12 +7,17 @@ from rpcrdma.rpc.dispatch import Row
 from rpcrdma.rpc.messages import auth_stat
 from rpcrdma.rpc.program import RpcCredential, Transport
 from rpcrdma.rpc.replay import ReplayCache
+from rpcrdma.rpc.tally import Latencies
 
 class DirectProgram:
     """The procedures of one version of one program that can be answered directly; derived from in native code.
 
+    ``latencies`` has the times of its calls.
+
     ``answer`` writes the results of a procedure, or declines: then it has changed nothing. ``pause`` gives up what was
     held between calls (such as the caller's identity)."""
+
+    latencies: Latencies
 
 class Gate:
     """Whom the server is for; derived from by who knows. Both paths ask it before a call of a peer is executed, the

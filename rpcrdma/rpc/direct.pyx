@@ -40,6 +40,9 @@ cdef class Caller:
 
 
 cdef class DirectProgram:
+    def __cinit__(self, *args, **kwargs):
+        self.latencies = Latencies()
+
     cdef bint answer(
         self, Caller caller, uint32_t procedure, const uint8_t *arguments, size_t size, Place place
     ) except -1:
@@ -135,6 +138,7 @@ cdef class DirectCalls(Answerer):
         cdef uint32_t length, procedure
         cdef DirectVersion version
         cdef Caller caller
+        cdef DirectProgram program
         cdef bint answered
         cdef double then
         if size < CALL_HEADER or load32(message + 4) != 0 or load32(message + 8) != 2:
@@ -167,15 +171,23 @@ cdef class DirectCalls(Answerer):
         place.at = store32(place.at, 1)
         memset(place.at, 0, 16)
         place.at += 16
-        if (version.program.guarded >> procedure) & 1:
+        program = version.program
+        program.shown = procedure
+        program.tally = None
+        if (program.guarded >> procedure) & 1:
             answered = self.answer_guarded(version, caller, procedure, message, offset, size, place)
         else:
-            answered = version.program.answer(caller, procedure, message + offset, size - offset, place)
+            answered = program.answer(caller, procedure, message + offset, size - offset, place)
         then = self.clock
         self.clock = nanoseconds() * 1e-9
         if answered:
+            then = self.clock - then
             version.counts[procedure].calls += 1
-            version.counts[procedure].seconds += self.clock - then
+            version.counts[procedure].seconds += then
+            program.latencies.note(program.shown, then)
+            if program.tally is not None:
+                program.tally.calls += 1
+                program.tally.seconds += then
         return answered
 
     cdef bint admitted(self) except -1:

@@ -46,6 +46,7 @@ from rpcrdma.rpc.program import (
     RpcReply,
     Transport,
 )
+from rpcrdma.rpc.tally import Latencies
 from rpcrdma.xdr import Decoder, Encoder, XdrError
 
 _log = limited_logger(__name__)
@@ -72,10 +73,12 @@ class TurnedAway(Exception):
 class Row:
     """A procedure with its counters, resolved when the dispatcher is made."""
 
-    __slots__ = ("calls", "direct", "errors", "label", "number", "procedure", "seconds")
+    __slots__ = ("calls", "direct", "errors", "label", "latencies", "number", "procedure", "seconds")
 
-    def __init__(self, program: Program, version: int, number: int, procedure: Procedure) -> None:
+    def __init__(self, program: Program, version: int, number: int, procedure: Procedure, latencies: Latencies) -> None:
         self.procedure = procedure
+        self.latencies = latencies
+        """Of all procedures of its program's version; natively answered calls are in them at once."""
         self.number = (program.number, version, number)
         self.label = (program.name, version, procedure.name)
         self.calls = 0
@@ -115,8 +118,15 @@ class Execution:
         else:
             call.results.truncate(0)
             reply = self._failure(exception)
+        seconds = time.perf_counter() - self.started
         row.calls += 1
-        row.seconds += time.perf_counter() - self.started
+        row.seconds += seconds
+        row.latencies.observe(row.number[2] if call.shown < 0 else call.shown, seconds)
+        tally = call.tally
+        if tally is not None:
+            tally.calls += 1
+            tally.seconds += seconds
+            tally.errors += call.failed or exception is not None
         if self.run is not None:
             self.dispatcher.running.discard(self)
             self.dispatcher.ended()
@@ -190,8 +200,10 @@ class Dispatcher:
         for program in programs:
             for version, procedures in program.versions.items():
                 self._versions.setdefault(program.number, {})[version] = frozenset(procedures)
+                native = self._direct.get((program.number, version))
+                latencies = Latencies() if native is None else native.latencies
                 for number, procedure in procedures.items():
-                    self.rows[program.number, version, number] = Row(program, version, number, procedure)
+                    self.rows[program.number, version, number] = Row(program, version, number, procedure, latencies)
 
     def direct_calls(self, transport: Transport) -> DirectCalls | None:
         """What answers the common calls of a connection natively; None: nothing does."""
@@ -279,7 +291,7 @@ class Dispatcher:
         arguments = Decoder(data, chunks, offset)
         call = Call(
             transport, xid, program, version, procedure, credential, arguments, results, holds, data, False, reply_room,
-            chunks,
+            None, -1, False, chunks,
         )  # fmt: skip
         execution = Execution(self, row, call, done, waiting, time.perf_counter())
         guarded = row.procedure.replay

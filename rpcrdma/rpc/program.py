@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from rpcrdma.memory import Lease
+from rpcrdma.rpc.tally import Tally
 from rpcrdma.xdr import Decoder, Encoder
 from rpcrdma.xdr.payload import Payload
 
@@ -110,6 +111,12 @@ class Call:
     """Set by the procedure: the call changed nothing, so its reply need not be kept for retransmissions."""
     reply_room: int = 0
     """Octets a reply may have without any chunk (inline threshold, or the record limit on TCP). Informative."""
+    tally: Tally | None = None
+    """Set by the procedure: where the call is to be counted."""
+    shown: int = -1
+    """Set by the procedure: the row that its time is to be counted in; otherwise it is the procedure's own."""
+    failed: bool = False
+    """Set by the procedure: the results are a failure's."""
     chunks: Sequence[tuple[int, memoryview]] = ()
     """What was taken out of ``message``, and where in the unreduced message it belongs."""
 

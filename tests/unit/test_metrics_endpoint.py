@@ -22,7 +22,7 @@ class Nothing(Collector):
 def port(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
     monkeypatch.setattr(metrics, "SCRAPE_SECONDS", 2.0)
     monkeypatch.setattr(socket, "getfqdn", lambda *_: pytest.fail("the DNS is asked"))
-    close, port = metrics.start_endpoint(Nothing(), "127.0.0.1", 0)
+    close, port = metrics.start_endpoint([Nothing()], "127.0.0.1", 0)
     yield port
     close()
 

@@ -65,6 +65,7 @@ async def read(c: Compound, args: p.READ4args) -> p.READ4resok:
             raise
     finally:
         opened.release()
+    c.transferred(read=got)
     return p.READ4resok(eof=eof, data=Payload(lease.view[:got], lease))
 
 
@@ -83,6 +84,7 @@ async def write(c: Compound, args: p.WRITE4args) -> p.WRITE4resok:
         count, reached, _ = await c.service.write(opened, args.offset, data, Stability(args.stable))
     finally:
         opened.release()
+    c.transferred(written=count)
     return p.WRITE4resok(count=count, committed=p.stable_how4(reached), writeverf=verifier)
 
 

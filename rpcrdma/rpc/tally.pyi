@@ -1,0 +1,28 @@
+"""What calls are counted in, on both paths. Read by other threads as it stands."""
+
+BOUNDS: tuple[float, ...]
+"""The buckets' upper bounds in seconds; the last bucket has none."""
+
+class Tally:
+    """What some calls amount to: those of one client on one export, for example."""
+
+    calls: int
+    errors: int
+    """Calls that were answered with a failure, whatever it was."""
+    read: int
+    """Octets of files."""
+    written: int
+    seconds: float
+    """From dispatch to reply, all calls together."""
+
+class Latencies:
+    """How long calls took: 128 rows, such as procedures or operations, with a bucket for each bound."""
+
+    def observe(self, row: int, seconds: float) -> None:
+        """Count one call."""
+
+    def of(self, row: int) -> tuple[list[int], float]:
+        """A row's calls by bucket, and their seconds together."""
+
+    def rows(self) -> dict[int, tuple[list[int], float]]:
+        """The same of every row that has any."""
