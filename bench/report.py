@@ -69,7 +69,7 @@ def _server_table(result: Result, server: str) -> list[str]:
     heads = ["scenario", "over", "CPU µs per call", "of which user", "times the limit"]
     heads += [word for name in others for word in (f"times {name}", "goal")]
     heads += ["calls/s", "p50 µs", "p99 µs", "p999 µs", "copied by it", "by the kernel"]
-    heads += ["work requests", "RDMA octets"] if ours else []
+    heads += ["work requests", "RDMA octets", "not natively"] if ours else []
     lines = []
     for key in dict.fromkeys((*found, *failures)):
         name, transport = key.split(" ")
@@ -94,6 +94,7 @@ def _server_table(result: Result, server: str) -> list[str]:
         if ours:
             over_rdma = transport == "rdma" and "work_requests" in figures
             cells += [f"{figures['work_requests']:.2f}", f"{figures['rdma_octets']:,.0f}"] if over_rdma else ["", ""]
+            cells.append(declined(figures))
         lines.append(cells)
     return markdown(heads, lines)
 
@@ -150,6 +151,12 @@ def failed(reasons: Sequence[str]) -> str:
 def octets(figures: Mapping[str, float], *names: str) -> str:
     """Octets per call; a dash where nobody knows."""
     return f"{sum(figures[name] for name in names):,.0f}" if all(name in figures for name in names) else "-"
+
+
+def declined(figures: Mapping[str, float]) -> str:
+    """What part of the calls was not answered natively, and why; nothing where that is less than one in a thousand."""
+    found = {name.removeprefix("declined "): part for name, part in figures.items() if name.startswith("declined ")}
+    return ", ".join(f"{part:.1%} {why}" for why, part in sorted(found.items()) if part >= 0.001)
 
 
 def watched(result: Result, studies: Sequence[Study]) -> dict[str, float]:

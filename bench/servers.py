@@ -243,8 +243,8 @@ def counters_in(text: str) -> dict[str, float]:
 
 
 def events_of(counters: Mapping[str, float]) -> dict[str, float]:
-    """Work requests: RPC-over-RDMA's Sends, Writes, Reads and Receives; the octets of its Writes and Reads; and the
-    octets that the server has copied by itself."""
+    """Work requests: RPC-over-RDMA's Sends, Writes, Reads and Receives; the octets of its Writes and Reads; the octets
+    that the server has copied by itself; and ``declined`` calls, by procedure and why native code did not answer."""
     found = {"work_requests": 0.0, "rdma_octets": 0.0, "copied": counters.get("rdma_nfsd_copied_bytes_total", 0.0)}
     for name, value in counters.items():
         event = name.partition('event="')[2].partition('"')[0]
@@ -252,6 +252,9 @@ def events_of(counters: Mapping[str, float]) -> dict[str, float]:
             found["work_requests"] += value
         elif name.startswith("rdma_nfsd_rdma_events_total") and event in ("read_bytes", "write_bytes"):
             found["rdma_octets"] += value
+        elif name.startswith("rdma_nfsd_declined_total"):
+            labels = dict(re.findall(r'(\w+)="([^"]*)"', name))
+            found[f"declined {labels['procedure'] or 'unknown'}: {labels['reason']}"] = value
     return found
 
 

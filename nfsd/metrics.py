@@ -112,6 +112,11 @@ class ServerCollector(Collector):
         labels = ["program", "version", "procedure"]
         calls = CounterMetricFamily(_PREFIX + "rpc_calls", "Calls that are over", labels=labels)
         direct = CounterMetricFamily(_PREFIX + "rpc_direct", "Calls that were answered natively", labels=labels)
+        declined = CounterMetricFamily(
+            _PREFIX + "declined",
+            "Calls offered to native code and not answered by it, by procedure or operation of a COMPOUND, and reason",
+            labels=[*labels, "reason"],
+        )
         errors = CounterMetricFamily(_PREFIX + "rpc_errors", "Calls that ended in an RPC error or none", labels=labels)
         seconds = CounterMetricFamily(_PREFIX + "rpc_seconds", "From dispatch to reply", labels=labels)
         refused = CounterMetricFamily(_PREFIX + "rpc_refused", "Calls that reached no procedure", labels=["service"])
@@ -125,11 +130,13 @@ class ServerCollector(Collector):
                 direct.add_metric(key, row.direct)
                 errors.add_metric(key, row.errors)
                 seconds.add_metric(key, row.seconds)
+            for what, reason, count in dispatcher.declined():
+                declined.add_metric([*what, reason], count)
             refused.add_metric([service], dispatcher.refused)
             running.add_metric([service], len(dispatcher.running))
             hits.add_metric([service], dispatcher.replay.hits)
             entries.add_metric([service], len(dispatcher.replay))
-        yield from (calls, direct, errors, seconds, refused, running, hits, entries)
+        yield from (calls, direct, declined, errors, seconds, refused, running, hits, entries)
 
     def _transports(self) -> Iterator[Metric]:
         is_open = GaugeMetricFamily(_PREFIX + "connections", "Open connections", labels=["listener"])

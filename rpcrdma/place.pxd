@@ -23,6 +23,7 @@ cdef class Answerer:
     """Who answers calls directly."""
 
     cdef bint answer(self, const uint8_t *message, size_t size, Place place) except -1
+    cdef void decline(self, const uint8_t *message, size_t size, int reason) noexcept
     cdef int pause(self) except -1
 
 

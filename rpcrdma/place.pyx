@@ -38,6 +38,9 @@ cdef class Answerer:
         """Answer an RPC call, or decline: then nothing has happened, and what was written is void."""
         raise NotImplementedError
 
+    cdef void decline(self, const uint8_t *message, size_t size, int reason) noexcept:
+        """Count a call that the transport does not offer (:mod:`rpcrdma.declined`). NULL: its message is not known."""
+
     cdef int pause(self) except -1:
         """No call comes for a while; to be called before anything else runs on this thread."""
         raise NotImplementedError

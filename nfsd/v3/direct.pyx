@@ -10,9 +10,10 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
 from nfsd.vfs.attributes cimport statx_t, statx_timestamp
-from nfsd.vfs.direct cimport NO_ID, UTIME_NOW, UTIME_OMIT, Standing, changes_t, type_of, when_t
+from nfsd.vfs.direct cimport NO_ID, UTIME_NOW, UTIME_OMIT, Standing, changes_t, no, type_of, when_t
 from nfsd.vfs.direct_names cimport DirectNames
 from nfsd.vfs.records cimport Node, OpenFile
+from rpcrdma.declined cimport CHUNKS, RARE, RECALL, SIZE
 from rpcrdma.place cimport Place, load32, load64, store32, store64
 from rpcrdma.rpc.direct cimport Caller, DirectProgram
 
@@ -186,6 +187,9 @@ cdef class Nfs3Direct(DirectProgram):
     cdef int pause(self) except -1:
         return self.files.pause()
 
+    cdef int reason(self, uint32_t procedure, uint32_t *row) noexcept:
+        return self.files.why
+
     cdef bint answer(
         self, Caller caller, uint32_t procedure, const uint8_t *arguments, size_t size, Place place
     ) except -1:
@@ -193,10 +197,11 @@ cdef class Nfs3Direct(DirectProgram):
         cdef size_t rest = 4 + ((length + 3) & ~<size_t>3)
         cdef Node node
         cdef Standing standing
+        self.files.why = RARE
         if length == 0:
             return False
         if place.bulk != NULL and (procedure != WRITE or place.bulk_at != arguments + size):
-            return False
+            return no(self.files, CHUNKS)
         node = self.files.find(arguments + 4, length)
         if node is None:
             return False
@@ -305,14 +310,16 @@ cdef class Nfs3Direct(DirectProgram):
         cdef uint8_t *head = place.at
         cdef ssize_t got
         cdef bint eof
-        if size != 12 or place.end - place.at < READ_HEAD:
+        if size != 12:
             return False
+        if place.end - place.at < READ_HEAD:
+            return no(self.files, SIZE)
         offset = load64(arguments)
         count = min(<size_t>load32(arguments + 8), self.read_max)
         if count == 0 or offset > <uint64_t>0x7FFFFFFFFFFFFFFF - count:
             return False
         if node.inode.delegated == 2:
-            return False
+            return no(self.files, RECALL)
         opened = self.files.opened(node, standing.credential, 1)
         if opened is None:
             return False
@@ -352,7 +359,7 @@ cdef class Nfs3Direct(DirectProgram):
         if stable > FILE_SYNC:
             return False
         if node.inode.delegated:
-            return False
+            return no(self.files, RECALL)
         opened = self.files.opened(node, standing.credential, 2)
         if opened is None:
             return False

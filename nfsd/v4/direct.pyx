@@ -12,7 +12,9 @@ from nfsd.v4.direct_attributes cimport LARGEST_FATTR
 from nfsd.v4.direct_compound cimport Arguments, left, padded, room, store_opaque
 from nfsd.v4.direct_locks cimport DirectLocks
 from nfsd.vfs.attributes cimport statx_t
+from nfsd.vfs.direct cimport no
 from nfsd.vfs.records cimport Node, OpenFile
+from rpcrdma.declined cimport ATTRIBUTES, CHUNKS, PROCEDURE, SIZE, STATE
 from rpcrdma.place cimport Place, load32, load64, store32
 
 from nfsd.protocol import nfs4 as declared
@@ -69,7 +71,7 @@ cdef class Nfs4Direct(DirectLocks):
         if number == OP_PUTFH:
             return self.putfh(arguments, place)
         if self.current is None:
-            return False
+            return no(self.files, PROCEDURE)
         if number == OP_GETATTR:
             return self.getattr(arguments, place)
         if number == OP_READ:
@@ -96,7 +98,7 @@ cdef class Nfs4Direct(DirectLocks):
             return self.remove(arguments, place)
         if number == OP_SETATTR:
             return self.setattr(arguments, place)
-        return False
+        return no(self.files, PROCEDURE)
 
     # -- handles and names ---------------------------------------------------------------------------------------
     cdef bint putfh(self, Arguments *arguments, Place place) except -1:
@@ -150,8 +152,10 @@ cdef class Nfs4Direct(DirectLocks):
     cdef bint getattr(self, Arguments *arguments, Place place) except -1:
         cdef size_t used
         cdef uint64_t mask
-        if not self.attributes.known(arguments.at, left(arguments), &used, &mask) or not room(place, 8 + LARGEST_FATTR):
-            return False
+        if not self.attributes.known(arguments.at, left(arguments), &used, &mask):
+            return no(self.files, ATTRIBUTES)
+        if not room(place, 8 + LARGEST_FATTR):
+            return no(self.files, SIZE)
         if not self.told_by_us():
             return False
         arguments.at += used
@@ -202,6 +206,7 @@ cdef class Nfs4Direct(DirectLocks):
             return None
         descriptors = self.state.opened_of(self.session, stateid, self.current.key, write)
         if descriptors is None:
+            self.files.why = STATE
             return None
         caller = self.caller.credential
         if write:
@@ -229,7 +234,7 @@ cdef class Nfs4Direct(DirectLocks):
         offset = load64(arguments.at + STATEID)
         size = self.size(place) + 4 + _result_overhead
         if size >= limit:
-            return False
+            return no(self.files, SIZE)
         count = min(min(<size_t>load32(arguments.at + STATEID + 8), self.max_transfer), limit - size)
         if count == 0 or offset > OFFSET_MAX - count:
             return False
@@ -279,17 +284,19 @@ cdef class Nfs4Direct(DirectLocks):
             return False
         if self.bulk_wanted != NULL:
             if self.bulk_wanted != source or place.bulk_size != count or count & 3:
-                return False
+                return no(self.files, CHUNKS)
             source = place.bulk
         else:
             behind += padded(count)
             if arguments.end < behind:
                 return False
-        if stable > FILE_SYNC or not engine.stable:
+        if stable > FILE_SYNC:
             return False
+        if not engine.stable:
+            return no(self.files, STATE)
         # The result, and what may stand behind it, fit whatever they are.
         if not room(place, 32 + LARGEST_FATTR) or self.limit < self.size(place) + _room_for_result + LARGEST_FATTR:
-            return False
+            return no(self.files, SIZE)
         if not self.may_follow(behind, arguments.end):
             return False
         opened = self.opened(arguments.at, True, &held)

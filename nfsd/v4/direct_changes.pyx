@@ -9,7 +9,8 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from nfsd.v4.direct_attributes cimport LARGEST_FATTR
 from nfsd.v4.direct_compound cimport left, padded, room
 from nfsd.vfs.attributes cimport statx_t
-from nfsd.vfs.direct cimport NAME_MAX, NO_ID, UTIME_NOW, UTIME_OMIT, when_t
+from nfsd.vfs.direct cimport NAME_MAX, NO_ID, UTIME_NOW, UTIME_OMIT, no, when_t
+from rpcrdma.declined cimport ATTRIBUTES, PROCEDURE, SIZE, STATE
 from rpcrdma.place cimport load32, load64, store32, store64
 
 from nfsd.protocol import nfs4 as declared
@@ -56,12 +57,14 @@ cdef class DirectChanges(DirectOpens):
     cdef bint may_change(self, Place place, const uint8_t *behind, const uint8_t *end, size_t result) except -1:
         """Whether nothing can come between the change and the end of the COMPOUND: a result of so many octets, and what
         may stand behind it, fit whatever they are."""
-        if self.standing.read_only or self.prepared or self.bulk_wanted != NULL or not self.server.engine.stable:
+        if self.standing.read_only or self.prepared or self.bulk_wanted != NULL:
             return False
+        if not self.server.engine.stable:
+            return no(self.files, STATE)
         if not room(place, result + 8 + LARGEST_FATTR):
-            return False
+            return no(self.files, SIZE)
         if self.limit < self.size(place) + _room_for_result + LARGEST_FATTR:
-            return False
+            return no(self.files, SIZE)
         return self.may_follow(behind, end)
 
     cdef bint may_follow(self, const uint8_t *at, const uint8_t *end) except -1:
@@ -71,8 +74,10 @@ cdef class DirectChanges(DirectOpens):
         if self.index + 1 == self.operations:
             return at == end
         if self.index + 2 != self.operations or end - at < 4 or load32(at) != OP_GETATTR:
-            return False
-        return self.attributes.known(at + 4, end - at - 4, &used, &mask) and at + 4 + used == end and self.told_by_us()
+            return no(self.files, PROCEDURE)
+        if not self.attributes.known(at + 4, end - at - 4, &used, &mask):
+            return no(self.files, ATTRIBUTES)
+        return at + 4 + used == end and self.told_by_us()
 
     cdef bint remove(self, Arguments *arguments, Place place) except -1:
         cdef size_t length
@@ -104,7 +109,7 @@ cdef class DirectChanges(DirectOpens):
         # The stateid is for a size (RFC 8881 section 18.30.3).
         behind = self.wanted(arguments.at + STATEID, arguments.end, &changes, &mask)
         if behind == NULL or (changes.mode >= 0 and self.current.type is LNK):
-            return False
+            return no(self.files, ATTRIBUTES)
         if not self.may_change(place, behind, arguments.end, 20):
             return False
         if not self.files.set_attributes(self.standing.credential, self.current, &changes, &before, &self.status):

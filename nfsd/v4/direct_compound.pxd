@@ -54,6 +54,7 @@ cdef class DirectCompound(DirectProgram):
     cdef uint64_t octets_written
     cdef size_t operations
     cdef size_t index
+    cdef uint32_t number        # of the operation
     cdef uint8_t *start         # COMPOUND4res, in the reply
     cdef size_t limit           # octets that the reply may have
     cdef size_t beside          # of it that do not stand in the head
@@ -65,6 +66,7 @@ cdef class DirectCompound(DirectProgram):
     cdef const uint8_t *bulk_wanted     # where the data belong that an RDMA Read fetched; NULL: nowhere any more
 
     cdef bint compound(self, Arguments *arguments, size_t octets, Place place) except -1
+    cdef bint begins(self, Arguments *arguments, uint32_t *tag) except -1
     cdef bint operation(self, uint32_t number, Arguments *arguments, Place place) except -1
     cdef void count(self) noexcept
     cdef size_t size(self, Place place) noexcept

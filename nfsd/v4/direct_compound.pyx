@@ -17,7 +17,9 @@ from libc.string cimport memcpy, memset
 
 from nfsd.state.direct cimport DirectState, SequenceRequest
 from nfsd.v4.direct_attributes cimport DirectAttributes
+from nfsd.vfs.direct cimport no
 from nfsd.vfs.direct_names cimport DirectNames
+from rpcrdma.declined cimport PROCEDURE, RARE, RECALL, SIZE, STATE, VERSION
 from rpcrdma.place cimport Place, load32, store32
 from rpcrdma.rpc.direct cimport Caller, DirectProgram
 
@@ -67,9 +69,17 @@ cdef class DirectCompound(DirectProgram):
         self.counts = server.counts
         self.procedures = 1 << COMPOUND
         self.guarded = 0
+        for number in declared.nfs_opnum4:
+            if number.value < len(self.declined.names):
+                self.declined.names[number.value] = number.name.removeprefix("OP_")
 
     cdef int pause(self) except -1:
         return self.files.pause()
+
+    cdef int reason(self, uint32_t procedure, uint32_t *row) noexcept:
+        """Counted by operation, or as COMPOUND where there is none yet."""
+        row[0] = self.number
+        return self.files.why
 
     cdef bint answer(
         self, Caller caller, uint32_t procedure, const uint8_t *arguments, size_t size, Place place
@@ -78,6 +88,8 @@ cdef class DirectCompound(DirectProgram):
         rest.at, rest.end = arguments, arguments + size
         self.caller = caller
         self.changing = False
+        self.number = COMPOUND
+        self.files.why = RARE
         try:
             self.bulk_wanted = NULL if place.bulk == NULL else place.bulk_at
             return self.compound(&rest, caller.header + size + padded(place.bulk_size), place)
@@ -97,23 +109,12 @@ cdef class DirectCompound(DirectProgram):
     cdef bint compound(self, Arguments *arguments, size_t octets, Place place) except -1:
         """Answer a COMPOUND whose call has so many octets."""
         cdef SequenceRequest request
-        cdef const uint8_t *tag
+        cdef const uint8_t *tag = arguments.at + 4
         cdef uint8_t *sequence_at
         cdef uint32_t length, flags, fingerprint, number
         cdef size_t whole
         cdef bytes kept = None
-        if left(arguments) < 4:
-            return False
-        length = load32(arguments.at)
-        tag = arguments.at + 4
-        if length > TAG_MAX or left(arguments) < 4 + padded(length) + 8 + 4 + SEQUENCE_ARGS:
-            return False
-        arguments.at += 4 + padded(length)
-        self.minor = load32(arguments.at)
-        self.operations = load32(arguments.at + 4)
-        if self.minor < 1 or self.minor > 2 or self.operations < 1 or self.operations > OPERATIONS:
-            return False
-        if load32(arguments.at + 8) != OP_SEQUENCE or load32(arguments.at + 40) > 1:
+        if not self.begins(arguments, &length):
             return False
         request.sessionid = arguments.at + 12
         request.sequenceid = load32(arguments.at + 28)
@@ -124,8 +125,10 @@ cdef class DirectCompound(DirectProgram):
         request.octets = octets
         arguments.at += 12 + SEQUENCE_ARGS
         self.session = self.state.expected(self.caller.transport, &request)
-        if self.session is None or not room(place, 12 + padded(length) + SEQUENCE_RESULT):
-            return False
+        if self.session is None:
+            return no(self.files, STATE)
+        if not room(place, 12 + padded(length) + SEQUENCE_RESULT):
+            return no(self.files, SIZE)
         fingerprint = self.fingerprint(arguments, place)
         self.start = place.at
         # The bounds that the session put on replies (RFC 8881 section 2.10.6.4).
@@ -141,7 +144,8 @@ cdef class DirectCompound(DirectProgram):
         for self.index in range(1, self.operations):
             if left(arguments) < 4:
                 return False
-            number = load32(arguments.at)
+            self.number = number = load32(arguments.at)
+            self.files.why = RARE
             arguments.at += 4
             self.changing |= number == OP_REMOVE or number == OP_SETATTR
             if not self.operation(number, arguments, place):
@@ -151,7 +155,9 @@ cdef class DirectCompound(DirectProgram):
             return False  # nothing belongs there, and the general path tells what to do about it
         whole = self.size(place)
         self.changing = True
-        if whole > self.limit or not self.carry_out():
+        if whole > self.limit:
+            return no(self.files, SIZE)
+        if not self.carry_out():
             return False
         flags = self.state.begin(self.session, &request, fingerprint)
         sequence_at = store32(store32(sequence_at, OP_SEQUENCE), 0)
@@ -180,6 +186,27 @@ cdef class DirectCompound(DirectProgram):
             self.tally = self.standing.tally
             self.tally.read += self.octets_read
             self.tally.written += self.octets_written
+
+    cdef bint begins(self, Arguments *arguments, uint32_t *tag) except -1:
+        """Whether the COMPOUND begins as one does that is answered here. What is left of it begins with SEQUENCE; ``tag``
+        is the length of what stood before."""
+        cdef uint32_t length
+        if left(arguments) < 4:
+            return False
+        length = tag[0] = load32(arguments.at)
+        if length > TAG_MAX or left(arguments) < 4 + padded(length) + 8 + 4 + SEQUENCE_ARGS:
+            return False
+        arguments.at += 4 + padded(length)
+        self.minor = load32(arguments.at)
+        self.operations = load32(arguments.at + 4)
+        if self.minor < 1 or self.minor > 2:
+            return no(self.files, VERSION)
+        if self.operations < 1 or self.operations > OPERATIONS:
+            return no(self.files, SIZE)
+        if load32(arguments.at + 8) != OP_SEQUENCE:
+            return no(self.files, PROCEDURE)
+        self.number = OP_SEQUENCE
+        return load32(arguments.at + 40) <= 1
 
     cdef size_t size(self, Place place) noexcept:
         """Octets of the reply so far."""
@@ -225,7 +252,7 @@ cdef class DirectCompound(DirectProgram):
         """Whether no other client may know the file's attributes better (RFC 8881 section 10.4.3)."""
         if self.current.inode.delegated != 2:
             return True
-        return self.delegations.other_writer(self.current.key, self.session.client) is None
+        return self.delegations.other_writer(self.current.key, self.session.client) is None or no(self.files, RECALL)
 
     cdef bint look(self) except -1:
         """See that ``status`` is the current file's."""

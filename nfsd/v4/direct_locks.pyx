@@ -9,6 +9,8 @@ from libc.string cimport memcpy
 
 from nfsd.v4.direct_compound cimport left, padded, room
 from nfsd.v4.direct_opens cimport DirectOpens
+from nfsd.vfs.direct cimport no
+from rpcrdma.declined cimport PROCEDURE, SIZE, STATE
 from rpcrdma.place cimport load32, load64, store32
 
 from nfsd.protocol import nfs4 as declared
@@ -39,13 +41,11 @@ cdef object stateid_in(const uint8_t *at):
 
 cdef class DirectLocks(DirectChanges):
     cdef bint may_lock(self, Place place) except -1:
-        return (
-            not self.prepared
-            and self.index + 1 == self.operations
-            and self.current.type is REG
-            and room(place, 8 + STATEID)
-            and self.limit >= self.size(place) + _room_for_result
-        )
+        if self.prepared or self.index + 1 != self.operations:
+            return no(self.files, PROCEDURE)
+        if not room(place, 8 + STATEID) or self.limit < self.size(place) + _room_for_result:
+            return no(self.files, SIZE)
+        return self.current.type is REG
 
     cdef int locked(self, Place place, int number) except -1:
         """The result, but for its stateid."""
@@ -111,7 +111,7 @@ cdef class DirectLocks(DirectChanges):
         else:
             done = at_once.unlock(self.server, self.session.client, self.current, *self.unlocking)
         if done is None:
-            return False
+            return no(self.files, STATE)
         other = done.other
         memcpy(store32(self.stateid_at, done.seqid), <const uint8_t *>other, STATEID - 4)
         return True

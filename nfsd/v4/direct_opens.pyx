@@ -8,7 +8,9 @@ from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset
 
 from nfsd.v4.direct_compound cimport Arguments, left, padded, room
+from nfsd.vfs.direct cimport no
 from nfsd.vfs.records cimport Node
+from rpcrdma.declined cimport PROCEDURE, RECALL, SIZE, STATE
 from rpcrdma.place cimport Place, load32, store32, store64
 
 from nfsd.protocol import nfs4 as declared
@@ -65,7 +67,7 @@ cdef class DirectOpens(DirectCompound):
         at += 24 + padded(length)
         claim = load32(at + 4)
         if load32(at) != NOCREATE or (claim != CLAIM_NULL and claim != CLAIM_FH):
-            return False
+            return no(self.files, PROCEDURE)
         arguments.at = at + 8
         if not self.look():
             return False
@@ -78,7 +80,7 @@ cdef class DirectOpens(DirectCompound):
             return False
         why = at_once.why_no_delegation(self.server, self.session.client, node, wanted)
         if why is None:
-            return False
+            return no(self.files, RECALL)
         self.prepared = True
         self.opening = node
         self.opening_at = place.at
@@ -115,13 +117,15 @@ cdef class DirectOpens(DirectCompound):
 
     cdef bint close(self, Arguments *arguments, Place place) except -1:
         # Behind it the file may be gone.
-        if self.prepared or self.index + 1 != self.operations or left(arguments) < 4 + STATEID:
+        if self.prepared or self.index + 1 != self.operations:
+            return no(self.files, PROCEDURE)
+        if left(arguments) < 4 + STATEID:
             return False
         if not room(place, 8 + STATEID) or self.limit < self.size(place) + _room_for_result:
-            return False
+            return no(self.files, SIZE)
         self.closing = self.state.open_of(self.session, arguments.at + 4, self.current.key)
         if self.closing is None or not at_once.closable(self.server, self.closing):
-            return False
+            return no(self.files, STATE)
         self.prepared = True
         arguments.at += 4 + STATEID
         # RFC 8881 section 18.2.4: a stateid that can do no harm when it is used again.
@@ -143,7 +147,8 @@ cdef class DirectOpens(DirectCompound):
             self.denied,
         )
         if done is None:
-            return False
+            self.number = OP_OPEN
+            return no(self.files, STATE)
         state, flags = done
         other = state.other
         memcpy(store32(self.opening_at + 8, state.seqid), <const uint8_t *>other, 12)

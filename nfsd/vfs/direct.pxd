@@ -58,6 +58,7 @@ cdef class DirectFiles:
     cdef object recent              # its dict
     cdef dict handles               # (export id, file system, kernel handle) -> NFS handle
     cdef Switch switch
+    cdef int why                    # the present call is declined (rpcrdma.declined), by this or by who asks it
 
     cdef Node find(self, const uint8_t *handle, size_t size)
     cdef Node reopened(self, bytes handle)
@@ -76,6 +77,12 @@ cdef class DirectFiles:
     cdef bytes handle_of(self, mount, bytes kernel)
     cdef int access(self, Credential credential, Node node) except -2
     cdef void observe(self, Node node, statx_t *status, bint changed) noexcept
+
+
+cdef inline bint no(DirectFiles files, int why) noexcept:
+    """Decline, and say why."""
+    files.why = why
+    return False
 
 
 cdef int synchronise(int fd) except -1

@@ -22,6 +22,7 @@ from libc.string cimport memcpy
 from nfsd.vfs.attributes cimport type_in
 from nfsd.vfs.identity cimport Switch
 from nfsd.vfs.resident cimport in_memory
+from rpcrdma.declined cimport BUSY, CALLER, DATA, FAILED, MAY_WAIT, NODE, OPEN, RARE, RECALL, SIZE, STANDING, TURN
 from rpcrdma.turns cimport BULK, crowded
 
 from nfsd.vfs.syscalls import (
@@ -147,6 +148,7 @@ cdef class DirectFiles:
         cdef long descriptor
         if node is not None:
             return node
+        self.why = NODE
         found = self.service.in_memory(handle)
         if found is None:
             return None
@@ -176,6 +178,7 @@ cdef class DirectFiles:
             return standing
         found = self.exports.standing(node.export, caller.credential, caller.transport)
         if found is None:
+            self.why = STANDING
             notes.pop(export_id, None)
             return None
         standing = Standing.__new__(Standing)
@@ -188,7 +191,7 @@ cdef class DirectFiles:
 
     cdef bint become(self, Credential credential) noexcept:
         """The thread acts as this caller from now on; or it is the server's own, and the call is to be declined."""
-        return self.switch is not None and self.switch.become(&credential.identity)
+        return (self.switch is not None and self.switch.become(&credential.identity)) or no(self, CALLER)
 
     cdef int pause(self) except -1:
         """The thread is the server again."""
@@ -208,14 +211,16 @@ cdef class DirectFiles:
 
     cdef bint look(self, Node node, statx_t *status) except -1:
         """A fresh ``struct statx``."""
-        return (node.inline or node.caching) and stat_of(node.fd, status) and self.take(node, status)
+        if not node.inline and not node.caching:
+            return no(self, MAY_WAIT)
+        return (stat_of(node.fd, status) or no(self, FAILED)) and self.take(node, status)
 
     cdef bint take(self, Node node, statx_t *status) except -1:
         """Look at what another call has just got of the file: as :meth:`look`."""
         if status.nlink == 0 and node.inode.used_count == 0:
-            return False  # gone: ESTALE is for the general path
+            return no(self, RARE)  # gone: ESTALE is for the general path
         if status.dev_major != node.device_major or status.dev_minor != node.device_minor:
-            return False  # a btrfs subvolume, which numbers its files anew
+            return no(self, RARE)  # a btrfs subvolume, which numbers its files anew
         node.inode.saw_ctime(ctime_of(status))
         self.observe(node, status, False)
         return True
@@ -229,6 +234,7 @@ cdef class DirectFiles:
         if known is not None and known[0] == inode.epoch:
             bits = known[1]
         elif not node.inline:
+            self.why = MAY_WAIT
             return -1
         else:
             if not self.become(credential):
@@ -271,18 +277,23 @@ cdef class DirectFiles:
         cdef bint owner = changes.uid != NO_ID or changes.gid != NO_ID
         cdef bint times = changes.times[0].nanoseconds != UTIME_OMIT or changes.times[1].nanoseconds != UTIME_OMIT
         cdef int steps = owner + times + (changes.mode >= 0)
-        if not node.inline or node.export.read_only or inode.delegated or inode.serial.busy or inode.sync.running:
-            return False
-        if steps == 0 or (changes.guarded and steps > 1):
-            return False
+        if not node.inline:
+            return no(self, MAY_WAIT)
+        if inode.delegated:
+            return no(self, RECALL)
+        if inode.serial.busy or inode.sync.running:
+            return no(self, BUSY)
+        if node.export.read_only or steps == 0 or (changes.guarded and steps > 1):
+            return no(self, RARE)
         if not node.export.asynchronous:
             synchronised = self.to_sync(node)
             if synchronised is None:
-                return False
+                return no(self, OPEN)
         if not self.look(node, before) or (changes.guarded and changes.ctime != ctime_of(before)):
             return False
         if not self.become(credential):
             return False
+        self.why = FAILED
         if owner and c_syscall(SYS_fchownat, node.fd, b"", changes.uid, changes.gid, AT_EMPTY_PATH) != 0:
             return False
         if changes.mode >= 0:
@@ -310,6 +321,7 @@ cdef class DirectFiles:
         cdef Inode inode = node.inode
         cdef OpenFile opened
         cdef int wider
+        self.why = OPEN
         if node.type is not REG:
             return None
         for wider in (access, 3):
@@ -329,8 +341,10 @@ cdef class DirectFiles:
         cdef Node node = opened.node
         cdef ssize_t got
         cdef iovec vector
+        self.why = MAY_WAIT
         if not node.inline and not node.caching:
             return -1
+        self.why = DATA
         if not node.inline:
             self.pause()  # who may not write a file is not told what of it is in memory
             if not in_memory(opened.fd, offset, size):
@@ -341,13 +355,18 @@ cdef class DirectFiles:
             vector.iov_base = place.data(size)
             vector.iov_len = size
             if vector.iov_base == NULL:
+                self.why = SIZE
                 return -1
             if node.inline:
                 got = pread(opened.fd, vector.iov_base, size, <long>offset)
             else:
                 got = preadv2(opened.fd, &vector, 1, <long>offset, RWF_NOWAIT)
-        if got < 0 or not stat_of(opened.fd, after) or (not held and ctime_of(after) != node.inode.ctime):
+        if got < 0:
             return -1
+        self.why = OPEN
+        if not stat_of(opened.fd, after) or (not held and ctime_of(after) != node.inode.ctime):
+            return -1
+        self.why = DATA
         eof[0] = offset + <size_t>got >= after.size
         if <size_t>got < size and not eof[0]:
             return -1
@@ -368,15 +387,21 @@ cdef class DirectFiles:
         cdef Node node = opened.node
         cdef Inode inode = node.inode
         cdef ssize_t done
-        if not node.inline or size == 0 or offset > <uint64_t>OFFSET_MAX - size or inode.serial.busy:
+        self.why = RARE
+        if size == 0 or offset > <uint64_t>OFFSET_MAX - size:
+            return -1
+        self.why = MAY_WAIT if not node.inline else BUSY
+        if not node.inline or inode.serial.busy:
             return -1
         if size >= BULK and not fetched and crowded():
+            self.why = TURN
             # A worker copies so much while others have their turns. (The general path of what was fetched costs more
             # than that would win.)
             return -1
         stable = stable and not node.export.asynchronous
         if stable and inode.sync.running:
             return -1
+        self.why = OPEN
         if not stat_of(opened.fd, before) or (not held and ctime_of(before) != inode.ctime):
             return -1
         if before.dev_major != node.device_major or before.dev_minor != node.device_minor:
@@ -387,6 +412,7 @@ cdef class DirectFiles:
                 return -1
         else:
             self.pause()
+        self.why = FAILED
         done = pwrite(opened.fd, source, size, <long>offset)
         if done < 0:
             return -1
@@ -403,7 +429,11 @@ cdef class DirectFiles:
         """fsync of a file in memory, which a later failure of write-back cannot concern, for who has it open for
         writing."""
         cdef OpenFile opened
-        if not node.inline or node.inode.sync.running or not self.look(node, before):
+        if not node.inline:
+            return no(self, MAY_WAIT)
+        if node.inode.sync.running:
+            return no(self, BUSY)
+        if not self.look(node, before):
             return False
         opened = self.opened(node, credential, 2)
         if opened is None or fsync(opened.fd) != 0:
@@ -434,13 +464,16 @@ cdef class DirectFiles:
         elif directory.caching:
             how.flags, how.mode, how.resolve = O_PATH, 0, RESOLVE_COMPONENT | RESOLVE_CACHED
             descriptor = c_syscall(SYS_openat2, directory.fd, path, &how, sizeof(how))
+            self.why = DATA
             if descriptor < 0:
                 absent[0] = errno == ENOENT
                 return None
             result = c_syscall(SYS_name_to_handle_at, descriptor, b"", &kernel, &mount_id, AT_EMPTY_PATH)
             c_close(<int>descriptor)
         else:
+            self.why = MAY_WAIT
             return None
+        self.why = FAILED
         if result != 0 and errno == ENOENT and directory.inline:
             absent[0] = True
         if result != 0 or mount_id != directory.mnt_id:

@@ -15,8 +15,9 @@ from nfsd.vfs.syscalls import O_PATH as _O_PATH, RESOLVE_COMPONENT as _RESOLVE_C
 from nfsd.vfs.creation import CREATION_FLAGS as _CREATION_FLAGS
 from nfsd.vfs.types import FileType
 
-from nfsd.vfs.direct cimport NAME_MAX, component, ctime_of, how_t, stat_of, synchronise
+from nfsd.vfs.direct cimport NAME_MAX, component, ctime_of, how_t, no, stat_of, synchronise
 from nfsd.vfs.records cimport closed_at_once
+from rpcrdma.declined cimport BUSY, FAILED, MAY_WAIT, OPEN, RARE, RECALL
 
 cdef extern from "unistd.h" nogil:
     long c_syscall "syscall"(long number, ...)
@@ -47,14 +48,13 @@ cdef inline bint handle_in(int directory, const char *path, int flags, kernel_ha
 cdef class DirectNames(DirectFiles):
     cdef bint changeable(self, Node directory) except -1:
         """Whether names in the directory can be changed without waiting."""
+        if not directory.inline:
+            return no(self, MAY_WAIT)
+        if directory.inode.serial.busy or directory.inode.sync.running:
+            return no(self, BUSY)
         return (
-            directory.inline
-            and directory.type is DIR
-            and self.service.places is None
-            and not directory.export.read_only
-            and not directory.inode.serial.busy
-            and not directory.inode.sync.running
-        )
+            directory.type is DIR and self.service.places is None and not directory.export.read_only
+        ) or no(self, RARE)
 
     cdef int changed(self, Node directory, OpenFile opened, statx_t *before, statx_t *after) except -1:
         """The directory has been changed by an operation of ours."""
@@ -86,15 +86,15 @@ cdef class DirectNames(DirectFiles):
         if not component(path, name, size) or not self.changeable(directory):
             return None
         durable = not directory.export.asynchronous
+        self.why = OPEN
         if durable:
             held_open = self.to_sync(directory)
             if held_open is None:
                 return None
-        if not stat_of(directory.fd, before):
-            return None
-        if not self.become(credential):
+        if not stat_of(directory.fd, before) or not self.become(credential):
             return None
         how.mode = mode
+        self.why = FAILED
         descriptor = c_syscall(SYS_openat2, directory.fd, path, &how, sizeof(how))
         if descriptor < 0:
             return None
@@ -175,16 +175,17 @@ cdef class DirectNames(DirectFiles):
         if not directory.export.asynchronous:
             held_open = self.to_sync(directory)
             if held_open is None:
-                return False
+                return no(self, OPEN)
         if not self.become(credential):
             return False
+        self.why = FAILED
         if not handle_in(directory.fd, path, 0, &kernel, &mount) or mount != directory.mnt_id:
             return False
         named = PyBytes_FromStringAndSize(<char *>&kernel.kind, 4 + kernel.size)
         inode = self.nodes.known_inode(directory.mount.key_prefix + named[:1] + named[4:])
         if inode is not None:
             if inode.delegated:
-                return False
+                return no(self, RECALL)
             node = self.nodes.find(self.handle_of(directory.mount, named))
         if node is None:
             # To be held until it is known what is left of it, and where its space can be freed.

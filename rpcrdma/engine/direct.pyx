@@ -19,20 +19,19 @@ posted in its place.
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
+from rpcrdma.declined cimport CHUNKS, CREDITS, LONG_CALL, MEMORY, REPLY_CHUNK, SHAPE, SIZE, VERSION
 from rpcrdma.engine.credits cimport Credits
 from rpcrdma.memory cimport Account, Lease
 from rpcrdma.pipes cimport Pipe, take_pipe, worth
 from rpcrdma.place cimport Answerer, Place, load32, load64, store32, store64
 from rpcrdma.verbs.native cimport Fetch, NativeEndpoint, NativeOwner, Target
+from rpcrdma.wire.places cimport NOMSG, READ_SEGMENT, SMALLEST_HEADER, VERSION_ONE, call_at
 
 from rpcrdma.memory import OutOfMemory
 
 cdef enum:
     SEGMENTS = 16
     REMEMBERED = 64
-    VERSION_ONE = 1
-    SMALLEST_HEADER = 28
-    READ_SEGMENT = 24       # "one more", position, handle, length, offset
 
 
 cdef struct Written:
@@ -194,6 +193,8 @@ cdef class DirectResponder(NativeOwner):
         self.begin()
         if not self.takes:
             self.begun = False
+            for _ in messages:
+                self.direct.decline(NULL, 0, VERSION)
             return messages
         try:
             try:
@@ -262,7 +263,7 @@ cdef class DirectResponder(NativeOwner):
         cdef uint32_t xid
         cdef long grant
         if size < SMALLEST_HEADER or load32(octets + 4) != VERSION_ONE or load32(octets + 12) != 0:
-            return False  # not an RDMA_MSG
+            return self.leave(octets, size, LONG_CALL if size >= 16 and load32(octets + 12) == NOMSG else SHAPE)
         xid = load32(octets)
         if self.wary and xid in self.responder.poisoned:
             return False
@@ -276,7 +277,7 @@ cdef class DirectResponder(NativeOwner):
             chunk = octets + 28
             payload = header = 28 + 16 * segments + 8
             if segments == 0 or segments > SEGMENTS or size < payload:
-                return False
+                return self.leave(octets, size, CHUNKS)
             reply.capacity = 0
             for index in range(segments):
                 length = load32(chunk + 16 * index + 4)
@@ -284,14 +285,14 @@ cdef class DirectResponder(NativeOwner):
                     return False
                 reply.capacity += length
             if load64(chunk + 16 * segments) != 0:
-                return False
+                return self.leave(octets, size, REPLY_CHUNK if load32(chunk + 16 * segments) == 0 else CHUNKS)
         elif load64(octets + 20) != 0:
-            return False
+            return self.leave(octets, size, REPLY_CHUNK if load32(octets + 20) == 0 else CHUNKS)
         if size < payload + 8 or load32(octets + payload) != xid or header >= self.threshold:
             return False
         grant = self.grant()
         if grant <= 0:
-            return False
+            return self.leave(octets, size, CREDITS)
         try:
             if not self.write_reply(octets + payload, size - payload, header):
                 return False
@@ -305,12 +306,19 @@ cdef class DirectResponder(NativeOwner):
             return self.send(xid, grant, chunk, segments, self.invalidate, load32(chunk))
         return self.send(xid, grant, NULL, 0, False, 0)
 
+    cdef bint leave(self, const uint8_t *octets, size_t size, int reason) noexcept:
+        """Leave a message to the responder, and count that. Returns False."""
+        cdef size_t at = call_at(octets, size)
+        self.direct.decline(octets + at if at else NULL, size - at, reason)
+        return False
+
     cdef bint write_reply(self, const uint8_t *call, size_t size, size_t header) except -1:
         """Have the call answered in ``reply``, behind so many octets for the transport header. False: declined."""
         cdef DirectReply reply = self.reply
         try:
             reply.head = reply.account.lease(self.threshold)
         except OutOfMemory:
+            self.direct.decline(call, size, MEMORY)
             return False
         reply.at = <uint8_t *>reply.head.address + header
         reply.end = <uint8_t *>reply.head.address + self.threshold
@@ -389,10 +397,10 @@ cdef class DirectResponder(NativeOwner):
         cdef Fetch call
         cdef Lease receive, sink
         if not self.fetches or self.crowded():
-            return False
+            return self.leave(octets, size, CREDITS if self.fetches else MEMORY)
         while at + 4 <= size and load32(octets + at) == 1:
             if count == SEGMENTS or at + READ_SEGMENT + 4 > size or load32(octets + at + 4) != load32(octets + 20):
-                return False
+                return self.leave(octets, size, CHUNKS)
             sources[count].handle = load32(octets + at + 8)
             sources[count].length = load32(octets + at + 12)
             sources[count].offset = load64(octets + at + 16)
@@ -403,27 +411,27 @@ cdef class DirectResponder(NativeOwner):
             at += READ_SEGMENT
         # The end of the Read list, no Write list, no Reply chunk; and a call of the same XID.
         if at + 20 > size or load32(octets + at) != 0 or load64(octets + at + 4) != 0:
-            return False
+            return self.leave(octets, size, CHUNKS if at + 20 > size or load32(octets + at + 4) else REPLY_CHUNK)
         at += 12
         if position == 0 or position & 3 or position > size - at:
-            return False
+            return self.leave(octets, size, CHUNKS)
         if load32(octets + at) != load32(octets) or load32(octets + at + 4) != 0:
             return False
         if size & 3:
             return False  # so is the position: an error, for the responder to say (RFC 8166 section 3.4.5)
         if length > self.most or SMALLEST_HEADER >= self.threshold:
-            return False
+            return self.leave(octets, size, SIZE)
         try:
             receive = self.receive_account.lease(self.receive_buffer)
         except OutOfMemory:
-            return False
+            return self.leave(octets, size, MEMORY)
         try:
             sink = self.reply.account.lease(length)
         except OutOfMemory:
             # The responder waits for some, and who comes later waits behind it.
             self.fetches = False
             receive.release()
-            return False
+            return self.leave(octets, size, MEMORY)
         call = Fetch.__new__(Fetch)
         call.message, call.size, call.offset = message, size, at
         call.sink, call.length = sink, length

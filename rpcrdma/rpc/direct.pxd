@@ -2,6 +2,7 @@
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
+from rpcrdma.declined cimport Declined
 from rpcrdma.place cimport Answerer, Place
 from rpcrdma.rpc.replay cimport Peer, ReplayCache
 from rpcrdma.rpc.tally cimport Latencies, Tally
@@ -27,7 +28,9 @@ cdef class DirectProgram:
     # Of the call at hand, to be set by ``answer`` if it is to be counted so.
     cdef uint32_t shown             # its row in ``latencies``; otherwise the procedure
     cdef Tally tally                # of its client
+    cdef readonly Declined declined
 
+    cdef int reason(self, uint32_t procedure, uint32_t *row) noexcept
     cdef bint answer(self, Caller caller, uint32_t procedure, const uint8_t *arguments, size_t size, Place place) except -1
     cdef int pause(self) except -1
 
@@ -72,6 +75,8 @@ cdef class DirectCalls(Answerer):
     cdef Gate gate
     cdef unsigned long admitted_in      # the gate's generation in which the peer was let in
     cdef double admitted_until          # on ``clock``
+    cdef int why                        # the present call is declined, unless its program does it
+    cdef Declined unknown               # calls whose message is not known
 
     cdef bint admitted(self) except -1
     cdef bint attempt(self, const uint8_t *message, size_t size, Place place) except -1

@@ -2,6 +2,7 @@
 
 from collections.abc import Awaitable, Callable
 
+from rpcrdma.declined import Declined
 from rpcrdma.place import Answerer
 from rpcrdma.rpc.dispatch import Row
 from rpcrdma.rpc.messages import auth_stat
@@ -18,6 +19,7 @@ class DirectProgram:
     held between calls (such as the caller's identity)."""
 
     latencies: Latencies
+    declined: Declined
 
 class Gate:
     """Whom the server is for; derived from by who knows. Both paths ask it before a call of a peer is executed, the
@@ -47,5 +49,7 @@ class DirectCalls(Answerer):
         read_credential: Callable[[int, memoryview], RpcCredential | auth_stat],
         versions: list[tuple[int, int, DirectProgram, list[Row | None]]],
         gate: Gate | None = None,
+        unknown: Declined | None = None,
     ) -> None:
-        """``versions``: (program, version, direct program, rows by procedure)."""
+        """``versions``: (program, version, direct program, rows by procedure). ``unknown``: where calls are counted that
+        are declined before their program is known."""

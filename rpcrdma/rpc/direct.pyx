@@ -17,6 +17,7 @@ from libc.math cimport INFINITY
 from libc.string cimport memcmp, memset
 
 from rpcrdma.clock cimport nanoseconds
+from rpcrdma.declined cimport CALLER, GATE, NOBODY, PROCEDURE, RARE, REPLAY, SHAPE, SIZE, Declined
 from rpcrdma.digest cimport Digest, digest_add
 from rpcrdma.place cimport Answerer, Place, load32, load64, store32
 from rpcrdma.rpc.replay cimport Peer, ReplayCache, caller_digest, digest_arguments, key_of
@@ -39,9 +40,18 @@ cdef class Caller:
         raise TypeError("callers are made by DirectCalls")
 
 
+cdef enum:
+    BY_PROGRAM = -1         # it knows why
+
+
 cdef class DirectProgram:
     def __cinit__(self, *args, **kwargs):
         self.latencies = Latencies()
+        self.declined = Declined()
+
+    cdef int reason(self, uint32_t procedure, uint32_t *row) noexcept:
+        """Why the present call is declined (:mod:`rpcrdma.declined`); ``row``: to be counted there."""
+        return RARE
 
     cdef bint answer(
         self, Caller caller, uint32_t procedure, const uint8_t *arguments, size_t size, Place place
@@ -77,7 +87,7 @@ cdef class Gate:
 
 
 cdef class DirectCalls(Answerer):
-    def __init__(self, transport, replay, read_credential, list versions not None, Gate gate=None):
+    def __init__(self, transport, replay, read_credential, list versions not None, Gate gate=None, Declined unknown=None):
         self.transport = transport
         self.peer_address = transport.peer_address
         self.peer = Peer(transport)
@@ -87,6 +97,7 @@ cdef class DirectCalls(Answerer):
         self.callers = {}
         self.gate = gate
         self.admitted_in = 0
+        self.unknown = unknown or Declined()
 
     cdef DirectVersion version_of(self, uint32_t number, uint32_t version):
         cdef DirectVersion known = self.latest
@@ -105,13 +116,31 @@ cdef class DirectCalls(Answerer):
         that fails is answered for: it costs no other call anything, and no connection."""
         cdef uint8_t *start = place.at
         try:
-            return self.attempt(message, size, place)
+            if self.attempt(message, size, place):
+                return True
+            self.decline(message, size, self.why)
+            return False
         except Exception as error:
             if size < CALL_HEADER or place.end - start < 24:
                 raise
             place.forget_payload()
             place.at = start
             return self.failed(message, place, error)
+
+    cdef void decline(self, const uint8_t *message, size_t size, int reason) noexcept:
+        cdef uint32_t procedure, row
+        cdef DirectVersion known
+        if message == NULL:
+            self.unknown.add(NOBODY, reason)
+            return
+        if size < 24 or load32(message + 4) != 0:
+            return  # no call
+        row = procedure = load32(message + 20)
+        for known in self.versions:
+            if known.number == load32(message + 12) and known.version == load32(message + 16):
+                if reason == BY_PROGRAM:
+                    reason = known.program.reason(procedure, &row)
+                known.program.declined.add(row, reason)
 
     cdef bint failed(self, const uint8_t *message, Place place, object error) except -1:
         """Answer a call in which a program has failed, as the general path does. Returns True."""
@@ -141,6 +170,7 @@ cdef class DirectCalls(Answerer):
         cdef DirectProgram program
         cdef bint answered
         cdef double then
+        self.why = SHAPE
         if size < CALL_HEADER or load32(message + 4) != 0 or load32(message + 8) != 2:
             return False
         length = load32(message + 28)
@@ -151,17 +181,21 @@ cdef class DirectCalls(Answerer):
         if procedure >= 64 or offset + 8 > size or load64(message + offset) != 0:
             return False
         offset += 8
+        self.why = PROCEDURE
         version = self.version_of(load32(message + 12), load32(message + 16))
         if version is None or not (version.program.procedures >> procedure) & 1:
             return False
+        self.why = SIZE
         if place.end - place.at < 24:
             return False
+        self.why = CALLER
         caller = self.caller_of(load32(message + 24), message + 32, length)
         if caller is None:
             return False
         if not self.counting:
             self.counting = True
             self.clock = nanoseconds() * 1e-9
+        self.why = GATE
         if self.gate is not None and not (
             self.admitted_in == self.gate.generation and self.clock < self.admitted_until
         ) and not self.admitted():
@@ -171,6 +205,7 @@ cdef class DirectCalls(Answerer):
         place.at = store32(place.at, 1)
         memset(place.at, 0, 16)
         place.at += 16
+        self.why = BY_PROGRAM
         program = version.program
         program.shown = procedure
         program.tally = None
@@ -217,7 +252,10 @@ cdef class DirectCalls(Answerer):
         key = key_of(
             load32(message), version.number, version.version, procedure, caller.digest, &digest, self.peer
         )
-        if not self.replay.is_new(key) or not version.program.answer(caller, procedure, message + offset, length, place):
+        if not self.replay.is_new(key):
+            self.why = REPLAY
+            return False
+        if not version.program.answer(caller, procedure, message + offset, length, place):
             return False
         self.replay.remember(key, self.peer.host, PyBytes_FromStringAndSize(<char *>start, place.at - start))
         return True

@@ -17,9 +17,10 @@ from __future__ import annotations
 import asyncio
 import struct
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
+from rpcrdma.declined import Declined
 from rpcrdma.firewall import contain
 from rpcrdma.log_limits import limited_logger
 from rpcrdma.memory import Lease
@@ -204,6 +205,11 @@ class Dispatcher:
                 latencies = Latencies() if native is None else native.latencies
                 for number, procedure in procedures.items():
                     self.rows[program.number, version, number] = Row(program, version, number, procedure, latencies)
+        self._unread = Declined()
+        for (program_number, version), native in self._direct.items():
+            for (number, of, procedure_number), row in self.rows.items():
+                if (number, of) == (program_number, version):
+                    native.declined.names[procedure_number] = row.label[2]
 
     def direct_calls(self, transport: Transport) -> DirectCalls | None:
         """What answers the common calls of a connection natively; None: nothing does."""
@@ -213,7 +219,17 @@ class Dispatcher:
             (number, version, program, [self.rows.get((number, version, procedure)) for procedure in range(64)])
             for (number, version), program in self._direct.items()
         ]
-        return DirectCalls(transport, self.replay, self._credentials.read, versions, self._gate)
+        return DirectCalls(transport, self.replay, self._credentials.read, versions, self._gate, self._unread)
+
+    def declined(self) -> Iterator[tuple[tuple[str, str, str], str, int]]:
+        """What has not been answered natively: label, reason, count. In place of the procedure COMPOUND stands the
+        operation that was not; what was declined before its header was read has an empty label."""
+        for (number, version), native in self._direct.items():
+            program = next((row.label[0] for row in self.rows.values() if row.number[0] == number), str(number))
+            for name, reason, count in native.declined.counted():
+                yield (program, str(version), name), reason, count
+        for _, reason, count in self._unread.counted():
+            yield ("", "", ""), reason, count
 
     def admits(self, peer_address: str) -> bool:
         """Whether calls of this host are executed, as far as is known by now."""

@@ -39,6 +39,7 @@ from libc.string cimport memset
 
 from rpcrdma.clock cimport nanoseconds
 from rpcrdma.copying cimport copy_octets, move_octets
+from rpcrdma.declined cimport MEMORY, TURN
 from rpcrdma.memory cimport Account, Lease
 from rpcrdma.place cimport Answerer, store32
 from rpcrdma.tcp.outgoing cimport Outgoing
@@ -482,6 +483,7 @@ cdef class RecordStream:
         """Answer a call here and now, or leave it to the dispatcher."""
         cdef DirectReplies replies = self.replies
         if self.outgoing.queued > self.most_unsent or not replies.begin():
+            self.direct.decline(message, length, TURN if self.outgoing.queued > self.most_unsent else MEMORY)
             return False
         replies.shown = self.tap is not None
         try:

@@ -1,0 +1,203 @@
+"""Each call that native code is offered is answered by it, or counted as declined, with a reason."""
+
+import os
+import random
+import struct
+
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+
+from bench import report
+from bench.servers import counters_in, events_of
+from nfsd.metrics import ServerCollector
+from nfsd.protocol import nfs4 as p
+from nfsd.protocol.nfs3 import NFS_PROGRAM
+from rpcrdma.memory import Pool
+from tests.peer import wire
+from tests.support.nfs4_direct import handle_of
+from tests.support.nfs4_direct import run as run4
+from tests.unit import rdma_direct_support as rdma
+from tests.unit import test_nfs3_direct as tcp
+from tests.unit import vfs_support
+from tests.unit.test_nfs3_direct import CALLERS, GETATTR, LOOKUP, READ, WRITE, files, handle, name, random_call
+
+READDIR = 16
+
+
+def declined(dispatcher):
+    """(procedure or operation, reason) -> count."""
+    return {(what[2], reason): count for what, reason, count in dispatcher.declined()}
+
+
+def changes(before, after):
+    return {key: after[key] - before.get(key, 0) for key in after if after[key] != before.get(key, 0)}
+
+
+def answered(dispatcher):
+    return sum(row.direct for row in dispatcher.rows.values())
+
+
+@pytest.mark.parametrize("kind", ["disk", "memory"])
+def test_each_call_is_answered_or_declined_once(kind, tmp_path):
+    rng = random.Random(5)
+
+    async def scenario(both):
+        nodes = await files(both, rng)
+        for _ in range(300):
+            procedure, arguments = random_call(rng, both, nodes)
+            await both.direct.call(procedure, arguments, rng.choice(CALLERS))
+        for procedure in range(22):
+            await both.direct.call(procedure, b"")
+        counts = declined(both.dispatcher)
+        assert answered(both.dispatcher) + sum(counts.values()) == 322
+        assert answered(both.dispatcher) > 100
+        # NULL and what has no native code.
+        assert {what for what, reason in counts if reason == "procedure"} == {
+            "NULL", "READLINK", "MKDIR", "SYMLINK", "MKNOD", "RMDIR", "RENAME", "LINK", "READDIR", "READDIRPLUS",
+            "FSSTAT", "FSINFO", "PATHCONF",
+        }  # fmt: skip
+
+    tcp.run(kind, tmp_path, scenario)
+
+
+def test_reasons_of_nfsv3(tmp_path):
+    async def scenario(both):
+        async def why(procedure, arguments, caller=(0, 0)):
+            before = declined(both.dispatcher)
+            await both.direct.call(procedure, arguments, caller)
+            return changes(before, declined(both.dispatcher))
+
+        node = await vfs_support.write_file(both.service, both.root, b"a", bytes(9000), mode=0o666)
+        assert await why(GETATTR, handle(node)) == {}
+        assert await why(READDIR, handle(both.root)) == {("READDIR", "procedure"): 1}
+        stale = struct.pack(">I", 32) + bytes(32)
+        assert await why(GETATTR, stale) == {("GETATTR", "file not in use"): 1}
+        assert await why(GETATTR, handle(node) + bytes(4)) == {("GETATTR", "rare"): 1}
+        # Nobody has the file open for this caller yet; then it is.
+        read = handle(node) + struct.pack(">QI", 0, 4096)
+        assert await why(READ, read, (1001, 1001)) == {("READ", "not open"): 1}
+        assert await why(READ, read, (1001, 1001)) == {}
+        write = handle(node) + struct.pack(">QIII", 0, 8, 0, 8) + bytes(8)
+        await both.direct.call(WRITE, write)
+        # A retransmission is the replay cache's.
+        both.direct.xid -= 1
+        assert await why(WRITE, write) == {("WRITE", "replay"): 1}
+        os.unlink(os.path.join(both.path, "a"))
+        node.inode.delegated = 2
+        assert await why(READ, read, (1001, 1001)) == {("READ", "delegation"): 1}
+
+    tcp.run("memory", tmp_path, scenario)
+
+
+def test_what_may_wait_and_what_is_not_in_memory(tmp_path):
+    async def scenario(both):
+        async def why(procedure, arguments):
+            before = declined(both.dispatcher)
+            await both.direct.call(procedure, arguments)
+            return changes(before, declined(both.dispatcher))
+
+        path = os.path.join(both.path, "a")
+        with open(path, "wb") as file:
+            file.write(bytes(1 << 20))
+            os.fsync(file.fileno())
+        node, _ = await both.service.lookup(vfs_support.ROOT, both.root, b"a")
+        write = handle(node) + struct.pack(">QIII", 0, 8, 0, 8) + bytes(8)
+        await both.direct.call(WRITE, write)
+        assert await why(WRITE, write) == {("WRITE", "may wait"): 1}
+        read = handle(node) + struct.pack(">QI", 524288, 4096)
+        await both.direct.call(READ, read)
+        with open(path, "rb") as file:
+            os.fsync(file.fileno())
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        found = await why(READ, read)
+        # A file system that keeps pages in spite of the advice answers.
+        assert found in ({}, {("READ", "data not in memory"): 1})
+        assert await why(LOOKUP, handle(both.root) + name("no such file")) in (
+            {("LOOKUP", "data not in memory"): 1}, {}
+        )  # fmt: skip
+
+    tcp.run("disk", tmp_path, scenario)
+
+
+def test_shapes_over_rdma(tmp_path):
+    async def scenario(both):
+        node = await vfs_support.write_file(both.service, both.root, b"a", bytes(9000), mode=0o666)
+        read = handle(node) + struct.pack(">QI", 0, 4096)
+        peer = both.peers[0]
+
+        async def why(procedure, arguments, **shape):
+            before = declined(both.dispatcher)
+            await both.call(0, procedure, arguments, **shape)
+            return changes(before, declined(both.dispatcher))
+
+        await both.call(0, READ, read, room=4096)
+        assert await why(READ, read, room=4096) == {}
+        # No room in the message, and no Write chunk.
+        assert await why(READ, read, reply=8192) == {("READ", "reply chunk"): 1}
+        assert await why(GETATTR, handle(node), reply=8192) == {("GETATTR", "reply chunk"): 1}
+        assert await why(READ, read, room=4096, cuts=range(100, 2000, 100)) == {("READ", "several chunks"): 1}
+        data = bytes(8)
+        write = handle(node) + struct.pack(">QIII", 0, 8, 0, 8)
+        assert await why(WRITE, write, data=data, reply=8192) == {("WRITE", "reply chunk"): 1}
+        assert await why(WRITE, write, data=data, room=4096) == {("WRITE", "several chunks"): 1}
+        assert await why(GETATTR, handle(node), data=data) == {("GETATTR", "several chunks"): 1}
+        # A Long Call: what it is cannot be known before it is fetched.
+        before = declined(both.dispatcher)
+        message = rdma.rpc(4711, GETATTR, handle(node))
+        source = peer.readable(message)
+        peer.send(wire.header(4711, procedure=wire.NOMSG, reads=[(0, source.segment(0, len(message)))]), b"")
+        assert (await peer.reply()).payload[20:24] == bytes(4)
+        assert changes(before, declined(both.dispatcher)) == {("", "long call"): 1}
+
+    rdma.run("memory", tmp_path, scenario)
+
+
+def test_reasons_of_nfsv4_by_operation(tmp_path):
+    async def scenario(both):
+        async def why(*operations):
+            before = declined(both.dispatcher)
+            await both.direct.call(None, both.message(1, *operations))
+            return changes(before, declined(both.dispatcher))
+
+        (both.path / "a").write_bytes(bytes(9000))
+        put = (p.OP_PUTFH, p.PUTFH4args(await handle_of(both, b"a")))
+        size, acl = p.GETATTR4args([1 << p.FATTR4_SIZE]), p.GETATTR4args([1 << p.FATTR4_ACL])
+        assert await why(put, (p.OP_GETATTR, size)) == {}
+        assert await why(put, (p.OP_GETATTR, acl)) == {("GETATTR", "attributes"): 1}
+        assert await why((p.OP_PUTROOTFH, None)) == {("PUTROOTFH", "procedure"): 1}
+        assert await why(put, (p.OP_READLINK, None)) == {("READLINK", "procedure"): 1}
+        read = p.READ4args(p.stateid4(1, b"none of ours"), 0, 100)
+        assert await why(put, (p.OP_READ, read)) == {("READ", "state"): 1}
+        assert await why(*[put] * 8) == {("COMPOUND", "size"): 1}
+        before = declined(both.dispatcher)
+        both.sequences[2] += 1  # a request is skipped: not the next one
+        await both.direct.call(None, both.message(1, put))
+        assert changes(before, declined(both.dispatcher)) == {("SEQUENCE", "state"): 1}
+
+    with vfs_support.directory_on("memory", tmp_path) as path:
+        run4(path, tmp_path, 1, scenario)
+
+
+def test_the_metric(tmp_path):
+    async def scenario(both):
+        await both.direct.call(READDIR, handle(both.root))
+        await both.direct.call(READDIR, handle(both.root))
+        registry = CollectorRegistry()
+        registry.register(ServerCollector({"nfs": both.dispatcher}, Pool(1 << 20), list, dict, dict))
+        labels = '{procedure="READDIR",program="nfs",reason="procedure",version="3"}'
+        assert f"rdma_nfsd_declined_total{labels} 2.0" in generate_latest(registry).decode()
+        assert (NFS_PROGRAM, 3, READDIR) in both.dispatcher.rows
+
+    tcp.run("memory", tmp_path, scenario)
+
+
+def test_bench_shows_what_was_declined():
+    text = (
+        'rdma_nfsd_declined_total{procedure="WRITE",program="nfs",reason="may wait",version="3"} 40.0\n'
+        'rdma_nfsd_declined_total{procedure="",program="",reason="long call",version=""} 1.0\n'
+    )
+    events = events_of(counters_in(text))
+    assert events["declined WRITE: may wait"] == 40.0
+    figures = {name: value / 1000 for name, value in events.items()}
+    assert report.declined(figures) == "4.0% WRITE: may wait, 0.1% unknown: long call"
+    assert report.declined({"declined WRITE: busy": 0.0001, "cpu_us": 3.0}) == ""
