@@ -1,15 +1,24 @@
 """Who holds what: one record per client address, and who gives way when connections run out.
 
-Owns :class:`Hosts`, shared by all listeners and providers; imports the pool. A client is its IPv4 address, or the /64
-of its IPv6 address: within one of these a peer has as many addresses as it likes.
+Owns :class:`Hosts`, shared by all listeners and providers; imports the pool and networks. A client is its IPv4 address,
+or the /64 of its IPv6 address: within one of these a peer has as many addresses as it likes.
 
 Seats
     Every connection, half-open ones included, has a seat. Seats are bounded for each host and in all. At the host's own
-    bound one of its connections gives way to a new one; at the bound in all, one of the host that has most, if that is
-    more than the newcomer's has. Within a host go first those that never made a call, the oldest first; then, of a few,
-    that which has made fewest calls and has none in progress. When nobody is worse, the newcomer is refused. This takes
-    the same time however many there are. Calls of hosts that may make none but NULL do not count: their connections
-    give way as those without a call.
+    bound one of its connections gives way to a new one: one that never made a call, the oldest first; then, of a few,
+    that which gives least: without a call in progress, not quite new, with fewest calls lately.
+
+    At the bound in all, the newcomer's network is compared with the others, then, if that is one of those that have
+    most, the next smaller one, down to hosts (:mod:`rpcrdma.networks`). One that has more gives way, by a connection
+    without a call, or the one that gives least of a few. So many addresses of one network are worth no more than few.
+    Where none has more, a host without any connection takes the place of one that has been silent for some time, or of
+    the one that gives least of a few; one that has some, of one of its own that it has not used for some time: its
+    client may have forgotten it. Connections that have made a call in the last minutes give way to newcomers a few
+    times a second at most (:class:`rpcrdma.networks.Displacements`), unless these are of a host that makes more calls
+    by each of the connections that it has. When nobody is worse, the newcomer is refused.
+
+    All this takes the same time however many there are. Calls of hosts that may make none but NULL do not count: their
+    connections give way as those without a call.
 
 Calls
     Calls in progress are bounded for each host and in all; a host that has none may always begin one. A connection
@@ -27,21 +36,30 @@ from __future__ import annotations
 
 import collections
 import itertools
+import math
+import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
 from rpcrdma import memory
 from rpcrdma.addresses import host_of as host_of
+from rpcrdma.addresses import networks_of
 from rpcrdma.log_limits import limited_logger
 from rpcrdma.memory import Account, Pool
+from rpcrdma.networks import Displacements, Group, Recent
 
 _log = limited_logger(__name__)
 
 _LOOKS = 8
 """Connections of a host that are compared to find who gives way."""
 _SILENCE = 5.0
-"""Seconds without a call after which a connection may give way to another host's first."""
+"""Seconds without a call after which a connection may give way to another host's first, or to one of its own host's."""
+_YOUTH = 10.0
+"""Seconds in which a connection cannot have made many calls."""
+_QUIET = 120.0
+"""Seconds without a call after which nobody is hurt much, and what is in progress is something that the peer does not
+take. NFSv4's clients renew their leases more often."""
 _WINDOW = 15.0
 """Seconds that headway is looked at over."""
 _PATIENCE = 60.0
@@ -97,9 +115,13 @@ class Seat:
     """One connection's place among its host's."""
 
     __slots__ = (
+        "_accounts",
+        "_heard",
         "_holding_since",
         "_hosts",
+        "_lately",
         "_returned_then",
+        "_seen",
         "_starved_since",
         "_waits_for_turn",
         "called",
@@ -117,6 +139,10 @@ class Seat:
         self.since = now
         self.called = False
         """Whether a call has been made."""
+        self._accounts: list[Account] = []
+        self._seen = 0
+        self._lately = Recent(now)
+        self._heard = now
         self._holding_since: float | None = None
         self._returned_then = 0
         self._starved_since: float | None = None
@@ -126,15 +152,44 @@ class Seat:
 
     def account(self, limit: int) -> Account:
         """A share of the host's memory."""
-        return self.host.memory.account(limit)
+        account = self.host.memory.account(limit)
+        self._accounts.append(account)
+        return account
+
+    def look(self, now: float) -> None:
+        """Note what calls have been made. To be called about every second."""
+        served = self.member.served
+        if served != self._seen:
+            self._lately.add(served - self._seen, now)
+            if self.called:
+                self.host.lately.add(served - self._seen, now)
+            self._seen, self._heard = served, now
+
+    def lately(self, now: float) -> float:
+        """About how many calls were made in the last minutes."""
+        self.look(now)
+        return self._lately.at(now)
+
+    def unused(self, now: float) -> float:
+        """Seconds without a call."""
+        self.look(now)
+        return now - self._heard
+
+    def rank(self, now: float) -> tuple[bool, bool, int, int, int]:
+        """Less than another's if this gives less: has nothing in progress, is not quite new, made fewer calls lately,
+        has made none for longer, and holds more."""
+        unused = self.unused(now)
+        held = sum(account.in_use for account in self._accounts)
+        lately = int(math.log2(1 + self._lately.at(now)))
+        in_progress = not self.member.idle and unused < _QUIET
+        return in_progress, now - self.since < _YOUTH, lately, -int(unused / _YOUTH), -held
 
     def call_made(self) -> None:
         """The connection's first call has come, of a host that calls are executed of."""
         if not self.called:
             self.called = True
-            if self.host.silent.pop(self, 0) is None:
-                self._hosts.silent.pop(self, None)
-                self.host.callers[self] = None
+            if self in self.host.silent:
+                self.host.call_made(self)
 
     def leave(self) -> None:
         """The connection is gone; calls in progress still count. Idempotent."""
@@ -203,34 +258,40 @@ class Seat:
         return False
 
 
-class Host:
+class Host(Group[Seat]):
     """One client."""
 
-    __slots__ = ("callers", "calls", "key", "memory", "silent")
+    __slots__ = ("calls", "lately", "memory")
 
-    def __init__(self, key: str, memory: memory.Host) -> None:
-        self.key, self.memory = key, memory
-        self.silent: dict[Seat, None] = {}
-        """Connections that have not made a call yet, the oldest first."""
-        self.callers: dict[Seat, None] = {}
-        """The others; those that were compared lately last."""
+    def __init__(self, key: str, parent: Group[Seat], memory: memory.Host, now: float) -> None:
+        super().__init__(key, parent)
+        self.memory = memory
+        self.lately = Recent(now)
+        """Calls that its connections have made."""
         self.calls = 0
         """In progress."""
 
-    @property
-    def connections(self) -> int:
-        """How many there are."""
-        return len(self.silent) + len(self.callers)
-
-    def worst(self, *, busy: bool = False) -> Seat | None:
-        """Which connection gives way; with ``busy`` one with calls in progress too, if need be."""
+    def worst(self, now: float) -> Seat | None:
+        """Which connection gives way to another one of this host."""
         for seat in self.silent:
             return seat
-        looked_at = list(itertools.islice(self.callers, _LOOKS))
-        for seat in looked_at:
-            self.callers[seat] = self.callers.pop(seat)
-        found = [seat for seat in looked_at if seat.member.idle] or (looked_at if busy else [])
-        return min(found, key=lambda seat: seat.member.served, default=None)
+        return least(self, now)
+
+    def unused(self, now: float, seconds: float) -> Seat | None:
+        """One that no call has come by for so long, if there is one; its client may know nothing of it any more."""
+        for seat in self.silent:
+            if now - seat.since >= seconds:
+                return seat
+            break
+        found = least(self, now, busy=True)
+        return found if found is not None and found.unused(now) >= seconds else None
+
+
+def least(group: Group[Seat], now: float, *, busy: bool = False) -> Seat | None:
+    """Of a few connections that make calls the one that gives least; with ``busy`` one with calls in progress too, if
+    need be."""
+    found = (seat for seat in group.callers.some(_LOOKS) if busy or seat.member.idle or seat.unused(now) >= _QUIET)
+    return min(found, key=lambda seat: seat.rank(now), default=None)
 
 
 class Hosts:
@@ -241,9 +302,7 @@ class Hosts:
         self.limits = limits or HostLimits()
         self.events: collections.Counter[str] = collections.Counter()
         """Connections refused and closed for want of something, by reason."""
-        self.connections = 0
-        self.silent: dict[Seat, None] = {}
-        """Connections of all hosts without a call yet, the oldest first."""
+        self.everybody: Group[Seat] = Group("", None, max(1, self.limits.connections // 8))
         self.calls = 0
         """In progress."""
         self.waiting_for_turns = 0
@@ -251,20 +310,26 @@ class Hosts:
         self.queue: collections.deque[Seat] = collections.deque()
         """Connections whose calls wait for there being fewer."""
         self._hosts: dict[str, Host] = {}
-        self._by_connections: dict[int, dict[Host, None]] = {}
-        self._most = 0
+        self._networks: weakref.WeakValueDictionary[str, Group[Seat]] = weakref.WeakValueDictionary()
+        self._of_more_displaced = Displacements(of_host=8, of_network=32, of_site=32, of_all=96)
+        self._of_equals_displaced = Displacements(of_host=4, of_network=8, of_site=16, of_all=32)
         self._told: collections.Counter[str] = collections.Counter()
         self._ticked = 0.0
 
     def __len__(self) -> int:
         return len(self._hosts)
 
+    @property
+    def connections(self) -> int:
+        """Of all hosts."""
+        return self.everybody.connections
+
     def enter(self, address: str, now: float) -> Seat:
         """A seat for a new connection, perhaps another's. Raises Refused."""
         key = host_of(address)
         host = self._hosts.get(key)
         if host is None:
-            host = Host(key, self.pool.host(self.limits.host_memory))
+            host = Host(key, self._network(key), self.pool.host(self.limits.host_memory), now)
         try:
             self._make_room(host, now)
         except Refused as refused:
@@ -272,19 +337,28 @@ class Hosts:
             raise
         self._hosts[key] = host
         seat = Seat(self, host, now)
-        self._rank(host, host.connections, host.connections + 1)
-        host.silent[seat] = self.silent[seat] = None
-        self.connections += 1
+        host.enter(seat)
         return seat
+
+    def _network(self, key: str) -> Group[Seat]:
+        """The smallest network that the host is in, and those that it is in are there as well."""
+        group, keys = self.everybody, networks_of(key)
+        for network in keys:
+            found = self._networks.get(network)
+            if found is None:
+                parts = 64 if network == keys[-1] else 16
+                found = self._networks[network] = Group(network, group, max(1, self.limits.connections // parts))
+            group = found
+        return group
 
     def _make_room(self, host: Host, now: float) -> None:
         limits = self.limits
         if host.connections >= limits.host_connections:
-            victim = host.worst()
+            victim = host.worst(now)
             if victim is None:
                 raise Refused("host_connections", f"too many connections of {host.key} ({host.connections})")
         elif self.connections >= limits.connections:
-            victim = self._worst(host, now)
+            victim = self._worst(host, now) or (host.unused(now, _SILENCE) if host.connections else None)
             if victim is None:
                 raise Refused("connections", f"too many connections ({self.connections})")
         else:
@@ -293,15 +367,43 @@ class Hosts:
 
     def _worst(self, newcomer: Host, now: float) -> Seat | None:
         """Which connection of any host gives way to one of ``newcomer``."""
-        largest = next(iter(self._by_connections[self._most]))
-        if largest is newcomer:
-            return largest.worst()
-        if largest.connections > newcomer.connections + 1:
-            victim = largest.worst(busy=not newcomer.connections)
-            if victim is not None:
-                return victim
-        for seat in self.silent:
-            return seat if not newcomer.connections and now - seat.since >= _SILENCE else None
+        chain = newcomer.chain()
+        for depth, (group, own) in enumerate(itertools.pairwise(chain), 1):
+            if group.most > own.weight + 1:
+                return self._of_more(group.fullest(), newcomer, chain[depth:], now, site=depth == 1)
+            if own.weight == group.floor:
+                return None if newcomer.connections else self._of_equals(group, chain[1:], now)
+            # This is one of those that have most: one of its own connections gives way.
+        return newcomer.worst(now)
+
+    def _of_more(
+        self, group: Group[Seat], newcomer: Host, chain: list[Group[Seat]], now: float, *, site: bool
+    ) -> Seat | None:
+        """Of a group that has more than the newcomer's, the first of ``chain``."""
+        for seat in group.silent:
+            return seat
+        found = least(group.crowd(), now, busy=not newcomer.connections)
+        if found is not None and (
+            found.unused(now) >= _QUIET
+            or newcomer.lately.at(now) > (1 + newcomer.connections) * (1 + found.lately(now))
+            or self._of_more_displaced.may(chain, now, site=site)
+        ):
+            return found
+        return None if newcomer.connections else self._silent(now)
+
+    def _of_equals(self, group: Group[Seat], chain: list[Group[Seat]], now: float) -> Seat | None:
+        """Of a group all of whose parts are alike, for a host without any connection."""
+        found = self._silent(now)
+        if found is None:
+            found = least(group, now, busy=True)
+            if found is not None and not self._of_equals_displaced.may(chain, now):
+                return None
+        return found
+
+    def _silent(self, now: float) -> Seat | None:
+        """The connection that has been silent for longest, if that is long enough."""
+        for seat in self.everybody.silent:
+            return seat if now - seat.since >= _SILENCE else None
         return None
 
     def evict(self, seat: Seat, event: str, reason: str) -> None:
@@ -313,27 +415,10 @@ class Hosts:
     def leave(self, seat: Seat) -> None:
         """A connection is gone."""
         host = seat.host
-        count = host.connections
         seat.begin_turn()  # it does not wait for one any more
-        if host.silent.pop(seat, 0) is not None and host.callers.pop(seat, 0) is not None:
-            return
-        self.silent.pop(seat, None)
-        seat.queued = False
-        self.connections -= 1
-        self._rank(host, count, count - 1)
-        self._drop(host)
-
-    def _rank(self, host: Host, before: int, now: int) -> None:
-        """Keep hosts sorted by their connections, which change by one."""
-        if before:
-            same = self._by_connections[before]
-            del same[host]
-            if not same:
-                del self._by_connections[before]
-        if now:
-            self._by_connections.setdefault(now, {})[host] = None
-        if now > self._most or self._most not in self._by_connections:
-            self._most = now
+        if host.leave(seat):
+            seat.queued = False
+            self._drop(host)
 
     def _drop(self, host: Host) -> None:
         """Forget a host that holds nothing."""
@@ -380,11 +465,12 @@ class Hosts:
 
     def statistics(self) -> Mapping[str, int]:
         """What is held now."""
+        hosts = list(self._hosts.values())
         return {
             "hosts": len(self._hosts),
             "connections": self.connections,
-            "silent_connections": len(self.silent),
+            "silent_connections": len(self.everybody.silent),
             "calls": self.calls,
-            "most_connections_of_a_host": self._most,
-            "most_memory_of_a_host": max((host.memory.in_use for host in list(self._hosts.values())), default=0),
+            "most_connections_of_a_host": max((host.connections for host in hosts), default=0),
+            "most_memory_of_a_host": max((host.memory.in_use for host in hosts), default=0),
         }

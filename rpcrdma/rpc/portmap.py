@@ -143,8 +143,10 @@ class _Statistics:
             0,
             0,
             [
-                rpcbs_addrlist(program, version, *(min(each, _LARGEST_COUNT) for each in counts), netid.encode())
-                for (program, version, netid), counts in self.asked.items()
+                rpcbs_addrlist(
+                    program, version, min(found, _LARGEST_COUNT), min(missed, _LARGEST_COUNT), netid.encode()
+                )
+                for (program, version, netid), (found, missed) in self.asked.items()
             ],
             [],
         )

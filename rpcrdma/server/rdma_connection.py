@@ -300,6 +300,7 @@ class RdmaConnection:
         if self.closed:
             return
         responder, events = self.responder, self._server.hosts.events
+        self._seat.look(now)
         if responder.received_messages != self._seen_receives or not responder.idle:
             self._seen_receives, self._heard_at = responder.received_messages, now
         if now - self._heard_at >= self._server.options.idle_time:

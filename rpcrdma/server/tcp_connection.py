@@ -227,6 +227,7 @@ class TcpConnection:
         if self.closed:
             return
         limits, stream, hosts = self._limits, self._stream, self._listener.hosts
+        self._seat.look(now)
         starved = bool(stream.starved)
         if stream.partial and self._reading:
             self._record_since = now if self._record_since is None else self._record_since

@@ -132,12 +132,18 @@ class Scene:
                 break
         return made
 
-    def _build(self, number: int) -> Iterator[int]:
+    @contextlib.contextmanager
+    def setting_up(self) -> Iterator[None]:
+        """What is held open is made within this: the time of the attack begins then."""
         self._building += 1
         try:
-            yield from range(number)
+            yield
         finally:
             self._building -= 1
+
+    def _build(self, number: int) -> Iterator[int]:
+        with self.setting_up():
+            yield from range(number)
 
     def __enter__(self) -> Scene:
         return self

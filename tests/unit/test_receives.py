@@ -182,6 +182,31 @@ def test_readers_that_take_nothing_lose_their_connections_when_memory_is_short()
     )
 
 
+@pytest.mark.parametrize(
+    "addresses",
+    [
+        [f"2001:db8:0:{number:x}::1" for number in range(41)],
+        [f"2001:db8:0:{number * 256:x}::1" for number in range(41)],
+        [f"2001:db8:{number:x}::1" for number in range(41)],
+        [f"10.{number}.0.1" for number in range(41)],
+    ],
+    ids=["/64s of a /56", "/56s of a /48", "/48s of a /32", "IPv4"],
+)
+def test_a_host_gets_in_although_as_many_others_make_calls_as_may_be_connected(addresses):
+    """One connection each, by which calls are made: nobody has more than the newcomer would have."""
+
+    async def test(rig):
+        for address in addresses[:-1]:
+            await (await from_address(rig, address)).call(null(1))
+        honest = await from_address(rig, addresses[-1])
+        for xid in range(20):
+            assert accept_status((await honest.call(null(xid))).payload) == 0
+        await rig.until(lambda: len(rig.server.connections) == rig.hosts.connections == 40)
+        assert rig.hosts.events["evicted_room"] == 1
+
+    run(test, options=OPTIONS, hosts=HostLimits(connections=40))
+
+
 @PROVIDERS
 def test_a_connection_that_fails_after_it_was_accepted_is_closed(provider):
     """It would be there for ever: without a seat nobody bounds it, and in no list nobody looks at it."""

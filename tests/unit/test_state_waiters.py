@@ -1,11 +1,10 @@
 """Blocked locks: turns, the time a range is kept, who is forgotten, and deadlocks found and never made up."""
 
-import sys
-
 from nfsd.protocol import nfs4 as p
 from nfsd.state import Limits, LockDenied, waiters
 from nfsd.state.types import UINT64_MAX
 from nfsd.state.waiters import ANSWER, KEEP, LONGEST_POLL, POLLER_WAITS
+from tests.support.lines import lines_of
 
 from .state_support import World, failing
 
@@ -474,26 +473,6 @@ def test_a_search_for_a_cycle_is_bounded(monkeypatch):
     assert told(world) == [crowd.client.record]
 
 
-def lines_of_waiters(work):
-    """How many lines of the module are executed: the same on every machine."""
-    lines = 0
-
-    def traced(frame, event, _argument):
-        nonlocal lines
-        if frame.f_code.co_filename != waiters.__file__:
-            return None
-        lines += event == "line"
-        return traced
-
-    before = sys.gettrace()
-    sys.settrace(traced)
-    try:
-        work()
-    finally:
-        sys.settrace(before)
-    return lines
-
-
 def a_crowd(waiting):
     """Twenty clients whose leases run out, one of them waited for by so many, whose own leases do not."""
     world = World(Limits(courtesy=1000, waiters=100_000))
@@ -513,12 +492,12 @@ def test_a_sweep_takes_the_same_work_however_many_wait():
     for waiting in (20, 200):
         world, gone, wanted = a_crowd(waiting)
         world.clock.now += 45
-        lines.append(lines_of_waiters(lambda world=world: world.engine.handle_timer(world.clock.now)))
+        lines.append(lines_of([waiters], lambda world=world: world.engine.handle_timer(world.clock.now)))
         assert all(client.record.courtesy for client in gone)
         assert wanted.record.expired, "somebody waits for its lock"
     assert lines[0] == lines[1]
     world.clock.now += 1
-    assert lines_of_waiters(lambda: world.engine.handle_timer(world.clock.now)) <= 20, "nobody's time is over"
+    assert lines_of([waiters], lambda: world.engine.handle_timer(world.clock.now)) <= 20, "nobody's time is over"
 
 
 def test_a_sweep_gives_up_only_those_that_have_stopped_asking():

@@ -195,6 +195,57 @@ def test_silent_connections_do_not_push_out_an_honest_one(address: str) -> None:
     run(test)
 
 
+async def exchange(sock: socket.socket, xid: int) -> None:
+    """One call, answered."""
+    loop, null = asyncio.get_running_loop(), bytes(call(0, xid=xid))
+    await loop.sock_sendall(sock, mark(len(null)) + null)
+    assert (await loop.sock_recv(sock, 28))[4:8] == xid.to_bytes(4, "big")
+
+
+async def everything_taken(server: Server, stack: contextlib.AsyncExitStack, number: int) -> list[socket.socket]:
+    """One connection each of so many hosts, by which calls are made."""
+    socks = []
+    for address in range(2, 2 + number):
+        socks += await stack.enter_async_context(many(server, 1, f"127.0.0.{address}"))
+        await exchange(socks[-1], address)
+    assert server.hosts.connections == server.hosts.limits.connections == number
+    return socks
+
+
+@pytest.mark.parametrize("address", ["127.0.0.99", "127.0.1.1", "127.1.0.1"])
+def test_a_host_gets_in_although_as_many_others_make_calls_as_may_be_connected(address: str) -> None:
+    """One connection each, by which calls are made: nobody has more than the newcomer would have."""
+
+    async def test() -> None:
+        async with serving(connections=40) as server, contextlib.AsyncExitStack() as stack:
+            await everything_taken(server, stack, 40)
+            (honest,) = await stack.enter_async_context(many(server, 1, address))
+            for xid in range(100, 120):
+                await exchange(honest, xid)
+            assert (server.hosts.connections, server.hosts.events["evicted_room"]) == (40, 1)
+
+    run(test)
+
+
+def test_a_host_whose_only_connection_is_dead_gets_another() -> None:
+    """It was refused one while all were taken, until the dead one was closed for being idle."""
+
+    async def test() -> None:
+        async with serving(connections=10) as server, contextlib.AsyncExitStack() as stack:
+            dead = (await everything_taken(server, stack, 10))[0].getsockname()
+            (seat,) = (
+                each._seat for each in server.listener.connections if (each.peer_address, each.peer_port) == dead
+            )
+            seat.look(asyncio.get_running_loop().time())
+            seat._heard -= 10  # seconds
+            (honest,) = await stack.enter_async_context(many(server, 1, dead[0]))
+            await exchange(honest, 7)
+            assert (server.hosts.connections, server.hosts.events["evicted_room"]) == (10, 1)
+            assert seat not in seat.host.callers.some(100)
+
+    run(test)
+
+
 def test_calls_in_progress_of_one_host_are_bounded_whatever_connections_it_has() -> None:
     async def test() -> None:
         async with serving(host_calls=10) as server:

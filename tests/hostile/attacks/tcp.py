@@ -5,10 +5,11 @@ from __future__ import annotations
 import random
 import socket
 import struct
+from collections.abc import Callable
 
 from nfsd.protocol import nfs3
 from tests.hostile.attack import Scene, attack, ignoring, reset
-from tests.hostile.peer import LAST, NULL3, Tcp, dial, mount, nfs3_call, record
+from tests.hostile.peer import LAST, NULL3, Iwarp, Tcp, dial, mount, nfs3_call, record
 from tests.nfs3_client import attributes
 
 MIB = 1 << 20
@@ -43,6 +44,37 @@ def silent_connections(scene: Scene) -> None:
 def silent_hosts(scene: Scene) -> None:
     for number in range(100):
         scene.many(11, scene.doors.tcp, source=f"127.0.200.{number + 1}")
+
+
+def _calling_hosts(scene: Scene, connect: Callable[[str], Tcp | Iwarp], first: int) -> None:
+    """A connection each of as many hosts as may have one, and more; all call, and come again when they are closed."""
+    sources = [f"127.0.{first + number // 250}.{number % 250 + 2}" for number in range(1100)]
+    ways: dict[str, Tcp | Iwarp] = {}
+    with scene.setting_up():
+        for source in sources:
+            with ignoring():
+                ways[source] = scene.keep(connect(source))
+                ways[source].exchange(NULL3)
+    while not scene.over:
+        for source in sources:
+            try:
+                ways[source].exchange(NULL3)
+            except (OSError, EOFError, KeyError):
+                with ignoring():
+                    ways[source] = scene.keep(connect(source))
+                    scene.count("connected again")
+            if scene.over:
+                break
+
+
+@attack("TCP", "1,100 hosts with one connection each, by which they make calls")
+def calling_hosts(scene: Scene) -> None:
+    _calling_hosts(scene, lambda source: Tcp(scene.doors.tcp, source, patience=1), 205)
+
+
+@attack("iWARP", "1,100 hosts with one connection each, by which they make calls")
+def calling_hosts_rdma(scene: Scene) -> None:
+    _calling_hosts(scene, lambda source: Iwarp(scene.doors.rdma, source, patience=1), 210)
 
 
 @attack("TCP", "connections made and closed as fast as they can be, with 1,050 others open")
