@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 
+from nfsd.admin.arguments import ADMIN_COMMANDS, add_admin_commands
 from nfsd.commands.arguments import CLIENT_COMMANDS, add_commands
 from nfsd.config import Config, Limits
 from nfsd.config_file import ConfigError, load
@@ -96,6 +97,7 @@ def build_parser() -> argparse.ArgumentParser:
     devices = commands.add_parser("devices", help=brief, description=_DEVICES, formatter_class=raw)
     devices.add_argument("--json", action="store_true", help="print everything as JSON")
     devices.add_argument("--config", metavar="FILE", help="the configuration whose server.limits.memory is to fit")
+    add_admin_commands(commands)
     add_commands(commands)
     _add_capture(
         commands.add_parser("capture", help="write live traffic to a file", description=_CAPTURE, formatter_class=raw)
@@ -135,6 +137,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if parsed.command in CLIENT_COMMANDS:
         status: int = import_module(f"nfsd.commands.{parsed.command}").main(parsed)
         return status
+    if parsed.command in ADMIN_COMMANDS:
+        from nfsd.admin.run import main as administer
+
+        return administer(parsed)
     if parsed.command == "decode":
         from nfsd.decode import run as decode
 

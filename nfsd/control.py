@@ -6,7 +6,8 @@ asked who connected (SO_PEERCRED, unix(7)).
 
 One request per connection: a line of JSON, answered by a line of JSON. ``{"command": "capture", ...}``
 (:class:`CaptureRequest`) is followed by events (:mod:`rpcrdma.capture.events`) until either side has had enough: the
-client by shutting its side down, whereupon what is queued still comes.
+client by shutting its side down, whereupon what is queued still comes. All other requests are commands that were given
+to :class:`Control`, answered once, with ``error`` for what could not be done.
 """
 
 from __future__ import annotations
@@ -19,11 +20,12 @@ import logging
 import os
 import socket
 import struct
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import cast
+from typing import Any, cast
 
 from rpcrdma.capture.recorder import Captures, Recorder
+from rpcrdma.firewall import spawn
 
 _log = logging.getLogger(__name__)
 
@@ -35,6 +37,10 @@ _HIGH_WATER = 1 << 20
 _PATIENCE = 10.0
 _LAST_PATIENCE = 2.0
 _PEER = struct.Struct("iII")
+
+
+Command = Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]
+"""Carries out a request: its fields but the command's name, to the fields of the answer. Raises ValueError, OSError."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +90,11 @@ def address_in(state_dir: str) -> Iterator[str]:
 class Control:
     """The socket, and the connections through it."""
 
-    def __init__(self, captures: Captures) -> None:
+    def __init__(self, captures: Captures, commands: Mapping[str, Command] | None = None) -> None:
+        """``commands``: what is done for all other requests, by name."""
         self.captures = captures
+        self.commands = dict(commands or {})
+        self.tasks: set[asyncio.Task[None]] = set()
         self.sessions: set[_Session] = set()
         self._path = ""
         self._server: asyncio.Server | None = None
@@ -111,6 +120,8 @@ class Control:
         """Stop listening, and end what is going on once it has been sent, soon."""
         if self._server is not None:
             self._server.close()
+        for task in list(self.tasks):
+            task.cancel()
         for session in list(self.sessions):
             session.finish()
         with contextlib.suppress(OSError):
@@ -135,6 +146,8 @@ class _Session(asyncio.Protocol):
         self._line = b""
         self._paused = self._due = self._finished = False
         self._timer: asyncio.TimerHandle | None = None
+        self._asked = False
+        """A request is being carried out, or has been."""
         self.recorder: Recorder | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -157,7 +170,7 @@ class _Session(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """The request; what comes behind it means nothing."""
-        if self.recorder is not None or self not in self._control.sessions:
+        if self.recorder is not None or self._asked or self not in self._control.sessions:
             return
         self._line += data
         line, end, _ = self._line.partition(b"\n")
@@ -168,6 +181,9 @@ class _Session(asyncio.Protocol):
         try:
             if not end:
                 raise ValueError("too long a request")
+            if (command := self._command(line)) is not None:
+                spawn(command, self._control.tasks)
+                return
             request = CaptureRequest.decode(line)
             recorder = Recorder(request.buffer, request.snaplen, request.client, self._wake)
             self._answer({"capturing": True})
@@ -180,12 +196,42 @@ class _Session(asyncio.Protocol):
         else:
             _log.info("a capture has begun%s", f", of {request.client}" if request.client else "")
 
+    def _command(self, line: bytes) -> Coroutine[Any, Any, None] | None:
+        """What carries out a request that is none for a capture. Raises ValueError."""
+        try:
+            asked = json.loads(line)
+        except RecursionError as error:
+            raise ValueError("not a request") from error
+        if not isinstance(asked, dict):
+            raise ValueError("not a request")
+        command = self._control.commands.get(str(asked.pop("command", "")))
+        if command is None:
+            return None
+        self._asked = True
+        return self._carry_out(command, asked)
+
+    async def _carry_out(self, command: Command, asked: dict[str, Any]) -> None:
+        answer: dict[str, Any]
+        try:
+            answer = await command(asked)
+        except ValueError as error:
+            answer = {"error": str(error)}
+        except OSError as error:
+            answer = {"error": f"{error.filename or ''}: {error.strerror or error}".removeprefix(": ")}
+        except Exception:
+            _log.exception("a request on the control socket failed")
+            answer = {"error": "the server failed; its log says how"}
+        if not self._transport.is_closing():
+            self._answer(answer)
+            self._transport.close()
+
     def _answer(self, answer: dict[str, object]) -> None:
         self._transport.write(json.dumps(answer).encode() + b"\n")
 
     def eof_received(self) -> bool:
-        """The client has had enough."""
-        self.finish()
+        """The client has had enough; or has asked, and waits for the answer."""
+        if not self._asked:
+            self.finish()
         return True
 
     def connection_lost(self, error: Exception | None) -> None:

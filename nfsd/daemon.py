@@ -13,7 +13,6 @@ import gc
 import logging
 import os
 import signal
-import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
@@ -29,8 +28,11 @@ from nfsd.control import Control
 from nfsd.events import Events
 from nfsd.exports import ExportTable
 from nfsd.idnames import IdNames, default_domain
+from nfsd.inspector import Inspector, Parts
 from nfsd.listeners import Listeners
+from nfsd.logs import set_up_logging
 from nfsd.metrics import ServerCollector, start_endpoint
+from nfsd.mount.mountlist import MountList
 from nfsd.mount.program import mount3_program
 from nfsd.nlm.locks import LockManager
 from nfsd.nlm.messages import Messages
@@ -42,9 +44,12 @@ from nfsd.protocol.nlm4 import NLM_PROGRAM, NLM_V4
 from nfsd.protocol.nsm import SM_PROGRAM, SM_VERS
 from nfsd.recovery_store import RecoveryStore
 from nfsd.reloader import Reloader
+from nfsd.requests import commands
 from nfsd.state import Recovered, StateEngine
 from nfsd.state.limits import Limits as StateLimits
 from nfsd.state_dir import StateDirError
+from nfsd.statistics import Statistics
+from nfsd.steering import Steering
 from nfsd.usage_metrics import UsageCollector
 from nfsd.v3.acl import nfsacl_program
 from nfsd.v3.direct import Nfs3Direct
@@ -111,6 +116,7 @@ class Daemon:
         self.listeners = Listeners(self.pool, server.limits, self.captures)
         self._rpcbind = rpcbind or Rpcbind()
         self._store = RecoveryStore(server.state_dir)
+        self._mounts = MountList()
         self._nfs3: Nfs3Direct
         self._nfs4: Nfs4Server
         self._reloader: Reloader
@@ -191,7 +197,7 @@ class Daemon:
                 gate=self._admission,
                 direct=direct,
             ),
-            "mountd": Dispatcher([mount3_program(self.service, self.exports)], gate=self._admission),
+            "mountd": Dispatcher([mount3_program(self.service, self.exports, self._mounts)], gate=self._admission),
         }
         if server.nlm:
             self._make_lock_manager(recovered)
@@ -293,7 +299,10 @@ class Daemon:
         return {**self._nfs4.engine.statistics(), "strangers_refused": self._admission.turned_away_calls}
 
     async def _start_control(self) -> None:
-        control = Control(self.captures)
+        parts = Parts(self.exports, self.service, self._nfs4, self.listeners, self.dispatchers, self._mounts)
+        inspector = Inspector(parts)
+        steering = Steering(parts, inspector, self._reloader, self.events)
+        control = Control(self.captures, commands(inspector, steering, Statistics(parts, inspector, self.pool)))
         try:
             await control.start(self.config.server.state_dir)
         except OSError as error:
@@ -474,28 +483,6 @@ def _release(held: Releasable | None) -> None:
     """Give up what a state kept: descriptors, a lease."""
     if held is not None:
         held.release()
-
-
-_PRIORITIES = {logging.DEBUG: 7, logging.INFO: 6, logging.WARNING: 4, logging.ERROR: 3, logging.CRITICAL: 2}
-
-
-class _JournalFormatter(logging.Formatter):
-    """Lines with sd-daemon(3)'s priority in front; the journal knows the time."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        """Put the priority before every line, or the journal would lose it after the first."""
-        prefix = f"<{_PRIORITIES.get(record.levelno, 6)}>"
-        return "\n".join(prefix + line for line in super().format(record).splitlines())
-
-
-def set_up_logging(level: str) -> None:
-    """Log to stderr; in the journal's format if that is where stderr goes."""
-    handler = logging.StreamHandler(sys.stderr)
-    if os.environ.get("JOURNAL_STREAM"):
-        handler.setFormatter(_JournalFormatter("%(name)s: %(message)s"))
-    else:
-        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
-    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
 
 
 def _describe(error: OSError) -> str:

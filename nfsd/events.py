@@ -22,6 +22,7 @@ from nfsd.state import StateEngine
 from nfsd.state.clients import Client
 from nfsd.state.records import Delegation
 from nfsd.state.types import NLM, Gone
+from nfsd.without_file import NAME as COMMAND_LINE
 from rpcrdma.log_limits import limited_logger
 
 _log = limited_logger(__name__)
@@ -233,6 +234,8 @@ def remedy_of(client: str, exports: Sequence[Export]) -> str:
     """The line of the configuration that would admit a client to one of these exports."""
     places = []
     for export in exports[:_SHOWN]:
+        if export.source.startswith(COMMAND_LINE + ":"):
+            return f"serve with --client {client}"
         where = f" ({export.source})" if export.source else ""
         if export.overrides or len(export.clients) > 8:
             places.append(f"add {client} to clients: of {export.pseudo}{where}")

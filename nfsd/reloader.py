@@ -30,6 +30,15 @@ class Reloader:
         self._nfs4 = nfs4
         self._turn = asyncio.Lock()
 
+    async def withdraw(self, export: Export) -> int:
+        """Serve an export no more, until the configuration is read again; the number of states that clients lose.
+        Raises OSError."""
+        async with self._turn:
+            exports = self._service.exports
+            left = [one for one in (*exports.exports, *exports.referrals) if one.id != export.id]
+            gone = await self._service.take_exports(left)
+            return self._nfs4.exports_changed(gone, Time(*divmod(time.time_ns(), 10**9)))
+
     async def reload(self) -> bool:
         """Read the file again and take up what it says; whether that was possible. The log says what changed, or what
         is wrong, in which line."""
@@ -45,9 +54,9 @@ class Reloader:
             else:
                 lost = self._nfs4.exports_changed(gone, Time(*divmod(time.time_ns(), 10**9)))
                 logging.getLogger().setLevel(config.server.log.level.upper())
-                for key in _waiting(self.config.server, config.server):
+                for key in waiting_keys(self.config.server, config.server):
                     _log.warning("server.%s has changed: that takes effect at the next start", key)
-                _log.info("reloaded: %s", _difference(self.config.exports, config.exports))
+                _log.info("reloaded: %s", difference(self.config.exports, config.exports))
                 if lost:
                     _log.warning("%d opens and delegations of files no longer exported were taken from clients", lost)
                 # What waits for a start is not in effect, and told of again at the next reload.
@@ -57,13 +66,13 @@ class Reloader:
             return False
 
 
-def _waiting(before: Server, after: Server) -> list[str]:
+def waiting_keys(before: Server, after: Server) -> list[str]:
     """The keys of ``server`` that differ and cannot change now."""
     names = (field.name for field in fields(Server) if field.name != "log")
     return [name for name in names if getattr(before, name) != getattr(after, name)]
 
 
-def _difference(before: tuple[Export, ...], after: tuple[Export, ...]) -> str:
+def difference(before: tuple[Export, ...], after: tuple[Export, ...]) -> str:
     """What has changed, in words."""
     old, new = ({export.id: export for export in exports} for exports in (before, after))
     words = [

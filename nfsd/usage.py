@@ -105,6 +105,17 @@ class Usage:
             found.setdefault(export, Amount()).add(tally)
         return found
 
+    def users(self) -> Mapping[int, set[str]]:
+        """The clients of each export."""
+        found: dict[int, set[str]] = {}
+        for client, export in list(self._tallies):
+            found.setdefault(export, set()).add(client)
+        return found
+
+    def names(self, exports: Mapping[int, str]) -> Mapping[int, str]:
+        """The export's name by the identity of a tally."""
+        return {id(tally): exports.get(export, "") for (_, export), tally in list(self._tallies.items())}
+
     def failed(self, version: int, operation: str, status: str) -> None:
         """An operation was answered with a failure."""
         self.statuses[version, operation, status] += 1

@@ -6,7 +6,7 @@ goodbye, so nothing may depend on it. It lives in memory, and the oldest entries
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 
 
 class MountList:
@@ -31,6 +31,10 @@ class MountList:
         """Forget all mounts of a client."""
         for entry in [entry for entry in self._entries if entry[0] == client]:
             del self._entries[entry]
+
+    def has(self, clients: Container[str]) -> bool:
+        """Whether any of these has mounted something."""
+        return any(client in clients for client, _ in self._entries)
 
     def __iter__(self) -> Iterator[tuple[str, bytes]]:
         return iter(tuple(self._entries))

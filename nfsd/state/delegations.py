@@ -284,6 +284,11 @@ class DelegationTable:
         """When the first recalled delegation is overdue."""
         return min((one.recall_by for one in self._recalling if one.recall_by is not None), default=None)
 
+    @property
+    def recalling(self) -> int:
+        """Delegations that were recalled and have not come back yet."""
+        return len(self._recalling)
+
     def revoke_overdue(self, now: float) -> None:
         """Revoke what was recalled and has not come back (RFC 8881 section 10.4.6)."""
         for delegation in list(self._recalling):

@@ -323,6 +323,8 @@ async def _run(c: Compound, count_at: int) -> int:
             raise GarbageArguments from None
         at = results.position
         row = TABLE.get(number)
+        if number < 128 and counts.weight(number) >= weight:
+            c.call.shown, weight = number, counts.weight(number)
         status, shown = _admit(c, number, row)
         results.uint32(shown)
         if status == p.NFS4_OK:
@@ -332,8 +334,6 @@ async def _run(c: Compound, count_at: int) -> int:
             _encode_failure(results, shown, status)
         results.patch_uint32(count_at, index + 1)
         counts.note(number)
-        if counts.weight(number) >= weight and number < 128:
-            c.call.shown, weight = number, counts.weight(number)
         if status != p.NFS4_OK:
             _count_failure(c, shown, status)
             return status

@@ -16,6 +16,7 @@ from nfsd import daemon as daemon_module
 from nfsd.config_file import load
 from nfsd.daemon import Daemon, StartError
 from nfsd.listeners import mount_hosts
+from nfsd.logs import JournalFormatter
 from nfsd.nlm.peers import Peers
 from nfsd.protocol.nfs3 import nfsstat3, stable_how
 from rpcrdma.memory import Pool
@@ -383,6 +384,6 @@ def test_where_mount_listens(hosts: list[str], expected: list[str]) -> None:
 
 
 def test_journal_lines_carry_their_priority() -> None:
-    formatter = daemon_module._JournalFormatter("%(name)s: %(message)s")
+    formatter = JournalFormatter("%(name)s: %(message)s")
     record = logging.LogRecord("nfsd", logging.ERROR, "", 0, "one\ntwo", None, None)
     assert formatter.format(record) == "<3>nfsd: one\n<3>two"

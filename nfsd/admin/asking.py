@@ -1,0 +1,83 @@
+"""Asking a running server: finding its control socket, one request, one answer.
+
+Owns :func:`ask` and the search for the server. Imports the socket's address and the configuration.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import glob
+import json
+import os
+import socket
+from typing import Any, Final
+
+from nfsd.config_file import load
+from nfsd.control import NAME, address_in
+
+PLACES: Final = (
+    "/var/lib/rdma-nfsd",
+    "/var/lib/rdma-nfsd/dirs-*",
+    "~/.local/state/rdma-nfsd/dirs-*",
+    "state",
+)
+"""State directories where a server is looked for: of the package, of ``serve DIR``, and beside a configuration."""
+_LONGEST: Final = 64 << 20
+
+
+class NotAnswered(Exception):
+    """There is no server, or it refuses; the text says why."""
+
+
+def state_dir_of(config: str | None, state_dir: str | None) -> str:
+    """Where the server's socket is. Raises NotAnswered, ConfigError."""
+    if state_dir is not None:
+        return state_dir
+    if config is not None:
+        return load(config).server.state_dir
+    found = [place for pattern in PLACES for place in sorted(glob.glob(os.path.expanduser(pattern))) if _is_live(place)]
+    if not found:
+        raise NotAnswered("no server is found; name its configuration (--config) or state directory (--state-dir)")
+    if len(found) > 1:
+        raise NotAnswered(f"more than one server is running; name one: --state-dir {' or '.join(found)}")
+    return found[0]
+
+
+def _is_live(state_dir: str) -> bool:
+    """Whether somebody listens there."""
+    if not os.path.exists(os.path.join(state_dir, NAME)):
+        return False
+    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        with address_in(state_dir) as address:
+            probe.connect(address)
+        return True
+    return False
+
+
+def ask(state_dir: str, command: str, patience: float = 60.0, **fields: Any) -> dict[str, Any]:
+    """The answer to a request. ``patience``: seconds that it may take. Raises NotAnswered."""
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+            connection.settimeout(patience)
+            with address_in(state_dir) as address:
+                connection.connect(address)
+            connection.sendall(json.dumps({"command": command, **fields}).encode() + b"\n")
+            line = bytearray()
+            while not line.endswith(b"\n"):
+                octets = connection.recv(1 << 20)
+                if not octets or len(line) > _LONGEST:
+                    break
+                line += octets
+    except (FileNotFoundError, ConnectionRefusedError, NotADirectoryError):
+        raise NotAnswered(f"no server is running with the state directory {state_dir}") from None
+    except TimeoutError:
+        raise NotAnswered("the server does not answer") from None
+    except OSError as error:
+        raise NotAnswered(f"control socket in {state_dir}: {error.strerror}") from None
+    try:
+        answer = json.loads(line)
+    except ValueError:
+        raise NotAnswered("the server gave no answer; it may have stopped") from None
+    if "error" in answer:
+        raise NotAnswered(str(answer["error"]))
+    return dict(answer)

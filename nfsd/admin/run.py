@@ -1,0 +1,59 @@
+"""The commands that ask a running server, but for the live screen: the request, and the answer as a table or as JSON.
+
+Owns :func:`main`; imports the asking and the shapes. Exit status: 0, 1 when the server could not or would not, 2 for a
+wrong configuration or command line.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from typing import Any
+
+from nfsd.admin import shapes
+from nfsd.admin.asking import NotAnswered, ask, state_dir_of
+from nfsd.config_file import ConfigError
+
+
+def main(parsed: argparse.Namespace) -> int:
+    """Run one. Returns the exit status."""
+    try:
+        answer = _answer(parsed, state_dir_of(parsed.config, parsed.state_dir))
+    except ConfigError as error:
+        for problem in error.problems:
+            print(problem, file=sys.stderr)
+        return 2
+    except NotAnswered as error:
+        print(f"rdma-nfsd {parsed.command}: {error}", file=sys.stderr)
+        return 1
+    if parsed.json:
+        print(json.dumps(answer.get("rows", answer), indent=2))
+    else:
+        for line in shapes.SHAPES[parsed.command](answer):
+            print(line)
+    if answer.get("left_out"):
+        print(f"… and {answer['left_out']} more; --limit shows them", file=sys.stderr)
+    return 0
+
+
+def _answer(parsed: argparse.Namespace, state_dir: str) -> dict[str, Any]:
+    command = parsed.command
+    if command == "stats":
+        after = ask(state_dir, command)
+        if parsed.seconds > 0:
+            before = after
+            time.sleep(parsed.seconds)
+            after = shapes.between(before, ask(state_dir, command))
+        return after
+    if command == "evict" or command == "forget":
+        return ask(state_dir, command, client=parsed.client)
+    if command == "drain":
+        seconds = parsed.seconds
+        return ask(state_dir, command, 60.0 + seconds, export=parsed.export, seconds=seconds, dry_run=parsed.dry_run)
+    if command == "log-level":
+        return ask(state_dir, command, level=parsed.level)
+    if command == "reload":
+        return ask(state_dir, command, dry_run=parsed.dry_run)
+    return ask(state_dir, command, limit=parsed.limit)

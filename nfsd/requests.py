@@ -1,0 +1,80 @@
+"""The requests of the control socket, and what answers them: tables of the inspector, acts of the steering, statistics.
+
+Owns the names and the fields of requests, which are checked here. Imports the inspector, the steering and statistics.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from nfsd.control import Command
+from nfsd.inspector import MOST_ROWS, MOST_ROWS_EVER, Inspector, Row
+from nfsd.statistics import Statistics
+from nfsd.steering import Steering
+
+_LONGEST_WAIT = 3600.0
+
+
+def commands(inspector: Inspector, steering: Steering, statistics: Statistics) -> dict[str, Command]:
+    """What :class:`nfsd.control.Control` is to know."""
+    found: dict[str, Command] = {
+        name: _table(getattr(inspector, name))
+        for name in ("clients", "sessions", "opens", "locks", "inflight", "exports")
+    }
+
+    async def stats(asked: dict[str, Any]) -> dict[str, Any]:
+        _only(asked)
+        return statistics.snapshot()
+
+    async def evict(asked: dict[str, Any]) -> dict[str, Any]:
+        _only(asked, "client")
+        return await steering.evict(_text(asked, "client"))
+
+    async def forget(asked: dict[str, Any]) -> dict[str, Any]:
+        _only(asked, "client")
+        return await steering.forget(_text(asked, "client"))
+
+    async def drain(asked: dict[str, Any]) -> dict[str, Any]:
+        _only(asked, "export", "seconds", "dry_run")
+        seconds = asked.get("seconds", 10.0)
+        if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds <= _LONGEST_WAIT:
+            raise ValueError("seconds must be from 0 to 3600")
+        return await steering.drain(_text(asked, "export"), seconds, asked.get("dry_run") is True)
+
+    async def log_level(asked: dict[str, Any]) -> dict[str, Any]:
+        _only(asked, "level")
+        return await steering.log_level(_text(asked, "level"))
+
+    async def reload(asked: dict[str, Any]) -> dict[str, Any]:
+        _only(asked, "dry_run")
+        return await steering.reload(asked.get("dry_run") is True)
+
+    return found | {
+        "stats": stats, "evict": evict, "forget": forget, "drain": drain, "log-level": log_level, "reload": reload,
+    }  # fmt: skip
+
+
+def _table(find: Callable[[], Awaitable[list[Row]]]) -> Command:
+    async def answer(asked: dict[str, Any]) -> dict[str, Any]:
+        _only(asked, "limit")
+        limit = asked.get("limit", MOST_ROWS)
+        if type(limit) is not int or not 1 <= limit <= MOST_ROWS_EVER:
+            raise ValueError(f"limit must be from 1 to {MOST_ROWS_EVER}")
+        rows = await find()
+        return {"rows": rows[:limit], "left_out": max(0, len(rows) - limit)}
+
+    return answer
+
+
+def _only(asked: dict[str, Any], *known: str) -> None:
+    unknown = sorted(set(asked) - set(known))
+    if unknown:
+        raise ValueError(f"not a request: {', '.join(unknown)}")
+
+
+def _text(asked: dict[str, Any], name: str) -> str:
+    value = asked.get(name, "")
+    if not isinstance(value, str):
+        raise ValueError(f"{name} must be a text")
+    return value

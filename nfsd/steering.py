@@ -1,0 +1,238 @@
+"""What an administrator has the running server do: give up clients, drain an export, change the log's level, reload.
+
+Owns :class:`Steering`, which the control socket asks; imports the inspector, the reloader and the server's parts. Every
+act is told to the log and the audit log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any, Final
+
+from nfsd.config import Config
+from nfsd.config_file import ConfigError, load
+from nfsd.events import Events, described, holdings
+from nfsd.exports import Export, ExportTable, canonical_address
+from nfsd.inspector import Inspector, Parts, Row
+from nfsd.reloader import Reloader, difference, waiting_keys
+from nfsd.state.clients import Client
+from nfsd.state.nlm import NlmClient
+from nfsd.state.records import Delegation, OpenState
+from nfsd.state.types import Gone
+from nfsd.usage import OTHERS
+
+_log = logging.getLogger(__name__)
+
+LEVELS: Final = ("debug", "info", "warning", "error")
+_LOOK_AGAIN: Final = 0.05
+"""Seconds between looks for what an export is drained of."""
+
+
+class Steering:
+    """Acts on a server."""
+
+    def __init__(self, parts: Parts, inspector: Inspector, reloader: Reloader, events: Events) -> None:
+        self._parts, self._inspector, self._reloader, self._events = parts, inspector, reloader, events
+
+    # -- clients -------------------------------------------------------------------------------------------------
+    async def evict(self, client: str) -> Row:
+        """Take everything from a client, by address or clientid, and close its connections. It may come again, as long
+        as an export is for it. Raises ValueError for one that is not there."""
+        records, addresses = self._meant(client)
+        connections = [one for one in self._inspector.connections() if canonical_address(one.peer_address) in addresses]
+        if not records and not connections and not self._parts.mounts.has(addresses):
+            raise ValueError(f"no client {client}: see `rdma-nfsd clients`")
+        gone = [self._give_up(record, Gone.EVICTED) for record in records]
+        await self._settle()
+        for address in addresses:
+            self._parts.mounts.remove_all(address)
+        for connection in connections:
+            connection.close()
+        _log.warning("evicted %s: %d client records, %d connections", client, len(gone), len(connections))
+        self._events.tell("evicted", client=client, records=len(gone), connections=len(connections))
+        return {"records": gone, "connections": len(connections)}
+
+    def _meant(self, client: str) -> tuple[list[Client], set[str]]:
+        """The records of a client, and its addresses if it was named by one."""
+        engine = self._parts.engine
+        everybody: list[Client] = [*engine.clients.all(), *engine.nlm.all()]
+        by_id = [one for one in everybody if f"{one.clientid:016x}" == client]
+        if by_id:
+            others = {host for one in everybody if one not in by_id for host in one.hosts}
+            return by_id, {host for one in by_id for host in one.hosts} - others
+        address = canonical_address(client)
+        mine = [one for one in everybody if address in {host.removesuffix("!") for host in one.hosts}]
+        return mine, {address}
+
+    def _give_up(self, record: Client, why: Gone) -> Row:
+        row = {"client": described(record), "held": holdings(record)}
+        if isinstance(record, NlmClient):
+            self._parts.engine.nlm.drop(record, why)
+        else:
+            self._parts.engine.expire_client(record, why)
+        return row
+
+    async def _settle(self) -> None:
+        """Local locks that nobody needs any more are given up, and records taken off stable storage."""
+        await self._parts.nfs4.clear_all()
+        await self._parts.nfs4.store.flush(self._parts.engine)
+
+    async def forget(self, client: str = "") -> Row:
+        """Give up what clients have that are away: whose lease is over, and what they hold is kept out of courtesy; one
+        of them, by clientid or address, or all. Raises ValueError for one that is not away."""
+        away = [one for one in self._parts.engine.clients.all() if one.courtesy]
+        if client:
+            records, _ = self._meant(client)
+            away = [one for one in away if one in records]
+            if not away:
+                raise ValueError(f"no client {client} whose lease is over: see `rdma-nfsd clients`, or evict it")
+        gone = [self._give_up(record, Gone.EVICTED) for record in away]
+        await self._settle()
+        _log.warning("forgot %d clients that were away", len(gone))
+        self._events.tell("forgotten", records=len(gone))
+        return {"records": gone, "connections": 0}
+
+    # -- exports -------------------------------------------------------------------------------------------------
+    def _export(self, name: str) -> Export:
+        for export in self._parts.exports.exports:
+            if name in (export.pseudo, export.path):
+                return export
+        raise ValueError(f"no export {name}: see `rdma-nfsd exports`")
+
+    async def drain(self, name: str, seconds: float, dry_run: bool = False) -> Row:
+        """Stop serving an export until the configuration is read again, so that its file system can be unmounted:
+        recall its delegations, let calls in flight end, for so many seconds; then take what is still held of it from
+        clients. Raises ValueError, OSError."""
+        export = self._export(name)
+        if dry_run:
+            return {"export": export.pseudo, "held": self._held(export.id), "lost": 0, "dry_run": True}
+        delegations = [one for one in self._states(export.id) if isinstance(one, Delegation)]
+        for delegation in delegations:
+            self._parts.engine.delegations.recall(delegation)
+        self._parts.nfs4.recalls.send()
+        loop = asyncio.get_running_loop()
+        until = loop.time() + seconds
+        while loop.time() < until and self._busy(export, delegations):  # noqa: ASYNC110 (an act of minutes, not calls)
+            await asyncio.sleep(_LOOK_AGAIN)
+        held = self._held(export.id)
+        lost = await self._reloader.withdraw(export)
+        await self._settle()
+        _log.warning(
+            "%s is drained: not served until the configuration is read again; %d states taken", export.pseudo, lost
+        )
+        self._events.tell("drained", export=export.pseudo, lost=lost)
+        return {"export": export.pseudo, "held": held, "lost": lost, "dry_run": False}
+
+    def _states(self, export_id: int) -> list[OpenState | Delegation]:
+        """What clients hold of an export's files."""
+        return [
+            entry
+            for entry in list(self._parts.engine.stateids.entries.values())
+            if isinstance(entry, OpenState | Delegation)
+            and entry.opened is not None
+            and entry.opened.export_id == export_id
+        ]
+
+    def _busy(self, export: Export, delegations: list[Delegation]) -> bool:
+        """Whether it is worth waiting."""
+        table = self._parts.engine.delegations
+        return any(map(table.holds, delegations)) or any(
+            row["export"] == export.pseudo for row in self._inspector.calls()
+        )
+
+    def _held(self, export_id: int) -> list[Row]:
+        """Who holds how much of an export."""
+        found: dict[Client, Row] = {}
+        for entry in self._states(export_id):
+            row = found.setdefault(entry.client, {"client": described(entry.client), "opens": 0, "delegations": 0})
+            row["opens" if isinstance(entry, OpenState) else "delegations"] += 1
+        return list(found.values())
+
+    # -- the log and the configuration ------------------------------------------------------------------------------
+    async def log_level(self, level: str = "") -> Row:
+        """Set the log's level, until the configuration is read again; empty: say which it is. Raises ValueError."""
+        root = logging.getLogger()
+        if level:
+            if level not in LEVELS:
+                raise ValueError(f"no level {level}; write one of {', '.join(LEVELS)}")
+            root.setLevel(level.upper())
+            _log.info("the log's level is %s now", level)
+        return {"level": logging.getLevelName(root.level).lower()}
+
+    async def reload(self, dry_run: bool = False) -> Row:
+        """Read the configuration again; with ``dry_run`` only say what would change, for whom. Raises ValueError for a
+        configuration that is wrong, OSError."""
+        before = self._reloader.config
+        try:
+            after = await asyncio.to_thread(load, before.file)
+        except ConfigError as error:
+            raise ValueError("\n".join(map(str, error.problems))) from None
+        changes = await self._changes(before, after)
+        if not dry_run and not await self._reloader.reload():
+            raise ValueError("not reloaded; the server's log says why")
+        return {"dry_run": dry_run, **changes}
+
+    async def _changes(self, before: Config, after: Config) -> Row:
+        served = (*self._parts.exports.exports, *self._parts.exports.referrals)  # some may have been drained
+        return {
+            "file": after.file,
+            "exports": difference(served, after.exports),
+            "level": [before.server.log.level, after.server.log.level],
+            "at_restart": waiting_keys(before.server, after.server),
+            "clients": await self._affected(after),
+        }
+
+    async def _affected(self, after: Config) -> list[Row]:
+        """What would change for clients that there are now."""
+        table = ExportTable(after.exports)
+        try:
+            rows = []
+            for client in sorted(await self._addresses()):
+                learning = table.admit(client)
+                if learning is not None:
+                    await learning
+                changes = list(self._changed_for(client, table))
+                if changes:
+                    rows.append({"client": client, "changes": changes})
+            return rows
+        finally:
+            await table.close()
+
+    async def _addresses(self) -> set[str]:
+        rows = await self._inspector.clients()
+        return {row["client"] for row in rows} - {OTHERS}
+
+    def _changed_for(self, client: str, table: ExportTable) -> list[str]:
+        """The lines of one client."""
+        now = self._parts.exports
+        before = {export.id: export for export in now.exports}
+        after = {export.id: export for export in table.exports}
+        used = now.usage.users()
+        lines = []
+        for id_ in {**before, **after}:
+            old = now.access(before[id_], client) if id_ in before else None
+            new = table.access(after[id_], client) if id_ in after else None
+            name = (after.get(id_) or before[id_]).pseudo
+            uses = " (in use)" if client in used.get(id_, ()) else ""
+            if old is not None and new is None:
+                held = sum(client in entry.client.hosts for entry in self._states(id_))
+                lost = f", and loses {held} opens and delegations" if held and id_ not in after else ""
+                lines.append(f"{name}: may not use it any more{uses}{lost}")
+            elif old is None and new is not None:
+                lines.append(f"{name}: may use it, {'read-only' if new.read_only else 'read-write'}")
+            elif old is not None and new is not None:
+                if id_ in before and before[id_].pseudo != after[id_].pseudo:
+                    lines.append(f"{before[id_].pseudo}: is called {name}{uses}")
+                if old != new:
+                    lines += [f"{name}: {what}{uses}" for what in _differs(old, new)]
+        return lines
+
+
+def _differs(old: Any, new: Any) -> list[str]:
+    names = ("read_only", "squash", "anonuid", "anongid", "secure")
+    return [
+        f"{name} {getattr(old, name)} -> {getattr(new, name)}"
+        for name in names
+        if getattr(old, name) != getattr(new, name)
+    ]
