@@ -210,9 +210,14 @@ def version_of(client: Client) -> str:
     return {0: "NFSv4.0", NLM: "NFSv3 locks"}.get(client.minor, "NFSv4.1+")
 
 
+def name_of(client: Client) -> str:
+    """What a client calls itself; behind the name of one of the lock manager stands its address."""
+    return shown(client.owner.partition(b"\0")[0] if client.minor == NLM else client.owner)
+
+
 def described(client: Client) -> str:
     """A client for a line of the log."""
-    return f'{client.host} "{shown(client.owner)}" ({version_of(client)})'
+    return f'{client.host} "{name_of(client)}" ({version_of(client)})'
 
 
 def holdings(client: Client) -> str:
@@ -227,7 +232,7 @@ def holdings(client: Client) -> str:
 
 
 def _facts(client: Client) -> dict[str, object]:
-    return {"client": client.host, "name": shown(client.owner), "version": version_of(client)}
+    return {"client": client.host, "name": name_of(client), "version": version_of(client)}
 
 
 def remedy_of(client: str, exports: Sequence[Export]) -> str:

@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Final, TypeVar
 
-from nfsd.events import shown, version_of
+from nfsd.events import name_of, shown, version_of
 from nfsd.exports import ExportTable, canonical_address
 from nfsd.listeners import Listeners
 from nfsd.mount.mountlist import MountList
@@ -114,7 +114,7 @@ class Inspector:
             "client": address,
             "id": f"{client.clientid:016x}",
             "version": version,
-            "name": shown(client.owner),
+            "name": name_of(client),
             "state": state,
             "lease": None if client.minor == NLM else round(client.lease_end - self._parts.engine.now(), 1),
             "sessions": len(sessions),
