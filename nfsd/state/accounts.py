@@ -43,6 +43,9 @@ _RESERVE: Final = 16
 """One part in so many is for hosts that have little."""
 _LITTLE: Final = 64
 """What little is: one part in so many of that, and enough for a client with a session in any case."""
+_FEW: Final = 4
+"""Clients of a host that may have another out of the last part of the table: of two versions, and of each the next
+incarnation, when the host was restarted."""
 _PAUSE: Final = 1.0
 """Seconds between two searches for what could give way."""
 
@@ -166,6 +169,6 @@ class Ledger:
 
     def has_records(self, account: HostAccount, records: int) -> bool:
         """Whether so many client records are all that there may be when a host wants another: the last part of the
-        table is for hosts that have none."""
+        table is for hosts that have few."""
         whole = self._limits.clients
-        return records >= (whole - whole // _RESERVE if account.clients else whole)
+        return records >= (whole - whole // _RESERVE if len(account.clients) >= _FEW else whole)

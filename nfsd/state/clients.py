@@ -428,11 +428,11 @@ class ClientTable:
             engine.expire_client(self._greediest(self._unconfirmed.values()))
         ledger = engine.ledger
         account = ledger.account(host)
-        if (
-            (ledger.has_clients(account) and not self._make_room(account))
-            or (ledger.has_records(account, len(self._by_id)) and not self._make_room(None))
-            or not ledger.room(account, CLIENT + 3 * len(owner))
-        ):
+        full = (ledger.has_clients(account) and not self._make_room(account)) or (
+            ledger.has_records(account, len(self._by_id)) and not self._make_room(None)
+        )
+        ledger.refusals += full
+        if full or not ledger.room(account, CLIENT + 3 * len(owner)):
             raise Nfs4Error(codes.NFS4ERR_DELAY if minor else codes.NFS4ERR_RESOURCE, "client records")
         client = Client(engine, minor, self.new_clientid(), owner, verifier, principal, host)
         self.give_tag(client)

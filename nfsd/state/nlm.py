@@ -134,6 +134,7 @@ class NlmTable:
         """Forget a client that holds nothing: one of a host's, or of the host with most clients. Raises RESOURCE."""
         idle = [one for one in self._clients.values() if one.idle and (account is None or one.account is account)]
         if not idle:
+            self._engine.ledger.refusals += 1
             raise Nfs4Error(codes.NFS4ERR_RESOURCE, "clients of the lock manager")
         self.drop(min(idle, key=lambda client: (-len(client.account.clients), client.since)))
 

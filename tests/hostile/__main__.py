@@ -37,10 +37,10 @@ def main() -> int:
             stage = stage or Stage().__enter__()
             outcomes.append(stage.run(attack, options.seconds))
             outcome = outcomes[-1]
-            print("    ", ", ".join(outcome.row[2:9]), outcome.made or "", file=sys.stderr, flush=True)
+            print("    ", ", ".join(outcome.row[2:10]), outcome.made or "", file=sys.stderr, flush=True)
             for fault in outcome.faults():
                 print("    FAULT", fault, file=sys.stderr, flush=True)
-            if not options.together or outcomes[-1].faults():
+            if not options.together or outcomes[-1].faults() or attack.bound:
                 stage, ended = None, stage
                 try:
                     ended.__exit__(None, None, None)

@@ -9,11 +9,12 @@ import contextlib
 import itertools
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, replace
 from types import TracebackType
 from typing import Any, Protocol
 
-from tests.hostile.peer import Iwarp, Refused, Tcp, dial, ignoring, reset
+from tests.hostile.peer import EFFORT, Effort, Iwarp, Refused, Tcp, dial, ignoring, reset
 from tests.hostile.server import Doors, Server
 
 _addresses = itertools.count(2)
@@ -34,8 +35,8 @@ class Scene:
         self._building = 0
         self.found: list[str] = []
         """What the server did that it must not do."""
-        self.made: dict[str, int] = {}
-        """What the attack got done, by kind."""
+        self._counted: dict[str, int] = {}
+        self._before = replace(EFFORT)
         self._open: list[Closable] = []
         self.source = self.address()
 
@@ -86,8 +87,16 @@ class Scene:
         self._open.append(thing)
         return thing
 
-    def count(self, what: str) -> None:
-        self.made[what] = self.made.get(what, 0) + 1
+    def count(self, what: str, number: int = 1) -> None:
+        """Something of which the attack consists was done."""
+        self._counted[what] = self._counted.get(what, 0) + number
+
+    @property
+    def made(self) -> dict[str, int]:
+        """What the attack got done, by kind: what was counted, and the fields of :class:`Effort`."""
+        before = asdict(self._before)
+        made = {name: value - before[name] for name, value in asdict(EFFORT).items()} | self._counted
+        return {name: number for name, number in made.items() if number}
 
     def must(self, condition: bool, what: str) -> None:
         """Note a fault of the server."""
@@ -156,11 +165,18 @@ class Scene:
                 thing.close()
 
 
-class Attack:
-    """One way to be hostile."""
+Bound = Callable[[Mapping[str, int], Mapping[str, int]], bool]
+"""Whether a bound was reached: by the server's metric ``rdma_nfsd_state`` before and at the end, by kind."""
 
-    def __init__(self, layer: str, name: str, description: str, run: Callable[[Scene], None]) -> None:
+
+class Attack:
+    """One way to be hostile. It must have an effect to be one: something that it has counted, or of :class:`Effort`."""
+
+    def __init__(
+        self, layer: str, name: str, description: str, run: Callable[[Scene], None], effect: str, bound: Bound | None
+    ) -> None:
         self.layer, self.name, self.description, self.run = layer, name, description, run
+        self.effect, self.bound = effect, bound
 
     def __str__(self) -> str:
         return self.name
@@ -169,16 +185,19 @@ class Attack:
 ATTACKS: dict[str, Attack] = {}
 
 
-def attack(layer: str, description: str) -> Callable[[Callable[[Scene], None]], Callable[[Scene], None]]:
-    """Make an attack of a function, named after it."""
+def attack(
+    layer: str, description: str, *, effect: str, bound: Bound | None = None
+) -> Callable[[Callable[[Scene], None]], Callable[[Scene], None]]:
+    """Make an attack of a function, named after it. ``effect``: what it must have made, or it was none. ``bound``: what
+    it must reach; the server keeps what it has filled, so it is no use for others afterwards."""
 
     def enter(run: Callable[[Scene], None]) -> Callable[[Scene], None]:
         name = run.__name__.replace("_", "-")
         assert name not in ATTACKS, name
-        ATTACKS[name] = Attack(layer, name, description, run)
+        ATTACKS[name] = Attack(layer, name, description, run, effect, bound)
         return run
 
     return enter
 
 
-__all__ = ["ATTACKS", "Attack", "Refused", "Scene", "attack", "ignoring", "reset"]
+__all__ = ["ATTACKS", "Attack", "Bound", "Effort", "Refused", "Scene", "attack", "ignoring", "reset"]

@@ -126,15 +126,17 @@ class Flood:
         step = 0 if client.minor else 1
         return lambda number: b"%b%b%b%016d%b" % (head, struct.pack(">I", first + step * number), after, number, tail)
 
-    def ranges(self) -> Maker:
-        """LOCKs of one owner of an octet each, with a gap before it. Of 4.1, where no seqid puts them in an order."""
+    def ranges(self, first: int = 0) -> Maker:
+        """LOCKs of one owner of an octet each, with a gap before it, beyond ``first`` others. Of 4.1, where no seqid
+        puts them in an order."""
+        start = _FAR + 2 + 2 * first
         new = p.open_to_lock_owner4(0, self.opened, 0, p.lock_owner4(self.client.clientid, b"ranges"))
-        lock = p.LOCK4args(p.nfs_lock_type4.WRITE_LT, False, _FAR, 1, p.locker4(True, open_owner=new))
+        lock = p.LOCK4args(p.nfs_lock_type4.WRITE_LT, False, start, 1, p.locker4(True, open_owner=new))
         [made] = drive(self.client.on(self.handle, (p.OP_LOCK, lock)))
         self._slots[0] = self.client.sequence
         head = struct.pack(">III", p.OP_LOCK, p.nfs_lock_type4.WRITE_LT, 0)
         tail = struct.pack(">QII12sI", 1, 0, 0, bytes(made.resok4.lock_stateid.other), 0)
-        return lambda number: b"%b%b%b" % (head, struct.pack(">Q", _FAR + 2 + 2 * number), tail)
+        return lambda number: b"%b%b%b" % (head, struct.pack(">Q", start + 2 + 2 * number), tail)
 
     # -- the flood -----------------------------------------------------------------------------------------------
     def run(self, make: Maker, most: int, *, over: Callable[[], bool] = lambda: False) -> Tally:
@@ -207,8 +209,11 @@ def lock_by_nlm(way: Tcp, handle: bytes, name: bytes, most: int, *, over: Callab
     return tally
 
 
-def introduce(way: Tcp, names: list[bytes], *, sessions: int = 1, slots: int = 1) -> tuple[Tally, Tally]:
-    """Clients of 4.1, and sessions of each. Raises Refused, EOFError and OSError."""
+def introduce(
+    way: Tcp, names: list[bytes], *, sessions: int = 1, slots: int = 1, cached: int = 512
+) -> tuple[Tally, Tally]:
+    """Clients of 4.1, and sessions of each, with replies of ``cached`` octets kept in each slot. Raises Refused,
+    EOFError and OSError."""
     stranger = client4(way, 1)
     protection = p.state_protect4_a(p.state_protect_how4.SP4_NONE)
     clients, made = Tally(), Tally()
@@ -229,7 +234,7 @@ def introduce(way: Tcp, names: list[bytes], *, sessions: int = 1, slots: int = 1
         else:
             clients.done += 1
             known.append((result.eir_resok4.eir_clientid, result.eir_resok4.eir_sequenceid))
-    fore = p.channel_attrs4(0, 8192, 8192, 512, 64, slots, [])
+    fore = p.channel_attrs4(0, 8192, 8192, cached, 64, slots, [])
     back = p.channel_attrs4(0, 4096, 4096, 0, 2, 1, [])
     creations = iter([(clientid, first + more) for more in range(sessions) for clientid, first in known])
 

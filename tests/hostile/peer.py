@@ -13,6 +13,7 @@ import os
 import socket
 import struct
 from collections.abc import Coroutine, Iterator
+from dataclasses import dataclass
 from typing import Any, Self
 
 from nfsd.protocol import nfs3
@@ -28,6 +29,41 @@ PATIENCE = 5.0
 """Seconds an attacker waits for anything."""
 _xids = itertools.count(int.from_bytes(os.urandom(3), "big") << 4)
 _PROCEDURES = {types.name: number for number, types in nfs3.PROCEDURES.items()}
+
+
+@dataclass
+class Effort:
+    """What attackers in this process have done on their sockets."""
+
+    connections: int = 0
+    handshakes: int = 0
+    """Of MPA that the server has answered and not rejected."""
+    sent: int = 0
+    """Octets."""
+    received: int = 0
+    """Octets, those of handshakes apart."""
+
+
+EFFORT = Effort()
+"""Since the process began; who wants to know of less takes the difference."""
+
+
+class _Counted(socket.socket):
+    """One that counts."""
+
+    def send(self, data: Any, *flags: int) -> int:
+        sent = super().send(data, *flags)
+        EFFORT.sent += sent
+        return sent
+
+    def sendall(self, data: Any, *flags: int) -> None:
+        super().sendall(data, *flags)
+        EFFORT.sent += len(data)
+
+    def recv(self, *how: int) -> bytes:
+        data = super().recv(*how)
+        EFFORT.received += len(data)
+        return data
 
 
 class Refused(Exception):
@@ -47,7 +83,7 @@ def dial(
     address: tuple[str, int], source: str, *, window: int = 0, patience: float = PATIENCE, port: int = 0
 ) -> socket.socket:
     """A connected socket from ``source``; ``window``: its receive buffer in octets. Raises OSError."""
-    sock = socket.socket()
+    sock = _Counted()
     try:
         sock.settimeout(patience)
         if window:
@@ -59,6 +95,7 @@ def dial(
     except BaseException:
         sock.close()
         raise
+    EFFORT.connections += 1
     return sock
 
 
@@ -190,6 +227,8 @@ class Iwarp:
         if head[16] & 0x20:
             self.socket.close()
             raise Refused(f"MPA: rejected with {self.private.hex()}")
+        EFFORT.handshakes += 1
+        EFFORT.received -= 20 + len(self.private)
 
     exactly = Tcp.exactly
 

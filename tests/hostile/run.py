@@ -21,12 +21,15 @@ from typing import NamedTuple
 
 from tests.hostile.attack import Attack, Scene
 from tests.hostile.server import HONEST, MEMORY, REPO, Server
-from tests.hostile.watch import Use, Watch
+from tests.hostile.watch import Use, Watch, remembered
 
+MIB = 1 << 20
 OVERHEAD = 160 << 20
 """Octets the server may use beyond ``limits.memory``: NFSv4's state, connections' own buffers, the replay cache."""
 KEPT = 192 << 20
 """Octets the server may keep after an attack: state whose lease runs, caches at their full size."""
+STATE = 128 << 20
+"""Octets of NFSv4's state: an eighth of the default, for attacks that fill it."""
 MOST_LINES = 200
 """Log lines of one attack."""
 MORE_SOCKETS = 20
@@ -132,6 +135,24 @@ class Outcome:
     found: list[str] = field(default_factory=list)
     """What the attack itself has seen that must not be."""
     made: dict[str, int] = field(default_factory=dict)
+    """What it got done."""
+    remembered: tuple[dict[str, int], dict[str, int]] = field(default_factory=lambda: ({}, {}))
+    """By the server before, and at the end of the attack: of one that is to reach a bound."""
+
+    @property
+    def reached(self) -> bool | None:
+        """Whether it has reached its bound; None: it has none."""
+        return None if self.attack.bound is None else self.attack.bound(*self.remembered)
+
+    @property
+    def bound(self) -> str:
+        """Likewise, in words, with what the server counts."""
+        if self.reached is None:
+            return ""
+        before, end = self.remembered
+        refused = end["refusals"] - before["refusals"]
+        counted = ", ".join(f"{end[kind]} {kind}" for kind in ("clients", "sessions", "stateids"))
+        return f"{'yes' if self.reached else 'no'}: {end['octets'] / MIB:.0f} MiB, {counted}; {refused} refusals"
 
     @property
     def failures(self) -> list[HonestCall]:
@@ -149,6 +170,10 @@ class Outcome:
         faults = [f"{len(told)} calls of the honest client failed: {'; '.join(told[:5])}"] if told else []
         if not self.alive:
             faults.append("the server is gone")
+        if not self.made.get(self.attack.effect):
+            faults.append(f"the attack was none: {self.attack.effect} 0, {self.made}")
+        if self.reached is False:
+            faults.append(f"the bound was not reached: {self.bound}")
         if self.after.peak > max(self.used.resident, 128 << 20) + MEMORY + OVERHEAD:
             faults.append(f"{self.after.peak >> 20} MiB resident")
         if self.after.resident > self.used.resident + KEPT:
@@ -174,13 +199,14 @@ class Outcome:
             f"{len(self.failures)} of {len(self.during)}",
             *(str(octets >> 20) for octets in (self.used.resident, self.after.peak, self.after.resident)),
             str(self.lines),
+            self.bound,
             verdict,
         ]
 
 
 HEADINGS = [
     "layer", "attack", "p99 before, ms", "p99 during, ms", "honest calls failed", "RSS before, MiB", "peak", "after",
-    "log lines", "verdict",
+    "log lines", "bound reached", "verdict",
 ]  # fmt: skip
 
 
@@ -191,7 +217,7 @@ class Stage:
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         self._limits = soft, hard
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-        self.server = Server().__enter__()
+        self.server = Server(f"octets: {STATE}").__enter__()
         try:
             self.watch = Watch(self.server.process.pid, self.server.log)
             self.honest = Honest(self.server).__enter__()
@@ -217,6 +243,8 @@ class Stage:
         time.sleep(BEFORE)
         before = honest.take()
         used = watch.begin()
+        metrics = self.server.doors.metrics
+        state = [remembered(metrics)] if attack.bound else []
         scene = Scene(self.server)
         with scene:
             attacking = threading.Thread(target=self._attack, args=(attack, scene), daemon=True)
@@ -224,10 +252,12 @@ class Stage:
             began = time.monotonic()
             try:
                 attacking.join(seconds)
-                while attacking.is_alive() and scene.building and time.monotonic() < began + PATIENCE:
+                patience = 4 * PATIENCE if attack.bound else PATIENCE
+                while attacking.is_alive() and scene.building and time.monotonic() < began + patience:
                     attacking.join(0.1)
                 # With everything the attack has in place: whoever is held up until it ends fails.
                 honest.settle()
+                state += [remembered(metrics)] if attack.bound else []
             finally:
                 scene.end()
                 attacking.join(2 * PATIENCE)
@@ -249,6 +279,7 @@ class Stage:
             self.server.alive,
             scene.found,
             scene.made,
+            (state[0], state[1]) if attack.bound else ({}, {}),
         )
 
     @staticmethod

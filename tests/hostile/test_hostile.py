@@ -1,9 +1,9 @@
 """The running server holds against every attack, over TCP, iWARP and beside them.
 
 One server and one honest client for all attacks, one after the other, so that what an attack leaves behind meets the
-next; each attack has addresses of its own to come from. What must hold is :meth:`tests.hostile.run.Outcome.faults`:
-no answer to the honest client is missing or wrong, memory, descriptors and log are bounded, the server is there and
-comes to rest.
+next, but for those that fill a server until leases end; each attack has addresses of its own to come from. What must
+hold is :meth:`tests.hostile.run.Outcome.faults`: no answer to the honest client is missing or wrong, memory,
+descriptors and log are bounded, the server is there and comes to rest; and the attack was one.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.hostile.attack import Attack
+from tests.hostile.attack import Attack, Scene
 from tests.hostile.attacks import ATTACKS
 from tests.hostile.run import Outcome, Stage
 
@@ -24,7 +24,7 @@ Perform = Callable[[Attack], Outcome]
 
 @pytest.fixture(scope="module")
 def perform() -> Iterator[Perform]:
-    """Run an attack; a server that has not held is not asked to hold against the next."""
+    """Run an attack; a server that has not held, or that was filled, is not asked to hold against the next."""
     stages: list[Stage] = []
 
     def run(attack: Attack) -> Outcome:
@@ -36,6 +36,8 @@ def perform() -> Iterator[Perform]:
             raise
         if outcome.faults():
             stage.__exit__(AssertionError, None, None)
+        elif attack.bound:
+            stage.__exit__(None, None, None)
         else:
             stages.append(stage)
         return outcome
@@ -50,3 +52,12 @@ def test_the_server_holds(attack: Attack, perform: Perform) -> None:
     outcome = perform(attack)
     assert outcome.faults() == []
     assert len(outcome.during) > 20, "the honest client has hardly called"
+
+
+def test_an_attack_without_effect_is_told(perform: Perform) -> None:
+    def idle(scene: Scene) -> None:
+        scene.count("calls", 0)
+
+    outcome = perform(Attack("none", "idle", "nothing", idle, "calls", lambda before, end: False))
+    told = [fault.partition(":")[0] for fault in outcome.faults()]
+    assert told == ["the attack was none", "the bound was not reached"]

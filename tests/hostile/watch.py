@@ -6,6 +6,7 @@ import contextlib
 import os
 import re
 import time
+import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,6 +24,15 @@ class Use:
     sockets: int
     log: int
     """Octets of the log."""
+
+
+def remembered(address: tuple[str, int]) -> dict[str, int]:
+    """The server's metric ``rdma_nfsd_state``, by kind."""
+    with urllib.request.urlopen("http://{}:{}/metrics".format(*address), timeout=30) as answer:
+        text = answer.read().decode()
+    return {
+        kind: int(float(value)) for kind, value in re.findall(r'^rdma_nfsd_state\{kind="(\w+)"\} (\S+)', text, re.M)
+    }
 
 
 class Watch:

@@ -261,7 +261,8 @@ class Client4:
         if not self.minor:
             callback = p.cb_client4(0x40000000, p.netaddr4(*self.callback_address))
             args = p.SETCLIENTID4args(p.nfs_client_id4(verifier, self.name), callback, 1)
-            _, [(_, made)] = await self.raw((p.OP_SETCLIENTID, args))
+            status, [(_, made)] = await self.raw((p.OP_SETCLIENTID, args))
+            assert status == 0, status
             self.clientid = made.resok4.clientid
             confirm = p.SETCLIENTID_CONFIRM4args(self.clientid, made.resok4.setclientid_confirm)
             assert (await self.raw((p.OP_SETCLIENTID_CONFIRM, confirm)))[0] == 0

@@ -305,6 +305,19 @@ def test_one_host_does_not_fill_the_table_of_clients():
         unconfirmed(world, "192.0.2.20", b"one too many")
 
 
+def test_a_host_that_was_restarted_comes_back_to_a_full_table():
+    world = World(Limits(grace=0, clients=64))
+    refusals = world.engine.ledger.refusals
+    world.client41(b"honest")
+    for host in range(4):
+        fill(world, f"192.0.2.{host + 100}", names())
+    again = world.engine.clients.exchange_id(
+        owner=b"honest", verifier=b"restart!", flags=0, principal="1:0", host=next(iter(world.engine.ledger.hosts))
+    )
+    assert again.clientid
+    assert world.engine.ledger.refusals >= refusals + 4, "who finds the table full is counted too"
+
+
 def test_delegations_and_replies_are_shared_too():
     world = World(Limits(grace=0, delegations=100, all_cached_octets=8 << 20))
     greedy = [world.client41(name, slots=256) for name in names(20)]

@@ -25,28 +25,28 @@ from tests.unit.softiwarp_support import (
 )
 
 
-@attack("iWARP", "1,000 connections that do nothing after their handshake")
+@attack("iWARP", "1,000 connections that do nothing after their handshake", effect="handshakes")
 def idle_rdma(scene: Scene) -> None:
     scene.iwarps(1000)
 
 
-@attack("iWARP", "the same from a hundred hosts")
+@attack("iWARP", "the same from a hundred hosts", effect="handshakes")
 def idle_rdma_of_many(scene: Scene) -> None:
     for number in range(100):
         scene.iwarps(10, source=f"127.0.202.{number + 1}")
 
 
-@attack("iWARP", "1,000 connections that have sent half an MPA Request")
+@attack("iWARP", "1,000 connections that have sent half an MPA Request", effect="sent")
 def half_handshakes(scene: Scene) -> None:
     scene.many(1000, scene.doors.rdma, CLIENT_REQUEST[:19])
 
 
-@attack("iWARP", "1,100 connections that say nothing at all")
+@attack("iWARP", "1,100 connections that say nothing at all", effect="connections")
 def silent_rdma(scene: Scene) -> None:
     scene.many(1100, scene.doors.rdma)
 
 
-@attack("iWARP", "MPA Requests that are wrong in every field")
+@attack("iWARP", "MPA Requests that are wrong in every field", effect="sent")
 def bad_requests(scene: Scene) -> None:
     chance = random.Random(3)
     frames = [
@@ -95,6 +95,7 @@ def _bad_ulpdus(chance: random.Random) -> list[bytes]:
 @attack(
     "iWARP",
     "FPDUs that are wrong in every field: handles unknown, queues, numbers, Terminates, RDMA Reads of the server",
+    effect="handshakes",
 )
 def bad_fpdus(scene: Scene) -> None:
     chance = random.Random(4)
@@ -106,7 +107,7 @@ def bad_fpdus(scene: Scene) -> None:
                 return
 
 
-@attack("iWARP", "FPDUs whose checksums are wrong")
+@attack("iWARP", "FPDUs whose checksums are wrong", effect="handshakes")
 def bad_checksums(scene: Scene) -> None:
     for _ in scene.rounds(2000):
         with ignoring(), Iwarp(scene.doors.rdma, scene.source, request=request(flags=0x50), patience=1) as way:
@@ -115,7 +116,7 @@ def bad_checksums(scene: Scene) -> None:
             way.send(bytes(frame))
 
 
-@attack("iWARP", "the fuzzers' streams of octets behind a handshake")
+@attack("iWARP", "the fuzzers' streams of octets behind a handshake", effect="handshakes")
 def fuzzed_streams(scene: Scene) -> None:
     inputs = list(kept("iwarp"))
     for number in scene.rounds(20000):
@@ -123,7 +124,7 @@ def fuzzed_streams(scene: Scene) -> None:
             way.send(inputs[number % len(inputs)])
 
 
-@attack("iWARP", "messages longer than any Receive, and segments of one that never ends")
+@attack("iWARP", "messages longer than any Receive, and segments of one that never ends", effect="handshakes")
 def oversize_messages(scene: Scene) -> None:
     for number in scene.rounds(2000):
         with ignoring(), Iwarp(scene.doors.rdma, scene.source, patience=1) as way:
@@ -134,14 +135,14 @@ def oversize_messages(scene: Scene) -> None:
                     way.send(fpdu(untagged(SEND, 0, 1, at, bytes(64), last=False), False))
 
 
-@attack("iWARP", "500 connections that have sent half of an FPDU")
+@attack("iWARP", "500 connections that have sent half of an FPDU", effect="handshakes")
 def half_fpdus(scene: Scene) -> None:
     for way in scene.iwarps(500):
         with ignoring():
             way.send(fpdu(untagged(SEND, 0, 1, 0, bytes(1000)), False)[:500])
 
 
-@attack("iWARP", "connections made and reset right after their handshake")
+@attack("iWARP", "connections made and reset right after their handshake", effect="handshakes")
 def connect_and_reset(scene: Scene) -> None:
     for number in scene.rounds(20000):
         with ignoring():

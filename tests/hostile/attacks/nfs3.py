@@ -16,7 +16,7 @@ COUNTS = (0, 1, 8192, MIB, MIB + 1, 0x7FFFFFFF, 0xFFFFFFFF)
 OK = nfs3.nfsstat3.NFS3_OK
 
 
-@attack("NFSv3", "offsets, sizes and counts at the edges of 32, 63 and 64 bits")
+@attack("NFSv3", "offsets, sizes and counts at the edges of 32, 63 and 64 bits", effect="calls answered")
 def edge_offsets(scene: Scene) -> None:
     for export in itertools.cycle((b"/memory", b"/disk")):
         handle = file_of(scene, export, 100)
@@ -26,6 +26,7 @@ def edge_offsets(scene: Scene) -> None:
                 if read.status == OK:
                     scene.must(len(read.resok.data) <= min(count, MIB), f"READ of {count} gave {len(read.resok.data)}")
                 way.nfs3("COMMIT", nfs3.COMMIT3args(handle, offset, count))
+                scene.count("calls answered")
                 if count <= 8192:
                     # From an offset that stays a hole; no data behind the file system's largest file.
                     write = nfs3.WRITE3args(handle, offset, count, nfs3.stable_how.UNSTABLE, memoryview(bytes(count)))
@@ -37,7 +38,11 @@ def edge_offsets(scene: Scene) -> None:
             return
 
 
-@attack("NFSv3", "names of 255, 256 and 4,096 octets, with slashes, dots and zeros; links that lead in circles")
+@attack(
+    "NFSv3",
+    "names of 255, 256 and 4,096 octets, with slashes, dots and zeros; links that lead in circles",
+    effect="received",
+)
 def names(scene: Scene) -> None:
     root = mount(scene.doors.mountd, scene.source, b"/memory")
     strange = [bytes([letter]) * length for letter in (0x61, 0, 0x2F, 0xFF) for length in (1, 255, 256, 4096, 60000)]
@@ -98,7 +103,9 @@ def _large_directory(scene: Scene) -> nfs3.nfs_fh3:
     return listed
 
 
-@attack("NFSv3", "directories of 5,000 names listed with counts of 4 GiB, over 20 connections")
+@attack(
+    "NFSv3", "directories of 5,000 names listed with counts of 4 GiB, over 20 connections", effect="octets of listings"
+)
 def huge_listings(scene: Scene) -> None:
     directory = _large_directory(scene)
     plus = nfs3.READDIRPLUS3args(directory, 0, bytes(8), 0xFFFFFFFF, 0xFFFFFFFF)
@@ -112,11 +119,11 @@ def huge_listings(scene: Scene) -> None:
         for way in ways:
             with ignoring():
                 way.socket.settimeout(0.02)
-                way.socket.recv(1 << 20)
+                scene.count("octets of listings", len(way.socket.recv(1 << 20)))
                 way.send(octets)
 
 
-@attack("NFSv3", "the same over 8 RDMA connections, into Reply chunks of 1 MiB")
+@attack("NFSv3", "the same over 8 RDMA connections, into Reply chunks of 1 MiB", effect="listings asked for")
 def huge_listings_over_rdma(scene: Scene) -> None:
     directory = _large_directory(scene)
     plus = nfs3.READDIRPLUS3args(directory, 0, bytes(8), 1 << 20, 1 << 20)
@@ -125,11 +132,12 @@ def huge_listings_over_rdma(scene: Scene) -> None:
             way.socket.settimeout(0.2)
             for xid in range(1, 31):
                 way.post(header(xid, reply=[Segment(7, 1 << 20, 0)]), nfs3_call("READDIRPLUS", plus, xid=xid))
+                scene.count("listings asked for")
     while not scene.over:
         scene.pause(0.1)
 
 
-@attack("NFSv3", "handles of chance and of others: forged, cut, of another export")
+@attack("NFSv3", "handles of chance and of others: forged, cut, of another export", effect="handles refused")
 def forged_handles(scene: Scene) -> None:
     root = mount(scene.doors.mountd, scene.source, b"/memory")
     private = mount(scene.doors.mountd, "127.0.0.1", b"/private")
@@ -144,9 +152,10 @@ def forged_handles(scene: Scene) -> None:
                 octets = octets[: number % 65]
             found = way.nfs3("GETATTR", nfs3.GETATTR3args(nfs3.nfs_fh3(bytes(octets))))
             scene.must(found.status != OK, f"a forged handle was taken: {octets.hex()}")
+            scene.count("handles refused")
 
 
-@attack("NFSv3", "MNT of paths that are long, strange and outside")
+@attack("NFSv3", "MNT of paths that are long, strange and outside", effect="received")
 def strange_mounts(scene: Scene) -> None:
     paths = (
         b"/" * 1000,

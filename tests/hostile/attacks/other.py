@@ -27,7 +27,7 @@ def somebody_else() -> Iterator[None]:
         _LIBC.setfsuid(os.geteuid())
 
 
-@attack("HTTP", "500 connections to /metrics that send their request an octet now and then, or nothing")
+@attack("HTTP", "500 connections to /metrics that send their request an octet now and then, or nothing", effect="sent")
 def metrics_slowloris(scene: Scene) -> None:
     sockets = scene.many(500, scene.doors.metrics, b"GET /metrics HTTP/1.1\r\nX: ")
     asked = 0
@@ -44,7 +44,9 @@ def metrics_slowloris(scene: Scene) -> None:
         scene.pause(0.2)
 
 
-@attack("HTTP", "requests to /metrics that are none: endless lines, headers, octets of chance, other methods")
+@attack(
+    "HTTP", "requests to /metrics that are none: endless lines, headers, octets of chance, other methods", effect="sent"
+)
 def metrics_garbage(scene: Scene) -> None:
     chance = random.Random(6)
     requests = [
@@ -62,7 +64,11 @@ def metrics_garbage(scene: Scene) -> None:
             sock.close()
 
 
-@attack("control socket", "another user connects; then requests that are none, from more connections than it has")
+@attack(
+    "control socket",
+    "another user connects; then requests that are none, from more connections than it has",
+    effect="requests",
+)
 def control_intruder(scene: Scene) -> None:
     if os.getuid() == 0:
         with socket.socket(socket.AF_UNIX) as sock, somebody_else():
@@ -78,6 +84,7 @@ def control_intruder(scene: Scene) -> None:
             sock.settimeout(1)
             scene.keep(sock)
             sock.connect(scene.doors.control)
+            scene.count("requests")
             sock.sendall(
                 (
                     b"{" * 100000,
@@ -89,7 +96,9 @@ def control_intruder(scene: Scene) -> None:
             )
 
 
-@attack("UDP", "datagrams of chance, of 64 KiB, calls of every procedure, replies: as fast as they go")
+@attack(
+    "UDP", "datagrams of chance, of 64 KiB, calls of every procedure, replies: as fast as they go", effect="datagrams"
+)
 def datagrams(scene: Scene) -> None:
     chance = random.Random(7)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
@@ -104,8 +113,9 @@ def datagrams(scene: Scene) -> None:
             )[number % 6]  # fmt: skip
             with ignoring():
                 sock.sendto(data, scene.doors.nsm)
+                scene.count("datagrams")
 
 
-@attack("MOUNT", "1,100 silent connections to the port of MOUNT")
+@attack("MOUNT", "1,100 silent connections to the port of MOUNT", effect="connections")
 def silent_mounts(scene: Scene) -> None:
     scene.many(1100, scene.doors.mountd)

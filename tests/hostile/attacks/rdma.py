@@ -18,7 +18,11 @@ def _read(way: Iwarp, handle: nfs3.nfs_fh3, xid: int) -> None:
     way.post(read_into(xid, MIB), nfs3_call("READ", nfs3.READ3args(handle, 0, MIB), xid=xid))
 
 
-@attack("RPC-over-RDMA", "8 clients with 126 READs of 1 MiB each that take a few octets now and then")
+@attack(
+    "RPC-over-RDMA",
+    "8 clients with 126 READs of 1 MiB each that take a few octets now and then",
+    effect="octets read slowly",
+)
 def slow_readers(scene: Scene) -> None:
     handle = file_of(scene, size=MIB)
     ways = scene.iwarps(8, window=4096)
@@ -27,14 +31,15 @@ def slow_readers(scene: Scene) -> None:
             way.socket.settimeout(0.2)
             for number in range(126):
                 _read(way, handle, number + 1)
+                scene.count("READs asked for")
     while not scene.over:
         for way in ways:
             with ignoring():
-                way.socket.recv(11, socket.MSG_DONTWAIT)
+                scene.count("octets read slowly", len(way.socket.recv(11, socket.MSG_DONTWAIT)))
         scene.pause(0.05)
 
 
-@attack("RPC-over-RDMA", "the same of eight hosts on a disk, that read nothing")
+@attack("RPC-over-RDMA", "the same of eight hosts on a disk, that read nothing", effect="READs asked for")
 def silent_readers(scene: Scene) -> None:
     handle = file_of(scene, b"/disk", size=MIB)
     for _ in range(8):
@@ -43,9 +48,14 @@ def silent_readers(scene: Scene) -> None:
                 way.socket.settimeout(0.2)
                 for number in range(126):
                     _read(way, handle, number + 1)
+                    scene.count("READs asked for")
 
 
-@attack("RPC-over-RDMA", "clients whose WRITEs come in Read chunks, and whose memory never answers an RDMA Read")
+@attack(
+    "RPC-over-RDMA",
+    "clients whose WRITEs come in Read chunks, and whose memory never answers an RDMA Read",
+    effect="WRITEs",
+)
 def reads_never_answered(scene: Scene) -> None:
     handle = file_of(scene)
     arguments = nfs3.WRITE3args(handle, 0, MIB, nfs3.stable_how.UNSTABLE, memoryview(bytes(MIB)))
@@ -57,15 +67,17 @@ def reads_never_answered(scene: Scene) -> None:
                 xid = number + 1
                 lists = header(xid, reads=[(len(call), Segment(number, MIB, 0))])
                 way.post(lists, xid.to_bytes(4, "big") + call[4:])
+                scene.count("WRITEs")
 
 
-@attack("RPC-over-RDMA", "Long Calls of 1 MiB in memory that never answers")
+@attack("RPC-over-RDMA", "Long Calls of 1 MiB in memory that never answers", effect="Long Calls")
 def long_calls_never_answered(scene: Scene) -> None:
     for way in scene.iwarps(64):
         with ignoring():
             way.socket.settimeout(0.2)
             for number in range(100):
                 way.post(long_call(number + 1, MIB))
+                scene.count("Long Calls")
 
 
 def _bad_chunks(chance: random.Random) -> list[bytes]:
@@ -94,7 +106,7 @@ def _bad_chunks(chance: random.Random) -> list[bytes]:
     ]
 
 
-@attack("RPC-over-RDMA", "chunk lists of ten thousand segments, of 4 GiB, overlapping, cut short")
+@attack("RPC-over-RDMA", "chunk lists of ten thousand segments, of 4 GiB, overlapping, cut short", effect="received")
 def bad_chunk_lists(scene: Scene) -> None:
     chance = random.Random(5)
     for _ in scene.rounds(500):
@@ -107,7 +119,11 @@ def bad_chunk_lists(scene: Scene) -> None:
                 return
 
 
-@attack("RPC-over-RDMA", "500 calls at once with credits of none, of 1 and of four thousand million asked for")
+@attack(
+    "RPC-over-RDMA",
+    "500 calls at once with credits of none, of 1 and of four thousand million asked for",
+    effect="received",
+)
 def credit_overrun(scene: Scene) -> None:
     for number in scene.rounds(300):
         with ignoring(), Iwarp(scene.doors.rdma, scene.source, patience=1) as way:
@@ -117,7 +133,11 @@ def credit_overrun(scene: Scene) -> None:
             way.socket.recv(100000)
 
 
-@attack("RPC-over-RDMA", "versions 0, 3 and 99, RDMA_DONE, RDMA_MSGP, errors and replies that nobody waits for")
+@attack(
+    "RPC-over-RDMA",
+    "versions 0, 3 and 99, RDMA_DONE, RDMA_MSGP, errors and replies that nobody waits for",
+    effect="handshakes",
+)
 def wrong_versions(scene: Scene) -> None:
     reply = struct.pack(">6I", 5, 1, 0, 0, 0, 0)
     messages = [
@@ -134,7 +154,7 @@ def wrong_versions(scene: Scene) -> None:
                 way.post(messages[(number * 7 + more * (number % 5 + 1)) % len(messages)])
 
 
-@attack("RPC-over-RDMA", "the fuzzers' messages of both versions")
+@attack("RPC-over-RDMA", "the fuzzers' messages of both versions", effect="handshakes")
 def fuzzed_messages(scene: Scene) -> None:
     inputs = [data for name in ("version_one", "version_two") for data in kept(name)]
     for number in scene.rounds(20000):
@@ -146,7 +166,7 @@ def fuzzed_messages(scene: Scene) -> None:
                 data = data[2 + size :]
 
 
-@attack("RPC-over-RDMA", "NULL as fast as credits allow over 32 connections")
+@attack("RPC-over-RDMA", "NULL as fast as credits allow over 32 connections", effect="received")
 def null_flood_over_rdma(scene: Scene) -> None:
     ways = scene.iwarps(32)
     while not scene.over:
@@ -156,7 +176,7 @@ def null_flood_over_rdma(scene: Scene) -> None:
                 way.socket.recv(1 << 18, socket.MSG_DONTWAIT)
 
 
-@attack("RPC-over-RDMA", "replies to backward calls that were never made")
+@attack("RPC-over-RDMA", "replies to backward calls that were never made", effect="handshakes")
 def unasked_replies(scene: Scene) -> None:
     message = header(9) + struct.pack(">6I", 9, 1, 0, 0, 0, 0)
     for way in scene.iwarps(8):

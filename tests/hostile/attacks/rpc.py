@@ -47,7 +47,7 @@ def bad_calls() -> Iterator[bytes]:
         yield good[:cut]
 
 
-@attack("RPC", "headers that are wrong in every field, over TCP")
+@attack("RPC", "headers that are wrong in every field, over TCP", effect="calls")
 def bad_headers(scene: Scene) -> None:
     calls = list(bad_calls())
     connection = None
@@ -66,7 +66,7 @@ def bad_headers(scene: Scene) -> None:
                 raise
 
 
-@attack("RPC", "headers that are wrong in every field, over softiwarp")
+@attack("RPC", "headers that are wrong in every field, over softiwarp", effect="calls")
 def bad_headers_over_rdma(scene: Scene) -> None:
     calls = list(bad_calls())
     connection = None
@@ -85,7 +85,7 @@ def bad_headers_over_rdma(scene: Scene) -> None:
                 raise
 
 
-@attack("RPC", "the fuzzers' inputs as arguments of every procedure")
+@attack("RPC", "the fuzzers' inputs as arguments of every procedure", effect="received")
 def fuzzed_arguments(scene: Scene) -> None:
     inputs = [data for name in ("calls", "compounds") for data in kept(name)]
     chance = random.Random(2)
@@ -155,6 +155,7 @@ def _as_everybody(scene: Scene, make: Callable[..., Tcp | Iwarp]) -> None:
                 with make() as way:
                     for fault in _calls_as(way, root, found[b"secret"], found[b"closed"], name, who):
                         scene.must(False, fault)
+                scene.count("callers")
             except (OSError, EOFError, Refused) as error:
                 scene.must(False, f"no answer as {who}: {error!r}")
             made = directory / os.fsdecode(name)
@@ -163,17 +164,17 @@ def _as_everybody(scene: Scene, make: Callable[..., Tcp | Iwarp]) -> None:
             scene.must(not any((directory / "closed").iterdir()), f"root's directory has a file made as {who}")
 
 
-@attack("RPC", "users and groups at the edges, 0xFFFFFFFF first, over TCP: none of them is root")
+@attack("RPC", "users and groups at the edges, 0xFFFFFFFF first, over TCP: none of them is root", effect="callers")
 def edge_identities(scene: Scene) -> None:
     _as_everybody(scene, lambda: Tcp(scene.doors.tcp, scene.source))
 
 
-@attack("RPC", "users and groups at the edges over softiwarp: none of them is root")
+@attack("RPC", "users and groups at the edges over softiwarp: none of them is root", effect="callers")
 def edge_identities_over_rdma(scene: Scene) -> None:
     _as_everybody(scene, lambda: Iwarp(scene.doors.rdma, scene.source))
 
 
-@attack("RPC", "users and groups at the edges in NFSv4.0 and 4.1: none of them is root")
+@attack("RPC", "users and groups at the edges in NFSv4.0 and 4.1: none of them is root", effect="callers")
 def edge_identities_of_nfs4(scene: Scene) -> None:
     everybody = itertools.product(EDGES, ("disk", "memory"), GROUPS, (1, 0))
     for number, (uid, export, gids, minor) in enumerate(everybody):
@@ -201,6 +202,7 @@ def edge_identities_of_nfs4(scene: Scene) -> None:
                     status = drive(client.status(*client.path(f"/{export}/closed"), made))
                     scene.must(status != p.NFS4_OK, f"a directory was made in root's as {client.credential}")
                     drive(client.status(*client.path(f"/{export}"), made))
+                scene.count("callers")
         except (OSError, EOFError, Refused) as error:
             scene.must(False, f"no answer as {uid} {gids} in 4.{minor}: {error!r}")
         if (directory / os.fsdecode(name)).exists():
@@ -210,7 +212,11 @@ def edge_identities_of_nfs4(scene: Scene) -> None:
 # The replay cache
 
 
-@attack("RPC", "calls with the XID of others, that differ late or in who calls: no answer is another call's")
+@attack(
+    "RPC",
+    "calls with the XID of others, that differ late or in who calls: no answer is another call's",
+    effect="WRITEs",
+)
 def replay_games(scene: Scene) -> None:
     root = mount(scene.doors.mountd, scene.source, b"/memory")
     handle = file_of(scene)
@@ -223,6 +229,7 @@ def replay_games(scene: Scene) -> None:
             write = nfs3.WRITE3args(handle, 0, len(data), STABLE, memoryview(data))
             with Tcp(scene.doors.tcp, scene.source) as way:
                 done = results3("WRITE", way.exchange(nfs3_call("WRITE", write, xid=xid)))
+                scene.count("WRITEs")
                 if done.status == 0:
                     scene.must(path.read_bytes()[:1300] == data, "a WRITE was answered OK and is not in the file")
         victim.write_bytes(b"")
@@ -236,7 +243,7 @@ def replay_games(scene: Scene) -> None:
                 scene.must((done.status == 0) == (not victim.exists()), "a REMOVE was given another's answer")
 
 
-@attack("RPC", "17,000 WRITEs of one client, then another's CREATE sent again: it is still known")
+@attack("RPC", "17,000 WRITEs of one client, then another's CREATE sent again: it is still known", effect="WRITEs")
 def replay_flood(scene: Scene) -> None:
     root = mount(scene.doors.mountd, scene.source, b"/memory")
     handle = file_of(scene)
@@ -254,11 +261,12 @@ def replay_flood(scene: Scene) -> None:
                 flood.send(b"".join(map(record, calls)))
                 for _ in calls:
                     accepted(flood.reply())
+                    scene.count("WRITEs")
         again = results3("CREATE", first.exchange(create))
         scene.must(again.status == 0, f"the CREATE sent again got {again.status!r}")
 
 
-@attack("RPC", "programs that are not there, and procedures, as fast as they go")
+@attack("RPC", "programs that are not there, and procedures, as fast as they go", effect="received")
 def wrong_programs(scene: Scene) -> None:
     octets = (
         b"".join(record(rpc(program, version, 99)) for program in (100003, 100005, 7) for version in (2, 3, 9)) * 20

@@ -35,12 +35,12 @@ def write_call(handle: nfs3.nfs_fh3, size: int = MIB) -> bytes:
     return nfs3_call("WRITE", nfs3.WRITE3args(handle, 0, size, nfs3.stable_how.UNSTABLE, memoryview(bytes(size))))
 
 
-@attack("TCP", "1,100 connections that say nothing")
+@attack("TCP", "1,100 connections that say nothing", effect="connections")
 def silent_connections(scene: Scene) -> None:
     scene.many(1100, scene.doors.tcp)
 
 
-@attack("TCP", "1,100 silent connections of a hundred hosts")
+@attack("TCP", "1,100 silent connections of a hundred hosts", effect="connections")
 def silent_hosts(scene: Scene) -> None:
     for number in range(100):
         scene.many(11, scene.doors.tcp, source=f"127.0.200.{number + 1}")
@@ -55,10 +55,12 @@ def _calling_hosts(scene: Scene, connect: Callable[[str], Tcp | Iwarp], first: i
             with ignoring():
                 ways[source] = scene.keep(connect(source))
                 ways[source].exchange(NULL3)
+                scene.count("calls answered")
     while not scene.over:
         for source in sources:
             try:
                 ways[source].exchange(NULL3)
+                scene.count("calls answered")
             except (OSError, EOFError, KeyError):
                 with ignoring():
                     ways[source] = scene.keep(connect(source))
@@ -67,17 +69,17 @@ def _calling_hosts(scene: Scene, connect: Callable[[str], Tcp | Iwarp], first: i
                 break
 
 
-@attack("TCP", "1,100 hosts with one connection each, by which they make calls")
+@attack("TCP", "1,100 hosts with one connection each, by which they make calls", effect="calls answered")
 def calling_hosts(scene: Scene) -> None:
     _calling_hosts(scene, lambda source: Tcp(scene.doors.tcp, source, patience=1), 205)
 
 
-@attack("iWARP", "1,100 hosts with one connection each, by which they make calls")
+@attack("iWARP", "1,100 hosts with one connection each, by which they make calls", effect="calls answered")
 def calling_hosts_rdma(scene: Scene) -> None:
     _calling_hosts(scene, lambda source: Iwarp(scene.doors.rdma, source, patience=1), 210)
 
 
-@attack("TCP", "connections made and closed as fast as they can be, with 1,050 others open")
+@attack("TCP", "connections made and closed as fast as they can be, with 1,050 others open", effect="connections")
 def connect_and_close(scene: Scene) -> None:
     scene.many(1050, scene.doors.tcp)
     for _ in scene.rounds(20000):
@@ -86,12 +88,12 @@ def connect_and_close(scene: Scene) -> None:
             reset(dial(scene.doors.tcp, scene.source, patience=1))
 
 
-@attack("TCP", "1,000 records of 1 MiB, one octet of each sent")
+@attack("TCP", "1,000 records of 1 MiB, one octet of each sent", effect="sent")
 def half_records(scene: Scene) -> None:
     scene.many(1000, scene.doors.tcp, struct.pack(">I", LAST | MIB) + b"x")
 
 
-@attack("TCP", "the same from a hundred hosts")
+@attack("TCP", "the same from a hundred hosts", effect="sent")
 def half_records_of_many(scene: Scene) -> None:
     for number in range(100):
         scene.many(10, scene.doors.tcp, struct.pack(">I", LAST | MIB) + b"x", source=f"127.0.201.{number + 1}")
@@ -115,22 +117,22 @@ def _die_in_write(scene: Scene, how: str) -> None:
             break
 
 
-@attack("TCP", "1,000 clients that die in a WRITE, with a RST")
+@attack("TCP", "1,000 clients that die in a WRITE, with a RST", effect="sent")
 def die_with_reset(scene: Scene) -> None:
     _die_in_write(scene, "RST")
 
 
-@attack("TCP", "1,000 clients that die in a WRITE, with a FIN")
+@attack("TCP", "1,000 clients that die in a WRITE, with a FIN", effect="sent")
 def die_with_fin(scene: Scene) -> None:
     _die_in_write(scene, "FIN")
 
 
-@attack("TCP", "1,000 clients that stop in a WRITE and stay")
+@attack("TCP", "1,000 clients that stop in a WRITE and stay", effect="sent")
 def stop_in_write(scene: Scene) -> None:
     _die_in_write(scene, "silent")
 
 
-@attack("TCP", "200 records of 1 MiB that arrive an octet at a time")
+@attack("TCP", "200 records of 1 MiB that arrive an octet at a time", effect="sent")
 def dripping_records(scene: Scene) -> None:
     sockets = scene.many(200, scene.doors.tcp, struct.pack(">I", LAST | MIB))
     while not scene.over:
@@ -139,7 +141,7 @@ def dripping_records(scene: Scene) -> None:
                 sock.send(b"x", socket.MSG_DONTWAIT)
 
 
-@attack("TCP", "records of 50,000 fragments of an octet each")
+@attack("TCP", "records of 50,000 fragments of an octet each", effect="sent")
 def many_fragments(scene: Scene) -> None:
     octets = struct.pack(">IB", 1, 0) * 50000
     for _ in scene.rounds(100):
@@ -148,7 +150,7 @@ def many_fragments(scene: Scene) -> None:
             sock.sendall(octets)
 
 
-@attack("TCP", "fragments of no octets, 100,000 at a time, and no end of the record")
+@attack("TCP", "fragments of no octets, 100,000 at a time, and no end of the record", effect="sent")
 def empty_fragments(scene: Scene) -> None:
     for _ in scene.rounds(100):
         with ignoring():
@@ -157,7 +159,7 @@ def empty_fragments(scene: Scene) -> None:
                 sock.sendall(bytes(400000))
 
 
-@attack("TCP", "marks of records beyond any bound")
+@attack("TCP", "marks of records beyond any bound", effect="sent")
 def oversize_records(scene: Scene) -> None:
     for _ in scene.rounds(1000):
         for mark in (0xFFFFFFFF, 0x7FFFFFFF, LAST | 1 << 30, LAST | (8 << 20)):
@@ -178,27 +180,28 @@ def _readers(scene: Scene, connections: int, calls: int) -> list[socket.socket]:
             made.append(sock)
             for _ in range(calls):
                 sock.sendall(record(nfs3_call("READ", nfs3.READ3args(handle, 0, MIB))))
+                scene.count("READs asked for")
         if scene.over:
             break
     return made
 
 
-@attack("TCP", "100 clients that ask for 100 MiB each and read nothing of it")
+@attack("TCP", "100 clients that ask for 100 MiB each and read nothing of it", effect="READs asked for")
 def replies_never_read(scene: Scene) -> None:
     _readers(scene, 100, 100)
 
 
-@attack("TCP", "50 clients that ask for 100 MiB each and read a few octets now and then")
+@attack("TCP", "50 clients that ask for 100 MiB each and read a few octets now and then", effect="octets read slowly")
 def replies_read_slowly(scene: Scene) -> None:
     sockets = _readers(scene, 50, 100)
     while not scene.over:
         for sock in sockets:
             with ignoring():
-                sock.recv(7, socket.MSG_DONTWAIT)
+                scene.count("octets read slowly", len(sock.recv(7, socket.MSG_DONTWAIT)))
         scene.pause(0.05)
 
 
-@attack("TCP", "octets of chance, in records and not")
+@attack("TCP", "octets of chance, in records and not", effect="sent")
 def garbage(scene: Scene) -> None:
     chance = random.Random(1)
     for number in scene.rounds(3000):
@@ -209,7 +212,7 @@ def garbage(scene: Scene) -> None:
             sock.close()
 
 
-@attack("TCP", "NULL as fast as it goes over 64 connections, answers unread for as long as possible")
+@attack("TCP", "NULL as fast as it goes over 64 connections, answers unread for as long as possible", effect="received")
 def null_flood(scene: Scene) -> None:
     octets = record(NULL3) * 200
     sockets = scene.many(64, scene.doors.tcp)
@@ -220,6 +223,6 @@ def null_flood(scene: Scene) -> None:
                 sock.recv(1 << 16, socket.MSG_DONTWAIT)
 
 
-@attack("TCP", "half of a record mark, then nothing, 1,000 times")
+@attack("TCP", "half of a record mark, then nothing, 1,000 times", effect="sent")
 def half_marks(scene: Scene) -> None:
     scene.many(1000, scene.doors.tcp, b"\x80\x00")
