@@ -13,22 +13,26 @@ import importlib
 import json
 import signal
 import sys
-import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from bench import compare, document, report
+from bench import compare, document, report, sides
+from bench.calls import FILE_SIZE, Files
 from bench.connections import Connections
+from bench.ganesha import Ganesha, enter_namespace, in_root, packaged
 from bench.growth import Directory, Handles, Locks, Opens
-from bench.machine import facts, measure_limits
+from bench.machine import crowd, disk_limits, facts, measure_limits
 from bench.memory import Memory
-from bench.scenarios import FILE_SIZE, SCENARIOS, Files, Scenario, prepare
-from bench.servers import IN_GUEST, SERVERS, Ganesha, LocalServer, RdmaNfsd, enter_namespace, fill
-from bench.study import Impossible, Study, Terms, median, progress
+from bench.places import Place, places
+from bench.running import Impossible
+from bench.scenarios import SCENARIOS, Scenario, needed, prepare
+from bench.servers import IN_GUEST, LocalServer, NotStarted, RdmaNfsd, fill
+from bench.study import Study, Terms, median, progress
 from bench.trouble import Trouble
 from bench.turns import take_turns
+from tests.nfs3_client import Nfs3Failure
 
 STUDIES: tuple[Study, ...] = (
     Connections(),
@@ -44,23 +48,24 @@ NAMES = [scenario.name for scenario in SCENARIOS] + [study.name for study in STU
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
     """Everything that was asked for."""
-    local = [name for name in options.server if name in SERVERS]
+    local = [name for name in options.server if name not in IN_GUEST]
     names = options.only or (NAMES if local else [scenario.name for scenario in SCENARIOS])
     chosen = [scenario for scenario in SCENARIOS if scenario.name in names]
-    with tempfile.TemporaryDirectory(dir="/dev/shm", prefix="rdma-nfsd-bench-") as directory:
-        result = {"machine": facts()} | run_scenarios(options, local, Path(directory), chosen)
+    result: dict[str, Any] = {"machine": facts() | crowd(options.crowded)}
+    with places(options.on, options.images) as found:
+        memory = found[0].path
+        result |= run_scenarios(options, local, found, chosen)
         result["studies"] = {}
         for study in STUDIES:
             if study.name not in names:
                 continue
-            place = Path(directory) / study.name
-            terms = Terms(place, options.seconds, options.rounds, options.transport, options.uid)
+            terms = Terms(memory / study.name, options.seconds, options.rounds, options.transport, options.uid)
             try:
                 result["studies"][study.name] = study.run(terms)
             except Impossible as reason:
                 progress("")
                 print(f"bench: {study.name}: not measured: {reason}", file=sys.stderr)
-    others = [name for name in options.server if name not in SERVERS]
+    others = [name for name in options.server if name in IN_GUEST]
     if others and chosen:
         guests = load_guests()
         result["guest"] = guests.measure(
@@ -79,27 +84,65 @@ def load_guests() -> Any:
 
 
 def run_scenarios(
-    options: argparse.Namespace, names: Sequence[str], directory: Path, chosen: Sequence[Scenario]
+    options: argparse.Namespace, names: Sequence[str], where: Sequence[Place], chosen: Sequence[Scenario]
 ) -> dict[str, Any]:
-    """In rounds that take turns: the machine, then each scenario with every server."""
-    bounds: list[dict[str, float]] = []
-    file = directory / "limits"
-    fill(file, FILE_SIZE)
+    """In rounds that take turns: the machine, then each scenario with every server in every place."""
+    others: list[type[LocalServer]] = [in_root(root) for root in options.ganesha_root]
+    every: list[type[LocalServer]] = [RdmaNfsd, Ganesha, *others]
+    kinds = {kind.name: kind for kind in every}
+    limits: list[dict[str, float]] = []
+    on_disks: dict[str, list[dict[str, float]]] = {place.name: [] for place in where[1:]}
+    for place in where:
+        fill(place.path / "limits", FILE_SIZE)
     with ExitStack() as ends:
         servers: list[tuple[LocalServer, Files]] = []
-        for name in names:
-            server = SERVERS[name](directory / name)
-            ends.callback(server.stop)
-            servers.append((server, asyncio.run(prepare(server, options.uid))))
+        absent: dict[str, str] = {}
+        for place in where:
+            for name in [*names, *(other.name for other in others)]:
+                try:
+                    needs = needed(each for each in chosen if place.device or not each.disks)
+                    servers.append(begin(kinds[name], place, options.uid, needs, ends))
+                except (NotStarted, Nfs3Failure) as reason:
+                    if name == RdmaNfsd.name:
+                        raise
+                    absent[f"{name} on {place.name}"] = str(reason).partition("\n")[0]
 
         def measure_machine(turn: str) -> None:
             progress(f"{turn}: the machine")
-            bounds.append(measure_limits(file, options.seconds))
+            limits.append(measure_limits(where[0].path / "limits", options.seconds))
+            for place in where[1:]:
+                on_disks[place.name].append(disk_limits(place, options.seconds, chosen))
 
         found = take_turns(servers, chosen, options.transport, options.rounds, options.seconds, measure_machine)
-        results = {server.name: found[server.name].result() | {"peak_memory": server.memory()} for server, _ in servers}
-    file.unlink()
-    return {"limits": median(bounds), "servers": results}
+        results = {
+            server.label: found[server.label].result() | {"peak_memory": server.memory()} for server, _ in servers
+        }
+    told = {place.name: {"told": place.told} | median(on_disks.get(place.name) or [{}]) for place in where}
+    memory, disks = sides.split(results, [place.name for place in where[1:]])
+    versions = {Ganesha.name: packaged()} if Ganesha.name in names else {}
+    return {
+        "limits": median(limits),
+        "servers": memory,
+        "disks": disks,
+        "places": told,
+        "absent": absent,
+        "versions": versions,
+    }
+
+
+def begin(
+    kind: type[LocalServer], place: Place, uid: int, needs: set[str], ends: ExitStack
+) -> tuple[LocalServer, Files]:
+    """A server in a place, with its files; it is ended with ``ends``. Raises NotStarted and what its client does."""
+    server = kind(place.path / kind.name)
+    server.place = place
+    try:
+        files = asyncio.run(prepare(server, uid, needs))
+    except BaseException:
+        server.stop()
+        raise
+    ends.callback(server.stop)
+    return server, files
 
 
 def parser() -> argparse.ArgumentParser:
@@ -124,7 +167,7 @@ def parser() -> argparse.ArgumentParser:
     named.add_argument(
         "--server",
         nargs="*",
-        choices=[*SERVERS, *IN_GUEST],
+        choices=[RdmaNfsd.name, Ganesha.name, *IN_GUEST],
         default=[RdmaNfsd.name],
         help="these, in turns (default rdma-nfsd); rdma-nfsd-verbs and kernel: in a Linux guest, over its siw "
         "device and TCP, compared with each other only (needs root and qemu)",
@@ -132,6 +175,23 @@ def parser() -> argparse.ArgumentParser:
     named.add_argument("--seconds", type=float, default=2.0, help="how long each is measured in a round (default 2)")
     named.add_argument("--rounds", type=int, default=3, help="how often; medians are reported (default 3)")
     named.add_argument("--uid", type=int, default=0, help="whom the calls are made as (default 0)")
+    named.add_argument(
+        "--on",
+        nargs="*",
+        default=[],
+        metavar="DIR",
+        help="on the file system there, beside memory; ext4 and xfs: on a disk of this machine's, or a loop device",
+    )
+    named.add_argument("--images", type=Path, default=Path("/var/tmp"), help="for loop devices (default /var/tmp)")
+    named.add_argument(
+        "--ganesha-root",
+        type=Path,
+        nargs="*",
+        default=[],
+        metavar="ROOT",
+        help="other releases of Ganesha as well, each in a Debian made by python -m bench.ganesha",
+    )
+    named.add_argument("--crowded", action="store_true", help="measure though other programs are busy")
     named.add_argument("--json", type=Path, metavar="FILE", help="write the figures there")
     named.add_argument("--from", type=Path, dest="earlier", metavar="FILE", help="measure nothing: show these figures")
     named.add_argument(
@@ -148,7 +208,7 @@ def main() -> int:
         return compare.main(sys.argv[2:])
     options = parser().parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # servers and disks are ended all the same
-    if Ganesha.name in options.server and options.earlier is None:
+    if (Ganesha.name in options.server or options.ganesha_root) and options.earlier is None:
         enter_namespace(sys.argv[1:])
     result = json.loads(options.earlier.read_text()) if options.earlier else run(options)
     print("\n".join(report.everything(result, STUDIES)))

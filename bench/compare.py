@@ -20,9 +20,12 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from bench.scenarios import BY_NAME, SCENARIOS, Files, Scenario, prepare
+from bench.calls import Files
+from bench.laps import Laps
+from bench.running import Running
+from bench.scenarios import BY_NAME, TODAY, Scenario, needed, prepare
 from bench.servers import RdmaNfsd
-from bench.study import Running, markdown, progress
+from bench.study import Meter, markdown, progress
 from bench.turns import reason
 
 SIDES = ("old", "new")
@@ -65,10 +68,14 @@ def order(number: int) -> tuple[str, ...]:
 
 def one_turn(server: RdmaNfsd, load: Running, seconds: float) -> tuple[float, float]:
     """CPU microseconds per call, and calls per second."""
-    load.run(WARMING * seconds)
-    before = server.cpu_seconds()
-    calls, elapsed = load.run(seconds)
-    return (server.cpu_seconds() - before) / calls * 1e6, calls / elapsed
+    meter = Meter(server, events=False)
+    if isinstance(load, Laps):
+        calls, elapsed = load.run(seconds, meter=meter)
+    else:
+        load.run(WARMING * seconds)
+        with meter:
+            calls, elapsed = load.run(seconds)
+    return meter.used.seconds / calls * 1e6, calls / elapsed
 
 
 def measure(servers: Mapping[str, Served], scenario: Scenario, over: str, turns: int, seconds: float) -> Pairs:
@@ -79,9 +86,11 @@ def measure(servers: Mapping[str, Served], scenario: Scenario, over: str, turns:
             side: ends.enter_context(scenario.load(server, files, over)) for side, (server, files) in servers.items()
         }
         for load in loads.values():
-            load.run(WARMING)
+            if not isinstance(load, Laps):
+                load.run(WARMING)
         for number in range(turns):
             for side in order(number):
+                scenario.fresh(servers[side][0])
                 cpu, rate = one_turn(servers[side][0], loads[side], seconds)
                 found.cpu[side].append(cpu)
                 found.rate[side].append(rate)
@@ -89,28 +98,28 @@ def measure(servers: Mapping[str, Served], scenario: Scenario, over: str, turns:
 
 
 @contextmanager
-def started(place: Path, trees: Mapping[str, Path]) -> Iterator[dict[str, Served]]:
+def started(place: Path, trees: Mapping[str, Path], needs: set[str]) -> Iterator[dict[str, Served]]:
     """A server of each tree, with its file of data."""
     with ExitStack() as ends:
         found = {}
         for side, tree in trees.items():
             server = RdmaNfsd(place / side, tree=tree)
             ends.callback(server.stop)
-            found[side] = server, asyncio.run(prepare(server))
+            found[side] = server, asyncio.run(prepare(server, needs=needs))
         yield found
 
 
 def run(options: argparse.Namespace) -> tuple[dict[Key, Pairs], dict[Key, str]]:
     """What was measured, and what failed."""
     trees = {"old": options.old.resolve(), "new": options.new.resolve()}
-    chosen = [BY_NAME[name] for name in options.scenario] or list(SCENARIOS)
+    chosen = [BY_NAME[name] for name in options.scenario] or list(TODAY)
     keys = [(each, over) for each in chosen for over in options.transport if over in each.transports]
     found: dict[Key, Pairs] = {}
     failures: dict[Key, str] = {}
     for start in range(options.starts):
         with (
             tempfile.TemporaryDirectory(dir=options.on, prefix="rdma-nfsd-compare-") as place,
-            started(Path(place), trees) as servers,
+            started(Path(place), trees, needed(chosen)) as servers,
         ):
             for scenario, over in keys:
                 key = scenario.name, over
@@ -152,11 +161,11 @@ def parser() -> argparse.ArgumentParser:
         prog="python -m bench compare",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        epilog="scenarios: " + " ".join(BY_NAME),
+        epilog="scenarios: " + " ".join(BY_NAME) + "\n\ntoday's: " + " ".join(each.name for each in TODAY),
     )
     named.add_argument("old", type=Path, metavar="OLDTREE", help="a checkout with its extensions built")
     named.add_argument("new", type=Path, metavar="NEWTREE", help="another")
-    named.add_argument("scenario", nargs="*", metavar="SCENARIO", help="these only (default: all)")
+    named.add_argument("scenario", nargs="*", metavar="SCENARIO", help="these only (default: today's)")
     named.add_argument(
         "--transport", nargs="*", choices=["tcp", "rdma"], default=["tcp", "rdma"], help="over these only"
     )

@@ -39,7 +39,7 @@ def octets(lines: Iterable[str]) -> tuple[int, int]:
     return into, out
 
 
-def by_system_calls(pid: int, work: Callable[[], int]) -> dict[str, float]:
+def by_system_calls(pid: int, work: Callable[[], float]) -> dict[str, float]:
     """Octets per call that the kernel copies for a process while ``work()`` makes so many calls of it. Nothing where
     strace is not installed, or not allowed."""
     program = shutil.which("strace")

@@ -1,6 +1,6 @@
 """A disk that can be stopped: ext4 on a loop device whose file lies behind a FUSE file system that answers or does not.
 
-Owns the mounts and the FUSE process, and undoes them; needs root and bindfs. Imports :mod:`bench.study`.
+Owns the mounts and the FUSE process, and undoes them; needs root and bindfs. Imports :mod:`bench.running`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from bench.study import Impossible
+from bench.running import Impossible
 
 SIZE = 256 << 20
 _CLONE_NEWNS = 0x20000
@@ -39,14 +39,14 @@ class StallingDisk:
             self._passing.send_signal(signal.SIGCONT)
 
 
-def _own_mounts() -> None:
+def own_mounts() -> None:
     """See mounts of our own from now on, which nobody else sees and keeps busy, and which end with this process."""
     if ctypes.CDLL(None, use_errno=True).unshare(_CLONE_NEWNS):
         raise Impossible(f"unshare: {os.strerror(ctypes.get_errno())}")
-    _run("mount", "--make-rprivate", "/")
+    run("mount", "--make-rprivate", "/")
 
 
-def _run(*command: object) -> str:
+def run(*command: object) -> str:
     done = subprocess.run([str(word) for word in command], capture_output=True, text=True, check=False)
     if done.returncode:
         raise Impossible(f"{command[0]}: {done.stderr.strip()}")
@@ -66,7 +66,7 @@ def stalling_disk(directory: Path, data: bytes) -> Iterator[StallingDisk]:
     missing = [program for program in PROGRAMS if shutil.which(program) is None]
     if os.geteuid() or missing or not Path("/dev/fuse").exists():
         raise Impossible(f"it needs root, FUSE and {', '.join(missing or ['bindfs'])}: apt-get install bindfs")
-    _own_mounts()
+    own_mounts()
     behind, before, path = (directory / name for name in ("behind", "before", "disk"))
     for each in (behind, before, path):
         each.mkdir(parents=True)
@@ -80,14 +80,14 @@ def stalling_disk(directory: Path, data: bytes) -> Iterator[StallingDisk]:
             if time.monotonic() > until or passing.poll() is not None:
                 raise Impossible("bindfs did not start")
             time.sleep(0.02)
-        device = _run("losetup", "--find", "--show", "--direct-io=on", before / "image")
+        device = run("losetup", "--find", "--show", "--direct-io=on", before / "image")
         ends.callback(subprocess.run, ["losetup", "--detach", device], check=False)
-        _run("mkfs.ext4", "-q", "-F", device)
-        _run("mount", device, path)
+        run("mkfs.ext4", "-q", "-F", device)
+        run("mount", device, path)
         (path / "data").write_bytes(data)
         (path / "data").chmod(0o666)
         path.chmod(0o777)
-        _run("umount", path)
-        _run("mount", device, path)
+        run("umount", path)
+        run("mount", device, path)
         ends.callback(subprocess.run, ["umount", str(path)], check=False)
         yield StallingDisk(path, passing)

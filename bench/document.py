@@ -37,6 +37,8 @@ def write(result: Mapping[str, Any], studies: Sequence[Study], path: Path = DOCU
     if any(found["scenarios"] or found["failures"] for found in result["servers"].values()):
         lines = [*report.machine(result), *report.scenarios(result), "", note(result)]
         text = put(text, "scenarios", lines)
+    if result.get("disks"):
+        text = put(text, "places", [*report.in_places(result), "", note(result)])
     if "guest" in result:
         text = put(text, "guest", [*report.guest(result), "", note(result)])
     for study in studies:

@@ -44,8 +44,16 @@ cdef class Load:
     cdef Latencies latencies
     cdef size_t sequence_at         # where SEQUENCE's sequence id and slot stand in a call; 0: nowhere
     cdef bint lenient               # whether calls may fail
-    cdef size_t given_at            # of pairs of calls: where what the first's reply gives stands there,
-    cdef size_t taken_at            # and where in the second call it belongs; 0: there are no pairs
+    cdef size_t chain               # calls of a chain; 1: there are none
+    cdef size_t chains              # and how many there are
+    cdef size_t next_chain
+    cdef size_t begun               # in this run
+    cdef size_t *chain_of           # by slot
+    cdef size_t given_at            # where what a chain's first reply gives stands there, how much it is,
+    cdef size_t given_size
+    cdef size_t taken_at            # and where in the other calls it belongs; 0: nowhere
+    cdef size_t *counted_at         # by call of a chain: where the slot's count of calls stands; 0: nowhere
+    cdef uint32_t counted_from
     cdef uint8_t *given             # by slot
     cdef size_t response            # octets that go out, at most, for one message that is no reply
     cdef uint8_t *out
@@ -64,6 +72,7 @@ cdef class Load:
     cdef void issue(self, Run *run, uint32_t slot) noexcept nogil
     cdef void begin(self, Run *run) noexcept nogil
     cdef void widen(self, Run *run) noexcept nogil
+    cdef bint may_issue(self, Run *run, uint32_t slot) noexcept nogil
     cdef bint expects(self, uint32_t xid) noexcept nogil
     cdef bint succeeded(self, Run *run, const uint8_t *result) noexcept nogil
     cdef void learn(self, uint32_t slot, const uint8_t *reply, size_t size) noexcept nogil

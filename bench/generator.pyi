@@ -1,6 +1,6 @@
 """Native load generators. Implemented in ``generator.pyx``."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Self
 
 class CallFailed(RuntimeError):
@@ -42,8 +42,16 @@ class Generator(Load):
         sequence_at: int = 0,
         lenient: bool = False,
         pairs: tuple[int, int] = (0, 0),
+        chain: int = 0,
+        given: int = 16,
+        counted_at: Sequence[int] = (),
+        counted_from: int = 0,
     ) -> Self:
         """``templates``: whole calls, used in turn, in which XIDs are filled in. ``reply_size`` 0: any.
         ``sequence_at``: where a call has SEQUENCE's sequence id, behind which stands the slot; both are filled in.
-        ``lenient``: a call may fail, so long as it is answered. ``pairs``: each slot has two templates of its own that
-        take turns; 16 octets at the first place in the one's reply are put at the second place in the other."""
+        ``lenient``: a call may fail, so long as it is answered. ``chain``: so many templates after each other are made by
+        one slot, one after the other. Where there are as many chains as slots, each slot has one of its own; otherwise
+        a slot takes the next one, and a run of ``most`` calls makes that many in whole chains. ``pairs``: ``given``
+        octets at the first place in the reply to a chain's first call are put at the second place in its other calls
+        (without ``chain``, chains are of two). ``counted_at``: for each call of a chain, where it has a number that
+        each of the slot's calls counts up (0: nowhere), the first being ``counted_from`` + 1."""

@@ -8,7 +8,8 @@ and another derived class for iWARP. :func:`drive` runs any number of them at on
 who is ready, and without the interpreter's lock.
 
 Calls are templates: whole RPC messages, of which only the XID is filled in, and in NFSv4.1 and later the sequence id and
-the slot: an outstanding call has a slot of the session to itself, from slot 1 on. Each reply is matched by XID, and the words
+the slot: an outstanding call has a slot of the session to itself, from slot 1 on. Templates may form chains, calls that one
+slot makes one after the other: what the first one's reply gives (a stateid, a handle) goes into the others. Each reply is matched by XID, and the words
 after the reply's header (RPC acceptance, NFS status) must be zero; its length must be the expected one.
 """
 
@@ -57,7 +58,6 @@ cdef enum:
     HEAD = 1024                     # of a call: all in it that differs from its template is in front
     READY = 64                      # connections that one look at the kernel reports
     PATIENCE = 60000                # milliseconds
-    GIVEN = 16                      # octets that one call of a pair gives to the other: a stateid
 
 cdef const char *FAILED = b"a call failed"
 cdef const char *CLOSED = b"the server closed the connection"
@@ -130,7 +130,7 @@ cdef class Load:
     """Calls on one connection: templates, slots and octets on their way. Derived from for each transport."""
 
     def __cinit__(self, int fd, templates, uint32_t depth, *more, size_t sequence_at=0, bint lenient=False, pairs=(0, 0),
-                  **others):
+                  size_t chain=0, size_t given=16, counted_at=(), uint32_t counted_from=0, **others):
         """``templates``: whole calls, used in turn, in which XIDs are filled in. At most 4096 outstanding."""
         cdef size_t i
         cdef bytes template
@@ -143,16 +143,27 @@ cdef class Load:
         self.sequence_at = sequence_at
         self.lenient = lenient
         self.given_at, self.taken_at = pairs
-        if self.taken_at and self.count != 2 * depth:
-            raise ValueError(f"{self.count} calls are not a pair for each of {depth} slots")
+        self.given_size = given
+        self.chain = chain or (2 if self.taken_at else 1)
+        self.counted_from = counted_from
+        self.chains = self.count // self.chain
+        if self.chain > 1 and (self.count % self.chain or self.chains < depth):
+            raise ValueError(f"{self.count} calls are not a chain of {self.chain} for each of {depth} slots")
+        if counted_at and len(counted_at) != self.chain:
+            raise ValueError(f"{len(counted_at)} places for {self.chain} calls")
         self.latencies = Latencies()
         self.calls = <uint8_t **>calloc(self.count, sizeof(uint8_t *))
         self.sizes = <size_t *>calloc(self.count, sizeof(size_t))
         self.started = <uint64_t *>calloc(depth, sizeof(uint64_t))
         self.round = <uint32_t *>calloc(depth, sizeof(uint32_t))
-        self.given = <uint8_t *>calloc(depth, GIVEN)
-        if self.calls == NULL or self.sizes == NULL or self.started == NULL or self.round == NULL or self.given == NULL:
+        self.given = <uint8_t *>calloc(depth, given)
+        self.chain_of = <size_t *>calloc(depth, sizeof(size_t))
+        self.counted_at = <size_t *>calloc(self.chain, sizeof(size_t))
+        if (self.calls == NULL or self.sizes == NULL or self.started == NULL or self.round == NULL or self.given == NULL
+                or self.chain_of == NULL or self.counted_at == NULL):
             raise MemoryError
+        for i in range(len(counted_at)):
+            self.counted_at[i] = counted_at[i]
         for i in range(self.count):
             template = self.templates[i]
             self.calls[i] = <uint8_t *><char *>template
@@ -164,6 +175,8 @@ cdef class Load:
         free(self.started)
         free(self.round)
         free(self.given)
+        free(self.chain_of)
+        free(self.counted_at)
         free(self.out)
         free(self.cuts)
         free(self.buffer)
@@ -224,19 +237,28 @@ cdef class Load:
 
     cdef void fill_in(self, uint8_t *call, uint32_t slot) noexcept nogil:
         """Make the next call of a slot of a template."""
+        cdef size_t position = (self.round[slot] - 1) % self.chain
         store32(call, (self.round[slot] << 12) | slot)
         if self.sequence_at:
             store32(call + self.sequence_at, self.round[slot])
             store32(call + self.sequence_at + 4, slot + 1)
-        if self.taken_at and self.round[slot] & 1 == 0:
-            memcpy(call + self.taken_at, self.given + GIVEN * slot, GIVEN)
+        if self.taken_at and position:
+            memcpy(call + self.taken_at, self.given + self.given_size * slot, self.given_size)
+        if self.counted_at[position]:
+            store32(call + self.counted_at[position], self.counted_from + self.round[slot])
 
     cdef void issue(self, Run *run, uint32_t slot) noexcept nogil:
         """The slot's next call."""
+        cdef size_t position = self.round[slot] % self.chain
         self.started[slot] = run.moment
         self.round[slot] += 1
-        if self.taken_at:
-            self.next_call = 2 * slot + (self.round[slot] + 1) % 2
+        if self.chain > 1:
+            if position == 0:
+                # As many chains as slots: each slot has one to itself, since the next one may still be under way.
+                self.chain_of[slot] = slot if self.chains == self.depth else self.next_chain
+                self.next_chain = (self.next_chain + 1) % self.chains
+                self.begun += 1
+            self.next_call = self.chain * self.chain_of[slot] + position
         self.outgoing += self.begin_call(
             self.out + self.outgoing, slot, self.calls[self.next_call], self.sizes[self.next_call]
         )
@@ -246,16 +268,26 @@ cdef class Load:
     cdef void begin(self, Run *run) noexcept nogil:
         """The first calls of a run."""
         self.have = self.outgoing = self.cut_count = 0
-        self.active = 0
+        self.active = self.begun = 0
         self.widen(run)
         if self.transmit() != 0:
             run.problem = b"cannot send"
 
     cdef void widen(self, Run *run) noexcept nogil:
         """Use as many slots as may be."""
-        while self.active < self.window and run.moment < run.until and (run.most == 0 or run.issued < run.most):
+        while self.active < self.window and self.may_issue(run, self.active):
             self.issue(run, self.active)
             self.active += 1
+
+    cdef bint may_issue(self, Run *run, uint32_t slot) noexcept nogil:
+        """Whether a slot may make another call. A run of so many calls makes whole chains, where slots share them."""
+        if run.moment >= run.until or run.problem != NULL:
+            return False
+        if run.most == 0:
+            return True
+        if self.chain > 1 and self.chains > self.depth:
+            return self.round[slot] % self.chain != 0 or self.begun * self.chain < run.most
+        return run.issued < run.most
 
     cdef bint expects(self, uint32_t xid) noexcept nogil:
         """Whether a call with this XID is outstanding."""
@@ -273,15 +305,15 @@ cdef class Load:
         return True
 
     cdef void learn(self, uint32_t slot, const uint8_t *reply, size_t size) noexcept nogil:
-        """Take from the reply to the first call of a pair what the second needs; ``size``: of what is here of it."""
-        if self.taken_at and self.round[slot] & 1 and size >= self.given_at + GIVEN:
-            memcpy(self.given + GIVEN * slot, reply + self.given_at, GIVEN)
+        """Take from the reply to the first call of a chain what the others need; ``size``: of what is here of it."""
+        if self.taken_at and (self.round[slot] - 1) % self.chain == 0 and size >= self.given_at + self.given_size:
+            memcpy(self.given + self.given_size * slot, reply + self.given_at, self.given_size)
 
     cdef void answered(self, Run *run, uint32_t slot) noexcept nogil:
         """A call is over: another, unless it was the last."""
         run.answered += 1
         self.latencies.note(run.moment - self.started[slot])
-        if run.moment < run.until and (run.most == 0 or run.issued < run.most) and run.problem == NULL:
+        if self.may_issue(run, slot):
             self.issue(run, slot)
 
     cdef void turn(self, Run *run) noexcept nogil:
@@ -425,7 +457,7 @@ cdef class Generator(Load):
         if size < 4:
             return 0
         length = load32(data) & 0x7FFFFFFF
-        if size < min(4 + length, max(<size_t>REPLY_HEAD, 4 + self.given_at + GIVEN)):
+        if size < min(4 + length, max(<size_t>REPLY_HEAD, 4 + self.given_at + self.given_size)):
             return 0
         xid = load32(data + 4)
         if length < 28 or not self.expects(xid):

@@ -12,9 +12,10 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from bench.calls import Files, rpc
 from bench.generator import Generator
-from bench.nfs41 import MARK, Session
-from bench.scenarios import Files, prepare, rpc
+from bench.nfs4 import MARK, Session
+from bench.scenarios import prepare
 from bench.servers import RdmaNfsd
 from bench.study import Row, Study, Terms, by, cost, markdown, medians, progress
 from nfsd.protocol.nfs3 import READDIR3args, nfs_fh3

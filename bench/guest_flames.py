@@ -19,8 +19,9 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from bench import flames
+from bench.calls import Files
 from bench.guests import GUESTS, InGuest, Verbs, booted
-from bench.scenarios import BY_NAME, Files, prepare
+from bench.scenarios import BY_NAME, prepare
 from bench.study import progress
 
 IDLE = "native_safe_halt"

@@ -22,8 +22,9 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from bench.nfs41 import Session
-from bench.scenarios import FILE_SIZE, Files, Scenario, prepare
+from bench.calls import FILE_SIZE, Files
+from bench.nfs4 import Session
+from bench.scenarios import Scenario, local, prepare
 from bench.servers import IN_GUEST, Cpu, Server, connect_iwarp, connect_tcp, counters_in, events_of
 from bench.study import progress
 from bench.turns import take_turns
@@ -177,6 +178,7 @@ def measure(
     names: Sequence[str], chosen: Sequence[Scenario], transports: Sequence[str], rounds: int, seconds: float, uid: int
 ) -> dict[str, Any]:
     """The guest's part of what a run finds."""
+    chosen = [scenario for scenario in chosen if not local(scenario)]
     turns = len(names) * len(chosen) * 2 * rounds
     with booted(names, 600 + turns * (seconds + 5)) as guests:
         servers: list[tuple[Server, Files]] = []

@@ -5,15 +5,22 @@ Owns the limits that servers' figures are put beside; imports :mod:`bench.limits
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import random
+import shutil
 import socket
+import subprocess
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from bench import limits
+from bench.fixtures import COLD, MAKE, uncache
+from bench.places import Place
+from bench.scenarios import Scenario
 from bench.servers import connect_tcp, cpu_of
 
 REQUEST, REPLY = 128, 4224
@@ -94,6 +101,56 @@ def measure_limits(path: Path, seconds: float) -> dict[str, float]:
         "unpaced_octets_per_s": loopback(seconds, paced=False),
         "memcpy_octets_per_s": limits.copying(min(seconds, 1.0)),
     }
+
+
+def disk_limits(place: Place, seconds: float, chosen: Iterable[Scenario]) -> dict[str, float]:
+    """What a disk's file system can do at best: one pread and one pwrite in line, cached; and if a scenario reads what
+    is not cached, fio on such a file."""
+    file = place.path / "limits"
+    os.sync()
+    found = {"pread_us": file_call(file, False), "pwrite_us": file_call(file, True)}
+    if any(COLD in scenario.needs for scenario in chosen):
+        found |= read_directly(place.path / "fio", seconds)
+    return found
+
+
+def read_directly(file: Path, seconds: float) -> dict[str, float]:
+    """fio's READs of 4 KiB, 32 outstanding, past the cache: how many a second, and their CPU."""
+    if not shutil.which("fio"):
+        return {}
+    if not file.exists():
+        MAKE[COLD](file)
+    uncache(file)
+    job = ["--name=read", f"--filename={file}", "--rw=randread", "--bs=4k", "--iodepth=32", "--direct=1"]
+    how = ["--ioengine=io_uring", "--time_based", f"--runtime={max(1, round(seconds))}", "--output-format=json"]
+    done = subprocess.run(["fio", *job, *how], capture_output=True, text=True, check=False)
+    if done.returncode:
+        return {}
+    (told,) = json.loads(done.stdout[done.stdout.index("{") :])["jobs"]
+    rate = told["read"]["iops"]
+    return {"fio_per_s": rate, "fio_cpu_us": (told["usr_cpu"] + told["sys_cpu"]) / 100 / rate * 1e6 if rate else 0.0}
+
+
+CROWDED = 0.15
+"""Part of the machine's processors that others may use before it is crowded."""
+
+
+def crowd(allowed: bool, seconds: float = 1.0) -> dict[str, float]:
+    """How much of the processors others use now. Raises SystemExit where that is too much, unless it is allowed."""
+    before = processors(Path("/proc/stat").read_text())
+    time.sleep(seconds)
+    after = processors(Path("/proc/stat").read_text())
+    busy = (after[0] - before[0]) / max(after[1] - before[1], 1)
+    if busy > CROWDED and not allowed:
+        raise SystemExit(f"others use {busy:.0%} of this machine's processors: wait for them, or say --crowded")
+    return {"busy": busy}
+
+
+def processors(stat: str) -> tuple[int, int]:
+    """Ticks that all processors were busy, and all their ticks; what a hypervisor took is as good as busy."""
+    ticks = [int(word) for word in stat.splitlines()[0].split()[1:9]]
+    idle = ticks[3] + ticks[4]
+    return sum(ticks) - idle, sum(ticks)
 
 
 def facts() -> dict[str, Any]:

@@ -9,9 +9,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from bench.running import Impossible
 from bench.scenarios import BY_NAME, Scenario, prepare
 from bench.servers import RdmaNfsd
-from bench.study import Impossible, Row, Study, Terms, markdown, progress
+from bench.study import Row, Study, Terms, markdown, progress
 
 CONNECTIONS = 64
 MIB = 1 << 20

@@ -1,4 +1,4 @@
-"""The load generator over iWARP: RPC-over-RDMA version One calls on an MPA connection, without CRC and Markers.
+"""The load generator over iWARP: RPC-over-RDMA calls of version One or Two on an MPA connection, without CRC and Markers.
 
 Owns one connected blocking socket's traffic after the MPA negotiation; imports nothing of the project. It plays a
 requester that exposes one piece of memory per outstanding call: what is written there is counted and thrown away, what
@@ -15,6 +15,7 @@ from bench.generator cimport Load, Run, load32, store32
 cdef enum:
     LARGEST_PAYLOAD = 60000     # of a Read Response's FPDU
     HANDLE = 0x5A000000
+    LISTS = 16                  # where the chunk lists begin in version One
 
 
 cdef inline uint64_t load64(const uint8_t *at) noexcept nogil:
@@ -101,18 +102,21 @@ cdef class RdmaGenerator(Load):
 
     cdef const char *check_reply(self, Run *run, const uint8_t *message, size_t size, uint32_t *slot) noexcept nogil:
         """What is wrong with a reply; NULL: nothing."""
-        cdef size_t at = 28
+        cdef size_t lists = LISTS, at
         cdef uint32_t xid
-        if size < 28 + 28:
+        if size < LISTS + 12 + 28:
             return b"a short reply"
+        if load32(message + 4) == 2:  # version Two has the direction and a handle before the chunk lists
+            lists += 8
+        at = lists + 12
         xid = load32(message)
         slot[0] = xid & 0xFFF
         if not self.expects(xid):
             return b"a reply to no call"
         if load32(message + 12) != 0:
             return b"a transport error"
-        if load32(message + 20) == 1:
-            at = 28 + 16 * load32(message + 24) + 8
+        if load32(message + lists + 4) == 1:
+            at = lists + 12 + 16 * load32(message + lists + 8) + 8
         if at + 28 > size or load32(message + at) != xid:
             return b"not the reply"
         if self.lenient:

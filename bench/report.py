@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from bench import sides
 from bench.scenarios import BY_NAME, Scenario
 from bench.servers import IN_GUEST, RdmaNfsd
 from bench.study import Study, markdown
@@ -47,11 +48,19 @@ def scenarios(result: Result) -> list[str]:
 def everything(result: Result, studies: Sequence[Study]) -> list[str]:
     """All that was measured, as Markdown."""
     lines = machine(result) + scenarios(result)
+    if result.get("disks"):
+        lines += ["", *in_places(result)]
     if "guest" in result:
         lines += ["", *guest(result)]
     for study, rows in _measured(result, studies):
         lines += ["", f"{study.name}: {study.summary}", "", *study.table(rows, result["limits"])]
     return lines
+
+
+def in_places(result: Result) -> list[str]:
+    """Memory and disks side by side."""
+    told = [*sides.head(result), "", "CPU µs per call (calls per second), over TCP:", "", *sides.beside(result)]
+    return [*told, "", *sides.flushes(result)]
 
 
 def _measured(result: Result, studies: Sequence[Study]) -> Iterator[tuple[Study, list[dict[str, Any]]]]:
@@ -140,7 +149,8 @@ def guest(result: Result) -> list[str]:
 def has_failed(result: Result) -> bool:
     """Whether a scenario failed with our own server."""
     inside = result.get("guest", {}).get("servers", {}).get(IN_GUEST[0], {})
-    return any(found.get("failures") for found in (result["servers"].get(RdmaNfsd.name, {}), inside))
+    places = [servers.get(RdmaNfsd.name, {}) for servers in sides.everywhere(result).values()]
+    return any(found.get("failures") for found in [*places, inside])
 
 
 def failed(reasons: Sequence[str]) -> str:

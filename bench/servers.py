@@ -1,6 +1,6 @@
 """Servers under test: started on a directory of their own, their CPU time read, stopped again.
 
-Owns :class:`RdmaNfsd` and :class:`Ganesha`, and how to reach them; imports :mod:`bench.copies`.
+Owns :class:`RdmaNfsd` and how to reach servers; imports :mod:`bench.copies` and :mod:`bench.places`.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ import json
 import os
 import random
 import re
-import shutil
 import signal
 import socket
 import struct
@@ -24,6 +23,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bench import copies
+from bench.places import Place
 
 TICK = os.sysconf("SC_CLK_TCK")
 TREE = Path(__file__).resolve().parents[1]
@@ -42,6 +42,10 @@ def cpu_of(pid: int) -> tuple[float, float]:
     """Seconds of CPU of a process so far, all its threads: in user space, in the kernel."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return int(fields[11]) / TICK, int(fields[12]) / TICK
+
+
+class NotStarted(SystemExit):
+    """A server did not start; it says why."""
 
 
 class Cpu(NamedTuple):
@@ -91,6 +95,26 @@ class Server(ABC):
     mountd: int
     root4 = "/export"
     """The export's path for NFSv4."""
+    export: Path
+    """What it exports, of a server on this machine."""
+    place: Place | None = None
+    """Where that is, if there are several places."""
+
+    @property
+    def label(self) -> str:
+        """Its name, and its place unless that is memory."""
+        return self.name if self.place is None or not self.place.device else f"{self.name} on {self.place.name}"
+
+    def takes(self, transports: Sequence[str], over: str, *, disks: bool) -> bool:
+        """Whether a scenario that goes over these transports, and is about ``disks`` only, is measured over one of
+        them. On disks, TCP says it all."""
+        on_disk = self.place is not None and bool(self.place.device)
+        return over in transports and over in self.transports and (over == "tcp" if on_disk else not disks)
+
+    def settle(self) -> None:
+        """Leave nothing to be written back for the next one."""
+        if self.place is not None and self.place.device:
+            subprocess.run(["sync", "-f", str(self.place.path)], check=True)
 
     def network(self) -> AbstractContextManager[None]:
         """Where sockets that are to reach it must be made."""
@@ -108,7 +132,7 @@ class Server(ABC):
         """What else it counts, so far."""
         return {}
 
-    def copies(self, work: Callable[[], int]) -> dict[str, float]:
+    def copies(self, work: Callable[[], float]) -> dict[str, float]:
         """What is copied for each of the calls that ``work()`` makes and counts, as far as that can be told."""
         return {}
 
@@ -147,13 +171,18 @@ class LocalServer(Server):
         self.export.chmod(0o777)
 
     def cpu(self) -> Cpu:
-        return Cpu(*cpu_of(self.process.pid), self.cpu_seconds())
+        kernel = 0.0 if self.place is None else self.place.kernel_seconds()
+        user, system = cpu_of(self.process.pid)
+        return Cpu(user, system + kernel, self.cpu_seconds() + kernel)
+
+    def events(self) -> dict[str, float]:
+        return {} if self.place is None or not self.place.device else {"flushes": self.place.flushes()}
 
     def cpu_seconds(self) -> float:
         """Seconds of CPU so far to the nanosecond: the process's own clock."""
         return time.clock_gettime(~self.process.pid << 3 | 2)
 
-    def copies(self, work: Callable[[], int]) -> dict[str, float]:
+    def copies(self, work: Callable[[], float]) -> dict[str, float]:
         return copies.by_system_calls(self.process.pid, work)
 
     def memory(self) -> int:
@@ -211,14 +240,14 @@ class RdmaNfsd(LocalServer):
         )
         assert self.process.stdout is not None
         if not self.process.stdout.readline().startswith("rdma-nfsd ready:"):
-            raise SystemExit(f"the server of {tree} did not start")
+            raise NotStarted(f"the server of {tree} did not start")
         strangers = strange_code(Path(f"/proc/{self.process.pid}/maps").read_text(), tree)
         if strangers:
             self.stop()
             raise SystemExit(f"the server of {tree} runs other code: {strangers[0]} and {len(strangers) - 1} more")
 
     def events(self) -> dict[str, float]:
-        return events_of(self.counters())
+        return super().events() | events_of(self.counters())
 
     def counters(self) -> dict[str, float]:
         """Its metrics, by name and labels as they stand in the text."""
@@ -258,69 +287,8 @@ def events_of(counters: Mapping[str, float]) -> dict[str, float]:
     return found
 
 
-_GANESHA = """\
-NFS_CORE_PARAM {{
-    NFS_Port = {tcp}; MNT_Port = {mountd}; Protocols = 3, 4; mount_path_pseudo = true;
-    Enable_NLM = false; Enable_RQUOTA = false; Enable_UDP = false;
-}}
-NFSv4 {{ Graceless = true; RecoveryRoot = "{directory}/recovery"; }}
-EXPORT {{
-    Export_Id = 1; Path = "{export}"; Pseudo = "/export"; Access_Type = RW; Squash = No_Root_Squash; SecType = sys;
-    Transports = TCP; FSAL {{ Name = VFS; }}
-}}
-LOG {{ Default_log_level = CRIT; }}
-"""
-
-
-class Ganesha(LocalServer):
-    """NFS-Ganesha as Debian has it (nfs-ganesha, nfs-ganesha-vfs), over TCP. It does not start without rpcbind, so both
-    need a network of their own: :func:`enter_namespace`."""
-
-    name = "ganesha"
-
-    def __init__(self, directory: Path) -> None:
-        super().__init__(directory)
-        missing = [program for program in ("ganesha.nfsd", "rpcbind") if shutil.which(program) is None]
-        if missing:
-            raise SystemExit(f"no {' and no '.join(missing)} here: apt-get install nfs-ganesha nfs-ganesha-vfs rpcbind")
-        self.rpcbind = subprocess.Popen(["rpcbind", "-f"], stderr=subprocess.DEVNULL)
-        wait_until(111)
-        file, log = directory / "ganesha.conf", directory / "ganesha.log"
-        file.write_text(_GANESHA.format(tcp=self.tcp, mountd=self.mountd, directory=directory, export=self.export))
-        self.process = subprocess.Popen(
-            ["ganesha.nfsd", "-F", "-f", str(file), "-L", str(log), "-p", str(directory / "pid")],
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            text=True,
-        )
-        try:
-            wait_until(self.tcp)
-            wait_until(self.mountd)
-        except TimeoutError:
-            self.stop()
-            raise SystemExit(f"ganesha did not start; the end of its log:\n{log.read_text()[-2000:]}") from None
-
-    def stop(self) -> None:
-        """End it, and its rpcbind."""
-        super().stop()
-        self.rpcbind.terminate()
-        self.rpcbind.wait()
-
-
-SERVERS: dict[str, type[LocalServer]] = {server.name: server for server in (RdmaNfsd, Ganesha)}
 IN_GUEST = ("rdma-nfsd-verbs", "kernel")
 """Servers of :mod:`bench.guests`."""
-
-
-_ENTERED = "RDMA_NFSD_BENCH_NAMESPACE"
-_IN_NAMESPACE = 'mount -t tmpfs none /run && ip link set lo up && exec "$@"'
-
-
-def enter_namespace(arguments: Sequence[str]) -> None:
-    """Run this program again where the network is loopback alone and /run is empty, unless that is where we are."""
-    if not os.environ.get(_ENTERED):
-        inside = ["sh", "-c", _IN_NAMESPACE, "sh", sys.executable, "-m", "bench", *arguments]
-        os.execvpe("unshare", ["unshare", "--net", "--mount", *inside], {**os.environ, _ENTERED: "yes"})
 
 
 def listens(port: int) -> bool:

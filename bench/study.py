@@ -10,19 +10,14 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
-from bench.servers import Server
+from bench.laps import Laps
+from bench.running import Running
+from bench.servers import Cpu, Server
 
 Row = dict[str, Any]
 """What was looked at (strings and sizes), and figures."""
-
-
-class Running(Protocol):
-    """One connection's load, or that of many."""
-
-    def run(self, seconds: float, most: int = 0) -> tuple[int, float]: ...
-    def percentile(self, part: float) -> float: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +54,6 @@ class Study:
         raise NotImplementedError
 
 
-class Impossible(Exception):
-    """Something that a study needs is not here."""
-
-
 def progress(text: str) -> None:
     """Say what is going on, in one line."""
     if sys.stderr.isatty():
@@ -71,26 +62,46 @@ def progress(text: str) -> None:
         print(text, file=sys.stderr, flush=True)
 
 
-def cost(server: Server, load: Running, seconds: float) -> dict[str, float]:
-    """What calls cost and how long they take, after a moment to get going."""
-    load.run(min(0.3, seconds))
-    events = server.events()
-    before = server.cpu()
-    calls, elapsed = load.run(seconds)
-    after = server.cpu()
-    used, user = after.seconds - before.seconds, after.user - before.user
-    ticks = user + after.system - before.system
+class Meter:
+    """What a server uses while this is on, which may be several times."""
+
+    def __init__(self, server: Server, *, events: bool = True) -> None:
+        """``events``: with what else it counts."""
+        self._server, self._with_events = server, events
+        self.used = Cpu(0.0, 0.0, 0.0)
+        self.events: dict[str, float] = {}
+
+    def __enter__(self) -> Meter:
+        self._events = self._server.events() if self._with_events else {}
+        self._before = self._server.cpu()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        after = self._server.cpu()
+        self.used = Cpu(*(used + now - then for used, now, then in zip(self.used, after, self._before, strict=True)))
+        for name, value in (self._server.events() if self._with_events else {}).items():
+            self.events[name] = self.events.get(name, 0.0) + value - self._events.get(name, 0.0)
+
+
+def cost(server: Server, load: Running, seconds: float, *, events: bool = True) -> dict[str, float]:
+    """What calls cost and how long they take, after a moment to get going. Laps get going by themselves."""
+    meter = Meter(server, events=events)
+    if isinstance(load, Laps):
+        calls, elapsed = load.run(seconds, meter=meter)
+    else:
+        load.run(min(0.3, seconds))
+        with meter:
+            calls, elapsed = load.run(seconds)
+    used, ticks = meter.used.seconds, meter.used.user + meter.used.system
     figures = {
         "cpu_us": used / calls * 1e6,
-        "user_us": used / calls * 1e6 * (user / ticks if ticks else 0.0),
+        "user_us": used / calls * 1e6 * (meter.used.user / ticks if ticks else 0.0),
         "calls_per_s": calls / elapsed,
         "p50_us": load.percentile(0.5),
         "p99_us": load.percentile(0.99),
         "p999_us": load.percentile(0.999),
     }
-    for name, value in server.events().items():
-        figures[name] = (value - events.get(name, 0)) / calls
-    return figures
+    return figures | {name: value / calls for name, value in meter.events.items()}
 
 
 def median(rounds: Sequence[Mapping[str, float]]) -> dict[str, float]:

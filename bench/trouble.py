@@ -18,9 +18,10 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 
 from bench import limits
+from bench.calls import DATA, FILE_SIZE, Files, names3, read3, rpc
 from bench.disk import StallingDisk, stalling_disk
 from bench.machine import in_child, pair
-from bench.scenarios import BY_NAME, DATA, FILE_SIZE, Files, Scenario, handles, names3, prepare, read3, rpc
+from bench.scenarios import BY_NAME, Scenario, handles, prepare
 from bench.servers import RdmaNfsd
 from bench.study import Row, Study, Terms, by, markdown, medians, progress
 from nfsd.protocol.nfs3 import nfs_fh3
@@ -38,7 +39,9 @@ def slow3(files: Files, size: int) -> list[bytes]:
         rpc(files, 7, pack(nfs_fh3, files.data) + struct.pack(">QIII", at, size, 2, size) + DATA[:size])
         for at in range(0, 64 * size, size)
     ]
-    return [call for three in zip(read3(files, size), writes * 16, names3(files, 0), strict=False) for call in three]
+    return [
+        call for three in zip(read3(files, size), writes * 16, names3(files, 0).calls, strict=False) for call in three
+    ]
 
 
 PROBE = Scenario("probe", BY_NAME["getattr"].calls, 1)

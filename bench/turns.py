@@ -9,8 +9,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from bench.calls import Files
 from bench.generator import CallFailed
-from bench.scenarios import Files, Scenario
+from bench.laps import Laps
+from bench.scenarios import Scenario
 from bench.servers import Server
 from bench.study import cost, median, progress
 from nfsd.protocol.nfs3 import nfsstat3
@@ -18,6 +20,7 @@ from nfsd.protocol.nfs4 import nfsstat4
 
 TRACED = 3072, 48
 """Calls during which copies are counted: of little data (all the calls of a scenario), and of much."""
+SMALL = 16384
 
 
 @dataclass(slots=True)
@@ -40,7 +43,7 @@ def reason(failure: Exception, scenario: Scenario) -> str:
     """A failure in a few words."""
     if not isinstance(failure, CallFailed) or failure.refused:
         return str(failure) or type(failure).__name__
-    statuses = nfsstat4 if scenario.nfs41 else nfsstat3
+    statuses = nfsstat3 if scenario.minor is None else nfsstat4
     try:
         return statuses(failure.status).name
     except ValueError:
@@ -56,16 +59,16 @@ def take_turns(
     before: Callable[[str], None] = lambda turn: None,
 ) -> dict[str, Found]:
     """Measure everything in every round, after ``before(turn)``. What fails is noted, and the others go on."""
-    found = {server.name: Found() for server, _ in servers}
+    found = {server.label: Found() for server, _ in servers}
     for number in range(rounds):
         turn = f"round {number + 1} of {rounds}"
         before(turn)
         for scenario in chosen:
             for server, files in servers if number % 2 == 0 else reversed(servers):
-                for over in server.transports:
-                    if over in transports and over in scenario.transports:
-                        progress(f"{turn}: {scenario.name} over {over}, {server.name}")
-                        one_turn(found[server.name], server, files, scenario, over, seconds)
+                for over in transports:
+                    if server.takes(scenario.transports, over, disks=scenario.disks):
+                        progress(f"{turn}: {scenario.name} over {over}, {server.label}")
+                        one_turn(found[server.label], server, files, scenario, over, seconds)
     return found
 
 
@@ -73,12 +76,14 @@ def one_turn(found: Found, server: Server, files: Files, scenario: Scenario, ove
     """One scenario with one server over one transport."""
     key = f"{scenario.name} {over}"
     try:
+        server.settle()
+        scenario.fresh(server)
         with scenario.load(server, files, over) as load:
             figures = cost(server, load, seconds)
-            if key not in found.copies:
-                most = TRACED[scenario.size > 65536]
+            if key not in found.copies and not isinstance(load, Laps):
+                most = TRACED[scenario.size > SMALL]
                 found.copies[key] = server.copies(lambda: load.run(3600, most)[0])
         found.rounds.setdefault(key, []).append(figures)
     except (RuntimeError, OSError, EOFError, AssertionError) as failure:
         found.failures.setdefault(key, []).append(reason(failure, scenario))
-        progress(f"{key}, {server.name}: {found.failures[key][-1]}")
+        progress(f"{key}, {server.label}: {found.failures[key][-1]}")

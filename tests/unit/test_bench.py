@@ -10,8 +10,9 @@ import pytest
 
 from bench import copies, document, flames, guest_flames, report
 from bench.__main__ import STUDIES, parser
+from bench.calls import Files
 from bench.generator import CallFailed, Generator, Loads
-from bench.scenarios import BY_NAME, SCENARIOS, Files
+from bench.scenarios import BY_NAME, SCENARIOS
 from bench.servers import Cpu, Server
 from bench.study import medians
 from bench.turns import take_turns
@@ -137,7 +138,7 @@ def test_what_one_call_gives_the_next_call_of_its_slot_gets():
         load = Generator(ours.fileno(), pairs, depth, pairs=(given_at, taken_at), lenient=True)
         assert load.run(60, 31)[0] == 31, "an odd number: the next run goes on with what has been opened"
         assert load.run(60, 29)[0] == 29
-        with pytest.raises(ValueError, match="not a pair for each"):
+        with pytest.raises(ValueError, match="not a chain of 2 for each"):
             Generator(ours.fileno(), pairs, depth + 1, pairs=(given_at, taken_at))
     thread.join()
     assert seen == [True] * 60
@@ -298,7 +299,7 @@ def test_another_clock_is_no_regression():
 
 def test_the_document_has_a_place_for_everything():
     text = document.DOCUMENT.read_text()
-    for name in ("scenarios", "guest", *(study.name for study in STUDIES)):
+    for name in ("scenarios", "places", "guest", *(study.name for study in STUDIES)):
         assert "put here" in document.put(text, name, ["put here"])
     with pytest.raises(ValueError, match="no <!-- begin nothing"):
         document.put(text, "nothing", [])

@@ -1,4 +1,5 @@
-"""COMPOUNDs of NFSv4.1 as Linux sends them (RFC 8881), for load generators: a session, an open file, and templates."""
+"""COMPOUNDs as Linux sends them in NFSv4.0 and 4.1 (RFC 7530, RFC 8881), for load generators: a client with an open
+file, in 4.1 with a session, and templates."""
 
 from __future__ import annotations
 
@@ -18,8 +19,12 @@ _SPARE_SLOTS = 2
 """The setting up uses slot 0; using the last one asks for more."""
 _ATTRIBUTES = wanted(1, 3, 4, 8, 20, 33, 35, 36, 37, 41, 45, 47, 52, 53, 55)
 _CACHE_CONSISTENCY = wanted(3, 4, 45, 52, 53)
-_OPENED_AT = 24 + 12 + 44 + 8 + 8
-"""Of OPEN's stateid in a reply: behind RPC's header, the COMPOUND's, SEQUENCE's result, PUTFH's, and OPEN's status."""
+_OPENED_AT = 24 + 12 + 8 + 8
+"""Of OPEN's stateid in a reply: behind RPC's header, the COMPOUND's, PUTFH's result, and OPEN's status."""
+_SEQUENCED = 44
+"""Octets of SEQUENCE's result in front of them."""
+_SEQID = 0x5EC0DE01
+"""Stands in a template of NFSv4.0 for an owner's seqid."""
 _LACKING = p.stateid4(0, b"the stateid!")
 _names = itertools.count(1)
 
@@ -37,16 +42,14 @@ class _Connection:
 
 
 class Session:
-    """A session of a new client, with the file of data open for reading and writing. Any connection may use it: the
-    first SEQUENCE binds it."""
+    """A new client with the file of data open for reading and writing: of NFSv4.1 with a session, which any connection
+    may use, as the first SEQUENCE binds it; of NFSv4.0 without."""
 
-    def __init__(self, server: Server, outstanding: int, uid: int) -> None:
+    def __init__(self, server: Server, outstanding: int, uid: int, minor: int = 1) -> None:
         slots = outstanding + _SPARE_SLOTS
-        self._server = server
-        self._client, self._stateid, self._data, self._root = asyncio.run(_set_up(server, slots, uid))
+        self._server, self._minor = server, minor
+        self._client, self._stateid, self._data, self._root = asyncio.run(_set_up(server, slots, uid, minor))
         self._locking = p.stateid4(0, bytes(12))
-        self.pairs = 0, 0
-        """Where OPEN's reply has the stateid, and where it belongs in CLOSE."""
 
     def renew(self) -> None:
         """Another session of the same client, whose slots are new; what is open and locked stays."""
@@ -59,10 +62,14 @@ class Session:
 
     @property
     def sequence_at(self) -> int:
-        """Where calls have their sequence id and slot."""
+        """Where calls have their sequence id and slot; 0: nowhere."""
+        if not self._minor:
+            return 0
         return self._compound(p.OP_GETFH).index(self._client.session) + len(self._client.session)
 
     def _compound(self, *operations: Operation) -> bytes:
+        if not self._minor:
+            return self._client.message(*operations)
         sequence = p.SEQUENCE4args(self._client.session, 0, 0, self._client.slots - 1, False)
         return self._client.message((p.OP_SEQUENCE, sequence), *operations)
 
@@ -81,23 +88,44 @@ class Session:
         """ACCESS of the file."""
         return self._on(self._data, (p.OP_ACCESS, p.ACCESS4args(0x1F)), (p.OP_GETATTR, _CACHE_CONSISTENCY))
 
-    def open(self, name: bytes = b"data") -> bytes:
-        """OPEN of the file, which is there."""
-        opening = (p.OP_OPEN, self._client.open_args(name))
+    def open(self, name: bytes = b"data", **how: Any) -> bytes:
+        """OPEN of the file, which is there, or of another."""
+        opening = (p.OP_OPEN, self._client.open_args(name, **how))
         looks = (p.OP_ACCESS, p.ACCESS4args(0x2D)), (p.OP_GETATTR, _ATTRIBUTES)
         return self._on(self._root, opening, p.OP_GETFH, *looks)
 
-    def opens_and_closes(self, number: int) -> list[bytes]:
-        """OPEN and CLOSE of each of so many files, which nobody else has open. The CLOSE lacks its stateid: see
-        :attr:`pairs`."""
+    def opens_and_closes(self, number: int) -> tuple[list[bytes], dict[str, Any]]:
+        """OPEN and CLOSE of each of so many files, which nobody else has open, and how the generator is to fill them
+        in: the CLOSE lacks its stateid, and in NFSv4.0 both lack the seqid of an owner, of which each file has one."""
+        owners = [b"owner" if self._minor else b"owner %04d" % place for place in range(number)]
         names = [b"open %04d" % place for place in range(number)]
-        handles = asyncio.run(_make_files(self._client, self._server, names))
+        handles = asyncio.run(_make_files(self._client, self._server, names, owners))
+        seqids = {self._client.seqids.get(owner, 0) for owner in owners}
         calls: list[bytes] = []
-        for name, handle in zip(names, handles, strict=True):
+        for name, handle, owner in zip(names, handles, owners, strict=True):
+            self._client.seqids[owner] = _SEQID - 1
+            closing = (p.OP_CLOSE, p.CLOSE4args(0 if self._minor else _SEQID, _LACKING))
+            calls += (self.open(name, owner=owner), self._on(handle, (p.OP_GETATTR, _CACHE_CONSISTENCY), closing))
+        options = self._filled_in(calls[1])
+        if not self._minor:
+            (options["counted_from"],) = seqids
+            options["counted_at"] = [call.index(_SEQID.to_bytes(4, "big")) for call in calls[:2]]
+        return calls, options
+
+    def creations(self, names: Sequence[bytes]) -> tuple[list[bytes], dict[str, Any]]:
+        """OPEN that creates and CLOSE of each name, and how the generator is to fill them in. Only in NFSv4.1."""
+        calls: list[bytes] = []
+        for name in names:
+            finding = (p.OP_LOOKUP, p.LOOKUP4args(name))
             closing = (p.OP_CLOSE, p.CLOSE4args(0, _LACKING))
-            calls += (self.open(name), self._on(handle, (p.OP_GETATTR, _CACHE_CONSISTENCY), closing))
-        self.pairs = _OPENED_AT, calls[1].index(_LACKING.other) - 4
-        return calls
+            end = self._on(self._root, finding, (p.OP_GETATTR, _CACHE_CONSISTENCY), closing)
+            calls += (self.open(name, create=mode(0o644)), end)
+        return calls, self._filled_in(calls[1])
+
+    def _filled_in(self, closing: bytes) -> dict[str, Any]:
+        """Where OPEN's reply has the stateid, and where it belongs in CLOSE."""
+        opened_at = _OPENED_AT + (_SEQUENCED if self._minor else 0)
+        return {"chain": 2, "pairs": (opened_at, closing.index(_LACKING.other) - 4)}
 
     def read(self, offset: int, size: int) -> bytes:
         """READ."""
@@ -137,15 +165,17 @@ async def _renew(client: Client4, server: Server) -> None:
     writer.close()
 
 
-async def _make_files(client: Client4, server: Server, names: Sequence[bytes]) -> list[bytes]:
-    """Files that are there and closed; their handles."""
-    await _renew(client, server)
+async def _make_files(client: Client4, server: Server, names: Sequence[bytes], owners: Sequence[bytes]) -> list[bytes]:
+    """Files that are there and closed, by owners that are known; their handles."""
     reader, writer = await asyncio.open_connection(server.host, server.tcp)
     client.server = cast(Any, _Connection(reader, writer))
+    if client.minor:
+        client.session = b""
+        await client.connect(reclaim_complete=False)
     handles = []
-    for name in names:
-        stateid, handle = await client.open(server.root4, name, create=mode(0o666))
-        await client.run((p.OP_PUTFH, p.PUTFH4args(handle)), (p.OP_CLOSE, p.CLOSE4args(0, stateid)))
+    for name, owner in zip(names, owners, strict=True):
+        stateid, handle = await client.open(server.root4, name, create=mode(0o666), owner=owner)
+        await client.close(stateid, handle, owner)
         handles.append(handle)
     writer.close()
     return handles
@@ -164,10 +194,11 @@ async def _lock_owner(client: Client4, server: Server, opened: p.stateid4, data:
     return p.stateid4(0, locked.resok4.lock_stateid.other)
 
 
-async def _set_up(server: Server, slots: int, uid: int) -> tuple[Client4, p.stateid4, bytes, bytes]:
+async def _set_up(server: Server, slots: int, uid: int, minor: int) -> tuple[Client4, p.stateid4, bytes, bytes]:
     reader, writer = await asyncio.open_connection(server.host, server.tcp)
     transport: Any = _Connection(reader, writer)
-    client = Client4(transport, 1, uid=uid, gid=uid, name=b"load %d" % next(_names), transport=LoopbackTransport())
+    name = b"load %d %d" % (minor, next(_names))
+    client = Client4(transport, minor, uid=uid, gid=uid, name=name, transport=LoopbackTransport())
     client.slots = slots
     client.cached_reply = 1024  # or Linux has not that many slots for us
     await client.connect()
