@@ -138,9 +138,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         status: int = import_module(f"nfsd.commands.{parsed.command}").main(parsed)
         return status
     if parsed.command in ADMIN_COMMANDS:
-        from nfsd.admin.run import main as administer
-
-        return administer(parsed)
+        module = "top" if parsed.command == "top" else "run"
+        administered: int = import_module(f"nfsd.admin.{module}").main(parsed)
+        return administered
     if parsed.command == "decode":
         from nfsd.decode import run as decode
 

@@ -201,7 +201,7 @@ class Inspector:
         return self.calls()
 
     def calls(self) -> list[Row]:
-        """The same, at once; any thread may ask."""
+        """The same, at once."""
         names = self._parts.exports.usage.names({export.id: export.pseudo for export in self._parts.exports.exports})
         now = time.perf_counter()
         running = [one for dispatcher in list(self._parts.dispatchers.values()) for one in dispatcher.running.copy()]

@@ -276,6 +276,21 @@ class Listeners:
         twins = [other for other in self.started if other.address == started.address]
         return str(started) if len(twins) > 1 else str(started.address)
 
+    def credits(self) -> Mapping[str, int]:
+        """What clients of RDMA listeners may send, and have sent: calls granted and not answered yet, Receives
+        posted."""
+        ledgers = [
+            connection.responder.credits
+            for started in self.started
+            if started.rdma is not None
+            for connection in started.rdma.connections
+        ]
+        return {name: sum(getattr(one, name) for one in ledgers) for name in ("limit", "outstanding", "posted")}
+
+    def device_counters(self) -> Mapping[str, Mapping[str, int]]:
+        """What each RDMA device in use has done and holds, registered memory among it."""
+        return {} if self._devices is None else self._devices.statistics()
+
     def iwarp_counters(self) -> Mapping[str, int]:
         """What the embedded provider has done so far: FPDUs, octets, operations, Terminates, by name."""
         total: collections.Counter[str] = collections.Counter()

@@ -1,7 +1,7 @@
 """One look at all counters of a running server, for whoever shows them live: ``rdma-nfsd stats``, ``top``, the page.
 
-Owns :class:`Statistics`. Counters are as they are since the start; who shows rates looks twice. Any thread may look:
-only plain numbers are read. Imports the inspector and the server's parts.
+Owns :class:`Statistics`. Counters are as they are since the start; who shows rates looks twice. It is the loop's
+thread that looks. Imports the inspector and the server's parts.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Statistics:
 
     def __init__(self, parts: Parts, inspector: Inspector, pool: Pool) -> None:
         self._parts, self._inspector, self._pool = parts, inspector, pool
-        self._started = time.time()
+        self._started = time.monotonic()
 
     def snapshot(self) -> dict[str, Any]:
         """Everything, once."""
@@ -44,7 +44,7 @@ class Statistics:
         return {
             "version": program_version(),
             "time": time.time(),
-            "uptime": round(time.time() - self._started, 1),
+            "uptime": time.monotonic() - self._started,
             "cpu": time.process_time(),
             "bounds": list(BOUNDS),
             "calls": list(self._calls()),
@@ -56,6 +56,8 @@ class Statistics:
                 for row in parts.listeners.connections()
             ],
             "rdma": _total(parts.listeners.rdma_counters().values()),
+            "credits": dict(parts.listeners.credits()),
+            "devices": {name: dict(counters) for name, counters in parts.listeners.device_counters().items()},
             "iwarp": dict(parts.listeners.iwarp_counters()),
             "memory": {name: getattr(self._pool, name) for name in ("limit", "mapped", "resident", "in_use")},
             "workers": dict(parts.service.executor.statistics()),

@@ -24,7 +24,7 @@ what it holds, its connections, and how much it has read and written, by address
     "inflight": ("calls that wait for something now", "Each call that waits: for a disk, a lock, a delegation…\n"),
     "exports": ("what is served, to how many, how much", "Each export, and how it is used.\n"),
 }
-ADMIN_COMMANDS: Final = (*_TABLES, "stats", "evict", "forget", "drain", "log-level", "reload")
+ADMIN_COMMANDS: Final = (*_TABLES, "stats", "top", "evict", "forget", "drain", "log-level", "reload")
 
 
 def add_admin_commands(commands: Any) -> None:
@@ -45,7 +45,23 @@ def add_admin_commands(commands: Any) -> None:
     stats = add("stats", "counters and rates", "What the server has done since its start, or (--seconds) does now.\n")
     stats.add_argument("--json", action="store_true", help="print every counter as JSON")
     stats.add_argument("--seconds", type=float, default=0.0, metavar="N", help="count for so long instead")
+    text = """\
+A live screen: exports and clients by rate and time, operations, RDMA, memory, what is slow and why. Keys: q ends, s
+sorts by octets, calls or time, p pauses. Where the output is no terminal, it is printed once, or --count times.
+"""
+    top = add("top", "a live screen of who does what, how fast", text)
+    top.add_argument("--interval", type=_pace, default=1.0, metavar="N", help="seconds between looks; the default is 1")
+    top.add_argument("--count", type=int, default=0, metavar="N", help="end after so many looks")
+    orders = ("octets", "calls", "time")
+    top.add_argument("--sort", choices=orders, default="octets", help="sort exports and clients by this")
     _add_acts(add)
+
+
+def _pace(text: str) -> float:
+    seconds = float(text)
+    if not 0.1 <= seconds <= 3600:
+        raise ValueError
+    return seconds
 
 
 def _add_acts(add: Callable[[str, str, str], argparse.ArgumentParser]) -> None:

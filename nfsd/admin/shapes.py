@@ -59,7 +59,7 @@ def quantile(bounds: Sequence[float], buckets: Sequence[float], part: float) -> 
 
 def between(before: Answer, after: Answer) -> dict[str, Any]:
     """Statistics with what has grown between two looks in place of what has grown since the start; and ``elapsed``."""
-    grown = {**after, "elapsed": after["time"] - before["time"]}
+    grown = {**after, "elapsed": after["uptime"] - before["uptime"]}
     for name in ("operations", "rdma", "iwarp"):
         grown[name] = {key: value - before[name].get(key, 0) for key, value in after[name].items()}
     for name in ("exports", "clients"):

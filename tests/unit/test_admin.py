@@ -405,12 +405,12 @@ def test_a_server_is_found_by_itself(tmp_path: Path, admin: Admin, monkeypatch: 
 
 def test_rates_are_what_has_grown() -> None:
     before = {
-        "time": 10.0, "cpu": 1.0, "operations": {"READ": 5}, "rdma": {}, "iwarp": {},
+        "uptime": 10.0, "cpu": 1.0, "operations": {"READ": 5}, "rdma": {}, "iwarp": {},
         "exports": {"/a": {"calls": 3, "seconds": 1.0}}, "clients": {},
         "calls": [{"call": "v3 READ", "count": 2, "seconds": 0.5, "buckets": [1, 1, 0]}],
     }  # fmt: skip
     after = {
-        "time": 12.0, "cpu": 1.5, "operations": {"READ": 9, "OPEN": 1}, "rdma": {"calls": 4}, "iwarp": {},
+        "uptime": 12.0, "cpu": 1.5, "operations": {"READ": 9, "OPEN": 1}, "rdma": {"calls": 4}, "iwarp": {},
         "exports": {"/a": {"calls": 10, "seconds": 1.5}, "/b": {"calls": 1, "seconds": 0.0}}, "clients": {},
         "calls": [
             {"call": "v3 READ", "count": 6, "seconds": 1.5, "buckets": [1, 3, 2]},
