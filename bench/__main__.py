@@ -18,7 +18,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from bench import compare, document, report, sides
+from bench import compare, document, goals, report, sides
 from bench.calls import FILE_SIZE, Files
 from bench.connections import Connections
 from bench.ganesha import Ganesha, enter_namespace, in_root, packaged
@@ -28,10 +28,11 @@ from bench.memory import Memory
 from bench.places import Place, places
 from bench.running import Impossible
 from bench.scenarios import SCENARIOS, Scenario, needed, prepare
-from bench.servers import IN_GUEST, LocalServer, NotStarted, RdmaNfsd, fill
+from bench.servers import IN_GUEST, TREE, LocalServer, NotStarted, RdmaNfsd, fill
 from bench.study import Study, Terms, median, progress
 from bench.trouble import Trouble
 from bench.turns import take_turns
+from bench.writers import Writers
 from tests.nfs3_client import Nfs3Failure
 
 STUDIES: tuple[Study, ...] = (
@@ -42,6 +43,7 @@ STUDIES: tuple[Study, ...] = (
     Locks(),
     Memory(),
     Trouble(),
+    Writers(),
 )
 NAMES = [scenario.name for scenario in SCENARIOS] + [study.name for study in STUDIES]
 
@@ -154,7 +156,8 @@ def parser() -> argparse.ArgumentParser:
         epilog="scenarios:\n  "
         + " ".join(scenario.name for scenario in SCENARIOS)
         + "\n\nstudies:\n"
-        + "\n".join(f"  {study.name:12} {study.summary}" for study in STUDIES),
+        + "\n".join(f"  {study.name:12} {study.summary}" for study in STUDIES)
+        + "\n\npython -m bench compare, python -m bench goals: two builds, and what is to be reached; see their --help",
     )
     named.add_argument("--only", nargs="*", choices=NAMES, metavar="NAME", help="these scenarios and studies only")
     named.add_argument(
@@ -206,14 +209,23 @@ def main() -> int:
     """Run from the command line."""
     if sys.argv[1:2] == ["compare"]:
         return compare.main(sys.argv[2:])
-    options = parser().parse_args()
+    wants_goals = sys.argv[1:2] == ["goals"]
+    options = goals.extended(parser()).parse_args(sys.argv[2:]) if wants_goals else parser().parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # servers and disks are ended all the same
     if (Ganesha.name in options.server or options.ganesha_root) and options.earlier is None:
         enter_namespace(sys.argv[1:])
     result = json.loads(options.earlier.read_text()) if options.earlier else run(options)
-    print("\n".join(report.everything(result, STUDIES)))
+    if wants_goals and options.before:
+        result["before"] = goals.compared(options.before, TREE)
+    print("\n".join(goals.table(result) if wants_goals else report.everything(result, STUDIES)))
     if options.json:
         options.json.write_text(json.dumps(result, indent=1) + "\n")
+    if wants_goals:
+        if options.into:
+            options.into.write_text("\n".join(goals.table(result)) + "\n")
+        if options.document:
+            document.write_goals(goals.table(result), result)
+        return 1 if any(row.met is False for row in goals.rows(result)) else 0
     if options.document:
         document.write(result, STUDIES)
     if options.compare:

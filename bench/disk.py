@@ -25,9 +25,13 @@ PROGRAMS = ("bindfs", "losetup", "mkfs.ext4", "mount", "umount")
 class StallingDisk:
     """The file system ``path``, whose disk stops answering on command."""
 
-    def __init__(self, path: Path, passing: subprocess.Popen[bytes]) -> None:
+    def __init__(self, path: Path, device: Path, passing: subprocess.Popen[bytes]) -> None:
         self.path = path
-        self._passing = passing
+        self._device, self._passing = device, passing
+
+    def waits(self) -> int:
+        """Requests that the disk has not answered."""
+        return sum(int(word) for word in Path(f"/sys/class/block/{self._device.name}/inflight").read_text().split())
 
     @contextmanager
     def stalled(self) -> Iterator[None]:
@@ -61,7 +65,7 @@ def _end(passing: subprocess.Popen[bytes], before: Path) -> None:
 
 
 @contextmanager
-def stalling_disk(directory: Path, data: bytes) -> Iterator[StallingDisk]:
+def stalling_disk(directory: Path, data: bytes, size: int = SIZE) -> Iterator[StallingDisk]:
     """One with a file ``data`` that nobody has read, so that it must come from the disk. Raises :class:`Impossible`."""
     missing = [program for program in PROGRAMS if shutil.which(program) is None]
     if os.geteuid() or missing or not Path("/dev/fuse").exists():
@@ -71,7 +75,7 @@ def stalling_disk(directory: Path, data: bytes) -> Iterator[StallingDisk]:
     for each in (behind, before, path):
         each.mkdir(parents=True)
     with (behind / "image").open("wb") as image:
-        image.truncate(SIZE)
+        image.truncate(size)
     with ExitStack() as ends:
         passing = subprocess.Popen(["bindfs", "-f", str(behind), str(before)])
         ends.callback(_end, passing, before)
@@ -90,4 +94,4 @@ def stalling_disk(directory: Path, data: bytes) -> Iterator[StallingDisk]:
         run("umount", path)
         run("mount", device, path)
         ends.callback(subprocess.run, ["umount", str(path)], check=False)
-        yield StallingDisk(path, passing)
+        yield StallingDisk(path, Path(device), passing)

@@ -31,6 +31,11 @@ def note(result: Mapping[str, Any]) -> str:
     )
 
 
+def write_goals(table: Sequence[str], result: Mapping[str, Any], path: Path = DOCUMENT) -> None:
+    """Put the goals where they belong."""
+    path.write_text(put(path.read_text(), "goals", [*table, "", note(result)]))
+
+
 def write(result: Mapping[str, Any], studies: Sequence[Study], path: Path = DOCUMENT) -> None:
     """Put what was measured where it belongs; what was not stays as it is."""
     text = path.read_text()

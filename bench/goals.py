@@ -1,0 +1,244 @@
+"""``python -m bench goals``: what the server is to reach, what it reaches in one run, and whether that is enough.
+
+Owns the goals; each compares figures of the same run, so that a slow day slows both. Of several releases of Ganesha the
+cheapest counts. Imports :mod:`bench.sides` for the figures.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bench import compare, sides
+from bench.ganesha import Ganesha
+from bench.places import KINDS, MEMORY
+from bench.scenarios import TODAY
+from bench.servers import RdmaNfsd
+from bench.study import by, markdown
+from bench.writers import Writers
+
+Result = Mapping[str, Any]
+TOLERANCE = 0.03
+CHANGES = ("mkdir", "rename", "link", "symlink", "setattr-size", "open-create-v4.1")
+VERSION_40 = ("read-4k-32", "write-4k-32", "getattr", "open-close")
+VERSION_TWO = ("getattr", "lookup", "read-4k-32", "write-4k-32")
+BULK = ("read-1m-4", "write-1m-4", "read-1m-4x4", "write-1m-4x4")
+FILES = ("create-stat-unlink", "untar", "remove")
+NEEDED = (
+    *("read-4k-32", "write-4k-32", "read-4k-half", "read-4k-cold", "readdirplus", *BULK, *FILES, *CHANGES),
+    *(f"{name}-v4.{minor}" for name in VERSION_40 for minor in (0, 1)),
+    *(f"{name}{two}" for name in VERSION_TWO for two in ("", "-two")),
+    *("read-4k-1x64", Writers.name),
+)
+"""What a run for all of them measures."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One goal."""
+
+    scenario: str
+    goal: str
+    figure: str
+    met: bool | None
+    """None: it was not measured."""
+
+
+def at_most(scenario: str, goal: str, value: float | None, most: float | None, unit: str = "µs") -> Row:
+    """A goal of a figure and its bound."""
+    if value is None or most is None:
+        return Row(scenario, goal, "not measured", None)
+    return Row(scenario, goal, f"{sides.number(value)} of {sides.number(most)} {unit}", value <= most)
+
+
+def at_least(scenario: str, goal: str, value: float | None, least: float | None) -> Row:
+    """A goal of a rate and its bound."""
+    if value is None or least is None:
+        return Row(scenario, goal, "not measured", None)
+    return Row(scenario, goal, f"{value:,.0f} of {least:,.0f} /s", value >= least)
+
+
+class Figures:
+    """What a run has found, by what goals are about."""
+
+    def __init__(self, result: Result) -> None:
+        self.result = result
+
+    def ours(self, scenario: str, place: str = MEMORY, *, over: str = "tcp", figure: str = "cpu_us") -> float | None:
+        """A figure of ours."""
+        found = sides.figures(self.result, place, RdmaNfsd.name, scenario, over)
+        return None if found is None else found[figure]
+
+    def ganesha(
+        self, scenario: str, place: str, figure: str = "cpu_us", best: Callable[[Iterable[float]], float] = min
+    ) -> float | None:
+        """The best of Ganesha's releases."""
+        found = [sides.figures(self.result, place, name, scenario) for name in sides.peers(self.result)]
+        values = [each[figure] for each in found if each is not None]
+        return best(values) if values else None
+
+    def place(self, place: str, figure: str) -> float | None:
+        """What a file system does by itself."""
+        if place == MEMORY:
+            value: float | None = self.result.get("limits", {}).get(figure)
+        else:
+            value = self.result.get("places", {}).get(place, {}).get(figure)
+        return value
+
+
+def times(factor: float, value: float | None) -> float | None:
+    """Of what may not have been measured."""
+    return None if value is None else factor * value
+
+
+def unchanged(before: Mapping[str, Any] | None) -> list[Row]:
+    """Today's scenarios beside an earlier build."""
+    goal = f"tmpfs, each of the {len(TODAY)} native scenarios: at most {1 + TOLERANCE:.2f} x before"
+    if not before or not before["ratios"]:
+        return [Row("today's scenarios", goal, "not measured: --before OLDTREE", None)]
+    worse = {key: ratio for key, ratio in before["ratios"].items() if ratio > 1 + TOLERANCE}
+    told = ", ".join(f"{key} {ratio:.3f}" for key, ratio in worse.items())
+    failed = ", ".join(f"{key} failed" for key in before["failures"])
+    figure = "; ".join(each for each in (told, failed) if each) or f"at most {max(before['ratios'].values()):.3f}"
+    return [Row("today's scenarios", goal, figure, not worse and not failed)]
+
+
+def writes(found: Figures) -> list[Row]:
+    """4k WRITE unstable, depth 32."""
+    rows = []
+    name = "write-4k-32"
+    for place in KINDS:
+        parts = found.ours(name), found.place(place, "pwrite_us"), found.place(MEMORY, "pwrite_us")
+        memory, there, inline = parts
+        most = None
+        if memory is not None and there is not None and inline is not None:
+            most = memory + 1.5 * max(there - inline, 0.0)
+        what = f"{name}, {place}"
+        rows.append(at_most(what, "ours on tmpfs + 1.5 x (pwrite there - on tmpfs)", found.ours(name, place), most))
+        theirs = times(0.4, found.ganesha(name, place))
+        rows.append(at_most(what, "0.4 x Ganesha", found.ours(name, place), theirs))
+    return rows
+
+
+def reads(found: Figures) -> list[Row]:
+    """4k READ on ext4: cached, partly cached, not cached."""
+    disk, memory = KINDS[0], found.ours("read-4k-32")
+    cold = found.ours("read-4k-cold", disk)
+    half, fio = found.ours("read-4k-half", disk), found.place(disk, "fio_per_s")
+    rate = found.ours("read-4k-cold", disk, figure="calls_per_s")
+    return [
+        at_most("read-4k-32, ext4", "1.2 x tmpfs", found.ours("read-4k-32", disk), times(1.2, memory)),
+        at_most("read-4k-half, ext4", "1.5 x read-4k-32 on tmpfs", half, times(1.5, memory)),
+        at_most("read-4k-cold, ext4", "0.5 x Ganesha", cold, times(0.5, found.ganesha("read-4k-cold", disk))),
+        at_least("read-4k-cold, ext4", "0.9 x fio on the file itself", rate, times(0.9, fio)),
+    ]
+
+
+def beside_ganesha(found: Figures, names: Sequence[str], places: Sequence[str], factor: float) -> list[Row]:
+    """CPU of each, in each place."""
+    return [
+        at_most(
+            sides.named(name) + f", {place}",
+            f"{factor} x Ganesha",
+            found.ours(name, place),
+            times(factor, found.ganesha(name, place)),
+        )
+        for name in names
+        for place in places
+    ]
+
+
+def files_a_second(found: Figures) -> list[Row]:
+    """With every change on the disk before it is answered, against Ganesha's, which are not."""
+    rows = []
+    for name in FILES:
+        theirs = found.ganesha(name, KINDS[0], "calls_per_s", max)
+        rate = found.ours(name, KINDS[0], figure="calls_per_s")
+        rows.append(at_least(f"{name}, ext4", "0.5 x Ganesha's, unsynced", rate, times(0.5, theirs)))
+    return rows
+
+
+def directories(found: Figures) -> list[Row]:
+    """READDIRPLUS, per entry."""
+    rows = []
+    for place in (MEMORY, KINDS[0]):
+        ours, what = found.ours("readdirplus", place), f"readdirplus, per entry, {place}"
+        rows.append(at_most(what, "4 µs", ours, None if ours is None else 4.0))
+        rows.append(at_most(what, "1.0 x Ganesha", ours, found.ganesha("readdirplus", place)))
+    return rows
+
+
+def versions(found: Figures) -> list[Row]:
+    """NFSv4.0 beside 4.1, and RPC-over-RDMA version Two beside One, in memory."""
+    rows = [
+        at_most(
+            f"{name}-v4.0", "1.1 x ours over 4.1", found.ours(f"{name}-v4.0"), times(1.1, found.ours(f"{name}-v4.1"))
+        )
+        for name in VERSION_40
+    ]
+    for name in VERSION_TWO:
+        one, two = (found.ours(f"{name}{version}", over="rdma") for version in ("", "-two"))
+        rows.append(at_most(f"{name}, version Two", "1.1 x version One", two, times(1.1, one)))
+    return rows
+
+
+def latencies(result: Result) -> list[Row]:
+    """GETATTR beside bulk."""
+    measured = result.get("studies", {}).get(Writers.name)
+    if not measured:
+        return [Row("GETATTR p99 beside bulk writers and a stalled fsync", "3 x idle", "not measured", None)]
+    return [
+        at_most(f"GETATTR p99, {row['situation']}, {over}", "3 x idle", row["p99_us"], 3 * same[0]["p99_us"])
+        for (over,), same in by(measured, "over").items()
+        for row in same[1:]
+    ]
+
+
+def rows(result: Result) -> list[Row]:
+    """Every goal."""
+    found = Figures(result)
+    return [
+        *unchanged(result.get("before")),
+        *writes(found),
+        *reads(found),
+        *beside_ganesha(found, BULK, (KINDS[0],), 0.7),
+        *beside_ganesha(found, FILES, (KINDS[0],), 0.5),
+        *files_a_second(found),
+        *directories(found),
+        *versions(found),
+        *beside_ganesha(found, CHANGES, (MEMORY, KINDS[0]), 0.6),
+        *latencies(result),
+    ]
+
+
+def table(result: Result) -> list[str]:
+    """The goals as Markdown, those not met in bold."""
+    found = rows(result)
+    said = {True: "yes", False: "**no**", None: "-"}
+    lines = [[row.scenario, row.goal, row.figure, said[row.met]] for row in found]
+    met, missed = (sum(row.met is what for row in found) for what in (True, False))
+    count = f"{met} met, {missed} not, {len(found) - met - missed} not measured."
+    return [*sides.head(result), "", *markdown(["scenario", "at most or at least", "figure", "met"], lines), "", count]
+
+
+def extended(named: argparse.ArgumentParser) -> argparse.ArgumentParser:
+    """The command line: a run's, with what goals need for its defaults."""
+    named.prog, named.description, named.epilog = "python -m bench goals", __doc__, None
+    named.set_defaults(server=[RdmaNfsd.name, Ganesha.name], on=list(KINDS), only=list(NEEDED))
+    named.add_argument(
+        "--before", type=Path, metavar="OLDTREE", help="a built checkout to compare today's scenarios with"
+    )
+    named.add_argument("--into", type=Path, metavar="FILE", help="write the table there, as Markdown")
+    return named
+
+
+def compared(old: Path, new: Path) -> dict[str, Any]:
+    """Today's scenarios of two trees."""
+    found, failures = compare.run(compare.parser().parse_args([str(old), str(new)]))
+    return {
+        "ratios": {" ".join(key): pairs.ratio() for key, pairs in found.items()},
+        "failures": {" ".join(key): why for key, why in failures.items()},
+    }

@@ -1,0 +1,112 @@
+"""Latency of a small call beside bulk on the same disk: GETATTR while four clients write 1 MiB at a time, and while
+that disk does not answer an fsync for two seconds.
+
+The disk is an ext4 on a loop device whose file lies behind a FUSE file system (bindfs), which is stopped for as long
+as the disk is to stall: :mod:`bench.disk`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import struct
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+
+from bench.calls import DATA, FILE_SIZE, Files, rpc
+from bench.disk import stalling_disk
+from bench.scenarios import BY_NAME, Scenario, handles, prepare
+from bench.servers import RdmaNfsd
+from bench.study import Row, Study, Terms, by, markdown, medians, progress
+from bench.trouble import GOAL, client, probe
+from nfsd.protocol.nfs3 import nfs_fh3
+from rpcrdma.xdr import pack
+from tests.nfs3_client import Nfs3Client
+
+WRITERS = 4
+STALL = 2.0
+"""Seconds; no longer, or the kernel itself would wait for the disk before it takes more data."""
+_SETTLING = 0.2
+_SIZE = 512 << 20
+
+
+def commit3(files: Files, size: int) -> list[bytes]:
+    """WRITEs and COMMITs, so that an fsync is always under way."""
+    where = pack(nfs_fh3, files.data)
+    write = rpc(files, 7, where + struct.pack(">QIII", 0, size, 0, size) + DATA[:size])
+    return [write, rpc(files, 21, where + bytes(12))]
+
+
+BULK = replace(BY_NAME["write-1m-4"], name="bulk writer")
+COMMITTING = Scenario("committing", commit3, 8, 4096)
+
+
+class Writers(Study):
+    """The same GETATTR, one at a time, in each situation."""
+
+    name = "writers"
+    summary = f"GETATTR of a file on a disk beside {WRITERS} clients that write to it, and while its fsync stalls"
+
+    def run(self, terms: Terms) -> list[Row]:
+        """One server; the idle situation first in every round."""
+        terms.directory.mkdir()
+        data = random.randbytes(1 << 20) * (FILE_SIZE >> 20)
+        rounds = []
+        with ExitStack() as ends:
+            disk = ends.enter_context(stalling_disk(terms.directory / "stalling", data, _SIZE))
+            for number in range(WRITERS):
+                (disk.path / f"bulk {number}").touch()
+            server = RdmaNfsd(terms.directory / "server", exports={"/disk": disk.path})
+            ends.callback(server.stop)
+            asyncio.run(prepare(server, terms.uid))
+            root, data_there = asyncio.run(handles(server, "/disk"))
+            files = Files(root, data_there, terms.uid)
+            bulk = [replace(files, data=handle) for handle in asyncio.run(_bulk(server, root))]
+            for number in range(terms.rounds):
+                rows: list[Row] = []
+                for over in terms.transports:
+
+                    def measure(situation: str, seconds: float, over: str = over, rows: list[Row] = rows) -> None:
+                        progress(f"writers: {situation}, GETATTR over {over}")
+                        rows.append({"situation": situation, "over": over} | probe(server, files, over, seconds))
+
+                    measure("idle", terms.seconds)
+                    with ExitStack() as writing:
+                        for each in bulk:
+                            writing.enter_context(client(server, BULK, each, over))
+                        measure(f"{WRITERS} bulk writers", terms.seconds)
+                    with client(server, COMMITTING, bulk[number % WRITERS], "tcp"), disk.stalled():
+                        time.sleep(_SETTLING)
+                        measure("a stalled fsync", STALL)
+                        if not disk.waits():
+                            raise RuntimeError("nobody waited for the disk that stalled")
+                rounds.append(rows)
+        return medians(rounds, ("situation", "over"))
+
+    def table(self, rows: Sequence[Row], bounds: Mapping[str, float]) -> list[str]:
+        """One row per situation."""
+        lines = []
+        for (over,), same in by(rows, "over").items():
+            for row in same:
+                times, goal = f"{row['p99_us'] / same[0]['p99_us']:.1f}", "" if row is same[0] else f"≤ {GOAL:.0f}"
+                lines.append([row["situation"], over, *(f"{row[part]:,.0f}" for part in _PARTS), times, goal])
+        return markdown(["situation", "over", "p50 µs", "p99 µs", "p999 µs", "p99, times idle", "goal"], lines)
+
+    def watched(self, rows: Sequence[Row], bounds: Mapping[str, float]) -> dict[str, float]:
+        """The 99th percentile in units of the idle server's."""
+        return {
+            f"{row['situation']} over {over}": row["p99_us"] / same[0]["p99_us"]
+            for (over,), same in by(rows, "over").items()
+            for row in same[1:]
+        }
+
+
+_PARTS = "p50_us", "p99_us", "p999_us"
+
+
+async def _bulk(server: RdmaNfsd, root: nfs_fh3) -> list[nfs_fh3]:
+    """The files that are written to."""
+    async with await Nfs3Client.connect(server.host, server.tcp) as nfs:
+        return [await nfs.lookup(root, b"bulk %d" % number) for number in range(WRITERS)]

@@ -1,0 +1,124 @@
+"""What is to be reached: computed from the figures of one run."""
+
+import copy
+
+import pytest
+
+from bench import document, goals
+from bench.__main__ import NAMES, main, parser
+from bench.goals import at_least, at_most, rows
+from bench.writers import Writers
+
+
+def figures(cpu, rate=1000.0):
+    return {"cpu_us": cpu, "calls_per_s": rate}
+
+
+def everything(ours, theirs, *, two=1.0, rate=1000.0):
+    """What a run finds, made up: each call costs ours and theirs, with version Two (and 4.0) ``two`` times as much."""
+
+    def server(cpu, rate):
+        more = {
+            f"{name} {over}": figures(cpu * (two if name.endswith(("-two", "-v4.0")) else 1.0), rate)
+            for name in goals.NEEDED
+            for over in ("tcp", "rdma")
+        }
+        return {"scenarios": more, "failures": {}}
+
+    both = {"rdma-nfsd": server(ours, rate), "ganesha": server(theirs, 1000.0), "ganesha-9": server(2 * theirs, 1.0)}
+    disk = {"told": "a disk", "pread_us": 1.0, "pwrite_us": 1.0, "fio_per_s": 1000.0}
+    latency = [
+        {"situation": situation, "over": "tcp", "p99_us": p99}
+        for situation, p99 in (("idle", 10.0), ("4 bulk writers", 29.0), ("a stalled fsync", 31.0))
+    ]
+    return {
+        "machine": {"load": 0.1},
+        "limits": {"pread_us": 1.0, "pwrite_us": 1.0},
+        "servers": both,
+        "disks": {"ext4": copy.deepcopy(both), "xfs": copy.deepcopy(both)},
+        "places": {"ext4": disk, "xfs": dict(disk)},
+        "studies": {Writers.name: latency},
+        "before": {"ratios": {"getattr tcp": 1.02, "lookup tcp": 0.9}, "failures": {}},
+    }
+
+
+def missed(result):
+    return [(row.scenario, row.goal) for row in rows(result) if row.met is False]
+
+
+def test_all_is_measured_and_what_is_cheap_enough_is_met():
+    found = rows(everything(1.0, 4.0))
+    assert [row for row in found if row.met is None] == []
+    assert missed(everything(1.0, 4.0)) == [("GETATTR p99, a stalled fsync, tcp", "3 x idle")]
+
+
+def test_what_costs_more_than_a_part_of_the_cheapest_ganeshas_is_not_met():
+    of_ganesha = [(name, goal) for name, goal in missed(everything(1.0, 1.1)) if "Ganesha" in goal]
+    assert ("read-1m-4x4, ext4", "0.7 x Ganesha") in of_ganesha
+    assert ("readdirplus, per entry, ext4", "1.0 x Ganesha") not in of_ganesha
+    assert {goal for _, goal in of_ganesha} == {f"{part} x Ganesha" for part in (0.4, 0.5, 0.6, 0.7)}
+
+
+def test_a_write_may_cost_what_the_file_system_takes_more_than_memory():
+    result = everything(1.0, 100.0)
+    result["disks"]["ext4"]["rdma-nfsd"]["scenarios"]["write-4k-32 tcp"] = figures(10.0)
+    assert ("write-4k-32, ext4", "ours on tmpfs + 1.5 x (pwrite there - on tmpfs)") in missed(result)
+    result["places"]["ext4"]["pwrite_us"] = 7.0
+    assert not any(name == "write-4k-32, ext4" for name, _ in missed(result)), "1 + 1.5 x 6"
+
+
+def test_rates_and_versions_have_goals():
+    slow = missed(everything(0.1, 4.0, rate=400.0))
+    assert ("untar, ext4", "0.5 x Ganesha's, unsynced") in slow
+    assert ("read-4k-cold, ext4", "0.9 x fio on the file itself") in slow
+    dear = missed(everything(1.0, 100.0, two=1.2))
+    assert sum("v4.0" in name for name, _ in dear) == sum("version Two" in name for name, _ in dear) == 4
+
+
+def test_an_earlier_build_is_beside_this_one():
+    result = everything(1.0, 4.0)
+    result["before"] = {"ratios": {"getattr tcp": 1.04, "lookup tcp": 1.0}, "failures": {"access rdma": "NFS3ERR_IO"}}
+    first = rows(result)[0]
+    assert (first.figure, first.met) == ("getattr tcp 1.040; access rdma failed", False)
+    result["before"] = {"ratios": {}, "failures": {}}
+    assert rows(result)[0].met is None
+
+
+def test_what_was_not_measured_is_neither():
+    assert at_most("x", "y", None, 1.0).met is None
+    assert at_least("x", "y", 1.0, None).met is None
+    assert at_most("x", "y", 1.0, 1.0).met
+    assert not at_least("x", "y", 0.9, 1.0).met
+    nothing = {"machine": {}, "servers": {}}
+    assert {row.met for row in rows(nothing)} == {None}
+    assert goals.table(nothing)[-1].startswith("0 met, 0 not, ")
+
+
+def test_the_table_counts_and_shows_what_is_missed():
+    lines = goals.table(everything(1.0, 4.0))
+    assert "| GETATTR p99, a stalled fsync, tcp | 3 x idle | 31.0 of 30.0 µs | **no** |" in lines
+    assert lines[-1] == f"{len(rows(everything(1.0, 4.0))) - 1} met, 1 not, 0 not measured."
+
+
+def test_goals_measure_what_they_need(tmp_path, capsys, monkeypatch):
+    assert set(goals.NEEDED) <= set(NAMES)
+    options = goals.extended(parser()).parse_args([])
+    assert (options.on, options.server) == (["ext4", "xfs"], ["rdma-nfsd", "ganesha"])
+    assert "put here" in document.put(document.DOCUMENT.read_text(), "goals", ["put here"])
+    (tmp_path / "run.json").write_text('{"machine": {}, "servers": {}}')
+    arguments = ["bench", "goals", "--from", str(tmp_path / "run.json"), "--into", str(tmp_path / "goals.md")]
+    monkeypatch.setattr("sys.argv", arguments)
+    assert main() == 0
+    assert (tmp_path / "goals.md").read_text() == capsys.readouterr().out
+
+
+def test_latency_beside_bulk_is_in_units_of_idle():
+    measured = [
+        {"situation": situation, "over": over, "p50_us": 1.0, "p99_us": p99, "p999_us": 9.0}
+        for over in ("tcp", "rdma")
+        for situation, p99 in (("idle", 10.0), ("4 bulk writers", 25.0))
+    ]
+    assert Writers().watched(measured, {}) == {f"4 bulk writers over {over}": 2.5 for over in ("tcp", "rdma")}
+    assert Writers().table(measured, {})[3] == "| 4 bulk writers | tcp | 1 | 25 | 9 | 2.5 | ≤ 3 |"
+    with pytest.raises(KeyError):
+        Writers().table([{"situation": "idle", "over": "tcp"}], {})
