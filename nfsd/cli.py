@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from importlib import import_module
 
 from nfsd.admin.arguments import ADMIN_COMMANDS, add_admin_commands
+from nfsd.commands import client_setup
 from nfsd.commands.arguments import CLIENT_COMMANDS, add_commands
 from nfsd.config import Config, Limits
 from nfsd.config_file import ConfigError, load
@@ -105,6 +106,9 @@ def build_parser() -> argparse.ArgumentParser:
     brief = "print a capture's transport headers and calls in words"
     decode = commands.add_parser("decode", help=brief, description=_DECODE, formatter_class=raw)
     decode.add_argument("file", metavar="FILE", help="the capture")
+    brief = "make an RDMA device of a Linux client's network interface"
+    setup = commands.add_parser("client-setup", help=brief, description=client_setup.DESCRIPTION, formatter_class=raw)
+    client_setup.add_arguments(setup)
     return parser
 
 
@@ -141,6 +145,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         module = "top" if parsed.command == "top" else "run"
         administered: int = import_module(f"nfsd.admin.{module}").main(parsed)
         return administered
+    if parsed.command == "client-setup":
+        return client_setup.main(parsed)
     if parsed.command == "decode":
         from nfsd.decode import run as decode
 
