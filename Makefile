@@ -6,9 +6,11 @@
 #   make test       develop, build the guest, lint, then every test including the real Linux client's mounts
 #   make test-devices  the server on RDMA devices (rxe, siw) in a guest: up to an hour more, not part of make test
 #   make test-fast  develop, then the tests that need no guest and build no package
+#   make test-trixie  the same on Debian 13, in a chroot below .lab (as root); PYTEST="..." for pytest
 #   make hostile SECONDS=60  every attack on a running server for a minute each, with a table; a second of each is in make test
 #   make demo       setup, build the guest, then show a mount over RDMA with fio running on it
 #   make fuzz TARGET=iwarp MINUTES=10  fuzz what takes octets from peers (docs/fuzzing.md); not part of make test
+#   make deb        a Debian package, in ./dist
 #   make lint       ruff, mypy, import-linter
 #   make clean      remove everything that was built (.venv, .lab, extensions); not ./export and ./state
 #
@@ -22,11 +24,12 @@ STAMPS := $(VENV)/stamps
 BUILDING := build/in-progress
 
 SOURCES := $(shell find nfsd rpcrdma -name '*.pyx' -o -name '*.pxd' -o -name '*.pxi')
+DEB_SOURCES := $(shell git ls-files nfsd rpcrdma debian systemd docs setup.py pyproject.toml exports.yaml '*.md' 2>/dev/null)
 BENCH_SOURCES := $(wildcard bench/*.pyx bench/*.pxd)
 START := $(shell date +%s)
 SAY = echo "[$$(( $$(date +%s) - $(START) ))s]"
 
-.PHONY: setup develop tools run test test-devices test-fast test-guest demo lint lab fuzz hostile clean help
+.PHONY: setup develop tools run test test-devices test-fast test-guest test-trixie demo deb lint lab fuzz hostile clean help
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -97,6 +100,10 @@ test: tools develop lab lint
 	$(BIN)/python -m pytest -vv -n 2 --dist loadfile --durations=15 -m "guest and not devices"
 	@echo "not run: the server on RDMA devices in a guest; that is make test-devices"
 
+# On a Debian of another version, in a directory below .lab that chroot(8) makes its root. As root.
+test-trixie:
+	@tests/distributions/run.sh trixie $(PYTEST)
+
 test-fast: tools develop
 	$(BIN)/python -m pytest -m "not guest and not package"
 
@@ -112,6 +119,21 @@ demo: setup
 	@$(BIN)/python -m tests.vm.demo --check $(DEMO)
 	@$(MAKE) -s lab
 	@$(BIN)/python -m tests.vm.demo $(DEMO)
+
+# In a copy without what was built here: dpkg-buildpackage writes beside the directory it builds. By this Debian's own Python.
+deb: dist/.deb-of-these-sources
+	@:
+
+dist/.deb-of-these-sources: $(DEB_SOURCES)
+	@tests/vm/host-packages.sh verbs deb
+	@rm -f dist/rdma-nfsd_*.deb
+	@rm -rf build/deb && mkdir -p build/deb/rdma-nfsd dist
+	@git ls-files -z --cached --others --exclude-standard | tar -c --null -T - | tar -x -C build/deb/rdma-nfsd
+	cd build/deb/rdma-nfsd && PATH=/usr/sbin:/usr/bin:/sbin:/bin dpkg-buildpackage -b -us -uc
+	@mv build/deb/*.deb dist/ && rm -rf build/deb
+	lintian --fail-on error dist/rdma-nfsd_*.deb
+	@touch $@
+	@$(SAY) "$$(ls dist/rdma-nfsd_*.deb)"
 
 SECONDS ?= 10
 

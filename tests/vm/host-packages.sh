@@ -5,6 +5,8 @@
 #   guest   what booting the test guest needs (qemu, ip, the compiler that builds the guest's siw.ko)
 #   fuzz    the compiler that instruments the extensions for fuzzing
 #   captures  what reading captures of traffic needs (tshark)
+#   deb     what building the Debian package needs
+#   chroot  what making another Debian beside this one needs
 #   disks   what making the file systems of the tests needs
 # Every need is tested by what it provides, not by a package name, so that a Python or a compiler from elsewhere counts.
 # Nothing here brings a daemon. A machine that lacks nothing is left alone and no network is used.
@@ -61,6 +63,22 @@ for what; do
         ;;
     captures)
         need "tshark" command_in tshark
+        ;;
+    deb)
+        need "dpkg-dev" command_in dpkg-buildpackage
+        need "debhelper" command_in dh_installsysusers
+        need "dh-python" command_in dh_python3
+        need "help2man" command_in help2man
+        need "lintian" command_in lintian
+        need "python3-shtab" /usr/bin/python3 -c 'import shtab'
+        need "python3-venv" /usr/bin/python3 -c 'import venv, ensurepip'
+        need "python3-dev" sh -c 'ls /usr/include/python3.*/Python.h'
+        need "libibverbs-dev librdmacm-dev" compiles rdma/rdma_cma.h
+        need "gcc libc6-dev" compiles stdio.h
+        ;;
+    chroot)
+        need "mmdebstrap" command_in mmdebstrap
+        need "util-linux" command_in unshare
         ;;
     disks)
         need "e2fsprogs" command_in mkfs.ext4
