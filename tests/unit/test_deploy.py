@@ -1,0 +1,79 @@
+"""deploy/ and debian/ say what the rest of the project says: configurations that are good, the unit's capabilities."""
+
+import re
+import subprocess
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from nfsd.config import Config
+from nfsd.config_file import parse
+from tests.support.installed import REPO
+
+UNIT = (REPO / "systemd/rdma-nfsd.service").read_text()
+
+
+def manifests() -> dict[str, Any]:
+    return {each["kind"]: each for each in yaml.safe_load_all((REPO / "deploy/kubernetes.yaml").read_text())}
+
+
+def good(text: str, tmp_path: Path) -> Config:
+    """The configuration, with directories that exist."""
+    for name in ("/export", "/srv/nfs"):
+        text = text.replace(f"path: {name}\n", f"path: {tmp_path}\n").replace(f"path: {name} ", f"path: {tmp_path} ")
+    return parse(text, "exports.yaml")
+
+
+def test_the_configuration_in_the_container_is_good(tmp_path: Path) -> None:
+    config = good((REPO / "deploy/exports.yaml").read_text(), tmp_path)
+    recipe = (REPO / "deploy/Containerfile").read_text()
+    (volumes,) = re.findall(r"^VOLUME (.*)$", recipe, re.MULTILINE)
+    assert yaml.safe_load(volumes) == ["/export", config.server.state_dir]
+    exposed = set(re.findall(r"(\d+)/tcp", recipe))
+    assert {str(entry.address).rpartition(":")[2] for entry in config.server.listen} | {
+        str(config.server.mountd_port)
+    } == exposed
+
+
+def test_the_configuration_in_kubernetes_is_good_and_what_it_takes_is_there(tmp_path: Path) -> None:
+    found = manifests()
+    config = good(found["ConfigMap"]["data"]["exports.yaml"], tmp_path)
+    (container,) = found["StatefulSet"]["spec"]["template"]["spec"]["containers"]
+    mounts = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
+    assert mounts == {"export": "/export", "state": config.server.state_dir, "configuration": "/etc/rdma-nfsd"}
+    listening = {int(str(entry.address).rpartition(":")[2]) for entry in config.server.listen}
+    assert listening == {port["port"] for port in found["Service"]["spec"]["ports"]}
+    assert listening < {port["containerPort"] for port in container["ports"]}
+    volume = found["PersistentVolume"]
+    assert volume["spec"]["nfs"] == {"server": found["Service"]["spec"]["clusterIP"], "path": config.exports[0].pseudo}
+    assert found["PersistentVolumeClaim"]["spec"]["volumeName"] == volume["metadata"]["name"]
+
+
+def test_a_container_has_the_capabilities_of_the_unit() -> None:
+    (container,) = manifests()["StatefulSet"]["spec"]["template"]["spec"]["containers"]
+    bounding = re.findall(r"^CapabilityBoundingSet=(.*)$", UNIT, re.MULTILINE)
+    assert container["securityContext"]["capabilities"]["drop"] == ["ALL"]
+    assert {f"CAP_{name}" for name in container["securityContext"]["capabilities"]["add"]} == set(
+        " ".join(bounding).split()
+    )
+
+
+def test_the_package_has_the_programs_version_and_a_good_configuration(tmp_path: Path) -> None:
+    version = tomllib.loads((REPO / "pyproject.toml").read_text())["project"]["version"]
+    assert (REPO / "debian/changelog").read_text().startswith(f"rdma-nfsd ({version}) ")
+    text = (REPO / "debian/exports.yaml").read_text().replace("@UID@", "999").replace("@GID@", "998")
+    config = good(text, tmp_path)
+    assert (config.exports[0].anonuid, config.exports[0].anongid) == (999, 998)
+    state = re.search(r"^StateDirectory=(.*)$", UNIT, re.MULTILINE)
+    assert state
+    assert config.server.state_dir == f"/var/lib/{state[1]}"
+
+
+@pytest.mark.parametrize(
+    "script", ["debian/rdma-nfsd.postinst", "debian/rdma-nfsd.postrm", "tests/distributions/run.sh"]
+)
+def test_scripts_are_shell(script: str) -> None:
+    subprocess.run(["sh", "-n", REPO / script], check=True)
