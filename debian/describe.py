@@ -7,9 +7,10 @@ import sys
 from pathlib import Path
 
 from nfsd.cli import build_parser
+from nfsd.commands.arguments import CLIENT_COMMANDS
 
-SERVER = {"serve", "check", "devices", "capture"}
-"""Commands of administrators: section 8."""
+FOR_ALL = {*CLIENT_COMMANDS, "decode"}
+"""Commands of section 1; the others are for administrators."""
 PROGRAM = [
     sys.executable,
     "-P",
@@ -20,7 +21,7 @@ PROGRAM = [
 
 def page(directory: Path, version: str, command: str, brief: str) -> Path:
     """Write one page; the command is empty for that of the whole program."""
-    name, section = "-".join(["rdma-nfsd", *command.split()]), "8" if not command or command in SERVER else "1"
+    name, section = "-".join(["rdma-nfsd", *command.split()]), "1" if command in FOR_ALL else "8"
     wrapper = directory / f"{name}.sh"
     words = " ".join(f"'{word}'" if '"' not in word and "'" not in word else f'"{word}"' for word in PROGRAM)
     wrapper.write_text(f'#!/bin/sh\nexec {words} "$@"\n')
