@@ -19,6 +19,7 @@ from bench.scenarios import prepare
 from bench.servers import RdmaNfsd
 from bench.study import Row, Study, Terms, by, cost, markdown, medians, progress
 from nfsd.protocol.nfs3 import READDIR3args, nfs_fh3
+from nfsd.vfs.resources import FileLimits
 from rpcrdma.xdr import pack
 from tests.nfs3_client import Nfs3Client
 
@@ -213,13 +214,13 @@ class Opens(Growth):
 
     name = "open-files"
     summary = "OPEN and GETATTR against the files that a client has open"
-    sizes = (100, 1_000, 8_000, 50_000)
+    sizes = (100, 1_000, 3_000, 50_000)
     why_not = "with the descriptors that a process may have here"
 
     def possible(self) -> Sequence[int]:
-        """Those for which there are descriptors: two for each, the file's and the open's."""
+        """Those for which one client may have descriptors."""
         _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-        return [size for size in self.sizes if 2 * size + 2000 < most]
+        return [size for size in self.sizes if size < FileLimits.of(most).host_open_files]
 
     async def begin(self, server: RdmaNfsd, files: Files) -> None:
         """The files."""

@@ -215,6 +215,11 @@ class Limits:
     """Calls of all connections of one client address that are worked on at a time."""
     all_calls: Annotated[Integer, Field(ge=1, le=1000000)] = 8192
     """Calls of all clients that are worked on at a time."""
+    open_files: Annotated[Integer, Field(ge=16)] | None = None
+    """Files kept open for clients; default, and at most: three eighths of the descriptors that connections and calls
+    leave."""
+    host_open_files: Annotated[Integer, Field(ge=16)] | None = None
+    """Files kept open for one client address; default: half of ``open_files``."""
     idle_time: Seconds = 360.0
     """Seconds a connection may stay without any call."""
     transfer_time: Seconds = 60.0

@@ -23,7 +23,7 @@ import uvloop
 from nfsd import sdnotify, state_dir
 from nfsd.admission import Admission
 from nfsd.audit import Audit
-from nfsd.config import Config, Nfs4, split_host_port
+from nfsd.config import Config, Limits, Nfs4, split_host_port
 from nfsd.control import Control
 from nfsd.events import Events
 from nfsd.exports import ExportTable
@@ -58,6 +58,7 @@ from nfsd.v4.direct import Nfs4Direct
 from nfsd.v4.program import nfs4_procedures
 from nfsd.v4.server import Nfs4Server
 from nfsd.vfs.permissions import is_real_root, missing
+from nfsd.vfs.resources import FileLimits, raise_descriptor_limit
 from nfsd.vfs.service import FileService
 from nfsd.vfs.types import Time
 from rpcrdma.capture.recorder import Captures
@@ -111,9 +112,10 @@ class Daemon:
         self.exports = ExportTable(config.exports)
         self._admission = Admission(self.exports)
         self.events: Events
-        self.service = FileService(self.exports, server.state_dir)
+        descriptors = raise_descriptor_limit()
+        self.service = FileService(self.exports, server.state_dir, _file_limits(server.limits, descriptors))
         self.captures = Captures()
-        self.listeners = Listeners(self.pool, server.limits, self.captures)
+        self.listeners = Listeners(self.pool, server.limits, self.captures, descriptors)
         self._rpcbind = rpcbind or Rpcbind()
         self._store = RecoveryStore(server.state_dir)
         self._mounts = MountList()
@@ -285,6 +287,7 @@ class Daemon:
             lambda: self.service.losses,
             self._state,
             self.listeners.hosts,
+            self.service.shares,
         )
         usage = UsageCollector(self.dispatchers, self.exports, self._nfs4, self._nfs3)
         try:
@@ -470,6 +473,10 @@ async def _id_names(nfs4: Nfs4) -> IdNames:
             domain = "localdomain"
             _log.warning("the DNS is silent: names of users end in @%s; nfs4: {domain: ...} sets another", domain)
     return IdNames(numeric=nfs4.id_names == "numeric", domain=domain)
+
+
+def _file_limits(limits: Limits, descriptors: int) -> FileLimits:
+    return FileLimits.of(descriptors, limits.connections, limits.all_calls, limits.open_files, limits.host_open_files)
 
 
 def _state_limits(nfs4: Nfs4, grace: float) -> StateLimits:

@@ -23,6 +23,7 @@ from typing import NamedTuple, Protocol
 from nfsd.names import GroupLists, HostNames
 from nfsd.usage import Usage
 from nfsd.vfs.types import Credential
+from rpcrdma.addresses import host_of
 from rpcrdma.rpc.tally import Tally
 
 _log = logging.getLogger(__name__)
@@ -287,8 +288,8 @@ class ExportTable:
             return None
         self.observer.used(export, transport, "")
         if caller.flavor == _AUTH_NONE or access.squash == "all":
-            return self._intern(Credential(access.anonuid, access.anongid)), access.read_only
-        return self._squashed(access, caller.uid, caller.gid, caller.gids), access.read_only
+            return self._anonymous(access, peer_address), access.read_only
+        return self._squashed(access, caller.uid, caller.gid, caller.gids, peer_address), access.read_only
 
     def admit(self, peer_address: str) -> Awaitable[None] | None:
         """Make sure the names this peer may go by are known. None: they are; otherwise wait for what is returned (a
@@ -390,17 +391,19 @@ class ExportTable:
         if access is None:
             return Credential(export.anonuid, export.anongid)
         if flavor == _AUTH_NONE or access.squash == "all":
-            return self._intern(Credential(access.anonuid, access.anongid))
+            return self._anonymous(access, peer_address)
         if len(gids) >= _AUTH_SYS_GROUPS and uid is not None:
             group = access.anongid if gid is None else gid
             known = self._groups.known(uid, group)
             if known is None:
                 known = await self._groups.look_up(uid, group)
             gids = known or gids
-        return self._squashed(access, uid, gid, gids)
+        return self._squashed(access, uid, gid, gids, peer_address)
 
-    def _squashed(self, access: Access, uid: int | None, gid: int | None, gids: tuple[int, ...]) -> Credential:
-        key = (access, uid, gid, gids)
+    def _squashed(
+        self, access: Access, uid: int | None, gid: int | None, gids: tuple[int, ...], peer_address: str | None
+    ) -> Credential:
+        key = (access, uid, gid, gids, peer_address)
         found = self._credentials.get(key)
         if found is None:
             uid = access.anonuid if uid is None else uid
@@ -412,15 +415,25 @@ class ExportTable:
                 gids = tuple(access.anongid if g == 0 else g for g in gids)
             if len(self._credentials) >= _CACHE_LIMIT:
                 self._credentials.clear()
-            found = self._credentials[key] = Credential(uid, gid, gids)
+            found = self._credentials[key] = Credential(uid, gid, gids, _host(peer_address))
         return found
 
-    def _intern(self, credential: Credential) -> Credential:
-        return self._credentials.setdefault((credential,), credential)
+    def _anonymous(self, access: Access, peer_address: str | None) -> Credential:
+        return self._squashed(access, access.anonuid, access.anongid, (), peer_address)
 
     async def close(self) -> None:
         """Stop refreshing names."""
         await self._names.close()
+
+
+def _host(peer_address: str | None) -> str:
+    """Whose share it is of what callers from this address keep open."""
+    if peer_address is None:
+        return ""
+    try:
+        return host_of(canonical_address(peer_address))
+    except ValueError:
+        return peer_address  # a transport without addresses
 
 
 def _own_access(export: Export) -> Access:

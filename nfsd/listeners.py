@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from nfsd.config import Address, Limits, Listen
+from nfsd.vfs.resources import most_calls, most_connections
 from rpcrdma.capture.recorder import Captures
 from rpcrdma.engine.config import ResponderOptions
 from rpcrdma.firewall import contain, spawn
@@ -76,8 +77,10 @@ class _Hopeful:
 class Listeners:
     """The listeners there are."""
 
-    def __init__(self, pool: Pool, limits: Limits, captures: Captures | None = None) -> None:
-        self.hosts = Hosts(pool, host_limits(limits))
+    def __init__(
+        self, pool: Pool, limits: Limits, captures: Captures | None = None, descriptors: int = 1 << 20
+    ) -> None:
+        self.hosts = Hosts(pool, host_limits(limits, descriptors))
         self.started: list[Started] = []
         self.failures: list[str] = []
         """What could not be started, and why."""
@@ -326,15 +329,21 @@ class Listeners:
             await self._devices.close()
 
 
-def host_limits(limits: Limits) -> HostLimits:
-    """The bounds by client address."""
-    return HostLimits(
-        connections=limits.connections,
+def host_limits(limits: Limits, descriptors: int = 1 << 20) -> HostLimits:
+    """The bounds by client address; with few descriptors there are fewer connections and calls than configured."""
+    found = HostLimits(
+        connections=min(limits.connections, most_connections(descriptors)),
         host_connections=limits.host_connections,
         host_memory=limits.host_memory or max(limits.memory // 4, limits.connection_memory),
-        calls=limits.all_calls,
-        host_calls=limits.host_calls,
+        calls=min(limits.all_calls, most_calls(descriptors)),
+        host_calls=min(limits.host_calls, max(1, most_calls(descriptors) // 2)),
     )
+    if found.connections < limits.connections or found.calls < limits.all_calls:
+        _log.warning(
+            "this process may have %d descriptors only: %d connections and %d calls at a time",
+            descriptors, found.connections, found.calls,
+        )  # fmt: skip
+    return found
 
 
 def _is_loopback(host: str) -> bool:

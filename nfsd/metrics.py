@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from socketserver import TCPServer, ThreadingMixIn
-from typing import Any, Final
+from typing import Any, Final, Protocol
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 from prometheus_client import CollectorRegistry, ProcessCollector, make_wsgi_app
@@ -42,6 +42,15 @@ def program_version() -> str:
         return "unknown"
 
 
+class OpenFiles(Protocol):
+    """What is known of files kept open (:class:`nfsd.vfs.shares.Shares`)."""
+
+    events: Counter[str]
+
+    def statistics(self) -> Mapping[str, int]:
+        """How many there are, by kind."""
+
+
 class ServerCollector(Collector):
     """All metrics of a server. ``connections`` gives (address, open, accepted, refused) per listener, ``rdma`` the
     transport's counters by listener, ``workers`` the executor's numbers, ``callbacks`` those of NFSv4's callbacks by
@@ -61,12 +70,14 @@ class ServerCollector(Collector):
         losses: Callable[[], int] = int,
         state: Callable[[], Mapping[str, int]] = dict,
         hosts: Hosts | None = None,
+        files: OpenFiles | None = None,
     ) -> None:
         self._dispatchers, self._pool, self._hosts = dispatchers, pool, hosts
         self._connections, self._rdma, self._workers = connections, rdma, workers
         self._callbacks, self._copies, self._delegations = callbacks, copies, delegations
         self._losses = losses
         self._state = state
+        self._files = files
 
     def collect(self) -> Iterator[Metric]:
         """Read everything once."""
@@ -107,6 +118,20 @@ class ServerCollector(Collector):
         for kind, value in self._state().items():
             state.add_metric([kind], value)
         yield state
+        yield from self._open_files()
+
+    def _open_files(self) -> Iterator[Metric]:
+        if self._files is None:
+            return
+        held = GaugeMetricFamily(_PREFIX + "open_files", "Files kept open for clients", labels=["kind"])
+        for kind, value in self._files.statistics().items():
+            held.add_metric([kind], value)
+        events = CounterMetricFamily(
+            _PREFIX + "open_file_events", "Opens that waited for others to close, or were refused", labels=["event"]
+        )
+        for event, value in list(self._files.events.items()):
+            events.add_metric([event], value)
+        yield from (held, events)
 
     def _rpc(self) -> Iterator[Metric]:
         labels = ["program", "version", "procedure"]

@@ -93,7 +93,7 @@ def _opened(server: Nfs4Server, credential: Credential, node: Node, access: int)
     """The file open for this access, with a count; None if that takes more than a moment, or is refused."""
     service, exactly = server.service, server.leases
     wanted = _BOTH if exactly and access == _WRITE else access
-    if node.mount.inline and node.inode.lease is None:
+    if node.mount.inline and node.inode.lease is None and service.shares.has_room(credential.host, node.mount.lane):
         try:
             read, write = bool(wanted & _READ), bool(wanted & _WRITE)
             return _result(

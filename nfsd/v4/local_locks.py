@@ -20,7 +20,10 @@ async def take(service: FileService, node: Node, plan: LockPlan, *, reclaim: boo
     of them is in the way (RECLAIM_CONFLICT for a reclaim), and as ``LockPlan.commit``."""
     try:
         if plan.local is not None:
-            await service.set_local_lock(node, plan.local.start, plan.local.length, exclusive=plan.local.exclusive)
+            await service.set_local_lock(
+                node, plan.local.start, plan.local.length, exclusive=plan.local.exclusive,
+                host=plan.owner.client.account.host.removesuffix("!"),
+            )  # fmt: skip
     except BlockingIOError:
         plan.blocked_locally()
         if reclaim:

@@ -20,7 +20,7 @@ import errno
 import functools
 import itertools
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from weakref import WeakValueDictionary
 
 from nfsd.exports import Export, ExportTable
@@ -37,7 +37,7 @@ from nfsd.vfs.mounts import Mount, MountLocks, disk_uuid_of, identify, mount_ent
 from nfsd.vfs.nodes import NodeTable
 from nfsd.vfs.places import Places
 from nfsd.vfs.records import Node
-from nfsd.vfs.resources import raise_descriptor_limit, threads_for
+from nfsd.vfs.resources import FileLimits, raise_descriptor_limit, threads_for
 from nfsd.vfs.syscalls import (
     AT_EMPTY_PATH,
     AT_FDCWD,
@@ -77,6 +77,8 @@ _DIRENTS = 32768
 _PATH_MAX = 4096
 _log = limited_logger(__name__)
 
+Freed = Callable[[], None]
+
 
 class Core:
     """Chains, nodes, mounts."""
@@ -84,8 +86,9 @@ class Core:
     write_verifier: bytes
     """8 octets, new at each start of the server and after each failure of write-back (RFC 1813 section 3.3.7)."""
 
-    def __init__(self, exports: ExportTable, state_dir: str) -> None:
+    def __init__(self, exports: ExportTable, state_dir: str, limits: FileLimits | None = None) -> None:
         self.exports = exports
+        self.file_limits = limits or FileLimits.of(raise_descriptor_limit())
         self.state_dir = state_dir
         self.write_verifier = os.urandom(8)
         self.losses = 0
@@ -93,8 +96,8 @@ class Core:
         self.executor: Executor
         self.codec: HandleCodec
         self.loop: asyncio.AbstractEventLoop
-        self.nodes = NodeTable(1, 1)
-        self.open_limit = 1
+        self.nodes = NodeTable(self.file_limits.nodes, self.file_limits.inodes)
+        self.nodes.files = self.file_limits.files
         self.proc_fd = -1
         self.places: Places | None = None
         """Where files are, if they cannot be opened by handle."""
@@ -102,7 +105,7 @@ class Core:
         self._mounts: WeakValueDictionary[tuple[int, int], Mount] = WeakValueDictionary()
         self._mounts_by_fs: WeakValueDictionary[tuple[int, bytes], Mount] = WeakValueDictionary()
         self._mount_locks = MountLocks()
-        self._closing: dict[int, list[int]] = {}
+        self._closing: dict[int, list[tuple[int, Freed | None]]] = {}
         self._closes: dict[asyncio.Future[None], int] = {}
         """Closes under way, by lane."""
         self._running = False
@@ -116,9 +119,6 @@ class Core:
         self.loop = asyncio.get_running_loop()
         # Creating with the client's mode, whatever the daemon's umask: default ACLs take effect as in local creation.
         self._umask = os.umask(0)
-        limit = raise_descriptor_limit()
-        self.nodes = NodeTable(limit // 2, 4 * limit)
-        self.open_limit = limit // 4
         self.codec = HandleCodec(load_key(self.state_dir))
         self.proc_fd = os.open("/proc/self/fd", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         self.executor = Executor(self.loop, threads_for(self.exports.exports))
@@ -147,7 +147,7 @@ class Core:
         for mount in list(self._mounts.values()):
             mount.shut()
         for descriptors in self._closing.values():
-            for descriptor in descriptors:
+            for descriptor, _ in descriptors:
                 os.close(descriptor)
         self._closing.clear()
         os.close(self.proc_fd)
@@ -241,15 +241,15 @@ class Core:
             if step.result >= 0:
                 self.close_later(step.result)
 
-    def close_later(self, descriptor: int, lane: int = 0) -> None:
+    def close_later(self, descriptor: int, lane: int = 0, freed: Freed | None = None) -> None:
         """Close on a worker of the export's lane: the last close of a removed file waits for its blocks to be freed,
-        and on a stalled disk for long."""
+        and on a stalled disk for long. Then ``freed`` is called."""
         if not self._running or self.loop.is_closed():
             os.close(descriptor)
             return
         if not self._closing:
             self.loop.call_soon(contain, None, self._close_all)
-        self._closing.setdefault(lane, []).append(descriptor)
+        self._closing.setdefault(lane, []).append((descriptor, freed))
 
     def _close_all(self) -> None:
         closing, self._closing = self._closing, {}
@@ -257,16 +257,18 @@ class Core:
             for start in range(0, len(descriptors), _CLOSES_PER_CHAIN):
                 chain = Chain()
                 steps = [
-                    chain.add(SYS_CLOSE, descriptor, keep_going=True)
-                    for descriptor in descriptors[start : start + _CLOSES_PER_CHAIN]
+                    (chain.add(SYS_CLOSE, descriptor, keep_going=True), freed)
+                    for descriptor, freed in descriptors[start : start + _CLOSES_PER_CHAIN]
                 ]
                 closed = self.executor.run(chain, lane)
                 self._closes[closed] = lane
                 closed.add_done_callback(functools.partial(self._closed, steps))
 
-    def _closed(self, steps: list[Step], closed: asyncio.Future[None]) -> None:
+    def _closed(self, steps: list[tuple[Step, Freed | None]], closed: asyncio.Future[None]) -> None:
         del self._closes[closed]
-        for step in steps:
+        for step, freed in steps:
+            if freed is not None:
+                freed()
             if step.error:  # file systems over a network, or in a process, may write back in close(2)
                 self.lost_writes(step.error)
 

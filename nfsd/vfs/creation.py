@@ -134,7 +134,7 @@ class CreationOperations(InspectOperations, DirectoryOperations):
                 status = await self._finish_file(credential, node, opened, wanted, inherited)
             if not node.export.asynchronous:
                 await self.sync_open(node, opened)
-            await self.sync(directory)
+            await self.sync(directory, credential)
             return node, self.seen(node, status), change, True
 
     async def _create_new(
@@ -154,19 +154,24 @@ class CreationOperations(InspectOperations, DirectoryOperations):
         naming = chain.add(SYS_OPENAT2, directory.fd, name, _HOW, OPEN_HOW_SIZE)
         self.add_look(chain, naming, status, kernel)
         serial = directory.inode.serial
-        await serial.acquire()
+        share = await self.shares.take(credential.host, directory.mount.lane)  # before the turn, which others wait for
         try:
-            await self._run_change(directory, chain, opening, naming)
-            self.check(chain, opening, naming)
-            change = self._changed(directory, before, after)
-        finally:
-            serial.release()
-        if kernel != same:
-            # A local process put another file in its place at once: let the caller see that one.
-            self.abandon(opening, naming)
-            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
-        node = self.adopt(directory.mount, naming.result, status, kernel, directory, name)
-        opened = self.new_open(node, opening.result, 3, credential)
+            await serial.acquire()
+            try:
+                await self._run_change(directory, chain, opening, naming)
+                self.check(chain, opening, naming)
+                change = self._changed(directory, before, after)
+            finally:
+                serial.release()
+            if kernel != same:
+                # A local process put another file in its place at once: let the caller see that one.
+                self.abandon(opening, naming)
+                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
+            node = self.adopt(directory.mount, naming.result, status, kernel, directory, name)
+        except BaseException:
+            share.give_back()
+            raise
+        opened = self.new_open(node, opening.result, 3, credential, share)
         return node, opened, change, umask.inherited()
 
     async def _finish_file(
@@ -222,8 +227,8 @@ class CreationOperations(InspectOperations, DirectoryOperations):
             # A retransmission of the call that made the file, which the replay cache no longer knows.
             if verifier is None or (found.atime, found.mtime) != _verifier_times(verifier) or found.size:
                 raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
-            await self.sync(node)
-            await self.sync(directory)
+            await self.sync(node, credential)
+            await self.sync(directory, credential)
         elif attributes.size is not None:
             change = await self.set_attributes(credential, node, SetAttributes(size=attributes.size))
             found = change.after
@@ -313,9 +318,9 @@ class CreationOperations(InspectOperations, DirectoryOperations):
                 await self.run(node.mount, chain)
                 chain.check()
         if type_ is FileType.DIR:
-            await self.sync(node)
+            await self.sync(node, credential)
         # A link or device cannot be opened to be synchronised: its creation is in the directory's own transaction.
-        await self.sync(directory)
+        await self.sync(directory, credential)
         return node, self.seen(node, status), change
 
     @contextlib.asynccontextmanager

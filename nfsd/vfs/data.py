@@ -102,8 +102,8 @@ class DataOperations(OpenOperations):
         else:
             step = None  # pwrite of nothing changes nothing
             after = before
-        if not opened.unstable and self.unstable.is_full(opened):
-            await self.unstable.room(opened)
+        if not opened.unstable:
+            await self.unstable.make_room(inode)
         await inode.serial.acquire()
         failures = inode.sync.failures
         try:
@@ -138,7 +138,7 @@ class DataOperations(OpenOperations):
             raise OSError(errno.EACCES, os.strerror(errno.EACCES))
         before = attributes_of(status, node.mount, node.inode.change)
         # The whole file whatever the range: fsync knows no ranges, and most clients commit whole files.
-        await self.sync(node)
+        await self.sync(node, credential)
         return Change(before, await self.attributes(node))
 
     async def _may_commit(self, credential: Credential, node: Node, owner: int) -> bool:

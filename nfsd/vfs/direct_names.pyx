@@ -133,8 +133,16 @@ cdef class DirectNames(DirectFiles):
         node = self.adopt(directory, <int>naming, &kernel)
         node.inode.saw_ctime(ctime_of(status))
         self.observe(node, status, False)
-        if descriptor >= 0:
-            opened = self.service.new_open(node, descriptor, 3, credential)
+        share = self.service.shares.at_once(credential.host, node.mount.lane) if descriptor >= 0 else None
+        if descriptor >= 0 and share is None:
+            # It must not stay open: whoever writes to it opens it again, when there is a place.
+            try:
+                if durable:
+                    synchronise(<int>descriptor)
+            finally:
+                c_close(<int>descriptor)
+        elif descriptor >= 0:
+            opened = self.service.new_open(node, descriptor, 3, credential, share)
             opened.epoch = node.inode.epoch
             # Its creator may write whatever its mode.
             self.service.remember_open(opened, (credential, 3, True))

@@ -25,6 +25,7 @@ from nfsd.vfs.change import ChangeRecord
 from nfsd.vfs.executor import Chain, Step
 from nfsd.vfs.opens import OpenOperations
 from nfsd.vfs.records import Node
+from nfsd.vfs.resources import FileLimits
 from nfsd.vfs.syscalls import (
     AT_EMPTY_PATH,
     O_PATH,
@@ -112,8 +113,8 @@ class Stream:
 class DirectoryOperations(OpenOperations):
     """Looking up and listing."""
 
-    def __init__(self, exports: ExportTable, state_dir: str) -> None:
-        super().__init__(exports, state_dir)
+    def __init__(self, exports: ExportTable, state_dir: str, limits: FileLimits | None = None) -> None:
+        super().__init__(exports, state_dir, limits)
         self._streams: OrderedDict[Stream, None] = OrderedDict()
         self._streams_of: dict[tuple[bytes, Credential], list[Stream]] = {}
 

@@ -144,7 +144,7 @@ class InspectOperations(DataOperations):
         if writing is not None and not node.export.asynchronous:
             await self.sync_open(node, writing, failures)
         elif changes != _NOTHING:
-            await self.sync(node)
+            await self.sync(node, credential)
         return change
 
     async def touch(self, node: Node) -> None:

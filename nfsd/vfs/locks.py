@@ -18,6 +18,7 @@ from nfsd.spans import SpanMap
 from nfsd.vfs.executor import Chain
 from nfsd.vfs.opens import OpenOperations
 from nfsd.vfs.records import Inode, Node, OpenFile
+from nfsd.vfs.shares import Share
 from nfsd.vfs.syscalls import (
     F_OFD_GETLK,
     F_OFD_SETLK,
@@ -63,13 +64,14 @@ def lock_end(start: int, length: int) -> int:
 class LockOperations(OpenOperations):
     """The three operations on local locks."""
 
-    async def set_local_lock(self, node: Node, start: int, length: int, *, exclusive: bool) -> None:
-        """Hold this range towards local processes (replacing what was held there). EAGAIN: one of them holds it."""
+    async def set_local_lock(self, node: Node, start: int, length: int, *, exclusive: bool, host: str = "") -> None:
+        """Hold this range towards local processes (replacing what was held there). EAGAIN: one of them holds it.
+        EMFILE: the host has as many files open as it may; others wait for locks of the file, so this does not wait."""
         end = lock_end(start, length)
         inode = node.inode
         await inode.lock_serial.acquire()
         try:
-            held = await self._held(node)
+            held = await self._held(node, host)
             try:
                 if exclusive and not held.opened.writable:
                     raise OSError(errno.EBADF, os.strerror(errno.EBADF))
@@ -114,7 +116,7 @@ class LockOperations(OpenOperations):
         inode = node.inode
         await inode.lock_serial.acquire()
         try:
-            held = await self._held(node)
+            held = await self._held(node, None)
             argument = flock(F_WRLCK if exclusive else F_RDLCK, start, length)
             try:
                 await self._fcntl(node, held.opened, F_OFD_GETLK, argument)
@@ -154,22 +156,34 @@ class LockOperations(OpenOperations):
         held.cover = None
         held.cover_at = max(MANY, 2 * len(held.ranges))
 
-    async def _held(self, node: Node) -> HeldLocks:
-        """The file's lock descriptor, opened on first use: for writing too, or exclusive locks are refused."""
+    async def _held(self, node: Node, host: str | None) -> HeldLocks:
+        """The file's lock descriptor, opened on first use: for writing too, or exclusive locks are refused. ``host``:
+        at whose expense; None: it is for a look only."""
         inode = node.inode
         if inode.locks is None:
             if node.type is not FileType.REG:
                 code = errno.EISDIR if node.type is FileType.DIR else errno.EINVAL
                 raise OSError(code, os.strerror(code))
+            lane = node.mount.lane
+            share = self.shares.at_any_rate("", lane) if host is None else self.shares.at_once(host, lane)
+            if share is None:
+                raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
             try:
-                opened = await self.private_open(node, 3)
-            except OSError as error:
-                if error.errno not in (errno.EROFS, errno.EACCES, errno.EPERM, errno.ETXTBSY):
-                    raise
-                opened = await self.private_open(node, 1)
+                opened = await self._open_for_locks(node, share)
+            except BaseException:
+                share.give_back()
+                raise
             inode.locks = HeldLocks(opened)
             self.locked[node.key] = inode
         return inode.locks
+
+    async def _open_for_locks(self, node: Node, share: Share) -> OpenFile:
+        try:
+            return await self.private_open(node, 3, share)
+        except OSError as error:
+            if error.errno not in (errno.EROFS, errno.EACCES, errno.EPERM, errno.ETXTBSY):
+                raise
+            return await self.private_open(node, 1, share)
 
     def _drop_if_unused(self, inode: Inode) -> None:
         if inode.locks is not None and not inode.locks.ranges:

@@ -54,7 +54,7 @@ class NamespaceOperations(CreationOperations):
                 change = await self._remove(credential, directory, name, AT_REMOVEDIR)
         finally:
             serial.release()
-        await self.sync(directory)
+        await self.sync(directory, credential)
         return change
 
     async def _remove(self, credential: Credential, directory: Node, name: bytes, flags: int) -> Change:
@@ -142,9 +142,9 @@ class NamespaceOperations(CreationOperations):
         finally:
             for inode in taken:
                 inode.serial.release()
-        await self.sync(target)
+        await self.sync(target, credential)
         if not same:
-            await self.sync(source)
+            await self.sync(source, credential)
         return source_change, target_change
 
     def _moved(self, moved: _Victim, directory: Node, name: bytes) -> None:
@@ -177,8 +177,8 @@ class NamespaceOperations(CreationOperations):
             serial.release()
         self.found_at(node.handle, directory, name)
         if node.type is FileType.REG:
-            await self.sync(node)
-        await self.sync(directory)
+            await self.sync(node, credential)
+        await self.sync(directory, credential)
         return attributes_of(status, node.mount, node.inode.change, changed=True), change
 
 

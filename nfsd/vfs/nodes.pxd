@@ -5,6 +5,8 @@ from nfsd.vfs.records cimport Inode, Node
 
 cdef class NodeTable:
     cdef public Py_ssize_t limit
+    cdef public Py_ssize_t files
+    cdef public object places
     cdef public object recent       # an OrderedDict
     cdef readonly object remembered
     cdef readonly long sweep_number

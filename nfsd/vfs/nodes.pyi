@@ -1,6 +1,7 @@
 from collections import OrderedDict
 
 from nfsd.vfs.records import Inode, Node
+from nfsd.vfs.shares import Shares
 
 IDLE_SWEEPS: int
 """A node or open file not used during this many sweeps is let go."""
@@ -8,10 +9,13 @@ SWEPT_AT_ONCE: int
 """Records a sweep looks at, at most: 2 ms. With more of them in use, the unused ones go a few sweeps later."""
 
 class NodeTable:
-    """Finds nodes by handle and inodes by key; keeps at most ``limit`` unreferenced nodes. Implemented in
-    ``nodes.pyx``."""
+    """Finds nodes by handle and inodes by key; keeps at most ``limit`` nodes, as far as more are not in use. Implemented
+    in ``nodes.pyx``."""
 
     limit: int
+    files: int
+    """Descriptors for nodes and for what has a place in ``places``, as far as more are not in use."""
+    places: Shares | None
     recent: OrderedDict[bytes, Node]
     """What is kept, in the order in which the sweep comes by."""
     remembered: OrderedDict[bytes, Inode]

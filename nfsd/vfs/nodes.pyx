@@ -39,6 +39,8 @@ cdef class NodeTable:
         self.inodes = {}
         self.remembered = OrderedDict()
         self.sweep_number = 0
+        self.places = None
+        self.files = limit
 
     def __len__(self):
         return len(self.nodes)
@@ -56,12 +58,16 @@ cdef class NodeTable:
         return node
 
     cpdef int add(self, Node node) except -1:
+        cdef Py_ssize_t most
         node.used = self.sweep_number
         node.table = self.nodes
         self.nodes[node.handle] = PyLong_FromVoidPtr(<void *>node)
         self.recent[node.handle] = node
-        if len(self.recent) > self.limit:
-            self.evict(1)
+        most = self.limit
+        if self.places is not None:
+            most = min(most, self.files - self.places.in_use)
+        if len(self.nodes) > most:
+            self.evict(min(2, len(self.nodes) - most))  # what goes may be in use, and stay open
         return 0
 
     cpdef Inode inode(self, bytes key):

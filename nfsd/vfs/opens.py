@@ -1,6 +1,7 @@
 """Open files: descriptors kept per file, caller and access, and NFS's own rules of permission.
 
-Owns the descriptors. An open file is reused as long as the file's ctime proves that nobody changed its permissions
+Owns the descriptors, and the cache of them, in which something closes when others want its place
+(:mod:`nfsd.vfs.shares`). An open file is reused as long as the file's ctime proves that nobody changed its permissions
 since it was opened: the server's own writes move ctime too, and are known (:meth:`Inode.wrote`); any other move makes
 the kernel be asked again. Holders of a count keep their descriptor whatever happens to the permissions, as local
 processes do.
@@ -23,7 +24,9 @@ from nfsd.vfs.leases import Lease, LeaseHold, Leases
 from nfsd.vfs.mounts import Mount, has_journal
 from nfsd.vfs.nodes import IDLE_SWEEPS, SWEPT_AT_ONCE
 from nfsd.vfs.records import Inode, Node, OpenFile
+from nfsd.vfs.resources import FileLimits
 from nfsd.vfs.serial import Finished
+from nfsd.vfs.shares import Bound, Share, Shares, oldest_idle
 from nfsd.vfs.syscalls import (
     ACCESS_EXECUTE,
     ACCESS_READ,
@@ -53,8 +56,10 @@ _STALE = os.strerror(errno.ESTALE)
 class OpenOperations(Core):
     """Opening files, and putting them on stable storage."""
 
-    def __init__(self, exports: ExportTable, state_dir: str) -> None:
-        super().__init__(exports, state_dir)
+    def __init__(self, exports: ExportTable, state_dir: str, limits: FileLimits | None = None) -> None:
+        super().__init__(exports, state_dir, limits)
+        self.shares = Shares(self.file_limits.open_files, self.file_limits.host_open_files, self)
+        self.nodes.places = self.shares
         self._opens: OrderedDict[OpenFile, None] = OrderedDict()
         self._all_opens: WeakSet[OpenFile] = WeakSet()
         self.unstable = UnstableWrites(self._settle)
@@ -73,9 +78,7 @@ class OpenOperations(Core):
         inode.opens[key] = opened
         opened.cached = key
         opened.used = self.open_sweep
-        self._opens[opened] = None
-        if len(self._opens) > self.open_limit:
-            self.forget_open(next(iter(self._opens)))
+        self._opens[opened] = opened.share.cached[opened] = None
 
     def forget_open(self, opened: OpenFile) -> None:
         """Out of the cache; its descriptor closes with its last holder, and not before its unstable writes have been
@@ -84,8 +87,27 @@ class OpenOperations(Core):
             opened.node.inode.opens.pop(opened.cached, None)
             opened.cached = None
             self._opens.pop(opened, None)
-            if opened.unstable and opened.count == 0:
-                self.unstable.forgotten(opened)
+            opened.share.cached.pop(opened, None)
+            if opened.count == 0:
+                opened.leaving = True
+                opened.share.leaves()
+                if opened.unstable:
+                    self.unstable.forgotten(opened)
+
+    def let_go(self, share: Share, bound: Bound) -> bool:
+        """Close one that nobody holds, so that a place within a bound becomes free: of the host's own if it has any, of
+        this export first."""
+        tables: list[OrderedDict[OpenFile, None]] = [share.cached]
+        if bound is Bound.HOST:
+            tables += [other.cached for other in share.host.lanes.values() if other is not share]
+        elif bound is not Bound.HOST_IN_EXPORT:
+            tables.append(self._opens)
+        for table in tables:
+            found = oldest_idle(table, share.lane if bound is Bound.EXPORT else None)
+            if found is not None:
+                self.forget_open(found)
+                return True
+        return False
 
     def forget_opens(self, inode: Inode) -> None:
         """Nothing of this file stays in the cache."""
@@ -113,18 +135,20 @@ class OpenOperations(Core):
                 self._opens.move_to_end(opened)
             else:
                 self.forget_open(opened)
+        self.shares.exports = len(self._roots)
         self.unstable.sweep()
         super().sweep()
 
     async def start(self) -> None:
         """Open the export roots; begin to hear of leases."""
         await super().start()
-        self.unstable.allow(self.open_limit // 2)
+        self.shares.exports = len(self._roots)
         self.leases.start(self.loop, self.executor, self._identify)
 
     async def close(self) -> None:
         """Finish running jobs, close every descriptor."""
         self.leases.close()
+        self.shares.close()
         while self._opens:
             self.forget_open(next(iter(self._opens)))
         await self.unstable.close()
@@ -199,13 +223,13 @@ class OpenOperations(Core):
             if opened is not None:
                 return opened.retain()
         try:
-            opened = await self._open_as(credential, credential, node, access, helped=False)
+            opened = await self._open_as(credential, credential, node, access, credential.host, helped=False)
         except PermissionError as error:
             if error.errno != errno.EACCES or not await self._may_anyway(
                 credential, node, access, raw_uid(status), owner_override
             ):
                 raise
-            opened = await self._open_as(None, credential, node, access, helped=True)
+            opened = await self._open_as(None, credential, node, access, credential.host, helped=True)
         return opened.retain()
 
     async def _may_anyway(
@@ -231,12 +255,27 @@ class OpenOperations(Core):
         return chain.failed is None
 
     async def _open_as(
-        self, actor: Credential | None, credential: Credential | None, node: Node, access: int, *, helped: bool
+        self,
+        actor: Credential | None,
+        credential: Credential | None,
+        node: Node,
+        access: int,
+        host: str,
+        *,
+        helped: bool,
     ) -> OpenFile:
-        """Open as ``actor`` on behalf of ``credential`` and remember it."""
+        """Open as ``actor`` on behalf of ``credential``, at the expense of ``host``, and remember it."""
         lease = node.inode.lease
         if lease is not None and lease.write:
             return await self._through(lease, actor, node, access)
+        if credential is None:
+            share = self.shares.at_any_rate(host, node.mount.lane)
+        else:
+            share = await self.shares.take(host, node.mount.lane)
+            lease = node.inode.lease
+            if lease is not None and lease.write:  # it was taken while there was no place
+                share.give_back()
+                return await self._through(lease, actor, node, access)
         self._give_way(node, access)
         status = statx_buffer()
         chain = Chain(actor)
@@ -245,11 +284,15 @@ class OpenOperations(Core):
         # Not to be held back by a lease of somebody else's (O_NONBLOCK means nothing else here): that may take long.
         flags = os.O_CLOEXEC | os.O_NONBLOCK | _FLAGS[access] | (os.O_DIRECTORY if node.type is FileType.DIR else 0)
         opening = chain.add(SYS_OPENAT, self.proc_fd, b"%d" % node.fd, flags)
-        await self.run(node.mount, chain, opening)
-        if opening.error == errno.EAGAIN:
-            raise OSError(errno.ETIMEDOUT, "a local process holds a lease")
-        self.check(chain, opening)
-        opened = self.new_open(node, opening.result, access, credential)
+        try:
+            await self.run(node.mount, chain, opening)
+            if opening.error == errno.EAGAIN:
+                raise OSError(errno.ETIMEDOUT, "a local process holds a lease")
+            self.check(chain, opening)
+        except BaseException:
+            share.give_back()
+            raise
+        opened = self.new_open(node, opening.result, access, credential, share)
         inode = node.inode
         if credential is None or inode.ctime == raw_ctime(status):
             opened.epoch = inode.epoch
@@ -307,33 +350,37 @@ class OpenOperations(Core):
     def _identify(self, node: Node) -> tuple[int, bytes, tuple[int, bytes]]:
         return self.proc_fd, b"%d" % node.fd, self.codec.decode(node.handle)[2:]
 
-    async def own_open(self, node: Node) -> OpenFile:
-        """The file or directory open for reading as the server itself, whatever its permissions (count not taken)."""
+    async def own_open(self, node: Node, host: str) -> OpenFile:
+        """The file or directory open for reading as the server itself, whatever its permissions (count not taken), at
+        the expense of ``host``."""
         opened = node.inode.opens.get((None, 1, False))
         if opened is None:
-            return await self._open_as(None, None, node, 1, helped=False)
+            return await self._open_as(None, None, node, 1, host, helped=False)
         opened.used = self.open_sweep
         return opened
 
-    async def private_open(self, node: Node, access: int) -> OpenFile:
-        """The file open as the server itself, outside the cache (count not taken): closed when it is dropped."""
+    async def private_open(self, node: Node, access: int, share: Share) -> OpenFile:
+        """The file open as the server itself, outside the cache (count not taken): closed when it is dropped. The place
+        in ``share`` is taken over; if this fails, it is the caller's still."""
         self._give_way(node, access)
         chain = Chain()
         opening = chain.add(SYS_OPENAT, self.proc_fd, b"%d" % node.fd, os.O_CLOEXEC | _FLAGS[access])
         await self.run(node.mount, chain, opening)
         self.check(chain, opening)
-        return self.new_open(node, opening.result, access, None)
+        return self.new_open(node, opening.result, access, None, share)
 
-    def new_open(self, node: Node, descriptor: int, access: int, credential: Credential | None) -> OpenFile:
-        """An open file for a descriptor, which is taken over."""
-        opened = OpenFile(node, descriptor, access, credential, self.close_later)
+    def new_open(
+        self, node: Node, descriptor: int, access: int, credential: Credential | None, share: Share
+    ) -> OpenFile:
+        """An open file for a descriptor, which is taken over together with its place in ``share``."""
+        opened = OpenFile(node, descriptor, access, credential, self.close_later, share)
         self._all_opens.add(opened)
         return opened
 
     # -- stable storage ------------------------------------------------------------------------------------------
-    async def sync(self, node: Node) -> None:
+    async def sync(self, node: Node, credential: Credential | None) -> None:
         """The file's data and attributes, or the directory's entries, are on the disk when this returns, unless the
-        export says async. Raises EIO, ENOSPC or EDQUOT of earlier write-back."""
+        export says async. ``credential``: of who asks. Raises EIO, ENOSPC or EDQUOT of earlier write-back."""
         if node.export.asynchronous:
             return
         opened: OpenFile | None = None
@@ -344,7 +391,7 @@ class OpenOperations(Core):
             if opened is None:
                 # A server that is not root may have files it must not read: their whole file system, then.
                 with contextlib.suppress(PermissionError):
-                    opened = await self.own_open(node)
+                    opened = await self.own_open(node, "" if credential is None else credential.host)
         await self.sync_open(node, opened)
 
     async def sync_open(self, node: Node, opened: OpenFile | None, before: tuple[int, int] | None = None) -> None:

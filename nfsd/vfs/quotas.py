@@ -20,6 +20,7 @@ from nfsd.vfs.inspect import InspectOperations
 from nfsd.vfs.mounts import Mount
 from nfsd.vfs.owner_quotas import ask
 from nfsd.vfs.records import Node
+from nfsd.vfs.resources import FileLimits
 from nfsd.vfs.syscalls import SYS_QUOTACTL_FD
 from nfsd.vfs.types import Quota
 
@@ -39,8 +40,8 @@ _ASKING: Final = 4
 class QuotaOperations(InspectOperations):
     """Reading quotas. Keeping them is the kernel's: whoever is beyond gets EDQUOT."""
 
-    def __init__(self, exports: ExportTable, state_dir: str) -> None:
-        super().__init__(exports, state_dir)
+    def __init__(self, exports: ExportTable, state_dir: str, limits: FileLimits | None = None) -> None:
+        super().__init__(exports, state_dir, limits)
         self._asking: dict[int, asyncio.Semaphore] = {}
         """By lane."""
 

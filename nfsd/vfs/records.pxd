@@ -6,6 +6,7 @@ from nfsd.vfs.identity cimport identity_t
 
 cdef class Credential:
     cdef readonly object gids
+    cdef readonly str host
     cdef identity_t identity
     cdef Py_hash_t hash
 
@@ -58,6 +59,7 @@ cdef class OpenFile:
     cdef object _close
     cdef readonly int fd
     cdef readonly Node node
+    cdef readonly object share
     cdef readonly bint readable
     cdef readonly bint writable
     cdef readonly object credential
@@ -66,6 +68,7 @@ cdef class OpenFile:
     cdef public long used
     cdef public object cached
     cdef public bint unstable
+    cdef public bint leaving
 
 
 cpdef bint closed_at_once(int fd) noexcept

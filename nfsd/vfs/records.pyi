@@ -10,15 +10,20 @@ from nfsd.vfs.locks import HeldLocks
 from nfsd.vfs.mounts import Mount
 from nfsd.vfs.opens import OpenKey
 from nfsd.vfs.serial import GroupSync, Serial
+from nfsd.vfs.shares import Share
 from nfsd.vfs.types import FileType
 
 class Credential:
     """Whom an operation runs as, after the export's squash rules. The kernel does the checking. Immutable, hashable."""
 
+    host: str
+    """The client's host, whose share what is kept open counts against. No part of who the caller is: credentials of
+    the same user and groups are equal, wherever they come from."""
+
     uid: int
     gid: int
     gids: tuple[int, ...]
-    def __init__(self, uid: int, gid: int, gids: Iterable[int] = ()) -> None:
+    def __init__(self, uid: int, gid: int, gids: Iterable[int] = (), host: str = "") -> None:
         """Raises OverflowError for what is no 32-bit number."""
 
 class Inode:
@@ -86,6 +91,8 @@ class OpenFile:
 
     fd: int
     node: Node
+    share: Share
+    """Where its place is, which is given back once the descriptor is closed."""
     readable: bool
     writable: bool
     credential: Credential | None
@@ -97,8 +104,16 @@ class OpenFile:
     """Under which key it stands in the cache, if it does."""
     unstable: bool
     """Whether it is among its inode's ``unstable``."""
+    leaving: bool
+    """Whether it is on its way out: it closes as soon as that may be."""
     def __init__(
-        self, node: Node, fd: int, access: int, credential: Credential | None, close: Callable[[int, int], None]
+        self,
+        node: Node,
+        fd: int,
+        access: int,
+        credential: Credential | None,
+        close: Callable[[int, int, Callable[[], None]], None],
+        share: Share,
     ) -> None: ...
     def retain(self) -> Self:
         """Add one count; returns itself."""

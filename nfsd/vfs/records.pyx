@@ -48,11 +48,12 @@ cpdef bint closed_at_once(int fd) noexcept:
 cdef class Credential:
     """Whom an operation runs as. Immutable, hashable."""
 
-    def __init__(self, unsigned int uid, unsigned int gid, gids=()):
+    def __init__(self, unsigned int uid, unsigned int gid, gids=(), str host not None=""):
         cdef Py_ssize_t position
         if self.identity.groups != NULL:
             raise TypeError("credentials do not change")
         self.gids = tuple(gids)
+        self.host = host
         self.identity.uid = uid
         self.identity.gid = gid
         self.identity.ngroups = <int>len(self.gids)
@@ -163,8 +164,9 @@ cdef class Node:
 cdef class OpenFile:
     """A descriptor open under one credential for one access; shared, counted."""
 
-    def __init__(self, Node node not None, int fd, int access, credential, close):
+    def __init__(self, Node node not None, int fd, int access, credential, close, share):
         self._close = close
+        self.share = share
         self.fd = fd
         self.node = node
         self.readable = access & 1
@@ -175,6 +177,7 @@ cdef class OpenFile:
         self.used = 0
         self.cached = None
         self.unstable = False
+        self.leaving = False
 
     def retain(self):
         if self.count == 0:
@@ -191,8 +194,11 @@ cdef class OpenFile:
         cdef int fd = self.fd
         if fd >= 0:
             self.fd = -1
+            freed = self.share.left if self.leaving else self.share.give_back
             if not self.node.inline or not closed_at_once(fd):
-                self._close(fd, self.node.mount.lane)
+                self._close(fd, self.node.mount.lane, freed)
+            else:
+                freed()
 
     def __del__(self):
         self.shut()

@@ -55,8 +55,8 @@ class SparseOperations(DataOperations):
         workers. Returns the attributes around it."""
         node = opened.node
         inode = node.inode
-        if not opened.unstable and self.unstable.is_full(opened):
-            await self.unstable.room(opened)
+        if not opened.unstable:
+            await self.unstable.make_room(opened.node.inode)
         await inode.serial.acquire()
         try:
             try:

@@ -8,8 +8,8 @@ asked it. Without that, COMMIT would find nothing amiss and vouch for data that 
 
 Owns the list of these descriptors (each :class:`Inode` has its own) and the queue of files that nobody writes to any
 more, which are synchronised so that their descriptors can close: few at a time for each export, so that other calls get
-workers. Who writes to ever more files waits when the queue is long: what the disk does not take in time must not take
-all descriptors. Files in memory have nothing to write back and are never here.
+workers. How many files may have such descriptors is not decided here (:mod:`nfsd.vfs.shares`). Files in memory have
+nothing to write back and are never here.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from nfsd.vfs.records import Inode, OpenFile
 
 MOST_OF_ONE_FILE = 64
 """Descriptors of one file, under several callers or made invalid by local processes, before the writer waits."""
-_FEWEST_WAITING = 16
 _PATIENCE = 0.1
 _PARTING = 5.0
 
@@ -32,15 +31,13 @@ _PARTING = 5.0
 class _Queue:
     """The files of one lane that are to be synchronised."""
 
-    __slots__ = ("lane", "room", "running", "waiting")
+    __slots__ = ("lane", "running", "waiting")
 
     def __init__(self, lane: int) -> None:
         self.lane = lane
         self.waiting: OrderedDict[Inode, OpenFile] = OrderedDict()
         """Each with a descriptor of it, which tells the export."""
         self.running: dict[Inode, asyncio.Task[None]] = {}
-        self.room = asyncio.Event()
-        self.room.set()
 
 
 class UnstableWrites:
@@ -51,14 +48,9 @@ class UnstableWrites:
         self._settle = settle
         self._all: OrderedDict[OpenFile, None] = OrderedDict()
         self._queues: dict[int, _Queue] = {}
-        self._allowed = _FEWEST_WAITING
 
     def __len__(self) -> int:
         return len(self._all)
-
-    def allow(self, descriptors: int) -> None:
-        """So many may be waiting in all, shared by the exports that have any."""
-        self._allowed = descriptors
 
     # -- what is written and what is synchronised ----------------------------------------------------------------
     def add(self, opened: OpenFile) -> None:
@@ -112,19 +104,11 @@ class UnstableWrites:
             if opened.cached is None and opened.count == 0:
                 self.forgotten(opened)
 
-    def is_full(self, opened: OpenFile) -> bool:
-        """Whether who is about to write through this descriptor has to wait first."""
-        queue = self._queues.get(opened.node.mount.lane)
-        return len(opened.node.inode.unstable) >= MOST_OF_ONE_FILE or (queue is not None and not queue.room.is_set())
-
-    async def room(self, opened: OpenFile) -> None:
-        """Wait until it may."""
-        if len(opened.node.inode.unstable) >= MOST_OF_ONE_FILE:
+    async def make_room(self, inode: Inode) -> None:
+        """To be called before another descriptor of the file is written through: there may be only so many."""
+        if len(inode.unstable) >= MOST_OF_ONE_FILE:
             with contextlib.suppress(OSError):  # the write verifier tells
-                await self._settle(opened)
-        queue = self._queues.get(opened.node.mount.lane)
-        if queue is not None:
-            await queue.room.wait()
+                await self._settle(inode.unstable[0])
 
     async def settled(self, inode: Inode, lane: int) -> bool:
         """Wait a moment for a file that is being synchronised; whether it is."""
@@ -148,7 +132,6 @@ class UnstableWrites:
             pass
         for queue in list(self._queues.values()):
             queue.waiting.clear()
-            queue.room.set()
             for task in queue.running.values():
                 task.cancel()
 
@@ -159,10 +142,6 @@ class UnstableWrites:
                 break
             del queue.waiting[inode]
             queue.running[inode] = asyncio.get_running_loop().create_task(self._run(queue, inode))
-        if len(queue.waiting) < max(_FEWEST_WAITING, self._allowed // max(1, len(self._queues))):
-            queue.room.set()
-        else:
-            queue.room.clear()
         if not queue.waiting and not queue.running and self._queues.get(queue.lane) is queue:
             del self._queues[queue.lane]
 

@@ -156,5 +156,5 @@ class XattrOperations(InspectOperations):
             )
         finally:
             inode.serial.release()
-        await self.sync(node)
+        await self.sync(node, credential)
         return change

@@ -464,7 +464,7 @@ def test_nothing_is_made_or_removed_on_a_read_only_export(tmp_path):
     async def scenario(both):
         with open(os.path.join(both.path, "a"), "wb"):
             pass
-        await both.service.own_open(both.root)
+        await both.service.own_open(both.root, "")
         for arguments, procedure in ((creation(both.root, b"b"), CREATE), (removal(both.root, b"a"), REMOVE)):
             assert status(await both.direct.call(procedure, arguments)) == struct.pack(">I", nfsstat3.NFS3ERR_ROFS)
         assert os.listdir(both.path) == ["a"]
@@ -491,7 +491,7 @@ def test_what_was_made_and_removed_keeps_no_file_system_mounted(tmp_path):
         assert command("mount", "-t", "tmpfs", "-o", "size=4m", "none", inner)
         try:
             directory, _ = await both.service.lookup(vfs_support.ROOT, both.root, b"inner")
-            await both.service.own_open(directory)
+            await both.service.own_open(directory, "")
             for each in (b"a", b"b"):
                 assert status(await both.direct.call(CREATE, creation(directory, each))) == OK
             assert status(await both.direct.call(REMOVE, removal(directory, b"a"))) == OK

@@ -139,7 +139,7 @@ def test_descriptors_stay_within_their_bound(tmp_path):
 
     async def scenario(service, root):
         service.nodes.limit = 50
-        service.open_limit = 20
+        service.shares.bound(20, 20)
         for number in range(300):
             await write_file(service, root, b"%d" % number, b"data")
         return len(os.listdir("/proc/self/fd"))

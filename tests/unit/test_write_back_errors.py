@@ -192,7 +192,7 @@ def test_an_error_after_others_needed_the_descriptors(tmp_path, peer):
     async def test(client, rig, told):
         service = rig.daemon.service
         await client.done()
-        service.open_limit = 2
+        service.shares.bound(2, 2)
         reader = Nfs3(rig)
         for number in range(4):
             await reader.connect(b"other%d" % number)
