@@ -142,6 +142,11 @@ class ServerCollector(Collector):
             "Calls offered to native code and not answered by it, by procedure or operation of a COMPOUND, and reason",
             labels=[*labels, "reason"],
         )
+        waited = CounterMetricFamily(
+            _PREFIX + "waited",
+            "Calls that native code answered when what they waited for was there, likewise",
+            labels=[*labels, "reason"],
+        )
         errors = CounterMetricFamily(_PREFIX + "rpc_errors", "Calls that ended in an RPC error or none", labels=labels)
         seconds = CounterMetricFamily(_PREFIX + "rpc_seconds", "From dispatch to reply", labels=labels)
         refused = CounterMetricFamily(_PREFIX + "rpc_refused", "Calls that reached no procedure", labels=["service"])
@@ -157,11 +162,13 @@ class ServerCollector(Collector):
                 seconds.add_metric(key, row.seconds)
             for what, reason, count in dispatcher.declined():
                 declined.add_metric([*what, reason], count)
+            for what, reason, count in dispatcher.waited():
+                waited.add_metric([*what, reason], count)
             refused.add_metric([service], dispatcher.refused)
-            running.add_metric([service], len(dispatcher.running))
+            running.add_metric([service], len(dispatcher.running) + len(dispatcher.held))
             hits.add_metric([service], dispatcher.replay.hits)
             entries.add_metric([service], len(dispatcher.replay))
-        yield from (calls, direct, declined, errors, seconds, refused, running, hits, entries)
+        yield from (calls, direct, declined, waited, errors, seconds, refused, running, hits, entries)
 
     def _transports(self) -> Iterator[Metric]:
         is_open = GaugeMetricFamily(_PREFIX + "connections", "Open connections", labels=["listener"])

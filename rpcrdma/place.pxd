@@ -2,6 +2,14 @@
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
+from rpcrdma.memory cimport Lease
+
+cdef enum:
+    # What has become of a call.
+    DECLINED = 0
+    ANSWERED = 1
+    WAITS = 2
+
 
 cdef class Place:
     """Where one reply is written. Each transport derives its own."""
@@ -17,12 +25,27 @@ cdef class Place:
     cdef ssize_t pages(self, int fd, uint64_t offset, size_t count) except -2
     cdef int data_done(self, size_t length) except -1
     cdef int forget_payload(self) except -1
+    cdef Lease sink(self, size_t room)
+    cdef bint take(self, Lease payload, size_t length) except -1
+
+
+cdef class Held:
+    """A call that waits. Each transport derives its own."""
+
+    cdef const uint8_t *message
+    cdef size_t size
+    cdef object state               # the answerer's
+
+    cdef int again(self) except -1
 
 
 cdef class Answerer:
     """Who answers calls directly."""
 
-    cdef bint answer(self, const uint8_t *message, size_t size, Place place) except -1
+    cdef int answer(self, const uint8_t *message, size_t size, Place place) except -1
+    cdef int hold(self, Held held) except -1
+    cdef int dismiss(self) except -1
+    cdef int answer_again(self, Held held, Place place) except -1
     cdef void decline(self, const uint8_t *message, size_t size, int reason) noexcept
     cdef int pause(self) except -1
 

@@ -1,7 +1,7 @@
 """Where native code writes replies, and who writes them (contract: ``place.pyi``).
 
 Owns the two interfaces between a transport, which knows where a reply's octets must go to leave without a copy, and the
-direct calls of :mod:`rpcrdma.rpc.direct`, which know what a reply says. Layer 0: imports nothing of the project.
+direct calls of :mod:`rpcrdma.rpc.direct`, which know what a reply says. Imports :mod:`rpcrdma.memory`.
 
 A place begins empty, with room for at least the head of any direct reply. The head is written at ``at``, which advances.
 One payload may follow at a time: ``data`` gives room for it (NULL: there is none, and the call is declined), and
@@ -10,6 +10,13 @@ One payload may follow at a time: ``data`` gives room for it (NULL: there is non
 Data of a file that is in memory may need no room: a place that can send it from where it is takes it with ``pages``,
 in the place of ``data``. It returns how many octets there were, fewer than asked for only at the end of the file, and
 they are the payload whatever becomes of the file; -1: it cannot, and ``data`` is to be asked for room.
+
+Calls that wait
+    What an answerer cannot answer yet WAITS: nothing has happened so far, but it knows what it waits for. The transport
+    keeps the call, in a :class:`Held`, which it hands to ``hold``; or it cannot, says ``dismiss``, and the call counts as
+    declined. When what was waited for is there, :meth:`Held.again` has the transport offer the call again
+    (``answer_again``), to the same function, with a place of its own; it may wait once more. Data that is fetched
+    meanwhile goes to a ``sink`` of the place, and is its payload once it ``take``-s it.
 
 Data that did not come with the call's message (an RDMA Read fetched it) stands beside it, in ``bulk``: the
 content of one item of the call, to be found at ``bulk_at``. Who expects nothing of the kind there declines.
@@ -32,10 +39,37 @@ cdef class Place:
         """Let go of the payload, or of what was to become it: another reply is written, from the beginning."""
         raise NotImplementedError
 
+    cdef Lease sink(self, size_t room):
+        """Memory for a payload that comes later; None: there is none, or a payload of this size has no place."""
+        return None
+
+    cdef bint take(self, Lease payload, size_t length) except -1:
+        """So many octets of a ``sink`` are the payload, padding is added. Takes the count. False: there is no room."""
+        raise NotImplementedError
+
+
+cdef class Held:
+    cdef int again(self) except -1:
+        """What the call waited for is there, or will not come."""
+        raise NotImplementedError
+
 
 cdef class Answerer:
-    cdef bint answer(self, const uint8_t *message, size_t size, Place place) except -1:
-        """Answer an RPC call, or decline: then nothing has happened, and what was written is void."""
+    cdef int answer(self, const uint8_t *message, size_t size, Place place) except -1:
+        """Answer an RPC call (ANSWERED), or not: nothing has happened, and what was written is void. DECLINED: others
+        do. WAITS: call :meth:`hold` or :meth:`dismiss` before anything else."""
+        raise NotImplementedError
+
+    cdef int hold(self, Held held) except -1:
+        """The call that WAITS is kept: begin with what it waits for."""
+        raise NotImplementedError
+
+    cdef int dismiss(self) except -1:
+        """The call that WAITS cannot be kept."""
+        raise NotImplementedError
+
+    cdef int answer_again(self, Held held, Place place) except -1:
+        """As :meth:`answer`, of a call that was held. WAITS: call :meth:`hold` once more, now or later."""
         raise NotImplementedError
 
     cdef void decline(self, const uint8_t *message, size_t size, int reason) noexcept:

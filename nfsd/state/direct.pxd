@@ -26,6 +26,7 @@ cdef class DirectState:
 
     cdef SessionRecord expected(self, object connection, const SequenceRequest *request)
     cdef uint32_t begin(self, SessionRecord session, const SequenceRequest *request, uint32_t fingerprint) except? 0xFFFFFFFF
+    cdef int withdraw(self, SessionRecord session, const SequenceRequest *request) except -1
     cdef int finish(self, SessionRecord session, const SequenceRequest *request, bytes reply) except -1
     cdef object opened_of(self, SessionRecord session, const uint8_t *stateid, bytes file_key, bint write)
     cdef OpenState open_of(self, SessionRecord session, const uint8_t *stateid, bytes file_key)

@@ -63,6 +63,12 @@ cdef class DirectState:
         session.client.lease_end = engine.now() + engine.limits.lease
         return session.status_flags()
 
+    cdef int withdraw(self, SessionRecord session, const SequenceRequest *request) except -1:
+        """The request that was begun is to be begun by others."""
+        cdef Slot slot = session.slots[request.slotid]
+        slot.withdraw()
+        return 0
+
     cdef int finish(self, SessionRecord session, const SequenceRequest *request, bytes reply) except -1:
         """The COMPOUND is over; ``reply`` is kept for its retransmission."""
         cdef Slot slot = session.slots[request.slotid]

@@ -11,7 +11,9 @@ cdef class Slot:
     cdef readonly unsigned int fingerprint
     cdef readonly object reply
     cpdef int begin(self, unsigned int seqid, bint cachethis, unsigned int fingerprint)
+    cdef bint used_before
     cpdef void finish(self, object reply)
+    cdef void withdraw(self) noexcept
 
 
 cdef class ClientRecord:

@@ -29,6 +29,7 @@ cdef class Slot:
                 return 4
             self.seqid = seqid
             self.in_use = True
+            self.used_before = self.used
             self.used = True
             self.renewed = False
             self.cachethis = cachethis
@@ -49,6 +50,12 @@ cdef class Slot:
         """The request is over; ``reply`` is kept for replays (None: it is not)."""
         self.in_use = False
         self.reply = reply
+
+    cdef void withdraw(self) noexcept:
+        """The request begins once more."""
+        self.in_use = False
+        self.used = self.used_before
+        self.seqid -= 1
 
 
 cdef class ClientRecord:

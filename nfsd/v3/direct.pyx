@@ -12,12 +12,16 @@ from libc.string cimport memcpy
 from nfsd.vfs.attributes cimport statx_t, statx_timestamp
 from nfsd.vfs.direct cimport NO_ID, UTIME_NOW, UTIME_OMIT, Standing, changes_t, no, type_of, when_t
 from nfsd.vfs.direct_names cimport DirectNames
-from nfsd.vfs.records cimport Node, OpenFile
+from nfsd.vfs.records cimport Credential, Node, OpenFile
+from nfsd.vfs.transfers cimport Sync, Transfer, errno_of
 from rpcrdma.declined cimport CHUNKS, RARE, RECALL, SIZE
-from rpcrdma.place cimport Place, load32, load64, store32, store64
-from rpcrdma.rpc.direct cimport Caller, DirectProgram
+from rpcrdma.place cimport ANSWERED, DECLINED, Place, load32, load64, store32, store64
+from rpcrdma.rpc.direct cimport Caller, DirectProgram, Errand, Work
 
 from nfsd.protocol import nfs3 as declared
+from os import strerror
+
+from nfsd.v3.errors import DATA_EXCEPTIONS, status_of
 from nfsd.v3.request import Limits
 
 cdef enum:
@@ -159,6 +163,18 @@ cdef const uint8_t *load_sattr(const uint8_t *at, const uint8_t *end, changes_t 
     return load_time(load_time(at + 4, end, &changes.times[0]), end, &changes.times[1])
 
 
+cdef inline uint8_t *store_verifier(uint8_t *at, bytes verifier):
+    """A writeverf3."""
+    cdef const uint8_t *octets = verifier
+    memcpy(at, octets, 8)
+    return at + 8
+
+
+cdef uint32_t status_of_data(int error) except 0:
+    """The nfsstat3 of an errno of READ, WRITE or COMMIT."""
+    return <uint32_t>int(status_of(OSError(error, strerror(error)), DATA_EXCEPTIONS))
+
+
 cdef inline size_t handle_at(const uint8_t *arguments, size_t size) noexcept nogil:
     """Length of the nfs_fh3 that the arguments begin with; 0 when there is none."""
     cdef size_t length
@@ -190,8 +206,8 @@ cdef class Nfs3Direct(DirectProgram):
     cdef int reason(self, uint32_t procedure, uint32_t *row) noexcept:
         return self.files.why
 
-    cdef bint answer(
-        self, Caller caller, uint32_t procedure, const uint8_t *arguments, size_t size, Place place
+    cdef int answer(
+        self, Caller caller, uint32_t procedure, const uint8_t *arguments, size_t size, Place place, Work brought
     ) except -1:
         cdef size_t length = handle_at(arguments, size)
         cdef size_t rest = 4 + ((length + 3) & ~<size_t>3)
@@ -212,9 +228,9 @@ cdef class Nfs3Direct(DirectProgram):
         arguments += rest
         size -= rest
         if procedure == READ:
-            return self.read(standing, node, arguments, size, place)
+            return self.read(standing, node, arguments, size, place, brought)
         if procedure == WRITE:
-            return self.write(standing, node, arguments, size, place)
+            return self.write(standing, node, arguments, size, place, brought)
         if procedure == GETATTR:
             return self.getattr(node, size, place)
         if procedure == LOOKUP:
@@ -228,7 +244,7 @@ cdef class Nfs3Direct(DirectProgram):
         if procedure == REMOVE:
             return self.remove(standing, node, arguments, size, place)
         if procedure == COMMIT:
-            return self.commit(standing, node, size, place)
+            return self.commit(standing, node, size, place, brought)
         return False
 
     cdef uint64_t fsid(self, Node node) except? 0:
@@ -302,95 +318,151 @@ cdef class Nfs3Direct(DirectProgram):
         place.at = store_wcc(store32(place.at, 0), &before, &after, self.fsid(node))
         return True
 
-    cdef bint read(self, Standing standing, Node node, const uint8_t *arguments, size_t size, Place place) except -1:
+    cdef int read(
+        self, Standing standing, Node node, const uint8_t *arguments, size_t size, Place place, Work brought
+    ) except -1:
         cdef statx_t after
         cdef OpenFile opened
+        cdef Transfer transfer = brought
         cdef uint64_t offset
         cdef size_t count
         cdef uint8_t *head = place.at
         cdef ssize_t got
         cdef bint eof
         if size != 12:
-            return False
+            return DECLINED
         if place.end - place.at < READ_HEAD:
             return no(self.files, SIZE)
         offset = load64(arguments)
         count = min(<size_t>load32(arguments + 8), self.read_max)
         if count == 0 or offset > <uint64_t>0x7FFFFFFFFFFFFFFF - count:
-            return False
+            return DECLINED
         if node.inode.delegated == 2:
             return no(self.files, RECALL)
-        opened = self.files.opened(node, standing.credential, 1)
-        if opened is None:
-            return False
         place.at += READ_HEAD
-        got = self.files.read(opened, False, offset, place, count, &after, &eof)
-        if got < 0:
-            return False
+        if transfer is None:
+            opened = self.files.opened(node, standing.credential, 1)
+            if opened is None:
+                return DECLINED
+            got = self.files.read(opened, False, offset, place, count, &after, &eof)
+            if got < 0:
+                transfer = self.files.to_read(node, opened, False, offset, place, count)
+                return DECLINED if transfer is None else self.wait_for(transfer, None)
+            place.data_done(got)
+        else:
+            if transfer.data.error:
+                place.at = head
+                return self.failed_read(node, transfer.data.error, place)
+            if not self.files.have_read(transfer, place, &eof):
+                return DECLINED
+            got, after = transfer.data.done, transfer.data.after
         head = store_fattr(store32(store32(head, 0), 1), &after, self.fsid(node))
         store32(store32(store32(head, <uint32_t>got), eof), <uint32_t>got)
-        place.data_done(got)
         self.tally.read += got
-        return True
+        return ANSWERED
 
-    cdef bint write(self, Standing standing, Node node, const uint8_t *arguments, size_t size, Place place) except -1:
+    cdef int write(
+        self, Standing standing, Node node, const uint8_t *arguments, size_t size, Place place, Work brought
+    ) except -1:
         cdef statx_t before, after
         cdef OpenFile opened
+        cdef Transfer transfer
         cdef uint64_t offset
         cdef uint32_t stable
         cdef size_t count
         cdef ssize_t done
+        cdef int error
         cdef bytes verifier
-        cdef const uint8_t *octets
         cdef const uint8_t *source = arguments + 20
         if size < 20 or place.end - place.at < 4 + WCC + 16 or standing.read_only or node.export.read_only:
-            return False
+            return DECLINED
         offset = load64(arguments)
         count = load32(arguments + 8)
         stable = load32(arguments + 12)
         if count != load32(arguments + 16) or count > self.write_max:
-            return False
+            return DECLINED
         if place.bulk != NULL:
             if size != 20 or place.bulk_size != count:
-                return False
+                return DECLINED
             source = place.bulk
         elif size != 20 + ((count + 3) & ~<size_t>3):
-            return False
+            return DECLINED
         if stable > FILE_SYNC:
-            return False
-        if node.inode.delegated:
-            return no(self.files, RECALL)
-        opened = self.files.opened(node, standing.credential, 2)
-        if opened is None:
-            return False
-        verifier = self.files.service.write_verifier
-        octets = verifier
-        done = self.files.write(
-            opened, False, offset, source, count, stable != UNSTABLE, &before, &after, place.bulk != NULL
-        )
-        if done < 0:
-            return False
+            return DECLINED
+        if brought is None:
+            if node.inode.delegated:
+                return no(self.files, RECALL)
+            opened = self.files.opened(node, standing.credential, 2)
+            if opened is None:
+                return DECLINED
+            verifier = self.files.service.write_verifier
+            done = self.files.write(
+                opened, False, offset, source, count, stable != UNSTABLE, &before, &after, place.bulk != NULL
+            )
+            if done < 0:
+                transfer = self.files.to_write(node, opened, False, offset, source, count)
+                return DECLINED if transfer is None else self.wait_for(transfer, None)
+        else:
+            transfer = <Transfer?>(brought if brought.earlier is None else brought.earlier)
+            if brought is transfer:
+                error = self.files.have_written(transfer)
+                if error == 0 and stable != UNSTABLE and not node.export.asynchronous:
+                    return self.wait_for(self.files.to_sync_written(transfer), transfer)
+            else:
+                error = errno_of(<Errand?>brought)
+            if error:
+                return self.failed_change(node, error, place)
+            verifier, done = transfer.verifier, transfer.data.done
+            before, after = transfer.data.before, transfer.data.after
         place.at = store_wcc(store32(place.at, 0), &before, &after, self.fsid(node))
         place.at = store32(store32(place.at, <uint32_t>done), stable)
-        memcpy(place.at, octets, 8)
-        place.at += 8
         self.tally.written += done
-        return True
+        place.at = store_verifier(place.at, verifier)
+        return ANSWERED
 
-    cdef bint commit(self, Standing standing, Node node, size_t size, Place place) except -1:
+    cdef int commit(self, Standing standing, Node node, size_t size, Place place, Work brought) except -1:
         cdef statx_t before, after
-        cdef bytes verifier
-        cdef const uint8_t *octets
+        cdef int error
         if size != 12 or place.end - place.at < 4 + WCC + 8 or standing.read_only or node.export.read_only:
-            return False
-        if node.export.asynchronous or not self.files.commit(standing.credential, node, &before, &after):
-            return False
-        verifier = self.files.service.write_verifier
-        octets = verifier
+            return DECLINED
+        if brought is not None:
+            error = errno_of(<Errand?>brought)
+            if error:
+                return self.failed_change(node, error, place)
+            before = (<Sync>brought).before
+            if not self.files.look(node, &after):
+                return DECLINED
+        elif node.export.asynchronous:
+            return DECLINED
+        elif not self.files.commit(standing.credential, node, &before, &after):
+            return self.wait_for_sync(standing.credential, node)
         place.at = store_wcc(store32(place.at, 0), &before, &after, self.fsid(node))
-        memcpy(place.at, octets, 8)
-        place.at += 8
-        return True
+        # Read after the flush: if another caller's found data lost meanwhile, this client must hear of it too.
+        place.at = store_verifier(place.at, self.files.service.write_verifier)
+        return ANSWERED
+
+    cdef int wait_for_sync(self, Credential credential, Node node) except -1:
+        """Wait for a COMMIT's fsync; one that nobody asks for who may write the file is declined."""
+        cdef Sync sync = self.files.to_commit(credential, node)
+        return DECLINED if sync is None else self.wait_for(sync, None)
+
+    # -- failures ------------------------------------------------------------------------------------------------
+    cdef uint8_t *store_after(self, uint8_t *at, Node node) except NULL:
+        """A post_op_attr."""
+        cdef statx_t after
+        if not self.files.look(node, &after):
+            return store32(at, 0)
+        return store_fattr(store32(at, 1), &after, self.fsid(node))
+
+    cdef int failed_read(self, Node node, int error, Place place) except -1:
+        """READ3resfail of an errno."""
+        place.at = self.store_after(store32(place.at, status_of_data(error)), node)
+        return ANSWERED
+
+    cdef int failed_change(self, Node node, int error, Place place) except -1:
+        """WRITE3resfail or COMMIT3resfail of an errno: a wcc_data of which only the later part is known."""
+        place.at = self.store_after(store32(store32(place.at, status_of_data(error)), 0), node)
+        return ANSWERED
 
     cdef bint create(
         self, Standing standing, Node directory, const uint8_t *arguments, size_t size, Place place

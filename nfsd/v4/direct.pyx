@@ -14,8 +14,10 @@ from nfsd.v4.direct_locks cimport DirectLocks
 from nfsd.vfs.attributes cimport statx_t
 from nfsd.vfs.direct cimport no
 from nfsd.vfs.records cimport Node, OpenFile
+from nfsd.vfs.transfers cimport Sync, Transfer, errno_of
 from rpcrdma.declined cimport ATTRIBUTES, CHUNKS, PROCEDURE, SIZE, STATE
-from rpcrdma.place cimport Place, load32, load64, store32
+from rpcrdma.place cimport ANSWERED, DECLINED, Place, load32, load64, store32
+from rpcrdma.rpc.direct cimport Errand, Work
 
 from nfsd.protocol import nfs4 as declared
 from nfsd.v4.ops.data import RESULT_OVERHEAD
@@ -67,7 +69,7 @@ cdef uint64_t OFFSET_MAX = 0x7FFFFFFFFFFFFFFF
 
 
 cdef class Nfs4Direct(DirectLocks):
-    cdef bint operation(self, uint32_t number, Arguments *arguments, Place place) except -1:
+    cdef int operation(self, uint32_t number, Arguments *arguments, Place place) except -1:
         if number == OP_PUTFH:
             return self.putfh(arguments, place)
         if self.current is None:
@@ -221,8 +223,9 @@ cdef class Nfs4Direct(DirectLocks):
             return None
         return self.files.opened(self.current, self.standing.credential, 2 if write else 1)
 
-    cdef bint read(self, Arguments *arguments, Place place) except -1:
+    cdef int read(self, Arguments *arguments, Place place) except -1:
         cdef OpenFile opened
+        cdef Transfer transfer = self.brought_here()
         cdef uint64_t offset
         cdef size_t count, size, limit = self.limit
         cdef uint8_t *head = place.at
@@ -230,24 +233,33 @@ cdef class Nfs4Direct(DirectLocks):
         cdef ssize_t got
         cdef bint eof = False, held = False
         if left(arguments) < STATEID + 12 or self.beside or self.cachethis or not room(place, 16):
-            return False
+            return DECLINED
         offset = load64(arguments.at + STATEID)
         size = self.size(place) + 4 + _result_overhead
         if size >= limit:
             return no(self.files, SIZE)
         count = min(min(<size_t>load32(arguments.at + STATEID + 8), self.max_transfer), limit - size)
         if count == 0 or offset > OFFSET_MAX - count:
-            return False
-        opened = self.opened(arguments.at, False, &held)
-        if opened is None:
-            return False
+            return DECLINED
         place.at += 16
-        got = self.files.read(opened, held, offset, place, count, &self.status, &eof)
-        if got < 0:
-            return False
-        store32(store32(store32(store32(head, OP_READ), 0), eof), <uint32_t>got)
         behind = place.at
-        place.data_done(got)
+        if transfer is None:
+            opened = self.opened(arguments.at, False, &held)
+            if opened is None:
+                return DECLINED
+            got = self.files.read(opened, held, offset, place, count, &self.status, &eof)
+            if got < 0:
+                if self.changing or self.prepared:
+                    return DECLINED
+                transfer = self.files.to_read(self.current, opened, held, offset, place, count)
+                return DECLINED if transfer is None else self.wait_for(transfer, None)
+            place.data_done(got)
+        else:
+            if transfer.data.error or transfer.data.size != count or not self.files.have_read(transfer, place, &eof):
+                return DECLINED
+            opened, got = transfer.opened, transfer.data.done
+            self.status = transfer.data.after
+        store32(store32(store32(store32(head, OP_READ), 0), eof), <uint32_t>got)
         if place.at == behind:
             self.beside = padded(got)
         arguments.at += STATEID + 12
@@ -262,8 +274,11 @@ cdef class Nfs4Direct(DirectLocks):
             return self.seen
         return True
 
-    cdef bint write(self, Arguments *arguments, Place place) except -1:
+    cdef int write(self, Arguments *arguments, Place place) except -1:
         cdef OpenFile opened
+        cdef Work brought = self.brought_here()
+        cdef Transfer transfer
+        cdef int error
         cdef uint64_t offset
         cdef uint32_t stable
         cdef size_t count
@@ -276,12 +291,12 @@ cdef class Nfs4Direct(DirectLocks):
         cdef const uint8_t *behind = source
         engine = self.server.engine
         if left(arguments) < STATEID + 16 or self.standing.read_only or self.prepared:
-            return False
+            return DECLINED
         offset = load64(arguments.at + STATEID)
         stable = load32(arguments.at + STATEID + 8)
         count = load32(arguments.at + STATEID + 12)
         if count > self.max_transfer:
-            return False
+            return DECLINED
         if self.bulk_wanted != NULL:
             if self.bulk_wanted != source or place.bulk_size != count or count & 3:
                 return no(self.files, CHUNKS)
@@ -289,25 +304,39 @@ cdef class Nfs4Direct(DirectLocks):
         else:
             behind += padded(count)
             if arguments.end < behind:
-                return False
+                return DECLINED
         if stable > FILE_SYNC:
-            return False
+            return DECLINED
         if not engine.stable:
             return no(self.files, STATE)
         # The result, and what may stand behind it, fit whatever they are.
         if not room(place, 32 + LARGEST_FATTR) or self.limit < self.size(place) + _room_for_result + LARGEST_FATTR:
             return no(self.files, SIZE)
         if not self.may_follow(behind, arguments.end):
-            return False
-        opened = self.opened(arguments.at, True, &held)
-        if opened is None or opened.node is not node:
-            return False
-        verifier = self.files.service.write_verifier
-        done = self.files.write(
-            opened, held, offset, source, count, stable != UNSTABLE, &before, &self.status, place.bulk != NULL
-        )
-        if done < 0:
-            return False
+            return DECLINED
+        if brought is None:
+            opened = self.opened(arguments.at, True, &held)
+            if opened is None or opened.node is not node:
+                return DECLINED
+            verifier = self.files.service.write_verifier
+            done = self.files.write(
+                opened, held, offset, source, count, stable != UNSTABLE, &before, &self.status, place.bulk != NULL
+            )
+            if done < 0:
+                transfer = self.files.to_write(node, opened, held, offset, source, count)
+                return DECLINED if transfer is None else self.wait_for(transfer, None)
+        else:
+            transfer = <Transfer?>(brought if brought.earlier is None else brought.earlier)
+            if brought is transfer:
+                error = self.files.have_written(transfer)
+                if error == 0 and stable != UNSTABLE and not node.export.asynchronous:
+                    return self.wait_for(self.files.to_sync_written(transfer), transfer)
+            else:
+                error = errno_of(<Errand?>brought)
+            if error:
+                return DECLINED  # it is done again, and fails again
+            verifier, done = transfer.verifier, transfer.data.done
+            self.status = transfer.data.after
         arguments.at = behind
         self.bulk_wanted = NULL
         place.at = store32(store32(place.at, OP_WRITE), 0)
@@ -316,25 +345,33 @@ cdef class Nfs4Direct(DirectLocks):
         place.at += 8
         self.octets_written += done
         self.seen = True
-        return True
+        return ANSWERED
 
-    cdef bint commit(self, Arguments *arguments, Place place) except -1:
+    cdef int commit(self, Arguments *arguments, Place place) except -1:
         cdef statx_t before
         cdef bytes verifier
+        cdef Work brought = self.brought_here()
+        cdef Sync sync
         if left(arguments) < 12 or not room(place, 16) or self.current.type is not REG:
-            return False
+            return DECLINED
         if self.standing.read_only or self.current.export.read_only:
-            return False
+            return DECLINED
         if load64(arguments.at) > <uint64_t>0xFFFFFFFFFFFFFFFF - load32(arguments.at + 8):
-            return False
-        if self.current.export.asynchronous or not self.files.commit(
-            self.standing.credential, self.current, &before, &self.status
-        ):
-            return False
+            return DECLINED
+        if brought is not None:
+            if errno_of(<Errand?>brought) or not self.files.look(self.current, &self.status):
+                return DECLINED
+        elif self.current.export.asynchronous:
+            return DECLINED
+        elif not self.files.commit(self.standing.credential, self.current, &before, &self.status):
+            if self.changing or self.prepared:
+                return DECLINED
+            sync = self.files.to_commit(self.standing.credential, self.current)
+            return DECLINED if sync is None else self.wait_for(sync, None)
         verifier = self.files.service.write_verifier
         self.seen = True
         arguments.at += 12
         place.at = store32(store32(place.at, OP_COMMIT), 0)
         memcpy(place.at, <const uint8_t *>verifier, 8)
         place.at += 8
-        return True
+        return ANSWERED

@@ -2,7 +2,7 @@
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
-from nfsd.state.direct cimport DirectState
+from nfsd.state.direct cimport DirectState, SequenceRequest
 from nfsd.state.records cimport SessionRecord
 from nfsd.v4.counts cimport OperationCounts
 from nfsd.v4.direct_attributes cimport DirectAttributes
@@ -11,7 +11,7 @@ from nfsd.vfs.direct cimport Standing
 from nfsd.vfs.direct_names cimport DirectNames
 from nfsd.vfs.records cimport Node
 from rpcrdma.place cimport Place
-from rpcrdma.rpc.direct cimport Caller, DirectProgram
+from rpcrdma.rpc.direct cimport Caller, DirectProgram, Work
 
 cdef struct Arguments:
     # What is left of the COMPOUND's arguments.
@@ -34,6 +34,15 @@ cdef inline bint room(Place place, size_t wanted) noexcept:
 cdef uint8_t *store_opaque(uint8_t *at, const uint8_t *octets, size_t length) noexcept nogil
 
 
+cdef class Begun:
+    """A COMPOUND that waits, and holds its slot meanwhile."""
+
+    cdef SessionRecord session
+    cdef uint32_t flags         # SEQUENCE's, as it was then
+    cdef size_t index           # of the operation that waits
+    cdef int offers
+
+
 cdef class DirectCompound(DirectProgram):
     """One COMPOUND after the other."""
 
@@ -46,6 +55,9 @@ cdef class DirectCompound(DirectProgram):
     # The COMPOUND at hand.
     cdef Caller caller
     cdef SessionRecord session
+    cdef SequenceRequest request
+    cdef Begun begun            # it has waited
+    cdef Work brought           # for the operation that has
     cdef bint cachethis
     cdef uint32_t minor
     cdef OperationCounts counts
@@ -65,9 +77,12 @@ cdef class DirectCompound(DirectProgram):
     cdef statx_t status
     cdef const uint8_t *bulk_wanted     # where the data belong that an RDMA Read fetched; NULL: nowhere any more
 
-    cdef bint compound(self, Arguments *arguments, size_t octets, Place place) except -1
+    cdef int compound(self, Arguments *arguments, size_t octets, Place place) except -1
     cdef bint begins(self, Arguments *arguments, uint32_t *tag) except -1
-    cdef bint operation(self, uint32_t number, Arguments *arguments, Place place) except -1
+    cdef bint in_sequence(self, Arguments *arguments, size_t octets) except -1
+    cdef int held_up(self, uint32_t fingerprint) except -1
+    cdef Work brought_here(self)
+    cdef int operation(self, uint32_t number, Arguments *arguments, Place place) except -1
     cdef void count(self) noexcept
     cdef size_t size(self, Place place) noexcept
     cdef uint32_t fingerprint(self, Arguments *arguments, Place place) except? 0xFFFFFFFF

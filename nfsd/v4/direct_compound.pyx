@@ -3,6 +3,9 @@
 Owns :class:`DirectCompound`, from which :mod:`nfsd.v4.direct` derives, with the operations. Imports the direct parts of the
 state engine and the file service, :mod:`rpcrdma.place` and :mod:`rpcrdma.rpc.direct`.
 
+Waiting. A COMPOUND of which an operation has to wait holds its slot, and is offered again from its beginning: what stands
+before that operation has changed nothing, and is done once more.
+
 Operation. SEQUENCE is looked at first, and carried out last: its result has one length, and until then every operation
 may still decline the whole COMPOUND, since none of them has changed anything. OPEN, CLOSE, LOCK and LOCKU are prepared,
 and carried out just before SEQUENCE. What stands behind a WRITE, a REMOVE or a SETATTR is looked at before it, so that it
@@ -20,8 +23,8 @@ from nfsd.v4.direct_attributes cimport DirectAttributes
 from nfsd.vfs.direct cimport no
 from nfsd.vfs.direct_names cimport DirectNames
 from rpcrdma.declined cimport PROCEDURE, RARE, RECALL, SIZE, STATE, VERSION
-from rpcrdma.place cimport Place, load32, store32
-from rpcrdma.rpc.direct cimport Caller, DirectProgram
+from rpcrdma.place cimport ANSWERED, DECLINED, WAITS, Place, load32, store32
+from rpcrdma.rpc.direct cimport Caller, DirectProgram, Work
 
 from zlib import crc32
 
@@ -41,6 +44,7 @@ cdef enum:
     OP_SETATTR = 34
     TAG_MAX = 64
     OPERATIONS = 8
+    OFFERS = 8              # of a COMPOUND whose operations wait one after the other
     RPC_HEADER = 24         # of an accepted reply
     SEQUENCE_ARGS = 32
     SEQUENCE_RESULT = 44    # with its number and status
@@ -72,6 +76,7 @@ cdef class DirectCompound(DirectProgram):
         for number in declared.nfs_opnum4:
             if number.value < len(self.declined.names):
                 self.declined.names[number.value] = number.name.removeprefix("OP_")
+                self.waited.names[number.value] = number.name.removeprefix("OP_")
 
     cdef int pause(self) except -1:
         return self.files.pause()
@@ -81,41 +86,45 @@ cdef class DirectCompound(DirectProgram):
         row[0] = self.number
         return self.files.why
 
-    cdef bint answer(
-        self, Caller caller, uint32_t procedure, const uint8_t *arguments, size_t size, Place place
+    cdef int answer(
+        self, Caller caller, uint32_t procedure, const uint8_t *arguments, size_t size, Place place, Work brought
     ) except -1:
         cdef Arguments rest
+        cdef int outcome
         rest.at, rest.end = arguments, arguments + size
         self.caller = caller
         self.changing = False
         self.number = COMPOUND
         self.files.why = RARE
+        self.brought = brought
+        self.begun = None if brought is None else brought.kept
         try:
             self.bulk_wanted = NULL if place.bulk == NULL else place.bulk_at
-            return self.compound(&rest, caller.header + size + padded(place.bulk_size), place)
+            outcome = self.compound(&rest, caller.header + size + padded(place.bulk_size), place)
+            if outcome == DECLINED and self.begun is not None:
+                self.state.withdraw(self.session, &self.request)
+            return outcome
         except Exception as error:
+            if self.begun is not None:
+                self.state.finish(self.begun.session, &self.request, None)
+                raise
             if self.changing:
                 raise  # the caller learns that something may have happened
             # Nothing but WRITEs, which may be repeated: the general path says which operation failed, and in the slot.
             _log.error("%s: a COMPOUND is not answered natively", caller.transport, exc_info=error)
-            return False
+            return DECLINED
         finally:
             self.forget()
+            self.brought = None
+            self.begun = None
             self.caller = None
             self.session = None
             self.current = None
             self.standing = None
 
-    cdef bint compound(self, Arguments *arguments, size_t octets, Place place) except -1:
-        """Answer a COMPOUND whose call has so many octets."""
-        cdef SequenceRequest request
-        cdef const uint8_t *tag = arguments.at + 4
-        cdef uint8_t *sequence_at
-        cdef uint32_t length, flags, fingerprint, number
-        cdef size_t whole
-        cdef bytes kept = None
-        if not self.begins(arguments, &length):
-            return False
+    cdef bint in_sequence(self, Arguments *arguments, size_t octets) except -1:
+        """Whether SEQUENCE, which comes next, is the next one of its slot, or the one that this COMPOUND has begun with."""
+        cdef SequenceRequest *request = &self.request
         request.sessionid = arguments.at + 12
         request.sequenceid = load32(arguments.at + 28)
         request.slotid = load32(arguments.at + 32)
@@ -124,9 +133,25 @@ cdef class DirectCompound(DirectProgram):
         request.operations = self.operations
         request.octets = octets
         arguments.at += 12 + SEQUENCE_ARGS
-        self.session = self.state.expected(self.caller.transport, &request)
+        if self.begun is not None:
+            self.session = self.begun.session
+        else:
+            self.session = self.state.expected(self.caller.transport, request)
         if self.session is None:
             return no(self.files, STATE)
+        return True
+
+    cdef int compound(self, Arguments *arguments, size_t octets, Place place) except -1:
+        """Answer a COMPOUND whose call has so many octets."""
+        cdef SequenceRequest *request = &self.request
+        cdef const uint8_t *tag = arguments.at + 4
+        cdef uint8_t *sequence_at
+        cdef uint32_t length, flags, fingerprint, number
+        cdef size_t whole
+        cdef bytes kept = None
+        cdef int outcome
+        if not self.begins(arguments, &length) or not self.in_sequence(arguments, octets):
+            return DECLINED
         if not room(place, 12 + padded(length) + SEQUENCE_RESULT):
             return no(self.files, SIZE)
         fingerprint = self.fingerprint(arguments, place)
@@ -143,32 +168,62 @@ cdef class DirectCompound(DirectProgram):
         self.octets_read = self.octets_written = 0
         for self.index in range(1, self.operations):
             if left(arguments) < 4:
-                return False
+                return DECLINED
             self.number = number = load32(arguments.at)
             self.files.why = RARE
             arguments.at += 4
             self.changing |= number == OP_REMOVE or number == OP_SETATTR
-            if not self.operation(number, arguments, place):
-                return False
+            outcome = self.operation(number, arguments, place)
+            if outcome == WAITS:
+                return self.held_up(fingerprint)
+            if outcome == DECLINED:
+                return DECLINED
             self.numbers[self.index] = <uint8_t>number
         if left(arguments) or self.bulk_wanted != NULL:
-            return False  # nothing belongs there, and the general path tells what to do about it
+            return DECLINED  # nothing belongs there, and the general path tells what to do about it
         whole = self.size(place)
         self.changing = True
         if whole > self.limit:
             return no(self.files, SIZE)
         if not self.carry_out():
-            return False
-        flags = self.state.begin(self.session, &request, fingerprint)
+            return DECLINED
+        if self.begun is not None:
+            flags = self.begun.flags
+        else:
+            flags = self.state.begin(self.session, request, fingerprint)
         sequence_at = store32(store32(sequence_at, OP_SEQUENCE), 0)
         memcpy(sequence_at, request.sessionid, 24)  # session, sequence id and slot
         sequence_at = store32(sequence_at + 24, self.session.highest_slotid)
         store32(store32(sequence_at, self.session.target_highest_slotid), flags)
         if (self.cachethis or self.operations == 1) and whole - RPC_HEADER <= self.session.max_cached:
             kept = PyBytes_FromStringAndSize(<char *>self.start, place.at - self.start)
-        self.state.finish(self.session, &request, kept)
+        self.state.finish(self.session, request, kept)
         self.count()
-        return True
+        return ANSWERED
+
+    cdef int held_up(self, uint32_t fingerprint) except -1:
+        """An operation waits for :attr:`work`: first of all the COMPOUND holds its slot, so that a retransmission finds it
+        in use (RFC 8881 section 2.10.6.2)."""
+        cdef Begun begun = self.begun
+        if begun is None:
+            begun = Begun.__new__(Begun)
+            begun.session = self.session
+            begun.flags = self.state.begin(self.session, &self.request, fingerprint)
+        elif begun.offers >= OFFERS:
+            self.work = None
+            return DECLINED
+        begun.offers += 1
+        begun.index = self.index
+        self.work.kept = begun
+        return WAITS
+
+    cdef Work brought_here(self):
+        """What has been brought for the present operation; None: nothing. It is handed over once."""
+        cdef Work brought = self.brought
+        if brought is None or self.begun.index != self.index:
+            return None
+        self.brought = None
+        return brought
 
     cdef void count(self) noexcept:
         """Count a COMPOUND that has succeeded, whole."""
@@ -236,9 +291,9 @@ cdef class DirectCompound(DirectProgram):
                 octets = head
         return crc32(PyMemoryView_FromMemory(<char *>octets, covered, PyBUF_READ), <uint32_t>behind ^ uid ^ flavor << 28)
 
-    cdef bint operation(self, uint32_t number, Arguments *arguments, Place place) except -1:
-        """Run the next operation, or decline: for those who derive from this."""
-        return False
+    cdef int operation(self, uint32_t number, Arguments *arguments, Place place) except -1:
+        """Run the next operation, or decline, or wait: for those who derive from this."""
+        return DECLINED
 
     cdef bint carry_out(self) except -1:
         """Do what operations have prepared, or decline: likewise."""

@@ -5,7 +5,9 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from nfsd.vfs.attributes cimport statx_t
 from nfsd.vfs.identity cimport Switch
 from nfsd.vfs.nodes cimport NodeTable
+from nfsd.vfs.executor cimport Executor
 from nfsd.vfs.records cimport Credential, Inode, Node, OpenFile
+from nfsd.vfs.transfers cimport Sync, Transfer
 from rpcrdma.place cimport Place
 from rpcrdma.rpc.direct cimport Caller
 from rpcrdma.rpc.tally cimport Tally
@@ -59,6 +61,7 @@ cdef class DirectFiles:
     cdef dict handles               # (export id, file system, kernel handle) -> NFS handle
     cdef Switch switch
     cdef int why                    # the present call is declined (rpcrdma.declined), by this or by who asks it
+    cdef Executor executor
 
     cdef Node find(self, const uint8_t *handle, size_t size)
     cdef Node reopened(self, bytes handle)
@@ -70,6 +73,12 @@ cdef class DirectFiles:
     cdef bint take(self, Node node, statx_t *status) except -1
     cdef ssize_t read(self, OpenFile opened, bint held, uint64_t offset, Place place, size_t size, statx_t *after, bint *eof) except -2
     cdef ssize_t write(self, OpenFile opened, bint held, uint64_t offset, const uint8_t *source, size_t size, bint stable, statx_t *before, statx_t *after, bint fetched) except -2
+    cdef Transfer to_read(self, Node node, OpenFile opened, bint held, uint64_t offset, Place place, size_t size)
+    cdef bint have_read(self, Transfer transfer, Place place, bint *eof) except -1
+    cdef Transfer to_write(self, Node node, OpenFile opened, bint held, uint64_t offset, const uint8_t *source, size_t size)
+    cdef int have_written(self, Transfer transfer) except -1
+    cdef Sync to_sync_written(self, Transfer transfer)
+    cdef Sync to_commit(self, Credential credential, Node node)
     cdef bint commit(self, Credential credential, Node node, statx_t *before, statx_t *after) except -1
     cdef OpenFile to_sync(self, Node node)
     cdef bint set_attributes(self, Credential credential, Node node, changes_t *changes, statx_t *before, statx_t *after) except -1

@@ -20,9 +20,12 @@ from libc.stdint cimport uint32_t
 from libc.string cimport memcpy
 
 from nfsd.vfs.attributes cimport type_in
+from nfsd.vfs.executor cimport Executor
 from nfsd.vfs.identity cimport Switch
 from nfsd.vfs.resident cimport in_memory
 from rpcrdma.declined cimport BUSY, CALLER, DATA, FAILED, MAY_WAIT, NODE, OPEN, RARE, RECALL, SIZE, STANDING, TURN
+from nfsd.vfs.transfers cimport Sync, Transfer, reading, writing
+from rpcrdma.memory cimport Lease
 from rpcrdma.turns cimport BULK, crowded
 
 from nfsd.vfs.syscalls import (
@@ -33,6 +36,7 @@ from nfsd.vfs.syscalls import (
 )
 from nfsd.vfs.inspect import ACCESSES_KEPT as _ACCESSES_KEPT
 from nfsd.vfs.types import FileType
+from nfsd.vfs.unstable import MOST_OF_ONE_FILE as _MOST_OF_ONE_FILE
 
 cdef extern from "unistd.h" nogil:
     long c_syscall "syscall"(long number, ...)
@@ -87,6 +91,7 @@ cdef uint64_t O_PATH = _O_PATH
 cdef uint64_t RESOLVE_COMPONENT = _RESOLVE_COMPONENT
 cdef uint64_t RESOLVE_CACHED = _RESOLVE_CACHED
 cdef object REG = FileType.REG
+cdef Py_ssize_t MOST_OF_ONE_FILE = _MOST_OF_ONE_FILE
 cdef Py_ssize_t ACCESSES_KEPT = _ACCESSES_KEPT
 cdef object DIR = FileType.DIR
 cdef tuple OWN_OPEN = (None, 1, False)
@@ -95,6 +100,12 @@ cdef int64_t OFFSET_MAX = 0x7FFFFFFFFFFFFFFF
 
 cdef bint stat_of(int fd, statx_t *status) noexcept nogil:
     return c_syscall(SYS_statx, fd, b"", AT_EMPTY_PATH, STATX_MASK, status) == 0
+
+
+cdef inline bint unchanged(Inode inode, statx_t *status) noexcept:
+    """Whether nobody can have changed the file's permissions since they were last looked at: our own writes, which may
+    be under way, move ctime as well."""
+    return ctime_of(status) == inode.ctime or inode.serial.moving()
 
 
 cdef int synchronise(int fd) except -1:
@@ -131,7 +142,8 @@ cdef class DirectFiles:
         if self.nodes is not self.service.nodes:  # made anew when the service starts
             self.nodes = <NodeTable?>self.service.nodes
             self.recent = self.nodes.recent
-            self.switch = <Switch?>self.service.executor.switch
+            self.executor = <Executor?>self.service.executor
+            self.switch = self.executor.switch
         node = self.recent.get(octets)
         if node is None:
             return self.reopened(octets)
@@ -364,7 +376,7 @@ cdef class DirectFiles:
         if got < 0:
             return -1
         self.why = OPEN
-        if not stat_of(opened.fd, after) or (not held and ctime_of(after) != node.inode.ctime):
+        if not stat_of(opened.fd, after) or not (held or unchanged(node.inode, after)):
             return -1
         self.why = DATA
         eof[0] = offset + <size_t>got >= after.size
@@ -424,6 +436,86 @@ cdef class DirectFiles:
         if stable:
             synchronise(opened.fd)
         return done
+
+    cdef Transfer to_read(self, Node node, OpenFile opened, bint held, uint64_t offset, Place place, size_t size):
+        """What is to be waited for where :meth:`read` declines; None: that is of no use."""
+        cdef Transfer transfer
+        cdef Lease sink
+        if not opened.node.caching or opened.node.inline:
+            return None
+        place.forget_payload()
+        sink = place.sink(size)
+        if sink is None:
+            return None
+        transfer = reading(self.executor, opened, offset, sink, size)
+        transfer.node, transfer.held = node, held
+        return transfer
+
+    cdef bint have_read(self, Transfer transfer, Place place, bint *eof) except -1:
+        """As :meth:`read`, of what has been brought: its octets are the place's payload. False declines."""
+        cdef Node node = transfer.opened.node
+        cdef statx_t *after = &transfer.data.after
+        cdef size_t got = transfer.data.done
+        cdef Lease sink = transfer.sink
+        if not transfer.held and not unchanged(node.inode, after):
+            return False
+        eof[0] = transfer.data.offset + got >= after.size
+        if got < transfer.data.size and not eof[0]:
+            return False
+        if after.dev_major != node.device_major or after.dev_minor != node.device_minor:
+            return False
+        if not transfer.held:
+            self.observe(node, after, False)
+        transfer.sink = None
+        return place.take(sink, got)
+
+    cdef Transfer to_write(
+        self, Node node, OpenFile opened, bint held, uint64_t offset, const uint8_t *source, size_t size
+    ):
+        """What is to be waited for where :meth:`write` declines; None: that is of no use. ``source`` stays there."""
+        cdef Inode inode = opened.node.inode
+        cdef Transfer transfer
+        cdef statx_t status
+        if not (node.caching or node.inline) or size == 0 or offset > <uint64_t>OFFSET_MAX - size:
+            return None
+        if not stat_of(opened.fd, &status) or not (held or unchanged(inode, &status)):
+            return None
+        if status.dev_major != node.device_major or status.dev_minor != node.device_minor:
+            return None
+        if not opened.unstable and len(inode.unstable) >= MOST_OF_ONE_FILE:
+            return None
+        transfer = writing(self.executor, self.service.unstable, opened, offset, source, size)
+        transfer.node, transfer.held = node, held
+        transfer.failures = inode.sync.failures
+        transfer.verifier = self.service.write_verifier
+        return transfer
+
+    cdef int have_written(self, Transfer transfer) except -1:
+        """As :meth:`write`, of what has been done; returns 0 or an errno."""
+        cdef Node node = transfer.opened.node
+        if transfer.data.error:
+            return transfer.data.error
+        self.observe(node, &transfer.data.before, False)
+        self.observe(node, &transfer.data.after, True)
+        return 0
+
+    cdef Sync to_sync_written(self, Transfer transfer):
+        """Data that has just been written is to be on stable storage."""
+        cdef Sync sync = Sync(
+            self.service.sync_open(transfer.opened.node, transfer.opened, transfer.failures)
+        )
+        sync.node = transfer.node
+        return sync
+
+    cdef Sync to_commit(self, Credential credential, Node node):
+        """The whole file is to be on stable storage, for who has it open for writing; None declines."""
+        cdef Sync sync
+        cdef statx_t before
+        if node.type is not REG or not self.look(node, &before) or self.opened(node, credential, 2) is None:
+            return None
+        sync = Sync(self.service.sync(node, credential))
+        sync.node, sync.before = node, before
+        return sync
 
     cdef bint commit(self, Credential credential, Node node, statx_t *before, statx_t *after) except -1:
         """fsync of a file in memory, which a later failure of write-back cannot concern, for who has it open for

@@ -35,6 +35,8 @@ from nfsd.vfs.identity cimport (
     thread_state_t,
 )
 
+from rpcrdma.rpc.direct cimport Work
+
 from rpcrdma.firewall import contain, report
 from rpcrdma.log_limits import limited_logger
 
@@ -54,14 +56,6 @@ cdef extern from "signal.h" nogil:
     const int SIG_SETMASK
 
 cdef extern from "pthread.h" nogil:
-    ctypedef struct pthread_t:
-        pass
-    ctypedef struct pthread_attr_t:
-        pass
-    ctypedef struct pthread_mutex_t:
-        pass
-    ctypedef struct pthread_cond_t:
-        pass
     int pthread_create(pthread_t *thread, const pthread_attr_t *attr, void *(*run)(void *) noexcept nogil, void *argument)
     int pthread_join(pthread_t thread, void **result)
     int pthread_attr_init(pthread_attr_t *attr)
@@ -79,39 +73,9 @@ cdef extern from "pthread.h" nogil:
 
 cdef enum:
     MAX_STEPS = 16
-    MAX_THREADS = 256
     KEEP_GOING = 1
     ALWAYS = 2
     OWN = 4
-
-ctypedef struct lane_t:
-    lane_t *next_ready
-    int ready                   # whether it stands in the ring
-    int limit
-    int running
-    job_t *head
-    job_t *tail
-
-ctypedef struct shared_t:
-    pthread_mutex_t lock
-    pthread_cond_t work
-    lane_t *ready_head
-    lane_t *ready_tail
-    job_t *finished             # newest first
-    int event_fd
-    int idle
-    int stopping
-    int queued
-    int running
-    uint64_t completed
-    uint64_t wakeups
-    int ended                   # workers that have ended before their time
-    server_identity_t *identity
-
-ctypedef struct worker_t:
-    pthread_t thread
-    shared_t *shared
-    int ended
 
 _log = limited_logger(__name__)
 
@@ -129,6 +93,16 @@ cdef int resolve_arguments(job_t *job, step_t *step, long *arguments) noexcept n
                 return 0
             arguments[position] = earlier.result
     return 1
+
+
+cdef void run_native(shared_t *shared, thread_state_t *thread, job_t *job) noexcept nogil:
+    """Run a job of native code, as whom it is to be run."""
+    if shared.identity.can_switch and job.as_caller:
+        job.refused = identity_become_caller(shared.identity, thread, &job.caller)
+    else:
+        job.refused = identity_become_own(shared.identity, thread)
+    if job.refused == 0:
+        job.run(job)
 
 
 cdef void run_job(shared_t *shared, thread_state_t *thread, job_t *job) noexcept nogil:
@@ -210,6 +184,7 @@ cdef void *work(void *argument) noexcept nogil:
     cdef shared_t *shared = worker.shared
     cdef thread_state_t thread
     cdef job_t *job
+    cdef job_t *one_of_it
     cdef int first
     cdef uint64_t one = 1
     memset(&thread, 0, sizeof(thread))
@@ -224,7 +199,13 @@ cdef void *work(void *argument) noexcept nogil:
             shared.idle -= 1
             continue
         pthread_mutex_unlock(&shared.lock)
-        run_job(shared, &thread, job)
+        one_of_it = job
+        while one_of_it != NULL:
+            if one_of_it.run != NULL:
+                run_native(shared, &thread, one_of_it)
+            else:
+                run_job(shared, &thread, one_of_it)
+            one_of_it = one_of_it.behind
         pthread_mutex_lock(&shared.lock)
         (<lane_t *>job.lane).running -= 1
         make_ready(shared, <lane_t *>job.lane)
@@ -261,11 +242,25 @@ cdef class Step:
         return self.chain.job.steps[self.index].error
 
 
-cdef class Chain:
+cdef class Job(Work):
+    cdef int start(self) except -1:
+        return self.executor.submit(self, self.lane)
+
+    cdef int finished(self) except -1:
+        """It has been run; back on the loop's thread."""
+        raise NotImplementedError
+
+    cdef int train_finished(self) except -1:
+        """All of its train have been ``finished``; told to the first one."""
+        return 0
+
+
+cdef class Chain(Job):
     def __cinit__(self, credential=None):
         cdef Py_ssize_t position
         memset(&self.job, 0, sizeof(self.job))
         self.job.failed = -1
+        self.job.steps = self.steps
         self.keep = []
         self.credential = credential
         if credential is None:
@@ -328,6 +323,13 @@ cdef class Chain:
         self.job.nsteps = index + 1
         return make_step(self, index)
 
+    cdef int finished(self) except -1:
+        future, self.future = self.future, None
+        self.keep.clear()
+        if not future.done():
+            future.set_result(None)
+        return 0
+
     @property
     def failed(self):
         return None if self.job.failed < 0 else make_step(self, self.job.failed)
@@ -347,18 +349,6 @@ cdef Step make_step(Chain chain, int index):
 
 
 cdef class Executor:
-    cdef shared_t shared
-    cdef worker_t *workers[MAX_THREADS]
-    cdef int nthreads
-    cdef int max_threads
-    cdef bint flush_wanted
-    cdef bint closed
-    cdef object loop
-    cdef list pending
-    cdef dict lanes             # lane number -> address of its lane_t
-    cdef readonly Switch switch
-    cdef void *held             # the same, while there may be threads: garbage collection clears the one above earlier
-
     def __cinit__(self, loop, int threads=16):
         memset(&self.shared, 0, sizeof(self.shared))
         self.shared.event_fd = -1
@@ -386,7 +376,7 @@ cdef class Executor:
             while self.shared.finished != NULL:
                 job = self.shared.finished
                 self.shared.finished = job.next
-                Py_DECREF(<Chain>job.owner)
+                Py_DECREF(<Job>job.owner)
             if self.shared.event_fd >= 0:
                 c_close(self.shared.event_fd)
         if self.held != NULL:
@@ -439,17 +429,24 @@ cdef class Executor:
         if chain.started:
             raise RuntimeError("the chain has been run")
         chain.started = True
-        chain.job.lane = self.lane(lane)
         chain.future = future = self.loop.create_future()
-        self.pending.append(chain)
+        self.submit(chain, lane)
+        return future
+
+    cdef int submit(self, Job job, object lane) except -1:
+        """Run a job, and those that get behind it in this turn of the loop; then it is told."""
+        if self.closed:
+            raise RuntimeError("the executor is closed")
+        job.job.lane = self.lane(lane)
+        self.pending.append(job)
         if not self.flush_wanted:
             self.flush_wanted = True
             self.loop.call_soon(contain, None, self.flush)
-        return future
+        return 0
 
     def flush(self):
         """Hand what has been gathered in this turn of the loop to the threads."""
-        cdef Chain chain
+        cdef Job head, one_of_it
         cdef lane_t *lane
         cdef job_t *job
         cdef job_t *first = NULL
@@ -457,11 +454,16 @@ cdef class Executor:
         cdef int count = 0
         cdef int wanted
         self.flush_wanted = False
-        for chain in self.pending:
-            job = &chain.job
-            job.owner = <void *>chain
+        for head in self.pending:
+            job = &head.job
+            job.owner = <void *>head
             job.next = NULL
-            Py_INCREF(chain)
+            Py_INCREF(head)
+            head.departed = True
+            one_of_it = head
+            while one_of_it.behind is not None:
+                one_of_it.job.behind = &one_of_it.behind.job
+                one_of_it = one_of_it.behind
             if last == NULL:
                 first = job
             else:
@@ -547,11 +549,11 @@ cdef class Executor:
         return 0
 
     def drain(self):
-        """Complete the futures of the chains that have finished."""
+        """Tell the jobs that have finished."""
         cdef job_t *job
         cdef job_t *next_job
         cdef job_t *oldest_first = NULL
-        cdef Chain chain
+        cdef Job head, one_of_it, behind
         try:
             os.eventfd_read(self.shared.event_fd)
         except BlockingIOError:
@@ -567,17 +569,20 @@ cdef class Executor:
             oldest_first = job
             job = next_job
         while oldest_first != NULL:
-            chain = <Chain>oldest_first.owner
+            one_of_it = head = <Job>oldest_first.owner
             oldest_first = oldest_first.next
-            Py_DECREF(chain)
-            future = chain.future
-            chain.future = None
+            Py_DECREF(head)
+            while one_of_it is not None:
+                behind, one_of_it.behind = one_of_it.behind, None
+                try:
+                    one_of_it.finished()
+                except Exception as error:
+                    report(self.drain, error)  # the others are over as well
+                one_of_it = behind
             try:
-                chain.keep.clear()
-                if not future.done():
-                    future.set_result(None)
+                head.train_finished()
             except Exception as error:
-                report(self.drain, error)  # the others are over as well
+                report(self.drain, error)
         if self.shared.ended and not self.closed:
             self.replace_threads()
 

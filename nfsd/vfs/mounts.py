@@ -18,7 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from nfsd.exports import Export
-from nfsd.vfs.serial import GroupSync
+from nfsd.vfs.syncing import GroupSync
 from nfsd.vfs.syscalls import BTRFS_MAGIC, EXT_MAGIC, F2FS_MAGIC, RAMFS_MAGIC, TMPFS_MAGIC, XFS_MAGIC
 
 _MEMORY = frozenset({TMPFS_MAGIC, RAMFS_MAGIC})

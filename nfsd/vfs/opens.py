@@ -25,8 +25,8 @@ from nfsd.vfs.mounts import Mount, has_journal
 from nfsd.vfs.nodes import IDLE_SWEEPS, SWEPT_AT_ONCE
 from nfsd.vfs.records import Inode, Node, OpenFile
 from nfsd.vfs.resources import FileLimits
-from nfsd.vfs.serial import Finished
 from nfsd.vfs.shares import Bound, Share, Shares, oldest_idle
+from nfsd.vfs.syncing import Finished
 from nfsd.vfs.syscalls import (
     ACCESS_EXECUTE,
     ACCESS_READ,

@@ -2,6 +2,7 @@
 
 from nfsd.vfs.change cimport ChangeRecord
 from nfsd.vfs.identity cimport identity_t
+from nfsd.vfs.serial cimport Serial
 
 
 cdef class Credential:
@@ -15,7 +16,7 @@ cdef class Inode:
     cdef object __weakref__
     cdef dict table                 # of the NodeTable: where the inode is found
     cdef readonly bytes key
-    cdef readonly object serial
+    cdef readonly Serial serial
     cdef readonly ChangeRecord change
     cdef readonly unsigned long long epoch
     cdef public long long ctime

@@ -9,8 +9,9 @@ from nfsd.vfs.leases import Lease
 from nfsd.vfs.locks import HeldLocks
 from nfsd.vfs.mounts import Mount
 from nfsd.vfs.opens import OpenKey
-from nfsd.vfs.serial import GroupSync, Serial
+from nfsd.vfs.serial import Serial
 from nfsd.vfs.shares import Share
+from nfsd.vfs.syncing import GroupSync
 from nfsd.vfs.types import FileType
 
 class Credential:

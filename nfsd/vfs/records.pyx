@@ -11,8 +11,9 @@ from libc.stdlib cimport free, malloc
 
 from nfsd.vfs.change cimport ChangeRecord
 from nfsd.vfs.identity cimport is_somebody
+from nfsd.vfs.serial cimport Serial
 
-from nfsd.vfs.serial import GroupSync, Serial
+from nfsd.vfs.syncing import GroupSync
 
 cdef extern from "unistd.h" nogil:
     int c_close "close"(int fd)
@@ -115,12 +116,15 @@ cdef class Inode:
         self.locks = None
 
     cpdef void saw_ctime(self, long long ctime) noexcept:
-        if ctime != self.ctime:
+        # While our own writes are under way it is theirs, as far as anybody knows: they tell, one after the other, when
+        # they are over, and somebody else's change shows as a gap between two of them.
+        if ctime != self.ctime and not self.serial.moving():
             self.ctime = ctime
             self.epoch += 1
 
     cpdef void wrote(self, long long before, long long after) noexcept:
-        self.saw_ctime(before)
+        if before != self.ctime:
+            self.epoch += 1
         self.ctime = after
 
     def permissions_changed(self):

@@ -1,6 +1,7 @@
 """Direct calls over RPC-over-RDMA version One. Implemented in ``direct.pyx``."""
 
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 from rpcrdma.engine.config import ResponderOptions
 from rpcrdma.engine.responder import Responder
@@ -8,6 +9,14 @@ from rpcrdma.memory import Account
 from rpcrdma.place import Answerer
 from rpcrdma.verbs.interface import Received
 from rpcrdma.verbs.native import NativeEndpoint, NativeOwner
+
+class Owner(Protocol):
+    """Whose connection it is, as calls need it that are answered natively but later."""
+
+    def begin_held(self) -> bool:
+        """Count a call in progress. False: there are too many."""
+    def end_held(self) -> None:
+        """It is over."""
 
 class DirectResponder(NativeOwner):
     """What stands before one connection's responder and answers what can be answered natively."""
@@ -21,8 +30,10 @@ class DirectResponder(NativeOwner):
         receive_account: Account,
         options: ResponderOptions,
         run: Callable[[], None],
+        owner: Owner | None = None,
     ) -> None:
-        """``run`` is called when the responder has been given something to do outside of any event of its owner's."""
+        """``run`` is called when the responder has been given something to do outside of any event of its owner's.
+        Calls that have to wait are kept if the ``owner`` lets them."""
     def set_endpoint(self, endpoint: NativeEndpoint) -> None:
         """Post replies there from now on: a capture's tap, or the real endpoint again."""
     def received(self, messages: Sequence[Received]) -> list[Received]:

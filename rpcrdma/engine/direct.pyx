@@ -12,8 +12,11 @@ inline, chunks returned with the lengths written (RFC 8166 section 4.3.2), Send-
 handle where both sides can (RFC 8797 section 4.1).
 
 Credits. A call answered at once never counts as outstanding: its Receive is posted again, the very same buffer, before
-its reply is posted. One whose chunk is to be fetched is outstanding until it is answered, and keeps its buffer; another is
-posted in its place.
+its reply is posted. One whose chunk is to be fetched, or that waits for something else, is outstanding until it is
+answered, and keeps its buffer; another is posted in its place.
+
+A call that waits has the memory for its reply's head before anything is done for it. Its connection counts it among its
+calls in progress. When the connection has gone it is carried through all the same, and the reply is dropped.
 """
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
@@ -23,7 +26,7 @@ from rpcrdma.declined cimport CHUNKS, CREDITS, LONG_CALL, MEMORY, REPLY_CHUNK, S
 from rpcrdma.engine.credits cimport Credits
 from rpcrdma.memory cimport Account, Lease
 from rpcrdma.pipes cimport Pipe, take_pipe, worth
-from rpcrdma.place cimport Answerer, Place, load32, load64, store32, store64
+from rpcrdma.place cimport ANSWERED, DECLINED, WAITS, Answerer, Held, Place, load32, load64, store32, store64
 from rpcrdma.verbs.native cimport Fetch, NativeEndpoint, NativeOwner, Target
 from rpcrdma.wire.places cimport NOMSG, READ_SEGMENT, SMALLEST_HEADER, VERSION_ONE, call_at
 
@@ -102,6 +105,26 @@ cdef class DirectReply(Place):
             length += 1
         return 0
 
+    cdef Lease sink(self, size_t room):
+        if room > self.capacity if self.reduced else room + 4 > <size_t>(self.end - self.at):
+            return None
+        try:
+            return self.account.lease(room)
+        except OutOfMemory:
+            return None
+
+    cdef bint take(self, Lease payload, size_t length) except -1:
+        if self.reduced:
+            self.payload, self.payload_length = payload, length
+            return True
+        if length + 4 > <size_t>(self.end - self.at):
+            payload.release()
+            return False
+        memcpy(self.at, <const uint8_t *>payload.address, length)
+        payload.release()
+        self.data_done(length)
+        return True
+
     cdef int drop(self) except -1:
         if self.head is not None:
             self.head.release()
@@ -109,11 +132,33 @@ cdef class DirectReply(Place):
         return self.forget_payload()
 
 
+cdef class HeldMessage(Held):
+    """A call that waits, in its Receive's buffer."""
+
+    cdef DirectResponder responder
+    cdef Lease lease            # of the message
+    cdef size_t length          # of all of it
+    cdef Lease head             # for its reply
+    cdef size_t header          # octets of the reply's transport header
+    cdef Lease sink             # what its Read chunk was fetched to
+    cdef const uint8_t *bulk_at
+    cdef size_t bulk_size
+    cdef const uint8_t *chunk   # its Write chunk's segments
+    cdef size_t segments
+    cdef size_t capacity        # of that chunk
+    cdef bint invalidates
+    cdef uint32_t handle
+
+    cdef int again(self) except -1:
+        return self.responder.again(self)
+
+
 cdef class DirectResponder(NativeOwner):
     cdef object responder
     cdef Credits credits
     cdef object counters
     cdef object run
+    cdef object owner               # of the connection; None: no call can be kept
     cdef NativeEndpoint endpoint
     cdef Answerer direct
     cdef Account receive_account
@@ -143,12 +188,13 @@ cdef class DirectResponder(NativeOwner):
 
     def __init__(
         self, responder, NativeEndpoint endpoint not None, Answerer direct not None, Account account not None,
-        Account receive_account not None, options, run,
+        Account receive_account not None, options, run, owner=None,
     ):
         self.responder = responder
         self.credits = responder.credits
         self.counters = responder.counters
         self.run = run
+        self.owner = owner
         self.endpoint = endpoint
         self.direct = direct
         self.receive_account = receive_account
@@ -262,6 +308,7 @@ cdef class DirectResponder(NativeOwner):
         cdef size_t payload = SMALLEST_HEADER, header = SMALLEST_HEADER, segments = 0, index, length
         cdef uint32_t xid
         cdef long grant
+        cdef int outcome
         if size < SMALLEST_HEADER or load32(octets + 4) != VERSION_ONE or load32(octets + 12) != 0:
             return self.leave(octets, size, LONG_CALL if size >= 16 and load32(octets + 12) == NOMSG else SHAPE)
         xid = load32(octets)
@@ -294,11 +341,12 @@ cdef class DirectResponder(NativeOwner):
         if grant <= 0:
             return self.leave(octets, size, CREDITS)
         try:
-            if not self.write_reply(octets + payload, size - payload, header):
-                return False
+            outcome = self.write_reply(octets + payload, size - payload, header)
         except BaseException:
             message.release()
             raise
+        if outcome != ANSWERED:
+            return outcome == WAITS and self.hold_message(message, size, payload, header, chunk, segments)
         self.received_calls += 1
         self.credits.asked = load32(octets + 8)
         self.endpoint.repost(message)
@@ -312,25 +360,131 @@ cdef class DirectResponder(NativeOwner):
         self.direct.decline(octets + at if at else NULL, size - at, reason)
         return False
 
-    cdef bint write_reply(self, const uint8_t *call, size_t size, size_t header) except -1:
-        """Have the call answered in ``reply``, behind so many octets for the transport header. False: declined."""
+    cdef int write_reply(self, const uint8_t *call, size_t size, size_t header) except -1:
+        """Have the call answered in ``reply``, behind so many octets for the transport header. WAITS: the head's memory
+        stays there."""
         cdef DirectReply reply = self.reply
+        cdef int outcome
         try:
             reply.head = reply.account.lease(self.threshold)
         except OutOfMemory:
             self.direct.decline(call, size, MEMORY)
-            return False
+            return DECLINED
         reply.at = <uint8_t *>reply.head.address + header
         reply.end = <uint8_t *>reply.head.address + self.threshold
         reply.payload_length = 0
         try:
-            if self.direct.answer(call, size, reply):
-                return True
+            outcome = self.direct.answer(call, size, reply)
         except BaseException:
             reply.drop()
             raise
-        reply.drop()
-        return False
+        if outcome == DECLINED:
+            reply.drop()
+        return outcome
+
+    # -- calls that wait -----------------------------------------------------------------------------------------
+
+    cdef HeldMessage held_message(self, Lease message, size_t size, size_t offset, size_t header):
+        """The call that has just been answered so, or None: it cannot be kept."""
+        cdef DirectReply reply = self.reply
+        cdef HeldMessage held
+        reply.forget_payload()
+        if self.owner is None or not self.owner.begin_held():
+            reply.drop()
+            self.direct.dismiss()
+            return None
+        held = HeldMessage.__new__(HeldMessage)
+        held.responder = self
+        held.lease, held.length = message, size
+        held.message, held.size = <const uint8_t *>message.address + offset, size - offset
+        held.head, reply.head = reply.head, None
+        held.header = header
+        return held
+
+    cdef bint hold_message(
+        self, Lease message, size_t size, size_t offset, size_t header, const uint8_t *chunk, size_t segments
+    ) except -1:
+        """Keep a call in its Receive's buffer; another takes that one's place."""
+        cdef HeldMessage held
+        cdef Lease receive
+        try:
+            if self.crowded():
+                raise OutOfMemory
+            receive = self.receive_account.lease(self.receive_buffer)
+        except OutOfMemory:
+            self.reply.drop()
+            self.direct.dismiss()
+            return self.leave(<const uint8_t *>message.address, size, MEMORY)
+        held = self.held_message(message, size, offset, header)
+        if held is None:
+            receive.release()
+            return self.leave(<const uint8_t *>message.address, size, CREDITS)
+        held.chunk, held.segments = chunk, segments
+        held.capacity = self.reply.capacity
+        if segments:
+            held.invalidates, held.handle = self.invalidate, load32(chunk)
+        self.received_calls += 1
+        self.credits.asked = load32(<const uint8_t *>message.address + 8)
+        self.credits.outstanding += 1
+        self.endpoint.repost(receive)
+        self.direct.hold(held)
+        return True
+
+    cdef int again(self, HeldMessage held) except -1:
+        """What a call waited for is there."""
+        cdef DirectReply reply = self.reply
+        cdef int outcome
+        reply.head, held.head = held.head, None
+        reply.at = <uint8_t *>reply.head.address + held.header
+        reply.end = <uint8_t *>reply.head.address + reply.head.capacity
+        reply.payload_length = 0
+        reply.reduced, reply.capacity = held.segments != 0, held.capacity
+        if held.sink is not None:
+            reply.bulk, reply.bulk_size = <const uint8_t *>held.sink.address, held.bulk_size
+            reply.bulk_at = held.bulk_at
+        try:
+            outcome = self.direct.answer_again(held, reply)
+        finally:
+            reply.bulk, reply.bulk_size, reply.bulk_at = NULL, 0, NULL
+        if outcome == WAITS:
+            reply.forget_payload()
+            held.head, reply.head = reply.head, None
+            self.direct.hold(held)
+            return 0
+        self.conclude(held, outcome)
+        self.owner.end_held()
+        return 0
+
+    cdef int conclude(self, HeldMessage held, int outcome) except -1:
+        """Send the reply of a call that waited, or leave the call to the responder."""
+        cdef DirectReply reply = self.reply
+        cdef Lease message = held.lease, sink = held.sink
+        cdef long grant = self.credits.grant()
+        held.lease = held.sink = None
+        if outcome != ANSWERED and not self.responder.closed:
+            reply.drop()
+            self.responder.take_back(message, held.length, sink)
+            self.run()
+            return 0
+        if self.responder.closed:
+            reply.drop()
+        elif grant > 0:
+            self.credits.outstanding -= 1
+            self.send(
+                load32(<const uint8_t *>message.address), grant, held.chunk, held.segments, held.invalidates,
+                held.handle,
+            )
+        else:
+            # No Receive is left, and no memory for one: zero must not be granted (RFC 8166 section 3.3.1).
+            reply.drop()
+            self.responder.lost(1)
+        message.release()
+        if sink is not None:
+            sink.release()
+        self.count()
+        if self.responder.failure is not None:
+            self.run()
+        return 0
 
     cdef bint send(
         self, uint32_t xid, long grant, const uint8_t *chunk, size_t segments, bint invalidates, uint32_t handle
@@ -468,17 +622,28 @@ cdef class DirectResponder(NativeOwner):
         cdef const uint8_t *octets = <const uint8_t *>call.message.address
         cdef uint32_t xid = load32(octets), handle = load32(octets + 24)
         cdef long grant = self.credits.grant()
-        cdef bint answered
+        cdef HeldMessage held
+        cdef int outcome
         if grant <= 0:
             return False
         reply.reduced = False
         reply.bulk, reply.bulk_size = <const uint8_t *>call.sink.address, call.length
         reply.bulk_at = octets + call.offset + load32(octets + 20)
         try:
-            answered = self.write_reply(octets + call.offset, call.size - call.offset, SMALLEST_HEADER)
+            outcome = self.write_reply(octets + call.offset, call.size - call.offset, SMALLEST_HEADER)
         finally:
             reply.bulk, reply.bulk_size, reply.bulk_at = NULL, 0, NULL
-        if not answered:
+        if outcome == WAITS:
+            held = self.held_message(call.message, call.size, call.offset, SMALLEST_HEADER)
+            if held is None:
+                return False
+            held.sink, held.bulk_size = call.sink, call.length
+            held.bulk_at = octets + call.offset + load32(octets + 20)
+            held.invalidates, held.handle = self.invalidate, handle
+            call.message = call.sink = None
+            self.direct.hold(held)
+            return True
+        if outcome != ANSWERED:
             return False
         self.credits.outstanding -= 1
         self.send(xid, grant, NULL, 0, self.invalidate, handle)

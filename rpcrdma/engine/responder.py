@@ -215,14 +215,23 @@ class Responder:
     def fetched(self, lease: Lease, length: int, sink: Lease, ok: bool) -> None:
         """Take over a call from who stands before (:mod:`rpcrdma.engine.direct`): its Read chunk, found to be in order
         and counted there, has been fetched into ``sink``, or has not."""
+        self._fetched(self._counted(lease, length, sink), ok)
+
+    def take_back(self, lease: Lease, length: int, sink: Lease | None) -> None:
+        """Take over a call from who stands before: likewise, whose Read chunk, if it has one, is in ``sink``."""
+        self._fetched(self._counted(lease, length, sink), True)
+
+    def _counted(self, lease: Lease, length: int, sink: Lease | None) -> ForwardCall:
+        """A call of version One that was found to be in order, and counted, before it came here."""
         codec = VERSIONS[version_one.VERSION]
         view = lease.view[:length]
         header = codec.decode(view, self._options.max_segments)
         data = view[header.payload :]
         call = ForwardCall(codec, header, codec.reply_size(header), data, lease)
         call.plan = assembly.plan(header, len(data), self._options.max_call_size)
-        call.hold_sink(sink)
-        self._fetched(call, ok)
+        if sink is not None:
+            call.hold_sink(sink)
+        return call
 
     def lost(self, count: int) -> None:
         """Replies that were given directly have not left."""

@@ -6,6 +6,8 @@ from rpcrdma.declined cimport Declined
 from rpcrdma.place cimport Answerer, Place
 from rpcrdma.rpc.replay cimport Peer, ReplayCache
 from rpcrdma.rpc.tally cimport Latencies, Tally
+from rpcrdma.place cimport Answerer, Held, Place
+from rpcrdma.rpc.replay cimport Entry, Peer, ReplayCache
 
 
 cdef class Caller:
@@ -19,6 +21,26 @@ cdef class Caller:
     cdef public object notes            # what the program has found out about the caller
 
 
+cdef class Work:
+    """What a call waits for."""
+
+    cdef Held held
+    cdef Work earlier               # what the same call has waited for before
+    cdef object kept                # what the program keeps for the call meanwhile
+
+    cdef int start(self) except -1
+    cdef int over(self) except -1
+
+
+cdef class Errand(Work):
+    """A coroutine."""
+
+    cdef object coroutine
+    cdef bint starting
+    cdef readonly object result
+    cdef readonly object error
+
+
 cdef class DirectProgram:
     """The procedures of one version of one program that can be answered directly."""
 
@@ -29,9 +51,14 @@ cdef class DirectProgram:
     cdef uint32_t shown             # its row in ``latencies``; otherwise the procedure
     cdef Tally tally                # of its client
     cdef readonly Declined declined
+    cdef readonly Declined waited
+    cdef Work work                  # what the call waits for that has just been answered so
 
     cdef int reason(self, uint32_t procedure, uint32_t *row) noexcept
-    cdef bint answer(self, Caller caller, uint32_t procedure, const uint8_t *arguments, size_t size, Place place) except -1
+    cdef int answer(self, Caller caller, uint32_t procedure, const uint8_t *arguments, size_t size, Place place,
+                    Work brought) except -1
+    cdef void note(self, double seconds) noexcept
+    cdef int wait_for(self, Work work, Work earlier) except -1
     cdef int pause(self) except -1
 
 
@@ -48,6 +75,20 @@ cdef class DirectVersion:
     cdef uint32_t version
     cdef list rows
     cdef Count counts[64]
+
+
+cdef class Waiting:
+    """A call that waits."""
+
+    cdef DirectVersion version
+    cdef Caller caller
+    cdef uint32_t xid
+    cdef uint32_t procedure
+    cdef size_t offset              # of the arguments in the message
+    cdef bytes key                  # for the replay cache; None: it is not under it
+    cdef Entry entry
+    cdef readonly double since
+    cdef Work work
 
 
 cdef class Gate:
@@ -77,11 +118,14 @@ cdef class DirectCalls(Answerer):
     cdef double admitted_until          # on ``clock``
     cdef int why                        # the present call is declined, unless its program does it
     cdef Declined unknown               # calls whose message is not known
+    cdef Waiting waiting                # the call that has just been answered so
+    cdef object flights                 # where calls that wait are entered
 
     cdef bint admitted(self) except -1
-    cdef bint attempt(self, const uint8_t *message, size_t size, Place place) except -1
-    cdef bint failed(self, const uint8_t *message, Place place, object error) except -1
+    cdef int attempt(self, const uint8_t *message, size_t size, Place place) except -1
+    cdef int failed(self, const uint8_t *message, Place place, object error) except -1
     cdef DirectVersion version_of(self, uint32_t number, uint32_t version)
-    cdef bint answer_guarded(self, DirectVersion version, Caller caller, uint32_t procedure, const uint8_t *message,
-                             size_t offset, size_t size, Place place) except -1
+    cdef bytes key_of(self, DirectVersion version, Caller caller, uint32_t procedure, const uint8_t *message,
+                      size_t offset, size_t size, Place place)
+    cdef int over(self, Waiting waiting, int outcome, const uint8_t *start, const uint8_t *end) except -1
     cdef Caller caller_of(self, uint32_t flavor, const uint8_t *body, size_t size)

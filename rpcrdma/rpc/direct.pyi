@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable
 
 from rpcrdma.declined import Declined
 from rpcrdma.place import Answerer
-from rpcrdma.rpc.dispatch import Row
+from rpcrdma.rpc.dispatch import Dispatcher, Row
 from rpcrdma.rpc.messages import auth_stat
 from rpcrdma.rpc.program import RpcCredential, Transport
 from rpcrdma.rpc.replay import ReplayCache
@@ -20,6 +20,14 @@ class DirectProgram:
 
     latencies: Latencies
     declined: Declined
+    waited: Declined
+    """Likewise calls that had to wait, for what stands for the reason."""
+
+class Waiting:
+    """A call that waits; as text, which one it is."""
+
+    since: float
+    """On the clock of time.perf_counter, in seconds."""
 
 class Gate:
     """Whom the server is for; derived from by who knows. Both paths ask it before a call of a peer is executed, the
@@ -50,6 +58,8 @@ class DirectCalls(Answerer):
         versions: list[tuple[int, int, DirectProgram, list[Row | None]]],
         gate: Gate | None = None,
         unknown: Declined | None = None,
+        flights: Dispatcher | None = None,
     ) -> None:
         """``versions``: (program, version, direct program, rows by procedure). ``unknown``: where calls are counted that
-        are declined before their program is known."""
+        are declined before their program is known. ``flights`` has the calls that wait in its ``held``, and is told by
+        ``ended`` when there are none any more."""

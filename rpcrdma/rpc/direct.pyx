@@ -5,8 +5,11 @@ transport nor program: a transport hands in messages and a :class:`~rpcrdma.plac
 derives from :class:`DirectProgram`.
 
 The rule: a direct call gives the very answer that the general path (:mod:`rpcrdma.rpc.dispatch`) would give, or
-declines before it has changed anything, and the general path answers. Whatever is rare, waits, or fails, declines.
-What raises, which nothing should, is answered SYSTEM_ERR: it may have changed something.
+declines before it has changed anything, and the general path answers. What raises, which nothing should, is answered
+SYSTEM_ERR: it may have changed something.
+
+What has to wait says for what, by a :class:`Work`, and is offered to the same function again when that is there. Each
+function is thus written once, and never waits itself: it looks at what has been brought, and goes on from there.
 No state is kept for direct calls alone but memos whose truth is checked at each use.
 
 Calls are counted here and added to the dispatcher's rows when the transport pauses (at the end of a wake-up).
@@ -19,11 +22,15 @@ from libc.string cimport memcmp, memset
 from rpcrdma.clock cimport nanoseconds
 from rpcrdma.declined cimport CALLER, GATE, NOBODY, PROCEDURE, RARE, REPLAY, SHAPE, SIZE, Declined
 from rpcrdma.digest cimport Digest, digest_add
-from rpcrdma.place cimport Answerer, Place, load32, load64, store32
-from rpcrdma.rpc.replay cimport Peer, ReplayCache, caller_digest, digest_arguments, key_of
+from rpcrdma.place cimport ANSWERED, DECLINED, WAITS, Answerer, Held, Place, load32, load64, store32
+from rpcrdma.rpc.replay cimport Entry, Peer, ReplayCache, caller_digest, digest_arguments, key_of
 
+import asyncio
+
+from rpcrdma.firewall import contain
 from rpcrdma.log_limits import limited_logger
-from rpcrdma.rpc.program import RpcCredential
+from rpcrdma.rpc import eager
+from rpcrdma.rpc.program import RpcCredential, RpcReply
 
 _log = limited_logger(__name__)
 
@@ -42,24 +49,103 @@ cdef class Caller:
 
 cdef enum:
     BY_PROGRAM = -1         # it knows why
+cdef class Work:
+    cdef int start(self) except -1:
+        """Begin. At the end, which comes when this has returned, call :meth:`over`."""
+        raise NotImplementedError
+
+    cdef int over(self) except -1:
+        """It has been done, or has failed: its call is offered again."""
+        cdef Held held = self.held
+        self.held = None
+        return held.again()
+
+
+cdef class Errand(Work):
+    def __init__(self, coroutine):
+        self.coroutine = coroutine
+
+    cdef int start(self) except -1:
+        coroutine, self.coroutine = self.coroutine, None
+        self.starting = True
+        eager.start(coroutine, self.ended)
+        self.starting = False
+        return 0
+
+    def ended(self, result, error):
+        """What the coroutine has come to."""
+        self.result, self.error = result, error
+        if self.starting:
+            asyncio.get_running_loop().call_soon(contain, None, self.tell)
+        else:
+            self.over()
+
+    def tell(self):
+        """Its call is offered again."""
+        self.over()
 
 
 cdef class DirectProgram:
     def __cinit__(self, *args, **kwargs):
         self.latencies = Latencies()
         self.declined = Declined()
+        self.waited = Declined()
 
     cdef int reason(self, uint32_t procedure, uint32_t *row) noexcept:
         """Why the present call is declined (:mod:`rpcrdma.declined`); ``row``: to be counted there."""
         return RARE
 
-    cdef bint answer(
-        self, Caller caller, uint32_t procedure, const uint8_t *arguments, size_t size, Place place
+    cdef int answer(
+        self, Caller caller, uint32_t procedure, const uint8_t *arguments, size_t size, Place place, Work brought
     ) except -1:
-        return False
+        """Write the results: ANSWERED. DECLINED, WAITS (for ``work``): nothing has happened. ``brought``: what the call
+        has waited for, None when it is offered for the first time."""
+        return DECLINED
+
+    cdef void note(self, double seconds) noexcept:
+        """Count the call at hand, which took so long."""
+        self.latencies.note(self.shown, seconds)
+        if self.tally is not None:
+            self.tally.calls += 1
+            self.tally.seconds += seconds
+
+    cdef int wait_for(self, Work work, Work earlier) except -1:
+        """WAITS, for ``work``; ``earlier`` is what has been brought before."""
+        work.earlier = earlier
+        self.work = work
+        return WAITS
 
     cdef int pause(self) except -1:
         return 0
+
+
+cdef class Waiting:
+    def __str__(self):
+        row = self.version.rows[self.procedure]
+        transport = self.caller.transport
+        return (
+            f"{transport.netid} {transport.peer_address} port {transport.peer_port} xid {self.xid:#010x} "
+            f"{row.label[0]}v{row.label[1]} {row.label[2]}"
+        )
+
+
+cdef Waiting waiting_call(
+    DirectVersion version, Caller caller, const uint8_t *message, uint32_t procedure, size_t offset, bytes key,
+    double since
+):
+    """The call that a program has just answered so."""
+    cdef Waiting waiting = Waiting.__new__(Waiting)
+    waiting.version, waiting.caller, waiting.xid = version, caller, load32(message)
+    waiting.procedure, waiting.offset, waiting.key, waiting.since = procedure, offset, key, since
+    waiting.work, version.program.work = version.program.work, None
+    return waiting
+
+
+cdef inline uint8_t *accepted(uint8_t *at, uint32_t xid) noexcept nogil:
+    """An accepted reply with an empty verifier, and SUCCESS (RFC 5531 section 9)."""
+    at = store32(store32(at, xid), 1)
+    memset(at, 0, 16)
+    return at + 16
 
 
 cdef class DirectVersion:
@@ -87,7 +173,9 @@ cdef class Gate:
 
 
 cdef class DirectCalls(Answerer):
-    def __init__(self, transport, replay, read_credential, list versions not None, Gate gate=None, Declined unknown=None):
+    def __init__(
+        self, transport, replay, read_credential, list versions not None, Gate gate=None, Declined unknown=None, flights=None
+    ):
         self.transport = transport
         self.peer_address = transport.peer_address
         self.peer = Peer(transport)
@@ -98,6 +186,7 @@ cdef class DirectCalls(Answerer):
         self.gate = gate
         self.admitted_in = 0
         self.unknown = unknown or Declined()
+        self.flights = flights
 
     cdef DirectVersion version_of(self, uint32_t number, uint32_t version):
         cdef DirectVersion known = self.latest
@@ -111,15 +200,16 @@ cdef class DirectCalls(Answerer):
                 return known
         return None
 
-    cdef bint answer(self, const uint8_t *message, size_t size, Place place) except -1:
-        """Answer the call, or decline: then nothing has happened, and what was written to ``place`` is void. A program
+    cdef int answer(self, const uint8_t *message, size_t size, Place place) except -1:
+        """Answer the call, or not: then nothing has happened, and what was written to ``place`` is void. A program
         that fails is answered for: it costs no other call anything, and no connection."""
         cdef uint8_t *start = place.at
+        cdef int outcome
         try:
-            if self.attempt(message, size, place):
-                return True
-            self.decline(message, size, self.why)
-            return False
+            outcome = self.attempt(message, size, place)
+            if outcome == DECLINED:
+                self.decline(message, size, self.why)
+            return outcome
         except Exception as error:
             if size < CALL_HEADER or place.end - start < 24:
                 raise
@@ -142,8 +232,74 @@ cdef class DirectCalls(Answerer):
                     reason = known.program.reason(procedure, &row)
                 known.program.declined.add(row, reason)
 
-    cdef bint failed(self, const uint8_t *message, Place place, object error) except -1:
-        """Answer a call in which a program has failed, as the general path does. Returns True."""
+    cdef int hold(self, Held held) except -1:
+        cdef Waiting waiting = self.waiting
+        if waiting is None:
+            waiting = held.state
+        else:
+            self.waiting = None
+            held.state = waiting
+            if waiting.key is not None:
+                waiting.entry = self.replay.begin(waiting.key, self.transport)
+            self.flights.held.add(waiting)
+        waiting.work.held = held
+        return waiting.work.start()
+
+    cdef int dismiss(self) except -1:
+        self.waiting = None
+        return 0  # whoever could not keep it says why
+
+    cdef int answer_again(self, Held held, Place place) except -1:
+        cdef Waiting waiting = held.state
+        cdef DirectProgram program = waiting.version.program
+        cdef uint8_t *start = place.at
+        cdef int outcome
+        place.at = accepted(start, waiting.xid)
+        program.shown = waiting.procedure
+        program.tally = None
+        try:
+            outcome = program.answer(
+                waiting.caller, waiting.procedure, held.message + waiting.offset, held.size - waiting.offset, place,
+                waiting.work,
+            )
+        except Exception as error:
+            place.forget_payload()
+            place.at = start
+            outcome = self.failed(held.message, place, error)
+        program.pause()
+        if outcome == WAITS:
+            waiting.work, program.work = program.work, None
+            return WAITS
+        self.over(waiting, outcome, start, place.at)
+        return outcome
+
+    cdef int over(self, Waiting waiting, int outcome, const uint8_t *start, const uint8_t *end) except -1:
+        """A call that waited is over; its reply's head stands there. One that is now declined begins again elsewhere."""
+        cdef Entry entry = waiting.entry
+        cdef bytes reply
+        cdef double taken
+        row = waiting.version.rows[waiting.procedure]
+        held = self.flights.held
+        held.discard(waiting)
+        if not held:
+            self.flights.ended()
+        waiting.work = None
+        if entry is not None:
+            reply = PyBytes_FromStringAndSize(<char *>start, end - start) if outcome == ANSWERED else None
+            if outcome == ANSWERED and start[23] == 0:
+                self.replay.conclude(entry, reply, ())
+            else:
+                self.replay.abandon(entry, None if reply is None else RpcReply(waiting.xid, reply, []))
+        if outcome == ANSWERED and start[23] == 0:
+            taken = nanoseconds() * 1e-9 - waiting.since
+            row.calls += 1
+            row.direct += 1
+            row.seconds += taken
+            waiting.version.program.note(taken)
+        return 0
+
+    cdef int failed(self, const uint8_t *message, Place place, object error) except -1:
+        """Answer a call in which a program has failed, as the general path does. Returns ANSWERED."""
         cdef uint32_t procedure = load32(message + 20)
         cdef DirectVersion version = self.version_of(load32(message + 12), load32(message + 16))
         place.at = store32(store32(place.at, load32(message)), 1)
@@ -160,38 +316,41 @@ cdef class DirectCalls(Answerer):
                 row.errors += 1
                 what = f"{row.label[0]}v{row.label[1]} {row.label[2]}"
         _log.error("%s xid %#010x %s failed", self.transport, load32(message), what, exc_info=error)
-        return True
+        return ANSWERED
 
-    cdef bint attempt(self, const uint8_t *message, size_t size, Place place) except -1:
+    cdef int attempt(self, const uint8_t *message, size_t size, Place place) except -1:
         cdef size_t offset
         cdef uint32_t length, procedure
         cdef DirectVersion version
         cdef Caller caller
         cdef DirectProgram program
-        cdef bint answered
+        cdef int outcome, reason
+        cdef uint32_t row
+        cdef bytes key = None
+        cdef uint8_t *start = place.at
         cdef double then
         self.why = SHAPE
         if size < CALL_HEADER or load32(message + 4) != 0 or load32(message + 8) != 2:
-            return False
+            return DECLINED
         length = load32(message + 28)
         if length > MAX_AUTH:
-            return False
+            return DECLINED
         offset = 32 + ((length + 3) & ~<uint32_t>3)
         procedure = load32(message + 20)
         if procedure >= 64 or offset + 8 > size or load64(message + offset) != 0:
-            return False
+            return DECLINED
         offset += 8
         self.why = PROCEDURE
         version = self.version_of(load32(message + 12), load32(message + 16))
         if version is None or not (version.program.procedures >> procedure) & 1:
-            return False
+            return DECLINED
         self.why = SIZE
         if place.end - place.at < 24:
-            return False
+            return DECLINED
         self.why = CALLER
         caller = self.caller_of(load32(message + 24), message + 32, length)
         if caller is None:
-            return False
+            return DECLINED
         if not self.counting:
             self.counting = True
             self.clock = nanoseconds() * 1e-9
@@ -199,31 +358,33 @@ cdef class DirectCalls(Answerer):
         if self.gate is not None and not (
             self.admitted_in == self.gate.generation and self.clock < self.admitted_until
         ) and not self.admitted():
-            return False
-        # An accepted reply with an empty verifier, and SUCCESS (RFC 5531 section 9).
-        place.at = store32(place.at, load32(message))
-        place.at = store32(place.at, 1)
-        memset(place.at, 0, 16)
-        place.at += 16
+            return DECLINED
+        place.at = accepted(place.at, load32(message))
         self.why = BY_PROGRAM
         program = version.program
         program.shown = procedure
         program.tally = None
         if (program.guarded >> procedure) & 1:
-            answered = self.answer_guarded(version, caller, procedure, message, offset, size, place)
-        else:
-            answered = program.answer(caller, procedure, message + offset, size - offset, place)
+            key = self.key_of(version, caller, procedure, message, offset, size, place)
+            if not self.replay.is_new(key):
+                self.why = REPLAY  # what is known already is the general path's to answer
+                return DECLINED
+        outcome = program.answer(caller, procedure, message + offset, size - offset, place, None)
+        if key is not None and outcome == ANSWERED:
+            self.replay.remember(key, self.peer.host, PyBytes_FromStringAndSize(<char *>start, place.at - start))
         then = self.clock
         self.clock = nanoseconds() * 1e-9
-        if answered:
-            then = self.clock - then
+        if outcome == ANSWERED:
             version.counts[procedure].calls += 1
+            then = self.clock - then
             version.counts[procedure].seconds += then
-            program.latencies.note(program.shown, then)
-            if program.tally is not None:
-                program.tally.calls += 1
-                program.tally.seconds += then
-        return answered
+            program.note(then)
+        elif outcome == WAITS:
+            row = procedure
+            reason = program.reason(procedure, &row)
+            program.waited.add(row, reason)
+            self.waiting = waiting_call(version, caller, message, procedure, offset, key, then)
+        return outcome
 
     cdef bint admitted(self) except -1:
         """Ask the gate about the peer; False: it is for the general path to refuse, or to wait for an answer."""
@@ -234,31 +395,21 @@ cdef class DirectCalls(Answerer):
         self.admitted_until = self.clock + self.gate.lasts
         return True
 
-    cdef bint answer_guarded(
+    cdef bytes key_of(
         self, DirectVersion version, Caller caller, uint32_t procedure, const uint8_t *message, size_t offset,
         size_t size, Place place
-    ) except -1:
-        """As :meth:`answer`, under the replay cache; what it knows already is the general path's to answer."""
-        cdef size_t length = size - offset
+    ):
+        """Of a call under the replay cache."""
         cdef size_t padding = -place.bulk_size & 3
-        cdef uint8_t *start = place.at - 24
         cdef Digest digest
-        cdef bytes key
-        digest_arguments(&digest, message + offset, length, self.peer)
+        digest_arguments(&digest, message + offset, size - offset, self.peer)
         if place.bulk != NULL:
             # As if it were in the message, padding included (see rpcrdma.rpc.replay.make_key).
             digest_add(&digest, place.bulk, place.bulk_size)
             digest_add(&digest, <const uint8_t *>b"\0\0\0", padding)
-        key = key_of(
+        return key_of(
             load32(message), version.number, version.version, procedure, caller.digest, &digest, self.peer
         )
-        if not self.replay.is_new(key):
-            self.why = REPLAY
-            return False
-        if not version.program.answer(caller, procedure, message + offset, length, place):
-            return False
-        self.replay.remember(key, self.peer.host, PyBytes_FromStringAndSize(<char *>start, place.at - start))
-        return True
 
     cdef Caller caller_of(self, uint32_t flavor, const uint8_t *body, size_t size):
         """Who calls; None: for the general path to say."""

@@ -26,7 +26,7 @@ from rpcrdma.log_limits import limited_logger
 from rpcrdma.memory import Lease
 from rpcrdma.rpc import eager, replay
 from rpcrdma.rpc.credentials import CredentialReader
-from rpcrdma.rpc.direct import DirectCalls, DirectProgram, Gate
+from rpcrdma.rpc.direct import DirectCalls, DirectProgram, Gate, Waiting
 from rpcrdma.rpc.messages import (
     MAX_AUTH_BYTES,
     RPC_VERSION,
@@ -190,6 +190,8 @@ class Dispatcher:
         self.replay = replay.ReplayCache() if replay_cache is None else replay_cache
         self.running: set[Execution] = set()
         """Calls that are waiting for something."""
+        self.held: set[Waiting] = set()
+        """Likewise, of the native path."""
         self.refused = 0
         """Calls that never reached a procedure: headers, credentials, programs, versions, procedures unknown here."""
         self._gate = gate
@@ -210,6 +212,7 @@ class Dispatcher:
             for (number, of, procedure_number), row in self.rows.items():
                 if (number, of) == (program_number, version):
                     native.declined.names[procedure_number] = row.label[2]
+                    native.waited.names[procedure_number] = row.label[2]
 
     def direct_calls(self, transport: Transport) -> DirectCalls | None:
         """What answers the common calls of a connection natively; None: nothing does."""
@@ -219,17 +222,27 @@ class Dispatcher:
             (number, version, program, [self.rows.get((number, version, procedure)) for procedure in range(64)])
             for (number, version), program in self._direct.items()
         ]
-        return DirectCalls(transport, self.replay, self._credentials.read, versions, self._gate, self._unread)
+        return DirectCalls(transport, self.replay, self._credentials.read, versions, self._gate, self._unread, self)
 
     def declined(self) -> Iterator[tuple[tuple[str, str, str], str, int]]:
         """What has not been answered natively: label, reason, count. In place of the procedure COMPOUND stands the
         operation that was not; what was declined before its header was read has an empty label."""
-        for (number, version), native in self._direct.items():
-            program = next((row.label[0] for row in self.rows.values() if row.number[0] == number), str(number))
+        for label, native in self._native():
             for name, reason, count in native.declined.counted():
-                yield (program, str(version), name), reason, count
+                yield (*label, name), reason, count
         for _, reason, count in self._unread.counted():
             yield ("", "", ""), reason, count
+
+    def waited(self) -> Iterator[tuple[tuple[str, str, str], str, int]]:
+        """What was answered natively, but not at once: likewise."""
+        for label, native in self._native():
+            for name, reason, count in native.waited.counted():
+                yield (*label, name), reason, count
+
+    def _native(self) -> Iterator[tuple[tuple[str, str], DirectProgram]]:
+        for (number, version), native in self._direct.items():
+            program = next((row.label[0] for row in self.rows.values() if row.number[0] == number), str(number))
+            yield (program, str(version)), native
 
     def admits(self, peer_address: str) -> bool:
         """Whether calls of this host are executed, as far as is known by now."""
@@ -376,26 +389,29 @@ class Dispatcher:
 
     def ended(self) -> None:
         """A call that had been waiting is over."""
-        if self._idle is not None and not self.running and not self._idle.done():
+        if self._idle is not None and not self.running and not self.held and not self._idle.done():
             self._idle.set_result(None)
 
     def in_flight(self) -> list[str]:
         """One line per call that is waiting, the oldest first."""
         now = time.perf_counter()
-        calls = sorted(self.running, key=lambda execution: execution.started)
-        return [f"{execution}, for {now - execution.started:.3f} s" for execution in calls]
+        calls = [(execution.started, str(execution)) for execution in self.running]
+        calls += [(waiting.since, str(waiting)) for waiting in self.held]
+        return [f"{call}, for {now - started:.3f} s" for started, call in sorted(calls)]
 
     async def drain(self, timeout: float) -> int:  # noqa: ASYNC109 (what happens then is not a cancellation of this)
         """Wait until no call is in flight; cancel those that still are after ``timeout`` seconds. Returns how many."""
-        if self.running:
+        if self.running or self.held:
             self._idle = asyncio.get_running_loop().create_future()
             await asyncio.wait([self._idle], timeout=timeout)
+        for waiting in self.held:
+            _log.warning("giving up %s", waiting)
         late = list(self.running)
         for execution in late:
             _log.warning("giving up %s", execution)
             if execution.run is not None:
                 execution.run.cancel()
-        return len(late)
+        return len(late) + len(self.held)
 
 
 def _release(holds: list[Lease]) -> None:

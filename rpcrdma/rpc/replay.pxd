@@ -51,6 +51,7 @@ cdef class ReplayCache:
     cdef int top                # no share is in a higher one
 
     cdef bint is_new(self, bytes key) except -1
+    cdef int conclude(self, Entry entry, bytes reply, tuple cuts) except -1
     cdef int remember(self, bytes key, object host, bytes reply) except -1
     cdef int keep(self, Entry entry, object host, bytes reply) except -1
     cdef int account(self, Share share, size_t octets, bint more) except -1

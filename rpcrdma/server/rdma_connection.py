@@ -132,6 +132,8 @@ class RdmaConnection:
         """Calls that the dispatcher has."""
         self._held_back: deque[ForwardCall] = deque()
         """Calls that wait for there being fewer of the same host."""
+        self._held = 0
+        """Calls that wait on the native path."""
         self._on_close: list[Callable[[], None]] = []
         self._lease_waiters: set[asyncio.Future[Lease]] = set()
         self._running = False
@@ -203,6 +205,7 @@ class RdmaConnection:
                 self._receive_account,
                 responder,
                 self._run,
+                self,
             )
         _log.debug(
             "%s: accepted with %d Receives, %d RDMA Reads, thresholds %d in and %d out, remote invalidation %s",
@@ -307,7 +310,9 @@ class RdmaConnection:
             events["closed_idle"] += 1
             _log.debug("%s: closed, idle", self)
             self.close()
-        elif self._seat.stuck(now, self._account, responder.awaits_peer(len(self._executing) + len(self._held_back))):
+        elif self._seat.stuck(
+            now, self._account, responder.awaits_peer(len(self._executing) + len(self._held_back) + self._held)
+        ):
             events["closed_stuck"] += 1
             _log.warning("%s: the peer holds much memory, which is short, and makes no headway; closing", self)
             self.abort()
@@ -424,6 +429,22 @@ class RdmaConnection:
         if self.responder.idle:
             self.close()
         await asyncio.shield(self._drained)
+
+    # Calls that are answered natively, but later
+
+    def begin_held(self) -> bool:
+        """Count a call in progress. False: there are too many."""
+        if self._held_back or not self._seat.begin_call():
+            return False
+        self._held += 1
+        return True
+
+    def end_held(self) -> None:
+        """It is over."""
+        self._held -= 1
+        self._seat.end_call()
+        if self.responder.draining and self.responder.idle and not self.closed:
+            self.close()
 
     # The engine's outputs
 

@@ -86,7 +86,7 @@ class TcpConnection:
         self._waiting: deque[tuple[memoryview, Lease]] = deque()
         direct = listener.dispatcher.direct_calls(self)
         if direct is not None:
-            self._stream.answer_directly(direct, self._limits.max_unsent)
+            self._stream.answer_directly(direct, self._limits.max_unsent, self)
         self.calls = 0
         """Calls in progress."""
         self._callbacks: dict[int, asyncio.Future[memoryview]] = {}
@@ -338,6 +338,26 @@ class TcpConnection:
         if not self.closed:
             self.last_call = self._loop.time()
             self._settle()
+
+    # -- calls that are answered natively, but later ---------------------------------------------------------------
+
+    def begin_held(self) -> bool:
+        """Count a call in progress. False: there are too many."""
+        if self.calls >= self._limits.max_calls or self._draining or not self._seat.begin_call():
+            return False
+        self.calls += 1
+        return True
+
+    def end_held(self) -> None:
+        """It is over: there may be something to send."""
+        self.calls -= 1
+        self._seat.end_call()
+        if not self.closed:
+            self._flush_soon()
+
+    def take_back(self, record: memoryview, hold: Lease) -> None:
+        """It is to be dispatched after all, before those that came later."""
+        self._waiting.appendleft((record, hold))
 
     def _take_answer(self, record: memoryview, hold: Lease) -> None:
         """A reply to a backward call. One that nobody waits for (any more) is dropped."""

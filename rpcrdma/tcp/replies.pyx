@@ -75,6 +75,20 @@ cdef class DirectReplies(Place):
             return NULL
         return <uint8_t *>self.payload.address
 
+    cdef Lease sink(self, size_t room):
+        if room > LARGEST_LEASE:
+            return None
+        try:
+            return self.account.lease(room)
+        except OutOfMemory:
+            return None
+
+    cdef bint take(self, Lease payload, size_t length) except -1:
+        self.payload = payload
+        self.payload_at = self.at - self.start
+        self.payload_length = length
+        return True
+
     cdef int data_done(self, size_t length) except -1:
         """The payload is there; its padding is added."""
         if self.payload is None and self.pipe is None:

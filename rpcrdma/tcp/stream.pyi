@@ -1,6 +1,6 @@
 """RPC records over one connected, non-blocking stream socket, in both directions. Implemented in ``stream.pyx``."""
 
-from typing import Self
+from typing import Protocol, Self
 
 from rpcrdma.capture.recorder import Tap
 from rpcrdma.memory import Account, Lease
@@ -9,6 +9,16 @@ from rpcrdma.rpc.program import RpcReply
 
 class RecordError(Exception):
     """The peer broke the record format or its bounds; the connection is of no use any more."""
+
+class Owner(Protocol):
+    """Whose stream it is, as calls need it that are answered natively but later."""
+
+    def begin_held(self) -> bool:
+        """Count a call in progress. False: there are too many."""
+    def end_held(self) -> None:
+        """It is over: there may be something to send."""
+    def take_back(self, record: memoryview, hold: Lease) -> None:
+        """It is to be dispatched after all; takes the count of ``hold``."""
 
 class RecordStream:
     """Receives and sends records on a descriptor that it does not own."""
@@ -40,8 +50,9 @@ class RecordStream:
     sent_octets: int
     def give(self, lease: Lease) -> None:
         """Memory of the size that ``starved`` said; the next :meth:`receive` takes it, or releases it."""
-    def answer_directly(self, direct: Answerer, most_unsent: int) -> None:
-        """Offer calls to ``direct`` before they are returned, as long as no more than ``most_unsent`` octets wait."""
+    def answer_directly(self, direct: Answerer, most_unsent: int, owner: Owner | None = None) -> None:
+        """Offer calls to ``direct`` before they are returned, as long as no more than ``most_unsent`` octets wait. Calls
+        that have to wait are kept if the ``owner`` lets them."""
     def set_tap(self, tap: Tap | None) -> None:
         """Show every record, in both directions, to ``tap``; None: to nobody."""
     def receive(self, readable: bool = True) -> list[tuple[memoryview, Lease]]:

@@ -20,9 +20,8 @@ Bounds
     from there, with what it has been given (:meth:`RecordStream.give`).
 
 Direct calls
-    With an :class:`~rpcrdma.place.Answerer` set, a whole record is offered to them before it becomes an object.
-    Their replies are written one behind the other into leased buffers, and leave in as few pieces as there are buffers;
-    large data of files stay where they are, and leave from there (:mod:`rpcrdma.pipes`).
+    With an :class:`~rpcrdma.place.Answerer` set, a whole record is offered to it before it becomes an object
+    (:mod:`rpcrdma.tcp.answers`).
 
 Captures
     With a tap set, every whole record is shown to it, before it is answered or handed over and when it is queued.
@@ -39,11 +38,10 @@ from libc.string cimport memset
 
 from rpcrdma.clock cimport nanoseconds
 from rpcrdma.copying cimport copy_octets, move_octets
-from rpcrdma.declined cimport MEMORY, TURN
 from rpcrdma.memory cimport Account, Lease
-from rpcrdma.place cimport Answerer, store32
+from rpcrdma.place cimport Answerer
+from rpcrdma.tcp.answers cimport RecordAnswers, record_answers
 from rpcrdma.tcp.outgoing cimport Outgoing
-from rpcrdma.tcp.replies cimport DirectReplies
 from rpcrdma.turns cimport SLICE, one_is_gone, shared
 
 import os
@@ -128,11 +126,8 @@ cdef class RecordStream:
     cdef bint last
     cdef Outgoing outgoing
     # Calls that are answered here.
-    cdef Answerer direct
-    cdef DirectReplies replies
-    cdef size_t most_unsent
+    cdef RecordAnswers answers
     cdef readonly size_t answered
-    cdef size_t answered_octets
     cdef uint64_t until
     cdef readonly bint unfinished
     # The present turn: whether there are others, and how much has been and may be moved.
@@ -154,16 +149,15 @@ cdef class RecordStream:
         self.max_fragments = max_fragments
         self.most_records = most_records
 
-    def answer_directly(self, Answerer direct not None, size_t most_unsent):
+    def answer_directly(self, Answerer direct not None, size_t most_unsent, owner=None):
         """Offer calls to ``direct`` first, as long as no more than ``most_unsent`` octets of replies wait."""
-        self.replies = DirectReplies.__new__(DirectReplies)
-        self.replies.account = self.account
-        self.direct = direct
-        self.most_unsent = most_unsent
+        self.answers = record_answers(direct, self.outgoing, self.account, most_unsent, owner)
 
     def set_tap(self, tap):
         """Show every record to ``tap``; None: to nobody."""
         self.tap = tap
+        if self.answers is not None:
+            self.answers.tap = tap
 
     cdef int show(self, const uint8_t *record, size_t length) except -1:
         self.tap.record_in(PyMemoryView_FromMemory(<char *>record, length, PyBUF_READ))
@@ -206,7 +200,9 @@ cdef class RecordStream:
         cdef list records = []
         cdef int reads
         cdef bint more
-        self.answered = self.answered_octets = 0
+        self.answered = 0
+        if self.answers is not None:
+            self.answers.octets = 0
         self.begin_turn()
         self.unfinished = False
         try:
@@ -224,9 +220,8 @@ cdef class RecordStream:
                         if not more:
                             break
             finally:
-                if self.direct is not None:
-                    self.replies.drop()
-                    self.direct.pause()
+                if self.answers is not None:
+                    self.answers.pause()
         except BaseException:
             for _, hold in records:
                 (<Lease>hold).release()
@@ -249,13 +244,13 @@ cdef class RecordStream:
 
     cdef bint must_wait(self) noexcept:
         """Whether the next call is for another turn: this one has answered for long, or enough waits to be sent."""
-        if self.answered_octets >= DIRECT_OCTETS:
+        if self.answers is not None and self.answers.octets >= DIRECT_OCTETS:
             return True
         if self.start == self.end and (self.record is None or self.fragment_left):
             return False  # there is no next call yet
         if self.answered and nanoseconds() >= self.until:
             return True
-        return self.shared and self.direct is not None and self.outgoing.queued >= SLICE
+        return self.shared and self.answers is not None and self.outgoing.queued >= SLICE
 
     cdef int drop_buffer(self) except -1:
         cdef Lease buffer = self.buffer
@@ -383,7 +378,7 @@ cdef class RecordStream:
                     self.copy_fragment()
                     continue
                 if self.last:
-                    if self.shared and self.direct is not None and self.received_now and self.record_length >= SLICE:
+                    if self.shared and self.answers is not None and self.received_now and self.record_length >= SLICE:
                         self.unfinished = True  # what is done with so much takes a turn of its own
                         return 0
                     self.proven = True
@@ -408,7 +403,7 @@ cdef class RecordStream:
                     self.proven = True
                     if self.tap is not None:
                         self.show(<uint8_t *>at + 4, length)
-                    if self.direct is not None and self.answer(<uint8_t *>at + 4, length):
+                    if self.answers is not None and self.answer(<uint8_t *>at + 4, length, self.buffer):
                         continue
                     hold = self.buffer.retain()
                     records.append((hold.view[self.start - length : self.start], hold))
@@ -428,7 +423,7 @@ cdef class RecordStream:
         try:
             if self.tap is not None:
                 self.show(<uint8_t *>hold.address, self.record_length)
-            return self.direct is not None and self.answer(<uint8_t *>hold.address, self.record_length)
+            return self.answers is not None and self.answer(<uint8_t *>hold.address, self.record_length, hold)
         except BaseException:
             hold.release()
             raise
@@ -477,67 +472,18 @@ cdef class RecordStream:
         self.start += part
         return 0
 
-    # -- direct calls --------------------------------------------------------------------------------------------
+    # -- calls that are answered here ----------------------------------------------------------------------------
 
-    cdef bint answer(self, const uint8_t *message, size_t length) except -1:
-        """Answer a call here and now, or leave it to the dispatcher."""
-        cdef DirectReplies replies = self.replies
-        if self.outgoing.queued > self.most_unsent or not replies.begin():
-            self.direct.decline(message, length, TURN if self.outgoing.queued > self.most_unsent else MEMORY)
+    cdef bint answer(self, const uint8_t *message, size_t length, Lease lease) except -1:
+        """Answer the call, or see that it is answered later; or leave it to the dispatcher."""
+        if not self.answers.answer(message, length, lease):
             return False
-        replies.shown = self.tap is not None
-        try:
-            if not self.direct.answer(message, length, replies):
-                replies.cancel()
-                return False
-        except BaseException:
-            replies.cancel()
-            raise
         self.answered += 1
-        self.queue_direct(replies)
-        return True
-
-    cdef int queue_direct(self, DirectReplies replies) except -1:
-        """Add the present direct reply to what is to be sent."""
-        cdef size_t head = replies.at - replies.start - 4
-        cdef size_t payload = 0, split
-        cdef Outgoing outgoing = self.outgoing
-        if self.tap is not None:
-            self.show_direct(replies, head)
-        if replies.payload is None and replies.pipe is None:
-            store32(replies.start, <unsigned int>(LAST_FRAGMENT | head))
-            outgoing.add_lease(replies.start, 4 + head, replies.lease)
-        else:
-            payload, split = (replies.payload_length + 3) & ~<size_t>3, replies.payload_at
-            store32(replies.start, <unsigned int>(LAST_FRAGMENT | (head + payload)))
-            outgoing.add_lease(replies.start, split, replies.lease)
-            if replies.payload is not None:
-                outgoing.add_lease(<uint8_t *>replies.payload.address, replies.payload_length, replies.payload)
-            elif payload:
-                outgoing.add_pipe(replies.pipe, replies.payload_length)
-                replies.pipe = None
-            if payload > replies.payload_length:
-                outgoing.add_octets(0, payload - replies.payload_length)
-            outgoing.add_lease(replies.start + split, head + 4 - split, replies.lease)
-            replies.forget_payload()
-        self.answered_octets += head + payload
-        if outgoing.queued >= SEND_EARLY:
+        if self.outgoing.queued >= SEND_EARLY:
             # The peer can go on with these while we answer the rest.
-            self.direct.pause()
+            self.answers.direct.pause()
             self.send()
-        return 0
-
-    cdef int show_direct(self, DirectReplies replies, size_t head) except -1:
-        """Show the present direct reply, without its record mark."""
-        cdef Lease lease = replies.payload
-        cdef size_t split = head + 4 if lease is None else replies.payload_at
-        parts = [PyMemoryView_FromMemory(<char *>replies.start + 4, split - 4, PyBUF_READ)]
-        if lease is not None:
-            parts.append(PyMemoryView_FromMemory(<char *>lease.address, replies.payload_length, PyBUF_READ))
-            parts.append(bytes(-replies.payload_length & 3))
-            parts.append(PyMemoryView_FromMemory(<char *>replies.start + split, head + 4 - split, PyBUF_READ))
-        self.tap.record_out(parts)
-        return 0
+        return True
 
     # -- sending -------------------------------------------------------------------------------------------------
 
@@ -567,6 +513,8 @@ cdef class RecordStream:
         """Release every buffer and every reply."""
         one_is_gone()
         self.eof = True
+        if self.answers is not None:
+            self.answers.close()
         self.outgoing.close()
         if self.buffer is not None:
             self.drop_buffer()

@@ -9,7 +9,8 @@ import pytest
 
 from nfsd.vfs import opens
 from nfsd.vfs.executor import Chain
-from nfsd.vfs.serial import GroupSync, Serial
+from nfsd.vfs.serial import Serial
+from nfsd.vfs.syncing import GroupSync
 from nfsd.vfs.syscalls import SYS_FSYNC
 from nfsd.vfs.types import FileType, SetAttributes, Stability
 from tests.unit.test_vfs_mounts import mounted

@@ -1,4 +1,4 @@
-"""Fair queues: one operation at a time on one file, and one fsync for many callers.
+"""One fsync for many callers.
 
 Owns no descriptor. Imports asyncio for its futures only.
 """
@@ -6,45 +6,8 @@ Owns no descriptor. Imports asyncio for its futures only.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Callable
 from typing import Protocol
-
-
-class Serial:
-    """A first-come first-served lock that costs two attribute accesses when nobody waits."""
-
-    __slots__ = ("_waiters", "busy")
-
-    def __init__(self) -> None:
-        self.busy = False
-        """Whether somebody has the turn."""
-        self._waiters: deque[asyncio.Future[None]] | None = None
-
-    async def acquire(self) -> None:
-        """Wait for the turn."""
-        if not self.busy:
-            self.busy = True
-            return
-        if self._waiters is None:
-            self._waiters = deque()
-        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiters.append(turn)
-        try:
-            await turn
-        except asyncio.CancelledError:
-            if turn.done() and not turn.cancelled():
-                self.release()
-            raise
-
-    def release(self) -> None:
-        """Hand the turn to whoever has waited longest."""
-        while self._waiters:
-            turn = self._waiters.popleft()
-            if not turn.done():
-                turn.set_result(None)
-                return
-        self.busy = False
 
 
 class Finished(Protocol):

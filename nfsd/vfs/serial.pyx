@@ -1,0 +1,71 @@
+"""Turns on one file: one operation at a time, or a train of writes (contract: ``serial.pyi``).
+
+Owns no descriptor; imports the executor's jobs, and asyncio for its futures.
+
+A train is a row of jobs that one worker runs one behind the other. Writes to one file get into each other's way in the
+kernel when several threads make them; and around each of them the file's attributes are to be its own. So those that
+arrive while a train is under way are the next train. An operation that waits for its turn gets it between two trains.
+"""
+
+import asyncio
+from collections import deque
+
+
+cdef class Serial:
+    async def acquire(self):
+        if not self.busy:
+            self.busy = True
+            return
+        if self.waiters is None:
+            self.waiters = deque()
+        turn = asyncio.get_running_loop().create_future()
+        self.waiters.append(turn)
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled():
+                self.release()
+            raise
+
+    def release(self):
+        if self.next_head is not None and self.head is None:
+            self.depart()  # it has waited for the operation that is over
+            return
+        self.head = self.tail = None
+        while self.waiters:
+            turn = self.waiters.popleft()
+            if not turn.done():
+                turn.set_result(None)
+                return
+        if self.next_head is not None:
+            self.depart()
+        else:
+            self.busy = False
+
+    cdef int join(self, Job job) except -1:
+        """Run a job in its turn. The first job of each train has :meth:`release` called when all of it is over."""
+        if self.head is not None and not self.head.departed and not self.waiters:
+            self.tail.behind = job
+            self.tail = job
+            return 0
+        if self.next_head is None:
+            self.next_head = job
+        else:
+            self.next_tail.behind = job
+        self.next_tail = job
+        if not self.busy:
+            self.busy = True
+            self.depart()
+        return 0
+
+    cdef int depart(self) except -1:
+        """The next train's turn has come."""
+        cdef Job head = self.next_head
+        self.head, self.tail = head, self.next_tail
+        self.next_head = self.next_tail = None
+        head.executor.submit(head, head.lane)
+        return 0
+
+    cdef bint moving(self) noexcept:
+        """Whether a train is under way: what is seen of the file may be its doing."""
+        return self.head is not None

@@ -1,0 +1,47 @@
+"""C declarations of data on its way between memory and a file, on a worker."""
+
+from libc.stdint cimport uint8_t, uint64_t
+
+from nfsd.vfs.attributes cimport statx_t
+from nfsd.vfs.executor cimport Executor, Job, job_t
+from nfsd.vfs.records cimport Node, OpenFile
+from rpcrdma.memory cimport Lease
+from rpcrdma.rpc.direct cimport Errand
+
+ctypedef struct transfer_t:
+    bint writes
+    int fd
+    uint64_t offset
+    size_t size
+    void *octets
+    ssize_t done                # octets
+    int error                   # errno, or 0
+    statx_t before              # of a write
+    statx_t after
+
+
+cdef class Transfer(Job):
+    cdef Node node              # as the call named the file
+    cdef OpenFile opened
+    cdef transfer_t data
+    cdef Lease sink             # of a read
+    cdef bint held              # the caller has it open: whatever its permissions are now
+    cdef object unstable        # of the service: :class:`nfsd.vfs.unstable.UnstableWrites`
+    cdef object failures        # of fsync, before a write
+    cdef bytes verifier         # likewise
+
+    cdef int settle(self) except -1
+
+
+cdef class Sync(Errand):
+    """An fsync for a COMMIT, or for a WRITE that is to be stable."""
+
+    cdef Node node
+    cdef statx_t before
+
+
+cdef int errno_of(Errand errand) except -1
+cdef Transfer reading(Executor executor, OpenFile opened, uint64_t offset, Lease sink, size_t size)
+cdef Transfer writing(
+    Executor executor, object unstable, OpenFile opened, uint64_t offset, const uint8_t *source, size_t size
+)

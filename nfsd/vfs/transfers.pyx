@@ -1,0 +1,133 @@
+"""Reading and writing of files by workers, for calls that are answered natively (RFC 1813 sections 3.3.6 and 3.3.7).
+
+Owns :class:`Transfer`; imports the executor and the records. A read goes alone, a write in its turn on the file. Each
+is one stay on a worker, with the looks around it, and takes no interpreter there.
+"""
+
+from libc.errno cimport EINTR, errno
+from libc.stdint cimport uint8_t, uint64_t
+from libc.string cimport memset
+
+from nfsd.vfs.executor cimport Executor, Job, job_t
+from nfsd.vfs.records cimport Credential, Inode, OpenFile
+from rpcrdma.memory cimport Lease
+from rpcrdma.rpc.direct cimport Errand
+
+from nfsd.vfs.syscalls import STATX_MASK as _STATX_MASK
+
+cdef extern from "unistd.h" nogil:
+    long c_syscall "syscall"(long number, ...)
+    ssize_t pread(int fd, void *sink, size_t size, long offset)
+    ssize_t pwrite(int fd, const void *source, size_t size, long offset)
+
+cdef extern from "sys/syscall.h" nogil:
+    const long SYS_statx
+
+cdef enum:
+    AT_EMPTY_PATH = 0x1000
+
+cdef unsigned int STATX_MASK = _STATX_MASK
+
+
+cdef void transfer(job_t *job) noexcept nogil:
+    """What the worker does."""
+    cdef transfer_t *data = <transfer_t *>job.data
+    if data.writes and c_syscall(SYS_statx, data.fd, b"", AT_EMPTY_PATH, STATX_MASK, &data.before) != 0:
+        data.error = errno
+        return
+    while True:
+        if data.writes:
+            data.done = pwrite(data.fd, data.octets, data.size, <long>data.offset)
+        else:
+            data.done = pread(data.fd, data.octets, data.size, <long>data.offset)
+        if data.done >= 0 or errno != EINTR:
+            break
+    if data.done < 0:
+        data.error = errno
+    if c_syscall(SYS_statx, data.fd, b"", AT_EMPTY_PATH, STATX_MASK, &data.after) != 0 and data.error == 0:
+        data.error = errno
+
+
+cdef class Transfer(Job):
+    def __cinit__(self):
+        memset(&self.data, 0, sizeof(self.data))
+        self.job.run = transfer
+        self.job.data = &self.data
+
+    def __del__(self):
+        if self.sink is not None:
+            self.sink.release()
+
+    cdef int start(self) except -1:
+        self.opened.retain()
+        if self.data.writes:
+            return self.opened.node.inode.serial.join(self)
+        return self.executor.submit(self, self.lane)
+
+    cdef int finished(self) except -1:
+        if self.job.refused:
+            self.data.error = self.job.refused
+        self.opened.release()
+        try:
+            if self.data.writes:
+                self.settle()
+        finally:
+            self.over()
+        return 0
+
+    cdef int settle(self) except -1:
+        """Tell the file's records what a write has done."""
+        cdef Inode inode = self.opened.node.inode
+        cdef statx_t *before = &self.data.before
+        cdef statx_t *after = &self.data.after
+        if not self.opened.unstable and not self.job.refused:
+            self.unstable.add(self.opened)  # of what has failed, too, some may have been written
+        if self.data.error == 0:
+            inode.wrote(
+                before.ctime.seconds * 1000000000 + before.ctime.nanoseconds,
+                after.ctime.seconds * 1000000000 + after.ctime.nanoseconds,
+            )
+        return 0
+
+    cdef int train_finished(self) except -1:
+        if self.data.writes:
+            self.opened.node.inode.serial.release()
+        return 0
+
+
+cdef int errno_of(Errand errand) except -1:
+    """What an errand has come to: 0, or an errno. Raises what is no OSError."""
+    error = errand.error
+    if error is None:
+        return 0
+    if isinstance(error, OSError) and error.errno:
+        return error.errno
+    raise error
+
+
+cdef Transfer made(Executor executor, OpenFile opened, uint64_t offset, void *octets, size_t size):
+    cdef Transfer made = Transfer.__new__(Transfer)
+    made.executor, made.lane, made.opened = executor, opened.node.mount.lane, opened
+    made.data.fd, made.data.offset, made.data.octets, made.data.size = opened.fd, offset, octets, size
+    return made
+
+
+cdef Transfer reading(Executor executor, OpenFile opened, uint64_t offset, Lease sink, size_t size):
+    """To fill the beginning of ``sink``, whose count is taken."""
+    cdef Transfer new = made(executor, opened, offset, <void *>sink.address, size)
+    new.sink = sink
+    return new
+
+
+cdef Transfer writing(
+    Executor executor, object unstable, OpenFile opened, uint64_t offset, const uint8_t *source, size_t size
+):
+    """To write ``source``, which the caller keeps, as whom the file is open for: blocks reserved for root, quotas and the
+    clearing of set-user-id bits go by who writes."""
+    cdef Transfer new = made(executor, opened, offset, <void *>source, size)
+    new.data.writes = True
+    new.unstable = unstable
+    if opened.credential is not None:
+        new.job.as_caller = True
+        new.job.caller = (<Credential>opened.credential).identity
+    return new

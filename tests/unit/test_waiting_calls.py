@@ -1,0 +1,255 @@
+"""Calls that wait on the native path: kept, offered again, answered once, carried through without their connection."""
+
+import asyncio
+import contextlib
+import os
+import resource
+import signal
+import struct
+
+import pytest
+
+from nfsd.vfs.executor import Chain
+from nfsd.vfs.syscalls import SYS_CLOSE, SYS_OPENAT
+from tests.unit import vfs_support
+from tests.unit.rdma_direct_support import run as run_rdma
+from tests.unit.test_nfs3_direct import COMMIT, GETATTR, READ, WRITE, Both, handle
+
+BLOCK = 4096
+EFBIG = 27
+SUCCESS = bytes(4)
+
+
+@contextlib.asynccontextmanager
+async def stalled(service, root, tmp_path):
+    """The export's only worker waits, for somebody to read from a pipe, until the block ends."""
+    pipe = str(tmp_path / "pipe")
+    os.mkfifo(pipe)
+    service.executor.set_lane(root.mount.lane, 1)
+    chain = Chain()
+    opened = chain.add(SYS_OPENAT, -100, os.fsencode(pipe), os.O_WRONLY | os.O_CLOEXEC)
+    chain.add(SYS_CLOSE, opened)
+    held = service.executor.run(chain, root.mount.lane)
+    await until(lambda: service.executor.statistics()["running"])
+    try:
+        yield
+    finally:
+        reading = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+        await held
+        os.close(reading)
+
+
+def write_arguments(node, offset, data, stable=0):
+    return handle(node) + struct.pack(">QIII", offset, len(data), stable, len(data)) + data + bytes(-len(data) & 3)
+
+
+def read_arguments(node, offset, count):
+    return handle(node) + struct.pack(">QI", offset, count)
+
+
+async def opened(both, node):
+    """The file is open for writing and for reading, so that further calls need nothing but the disk."""
+    await both.direct.call(WRITE, write_arguments(node, 0, b"first"))
+    await both.direct.call(READ, read_arguments(node, 0, 5))
+
+
+def on_disk(tmp_path, scenario):
+    with vfs_support.directory_on("disk", tmp_path) as path:
+
+        async def main(service, root):
+            async with Both(service, root, path) as both:
+                node = await vfs_support.write_file(service, root, b"a")
+                await opened(both, node)
+                return await scenario(both, node)
+
+        vfs_support.run(path, tmp_path, main, squash="none")
+
+
+def waiting(both):
+    return len(both.dispatcher.held)
+
+
+async def until(condition):
+    async with asyncio.timeout(30):
+        while not condition():  # noqa: ASYNC110 (another connection's doing)
+            await asyncio.sleep(0.001)
+
+
+def before_and_after(reply):
+    """ctime and size of a wcc_data, before and after."""
+    assert reply[24:28] == SUCCESS
+    wcc = reply[28:]
+    return struct.unpack(">IQIIII", wcc[:28])[1:], struct.unpack(">Q", wcc[32 + 20 : 32 + 28])[0]
+
+
+def test_many_writes_to_one_file_are_answered_natively_and_in_full(tmp_path):
+    async def scenario(both, node):
+        natively = both.answered(WRITE)
+        blocks = {number: os.urandom(BLOCK) for number in range(64)}
+        for number, block in blocks.items():
+            both.direct.send(WRITE, write_arguments(node, number * BLOCK, block), xid=1000 + number)
+        sizes = {}
+        for _ in blocks:
+            reply = await both.direct.reply()
+            before, after = before_and_after(reply)
+            sizes[int.from_bytes(reply[:4], "big") - 1000] = before[0], after
+        assert sorted(sizes) == list(blocks)
+        # The attributes around each are its own: nobody else's write came between its two looks.
+        assert all(after - before in (0, BLOCK - 5, BLOCK) for before, after in sizes.values())
+        with open(os.path.join(both.path, "a"), "rb") as file:
+            assert file.read() == b"".join(blocks.values())
+        assert both.answered(WRITE) - natively == len(blocks)
+        assert not waiting(both)
+
+    on_disk(tmp_path, scenario)
+
+
+def test_data_that_is_not_in_memory_is_read_natively(tmp_path):
+    async def scenario(both, node):
+        data = os.urandom(1 << 20)
+        path = os.path.join(both.path, "a")
+        with open(path, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        await both.direct.call(READ, read_arguments(node, 0, 5))  # the file has changed: it is opened again
+        natively = both.answered(READ)
+        for offset, count in ((BLOCK * 9, BLOCK), (300000, 70000), (len(data) - 3, 10), (len(data) + 5, 10)):
+            with open(path, "rb") as file:
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+            reply = await both.direct.call(READ, read_arguments(node, offset, count))
+            wanted = data[offset : offset + count]
+            length, eof, again = struct.unpack(">III", reply[20 + 8 + 84 : 20 + 8 + 84 + 12])
+            assert (length, eof, again) == (len(wanted), offset + count >= len(data), len(wanted))
+            assert reply[20 + 8 + 84 + 12 :][:length] == wanted
+        assert both.answered(READ) - natively == 4
+
+    on_disk(tmp_path, scenario)
+
+
+def test_other_calls_of_the_connection_are_answered_meanwhile(tmp_path):
+    async def scenario(both, node):
+        async with stalled(both.service, both.root, tmp_path):
+            both.direct.send(WRITE, write_arguments(node, 0, b"x" * BLOCK), xid=7)
+            await until(lambda: waiting(both) == 1)
+            assert (await both.direct.call(GETATTR, handle(node), xid=8))[16:20] == SUCCESS
+            assert any("WRITE" in line for line in both.dispatcher.in_flight())
+        assert (await both.direct.reply())[:4] == struct.pack(">I", 7)
+        assert not waiting(both)
+
+    on_disk(tmp_path, scenario)
+
+
+def test_a_write_outlives_its_connection_and_gives_everything_back(tmp_path):
+    async def scenario(both, node):
+        async with stalled(both.service, both.root, tmp_path):
+            both.direct.send(WRITE, write_arguments(node, 0, b"y" * BLOCK))
+            await until(lambda: waiting(both) == 1)
+            both.direct.writer.transport.abort()
+            # It is closed when nothing is in progress any more, or when it is found to be gone.
+        await until(lambda: not waiting(both))
+        with open(os.path.join(both.path, "a"), "rb") as file:
+            assert file.read() == b"y" * BLOCK
+        assert not node.inode.serial.busy
+
+    on_disk(tmp_path, scenario)
+
+
+def test_a_retransmission_waits_for_the_call_that_is_under_way(tmp_path):
+    async def scenario(both):
+        node = await vfs_support.write_file(both.service, both.root, b"a")
+        tail = struct.pack(">QIII", 0, 8, 0, 8)
+        await both.call(0, WRITE, handle(node) + tail, data=b"before..")
+        natively = both.answered(WRITE)
+        async with stalled(both.service, both.root, tmp_path):
+            first = asyncio.ensure_future(both.call(0, WRITE, handle(node) + tail, data=b"once....", xid=99))
+            await until(lambda: len(both.dispatcher.held) == 1)
+            both.peers[1] = await both.connect(both.listeners[0])
+            again = asyncio.ensure_future(both.call(1, WRITE, handle(node) + tail, data=b"once....", xid=99))
+            await until(lambda: both.dispatcher.replay.hits)
+            assert len(both.dispatcher.held) == 1
+        one, two = await asyncio.gather(first, again)
+        assert one[4] == two[4]
+        assert one[4][16:20] == SUCCESS
+        assert both.answered(WRITE) - natively == 1
+
+    run_rdma("disk", tmp_path, scenario)
+
+
+def test_a_failure_is_told(tmp_path):
+    async def scenario(both, node):
+        limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+        handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, limit[1]))
+        try:
+            direct = await both.direct.call(WRITE, write_arguments(node, 2 << 20, b"z" * 16))
+            general = await both.general.call(WRITE, write_arguments(node, 2 << 20, b"z" * 16))
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+            signal.signal(signal.SIGXFSZ, handler)
+        assert struct.unpack(">I", direct[20:24])[0] == EFBIG
+        assert direct == general
+
+    on_disk(tmp_path, scenario)
+
+
+def test_a_permission_taken_away_among_writes_is_noticed(tmp_path):
+    async def scenario(both, node):
+        path, caller = os.path.join(both.path, "a"), (1001, 1001)
+        os.chmod(path, 0o666)
+        assert (await both.direct.call(WRITE, write_arguments(node, 0, b"a"), caller))[20:24] == SUCCESS
+        for number in range(40):
+            both.direct.send(WRITE, write_arguments(node, number, b"b"), caller, xid=1000 + number)
+        os.chmod(path, 0o600)
+        for _ in range(40):
+            await both.direct.reply()
+        reply = await both.direct.call(WRITE, write_arguments(node, 0, b"c"), caller)
+        assert struct.unpack(">I", reply[20:24])[0] == 13
+        reply = await both.direct.call(READ, read_arguments(node, 0, 1), caller)
+        assert struct.unpack(">I", reply[20:24])[0] == 13
+
+    on_disk(tmp_path, scenario)
+
+
+@pytest.mark.parametrize("stable", [1, 2])
+def test_stable_writes_and_commits_wait_for_an_fsync_together(stable, tmp_path):
+    async def scenario(both, node):
+        natively = both.answered(WRITE) + both.answered(COMMIT)
+        for number in range(8):
+            both.direct.send(WRITE, write_arguments(node, number * BLOCK, b"s" * BLOCK, stable), xid=1000 + number)
+        both.direct.send(COMMIT, handle(node) + bytes(12), xid=1008)
+        for _ in range(9):
+            assert (await both.direct.reply())[24:28] == SUCCESS
+        assert both.answered(WRITE) + both.answered(COMMIT) - natively == 9
+
+    on_disk(tmp_path, scenario)
+
+
+def test_calls_beyond_the_connections_bound_are_not_kept(tmp_path):
+    async def scenario(both, node):
+        count = 300  # max_calls is 128
+        async with stalled(both.service, both.root, tmp_path):
+            for number in range(count):
+                both.direct.send(WRITE, write_arguments(node, number, b"n"), xid=1000 + number)
+            await until(lambda: waiting(both) + len(both.dispatcher.running) >= 128)
+            await asyncio.sleep(0.05)
+            assert waiting(both) + len(both.dispatcher.running) == 128
+        xids = {int.from_bytes((await both.direct.reply())[:4], "big") for _ in range(count)}
+        assert xids == set(range(1000, 1000 + count))
+
+    on_disk(tmp_path, scenario)
+
+
+def test_the_server_waits_for_them_when_it_goes(tmp_path):
+    async def scenario(both, node):
+        async with stalled(both.service, both.root, tmp_path):
+            both.direct.send(WRITE, write_arguments(node, 0, b"last"))
+            await until(lambda: waiting(both) == 1)
+            assert await both.dispatcher.drain(0.01) == 1
+            draining = asyncio.ensure_future(both.dispatcher.drain(30))
+            await asyncio.sleep(0)
+            assert not draining.done()
+        assert await draining == 0
+
+    on_disk(tmp_path, scenario)
