@@ -104,10 +104,10 @@ def run_scenarios(
                 try:
                     needs = needed(each for each in chosen if place.device or not each.disks)
                     servers.append(begin(kinds[name], place, options.uid, needs, ends))
-                except (NotStarted, Nfs3Failure) as reason:
+                except (NotStarted, Nfs3Failure) as failure:
                     if name == RdmaNfsd.name:
                         raise
-                    absent[f"{name} on {place.name}"] = str(reason).partition("\n")[0]
+                    absent[f"{name} on {place.name}"] = why_absent(failure)
 
         def measure_machine(turn: str) -> None:
             progress(f"{turn}: the machine")
@@ -130,6 +130,13 @@ def run_scenarios(
         "absent": absent,
         "versions": versions,
     }
+
+
+def why_absent(failure: NotStarted | Nfs3Failure) -> str:
+    """In a few words."""
+    if isinstance(failure, Nfs3Failure):
+        return f"it does not export such a file system ({failure})"
+    return str(failure).partition("\n")[0]
 
 
 def begin(

@@ -252,5 +252,5 @@ def needed(chosen: Iterable[Scenario]) -> set[str]:
 
 
 def local(scenario: Scenario) -> bool:
-    """Whether it is for servers of this machine only."""
-    return bool(scenario.needs)
+    """Whether it is for servers of this machine only: what it needs is made there, and only ours has version Two."""
+    return bool(scenario.needs) or scenario.rpcrdma != 1

@@ -6,7 +6,10 @@ import subprocess
 import pytest
 
 from bench import fixtures, ganesha, machine, places, report, sides
-from bench.servers import LocalServer
+from bench.__main__ import why_absent
+from bench.scenarios import SCENARIOS, TODAY, local
+from bench.servers import LocalServer, NotStarted
+from tests.nfs3_client import Nfs3Failure
 
 MOUNTS = """\
 21 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw
@@ -167,3 +170,14 @@ def test_a_place_that_others_use_is_left_as_it_was(tmp_path):
     with places.places([str(tmp_path)]) as found:
         (found[1].path / "ours").write_text("ours")
     assert os.listdir(tmp_path) == ["theirs"]
+
+
+def test_what_a_server_does_not_export_is_said_in_a_few_words():
+    assert why_absent(Nfs3Failure("MNT", "ACCES")) == "it does not export such a file system (MNT: 'ACCES')"
+    assert why_absent(NotStarted("it did not start; the end\nof its log")) == "it did not start; the end"
+
+
+def test_what_only_ours_can_do_is_not_asked_of_a_kernel():
+    here_only = {scenario.name for scenario in SCENARIOS if local(scenario)}
+    assert {"getattr-two", "untar", "read-4k-cold"} <= here_only
+    assert not here_only & {scenario.name for scenario in TODAY}
