@@ -42,6 +42,11 @@ def _secure(value: Any) -> Any:
     raise ValueError("must be true, false or tcp")
 
 
+def _loopback(value: Any) -> Any:
+    """A port alone is one of the loopback address."""
+    return f"127.0.0.1:{value}" if isinstance(value, int) and not isinstance(value, bool) else value
+
+
 def _lone_string(key: str) -> BeforeValidator:
     """A string stands for the mapping with only this key."""
     return BeforeValidator(lambda value: {key: value} if isinstance(value, str) else value)
@@ -257,8 +262,8 @@ class Metrics:
 
     __pydantic_config__ = _STRICT
 
-    listen: StrictStr | None = None
-    """``host:port`` to serve ``/metrics`` on; none without it."""
+    listen: Annotated[StrictStr | None, BeforeValidator(_loopback)] = None
+    """``host:port`` to serve ``/metrics`` and the page on, or a port of the loopback address; none without it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

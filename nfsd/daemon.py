@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import ipaddress
 import logging
 import os
 import signal
@@ -31,7 +32,7 @@ from nfsd.idnames import IdNames, default_domain
 from nfsd.inspector import Inspector, Parts
 from nfsd.listeners import Listeners
 from nfsd.logs import set_up_logging
-from nfsd.metrics import ServerCollector, start_endpoint
+from nfsd.metrics import ServerCollector
 from nfsd.mount.mountlist import MountList
 from nfsd.mount.program import mount3_program
 from nfsd.nlm.locks import LockManager
@@ -61,6 +62,8 @@ from nfsd.vfs.permissions import is_real_root, missing
 from nfsd.vfs.resources import FileLimits, raise_descriptor_limit
 from nfsd.vfs.service import FileService
 from nfsd.vfs.types import Time
+from nfsd.web.app import App
+from nfsd.web.endpoint import start_endpoint
 from rpcrdma.capture.recorder import Captures
 from rpcrdma.firewall import Ticker, last_resort, spawn
 from rpcrdma.log_limits import LIMIT
@@ -119,12 +122,17 @@ class Daemon:
         self._rpcbind = rpcbind or Rpcbind()
         self._store = RecoveryStore(server.state_dir)
         self._mounts = MountList()
+        self._parts: Parts
+        self._inspector: Inspector
+        self._statistics: Statistics
         self._nfs3: Nfs3Direct
         self._nfs4: Nfs4Server
         self._reloader: Reloader
         self._notifier: Notifier | None = None
         self.dispatchers: dict[str, Dispatcher] = {}
         self.metrics_port = 0
+        self.web: App | None = None
+        self._serving = False
         self._undo: list[Callable[[], Any]] = []
         """What to do when stopping, last first; each returns an awaitable or nothing."""
 
@@ -136,6 +144,7 @@ class Daemon:
         except BaseException:
             await self._unwind()
             raise
+        self._serving = True
 
     async def _start(self) -> None:
         server = self.config.server
@@ -175,7 +184,7 @@ class Daemon:
             engine,
             self._store,
             started=Time(int(time.time()), 0),
-            owner=self._identity(),
+            owner=state_dir.identity(server.state_dir),
             names=await _id_names(server.nfs4),
             leases=server.nfs4.delegations == "local",
             callbacks_anywhere=server.nfs4.callbacks_to == "any",
@@ -206,6 +215,9 @@ class Daemon:
         if server.portmapper:
             self.dispatchers["rpcbind"] = Dispatcher([portmap_program(self._served)])
         await self._start_listeners()
+        self._parts = Parts(self.exports, self.service, self._nfs4, self.listeners, self.dispatchers, self._mounts)
+        self._inspector = Inspector(self._parts)
+        self._statistics = Statistics(self._parts, self._inspector, self.pool)
         self.events.tell("started", listeners=[str(started) for started in self.listeners.started])
         self._undo.append(lambda: self.events.tell("stopped"))
         self._start_metrics()
@@ -235,24 +247,6 @@ class Daemon:
                 raise StartError(f"server.audit: {_describe(error)}") from error
             self._undo.append(lambda: asyncio.to_thread(log.close))
         self.events = Events(self.exports, log)
-
-    def _identity(self) -> bytes:
-        """Who we are to NFSv4 clients, the same over restarts (RFC 8881 section 2.10.4)."""
-        path = os.path.join(self.config.server.state_dir, "server-id")
-        try:
-            with open(path, "rb") as file:
-                found = file.read(64)
-            if len(found) == 32:
-                return found
-        except FileNotFoundError:
-            pass
-        made = os.urandom(16).hex().encode()
-        with open(os.open(path + ".new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-            file.write(made)
-            file.flush()
-            os.fsync(file.fileno())
-        os.rename(path + ".new", path)
-        return made
 
     async def _start_listeners(self) -> None:
         server = self.config.server
@@ -290,8 +284,11 @@ class Daemon:
             self.service.shares,
         )
         usage = UsageCollector(self.dispatchers, self.exports, self._nfs4, self._nfs3)
+        loop, loopback = asyncio.get_running_loop(), ipaddress.ip_address(host).is_loopback
+        collectors = [collector, usage]
+        self.web = App(loop, collectors, self._statistics.snapshot, self.readiness, loopback=loopback)
         try:
-            close, self.metrics_port = start_endpoint([collector, usage], host, port)
+            close, self.metrics_port = start_endpoint(self.web, host, port)
         except OSError as error:
             _log.error("cannot serve metrics on %s: %s", self.config.server.metrics.listen, error.strerror)
         else:
@@ -302,10 +299,8 @@ class Daemon:
         return {**self._nfs4.engine.statistics(), "strangers_refused": self._admission.turned_away_calls}
 
     async def _start_control(self) -> None:
-        parts = Parts(self.exports, self.service, self._nfs4, self.listeners, self.dispatchers, self._mounts)
-        inspector = Inspector(parts)
-        steering = Steering(parts, inspector, self._reloader, self.events)
-        control = Control(self.captures, commands(inspector, steering, Statistics(parts, inspector, self.pool)))
+        steering = Steering(self._parts, self._inspector, self._reloader, self.events)
+        control = Control(self.captures, commands(self._inspector, steering, self._statistics))
         try:
             await control.start(self.config.server.state_dir)
         except OSError as error:
@@ -343,6 +338,11 @@ class Daemon:
         mountd = " ".join(map(str, self.listeners.of("mountd")))
         return f"rdma-nfsd ready: {nfs}" + (f" mountd {mountd}" if mountd else "")
 
+    def readiness(self) -> dict[str, Any]:
+        """Whether clients are served: everything was started, and nothing is being stopped."""
+        listeners = [str(started) for started in self.listeners.started]
+        return {"ready": self._serving, "listeners": listeners, "failures": list(self.listeners.failures)}
+
     def log_counters(self) -> None:
         """Write what the RDMA listeners, copies and callbacks have done so far to the log."""
         for listener, counters in self.listeners.rdma_counters().items():
@@ -372,6 +372,7 @@ class Daemon:
 
     async def stop(self) -> None:
         """Answer what is in flight, for as long as the configuration allows, then close everything."""
+        self._serving = False
         seconds = self.config.server.limits.drain_time
         drains = [dispatcher.drain(seconds) for dispatcher in self.dispatchers.values()]
         await asyncio.gather(self.listeners.drain(seconds), *drains)

@@ -88,3 +88,22 @@ def _check(descriptor: int, shown: str, mode: int, advice: str = "") -> None:
             "%s could be read by others (mode %04o), and no longer can%s", shown, status.st_mode & 0o7777, advice
         )
         os.fchmod(descriptor, mode)
+
+
+def identity(path: str) -> bytes:
+    """Who the server is to NFSv4 clients, the same over restarts (RFC 8881 section 2.10.4). Raises OSError."""
+    path = os.path.join(path, "server-id")
+    try:
+        with open(path, "rb") as file:
+            found = file.read(64)
+        if len(found) == 32:
+            return found
+    except FileNotFoundError:
+        pass
+    made = os.urandom(16).hex().encode()
+    with open(os.open(path + ".new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+        file.write(made)
+        file.flush()
+        os.fsync(file.fileno())
+    os.rename(path + ".new", path)
+    return made

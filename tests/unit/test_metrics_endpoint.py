@@ -8,21 +8,16 @@ import urllib.request
 from collections.abc import Iterator
 
 import pytest
-from prometheus_client.registry import Collector
+from prometheus_client import CollectorRegistry, make_wsgi_app
 
-from nfsd import metrics
-
-
-class Nothing(Collector):
-    def collect(self):
-        return []
+from nfsd.web import endpoint
 
 
 @pytest.fixture
 def port(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
-    monkeypatch.setattr(metrics, "SCRAPE_SECONDS", 2.0)
+    monkeypatch.setattr(endpoint, "SCRAPE_SECONDS", 2.0)
     monkeypatch.setattr(socket, "getfqdn", lambda *_: pytest.fail("the DNS is asked"))
-    close, port = metrics.start_endpoint([Nothing()], "127.0.0.1", 0)
+    close, port = endpoint.start_endpoint(make_wsgi_app(CollectorRegistry()), "127.0.0.1", 0)
     yield port
     close()
 
@@ -55,7 +50,7 @@ def test_connections_that_say_nothing_hold_few_threads_and_not_for_long(port: in
             except OSError:
                 assert time.monotonic() < deadline, "the silent ones keep the others out"
                 time.sleep(0.1)
-        assert most <= metrics.MOST_SCRAPES
+        assert most <= endpoint.MOST_SCRAPES
     finally:
         for sock in silent:
             sock.close()
@@ -72,10 +67,10 @@ def test_who_sends_an_octet_now_and_then_is_cut_off_all_the_same(port: int) -> N
 
 
 def test_one_host_does_not_keep_others_out(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(metrics, "SCRAPE_SECONDS", 600.0)
+    monkeypatch.setattr(endpoint, "SCRAPE_SECONDS", 600.0)
     with contextlib.ExitStack() as stack:
-        for _ in range(3 * metrics.MOST_SCRAPES):
+        for _ in range(3 * endpoint.MOST_SCRAPES):
             stack.enter_context(connected(port, b"GET /metr", "127.0.0.2"))
-        for _ in range(2 * metrics.MOST_SCRAPES):
+        for _ in range(2 * endpoint.MOST_SCRAPES):
             scrape(port)
-        assert threads() <= metrics.MOST_SCRAPES
+        assert threads() <= endpoint.MOST_SCRAPES
