@@ -23,7 +23,9 @@ BIN := $(VENV)/bin
 STAMPS := $(VENV)/stamps
 BUILDING := build/in-progress
 
-SOURCES := $(shell find nfsd rpcrdma -name '*.pyx' -o -name '*.pxd' -o -name '*.pxi')
+# With the declarations, from which formats are generated (nfsd/wire/).
+SOURCES := $(shell find nfsd rpcrdma -name '*.pyx' -o -name '*.pxd' -o -name '*.pxi') setup.py \
+	$(wildcard nfsd/protocol/*.py nfsd/wire/*.py rpcrdma/xdr/*.py)
 DEB_SOURCES := $(shell git ls-files nfsd rpcrdma debian systemd docs setup.py pyproject.toml exports.yaml '*.md' 2>/dev/null)
 BENCH_SOURCES := $(wildcard bench/*.pyx bench/*.pxd)
 START := $(shell date +%s)
@@ -160,4 +162,5 @@ lint: develop
 clean:
 	rm -rf $(VENV) .lab .fuzz build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find nfsd rpcrdma bench tests -name __pycache__ -prune -exec rm -rf {} +
+	rm -f nfsd/wire/nfs*.pxd
 	find nfsd rpcrdma bench \( -name '*.so' -o -name '*.c' -o -name '*.html' \) -delete

@@ -4,6 +4,8 @@ They are compiled on all processors. ``RDMA_NFSD_EXTENSIONS=none`` leaves them o
 editable form that way, and builds them in place once, instead of a second time in a directory that pip throws away.
 ``RDMA_NFSD_EXTENSIONS=serve`` leaves out those of the load generator, which serving does not take.
 
+Before that, formats are written for them that follow from the declarations (:mod:`rpcrdma.xdr.generate`).
+
 Those of the provider over RDMA devices need the headers of libibverbs and librdmacm. Where these are absent, they are
 left out, loudly: everything else works without them, and the server says what it lacks when it is asked for a device.
 """
@@ -22,6 +24,8 @@ WITHOUT_EXTENSIONS = {"sdist", "egg_info", "dist_info"}
 CHOICE = os.environ.get("RDMA_NFSD_EXTENSIONS", "all")
 # The load generator is for measuring here, not for installing.
 PACKAGES = ("rpcrdma", "nfsd") if "bdist_wheel" in sys.argv or CHOICE == "serve" else ("rpcrdma", "nfsd", "bench")
+# Packages with formats that are generated, which takes declarations and the reference codec, and no extension.
+FORMATS = ("nfsd.wire",)
 DEVICE = Path("rpcrdma/verbs/device")
 WITHOUT_LIBRARIES = {DEVICE / "queue.pyx"}
 
@@ -41,6 +45,13 @@ def verbs_headers() -> bool:
 def needs_verbs(source: Path) -> bool:
     """Is this one of the extensions over the RDMA libraries?"""
     return DEVICE in source.parents and source not in WITHOUT_LIBRARIES
+
+
+def generate_formats() -> None:
+    """Write the .pxd files that follow from the declarations, those that have changed."""
+    root = str(Path(__file__).resolve().parent)
+    environment = {**os.environ, "RPCRDMA_XDR": "reference", "PYTHONPATH": root}
+    subprocess.run([sys.executable, "-m", "rpcrdma.xdr.generate", *FORMATS], cwd=root, env=environment, check=True)
 
 
 PROCESSORS = len(os.sched_getaffinity(0))
@@ -66,6 +77,8 @@ extensions = [
 if wanted and not extensions:
     # Without this, an incomplete source tree becomes a package that installs and cannot be imported.
     sys.exit("setup.py: there is no .pyx file beside it: these are not the whole sources")
+if wanted:
+    generate_formats()
 
 setup(
     ext_modules=cythonize(

@@ -78,14 +78,3 @@ cdef class Load:
     cdef void learn(self, uint32_t slot, const uint8_t *reply, size_t size) noexcept nogil
     cdef void answered(self, Run *run, uint32_t slot) noexcept nogil
     cdef void turn(self, Run *run) noexcept nogil
-
-
-cdef inline uint32_t load32(const uint8_t *at) noexcept nogil:
-    return (<uint32_t>at[0] << 24) | (<uint32_t>at[1] << 16) | (<uint32_t>at[2] << 8) | at[3]
-
-
-cdef inline void store32(uint8_t *at, uint32_t value) noexcept nogil:
-    at[0] = <uint8_t>(value >> 24)
-    at[1] = <uint8_t>(value >> 16)
-    at[2] = <uint8_t>(value >> 8)
-    at[3] = <uint8_t>value

@@ -19,6 +19,7 @@ from libc.stdlib cimport calloc, free, malloc, qsort, realloc
 from libc.string cimport memcpy, memmove, memset
 
 from rpcrdma.clock cimport nanoseconds
+from rpcrdma.octets cimport load32, store32
 
 import os
 

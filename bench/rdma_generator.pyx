@@ -1,6 +1,6 @@
 """The load generator over iWARP: RPC-over-RDMA calls of version One or Two on an MPA connection, without CRC and Markers.
 
-Owns one connected blocking socket's traffic after the MPA negotiation; imports nothing of the project. It plays a
+Owns one connected blocking socket's traffic after the MPA negotiation; imports :mod:`rpcrdma.octets` alone. It plays a
 requester that exposes one piece of memory per outstanding call: what is written there is counted and thrown away, what
 is read from there is always the same. Each reply is matched by XID and checked: transport header, RPC acceptance, NFS
 status, and how many octets were written (RFC 5040, 5041, 5044, 8166).
@@ -10,16 +10,13 @@ from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy, memset
 
-from bench.generator cimport Load, Run, load32, store32
+from bench.generator cimport Load, Run
+from rpcrdma.octets cimport load32, load64, store32
 
 cdef enum:
     LARGEST_PAYLOAD = 60000     # of a Read Response's FPDU
     HANDLE = 0x5A000000
     LISTS = 16                  # where the chunk lists begin in version One
-
-
-cdef inline uint64_t load64(const uint8_t *at) noexcept nogil:
-    return (<uint64_t>load32(at) << 32) | load32(at + 4)
 
 
 cdef class RdmaGenerator(Load):

@@ -1,6 +1,8 @@
 """C declarations of what lies between transports and direct calls: places for replies, and who answers."""
 
-from libc.stdint cimport uint8_t, uint32_t, uint64_t
+from libc.stdint cimport uint8_t, uint64_t
+
+from rpcrdma.octets cimport load32, load64, store32, store64
 
 from rpcrdma.memory cimport Lease
 
@@ -48,23 +50,3 @@ cdef class Answerer:
     cdef int answer_again(self, Held held, Place place) except -1
     cdef void decline(self, const uint8_t *message, size_t size, int reason) noexcept
     cdef int pause(self) except -1
-
-
-cdef inline uint32_t load32(const uint8_t *at) noexcept nogil:
-    return (<uint32_t>at[0] << 24) | (<uint32_t>at[1] << 16) | (<uint32_t>at[2] << 8) | at[3]
-
-
-cdef inline uint64_t load64(const uint8_t *at) noexcept nogil:
-    return (<uint64_t>load32(at) << 32) | load32(at + 4)
-
-
-cdef inline uint8_t *store32(uint8_t *at, uint32_t value) noexcept nogil:
-    at[0] = <uint8_t>(value >> 24)
-    at[1] = <uint8_t>(value >> 16)
-    at[2] = <uint8_t>(value >> 8)
-    at[3] = <uint8_t>value
-    return at + 4
-
-
-cdef inline uint8_t *store64(uint8_t *at, uint64_t value) noexcept nogil:
-    return store32(store32(at, <uint32_t>(value >> 32)), <uint32_t>value)

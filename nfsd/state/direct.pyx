@@ -8,15 +8,8 @@ from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.stdint cimport uint8_t, uint32_t
 
 from nfsd.state.records cimport ClientRecord, Delegation, LockState, OpenState, SessionRecord, Slot, StateEntry
-
-cdef enum:
-    SESSIONID = 16
-    OTHER = 12
-    ACCESS_WRITE = 2        # OPEN4_SHARE_ACCESS_WRITE
-
-
-cdef inline uint32_t load32(const uint8_t *at) noexcept nogil:
-    return (<uint32_t>at[0] << 24) | (<uint32_t>at[1] << 16) | (<uint32_t>at[2] << 8) | at[3]
+from nfsd.wire.nfs4 cimport NFS4_OTHER_SIZE, NFS4_SESSIONID_SIZE, OPEN4_SHARE_ACCESS_WRITE
+from rpcrdma.octets cimport load32
 
 
 cdef class DirectState:
@@ -28,7 +21,8 @@ cdef class DirectState:
     cdef SessionRecord expected(self, object connection, const SequenceRequest *request):
         """The session, if this is the next request on its slot, over a connection that is bound to it, and nothing is
         to be done for it but :meth:`begin`."""
-        cdef SessionRecord session = self.sessions.get(PyBytes_FromStringAndSize(<char *>request.sessionid, SESSIONID))
+        cdef bytes sessionid = PyBytes_FromStringAndSize(<char *>request.sessionid, NFS4_SESSIONID_SIZE)
+        cdef SessionRecord session = self.sessions.get(sessionid)
         cdef ClientRecord client
         cdef Slot slot
         cdef size_t slots
@@ -79,7 +73,7 @@ cdef class DirectState:
         """What the open or delegation of a stateid has open (its descriptors), where :meth:`StateidTable.check_io`
         would let a READ or WRITE pass. Special stateids, the current one among them, are in no table."""
         cdef uint32_t seqid = load32(stateid)
-        cdef StateEntry entry = self.entries.get(PyBytes_FromStringAndSize(<char *>stateid + 4, OTHER))
+        cdef StateEntry entry = self.entries.get(PyBytes_FromStringAndSize(<char *>stateid + 4, NFS4_OTHER_SIZE))
         cdef OpenState opened
         if entry is None or entry.client is not session.client or entry.status:
             return None
@@ -96,14 +90,14 @@ cdef class DirectState:
         else:
             return None
         # An owner of 4.1 needs no confirmation (RFC 8881 section 18.16.3).
-        if write and not opened.access & ACCESS_WRITE:
+        if write and not opened.access & OPEN4_SHARE_ACCESS_WRITE:
             return None
         return opened.opened
 
     cdef OpenState open_of(self, SessionRecord session, const uint8_t *stateid, bytes file_key):
         """What :meth:`StateidTable.find_open` gives."""
         cdef uint32_t seqid = load32(stateid)
-        cdef StateEntry entry = self.entries.get(PyBytes_FromStringAndSize(<char *>stateid + 4, OTHER))
+        cdef StateEntry entry = self.entries.get(PyBytes_FromStringAndSize(<char *>stateid + 4, NFS4_OTHER_SIZE))
         if entry is None or entry.kind != 1 or entry.client is not session.client or entry.status:
             return None
         if (seqid != entry.seqid and seqid != 0) or entry.file.key != file_key:

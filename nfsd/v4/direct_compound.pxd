@@ -10,6 +10,7 @@ from nfsd.vfs.attributes cimport statx_t
 from nfsd.vfs.direct cimport Standing
 from nfsd.vfs.direct_names cimport DirectNames
 from nfsd.vfs.records cimport Node
+from rpcrdma.octets cimport padded, store_opaque
 from rpcrdma.place cimport Place
 from rpcrdma.rpc.direct cimport Caller, DirectProgram, Work
 
@@ -23,15 +24,8 @@ cdef inline size_t left(Arguments *arguments) noexcept nogil:
     return arguments.end - arguments.at
 
 
-cdef inline size_t padded(size_t length) noexcept nogil:
-    return (length + 3) & ~<size_t>3
-
-
 cdef inline bint room(Place place, size_t wanted) noexcept:
     return <size_t>(place.end - place.at) >= wanted
-
-
-cdef uint8_t *store_opaque(uint8_t *at, const uint8_t *octets, size_t length) noexcept nogil
 
 
 cdef class Begun:

@@ -54,14 +54,6 @@ assert declared.OP_SEQUENCE == OP_SEQUENCE and FINGERPRINTED <= 256
 cdef size_t _fingerprinted = FINGERPRINTED
 
 
-cdef uint8_t *store_opaque(uint8_t *at, const uint8_t *octets, size_t length) noexcept nogil:
-    at = store32(at, <uint32_t>length)
-    if length:
-        memset(at + (length & ~<size_t>3), 0, padded(length) - (length & ~<size_t>3))
-        memcpy(at, octets, length)
-    return at + padded(length)
-
-
 cdef class DirectCompound(DirectProgram):
     def __init__(self, server):
         self.server = server

@@ -20,9 +20,10 @@ from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.long cimport PyLong_AsLongLong
 from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t
 
+from rpcrdma.octets cimport load32, load64, padded
 from rpcrdma.xdr._op cimport (
     ARRAY, BOOL, BULK, CHAIN, ENUM, FIXED, INT32, INT64, NO_ARM, OPAQUE, OPTIONAL, SMALL, STRUCT, UINT32, UINT64, UNION,
-    VOID, Op, arm_of, load32, load64, make, op_of, padded, set_field,
+    VOID, Op, arm_of, make, op_of, set_field,
 )
 
 from rpcrdma.xdr.errors import XdrError

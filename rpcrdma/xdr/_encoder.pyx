@@ -7,13 +7,14 @@ Fields are read at their slots' offsets (:mod:`rpcrdma.xdr._op`). The encoder ow
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_FillInfo, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cpython.long cimport PyLong_AsLongLong, PyLong_AsUnsignedLongLong
-from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memcpy, memset
 
+from rpcrdma.octets cimport padded, store32, store64
 from rpcrdma.xdr._op cimport (
     ARRAY, BOOL, BULK, CHAIN, ENUM, FIXED, FIXED_ARRAY, INT32, INT64, NO_ARM, OPAQUE, OPTIONAL, STRUCT, UINT32, UINT64,
-    UNION, VOID, Op, arm_of, get_field, op_of, padded, store32, store64,
+    UNION, VOID, Op, arm_of, get_field, op_of,
 )
 
 from rpcrdma.xdr import codec, schema
@@ -75,11 +76,11 @@ cdef class Encoder:
         return at
 
     cdef int put_uint32(self, uint32_t value) except -1:
-        store32(self.reserve(4), value)
+        store32(<uint8_t *>self.reserve(4), value)
         return 0
 
     cdef int put_uint64(self, uint64_t value) except -1:
-        store64(self.reserve(8), value)
+        store64(<uint8_t *>self.reserve(8), value)
         return 0
 
     cdef int put_octets(self, const void *octets, Py_ssize_t length) except -1:
@@ -304,7 +305,7 @@ cdef class Encoder:
             raise XdrError(f"{value!r} is no uint32")
         if self.exports:
             raise BufferError("a view of the buffer is held")
-        store32(self.buffer + <Py_ssize_t>position, <uint32_t>value)
+        store32(<uint8_t *>self.buffer + <Py_ssize_t>position, <uint32_t>value)
 
     def truncate(self, position):
         """Forget what was encoded since the buffer was ``position`` octets long; release payloads recorded since."""

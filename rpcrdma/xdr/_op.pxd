@@ -2,18 +2,11 @@
 
 from cpython.object cimport PyObject, PyTypeObject
 from cpython.ref cimport Py_INCREF
-from libc.stdint cimport uint32_t, uint64_t
-from libc.string cimport memcpy
+from libc.stdint cimport uint32_t
 
 
 cdef extern from "Python.h":
     object PyType_GenericAlloc(PyTypeObject *cls, Py_ssize_t items)
-
-cdef extern from "<endian.h>" nogil:
-    uint32_t be32toh(uint32_t)
-    uint64_t be64toh(uint64_t)
-    uint32_t htobe32(uint32_t)
-    uint64_t htobe64(uint64_t)
 
 
 # The schema's kinds, as constants of C; _op.pyx checks them.
@@ -36,32 +29,6 @@ cdef enum:
     UNION = 15
     SMALL = 128
     NO_ARM = -1
-
-
-cdef inline uint32_t load32(const unsigned char *at) noexcept:
-    cdef uint32_t value
-    memcpy(&value, at, 4)
-    return be32toh(value)
-
-
-cdef inline uint64_t load64(const unsigned char *at) noexcept:
-    cdef uint64_t value
-    memcpy(&value, at, 8)
-    return be64toh(value)
-
-
-cdef inline void store32(char *at, uint32_t value) noexcept:
-    value = htobe32(value)
-    memcpy(at, &value, 4)
-
-
-cdef inline void store64(char *at, uint64_t value) noexcept:
-    value = htobe64(value)
-    memcpy(at, &value, 8)
-
-
-cdef inline Py_ssize_t padded(Py_ssize_t length) noexcept:
-    return (length + 3) & ~<Py_ssize_t>3
 
 
 cdef class Op:

@@ -9,12 +9,14 @@ from tests.rules.sizes import MOST_IN_FILE, MOST_IN_FUNCTION, functions, sources
 ROOT = Path(__file__).parents[2]
 
 FILES = {
-    "nfsd/daemon.py": 502,
-    "nfsd/vfs/core.py": 549,
-    "nfsd/vfs/executor.pyx": 628,
-    "rpcrdma/engine/responder.py": 593,
-    "rpcrdma/server/rdma_connection.py": 528,
-    "rpcrdma/tcp/stream.pyx": 577,
+    "nfsd/v3/direct.pyx": 528,
+    "nfsd/vfs/core.py": 551,
+    "nfsd/vfs/direct.pyx": 592,
+    "nfsd/vfs/executor.pyx": 633,
+    "rpcrdma/engine/direct.pyx": 665,
+    "rpcrdma/engine/responder.py": 602,
+    "rpcrdma/server/rdma_connection.py": 550,
+    "rpcrdma/tcp/stream.pyx": 525,
     "rpcrdma/verbs/device/endpoint.pyx": 616,
     "rpcrdma/verbs/softiwarp/endpoint.pyx": 536,
     "tests/fuzz/calls.py": 543,
@@ -25,7 +27,7 @@ FILES = {
     "tests/unit/test_responder_calls.py": 535,
     "tests/unit/test_state_locks.py": 539,
     "tests/unit/test_state_recovery.py": 547,
-    "tests/unit/test_state_waiters.py": 575,
+    "tests/unit/test_state_waiters.py": 554,
     "tests/unit/test_tcp_server.py": 639,
     "tests/unit/test_v42_copy.py": 507,
     "tests/unit/test_v42_offload.py": 548,
@@ -35,8 +37,9 @@ FILES = {
 FUNCTIONS = {
     "nfsd/daemon.py: _start": 77,
     "nfsd/state/sessions.py: create_session": 71,
+    "nfsd/v4/direct.pyx: write": 72,
     "nfsd/v4/direct_attributes.pyx: store": 71,
-    "nfsd/vfs/direct_names.pyx: create": 74,
+    "nfsd/vfs/direct_names.pyx: create": 82,
     "tests/fuzz/seeds.py: iwarp": 85,
     "tests/fuzz/transport.py: check_responder": 75,
 }
