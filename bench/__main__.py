@@ -57,7 +57,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     with places(options.on, options.images) as found:
         memory = found[0].path
         result |= run_scenarios(options, local, found, chosen)
-        result["studies"] = {}
+        result |= {"studies": {}, "studies_failed": {}}
         for study in STUDIES:
             if study.name not in names:
                 continue
@@ -67,6 +67,8 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
             except Impossible as reason:
                 progress("")
                 print(f"bench: {study.name}: not measured: {reason}", file=sys.stderr)
+            except (NotStarted, RuntimeError, OSError) as failure:
+                result["studies_failed"][study.name] = str(failure)
     others = [name for name in options.server if name in IN_GUEST]
     if others and chosen:
         guests = load_guests()
@@ -232,7 +234,8 @@ def main() -> int:
             options.into.write_text("\n".join(goals.table(result)) + "\n")
         if options.document:
             document.write_goals(goals.table(result), result)
-        return 1 if any(row.met is False for row in goals.rows(result)) else 0
+        missed = any(row.met is False for row in goals.rows(result))
+        return 1 if missed or report.has_failed(result) else 0
     if options.document:
         document.write(result, STUDIES)
     if options.compare:

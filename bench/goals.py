@@ -188,8 +188,17 @@ def versions(found: Figures) -> list[Row]:
 def latencies(result: Result) -> list[Row]:
     """GETATTR beside bulk."""
     measured = result.get("studies", {}).get(Writers.name)
+    failure = result.get("studies_failed", {}).get(Writers.name)
     if not measured:
-        return [Row("GETATTR p99 beside bulk writers and a stalled fsync", "3 x idle", "not measured", None)]
+        figure = "not measured" if failure is None else f"failed: {failure}"
+        return [
+            Row(
+                "GETATTR p99 beside bulk writers and a stalled fsync",
+                "3 x idle",
+                figure,
+                None if failure is None else False,
+            )
+        ]
     return [
         at_most(f"GETATTR p99, {row['situation']}, {over}", "3 x idle", row["p99_us"], 3 * same[0]["p99_us"])
         for (over,), same in by(measured, "over").items()
@@ -220,8 +229,20 @@ def table(result: Result) -> list[str]:
     said = {True: "yes", False: "**no**", None: "-"}
     lines = [[row.scenario, row.goal, row.figure, said[row.met]] for row in found]
     met, missed = (sum(row.met is what for row in found) for what in (True, False))
+    failed = [
+        f"- {key} on {place} failed: {', '.join(dict.fromkeys(reasons))}"
+        for place, servers in sides.everywhere(result).items()
+        for key, reasons in servers.get(RdmaNfsd.name, {}).get("failures", {}).items()
+    ]
     count = f"{met} met, {missed} not, {len(found) - met - missed} not measured."
-    return [*sides.head(result), "", *markdown(["scenario", "at most or at least", "figure", "met"], lines), "", count]
+    return [
+        *sides.head(result),
+        "",
+        *markdown(["scenario", "at most or at least", "figure", "met"], lines),
+        "",
+        *failed,
+        count,
+    ]
 
 
 def extended(named: argparse.ArgumentParser) -> argparse.ArgumentParser:

@@ -54,6 +54,7 @@ def everything(result: Result, studies: Sequence[Study]) -> list[str]:
         lines += ["", *guest(result)]
     for study, rows in _measured(result, studies):
         lines += ["", f"{study.name}: {study.summary}", "", *study.table(rows, result["limits"])]
+    lines += [f"{name} failed: {why}" for name, why in result.get("studies_failed", {}).items()]
     return lines
 
 
@@ -147,10 +148,10 @@ def guest(result: Result) -> list[str]:
 
 
 def has_failed(result: Result) -> bool:
-    """Whether a scenario failed with our own server."""
+    """Whether a scenario failed with our own server, or a study."""
     inside = result.get("guest", {}).get("servers", {}).get(IN_GUEST[0], {})
     places = [servers.get(RdmaNfsd.name, {}) for servers in sides.everywhere(result).values()]
-    return any(found.get("failures") for found in [*places, inside])
+    return bool(result.get("studies_failed")) or any(found.get("failures") for found in [*places, inside])
 
 
 def failed(reasons: Sequence[str]) -> str:

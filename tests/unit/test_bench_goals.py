@@ -4,7 +4,8 @@ import copy
 
 import pytest
 
-from bench import document, goals
+from bench import __main__ as bench
+from bench import document, goals, report
 from bench.__main__ import NAMES, main, parser
 from bench.goals import at_least, at_most, rows
 from bench.writers import Writers
@@ -92,6 +93,34 @@ def test_what_was_not_measured_is_neither():
     nothing = {"machine": {}, "servers": {}}
     assert {row.met for row in rows(nothing)} == {None}
     assert goals.table(nothing)[-1].startswith("0 met, 0 not, ")
+
+
+def test_what_failed_is_not_met_and_named():
+    result = everything(1.0, 4.0)
+    del result["studies"]
+    result["studies_failed"] = {Writers.name: "it broke"}
+    result["disks"]["ext4"]["rdma-nfsd"]["failures"] = {"untar tcp": ["NFS3ERR_IO", "NFS3ERR_IO"]}
+    assert rows(result)[-1].figure == "failed: it broke"
+    assert rows(result)[-1].met is False
+    assert "- untar tcp on ext4 failed: NFS3ERR_IO" in goals.table(result)
+
+
+def test_a_study_that_fails_takes_nothing_else_with_it(monkeypatch):
+    class Broken(Writers):
+        name = "broken"
+
+        def run(self, terms):
+            raise RuntimeError("it broke")
+
+    scenarios = {"limits": {}, "servers": {"rdma-nfsd": {"scenarios": {}, "failures": {}}}}
+    monkeypatch.setattr(bench, "STUDIES", (Broken(),))
+    monkeypatch.setattr(bench, "run_scenarios", lambda *arguments: dict(scenarios))
+    options = parser().parse_args(["--crowded"])
+    options.only = ["broken"]
+    result = bench.run(options)
+    assert result["studies_failed"] == {"broken": "it broke"}
+    assert result["servers"] == scenarios["servers"]
+    assert report.has_failed(result)
 
 
 def test_the_table_counts_and_shows_what_is_missed():

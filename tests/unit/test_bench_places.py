@@ -161,6 +161,7 @@ def test_the_head_says_how_busy_the_machine_was_and_who_does_not_flush():
 def test_a_failure_on_a_disk_is_a_failure():
     found = result() | {"studies": {}, "limits": {}}
     assert not report.has_failed(found), "only Ganesha failed"
+    assert report.has_failed(found | {"studies_failed": {"writers": "it did not start"}})
     found["disks"]["ext4"]["rdma-nfsd"]["failures"] = {"getattr tcp": ["Y"]}
     assert report.has_failed(found)
 
