@@ -248,9 +248,13 @@ class ClientTable:
         client.renew()
         self._engine.watch(client.lease_end)
 
-    def confirmed_of(self, client: Client) -> Client | None:
-        """The confirmed record under the same name, on the same host."""
-        return self._confirmed.get((client.minor, client.owner, client.host))
+    def replaced_by(self, client: Client) -> Client | None:
+        """The confirmed record under the same name, on the same host, which ends when this client is confirmed. Raises
+        CLID_INUSE for another principal's with state: it may have come to the address since this one was introduced."""
+        older = self._confirmed.get((client.minor, client.owner, client.host))
+        if older is not None and older.principal != client.principal and older.held:
+            raise Nfs4Error(codes.NFS4ERR_CLID_INUSE, "another principal's client is at this address now")
+        return older
 
     def meet(self, client: Client, host: str) -> None:
         """A confirmed client has shown itself at an address: by its verifier, or by the id of a session."""
@@ -318,9 +322,8 @@ class ClientTable:
         self._check_principal(client, principal)
         if client.confirmed:
             return client  # the reply to the first confirmation was lost
-        older = self.confirmed_of(client)
+        older = self.replaced_by(client)
         if older is not None:
-            # Its principal was found to agree when the new record was made.
             self._engine.expire_client(older, Gone.RESTARTED)
         self.make_confirmed(client)
         return client

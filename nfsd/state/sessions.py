@@ -193,6 +193,8 @@ class SessionTable:
             # Clientids are no secret, and neither is the sequence: it is neither used nor told.
             raise Nfs4Error(codes.NFS4ERR_CLID_INUSE, "a client of another host")
         if sequenceid == client.create_seqid:
+            if client.principal != principal:
+                raise Nfs4Error(codes.NFS4ERR_CLID_INUSE)  # no retry: it is told no session's id
             return self._replay_creation(client, connection)
         if sequenceid != (client.create_seqid + 1) & UINT32_MAX:
             raise Nfs4Error(codes.NFS4ERR_SEQ_MISORDERED)
@@ -207,7 +209,7 @@ class SessionTable:
             raise Nfs4Error(codes.NFS4ERR_DELAY, "no room for sessions")  # not this sequence's result: it asks again
         asked, fore = fore, self._negotiate_fore(client, fore)
         back = replace(back, headerpadsize=0, rdma_ird=())  # what remains MUST NOT be changed, or need not be
-        older = self._engine.clients.confirmed_of(client) if not client.confirmed else None
+        older = self._engine.clients.replaced_by(client) if not client.confirmed else None
         if older is not None:
             # Section 18.36.4, phase 3: the restarted client's former incarnation ends here.
             self._engine.expire_client(older, Gone.RESTARTED)

@@ -102,6 +102,20 @@ def test_name_of_another_principal_is_in_use_while_it_has_state():
     setclientid(world, principal="1:99")
 
 
+def test_a_confirmation_ends_no_state_of_another_principal():
+    """Whose client has come to the address since the new name was taken (RFC 7530 section 16.34.5)."""
+    world = World()
+    clientid, verifier = world.engine.clients.setclientid(
+        owner=b"x", verifier=V2, principal="1:99", callback=CALLBACK, host="shared"
+    )
+    client = world.client40(b"x", V1)
+    client.open()
+    world.engine.clients.meet(client.record, "shared")
+    with failing(p.NFS4ERR_CLID_INUSE):
+        confirm(world, clientid, verifier, principal="1:99")
+    assert world.engine.clients.lookup(client.clientid) is client.record
+
+
 def test_renew_tells_stale_from_expired():
     world = World()
     client = world.client40()

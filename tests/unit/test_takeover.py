@@ -268,3 +268,42 @@ def test_who_has_no_port_below_1024_frees_no_locks_of_its_hosts_kernel(tmp_path:
             assert not site.engine.nlm.all(), "the kernel itself may"
 
     on_site(tmp_path, test, f"['*']\n    secure: {str(secure).lower()}", NO_GRACE)
+
+
+@pytest.mark.parametrize("way", ["a session", "a verifier"])
+def test_who_shares_an_address_with_a_client_does_not_replace_it(tmp_path: Path, way: str) -> None:
+    """The newcomer introduced itself under the name when nobody had it there; then its owner came to the address. What
+    is confirmed must not end another principal's state (RFC 8881 section 18.36.4, phase 3)."""
+
+    async def test(site: Site) -> None:
+        newcomer = await site.client(OTHER, uid=1000)
+        status, [(_, made)] = await newcomer.raw(introduction(newcomer, b"newcomer"))
+        assert status == 0
+        victim, stateid, handle = await victim_with_a_file(site, 1)
+        moved = await site.client(OTHER)
+        if way == "a session":
+            moved.session, moved.sequence = victim.session, victim.sequence
+            await moved.on(handle, (p.OP_READ, p.READ4args(stateid, 0, 10)))
+            victim.sequence = moved.sequence
+        else:
+            assert (await moved.raw(introduction(victim, b"verifier")))[0] == 0
+        new = made.eir_resok4
+        status, _ = await newcomer.raw(creation(new.eir_clientid, new.eir_sequenceid))
+        assert status == p.NFS4ERR_CLID_INUSE
+        await victim.on(handle, (p.OP_READ, p.READ4args(stateid, 0, 10)))
+
+    on_site(tmp_path, test, server=NO_GRACE)
+
+
+def test_the_reply_to_create_session_is_for_its_principal(tmp_path: Path) -> None:
+    """It has the session's id, by which anybody may use the session."""
+
+    async def test(site: Site) -> None:
+        victim, _, _ = await victim_with_a_file(site, 1)
+        seqid = site.engine.clients.lookup(victim.clientid).create_seqid
+        user = await site.client(VICTIM, uid=1000)
+        assert (await user.raw(creation(victim.clientid, seqid)))[0] == p.NFS4ERR_CLID_INUSE
+        again, [(_, made)] = await (await site.client(VICTIM)).raw(creation(victim.clientid, seqid))
+        assert (again, made.csr_resok4.csr_sessionid) == (0, victim.session)
+
+    on_site(tmp_path, test, server=NO_GRACE)
