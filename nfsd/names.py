@@ -1,6 +1,10 @@
 """Answers of the system's name services (hosts, groups), asked off the event loop and remembered for a while.
 
-Owns :class:`HostNames` and :class:`GroupLists`; imports nothing of the project. Both are used from one event loop.
+Owns :class:`HostNames` and :class:`GroupLists`; imports nothing of the project but the log's limits. Both are used from
+one event loop.
+
+The addresses of the configuration's names and the names of peers are asked for on threads of their own: whose names
+are slow to come, by accident or because he answers for them himself, holds up no others. Peers' networks take turns.
 An answer past its time to live is still given while a fresh one is on its way: a slow name service delays the first
 question about a client or user, never the later ones.
 """
@@ -8,7 +12,9 @@ question about a client or user, never the later ones.
 from __future__ import annotations
 
 import asyncio
+import collections
 import contextlib
+import ipaddress
 import os
 import pwd
 import socket
@@ -24,6 +30,12 @@ NO_ID = 0xFFFFFFFF
 """(uid_t)-1 and (gid_t)-1: no one's id. Python shows it as -1."""
 _LIMIT = 4096
 """Peers, and users, remembered at most; beyond it all users are forgotten and learnt again."""
+_FORWARD_THREADS = 4
+_REVERSE_THREADS = 8
+_NETWORK_THREADS = 2
+"""Of those, for the names of one network's peers."""
+_NETWORK_WAITING = 256
+"""Peers of one network whose names are asked for."""
 
 
 def look_up_addresses(name: str) -> frozenset[str]:
@@ -56,6 +68,82 @@ def look_up_groups(uid: int, gid: int) -> tuple[int, ...]:
         return ()
 
 
+def network_of(address: str) -> str:
+    """Whose name service it may be: the IPv4 /24, or the IPv6 /48."""
+    try:
+        found = ipaddress.ip_address(address)
+    except ValueError:
+        return address
+    return str(ipaddress.ip_network((found.packed, 24 if found.version == 4 else 48), strict=False))
+
+
+class Crowded(Exception):
+    """Too many of one network wait."""
+
+
+class Turns:
+    """Blocking calls on threads, so many at a time, and so many for one network; networks take turns."""
+
+    def __init__(self, name: str, threads: int, each: int, waiting: int) -> None:
+        self._name, self._threads, self._each, self._most = name, threads, each, waiting
+        self._pool: ThreadPoolExecutor | None = None
+        self._busy = 0
+        self._running: collections.Counter[str] = collections.Counter()
+        self._waiting: dict[str, collections.deque[asyncio.Future[None]]] = {}
+        """By network, whose turn it is first."""
+
+    async def run(self, network: str, call: Callable[[str], frozenset[str]], subject: str) -> frozenset[str]:
+        """Raises Crowded, and what the call raises."""
+        await self._begin(network)
+        try:
+            if self._pool is None:
+                self._pool = ThreadPoolExecutor(self._threads, self._name)
+            return await asyncio.get_running_loop().run_in_executor(self._pool, call, subject)
+        finally:
+            self._busy -= 1
+            self._running[network] -= 1
+            if not self._running[network]:
+                del self._running[network]
+            self._go_on()
+
+    async def _begin(self, network: str) -> None:
+        queue = self._waiting.get(network)
+        if queue is None and self._busy < self._threads and self._running[network] < self._each:
+            self._count(network)
+            return
+        if queue is None:
+            queue = self._waiting[network] = collections.deque()
+        if len(queue) >= self._most:
+            raise Crowded
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        queue.append(turn)
+        await turn  # it is cancelled only when all are given up
+
+    def _count(self, network: str) -> None:
+        self._busy += 1
+        self._running[network] += 1
+
+    def _go_on(self) -> None:
+        for network in list(self._waiting):
+            if self._busy >= self._threads:
+                return
+            if self._running[network] >= self._each:
+                continue
+            queue = self._waiting.pop(network)
+            turn = queue.popleft()
+            if not turn.done():  # else it has been given up
+                self._count(network)
+                turn.set_result(None)
+            if queue:
+                self._waiting[network] = queue  # behind the others
+
+    def close(self) -> None:
+        """Begin no more."""
+        self._waiting.clear()
+        if self._pool is not None:
+            self._pool.shutdown(wait=False, cancel_futures=True)
+
+
 class HostNames:
     """Which addresses the configured host names have, and which names the peers have."""
 
@@ -78,7 +166,8 @@ class HostNames:
         """Whose names have been asked for, the one longest ago first."""
         self._expiry: dict[tuple[bool, str], float] = {}
         self._running: dict[tuple[bool, str], asyncio.Future[None]] = {}
-        self._threads: ThreadPoolExecutor | None = None
+        self._forwards = Turns("names", _FORWARD_THREADS, _FORWARD_THREADS, _LIMIT)
+        self._reverses = Turns("peers", _REVERSE_THREADS, _NETWORK_THREADS, _NETWORK_WAITING)
         self._changed: Callable[[], None] = lambda: None
 
     def watch(self, hosts: Iterable[str], *, reverse: bool) -> None:
@@ -126,12 +215,14 @@ class HostNames:
 
     async def _answer(self, question: tuple[bool, str]) -> None:
         is_reverse, subject = question
-        if self._threads is None:
-            self._threads = ThreadPoolExecutor(4, "names")
         try:
-            answer = await asyncio.get_running_loop().run_in_executor(
-                self._threads, self._reverse if is_reverse else self._forward, subject
-            )
+            if is_reverse:
+                answer = await self._reverses.run(network_of(subject), self._reverse, subject)
+            else:
+                answer = await self._forwards.run("", self._forward, subject)
+        except Crowded:
+            _log.warning("the names of %s are not asked for: too many of their network are", network_of(subject))
+            return  # nothing is known of it: it is asked for again when it comes again
         finally:
             del self._running[question]
         if is_reverse:
@@ -152,12 +243,12 @@ class HostNames:
 
     async def close(self) -> None:
         """Give up look-ups that are running."""
+        for turns in (self._forwards, self._reverses):
+            turns.close()
         for running in list(self._running.values()):
             running.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await running
-        if self._threads is not None:
-            self._threads.shutdown(wait=False, cancel_futures=True)
 
 
 class _Answers:

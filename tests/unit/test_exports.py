@@ -3,6 +3,8 @@
 import asyncio
 import os
 import threading
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -270,6 +272,85 @@ def test_a_name_service_that_hangs_delays_admission_only_so_long() -> None:
         await table.close()
 
     asyncio.run(main())
+
+
+async def until(condition: Callable[[], object]) -> None:
+    for _ in range(2000):
+        if condition():
+            return
+        await asyncio.sleep(0.005)
+    pytest.fail("it does not happen")
+
+
+def slow_for(slow: set[str], asked: list[str], release: threading.Event) -> HostNames:
+    """Reverse look-ups of some peers take as long as somebody likes."""
+
+    def reverse(address: str) -> frozenset[str]:
+        asked.append(address)
+        if address in slow:
+            release.wait(60)
+        return frozenset({"host.example.org"} if address == "203.0.113.7" else ())
+
+    return HostNames(forward=lambda _: frozenset({"192.0.2.1"}), reverse=reverse, patience=20)
+
+
+@pytest.mark.parametrize("crowd", ["one network", "many networks"])
+def test_peers_with_slow_names_hold_up_no_others(crowd: str) -> None:
+    release = threading.Event()
+
+    async def main() -> None:
+        slow = [f"198.51.100.{n}" if crowd == "one network" else f"198.51.{n}.1" for n in range(1, 40)]
+        asked: list[str] = []
+        source = slow_for({*slow}, asked, release)
+        one, other = export("moving.example.net"), replace(export("*.example.org"), id=8)
+        table = ExportTable((one, other), names=source)
+        waiting = [asyncio.ensure_future(table.admit(peer)) for peer in slow]  # type: ignore[arg-type]
+        await until(lambda: len(asked) >= 2)
+        await until(lambda: source.addresses_of("moving.example.net"))
+        del source._expiry[False, "moving.example.net"], source._addresses["moving.example.net"]  # as if it were new
+        admitting = table.admit("203.0.113.7")
+        assert admitting is not None
+        if crowd == "one network":
+            await admitting
+            assert table.visible(other, "203.0.113.7"), "its name is known"
+        else:
+            await until(lambda: source.addresses_of("moving.example.net"))
+        assert table.visible(one, "192.0.2.1"), "and so is the address of the configuration's name"
+        release.set()
+        await asyncio.gather(*waiting)
+        await table.close()
+
+    try:
+        asyncio.run(main())
+    finally:
+        release.set()
+
+
+def test_one_network_has_few_names_asked_for_at_a_time() -> None:
+    release = threading.Event()
+
+    async def main() -> None:
+        peers = [f"2001:db8::{n:x}" for n in range(1, 1001)]
+        asked: list[str] = []
+        source = slow_for({*peers}, asked, release)
+        table = ExportTable((export("*.example.org"),), names=source)
+        waiting = [asyncio.ensure_future(table.admit(peer)) for peer in peers]  # type: ignore[arg-type]
+        await until(lambda: len(asked) >= 2)
+        await asyncio.sleep(0.2)
+        assert len(asked) == 2
+        assert len(source._running) <= 258
+        assert await asyncio.wait_for(waiting[-1], 10) is None, "it is told at once that its name is not known"
+        release.set()
+        await asyncio.gather(*waiting)
+        assert len(asked) == 258
+        assert table.admit(peers[0]) is None
+        assert table.admit(peers[-1]) is not None, "it may ask again"
+        await table.close()
+
+    try:
+        asyncio.run(main())
+    finally:
+        release.set()
 
 
 def test_export_ids_are_stable_and_differ() -> None:
