@@ -104,7 +104,7 @@ def _large_directory(scene: Scene) -> nfs3.nfs_fh3:
 
 
 @attack(
-    "NFSv3", "directories of 5,000 names listed with counts of 4 GiB, over 20 connections", effect="octets of listings"
+    "NFSv3", "directories of 5,000 names listed with counts of 4 GiB, over 20 connections", effect="listings asked for"
 )
 def huge_listings(scene: Scene) -> None:
     directory = _large_directory(scene)
@@ -115,6 +115,7 @@ def huge_listings(scene: Scene) -> None:
     for way in ways:
         with ignoring():
             way.send(octets * 10)
+            scene.count("listings asked for", 20)
     while not scene.over:
         for way in ways:
             with ignoring():

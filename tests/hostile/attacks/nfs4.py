@@ -94,7 +94,7 @@ def taken_over_by_a_neighbour(scene: Scene) -> None:
     _take_over(scene, scene.source)
 
 
-@attack("NFSv4", "COMPOUNDs of 10,000 operations, of one operation 250 times, with tags of 64 KiB", effect="received")
+@attack("NFSv4", "COMPOUNDs of 10,000 operations, of one operation 250 times, with tags of 64 KiB", effect="sent")
 def huge_compounds(scene: Scene) -> None:
     everything = wanted(*(number for number in range(96)))
     for number in scene.rounds(300):

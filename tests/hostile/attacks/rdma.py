@@ -21,7 +21,7 @@ def _read(way: Iwarp, handle: nfs3.nfs_fh3, xid: int) -> None:
 @attack(
     "RPC-over-RDMA",
     "8 clients with 126 READs of 1 MiB each that take a few octets now and then",
-    effect="octets read slowly",
+    effect="READs asked for",
 )
 def slow_readers(scene: Scene) -> None:
     handle = file_of(scene, size=MIB)
@@ -106,7 +106,7 @@ def _bad_chunks(chance: random.Random) -> list[bytes]:
     ]
 
 
-@attack("RPC-over-RDMA", "chunk lists of ten thousand segments, of 4 GiB, overlapping, cut short", effect="received")
+@attack("RPC-over-RDMA", "chunk lists of ten thousand segments, of 4 GiB, overlapping, cut short", effect="handshakes")
 def bad_chunk_lists(scene: Scene) -> None:
     chance = random.Random(5)
     for _ in scene.rounds(500):
@@ -122,7 +122,7 @@ def bad_chunk_lists(scene: Scene) -> None:
 @attack(
     "RPC-over-RDMA",
     "500 calls at once with credits of none, of 1 and of four thousand million asked for",
-    effect="received",
+    effect="handshakes",
 )
 def credit_overrun(scene: Scene) -> None:
     for number in scene.rounds(300):

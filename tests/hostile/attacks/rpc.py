@@ -85,7 +85,7 @@ def bad_headers_over_rdma(scene: Scene) -> None:
                 raise
 
 
-@attack("RPC", "the fuzzers' inputs as arguments of every procedure", effect="received")
+@attack("RPC", "the fuzzers' inputs as arguments of every procedure", effect="sent")
 def fuzzed_arguments(scene: Scene) -> None:
     inputs = [data for name in ("calls", "compounds") for data in kept(name)]
     chance = random.Random(2)
@@ -266,7 +266,7 @@ def replay_flood(scene: Scene) -> None:
         scene.must(again.status == 0, f"the CREATE sent again got {again.status!r}")
 
 
-@attack("RPC", "programs that are not there, and procedures, as fast as they go", effect="received")
+@attack("RPC", "programs that are not there, and procedures, as fast as they go", effect="sent")
 def wrong_programs(scene: Scene) -> None:
     octets = (
         b"".join(record(rpc(program, version, 99)) for program in (100003, 100005, 7) for version in (2, 3, 9)) * 20

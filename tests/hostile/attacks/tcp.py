@@ -191,7 +191,7 @@ def replies_never_read(scene: Scene) -> None:
     _readers(scene, 100, 100)
 
 
-@attack("TCP", "50 clients that ask for 100 MiB each and read a few octets now and then", effect="octets read slowly")
+@attack("TCP", "50 clients that ask for 100 MiB each and read a few octets now and then", effect="READs asked for")
 def replies_read_slowly(scene: Scene) -> None:
     sockets = _readers(scene, 50, 100)
     while not scene.over:
