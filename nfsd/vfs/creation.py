@@ -154,7 +154,9 @@ class CreationOperations(InspectOperations, DirectoryOperations):
         naming = chain.add(SYS_OPENAT2, directory.fd, name, _HOW, OPEN_HOW_SIZE)
         self.add_look(chain, naming, status, kernel)
         serial = directory.inode.serial
-        share = await self.shares.take(credential.host, directory.mount.lane)  # before the turn, which others wait for
+        host, lane = credential.host, directory.mount.lane
+        # Before the turn, which others wait for.
+        share = self.shares.at_once(host, lane) or await self.shares.wait(host, lane)
         try:
             await serial.acquire()
             try:

@@ -88,11 +88,8 @@ class OpenOperations(Core):
             opened.cached = None
             self._opens.pop(opened, None)
             opened.share.cached.pop(opened, None)
-            if opened.count == 0:
-                opened.leaving = True
-                opened.share.leaves()
-                if opened.unstable:
-                    self.unstable.forgotten(opened)
+            if opened.unstable and opened.count == 0:
+                self.unstable.forgotten(opened)
 
     def let_go(self, share: Share, bound: Bound) -> bool:
         """Close one that nobody holds, so that a place within a bound becomes free: of the host's own if it has any, of
@@ -105,6 +102,8 @@ class OpenOperations(Core):
         for table in tables:
             found = oldest_idle(table, share.lane if bound is Bound.EXPORT else None)
             if found is not None:
+                found.leaving = True
+                found.share.leaves()
                 self.forget_open(found)
                 return True
         return False
@@ -271,7 +270,7 @@ class OpenOperations(Core):
         if credential is None:
             share = self.shares.at_any_rate(host, node.mount.lane)
         else:
-            share = await self.shares.take(host, node.mount.lane)
+            share = self.shares.at_once(host, node.mount.lane) or await self.shares.wait(host, node.mount.lane)
             lease = node.inode.lease
             if lease is not None and lease.write:  # it was taken while there was no place
                 share.give_back()

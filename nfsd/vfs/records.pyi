@@ -106,7 +106,7 @@ class OpenFile:
     unstable: bool
     """Whether it is among its inode's ``unstable``."""
     leaving: bool
-    """Whether it is on its way out: it closes as soon as that may be."""
+    """Whether it is about to close because others want its place."""
     def __init__(
         self,
         node: Node,

@@ -69,46 +69,61 @@ class Cache(Protocol):
 class Share:
     """What one host has open of one export."""
 
-    __slots__ = ("cached", "host", "in_use", "lane", "leaving", "shares", "waiters")
+    __slots__ = ("cached", "host", "in_use", "lane", "leaving", "shares", "waiters", "whole_lane")
 
-    def __init__(self, shares: Shares, host: Host, lane: int) -> None:
-        self.shares, self.host, self.lane = shares, host, lane
+    def __init__(self, shares: Shares, host: Host, lane: int, whole_lane: Lane) -> None:
+        self.shares, self.host, self.lane, self.whole_lane = shares, host, lane, whole_lane
         self.in_use = 0
         self.leaving = 0
-        """Those that are about to close."""
+        """Those that are about to close because others want their places."""
         self.cached: OrderedDict[OpenFile, None] = OrderedDict()
         """Those in the cache; the ones used lately are not first."""
         self.waiters: collections.deque[asyncio.Future[None]] = collections.deque()
 
     def give_back(self) -> None:
-        """A descriptor is closed, or was not opened after all."""
-        self.shares.give_back(self)
+        """A descriptor is closed, or was not opened after all: somebody else may have the place."""
+        shares = self.shares
+        self.in_use -= 1
+        self.host.in_use -= 1
+        self.whole_lane.in_use -= 1
+        shares.in_use -= 1
+        if shares.waiting:
+            shares.serve(self.host)
+        if not self.in_use:
+            shares.drop(self)
 
     def leaves(self) -> None:
         """One is about to close."""
         self.leaving += 1
-        self.host.leaving += 1
         self.shares.leaving += 1
 
     def left(self) -> None:
         """That one is closed."""
         self.leaving -= 1
-        self.host.leaving -= 1
         self.shares.leaving -= 1
-        self.shares.give_back(self)
+        self.give_back()
 
 
 class Host:
     """One client."""
 
-    __slots__ = ("in_use", "key", "lanes", "leaving", "queue")
+    __slots__ = ("in_use", "key", "lanes", "queue")
 
     def __init__(self, key: str) -> None:
         self.key = key
-        self.in_use = self.leaving = 0
+        self.in_use = 0
         self.lanes: dict[int, Share] = {}
         self.queue: collections.deque[Share] = collections.deque()
         """Those with waiters."""
+
+
+class Lane:
+    """What all hosts have open of one export."""
+
+    __slots__ = ("in_use",)
+
+    def __init__(self) -> None:
+        self.in_use = 0
 
 
 def _but(whole: int, part: int) -> int:
@@ -117,16 +132,16 @@ def _but(whole: int, part: int) -> int:
 
 
 def oldest_idle(table: OrderedDict[OpenFile, None], lane: int | None) -> OpenFile | None:
-    """One of the first in a table that nobody holds, of this export (None: any): rather one that need not be
-    synchronised, rather one that was not used lately. None if there is none among the first."""
+    """The first of a table that nobody holds, of this export (None: any), and that need not be synchronised; otherwise
+    the first that nobody holds. None if there is none among the first few."""
     best: OpenFile | None = None
     for _ in range(min(len(table), _LOOKS)):
         opened = next(iter(table))
+        if not opened.count and (lane is None or opened.node.mount.lane == lane):
+            if not opened.unstable:
+                return opened
+            best = best or opened
         table.move_to_end(opened)
-        if opened.count or (lane is not None and opened.node.mount.lane != lane):
-            continue
-        if best is None or (opened.unstable, opened.used) < (best.unstable, best.used):
-            best = opened
     return best
 
 
@@ -143,7 +158,7 @@ class Shares:
         self.waiting = 0
         self._cache = cache
         self._hosts: dict[str, Host] = {}
-        self._lanes: collections.Counter[int] = collections.Counter()
+        self._lanes: dict[int, Lane] = {}
         self._ring: collections.deque[Host] = collections.deque()
         """Hosts with waiters."""
         self._timer: asyncio.TimerHandle | None = None
@@ -155,7 +170,7 @@ class Shares:
 
     # -- taking and giving back ----------------------------------------------------------------------------------
     def has_room(self, host: str, lane: int) -> bool:
-        """Whether there is a place now: :meth:`take` would not wait."""
+        """Whether there is a place now."""
         if self.in_use < self._plenty:
             return True
         share = self.at_once(host, lane)
@@ -168,42 +183,30 @@ class Shares:
         """A place, if there is one now; nothing waits here, and nobody is overtaken."""
         share = self._share(host, lane)
         if self.in_use < self._plenty:  # as nearly always: nobody can have met a bound
-            self._charge(share)
-            return share
+            return self._charge(share)
         bound = self._met(share)
         if bound is not None and self._cache.let_go(share, bound):  # in memory it closes at once
             bound = self._met(share)
         if bound is not None or share.waiters:
-            self._drop(share)
+            self.drop(share)
             return None
         self._charge(share)
         self._keep_some_free(share)
         return share
-
-    async def take(self, host: str, lane: int) -> Share:
-        """A place, as soon as there is one. Raises OSError (EMFILE) when there is none for long."""
-        return self.at_once(host, lane) or await self._wait(self._share(host, lane))
 
     def at_any_rate(self, host: str, lane: int) -> Share:
         """A place, whatever the bounds: for what has to be synchronised now that it has been changed. There are no more
         of these than calls."""
         share = self._share(host, lane)
         self._charge(share)
-        self._keep_some_free(share)
+        if self.in_use >= self._plenty:
+            self._keep_some_free(share)
         return share
 
-    def give_back(self, share: Share) -> None:
-        """Somebody else may have the place."""
-        share.in_use -= 1
-        share.host.in_use -= 1
-        self.in_use -= 1
-        self._lanes[share.lane] -= 1
-        if self.waiting and not self._serve_some():
-            # All whose turn it is have met another bound: the one that has just got wider may be this host's own.
-            self._serve(share.host)
-        self._drop(share)
-
-    async def _wait(self, share: Share) -> Share:
+    async def wait(self, host: str, lane: int) -> Share:
+        """A place, as soon as there is one, for who got none at once. Raises OSError (EMFILE) when there is none for
+        long."""
+        share = self._share(host, lane)
         loop = asyncio.get_running_loop()
         place: asyncio.Future[None] = loop.create_future()
         self.events["waited"] += 1
@@ -244,7 +247,7 @@ class Shares:
             return Bound.HOST_IN_EXPORT
         if host.in_use >= max(_LITTLE, (self.limit - self.in_use) // _AHEAD):
             all_ -= self.limit // _RESERVE
-            if self.exports > 1 and self._lanes[share.lane] >= _but(all_, _EXPORT):
+            if self.exports > 1 and share.whole_lane.in_use >= _but(all_, _EXPORT):
                 return Bound.EXPORT
         return Bound.ALL if self.in_use >= all_ else None
 
@@ -253,11 +256,12 @@ class Shares:
         if bound is not None:
             self._cache.let_go(share, bound)
 
-    def _charge(self, share: Share) -> None:
+    def _charge(self, share: Share) -> Share:
         share.in_use += 1
         share.host.in_use += 1
+        share.whole_lane.in_use += 1
         self.in_use += 1
-        self._lanes[share.lane] += 1
+        return share
 
     def _share(self, key: str, lane: int) -> Share:
         host = self._hosts.get(key)
@@ -265,18 +269,19 @@ class Shares:
             host = self._hosts[key] = Host(key)
         share = host.lanes.get(lane)
         if share is None:
-            share = host.lanes[lane] = Share(self, host, lane)
+            whole_lane = self._lanes.get(lane)
+            if whole_lane is None:
+                whole_lane = self._lanes[lane] = Lane()
+            share = host.lanes[lane] = Share(self, host, lane, whole_lane)
         return share
 
-    def _drop(self, share: Share) -> None:
+    def drop(self, share: Share) -> None:
         """Forget who has nothing and wants nothing."""
         host = share.host
         if not share.in_use and not share.waiters and host.lanes.get(share.lane) is share:
             del host.lanes[share.lane]
             if not host.lanes and self._hosts.get(host.key) is host:
                 del self._hosts[host.key]
-        if not self._lanes[share.lane]:
-            del self._lanes[share.lane]
 
     # -- waiting -------------------------------------------------------------------------------------------------
     def _enqueue(self, share: Share, place: asyncio.Future[None]) -> None:
@@ -294,7 +299,7 @@ class Shares:
         share.waiters.remove(place)
         self.waiting -= 1
         self._forget_queue(share)
-        self._drop(share)
+        self.drop(share)
 
     def _forget_queue(self, share: Share) -> None:
         """A share without waiters stands in no queue."""
@@ -303,6 +308,12 @@ class Shares:
             host.queue.remove(share)
             if not host.queue:
                 self._ring.remove(host)
+
+    def serve(self, host: Host) -> None:
+        """Give a place that one of this host's has been to somebody who waits."""
+        if not self._serve_some():
+            # All whose turn it is have met another bound: the one that has just got wider may be this host's own.
+            self._serve(host)
 
     def _serve_some(self) -> bool:
         """Give places to those whose turn it is, as far as their bounds let them have any; whether one had."""
@@ -349,7 +360,7 @@ class Shares:
         """How many are about to close that a bound is met by."""
         if bound is Bound.HOST_IN_EXPORT:
             return share.leaving
-        return share.host.leaving if bound is Bound.HOST else self.leaving
+        return sum(one.leaving for one in share.host.lanes.values()) if bound is Bound.HOST else self.leaving
 
     def close(self) -> None:
         """Nobody need be looked after any more; who waits still is told to come again."""

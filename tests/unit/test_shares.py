@@ -38,6 +38,11 @@ def filled(shares, host, lane=1):
     return taken
 
 
+async def take(shares, host, lane):
+    """As those do who open files."""
+    return shares.at_once(host, lane) or await shares.wait(host, lane)
+
+
 async def turns():
     for _ in range(5):
         await asyncio.sleep(0)
@@ -83,7 +88,7 @@ def test_a_place_wakes_one_waiter_and_hosts_take_turns():
         order = []
 
         async def want(host):
-            await shares.take(host, 1)
+            await take(shares, host, 1)
             order.append(host)
 
         tasks = [asyncio.create_task(want("a")) for _ in range(20)] + [asyncio.create_task(want("b"))]
@@ -115,7 +120,7 @@ def test_when_all_is_taken_hosts_take_turns_for_what_is_given_back():
         order = []
 
         async def want(host):
-            await shares.take(host, 2)
+            await take(shares, host, 2)
             order.append(host)
 
         tasks = [asyncio.create_task(want(host)) for host in "aaaaaacccddd"]
@@ -142,7 +147,7 @@ def test_who_waits_for_long_is_told_to_come_again(monkeypatch):
         shares = Shares(64, 8, cache)
         had = filled(shares, "a")
         with pytest.raises(OSError, match="files open for a") as told:
-            await shares.take("a", 1)
+            await take(shares, "a", 1)
         assert told.value.errno == errno.EMFILE
         assert shares.events["refused_" + Bound.HOST.value] == 1
         assert cache.asked
@@ -168,7 +173,7 @@ def test_what_is_idle_later_closes_for_those_who_wait():
 
     async def main():
         cache.asked = 0
-        await asyncio.wait_for(shares.take("a", 1), 30)
+        await asyncio.wait_for(take(shares, "a", 1), 30)
         shares.close()
 
     cache = Later()
@@ -187,7 +192,7 @@ def test_places_are_never_lost(steps):
         tasks, had = [], []
 
         async def want(host, lane):
-            had.append(await shares.take(host, lane))
+            had.append(await take(shares, host, lane))
 
         for host, lane, what in steps:
             if what == "take":
@@ -207,7 +212,7 @@ def test_places_are_never_lost(steps):
         assert (shares.in_use, shares.waiting) == (0, 0)
         assert not shares._hosts
         assert not shares._ring
-        assert not shares._lanes
+        assert not any(lane.in_use for lane in shares._lanes.values())
         shares.close()
 
     asyncio.run(main())
