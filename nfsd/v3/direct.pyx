@@ -9,158 +9,32 @@ Owns :class:`Nfs3Direct`; imports the file service's direct operations, :mod:`rp
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
-from nfsd.vfs.attributes cimport statx_t, statx_timestamp
-from nfsd.vfs.direct cimport NO_ID, UTIME_NOW, UTIME_OMIT, Standing, changes_t, no, type_of, when_t
+from nfsd.v3.fattr cimport fsid3, store_fattr, store_wcc
+from nfsd.v3.sattr cimport load_sattr
+from nfsd.vfs.attributes cimport statx_t
+from nfsd.vfs.direct cimport NO_ID, UTIME_OMIT, Standing, changes_t, no, when_t
 from nfsd.vfs.direct_names cimport DirectNames
 from nfsd.vfs.records cimport Credential, Node, OpenFile
 from nfsd.vfs.transfers cimport Sync, Transfer, errno_of
+from nfsd.wire.nfs3 cimport (
+    ACCESS3_DELETE, ACCESS3_EXTEND, ACCESS3_MODIFY, EXCLUSIVE, FILE_SYNC, GUARDED, NFS3ERR_NOENT, NFS3_FHSIZE, NFS3_OK,
+    NFSPROC3_ACCESS, NFSPROC3_COMMIT, NFSPROC3_CREATE, NFSPROC3_GETATTR, NFSPROC3_LOOKUP, NFSPROC3_READ,
+    NFSPROC3_REMOVE, NFSPROC3_SETATTR, NFSPROC3_WRITE, READ3resok_MAX, UNSTABLE, fattr3_SIZE, load_nfs_fh3, nfs_fh3_t,
+    wcc_data_MAX,
+)
 from rpcrdma.declined cimport CHUNKS, RARE, RECALL, SIZE
-from rpcrdma.place cimport ANSWERED, DECLINED, Place, load32, load64, store32, store64
+from rpcrdma.octets cimport load32, load64, padded, store32, store_opaque
+from rpcrdma.place cimport ANSWERED, DECLINED, Place
 from rpcrdma.rpc.direct cimport Caller, DirectProgram, Errand, Work
 
-from nfsd.protocol import nfs3 as declared
 from os import strerror
 
 from nfsd.v3.errors import DATA_EXCEPTIONS, status_of
 from nfsd.v3.request import Limits
 
 cdef enum:
-    GETATTR = 1
-    LOOKUP = 3
-    ACCESS = 4
-    READ = 6
-    WRITE = 7
-    SETATTR = 2
-    CREATE = 8
-    REMOVE = 12
-    COMMIT = 21
-    HANDLE_MAX = 64
-    FATTR = 84
-    WCC = 4 + 24 + 4 + FATTR
-    NOENT = 2                           # NFS3ERR_NOENT
-    GUARDED = 1
-    EXCLUSIVE = 2
-    SET_TO_SERVER_TIME = 1
-    SET_TO_CLIENT_TIME = 2
-    UNSTABLE = 0
-    FILE_SYNC = 2
-    READ_HEAD = 4 + 4 + FATTR + 12
-    MODIFYING = 0x04 | 0x08 | 0x10      # ACCESS3_MODIFY, EXTEND, DELETE
-
-assert (declared.NFSPROC3_GETATTR, declared.NFSPROC3_LOOKUP, declared.NFSPROC3_ACCESS) == (GETATTR, LOOKUP, ACCESS)
-assert (declared.NFSPROC3_READ, declared.NFSPROC3_WRITE, declared.NFSPROC3_COMMIT) == (READ, WRITE, COMMIT)
-
-assert (declared.NFSPROC3_SETATTR, declared.NFSPROC3_CREATE, declared.NFSPROC3_REMOVE) == (SETATTR, CREATE, REMOVE)
-
-
-cdef inline uint8_t *store_time(uint8_t *at, statx_timestamp *time) noexcept nogil:
-    """The nearest nfstime3 (:func:`nfsd.v3.convert.time3`)."""
-    if time.seconds < 0:
-        return store64(at, 0)
-    if time.seconds > <int64_t>0xFFFFFFFF:
-        return store32(store32(at, <uint32_t>0xFFFFFFFF), 999999999)
-    return store32(store32(at, <uint32_t>time.seconds), time.nanoseconds)
-
-
-cdef inline uint8_t *store_fattr(uint8_t *at, statx_t *status, uint64_t fsid) noexcept nogil:
-    """A fattr3 (:func:`nfsd.v3.convert.fattr`)."""
-    cdef uint32_t kind = type_of(status)
-    at = store32(at, kind)
-    at = store32(at, status.mode & 0o7777)
-    at = store32(at, status.nlink)
-    at = store32(at, status.uid)
-    at = store32(at, status.gid)
-    at = store64(at, status.size)
-    at = store64(at, status.blocks << 9)
-    if kind == 3 or kind == 4:
-        at = store32(store32(at, status.rdev_major), status.rdev_minor)
-    else:
-        at = store64(at, 0)
-    at = store64(at, fsid)
-    at = store64(at, status.ino)
-    at = store_time(at, &status.atime)
-    at = store_time(at, &status.mtime)
-    return store_time(at, &status.ctime)
-
-
-cdef inline uint8_t *store_wcc(uint8_t *at, statx_t *before, statx_t *after, uint64_t fsid) noexcept nogil:
-    """A wcc_data with both parts."""
-    at = store32(at, 1)
-    at = store64(at, before.size)
-    at = store_time(at, &before.mtime)
-    at = store_time(at, &before.ctime)
-    at = store32(at, 1)
-    return store_fattr(at, after, fsid)
-
-
-cdef inline uint8_t *store_handle(uint8_t *at, bytes handle):
-    """An nfs_fh3."""
-    cdef size_t length = len(handle)
-    cdef const uint8_t *octets = handle
-    at = store32(at, <uint32_t>length)
-    memcpy(at, octets, length)
-    at += length
-    while length & 3:
-        at[0] = 0
-        at += 1
-        length += 1
-    return at
-
-
-cdef inline const uint8_t *load_set(const uint8_t *at, const uint8_t *end, bint *given, uint32_t *value) noexcept nogil:
-    """Behind one of a sattr3's words that may be absent; NULL: there is none."""
-    if at == NULL or end - at < 4 or load32(at) > 1 or (load32(at) and end - at < 8):
-        return NULL
-    given[0] = load32(at)
-    if given[0]:
-        value[0] = load32(at + 4)
-    return at + 4 + 4 * given[0]
-
-
-cdef inline const uint8_t *load_time(const uint8_t *at, const uint8_t *end, when_t *time) noexcept nogil:
-    """Behind a set_atime or set_mtime; NULL: it is none, or none that a file can have."""
-    cdef uint32_t how
-    if at == NULL or end - at < 4:
-        return NULL
-    how = load32(at)
-    at += 4
-    time.seconds = 0
-    time.nanoseconds = UTIME_NOW if how == SET_TO_SERVER_TIME else UTIME_OMIT
-    if how != SET_TO_CLIENT_TIME:
-        return NULL if how > SET_TO_CLIENT_TIME else at
-    if end - at < 8:
-        return NULL
-    time.seconds = load32(at)
-    time.nanoseconds = load32(at + 4)
-    return NULL if time.nanoseconds > 999999999 else at + 8
-
-
-cdef const uint8_t *load_sattr(const uint8_t *at, const uint8_t *end, changes_t *changes, int64_t *size) noexcept nogil:
-    """Behind a sattr3, which goes to ``changes`` (:func:`nfsd.v3.convert.set_attributes`) and ``size`` (-1: none);
-    NULL: it is none, or none that a file can have."""
-    cdef bint given = False
-    cdef uint32_t mode = 0
-    changes.guarded = False
-    at = load_set(at, end, &given, &mode)
-    changes.mode = <int>(mode & 0o7777) if given else -1
-    changes.uid = changes.gid = NO_ID
-    at = load_set(at, end, &given, &changes.uid)
-    if at == NULL or (given and changes.uid == NO_ID):
-        return NULL
-    at = load_set(at, end, &given, &changes.gid)
-    if given and changes.gid == NO_ID:
-        return NULL
-    size[0] = -1
-    if at == NULL or end - at < 4 or load32(at) > 1:
-        return NULL
-    if load32(at):
-        if end - at < 12:
-            return NULL
-        size[0] = <int64_t>load64(at + 4)
-        if size[0] < 0:
-            return NULL
-        at += 8
-    return load_time(load_time(at + 4, end, &changes.times[0]), end, &changes.times[1])
+    READ_HEAD = 4 + READ3resok_MAX
+    MODIFYING = ACCESS3_MODIFY | ACCESS3_EXTEND | ACCESS3_DELETE
 
 
 cdef inline uint8_t *store_verifier(uint8_t *at, bytes verifier):
@@ -175,17 +49,6 @@ cdef uint32_t status_of_data(int error) except 0:
     return <uint32_t>int(status_of(OSError(error, strerror(error)), DATA_EXCEPTIONS))
 
 
-cdef inline size_t handle_at(const uint8_t *arguments, size_t size) noexcept nogil:
-    """Length of the nfs_fh3 that the arguments begin with; 0 when there is none."""
-    cdef size_t length
-    if size < 8:
-        return 0
-    length = load32(arguments)
-    if length > HANDLE_MAX or 4 + ((length + 3) & ~<size_t>3) > size:
-        return 0
-    return length
-
-
 cdef class Nfs3Direct(DirectProgram):
     cdef DirectNames files
     cdef size_t read_max
@@ -197,8 +60,10 @@ cdef class Nfs3Direct(DirectProgram):
         self.files = DirectNames(service)
         self.read_max = limits.read_max
         self.write_max = limits.write_max
-        self.guarded = (1 << SETATTR) | (1 << WRITE) | (1 << CREATE) | (1 << REMOVE)
-        self.procedures = self.guarded | (1 << GETATTR) | (1 << LOOKUP) | (1 << ACCESS) | (1 << READ) | (1 << COMMIT)
+        self.guarded = (1 << NFSPROC3_SETATTR) | (1 << NFSPROC3_WRITE)
+        self.guarded |= (1 << NFSPROC3_CREATE) | (1 << NFSPROC3_REMOVE)
+        self.procedures = self.guarded | (1 << NFSPROC3_GETATTR) | (1 << NFSPROC3_LOOKUP) | (1 << NFSPROC3_ACCESS)
+        self.procedures |= (1 << NFSPROC3_READ) | (1 << NFSPROC3_COMMIT)
 
     cdef int pause(self) except -1:
         return self.files.pause()
@@ -209,52 +74,52 @@ cdef class Nfs3Direct(DirectProgram):
     cdef int answer(
         self, Caller caller, uint32_t procedure, const uint8_t *arguments, size_t size, Place place, Work brought
     ) except -1:
-        cdef size_t length = handle_at(arguments, size)
-        cdef size_t rest = 4 + ((length + 3) & ~<size_t>3)
+        cdef nfs_fh3_t handle
+        cdef const uint8_t *rest = load_nfs_fh3(arguments, arguments + size, &handle)
         cdef Node node
         cdef Standing standing
         self.files.why = RARE
-        if length == 0:
+        if rest == NULL or handle.data.length == 0:
             return False
-        if place.bulk != NULL and (procedure != WRITE or place.bulk_at != arguments + size):
+        if place.bulk != NULL and (procedure != NFSPROC3_WRITE or place.bulk_at != arguments + size):
             return no(self.files, CHUNKS)
-        node = self.files.find(arguments + 4, length)
+        node = self.files.find(handle.data.octets, handle.data.length)
         if node is None:
             return False
         standing = self.files.standing(caller, node)
         if standing is None:
             return False
         self.tally = standing.tally
-        arguments += rest
-        size -= rest
-        if procedure == READ:
+        size -= rest - arguments
+        arguments = rest
+        if procedure == NFSPROC3_READ:
             return self.read(standing, node, arguments, size, place, brought)
-        if procedure == WRITE:
+        if procedure == NFSPROC3_WRITE:
             return self.write(standing, node, arguments, size, place, brought)
-        if procedure == GETATTR:
+        if procedure == NFSPROC3_GETATTR:
             return self.getattr(node, size, place)
-        if procedure == LOOKUP:
+        if procedure == NFSPROC3_LOOKUP:
             return self.lookup(standing, node, arguments, size, place)
-        if procedure == ACCESS:
+        if procedure == NFSPROC3_ACCESS:
             return self.access(standing, node, arguments, size, place)
-        if procedure == SETATTR:
+        if procedure == NFSPROC3_SETATTR:
             return self.setattr(standing, node, arguments, size, place)
-        if procedure == CREATE:
+        if procedure == NFSPROC3_CREATE:
             return self.create(standing, node, arguments, size, place)
-        if procedure == REMOVE:
+        if procedure == NFSPROC3_REMOVE:
             return self.remove(standing, node, arguments, size, place)
-        if procedure == COMMIT:
+        if procedure == NFSPROC3_COMMIT:
             return self.commit(standing, node, size, place, brought)
         return False
 
     cdef uint64_t fsid(self, Node node) except? 0:
         """:func:`nfsd.v3.convert.fsid3` of the node's file system."""
         cdef tuple pair = node.mount.fsid
-        return <uint64_t>pair[0] * <uint64_t>0x9E3779B97F4A7C15 + <uint64_t>pair[1]
+        return fsid3(<uint64_t>pair[0], <uint64_t>pair[1])
 
     cdef bint getattr(self, Node node, size_t size, Place place) except -1:
         cdef statx_t status
-        if size != 0 or place.end - place.at < 4 + FATTR or not self.files.look(node, &status):
+        if size != 0 or place.end - place.at < 4 + fattr3_SIZE or not self.files.look(node, &status):
             return False
         place.at = store_fattr(store32(place.at, 0), &status, self.fsid(node))
         return True
@@ -262,7 +127,7 @@ cdef class Nfs3Direct(DirectProgram):
     cdef bint access(self, Standing standing, Node node, const uint8_t *arguments, size_t size, Place place) except -1:
         cdef statx_t status
         cdef int granted
-        if size != 4 or place.end - place.at < 12 + FATTR or not self.files.look(node, &status):
+        if size != 4 or place.end - place.at < 12 + fattr3_SIZE or not self.files.look(node, &status):
             return False
         granted = self.files.access(standing.credential, node)
         if granted < 0:
@@ -279,21 +144,23 @@ cdef class Nfs3Direct(DirectProgram):
         cdef statx_t status, after
         cdef size_t length
         cdef bint absent
+        cdef bytes handle
         cdef Node node
         if size < 4:
             return False
         length = load32(arguments)
-        if length > 255 or size != 4 + ((length + 3) & ~<size_t>3) or place.end - place.at < 12 + HANDLE_MAX + 2 * FATTR + 8:
+        if length > 255 or size != 4 + padded(length) or place.end - place.at < 12 + NFS3_FHSIZE + 2 * fattr3_SIZE + 8:
             return False
         node = self.files.lookup(standing.credential, directory, arguments + 4, length, &status, &absent)
         if (node is None and not absent) or not self.files.look(directory, &after):
             return False
         if node is None:
-            place.at = store_fattr(store32(store32(place.at, NOENT), 1), &after, self.fsid(directory))
+            place.at = store_fattr(store32(store32(place.at, NFS3ERR_NOENT), 1), &after, self.fsid(directory))
             self.absent += 1
             self.tally.errors += 1
             return True
-        place.at = store_handle(store32(place.at, 0), node.handle)
+        handle = node.handle
+        place.at = store_opaque(store32(place.at, NFS3_OK), handle, len(handle))
         place.at = store_fattr(store32(place.at, 1), &status, self.fsid(node))
         place.at = store_fattr(store32(place.at, 1), &after, self.fsid(directory))
         return True
@@ -304,7 +171,7 @@ cdef class Nfs3Direct(DirectProgram):
         cdef int64_t length
         cdef const uint8_t *end = arguments + size
         cdef const uint8_t *at = load_sattr(arguments, end, &changes, &length)
-        if at == NULL or length >= 0 or standing.read_only or end - at < 4 or place.end - place.at < 4 + WCC:
+        if at == NULL or length >= 0 or standing.read_only or end - at < 4 or place.end - place.at < 4 + wcc_data_MAX:
             return False
         if load32(at) == 1 and end - at == 12:
             changes.guarded = True
@@ -374,7 +241,7 @@ cdef class Nfs3Direct(DirectProgram):
         cdef int error
         cdef bytes verifier
         cdef const uint8_t *source = arguments + 20
-        if size < 20 or place.end - place.at < 4 + WCC + 16 or standing.read_only or node.export.read_only:
+        if size < 20 or place.end - place.at < 4 + wcc_data_MAX + 16 or standing.read_only or node.export.read_only:
             return DECLINED
         offset = load64(arguments)
         count = load32(arguments + 8)
@@ -423,7 +290,7 @@ cdef class Nfs3Direct(DirectProgram):
     cdef int commit(self, Standing standing, Node node, size_t size, Place place, Work brought) except -1:
         cdef statx_t before, after
         cdef int error
-        if size != 12 or place.end - place.at < 4 + WCC + 8 or standing.read_only or node.export.read_only:
+        if size != 12 or place.end - place.at < 4 + wcc_data_MAX + 8 or standing.read_only or node.export.read_only:
             return DECLINED
         if brought is not None:
             error = errno_of(<Errand?>brought)
@@ -474,11 +341,12 @@ cdef class Nfs3Direct(DirectProgram):
         cdef int64_t length_wanted
         cdef size_t length, rest
         cdef uint32_t how, mode = 0
+        cdef bytes handle
         cdef Node node
-        if size < 4 or standing.read_only or place.end - place.at < 4 + 8 + HANDLE_MAX + 4 + FATTR + WCC:
+        if size < 4 or standing.read_only or place.end - place.at < 4 + 8 + NFS3_FHSIZE + 4 + fattr3_SIZE + wcc_data_MAX:
             return False
         length = load32(arguments)
-        rest = 8 + ((length + 3) & ~<size_t>3)
+        rest = 8 + padded(length)
         if length > 255 or size < rest:
             return False
         how = load32(arguments + rest - 4)
@@ -507,7 +375,8 @@ cdef class Nfs3Direct(DirectProgram):
         )
         if node is None:
             return False
-        place.at = store_handle(store32(store32(place.at, 0), 1), node.handle)
+        handle = node.handle
+        place.at = store_opaque(store32(store32(place.at, NFS3_OK), 1), handle, len(handle))
         place.at = store_fattr(store32(place.at, 1), &status, self.fsid(node))
         place.at = store_wcc(place.at, &before, &after, self.fsid(directory))
         return True
@@ -517,10 +386,10 @@ cdef class Nfs3Direct(DirectProgram):
     ) except -1:
         cdef statx_t before, after
         cdef size_t length
-        if size < 4 or standing.read_only or place.end - place.at < 4 + WCC:
+        if size < 4 or standing.read_only or place.end - place.at < 4 + wcc_data_MAX:
             return False
         length = load32(arguments)
-        if length > 255 or size != 4 + ((length + 3) & ~<size_t>3):
+        if length > 255 or size != 4 + padded(length):
             return False
         if not self.files.remove(standing.credential, directory, arguments + 4, length, &before, &after):
             return False

@@ -15,51 +15,24 @@ from nfsd.vfs.attributes cimport statx_t
 from nfsd.vfs.direct cimport no
 from nfsd.vfs.records cimport Node, OpenFile
 from nfsd.vfs.transfers cimport Sync, Transfer, errno_of
+from nfsd.wire.nfs4 cimport (
+    ACCESS4_DELETE, ACCESS4_EXECUTE, ACCESS4_EXTEND, ACCESS4_LOOKUP, ACCESS4_MODIFY, ACCESS4_READ, ACCESS4_XALIST, ACCESS4_XAREAD,
+    ACCESS4_XAWRITE, FILE_SYNC4, NFS4_FHSIZE, OP_ACCESS, OP_CLOSE, OP_COMMIT, OP_GETATTR, OP_GETFH, OP_LOCK,
+    OP_LOCKU, OP_LOOKUP, OP_OPEN, OP_PUTFH, OP_READ, OP_REMOVE, OP_SETATTR, OP_WRITE, READ4args_SIZE, UNSTABLE4, stateid4_SIZE,
+)
 from rpcrdma.declined cimport ATTRIBUTES, CHUNKS, PROCEDURE, SIZE, STATE
 from rpcrdma.place cimport ANSWERED, DECLINED, Place, load32, load64, store32
 from rpcrdma.rpc.direct cimport Errand, Work
 
-from nfsd.protocol import nfs4 as declared
 from nfsd.v4.ops.data import RESULT_OVERHEAD
 from nfsd.v4.operations import ROOM_FOR_RESULT
 from nfsd.vfs.types import FileType
 
 cdef enum:
-    OP_ACCESS = 3
-    OP_CLOSE = 4
-    OP_COMMIT = 5
-    OP_GETATTR = 9
-    OP_GETFH = 10
-    OP_LOCK = 12
-    OP_LOCKU = 14
-    OP_LOOKUP = 15
-    OP_OPEN = 18
-    OP_PUTFH = 22
-    OP_READ = 25
-    OP_REMOVE = 28
-    OP_SETATTR = 34
-    OP_WRITE = 38
-    HANDLE_MAX = 128
-    STATEID = 16
-    FILE_SYNC = 2
-    UNSTABLE = 0
-    ACCESS_READ = 0x01
-    ACCESS_LOOKUP = 0x02
-    ACCESS_MODIFY = 0x04
-    ACCESS_DELETE = 0x10
-    ACCESS_EXECUTE = 0x20
-    ACCESS_ALL = 0x3F
-    MODIFYING = 0x04 | 0x08 | 0x10      # ACCESS4_MODIFY, EXTEND, DELETE
-    XAREAD = 0x40
-    XAWRITE = 0x80
-    XALIST = 0x100
-    XATTRS = 0x1C0
+    MODIFYING = ACCESS4_MODIFY | ACCESS4_EXTEND | ACCESS4_DELETE
+    ACCESS_ALL = ACCESS4_READ | ACCESS4_LOOKUP | ACCESS4_EXECUTE | MODIFYING
+    XATTRS = ACCESS4_XAREAD | ACCESS4_XAWRITE | ACCESS4_XALIST
 
-assert (declared.OP_ACCESS, declared.OP_COMMIT, declared.OP_GETATTR) == (OP_ACCESS, OP_COMMIT, OP_GETATTR)
-assert (declared.OP_GETFH, declared.OP_LOOKUP, declared.OP_PUTFH) == (OP_GETFH, OP_LOOKUP, OP_PUTFH)
-assert (declared.OP_READ, declared.OP_WRITE) == (OP_READ, OP_WRITE)
-assert (declared.OP_OPEN, declared.OP_CLOSE) == (OP_OPEN, OP_CLOSE)
-assert (declared.ACCESS4_XAREAD, declared.ACCESS4_XAWRITE, declared.ACCESS4_XALIST) == (XAREAD, XAWRITE, XALIST)
 
 cdef size_t _result_overhead = RESULT_OVERHEAD
 cdef size_t _room_for_result = ROOM_FOR_RESULT
@@ -108,7 +81,7 @@ cdef class Nfs4Direct(DirectLocks):
         if left(arguments) < 4 or not room(place, 8):
             return False
         length = load32(arguments.at)
-        if length == 0 or length > HANDLE_MAX or left(arguments) < 4 + padded(length):
+        if length == 0 or length > NFS4_FHSIZE or left(arguments) < 4 + padded(length):
             return False
         self.current = self.files.find(arguments.at + 4, length)
         if self.current is None:
@@ -123,7 +96,7 @@ cdef class Nfs4Direct(DirectLocks):
 
     cdef bint getfh(self, Place place) except -1:
         cdef bytes handle = self.current.handle
-        if not room(place, 12 + HANDLE_MAX):
+        if not room(place, 12 + NFS4_FHSIZE):
             return False
         place.at = store_opaque(store32(store32(place.at, OP_GETFH), 0), handle, len(handle))
         return True
@@ -174,7 +147,7 @@ cdef class Nfs4Direct(DirectLocks):
         if left(arguments) < 4 or not room(place, 16):
             return False
         asked = load32(arguments.at) & (ACCESS_ALL if self.minor < 2 else ACCESS_ALL | XATTRS)
-        asked &= ~ACCESS_EXECUTE if is_directory else ~(ACCESS_LOOKUP | ACCESS_DELETE)
+        asked &= ~ACCESS4_EXECUTE if is_directory else ~(ACCESS4_LOOKUP | ACCESS4_DELETE)
         if not self.look():
             return False
         allowed = self.files.access(self.standing.credential, self.current)
@@ -187,14 +160,14 @@ cdef class Nfs4Direct(DirectLocks):
             if not kept:
                 asked &= ~XATTRS
             elif is_directory or self.current.type is REG:
-                if is_directory and not allowed & ACCESS_MODIFY and not self.current.export.read_only:
+                if is_directory and not allowed & ACCESS4_MODIFY and not self.current.export.read_only:
                     return False  # whether its attributes may be written is another matter than its entries
-                if allowed & ACCESS_READ:
-                    allowed |= XAREAD | XALIST
-                if allowed & ACCESS_MODIFY:
-                    allowed |= XAWRITE
+                if allowed & ACCESS4_READ:
+                    allowed |= ACCESS4_XAREAD | ACCESS4_XALIST
+                if allowed & ACCESS4_MODIFY:
+                    allowed |= ACCESS4_XAWRITE
         if self.standing.read_only:
-            allowed &= ~(MODIFYING | XAWRITE)
+            allowed &= ~(MODIFYING | ACCESS4_XAWRITE)
         arguments.at += 4
         place.at = store32(store32(place.at, OP_ACCESS), 0)
         place.at = store32(store32(place.at, asked), asked & <uint32_t>allowed)
@@ -232,13 +205,13 @@ cdef class Nfs4Direct(DirectLocks):
         cdef uint8_t *behind
         cdef ssize_t got
         cdef bint eof = False, held = False
-        if left(arguments) < STATEID + 12 or self.beside or self.cachethis or not room(place, 16):
+        if left(arguments) < READ4args_SIZE or self.beside or self.cachethis or not room(place, 16):
             return DECLINED
-        offset = load64(arguments.at + STATEID)
+        offset = load64(arguments.at + stateid4_SIZE)
         size = self.size(place) + 4 + _result_overhead
         if size >= limit:
             return no(self.files, SIZE)
-        count = min(min(<size_t>load32(arguments.at + STATEID + 8), self.max_transfer), limit - size)
+        count = min(min(<size_t>load32(arguments.at + stateid4_SIZE + 8), self.max_transfer), limit - size)
         if count == 0 or offset > OFFSET_MAX - count:
             return DECLINED
         place.at += 16
@@ -262,7 +235,7 @@ cdef class Nfs4Direct(DirectLocks):
         store32(store32(store32(store32(head, OP_READ), 0), eof), <uint32_t>got)
         if place.at == behind:
             self.beside = padded(got)
-        arguments.at += STATEID + 12
+        arguments.at += READ4args_SIZE
         self.octets_read += got
         return self.saw(opened)
 
@@ -287,14 +260,14 @@ cdef class Nfs4Direct(DirectLocks):
         cdef bytes verifier
         cdef bint held = False
         cdef Node node = self.current
-        cdef const uint8_t *source = arguments.at + STATEID + 16
+        cdef const uint8_t *source = arguments.at + stateid4_SIZE + 16
         cdef const uint8_t *behind = source
         engine = self.server.engine
-        if left(arguments) < STATEID + 16 or self.standing.read_only or self.prepared:
+        if left(arguments) < stateid4_SIZE + 16 or self.standing.read_only or self.prepared:
             return DECLINED
-        offset = load64(arguments.at + STATEID)
-        stable = load32(arguments.at + STATEID + 8)
-        count = load32(arguments.at + STATEID + 12)
+        offset = load64(arguments.at + stateid4_SIZE)
+        stable = load32(arguments.at + stateid4_SIZE + 8)
+        count = load32(arguments.at + stateid4_SIZE + 12)
         if count > self.max_transfer:
             return DECLINED
         if self.bulk_wanted != NULL:
@@ -305,7 +278,7 @@ cdef class Nfs4Direct(DirectLocks):
             behind += padded(count)
             if arguments.end < behind:
                 return DECLINED
-        if stable > FILE_SYNC:
+        if stable > FILE_SYNC4:
             return DECLINED
         if not engine.stable:
             return no(self.files, STATE)
@@ -320,7 +293,7 @@ cdef class Nfs4Direct(DirectLocks):
                 return DECLINED
             verifier = self.files.service.write_verifier
             done = self.files.write(
-                opened, held, offset, source, count, stable != UNSTABLE, &before, &self.status, place.bulk != NULL
+                opened, held, offset, source, count, stable != UNSTABLE4, &before, &self.status, place.bulk != NULL
             )
             if done < 0:
                 transfer = self.files.to_write(node, opened, held, offset, source, count)
@@ -329,7 +302,7 @@ cdef class Nfs4Direct(DirectLocks):
             transfer = <Transfer?>(brought if brought.earlier is None else brought.earlier)
             if brought is transfer:
                 error = self.files.have_written(transfer)
-                if error == 0 and stable != UNSTABLE and not node.export.asynchronous:
+                if error == 0 and stable != UNSTABLE4 and not node.export.asynchronous:
                     return self.wait_for(self.files.to_sync_written(transfer), transfer)
             else:
                 error = errno_of(<Errand?>brought)

@@ -10,44 +10,24 @@ from libc.string cimport memcpy, memset
 from nfsd.vfs.attributes cimport ATTRIBUTE_MOUNT_ROOT, HAS_BIRTH_TIME, statx_t, statx_timestamp
 from nfsd.vfs.direct cimport DirectFiles, type_of
 from nfsd.vfs.records cimport Node
+from nfsd.wire.nfs4 cimport (
+    FATTR4_CHANGE, FATTR4_FH_EXPIRE_TYPE, FATTR4_FILEHANDLE, FATTR4_FILEID, FATTR4_FSID, FATTR4_LEASE_TIME,
+    FATTR4_MODE, FATTR4_MOUNTED_ON_FILEID, FATTR4_NUMLINKS, FATTR4_OWNER, FATTR4_OWNER_GROUP, FATTR4_RAWDEV,
+    FATTR4_RDATTR_ERROR, FATTR4_SIZE, FATTR4_SPACE_USED, FATTR4_TIME_ACCESS, FATTR4_TIME_CREATE,
+    FATTR4_TIME_METADATA, FATTR4_TIME_MODIFY, FATTR4_TYPE, FH4_PERSISTENT,
+)
 from rpcrdma.place cimport load32, store32, store64
 
-from nfsd.protocol import nfs4 as declared
-
-cdef enum:
-    TYPE = 1
-    FH_EXPIRE_TYPE = 2
-    CHANGE = 3
-    SIZE = 4
-    FSID = 8
-    LEASE_TIME = 10
-    RDATTR_ERROR = 11
-    FILEHANDLE = 19
-    FILEID = 20
-    MODE = 33
-    NUMLINKS = 35
-    OWNER = 36
-    OWNER_GROUP = 37
-    RAWDEV = 41
-    SPACE_USED = 45
-    TIME_ACCESS = 47
-    TIME_CREATE = 50
-    TIME_METADATA = 52
-    TIME_MODIFY = 53
-    MOUNTED_ON_FILEID = 55
-
-cdef dict NUMBERS = {
-    "TYPE": TYPE, "FH_EXPIRE_TYPE": FH_EXPIRE_TYPE, "CHANGE": CHANGE, "SIZE": SIZE, "FSID": FSID,
-    "LEASE_TIME": LEASE_TIME, "RDATTR_ERROR": RDATTR_ERROR, "FILEHANDLE": FILEHANDLE, "FILEID": FILEID, "MODE": MODE,
-    "NUMLINKS": NUMLINKS, "OWNER": OWNER, "OWNER_GROUP": OWNER_GROUP, "RAWDEV": RAWDEV, "SPACE_USED": SPACE_USED,
-    "TIME_ACCESS": TIME_ACCESS, "TIME_CREATE": TIME_CREATE, "TIME_METADATA": TIME_METADATA,
-    "TIME_MODIFY": TIME_MODIFY, "MOUNTED_ON_FILEID": MOUNTED_ON_FILEID,
-}
-assert all(getattr(declared, f"FATTR4_{name}") == number for name, number in NUMBERS.items())
-assert declared.FH4_PERSISTENT == 0
-
-cdef uint64_t NATIVE = sum(1 << number for number in NUMBERS.values())
-cdef uint64_t OWNERS = <uint64_t>1 << OWNER | <uint64_t>1 << OWNER_GROUP
+cdef uint64_t NATIVE = sum(
+    1 << number
+    for number in (
+        FATTR4_TYPE, FATTR4_FH_EXPIRE_TYPE, FATTR4_CHANGE, FATTR4_SIZE, FATTR4_FSID, FATTR4_LEASE_TIME,
+        FATTR4_RDATTR_ERROR, FATTR4_FILEHANDLE, FATTR4_FILEID, FATTR4_MODE, FATTR4_NUMLINKS, FATTR4_OWNER,
+        FATTR4_OWNER_GROUP, FATTR4_RAWDEV, FATTR4_SPACE_USED, FATTR4_TIME_ACCESS, FATTR4_TIME_CREATE,
+        FATTR4_TIME_METADATA, FATTR4_TIME_MODIFY, FATTR4_MOUNTED_ON_FILEID,
+    )
+)
+cdef uint64_t OWNERS = <uint64_t>1 << FATTR4_OWNER | <uint64_t>1 << FATTR4_OWNER_GROUP
 
 
 cdef inline bint asks(uint64_t mask, int number) noexcept nogil:
@@ -111,7 +91,7 @@ cdef class DirectAttributes:
         cdef bytes handle
         cdef size_t length
         if not status.mask & HAS_BIRTH_TIME:
-            mask &= ~(<uint64_t>1 << TIME_CREATE)
+            mask &= ~(<uint64_t>1 << FATTR4_TIME_CREATE)
         length = 2 if mask >> 32 else 1 if mask else 0
         at = store32(at, <uint32_t>length)
         if length > 0:
@@ -120,51 +100,51 @@ cdef class DirectAttributes:
             at = store32(at, <uint32_t>(mask >> 32))
         values = at
         at += 4
-        if asks(mask, TYPE):
+        if asks(mask, FATTR4_TYPE):
             at = store32(at, kind)
-        if asks(mask, FH_EXPIRE_TYPE):
-            at = store32(at, 0)
-        if asks(mask, CHANGE):
+        if asks(mask, FATTR4_FH_EXPIRE_TYPE):
+            at = store32(at, FH4_PERSISTENT)
+        if asks(mask, FATTR4_CHANGE):
             at = store64(at, node.inode.change.value)
-        if asks(mask, SIZE):
+        if asks(mask, FATTR4_SIZE):
             at = store64(at, status.size)
-        if asks(mask, FSID):
+        if asks(mask, FATTR4_FSID):
             fsid = node.mount.fsid
             at = store64(store64(at, <uint64_t>fsid[0]), <uint64_t>fsid[1])
-        if asks(mask, LEASE_TIME):
+        if asks(mask, FATTR4_LEASE_TIME):
             at = store32(at, self.lease_time)
-        if asks(mask, RDATTR_ERROR):
+        if asks(mask, FATTR4_RDATTR_ERROR):
             at = store32(at, 0)
-        if asks(mask, FILEHANDLE):
+        if asks(mask, FATTR4_FILEHANDLE):
             handle = node.handle
             length = len(handle)
             memset(at + 4 + length, 0, 4)
             memcpy(at + 4, <const uint8_t *>handle, length)
             store32(at, <uint32_t>length)
             at += 4 + ((length + 3) & ~<size_t>3)
-        if asks(mask, FILEID):
+        if asks(mask, FATTR4_FILEID):
             at = store64(at, status.ino)
-        if asks(mask, MODE):
+        if asks(mask, FATTR4_MODE):
             at = store32(at, status.mode & 0o7777)
-        if asks(mask, NUMLINKS):
+        if asks(mask, FATTR4_NUMLINKS):
             at = store32(at, status.nlink)
-        if asks(mask, OWNER):
+        if asks(mask, FATTR4_OWNER):
             at = store_number_as_text(at, status.uid)
-        if asks(mask, OWNER_GROUP):
+        if asks(mask, FATTR4_OWNER_GROUP):
             at = store_number_as_text(at, status.gid)
-        if asks(mask, RAWDEV):
+        if asks(mask, FATTR4_RAWDEV):
             at = store32(store32(at, status.rdev_major), status.rdev_minor)
-        if asks(mask, SPACE_USED):
+        if asks(mask, FATTR4_SPACE_USED):
             at = store64(at, status.blocks << 9)
-        if asks(mask, TIME_ACCESS):
+        if asks(mask, FATTR4_TIME_ACCESS):
             at = store_time(at, &status.atime)
-        if asks(mask, TIME_CREATE):
+        if asks(mask, FATTR4_TIME_CREATE):
             at = store_time(at, &status.btime)
-        if asks(mask, TIME_METADATA):
+        if asks(mask, FATTR4_TIME_METADATA):
             at = store_time(at, &status.ctime)
-        if asks(mask, TIME_MODIFY):
+        if asks(mask, FATTR4_TIME_MODIFY):
             at = store_time(at, &status.mtime)
-        if asks(mask, MOUNTED_ON_FILEID):
+        if asks(mask, FATTR4_MOUNTED_ON_FILEID):
             if kind == 2 and self.files.service.is_root(node):
                 # An export's root is mounted on its place in the pseudo file system.
                 mounted_on = self.server.pseudo.of_export(node.export).fileid

@@ -10,30 +10,23 @@ from nfsd.v4.direct_attributes cimport LARGEST_FATTR
 from nfsd.v4.direct_compound cimport left, padded, room
 from nfsd.vfs.attributes cimport statx_t
 from nfsd.vfs.direct cimport NAME_MAX, NO_ID, UTIME_NOW, UTIME_OMIT, no, when_t
+from nfsd.wire.nfs4 cimport (
+    FATTR4_MODE, FATTR4_TIME_ACCESS_SET, FATTR4_TIME_MODIFY_SET, OP_GETATTR, OP_REMOVE, OP_SETATTR, SET_TO_CLIENT_TIME4,
+    SET_TO_SERVER_TIME4, stateid4_SIZE,
+)
 from rpcrdma.declined cimport ATTRIBUTES, PROCEDURE, SIZE, STATE
 from rpcrdma.place cimport load32, load64, store32, store64
 
-from nfsd.protocol import nfs4 as declared
 from nfsd.v4.operations import ROOM_FOR_RESULT
 from nfsd.vfs.types import FileType
 
 cdef enum:
-    OP_GETATTR = 9
-    OP_REMOVE = 28
-    OP_SETATTR = 34
-    STATEID = 16
     BITMAP_MAX = 3              # words of attributes' numbers
     # In the second word.
-    MODE = 1 << (33 - 32)
-    TIME_ACCESS_SET = 1 << (48 - 32)
-    TIME_MODIFY_SET = 1 << (54 - 32)
-    SET_TO_SERVER_TIME = 0
-    SET_TO_CLIENT_TIME = 1
+    MODE = 1 << (FATTR4_MODE - 32)
+    TIME_ACCESS_SET = 1 << (FATTR4_TIME_ACCESS_SET - 32)
+    TIME_MODIFY_SET = 1 << (FATTR4_TIME_MODIFY_SET - 32)
 
-assert (declared.OP_REMOVE, declared.OP_SETATTR, declared.OP_GETATTR) == (OP_REMOVE, OP_SETATTR, OP_GETATTR)
-assert (declared.FATTR4_MODE, declared.FATTR4_TIME_ACCESS_SET, declared.FATTR4_TIME_MODIFY_SET) == (33, 48, 54)
-assert declared.time_how4.SET_TO_SERVER_TIME4 == SET_TO_SERVER_TIME
-assert declared.time_how4.SET_TO_CLIENT_TIME4 == SET_TO_CLIENT_TIME
 
 cdef size_t _room_for_result = ROOM_FOR_RESULT
 cdef object LNK = FileType.LNK
@@ -43,10 +36,10 @@ cdef const uint8_t *load_time(const uint8_t *at, const uint8_t *end, when_t *whe
     """A settime4; returns what is behind it, or NULL for what is for the general path."""
     if end - at < 4:
         return NULL
-    if load32(at) == SET_TO_SERVER_TIME:
+    if load32(at) == SET_TO_SERVER_TIME4:
         when.nanoseconds = UTIME_NOW
         return at + 4
-    if load32(at) != SET_TO_CLIENT_TIME or end - at < 16 or load32(at + 12) >= 1000000000:
+    if load32(at) != SET_TO_CLIENT_TIME4 or end - at < 16 or load32(at + 12) >= 1000000000:
         return NULL
     when.seconds = <int64_t>load64(at + 4)
     when.nanoseconds = load32(at + 12)
@@ -104,10 +97,10 @@ cdef class DirectChanges(DirectOpens):
         cdef uint32_t mask = 0
         cdef statx_t before
         cdef const uint8_t *behind
-        if left(arguments) < STATEID:
+        if left(arguments) < stateid4_SIZE:
             return False
         # The stateid is for a size (RFC 8881 section 18.30.3).
-        behind = self.wanted(arguments.at + STATEID, arguments.end, &changes, &mask)
+        behind = self.wanted(arguments.at + stateid4_SIZE, arguments.end, &changes, &mask)
         if behind == NULL or (changes.mode >= 0 and self.current.type is LNK):
             return no(self.files, ATTRIBUTES)
         if not self.may_change(place, behind, arguments.end, 20):

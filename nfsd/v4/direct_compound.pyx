@@ -22,6 +22,7 @@ from nfsd.state.direct cimport DirectState, SequenceRequest
 from nfsd.v4.direct_attributes cimport DirectAttributes
 from nfsd.vfs.direct cimport no
 from nfsd.vfs.direct_names cimport DirectNames
+from nfsd.wire.nfs4 cimport OP_REMOVE, OP_SEQUENCE, OP_SETATTR, SEQUENCE4args_SIZE, SEQUENCE4resok_SIZE
 from rpcrdma.declined cimport PROCEDURE, RARE, RECALL, SIZE, STATE, VERSION
 from rpcrdma.place cimport ANSWERED, DECLINED, WAITS, Place, load32, store32
 from rpcrdma.rpc.direct cimport Caller, DirectProgram, Work
@@ -39,17 +40,14 @@ cdef extern from "Python.h":
 
 cdef enum:
     COMPOUND = 1
-    OP_SEQUENCE = 53
-    OP_REMOVE = 28
-    OP_SETATTR = 34
     TAG_MAX = 64
     OPERATIONS = 8
     OFFERS = 8              # of a COMPOUND whose operations wait one after the other
     RPC_HEADER = 24         # of an accepted reply
-    SEQUENCE_ARGS = 32
-    SEQUENCE_RESULT = 44    # with its number and status
+    SEQUENCE_RESULT = 8 + SEQUENCE4resok_SIZE       # with its number and status
 
-assert declared.OP_SEQUENCE == OP_SEQUENCE and FINGERPRINTED <= 256
+
+assert FINGERPRINTED <= 256
 
 cdef size_t _fingerprinted = FINGERPRINTED
 
@@ -124,7 +122,7 @@ cdef class DirectCompound(DirectProgram):
         self.cachethis = request.cachethis = load32(arguments.at + 40)
         request.operations = self.operations
         request.octets = octets
-        arguments.at += 12 + SEQUENCE_ARGS
+        arguments.at += 12 + SEQUENCE4args_SIZE
         if self.begun is not None:
             self.session = self.begun.session
         else:
@@ -241,7 +239,7 @@ cdef class DirectCompound(DirectProgram):
         if left(arguments) < 4:
             return False
         length = tag[0] = load32(arguments.at)
-        if length > TAG_MAX or left(arguments) < 4 + padded(length) + 8 + 4 + SEQUENCE_ARGS:
+        if length > TAG_MAX or left(arguments) < 4 + padded(length) + 8 + 4 + SEQUENCE4args_SIZE:
             return False
         arguments.at += 4 + padded(length)
         self.minor = load32(arguments.at)

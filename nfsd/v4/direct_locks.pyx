@@ -10,40 +10,29 @@ from libc.string cimport memcpy
 from nfsd.v4.direct_compound cimport left, padded, room
 from nfsd.v4.direct_opens cimport DirectOpens
 from nfsd.vfs.direct cimport no
+from nfsd.wire.nfs4 cimport NFS4_OPAQUE_LIMIT, OP_LOCK, OP_LOCKU, READ_LT, WRITEW_LT, WRITE_LT, stateid4_SIZE
 from rpcrdma.declined cimport PROCEDURE, SIZE, STATE
 from rpcrdma.place cimport load32, load64, store32
 
-from nfsd.protocol import nfs4 as declared
 from nfsd.state.types import Stateid
 from nfsd.v4 import at_once
 from nfsd.v4.operations import ROOM_FOR_RESULT
 from nfsd.vfs.types import FileType
 
-cdef enum:
-    OP_LOCK = 12
-    OP_LOCKU = 14
-    STATEID = 16
-    OWNER_MAX = 1024
-    READ_LT = 1
-    WRITE_LT = 2
-    WRITEW_LT = 4
-
-assert (declared.OP_LOCK, declared.OP_LOCKU) == (OP_LOCK, OP_LOCKU)
-assert [kind.value for kind in declared.nfs_lock_type4] == [READ_LT, WRITE_LT, 3, WRITEW_LT]
 
 cdef size_t _room_for_result = ROOM_FOR_RESULT
 cdef object REG = FileType.REG
 
 
 cdef object stateid_in(const uint8_t *at):
-    return Stateid(load32(at), <bytes>at[4:STATEID])
+    return Stateid(load32(at), <bytes>at[4:stateid4_SIZE])
 
 
 cdef class DirectLocks(DirectChanges):
     cdef bint may_lock(self, Place place) except -1:
         if self.prepared or self.index + 1 != self.operations:
             return no(self.files, PROCEDURE)
-        if not room(place, 8 + STATEID) or self.limit < self.size(place) + _room_for_result:
+        if not room(place, 8 + stateid4_SIZE) or self.limit < self.size(place) + _room_for_result:
             return no(self.files, SIZE)
         return self.current.type is REG
 
@@ -51,7 +40,7 @@ cdef class DirectLocks(DirectChanges):
         """The result, but for its stateid."""
         self.prepared = True
         self.stateid_at = store32(store32(place.at, number), 0)
-        place.at = self.stateid_at + STATEID
+        place.at = self.stateid_at + stateid4_SIZE
         return 0
 
     cdef bint lock(self, Arguments *arguments, Place place) except -1:
@@ -67,20 +56,20 @@ cdef class DirectLocks(DirectChanges):
             return False
         if load32(at + 24) == 0:
             # lock_stateid, lock_seqid
-            if left(arguments) < 28 + STATEID + 4:
+            if left(arguments) < 28 + stateid4_SIZE + 4:
                 return False
             given = at + 28
-            arguments.at = given + STATEID + 4
+            arguments.at = given + stateid4_SIZE + 4
         else:
             # open_seqid, open_stateid, lock_seqid; clientid, owner
-            if left(arguments) < 32 + STATEID + 16:
+            if left(arguments) < 32 + stateid4_SIZE + 16:
                 return False
             given = at + 32
-            length = load32(given + STATEID + 12)
-            if length > OWNER_MAX or left(arguments) < 32 + STATEID + 16 + padded(length):
+            length = load32(given + stateid4_SIZE + 12)
+            if length > NFS4_OPAQUE_LIMIT or left(arguments) < 32 + stateid4_SIZE + 16 + padded(length):
                 return False
-            owner = (given + STATEID + 16)[:length]
-            arguments.at = given + STATEID + 16 + padded(length)
+            owner = (given + stateid4_SIZE + 16)[:length]
+            arguments.at = given + stateid4_SIZE + 16 + padded(length)
         self.locking = (
             stateid_in(given), owner, (kind & 1) == 0, <uint64_t>load64(at + 8), <uint64_t>load64(at + 16)
         )
@@ -90,14 +79,14 @@ cdef class DirectLocks(DirectChanges):
     cdef bint unlock(self, Arguments *arguments, Place place) except -1:
         cdef const uint8_t *at = arguments.at
         # locktype, seqid, lock_stateid, offset, length
-        if not self.may_lock(place) or left(arguments) < 8 + STATEID + 16:
+        if not self.may_lock(place) or left(arguments) < 8 + stateid4_SIZE + 16:
             return False
         if load32(at) < READ_LT or load32(at) > WRITEW_LT:
             return False
         self.unlocking = (
-            stateid_in(at + 8), <uint64_t>load64(at + 8 + STATEID), <uint64_t>load64(at + 16 + STATEID)
+            stateid_in(at + 8), <uint64_t>load64(at + 8 + stateid4_SIZE), <uint64_t>load64(at + 16 + stateid4_SIZE)
         )
-        arguments.at = at + 24 + STATEID
+        arguments.at = at + 24 + stateid4_SIZE
         self.locked(place, OP_LOCKU)
         return True
 
@@ -113,7 +102,7 @@ cdef class DirectLocks(DirectChanges):
         if done is None:
             return no(self.files, STATE)
         other = done.other
-        memcpy(store32(self.stateid_at, done.seqid), <const uint8_t *>other, STATEID - 4)
+        memcpy(store32(self.stateid_at, done.seqid), <const uint8_t *>other, stateid4_SIZE - 4)
         return True
 
     cdef int forget(self) except -1:

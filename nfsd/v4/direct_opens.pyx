@@ -10,6 +10,11 @@ from libc.string cimport memcpy, memset
 from nfsd.v4.direct_compound cimport Arguments, left, padded, room
 from nfsd.vfs.direct cimport no
 from nfsd.vfs.records cimport Node
+from nfsd.wire.nfs4 cimport (
+    CLAIM_FH, CLAIM_NULL, NFS4_OPAQUE_LIMIT, OPEN4_NOCREATE, OPEN4_SHARE_ACCESS_BOTH, OPEN4_SHARE_ACCESS_WRITE,
+    OPEN4_SHARE_DENY_BOTH, OPEN_DELEGATE_NONE, OPEN_DELEGATE_NONE_EXT, OP_CLOSE, OP_OPEN, WND4_CONTENTION, WND4_RESOURCE,
+    change_info4_SIZE, stateid4_SIZE,
+)
 from rpcrdma.declined cimport PROCEDURE, RECALL, SIZE, STATE
 from rpcrdma.place cimport Place, load32, store32, store64
 
@@ -19,25 +24,9 @@ from nfsd.v4.operations import ROOM_FOR_RESULT
 from nfsd.vfs.types import FileType
 
 cdef enum:
-    OP_CLOSE = 4
-    OP_OPEN = 18
-    STATEID = 16
-    OWNER_MAX = 1024
     NAME_MAX = 255
-    NOCREATE = 0
-    CLAIM_NULL = 0
-    CLAIM_FH = 4
-    ACCESS_WRITE = 2
-    BOTH = 3
-    DELEGATE_NONE = 0
-    DELEGATE_NONE_EXT = 3
-    CONTENTION = 1          # WND4_CONTENTION
-    RESOURCE = 2            # WND4_RESOURCE
-    OPEN_RESULT = 4 + 4 + 16 + 20 + 4 + 4 + 12      # at most
+    OPEN_RESULT = 8 + stateid4_SIZE + change_info4_SIZE + 4 + 4 + 12      # at most
 
-assert (declared.OP_OPEN, declared.OP_CLOSE) == (OP_OPEN, OP_CLOSE)
-assert declared.open_delegation_type4.OPEN_DELEGATE_NONE_EXT == DELEGATE_NONE_EXT
-assert (declared.why_no_delegation4.WND4_CONTENTION, declared.why_no_delegation4.WND4_RESOURCE) == (CONTENTION, RESOURCE)
 
 cdef uint32_t WISHES = at_once.WISHES
 cdef uint32_t WANT = declared.OPEN4_SHARE_ACCESS_WANT_DELEG_MASK
@@ -60,13 +49,15 @@ cdef class DirectOpens(DirectCompound):
         self.share, self.denied = wanted & ~WISHES, load32(at + 8)
         length = load32(at + 20)
         owner = at + 24
-        if self.share < 1 or self.share > BOTH or self.denied > BOTH or length > OWNER_MAX:
+        if self.share < 1 or self.share > OPEN4_SHARE_ACCESS_BOTH or self.denied > OPEN4_SHARE_DENY_BOTH:
+            return False
+        if length > NFS4_OPAQUE_LIMIT:
             return False
         if left(arguments) < 24 + padded(length) + 8 or not room(place, OPEN_RESULT):
             return False
         at += 24 + padded(length)
         claim = load32(at + 4)
-        if load32(at) != NOCREATE or (claim != CLAIM_NULL and claim != CLAIM_FH):
+        if load32(at) != OPEN4_NOCREATE or (claim != CLAIM_NULL and claim != CLAIM_FH):
             return no(self.files, PROCEDURE)
         arguments.at = at + 8
         if not self.look():
@@ -76,7 +67,7 @@ cdef class DirectOpens(DirectCompound):
             node = self.named(arguments)
             if node is None:
                 return False
-        if node.type is not REG or (self.share & ACCESS_WRITE and self.standing.read_only):
+        if node.type is not REG or (self.share & OPEN4_SHARE_ACCESS_WRITE and self.standing.read_only):
             return False
         why = at_once.why_no_delegation(self.server, self.session.client, node, wanted)
         if why is None:
@@ -87,14 +78,14 @@ cdef class DirectOpens(DirectCompound):
         self.owner = owner[:length]
         self.opener = self.standing.credential
         self.current = node
-        place.at = store32(store32(place.at, OP_OPEN), 0) + STATEID
+        place.at = store32(store32(place.at, OP_OPEN), 0) + stateid4_SIZE
         place.at = store64(store64(store32(place.at, 1), change), change)
         place.at = store32(place.at + 4, 0)
         if not wanted & WANT:
-            place.at = store32(place.at, DELEGATE_NONE)
+            place.at = store32(place.at, OPEN_DELEGATE_NONE)
         else:
-            place.at = store32(store32(place.at, DELEGATE_NONE_EXT), <uint32_t>why)
-            if why == CONTENTION or why == RESOURCE:
+            place.at = store32(store32(place.at, OPEN_DELEGATE_NONE_EXT), <uint32_t>why)
+            if why == WND4_CONTENTION or why == WND4_RESOURCE:
                 place.at = store32(place.at, 0)
         return True
 
@@ -119,15 +110,15 @@ cdef class DirectOpens(DirectCompound):
         # Behind it the file may be gone.
         if self.prepared or self.index + 1 != self.operations:
             return no(self.files, PROCEDURE)
-        if left(arguments) < 4 + STATEID:
+        if left(arguments) < 4 + stateid4_SIZE:
             return False
-        if not room(place, 8 + STATEID) or self.limit < self.size(place) + _room_for_result:
+        if not room(place, 8 + stateid4_SIZE) or self.limit < self.size(place) + _room_for_result:
             return no(self.files, SIZE)
         self.closing = self.state.open_of(self.session, arguments.at + 4, self.current.key)
         if self.closing is None or not at_once.closable(self.server, self.closing):
             return no(self.files, STATE)
         self.prepared = True
-        arguments.at += 4 + STATEID
+        arguments.at += 4 + stateid4_SIZE
         # RFC 8881 section 18.2.4: a stateid that can do no harm when it is used again.
         place.at = store32(store32(store32(place.at, OP_CLOSE), 0), <uint32_t>0xFFFFFFFF)
         memset(place.at, 0, 12)
@@ -152,7 +143,7 @@ cdef class DirectOpens(DirectCompound):
         state, flags = done
         other = state.other
         memcpy(store32(self.opening_at + 8, state.seqid), <const uint8_t *>other, 12)
-        store32(self.opening_at + 8 + STATEID + 20, flags)
+        store32(self.opening_at + 8 + stateid4_SIZE + 20, flags)
         return True
 
     cdef int forget(self) except -1:

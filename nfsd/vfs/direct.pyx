@@ -20,9 +20,16 @@ from libc.stdint cimport uint32_t
 from libc.string cimport memcpy
 
 from nfsd.vfs.attributes cimport type_in
+from nfsd.vfs.kernel cimport (
+    AT_EACCESS, AT_EMPTY_PATH, SYS_faccessat2, SYS_fchmodat, SYS_fchownat, SYS_name_to_handle_at,
+    SYS_open_by_handle_at, SYS_openat2, SYS_statx, SYS_utimensat, c_close, c_syscall, fsync, pread, pwrite,
+)
 from nfsd.vfs.executor cimport Executor
 from nfsd.vfs.identity cimport Switch
 from nfsd.vfs.resident cimport in_memory
+from nfsd.wire.nfs3 cimport (
+    ACCESS3_DELETE, ACCESS3_EXECUTE, ACCESS3_EXTEND, ACCESS3_LOOKUP, ACCESS3_MODIFY, ACCESS3_READ,
+)
 from rpcrdma.declined cimport BUSY, CALLER, DATA, FAILED, MAY_WAIT, NODE, OPEN, RARE, RECALL, SIZE, STANDING, TURN
 from nfsd.vfs.transfers cimport Sync, Transfer, reading, writing
 from rpcrdma.memory cimport Lease
@@ -38,13 +45,6 @@ from nfsd.vfs.inspect import ACCESSES_KEPT as _ACCESSES_KEPT
 from nfsd.vfs.types import FileType
 from nfsd.vfs.unstable import MOST_OF_ONE_FILE as _MOST_OF_ONE_FILE
 
-cdef extern from "unistd.h" nogil:
-    long c_syscall "syscall"(long number, ...)
-    ssize_t pread(int fd, void *sink, size_t size, long offset)
-    ssize_t pwrite(int fd, const void *source, size_t size, long offset)
-    int fsync(int fd)
-    int c_close "close"(int fd)
-
 cdef extern from "stdio.h" nogil:
     int snprintf(char *sink, size_t size, const char *format, ...)
 
@@ -53,16 +53,6 @@ cdef extern from "sys/uio.h" nogil:
         void *iov_base
         size_t iov_len
     ssize_t preadv2(int fd, const iovec *vectors, int count, long offset, int flags)
-
-cdef extern from "sys/syscall.h" nogil:
-    const long SYS_statx
-    const long SYS_openat2
-    const long SYS_faccessat2
-    const long SYS_name_to_handle_at
-    const long SYS_open_by_handle_at
-    const long SYS_fchownat
-    const long SYS_fchmodat
-    const long SYS_utimensat
 
 cdef extern from "time.h" nogil:
     ctypedef long time_t
@@ -73,15 +63,6 @@ cdef extern from "time.h" nogil:
     const int CLOCK_REALTIME
 
 cdef enum:
-    AT_EMPTY_PATH = 0x1000
-    AT_EACCESS = 0x200
-    # ACCESS3_*
-    READ = 0x01
-    LOOKUP = 0x02
-    MODIFY = 0x04
-    EXTEND = 0x08
-    DELETE = 0x10
-    EXECUTE = 0x20
     RWF_NOWAIT = 8
     HANDLES = 262144        # NFS handles remembered by kernel handle
     NAMES_GOOD_FOR = 1      # seconds
@@ -256,16 +237,16 @@ cdef class DirectFiles:
                 if not may[number] and errno not in (EACCES, EPERM, EROFS, ETXTBSY):
                     return -1
             if may[0]:
-                bits = READ
+                bits = ACCESS3_READ
             if node.type is DIR:
                 if may[2]:
-                    bits |= LOOKUP | MODIFY | EXTEND | DELETE if may[1] else LOOKUP
+                    bits |= ACCESS3_LOOKUP | (ACCESS3_MODIFY | ACCESS3_EXTEND | ACCESS3_DELETE if may[1] else 0)
             else:
-                bits |= (MODIFY | EXTEND if may[1] else 0) | (EXECUTE if may[2] else 0)
+                bits |= (ACCESS3_MODIFY | ACCESS3_EXTEND if may[1] else 0) | (ACCESS3_EXECUTE if may[2] else 0)
             if len(inode.accesses) >= ACCESSES_KEPT:
                 inode.accesses.clear()
             inode.accesses[credential] = (inode.epoch, bits)
-        return bits & (READ | LOOKUP | EXECUTE if node.export.read_only else 0x3F)
+        return bits & (ACCESS3_READ | ACCESS3_LOOKUP | ACCESS3_EXECUTE if node.export.read_only else ~0)
 
     cdef OpenFile to_sync(self, Node node):
         """A descriptor through which the file can be synchronised; None: it has to be opened first."""

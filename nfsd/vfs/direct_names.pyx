@@ -15,22 +15,12 @@ from nfsd.vfs.syscalls import O_PATH as _O_PATH, RESOLVE_COMPONENT as _RESOLVE_C
 from nfsd.vfs.creation import CREATION_FLAGS as _CREATION_FLAGS
 from nfsd.vfs.types import FileType
 
+from nfsd.vfs.kernel cimport (
+    AT_EMPTY_PATH, SYS_name_to_handle_at, SYS_openat2, SYS_utimensat, c_close, c_syscall, unlinkat,
+)
 from nfsd.vfs.direct cimport NAME_MAX, component, ctime_of, how_t, no, stat_of, synchronise
 from nfsd.vfs.records cimport closed_at_once
 from rpcrdma.declined cimport BUSY, FAILED, MAY_WAIT, OPEN, RARE, RECALL
-
-cdef extern from "unistd.h" nogil:
-    long c_syscall "syscall"(long number, ...)
-    int unlinkat(int directory, const char *path, int flags)
-    int c_close "close"(int fd)
-
-cdef extern from "sys/syscall.h" nogil:
-    const long SYS_openat2
-    const long SYS_name_to_handle_at
-    const long SYS_utimensat
-
-cdef enum:
-    AT_EMPTY_PATH = 0x1000
 
 cdef object DIR = FileType.DIR
 cdef object REG = FileType.REG

@@ -26,6 +26,8 @@ from libc.stdint cimport uint64_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memset
 
+from nfsd.vfs.kernel cimport SYS_close, c_close, c_syscall, c_write
+
 from nfsd.vfs.identity cimport (
     BROKEN,
     Switch,
@@ -39,14 +41,6 @@ from rpcrdma.rpc.direct cimport Work
 
 from rpcrdma.firewall import contain, report
 from rpcrdma.log_limits import limited_logger
-
-cdef extern from "unistd.h" nogil:
-    long c_syscall "syscall"(long number, ...)
-    ssize_t c_write "write"(int fd, const void *data, size_t size)
-    int c_close "close"(int fd)
-
-cdef extern from "sys/syscall.h" nogil:
-    const long SYS_close
 
 cdef extern from "signal.h" nogil:
     ctypedef struct sigset_t:

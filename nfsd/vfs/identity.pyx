@@ -18,16 +18,9 @@ from libc.errno cimport EACCES, EIO, ENOMEM, errno
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcmp, memcpy, memset
 
-cdef extern from "unistd.h" nogil:
-    long c_syscall "syscall"(long number, ...)
-
-cdef extern from "sys/syscall.h" nogil:
-    const long SYS_capget
-    const long SYS_capset
-    const long SYS_setgroups
-    const long SYS_getgroups
-    const long SYS_setfsuid
-    const long SYS_setfsgid
+from nfsd.vfs.kernel cimport (
+    SYS_capget, SYS_capset, SYS_getgroups, SYS_setfsgid, SYS_setfsuid, SYS_setgroups, c_syscall,
+)
 
 cdef extern from "pthread.h" nogil:
     ctypedef struct pthread_t:

@@ -11,17 +11,9 @@ and one that ends a thread ends the process.
 from libc.errno cimport errno
 from libc.string cimport memset
 
-cdef extern from "unistd.h" nogil:
-    long c_syscall "syscall"(long number, ...)
-
-cdef extern from "sys/syscall.h" nogil:
-    const long SYS_setresuid
-    const long SYS_setresgid
-    const long SYS_geteuid
-    const long SYS_getegid
+from nfsd.vfs.kernel cimport SYS_QUOTACTL_FD, SYS_getegid, SYS_geteuid, SYS_setresgid, SYS_setresuid, c_syscall
 
 cdef enum:
-    SYS_QUOTACTL_FD = 443   # on every architecture
     GETQUOTA = 0x800007
     BLOCK_SIZE = 72         # struct if_dqblk
 

@@ -9,14 +9,12 @@ from cpython.long cimport PyLong_AsVoidPtr
 from cpython.object cimport PyObject
 from libc.stdlib cimport free, malloc
 
+from nfsd.vfs.kernel cimport c_close
 from nfsd.vfs.change cimport ChangeRecord
 from nfsd.vfs.identity cimport is_somebody
 from nfsd.vfs.serial cimport Serial
 
 from nfsd.vfs.syncing import GroupSync
-
-cdef extern from "unistd.h" nogil:
-    int c_close "close"(int fd)
 
 cdef extern from "sys/stat.h" nogil:
     cdef struct stat_t "stat":

@@ -13,9 +13,7 @@ Owns no descriptor; imports nothing.
 from libc.errno cimport ENOSYS, errno
 from libc.stdint cimport uint64_t
 
-cdef extern from "unistd.h" nogil:
-    long c_syscall "syscall"(long number, ...)
-    int getpagesize()
+from nfsd.vfs.kernel cimport SYS_CACHESTAT, c_syscall, getpagesize
 
 cdef extern from "sys/stat.h" nogil:
     struct c_stat "stat":
@@ -34,7 +32,6 @@ cdef struct counts_t:
     uint64_t recently_evicted
 
 cdef enum:
-    SYS_CACHESTAT = 451     # on every architecture
     AHEAD = 256 << 10       # octets: twice what the kernel reads ahead by default
 
 cdef uint64_t PAGE = getpagesize()

@@ -8,23 +8,13 @@ from libc.errno cimport EINTR, errno
 from libc.stdint cimport uint8_t, uint64_t
 from libc.string cimport memset
 
+from nfsd.vfs.kernel cimport AT_EMPTY_PATH, SYS_statx, c_syscall, pread, pwrite
 from nfsd.vfs.executor cimport Executor, Job, job_t
 from nfsd.vfs.records cimport Credential, Inode, OpenFile
 from rpcrdma.memory cimport Lease
 from rpcrdma.rpc.direct cimport Errand
 
 from nfsd.vfs.syscalls import STATX_MASK as _STATX_MASK
-
-cdef extern from "unistd.h" nogil:
-    long c_syscall "syscall"(long number, ...)
-    ssize_t pread(int fd, void *sink, size_t size, long offset)
-    ssize_t pwrite(int fd, const void *source, size_t size, long offset)
-
-cdef extern from "sys/syscall.h" nogil:
-    const long SYS_statx
-
-cdef enum:
-    AT_EMPTY_PATH = 0x1000
 
 cdef unsigned int STATX_MASK = _STATX_MASK
 

@@ -329,10 +329,11 @@ def _storer(node: Node) -> list[str]:
 def text(module: ModuleType, types: Sequence[str], title: str) -> str:
     """A .pxd: all numbers of the module, and these types with their parts."""
     nodes = [node_of(getattr(module, name)) for name in types]
-    lines = [*_HEAD.format(module=module.__name__, title=title).splitlines(), "", "cdef enum:"]
-    lines += [
-        f"    {name} = {number}" for name, number in numbers(module).items() if -_LARGEST <= number < 2 * _LARGEST
-    ]
+    lines = [*_HEAD.format(module=module.__name__, title=title).splitlines()]
+    # Larger ones apart: they would make others unsigned, or long.
+    for low, high in ((-_LARGEST, _LARGEST), (_LARGEST, 2 * _LARGEST)):
+        found = [f"    {name} = {number}" for name, number in numbers(module).items() if low <= number < high]
+        lines += ["", "cdef enum:", *found] if found else []
     sizes = []
     for node in with_parts(nodes):
         _check(node)

@@ -1,0 +1,39 @@
+"""sattr3 in native code (RFC 1813 section 2.5.3): what :func:`nfsd.v3.convert.set_attributes` makes of it."""
+
+from libc.stdint cimport int64_t, uint8_t, uint32_t
+
+from nfsd.vfs.direct cimport NO_ID, UTIME_NOW, UTIME_OMIT, changes_t, when_t
+from nfsd.wire.nfs3 cimport SET_TO_CLIENT_TIME, SET_TO_SERVER_TIME, load_sattr3, nfstime3_t, sattr3_t
+
+
+cdef inline bint set_when(when_t *when, uint32_t how, nfstime3_t *time) noexcept nogil:
+    """A set_atime or set_mtime; False: a time that no file can have."""
+    when.seconds = 0
+    when.nanoseconds = UTIME_NOW if how == SET_TO_SERVER_TIME else UTIME_OMIT
+    if how != SET_TO_CLIENT_TIME:
+        return True
+    when.seconds, when.nanoseconds = time.seconds, time.nseconds
+    return time.nseconds <= 999999999
+
+
+cdef inline const uint8_t *load_sattr(
+    const uint8_t *at, const uint8_t *end, changes_t *changes, int64_t *size
+) noexcept nogil:
+    """Behind a sattr3, which goes to ``changes`` and ``size`` (-1: none); NULL: it is none, or none that a file can
+    have."""
+    cdef sattr3_t given
+    at = load_sattr3(at, end, &given)
+    if at == NULL:
+        return NULL
+    changes.guarded = False
+    changes.mode = <int>(given.mode & 0o7777) if given.mode_given else -1
+    changes.uid = given.uid if given.uid_given else NO_ID
+    changes.gid = given.gid if given.gid_given else NO_ID
+    size[0] = <int64_t>given.size if given.size_given else -1
+    if (given.uid_given and given.uid == NO_ID) or (given.gid_given and given.gid == NO_ID):
+        return NULL
+    if given.size_given and size[0] < 0:
+        return NULL
+    if not set_when(&changes.times[0], given.atime.set_it, &given.atime.atime):
+        return NULL
+    return at if set_when(&changes.times[1], given.mtime.set_it, &given.mtime.mtime) else NULL

@@ -1,0 +1,39 @@
+"""System calls of native code: their functions, their numbers and the flags of those that libc does not wrap."""
+
+cdef extern from "unistd.h" nogil:
+    long c_syscall "syscall"(long number, ...)
+    ssize_t pread(int fd, void *sink, size_t size, long offset)
+    ssize_t pwrite(int fd, const void *source, size_t size, long offset)
+    ssize_t c_write "write"(int fd, const void *data, size_t size)
+    int fsync(int fd)
+    int unlinkat(int directory, const char *path, int flags)
+    int c_close "close"(int fd)
+    int getpagesize()
+
+cdef extern from "sys/syscall.h" nogil:
+    const long SYS_capget
+    const long SYS_capset
+    const long SYS_close
+    const long SYS_faccessat2
+    const long SYS_fchmodat
+    const long SYS_fchownat
+    const long SYS_getegid
+    const long SYS_geteuid
+    const long SYS_getgroups
+    const long SYS_name_to_handle_at
+    const long SYS_open_by_handle_at
+    const long SYS_openat2
+    const long SYS_setfsgid
+    const long SYS_setfsuid
+    const long SYS_setgroups
+    const long SYS_setresgid
+    const long SYS_setresuid
+    const long SYS_statx
+    const long SYS_utimensat
+
+cdef enum:
+    # Newer than the headers; the same on every architecture.
+    SYS_CACHESTAT = 451
+    SYS_QUOTACTL_FD = 443
+    AT_EMPTY_PATH = 0x1000
+    AT_EACCESS = 0x200
