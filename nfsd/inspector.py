@@ -27,6 +27,7 @@ from nfsd.usage import OTHERS, Amount
 from nfsd.usage_metrics import operation_name
 from nfsd.v4.server import Nfs4Server
 from nfsd.vfs.service import FileService
+from rpcrdma.rpc.direct import Waiting
 from rpcrdma.rpc.dispatch import Dispatcher, Execution
 from rpcrdma.rpc.program import Transport
 
@@ -204,9 +205,11 @@ class Inspector:
         """The same, at once."""
         names = self._parts.exports.usage.names({export.id: export.pseudo for export in self._parts.exports.exports})
         now = time.perf_counter()
-        running = [one for dispatcher in list(self._parts.dispatchers.values()) for one in dispatcher.running.copy()]
-        running.sort(key=lambda one: one.started)
-        return [_call(one, now, names.get(id(one.call.tally), "")) for one in running]
+        rows = []
+        for dispatcher in self._parts.dispatchers.values():
+            rows += [_call(one, now, names.get(id(one.call.tally), "")) for one in dispatcher.running]
+            rows += [_held(one, now, names.get(id(one.tally), "")) for one in dispatcher.held]
+        return sorted(rows, key=lambda row: -float(row["seconds"]))
 
     async def exports(self) -> list[Row]:
         """Each export, and how it is used."""
@@ -248,6 +251,23 @@ def _call(execution: Execution, now: float, export: str) -> Row:
         "call": f"{program}v{version} {name}",
         "export": export,
         "seconds": round(now - execution.started, 3),
+        "why": "",
+    }
+
+
+def _held(waiting: Waiting, now: float, export: str) -> Row:
+    """A call that waits natively."""
+    program, version, name = waiting.label
+    if waiting.number[:2] == _NFS4:
+        name = operation_name(waiting.row)
+    return {
+        "client": canonical_address(waiting.transport.peer_address),
+        "over": waiting.transport.netid,
+        "xid": f"{waiting.xid:#010x}",
+        "call": f"{program}v{version} {name}",
+        "export": export,
+        "seconds": round(now - waiting.since, 3),
+        "why": waiting.why,
     }
 
 

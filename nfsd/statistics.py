@@ -98,6 +98,7 @@ class Statistics:
             where = f" on {oldest['export']}" if oldest["export"] else ""
             yield f"{len(late)} calls have waited for more than {_LONG:.0f} s; the oldest: {oldest['call']} of " + (
                 f"{oldest['client']}{where}, {oldest['seconds']:.1f} s"
+                + (f" ({oldest['why']})" if oldest["why"] else "")
             )
         if self._pool.pressed:
             yield f"buffers are short: {self._pool.in_use >> 20} of {self._pool.limit >> 20} MiB are in use"

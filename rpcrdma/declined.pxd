@@ -34,6 +34,9 @@ cdef enum Reason:
     REASONS
 
 
+cdef str word(int reason)
+
+
 cdef class Declined:
     """Calls declined, by row (see ``names``) and reason."""
 

@@ -15,6 +15,10 @@ cdef dict WORDS = {
 assert list(WORDS) == list(range(REASONS))
 
 
+cdef str word(int reason):
+    return WORDS[reason]
+
+
 cdef class Declined:
     def __cinit__(self):
         memset(self.counts, 0, sizeof(self.counts))

@@ -92,11 +92,7 @@ class Screen:
             notes.append(f"{starved} replies over RDMA granted fewer credits than asked for: no memory for Receives")
         if self.trouble:
             notes.append(self.trouble)
-        late = [
-            f"{row['call']} of {row['client']} on {row['export'] or 'no export'} waits, {row['seconds']:.1f} s"
-            for row in now["inflight"][:3]
-            if row["seconds"] >= 0.1
-        ]
+        late = [_late(row) for row in now["inflight"][:3] if row["seconds"] >= 0.1]
         text = Text("\n".join([*notes, *late]) or "nothing is slow", style="yellow" if notes or late else "green")
         return Panel(text, title="slow, and why", title_align="left")
 
@@ -115,6 +111,11 @@ class Screen:
             )
         _more(table, len(found) - rows)
         return table
+
+
+def _late(row: Answer) -> str:
+    why = f" ({row['why']})" if row["why"] else ""
+    return f"{row['call']} of {row['client']} on {row['export'] or 'no export'} waits, {row['seconds']:.1f} s{why}"
 
 
 def _calls(now: Answer, rows: int) -> Table:

@@ -136,9 +136,17 @@ def _locks(answer: Answer) -> list[str]:
 
 
 def _inflight(answer: Answer) -> list[str]:
-    heads = ["CLIENT", "OVER", "XID", "CALL", "EXPORT", "FOR"]
+    heads = ["CLIENT", "OVER", "XID", "CALL", "EXPORT", "FOR", "BECAUSE OF"]
     rows = [
-        [row["client"], row["over"], row["xid"], row["call"], row["export"] or "-", duration(row["seconds"])]
+        [
+            row["client"],
+            row["over"],
+            row["xid"],
+            row["call"],
+            row["export"] or "-",
+            duration(row["seconds"]),
+            row["why"] or "-",
+        ]
         for row in answer["rows"]
     ]
     return _table(heads, rows, "no call is waiting")

@@ -195,6 +195,8 @@ cdef class DirectCompound(DirectProgram):
         """An operation waits for :attr:`work`: first of all the COMPOUND holds its slot, so that a retransmission finds it
         in use (RFC 8881 section 2.10.6.2)."""
         cdef Begun begun = self.begun
+        if self.standing is not None:
+            self.tally = self.standing.tally
         if begun is None:
             begun = Begun.__new__(Begun)
             begun.session = self.session

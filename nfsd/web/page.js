@@ -152,8 +152,8 @@ function show(now, delta) {
     row.call, number(row.count * per), mean(row.seconds, row.count),
     duration(quantile(now.bounds, row.buckets, 0.5)), duration(quantile(now.bounds, row.buckets, 0.99)),
   ]), "no calls");
-  table("inflight", ["call", "client", "over", "export", "for"], now.inflight.map((row) => [
-    row.call, row.client, row.over, row.export || "–", duration(row.seconds),
+  table("inflight", ["call", "client", "over", "export", "for", "because of"], now.inflight.map((row) => [
+    row.call, row.client, row.over, row.export || "–", duration(row.seconds), row.why || "–",
   ]), "none");
   const rates = { calls: "calls", "RDMA Reads": "reads", "RDMA Writes": "writes", "long calls": "long_calls",
     "long replies": "long_replies", invalidations: "invalidations" };

@@ -82,13 +82,18 @@ cdef class Waiting:
 
     cdef DirectVersion version
     cdef Caller caller
-    cdef uint32_t xid
+    cdef readonly uint32_t xid
     cdef uint32_t procedure
+    cdef readonly uint32_t row      # the procedure, or the operation of a COMPOUND that waits
+    cdef int reason
+    cdef readonly Tally tally       # its client's on the export, if that is known
     cdef size_t offset              # of the arguments in the message
     cdef bytes key                  # for the replay cache; None: it is not under it
     cdef Entry entry
     cdef readonly double since
     cdef Work work
+
+    cdef int told(self) except -1
 
 
 cdef class Gate:

@@ -8,7 +8,7 @@ from rpcrdma.rpc.dispatch import Dispatcher, Row
 from rpcrdma.rpc.messages import auth_stat
 from rpcrdma.rpc.program import RpcCredential, Transport
 from rpcrdma.rpc.replay import ReplayCache
-from rpcrdma.rpc.tally import Latencies
+from rpcrdma.rpc.tally import Latencies, Tally
 
 class DirectProgram:
     """The procedures of one version of one program that can be answered directly; derived from in native code.
@@ -28,6 +28,17 @@ class Waiting:
 
     since: float
     """On the clock of time.perf_counter, in seconds."""
+    xid: int
+    row: int
+    """Its procedure's number, or that of the operation of a COMPOUND that waits."""
+    tally: Tally | None
+    """Where it will be counted, if that is known."""
+    transport: Transport
+    label: tuple[str, int, str]
+    """Program, version, procedure."""
+    number: tuple[int, int, int]
+    why: str
+    """For what."""
 
 class Gate:
     """Whom the server is for; derived from by who knows. Both paths ask it before a call of a peer is executed, the

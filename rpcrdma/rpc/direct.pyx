@@ -20,7 +20,7 @@ from libc.math cimport INFINITY
 from libc.string cimport memcmp, memset
 
 from rpcrdma.clock cimport nanoseconds
-from rpcrdma.declined cimport CALLER, GATE, NOBODY, PROCEDURE, RARE, REPLAY, SHAPE, SIZE, Declined
+from rpcrdma.declined cimport CALLER, GATE, NOBODY, PROCEDURE, RARE, REPLAY, SHAPE, SIZE, Declined, word
 from rpcrdma.digest cimport Digest, digest_add
 from rpcrdma.place cimport ANSWERED, DECLINED, WAITS, Answerer, Held, Place, load32, load64, store32
 from rpcrdma.rpc.replay cimport Entry, Peer, ReplayCache, caller_digest, digest_arguments, key_of
@@ -120,6 +120,31 @@ cdef class DirectProgram:
 
 
 cdef class Waiting:
+    @property
+    def transport(self):
+        return self.caller.transport
+
+    @property
+    def label(self):
+        return self.version.rows[self.procedure].label
+
+    @property
+    def number(self):
+        return self.version.rows[self.procedure].number
+
+    @property
+    def why(self):
+        return word(self.reason)
+
+    cdef int told(self) except -1:
+        """Take over what the program says of the call, and for what it waits."""
+        cdef DirectProgram program = self.version.program
+        self.work, program.work = program.work, None
+        self.row = self.procedure
+        self.reason = program.reason(self.procedure, &self.row)
+        self.tally = program.tally
+        return 0
+
     def __str__(self):
         row = self.version.rows[self.procedure]
         transport = self.caller.transport
@@ -137,7 +162,7 @@ cdef Waiting waiting_call(
     cdef Waiting waiting = Waiting.__new__(Waiting)
     waiting.version, waiting.caller, waiting.xid = version, caller, load32(message)
     waiting.procedure, waiting.offset, waiting.key, waiting.since = procedure, offset, key, since
-    waiting.work, version.program.work = version.program.work, None
+    waiting.told()
     return waiting
 
 
@@ -268,7 +293,7 @@ cdef class DirectCalls(Answerer):
             outcome = self.failed(held.message, place, error)
         program.pause()
         if outcome == WAITS:
-            waiting.work, program.work = program.work, None
+            waiting.told()
             return WAITS
         self.over(waiting, outcome, start, place.at)
         return outcome
@@ -324,8 +349,7 @@ cdef class DirectCalls(Answerer):
         cdef DirectVersion version
         cdef Caller caller
         cdef DirectProgram program
-        cdef int outcome, reason
-        cdef uint32_t row
+        cdef int outcome
         cdef bytes key = None
         cdef uint8_t *start = place.at
         cdef double then
@@ -380,10 +404,8 @@ cdef class DirectCalls(Answerer):
             version.counts[procedure].seconds += then
             program.note(then)
         elif outcome == WAITS:
-            row = procedure
-            reason = program.reason(procedure, &row)
-            program.waited.add(row, reason)
             self.waiting = waiting_call(version, caller, message, procedure, offset, key, then)
+            program.waited.add(self.waiting.row, self.waiting.reason)
         return outcome
 
     cdef bint admitted(self) except -1:

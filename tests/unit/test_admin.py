@@ -14,12 +14,15 @@ from nfsd import cli
 from nfsd.admin import asking, shapes
 from nfsd.protocol import nfs4 as p
 from nfsd.protocol import nlm4
+from nfsd.protocol.nfs3 import nfs_fh3, stable_how
 from rpcrdma.xdr import Encoder
 from tests.nfs3_client import Nfs3Client
 from tests.support.delegations import until
 from tests.support.hosts import Site, on_site, rpc_call, verdict
 from tests.support.nfs4 import Failed, mode
+from tests.unit import vfs_support
 from tests.unit.nfs_client_support import Rig
+from tests.unit.test_waiting_calls import stalled
 
 HOST, OTHER = "127.0.0.1", "127.0.0.2"
 NO_GRACE = "  nfs4: {grace_time: 0, delegations: nfs}\n"
@@ -155,6 +158,46 @@ def test_a_call_that_waits_is_in_flight_with_its_operation_and_export(tmp_path: 
         assert await admin.rows("inflight") == []
 
     on_site(tmp_path, test, server=NO_GRACE)
+
+
+@pytest.mark.parametrize("version", [3, 4])
+def test_a_call_that_waits_natively_is_in_flight_too_with_the_reason(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], version: int
+) -> None:
+    with vfs_support.directory_on("disk", tmp_path) as disk:
+        admin = Admin(Path(disk), capsys)
+
+        async def test(site: Site) -> None:
+            service = site.daemon.service
+            client = await (await site.client(OTHER)).connect()
+            stateid, handle = await client.open("/export", b"file", create=mode(0o666))
+            there = (p.OP_PUTFH, p.PUTFH4args(handle))
+            writing: Any
+            if version == 4:
+                operation = (p.OP_WRITE, p.WRITE4args(stateid, 0, p.stable_how4.FILE_SYNC4, b"data"))
+                await client.run(there, operation)
+                begin = lambda: client.run(there, operation)  # noqa: E731
+            else:
+                nfs3 = await Nfs3Client.connect("127.0.0.1", site.port(), uid=0, gid=0)
+                file = nfs_fh3(handle)
+                await nfs3.write(file, 0, b"data", stable_how.FILE_SYNC)
+                begin = lambda: nfs3.write(file, 0, b"data", stable_how.FILE_SYNC)  # type: ignore[assignment]  # noqa: E731
+            root = await service.root(site.daemon.exports.exports[0])
+            async with stalled(service, root, tmp_path):
+                writing = asyncio.ensure_future(begin())
+                await until(lambda: site.daemon.dispatchers["nfs"].held)
+                (row,) = await admin.rows("inflight")
+                assert (row["call"], row["export"]) == (f"nfsv{version} WRITE", "/export")
+                assert row["client"] == (OTHER if version == 4 else HOST)
+                assert row["why"]
+                assert row["why"] in (await admin.table("inflight"))[1]
+                (export,) = await admin.rows("exports")
+                assert export["waiting"] == 1
+                assert (await admin.rows("stats"))["waiting"] == 1
+            await writing
+            assert await admin.rows("inflight") == []
+
+        on_site(Path(disk), test, server=NO_GRACE)
 
 
 @pytest.mark.parametrize("minor", [0, 1])

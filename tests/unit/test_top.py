@@ -247,7 +247,13 @@ def test_exports_are_sorted_by_what_is_asked_for_and_rates_are_by_second() -> No
 
 def test_what_is_slow_is_said_with_the_reason() -> None:
     screen = Screen()
-    waiting = {"call": "nfsv4 READ", "client": "192.0.2.1", "export": "/a", "seconds": 3.25}
+    waiting = {
+        "call": "nfsv4 READ",
+        "client": "192.0.2.1",
+        "export": "/a",
+        "seconds": 3.25,
+        "why": "data not in memory",
+    }
     screen.look(snapshot(1.0))
     assert "nothing is slow" not in drawn(screen)
     notes, starved = ["5 jobs wait for a thread"], {"starved_grants": 3}
@@ -255,7 +261,7 @@ def test_what_is_slow_is_said_with_the_reason() -> None:
     text = drawn(screen)
     assert "5 jobs wait for a thread" in text
     assert "98 % of a processor" in text
-    assert "nfsv4 READ of 192.0.2.1 on /a waits, 3.2 s" in text
+    assert "nfsv4 READ of 192.0.2.1 on /a waits, 3.2 s (data not in memory)" in text
     assert "3 replies over RDMA granted fewer credits" in text
     screen.look(snapshot(3.0, cpu=0.98))
     assert "nothing is slow" in drawn(screen)

@@ -261,13 +261,13 @@ def test_texts_of_the_servers_are_no_markup_to_a_browser(rig: Rig, monkeypatch: 
 
         def poisoned() -> dict[str, Any]:
             amount = {"calls": 1, "errors": 0, "read": 0, "written": 0, "seconds": 0.0}
-            waiting = {"call": evil, "client": evil, "over": evil, "export": evil, "seconds": 1.0}
+            waiting = {"call": evil, "client": evil, "over": evil, "export": evil, "seconds": 1.0, "why": evil}
             users = {"exports": {evil: amount}, "clients": {evil: amount}}
             return snapshot() | users | {"inflight": [waiting], "notes": [evil]}
 
         monkeypatch.setattr(rig.daemon.web, "_statistics", poisoned)
         text, images, title = await asyncio.to_thread(look, f"http://127.0.0.1:{rig.daemon.metrics_port}/")
         assert (images, title) == (0, "rdma-nfsd")
-        assert text.count(evil) == 7
+        assert text.count(evil) == 8
 
     run(rig, test)
