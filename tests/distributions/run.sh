@@ -1,6 +1,6 @@
 #!/bin/sh
 # run.sh SUITE [WORDS FOR PYTEST...] - the tests that need no guest, on another Debian: its Python, compiler and libraries in a
-# directory that chroot(8) makes the root, on this kernel. As root. What make test-trixie does.
+# directory that becomes the root, on this kernel. As root. What make test-trixie does.
 #
 # The suite is kept in $RDMA_NFSD_LAB (.lab) with everything built in it: a second run installs and builds what has changed.
 set -eu
@@ -9,13 +9,13 @@ shift
 here=$(cd "$(dirname "$0")/../.." && pwd)
 lab=${RDMA_NFSD_LAB:-$here/.lab}
 root=$lab/debian-$suite
-[ "$(id -u)" = 0 ] || { echo "run.sh: chroot(8) takes root" >&2; exit 1; }
+[ "$(id -u)" = 0 ] || { echo "run.sh: making a directory the root takes root" >&2; exit 1; }
 "$here/tests/vm/host-packages.sh" chroot
 
 if [ ! -e "$root/made" ]; then
     echo "making Debian $suite in $root"
     rm -rf "$root" && mkdir -p "$lab"
-    mmdebstrap --quiet --variant=apt --include=make,ca-certificates,procps,passwd,iproute2,openssh-client \
+    mmdebstrap --quiet --variant=apt --include=make,mount,ca-certificates,procps,passwd,iproute2,openssh-client \
         "$suite" "$root" "$(sed -n 's/^ *\(URIs: *\|deb \)\(http[^ ]*debian\) *.*/\2/p' /etc/apt/sources.list.d/* \
             /etc/apt/sources.list 2>/dev/null | head -n 1)"
     touch "$root/made"
@@ -31,12 +31,16 @@ mkdir -p "$root/clone"
 exec unshare --mount --propagation private sh -eu -c '
     root=$1
     shift
+    mount --bind "$root" "$root"
     for name in proc sys dev; do mount --rbind "/$name" "$root/$name"; done
     mount -t tmpfs none "$root/run"
     cp -L /etc/resolv.conf "$root/etc/resolv.conf"
     # A registry of the place has a certificate of the place.
     mount --bind /etc/ssl/certs "$root/etc/ssl/certs"
-    exec chroot "$root" /bin/sh -eu -c "
+    # Not by chroot(8) alone: from below one no user namespaces can be made, and tests make some.
+    cd "$root"
+    mkdir -p outside && pivot_root . outside && umount --lazy outside
+    exec chroot . /bin/sh -eu -c "
         cd /clone
         export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root
         make tools develop

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import socket
 import stat
 from pathlib import Path
@@ -107,7 +108,7 @@ def test_who_hangs_up_captures_no_more(tmp_path):
     [
         (b"not JSON\n", "Expecting value"),
         (b"[]\n", "not a request"),
-        (b"[" * 4000 + b"\n", "not a request"),
+        (b"[" * 4000 + b"\n", "not a request|Expecting value"),  # Python 3.13 reads deeper than 3.11 does
         (b'{"command": "shutdown"}\n', "unknown command"),
         (b'{"command": "capture", "snaplen": -1}\n', "snaplen"),
         (b'{"command": "capture", "snaplen": "1"}\n', "snaplen"),
@@ -122,7 +123,7 @@ def test_requests_that_are_none(tmp_path, line, why):
         server = Control(Captures())
         await server.start(str(tmp_path))
         answer, reader, _ = await ask(tmp_path, line)
-        assert why in str(answer["error"])
+        assert re.search(why, str(answer["error"]))
         assert await asyncio.wait_for(reader.read(), 10) == b""
         await server.close()
 
