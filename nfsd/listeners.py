@@ -339,8 +339,9 @@ def host_limits(limits: Limits, descriptors: int = 1 << 20) -> HostLimits:
         host_calls=min(limits.host_calls, max(1, most_calls(descriptors) // 2)),
     )
     if found.connections < limits.connections or found.calls < limits.all_calls:
-        _log.warning(
-            "this process may have %d descriptors only: %d connections and %d calls at a time",
+        _log.log(
+            logging.WARNING if found.connections < limits.connections else logging.INFO,
+            "this process may have %d descriptors: %d connections and %d calls at a time",
             descriptors, found.connections, found.calls,
         )  # fmt: skip
     return found

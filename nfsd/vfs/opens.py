@@ -89,6 +89,7 @@ class OpenOperations(Core):
             self._opens.pop(opened, None)
             opened.share.cached.pop(opened, None)
             if opened.unstable and opened.count == 0:
+                opened.share.leaves(opened)
                 self.unstable.forgotten(opened)
 
     def let_go(self, share: Share, bound: Bound) -> bool:
@@ -102,8 +103,7 @@ class OpenOperations(Core):
         for table in tables:
             found = oldest_idle(table, share.lane if bound is Bound.EXPORT else None)
             if found is not None:
-                found.leaving = True
-                found.share.leaves()
+                found.share.leaves(found)
                 self.forget_open(found)
                 return True
         return False

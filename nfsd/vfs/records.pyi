@@ -106,7 +106,7 @@ class OpenFile:
     unstable: bool
     """Whether it is among its inode's ``unstable``."""
     leaving: bool
-    """Whether it is about to close because others want its place."""
+    """Whether it is about to close: because others want its place, or once it has been synchronised."""
     def __init__(
         self,
         node: Node,

@@ -75,7 +75,7 @@ class Share:
         self.shares, self.host, self.lane, self.whole_lane = shares, host, lane, whole_lane
         self.in_use = 0
         self.leaving = 0
-        """Those that are about to close because others want their places."""
+        """Those that are about to close: because others want their places, or once they are synchronised."""
         self.cached: OrderedDict[OpenFile, None] = OrderedDict()
         """Those in the cache; the ones used lately are not first."""
         self.waiters: collections.deque[asyncio.Future[None]] = collections.deque()
@@ -92,10 +92,12 @@ class Share:
         if not self.in_use:
             shares.drop(self)
 
-    def leaves(self) -> None:
+    def leaves(self, opened: OpenFile) -> None:
         """One is about to close."""
-        self.leaving += 1
-        self.shares.leaving += 1
+        if not opened.leaving:
+            opened.leaving = True
+            self.leaving += 1
+            self.shares.leaving += 1
 
     def left(self) -> None:
         """That one is closed."""
@@ -193,6 +195,13 @@ class Shares:
         self._charge(share)
         self._keep_some_free(share)
         return share
+
+    def is_held(self, key: str) -> bool:
+        """Whether a host has used up its share with what its clients hold open: to wait for a place is of no use."""
+        host = self._hosts.get(key)
+        if host is None or host.in_use < (_but(self.host_limit, _EXPORT) if self.exports > 1 else self.host_limit):
+            return False
+        return all(not share.leaving and oldest_idle(share.cached, None) is None for share in host.lanes.values())
 
     def at_any_rate(self, host: str, lane: int) -> Share:
         """A place, whatever the bounds: for what has to be synchronised now that it has been changed. There are no more

@@ -102,6 +102,7 @@ class UnstableWrites:
             opened = next(iter(self._all))
             self._all.move_to_end(opened)
             if opened.cached is None and opened.count == 0:
+                opened.share.leaves(opened)
                 self.forgotten(opened)
 
     async def make_room(self, inode: Inode) -> None:

@@ -9,6 +9,8 @@ reservation, which is taken before the file is opened or truncated and given bac
 from __future__ import annotations
 
 import contextlib
+import errno
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -253,9 +255,10 @@ async def _create(c: Compound, args: p.OPEN4args, credential: Credential, direct
             await c.service.lookup(credential, directory, name)
         except FileNotFoundError:
             raise refusal from None
-    node, now, change, created = await c.service.create(
-        credential, directory, name, attributes, exclusive=how.mode != modes.UNCHECKED4, verifier=verifier
-    )
+    with _shortage_told(c, credential):
+        node, now, change, created = await c.service.create(
+            credential, directory, name, attributes, exclusive=how.mode != modes.UNCHECKED4, verifier=verifier
+        )
     if not created:
         # An existing file keeps its attributes; only its size is set, and only to 0 (UNCHECKED).
         resize = size == 0 and how.mode == modes.UNCHECKED4
@@ -273,11 +276,25 @@ async def _open(c: Compound, credential: Credential, node: Node, access: int, *,
     read, write = bool(access & p.OPEN4_SHARE_ACCESS_READ), bool(access & p.OPEN4_SHARE_ACCESS_WRITE)
     # Whoever has just created a file may open it whatever its mode; after that OPEN checks the mode like open(2).
     service, exactly = c.service, c.server.leases
-    if exactly and write and not read:
-        # Under a write lease nothing but this descriptor may serve the client, which will want to read as well.
-        with contextlib.suppress(PermissionError):
-            return await service.open(credential, node, read=True, write=True, owner_override=trusted, exactly=exactly)
-    return await service.open(credential, node, read=read, write=write, owner_override=trusted, exactly=exactly)
+    with _shortage_told(c, credential):
+        if exactly and write and not read:
+            # Under a write lease nothing but this descriptor may serve the client, which will want to read as well.
+            with contextlib.suppress(PermissionError):
+                return await service.open(
+                    credential, node, read=True, write=True, owner_override=trusted, exactly=exactly
+                )
+        return await service.open(credential, node, read=read, write=write, owner_override=trusted, exactly=exactly)
+
+
+@contextlib.contextmanager
+def _shortage_told(c: Compound, credential: Credential) -> Iterator[None]:
+    """A host that holds as many files open as it may is not told to come again: it would do so for ever."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno == errno.EMFILE and c.service.shares.is_held(credential.host):
+            raise Nfs4Error(p.NFS4ERR_NOSPC if c.minor else p.NFS4ERR_RESOURCE, str(error)) from error
+        raise
 
 
 @operation(p.OP_OPEN_CONFIRM, changes=True)
