@@ -52,6 +52,16 @@ def test_the_configuration_in_kubernetes_is_good_and_what_it_takes_is_there(tmp_
     assert found["PersistentVolumeClaim"]["spec"]["volumeName"] == volume["metadata"]["name"]
 
 
+def test_kubernetes_asks_for_health_where_the_server_answers(tmp_path: Path) -> None:
+    found = manifests()
+    config = good(found["ConfigMap"]["data"]["exports.yaml"], tmp_path)
+    (container,) = found["StatefulSet"]["spec"]["template"]["spec"]["containers"]
+    assert container["readinessProbe"]["httpGet"] == {"path": "/readyz", "port": "metrics"}
+    assert container["livenessProbe"]["httpGet"] == {"path": "/healthz", "port": "metrics"}
+    ports = {port["name"]: port["containerPort"] for port in container["ports"]}
+    assert config.server.metrics.listen == f"0.0.0.0:{ports['metrics']}"
+
+
 def test_a_container_has_the_capabilities_of_the_unit() -> None:
     (container,) = manifests()["StatefulSet"]["spec"]["template"]["spec"]["containers"]
     bounding = re.findall(r"^CapabilityBoundingSet=(.*)$", UNIT, re.MULTILINE)
