@@ -88,10 +88,10 @@ def handle(files: Files, name: str = "") -> bytes:
     return pack(nfs_fh3, files.more[name] if name else files.data)
 
 
-def names(files: Files, directory: str, form: bytes, number: int = OFFSETS) -> list[bytes]:
-    """Arguments: that many names in a directory (``""``: the root)."""
+def names(files: Files, directory: str, form: bytes, number: int = 0) -> list[bytes]:
+    """Arguments: that many names (0: as many as other calls) in a directory (``""``: the root)."""
     where = files.more[directory] if directory else files.root
-    return [pack(diropargs3, diropargs3(where, form % each)) for each in range(number)]
+    return [pack(diropargs3, diropargs3(where, form % each)) for each in range(number or OFFSETS)]
 
 
 def offsets(size: int) -> list[int]:

@@ -51,6 +51,7 @@ def test_a_server_that_runs_another_trees_code_is_refused(tmp_path):
         RdmaNfsd(tmp_path / "server", tree=tree)
 
 
+@pytest.mark.timeout(600)
 def test_two_servers_are_compared(capsys, tmp_path):
     arguments = [str(TREE), str(TREE), "getattr", "create-stat-unlink", "getattr-v4.1", "--transport", "tcp"]
     arguments += ["--starts", "2", "--turns", "1", "--seconds", "0.05", "--on", str(tmp_path), "--tolerance", "1e9"]
