@@ -48,6 +48,8 @@ def scenarios(result: Result) -> list[str]:
 def everything(result: Result, studies: Sequence[Study]) -> list[str]:
     """All that was measured, as Markdown."""
     lines = machine(result) + scenarios(result)
+    if not result.get("disks"):
+        lines = sides.crowd(result) + lines
     if result.get("disks"):
         lines += ["", *in_places(result)]
     if "guest" in result:

@@ -50,19 +50,21 @@ def peers(result: Result) -> list[str]:
 
 def head(result: Result) -> list[str]:
     """What somebody must know to whom the figures are shown."""
-    facts = result["machine"]
-    lines = []
-    if "busy" in facts:
-        lines = [
-            f"At the beginning other programs used {facts['busy']:.0%} of the processors; the load average was "
-            f"{facts['load']:.1f}.",
-            "",
-        ]
+    lines = [*crowd(result), *([""] if crowd(result) else [])]
     lines += [f"- {place['told']}{_limits(place)}." for place in result.get("places", {}).values()]
     lines += [f"- {name}: not measured: {reason}." for name, reason in result.get("absent", {}).items()]
     if any("ganesha" in name for name in peers(result)):
         lines += [f"- {DURABILITY}"]
     return lines
+
+
+def crowd(result: Result) -> list[str]:
+    """How busy others kept the machine; earlier results do not say."""
+    facts = result.get("machine", {})
+    if "busy" not in facts:
+        return []
+    used = f"At the beginning other programs used {facts['busy']:.0%} of the processors"
+    return [f"{used}; the load average was {facts['load']:.1f}."]
 
 
 def _limits(place: Figures) -> str:
