@@ -20,7 +20,7 @@ from pathlib import Path
 from zlib import crc32
 
 from bench import document
-from bench.scenarios import BY_NAME, prepare
+from bench.scenarios import BY_NAME, needed, prepare
 from bench.servers import RdmaNfsd
 from bench.study import progress
 
@@ -157,11 +157,16 @@ def main() -> int:
         server = RdmaNfsd(Path(directory) / "server")
         data = Path(directory) / "perf.data"
         try:
-            files = asyncio.run(prepare(server))
-            for name in options.only:
+            chosen = [BY_NAME[name] for name in options.only]
+            files = asyncio.run(prepare(server, needs=needed(chosen)))
+            for scenario in chosen:
+                name = scenario.name
                 for over in options.transport:
+                    if over not in scenario.transports:
+                        continue
                     progress(f"{name} over {over}")
-                    with BY_NAME[name].load(server, files, over) as load:
+                    scenario.fresh(server)
+                    with scenario.load(server, files, over) as load:
                         load.run(0.3)
                         perf = record(server.process.pid, options.seconds, options.frequency, data)
                         load.run(options.seconds + 0.5)

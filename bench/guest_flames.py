@@ -21,7 +21,7 @@ from pathlib import Path
 from bench import flames
 from bench.calls import Files
 from bench.guests import GUESTS, InGuest, Verbs, booted
-from bench.scenarios import BY_NAME, prepare
+from bench.scenarios import BY_NAME, local, prepare
 from bench.study import progress
 
 IDLE = "native_safe_halt"
@@ -71,7 +71,13 @@ def sample(server: InGuest, files: Files, scenario: str, seconds: int, frequency
 def main() -> int:
     """Run from the command line."""
     parser = argparse.ArgumentParser(prog="python -m bench.guest_flames", description=__doc__)
-    parser.add_argument("--only", nargs="*", choices=list(BY_NAME), default=flames.SCENARIOS, metavar="NAME")
+    parser.add_argument(
+        "--only",
+        nargs="*",
+        choices=[name for name, scenario in BY_NAME.items() if not local(scenario)],
+        default=flames.SCENARIOS,
+        metavar="NAME",
+    )
     parser.add_argument("--server", choices=list(GUESTS), default=Verbs.name)
     parser.add_argument("--seconds", type=int, default=10, help="how long each is sampled (default 10)")
     parser.add_argument("--frequency", type=int, default=99, help="samples per second and processor (default 99)")
