@@ -15,11 +15,16 @@ from nfsd.admin import asking, shapes
 from nfsd.protocol import nfs4 as p
 from nfsd.protocol import nlm4
 from nfsd.protocol.nfs3 import nfs_fh3, stable_how
+from rpcrdma.memory import Pool
+from rpcrdma.verbs.interface import ListenAddress
+from rpcrdma.verbs.softiwarp import SoftIwarp
 from rpcrdma.xdr import Encoder
 from tests.nfs3_client import Nfs3Client
+from tests.peer.requester import Peer
+from tests.peer.wire import header as rdma_header
 from tests.support.delegations import until
 from tests.support.hosts import Site, on_site, rpc_call, verdict
-from tests.support.nfs4 import Failed, mode
+from tests.support.nfs4 import Client4, Failed, mode
 from tests.unit import vfs_support
 from tests.unit.nfs_client_support import Rig
 from tests.unit.test_waiting_calls import stalled
@@ -97,6 +102,45 @@ def test_clients_with_what_they_hold(tmp_path: Path, admin: Admin, minor: int) -
         assert (export["export"], export["opens"], export["clients"], export["waiting"]) == ("/export", 1, 1, 0)
 
     on_site(tmp_path, test, server=NO_GRACE)
+
+
+class OverRdma:
+    """A raw peer on software iWARP that carries the calls of a :class:`Client4`."""
+
+    def __init__(self, peer: Peer) -> None:
+        self.peer = peer
+
+    async def call(self, transport: Any, message: bytes, chunks: Any = ()) -> bytes:
+        return (await self.peer.call(rdma_header(int.from_bytes(message[:4], "big")), message)).payload
+
+
+@pytest.mark.parametrize("minor", [0, 1])
+def test_a_client_of_each_minor_version_over_software_iwarp_is_seen_and_evicted(
+    tmp_path: Path, admin: Admin, minor: int
+) -> None:
+    rig = Rig(tmp_path)
+    rig.extra = NO_GRACE
+
+    async def test() -> None:
+        pool = Pool(64 << 20)
+        provider, peer = SoftIwarp(pool), Peer(pool.account(64 << 20), 4096)
+        await peer.connect(provider, ListenAddress(HOST, rig.ports["rdma"]), b"")
+        client = await Client4(OverRdma(peer), minor, name=b"iwarp").connect()  # type: ignore[arg-type]
+        await client.open("/export", b"file", create=mode(0o666))
+        (row,) = await admin.rows("clients")
+        assert (row["name"], row["opens"], row["connections"]) == ("iwarp", 1, {"rdma": 1})
+        (opened,) = await admin.rows("opens")
+        assert opened["file"] == str(tmp_path / "export" / "file")
+        assert len(await admin.rows("sessions")) == minor
+        stats = await admin.rows("stats")
+        assert stats["credits"]["limit"] >= 1
+        assert stats["rdma"]["calls"] >= 4
+        assert (await admin.table("evict", HOST))[-1] == "closed 1 connections"
+        assert await peer.over()
+        assert await admin.rows("opens") == []
+        await provider.close()
+
+    rig.run(test)
 
 
 @pytest.mark.parametrize(("transport", "version"), [("tcp", "3"), ("rdma", "3"), ("rdma", "4.1"), ("tcp", "4.1")])
