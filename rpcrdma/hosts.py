@@ -28,8 +28,10 @@ Memory
     The connections of a host share an account of the pool (:class:`rpcrdma.memory.Host`).
 
 Headway
-    While memory is short, a connection that holds much of it and waits for its peer must give some of it back; one that
-    holds much and waits for more memory gives way when its host uses more than its part.
+    While memory is short, a connection that holds much of it, or of a host that uses more than its part, and waits for
+    its peer must give back half of what it holds within 15 seconds, and all that is not more than a MiB. So all memory
+    there is comes back to be shared out anew, at a pace that grows with it. One that holds much and waits for more
+    memory gives way when its host uses more than its part.
 """
 
 from __future__ import annotations
@@ -64,8 +66,6 @@ _WINDOW = 15.0
 """Seconds that headway is looked at over."""
 _PATIENCE = 60.0
 """Seconds that a connection may wait for memory which its own host has used up."""
-_SLOWEST = 64 << 10
-"""Octets a second that must be given back meanwhile."""
 TURN = 0.002
 """Seconds in which a connection begins calls before the others have their turn: a listing of a megabyte takes 50 ms,
 and whoever waits should wait for one of each connection, not for all of them. Connections with more to do than their
@@ -120,7 +120,7 @@ class Seat:
         "_holding_since",
         "_hosts",
         "_lately",
-        "_returned_then",
+        "_return_to",
         "_seen",
         "_starved_since",
         "_waits_for_turn",
@@ -144,7 +144,7 @@ class Seat:
         self._lately = Recent(now)
         self._heard = now
         self._holding_since: float | None = None
-        self._returned_then = 0
+        self._return_to = 0
         self._starved_since: float | None = None
         self.queued = False
         """Whether a call waits for its host's others."""
@@ -231,17 +231,23 @@ class Seat:
             self._hosts.waiting_for_turns += 1
 
     def stuck(self, now: float, account: Account, waits_for_peer: bool) -> bool:
-        """Whether the connection holds much, while memory is short, and its peer does next to nothing about it. To be
-        asked about every second."""
-        if not (waits_for_peer and account.in_use > _MUCH and account.pressed):
+        """Whether the connection holds much, while memory is short, and its peer does too little about it. To be asked
+        about every second."""
+        looked_at = account.in_use > _MUCH or (account.in_use and self._hosts.takes_too_much(self.host))
+        if not (waits_for_peer and looked_at and account.pressed):
             self._holding_since = None
         elif self._holding_since is None:
-            self._holding_since, self._returned_then = now, account.returned
+            self._hold(now, account)
         elif now - self._holding_since >= _WINDOW:
-            if account.returned - self._returned_then < _SLOWEST * (now - self._holding_since):
+            if account.returned < self._return_to:
                 return True
-            self._holding_since, self._returned_then = now, account.returned
+            self._hold(now, account)
         return False
+
+    def _hold(self, now: float, account: Account) -> None:
+        """Half of what is held must be given back by the window's end, but as much of it as is not much in any case."""
+        self._holding_since = now
+        self._return_to = account.returned + max(account.in_use // 2, min(account.in_use, _MUCH))
 
     def starved(self, now: float, account: Account, waits_for_memory: bool) -> bool:
         """Whether the connection has waited for memory for long, and holds some, and its host has too much."""

@@ -20,6 +20,7 @@ cdef class Pool:
     cdef bint again
 
     cdef bint has_room(self, Host host, size_t capacity, size_t ceiling) noexcept
+    cdef bint too_much(self, Host host, size_t capacity) noexcept
     cdef bint serve(self, Host host)
     cdef int unlist(self, Host host) except -1
     cdef int forgive(self, Host host) except -1

@@ -10,6 +10,10 @@ Bounds
     The pool may have a reserve. Only leases of at most 64 KiB get at it, of hosts that use little: 256 KiB, or a
     sixteenth of what is left, if that is more. So a small call of one host gets in while others hold all the rest.
 
+    A pool with a reserve leaves room for larger ones too: a host that uses more than 4 MiB gets no more, but for small
+    leases, when it would have more than twice of what is left, unless it is the only one. So however many want all they
+    can get, half as much is left as each of them has. (Dynamic thresholds: Choudhury and Hahne, 1998.)
+
 Waiting
     Each account's waiters queue in order. Hosts with waiters that their own bounds let pass take turns, and so do the
     accounts of a host; one whose bound is met waits for a release of its own. A release looks at a bounded number of
@@ -39,6 +43,7 @@ cdef enum:
     SMALL = 64 << 10        # octets of a lease that may come from the reserve
     LITTLE = 256 << 10      # octets a host may use and still get it
     LOOKS = 8               # hosts that a release looks at in vain
+    MODEST = 4 << 20        # octets a host may use however little is left
     PATIENCE = 32           # times that a host is passed over before room is saved up for it
 
 
@@ -104,6 +109,13 @@ cdef class Pool:
             return False
         return host.in_use + capacity <= max(<size_t>LITTLE, (self.limit - self.in_use) // 16)
 
+    cdef bint too_much(self, Host host, size_t capacity) noexcept:
+        """Whether the host would have more than its part, what is left being as little as it is."""
+        cdef size_t total = host.in_use + capacity
+        if total <= MODEST or capacity <= SMALL or not self.reserve or host.in_use == self.in_use:
+            return False
+        return total + 2 * self.in_use > 2 * (self.limit - self.reserve)
+
     cdef int freed(self, Account account) except -1:
         """Something of this account was released, or it has a waiter."""
         cdef Host host = account.host
@@ -148,6 +160,11 @@ cdef class Pool:
         capacity = account.waiters[0][0]
         if host.in_use + capacity > host.limit:
             self.unlist(host)  # until something of its own is released
+            return False
+        if self.too_much(host, capacity):
+            self.forgive(host)
+            if self.ring[0] is host:
+                self.ring.rotate(-1)
             return False
         if (
             not self.has_room(host, capacity, self.limit - self.reserve if saved else self.ceiling)
@@ -258,6 +275,9 @@ cdef class Account:
         ):
             pool.short_of_pool += 1
             raise OutOfMemory(f"{capacity} octets over the pool's bound of {pool.limit}")
+        if pool.too_much(host, capacity):
+            pool.short_of_pool += 1
+            raise OutOfMemory(f"{capacity} octets over the host's part of the pool, of which little is left")
         block = pool.arenas.take(size_class)
         if block == NULL:
             pool.short_of_pool += 1

@@ -41,6 +41,7 @@ JOURNEY = 3 * PATIENCE
 PAUSE = 0.01
 UID = GID = 4000
 BULK = 32768
+LARGE = 1 << 20
 SMALL = 1000
 
 
@@ -116,9 +117,11 @@ class User:
 class User3(User):
     """NFSv3, on the disk over TCP and in memory over RDMA, with chunks there."""
 
-    def __init__(self, house: House, name: str, export: bytes, way: Callable[[], Any]) -> None:
+    def __init__(self, house: House, name: str, export: bytes, way: Callable[[], Any], size: int = BULK) -> None:
         super().__init__(house, name)
-        self.export, self.way = export, way
+        self.export, self.way, self.size = export, way, size
+        if size == LARGE:
+            self.pause = 0.2
 
     async def nfs(self, name: str, arguments: Any, **how: Any) -> tuple[Any, bytes]:
         reply, chunk = await self._way.send(nfs3_call(name, arguments, uid=UID, gid=GID), **how)
@@ -146,7 +149,7 @@ class User3(User):
         await self.nfs("GETATTR", nfs3.GETATTR3args(self._file))
 
     async def write(self) -> None:
-        data = self.content(BULK)
+        data = self.content(self.size)
         arguments = nfs3.WRITE3args(self._file, 0, len(data), nfs3.stable_how.UNSTABLE, memoryview(data))
         await self.nfs("WRITE", arguments, **({"bulk": data} if isinstance(self._way, OverRdma) else {}))
         self._written = data
@@ -154,7 +157,7 @@ class User3(User):
     async def read(self) -> None:
         over_rdma = isinstance(self._way, OverRdma)
         result, chunk = await self.nfs(
-            "READ", nfs3.READ3args(self._file, 0, BULK), **({"into": (BULK,)} if over_rdma else {})
+            "READ", nfs3.READ3args(self._file, 0, self.size), **({"into": (self.size,)} if over_rdma else {})
         )
         check((chunk if over_rdma else bytes(result.data)) == self._written, "READ: other data than was written")
 
@@ -267,6 +270,8 @@ class House:
         self.users: list[User] = [
             User3(self, "v3 tcp", b"/disk", self.tcp),
             User3(self, "v3 rdma", b"/memory", self.rdma),
+            User3(self, "v3 large tcp", b"/memory", self.tcp, LARGE),
+            User3(self, "v3 large rdma", b"/disk", self.rdma, LARGE),
             User4(self, "v4.1 tcp", b"/memory", self.tcp),
             User4(self, "v4.1 rdma", b"/disk", self.rdma),
             User4(self, "v4.0 tcp", b"/memory", self.tcp, 0),

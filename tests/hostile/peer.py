@@ -264,6 +264,17 @@ class Iwarp:
             elif ulpdu[1] & 0xF == 7:
                 raise EOFError("terminated")
 
+    def want_credits(self, number: int) -> int:
+        """Make calls until that many may be outstanding, if there are so many to be had; how many there are. Who sends
+        more than was granted loses the connection. Raises EOFError and OSError."""
+        granted, calls = 0, 0
+        while granted < number and calls < 2 * number:
+            calls += 1
+            xid = next(_xids)
+            self.post(header(xid, credit=number), xid.to_bytes(4, "big") + NULL3[4:])
+            granted = int.from_bytes(self.next()[8:12], "big")
+        return granted
+
     def exchange(self, message: bytes) -> bytes:
         """One call that goes and comes inline, and its reply."""
         self.post(header(int.from_bytes(message[:4], "big")), message)

@@ -266,6 +266,7 @@ class Stage:
         during = honest.take()
         honest.say("pause")
         idle = watch.until_idle(used.sockets + MORE_SOCKETS, 2 * PATIENCE)
+        watch.until_given_back(used.resident + KEPT, 2 * PATIENCE)
         after = watch.now()
         honest.say("resume")
         return Outcome(

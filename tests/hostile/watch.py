@@ -78,6 +78,12 @@ class Watch:
                 return True
         return False
 
+    def until_given_back(self, resident: int, patience: float) -> None:
+        """Wait until the process has at most so many octets resident: it keeps for some time what it may need again."""
+        end = time.monotonic() + patience
+        while self.now().resident > resident and time.monotonic() < end:
+            time.sleep(0.2)
+
     def log_since(self, use: Use) -> bytes:
         """What was written to the log since."""
         with self._log.open("rb") as log:

@@ -336,18 +336,47 @@ def test_who_holds_much_while_memory_is_short_must_make_headway() -> None:
     seat, account, held = holding(hosts, "192.0.2.1", 40 * MIB)
     assert not any(seat.stuck(now, account, True) for now in range(100))  # there is plenty
     other = holding(hosts, "192.0.2.2", 10 * MIB)
-    # One MiB in fifteen seconds is enough, and what we are the cause of is no fault of the peer's.
+    # Half of it in fifteen seconds is enough, and what we are the cause of is no fault of the peer's.
     for now in range(100, 200):
         assert not seat.stuck(now, account, True)
-        if now % 10 == 0:
+        for _ in range(2):
             held.pop().release()
             held.append(account.lease(MIB))
     assert not any(seat.stuck(now, account, now % 14 != 0) for now in range(200, 300))
     assert not seat.stuck(300, account, False)
     found = [now for now in range(301, 400) if seat.stuck(now, account, True)]
     assert found[0] == 316
+    # One MiB of forty a second is too little now; it was enough.
+    assert not seat.stuck(400, account, False)
+    found = []
+    for now in range(401, 417):
+        held.pop().release()
+        held.append(account.lease(MIB))
+        found.append(seat.stuck(now, account, True))
+    assert found == [False] * 15 + [True]
     for lease in held + other[2]:
         lease.release()
+
+
+def test_small_parts_of_much_must_be_given_back_as_well() -> None:
+    """A hundred connections of a host, none of which holds much."""
+    hosts = make(host_memory=64 * MIB)
+    there = [holding(hosts, "192.0.2.1", MIB) for _ in range(47)]
+    for now in range(0, 40, 5):
+        assert not any(seat.stuck(now, account, True) for seat, account, _ in there), "there is plenty"
+    there[0][2].extend(there[0][1].lease(MIB) for _ in range(2))
+    found: set[Seat] = set()
+    for now in range(100, 120):
+        for number, (seat, account, held) in enumerate(there):
+            if number % 2 and now % 7 == 0:
+                held.pop().release()
+                held.append(account.lease(MIB))
+            if seat.stuck(now, account, True):
+                found.add(seat)
+    assert found == {seat for seat, _, _ in there[::2]}
+    for _, _, held in there:
+        for lease in held:
+            lease.release()
 
 
 def test_who_waits_for_memory_gives_way_if_its_host_uses_more_than_its_part() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import socket
 import struct
+import time
 
 from nfsd.protocol import nfs3
 from tests.fuzz.corpus import kept
@@ -28,6 +29,7 @@ def slow_readers(scene: Scene) -> None:
     ways = scene.iwarps(8, window=4096)
     for way in ways:
         with ignoring():
+            way.want_credits(126)
             way.socket.settimeout(0.2)
             for number in range(126):
                 _read(way, handle, number + 1)
@@ -45,10 +47,57 @@ def silent_readers(scene: Scene) -> None:
     for _ in range(8):
         for way in scene.iwarps(1, window=4096, source=scene.address()):
             with ignoring():
+                way.want_credits(126)
                 way.socket.settimeout(0.2)
                 for number in range(126):
                     _read(way, handle, number + 1)
                     scene.count("READs asked for")
+
+
+@attack(
+    "RPC-over-RDMA",
+    "24 hosts with all the READs of 1 MiB that there is memory for, taken at 80 KiB a second",
+    effect="READs asked for",
+)
+def slow_hosts(scene: Scene) -> None:
+    """Four of them with two connections and as many credits as there are; the others come when memory is short."""
+    handle = file_of(scene, b"/disk", size=MIB)
+    hosts = [scene.address() for _ in range(24)]
+    ways: dict[tuple[str, int], tuple[Iwarp, float]] = {}
+
+    def connect(source: str, number: int) -> None:
+        with ignoring():
+            way = scene.iwarp(source=source, window=1 << 16, patience=2)
+            ways[source, number] = way, time.monotonic()
+            granted = way.want_credits(126)
+            way.socket.settimeout(0.2)
+            for xid in range(granted - 2):
+                _read(way, handle, xid + 1)
+                scene.count("READs asked for")
+
+    with scene.setting_up():
+        for number, source in enumerate(hosts):
+            for each in range(2 if number < 4 else 1):
+                connect(source, each)
+    while not scene.over:
+        for (source, number), (way, last) in list(ways.items()):
+            now = time.monotonic()
+            left = min(int((now - last) * (80 << 10)), MIB)
+            ways[source, number] = way, now
+            try:
+                while left > 0:
+                    taken = len(way.socket.recv(left, socket.MSG_DONTWAIT))
+                    if not taken:
+                        raise EOFError
+                    left -= taken
+            except BlockingIOError:
+                pass
+            except (OSError, EOFError):
+                scene.count("connected again")
+                connect(source, number)
+            if scene.over:
+                break
+        scene.pause(0.1)
 
 
 @attack(
@@ -62,6 +111,7 @@ def reads_never_answered(scene: Scene) -> None:
     call = nfs3_call("WRITE", arguments)[:-MIB]
     for way in scene.iwarps(64):
         with ignoring():
+            way.want_credits(100)
             way.socket.settimeout(0.2)
             for number in range(100):
                 xid = number + 1
@@ -74,6 +124,7 @@ def reads_never_answered(scene: Scene) -> None:
 def long_calls_never_answered(scene: Scene) -> None:
     for way in scene.iwarps(64):
         with ignoring():
+            way.want_credits(100)
             way.socket.settimeout(0.2)
             for number in range(100):
                 way.post(long_call(number + 1, MIB))
