@@ -7,7 +7,7 @@ import itertools
 from nfsd.protocol import nfs3
 from tests.hostile.attack import Scene, attack, ignoring
 from tests.hostile.attacks.tcp import MIB, file_of
-from tests.hostile.peer import Tcp, mount, nfs3_call, record, rpc
+from tests.hostile.peer import Tcp, mount, nfs3_call, record, results3, rpc
 from tests.nfs3_client import attributes
 from tests.peer.wire import Segment, header
 
@@ -173,3 +173,34 @@ def strange_mounts(scene: Scene) -> None:
             argument = len(path).to_bytes(4, "big") + path + bytes(-len(path) % 4)
             reply = way.exchange(rpc(100005, 3, 1, argument))
             scene.must(reply[24:28] != bytes(4) or b"private" not in path, f"MNT of {path[:40]!r} was allowed")
+
+
+@attack(
+    "NFSv3", "data of one octet written to each of 1,000 files on a disk, unstable and never committed", effect="writes"
+)
+def unwritten_files(scene: Scene) -> None:
+    directory = scene.server.disk / f"unwritten {scene.source}"
+    directory.mkdir()
+    names = [b"%d" % number for number in range(1000)]
+    for name in names:
+        (directory / name.decode()).touch()
+        (directory / name.decode()).chmod(0o666)
+    root = mount(scene.doors.mountd, scene.source, b"/disk")
+    way = scene.tcp(patience=2.5)
+    found = way.nfs3("LOOKUP", nfs3.LOOKUP3args(nfs3.diropargs3(root, directory.name.encode()))).resok.object
+    for first in range(0, len(names), 50):
+        if scene.over and first:
+            return
+        some = names[first : first + 50]
+        looks = [nfs3_call("LOOKUP", nfs3.LOOKUP3args(nfs3.diropargs3(found, name))) for name in some]
+        way.send(b"".join(map(record, looks)))
+        handles = [results3("LOOKUP", way.reply()).resok.object for _ in some]
+        writes = [
+            nfs3_call("WRITE", nfs3.WRITE3args(handle, 0, 1, nfs3.stable_how.UNSTABLE, memoryview(b"x")))
+            for handle in handles
+        ]
+        way.send(b"".join(map(record, writes)))
+        for _ in some:
+            status = results3("WRITE", way.reply()).status
+            scene.must(status in (OK, nfs3.nfsstat3.NFS3ERR_JUKEBOX), f"WRITE: {status!r}")
+            scene.count("writes")
