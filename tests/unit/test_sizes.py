@@ -35,7 +35,7 @@ FILES = {
 }
 FUNCTIONS = {
     "nfsd/daemon.py: _start": 80,
-    "nfsd/state/sessions.py: create_session": 71,
+    "nfsd/state/sessions.py: create_session": 73,
     "nfsd/v4/direct.pyx: write": 72,
     "nfsd/v4/direct_attributes.pyx: store": 71,
     "nfsd/vfs/direct_names.pyx: create": 82,
