@@ -32,11 +32,14 @@ def keep(results: Encoder, start: int) -> bytes:
     whole, items, last = bytearray(), bytearray(), start
     for offset, payload in results.payloads:
         whole += head[last:offset]
-        items += _ITEM.pack(len(whole), len(payload))
+        if payload.eligible:
+            items += _ITEM.pack(len(whole), len(payload))
         whole += payload.view
         whole += bytes(-len(payload) & 3)
         last = offset
     whole += head[last:]
+    if not items:
+        return bytes(whole)
     kept = KeptReply(whole)
     kept.items = bytes(items)
     return kept

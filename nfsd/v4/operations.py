@@ -10,16 +10,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from nfsd.protocol.nfs4_ops import OPERATIONS
+from rpcrdma.rpc.program import ENCODED as ENCODED
+from rpcrdma.rpc.program import Encoded as Encoded
 from rpcrdma.xdr.schema import UNION, Node, node_of
 
 Handler = Callable[..., Awaitable[Any]]
 
 
-class Encoded:
-    """What a handler returns that has encoded its whole result, status included, by itself."""
-
-
-ENCODED = Encoded()
 ROOM_FOR_RESULT = 256
 """Octets of reply that must be left before an operation that changes anything is begun: its result will fit."""
 

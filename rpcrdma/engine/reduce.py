@@ -23,7 +23,7 @@ _PADDING = memoryview(bytes(3))
 
 
 class Reply(Protocol):
-    """A finished RPC reply: ``head`` with DDP-eligible ``payloads`` to be inserted at their offsets in it."""
+    """A finished RPC reply: ``head`` with ``payloads`` to be inserted at their offsets in it."""
 
     head: bytes | bytearray | memoryview
     payloads: list[tuple[int, Payload]]
@@ -148,26 +148,29 @@ def reduce(call: Header, reply: Reply, header_size: int, threshold: int) -> Redu
 
 
 def _place(head: memoryview, payloads: list[tuple[int, Payload]], chunks: list[WriteChunk]) -> Reduction:
-    """Put each payload into its Write chunk where it has a non-empty one, otherwise into the stream."""
+    """Put each DDP-eligible payload into its Write chunk where it has a non-empty one, otherwise into the stream."""
     stream: list[memoryview] = []
     bulk: list[int] = []
     size = len(head)
     writes: list[RdmaWrite] = []
     written: list[WriteChunk] = []
     at = 0
-    for index, (offset, payload) in enumerate(payloads):
+    index = -1
+    for offset, payload in payloads:
         data = payload.view
-        if index < len(chunks) and chunks[index]:
-            chunk = chunks[index]
-            if _capacity(chunk) < len(data):
-                raise _no_room(chunks[: index + 1], len(data))
-            more, returned = fill(chunk, (data,))
-            writes += more
-            written.append(returned)
-            continue
-        if index < len(chunks):
-            # An empty Write chunk asks for its result inline, and is returned empty (section 4.3.2.3).
-            written.append([])
+        if payload.eligible:  # what is not counts for no Write chunk, and goes into none
+            index += 1
+            if index < len(chunks) and chunks[index]:
+                chunk = chunks[index]
+                if _capacity(chunk) < len(data):
+                    raise _no_room(chunks[: index + 1], len(data))
+                more, returned = fill(chunk, (data,))
+                writes += more
+                written.append(returned)
+                continue
+            if index < len(chunks):
+                # An empty Write chunk asks for its result inline, and is returned empty (section 4.3.2.3).
+                written.append([])
         if offset > at:
             stream.append(head[at:offset])
             at = offset

@@ -37,6 +37,7 @@ from rpcrdma.rpc.messages import (
     reply_stat,
 )
 from rpcrdma.rpc.program import (
+    ENCODED,
     Call,
     DropCall,
     GarbageArguments,
@@ -147,7 +148,7 @@ class Execution:
     def _success(self, result: Any) -> RpcReply:
         call, procedure = self.call, self.row.procedure
         results = call.results
-        if not procedure.raw:
+        if not procedure.raw and result is not ENCODED:
             try:
                 results.encode(procedure.results, result)
             except Exception as error:

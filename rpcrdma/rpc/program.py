@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from rpcrdma.memory import Lease
 from rpcrdma.rpc.tally import Tally
@@ -121,6 +121,13 @@ class Call:
     """What was taken out of ``message``, and where in the unreduced message it belongs."""
 
 
+class Encoded:
+    """What a handler returns that has encoded its whole result, status included, by itself."""
+
+
+ENCODED: Final = Encoded()
+
+
 class GarbageArguments(Exception):
     """The arguments do not decode: answered GARBAGE_ARGS."""
 
@@ -141,7 +148,8 @@ class DropCall(Exception):
 class Procedure:
     """One row of a program's table.
 
-    With ``arguments``/``results`` (XDR types; None is void) ``handler(call, arguments)`` returns the results.
+    With ``arguments``/``results`` (XDR types; None is void) ``handler(call, arguments)`` returns the results, or
+    :data:`ENCODED` when it has put them into the call's itself.
     A ``raw`` procedure is called as ``handler(call)``, and decodes and encodes through the call itself (COMPOUND).
     ``replay`` puts the procedure under the replay cache (non-idempotent ones of NFSv3); a function of the arguments'
     octets decides call by call (COMPOUND: NFSv4.0 has no sessions).

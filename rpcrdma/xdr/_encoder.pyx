@@ -293,6 +293,15 @@ cdef class Encoder:
             raise XdrError("XDR comes in units of four octets (RFC 4506 section 3)")
         self.put_fixed(data, -1)
 
+    def splice(self, payload):
+        """As :meth:`append`, of octets that stay where they are: a payload that is not ``eligible``."""
+        cdef Py_ssize_t length = len(payload)
+        if length % 4:
+            raise XdrError("XDR comes in units of four octets (RFC 4506 section 3)")
+        self.room(length)
+        self.payloads.append((self.used, payload))
+        self.chunked += length
+
     def encode(self, kind, value):
         """Encode ``value`` as the declared type ``kind`` (None: void)."""
         self.put(op_of(kind), value)

@@ -128,6 +128,14 @@ class Encoder:
             raise XdrError("XDR comes in units of four octets (RFC 4506 section 3)")
         self.fixed(octets)
 
+    def splice(self, payload: Payload) -> None:
+        """As :meth:`append`, of octets that stay where they are: a payload that is not ``eligible``."""
+        if len(payload) % 4:
+            raise XdrError("XDR comes in units of four octets (RFC 4506 section 3)")
+        self._room(len(payload))
+        self.payloads.append((self.position, payload))
+        self._chunked += len(payload)
+
     @overload
     def encode(self, kind: type[T], value: T) -> None: ...
     @overload

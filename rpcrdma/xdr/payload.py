@@ -1,6 +1,9 @@
 """Bulk data that travels beside a message and never through its encoder (RFC 8166 section 3.4: DDP-eligible items).
 
 Owns :class:`Payload`; imports nothing.
+
+Long results that are no DDP-eligible item (a directory's entries: RFC 8267 does not list them) travel so too, to leave
+from where they were made. They are a part of the payload stream, and go into no Write chunk.
 """
 
 from __future__ import annotations
@@ -18,13 +21,15 @@ class Releasable(Protocol):
 class Payload:
     """The octets of one opaque item, together with the hold that keeps them valid.
 
-    ``view`` excludes the XDR round-up padding. The owner calls :meth:`release` once the octets have left.
+    ``view`` excludes the XDR round-up padding. The owner calls :meth:`release` once the octets have left. One that is
+    not ``eligible`` for direct placement is XDR of any kind, a multiple of four octets long.
     """
 
-    __slots__ = ("_hold", "view")
+    __slots__ = ("_hold", "eligible", "view")
 
-    def __init__(self, view: memoryview, hold: Releasable | None = None) -> None:
+    def __init__(self, view: memoryview, hold: Releasable | None = None, *, eligible: bool = True) -> None:
         self.view = view
+        self.eligible = eligible
         self._hold = hold
 
     def __len__(self) -> int:

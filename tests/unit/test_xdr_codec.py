@@ -203,6 +203,25 @@ def test_a_payload_stays_out_of_the_buffer(codec: Any) -> None:
     assert (encoder.size, len(encoder.payloads)) == (24, 1)
 
 
+def test_what_is_spliced_in_is_part_of_the_message_and_stays_where_it_is(codec: Any) -> None:
+    hold = Hold()
+    encoder = codec.Encoder(limit=24)
+    encoder.uint32(1)
+    mark = encoder.position
+    encoder.uint32(2)
+    encoder.splice(Payload(memoryview(b"12345678"), hold, eligible=False))
+    encoder.uint32(3)
+    assert encoder.getvalue() == bytes.fromhex("00000001 00000002 00000003")
+    assert [(offset, bytes(item.view), item.eligible) for offset, item in encoder.payloads] == [(8, b"12345678", False)]
+    assert encoder.size == 20
+    with pytest.raises(XdrOverflow):
+        encoder.splice(Payload(memoryview(bytes(8))))
+    with pytest.raises(XdrError):
+        encoder.splice(Payload(memoryview(b"123")))
+    encoder.truncate(mark)
+    assert (hold.released, encoder.size, encoder.payloads) == (1, 4, [])
+
+
 def test_plain_octets_in_an_eligible_item_go_inline(codec: Any) -> None:
     encoder = codec.Encoder()
     encoder.encode(Write, Write(1, b"abcde", 9))
