@@ -1,10 +1,13 @@
 """File handles: authenticated, the same over restarts, stale when the file is gone."""
 
 import errno
+import hashlib
 import os
 import stat
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from nfsd.vfs.handles import HandleCodec, load_key
 from nfsd.vfs.types import BadHandle
@@ -19,6 +22,20 @@ def test_a_handle_says_what_went_in():
         assert codec.decode(handle) == (0xFFFFFFFF, b"abcdef", 0x4D, bytes(range(size)))
     with pytest.raises(OSError, match="fit"):
         codec.encode(1, b"abcdef", 1, bytes(41))
+
+
+@given(
+    key=st.binary(min_size=1, max_size=32),
+    export_id=st.integers(0, 0xFFFFFFFF),
+    fs_id=st.binary(min_size=6, max_size=6),
+    kind=st.integers(0, 255),
+    kernel=st.binary(max_size=40),
+)
+def test_a_handle_is_signed_with_blake2s(key, export_id, fs_id, kind, kernel):
+    body = bytes((1, kind)) + export_id.to_bytes(4, "big") + fs_id + kernel
+    signed = body + hashlib.blake2s(body, key=key, digest_size=12).digest()
+    assert HandleCodec(key).encode(export_id, fs_id, kind, kernel) == signed
+    assert HandleCodec(key).decode(signed) == (export_id, fs_id, kind, kernel)
 
 
 def test_every_changed_octet_is_noticed():
