@@ -2,6 +2,8 @@
 
 from libc.stdint cimport int32_t, int64_t, uint16_t, uint32_t, uint64_t
 
+from nfsd.vfs.change cimport ChangeRecord
+
 ctypedef struct statx_timestamp:
     int64_t seconds
     uint32_t nanoseconds
@@ -37,3 +39,5 @@ cdef enum:
 
 
 cdef object type_in(statx_t *status)
+cdef object attributes_in(statx_t *status, mount, ChangeRecord record, bint changed)
+cdef statx_t *status_in(object buffer) except NULL

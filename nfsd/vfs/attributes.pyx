@@ -82,7 +82,10 @@ def raw_mount(buffer):
 
 
 def attributes_of(buffer, mount, ChangeRecord record not None, *, bint changed=False):
-    cdef statx_t *status = status_in(buffer)
+    return attributes_in(status_in(buffer), mount, record, changed)
+
+
+cdef object attributes_in(statx_t *status, mount, ChangeRecord record, bint changed):
     cdef timespec clock
     cdef uint64_t now = 0
     cdef bint fine = mount.fine

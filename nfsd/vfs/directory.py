@@ -7,10 +7,10 @@ result is taken only if the way from there to the top passes the export's root.
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import os
-from collections import OrderedDict
+import time
+from collections.abc import Awaitable, Callable
 
 from nfsd.exports import ExportTable
 from nfsd.vfs.attributes import (
@@ -21,11 +21,14 @@ from nfsd.vfs.attributes import (
     raw_mount,
     statx_buffer,
 )
-from nfsd.vfs.change import ChangeRecord
+from nfsd.vfs.change import SETTLE_NS
 from nfsd.vfs.executor import Chain, Step
+from nfsd.vfs.listing import OUTCOMES, Entries, Listing, offset_of
+from nfsd.vfs.listing_turns import ListingTurns
 from nfsd.vfs.opens import OpenOperations
 from nfsd.vfs.records import Node
 from nfsd.vfs.resources import FileLimits
+from nfsd.vfs.streams import Stream, Streams
 from nfsd.vfs.syscalls import (
     AT_EMPTY_PATH,
     O_PATH,
@@ -34,17 +37,11 @@ from nfsd.vfs.syscalls import (
     RESOLVE_COMPONENT,
     RESOLVE_NO_XDEV,
     STATX_MASK,
-    SYS_CLOSE,
-    SYS_GETDENTS64,
-    SYS_LSEEK,
-    SYS_NAME_TO_HANDLE_AT,
     SYS_OPENAT,
     SYS_OPENAT2,
     SYS_STATX,
     handle_buffer,
     open_how,
-    parse_dirents,
-    parse_handle,
 )
 from nfsd.vfs.types import Attributes, Credential, CrossingRefused, DirectoryEntry, DirectoryPage, FileType
 
@@ -57,17 +54,24 @@ _STEPS_UP = 5
 _DEEPEST = 4096
 """Directories above one another the way up is followed through: more than PATH_MAX can name."""
 
-_COOKIE_SHIFT = 3
-_LAST_OFFSET = (1 << 63) - 1
-_U64 = 1 << 64
-_ENTRIES_PER_CHAIN = 4
-_STREAM_LIMIT = 256
 _PAGE_LIMIT = 4096
-_DIRENT_GUESS = 40
-_DIRENTS_MIN = 4096
-_DIRENTS_MAX = 262144
-_VERIFIER = bytes(8)
+_TURN = 256
+_SHORT_TURN = 64
+"""Entries of one turn of a listing: some hundred microseconds on a worker, some tens on the loop."""
+_AT_ONCE = max(1, (os.cpu_count() or 1) - 1)
+"""Turns of listings that a file system in memory makes at a time: none of them waits, so each takes a processor."""
+_END, _FULL, _GROW, _NEEDS = OUTCOMES["end"], OUTCOMES["full"], OUTCOMES["grow"], OUTCOMES["needs"]
+_FAILED, _ERROR = OUTCOMES["failed"], OUTCOMES["error"]
+VERIFIER = bytes(8)
 """Cookies hold as long as the directory exists, so one verifier fits all (RFC 1813 section 3.3.16)."""
+
+
+class ListingFailed(Exception):
+    """The listing's encoder gave up, for a ``status`` of its protocol's."""
+
+    def __init__(self, status: int) -> None:
+        super().__init__(status)
+        self.status = status
 
 
 def check_name(name: bytes) -> None:
@@ -76,38 +80,9 @@ def check_name(name: bytes) -> None:
         raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
 
 
-def cookie_of(offset: int) -> int:
-    """The cookie of a kernel offset: the same but for a shift that keeps clear of 0, 1 and 2, which NFSv3 clients and
-    RFC 8881 section 18.23.3 give meanings of their own. (The largest offset, an end marker, stays positive.)"""
-    return _LAST_OFFSET if offset == _LAST_OFFSET else (offset + _COOKIE_SHIFT) % _U64
-
-
-def offset_of(cookie: int) -> int:
-    """The kernel offset of a cookie, signed as lseek takes it. Raises EINVAL."""
-    if cookie == _LAST_OFFSET:
-        return cookie
-    if not _COOKIE_SHIFT <= cookie < _U64:
-        raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
-    return cookie - _COOKIE_SHIFT
-
-
 def _place(status: bytearray) -> tuple[int, tuple[int, int], int]:
     """What tells one directory from another on the way up: inode, device and mount."""
     return raw_fileid(status), raw_device(status), raw_mount(status)
-
-
-class Stream:
-    """A directory open for reading, and where in it the next read goes on."""
-
-    __slots__ = ("cookie", "epoch", "fd", "key", "lane")
-
-    def __init__(self, key: tuple[bytes, Credential], fd: int, epoch: int, lane: int) -> None:
-        self.key = key
-        self.fd = fd
-        self.cookie = 0
-        self.lane = lane
-        self.epoch = epoch
-        """The inode's when it was opened: later ones may have other permissions."""
 
 
 class DirectoryOperations(OpenOperations):
@@ -115,8 +90,8 @@ class DirectoryOperations(OpenOperations):
 
     def __init__(self, exports: ExportTable, state_dir: str, limits: FileLimits | None = None) -> None:
         super().__init__(exports, state_dir, limits)
-        self._streams: OrderedDict[Stream, None] = OrderedDict()
-        self._streams_of: dict[tuple[bytes, Credential], list[Stream]] = {}
+        self.streams = Streams(self.close_later)
+        self.turns = ListingTurns()
 
     # -- one name ------------------------------------------------------------------------------------------------
     async def lookup(self, credential: Credential, directory: Node, name: bytes) -> tuple[Node, Attributes]:
@@ -262,169 +237,127 @@ class DirectoryOperations(OpenOperations):
         raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
 
     # -- listing -------------------------------------------------------------------------------------------------
-    async def readdir(
-        self, credential: Credential, directory: Node, cookie: int, *, limit: int, plus: bool
-    ) -> DirectoryPage:
-        """Entries after ``cookie`` (0 = from the start), at most ``limit``, with ``.`` and ``..`` left in (names
-        ``b"."``, ``b".."``); ``plus`` adds handles and attributes. Raises OSError(EINVAL) for a cookie not ours."""
+    async def list_directory(
+        self,
+        credential: Credential,
+        directory: Node,
+        cookie: int,
+        listing: Listing,
+        *,
+        host: str,
+        complete: Callable[[DirectoryEntry], Awaitable[bool]],
+        grow: Callable[[], Awaitable[memoryview]] | None = None,
+    ) -> bool:
+        """Fill ``listing`` with the entries after ``cookie`` (0 = from the start); whether these were all. ``.`` and
+        ``..`` are among them, with these names. Listings of one ``host`` share its turns.
+
+        ``complete`` adds (or leaves out) an entry that native code cannot; False: there was no room for it. ``grow``
+        gives memory for all entries, once. Raises OSError(EINVAL) for a cookie not ours, ListingFailed when the
+        encoder gives up."""
         if directory.type is not FileType.DIR:
             raise OSError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
         position = offset_of(cookie) if cookie else 0
-        limit = min(max(1, limit), _PAGE_LIMIT)
         status = await self.look(directory)
-        stream = await self._stream(credential, directory, cookie)
-        entries: list[tuple[bytes, int, int]] = []
-        eof = False
-        try:
-            seek = stream.cookie != cookie
-            while len(entries) < limit:
-                chain = Chain()
-                if seek:
-                    chain.add(SYS_LSEEK, stream.fd, position, os.SEEK_SET)
-                    seek = False
-                size = min(max((limit - len(entries)) * _DIRENT_GUESS, _DIRENTS_MIN), _DIRENTS_MAX)
-                buffer = bytearray(size)
-                got = chain.add(SYS_GETDENTS64, stream.fd, buffer, size)
-                await self.run(directory.mount, chain)
-                chain.check()
-                if got.result == 0:
-                    eof = True
-                    break
-                entries += parse_dirents(memoryview(buffer), got.result)
-        except BaseException:
-            self.close_later(stream.fd, stream.lane)
-            raise
-        if len(entries) > limit:
-            # More came than was asked for: whoever goes on after this page has to seek.
-            del entries[limit:]
-            eof = False
-            stream.cookie = -1
-        else:
-            stream.cookie = cookie_of(entries[-1][2]) if entries else cookie
-        self._keep_stream(stream)
         rooted = self.is_root(directory)
-        page = [
-            DirectoryEntry(name, raw_fileid(status) if rooted and name == b".." else ino, cookie_of(offset), None, None)
-            for name, ino, offset in entries
-        ]
-        if plus:
-            page = await self._with_attributes(credential, directory, page)
-        return DirectoryPage(page, eof, _VERIFIER)
-
-    async def _stream(self, credential: Credential, directory: Node, cookie: int) -> Stream:
-        """An open stream of the directory, best one that stands at ``cookie``; taken out of the pool."""
-        key = (directory.key, credential)
-        best: Stream | None = None
-        for stream in self._streams_of.get(key, ()):
-            if best is None or stream.cookie == cookie:
-                best = stream
+        listing.begin(directory, status, self.codec, self.proc_fd, rooted=rooted, places=self.places is not None)
+        stream = self.streams.take(credential, directory, cookie)
         epoch = directory.inode.epoch
-        if best is not None:
-            self._drop_stream(best)
-            if best.epoch == epoch:
-                return best
-            self.close_later(best.fd, best.lane)
-        chain = Chain(credential)
-        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
-        opened = chain.add(SYS_OPENAT, self.proc_fd, b"%d" % directory.fd, flags)
-        await self.run(directory.mount, chain, opened)
-        self.check(chain, opened)
-        return Stream(key, opened.result, epoch, directory.mount.lane)
-
-    def _drop_stream(self, stream: Stream) -> None:
-        del self._streams[stream]
-        pool = self._streams_of[stream.key]
-        pool.remove(stream)
-        if not pool:
-            del self._streams_of[stream.key]
-
-    def _keep_stream(self, stream: Stream) -> None:
-        self._streams[stream] = None
-        self._streams_of.setdefault(stream.key, []).append(stream)
-        if len(self._streams) > _STREAM_LIMIT:
-            oldest = next(iter(self._streams))
-            self._drop_stream(oldest)
-            self.close_later(oldest.fd, oldest.lane)
-
-    def sweep(self) -> None:
-        """Let go of what has not been used for some seconds."""
-        for stream in list(self._streams):
-            self._drop_stream(stream)
-            self.close_later(stream.fd, stream.lane)
-        super().sweep()
-
-    async def close(self) -> None:
-        """Finish running jobs, close every descriptor."""
-        for stream in list(self._streams):
-            self._drop_stream(stream)
-            self.close_later(stream.fd, stream.lane)
-        await super().close()
-
-    # -- READDIRPLUS ---------------------------------------------------------------------------------------------
-    async def _with_attributes(
-        self, credential: Credential, directory: Node, entries: list[DirectoryEntry]
-    ) -> list[DirectoryEntry]:
-        groups = [entries[at : at + _ENTRIES_PER_CHAIN] for at in range(0, len(entries), _ENTRIES_PER_CHAIN)]
-        if directory.mount.inline:
-            done = [await self._group_with_attributes(credential, directory, group) for group in groups]
+        if stream is None:
+            listing.go_on(-1, cookie, position if cookie else None)
         else:
-            done = await asyncio.gather(
-                *(self._group_with_attributes(credential, directory, group) for group in groups)
-            )
-        return [entry for group in done for entry in group]
-
-    async def _group_with_attributes(
-        self, credential: Credential, directory: Node, group: list[DirectoryEntry]
-    ) -> list[DirectoryEntry]:
-        """As many entries as fit in one chain: each is opened, so that handle and attributes are of the same file."""
-        mount = directory.mount
-        rooted = self.is_root(directory)
-        chain = Chain(credential)
-        looks: list[tuple[DirectoryEntry, Step, Step, bytearray, bytearray]] = []
-        for entry in group:
-            # The parent has a handle only where it is known to be inside the export, which takes a walk to the top.
-            name = b"." if rooted and entry.name == b".." else entry.name
-            status, kernel = statx_buffer(), handle_buffer()
-            opened = chain.add(SYS_OPENAT2, directory.fd, name, _HOW, OPEN_HOW_SIZE, keep_going=True)
-            chain.add(SYS_STATX, opened, b"", AT_EMPTY_PATH, STATX_MASK, status, keep_going=True)
-            named = chain.add(SYS_NAME_TO_HANDLE_AT, opened, b"", kernel, bytearray(8), AT_EMPTY_PATH, keep_going=True)
-            chain.add(SYS_CLOSE, opened, keep_going=True)
-            looks.append((entry, opened, named, status, kernel))
-        await self.run(mount, chain)
-        done = []
-        for entry, opened, named, status, kernel in looks:
-            if opened.result < 0:
-                done.append(entry._replace(error=opened.error))
-            elif raw_mount(status) != mount.mnt_id:
-                done.append(await self._entry_across(credential, directory, entry))
-            elif named.error:
-                done.append(entry)
-            else:
-                done.append(self._entry_with(directory, entry, status, kernel))
-        return done
-
-    def _entry_with(
-        self, directory: Node, entry: DirectoryEntry, status: bytearray, kernel: bytearray
-    ) -> DirectoryEntry:
-        mount = directory.mount
-        kind, octets = parse_handle(kernel)
+            listing.go_on(stream.fd, cookie, position if stream.ahead is None else None, stream.ahead or b"")
+        lane = directory.mount.lane
         try:
-            handle = self.codec.encode(mount.export.id, mount.fs_id, kind, octets)
-        except OSError:
-            return entry
-        self.found_at(handle, directory, entry.name)
-        key = self.key_of(mount, kind, octets)
-        inode = self.nodes.known_inode(key)
-        if inode is None and not mount.fine:
-            inode = self.nodes.inode(key)
-        # Where ctime alone is the change attribute there is nothing to remember of a file only listed.
-        record = ChangeRecord() if inode is None else inode.change
-        return entry._replace(handle=handle, attributes=attributes_of(status, mount, record))
+            end = await self._list(credential, directory, listing, host, complete, grow)
+        except BaseException:
+            if listing.fd >= 0:
+                self.close_later(listing.fd, lane)
+            raise
+        if end or not listing.taken:
+            self.close_later(listing.fd, lane)
+        else:
+            key = (directory.key, credential)
+            ahead = listing.ahead() if self._shows_changes(directory, status) else None
+            self.streams.keep(Stream(key, listing.fd, epoch, lane, listing.cookie, ahead))
+        return end
 
-    async def _entry_across(self, credential: Credential, directory: Node, entry: DirectoryEntry) -> DirectoryEntry:
-        """An entry that is a mount point: what is mounted there, if clients may see it."""
+    @staticmethod
+    def _shows_changes(directory: Node, status: bytearray) -> bool:
+        """Whether any later change of the directory gives it another ctime, so that names read ahead are known to be
+        those that are there still (see ``change``)."""
+        return directory.mount.fine or time.time_ns() - raw_ctime(status) > SETTLE_NS
+
+    async def _list(
+        self,
+        credential: Credential,
+        directory: Node,
+        listing: Listing,
+        host: str,
+        complete: Callable[[DirectoryEntry], Awaitable[bool]],
+        grow: Callable[[], Awaitable[memoryview]] | None,
+    ) -> bool:
+        mount = directory.mount
+        at_once = _AT_ONCE if mount.inline else max(1, mount.export.workers // 2)
+        short = mount.inline
+        while True:
+            if short:
+                # Most directories are small: those in memory are done before a worker would have begun.
+                chain = listing.turn(credential, _SHORT_TURN)
+                self.executor.run_inline(chain)
+                short = False
+            else:
+                async with self.turns.turn(mount.lane, host, at_once):
+                    chain = listing.turn(credential, _TURN)
+                    await self.run_in_lane(mount.lane, chain)
+            chain.check()
+            outcome = listing.settle(self.nodes)
+            for handle, name in listing.found():
+                self.found_at(handle, directory, name)
+            if outcome in (_END, _FULL):
+                return outcome == _END
+            if outcome == _NEEDS:
+                if not await complete(await self._pending(credential, directory, listing)):
+                    return False
+            elif outcome == _GROW:
+                if grow is not None:
+                    listing.move(await grow())
+            elif outcome == _FAILED:
+                raise ListingFailed(listing.error)
+            elif outcome == _ERROR:
+                if listing.error in (errno.EMFILE, errno.ENFILE):
+                    self.nodes.evict(1 + len(self.nodes) // 8)
+                raise OSError(listing.error, os.strerror(listing.error))
+
+    async def _pending(self, credential: Credential, directory: Node, listing: Listing) -> DirectoryEntry:
+        """The entry that native code leaves to us; at a mount point what is mounted there, if clients may see it."""
+        entry = listing.pending(self.nodes)
+        if not listing.across:
+            return entry
         try:
             node, attributes = await self.lookup(credential, directory, entry.name)
         except (OSError, CrossingRefused):
             return entry
         return entry._replace(handle=node.handle, attributes=attributes)
+
+    async def readdir(
+        self, credential: Credential, directory: Node, cookie: int, *, limit: int, plus: bool, host: str = ""
+    ) -> DirectoryPage:
+        """As :meth:`list_directory`, for Python: at most ``limit`` entries; ``plus`` adds handles and attributes."""
+        entries = Entries(min(max(1, limit), _PAGE_LIMIT), plus=plus)
+
+        async def take(entry: DirectoryEntry) -> bool:
+            entries.take(entry)
+            return True
+
+        end = await self.list_directory(credential, directory, cookie, entries, host=host, complete=take)
+        return DirectoryPage(entries.entries, end, VERIFIER)
+
+    def sweep(self) -> None:
+        """Let go of what has not been used for some seconds."""
+        self.streams.clear()
+        super().sweep()
+
+    async def close(self) -> None:
+        """Finish running jobs, close every descriptor."""
+        self.streams.clear()
+        await super().close()

@@ -3,17 +3,8 @@
 from libc.stdint cimport uint64_t
 
 from nfsd.vfs.identity cimport Switch, identity_t, server_identity_t
+from nfsd.vfs.threads cimport pthread_cond_t, pthread_mutex_t, pthread_t
 from rpcrdma.rpc.direct cimport Work
-
-cdef extern from "pthread.h" nogil:
-    ctypedef struct pthread_t:
-        pass
-    ctypedef struct pthread_attr_t:
-        pass
-    ctypedef struct pthread_mutex_t:
-        pass
-    ctypedef struct pthread_cond_t:
-        pass
 
 cdef enum:
     MAX_THREADS = 256

@@ -36,34 +36,17 @@ from nfsd.vfs.identity cimport (
     server_identity_t,
     thread_state_t,
 )
+from nfsd.vfs.threads cimport (
+    SIG_SETMASK, pthread_attr_destroy, pthread_attr_init, pthread_attr_setstacksize, pthread_attr_t,
+    pthread_cond_broadcast, pthread_cond_destroy, pthread_cond_init, pthread_cond_signal, pthread_cond_t,
+    pthread_cond_wait, pthread_create, pthread_join, pthread_mutex_destroy, pthread_mutex_init,
+    pthread_mutex_lock, pthread_mutex_t, pthread_mutex_unlock, pthread_sigmask, pthread_t, sigfillset, sigset_t,
+)
 
 from rpcrdma.rpc.direct cimport Work
 
 from rpcrdma.firewall import contain, report
 from rpcrdma.log_limits import limited_logger
-
-cdef extern from "signal.h" nogil:
-    ctypedef struct sigset_t:
-        pass
-    int sigfillset(sigset_t *signals)
-    int pthread_sigmask(int how, const sigset_t *signals, sigset_t *old)
-    const int SIG_SETMASK
-
-cdef extern from "pthread.h" nogil:
-    int pthread_create(pthread_t *thread, const pthread_attr_t *attr, void *(*run)(void *) noexcept nogil, void *argument)
-    int pthread_join(pthread_t thread, void **result)
-    int pthread_attr_init(pthread_attr_t *attr)
-    int pthread_attr_destroy(pthread_attr_t *attr)
-    int pthread_attr_setstacksize(pthread_attr_t *attr, size_t size)
-    int pthread_mutex_init(pthread_mutex_t *mutex, const void *attr)
-    int pthread_mutex_destroy(pthread_mutex_t *mutex)
-    int pthread_mutex_lock(pthread_mutex_t *mutex)
-    int pthread_mutex_unlock(pthread_mutex_t *mutex)
-    int pthread_cond_init(pthread_cond_t *condition, const void *attr)
-    int pthread_cond_destroy(pthread_cond_t *condition)
-    int pthread_cond_wait(pthread_cond_t *condition, pthread_mutex_t *mutex)
-    int pthread_cond_signal(pthread_cond_t *condition)
-    int pthread_cond_broadcast(pthread_cond_t *condition)
 
 cdef enum:
     MAX_STEPS = 16
@@ -329,9 +312,10 @@ cdef class Chain(Job):
         return None if self.job.failed < 0 else make_step(self, self.job.failed)
 
     def check(self):
-        cdef int code
+        cdef int code = self.job.refused
         if self.job.failed >= 0:
             code = self.job.steps[self.job.failed].error
+        if code != 0:
             raise OSError(code, os.strerror(code))
 
 
@@ -584,7 +568,10 @@ cdef class Executor:
         if chain.started:
             raise RuntimeError("the chain has been run")
         chain.started = True
-        run_job(&self.shared, &self.switch.loop, &chain.job)
+        if chain.job.run != NULL:
+            run_native(&self.shared, &self.switch.loop, &chain.job)
+        else:
+            run_job(&self.shared, &self.switch.loop, &chain.job)
         chain.keep.clear()
         self.switch.become_own()
 

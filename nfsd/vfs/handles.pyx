@@ -21,7 +21,7 @@ import os
 from libc.stdint cimport uint64_t
 from libc.string cimport memcpy, memset
 
-from rpcrdma.place cimport load32, store32
+from rpcrdma.octets cimport load32, store32
 
 from nfsd.vfs.types import BadHandle
 
@@ -136,17 +136,17 @@ cdef class HandleCodec:
         return (<char *>handle)[:size]
 
     @staticmethod
-    def claimed(given):
-        cdef bytes handle = bytes(given)
-        cdef const uint8_t *octets = handle
-        if len(handle) < HEAD + MAC:
+    def claimed(handle):
+        cdef bytes whole = bytes(handle)
+        cdef const uint8_t *octets = whole
+        if len(whole) < HEAD + MAC:
             return None
-        return load32(octets + 2), handle[6:HEAD]
+        return load32(octets + 2), whole[6:HEAD]
 
-    def decode(self, given):
-        cdef bytes handle = bytes(given)
-        cdef const uint8_t *octets = handle
-        cdef Py_ssize_t size = len(handle)
+    def decode(self, handle):
+        cdef bytes whole = bytes(handle)
+        cdef const uint8_t *octets = whole
+        cdef Py_ssize_t size = len(whole)
         cdef uint8_t mac[MAC]
         cdef uint8_t difference = 0
         cdef int position
@@ -157,7 +157,7 @@ cdef class HandleCodec:
             difference |= mac[position] ^ octets[size - MAC + position]
         if difference:
             raise BadHandle
-        return load32(octets + 2), handle[6:HEAD], octets[1], handle[HEAD : size - MAC]
+        return load32(octets + 2), whole[6:HEAD], octets[1], whole[HEAD : size - MAC]
 
 
 def load_key(state_dir):

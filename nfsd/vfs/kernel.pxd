@@ -8,6 +8,8 @@ cdef extern from "unistd.h" nogil:
     int fsync(int fd)
     int unlinkat(int directory, const char *path, int flags)
     int c_close "close"(int fd)
+    long c_lseek "lseek"(int fd, long offset, int whence)
+    const int SEEK_SET
     int getpagesize()
 
 cdef extern from "sys/syscall.h" nogil:
@@ -17,11 +19,13 @@ cdef extern from "sys/syscall.h" nogil:
     const long SYS_faccessat2
     const long SYS_fchmodat
     const long SYS_fchownat
+    const long SYS_getdents64
     const long SYS_getegid
     const long SYS_geteuid
     const long SYS_getgroups
     const long SYS_name_to_handle_at
     const long SYS_open_by_handle_at
+    const long SYS_openat
     const long SYS_openat2
     const long SYS_setfsgid
     const long SYS_setfsuid
@@ -36,4 +40,6 @@ cdef enum:
     SYS_CACHESTAT = 451
     SYS_QUOTACTL_FD = 443
     AT_EMPTY_PATH = 0x1000
+    AT_SYMLINK_NOFOLLOW = 0x100
+    AT_NO_AUTOMOUNT = 0x800
     AT_EACCESS = 0x200

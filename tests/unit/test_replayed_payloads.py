@@ -50,7 +50,8 @@ class Caller:
             chunks.append(memory.segments(*segments))
         lists = {"writes": chunks}
         if reply is not None:
-            lists["reply"] = [self.peer.writable(reply).segment()]
+            self.long_reply = self.peer.writable(reply)
+            lists["reply"] = [self.long_reply.segment()]
         header = wire.header if self.version == 1 else wire.header_two
         found = await self.peer.call(header(int.from_bytes(message[:4], "big"), **lists), message)
         assert (found.xid, found.version) == (int.from_bytes(message[:4], "big"), self.version)
@@ -172,5 +173,39 @@ def test_kept_replies_have_their_bound(tmp_path):
         message = both.message(1, putfh(handle), read(stateid, 0, 10))
         await caller.call(message, 10)
         assert slot.reply is None
+
+    on(tmp_path, scenario)
+
+
+@pytest.mark.parametrize("which", [0, 1], ids=["native", "general"])
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_long_listing_between_items_takes_no_write_chunk(tmp_path, version, which):
+    """It is no DDP-eligible item (RFC 8267): the Write chunks are those of the data around it."""
+
+    async def scenario(both):
+        content = random.Random(5).randbytes(1000)
+        (both.path / "a").write_bytes(content)
+        (both.path / "many").mkdir()
+        names = [b"name %04d" % number + b"-" * 200 for number in range(300)]
+        for name in names:
+            (both.path / "many" / name.decode()).touch()
+        stateid, handle = await both.client.open("/0", b"a")
+        many = await handle_of(both, b"many")
+        listing = (p.OP_READDIR, p.READDIR4args(0, bytes(8), 1 << 20, 1 << 20, [1 << p.FATTR4_FILEID]))
+        operations = [putfh(handle), read(stateid, 0, 601), putfh(many), listing, putfh(handle), read(stateid, 3, 303)]
+        caller = await Caller.to(both, version, which)
+        found, lengths, data = await caller.call(both.message(which, *operations), 1000, 500, 4096, reply=200_000)
+        assert (lengths, data) == ([[601], [303], [0]], [content[:601], content[3:306], b""])
+        reply = bytes(caller.long_reply.memory[: sum(segment.length for segment in found.reply)])
+        assert len(reply) > 300 * 220
+        assert all(name in reply for name in names)
+        # Put together again it is what a connection without RDMA gets.
+        at = reply.index((601).to_bytes(4, "big")) + 4, reply.rindex((303).to_bytes(4, "big")) + 4
+        whole = reply[: at[0]] + content[:601] + bytes(3) + reply[at[0] : at[1]] + content[3:306] + bytes(1)
+        status, results = both.client.parse(whole + reply[at[1] :])
+        assert status == 0
+        assert [entry.name for entry in results[4][1].resok4.reply.entries] == [
+            entry.name for entry in (await both.client.on(many, listing))[0].resok4.reply.entries
+        ]
 
     on(tmp_path, scenario)

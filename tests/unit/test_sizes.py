@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[2]
 FILES = {
     "nfsd/vfs/core.py": 551,
     "nfsd/vfs/direct.pyx": 573,
-    "nfsd/vfs/executor.pyx": 627,
+    "nfsd/vfs/executor.pyx": 614,
     "rpcrdma/engine/direct.pyx": 665,
     "rpcrdma/engine/responder.py": 602,
     "rpcrdma/server/rdma_connection.py": 550,
@@ -37,7 +37,6 @@ FUNCTIONS = {
     "nfsd/daemon.py: _start": 80,
     "nfsd/state/sessions.py: create_session": 73,
     "nfsd/v4/direct.pyx: write": 72,
-    "nfsd/v4/direct_attributes.pyx: store": 71,
     "nfsd/vfs/direct_names.pyx: create": 82,
     "tests/fuzz/seeds.py: iwarp": 85,
     "tests/fuzz/transport.py: check_responder": 75,

@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from nfsd.vfs.directory import cookie_of, offset_of
+from nfsd.vfs.listing import cookie_of, offset_of
 from nfsd.vfs.types import CrossingRefused, FileType, SetAttributes
 from tests.unit.vfs_support import ALICE, ROOT, directory_on, run, write_file
 
@@ -188,3 +188,16 @@ def test_file_systems_without_handles_are_not_crossed_into(tmp_path):
             await service.lookup(ROOT, root, b"proc")
 
     run("/", tmp_path, scenario)
+
+
+def test_a_listing_from_the_end_hides_nothing_from_one_from_the_start(place, tmp_path):
+    """ext4 finds nothing at the start of an open directory that was put to its end before anything was read of it."""
+
+    async def scenario(service, root):
+        directory, _, _ = await service.mkdir(ROOT, root, b"d", SetAttributes())
+        await write_file(service, directory, b"f")
+        await service.readdir(ROOT, directory, (1 << 63) - 1, limit=10, plus=False)
+        names = {entry.name for entry in await listing(service, directory, 10)}
+        assert names == {b".", b"..", b"f"}
+
+    run(place, tmp_path, scenario)

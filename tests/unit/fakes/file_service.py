@@ -16,8 +16,6 @@ from nfsd.vfs.types import (
     BadHandle,
     Change,
     Credential,
-    DirectoryEntry,
-    DirectoryPage,
     FileSystemStatus,
     FileType,
     PathLimits,
@@ -148,22 +146,6 @@ class FakeFileService:
         self._enter("lookup", credential)
         node = self._child(directory, name)
         return node, node.attributes()
-
-    async def readdir(
-        self, credential: Credential, directory: FakeNode, cookie: int, *, limit: int, plus: bool
-    ) -> DirectoryPage:
-        self._enter("readdir", credential)
-        self._directory(directory)
-        names = [(b".", directory, 3), (b"..", directory.parent, 4)]
-        names += [(name, node, directory.cookies[name]) for name, node in directory.children.items()]
-        left = [entry for entry in names if entry[2] > cookie]
-        if cookie >= 1 << 62:
-            raise error(errno.EINVAL)
-        entries = [
-            DirectoryEntry(name, node.fileid, place, node.handle if plus else None, node.attributes() if plus else None)
-            for name, node, place in left[:limit]
-        ]
-        return DirectoryPage(entries, len(left) <= limit, b"dirverif")
 
     async def attributes(self, node: FakeNode) -> Attributes:
         self._enter("attributes")

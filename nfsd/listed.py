@@ -1,0 +1,52 @@
+"""Where a reply's listing is while it is made, and how it gets into the reply.
+
+Owns the transport's buffer. A short listing is copied behind the rest of the reply; a longer one leaves from the buffer
+it was made in, which counts for the connection as READ's does.
+"""
+
+from __future__ import annotations
+
+from nfsd.vfs.listing import Listing
+from rpcrdma.memory import Lease
+from rpcrdma.rpc.program import Call
+from rpcrdma.xdr.payload import Payload
+
+_COPIED = 32 << 10
+"""Octets of a listing that leaves its buffer, which is larger, to others."""
+
+
+class Listed:
+    """The entries of one listing of ``size`` octets at most."""
+
+    def __init__(self, call: Call, listing: Listing, size: int) -> None:
+        self._call = call
+        self._listing = listing
+        self._size = size
+        self._lease: Lease | None = None
+
+    async def grow(self) -> memoryview:
+        """Memory for all entries; waits while the connection has its share. Raises OutOfMemory, ConnectionError."""
+        self._lease = await self._call.transport.lease(self._size)
+        return self._lease.view[: self._size]
+
+    async def add(self, octets: bytes, name_octets: int) -> bool:
+        """Add an entry that was completed; whether there was room."""
+        if self._listing.fits < len(octets) and self._lease is None:
+            self._listing.move(await self.grow())
+        return self._listing.add(octets, name_octets=name_octets)
+
+    def put(self) -> None:
+        """Put the entries behind what has been encoded."""
+        lease, used = self._lease, self._listing.used
+        if lease is None or used <= _COPIED:
+            self._call.results.append(self._listing.octets())
+            self.release()
+        else:
+            self._lease = None
+            self._call.results.splice(Payload(lease.view[:used], lease, eligible=False))
+
+    def release(self) -> None:
+        """Give the memory back: no more is to be listed."""
+        lease, self._lease = self._lease, None
+        if lease is not None:
+            lease.release()

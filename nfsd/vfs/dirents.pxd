@@ -1,0 +1,21 @@
+"""C declarations of turns of a listing."""
+
+from libc.stdint cimport uint64_t
+
+from nfsd.vfs.executor cimport job_t
+from nfsd.vfs.listing cimport listing_t
+
+cdef enum:
+    DIRENTS = 32768             # octets read of a directory at a time, at most
+    DIRENT = 48                 # octets of a struct linux_dirent64 with a name that is not long
+    COOKIE_SHIFT = 3
+
+
+cdef inline uint64_t to_cookie(uint64_t offset) noexcept nogil:
+    return <uint64_t>0x7FFFFFFFFFFFFFFF if offset == <uint64_t>0x7FFFFFFFFFFFFFFF else offset + COOKIE_SHIFT
+
+
+# The job's data is a listing_t, which says how the turn has ended.
+cdef void take_turn(job_t *job) noexcept nogil
+# Go on behind the present entry.
+cdef void done_with_entry(listing_t *listing) noexcept nogil

@@ -1,0 +1,227 @@
+"""One turn of a listing: reading names and looking at files, without the interpreter's lock (getdents(2), statx(2)).
+
+Owns nothing; :mod:`nfsd.vfs.listing` owns the listing, and has turns run where they may.
+
+Handle and attributes of an entry are of the same file, since both are asked of one descriptor; where no handle is wanted
+the name is looked up once, for the attributes alone.
+"""
+
+import os
+
+from libc.errno cimport EINTR, errno
+from libc.stddef cimport size_t
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
+from libc.string cimport memcpy
+
+from nfsd.vfs.attributes cimport ATTRIBUTE_MOUNT_ROOT, statx_t
+from nfsd.vfs.executor cimport job_t
+from nfsd.vfs.handles cimport sign_handle
+from nfsd.vfs.kernel cimport (
+    AT_EMPTY_PATH, AT_NO_AUTOMOUNT, AT_SYMLINK_NOFOLLOW, SEEK_SET, SYS_getdents64, SYS_name_to_handle_at, SYS_openat,
+    SYS_openat2, SYS_statx, c_close, c_lseek, c_syscall,
+)
+from nfsd.vfs.listing cimport END, ERROR, MORE, NEEDS, SKIPPED, TAKEN, entry_t, found_t, listing_t, outcome_t
+
+from nfsd.vfs.syscalls import (
+    O_PATH as _O_PATH,
+    RESOLVE_COMPONENT as _RESOLVE_COMPONENT,
+    STATX_MASK as _STATX_MASK,
+)
+
+cdef extern from "stdio.h" nogil:
+    int snprintf(char *sink, size_t size, const char *format, ...)
+
+cdef enum:
+    FEWEST = 1024               # octets read of a directory at a time
+    NAME_AT = 19                # of the name in a struct linux_dirent64
+    LARGEST_KERNEL_HANDLE = 128
+
+cdef unsigned int STATX_MASK = _STATX_MASK
+cdef int OPEN_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+
+cdef struct dirent_t:
+    uint64_t ino
+    uint64_t offset
+    unsigned short size
+    uint8_t type
+
+cdef struct how_t:
+    uint64_t flags
+    uint64_t mode
+    uint64_t resolve
+
+cdef struct kernel_handle_t:
+    uint32_t size
+    int kind
+    uint8_t octets[LARGEST_KERNEL_HANDLE]
+
+cdef how_t HOW
+HOW.flags = _O_PATH
+HOW.mode = 0
+HOW.resolve = _RESOLVE_COMPONENT
+cdef how_t *how = &HOW
+
+
+cdef bint is_dots(const uint8_t *name, uint32_t size) noexcept nogil:
+    return name[0] == c"." and (size == 1 or (size == 2 and name[1] == c"."))
+
+
+cdef void name_handle(listing_t *listing, entry_t *entry, int descriptor) noexcept nogil:
+    """The handle of what a descriptor names; without one, its attributes are of no use either."""
+    cdef kernel_handle_t kernel
+    cdef int mount
+    kernel.size = LARGEST_KERNEL_HANDLE
+    if c_syscall(SYS_name_to_handle_at, descriptor, b"", &kernel, &mount, AT_EMPTY_PATH) == 0:
+        entry.handle_size = sign_handle(
+            listing.key, listing.export_id, listing.fs_id, kernel.kind, kernel.octets, kernel.size, entry.handle
+        )
+    if entry.handle_size == 0:
+        entry.status = NULL
+        return
+    entry.key_size = 1 + kernel.size
+    entry.key[0] = <uint8_t>kernel.kind
+    memcpy(entry.key + 1, kernel.octets, kernel.size)
+
+
+cdef void look(listing_t *listing, entry_t *entry) noexcept nogil:
+    """Ask the kernel what the encoder wants to know, as the caller."""
+    cdef statx_t *status = &listing.status
+    cdef long descriptor
+    cdef const char *name = <const char *>entry.name
+    entry.error = 0
+    entry.status = NULL
+    entry.handle_size = entry.key_size = 0
+    if listing.rooted and entry.name_size == 2 and is_dots(entry.name, 2):
+        # The parent has a handle only where it is known to be inside the export, which takes a walk to the top.
+        entry.fileid = listing.root_fileid
+        name = b"."
+    if not listing.want_status:
+        return
+    if listing.want_handle:
+        descriptor = c_syscall(SYS_openat2, listing.directory_fd, name, how, sizeof(how_t))
+        if descriptor < 0:
+            entry.error = errno
+            return
+        if c_syscall(SYS_statx, descriptor, b"", AT_EMPTY_PATH, STATX_MASK, status) == 0:
+            entry.status = status
+            listing.across = status.mnt_id != listing.mnt_id
+            if not listing.across:
+                name_handle(listing, entry, <int>descriptor)
+        else:
+            entry.error = errno
+        c_close(<int>descriptor)
+    elif c_syscall(
+        SYS_statx, listing.directory_fd, name, AT_SYMLINK_NOFOLLOW | AT_NO_AUTOMOUNT, STATX_MASK, status
+    ) == 0:
+        entry.status = status
+        listing.across = status.mnt_id != listing.mnt_id
+    else:
+        entry.error = errno
+    if entry.status == NULL or listing.across:
+        return
+    entry.fsid[0] = listing.fsid[0]
+    entry.fsid[1] = listing.fsid[1]
+    if status.dev_major != listing.device_major or status.dev_minor != listing.device_minor:
+        # A btrfs subvolume: numbers its files anew.
+        entry.fsid[1] = <uint64_t>status.dev_major << 32 | status.dev_minor
+    entry.mounted_on_fileid = status.ino
+    if status.attributes & ATTRIBUTE_MOUNT_ROOT and listing.has_mounted_on:
+        entry.mounted_on_fileid = listing.mounted_on_fileid
+
+
+cdef bint open_stream(listing_t *listing) noexcept nogil:
+    """Have the directory open where the listing goes on."""
+    cdef char path[16]
+    cdef long descriptor
+    if listing.fd < 0:
+        snprintf(path, sizeof(path), b"%d", listing.directory_fd)
+        descriptor = c_syscall(SYS_openat, listing.proc_fd, path, OPEN_DIRECTORY)
+        if descriptor < 0:
+            return False
+        listing.fd = <int>descriptor
+    if listing.seek:
+        listing.seek = False
+        return c_lseek(listing.fd, listing.position, SEEK_SET) >= 0
+    return True
+
+
+cdef bint read_names(listing_t *listing) noexcept nogil:
+    """The next block of names: about as many as there is room for, since who comes next has to look for the others."""
+    cdef size_t size = <size_t>(listing.room // listing.octets_each) * DIRENT if listing.room > 0 else 0
+    cdef long got
+    size = min(size, <size_t>listing.budget * DIRENT)
+    size = min(max(size, <size_t>FEWEST), <size_t>DIRENTS)
+    while True:
+        got = c_syscall(SYS_getdents64, listing.fd, listing.dirents, size)
+        if got >= 0 or errno != EINTR:
+            break
+    listing.dirents_at = 0
+    listing.dirents_end = got if got > 0 else 0
+    return got >= 0
+
+
+cdef void done_with_entry(listing_t *listing) noexcept nogil:
+    listing.cookie = listing.entry.cookie
+    listing.dirents_at += (<dirent_t *>(listing.dirents + listing.dirents_at)).size
+
+
+cdef void note_found(listing_t *listing, entry_t *entry) noexcept nogil:
+    cdef found_t *noted = &listing.found[listing.found_count]
+    if entry.handle_size == 0 or entry.name_size > sizeof(noted.name) or is_dots(entry.name, entry.name_size):
+        return
+    noted.handle_size = entry.handle_size
+    memcpy(noted.handle, entry.handle, entry.handle_size)
+    noted.name_size = entry.name_size
+    memcpy(noted.name, entry.name, entry.name_size)
+    listing.found_count += 1
+
+
+cdef outcome_t next_entry(listing_t *listing) noexcept nogil:
+    """One entry of those that have been read."""
+    cdef dirent_t *dirent = <dirent_t *>(listing.dirents + listing.dirents_at)
+    cdef entry_t *entry = &listing.entry
+    cdef outcome_t outcome
+    entry.name = <const uint8_t *>dirent + NAME_AT
+    entry.name_size = 0
+    while entry.name[entry.name_size]:
+        entry.name_size += 1
+    entry.fileid = dirent.ino
+    entry.cookie = to_cookie(dirent.offset)
+    listing.across = False
+    if listing.skip_dots and is_dots(entry.name, entry.name_size):
+        outcome = SKIPPED
+    else:
+        look(listing, entry)
+        outcome = NEEDS if listing.across else listing.encode(listing, entry)
+    if outcome == TAKEN or outcome == SKIPPED:
+        if outcome == TAKEN:
+            listing.taken += 1
+        if listing.found != NULL:
+            note_found(listing, entry)
+        done_with_entry(listing)
+    return outcome
+
+
+cdef void take_turn(job_t *job) noexcept nogil:
+    cdef listing_t *listing = <listing_t *>job.data
+    cdef unsigned int left = listing.budget
+    cdef outcome_t outcome
+    if not open_stream(listing):
+        listing.outcome, listing.error = ERROR, errno
+        return
+    while True:
+        if listing.dirents_at >= listing.dirents_end:
+            if not read_names(listing):
+                listing.outcome, listing.error = ERROR, errno
+                return
+            if listing.dirents_end == 0:
+                listing.outcome = END
+                return
+        if left == 0:
+            listing.outcome = MORE
+            return
+        left -= 1
+        outcome = next_entry(listing)
+        if outcome != TAKEN and outcome != SKIPPED:
+            listing.outcome = outcome
+            return

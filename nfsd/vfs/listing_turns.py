@@ -1,0 +1,77 @@
+"""Who may list next: turns on the workers, shared out among hosts.
+
+Owns the queues. A listing is long work, and a host may have hundreds of them waiting. Each lane makes few at a time, so
+that workers are left for other calls and the processor for the loop, and hosts take turns: a listing of one host waits
+for one turn of each other host, however many calls these have.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict, deque
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+
+class _Lane:
+    """One lane's turns."""
+
+    __slots__ = ("running", "waiting")
+
+    def __init__(self) -> None:
+        self.running = 0
+        self.waiting: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()
+        """By host, who is next first."""
+
+
+class ListingTurns:
+    """The turns of all lanes."""
+
+    def __init__(self) -> None:
+        self._lanes: dict[int, _Lane] = {}
+
+    @asynccontextmanager
+    async def turn(self, number: int, host: str, at_once: int) -> AsyncIterator[None]:
+        """``async with``: it is the host's turn. ``at_once``: how many the lane makes at a time."""
+        lane = self._lanes.setdefault(number, _Lane())
+        if lane.running >= at_once:
+            await self._wait(lane, host)
+        else:
+            lane.running += 1
+        try:
+            yield
+        finally:
+            self._pass_on(number, lane)
+
+    @staticmethod
+    async def _wait(lane: _Lane, host: str) -> None:
+        """Until another turn is passed on to the host."""
+        mine: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        lane.waiting.setdefault(host, deque()).append(mine)
+        try:
+            await mine
+        except asyncio.CancelledError:
+            if mine.done() and not mine.cancelled():
+                lane.running -= 1
+                _next(lane)
+            raise
+
+    def _pass_on(self, number: int, lane: _Lane) -> None:
+        lane.running -= 1
+        _next(lane)
+        if not lane.running and not lane.waiting:
+            self._lanes.pop(number, None)
+
+
+def _next(lane: _Lane) -> None:
+    """Give a turn that is free to the host that waits longest; its others wait behind all hosts."""
+    while lane.waiting:
+        host, queue = lane.waiting.popitem(last=False)
+        while queue:
+            first = queue.popleft()
+            if not first.done():
+                lane.running += 1
+                first.set_result(None)
+                if queue:
+                    lane.waiting[host] = queue
+                return
