@@ -1,6 +1,10 @@
 """What is generated for native code from the declarations does with octets what the reference codec does."""
 
 import importlib
+import os
+import shutil
+import subprocess
+import sys
 from enum import IntEnum
 from typing import Annotated
 
@@ -169,6 +173,21 @@ def test_files_are_written_when_they_change(tmp_path, monkeypatch):
     file.write_text("else")
     write(package)
     assert file.read_text() != "else"
+
+
+def test_nothing_compiled_is_needed(tmp_path):
+    """An empty tree builds: all that the generator has is Python files, and xdrlib3."""
+    for package in ("nfsd", "rpcrdma"):
+        for source in (formats.ROOT / package).rglob("*.py"):
+            target = tmp_path / source.relative_to(formats.ROOT)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(source, target)
+    environment = {**os.environ, "RPCRDMA_XDR": "reference", "PYTHONPATH": str(tmp_path)}
+    command = [sys.executable, "-m", "rpcrdma.xdr.generate", "nfsd.wire"]
+    subprocess.run(command, cwd=tmp_path, env=environment, check=True)
+    for name in wire.FORMATS:
+        file = f"nfsd/wire/{name}.pxd"
+        assert (tmp_path / file).read_text() == (formats.ROOT / file).read_text(), "build the extensions"
 
 
 @struct
