@@ -5,7 +5,7 @@ import copy
 import pytest
 
 from bench import __main__ as bench
-from bench import document, goals, report
+from bench import compare, document, goals, report
 from bench.__main__ import NAMES, main, parser
 from bench.goals import at_least, at_most, rows
 from bench.writers import Writers
@@ -151,3 +151,20 @@ def test_latency_beside_bulk_is_in_units_of_idle():
     assert Writers().table(measured, {})[3] == "| 4 bulk writers | tcp | 1 | 25 | 9 | 2.5 | ≤ 3 |"
     with pytest.raises(KeyError):
         Writers().table([{"situation": "idle", "over": "tcp"}], {})
+
+
+def test_two_trees_are_compared_with_all_of_todays_scenarios(monkeypatch, tmp_path):
+    asked = []
+
+    def run(options):
+        asked.append(options)
+        pairs = compare.Pairs({"old": [1.0, 2.0], "new": [1.5, 3.0]}, {"old": [1.0] * 2, "new": [1.0] * 2})
+        return {("getattr", "tcp"): pairs}, {("access", "rdma"): "NFS3ERR_IO"}
+
+    monkeypatch.setattr(compare, "run", run)
+    before = goals.compared(tmp_path / "old", tmp_path / "new")
+    assert before == {"ratios": {"getattr tcp": 1.5}, "failures": {"access rdma": "NFS3ERR_IO"}}
+    (options,) = asked
+    assert (options.old, options.new) == (tmp_path / "old", tmp_path / "new")
+    assert (options.scenario, options.transport) == ([], ["tcp", "rdma"]), "none named: today's"
+    assert rows({"machine": {}, "servers": {}, "before": before})[0].met is False
