@@ -14,6 +14,7 @@ from collections.abc import Awaitable
 from typing import Final
 
 from nfsd.exports import NOT_A_CLIENT, ExportTable, canonical_address
+from nfsd.without_file import NAME as COMMAND_LINE
 from rpcrdma.rpc.direct import Gate
 
 _log = logging.getLogger(__name__)
@@ -69,9 +70,11 @@ class Admission(Gate):
         if len(self._told) > _TOLD:
             _log.warning("more hosts are refused that no export is for; the log names no more of them until a reload")
             return
-        places = self._places()
-        _log.warning("%s is refused: no export is for it; to admit it, add it to %s", peer, places)
-        self._exports.observer.denied(peer_address, "", NOT_A_CLIENT, f"add it to {places}")
+        remedy = f"add it to {self._places()}"
+        if any(export.source.startswith(f"{COMMAND_LINE}:") for export in self._exports.exports):
+            remedy = f"serve with --client {peer}"
+        _log.warning("%s is refused: no export is for it; to admit it, %s", peer, remedy)
+        self._exports.observer.denied(peer_address, "", NOT_A_CLIENT, remedy)
 
     def _places(self) -> str:
         """Where a host could be added, in words."""

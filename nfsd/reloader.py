@@ -17,6 +17,7 @@ from nfsd.exports import Export
 from nfsd.v4.server import Nfs4Server
 from nfsd.vfs.service import FileService
 from nfsd.vfs.types import Time
+from nfsd.without_file import NAME as COMMAND_LINE
 
 _log = logging.getLogger(__name__)
 
@@ -29,6 +30,11 @@ class Reloader:
         self._service = service
         self._nfs4 = nfs4
         self._turn = asyncio.Lock()
+
+    async def read(self) -> Config:
+        """The configuration as it is to be now; as it was at the start where the command line was all there was.
+        Raises ConfigError, OSError."""
+        return self.config if self.config.file == COMMAND_LINE else await asyncio.to_thread(load, self.config.file)
 
     async def withdraw(self, export: Export) -> int:
         """Serve an export no more, until the configuration is read again; the number of states that clients lose.
@@ -44,7 +50,7 @@ class Reloader:
         is wrong, in which line."""
         async with self._turn:
             try:
-                config = await asyncio.to_thread(load, self.config.file)
+                config = await self.read()
                 gone = await self._service.take_exports(config.exports)
             except ConfigError as error:
                 for problem in error.problems:

@@ -11,7 +11,7 @@ import logging
 from typing import Any, Final
 
 from nfsd.config import Config
-from nfsd.config_file import ConfigError, load
+from nfsd.config_file import ConfigError
 from nfsd.events import Events, described, holdings
 from nfsd.exports import Export, ExportTable, canonical_address
 from nfsd.inspector import Inspector, Parts, Row
@@ -165,7 +165,7 @@ class Steering:
         configuration that is wrong, OSError."""
         before = self._reloader.config
         try:
-            after = await asyncio.to_thread(load, before.file)
+            after = await self._reloader.read()
         except ConfigError as error:
             raise ValueError("\n".join(map(str, error.problems))) from None
         changes = await self._changes(before, after)

@@ -5,20 +5,25 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import uvloop
 
 from nfsd import cli
 from nfsd.admin import asking, shapes
+from nfsd.daemon import Daemon
 from nfsd.protocol import nfs4 as p
 from nfsd.protocol import nlm4
 from nfsd.protocol.nfs3 import nfs_fh3, stable_how
+from nfsd.without_file import configuration
 from rpcrdma.memory import Pool
+from rpcrdma.rpc.rpcbind import Rpcbind
 from rpcrdma.verbs.interface import ListenAddress
 from rpcrdma.verbs.softiwarp import SoftIwarp
-from rpcrdma.xdr import Encoder
+from rpcrdma.xdr import Encoder, XdrError
 from tests.nfs3_client import Nfs3Client
 from tests.peer.requester import Peer
 from tests.peer.wire import header as rdma_header
@@ -347,6 +352,38 @@ def test_an_export_is_drained_until_the_next_reload(tmp_path: Path, admin: Admin
         await client.run((p.OP_PUTFH, p.PUTFH4args(handle)), p.OP_GETFH)
 
     on_site(tmp_path, test, server=NO_GRACE, more=more)
+
+
+def test_a_server_without_a_file_is_steered_too(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "export").mkdir()
+    state = str(tmp_path / "state")
+    arguments = ["serve", str(tmp_path / "export"), "--listen", "tcp://127.0.0.1:0", "--client", HOST]
+    config = configuration(cli.build_parser().parse_args([*arguments, "--state-dir", state]))
+
+    async def main() -> None:
+        daemon = Daemon(replace(config, server=replace(config.server, mountd_port=0)), Rpcbind((), None))
+        await daemon.start()
+        site = Site(tmp_path, daemon)
+        client = await (await site.client(HOST)).connect()
+        await client.run(*client.path("/export"))
+        with pytest.raises(XdrError):  # a denied call has no results
+            await (await site.client(OTHER)).connect()
+        assert f"{OTHER} is refused: no export is for it; to admit it, serve with --client {OTHER}" in caplog.text
+        for command, said in (
+            (["reload", "--dry-run"], "command line: would change: the exports are the same"),
+            (["drain", "/export", "--seconds", "0"], "/export is not served until `rdma-nfsd reload`"),
+            (["reload"], "command line: changed: now exported: /export"),
+        ):
+            assert await asyncio.to_thread(cli.main, [*command, "--state-dir", state]) == 0
+            assert said in capsys.readouterr().out
+        await client.run(*client.path("/export"))
+        await site.close()
+        await daemon.stop()
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(main())
 
 
 def test_a_dry_run_says_what_would_change_for_whom_and_changes_nothing(tmp_path: Path, admin: Admin) -> None:
