@@ -60,7 +60,7 @@ $(STAMPS)/package: pyproject.toml setup.py tests/vm/host-packages.sh
 # The extensions, and those once more whose sources changed: with the environment's own Cython, without network. What a
 # build wrote that did not come to its end ($(BUILDING) is still there) may be half of a file.
 $(STAMPS)/extensions: $(STAMPS)/package $(SOURCES)
-	@$(SAY) "building the extensions (half a minute on two processors)"
+	@$(SAY) "building the extensions (less than a minute on two processors)"
 	@[ ! -e $(BUILDING) ] || find nfsd rpcrdma bench build \( -name '*.c' -o -name '*.o' -o -name '*.so' \) \
 		-newer $(BUILDING) -delete 2>/dev/null || :
 	@mkdir -p build && touch $(BUILDING)
