@@ -27,6 +27,8 @@ class Credits:
         """Whether the peer has used what it has and asks for more."""
     def grow(self) -> None:
         """Double the limit, up to ``most`` and to what is asked for; the Receives are to be posted then."""
+    def shrink(self, limit: int) -> None:
+        """Promise no more than ``limit`` from now on; more may stay posted until calls have taken it."""
     def wanted(self) -> int:
         """How many Receives are to be posted now."""
     def grant(self) -> int:

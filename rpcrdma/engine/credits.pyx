@@ -12,7 +12,13 @@ The invariant
 Growth
     A connection begins with few Receives. When as many calls have come as may be outstanding, and the peer asks for more
     (section 3.3.1: rdma_credit of a call), the number doubles, up to ``most`` and to what is asked for. More is posted
-    first, and then granted. It does not shrink: a peer may use what it was once granted.
+    first, and then granted.
+
+Shrinking
+    Replies may grant less (section 3.3.1), at once: a peer that has not heard of it yet may have as many calls more as
+    Receives are posted, and one that has heard it sends none before enough are answered. Those posted cannot be taken
+    back; the next calls take them, and they are not replaced. What may be unfinished stays as it was: the peer may have
+    that much under way.
 
 Bounds
     Receives are not replaced while more messages are unfinished than a peer that keeps the rules can cause. A peer that
@@ -36,12 +42,18 @@ cdef class Credits:
         cdef long more = min(self.limit, self.most - self.limit, self.asked - self.limit)
         self.limit += more
         self.target += more
-        self.unfinished_limit += 2 * more
+        self.unfinished_limit = max(self.unfinished_limit, self.limit + self.target)
         self.taken = 0
         return 0
 
+    def shrink(self, long limit):
+        cdef long less = max(self.limit - limit, 0)
+        self.limit -= less
+        self.target -= less
+        self.taken = 0
+
     cpdef long wanted(self) noexcept:
-        return 0 if self.outstanding + self.unsent >= self.unfinished_limit else self.target - self.posted
+        return 0 if self.outstanding + self.unsent >= self.unfinished_limit else max(self.target - self.posted, 0)
 
     cpdef long grant(self) noexcept:
         cdef long covered = self.posted - self.backward + self.outstanding - 1

@@ -247,6 +247,15 @@ class Responder:
             self.credits.grow()
             self._advance()
 
+    def shrink(self) -> None:
+        """The peer does not use the credits it has: as many as a connection begins with are enough."""
+        self.credits.shrink(self._options.first_credits)
+
+    @property
+    def holds_too_many(self) -> bool:
+        """Whether more Receives are posted than are promised: they are not to be posted again."""
+        return self.credits.posted > self.credits.target
+
     def proceed(self) -> None:
         """Do what has become possible by what was done directly."""
         self._advance()

@@ -64,6 +64,8 @@ if TYPE_CHECKING:
 
 _log = limited_logger(__name__)
 _clock = time.monotonic
+_MINUTE = 60.0
+"""Seconds after which it is looked at how many credits a peer uses."""
 _trace_log = logging.getLogger("rpcrdma.trace")
 """Trace points, at level DEBUG. Looked at when a connection is made."""
 
@@ -127,7 +129,8 @@ class RdmaConnection:
         self._dispatcher = server.dispatcher
         self._loop = asyncio.get_running_loop()
         self._seen_receives = 0
-        self._heard_at = self._loop.time()
+        self._heard_at = self._credits_at = self._loop.time()
+        self._received_then = 0
         self._executing: set[ForwardCall] = set()
         """Calls that the dispatcher has."""
         self._held_back: deque[ForwardCall] = deque()
@@ -230,7 +233,7 @@ class RdmaConnection:
             self.responder.grow()
             self._post()
         try:
-            if self._direct is not None:
+            if self._direct is not None and not self.responder.holds_too_many:
                 messages = self._direct.received(messages)
             if messages:
                 self.responder.received(messages)
@@ -306,6 +309,11 @@ class RdmaConnection:
         self._seat.look(now)
         if responder.received_messages != self._seen_receives or not responder.idle:
             self._seen_receives, self._heard_at = responder.received_messages, now
+        if now - self._credits_at >= _MINUTE:
+            # Fewer calls in a minute than may be outstanding at a time.
+            if responder.received_messages - self._received_then < responder.credits.limit:
+                responder.shrink()
+            self._credits_at, self._received_then = now, responder.received_messages
         if now - self._heard_at >= self._server.options.idle_time:
             events["closed_idle"] += 1
             _log.debug("%s: closed, idle", self)

@@ -62,6 +62,48 @@ def test_a_peer_that_asks_for_few_gets_no_more_than_it_asks_for():
     run(test, options=OPTIONS)
 
 
+async def grown(rig, peer):
+    """All credits there are, and then a minute without a call."""
+    for xid in range(200):
+        last = (await peer.call(null(xid))).credit
+    assert last == 128
+    now = asyncio.get_running_loop().time()
+    rig.server.check_times(now + 61)  # it was busy
+    assert rig.connection.responder.credits.limit == 128
+    rig.server.check_times(now + 122)
+
+
+@PROVIDERS
+def test_receives_shrink_when_they_are_not_used_any_more(provider):
+    async def test(rig, peer):
+        await grown(rig, peer)
+        assert rig.pool.in_use >= 4096 * 132, "those posted are the peer's until it has heard"
+        for xid in range(1000, 1200):
+            assert (await peer.call(null(xid, credit=16))).credit == 16
+        await rig.until(lambda: rig.connection.responder.credits.posted == 20 and rig.pool.in_use <= 4096 * 24)
+        # And grow again.
+        for xid in range(2000, 2200):
+            last = (await peer.call(null(xid))).credit
+        assert last == 128
+
+    run(test, provider=provider, options=OPTIONS)
+
+
+@PROVIDERS
+def test_a_peer_that_has_not_heard_of_fewer_credits_may_use_those_it_had(provider):
+    async def test(rig, peer):
+        await grown(rig, peer)
+        for number in range(4):
+            for xid in range(128 if number == 0 else 16):
+                peer.send(null(xid, credit=16))
+            answers = [await peer.reply() for _ in range(128 if number == 0 else 16)]
+            assert {answer.credit for answer in answers} == {16}
+            assert peer.reason is None
+        assert rig.connection.responder.credits.posted == 20
+
+    run(test, provider=provider, options=OPTIONS)
+
+
 def test_receives_do_not_grow_while_memory_is_short_and_do_afterwards():
     async def test(rig, peer):
         hog = rig.pool.account(256 * MIB)
@@ -222,6 +264,26 @@ def test_a_connection_that_fails_after_it_was_accepted_is_closed(provider):
         assert accept_status((await (await rig.peer()).call(null(1))).payload) == 0
 
     run(test, provider=provider, options=OPTIONS)
+
+
+@given(st.integers(1, 16), st.integers(17, 200), st.lists(st.integers(0, 3), max_size=300))
+def test_a_peer_that_keeps_to_what_it_has_heard_always_finds_a_receive_when_the_ledger_shrinks(few, many, steps):
+    ledger = Credits(many, 0, many, many)
+    ledger.shrink(few)
+    heard, unanswered, coming, going = many, 0, 0, []
+    for step in steps:
+        if step in (0, 1) and unanswered < heard:  # a call is sent
+            unanswered, coming = unanswered + 1, coming + 1
+        elif step == 2 and coming:  # and comes
+            assert ledger.posted > 0
+            ledger.posted, ledger.outstanding, coming = ledger.posted - 1, ledger.outstanding + 1, coming - 1
+        elif step == 3 and ledger.outstanding and (grant := ledger.grant()):  # and is answered
+            ledger.outstanding -= 1
+            going.append(grant)
+            ledger.posted += ledger.wanted()
+        if step == 1 and going:  # and the answer is heard
+            heard, unanswered = going.pop(0), unanswered - 1
+        assert coming <= ledger.posted
 
 
 @given(st.lists(st.tuples(st.integers(0, 40), st.integers(0, 300)), max_size=60), st.integers(1, 200))
