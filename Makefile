@@ -25,7 +25,7 @@ BUILDING := build/in-progress
 
 # With the declarations, from which formats are generated (nfsd/wire/).
 SOURCES := $(shell find nfsd rpcrdma -name '*.pyx' -o -name '*.pxd' -o -name '*.pxi') setup.py \
-	$(wildcard nfsd/protocol/*.py nfsd/wire/*.py rpcrdma/xdr/*.py)
+	$(wildcard nfsd/protocol/*.py nfsd/wire/*.py rpcrdma/xdr/*.py rpcrdma/wire/*.py rpcrdma/rpc/messages.py)
 DEB_SOURCES := $(shell git ls-files nfsd rpcrdma debian systemd docs setup.py pyproject.toml exports.yaml '*.md' 2>/dev/null)
 BENCH_SOURCES := $(wildcard bench/*.pyx bench/*.pxd)
 START := $(shell date +%s)
@@ -162,5 +162,5 @@ lint: develop
 clean:
 	rm -rf $(VENV) .lab .fuzz build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find nfsd rpcrdma bench tests -name __pycache__ -prune -exec rm -rf {} +
-	rm -f nfsd/wire/nfs*.pxd
+	rm -f nfsd/wire/nfs*.pxd rpcrdma/wire/rpc.pxd rpcrdma/wire/rdma1.pxd
 	find nfsd rpcrdma bench \( -name '*.so' -o -name '*.c' -o -name '*.html' \) -delete

@@ -25,7 +25,7 @@ CHOICE = os.environ.get("RDMA_NFSD_EXTENSIONS", "all")
 # The load generator is for measuring here, not for installing.
 PACKAGES = ("rpcrdma", "nfsd") if "bdist_wheel" in sys.argv or CHOICE == "serve" else ("rpcrdma", "nfsd", "bench")
 # Packages with formats that are generated, which takes declarations and the reference codec, and no extension.
-FORMATS = ("nfsd.wire",)
+FORMATS = ("nfsd.wire", "rpcrdma.wire")
 DEVICE = Path("rpcrdma/verbs/device")
 WITHOUT_LIBRARIES = {DEVICE / "queue.pyx"}
 

@@ -28,7 +28,8 @@ from rpcrdma.memory cimport Account, Lease
 from rpcrdma.pipes cimport Pipe, take_pipe, worth
 from rpcrdma.place cimport ANSWERED, DECLINED, WAITS, Answerer, Held, Place, load32, load64, store32, store64
 from rpcrdma.verbs.native cimport Fetch, NativeEndpoint, NativeOwner, Target
-from rpcrdma.wire.places cimport NOMSG, READ_SEGMENT, SMALLEST_HEADER, VERSION_ONE, call_at
+from rpcrdma.wire.places cimport READ_SEGMENT, call_at
+from rpcrdma.wire.rdma1 cimport RDMA_NOMSG, SMALLEST_HEADER, VERSION as VERSION_ONE
 
 from rpcrdma.memory import OutOfMemory
 
@@ -310,7 +311,7 @@ cdef class DirectResponder(NativeOwner):
         cdef long grant
         cdef int outcome
         if size < SMALLEST_HEADER or load32(octets + 4) != VERSION_ONE or load32(octets + 12) != 0:
-            return self.leave(octets, size, LONG_CALL if size >= 16 and load32(octets + 12) == NOMSG else SHAPE)
+            return self.leave(octets, size, LONG_CALL if size >= 16 and load32(octets + 12) == RDMA_NOMSG else SHAPE)
         xid = load32(octets)
         if self.wary and xid in self.responder.poisoned:
             return False

@@ -24,6 +24,7 @@ from rpcrdma.declined cimport CALLER, GATE, NOBODY, PROCEDURE, RARE, REPLAY, SHA
 from rpcrdma.digest cimport Digest, digest_add
 from rpcrdma.place cimport ANSWERED, DECLINED, WAITS, Answerer, Held, Place, load32, load64, store32
 from rpcrdma.rpc.replay cimport Entry, Peer, ReplayCache, caller_digest, digest_arguments, key_of
+from rpcrdma.wire.rpc cimport AUTH_SYS, MAX_AUTH_BYTES, SYSTEM_ERR
 
 import asyncio
 
@@ -37,8 +38,6 @@ _log = limited_logger(__name__)
 
 cdef enum:
     CALL_HEADER = 40        # with empty credential and verifier
-    MAX_AUTH = 400
-    SYSTEM_ERR = 5          # RFC 5531 section 9
     CALLERS = 256           # per connection; beyond it all are forgotten and learnt again
 
 
@@ -357,7 +356,7 @@ cdef class DirectCalls(Answerer):
         if size < CALL_HEADER or load32(message + 4) != 0 or load32(message + 8) != 2:
             return DECLINED
         length = load32(message + 28)
-        if length > MAX_AUTH:
+        if length > MAX_AUTH_BYTES:
             return DECLINED
         offset = 32 + ((length + 3) & ~<uint32_t>3)
         procedure = load32(message + 20)
@@ -437,7 +436,7 @@ cdef class DirectCalls(Answerer):
         """Who calls; None: for the general path to say."""
         cdef bytes key = self.latest_key
         cdef Caller caller
-        if flavor != 1 or size < 20:
+        if flavor != AUTH_SYS or size < 20:
             return None
         # The stamp in front is arbitrary (RFC 5531 appendix A): without it equal callers have equal octets.
         body += 4

@@ -37,6 +37,7 @@ from libc.string cimport memcpy
 
 from rpcrdma.digest cimport Digest, digest_add, digest_begin, digest_end
 from rpcrdma.place cimport load32, store32, store64
+from rpcrdma.wire.rpc cimport AUTH_SYS
 
 from rpcrdma.firewall import contain
 from rpcrdma.hosts import host_of
@@ -50,7 +51,6 @@ cdef size_t entry_cost = ENTRY_COST
 cdef enum:
     KEY_HEAD = 40
     STAMP = 4
-    AUTH_SYS = 1
     LEVELS = 64
     END = 64 << 10          # octets of a long call's arguments that are looked at, at each end, where the port counts
     SWEPT = 2               # hosts looked at for expired entries each time one is added

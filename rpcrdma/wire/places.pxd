@@ -2,19 +2,17 @@
 
 from libc.stdint cimport uint8_t, uint32_t
 
-from rpcrdma.place cimport load32
+from rpcrdma.octets cimport load32
+from rpcrdma.wire.rdma1 cimport SMALLEST_HEADER, VERSION
 
 cdef enum:
-    VERSION_ONE = 1
-    NOMSG = 1               # RDMA_NOMSG
-    SMALLEST_HEADER = 28
     READ_SEGMENT = 24       # "one more", position, handle, length, offset
 
 
 cdef inline size_t call_at(const uint8_t *octets, size_t size) noexcept nogil:
     """Where the call stands in an RDMA_MSG, whatever its chunks; 0: it is not there (RFC 8166 section 4.3)."""
     cdef size_t at = 16
-    if size < SMALLEST_HEADER or load32(octets + 4) != VERSION_ONE or load32(octets + 12) != 0:
+    if size < SMALLEST_HEADER or load32(octets + 4) != VERSION or load32(octets + 12) != 0:
         return 0
     while at + READ_SEGMENT + 4 <= size and load32(octets + at) == 1:
         at += READ_SEGMENT

@@ -183,8 +183,9 @@ def test_nothing_compiled_is_needed(tmp_path):
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(source, target)
     environment = {**os.environ, "RPCRDMA_XDR": "reference", "PYTHONPATH": str(tmp_path)}
-    command = [sys.executable, "-m", "rpcrdma.xdr.generate", "nfsd.wire"]
+    command = [sys.executable, "-m", "rpcrdma.xdr.generate", "nfsd.wire", "rpcrdma.wire"]
     subprocess.run(command, cwd=tmp_path, env=environment, check=True)
+    assert (tmp_path / "rpcrdma/wire/rpc.pxd").exists()
     for name in wire.FORMATS:
         file = f"nfsd/wire/{name}.pxd"
         assert (tmp_path / file).read_text() == (formats.ROOT / file).read_text(), "build the extensions"
