@@ -187,6 +187,9 @@ def main(arguments: Sequence[str]) -> int:
     unknown = [name for name in options.scenario if name not in BY_NAME]
     if unknown:
         named.error(f"no scenario {', '.join(unknown)}")
+    for tree in (options.old, options.new):
+        if not (tree / "nfsd").is_dir():
+            named.error(f"{tree} is no checkout")
     if options.quick:
         options.starts, options.turns, options.seconds = 1, 4, 0.2
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # the servers are ended all the same

@@ -62,3 +62,6 @@ def test_two_servers_are_compared(capsys, tmp_path):
     assert not list(tmp_path.iterdir())
     with pytest.raises(SystemExit):
         compare.main([str(TREE), str(TREE), "no-such-scenario"])
+    with pytest.raises(SystemExit):
+        compare.main([str(TREE), str(tmp_path)])
+    assert f"{tmp_path} is no checkout" in capsys.readouterr().err
