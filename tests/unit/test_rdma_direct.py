@@ -6,6 +6,8 @@ import struct
 
 import pytest
 
+from rpcrdma.engine.config import ResponderOptions
+from rpcrdma.server.rdma import RdmaServerOptions
 from rpcrdma.wire.private_data import PrivateData
 from tests.peer import wire
 from tests.unit import vfs_support
@@ -71,6 +73,31 @@ def test_credits_are_the_same_however_calls_are_answered(tmp_path):
         assert both.servers[0].counters.direct_calls > 100
 
     run("memory", tmp_path, scenario)
+
+
+def test_receives_shrink_although_calls_are_answered_natively(tmp_path):
+    async def scenario(both):
+        node = await vfs_support.write_file(both.service, both.root, b"a", b"x")
+
+        async def ask(peer, asked):
+            peer.send(wire.header(7, credit=asked), rpc(7, GETATTR, handle(node)))
+            return (await peer.reply()).credit
+
+        for peer, server in zip(both.peers, both.servers, strict=True):
+            assert [await ask(peer, 128) for _ in range(200)][-1] == 128
+            now = asyncio.get_running_loop().time()
+            server.check_times(now + 61)
+            server.check_times(now + 122)
+            assert {await ask(peer, 16) for _ in range(200)} == {16}
+            (connection,) = server.connections
+            ledger = connection.responder.credits
+            assert (ledger.limit, ledger.posted) == (16, ledger.target)
+        before = both.servers[0].counters.direct_calls
+        for _ in range(10):
+            await ask(both.peers[0], 16)
+        assert both.servers[0].counters.direct_calls == before + 10
+
+    run("memory", tmp_path, scenario, RdmaServerOptions(ResponderOptions(credits=128)))
 
 
 def test_without_remote_invalidation_nothing_is_invalidated(tmp_path):
