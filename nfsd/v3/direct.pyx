@@ -14,6 +14,7 @@ from nfsd.v3.sattr cimport load_sattr
 from nfsd.vfs.attributes cimport statx_t
 from nfsd.vfs.direct cimport NO_ID, UTIME_OMIT, Standing, changes_t, no, when_t
 from nfsd.vfs.direct_names cimport DirectNames
+from nfsd.vfs.name_changes cimport NameChange
 from nfsd.vfs.records cimport Credential, Node, OpenFile
 from nfsd.vfs.transfers cimport Sync, Transfer, errno_of
 from nfsd.wire.nfs3 cimport (
@@ -83,12 +84,16 @@ cdef class Nfs3Direct(DirectProgram):
             return False
         if place.bulk != NULL and (procedure != NFSPROC3_WRITE or place.bulk_at != arguments + size):
             return no(self.files, CHUNKS)
-        node = self.files.find(handle.data.octets, handle.data.length)
-        if node is None:
-            return False
-        standing = self.files.standing(caller, node)
-        if standing is None:
-            return False
+        if brought is not None:
+            # Something may have been done already: nothing that has happened meanwhile makes it undone.
+            node, standing = brought.kept
+        else:
+            node = self.files.find(handle.data.octets, handle.data.length)
+            if node is None:
+                return False
+            standing = self.files.standing(caller, node)
+            if standing is None:
+                return False
         self.tally = standing.tally
         size -= rest - arguments
         arguments = rest
@@ -105,12 +110,19 @@ cdef class Nfs3Direct(DirectProgram):
         if procedure == NFSPROC3_SETATTR:
             return self.setattr(standing, node, arguments, size, place)
         if procedure == NFSPROC3_CREATE:
-            return self.create(standing, node, arguments, size, place)
+            return self.create(standing, node, arguments, size, place, brought)
         if procedure == NFSPROC3_REMOVE:
-            return self.remove(standing, node, arguments, size, place)
+            return self.remove(standing, node, arguments, size, place, brought)
         if procedure == NFSPROC3_COMMIT:
             return self.commit(standing, node, size, place, brought)
         return False
+
+    cdef int waits(self, Work work, Work earlier, Node node, Standing standing) except -1:
+        """WAITS, for ``work``: the call keeps its file and what the caller is there."""
+        if work is None:
+            return DECLINED
+        work.kept = (node, standing)
+        return self.wait_for(work, earlier)
 
     cdef uint64_t fsid(self, Node node) except? 0:
         """:func:`nfsd.v3.convert.fsid3` of the node's file system."""
@@ -214,7 +226,7 @@ cdef class Nfs3Direct(DirectProgram):
             got = self.files.read(opened, False, offset, place, count, &after, &eof)
             if got < 0:
                 transfer = self.files.to_read(node, opened, False, offset, place, count)
-                return DECLINED if transfer is None else self.wait_for(transfer, None)
+                return self.waits(transfer, None, node, standing)
             place.data_done(got)
         else:
             if transfer.data.error:
@@ -268,13 +280,13 @@ cdef class Nfs3Direct(DirectProgram):
             )
             if done < 0:
                 transfer = self.files.to_write(node, opened, False, offset, source, count)
-                return DECLINED if transfer is None else self.wait_for(transfer, None)
+                return self.waits(transfer, None, node, standing)
         else:
             transfer = <Transfer?>(brought if brought.earlier is None else brought.earlier)
             if brought is transfer:
                 error = self.files.have_written(transfer)
                 if error == 0 and stable != UNSTABLE and not node.export.asynchronous:
-                    return self.wait_for(self.files.to_sync_written(transfer), transfer)
+                    return self.waits(self.files.to_sync_written(transfer), transfer, node, standing)
             else:
                 error = errno_of(<Errand?>brought)
             if error:
@@ -302,16 +314,11 @@ cdef class Nfs3Direct(DirectProgram):
         elif node.export.asynchronous:
             return DECLINED
         elif not self.files.commit(standing.credential, node, &before, &after):
-            return self.wait_for_sync(standing.credential, node)
+            return self.waits(self.files.to_commit(standing.credential, node), None, node, standing)
         place.at = store_wcc(store32(place.at, 0), &before, &after, self.fsid(node))
         # Read after the flush: if another caller's found data lost meanwhile, this client must hear of it too.
         place.at = store_verifier(place.at, self.files.service.write_verifier)
         return ANSWERED
-
-    cdef int wait_for_sync(self, Credential credential, Node node) except -1:
-        """Wait for a COMMIT's fsync; one that nobody asks for who may write the file is declined."""
-        cdef Sync sync = self.files.to_commit(credential, node)
-        return DECLINED if sync is None else self.wait_for(sync, None)
 
     # -- failures ------------------------------------------------------------------------------------------------
     cdef uint8_t *store_after(self, uint8_t *at, Node node) except NULL:
@@ -331,11 +338,11 @@ cdef class Nfs3Direct(DirectProgram):
         place.at = self.store_after(store32(store32(place.at, status_of_data(error)), 0), node)
         return ANSWERED
 
-    cdef bint create(
-        self, Standing standing, Node directory, const uint8_t *arguments, size_t size, Place place
+    cdef int create(
+        self, Standing standing, Node directory, const uint8_t *arguments, size_t size, Place place, Work brought
     ) except -1:
         """Of a name that is not taken."""
-        cdef statx_t status, before, after
+        cdef NameChange change
         cdef changes_t changes
         cdef when_t *times = NULL
         cdef int64_t length_wanted
@@ -344,15 +351,15 @@ cdef class Nfs3Direct(DirectProgram):
         cdef bytes handle
         cdef Node node
         if size < 4 or standing.read_only or place.end - place.at < 4 + 8 + NFS3_FHSIZE + 4 + fattr3_SIZE + wcc_data_MAX:
-            return False
+            return DECLINED
         length = load32(arguments)
         rest = 8 + padded(length)
         if length > 255 or size < rest:
-            return False
+            return DECLINED
         how = load32(arguments + rest - 4)
         if how == EXCLUSIVE:
             if size != rest + 8:
-                return False
+                return DECLINED
             # The verifier (nfsd.vfs.creation).
             times = changes.times
             times[0].seconds = load32(arguments + rest) & 0x7FFFFFFF
@@ -360,38 +367,64 @@ cdef class Nfs3Direct(DirectProgram):
             times[0].nanoseconds = times[1].nanoseconds = 0
         else:
             if how > GUARDED or load_sattr(arguments + rest, arguments + size, &changes, &length_wanted) != arguments + size:
-                return False
+                return DECLINED
             if length_wanted > 0 or changes.uid != NO_ID or changes.gid != NO_ID:
-                return False
+                return DECLINED
             if changes.times[0].nanoseconds != UTIME_OMIT or changes.times[1].nanoseconds != UTIME_OMIT:
-                return False
+                return DECLINED
             # Set-user-id and set-group-id bits are set again after the creation.
             if changes.mode >= 0:
                 mode = changes.mode
             if mode & 0o6000:
-                return False
-        node = self.files.create(
-            standing.credential, directory, arguments + 4, length, mode, times, &status, &before, &after
-        )
-        if node is None:
-            return False
+                return DECLINED
+        if brought is None:
+            change = self.files.to_create(standing.credential, directory, arguments + 4, length, mode, times)
+            if change is None:
+                return DECLINED
+            if not directory.inline:
+                return self.waits(change, None, directory, standing)
+        else:
+            change = <NameChange?>(brought if brought.earlier is None else brought.earlier)
+        if brought is None or brought is change:
+            if self.files.created(change) is None:
+                return DECLINED
+            if not directory.inline and not directory.export.asynchronous:
+                return self.waits(self.files.to_settle(change), change, directory, standing)
+        elif errno_of(<Errand?>brought):
+            return self.failed_change(directory, errno_of(<Errand>brought), place)
+        node = change.made
         handle = node.handle
         place.at = store_opaque(store32(store32(place.at, NFS3_OK), 1), handle, len(handle))
-        place.at = store_fattr(store32(place.at, 1), &status, self.fsid(node))
-        place.at = store_wcc(place.at, &before, &after, self.fsid(directory))
-        return True
+        place.at = store_fattr(store32(place.at, 1), &change.data.status, self.fsid(node))
+        place.at = store_wcc(place.at, &change.data.before, &change.data.after, self.fsid(directory))
+        return ANSWERED
 
-    cdef bint remove(
-        self, Standing standing, Node directory, const uint8_t *arguments, size_t size, Place place
+    cdef int remove(
+        self, Standing standing, Node directory, const uint8_t *arguments, size_t size, Place place, Work brought
     ) except -1:
-        cdef statx_t before, after
+        cdef NameChange change
         cdef size_t length
         if size < 4 or standing.read_only or place.end - place.at < 4 + wcc_data_MAX:
-            return False
+            return DECLINED
         length = load32(arguments)
         if length > 255 or size != 4 + padded(length):
-            return False
-        if not self.files.remove(standing.credential, directory, arguments + 4, length, &before, &after):
-            return False
-        place.at = store_wcc(store32(place.at, 0), &before, &after, self.fsid(directory))
-        return True
+            return DECLINED
+        if brought is None:
+            change = self.files.to_remove(standing.credential, directory, arguments + 4, length)
+            if change is None:
+                return DECLINED
+            if not directory.inline:
+                return self.waits(change, None, directory, standing)
+        else:
+            change = <NameChange?>(brought if brought.earlier is None else brought.earlier)
+        if brought is None or brought is change:
+            if not self.files.removed(change):
+                return DECLINED
+            if not directory.inline and not directory.export.asynchronous:
+                return self.waits(self.files.to_settle(change), change, directory, standing)
+        elif errno_of(<Errand?>brought):
+            return self.failed_change(directory, errno_of(<Errand>brought), place)
+        place.at = store_wcc(
+            store32(place.at, 0), &change.data.before, &change.data.after, self.fsid(directory)
+        )
+        return ANSWERED

@@ -10,11 +10,12 @@ from nfsd.v4.direct_attributes cimport LARGEST_FATTR
 from nfsd.v4.direct_compound cimport left, padded, room
 from nfsd.vfs.attributes cimport statx_t
 from nfsd.vfs.direct cimport NAME_MAX, NO_ID, UTIME_NOW, UTIME_OMIT, no, when_t
+from nfsd.vfs.name_changes cimport NameChange
 from nfsd.wire.nfs4 cimport (
     FATTR4_MODE, FATTR4_TIME_ACCESS_SET, FATTR4_TIME_MODIFY_SET, OP_GETATTR, OP_REMOVE, OP_SETATTR, SET_TO_CLIENT_TIME4,
     SET_TO_SERVER_TIME4, stateid4_SIZE,
 )
-from rpcrdma.declined cimport ATTRIBUTES, PROCEDURE, SIZE, STATE
+from rpcrdma.declined cimport ATTRIBUTES, MAY_WAIT, PROCEDURE, SIZE, STATE
 from rpcrdma.place cimport load32, load64, store32, store64
 
 from nfsd.v4.operations import ROOM_FOR_RESULT
@@ -74,7 +75,7 @@ cdef class DirectChanges(DirectOpens):
 
     cdef bint remove(self, Arguments *arguments, Place place) except -1:
         cdef size_t length
-        cdef statx_t before
+        cdef NameChange change
         cdef const uint8_t *name = arguments.at + 4
         if left(arguments) < 4:
             return False
@@ -83,8 +84,12 @@ cdef class DirectChanges(DirectOpens):
             return False
         if not self.may_change(place, name + padded(length), arguments.end, 28):
             return False
-        if not self.files.remove(self.standing.credential, self.current, name, length, &before, &self.status):
+        if not self.current.inline:
+            return no(self.files, MAY_WAIT)
+        change = self.files.to_remove(self.standing.credential, self.current, name, length)
+        if change is None or not self.files.removed(change):
             return False
+        self.status = change.data.after
         arguments.at = name + padded(length)
         # change_info4: nothing of ours came between, hence atomic.
         place.at = store32(store32(store32(place.at, OP_REMOVE), 0), 1)

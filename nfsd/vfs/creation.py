@@ -132,10 +132,14 @@ class CreationOperations(InspectOperations, DirectoryOperations):
                     continue  # removed in between, by a local process: try again to make it
             async with self._unmade_on_failure(credential, directory, name, node, wanted):
                 status = await self._finish_file(credential, node, opened, wanted, inherited)
-            if not node.export.asynchronous:
-                await self.sync_open(node, opened)
-            await self.sync(directory, credential)
+            await self.settle_names(node, directory, credential)
             return node, self.seen(node, status), change, True
+
+    async def settle_names(self, made: Node | None, directory: Node, credential: Credential) -> None:
+        """A new file, if there is one, and the directory of its name are on the disk when this returns."""
+        if made is not None:
+            await self.sync(made, credential)
+        await self.sync(directory, credential)
 
     async def _create_new(
         self, credential: Credential, directory: Node, name: bytes, attributes: SetAttributes

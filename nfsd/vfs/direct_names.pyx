@@ -1,31 +1,29 @@
-"""Direct CREATE and REMOVE of the file service: names in directories of file systems in memory.
+"""Direct CREATE and REMOVE of the file service: names in directories, in memory and on disks.
 
-Owns :class:`DirectNames`; imports the records and :mod:`nfsd.vfs.direct`, whose rules hold here. Each operation leaves
-behind what the one of the same name in :class:`~nfsd.vfs.service.FileService` does, in the tables as on the disk.
-
-An operation that fails changes nothing and is declined. After a success nothing fails but what a local process undoes at
-the same moment (the new name leads elsewhere): declined too, since nothing is left of what was done.
+Owns :class:`DirectNames`; imports the records, the changes themselves (:mod:`nfsd.vfs.name_changes`) and
+:mod:`nfsd.vfs.direct`, whose rules hold here. Each operation leaves behind what the one of the same name in
+:class:`~nfsd.vfs.service.FileService` does, in the tables as on the disk. An operation that fails is declined.
 """
 
 from cpython.bytes cimport PyBytes_FromStringAndSize
-from libc.errno cimport EMFILE, ENFILE, errno
-from libc.string cimport memcmp
 
-from nfsd.vfs.syscalls import O_PATH as _O_PATH, RESOLVE_COMPONENT as _RESOLVE_COMPONENT
-from nfsd.vfs.creation import CREATION_FLAGS as _CREATION_FLAGS
+from nfsd.vfs.syscalls import (
+    O_PATH as _O_PATH,
+    RESOLVE_CACHED as _RESOLVE_CACHED,
+    RESOLVE_COMPONENT as _RESOLVE_COMPONENT,
+)
 from nfsd.vfs.types import FileType
 
-from nfsd.vfs.kernel cimport (
-    AT_EMPTY_PATH, SYS_name_to_handle_at, SYS_openat2, SYS_utimensat, c_close, c_syscall, unlinkat,
-)
+from nfsd.vfs.kernel cimport AT_EMPTY_PATH, SYS_name_to_handle_at, SYS_openat2, c_close, c_syscall
 from nfsd.vfs.direct cimport NAME_MAX, component, ctime_of, how_t, no, stat_of, synchronise
+from nfsd.vfs.name_changes cimport NameChange, name_change_t
 from nfsd.vfs.records cimport closed_at_once
-from rpcrdma.declined cimport BUSY, FAILED, MAY_WAIT, OPEN, RARE, RECALL
+from rpcrdma.declined cimport BUSY, FAILED, MAY_WAIT, OPEN, RARE, RECALL, TURN
+from rpcrdma.rpc.direct cimport Errand
 
+cdef uint64_t RESOLVE_CACHED = _RESOLVE_CACHED
 cdef object DIR = FileType.DIR
 cdef object REG = FileType.REG
-cdef how_t CREATION
-CREATION.flags, CREATION.mode, CREATION.resolve = _CREATION_FLAGS, 0, _RESOLVE_COMPONENT
 cdef how_t NAMING
 NAMING.flags, NAMING.mode, NAMING.resolve = _O_PATH, 0, _RESOLVE_COMPONENT
 
@@ -37,109 +35,106 @@ cdef inline bint handle_in(int directory, const char *path, int flags, kernel_ha
 
 cdef class DirectNames(DirectFiles):
     cdef bint changeable(self, Node directory) except -1:
-        """Whether names in the directory can be changed without waiting."""
-        if not directory.inline:
+        """Whether names in the directory can be changed: in memory without waiting, on a disk by a worker."""
+        if not directory.inline and not directory.caching:
             return no(self, MAY_WAIT)
-        if directory.inode.serial.busy or directory.inode.sync.running:
+        if directory.inline and (directory.inode.serial.busy or directory.inode.sync.running):
             return no(self, BUSY)
         return (
             directory.type is DIR and self.service.places is None and not directory.export.read_only
         ) or no(self, RARE)
 
-    cdef int changed(self, Node directory, OpenFile opened, statx_t *before, statx_t *after) except -1:
-        """The directory has been changed by an operation of ours."""
-        if not stat_of(directory.fd, after):
-            raise OSError(errno, "statx of a directory just changed")
-        directory.inode.wrote(ctime_of(before), ctime_of(after))
-        self.observe(directory, before, False)
-        self.change_before = directory.inode.change.value
-        self.observe(directory, after, True)
-        if opened is not None:
-            synchronise(opened.fd)
-        return 0
-
-    cdef Node create(
-        self, Credential credential, Node directory, const uint8_t *name, size_t size, uint32_t mode, when_t *times,
-        statx_t *status, statx_t *before, statx_t *after
-    ):
-        """The node of a new regular file and its status; None declines, also when there is one of this name. ``times``:
-        its atime and mtime, or NULL."""
-        cdef char path[NAME_MAX + 1]
-        cdef how_t how = CREATION
-        cdef kernel_handle_t kernel, same
-        cdef int mount = -1
-        cdef long descriptor, naming
-        cdef OpenFile held_open = None
-        cdef OpenFile opened
-        cdef bint durable
-        cdef Node node
-        if not component(path, name, size) or not self.changeable(directory):
+    cdef NameChange change_of(self, Credential credential, Node directory, const uint8_t *name, size_t size):
+        """A change of this name, to be prepared further; None declines."""
+        cdef NameChange change
+        cdef OpenFile to_sync = None
+        if not self.changeable(directory):
             return None
-        durable = not directory.export.asynchronous
-        self.why = OPEN
-        if durable:
-            held_open = self.to_sync(directory)
-            if held_open is None:
+        if directory.inline and not directory.export.asynchronous:
+            to_sync = self.to_sync(directory)
+            if to_sync is None:
+                self.why = OPEN
                 return None
-        if not stat_of(directory.fd, before) or not self.become(credential):
+        change = NameChange.__new__(NameChange)
+        if not component(change.data.path, name, size):
             return None
-        how.mode = mode
+        change.executor, change.lane = self.executor, directory.mount.lane
+        change.directory, change.data.directory = directory, directory.fd
+        change.to_sync = to_sync
+        change.credential = credential
+        change.job.as_caller = True
+        change.job.caller = credential.identity
+        return change
+
+    cdef bint changed(self, NameChange change) except -1:
+        """Take note of what has been done to the directory; False: nothing has. In memory it is synchronised at once."""
+        cdef Node directory = change.directory
         self.why = FAILED
-        descriptor = c_syscall(SYS_openat2, directory.fd, path, &how, sizeof(how))
-        if descriptor < 0:
+        if change.data.short_of_descriptors:
+            self.nodes.evict(1 + len(self.nodes) // 8)
+        if change.data.error:
+            return False
+        self.observe(directory, &change.data.before, False)
+        self.change_before = directory.inode.change.value
+        self.observe(directory, &change.data.after, True)
+        if change.to_sync is not None:
+            synchronise(change.to_sync.fd)
+        return True
+
+    cdef NameChange to_create(
+        self, Credential credential, Node directory, const uint8_t *name, size_t size, uint32_t mode, when_t *times
+    ):
+        """The creation of a regular file, as yet to be run; None declines. ``times``: its atime and mtime, or NULL."""
+        cdef NameChange change = self.change_of(credential, directory, name, size)
+        if change is None:
             return None
-        if not handle_in(<int>descriptor, b"", AT_EMPTY_PATH, &same, &mount):
-            naming = -1
-        else:
-            naming = c_syscall(SYS_openat2, directory.fd, path, &NAMING, sizeof(NAMING))
-            if naming < 0 and (errno == EMFILE or errno == ENFILE):
-                # The last descriptor: the file can do without being open.
-                c_close(<int>descriptor)
-                descriptor = -1
-                naming = c_syscall(SYS_openat2, directory.fd, path, &NAMING, sizeof(NAMING))
-                self.nodes.evict(1 + len(self.nodes) // 8)
-        if (
-            naming < 0
-            or not handle_in(<int>naming, b"", AT_EMPTY_PATH, &kernel, &mount)
-            or not stat_of(<int>naming, status)
-            or kernel.size != same.size
-            or kernel.kind != same.kind
-            or memcmp(kernel.octets, same.octets, same.size) != 0
-        ):
-            if descriptor >= 0:
-                c_close(<int>descriptor)
-            if naming >= 0:
-                c_close(<int>naming)
+        change.share = self.service.shares.at_once(credential.host, directory.mount.lane)
+        if change.share is None and not directory.inline:
+            self.why = TURN
+            return None  # who waits for a place does so before the turn, which others wait for
+        change.data.mode = mode
+        if times != NULL:
+            change.data.timed = True
+            change.data.times[0], change.data.times[1] = times[0], times[1]
+        return self.here(change)
+
+    cdef NameChange here(self, NameChange change):
+        """Run what is in memory; None declines."""
+        if change.directory.inline:
+            if not self.become(<Credential>change.credential):
+                return None
+            change.run_here()
+        return change
+
+    cdef Node created(self, NameChange change):
+        """The node of the new file; None: there is none."""
+        cdef name_change_t *data = &change.data
+        cdef bint durable = change.to_sync is not None
+        cdef Credential credential = change.credential
+        cdef OpenFile opened
+        cdef Node node
+        if not self.changed(change):
             return None
-        if times != NULL and (
-            c_syscall(SYS_utimensat, naming, b"", times, AT_EMPTY_PATH) != 0 or not stat_of(<int>naming, status)
-        ):
-            # Something forbids it: as if nothing had been done, for the general path to say so.
-            unlinkat(directory.fd, path, 0)
-            if descriptor >= 0:
-                c_close(<int>descriptor)
-            c_close(<int>naming)
-            return None
-        node = self.adopt(directory, <int>naming, &kernel)
-        node.inode.saw_ctime(ctime_of(status))
-        self.observe(node, status, False)
-        share = self.service.shares.at_once(credential.host, node.mount.lane) if descriptor >= 0 else None
-        if descriptor >= 0 and share is None:
-            # It must not stay open: whoever writes to it opens it again, when there is a place.
-            try:
-                if durable:
-                    synchronise(<int>descriptor)
-            finally:
-                c_close(<int>descriptor)
-        elif descriptor >= 0:
-            opened = self.service.new_open(node, descriptor, 3, credential, share)
+        node, data.naming = self.adopt(change.directory, data.naming, &data.kernel), -1
+        node.inode.saw_ctime(ctime_of(&data.status))
+        self.observe(node, &data.status, False)
+        change.made = node
+        if data.descriptor >= 0 and change.share is not None:
+            opened = self.service.new_open(node, data.descriptor, 3, credential, change.share)
+            data.descriptor, change.share = -1, None
             opened.epoch = node.inode.epoch
             # Its creator may write whatever its mode.
             self.service.remember_open(opened, (credential, 3, True))
             if durable:
                 synchronise(opened.fd)
-        self.changed(directory, held_open, before, after)
+        elif data.descriptor >= 0 and durable:
+            # It must not stay open: whoever writes to it opens it again, when there is a place.
+            synchronise(data.descriptor)
         return node
+
+    cdef Errand to_settle(self, NameChange change):
+        """What has been made or removed on a disk is to be on stable storage."""
+        return Errand(self.service.settle_names(change.made, change.directory, change.credential))
 
     cdef Node adopt(self, Node directory, int descriptor, kernel_handle_t *kernel):
         """The node of a new file, whose O_PATH descriptor is taken over."""
@@ -155,51 +150,59 @@ cdef class DirectNames(DirectFiles):
             c_close(descriptor)
         return node
 
-    cdef bint remove(
-        self, Credential credential, Node directory, const uint8_t *name, size_t size, statx_t *before, statx_t *after
-    ) except -1:
-        """Remove a name that is no directory's."""
-        cdef char path[NAME_MAX + 1]
-        cdef kernel_handle_t kernel
-        cdef int mount = -1, held
-        cdef long opened = -1
-        cdef OpenFile held_open = None
-        cdef Inode inode
-        cdef Node node = None
-        cdef statx_t victim
-        cdef bytes named
-        if not component(path, name, size) or not self.changeable(directory):
-            return False
-        if not directory.export.asynchronous:
-            held_open = self.to_sync(directory)
-            if held_open is None:
-                return no(self, OPEN)
-        if not self.become(credential):
-            return False
+    cdef NameChange to_remove(self, Credential credential, Node directory, const uint8_t *name, size_t size):
+        """The removal of a name that is no directory's, as yet to be run; None declines."""
+        cdef NameChange change = self.change_of(credential, directory, name, size)
+        cdef int mount = -1
+        if change is None or not self.become(credential):
+            return None
+        change.data.removes = True
         self.why = FAILED
-        if not handle_in(directory.fd, path, 0, &kernel, &mount) or mount != directory.mnt_id:
-            return False
-        named = PyBytes_FromStringAndSize(<char *>&kernel.kind, 4 + kernel.size)
+        if not self.named(change, &mount) or mount != directory.mnt_id:
+            return None
+        named = PyBytes_FromStringAndSize(<char *>&change.data.kernel.kind, 4 + change.data.kernel.size)
         inode = self.nodes.known_inode(directory.mount.key_prefix + named[:1] + named[4:])
         if inode is not None:
             if inode.delegated:
-                return no(self, RECALL)
-            node = self.nodes.find(self.handle_of(directory.mount, named))
-        if node is None:
+                self.why = RECALL
+                return None
+            change.victim = inode
+            change.victim.changing += 1
+            change.made = self.nodes.find(self.handle_of(directory.mount, named))
+        if change.data.naming < 0:
             # To be held until it is known what is left of it, and where its space can be freed.
-            opened = c_syscall(SYS_openat2, directory.fd, path, &NAMING, sizeof(NAMING))
-            if opened < 0:
-                return False
-        held = node.fd if node is not None else <int>opened
-        if not stat_of(directory.fd, before) or unlinkat(directory.fd, path, 0) != 0:
-            if opened >= 0:
-                c_close(<int>opened)
+            change.data.naming = <int>c_syscall(SYS_openat2, directory.fd, change.data.path, &NAMING, sizeof(NAMING))
+            if change.data.naming < 0:
+                return None
+        return self.here(change)
+
+    cdef bint named(self, NameChange change, int *mount) except -1:
+        """Find out what file the name leads to, without waiting."""
+        cdef how_t how = NAMING
+        if change.directory.inline:
+            change.data.certain = True
+            return handle_in(change.directory.fd, change.data.path, 0, &change.data.kernel, mount)
+        how.resolve |= RESOLVE_CACHED
+        change.data.naming = <int>c_syscall(SYS_openat2, change.directory.fd, change.data.path, &how, sizeof(how))
+        return change.data.naming >= 0 and handle_in(
+            change.data.naming, b"", AT_EMPTY_PATH, &change.data.kernel, mount
+        )
+
+    cdef bint removed(self, NameChange change) except -1:
+        """Let go of what has been removed; False: nothing has."""
+        cdef name_change_t *data = &change.data
+        cdef int naming = data.naming
+        if not self.changed(change):
             return False
-        if inode is not None and stat_of(held, &victim) and victim.nlink == 0:
-            self.bury(directory, inode, node, named)
-        if opened >= 0 and not closed_at_once(<int>opened):
-            self.service.close_later(opened, directory.mount.lane)
-        self.changed(directory, held_open, before, after)
+        if change.victim is not None and data.status.nlink == 0:
+            self.bury(
+                change.directory, change.victim, change.made,
+                PyBytes_FromStringAndSize(<char *>&data.kernel.kind, 4 + data.kernel.size),
+            )
+        change.made = None
+        data.naming = -1
+        if not closed_at_once(naming):
+            self.service.close_later(naming, change.directory.mount.lane)
         return True
 
     cdef int bury(self, Node directory, Inode inode, Node node, bytes kernel) except -1:

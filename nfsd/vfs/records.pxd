@@ -27,6 +27,7 @@ cdef class Inode:
     cdef readonly dict accesses
     cdef public object lease
     cdef public int delegated
+    cdef public int changing        # names of it are about to be removed: it is not to be delegated
     cdef readonly object lock_serial
     cdef public object locks
 

@@ -45,6 +45,8 @@ class Inode:
     sync: GroupSync
     accesses: dict[Credential, tuple[int, int]]
     """What each caller may do: (epoch, ACCESS3_* bits)."""
+    changing: int
+    """How many removals of names of it are under way: it is not to be delegated meanwhile."""
     delegated: int
     """1 while an NFSv4 client has a read delegation of it, 2 with a write delegation, else 0: before anything is written,
     or under 2 read, outside the state of NFSv4 these must be recalled."""

@@ -14,6 +14,7 @@ from nfsd.vfs.syscalls import SYS_CLOSE, SYS_OPENAT
 from tests.unit import vfs_support
 from tests.unit.rdma_direct_support import run as run_rdma
 from tests.unit.test_nfs3_direct import COMMIT, GETATTR, READ, WRITE, Both, handle
+from tests.unit.test_nfs3_direct_names import CREATE, REMOVE
 
 BLOCK = 4096
 EFBIG = 27
@@ -175,6 +176,30 @@ def test_a_retransmission_waits_for_the_call_that_is_under_way(tmp_path):
         assert both.answered(WRITE) - natively == 1
 
     run_rdma("disk", tmp_path, scenario)
+
+
+def test_a_removal_under_way_is_not_made_twice(tmp_path):
+    async def scenario(both, node):
+        text = struct.pack(">I", 1) + b"a" + bytes(3)
+        await both.direct.call(CREATE, handle(both.root) + struct.pack(">I", 1) + b"b" + bytes(3 + 28))
+        natively = both.answered(REMOVE)
+        async with stalled(both.service, both.root, tmp_path):
+            both.direct.send(REMOVE, handle(both.root) + text, xid=77)
+            await until(lambda: waiting(both) == 1)
+            # Nobody is given a delegation of it meanwhile.
+            assert node.inode.changing == 1
+            # The same again on this connection is dropped: the reply is on its way.
+            both.direct.send(REMOVE, handle(both.root) + text, xid=77)
+            await until(lambda: both.dispatcher.replay.hits)
+            # The export is for nobody any more: what has been begun is carried through all the same.
+            both.service.exports.generation += 1
+        assert (await both.direct.reply())[24:28] == SUCCESS
+        assert (await both.direct.call(REMOVE, handle(both.root) + text, xid=77))[20:24] == SUCCESS
+        assert both.answered(REMOVE) - natively == 1
+        assert node.inode.changing == 0
+        assert "a" not in os.listdir(both.path)
+
+    on_disk(tmp_path, scenario)
 
 
 def test_a_failure_is_told(tmp_path):

@@ -55,8 +55,8 @@ async def delegate(
     held = c.engine.delegations.held_by(client, node.key)
     if held is not None:
         return none(c, want, has_one(held, want))
-    if node.inode.serial.busy:
-        return none(c, want, _WHY.WND4_CONTENTION)  # somebody's write is under way
+    if node.inode.serial.busy or node.inode.changing:
+        return none(c, want, _WHY.WND4_CONTENTION)  # somebody's write or removal is under way
     made = c.engine.delegations.offer(client, node.key, write=write, reclaim=bool(reclaim))
     if not isinstance(made, Delegation):
         return none(c, want, made)
