@@ -1,7 +1,7 @@
 """Direct calls over RPC-over-RDMA version One. Implemented in ``direct.pyx``."""
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Protocol, type_check_only
 
 from rpcrdma.engine.config import ResponderOptions
 from rpcrdma.engine.responder import Responder
@@ -10,6 +10,7 @@ from rpcrdma.place import Answerer
 from rpcrdma.verbs.interface import Received
 from rpcrdma.verbs.native import NativeEndpoint, NativeOwner
 
+@type_check_only
 class Owner(Protocol):
     """Whose connection it is, as calls need it that are answered natively but later."""
 

@@ -1,6 +1,6 @@
 """RPC records over one connected, non-blocking stream socket, in both directions. Implemented in ``stream.pyx``."""
 
-from typing import Protocol, Self
+from typing import Protocol, Self, type_check_only
 
 from rpcrdma.capture.recorder import Tap
 from rpcrdma.memory import Account, Lease
@@ -10,6 +10,7 @@ from rpcrdma.rpc.program import RpcReply
 class RecordError(Exception):
     """The peer broke the record format or its bounds; the connection is of no use any more."""
 
+@type_check_only
 class Owner(Protocol):
     """Whose stream it is, as calls need it that are answered natively but later."""
 
