@@ -298,7 +298,7 @@ class DirectoryOperations(OpenOperations):
     ) -> bool:
         mount = directory.mount
         at_once = _AT_ONCE if mount.inline else max(1, mount.export.workers // 2)
-        short = mount.inline
+        short, begun = mount.inline, False
         while True:
             if short:
                 # Most directories are small: those in memory are done before a worker would have begun.
@@ -306,9 +306,10 @@ class DirectoryOperations(OpenOperations):
                 self.executor.run_inline(chain)
                 short = False
             else:
-                async with self.turns.turn(mount.lane, host, at_once):
+                async with self.turns.turn(mount.lane, host, at_once, begun=begun):
                     chain = listing.turn(credential, _TURN)
                     await self.run_in_lane(mount.lane, chain)
+                begun = True
             chain.check()
             outcome = listing.settle(self.nodes)
             for handle, name in listing.found():

@@ -6,8 +6,8 @@ from nfsd.vfs.executor cimport job_t
 from nfsd.vfs.listing cimport listing_t
 
 cdef enum:
-    DIRENTS = 32768             # octets read of a directory at a time, at most
     DIRENT = 48                 # octets of a struct linux_dirent64 with a name that is not long
+    DIRENTS = 256 * 48          # octets read of a directory at a time, at most: those of a turn
     COOKIE_SHIFT = 3
 
 

@@ -2,7 +2,8 @@
 
 Owns the queues. A listing is long work, and a host may have hundreds of them waiting. Each lane makes few at a time, so
 that workers are left for other calls and the processor for the loop, and hosts take turns: a listing of one host waits
-for one turn of each other host, however many calls these have.
+for one turn of each other host, however many calls these have. A host's listing that has begun goes on before its next
+begins: few hold memory at a time (one more than have their turn).
 """
 
 from __future__ import annotations
@@ -31,11 +32,12 @@ class ListingTurns:
         self._lanes: dict[int, _Lane] = {}
 
     @asynccontextmanager
-    async def turn(self, number: int, host: str, at_once: int) -> AsyncIterator[None]:
-        """``async with``: it is the host's turn. ``at_once``: how many the lane makes at a time."""
+    async def turn(self, number: int, host: str, at_once: int, *, begun: bool = False) -> AsyncIterator[None]:
+        """``async with``: it is the host's turn. ``at_once``: how many the lane makes at a time; ``begun``: the listing
+        has had a turn before."""
         lane = self._lanes.setdefault(number, _Lane())
         if lane.running >= at_once:
-            await self._wait(lane, host)
+            await self._wait(lane, host, begun)
         else:
             lane.running += 1
         try:
@@ -44,10 +46,11 @@ class ListingTurns:
             self._pass_on(number, lane)
 
     @staticmethod
-    async def _wait(lane: _Lane, host: str) -> None:
+    async def _wait(lane: _Lane, host: str, begun: bool) -> None:
         """Until another turn is passed on to the host."""
         mine: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        lane.waiting.setdefault(host, deque()).append(mine)
+        queue = lane.waiting.setdefault(host, deque())
+        (queue.appendleft if begun else queue.append)(mine)
         try:
             await mine
         except asyncio.CancelledError:

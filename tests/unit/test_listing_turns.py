@@ -32,6 +32,28 @@ def test_hosts_take_turns_however_many_listings_they_have():
     asyncio.run(scenario())
 
 
+def test_a_host_has_few_listings_begun_at_a_time():
+    async def scenario():
+        turns, all_wait = ListingTurns(), asyncio.Event()
+        begun, most = {"a": 0, "b": 0}, {"a": 0, "b": 0}
+
+        async def one(host):
+            for number in range(4):
+                async with turns.turn(1, host, 1, begun=number > 0):
+                    begun[host] += number == 0
+                    most[host] = max(most[host], begun[host])
+                    await all_wait.wait()
+            begun[host] -= 1
+
+        tasks = [asyncio.ensure_future(one(host)) for host in ("a",) * 10 + ("b",) * 5]
+        await asyncio.sleep(0)
+        all_wait.set()
+        await asyncio.gather(*tasks)
+        assert max(most.values()) <= 2
+
+    asyncio.run(scenario())
+
+
 def test_as_many_turns_at_once_as_the_lane_allows_and_lanes_apart():
     async def scenario():
         turns, running, most = ListingTurns(), {1: 0, 2: 0}, {1: 0, 2: 0}
