@@ -4,6 +4,7 @@ The kernel tells each descriptor of an error of write-back once. A fsync that be
 """
 
 import asyncio
+import contextlib
 import errno
 
 import pytest
@@ -12,6 +13,7 @@ from nfsd.protocol.nfs3 import SETATTR3args, nfs_fh3, nfsstat3, stable_how
 from nfsd.vfs.syscalls import SYS_FSYNC
 from tests.nfs3_client import Nfs3Client, Nfs3Failure, attributes
 from tests.unit.nfs_client_support import Rig
+from tests.unit.test_waiting_calls import stalled
 
 
 async def until(condition):
@@ -23,13 +25,11 @@ async def until(condition):
 
 
 class Disk:
-    """In place of the service's: a fsync ends when and as the test says. ``holding``: what is written waits on its way
-    back to the file service."""
+    """In place of the service's: a fsync ends when and as the test says."""
 
     def __init__(self, service, monkeypatch):
         self.begun = []
-        self.holding, self.held, self.go = False, 0, asyncio.Event()
-        run_sync, run_bulk = service._run_sync, service._run_bulk
+        run_sync = service._run_sync
 
         def slow(mount, number, descriptors, finished):
             if number == SYS_FSYNC:
@@ -37,14 +37,7 @@ class Disk:
             else:
                 run_sync(mount, number, descriptors, finished)
 
-        async def bulk(mount, chain, size):
-            await run_bulk(mount, chain, size)
-            if self.holding:
-                self.held += 1
-                await self.go.wait()
-
         monkeypatch.setattr(service, "_run_sync", slow)
-        monkeypatch.setattr(service, "_run_bulk", bulk)
 
 
 async def write(client, file):
@@ -65,7 +58,8 @@ def test_a_stable_change_fails_with_the_fsync_that_was_told_of_it(tmp_path, monk
 
     async def main():
         service = rig.daemon.service
-        root = nfs_fh3((await service.root(service.exports.exports[0])).handle)
+        directory = await service.root(service.exports.exports[0])
+        root = nfs_fh3(directory.handle)
         first, second = [await Nfs3Client.connect("127.0.0.1", rig.ports["tcp"]) for _ in range(2)]
         file = await first.create(root, b"f")
         inode = (await service.resolve(file.data)).inode
@@ -73,11 +67,12 @@ def test_a_stable_change_fails_with_the_fsync_that_was_told_of_it(tmp_path, monk
         await first.write(file, 0, b"data")
         committing = asyncio.ensure_future(first.commit(file))
         await until(lambda: disk.begun)
-        disk.holding = asks == "after"
-        changing = asyncio.ensure_future(change(second, file))
-        await until(lambda: disk.held if disk.holding else inode.sync._next)
-        disk.begun[0](errno.EIO)  # of either's data
-        disk.go.set()
+        async with contextlib.AsyncExitStack() as stack:
+            if asks == "after":  # what is written is on its way to the file when the fsync ends
+                await stack.enter_async_context(stalled(service, directory, tmp_path))
+            changing = asyncio.ensure_future(change(second, file))
+            await until(lambda: inode.serial.busy if asks == "after" else inode.sync._next)
+            disk.begun[0](errno.EIO)  # of either's data
         await until(lambda: len(disk.begun) == 2)
         disk.begun[1](0)  # for there is nothing left that could fail
         for call in (committing, changing):
