@@ -209,6 +209,11 @@ cdef class DirectCompound(DirectProgram):
         self.work.kept = begun
         return WAITS
 
+    cdef int dismiss(self, Work work) except -1:
+        # Else the slot would be in use for ever: DELAY to every further request on it.
+        cdef Begun begun = work.kept
+        return self.state.withdraw(begun.session, &self.request)
+
     cdef Work brought_here(self):
         """What has been brought for the present operation; None: nothing. It is handed over once."""
         cdef Work brought = self.brought

@@ -59,6 +59,7 @@ cdef class DirectProgram:
                     Work brought) except -1
     cdef void note(self, double seconds) noexcept
     cdef int wait_for(self, Work work, Work earlier) except -1
+    cdef int dismiss(self, Work work) except -1
     cdef int pause(self) except -1
 
 

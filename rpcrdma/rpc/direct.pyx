@@ -114,6 +114,10 @@ cdef class DirectProgram:
         self.work = work
         return WAITS
 
+    cdef int dismiss(self, Work work) except -1:
+        """The call that has just been answered WAITS, for ``work``, cannot be kept: nothing has happened."""
+        return 0
+
     cdef int pause(self) except -1:
         return 0
 
@@ -270,7 +274,10 @@ cdef class DirectCalls(Answerer):
         return waiting.work.start()
 
     cdef int dismiss(self) except -1:
+        cdef Waiting waiting = self.waiting
         self.waiting = None
+        if waiting is not None:
+            waiting.version.program.dismiss(waiting.work)
         return 0  # whoever could not keep it says why
 
     cdef int answer_again(self, Held held, Place place) except -1:
