@@ -87,3 +87,47 @@ def test_the_package_has_the_programs_version_and_a_good_configuration(tmp_path:
 )
 def test_scripts_are_shell(script: str) -> None:
     subprocess.run(["sh", "-n", REPO / script], check=True)
+
+
+def test_purging_removes_what_the_server_wrote_and_nothing_else(tmp_path: Path) -> None:
+    state, etc = tmp_path / "state", tmp_path / "etc"
+    alone, shared = state / "dirs-0123", state / "dirs-4567"
+    for directory in (etc, alone, shared, state / "export"):
+        directory.mkdir(parents=True)
+    (etc / "exports.yaml").touch()
+    written = (
+        "lock",
+        "control",
+        "handle.key",
+        "handle.key.new",
+        "server-id",
+        "nfs4-clients.sqlite",
+        "places.sqlite-wal",
+    )
+    for directory in (state, alone, shared):
+        for name in written:
+            (directory / name).touch()
+    (state / "export" / "thesis").write_text("mine")
+    (shared / "notes").write_text("mine")
+    script = (REPO / "debian/rdma-nfsd.postrm").read_text().replace("#DEBHELPER#", "")
+    script = script.replace("/var/lib/rdma-nfsd", str(state)).replace("/etc/rdma-nfsd", str(etc))
+    for _ in range(2):  # dpkg may run it again
+        subprocess.run(["sh", "-c", script, "postrm", "purge"], check=True)
+        assert sorted(path.relative_to(state).as_posix() for path in state.rglob("*")) == [
+            "dirs-4567",
+            "dirs-4567/notes",
+            "export",
+            "export/thesis",
+        ]
+        assert not etc.exists()
+
+
+def test_purging_leaves_no_directory_where_nothing_else_was(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    (state / "dirs-0123").mkdir(parents=True)
+    for path in (state / "lock", state / "handle.key", state / "dirs-0123" / "server-id"):
+        path.touch()
+    script = (REPO / "debian/rdma-nfsd.postrm").read_text().replace("#DEBHELPER#", "")
+    script = script.replace("/var/lib/rdma-nfsd", str(state)).replace("/etc/rdma-nfsd", str(tmp_path / "etc"))
+    subprocess.run(["sh", "-c", script, "postrm", "purge"], check=True)
+    assert not state.exists()
