@@ -17,7 +17,8 @@ netdev=${1:-}
 release=$(uname -r)
 say() { echo "client-setup: $*"; }
 fail() { echo "client-setup: $*" >&2; exit 1; }
-run() { if [ -n "$dry" ]; then echo "would run: $*"; else "$@"; fi; }
+# The script itself may come on standard input ("ssh root@CLIENT sh -s"): what is run here must not read on in it.
+run() { if [ -n "$dry" ]; then echo "would run: $*"; else "$@" </dev/null; fi; }
 export PATH="$PATH:/usr/sbin:/sbin"
 
 [ -n "$dry" ] || [ "$(id -u)" = 0 ] || fail "this loads a kernel module: run it as root, or see what it would do with --dry-run"
@@ -78,11 +79,11 @@ fi
 have_module rpcrdma || [ -n "$dry" ] || fail "the kernel $release has no rpcrdma, NFS's side of RDMA: another kernel package has it"
 run modprobe -a siw rpcrdma || fail "siw is not loaded; see dmesg (with Secure Boot only signed modules are)"
 # Link names are of 15 characters at most, as those of interfaces.
-if [ -z "$dry" ] && rdma link show | grep -q "netdev $netdev\b"; then
+if [ -z "$dry" ] && rdma link show </dev/null | grep -q "netdev $netdev\b"; then
     say "$netdev has an RDMA device"
 else
     run rdma link add "siw_$(echo "$netdev" | cut -c1-11)" type siw netdev "$netdev"
 fi
-[ -n "$dry" ] || rdma link show
+[ -n "$dry" ] || rdma link show </dev/null
 say "done: mount -t nfs -o rdma,port=20049,vers=4.2 SERVER:/EXPORT /mnt"
 say "(until the next boot: then 'modprobe siw' and the 'rdma link add' above once more, or this script)"

@@ -1,6 +1,7 @@
 """``rdma-nfsd client-setup`` says what it will do, and why it cannot; tests/vm/test_client_setup.py lets it do it."""
 
 import os
+import shutil
 import stat
 import subprocess
 import sys
@@ -70,6 +71,25 @@ def test_what_keeps_it_from_working_is_said(host: Path, command: str, arguments:
     done = run(host, *arguments)
     assert done.returncode == 1
     assert said in done.stderr
+
+
+@pytest.mark.parametrize("shell", ["sh", "bash"])
+def test_what_it_runs_does_not_read_the_script_that_comes_on_standard_input(host: Path, shell: str) -> None:
+    if shutil.which(shell) is None:
+        pytest.skip(f"there is no {shell}")
+    for name in ("apt-get", "modprobe", "rdma"):  # as programs do that ask, or that look whether somebody types
+        (host / name).write_text(f'#!/bin/sh\necho "{name} $*" >>{host}/calls\n[ "$1" = -n ] || cat >/dev/null\n')
+        (host / name).chmod(0o755)
+    env = {**os.environ, "PATH": f"{host}:{os.environ['PATH']}"}
+    # As for a client that has no rdma-nfsd: ssh root@CLIENT sh -s
+    done = subprocess.run(
+        [shell, "-s", "--", "lo"], input=SCRIPT.read_text(), env=env, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    calls = (host / "calls").read_text().splitlines()
+    assert "modprobe -a siw rpcrdma" in calls
+    assert "rdma link add siw_lo type siw netdev lo" in calls, "the rest of the script was swallowed"
+    assert "client-setup: done: " in done.stdout
 
 
 def test_the_command_prints_the_script_for_other_hosts(capsys: pytest.CaptureFixture[str]) -> None:
