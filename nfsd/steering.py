@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from typing import Any, Final
 
 from nfsd.config import Config
 from nfsd.config_file import ConfigError
 from nfsd.events import Events, described, holdings
 from nfsd.exports import Export, ExportTable, canonical_address
-from nfsd.inspector import Inspector, Parts, Row
+from nfsd.inspector import Inspector, Parts, Row, gently
 from nfsd.reloader import Reloader, difference, waiting_keys
 from nfsd.state.clients import Client
 from nfsd.state.nlm import NlmClient
@@ -27,6 +28,8 @@ _log = logging.getLogger(__name__)
 LEVELS: Final = ("debug", "info", "warning", "error")
 _LOOK_AGAIN: Final = 0.05
 """Seconds between looks for what an export is drained of."""
+_ASKED_FOR: Final = 100
+"""Clients whose names are asked for at a time, where exports go by names: a silent name service costs seconds each."""
 
 
 class Steering:
@@ -95,9 +98,10 @@ class Steering:
 
     # -- exports -------------------------------------------------------------------------------------------------
     def _export(self, name: str) -> Export:
-        for export in self._parts.exports.exports:
-            if name in (export.pseudo, export.path):
-                return export
+        exports = self._parts.exports.exports
+        # One's name may be another's directory; the names come first.
+        for export in (*(one for one in exports if one.pseudo == name), *(one for one in exports if one.path == name)):
+            return export
         raise ValueError(f"no export {name}: see `rdma-nfsd exports`")
 
     async def drain(self, name: str, seconds: float, dry_run: bool = False) -> Row:
@@ -129,9 +133,7 @@ class Steering:
         return [
             entry
             for entry in list(self._parts.engine.stateids.entries.values())
-            if isinstance(entry, OpenState | Delegation)
-            and entry.opened is not None
-            and entry.opened.export_id == export_id
+            if isinstance(entry, OpenState | Delegation) and _export_of(entry) == export_id
         ]
 
     def _busy(self, export: Export, delegations: list[Delegation]) -> bool:
@@ -188,22 +190,35 @@ class Steering:
         table = ExportTable(after.exports)
         try:
             rows = []
-            for client in sorted(await self._addresses()):
-                learning = table.admit(client)
-                if learning is not None:
-                    await learning
-                changes = list(self._changed_for(client, table))
+            clients = sorted(await self._addresses())
+            lost = await self._lost({export.id for export in table.exports})
+            for number, client in enumerate(clients):
+                if not number % _ASKED_FOR:
+                    asked = map(table.admit, clients[number : number + _ASKED_FOR])
+                    await asyncio.gather(*(learning for learning in asked if learning is not None))
+                await asyncio.sleep(0)  # exports may be many, too
+                changes = self._changed_for(client, table, lost)
                 if changes:
                     rows.append({"client": client, "changes": changes})
             return rows
         finally:
             await table.close()
 
+    async def _lost(self, kept: set[int]) -> Counter[tuple[str, int]]:
+        """Opens and delegations of exports that are not kept, by address and export: looked for once, for all clients,
+        as either may be many."""
+        found: Counter[tuple[str, int]] = Counter()
+        gone = {export.id for export in self._parts.exports.exports} - kept
+        async for entry in gently(list(self._parts.engine.stateids.entries.values()) if gone else ()):
+            if (id_ := _export_of(entry)) in gone:
+                found.update((host, id_) for host in entry.client.hosts)
+        return found
+
     async def _addresses(self) -> set[str]:
         rows = await self._inspector.clients()
         return {row["client"] for row in rows} - {OTHERS}
 
-    def _changed_for(self, client: str, table: ExportTable) -> list[str]:
+    def _changed_for(self, client: str, table: ExportTable, lost: Counter[tuple[str, int]]) -> list[str]:
         """The lines of one client."""
         now = self._parts.exports
         before = {export.id: export for export in now.exports}
@@ -216,9 +231,9 @@ class Steering:
             name = (after.get(id_) or before[id_]).pseudo
             uses = " (in use)" if client in used.get(id_, ()) else ""
             if old is not None and new is None:
-                held = sum(client in entry.client.hosts for entry in self._states(id_))
-                lost = f", and loses {held} opens and delegations" if held and id_ not in after else ""
-                lines.append(f"{name}: may not use it any more{uses}{lost}")
+                held = lost[client, id_]
+                loses = f", and loses {held} opens and delegations" if held else ""
+                lines.append(f"{name}: may not use it any more{uses}{loses}")
             elif old is None and new is not None:
                 lines.append(f"{name}: may use it, {'read-only' if new.read_only else 'read-write'}")
             elif old is not None and new is not None:
@@ -227,6 +242,12 @@ class Steering:
                 if old != new:
                     lines += [f"{name}: {what}{uses}" for what in _differs(old, new)]
         return lines
+
+
+def _export_of(state: Any) -> int:
+    """The id of the export whose file an open or a delegation is of; 0 of other states."""
+    opened = state.opened if isinstance(state, OpenState | Delegation) else None
+    return 0 if opened is None else opened.export_id or 0
 
 
 def _differs(old: Any, new: Any) -> list[str]:

@@ -44,8 +44,15 @@ def state_dir_of(config: str | None, state_dir: str | None) -> str:
 
 
 def _is_live(state_dir: str) -> bool:
-    """Whether somebody listens there."""
-    if not os.path.exists(os.path.join(state_dir, NAME)):
+    """Whether somebody listens there whom this user need not suspect: below the directory one stands in, another user
+    may have put something that looks like a server, for root to ask and to believe."""
+    trusted = (0, os.geteuid())
+    try:
+        # A link is as good as who made it.
+        if os.lstat(state_dir).st_uid not in trusted or os.stat(state_dir).st_uid not in trusted:
+            return False
+        os.stat(os.path.join(state_dir, NAME))
+    except OSError:
         return False
     with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         with address_in(state_dir) as address:

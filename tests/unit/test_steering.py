@@ -1,0 +1,102 @@
+"""Steering where something is many, or two things have one name, or another user has put something in the way."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nfsd import cli
+from nfsd.admin import asking
+from nfsd.exports import ExportTable
+from nfsd.steering import Steering
+from tests.support.hosts import Site, on_site
+from tests.support.nfs4 import mode
+from tests.unit.test_admin import NO_GRACE, Admin
+
+
+@pytest.fixture
+def admin(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Admin:
+    return Admin(tmp_path, capsys)
+
+
+def test_what_many_clients_lose_is_looked_for_once(
+    tmp_path: Path, admin: Admin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "other").mkdir()
+    more = "  - {path: other, pseudo: /other, squash: none}\n"
+    asked: set[str] = set()
+
+    async def test(site: Site) -> None:
+        hosts = [f"127.0.0.{number}" for number in range(1, 5)]
+        for host in hosts:
+            client = await (await site.client(host, name=host.encode())).connect()
+            for number in range(2):
+                await client.open("/other", b"%d" % number, create=mode(0o666), owner=b"o%d" % number)
+        looks = Counter[str]()
+        real_states, real_admit = Steering._states, ExportTable.admit
+        together = asyncio.Event()
+
+        def states(self: Steering, export_id: int) -> Any:
+            looks["states"] += 1
+            return real_states(self, export_id)
+
+        def admit(self: ExportTable, peer: str) -> Any:
+            """A name service that has answers when all have been asked for."""
+            if self is site.daemon.exports:
+                return real_admit(self, peer)
+            asked.add(peer)
+            if len(asked) == len(hosts):
+                together.set()
+            return asyncio.wait_for(together.wait(), 20)
+
+        monkeypatch.setattr(Steering, "_states", states)
+        monkeypatch.setattr(ExportTable, "admit", admit)
+        file = tmp_path / "exports.yaml"
+        file.write_text(file.read_text().replace(more, ""))
+        lines = await admin.table("reload", "--dry-run")
+        assert lines[1:] == [
+            f"{host}  /other: may not use it any more (in use), and loses 2 opens and delegations" for host in hosts
+        ]
+        assert looks["states"] <= 1, "states times clients would hold everybody up"
+
+    on_site(tmp_path, test, server=NO_GRACE, more=more)
+
+
+def test_a_name_of_an_export_goes_before_the_directory_of_another(tmp_path: Path, admin: Admin) -> None:
+    (tmp_path / "other").mkdir()
+    name = str(tmp_path / "export")
+
+    async def test(site: Site) -> None:
+        await admin.table("drain", name, "--seconds", "0")
+        assert [row["export"] for row in await admin.rows("exports")] == ["/export"]
+        await admin.table("drain", name, "--seconds", "0")
+        assert await admin.rows("exports") == [], "by its directory"
+
+    on_site(tmp_path, test, more=f"  - {{path: other, pseudo: {name}, squash: none}}\n")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="gives a directory to another user")
+@pytest.mark.parametrize("linked", [False, True])
+def test_a_server_that_another_user_put_there_is_not_found(
+    tmp_path: Path, admin: Admin, monkeypatch: pytest.MonkeyPatch, linked: bool
+) -> None:
+    places = tmp_path / "places"
+    places.mkdir()
+    monkeypatch.setattr(asking, "PLACES", (str(places / "*"),))
+
+    async def test(site: Site) -> None:
+        state = site.daemon.config.server.state_dir
+        (places / "state").symlink_to(state)
+        assert await asyncio.to_thread(cli.main, ["clients"]) == 0
+        os.chown(places / "state", 12345, 12345, follow_symlinks=not linked)
+        admin.capsys.readouterr()
+        assert await asyncio.to_thread(cli.main, ["clients"]) == 1
+        assert "no server is found" in admin.capsys.readouterr().err
+        assert await asyncio.to_thread(cli.main, ["clients", "--state-dir", str(places / "state")]) == 0, "it was named"
+
+    on_site(tmp_path, test)
