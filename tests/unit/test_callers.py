@@ -168,7 +168,7 @@ def test_callers_of_every_way_are_tried(running: Running) -> None:
     assert all(row.direct > 0 for row in others)
     assert all(row.calls > row.direct for row in others[2:])
     memory = running.served.base.is_relative_to("/dev/shm")
-    assert (create.direct > 0) == memory
+    assert create.direct > 0
     statistics = running.served.daemon.service.executor.statistics()
     assert memory or statistics["completed"] > 100
     assert statistics["credential_switches"] > 100

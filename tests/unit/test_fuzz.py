@@ -116,8 +116,10 @@ def test_calls_that_are_answered_otherwise_natively_are_found(monkeypatch):
 def test_a_squash_that_forgets_the_groups_is_found(monkeypatch):
     right = ExportTable._squashed
 
-    def wrong(self, access, uid, gid, gids):
-        return right(self, access, uid, gid, ()) if 0 not in gids else Credential(uid or 7, gid or 7, gids)
+    def wrong(self, access, uid, gid, gids, peer_address):
+        if 0 in gids:
+            return Credential(uid or 7, gid or 7, gids)
+        return right(self, access, uid, gid, (), peer_address)
 
     monkeypatch.setattr(ExportTable, "_squashed", wrong)
     broken("callers", 200)
