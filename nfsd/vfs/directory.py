@@ -260,7 +260,8 @@ class DirectoryOperations(OpenOperations):
         status = await self.look(directory)
         rooted = self.is_root(directory)
         listing.begin(directory, status, self.codec, self.proc_fd, rooted=rooted, places=self.places is not None)
-        stream = self.streams.take(credential, directory, cookie)
+        ctime, shows_changes = raw_ctime(status), self._shows_changes(directory, status)
+        stream = self.streams.take(credential, directory, cookie, ctime)
         epoch = directory.inode.epoch
         if stream is None:
             listing.go_on(-1, cookie, position if cookie else None)
@@ -277,14 +278,14 @@ class DirectoryOperations(OpenOperations):
             self.close_later(listing.fd, lane)
         else:
             key = (directory.key, credential)
-            ahead = listing.ahead() if self._shows_changes(directory, status) else None
-            self.streams.keep(Stream(key, listing.fd, epoch, lane, listing.cookie, ahead))
+            ahead = listing.ahead() if shows_changes else None
+            self.streams.keep(Stream(key, listing.fd, epoch, lane, listing.cookie, ctime=ctime, ahead=ahead))
         return end
 
     @staticmethod
     def _shows_changes(directory: Node, status: bytearray) -> bool:
-        """Whether any later change of the directory gives it another ctime, so that names read ahead are known to be
-        those that are there still (see ``change``)."""
+        """Whether any change of the directory after this look gives it another ctime, so that names read ahead are
+        known to be those that are there still (see ``change``)."""
         return directory.mount.fine or time.time_ns() - raw_ctime(status) > SETTLE_NS
 
     async def _list(

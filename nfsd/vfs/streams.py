@@ -23,9 +23,11 @@ _Key = tuple[bytes, Credential]
 class Stream:
     """An open directory, and behind which entry it is to go on."""
 
-    __slots__ = ("ahead", "cookie", "epoch", "fd", "key", "lane")
+    __slots__ = ("ahead", "cookie", "ctime", "epoch", "fd", "key", "lane")
 
-    def __init__(self, key: _Key, fd: int, epoch: int, lane: int, cookie: int, ahead: bytes | None) -> None:
+    def __init__(
+        self, key: _Key, fd: int, epoch: int, lane: int, cookie: int, *, ctime: int = 0, ahead: bytes | None = None
+    ) -> None:
         self.key = key
         self.fd = fd
         self.lane = lane
@@ -34,7 +36,10 @@ class Stream:
         """What has been read behind ``cookie`` already, as the kernel gives it; None: so much that it was not kept, and
         the stream must be put back first."""
         self.epoch = epoch
-        """The inode's when it was opened: later ones may have other permissions, and other names."""
+        """The inode's when it was opened: later ones may have other permissions."""
+        self.ctime = ctime
+        """The directory's before ``ahead`` was read: with another one it has other names. The epoch does not tell,
+        since changes of our own leave it as it is."""
 
 
 class Streams:
@@ -48,12 +53,15 @@ class Streams:
     def __len__(self) -> int:
         return len(self._all)
 
-    def take(self, credential: Credential, directory: Node, cookie: int) -> Stream | None:
-        """An open stream of the directory that goes on behind ``cookie``; it is the caller's then."""
+    def take(self, credential: Credential, directory: Node, cookie: int, ctime: int) -> Stream | None:
+        """An open stream of the directory that goes on behind ``cookie``; it is the caller's then. ``ctime`` is the
+        directory's now."""
         for stream in self._of.get((directory.key, credential), ()):
             if stream.cookie == cookie:
                 self._drop(stream)
                 if stream.epoch == directory.inode.epoch:
+                    if stream.ctime != ctime:
+                        stream.ahead = None
                     return stream
                 self._close(stream.fd, stream.lane)
                 break

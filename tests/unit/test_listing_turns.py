@@ -102,17 +102,17 @@ def test_streams_are_bounded_and_closed(tmp_path):
         streams = Streams(lambda fd, lane: closed.append(fd))
         key = (root.key, ROOT)
         for number in range(20):
-            streams.keep(Stream(key, number, root.inode.epoch, 1, number, None))
+            streams.keep(Stream(key, number, root.inode.epoch, 1, number))
         assert closed == [0, 1, 2, 3]
-        assert streams.take(ROOT, root, 3) is None
-        assert streams.take(ALICE, root, 5) is None
-        taken = streams.take(ROOT, root, 5)
+        assert streams.take(ROOT, root, 3, 0) is None
+        assert streams.take(ALICE, root, 5, 0) is None
+        taken = streams.take(ROOT, root, 5, 0)
         assert (taken.fd, len(streams)) == (5, 15)
         root.inode.permissions_changed()
-        assert streams.take(ROOT, root, 6) is None
+        assert streams.take(ROOT, root, 6, 0) is None
         assert closed == [0, 1, 2, 3, 6]
         for number in range(400):
-            streams.keep(Stream((b"%d" % number, ROOT), 100 + number, 0, 1, 3, None))
+            streams.keep(Stream((b"%d" % number, ROOT), 100 + number, 0, 1, 3))
         assert len(streams) == 256
         streams.clear()
         assert sorted(closed) == sorted({*range(20), *range(100, 500)} - {5})

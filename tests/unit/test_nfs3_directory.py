@@ -1,6 +1,7 @@
 """NFSv3: READDIR and READDIRPLUS, to the octet; FSSTAT, FSINFO, PATHCONF."""
 
 import os
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,11 +14,16 @@ from nfsd.protocol.nfs3 import (
     FSF3_HOMOGENEOUS,
     FSF3_LINK,
     FSF3_SYMLINK,
+    CREATE3args,
     FSINFOargs,
     FSSTAT3args,
     PATHCONF3args,
     READDIR3args,
     READDIRPLUS3args,
+    REMOVE3args,
+    createhow3,
+    createmode3,
+    diropargs3,
     entry3,
     entryplus3,
     fattr3,
@@ -126,6 +132,22 @@ def test_readdir_gives_ids_and_readdirplus_attributes_and_handles_too() -> None:
         assert (entry.fileid, entry.name_handle) == (attributes.fileid, nfs_fh3(node.handle))
         assert entry.name_attributes == fattr(attributes)
         assert value.resok.dir_attributes.fileid == os.stat(rig.path).st_ino
+
+
+@pytest.mark.parametrize("where", ["/dev/shm", "/var/tmp"], ids=["memory", "disk"])
+@pytest.mark.parametrize("read", [readdir, readdirplus])
+def test_a_listing_has_no_names_that_were_read_before_the_directory_changed(read: Any, where: str) -> None:
+    """Names read ahead for one listing are not given to another one that has begun after a change of our own."""
+    with real_rig([b"name %03d" % number for number in range(60)], where=where) as rig:
+        victims = os.listdir(os.fsencode(rig.path))[::4]
+        for number, victim in enumerate(victims):
+            read(rig, 1200)  # which reads on behind the last entry that it has room for
+            assert rig.call("REMOVE", REMOVE3args(diropargs3(rig.root, victim))).value.status == nfsstat3.NFS3_OK
+            how = createhow3(createmode3.EXCLUSIVE, verf=bytes(8))
+            made = rig.call("CREATE", CREATE3args(diropargs3(rig.root, b"new %d" % number), how))
+            assert made.value.status == nfsstat3.NFS3_OK
+            assert sorted(walk(rig, read, 1200)) == sorted([b".", b"..", *os.listdir(os.fsencode(rig.path))])
+            time.sleep(0.1)  # so that the directory's ctime is one that no change gives it again
 
 
 def test_dircount_bounds_the_names_but_lets_one_out() -> None:
