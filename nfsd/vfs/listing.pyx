@@ -16,6 +16,7 @@ are marked, and filled in after the turn.
 
 import os
 
+cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cpython.buffer cimport PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.dict cimport PyDict_GetItem
@@ -64,7 +65,10 @@ def offset_of(cookie):
 
 
 # -- what Python sees ---------------------------------------------------------------------------------------------
+@cython.no_gc_clear
 cdef class Listing:
+    # no_gc_clear: __dealloc__ must still see whose memory it is, or it would free the caller's.
+
     def __cinit__(self, *_, **__):
         memset(&self.state, 0, sizeof(self.state))
         self.state.fd = -1
