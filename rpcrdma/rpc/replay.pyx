@@ -346,9 +346,10 @@ def join_reply(reply):
 
 
 def cuts(reply):
-    """Where the payloads stand in the reply that :func:`join_reply` makes."""
+    """Where the DDP-eligible payloads stand in the reply that :func:`join_reply` makes; the others are part of it."""
     before, found = 0, []
     for offset, payload in reply.payloads:
-        found.append((offset + before, len(payload)))
+        if payload.eligible:
+            found.append((offset + before, len(payload)))
         before += (len(payload) + 3) & ~3
     return tuple(found)

@@ -340,6 +340,19 @@ def test_a_kept_reply_is_given_again_as_it_was_with_its_payloads_apart() -> None
     assert join_reply(again) == kept.reply == b"head12345\0\0\0tail6\0\0\0"
 
 
+def test_of_a_kept_reply_only_what_is_eligible_goes_into_write_chunks_again() -> None:
+    """A long listing is spliced in, and was not in a Write chunk the first time either (RFC 8267 does not list it)."""
+    cache = ReplayCache()
+    entry = cache.begin(make_key(PEER, 1, (400000, 3, 1), call(1), 40, ()), FakeTransport())
+    assert entry is not None
+    payloads = [(4, Payload(memoryview(b"12345678"), eligible=False)), (8, Payload(memoryview(b"9")))]
+    cache.finish(entry, RpcReply(1, b"headtailrest", payloads))
+    again = entry.recall()
+    assert bytes(again.head) == b"head12345678tailrest"
+    assert [(offset, bytes(payload.view), payload.eligible) for offset, payload in again.payloads] == [(16, b"9", True)]
+    assert join_reply(again) == b"head12345678tail9\0\0\0rest"
+
+
 def test_a_reply_that_is_not_kept_is_given_to_who_waits_with_its_payloads_apart() -> None:
     cache = ReplayCache()
     key = make_key(PEER, 1, (400000, 3, 1), call(1), 40, ())
