@@ -105,8 +105,8 @@ def _opened(server: Nfs4Server, credential: Credential, node: Node, access: int)
         return None
     for wider in (wanted,) if exactly or wanted == _BOTH else (wanted, _BOTH):
         opened = service.cached_open(node.inode, (credential, wider, False))
-        if opened is not None:
-            return opened.retain()
+        if opened is not None and service.shares.take(opened, credential.host):
+            return opened
     return None
 
 

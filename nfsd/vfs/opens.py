@@ -219,8 +219,8 @@ class OpenOperations(Core):
             opened = self.cached_open(inode, (credential, wider, False))
             if opened is None and owner_override:
                 opened = self.cached_open(inode, (credential, wider, True))
-            if opened is not None:
-                return opened.retain()
+            if opened is not None and self.shares.take(opened, credential.host):
+                return opened
         try:
             opened = await self._open_as(credential, credential, node, access, credential.host, helped=False)
         except PermissionError as error:

@@ -122,6 +122,8 @@ class OpenFile:
         """Add one count; returns itself."""
     def release(self) -> None:
         """Drop one count."""
+    def charge_to(self, share: Share) -> None:
+        """Its place is in another share, from now on."""
     def shut(self) -> None:
         """Close the descriptor: the open file is of no more use."""
 

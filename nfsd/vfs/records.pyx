@@ -192,6 +192,9 @@ cdef class OpenFile:
         if self.count == 0:
             self.node.inode.used_count -= 1
 
+    def charge_to(self, share):
+        self.share = share
+
     def shut(self):
         cdef int fd = self.fd
         if fd >= 0:

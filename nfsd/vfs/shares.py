@@ -7,7 +7,8 @@ Bounds
     All places together are part of what the process may have open (:mod:`nfsd.vfs.resources`). One host may have a
     share of them; and one export of several, whose disk may have stalled, three quarters of all, and of a host's. The
     last eighth is for hosts that have next to nothing, so that a small call of one gets in while others have all the
-    rest.
+    rest. Callers of one user share open files whatever their hosts: who takes one that nobody holds has its place from
+    then on.
 
 Waiting
     Who finds a bound met has something in the cache closed, of his own as far as that helps, and waits for a place;
@@ -196,6 +197,22 @@ class Shares:
         self._keep_some_free(share)
         return share
 
+    def take(self, opened: OpenFile, host: str) -> bool:
+        """Take a count of an open file in the cache; if nobody else has one, its place is charged to ``host``. False:
+        there is no such place now, and nothing is taken."""
+        opened.retain()  # first, or it may be what closes to make room
+        before = opened.share
+        if opened.count == 1 and before.host.key != host:
+            share = self.at_once(host, before.lane)
+            if share is None:
+                opened.release()
+                return False
+            opened.charge_to(share)
+            before.cached.pop(opened, None)
+            share.cached[opened] = None
+            before.give_back()
+        return True
+
     def is_held(self, key: str) -> bool:
         """Whether a host has used up its share with what its clients hold open: to wait for a place is of no use."""
         host = self._hosts.get(key)
@@ -223,10 +240,10 @@ class Shares:
         patience = loop.call_later(PATIENCE, contain, None, self._give_up, share, place)
         try:
             await place
-        except asyncio.CancelledError:
+        except BaseException:  # the coroutine may be closed as well, and its place refused
             if place in share.waiters:
                 self._dequeue(share, place)
-            elif place.exception() is None:
+            elif not place.cancelled() and place.exception() is None:
                 share.give_back()
             raise
         finally:
@@ -338,10 +355,11 @@ class Shares:
 
     def _serve(self, host: Host) -> bool:
         """Give a place to the first waiter of the host that may have one; whether there is one."""
-        for _ in range(len(host.queue)):
-            share = host.queue[0]
+        for share in list(host.queue):
             host.queue.rotate(-1)
-            if self._met(share) is None:
+            while share.waiters and share.waiters[0].cancelled():  # its task has yet to hear of it
+                self._dequeue(share, share.waiters[0])
+            if share.waiters and self._met(share) is None:
                 place = share.waiters.popleft()
                 self.waiting -= 1
                 self._forget_queue(share)

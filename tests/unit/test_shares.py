@@ -11,6 +11,9 @@ from hypothesis import strategies as st
 from nfsd.vfs import shares as shares_module
 from nfsd.vfs.resources import FileLimits, most_calls, most_connections
 from nfsd.vfs.shares import Bound, Shares
+from nfsd.vfs.types import Credential, SetAttributes
+from tests.support.hosts import on_site
+from tests.unit.vfs_support import ROOT, directory_on, run, write_file
 
 
 class Nothing:
@@ -218,6 +221,76 @@ def test_places_are_never_lost(steps):
     asyncio.run(main())
 
 
+def test_a_place_that_comes_free_just_after_its_waiter_was_cancelled_is_not_lost():
+    async def main():
+        shares = Shares(160, 4, Nothing())
+        held = filled(shares, "a")
+        gone = asyncio.create_task(shares.wait("a", 1))
+        stays = asyncio.create_task(shares.wait("a", 1))
+        await turns()
+        gone.cancel()
+        held.pop().give_back()  # before the task has heard of it
+        await turns()
+        assert gone.cancelled()
+        held.append(stays.result())
+        for share in held:
+            share.give_back()
+        assert (shares.in_use, shares.waiting) == (0, 0)
+        shares.close()
+
+    asyncio.run(main())
+
+
+def test_a_waiter_that_is_closed_leaves_the_queue():
+    async def main():
+        shares = Shares(160, 4, Nothing())
+        held = filled(shares, "a")
+        waiter = shares.wait("a", 1)
+        waiter.send(None)
+        waiter.close()
+        assert shares.waiting == 0
+        for share in held:
+            share.give_back()
+        assert shares.in_use == 0
+        shares.close()
+
+    asyncio.run(main())
+
+
+def test_what_a_host_keeps_open_is_at_no_other_hosts_expense(tmp_path, monkeypatch):
+    """Callers of the same user share descriptors, wherever they come from: another host's that nobody holds any more
+    are charged to who takes them."""
+    monkeypatch.setattr(shares_module, "PATIENCE", 0.5)
+
+    async def scenario(service, root):
+        service.shares.bound(64, 16)
+        first, second = Credential(0, 0, host="first"), Credential(0, 0, host="second")
+        held = []
+        for number in range(15):
+            node, _, _, _ = await service.create(ROOT, root, b"f%d" % number, SetAttributes(mode=0o644))
+            service.forget_opens(node.inode)
+            (await service.open(first, node, read=True, write=False)).release()
+            held.append(await service.open(second, node, read=True, write=False))
+        assert len({opened.fd for opened in held}) == len(held)
+        assert "first" not in service.shares._hosts
+        assert service.shares._hosts["second"].in_use == 15
+        others = [await write_file(service, root, b"g%d" % number) for number in range(8)]
+        mine = [await service.open(first, node, read=True, write=False) for node in others]
+        # Nobody takes more like that than a host may have.
+        for opened in mine:
+            opened.release()
+        held.append(await service.open(second, others[0], read=True, write=False))
+        with pytest.raises(OSError, match="files open for second"):
+            await service.open(second, others[1], read=True, write=False)
+        assert service.shares._hosts["second"].in_use == 16
+        for opened in held:
+            opened.release()
+        service.shares.bound(64, 64)
+
+    with directory_on("memory", tmp_path) as path:
+        run(path, tmp_path, scenario)
+
+
 @pytest.mark.parametrize("descriptors", [256, 512, 1024, 4096, 20000, 1 << 20])
 def test_everything_together_stays_within_what_the_process_may_have(descriptors):
     limits = FileLimits.of(descriptors)
@@ -234,3 +307,23 @@ def test_bounds_of_the_configuration_hold_as_far_as_there_are_descriptors():
     assert FileLimits.of(4096, open_files=100, host_open_files=40).host_open_files == 40
     assert FileLimits.of(4096, open_files=100).host_open_files == 50
     assert FileLimits.of(1024, open_files=1 << 20) == FileLimits.of(1024)
+
+
+@pytest.mark.parametrize("minor", [0, 1])
+def test_who_opens_what_another_host_has_just_closed_uses_up_its_own_share(tmp_path, minor):
+    async def test(site):
+        shares = site.daemon.service.shares
+        shares.bound(64, 16)
+        for number in range(20):
+            (tmp_path / "export" / f"f{number}").touch(0o666)
+        honest = await (await site.client("127.0.0.2", minor, name=b"honest")).connect()
+        follower = await (await site.client("127.0.0.3", minor, name=b"follower")).connect()
+        for number in range(15):
+            stateid, handle = await honest.open("/export", b"f%d" % number)
+            await honest.close(stateid, handle)
+            await follower.open("/export", b"f%d" % number)
+        assert {key: host.in_use for key, host in shares._hosts.items()} == {"127.0.0.3": 15}
+        for number in range(15, 20):
+            await honest.open("/export", b"f%d" % number)
+
+    on_site(tmp_path, test, server="  nfs4: {grace_time: 0}\n")
