@@ -62,10 +62,10 @@ class Steering:
         everybody: list[Client] = [*engine.clients.all(), *engine.nlm.all()]
         by_id = [one for one in everybody if f"{one.clientid:016x}" == client]
         if by_id:
-            others = {host for one in everybody if one not in by_id for host in one.hosts}
-            return by_id, {host for one in by_id for host in one.hosts} - others
+            others = {address for one in everybody if one not in by_id for address in _addresses_of(one)}
+            return by_id, {address for one in by_id for address in _addresses_of(one)} - others
         address = canonical_address(client)
-        mine = [one for one in everybody if address in {host.removesuffix("!") for host in one.hosts}]
+        mine = [one for one in everybody if address in _addresses_of(one)]
         return mine, {address}
 
     def _give_up(self, record: Client, why: Gone) -> Row:
@@ -211,7 +211,7 @@ class Steering:
         gone = {export.id for export in self._parts.exports.exports} - kept
         async for entry in gently(list(self._parts.engine.stateids.entries.values()) if gone else ()):
             if (id_ := _export_of(entry)) in gone:
-                found.update((host, id_) for host in entry.client.hosts)
+                found.update((address, id_) for address in _addresses_of(entry.client))
         return found
 
     async def _addresses(self) -> set[str]:
@@ -242,6 +242,11 @@ class Steering:
                 if old != new:
                     lines += [f"{name}: {what}{uses}" for what in _differs(old, new)]
         return lines
+
+
+def _addresses_of(client: Client) -> set[str]:
+    """Where a client has shown itself, without the mark of those that do not speak for their host."""
+    return {canonical_address(host.removesuffix("!")) for host in client.hosts}
 
 
 def _export_of(state: Any) -> int:

@@ -100,3 +100,25 @@ def test_a_server_that_another_user_put_there_is_not_found(
         assert await asyncio.to_thread(cli.main, ["clients", "--state-dir", str(places / "state")]) == 0, "it was named"
 
     on_site(tmp_path, test)
+
+
+def test_a_client_that_does_not_speak_for_its_host_is_evicted_by_id_too(tmp_path: Path, admin: Admin) -> None:
+    async def test(site: Site) -> None:
+        client = await (await site.client("127.0.0.2", name=b"user")).connect()
+        (record,) = site.engine.clients.all()
+        assert record.host.endswith("!"), "its port is one that any user may have"
+        lines = await admin.table("evict", f"{client.clientid:016x}")
+        assert lines[1:] == ["closed 1 connections"]
+
+    on_site(tmp_path, test, clients="['*']\n    secure: true", server=NO_GRACE)
+
+
+def test_who_is_evicted_by_id_takes_nobody_of_the_same_address_along(tmp_path: Path, admin: Admin) -> None:
+    async def test(site: Site) -> None:
+        one = await (await site.client("127.0.0.2", name=b"one")).connect()
+        two = await (await site.client("127.0.0.2", name=b"two")).connect()
+        lines = await admin.table("evict", f"{one.clientid:016x}")
+        assert len(lines) == 1, "whose connection is whose is not known"
+        await two.run(*two.path("/export"))
+
+    on_site(tmp_path, test, server=NO_GRACE)
