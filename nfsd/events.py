@@ -126,11 +126,12 @@ class Events(Observer):
     def refused(self, transport: Connection, path: str, version: str, exports: Sequence[Export], why: str) -> None:
         """A client was not let to a path."""
         client = canonical_address(transport.peer_address)
-        if (client, path) in self._refusals:
+        key = client, shown(path)  # cut short: names may have 64 KiB
+        if key in self._refusals:
             return
         if len(self._refusals) >= _REMEMBERED:
             del self._refusals[next(iter(self._refusals))]
-        self._refusals[client, path] = None
+        self._refusals[key] = None
         remedy = remedy_of(client, exports)
         to_admit = f"; to admit it, {remedy}" if remedy else ""
         _log.warning(

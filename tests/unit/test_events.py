@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import stat
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,24 @@ def test_an_nfsv4_client_is_named_once_for_each_export_it_enters(
         for _ in range(3):
             await client.run(*client.path("/export"), p.OP_GETFH)
         assert lines(log) == [f"{HOST} mounts /export: NFSv4.{minor} over tcp, read-write, nobody squashed"]
+
+    on_site(tmp_path, test, server=NO_GRACE)
+
+
+def test_long_names_that_are_refused_cost_no_more_memory_than_is_shown(
+    tmp_path: Path, log: pytest.LogCaptureFixture
+) -> None:
+    async def test(site: Site) -> None:
+        client = await (await site.client(HOST)).connect()
+        for number in range(20):
+            name = b"%02d" % number + b"\xff" * 60_000
+            for _ in range(2):
+                with pytest.raises(Failed, match="NAMETOOLONG"):
+                    await client.run(p.OP_PUTROOTFH, (p.OP_LOOKUP, p.LOOKUP4args(name)))
+        kept = site.daemon.events._refusals
+        assert len(kept) == 20
+        assert sum(sys.getsizeof(path) for _, path in kept) < 20 * 4096
+        assert len([line for line in lines(log) if "is refused /" in line]) == 5, "the limit of one cause"
 
     on_site(tmp_path, test, server=NO_GRACE)
 
