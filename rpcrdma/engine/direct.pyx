@@ -115,16 +115,16 @@ cdef class DirectReply(Place):
             return None
 
     cdef bint take(self, Lease payload, size_t length) except -1:
+        cdef bint first = self.payload is None and self.pipe is None
+        if not (first if self.reduced else length + 4 <= <size_t>(self.end - self.at)):
+            payload.release()  # behind an item of no octets, whose the chunk is is for the responder to say
+            return False
         if self.reduced:
             self.payload, self.payload_length = payload, length
             return True
-        if length + 4 > <size_t>(self.end - self.at):
-            payload.release()
-            return False
         memcpy(self.at, <const uint8_t *>payload.address, length)
         payload.release()
-        self.data_done(length)
-        return True
+        return self.data_done(length) == 0
 
     cdef int drop(self) except -1:
         if self.head is not None:

@@ -84,6 +84,10 @@ cdef class DirectReplies(Place):
             return None
 
     cdef bint take(self, Lease payload, size_t length) except -1:
+        self.forget_payload()
+        if length == 0:
+            payload.release()
+            return True
         self.payload = payload
         self.payload_at = self.at - self.start
         self.payload_length = length
@@ -91,6 +95,9 @@ cdef class DirectReplies(Place):
 
     cdef int data_done(self, size_t length) except -1:
         """The payload is there; its padding is added."""
+        if length == 0:
+            # What was to hold it must not be taken for that of the next one, which may find its room elsewhere.
+            return self.forget_payload()
         if self.payload is None and self.pipe is None:
             self.at += length
             while length & 3:
