@@ -437,7 +437,7 @@ cdef class DirectResponder(NativeOwner):
         cdef int outcome
         reply.head, held.head = held.head, None
         reply.at = <uint8_t *>reply.head.address + held.header
-        reply.end = <uint8_t *>reply.head.address + reply.head.capacity
+        reply.end = <uint8_t *>reply.head.address + min(self.threshold, reply.head.capacity)
         reply.payload_length = 0
         reply.reduced, reply.capacity = held.segments != 0, held.capacity
         if held.sink is not None:

@@ -1,5 +1,6 @@
 """COMPOUNDs that wait on the native path hold their slot, and give it back if they cannot be kept."""
 
+import os
 import struct
 
 import pytest
@@ -7,7 +8,9 @@ import pytest
 from nfsd.protocol import nfs4 as p
 from rpcrdma.server.rdma_connection import RdmaConnection
 from rpcrdma.server.tcp_connection import TcpConnection
-from tests.support.nfs4 import mode
+from rpcrdma.wire.private_data import PrivateData
+from tests.support import nfs4_direct
+from tests.support.nfs4 import mode, wanted
 from tests.support.nfs4_direct import Both, BothRdma, run
 from tests.unit import vfs_support
 from tests.unit.test_waiting_calls import stalled, until
@@ -79,3 +82,30 @@ def test_a_compound_that_cannot_be_kept_gives_its_slot_back(tmp_path, monkeypatc
         assert (both.path / "a").read_bytes() == b"third..."
 
     on_disk(tmp_path, scenario, Both if transport is TcpConnection else BothRdma)
+
+
+def test_a_late_reply_is_no_longer_than_the_peer_takes(tmp_path, monkeypatch):
+    takes = 3072  # leases are 2048 or 4096 octets
+    monkeypatch.setattr(
+        nfs4_direct, "LINUX", PrivateData(remote_invalidation=True, send_size=4096, receive_size=takes).encode()
+    )
+
+    async def scenario(both):
+        handle, state = await opened(both)
+        asked = [p.FATTR4_CHANGE, p.FATTR4_SIZE, p.FATTR4_FILEID, p.FATTR4_MODE, p.FATTR4_TIME_ACCESS]
+        asked += [p.FATTR4_TIME_METADATA, p.FATTR4_TIME_MODIFY]
+        for octets in (100, 2700, 2900):
+            with open(both.path / "a", "wb") as file:
+                file.write(bytes(octets))
+                file.flush()
+                os.fsync(file.fileno())
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+            operations = [
+                (p.OP_PUTFH, p.PUTFH4args(object=handle)),
+                (p.OP_READ, p.READ4args(stateid=state, offset=0, count=octets)),
+                (p.OP_GETATTR, wanted(*asked)),
+            ]
+            *_, payload, _, _ = await both.call(0, 0, *operations)
+            assert 28 + 4 + len(payload) <= takes
+
+    on_disk(tmp_path, scenario, BothRdma)
