@@ -270,6 +270,8 @@ cdef class DirectCalls(Answerer):
             if waiting.key is not None:
                 waiting.entry = self.replay.begin(waiting.key, self.transport)
             self.flights.held.add(waiting)
+            # The calls before it may have left the thread a caller's, and an errand's first steps are taken at once.
+            waiting.version.program.pause()
         waiting.work.held = held
         return waiting.work.start()
 
