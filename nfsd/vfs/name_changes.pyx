@@ -10,6 +10,7 @@ moment (the new name leads elsewhere): that counts as a failure, since nothing i
 from libc.errno cimport EMFILE, ENFILE, ESTALE, errno
 from libc.string cimport memcmp, memset
 
+from nfsd.vfs.attributes cimport statx_t
 from nfsd.vfs.direct cimport ctime_of, how_t, stat_of
 from nfsd.vfs.executor cimport Job, job_t
 from nfsd.vfs.kernel cimport (
@@ -135,9 +136,17 @@ cdef class NameChange(Job):
         return 0
 
     cdef int settle(self) except -1:
-        """Tell the directory's record what has been done."""
-        if self.data.error == 0:
-            self.directory.inode.wrote(ctime_of(&self.data.before), ctime_of(&self.data.after))
+        """Tell the directory's record what has been done, or that nothing has: as long as nothing but such changes were
+        under way, nobody would notice somebody else's."""
+        cdef Inode inode = self.directory.inode
+        cdef statx_t *before = &self.data.before
+        cdef statx_t *after = before if self.data.error else &self.data.after
+        if before.mask == 0:
+            inode.permissions_changed()
+            return 0
+        inode.wrote(ctime_of(before), ctime_of(after))
+        if before.mode != after.mode or before.uid != after.uid or before.gid != after.gid:
+            inode.permissions_changed()  # between the two looks
         return 0
 
     cdef int train_finished(self) except -1:

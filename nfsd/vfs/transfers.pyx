@@ -72,11 +72,16 @@ cdef class Transfer(Job):
         cdef statx_t *after = &self.data.after
         if not self.opened.unstable and not self.job.refused:
             self.unstable.add(self.opened)  # of what has failed, too, some may have been written
-        if self.data.error == 0:
-            inode.wrote(
-                before.ctime.seconds * 1000000000 + before.ctime.nanoseconds,
-                after.ctime.seconds * 1000000000 + after.ctime.nanoseconds,
-            )
+        if before.mask == 0 or after.mask == 0:
+            inode.permissions_changed()  # it is not known what has come before: the kernel is asked again
+            return 0
+        # Also of what has failed: as long as nothing but such writes were under way, nobody would notice a change.
+        inode.wrote(
+            before.ctime.seconds * 1000000000 + before.ctime.nanoseconds,
+            after.ctime.seconds * 1000000000 + after.ctime.nanoseconds,
+        )
+        if before.mode != after.mode or before.uid != after.uid or before.gid != after.gid:
+            inode.permissions_changed()  # between the two looks, where no gap tells
         return 0
 
     cdef int train_finished(self) except -1:

@@ -13,7 +13,7 @@ from nfsd.vfs.executor import Chain
 from nfsd.vfs.syscalls import SYS_CLOSE, SYS_OPENAT
 from tests.unit import vfs_support
 from tests.unit.rdma_direct_support import run as run_rdma
-from tests.unit.test_nfs3_direct import COMMIT, GETATTR, READ, WRITE, Both, handle
+from tests.unit.test_nfs3_direct import ACCESS, COMMIT, GETATTR, LOOKUP, READ, WRITE, Both, handle
 from tests.unit.test_nfs3_direct_names import CREATE, REMOVE
 
 BLOCK = 4096
@@ -276,5 +276,94 @@ def test_the_server_waits_for_them_when_it_goes(tmp_path):
             await asyncio.sleep(0)
             assert not draining.done()
         assert await draining == 0
+
+    on_disk(tmp_path, scenario)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_permission_taken_away_is_noticed_though_writes_never_cease(fails, tmp_path):
+    async def scenario(both, node):
+        path, caller = os.path.join(both.path, "a"), (1001, 1001)
+        beyond = 1 << 62 if fails else 0  # past the largest file
+        os.chmod(path, 0o666)
+        assert (await both.direct.call(WRITE, write_arguments(node, 0, b"a"), caller))[20:24] == SUCCESS
+        assert (await both.direct.call(READ, read_arguments(node, 0, 1), caller))[20:24] == SUCCESS
+        stalls = [stalled(both.service, both.root, tmp_path / name) for name in ("one", "two")]
+        for name in ("one", "two"):
+            (tmp_path / name).mkdir()
+        await stalls[0].__aenter__()
+        both.direct.send(WRITE, write_arguments(node, beyond, b"b"), caller, xid=1)
+        await until(lambda: waiting(both) == 1)
+        os.chmod(path, 0o600)
+        async with stalls[1]:
+            # The next one is under way before the first is answered.
+            both.direct.send(WRITE, write_arguments(node, beyond, b"c"), caller, xid=2)
+            await until(lambda: waiting(both) == 2)
+            await stalls[0].__aexit__(None, None, None)
+            reply = await both.direct.reply()
+            assert reply[:4] == struct.pack(">I", 1)
+            assert (reply[24:28] == SUCCESS) is not fails
+            assert waiting(both) == 1
+            both.direct.send(READ, read_arguments(node, 0, 1), caller, xid=3)
+            answer = asyncio.ensure_future(both.direct.reply())
+            await until(lambda: both.dispatcher.running or answer.done())
+            assert not answer.done()  # the kernel is asked, by the worker
+        replies = {int.from_bytes(reply[:4], "big"): reply for reply in (await answer, await both.direct.reply())}
+        assert struct.unpack(">I", replies[3][24:28])[0] == 13
+
+    on_disk(tmp_path, scenario)
+
+
+def test_a_permission_on_a_directory_taken_away_is_noticed_though_changes_never_cease(tmp_path):
+    async def scenario(both, _):
+        caller, asked = (1001, 1001), handle(both.root) + struct.pack(">I", 0x3F)
+        existing = handle(both.root) + struct.pack(">I", 1) + b"a" + bytes(3) + struct.pack(">I", 1) + bytes(24)
+        os.chmod(both.path, 0o777)
+        await both.direct.call(ACCESS, asked, caller)
+        assert (await both.direct.call(ACCESS, asked, caller))[-4:] == struct.pack(">I", 0x1F)
+        stalls = [stalled(both.service, both.root, tmp_path / name) for name in ("one", "two")]
+        for name in ("one", "two"):
+            (tmp_path / name).mkdir()
+        await stalls[0].__aenter__()
+        both.direct.send(CREATE, existing, caller, xid=1)
+        await until(lambda: waiting(both) == 1)
+        os.chmod(both.path, 0o700)
+        async with stalls[1]:
+            both.direct.send(CREATE, existing, caller, xid=2)
+            await until(lambda: waiting(both) == 2)
+            await stalls[0].__aexit__(None, None, None)
+            # The first has failed; the general path says so, after the second.
+            await until(lambda: waiting(both) == 1 and len(both.dispatcher.running) == 1)
+            both.direct.send(ACCESS, asked, caller, xid=3)
+            answer = asyncio.ensure_future(both.direct.reply())
+            await until(lambda: len(both.dispatcher.running) == 2 or answer.done())
+            assert not answer.done()
+        replies = [await answer, await both.direct.reply(), await both.direct.reply()]
+        (access,) = [reply for reply in replies if reply[:4] == struct.pack(">I", 3)]
+        assert access[-4:] == bytes(4)
+
+    on_disk(tmp_path, scenario)
+
+
+def test_what_waits_begins_as_the_server(tmp_path):
+    async def scenario(both, node):
+        path, caller = os.path.join(both.path, "a"), (1001, 1001)
+        os.chmod(both.path, 0o755)
+        os.chmod(path, 0o666)
+        assert (await both.direct.call(WRITE, write_arguments(node, 0, b"a"), caller))[20:24] == SUCCESS
+        synchronise, seen = both.service.sync, []
+
+        async def sync(*whose):
+            with open("/proc/thread-self/status") as file:
+                seen.extend(line.split()[-1] for line in file if line.startswith("Uid:"))
+            await synchronise(*whose)
+
+        both.service.sync = sync
+        lookup = handle(both.root) + struct.pack(">I", 1) + b"a" + bytes(3)
+        both.direct.send(LOOKUP, lookup, caller)
+        both.direct.send(COMMIT, handle(node) + bytes(12), caller)
+        for _ in range(2):
+            assert (await both.direct.reply())[24:28] == SUCCESS
+        assert seen == ["0"]
 
     on_disk(tmp_path, scenario)
