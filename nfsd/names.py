@@ -1,10 +1,11 @@
 """Answers of the system's name services (hosts, groups), asked off the event loop and remembered for a while.
 
-Owns :class:`HostNames` and :class:`GroupLists`; imports nothing of the project but the log's limits. Both are used from
+Owns :class:`HostNames` and :class:`GroupLists`; imports the log's limits, and whose an address is. Both are used from
 one event loop.
 
 The addresses of the configuration's names and the names of peers are asked for on threads of their own: whose names
-are slow to come, by accident or because he answers for them himself, holds up no others. Peers' networks take turns.
+are slow to come, by accident or because he answers for them himself, holds up no others. Peers' networks take turns,
+and so do the largest of them: one that is cut into many has no more turns than others.
 An answer past its time to live is still given while a fresh one is on its way: a slow name service delays the first
 question about a client or user, never the later ones.
 """
@@ -14,7 +15,6 @@ from __future__ import annotations
 import asyncio
 import collections
 import contextlib
-import ipaddress
 import os
 import pwd
 import socket
@@ -23,6 +23,7 @@ from collections.abc import Awaitable, Callable, Generator, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from rpcrdma.addresses import host_of, networks_of
 from rpcrdma.log_limits import limited_logger
 
 _log = limited_logger(__name__)
@@ -32,10 +33,14 @@ _LIMIT = 4096
 """Peers, and users, remembered at most; beyond it all users are forgotten and learnt again."""
 _FORWARD_THREADS = 4
 _REVERSE_THREADS = 8
+_SITE_THREADS = 4
+"""Of those, for the names of one of the largest networks' peers."""
 _NETWORK_THREADS = 2
-"""Of those, for the names of one network's peers."""
+"""Likewise of one network's."""
 _NETWORK_WAITING = 256
 """Peers of one network whose names are asked for."""
+_SITE_WAITING = 256
+"""Networks of one of the largest whose peers' are."""
 
 
 def look_up_addresses(name: str) -> frozenset[str]:
@@ -68,13 +73,17 @@ def look_up_groups(uid: int, gid: int) -> tuple[int, ...]:
         return ()
 
 
-def network_of(address: str) -> str:
-    """Whose name service it may be: the IPv4 /24, or the IPv6 /48."""
+Part = tuple[str, str]
+"""One of the largest networks, and one within it."""
+
+
+def part_of(address: str) -> Part:
+    """Whose name service it may be: of the IPv4 /16 and /24, or of the IPv6 /32 and /48."""
     try:
-        found = ipaddress.ip_address(address)
+        site, network, *_ = networks_of(host_of(address))
     except ValueError:
-        return address
-    return str(ipaddress.ip_network((found.packed, 24 if found.version == 4 else 48), strict=False))
+        return address, address
+    return site, network
 
 
 class Crowded(Exception):
@@ -82,60 +91,74 @@ class Crowded(Exception):
 
 
 class Turns:
-    """Blocking calls on threads, so many at a time, and so many for one network; networks take turns."""
+    """Blocking calls on threads, so many at a time, and so many for one site and one network of it; sites take turns,
+    and so do the networks of one."""
 
-    def __init__(self, name: str, threads: int, each: int, waiting: int) -> None:
-        self._name, self._threads, self._each, self._most = name, threads, each, waiting
+    def __init__(self, name: str, threads: int, of_site: int, of_network: int, waiting: int) -> None:
+        self._name, self._threads, self._of_site, self._of_network, self._most = (
+            name, threads, of_site, of_network, waiting,
+        )  # fmt: skip
         self._pool: ThreadPoolExecutor | None = None
         self._busy = 0
-        self._running: collections.Counter[str] = collections.Counter()
-        self._waiting: dict[str, collections.deque[asyncio.Future[None]]] = {}
-        """By network, whose turn it is first."""
+        self._running: collections.Counter[Part | str] = collections.Counter()
+        """Of each site, and of each of its networks."""
+        self._waiting: dict[str, dict[Part, collections.deque[asyncio.Future[None]]]] = {}
+        """By site and by network, whose turn it is first."""
 
-    async def run(self, network: str, call: Callable[[str], frozenset[str]], subject: str) -> frozenset[str]:
+    async def run(self, part: Part, call: Callable[[str], frozenset[str]], subject: str) -> frozenset[str]:
         """Raises Crowded, and what the call raises."""
-        await self._begin(network)
+        await self._begin(part)
         try:
             if self._pool is None:
                 self._pool = ThreadPoolExecutor(self._threads, self._name)
             return await asyncio.get_running_loop().run_in_executor(self._pool, call, subject)
         finally:
             self._busy -= 1
-            self._running[network] -= 1
-            if not self._running[network]:
-                del self._running[network]
+            for counted in (part, part[0]):
+                self._running[counted] -= 1
+                if not self._running[counted]:
+                    del self._running[counted]
             self._go_on()
 
-    async def _begin(self, network: str) -> None:
-        queue = self._waiting.get(network)
-        if queue is None and self._busy < self._threads and self._running[network] < self._each:
-            self._count(network)
+    async def _begin(self, part: Part) -> None:
+        networks = self._waiting.get(part[0], {})
+        if part not in networks and self._busy < self._threads and self._may(part):
+            self._count(part)
             return
-        if queue is None:
-            queue = self._waiting[network] = collections.deque()
-        if len(queue) >= self._most:
+        if len(networks.get(part, ())) >= self._most or (part not in networks and len(networks) >= _SITE_WAITING):
             raise Crowded
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        queue.append(turn)
+        self._waiting.setdefault(part[0], networks).setdefault(part, collections.deque()).append(turn)
         await turn  # it is cancelled only when all are given up
 
-    def _count(self, network: str) -> None:
+    def _may(self, part: Part) -> bool:
+        return self._running[part[0]] < self._of_site and self._running[part] < self._of_network
+
+    def _count(self, part: Part) -> None:
         self._busy += 1
-        self._running[network] += 1
+        self._running[part] += 1
+        self._running[part[0]] += 1
 
     def _go_on(self) -> None:
-        for network in list(self._waiting):
+        for site in list(self._waiting):
             if self._busy >= self._threads:
                 return
-            if self._running[network] >= self._each:
+            networks = self._waiting[site]
+            if self._running[site] >= self._of_site:
                 continue
-            queue = self._waiting.pop(network)
+            part = next((one for one in networks if self._may(one)), None)
+            if part is None:
+                continue
+            del self._waiting[site]
+            queue = networks.pop(part)
             turn = queue.popleft()
             if not turn.done():  # else it has been given up
-                self._count(network)
+                self._count(part)
                 turn.set_result(None)
             if queue:
-                self._waiting[network] = queue  # behind the others
+                networks[part] = queue  # behind the site's others
+            if networks:
+                self._waiting[site] = networks  # behind the others
 
     def close(self) -> None:
         """Begin no more."""
@@ -166,8 +189,8 @@ class HostNames:
         """Whose names have been asked for, the one longest ago first."""
         self._expiry: dict[tuple[bool, str], float] = {}
         self._running: dict[tuple[bool, str], asyncio.Future[None]] = {}
-        self._forwards = Turns("names", _FORWARD_THREADS, _FORWARD_THREADS, _LIMIT)
-        self._reverses = Turns("peers", _REVERSE_THREADS, _NETWORK_THREADS, _NETWORK_WAITING)
+        self._forwards = Turns("names", _FORWARD_THREADS, _FORWARD_THREADS, _FORWARD_THREADS, _LIMIT)
+        self._reverses = Turns("peers", _REVERSE_THREADS, _SITE_THREADS, _NETWORK_THREADS, _NETWORK_WAITING)
         self._changed: Callable[[], None] = lambda: None
 
     def watch(self, hosts: Iterable[str], *, reverse: bool) -> None:
@@ -217,11 +240,11 @@ class HostNames:
         is_reverse, subject = question
         try:
             if is_reverse:
-                answer = await self._reverses.run(network_of(subject), self._reverse, subject)
+                answer = await self._reverses.run(part_of(subject), self._reverse, subject)
             else:
-                answer = await self._forwards.run("", self._forward, subject)
+                answer = await self._forwards.run(("", ""), self._forward, subject)
         except Crowded:
-            _log.warning("the names of %s are not asked for: too many of their network are", network_of(subject))
+            _log.warning("the names of %s are not asked for: too many of their network are", part_of(subject)[1])
             return  # nothing is known of it: it is asked for again when it comes again
         finally:
             del self._running[question]
