@@ -2,8 +2,8 @@
 departures, restarts, recalls that were not answered.
 
 Owns :class:`Events`, which the exports and the state engine tell. Imports the exports, records of the state engine, the
-audit log. What peers choose (paths, names of clients) is cut short and escaped; lines of one cause are limited, and a
-refusal is told once for each client and path until the exports change.
+audit log. What peers choose (paths, names of clients) is cut short and escaped; lines of one cause are limited, those
+of one host in the audit log are, too, and a refusal is told once for each client and path until the exports change.
 
 NFSv4 has no mount operation: a client's first use of an export stands for it, and the end of its last client record for
 its departure. Both are remembered by address, for so many clients as may be.
@@ -11,6 +11,7 @@ its departure. Both are remembered by address, for so many clients as may be.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import Final
 
@@ -23,12 +24,17 @@ from nfsd.state.clients import Client
 from nfsd.state.records import Delegation
 from nfsd.state.types import NLM, Gone
 from nfsd.without_file import NAME as COMMAND_LINE
+from rpcrdma.addresses import host_of
 from rpcrdma.log_limits import limited_logger
 
 _log = limited_logger(__name__)
 
 _REMEMBERED: Final = 8192
 """Clients, and refusals, that are remembered; the oldest are forgotten."""
+_TOLD_OF_ONE: Final = 300
+"""Lines about one host that go into the audit log within..."""
+_WHILE: Final = 60.0
+"""...so many seconds."""
 _LONGEST: Final = 200
 """Characters of a path or name in a line."""
 _SHOWN: Final = 3
@@ -45,6 +51,9 @@ class Events(Observer):
         self._uses: dict[str, dict[int, str]] = {}
         """How each client, by address, first used each export, by id."""
         self._refusals: dict[tuple[str, str], None] = {}
+        self._told: dict[str, tuple[float, int]] = {}
+        """Since when how many events of each host, the one heard of longest ago first."""
+        self._clock = time.monotonic
         exports.observer = self
         exports.on_change(self._refusals.clear)
 
@@ -60,6 +69,26 @@ class Events(Observer):
         """Put an event into the audit log."""
         if self._audit is not None:
             self._audit.tell(event, **facts)
+
+    def _tell_of(self, event: str, client: str, **facts: object) -> None:
+        """Put what a client did into the audit log. Of one host so many lines in a while, then their number: what it
+        can bring about without end would push out what is there of others, or of what it did before."""
+        if self._audit is None:
+            return
+        host, now = host_of(client.removesuffix("!")), self._clock()
+        began, lines = self._told.get(host, (now, 0))
+        if now >= began + _WHILE:
+            if lines > _TOLD_OF_ONE:
+                self.tell("left_out", client=host, lines=lines - _TOLD_OF_ONE)
+            began, lines = now, 0
+        self._told.pop(host, None)
+        if len(self._told) >= _REMEMBERED:
+            del self._told[next(iter(self._told))]
+        self._told[host] = began, lines + 1
+        if lines < _TOLD_OF_ONE:
+            self.tell(event, client=client, **facts)
+        elif lines == _TOLD_OF_ONE:
+            self.tell("too_many", client=host, seconds=round(began + _WHILE - now))
 
     # -- exports -------------------------------------------------------------------------------------------------
     def mounted(self, export: Export, transport: Connection, path: str) -> None:
@@ -79,7 +108,9 @@ class Events(Observer):
             return
         client = canonical_address(transport.peer_address)
         _log.info("%s goes on with %s, which it mounted earlier, over %s", client, export.pseudo, transport.netid)
-        self.tell("mount", client=client, export=export.pseudo, version=version, netid=transport.netid, earlier=True)
+        self._tell_of(
+            "mount", client=client, export=export.pseudo, version=version, netid=transport.netid, earlier=True
+        )
 
     def _note(self, export: Export, transport: Connection, version: str) -> None:
         client = canonical_address(transport.peer_address)
@@ -100,7 +131,7 @@ class Events(Observer):
             "read-only" if read_only else "read-write",
             _SQUASH[squash],
         )
-        self.tell(
+        self._tell_of(
             "mount",
             client=client,
             export=export.pseudo,
@@ -119,7 +150,7 @@ class Events(Observer):
             _log.info("%s unmounts %s", client, shown(path))
         else:
             _log.info("%s unmounts all that it had mounted with NFSv3", client)
-        self.tell("unmount", client=client, path=shown(path))
+        self._tell_of("unmount", client=client, path=shown(path))
         if not path:
             self._forget(client, "NFSv3")
 
@@ -137,13 +168,13 @@ class Events(Observer):
         _log.warning(
             "%s is refused %s (%s over %s): %s%s", client, shown(path), version, transport.netid, why, to_admit
         )
-        self.tell(
+        self._tell_of(
             "refused", client=client, path=shown(path), version=version, netid=transport.netid, why=why, remedy=remedy
         )
 
     def denied(self, peer_address: str, path: str, why: str, remedy: str) -> None:
         """A client was refused, and the log knows."""
-        self.tell("refused", client=canonical_address(peer_address), path=path, why=why, remedy=remedy)
+        self._tell_of("refused", client=canonical_address(peer_address), path=path, why=why, remedy=remedy)
 
     # -- clients of NFSv4 and of the lock manager ------------------------------------------------------------------
     def gone(self, client: Client, why: Gone) -> None:
@@ -153,10 +184,10 @@ class Events(Observer):
         what = holdings(client)
         if why is Gone.RESTARTED:
             _log.info("%s has restarted; what it had before is released: %s", described(client), what)
-            self.tell("restarted", **_facts(client), held=what)
+            self._tell_of("restarted", **_facts(client), held=what)
             return
         _log.info("%s is gone: %s; released: %s", described(client), why.value, what)
-        self.tell("departed", **_facts(client), why=why.value, held=what)
+        self._tell_of("departed", **_facts(client), why=why.value, held=what)
         for host in client.hosts:
             account = self._engine.ledger.hosts.get(host)
             if account is None or all(other is client or other.expired for other in account.clients):
@@ -175,12 +206,12 @@ class Events(Observer):
             described(client),
             holdings(client),
         )
-        self.tell("away", **_facts(client), held=holdings(client))
+        self._tell_of("away", **_facts(client), held=holdings(client))
 
     def moved(self, client: Client, host: str) -> None:
         """A client has shown itself at another address."""
         _log.info("%s is now at %s too: it has shown that it is the same", described(client), host)
-        self.tell("moved", **_facts(client), to=host)
+        self._tell_of("moved", **_facts(client), to=host)
 
     def overdue(self, delegation: Delegation) -> None:
         """A delegation is taken from a client that has not given it back."""
@@ -193,7 +224,7 @@ class Events(Observer):
             word,
             file,
         )
-        self.tell("recall_unanswered", **_facts(client), delegation=word, handle=file)
+        self._tell_of("recall_unanswered", **_facts(client), delegation=word, handle=file)
 
 
 def shown(text: str | bytes) -> str:
@@ -232,7 +263,7 @@ def holdings(client: Client) -> str:
     return ", ".join(f"{count} {word}{'s' if count > 1 else ''}" for count, word in found if count) or "nothing"
 
 
-def _facts(client: Client) -> dict[str, object]:
+def _facts(client: Client) -> dict[str, str]:
     return {"client": client.host, "name": name_of(client), "version": version_of(client)}
 
 

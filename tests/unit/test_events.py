@@ -7,6 +7,7 @@ import logging
 import os
 import stat
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -230,6 +231,29 @@ def test_many_refusals_are_few_lines_and_all_of_them_in_the_audit_log(
         "time": 0, "event": "refused", "client": HOST, "path": "/no0", "version": "NFSv4.1", "netid": "tcp",
         "why": "there is no such export", "remedy": "",
     }  # fmt: skip
+
+
+def test_one_host_does_not_push_others_out_of_the_audit_log(tmp_path: Path) -> None:
+    async def test(site: Site) -> None:
+        other = await (await site.client(OTHER, name=b"other")).connect()
+        await other.run(*other.path("/export"))
+        client = await (await site.client(HOST)).connect()
+        for number in range(302):
+            with pytest.raises(Failed):
+                await client.run(*client.path(f"/no{number}"))
+        with pytest.raises(Failed):
+            await other.run(*other.path("/nothing"))
+        site.daemon.events._clock = lambda: time.monotonic() + 60
+        with pytest.raises(Failed):
+            await client.run(*client.path("/later"))
+
+    on_site(tmp_path, test, server=NO_GRACE + "  audit: {file: audit.jsonl, size: 1048576}\n")
+    events = [json.loads(line) for line in (tmp_path / "audit.jsonl").read_text().splitlines()]
+    words = [(event["event"], event.get("client")) for event in events]
+    expected = [("started", None), ("mount", OTHER), *[("refused", HOST)] * 300, ("too_many", HOST), ("refused", OTHER)]
+    assert words == [*expected, ("left_out", HOST), ("refused", HOST), ("stopped", None)]
+    assert 0 < events[302]["seconds"] <= 60
+    assert events[-3]["lines"] == 2
 
 
 def test_a_host_that_no_export_is_for_is_in_the_audit_log(tmp_path: Path) -> None:
