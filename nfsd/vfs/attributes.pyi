@@ -16,6 +16,9 @@ def raw_nlink(buffer: bytearray) -> int:
 def raw_uid(buffer: bytearray) -> int:
     """The file's owner."""
 
+def raw_permissions(buffer: bytearray) -> tuple[int, int, int]:
+    """What a chmod or chown changes: mode with type, uid, gid."""
+
 def raw_fileid(buffer: bytearray) -> int:
     """The inode number."""
 

@@ -59,6 +59,11 @@ def raw_uid(buffer):
     return status_in(buffer).uid
 
 
+def raw_permissions(buffer):
+    cdef statx_t *status = status_in(buffer)
+    return status.mode, status.uid, status.gid
+
+
 def raw_fileid(buffer):
     return status_in(buffer).ino
 

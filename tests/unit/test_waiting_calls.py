@@ -5,6 +5,7 @@ import contextlib
 import os
 import resource
 import signal
+import stat
 import struct
 
 import pytest
@@ -365,5 +366,24 @@ def test_what_waits_begins_as_the_server(tmp_path):
         for _ in range(2):
             assert (await both.direct.reply())[24:28] == SUCCESS
         assert seen == ["0"]
+
+    on_disk(tmp_path, scenario)
+
+
+@pytest.mark.parametrize("way", ["direct", "general"])
+def test_a_mode_that_changes_during_a_write_is_noticed(way, tmp_path):
+    async def scenario(both, node):
+        path, caller, client = os.path.join(both.path, "a"), (1001, 1001), getattr(both, way)
+        os.chmod(path, 0o666)
+        assert (await client.call(WRITE, write_arguments(node, 0, b"a"), caller))[20:24] == SUCCESS
+        epoch = node.inode.epoch
+        async with stalled(both.service, both.root, tmp_path):
+            client.send(WRITE, write_arguments(node, 0, b"b"), caller)
+            await until(lambda: node.inode.serial.busy)
+            os.chmod(path, 0o4666)
+        assert (await client.reply())[24:28] == SUCCESS
+        # Once before the write; and by the write, which clears the bit between its own two looks.
+        assert not os.stat(path).st_mode & stat.S_ISUID
+        assert node.inode.epoch == epoch + 2
 
     on_disk(tmp_path, scenario)
