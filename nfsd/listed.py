@@ -25,8 +25,8 @@ class Listed:
         self._lease: Lease | None = None
 
     async def grow(self) -> memoryview:
-        """Memory for all entries; waits while the connection has its share. Raises OutOfMemory, ConnectionError."""
-        self._lease = await self._call.transport.lease(self._size)
+        """Memory for all entries; waits as :meth:`Call.lease` does. Raises OutOfMemory, ConnectionError."""
+        self._lease = await self._call.lease(self._size)
         return self._lease.view[: self._size]
 
     async def add(self, octets: bytes, name_octets: int) -> bool:

@@ -6,11 +6,12 @@ Owns the vocabulary between transports, the dispatcher and the programs; imports
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
-from rpcrdma.memory import Lease
+from rpcrdma.memory import Lease, OutOfMemory
 from rpcrdma.rpc.tally import Tally
 from rpcrdma.xdr import Decoder, Encoder
 from rpcrdma.xdr.payload import Payload
@@ -19,6 +20,9 @@ AUTH_NONE = 0
 AUTH_SYS = 1
 RPCSEC_GSS = 6
 AUTH_TLS = 7
+
+PATIENCE = 5.0
+"""Seconds that a call which holds memory waits for more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +123,28 @@ class Call:
     """Set by the procedure: the results are a failure's."""
     chunks: Sequence[tuple[int, memoryview]] = ()
     """What was taken out of ``message``, and where in the unreduced message it belongs."""
+
+    async def lease(self, size: int) -> Lease:
+        """The transport's ``lease`` for a result. A call whose results hold memory already waits for PATIENCE only,
+        since what it holds may be what others like it wait for. Raises OutOfMemory, ConnectionError."""
+        if not self.results.payloads:
+            return await self.transport.lease(size)
+        waiting = asyncio.ensure_future(self.transport.lease(size))
+        try:
+            await asyncio.wait((waiting,), timeout=PATIENCE)
+        except BaseException:
+            waiting.cancel()
+            waiting.add_done_callback(_give_back)
+            raise
+        if waiting.cancel():
+            raise OutOfMemory(f"no {size} octets within {PATIENCE} s, beside what the call holds")
+        return waiting.result()
+
+
+def _give_back(waiting: asyncio.Future[Lease]) -> None:
+    """Nobody wants the lease any more."""
+    if not waiting.cancelled() and waiting.exception() is None:
+        waiting.result().release()
 
 
 class Encoded:

@@ -57,7 +57,7 @@ async def read(c: Compound, args: p.READ4args) -> p.READ4resok:
         if args.offset > _MAX_OFFSET or count == 0:
             size = (await c.service.attributes(node)).size
             return p.READ4resok(eof=args.offset + count >= size, data=Payload(memoryview(b"")))
-        lease = await c.call.transport.lease(count)
+        lease = await c.call.lease(count)
         try:
             got, eof = await c.service.read(opened, args.offset, lease.view[:count])
         except BaseException:

@@ -90,7 +90,7 @@ async def read_plus(c: Compound, args: p.READ_PLUS4args) -> Encoded:
         count = min(args.rpa_count, c.server.max_transfer, max(0, c.room_left() - _RESULT_OVERHEAD))
         sink = memoryview(b"")
         if count:
-            lease = await c.call.transport.lease(count)
+            lease = await c.call.lease(count)
             sink = lease.view[:count]
         # RFC 7862 section 15.10.3: holes should be told whole, but not beyond what the owner has locked.
         whole = count > 0 and not _is_lock(c, stateid)
