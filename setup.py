@@ -50,7 +50,9 @@ def needs_verbs(source: Path) -> bool:
 def generate_formats() -> None:
     """Write the .pxd files that follow from the declarations, those that have changed."""
     root = str(Path(__file__).resolve().parent)
-    environment = {**os.environ, "RPCRDMA_XDR": "reference", "PYTHONPATH": root}
+    # What is on the path already is pip's, which has the packages that a build needs there.
+    paths = os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])
+    environment = {**os.environ, "RPCRDMA_XDR": "reference", "PYTHONPATH": paths}
     subprocess.run([sys.executable, "-m", "rpcrdma.xdr.generate", *FORMATS], cwd=root, env=environment, check=True)
 
 
