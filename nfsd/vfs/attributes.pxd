@@ -41,3 +41,8 @@ cdef enum:
 cdef object type_in(statx_t *status)
 cdef object attributes_in(statx_t *status, mount, ChangeRecord record, bint changed)
 cdef statx_t *status_in(object buffer) except NULL
+
+
+cdef inline bint same_permissions(statx_t *one, statx_t *other) noexcept nogil:
+    """Whether nobody, a write that clears set-user-id included, has changed mode or owner between two looks."""
+    return one.mode == other.mode and one.uid == other.uid and one.gid == other.gid

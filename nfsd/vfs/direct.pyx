@@ -19,7 +19,7 @@ from libc.errno cimport EACCES, EINVAL, ENOENT, EPERM, EROFS, ETXTBSY, errno
 from libc.stdint cimport uint32_t
 from libc.string cimport memcpy
 
-from nfsd.vfs.attributes cimport type_in
+from nfsd.vfs.attributes cimport same_permissions, type_in
 from nfsd.vfs.kernel cimport (
     AT_EACCESS, AT_EMPTY_PATH, SYS_faccessat2, SYS_fchmodat, SYS_fchownat, SYS_name_to_handle_at,
     SYS_open_by_handle_at, SYS_openat2, SYS_statx, SYS_utimensat, c_close, c_syscall, fsync, pread, pwrite,
@@ -374,9 +374,7 @@ cdef class DirectFiles:
         statx_t *before, statx_t *after, bint fetched
     ) except -2:
         """Write into memory; -1 declines. ``held``: as for :meth:`read`; ``stable``: to be synchronised before the answer;
-        ``fetched``: by RDMA.
-
-        Raises OSError if that fails, which in memory it does not: what was written can be declined no more."""
+        ``fetched``: by RDMA. Raises OSError if that fails, which in memory it does not: what was written is written."""
         cdef Node node = opened.node
         cdef Inode inode = node.inode
         cdef ssize_t done
@@ -388,8 +386,7 @@ cdef class DirectFiles:
             return -1
         if size >= BULK and not fetched and crowded():
             self.why = TURN
-            # A worker copies so much while others have their turns. (The general path of what was fetched costs more
-            # than that would win.)
+            # A worker copies so much while others have their turns; what was fetched costs more to hand over.
             return -1
         stable = stable and not node.export.asynchronous
         if stable and inode.sync.running:
@@ -412,6 +409,8 @@ cdef class DirectFiles:
         if not stat_of(opened.fd, after):
             raise OSError(errno, "statx of a file just written")
         inode.wrote(ctime_of(before), ctime_of(after))
+        if not same_permissions(before, after):
+            inode.permissions_changed()  # between the two looks, where ctime does not tell
         self.observe(node, before, False)
         self.observe(node, after, True)
         if stable:

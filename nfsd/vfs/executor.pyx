@@ -162,7 +162,7 @@ cdef void *work(void *argument) noexcept nogil:
     cdef thread_state_t thread
     cdef job_t *job
     cdef job_t *one_of_it
-    cdef int first
+    cdef int first, made
     cdef uint64_t one = 1
     memset(&thread, 0, sizeof(thread))
     pthread_mutex_lock(&shared.lock)
@@ -176,18 +176,18 @@ cdef void *work(void *argument) noexcept nogil:
             shared.idle -= 1
             continue
         pthread_mutex_unlock(&shared.lock)
-        one_of_it = job
+        one_of_it, made = job, 0
         while one_of_it != NULL:
             if one_of_it.run != NULL:
                 run_native(shared, &thread, one_of_it)
             else:
                 run_job(shared, &thread, one_of_it)
-            one_of_it = one_of_it.behind
+            one_of_it, made = one_of_it.behind, made + 1
         pthread_mutex_lock(&shared.lock)
         (<lane_t *>job.lane).running -= 1
         make_ready(shared, <lane_t *>job.lane)
         shared.running -= 1
-        shared.completed += 1
+        shared.completed += made
         first = shared.finished == NULL
         job.next = shared.finished
         shared.finished = job

@@ -10,7 +10,7 @@ moment (the new name leads elsewhere): that counts as a failure, since nothing i
 from libc.errno cimport EMFILE, ENFILE, ESTALE, errno
 from libc.string cimport memcmp, memset
 
-from nfsd.vfs.attributes cimport statx_t
+from nfsd.vfs.attributes cimport same_permissions, statx_t
 from nfsd.vfs.direct cimport ctime_of, how_t, stat_of
 from nfsd.vfs.executor cimport Job, job_t
 from nfsd.vfs.kernel cimport (
@@ -145,7 +145,7 @@ cdef class NameChange(Job):
             inode.permissions_changed()
             return 0
         inode.wrote(ctime_of(before), ctime_of(after))
-        if before.mode != after.mode or before.uid != after.uid or before.gid != after.gid:
+        if not same_permissions(before, after):
             inode.permissions_changed()  # between the two looks
         return 0
 

@@ -9,6 +9,7 @@ from libc.stdint cimport uint8_t, uint64_t
 from libc.string cimport memset
 
 from nfsd.vfs.kernel cimport AT_EMPTY_PATH, SYS_statx, c_syscall, pread, pwrite
+from nfsd.vfs.attributes cimport same_permissions
 from nfsd.vfs.executor cimport Executor, Job, job_t
 from nfsd.vfs.records cimport Credential, Inode, OpenFile
 from rpcrdma.memory cimport Lease
@@ -80,7 +81,7 @@ cdef class Transfer(Job):
             before.ctime.seconds * 1000000000 + before.ctime.nanoseconds,
             after.ctime.seconds * 1000000000 + after.ctime.nanoseconds,
         )
-        if before.mode != after.mode or before.uid != after.uid or before.gid != after.gid:
+        if not same_permissions(before, after):
             inode.permissions_changed()  # between the two looks, where no gap tells
         return 0
 
