@@ -221,7 +221,7 @@ class LockTable:
             span = plan.start, plan.end, plan.exclusive
             waiter = self.waits.join(open_state.file, open_state.client, plan.owner.owner, span, plan.handle)
             if waiter is not None:
-                waiter.local = True
+                self.waits.blocked_locally(waiter)
 
     def _check_limits(
         self, client: Client, owner: LockOwner, state: LockState | None, file: FileState, span: tuple[int, int, bool]

@@ -21,6 +21,7 @@ Imports the records' types. RFC 8881 sections 9.6, 18.10, 20.11; RFC 7530 sectio
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
@@ -50,7 +51,7 @@ class Waiter:
     """A blocked lock request."""
 
     __slots__ = (
-        "asked", "blocker", "called", "client", "deaf", "end", "exclusive", "file", "handle", "interval", "local",
+        "asked", "blocker", "called", "client", "deaf", "end", "exclusive", "file", "handle", "interval",
         "notified", "order", "owner", "probed", "since", "start", "suspected", "waiting",
     )  # fmt: skip
 
@@ -73,8 +74,6 @@ class Waiter:
         """A call failed: it polls, as far as one knows."""
         self.notified: float | None = None
         """When its client was told that the range may be free, if that was after the last request."""
-        self.local = False
-        """A local process was in the way: nobody tells when it goes."""
         self.waiting = True
         """False once the owner has done something else: it may have stopped waiting, unless that was another thread."""
         self.order = 0
@@ -118,6 +117,8 @@ class WaitTable:
         self._stirred: dict[FileState, None] = {}
         """Files where somebody's turn may have come."""
         self._probes: dict[Waiter, None] = {}
+        self._local: OrderedDict[Waiter, None] = OrderedDict()
+        """Those that a local process keeps waiting, who was looked at last at the end."""
         self._denials = 0
 
     # -- the queue -----------------------------------------------------------------------------------------------
@@ -162,7 +163,7 @@ class WaitTable:
         waiter.order = self._denials
         waiter.handle = handle
         waiter.waiting = True
-        waiter.local = False
+        self._local.pop(waiter, None)
         return waiter
 
     def _too_many(self, file: FileState, client: Client) -> bool:
@@ -227,6 +228,7 @@ class WaitTable:
             del self._counts[client], self._by_client[client]
         self._probes.pop(waiter, None)
         self._asking.pop(waiter, None)
+        self._local.pop(waiter, None)
         self._blocked_by(waiter, None)
         self.freed(file)  # who stood behind it may be next
         self._engine.opens.drop_if_idle(file)
@@ -309,20 +311,31 @@ class WaitTable:
         """Whether somebody waits for a lock of the client's."""
         return client in self._blocking
 
-    def locally_blocked(self) -> list[Waiter]:
-        """Whom a local process keeps waiting: somebody must look from time to time whether it still does, and say
-        ``locally_free``."""
-        return [w for owners in self._by_client.values() for waiters in owners.values() for w in waiters if w.local]
+    def blocked_locally(self, waiter: Waiter) -> None:
+        """A local process is in the waiter's way: nobody tells when it goes."""
+        self._local[waiter] = None
+
+    def locally_blocked(self, most: int) -> list[Waiter]:
+        """So many of those whom a local process keeps waiting, in turns: somebody must look from time to time whether
+        it still does, and say ``locally_free``."""
+        waiters = list(itertools.islice(self._local, most))
+        for waiter in waiters:
+            self._local.move_to_end(waiter)
+        return waiters
+
+    def is_locally_blocked(self, waiter: Waiter) -> bool:
+        """Whether a local process was in the waiter's way when that was last looked at."""
+        return waiter in self._local
 
     def locally_free(self, waiter: Waiter) -> None:
         """No local process is in the waiter's way any more."""
-        waiter.local = False
-        self.freed(waiter.file)
+        if self._local.pop(waiter, 0) is None:
+            self.freed(waiter.file)
 
     def _grantable(self, waiter: Waiter, now: float, turns: list[Waiter]) -> bool:
         """Whether nothing but those whose turn comes before it (of these ``turns``) is in its way."""
         holder = self._conflict(waiter)  # first, so that what is remembered is right
-        if waiter.local or not self._alive(waiter, now):
+        if waiter in self._local or not self._alive(waiter, now):
             return False
         if holder is not None and not holder.courtesy:
             return False  # one that is kept out of courtesy goes when the lock is asked for

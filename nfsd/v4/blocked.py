@@ -7,7 +7,6 @@ Owns the CB_NOTIFY_LOCK calls under way. The queues are the state engine's; here
 from __future__ import annotations
 
 import asyncio
-import collections
 from collections.abc import Callable
 
 from nfsd.protocol import nfs4 as p
@@ -25,7 +24,7 @@ log = limited_logger(__name__)
 _CALLS = 256
 """CB_NOTIFY_LOCK calls under way at most: they are hints, and clients poll all the same."""
 _PROBES = 100
-"""Files that are looked at for local locks at most in one turn of the timer."""
+"""Waiters that are looked at for local locks at most in one turn of the timer."""
 
 
 def _nothing(_: Waiter) -> None:
@@ -42,7 +41,6 @@ class BlockedLocks:
         self._calls: set[asyncio.Task[None]] = set()
         self.granter: Callable[[Waiter], None] = _nothing
         """Sees to those who are called with the lock itself (NLM)."""
-        self._local: collections.deque[Waiter] = collections.deque()
 
     def tell(self) -> None:
         """Start to call those whose turn has come since this was asked last."""
@@ -73,20 +71,17 @@ class BlockedLocks:
     async def watch_local(self) -> None:
         """Look whether the local processes that keep clients waiting have let go: the kernel does not tell. To be
         called about once a second."""
-        if not self._local:
-            self._local.extend(self._waits.locally_blocked())
-        for _ in range(min(len(self._local), _PROBES)):
-            waiter = self._local.popleft()
+        for waiter in self._waits.locally_blocked(_PROBES):
             node = waiter.file.node
-            if not waiter.local or waiter.client.expired or node is None:
-                continue
+            if node is None or not self._waits.is_locally_blocked(waiter):
+                continue  # it has had an answer while others were looked at
             length = 0 if waiter.end == END or waiter.end > LOCAL_END else waiter.end - waiter.start
             try:
                 found = await self._service.test_local_lock(node, waiter.start, length, exclusive=waiter.exclusive)
             except OSError as error:
                 log.info("looking for local locks: %s", error)
                 continue
-            if found is None and waiter.local:
+            if found is None:
                 self._waits.locally_free(waiter)
         self.tell()
 

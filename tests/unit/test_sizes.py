@@ -27,7 +27,7 @@ FILES = {
     "tests/unit/test_responder_calls.py": 535,
     "tests/unit/test_state_locks.py": 539,
     "tests/unit/test_state_recovery.py": 547,
-    "tests/unit/test_state_waiters.py": 554,
+    "tests/unit/test_state_waiters.py": 540,
     "tests/unit/test_tcp_server.py": 639,
     "tests/unit/test_v42_copy.py": 507,
     "tests/unit/test_v42_offload.py": 548,

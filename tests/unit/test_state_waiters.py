@@ -305,20 +305,6 @@ def test_queues_are_bounded():
     assert [waiter.client for waiter in waiters] == [two.client.record, three.client.record, two.client.record]
 
 
-def test_a_local_process_in_the_way():
-    world, one, two = parties(2)
-    made = world.engine.locks.lock_new(one.open(b"f"), b"l", True, 0, 10, reclaim=False, wait=True, handle=b"h")
-    made.blocked_locally()
-    (waiter,) = world.engine.locks.waits.locally_blocked()
-    two.ask(wait=False)  # nothing is kept for one who could not have it
-    two.release()
-    assert told(world) == []
-    world.engine.locks.waits.locally_free(waiter)
-    assert told(world) == [one.client.record]
-    one.ask()
-    assert world.engine.locks.waits.locally_blocked() == []
-
-
 # -- deadlock -------------------------------------------------------------------------------------------------------
 def cross(one, two, **denied):
     """Each holds what the other asks for."""
