@@ -1,32 +1,29 @@
-"""The common procedures of NFSv3, answered natively (RFC 1813 sections 3.3.1 to 3.3.4, 3.3.6 to 3.3.8, 3.3.12
-and 3.3.21).
+"""The common procedures of NFSv3, answered natively (RFC 1813 sections 3.3.1, 3.3.4, 3.3.6, 3.3.7 and 3.3.21).
 
-Owns :class:`Nfs3Direct`; imports the file service's direct operations, :mod:`rpcrdma.place` and
-:mod:`rpcrdma.rpc.direct`. Answers are octet for octet those of :mod:`nfsd.v3.attributes`, :mod:`nfsd.v3.names`,
-:mod:`nfsd.v3.creation` and :mod:`nfsd.v3.data`, which do whatever is declined here: all that fails, waits or is rare.
+Owns :class:`Nfs3Direct`, which has those of names from :mod:`nfsd.v3.direct_names`; imports the file service's direct
+operations, :mod:`rpcrdma.place` and :mod:`rpcrdma.rpc.direct`. Answers are octet for octet those of
+:mod:`nfsd.v3.attributes` and :mod:`nfsd.v3.data`, which do whatever is declined here: all that fails, waits or is rare.
 """
 
-from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
-from nfsd.v3.fattr cimport fsid3, store_fattr, store_wcc
-from nfsd.v3.sattr cimport load_sattr
+from nfsd.v3.direct_names cimport Nfs3Names
+from nfsd.v3.fattr cimport store_fattr, store_wcc
 from nfsd.vfs.attributes cimport statx_t
-from nfsd.vfs.direct cimport NO_ID, UTIME_OMIT, Standing, changes_t, no, when_t
-from nfsd.vfs.direct_names cimport DirectNames
-from nfsd.vfs.name_changes cimport NameChange
-from nfsd.vfs.records cimport Credential, Node, OpenFile
+from nfsd.vfs.direct cimport Standing, no
+from nfsd.vfs.records cimport Node, OpenFile
 from nfsd.vfs.transfers cimport Sync, Transfer, errno_of
 from nfsd.wire.nfs3 cimport (
-    ACCESS3_DELETE, ACCESS3_EXTEND, ACCESS3_MODIFY, EXCLUSIVE, FILE_SYNC, GUARDED, NFS3ERR_NOENT, NFS3_FHSIZE, NFS3_OK,
+    ACCESS3_DELETE, ACCESS3_EXTEND, ACCESS3_MODIFY, FILE_SYNC,
     NFSPROC3_ACCESS, NFSPROC3_COMMIT, NFSPROC3_CREATE, NFSPROC3_GETATTR, NFSPROC3_LOOKUP, NFSPROC3_READ,
     NFSPROC3_REMOVE, NFSPROC3_SETATTR, NFSPROC3_WRITE, READ3resok_MAX, UNSTABLE, fattr3_SIZE, load_nfs_fh3, nfs_fh3_t,
     wcc_data_MAX,
 )
 from rpcrdma.declined cimport CHUNKS, RARE, RECALL, SIZE
-from rpcrdma.octets cimport load32, load64, padded, store32, store_opaque
+from rpcrdma.octets cimport load32, load64, store32
 from rpcrdma.place cimport ANSWERED, DECLINED, Place
-from rpcrdma.rpc.direct cimport Caller, DirectProgram, Errand, Work
+from rpcrdma.rpc.direct cimport Caller, Errand, Work
 
 from os import strerror
 
@@ -50,15 +47,12 @@ cdef uint32_t status_of_data(int error) except 0:
     return <uint32_t>int(status_of(OSError(error, strerror(error)), DATA_EXCEPTIONS))
 
 
-cdef class Nfs3Direct(DirectProgram):
-    cdef DirectNames files
+cdef class Nfs3Direct(Nfs3Names):
     cdef size_t read_max
     cdef size_t write_max
-    cdef readonly uint64_t absent       # LOOKUPs of names that there are not
 
     def __init__(self, service, limits=None):
         limits = limits or Limits()
-        self.files = DirectNames(service)
         self.read_max = limits.read_max
         self.write_max = limits.write_max
         self.guarded = (1 << NFSPROC3_SETATTR) | (1 << NFSPROC3_WRITE)
@@ -117,18 +111,6 @@ cdef class Nfs3Direct(DirectProgram):
             return self.commit(standing, node, size, place, brought)
         return False
 
-    cdef int waits(self, Work work, Work earlier, Node node, Standing standing) except -1:
-        """WAITS, for ``work``: the call keeps its file and what the caller is there."""
-        if work is None:
-            return DECLINED
-        work.kept = (node, standing)
-        return self.wait_for(work, earlier)
-
-    cdef uint64_t fsid(self, Node node) except? 0:
-        """:func:`nfsd.v3.convert.fsid3` of the node's file system."""
-        cdef tuple pair = node.mount.fsid
-        return fsid3(<uint64_t>pair[0], <uint64_t>pair[1])
-
     cdef bint getattr(self, Node node, size_t size, Place place) except -1:
         cdef statx_t status
         if size != 0 or place.end - place.at < 4 + fattr3_SIZE or not self.files.look(node, &status):
@@ -148,53 +130,6 @@ cdef class Nfs3Direct(DirectProgram):
             granted &= ~MODIFYING
         place.at = store_fattr(store32(store32(place.at, 0), 1), &status, self.fsid(node))
         place.at = store32(place.at, granted & load32(arguments))
-        return True
-
-    cdef bint lookup(
-        self, Standing standing, Node directory, const uint8_t *arguments, size_t size, Place place
-    ) except -1:
-        cdef statx_t status, after
-        cdef size_t length
-        cdef bint absent
-        cdef bytes handle
-        cdef Node node
-        if size < 4:
-            return False
-        length = load32(arguments)
-        if length > 255 or size != 4 + padded(length) or place.end - place.at < 12 + NFS3_FHSIZE + 2 * fattr3_SIZE + 8:
-            return False
-        node = self.files.lookup(standing.credential, directory, arguments + 4, length, &status, &absent)
-        if (node is None and not absent) or not self.files.look(directory, &after):
-            return False
-        if node is None:
-            place.at = store_fattr(store32(store32(place.at, NFS3ERR_NOENT), 1), &after, self.fsid(directory))
-            self.absent += 1
-            self.tally.errors += 1
-            return True
-        handle = node.handle
-        place.at = store_opaque(store32(place.at, NFS3_OK), handle, len(handle))
-        place.at = store_fattr(store32(place.at, 1), &status, self.fsid(node))
-        place.at = store_fattr(store32(place.at, 1), &after, self.fsid(directory))
-        return True
-
-    cdef bint setattr(self, Standing standing, Node node, const uint8_t *arguments, size_t size, Place place) except -1:
-        cdef statx_t before, after
-        cdef changes_t changes
-        cdef int64_t length
-        cdef const uint8_t *end = arguments + size
-        cdef const uint8_t *at = load_sattr(arguments, end, &changes, &length)
-        if at == NULL or length >= 0 or standing.read_only or end - at < 4 or place.end - place.at < 4 + wcc_data_MAX:
-            return False
-        if load32(at) == 1 and end - at == 12:
-            changes.guarded = True
-            changes.ctime = <int64_t>load32(at + 4) * 1000000000 + load32(at + 8)
-            if load32(at + 8) > 999999999:
-                return False
-        elif load32(at) != 0 or end - at != 4:
-            return False
-        if not self.files.set_attributes(standing.credential, node, &changes, &before, &after):
-            return False
-        place.at = store_wcc(store32(place.at, 0), &before, &after, self.fsid(node))
         return True
 
     cdef int read(
@@ -321,13 +256,6 @@ cdef class Nfs3Direct(DirectProgram):
         return ANSWERED
 
     # -- failures ------------------------------------------------------------------------------------------------
-    cdef uint8_t *store_after(self, uint8_t *at, Node node) except NULL:
-        """A post_op_attr."""
-        cdef statx_t after
-        if not self.files.look(node, &after):
-            return store32(at, 0)
-        return store_fattr(store32(at, 1), &after, self.fsid(node))
-
     cdef int failed_read(self, Node node, int error, Place place) except -1:
         """READ3resfail of an errno."""
         place.at = self.store_after(store32(place.at, status_of_data(error)), node)
@@ -336,95 +264,4 @@ cdef class Nfs3Direct(DirectProgram):
     cdef int failed_change(self, Node node, int error, Place place) except -1:
         """WRITE3resfail or COMMIT3resfail of an errno: a wcc_data of which only the later part is known."""
         place.at = self.store_after(store32(store32(place.at, status_of_data(error)), 0), node)
-        return ANSWERED
-
-    cdef int create(
-        self, Standing standing, Node directory, const uint8_t *arguments, size_t size, Place place, Work brought
-    ) except -1:
-        """Of a name that is not taken."""
-        cdef NameChange change
-        cdef changes_t changes
-        cdef when_t *times = NULL
-        cdef int64_t length_wanted
-        cdef size_t length, rest
-        cdef uint32_t how, mode = 0
-        cdef bytes handle
-        cdef Node node
-        if size < 4 or standing.read_only or place.end - place.at < 4 + 8 + NFS3_FHSIZE + 4 + fattr3_SIZE + wcc_data_MAX:
-            return DECLINED
-        length = load32(arguments)
-        rest = 8 + padded(length)
-        if length > 255 or size < rest:
-            return DECLINED
-        how = load32(arguments + rest - 4)
-        if how == EXCLUSIVE:
-            if size != rest + 8:
-                return DECLINED
-            # The verifier (nfsd.vfs.creation).
-            times = changes.times
-            times[0].seconds = load32(arguments + rest) & 0x7FFFFFFF
-            times[1].seconds = load32(arguments + rest + 4) & 0x7FFFFFFF
-            times[0].nanoseconds = times[1].nanoseconds = 0
-        else:
-            if how > GUARDED or load_sattr(arguments + rest, arguments + size, &changes, &length_wanted) != arguments + size:
-                return DECLINED
-            if length_wanted > 0 or changes.uid != NO_ID or changes.gid != NO_ID:
-                return DECLINED
-            if changes.times[0].nanoseconds != UTIME_OMIT or changes.times[1].nanoseconds != UTIME_OMIT:
-                return DECLINED
-            # Set-user-id and set-group-id bits are set again after the creation.
-            if changes.mode >= 0:
-                mode = changes.mode
-            if mode & 0o6000:
-                return DECLINED
-        if brought is None:
-            change = self.files.to_create(standing.credential, directory, arguments + 4, length, mode, times)
-            if change is None:
-                return DECLINED
-            if not directory.inline:
-                return self.waits(change, None, directory, standing)
-        else:
-            change = <NameChange?>(brought if brought.earlier is None else brought.earlier)
-        if brought is None or brought is change:
-            if self.files.created(change) is None:
-                return DECLINED
-            if not directory.inline and not directory.export.asynchronous:
-                return self.waits(self.files.to_settle(change), change, directory, standing)
-        elif errno_of(<Errand?>brought):
-            return self.failed_change(directory, errno_of(<Errand>brought), place)
-        node = change.made
-        handle = node.handle
-        place.at = store_opaque(store32(store32(place.at, NFS3_OK), 1), handle, len(handle))
-        place.at = store_fattr(store32(place.at, 1), &change.data.status, self.fsid(node))
-        place.at = store_wcc(place.at, &change.data.before, &change.data.after, self.fsid(directory))
-        return ANSWERED
-
-    cdef int remove(
-        self, Standing standing, Node directory, const uint8_t *arguments, size_t size, Place place, Work brought
-    ) except -1:
-        cdef NameChange change
-        cdef size_t length
-        if size < 4 or standing.read_only or place.end - place.at < 4 + wcc_data_MAX:
-            return DECLINED
-        length = load32(arguments)
-        if length > 255 or size != 4 + padded(length):
-            return DECLINED
-        if brought is None:
-            change = self.files.to_remove(standing.credential, directory, arguments + 4, length)
-            if change is None:
-                return DECLINED
-            if not directory.inline:
-                return self.waits(change, None, directory, standing)
-        else:
-            change = <NameChange?>(brought if brought.earlier is None else brought.earlier)
-        if brought is None or brought is change:
-            if not self.files.removed(change):
-                return DECLINED
-            if not directory.inline and not directory.export.asynchronous:
-                return self.waits(self.files.to_settle(change), change, directory, standing)
-        elif errno_of(<Errand?>brought):
-            return self.failed_change(directory, errno_of(<Errand>brought), place)
-        place.at = store_wcc(
-            store32(place.at, 0), &change.data.before, &change.data.after, self.fsid(directory)
-        )
         return ANSWERED

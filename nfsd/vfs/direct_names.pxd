@@ -20,6 +20,7 @@ cdef class DirectNames(DirectFiles):
     cdef NameChange to_create(self, Credential credential, Node directory, const uint8_t *name, size_t size, uint32_t mode, when_t *times)
     cdef NameChange here(self, NameChange change)
     cdef Node created(self, NameChange change)
+    cdef bint settled(self, NameChange change) except -1
     cdef Errand to_settle(self, NameChange change)
     cdef Node adopt(self, Node directory, int descriptor, kernel_handle_t *kernel)
     cdef NameChange to_remove(self, Credential credential, Node directory, const uint8_t *name, size_t size)

@@ -132,6 +132,10 @@ cdef class DirectNames(DirectFiles):
             synchronise(data.descriptor)
         return node
 
+    cdef bint settled(self, NameChange change) except -1:
+        """Take note of what has been made or removed; False: nothing has."""
+        return self.removed(change) if change.data.removes else self.created(change) is not None
+
     cdef Errand to_settle(self, NameChange change):
         """What has been made or removed on a disk is to be on stable storage."""
         return Errand(self.service.settle_names(change.made, change.directory, change.credential))
