@@ -10,6 +10,7 @@ from nfsd.protocol import nfs4 as p
 from nfsd.state import LockDenied, Nfs4Error
 from nfsd.state.locks import LOCAL_END, LockPlan
 from nfsd.state.types import UINT64_MAX, Stateid
+from nfsd.v4.shortages import shortage_told
 from nfsd.vfs.service import FileService, Node
 
 LOCAL_OWNER: Final = b"local process"
@@ -17,13 +18,16 @@ LOCAL_OWNER: Final = b"local process"
 
 async def take(service: FileService, node: Node, plan: LockPlan, *, reclaim: bool) -> Stateid:
     """Hold a planned lock towards local processes too, and grant it; under the file's gate. Raises LockDenied when one
-    of them is in the way (RECLAIM_CONFLICT for a reclaim), and as ``LockPlan.commit``."""
+    of them is in the way (RECLAIM_CONFLICT for a reclaim); SERVERFAULT or RESOURCE for a host that holds as many files
+    open as it may, OSError (EMFILE) while others do; and as ``LockPlan.commit``."""
+    client = plan.owner.client
+    host = client.account.host.removesuffix("!")
     try:
         if plan.local is not None:
-            await service.set_local_lock(
-                node, plan.local.start, plan.local.length, exclusive=plan.local.exclusive,
-                host=plan.owner.client.account.host.removesuffix("!"),
-            )  # fmt: skip
+            start, length, exclusive = plan.local
+            # RFC 8881 section 15.2 gives LOCK no NOSPC, as OPEN has it.
+            with shortage_told(service, host, client.minor, p.NFS4ERR_SERVERFAULT):
+                await service.set_local_lock(node, start, length, exclusive=exclusive, host=host)
     except BlockingIOError:
         plan.blocked_locally()
         if reclaim:

@@ -9,8 +9,7 @@ reservation, which is taken before the file is opened or truncated and given bac
 from __future__ import annotations
 
 import contextlib
-import errno
-from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -31,6 +30,7 @@ from nfsd.v4.ops.data import regular
 from nfsd.v4.ops.names import change_info
 from nfsd.v4.pseudofs import PseudoNode
 from nfsd.v4.server import gate
+from nfsd.v4.shortages import shortage_told
 from nfsd.vfs.service import Node, OpenFile
 from nfsd.vfs.types import Credential, FileType, SetAttributes
 
@@ -286,15 +286,8 @@ async def _open(c: Compound, credential: Credential, node: Node, access: int, *,
         return await service.open(credential, node, read=read, write=write, owner_override=trusted, exactly=exactly)
 
 
-@contextlib.contextmanager
-def _shortage_told(c: Compound, credential: Credential) -> Iterator[None]:
-    """A host that holds as many files open as it may is not told to come again: it would do so for ever."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno == errno.EMFILE and c.service.shares.is_held(credential.host):
-            raise Nfs4Error(p.NFS4ERR_NOSPC if c.minor else p.NFS4ERR_RESOURCE, str(error)) from error
-        raise
+def _shortage_told(c: Compound, credential: Credential) -> AbstractContextManager[None]:
+    return shortage_told(c.service, credential.host, c.minor, p.NFS4ERR_NOSPC)
 
 
 @operation(p.OP_OPEN_CONFIRM, changes=True)
