@@ -15,6 +15,7 @@ cdef class Credits:
 
     cpdef bint due(self) noexcept
     cpdef int grow(self) except -1
+    cdef bint crowded(self) noexcept
     cpdef long wanted(self) noexcept
-    cpdef long grant(self) noexcept
+    cpdef long grant(self, long apart=*) noexcept
     cpdef bint can_call_back(self) noexcept

@@ -31,7 +31,9 @@ class Credits:
         """Promise no more than ``limit`` from now on; more may stay posted until calls have taken it."""
     def wanted(self) -> int:
         """How many Receives are to be posted now."""
-    def grant(self) -> int:
-        """What the reply to one of the ``outstanding`` may grant; 0 when it must wait for a Receive to be posted."""
+    def grant(self, apart: int = 1) -> int:
+        """What a reply may grant; 0 when it must wait for a Receive to be posted. ``apart`` is what cannot be counted on:
+        1 for the call that is answered, one of the ``outstanding``; 0 for one whose Receive is posted again first, and
+        that has never been ``outstanding``; and whatever else was received that may turn out to be no call."""
     def can_call_back(self) -> bool:
         """Whether a backward call's reply would find a Receive that no grant of ours counts on."""

@@ -52,11 +52,14 @@ cdef class Credits:
         self.target -= less
         self.taken = 0
 
-    cpdef long wanted(self) noexcept:
-        return 0 if self.outstanding + self.unsent >= self.unfinished_limit else max(self.target - self.posted, 0)
+    cdef bint crowded(self) noexcept:
+        return self.outstanding + self.unsent >= self.unfinished_limit
 
-    cpdef long grant(self) noexcept:
-        cdef long covered = self.posted - self.backward + self.outstanding - 1
+    cpdef long wanted(self) noexcept:
+        return 0 if self.crowded() else max(self.target - self.posted, 0)
+
+    cpdef long grant(self, long apart=1) noexcept:
+        cdef long covered = self.posted - self.backward + self.outstanding - apart
         return self.limit if covered >= self.limit else max(covered, 0)
 
     cpdef bint can_call_back(self) noexcept:

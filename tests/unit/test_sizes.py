@@ -12,7 +12,6 @@ FILES = {
     "nfsd/vfs/core.py": 551,
     "nfsd/vfs/direct.pyx": 573,
     "nfsd/vfs/executor.pyx": 614,
-    "rpcrdma/engine/direct.pyx": 666,
     "rpcrdma/engine/responder.py": 611,
     "rpcrdma/server/rdma_connection.py": 558,
     "rpcrdma/tcp/stream.pyx": 525,
