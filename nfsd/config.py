@@ -264,6 +264,8 @@ class Metrics:
 
     listen: Annotated[StrictStr | None, BeforeValidator(_loopback)] = None
     """``host:port`` to serve ``/metrics`` and the page on, or a port of the loopback address; none without it."""
+    names: tuple[StrictStr, ...] = ()
+    """Names that this host is asked by there, besides its own; ``*`` for any."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

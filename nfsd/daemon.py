@@ -14,6 +14,7 @@ import ipaddress
 import logging
 import os
 import signal
+import socket
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
@@ -284,9 +285,11 @@ class Daemon:
             self.service.shares,
         )
         usage = UsageCollector(self.dispatchers, self.exports, self._nfs4, self._nfs3)
-        loop, loopback = asyncio.get_running_loop(), ipaddress.ip_address(host).is_loopback
-        collectors = [collector, usage]
-        self.web = App(loop, collectors, self._statistics.snapshot, self.readiness, loopback=loopback)
+        names = list(self.config.server.metrics.names)
+        if not ipaddress.ip_address(host).is_loopback:
+            names.append(socket.gethostname())
+        collectors, loop = [collector, usage], asyncio.get_running_loop()
+        self.web = App(loop, collectors, self._statistics.snapshot, self.readiness, names=names)
         try:
             close, self.metrics_port = start_endpoint(self.web, host, port)
         except OSError as error:

@@ -10,7 +10,7 @@ import asyncio
 import concurrent.futures
 import ipaddress
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from importlib.resources import files
 from typing import Any, Final
 
@@ -48,10 +48,11 @@ class App:
         statistics: Callable[[], dict[str, Any]],
         readiness: Callable[[], dict[str, Any]],
         *,
-        loopback: bool,
+        names: Collection[str] = (),
     ) -> None:
-        """``statistics`` and ``readiness`` are asked on the loop. ``loopback``: only this host is served, so no name of
-        another leads here: a page from elsewhere whose name was made to point here learns nothing."""
+        """``statistics`` and ``readiness`` are asked on the loop. ``names``: what this host may be asked by, besides an
+        address and localhost; ``*`` for any. A page from elsewhere, whose name was made to point here, is in a browser
+        that may get here and asks by that name: it learns nothing."""
         registry = CollectorRegistry()
         for collector in collectors:
             registry.register(collector)
@@ -59,7 +60,7 @@ class App:
         self._metrics = make_wsgi_app(registry)
         self._loop = loop
         self._statistics, self._readiness = statistics, readiness
-        self._loopback = loopback
+        self._names = {_plain(name) for name in ("localhost", *names)}
         self._files = {path: ((files(__package__) / name).read_bytes(), kind) for path, (name, kind) in _FILES.items()}
 
     def __call__(self, environment: Environment, start: StartResponse) -> Iterable[bytes]:
@@ -76,8 +77,8 @@ class App:
         path = environment.get("PATH_INFO", "")
         if environment["REQUEST_METHOD"] not in ("GET", "HEAD"):
             return "405 Method Not Allowed", "text/plain", b"this is read-only\n"
-        if self._loopback and not _is_here(environment.get("HTTP_HOST", "")):
-            return "403 Forbidden", "text/plain", b"ask by address, or as localhost\n"
+        if not self._is_here(environment.get("HTTP_HOST", "")):
+            return "403 Forbidden", "text/plain", b"ask by address, or by a name in server.metrics.names\n"
         if path == "/metrics":
             return "", "", None
         if path in self._files:
@@ -92,6 +93,17 @@ class App:
         if path == "/readyz":
             return self._ready()
         return "404 Not Found", "text/plain", b"there are /, /metrics, /stats.json, /healthz, /readyz, /grafana.json\n"
+
+    def _is_here(self, host: str) -> bool:
+        """Whether a Host header is an address, or a name of this host."""
+        name = host.rpartition("]")[0].lstrip("[") if host.startswith("[") else host.partition(":")[0]
+        if not name or "*" in self._names or _plain(name) in self._names:
+            return True
+        try:
+            ipaddress.ip_address(name)
+        except ValueError:
+            return False
+        return True
 
     def _ready(self) -> tuple[str, str, bytes]:
         found = self._ask(self._readiness)
@@ -119,13 +131,6 @@ class App:
             return None
 
 
-def _is_here(host: str) -> bool:
-    """Whether a Host header is an address or localhost."""
-    name = host.rpartition("]")[0].lstrip("[") if host.startswith("[") else host.partition(":")[0]
-    if name in ("", "localhost"):
-        return True
-    try:
-        ipaddress.ip_address(name)
-    except ValueError:
-        return False
-    return True
+def _plain(name: str) -> str:
+    """A host's name in the one spelling used for comparing."""
+    return name.lower().rstrip(".")

@@ -6,6 +6,7 @@ import asyncio
 import http.client
 import json
 import re
+import socket
 import threading
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
@@ -123,6 +124,30 @@ def test_a_page_from_elsewhere_whose_name_was_made_to_point_here_learns_nothing(
         for host in ("127.0.0.1:9587", "localhost:9587", "[::1]:9587", "localhost"):
             assert (await get(rig, "/stats.json", host=host))[0] == 200, host
         for host in ("evil.example", "evil.example:9587", "127.0.0.1.evil.example", "[evil.example]"):
+            for path in ("/stats.json", "/metrics", "/"):
+                assert (await get(rig, path, host=host))[0] == 403, host
+
+    run(rig, test)
+
+
+@pytest.mark.parametrize(
+    ("names", "known", "unknown"),
+    [
+        ("", [socket.gethostname(), socket.gethostname().upper() + ".", "10.1.2.3", "localhost"], ["evil.example"]),
+        (", names: [nfs.example]", ["nfs.example:1", socket.gethostname()], ["evil.nfs.example", "evil.example"]),
+        (", names: ['*']", ["whatever.example"], []),
+    ],
+)
+def test_who_asks_an_address_of_the_network_by_a_strange_name_learns_nothing(
+    tmp_path: Path, names: str, known: list[str], unknown: list[str]
+) -> None:
+    rig = Rig(tmp_path)
+    rig.extra += f"  metrics: {{listen: '0.0.0.0:0'{names}}}\n"
+
+    async def test() -> None:
+        for host in known:
+            assert (await get(rig, "/stats.json", host=host))[0] == 200, host
+        for host in unknown:
             for path in ("/stats.json", "/metrics", "/"):
                 assert (await get(rig, path, host=host))[0] == 403, host
 
