@@ -6,7 +6,7 @@ audit log. What peers choose (paths, names of clients) is cut short and escaped;
 of one host in the audit log are, too, and a refusal is told once for each client and path until the exports change.
 
 NFSv4 has no mount operation: a client's first use of an export stands for it, and the end of its last client record for
-its departure. Both are remembered by address, for so many clients as may be.
+its departure. Both are remembered by host, an address or an IPv6 /64, for so many hosts as may be.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import yaml
 
 from nfsd.audit import Audit
 from nfsd.exports import Connection, Export, ExportTable, Observer, canonical_address
+from nfsd.shown import path_shown, shown
 from nfsd.state import StateEngine
 from nfsd.state.clients import Client
 from nfsd.state.records import Delegation
@@ -35,8 +36,6 @@ _TOLD_OF_ONE: Final = 300
 """Lines about one host that go into the audit log within..."""
 _WHILE: Final = 60.0
 """...so many seconds."""
-_LONGEST: Final = 200
-"""Characters of a path or name in a line."""
 _SHOWN: Final = 3
 """Exports named as a place to admit a client."""
 _SQUASH: Final = {"root": "root squashed", "all": "all squashed", "none": "nobody squashed"}
@@ -49,7 +48,7 @@ class Events(Observer):
         self._exports = exports
         self._audit = audit
         self._uses: dict[str, dict[int, str]] = {}
-        """How each client, by address, first used each export, by id."""
+        """How each host first used each export, by id."""
         self._refusals: dict[tuple[str, str], None] = {}
         self._told: dict[str, tuple[float, int]] = {}
         """Since when how many events of each host, the one heard of longest ago first."""
@@ -99,7 +98,7 @@ class Events(Observer):
     def used(self, export: Export, transport: Connection, version: str) -> None:
         """A client acts on an export. NFSv4 clients mount so; one of NFSv3 was told a handle before, perhaps by an
         earlier instance of this server."""
-        uses = self._uses.get(canonical_address(transport.peer_address))
+        uses = self._uses.get(_host(transport))
         if uses is not None and export.id in uses:
             return
         self._note(export, transport, version)
@@ -113,10 +112,10 @@ class Events(Observer):
         )
 
     def _note(self, export: Export, transport: Connection, version: str) -> None:
-        client = canonical_address(transport.peer_address)
-        if client not in self._uses and len(self._uses) >= _REMEMBERED:
+        host = _host(transport)
+        if host not in self._uses and len(self._uses) >= _REMEMBERED:
             del self._uses[next(iter(self._uses))]
-        self._uses.setdefault(client, {})[export.id] = version
+        self._uses.setdefault(host, {})[export.id] = version
 
     def _tell_mount(self, export: Export, transport: Connection, path: str, version: str) -> None:
         client, access = canonical_address(transport.peer_address), self._exports.access(export, transport.peer_address)
@@ -125,7 +124,7 @@ class Events(Observer):
         _log.info(
             "%s mounts %s: %s over %s, %s, %s",
             client,
-            shown(path),
+            path_shown(path),
             version,
             transport.netid,
             "read-only" if read_only else "read-write",
@@ -147,17 +146,17 @@ class Events(Observer):
         """A client of NFSv3 has said that it does not use a directory any more; an empty path: nor any other."""
         client = canonical_address(peer_address)
         if path:
-            _log.info("%s unmounts %s", client, shown(path))
+            _log.info("%s unmounts %s", client, path_shown(path))
         else:
             _log.info("%s unmounts all that it had mounted with NFSv3", client)
         self._tell_of("unmount", client=client, path=shown(path))
         if not path:
-            self._forget(client, "NFSv3")
+            self._forget(host_of(client), "NFSv3")
 
     def refused(self, transport: Connection, path: str, version: str, exports: Sequence[Export], why: str) -> None:
         """A client was not let to a path."""
         client = canonical_address(transport.peer_address)
-        key = client, shown(path)  # cut short: names may have 64 KiB
+        key = host_of(client), shown(path)  # cut short: names may have 64 KiB
         if key in self._refusals:
             return
         if len(self._refusals) >= _REMEMBERED:
@@ -166,7 +165,7 @@ class Events(Observer):
         remedy = remedy_of(client, exports)
         to_admit = f"; to admit it, {remedy}" if remedy else ""
         _log.warning(
-            "%s is refused %s (%s over %s): %s%s", client, shown(path), version, transport.netid, why, to_admit
+            "%s is refused %s (%s over %s): %s%s", client, path_shown(path), version, transport.netid, why, to_admit
         )
         self._tell_of(
             "refused", client=client, path=shown(path), version=version, netid=transport.netid, why=why, remedy=remedy
@@ -188,16 +187,17 @@ class Events(Observer):
             return
         _log.info("%s is gone: %s; released: %s", described(client), why.value, what)
         self._tell_of("departed", **_facts(client), why=why.value, held=what)
-        for host in client.hosts:
-            account = self._engine.ledger.hosts.get(host)
-            if account is None or all(other is client or other.expired for other in account.clients):
-                self._forget(host.removesuffix("!"), "NFSv4")
+        for host in {host_of(host.removesuffix("!")) for host in client.hosts}:
+            accounts = (self._engine.ledger.hosts.get(payer) for payer in (host, host + "!"))
+            others = (other for account in accounts if account is not None for other in account.clients)
+            if all(other is client or other.expired for other in others):
+                self._forget(host, "NFSv4")
 
-    def _forget(self, client: str, version: str) -> None:
-        """Let the next use of an export by a client be a mount again."""
-        left = {id_: how for id_, how in self._uses.pop(client, {}).items() if not how.startswith(version)}
+    def _forget(self, host: str, version: str) -> None:
+        """Let the next use of an export by a host be a mount again."""
+        left = {id_: how for id_, how in self._uses.pop(host, {}).items() if not how.startswith(version)}
         if left:
-            self._uses[client] = left
+            self._uses[host] = left
 
     def away(self, client: Client) -> None:
         """A client's lease is over."""
@@ -227,14 +227,8 @@ class Events(Observer):
         self._tell_of("recall_unanswered", **_facts(client), delegation=word, handle=file)
 
 
-def shown(text: str | bytes) -> str:
-    """A peer's text for a line: escaped, and not too long."""
-    if isinstance(text, bytes):
-        text = text.decode("utf-8", "backslashreplace")
-    safe = "".join(
-        one if one.isprintable() else one.encode("unicode_escape", "surrogatepass").decode() for one in text[:_LONGEST]
-    )
-    return safe if len(text) <= _LONGEST else safe + "..."
+def _host(transport: Connection) -> str:
+    return host_of(canonical_address(transport.peer_address))
 
 
 def version_of(client: Client) -> str:

@@ -15,10 +15,11 @@ from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Final, TypeVar
 
-from nfsd.events import name_of, shown, version_of
+from nfsd.events import name_of, version_of
 from nfsd.exports import ExportTable, canonical_address
 from nfsd.listeners import Listeners
 from nfsd.mount.mountlist import MountList
+from nfsd.shown import shown
 from nfsd.state import StateEngine
 from nfsd.state.clients import Client
 from nfsd.state.records import OpenState

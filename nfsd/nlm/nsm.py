@@ -29,6 +29,7 @@ from nfsd.protocol.nsm import (
     sm_stat_res,
     stat_chge,
 )
+from nfsd.shown import shown
 from nfsd.state import ClientRecord, StateEngine
 from nfsd.state.types import NLM
 from nfsd.v4.callback_messages import CallbackError
@@ -79,8 +80,7 @@ class StatusMonitor:
             _log.warning("%s is said to have been restarted, and says that it was not: its locks stay", address)
             return
         for client in self._nfs4.engine.nlm.restarted(args.mon_name, address, args.state):
-            name = client.name.decode(errors="replace")
-            _log.info("%s (%s) was restarted: its NFSv3 locks are free", name, address)
+            _log.info('%s "%s" was restarted: its NFSv3 locks are free', address, shown(client.name))
         await self._nfs4.clear_all()
         self._nfs4.blocked.tell()
 

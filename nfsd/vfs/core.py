@@ -24,6 +24,7 @@ from collections.abc import Callable, Iterable
 from weakref import WeakValueDictionary
 
 from nfsd.exports import Export, ExportTable
+from nfsd.shown import path_shown
 from nfsd.vfs.attributes import (
     raw_device,
     raw_mount,
@@ -273,13 +274,12 @@ class Core:
                 self.lost_writes(step.error)
 
     def lost_writes(self, error: int, descriptor: int = -1) -> None:
-        """Write-back has failed, of this file if it is known. What was lost may include unstable writes of any client:
-        all must see that, and send theirs again (RFC 1813 section 3.3.21)."""
+        """Write-back has failed, of this file if known. Clients must send unstable writes again (RFC 1813, 3.3.21)."""
         self.write_verifier = os.urandom(8)
         self.losses += 1
         what = "a file"
         with contextlib.suppress(OSError):
-            what = os.readlink(f"/proc/self/fd/{descriptor}")
+            what = path_shown(os.readlink(f"/proc/self/fd/{descriptor}"))
         _log.error("data written to %s is lost: %s (%d failures so far)", what, os.strerror(error), self.losses)
 
     async def closed(self, lane: int) -> bool:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import os
+import re
 import stat
 import sys
 import time
@@ -12,17 +14,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from nfsd.audit import Audit
 from nfsd.events import Events
 from nfsd.protocol import nfs4 as p
+from nfsd.shown import shown
 from nfsd.state import Limits
 from rpcrdma.log_limits import LIMIT
 from rpcrdma.xdr import XdrError
 from tests.nfs3_client import Nfs3Client, Nfs3Failure
 from tests.support.delegations import BOTH, delegated, until, with_two
 from tests.support.hosts import Site, on_site
-from tests.support.nfs4 import Failed, mode
+from tests.support.nfs4 import Client4, Failed, LoopbackTransport, mode, serving
 from tests.unit.nfs_client_support import Rig
 
 HOST, OTHER = "127.0.0.1", "127.0.0.9"
@@ -210,6 +215,68 @@ def test_what_clients_choose_is_escaped_and_cut_short(tmp_path: Path, log: pytes
         assert max(map(len, (refused, gone))) < 400
 
     on_site(tmp_path, test, server=NO_GRACE)
+
+
+def test_the_addresses_of_an_ipv6_64_are_one_host(tmp_path: Path, log: pytest.LogCaptureFixture) -> None:
+    first, second, other = "2001:db8::1", "2001:db8::2:0:0:2", "2001:db8:0:1::1"
+
+    async def main() -> None:
+        for name in ("export", "state"):
+            (tmp_path / name).mkdir()
+        async with asyncio.timeout(60), serving(tmp_path / "export", state_dir=tmp_path / "state") as server:
+            events = Events(server.nfs4.exports)
+            events.watch(server.engine)
+            clients = {}
+            for address in (first, second, other):
+                client = Client4(server, 1, name=address.encode(), transport=LoopbackTransport(address))
+                clients[address] = await client.connect()
+                await client.run(*client.path("/0"))
+            assert [line.partition(" ")[0] for line in lines(log)] == [first, other], "mounts, one for each host"
+            log.clear()
+
+            async def leaves(address: str) -> None:
+                (record,) = (one for one in server.engine.clients.all() if one.owner == address.encode())
+                server.engine.expire_client(record)
+
+            await leaves(first)
+            await clients[second].run(*clients[second].path("/0"))
+            assert not any(" mounts " in line for line in lines(log)), "the host has a client still"
+            await leaves(second)
+            again = Client4(server, 1, name=b"again", transport=LoopbackTransport(second))
+            await again.connect()
+            await again.run(*again.path("/0"))
+            assert lines(log)[-1].startswith(f"{second} mounts /0")
+
+    asyncio.run(main())
+
+
+def test_no_name_or_path_ends_its_quotes_or_looks_like_the_rest_of_a_line(
+    tmp_path: Path, log: pytest.LogCaptureFixture
+) -> None:
+    forged = b'a" (NFSv4.1+) is gone: it said so; released: nothing \\x0a'
+
+    async def test(site: Site) -> None:
+        client = await (await site.client(HOST, name=forged)).connect()
+        with pytest.raises(Failed):
+            await client.run(p.OP_PUTROOTFH, (p.OP_LOOKUP, p.LOOKUP4args(b"a (NFSv4.1 over tcp): all is well")))
+        site.engine.expire_client(site.engine.clients.all()[0])
+        refused, gone = lines(log)
+        assert refused.startswith(
+            f'{HOST} is refused "/a (NFSv4.1 over tcp): all is well" (NFSv4.1 over tcp): there is'
+        )
+        assert gone.startswith(f'{HOST} "a\\" (NFSv4.1+) is gone: it said so; released: nothing \\\\x0a" (NFSv4.1+) is')
+
+    on_site(tmp_path, test, server=NO_GRACE + "  audit: {file: audit.jsonl}\n")
+    events = [json.loads(line) for line in (tmp_path / "audit.jsonl").read_text().splitlines()]
+    assert [event["event"] for event in events] == ["started", "refused", "departed", "stopped"]
+    assert events[1]["path"] == "/a (NFSv4.1 over tcp): all is well"
+
+
+@given(st.binary(max_size=300))
+def test_no_octets_end_the_line_or_the_quotes_they_are_in(octets: bytes) -> None:
+    safe = shown(octets)
+    assert safe.isprintable()
+    assert re.fullmatch(r'(?:[^"\\]|\\.)*', safe), "every quotation mark has a backslash of its own before it"
 
 
 def test_many_refusals_are_few_lines_and_all_of_them_in_the_audit_log(

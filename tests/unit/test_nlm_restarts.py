@@ -203,6 +203,20 @@ def test_octets_that_are_no_notification_cost_the_call(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
+def test_a_name_makes_no_second_line_of_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        async with asyncio.timeout(60), locking_server(tmp_path) as server:
+            one = server.host(2, b'host" was fine\nERROR nfsd: forged')
+            one.handle = await handle_of(server)
+            assert await one.lock(0, 10) == GRANTED
+            await one.notify_of_restart(9)
+
+    caplog.set_level("INFO")
+    asyncio.run(main())
+    (line,) = (record.getMessage() for record in caplog.records if "was restarted" in record.getMessage())
+    assert line.startswith('127.0.0.2 "host\\" was fine\\nERROR nfsd: forged" was restarted: ')
+
+
 def test_a_datagram_in_a_hosts_name_does_not_free_its_locks(tmp_path: Path) -> None:
     async def main() -> None:
         async with asyncio.timeout(60), locking_server(tmp_path) as server:
