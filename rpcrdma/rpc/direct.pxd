@@ -1,13 +1,20 @@
 """C declarations of direct calls: calls answered in native code, in the stack in which they arrived."""
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
+from libc.string cimport memset
 
 from rpcrdma.declined cimport Declined
-from rpcrdma.place cimport Answerer, Place
-from rpcrdma.rpc.replay cimport Peer, ReplayCache
-from rpcrdma.rpc.tally cimport Latencies, Tally
+from rpcrdma.octets cimport store32
 from rpcrdma.place cimport Answerer, Held, Place
 from rpcrdma.rpc.replay cimport Entry, Peer, ReplayCache
+from rpcrdma.rpc.tally cimport Latencies, Tally
+
+
+cdef inline uint8_t *accepted(uint8_t *at, uint32_t xid) noexcept nogil:
+    """An accepted reply with an empty verifier, and SUCCESS (RFC 5531 section 9)."""
+    at = store32(store32(at, xid), 1)
+    memset(at, 0, 16)
+    return at + 16
 
 
 cdef class Caller:

@@ -169,13 +169,6 @@ cdef Waiting waiting_call(
     return waiting
 
 
-cdef inline uint8_t *accepted(uint8_t *at, uint32_t xid) noexcept nogil:
-    """An accepted reply with an empty verifier, and SUCCESS (RFC 5531 section 9)."""
-    at = store32(store32(at, xid), 1)
-    memset(at, 0, 16)
-    return at + 16
-
-
 cdef class DirectVersion:
     def __init__(self, DirectProgram program not None, uint32_t number, uint32_t version, list rows not None):
         self.program = program

@@ -3,7 +3,8 @@
 Owns :class:`Dispatcher`. Imports the rest of :mod:`rpcrdma.rpc` and the codec; knows no transport and no program.
 
 Operation: :meth:`Dispatcher.dispatch` runs the procedure at once; most are over when it returns, and ``done`` has been
-called in the same stack. Those that wait are counted as in flight until they end.
+called in the same stack. Those that wait are counted as in flight until they end. A call whose procedure has a native
+function is offered to it first (:mod:`rpcrdma.rpc.offers`), and executed by its handler if it is declined.
 
 Ownership: ``holds`` passes to the dispatcher, which releases it when the call is over. The reply passes to ``done``,
 whose receiver releases it once it was sent.
@@ -17,7 +18,7 @@ from __future__ import annotations
 import asyncio
 import struct
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from rpcrdma.declined import Declined
@@ -36,6 +37,7 @@ from rpcrdma.rpc.messages import (
     reject_stat,
     reply_stat,
 )
+from rpcrdma.rpc.offers import Offer, offers
 from rpcrdma.rpc.program import (
     ENCODED,
     Call,
@@ -75,11 +77,15 @@ class TurnedAway(Exception):
 class Row:
     """A procedure with its counters, resolved when the dispatcher is made."""
 
-    __slots__ = ("calls", "direct", "errors", "label", "latencies", "number", "procedure", "seconds")
+    __slots__ = ("calls", "direct", "errors", "label", "latencies", "native", "number", "procedure", "seconds")
 
-    def __init__(self, program: Program, version: int, number: int, procedure: Procedure, latencies: Latencies) -> None:
+    def __init__(
+        self, program: Program, version: int, number: int, procedure: Procedure, native: DirectProgram | None
+    ) -> None:
         self.procedure = procedure
-        self.latencies = latencies
+        self.native = native if native is not None and offers(native, number) else None
+        """What its calls are offered to first."""
+        self.latencies = Latencies() if native is None else native.latencies
         """Of all procedures of its program's version; natively answered calls are in them at once."""
         self.number = (program.number, version, number)
         self.label = (program.name, version, procedure.name)
@@ -96,20 +102,43 @@ class Row:
 class Execution:
     """One call on its way through its procedure."""
 
-    __slots__ = ("call", "dispatcher", "done", "entry", "row", "run", "started", "waiting")
+    __slots__ = ("call", "dispatcher", "done", "entry", "offset", "row", "run", "started", "waiting")
 
     def __init__(
-        self, dispatcher: Dispatcher, row: Row, call: Call, done: Done, waiting: Awaitable[None] | None, started: float
+        self,
+        dispatcher: Dispatcher,
+        row: Row,
+        call: Call,
+        offset: int,
+        done: Done,
+        waiting: Awaitable[None] | None,
+        started: float,
     ) -> None:
-        """``waiting``: what the gate has to learn about the caller first."""
+        """``offset``: where its arguments begin. ``waiting``: what the gate has to learn about the caller first."""
         self.dispatcher, self.row, self.call, self.done = dispatcher, row, call, done
-        self.waiting, self.started = waiting, started
+        self.offset, self.waiting, self.started = offset, waiting, started
         self.entry: replay.Entry | None = None
         self.run: eager.Run | None = None
 
     def __str__(self) -> str:
         call, (program, version, procedure) = self.call, self.row.label
         return f"{describe(call.transport)} xid {call.xid:#010x} {program}v{version} {procedure}"
+
+    def admitted(self, _: None, exception: BaseException | None) -> None:
+        """The gate knows about the caller now."""
+        if exception is None:
+            self.dispatcher.proceed(self)
+        else:
+            self.over(None, exception)
+
+    def waits(self) -> None:
+        """The call is in flight, and will be offered to its native function again."""
+        self.run = None
+        self.dispatcher.running.add(self)
+
+    def declined(self) -> None:
+        """The native function has waited, and leaves the call to the others after all."""
+        self.dispatcher.carry_out(self)
 
     def over(self, result: Any, exception: BaseException | None) -> None:
         """Make the reply of the outcome and hand it over."""
@@ -129,8 +158,9 @@ class Execution:
             tally.calls += 1
             tally.seconds += seconds
             tally.errors += call.failed or exception is not None
-        if self.run is not None:
-            self.dispatcher.running.discard(self)
+        running = self.dispatcher.running
+        if self in running:
+            running.discard(self)
             self.dispatcher.ended()
         if not isinstance(exception, asyncio.CancelledError):
             # Of a cancelled call they return when nobody refers to them: a worker may still be reading from them.
@@ -146,6 +176,8 @@ class Execution:
         contain(call.transport.close, self.done, reply)
 
     def _success(self, result: Any) -> RpcReply:
+        if isinstance(result, RpcReply):
+            return result  # a native function's
         call, procedure = self.call, self.row.procedure
         results = call.results
         if not procedure.raw and result is not ENCODED:
@@ -205,9 +237,8 @@ class Dispatcher:
             for version, procedures in program.versions.items():
                 self._versions.setdefault(program.number, {})[version] = frozenset(procedures)
                 native = self._direct.get((program.number, version))
-                latencies = Latencies() if native is None else native.latencies
                 for number, procedure in procedures.items():
-                    self.rows[program.number, version, number] = Row(program, version, number, procedure, latencies)
+                    self.rows[program.number, version, number] = Row(program, version, number, procedure, native)
         self._unread = Declined()
         for (program_number, version), native in self._direct.items():
             for (number, of, procedure_number), row in self.rows.items():
@@ -323,7 +354,7 @@ class Dispatcher:
             transport, xid, program, version, procedure, credential, arguments, results, holds, data, False, reply_room,
             None, -1, False, chunks,
         )  # fmt: skip
-        execution = Execution(self, row, call, done, waiting, time.perf_counter())
+        execution = Execution(self, row, call, offset, done, waiting, time.perf_counter())
         guarded = row.procedure.replay
         if guarded is True or (guarded and guarded(data[offset:])):
             key = replay.make_key(replay.Peer(transport), xid, row.number, data, offset, chunks)
@@ -336,45 +367,60 @@ class Dispatcher:
         return execution
 
     def _execute(self, execution: Execution) -> None:
+        if execution.waiting is None:
+            self.proceed(execution)
+        else:
+            admission = self._admission(execution.waiting, execution.call.transport.peer_address)
+            self._run(execution, admission, execution.admitted)
+
+    async def _admission(self, waiting: Awaitable[None], peer_address: str) -> None:
+        """Wait until it is known who calls. Raises TurnedAway."""
+        assert self._gate is not None
+        await waiting
+        if not self._gate.admits(peer_address):
+            self._gate.turned_away(peer_address)
+            raise TurnedAway
+
+    def proceed(self, execution: Execution) -> None:
+        """Have a call answered natively, or carry it out."""
+        native = execution.row.native
+        # A place has room for one item that came in a chunk.
+        if native is not None and len(execution.call.chunks) <= 1:
+            try:
+                offer = Offer(native, execution, execution.offset)
+            except Exception as error:
+                execution.over(None, error)
+                return
+            if offer.begin():
+                return
+        self.carry_out(execution)
+
+    def carry_out(self, execution: Execution) -> None:
+        """Execute a call by its procedure's handler."""
         try:
             coroutine = self._coroutine(execution)
         except Exception as error:
             execution.over(None, error)
             return
-        run = eager.start(coroutine, execution.over)
+        self._run(execution, coroutine, execution.over)
+
+    def _run(self, execution: Execution, coroutine: Coroutine[Any, Any, Any], outcome: eager.Outcome) -> None:
+        run = eager.start(coroutine, outcome)
         if run is not None:
             execution.run = run
             self.running.add(execution)
 
     def _coroutine(self, execution: Execution) -> Any:
-        """What executes the call, once the gate has learnt about the caller. Raises GarbageArguments."""
+        """What executes the call. Raises GarbageArguments."""
         call, procedure = execution.call, execution.row.procedure
-        coroutine: Any
         if procedure.raw:
-            coroutine = procedure.handler(call)
-        else:
-            try:
-                value = call.arguments.decode(procedure.arguments)
-                call.arguments.finish()
-            except XdrError:
-                raise GarbageArguments from None
-            coroutine = procedure.handler(call, value)
-        if execution.waiting is not None:
-            coroutine = self._after(execution.waiting, call.transport.peer_address, coroutine)
-        return coroutine
-
-    async def _after(self, waiting: Awaitable[None], peer_address: str, coroutine: Awaitable[Any]) -> Any:
-        """Run a procedure once it is known who calls, if it is for the caller."""
-        assert self._gate is not None
+            return procedure.handler(call)
         try:
-            await waiting
-            if not self._gate.admits(peer_address):
-                self._gate.turned_away(peer_address)
-                raise TurnedAway
-        except BaseException:
-            coroutine.close()  # type: ignore[attr-defined]  # or Python warns that it was never awaited
-            raise
-        return await coroutine
+            value = call.arguments.decode(procedure.arguments)
+            call.arguments.finish()
+        except XdrError:
+            raise GarbageArguments from None
+        return procedure.handler(call, value)
 
     def _refuse(self, reply: RpcReply | None) -> RpcReply | None:
         self.refused += 1
