@@ -30,7 +30,6 @@ from nfsd.vfs.syscalls import (
     SYS_GETXATTR,
     SYS_MKDIRAT,
     SYS_MKNODAT,
-    SYS_NAME_TO_HANDLE_AT,
     SYS_OPENAT2,
     SYS_STATX,
     SYS_SYMLINKAT,
@@ -154,9 +153,10 @@ class CreationOperations(InspectOperations, DirectoryOperations):
         umask.ask(chain, directory)
         opening = chain.add(SYS_OPENAT2, directory.fd, name, open_how(CREATION_FLAGS, mode), OPEN_HOW_SIZE)
         after = self._add_stat(chain, directory.fd)
-        chain.add(SYS_NAME_TO_HANDLE_AT, opening, b"", same, bytearray(8), AT_EMPTY_PATH)
+        made = statx_buffer()
+        self.add_look(chain, opening, made, same, directory.mount.naming)
         naming = chain.add(SYS_OPENAT2, directory.fd, name, _HOW, OPEN_HOW_SIZE)
-        self.add_look(chain, naming, status, kernel)
+        self.add_look(chain, naming, status, kernel, directory.mount.naming)
         serial = directory.inode.serial
         host, lane = credential.host, directory.mount.lane
         # Before the turn, which others wait for.
@@ -169,7 +169,7 @@ class CreationOperations(InspectOperations, DirectoryOperations):
                 change = self._changed(directory, before, after)
             finally:
                 serial.release()
-            if kernel != same:
+            if self.identity(directory.mount, status, kernel) != self.identity(directory.mount, made, same):
                 # A local process put another file in its place at once: let the caller see that one.
                 self.abandon(opening, naming)
                 raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
@@ -305,7 +305,7 @@ class CreationOperations(InspectOperations, DirectoryOperations):
         make(chain)
         after = self._add_stat(chain, directory.fd)
         opening = chain.add(SYS_OPENAT2, directory.fd, name, _HOW, OPEN_HOW_SIZE)
-        self.add_look(chain, opening, status, kernel)
+        self.add_look(chain, opening, status, kernel, directory.mount.naming)
         serial = directory.inode.serial
         await serial.acquire()
         try:

@@ -526,7 +526,7 @@ cdef class DirectFiles:
         cdef bytes key, handle
         cdef Node node
         absent[0] = False
-        if directory.type is not DIR or self.service.places is not None or not component(path, name, size):
+        if directory.type is not DIR or directory.mount.by_place or not component(path, name, size):
             return None
         kernel.size = sizeof(kernel.octets)
         if not self.become(credential):

@@ -41,7 +41,7 @@ cdef class DirectNames(DirectFiles):
         if directory.inline and (directory.inode.serial.busy or directory.inode.sync.running):
             return no(self, BUSY)
         return (
-            directory.type is DIR and self.service.places is None and not directory.export.read_only
+            directory.type is DIR and not directory.mount.by_place and not directory.export.read_only
         ) or no(self, RARE)
 
     cdef NameChange change_of(self, Credential credential, Node directory, const uint8_t *name, size_t size):

@@ -140,7 +140,7 @@ class DirectoryOperations(OpenOperations):
     ) -> tuple[Chain, Step]:
         chain = Chain(credential)
         opened = chain.add(SYS_OPENAT2, directory.fd, name, how, OPEN_HOW_SIZE)
-        self.add_look(chain, opened, status, kernel)
+        self.add_look(chain, opened, status, kernel, directory.mount.naming)
         return chain, opened
 
     async def _cross(
@@ -154,11 +154,10 @@ class DirectoryOperations(OpenOperations):
     ) -> tuple[Node, Attributes]:
         """Take what was found on another mount than its directory's."""
         try:
-            mount = await self.mount_of(directory.mount, opened.result, status)
+            mount = await self.across(directory.mount, opened, status, kernel, failed=chain.failed)
         except BaseException:
             self.abandon(opened)
             raise
-        self.check(chain, opened)
         node = self.adopt(mount, opened.result, status, kernel, directory, name)
         return node, self.seen(node, status)
 
@@ -179,14 +178,15 @@ class DirectoryOperations(OpenOperations):
             opened = chain.add(SYS_OPENAT, directory.fd, b".", _UP)
         else:
             opened = chain.add(SYS_OPENAT, directory.fd, b"..", _UP)
-        self.add_look(chain, opened, status, kernel)
+        self.add_look(chain, opened, status, kernel, directory.mount.naming)
         await self.run(directory.mount, chain, opened)
         if opened.error == errno.ENOENT:
             raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
-        self.check(chain, opened)
+        if opened.result < 0 or raw_mount(status) == directory.mount.mnt_id:
+            self.check(chain, opened)
         try:
             await self._check_inside(directory, opened.result, status)
-            mount = await self.mount_of(directory.mount, opened.result, status)
+            mount = await self.across(directory.mount, opened, status, kernel, failed=chain.failed)
         except BaseException:
             self.abandon(opened)
             raise
@@ -259,7 +259,7 @@ class DirectoryOperations(OpenOperations):
         position = offset_of(cookie) if cookie else 0
         status = await self.look(directory)
         rooted = self.is_root(directory)
-        listing.begin(directory, status, self.codec, self.proc_fd, rooted=rooted, places=self.places is not None)
+        listing.begin(directory, status, self.codec, self.proc_fd, rooted=rooted)
         ctime, shows_changes = raw_ctime(status), self._shows_changes(directory, status)
         stream = self.streams.take(credential, directory, cookie, ctime)
         epoch = directory.inode.epoch
@@ -314,7 +314,7 @@ class DirectoryOperations(OpenOperations):
             chain.check()
             outcome = listing.settle(self.nodes)
             for handle, name in listing.found():
-                self.found_at(handle, directory, name)
+                self.found_at(directory.mount, handle, directory, name)
             if outcome in (_END, _FULL):
                 return outcome == _END
             if outcome == _NEEDS:

@@ -15,14 +15,16 @@ from libc.string cimport memcpy
 
 from nfsd.vfs.attributes cimport ATTRIBUTE_MOUNT_ROOT, statx_t
 from nfsd.vfs.executor cimport job_t
-from nfsd.vfs.handles cimport sign_handle
+from nfsd.vfs.handles cimport KERNEL, sign_handle
 from nfsd.vfs.kernel cimport (
     AT_EMPTY_PATH, AT_NO_AUTOMOUNT, AT_SYMLINK_NOFOLLOW, SEEK_SET, SYS_getdents64, SYS_name_to_handle_at, SYS_openat,
     SYS_openat2, SYS_statx, c_close, c_lseek, c_syscall,
 )
 from nfsd.vfs.listing cimport END, ERROR, MORE, NEEDS, SKIPPED, TAKEN, entry_t, found_t, listing_t, outcome_t
+from rpcrdma.octets cimport store32, store64
 
 from nfsd.vfs.syscalls import (
+    NUMBERED as _NUMBERED,
     O_PATH as _O_PATH,
     RESOLVE_COMPONENT as _RESOLVE_COMPONENT,
     STATX_MASK as _STATX_MASK,
@@ -37,6 +39,7 @@ cdef enum:
     LARGEST_KERNEL_HANDLE = 128
 
 cdef unsigned int STATX_MASK = _STATX_MASK
+cdef int NUMBERED = _NUMBERED
 cdef int OPEN_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 cdef struct dirent_t:
@@ -66,12 +69,28 @@ cdef bint is_dots(const uint8_t *name, uint32_t size) noexcept nogil:
     return name[0] == c"." and (size == 1 or (size == 2 and name[1] == c"."))
 
 
+cdef void number_file(listing_t *listing, kernel_handle_t *kernel) noexcept nogil:
+    """What stands for the handle of the file just looked at (``numbered`` of :mod:`nfsd.vfs.syscalls`)."""
+    cdef statx_t *status = &listing.status
+    cdef bint usual = status.dev_major == listing.device_major and status.dev_minor == listing.device_minor
+    kernel.kind, kernel.size = NUMBERED, 16
+    store64(kernel.octets, status.ino)
+    store32(kernel.octets + 8, 0 if usual else status.dev_major)
+    store32(kernel.octets + 12, 0 if usual else status.dev_minor)
+
+
 cdef void name_handle(listing_t *listing, entry_t *entry, int descriptor) noexcept nogil:
     """The handle of what a descriptor names; without one, its attributes are of no use either."""
     cdef kernel_handle_t kernel
     cdef int mount
     kernel.size = LARGEST_KERNEL_HANDLE
-    if c_syscall(SYS_name_to_handle_at, descriptor, b"", &kernel, &mount, AT_EMPTY_PATH) == 0:
+    if listing.naming == 0:
+        number_file(listing, &kernel)
+    elif c_syscall(SYS_name_to_handle_at, descriptor, b"", &kernel, &mount, listing.naming) != 0:
+        kernel.size = 0
+    elif listing.naming != AT_EMPTY_PATH and kernel.size > KERNEL:
+        number_file(listing, &kernel)
+    if kernel.size:
         entry.handle_size = sign_handle(
             listing.key, listing.export_id, listing.fs_id, kernel.kind, kernel.octets, kernel.size, entry.handle
         )

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from nfsd.exports import Export
-from nfsd.vfs.core import Core
+from nfsd.vfs.finding import FindingOperations
 from nfsd.vfs.resources import threads_for
 
 
-class ExportingOperations(Core):
+class ExportingOperations(FindingOperations):
     """The change, all at once or not at all."""
 
     async def take_exports(self, exports: Iterable[Export]) -> set[int]:

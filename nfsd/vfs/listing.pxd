@@ -79,6 +79,7 @@ ctypedef struct listing_t:
     uint32_t export_id
     uint8_t fs_id[6]
     const mac_key_t *key
+    int naming                  # flags for name_to_handle_at; 0: files go by their numbers
     # What has been read of it.
     uint8_t *dirents
     size_t dirents_at

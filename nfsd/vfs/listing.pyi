@@ -21,11 +21,9 @@ def offset_of(cookie: int) -> int:
 class Listing:
     """One listing. Classes derived from it say what is asked for, and encode the entries."""
 
-    def begin(
-        self, directory: Node, status: bytearray, codec: HandleCodec, proc_fd: int, *, rooted: bool, places: bool
-    ) -> None:
-        """What is listed; ``status`` is its ``struct statx``. ``rooted``: it is its export's root. ``places``: files are
-        :meth:`found`."""
+    def begin(self, directory: Node, status: bytearray, codec: HandleCodec, proc_fd: int, *, rooted: bool) -> None:
+        """What is listed; ``status`` is its ``struct statx``. ``rooted``: it is its export's root. On a mount whose
+        files are found by their places, they are :meth:`found`."""
     def go_on(self, fd: int, cookie: int, position: int | None, ahead: bytes = b"") -> None:
         """Entries behind ``cookie``, from an open directory (-1: it is opened in the first turn, as the caller);
         ``position``: where it must be put before; ``ahead``: what has been read of it already."""

@@ -93,7 +93,7 @@ cdef class Listing:
             raise MemoryError
         return 0
 
-    def begin(self, Node directory not None, status, HandleCodec codec not None, int proc_fd, *, bint rooted, bint places):
+    def begin(self, Node directory not None, status, HandleCodec codec not None, int proc_fd, *, bint rooted):
         cdef statx_t *here = status_in(status)
         cdef listing_t *listing = &self.state
         cdef bytes fs_id
@@ -114,7 +114,8 @@ cdef class Listing:
             listing.mounted_on_fileid = mount.mounted_on_fileid
         listing.export_id = mount.export.id
         memcpy(listing.fs_id, <const uint8_t *>fs_id, FS_ID)
-        if places and listing.found == NULL:
+        listing.naming = mount.naming
+        if mount.by_place and listing.found == NULL:
             listing.found = <found_t *>malloc(TURN * sizeof(found_t))
             if listing.found == NULL:
                 raise MemoryError

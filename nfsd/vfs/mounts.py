@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 from nfsd.exports import Export
 from nfsd.vfs.syncing import GroupSync
-from nfsd.vfs.syscalls import BTRFS_MAGIC, EXT_MAGIC, F2FS_MAGIC, RAMFS_MAGIC, TMPFS_MAGIC, XFS_MAGIC
+from nfsd.vfs.syscalls import BTRFS_MAGIC, EXT_MAGIC, F2FS_MAGIC, RAMFS_MAGIC, TMPFS_MAGIC, XFS_MAGIC, Naming
 
 _MEMORY = frozenset({TMPFS_MAGIC, RAMFS_MAGIC})
 _CACHING = frozenset({EXT_MAGIC, XFS_MAGIC, BTRFS_MAGIC, F2FS_MAGIC})
@@ -43,6 +43,7 @@ class Mount:
         "__weakref__",
         "_close",
         "acls",
+        "by_place",
         "caching",
         "device",
         "export",
@@ -57,6 +58,7 @@ class Mount:
         "lane",
         "mnt_id",
         "mounted_on_fileid",
+        "naming",
         "quotas",
         "sync",
         "xattrs",
@@ -73,6 +75,9 @@ class Mount:
         identity: Identity,
         mounted_on_fileid: int | None,
         close: Callable[[int, int], None],
+        *,
+        naming: int = Naming.HANDLE,
+        by_place: bool = False,
     ) -> None:
         self._close = close
         self.export = export
@@ -86,6 +91,10 @@ class Mount:
         self.key_prefix = identity.key_prefix
         self.fsid = (export.id << 32 | int.from_bytes(identity.fs_id[:4], "big"), 0)
         self.mounted_on_fileid = mounted_on_fileid
+        self.naming = naming
+        """How its files are told apart (:class:`nfsd.vfs.syscalls.Naming`)."""
+        self.by_place = by_place
+        """Its files are not opened by handle but found where they were last seen."""
         self.inline = kind in _MEMORY
         """No call on it waits: everything is done on the loop."""
         self.caching = kind in _CACHING
@@ -181,6 +190,7 @@ class MountEntry:
     mnt_id: int
     root: str
     path: str
+    type: str = ""
 
 
 def read_mountinfo() -> list[MountEntry]:
@@ -189,7 +199,8 @@ def read_mountinfo() -> list[MountEntry]:
     with open("/proc/self/mountinfo", "rb") as file:
         for line in file:
             fields = line.split(b" ")
-            entries.append(MountEntry(int(fields[0]), _unescape(fields[3]), _unescape(fields[4])))
+            kind = os.fsdecode(fields[fields.index(b"-") + 1])
+            entries.append(MountEntry(int(fields[0]), _unescape(fields[3]), _unescape(fields[4]), kind))
     return entries
 
 

@@ -28,7 +28,6 @@ from nfsd.vfs.syscalls import (
     SYS_UNLINKAT,
     handle_buffer,
     open_how,
-    parse_handle,
 )
 from nfsd.vfs.types import Attributes, Change, Credential, FileType
 
@@ -75,9 +74,15 @@ class NamespaceOperations(CreationOperations):
         """Find out which file is about to lose a name."""
         victim = _Victim()
         victim.opening = chain.add(SYS_OPENAT2, directory.fd, name, _HOW, OPEN_HOW_SIZE, keep_going=True)
-        victim.naming = chain.add(
-            SYS_NAME_TO_HANDLE_AT, victim.opening, b"", victim.kernel, bytearray(8), AT_EMPTY_PATH, keep_going=True
-        )
+        naming = directory.mount.naming
+        if naming:
+            victim.naming = chain.add(
+                SYS_NAME_TO_HANDLE_AT, victim.opening, b"", victim.kernel, bytearray(8), naming, keep_going=True
+            )
+        else:
+            victim.naming = chain.add(
+                SYS_STATX, victim.opening, b"", AT_EMPTY_PATH, STATX_MASK, victim.named, keep_going=True
+            )
         return victim
 
     def _bury(self, directory: Node, victim: _Victim) -> None:
@@ -88,11 +93,11 @@ class NamespaceOperations(CreationOperations):
         again = victim.again
         if victim.naming.result != 0 or again is None or again.result != 0:
             return
-        inode = self.nodes.known_inode(self.key_of(directory.mount, *parse_handle(victim.kernel)))
+        kind, octets = self.identity(directory.mount, victim.named, victim.kernel)
+        inode = self.nodes.known_inode(self.key_of(directory.mount, kind, octets))
         if inode is None or (raw_nlink(victim.status) and raw_type(victim.status) is not FileType.DIR):
             return
         self.forget_removed_inode(inode)
-        kind, octets = parse_handle(victim.kernel)
         for export in self.exports.exports:
             node = self.nodes.find(self.codec.encode(export.id, directory.mount.fs_id, kind, octets))
             if node is not None:
@@ -116,7 +121,7 @@ class NamespaceOperations(CreationOperations):
         source_after = self._add_stat(chain, source.fd)
         target_after = self._add_stat(chain, target.fd)
         victim.look_again(chain)
-        moved = self._add_victim(chain, target, new_name) if self.places is not None else None
+        moved = self._add_victim(chain, target, new_name) if target.mount.by_place else None
         turns = sorted({source.key: source.inode, target.key: target.inode}.items())
         taken = []
         try:
@@ -152,8 +157,8 @@ class NamespaceOperations(CreationOperations):
         self.abandon(moved.opening)
         if moved.naming.result == 0:
             mount = directory.mount
-            kind, octets = parse_handle(moved.kernel)
-            self.found_at(self.codec.encode(mount.export.id, mount.fs_id, kind, octets), directory, name)
+            kind, octets = self.identity(mount, moved.named, moved.kernel)
+            self.found_at(mount, self.codec.encode(mount.export.id, mount.fs_id, kind, octets), directory, name)
 
     async def link(self, credential: Credential, node: Node, directory: Node, name: bytes) -> tuple[Attributes, Change]:
         """A further name. Returns the file's attributes and the directory's change."""
@@ -175,7 +180,7 @@ class NamespaceOperations(CreationOperations):
             change = self._changed(directory, before, after)
         finally:
             serial.release()
-        self.found_at(node.handle, directory, name)
+        self.found_at(node.mount, node.handle, directory, name)
         if node.type is FileType.REG:
             await self.sync(node, credential)
         await self.sync(directory, credential)
@@ -185,13 +190,15 @@ class NamespaceOperations(CreationOperations):
 class _Victim:
     """A file about to lose a name: which it is, and how many names it had left afterwards."""
 
-    __slots__ = ("again", "kernel", "naming", "opening", "status")
+    __slots__ = ("again", "kernel", "named", "naming", "opening", "status")
 
     def __init__(self) -> None:
         self.opening: Step
         self.naming: Step
         self.again: Step | None = None
         self.kernel = handle_buffer()
+        self.named = statx_buffer()
+        """Instead of ``kernel``, where files go by their numbers."""
         self.status = statx_buffer()
 
     def look_again(self, chain: Chain) -> None:

@@ -18,8 +18,8 @@ from weakref import WeakSet
 
 from nfsd.exports import ExportTable
 from nfsd.vfs.attributes import attributes_of, raw_ctime, raw_nlink, raw_uid, statx_buffer
-from nfsd.vfs.core import Core
 from nfsd.vfs.executor import Chain
+from nfsd.vfs.finding import FindingOperations
 from nfsd.vfs.leases import Lease, LeaseHold, Leases
 from nfsd.vfs.mounts import Mount, has_journal
 from nfsd.vfs.nodes import IDLE_SWEEPS, SWEPT_AT_ONCE
@@ -53,7 +53,7 @@ _FSYNCS_PER_CHAIN = 16
 _STALE = os.strerror(errno.ESTALE)
 
 
-class OpenOperations(Core):
+class OpenOperations(FindingOperations):
     """Opening files, and putting them on stable storage."""
 
     def __init__(self, exports: ExportTable, state_dir: str, limits: FileLimits | None = None) -> None:

@@ -1,19 +1,23 @@
-"""Where files are, for servers that may not open files by handle (no CAP_DAC_READ_SEARCH, as in most containers).
+"""Where files are that cannot be opened by handle: the server may not (no CAP_DAC_READ_SEARCH, as in most containers),
+or their file system has no handles.
 
-Owns the table ``places.sqlite`` in the state directory. A handle is the same octets as everywhere else; what the kernel
-will not do with it, this table does: it remembers for each file that was ever given a handle in which directory and
-under which name it was last seen, and the way is walked again from the export's root. The file found at the end must
-have the same kernel handle, generation included, or the handle is stale.
+Owns the table ``places.sqlite`` in the state directory. What the kernel will not do with a handle, this table does: it
+remembers for each file that was ever given a handle in which directory and under which name it was last seen, and the
+way is walked again from the export's root (:mod:`nfsd.vfs.finding`). The file found at the end must have the same
+kernel handle, generation included, or the handle is stale; where the kernel has none that tells files apart, the same
+number.
 
 Limits, which is why the kernel's way is always preferred: a file renamed or moved by a local process is stale until it
-is looked up again under its new name; of several hard links only the one seen last counts; and after a power failure,
+is looked up again under its new name; of several hard links only the one seen last counts; after a power failure,
 files first seen in the last moments are stale until looked up again (the table is written within milliseconds, but not
-synchronously). Restarts and renames through the server are survived.
+synchronously); and where files only have numbers, one that is made after another was removed may have its number, and
+then is what the handle of that one leads to. Restarts and renames through the server are survived.
 """
 
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import sqlite3
 from concurrent.futures import ThreadPoolExecutor
@@ -24,7 +28,6 @@ from rpcrdma.log_limits import limited_logger
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS places (file BLOB PRIMARY KEY, parent BLOB NOT NULL, name BLOB NOT NULL) WITHOUT ROWID;
 """
-_DEEPEST = 4096
 _log = limited_logger(__name__)
 
 Place = tuple[bytes, bytes]
@@ -43,8 +46,11 @@ class Places:
         self._loop = asyncio.get_running_loop()
 
     async def open(self) -> None:
-        """Open the table. Raises OSError or sqlite3.Error."""
-        await self._loop.run_in_executor(self._thread, self._open)
+        """Open the table. Raises OSError."""
+        try:
+            await self._loop.run_in_executor(self._thread, self._open)
+        except sqlite3.Error as error:
+            raise OSError(errno.EIO, f"{self._path}: {error}") from error
 
     def _open(self) -> None:
         descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -85,19 +91,10 @@ class Places:
             _log.error("%s: %s", self._path, error)
         self._write_soon()
 
-    async def way(self, file: bytes, root: bytes) -> list[bytes] | None:
-        """The names from ``root`` down to a file, as last seen; None when they are not known."""
-        names: list[bytes] = []
-        while file != root:
-            place = self._fresh.get(file) or self._writing.get(file)
-            if place is None:
-                place = await self._loop.run_in_executor(self._thread, self._read, file)
-            if place is None or len(names) >= _DEEPEST:
-                return None
-            file, name = place
-            names.append(name)
-        names.reverse()
-        return names
+    async def of(self, file: bytes) -> Place | None:
+        """Where a file was last seen; None when that is not known."""
+        place = self._fresh.get(file) or self._writing.get(file)
+        return place or await self._loop.run_in_executor(self._thread, self._read, file)
 
     def _read(self, file: bytes) -> Place | None:
         row = self._database.execute("SELECT parent, name FROM places WHERE file = ?", (file,)).fetchone()

@@ -3,7 +3,7 @@
 Owns nothing itself: it puts the parts together. Knows nothing of NFS versions. Methods raise OSError (the errno is the
 kernel's) unless they say more; ``credential`` is the caller after squash. Where each operation lives:
 
-* ``core``: :meth:`start`, :meth:`close`, :meth:`resolve`, :meth:`root`
+* ``finding``: :meth:`start`, :meth:`close`, :meth:`resolve`, :meth:`root`
 * ``exporting``: :meth:`take_exports`
 * ``opens``: :meth:`attributes`, :meth:`open`
 * ``data``: :meth:`read`, :meth:`write`, :meth:`commit`

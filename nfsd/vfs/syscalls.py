@@ -145,6 +145,8 @@ AT_REMOVEDIR: Final = 0x200
 AT_EACCESS: Final = 0x200
 AT_SYMLINK_FOLLOW: Final = 0x400
 AT_EMPTY_PATH: Final = 0x1000
+AT_HANDLE_FID: Final = 0x200
+"""Of name_to_handle_at, since Linux 6.5: the handle is only to tell the file from others."""
 
 O_PATH: Final = os.O_PATH | os.O_CLOEXEC | os.O_NOFOLLOW
 """How a file is named without being opened: never through a symbolic link."""
@@ -174,6 +176,23 @@ F_WRLCK: Final = 1
 F_UNLCK: Final = 2
 
 MAX_HANDLE: Final = 128
+
+
+class Naming:
+    """How files of a mount are told apart: flags for name_to_handle_at, or none."""
+
+    HANDLE: Final = AT_EMPTY_PATH
+    """By the handles that open_by_handle_at takes."""
+    FID: Final = AT_EMPTY_PATH | AT_HANDLE_FID
+    """By handles that only tell them apart, generation included where there is one."""
+    NUMBER: Final = 0
+    """By inode number."""
+
+
+NUMBERED: Final = 0xFD
+"""Stands for the kernel's type of handle where files are told apart by inode number. The kernel has none such."""
+FUSE_MAGIC: Final = 0x65735546
+OVERLAY_MAGIC: Final = 0x794C7630
 FS_IOC_GETFLAGS: Final = 0x80086601
 FS_CASEFOLD_FL: Final = 0x40000000
 FS_IOC_GETFSUUID: Final = 0x80111500
@@ -210,6 +229,7 @@ _dirent = struct.Struct("<QQHB")
 _handle_head = struct.Struct("<Ii")
 _clone_range = struct.Struct("<qQQQ")
 _offset = struct.Struct("<q")
+_number = struct.Struct(">QII")
 
 
 def open_how(flags: int, mode: int = 0, resolve: int = RESOLVE_COMPONENT) -> bytes:
@@ -271,6 +291,13 @@ def parse_handle(buffer: bytearray) -> tuple[int, bytes]:
 def pack_handle(kind: int, octets: bytes) -> bytes:
     """A ``struct file_handle``."""
     return _handle_head.pack(len(octets), kind) + octets
+
+
+def numbered(fileid: int, device: tuple[int, int], usual: tuple[int, int]) -> tuple[int, bytes]:
+    """(type, octets) that stand for a kernel handle where files are told apart by inode number; and by device, where it
+    is not the ``usual`` one of their mount: the layers of an overlay may number theirs apart."""
+    major, minor = (0, 0) if device == usual else device
+    return NUMBERED, _number.pack(fileid, major, minor)
 
 
 def parse_dirents(buffer: memoryview, length: int) -> list[tuple[bytes, int, int]]:

@@ -9,7 +9,6 @@ from tests.rules.sizes import MOST_IN_FILE, MOST_IN_FUNCTION, functions, sources
 ROOT = Path(__file__).parents[2]
 
 FILES = {
-    "nfsd/vfs/core.py": 551,
     "nfsd/vfs/direct.pyx": 573,
     "nfsd/vfs/executor.pyx": 614,
     "rpcrdma/engine/responder.py": 611,
