@@ -28,6 +28,8 @@ _log = logging.getLogger(__name__)
 LEVELS: Final = ("debug", "info", "warning", "error")
 _LOOK_AGAIN: Final = 0.05
 """Seconds between looks for what an export is drained of."""
+_CLOSING: Final = 30.0
+"""Seconds that the descriptors of an export that is drained get to close: what was written must get to the disk."""
 _ASKED_FOR: Final = 100
 """Clients whose names are asked for at a time, where exports go by names: a silent name service costs seconds each."""
 
@@ -107,10 +109,10 @@ class Steering:
     async def drain(self, name: str, seconds: float, dry_run: bool = False) -> Row:
         """Stop serving an export until the configuration is read again, so that its file system can be unmounted:
         recall its delegations, let calls in flight end, for so many seconds; then take what is still held of it from
-        clients. Raises ValueError, OSError."""
+        clients, and wait for its descriptors to close. Raises ValueError, OSError."""
         export = self._export(name)
         if dry_run:
-            return {"export": export.pseudo, "held": self._held(export.id), "lost": 0, "dry_run": True}
+            return {"export": export.pseudo, "held": self._held(export.id), "lost": 0, "closed": False, "dry_run": True}
         delegations = [one for one in self._states(export.id) if isinstance(one, Delegation)]
         for delegation in delegations:
             self._parts.engine.delegations.recall(delegation)
@@ -120,13 +122,19 @@ class Steering:
         while loop.time() < until and self._busy(export, delegations):  # noqa: ASYNC110 (an act of minutes, not calls)
             await asyncio.sleep(_LOOK_AGAIN)
         held = self._held(export.id)
+        service = self._parts.service
+        mounts = service.mounts_of(export)
         lost = await self._reloader.withdraw(export)
         await self._settle()
+        until = loop.time() + _CLOSING
+        while not (closed := service.are_closed(mounts)) and loop.time() < until:  # noqa: ASYNC110 (as above)
+            await asyncio.sleep(_LOOK_AGAIN)
+        word = "drained" if closed else "being drained, and some of its files are open still"
         _log.warning(
-            "%s is drained: not served until the configuration is read again; %d states taken", export.pseudo, lost
+            "%s is %s: not served until the configuration is read again; %d states taken", export.pseudo, word, lost
         )
-        self._events.tell("drained", export=export.pseudo, lost=lost)
-        return {"export": export.pseudo, "held": held, "lost": lost, "dry_run": False}
+        self._events.tell("drained" if closed else "draining", export=export.pseudo, lost=lost)
+        return {"export": export.pseudo, "held": held, "lost": lost, "closed": closed, "dry_run": False}
 
     def _states(self, export_id: int) -> list[OpenState | Delegation]:
         """What clients hold of an export's files."""

@@ -204,7 +204,10 @@ def _drained(answer: Answer) -> list[str]:
     lines = [f"{row['client']}: {row['opens']} opens, {row['delegations']} delegations" for row in answer["held"]]
     if answer["dry_run"]:
         return lines or [f"nobody holds anything of {answer['export']}"]
-    return [*lines, f"{answer['export']} is not served until `rdma-nfsd reload`; {answer['lost']} states were taken"]
+    lines.append(f"{answer['export']} is not served until `rdma-nfsd reload`; {answer['lost']} states were taken")
+    if not answer["closed"]:
+        lines.append("some of its files are open still: calls are in progress, or its disk is slow")
+    return lines
 
 
 def _level(answer: Answer) -> list[str]:

@@ -199,11 +199,15 @@ class Core:
             what = path_shown(os.readlink(f"/proc/self/fd/{descriptor}"))
         _log.error("data written to %s is lost: %s (%d failures so far)", what, os.strerror(error), self.losses)
 
+    def closes(self, lane: int) -> list[asyncio.Future[None]]:
+        """The closes under way in a lane, those that were handed to it by now among them."""
+        if lane in self._closing:
+            self._close_all()
+        return [future for future, one in self._closes.items() if one == lane]
+
     async def closed(self, lane: int) -> bool:
         """Wait a moment for descriptors on their way out; whether there were any."""
-        if lane in self._closing:
-            await asyncio.sleep(0)  # whatever was put there has been handed to the workers then
-        waiting = [future for future, one in self._closes.items() if one == lane]
+        waiting = self.closes(lane)
         if waiting:
             await asyncio.wait(waiting, timeout=_CLOSE_PATIENCE)
         return bool(waiting)

@@ -1,19 +1,26 @@
 """Changing what is exported while clients are served.
 
 Owns :meth:`ExportingOperations.take_exports`. Exports are told apart by their ids, as in handles: one that keeps its id
-keeps its files, its handles and its lane of workers, whatever else of it changes.
+keeps its files, its handles and its lane of workers, whatever else of it changes. Of one that is served no more nothing
+is kept in case it is needed again. :meth:`ExportingOperations.are_closed` tells when no descriptor of it is left, and
+its file system can be unmounted: what is open refers to its mount, so that is when the mount's record has gone.
 """
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterable
 
 from nfsd.exports import Export
-from nfsd.vfs.finding import FindingOperations
+from nfsd.vfs.directory import DirectoryOperations
+from nfsd.vfs.mounts import Mount
 from nfsd.vfs.resources import threads_for
 
+Mounts = list[tuple[weakref.ref[Mount], int]]
+"""Mounts with the lanes that their descriptors are closed in."""
 
-class ExportingOperations(FindingOperations):
+
+class ExportingOperations(DirectoryOperations):
     """The change, all at once or not at all."""
 
     async def take_exports(self, exports: Iterable[Export]) -> set[int]:
@@ -43,4 +50,16 @@ class ExportingOperations(FindingOperations):
                 node.export = export
             else:
                 self.nodes.disown(node)
+        for opened in list(self._opens):
+            if opened.node.export.id not in served:
+                self.forget_open(opened)
+        self.streams.clear()
         return gone
+
+    def mounts_of(self, export: Export) -> Mounts:
+        """What of an export keeps descriptors open; to be asked while it is served."""
+        return [(weakref.ref(mount), mount.lane) for mount in self._mounts.values() if mount.export.id == export.id]
+
+    def are_closed(self, mounts: Mounts) -> bool:
+        """Whether nothing of them is open any more."""
+        return not any(mount() is not None or self.closes(lane) for mount, lane in mounts)

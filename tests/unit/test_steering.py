@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
+import subprocess
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from nfsd import cli
+from nfsd import cli, steering
 from nfsd.admin import asking
 from nfsd.exports import ExportTable
+from nfsd.protocol import nfs4 as p
 from nfsd.steering import Steering
+from nfsd.v4.attributes import words_of
 from tests.support.hosts import Site, on_site
 from tests.support.nfs4 import mode
 from tests.unit.test_admin import NO_GRACE, Admin
+from tests.unit.test_v4_locks import locking
 
 
 @pytest.fixture
@@ -120,5 +125,56 @@ def test_who_is_evicted_by_id_takes_nobody_of_the_same_address_along(tmp_path: P
         lines = await admin.table("evict", f"{one.clientid:016x}")
         assert len(lines) == 1, "whose connection is whose is not known"
         await two.run(*two.path("/export"))
+
+    on_site(tmp_path, test, server=NO_GRACE)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounts file systems")
+@pytest.mark.parametrize("how", [("-t", "tmpfs", "none"), ("--bind", "source")], ids=["memory", "disk"])
+def test_what_is_drained_can_be_unmounted_at_once(tmp_path: Path, admin: Admin, how: tuple[str, ...]) -> None:
+    """With an open, a lock, data that no COMMIT has asked for, and a listing that is half read."""
+    export = tmp_path / "export"
+    export.mkdir()
+    (tmp_path / "source").mkdir()
+
+    async def test(site: Site) -> None:
+        client = await (await site.client("127.0.0.2")).connect()
+        for number in range(30):
+            (export / f"file with a long name {number}").touch()
+        stateid, handle = await client.open("/export", b"f", create=mode(0o666))
+        data = p.WRITE4args(stateid, 0, p.stable_how4.UNSTABLE4, memoryview(b"data"))
+        await client.on(handle, (p.OP_WRITE, data), locking(client, stateid))
+        listing = p.READDIR4args(0, bytes(8), 400, 500, words_of(1 << p.FATTR4_FILEID))
+        await client.run(*client.path("/export"), (p.OP_READDIR, listing))
+        service = site.daemon.service
+        assert len(service.streams) == 1
+        lines = await admin.table("drain", "/export", "--seconds", "0")
+        unmount = functools.partial(subprocess.run, ["umount", export], check=False, capture_output=True)
+        unmounting = await asyncio.to_thread(unmount)
+        assert (unmounting.returncode, unmounting.stderr) == (0, b"")
+        assert lines[-1] == "/export is not served until `rdma-nfsd reload`; 1 states were taken"
+
+    source = [str(tmp_path / word) if word == "source" else word for word in how]
+    subprocess.run(["mount", *source, export], check=True)
+    try:
+        on_site(tmp_path, test, server=NO_GRACE)
+    finally:
+        subprocess.run(["umount", "--lazy", export], check=False, capture_output=True)
+
+
+def test_what_is_not_closed_in_time_is_not_called_drained(
+    tmp_path: Path, admin: Admin, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(steering, "_CLOSING", 0.1)
+
+    async def test(site: Site) -> None:
+        client = await (await site.client("127.0.0.2")).connect()
+        await client.open("/export", b"f", create=mode(0o666))
+        opened = next(iter(site.daemon.service._all_opens))
+        opened.retain()  # as a call in progress does
+        lines = await admin.table("drain", "/export", "--seconds", "0")
+        assert lines[-1].startswith("some of its files are open still")
+        assert "drained" not in caplog.text.replace("being drained, and some of its files are open still", "")
+        opened.release()
 
     on_site(tmp_path, test, server=NO_GRACE)
