@@ -67,7 +67,6 @@ class Client(ClientRecord):
         "lock_states",
         "locks",
         "may_reclaim",
-        "minor",
         "open_owners",
         "owner",
         "principal",

@@ -2,7 +2,7 @@
 
 from libc.stdint cimport uint8_t, uint32_t
 
-from nfsd.state.records cimport OpenState, SessionRecord
+from nfsd.state.records cimport ClientRecord, OpenState, SessionRecord, StateEntry
 
 
 cdef struct SequenceRequest:
@@ -28,5 +28,6 @@ cdef class DirectState:
     cdef uint32_t begin(self, SessionRecord session, const SequenceRequest *request, uint32_t fingerprint) except? 0xFFFFFFFF
     cdef int withdraw(self, SessionRecord session, const SequenceRequest *request) except -1
     cdef int finish(self, SessionRecord session, const SequenceRequest *request, bytes reply) except -1
-    cdef object opened_of(self, SessionRecord session, const uint8_t *stateid, bytes file_key, bint write)
-    cdef OpenState open_of(self, SessionRecord session, const uint8_t *stateid, bytes file_key)
+    cdef StateEntry current(self, ClientRecord client, const uint8_t *stateid, bytes file_key)
+    cdef object opened_of(self, ClientRecord client, const uint8_t *stateid, bytes file_key, bint write)
+    cdef OpenState open_of(self, ClientRecord client, const uint8_t *stateid, bytes file_key)

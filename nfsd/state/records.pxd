@@ -17,6 +17,7 @@ cdef class Slot:
 
 
 cdef class ClientRecord:
+    cdef public int minor
     cdef public double lease_end
     cdef public bint courtesy
     cdef public bint unheard

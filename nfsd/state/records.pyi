@@ -40,6 +40,7 @@ class Slot:
 class ClientRecord:
     """What every request of a client looks at: base of Client."""
 
+    minor: int
     lease_end: float
     courtesy: bool
     """Its lease ran out; its state is kept until somebody else wants it."""

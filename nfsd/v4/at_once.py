@@ -4,7 +4,7 @@ Owns nothing; imports the operations in :mod:`nfsd.v4.ops`, whose conditions the
 ordinary (a failure, a conflict, a delegation that could be given, a file that the disk must be asked for) they say
 None, having changed nothing that shows. Nothing here waits, and the thread must be the server's own.
 
-RFC 8881 sections 18.2, 18.10, 18.12, 18.16.
+RFC 8881 sections 18.2, 18.10, 18.12, 18.16; RFC 7530 sections 9.1.7, 16.2, 16.16, 16.28.
 """
 
 from __future__ import annotations
@@ -16,13 +16,14 @@ from nfsd.protocol import nfs4 as p
 from nfsd.state import Nfs4Error, StateEngine
 from nfsd.state.clients import Client
 from nfsd.state.opens import FileState, OpenState
-from nfsd.state.types import Stateid
+from nfsd.state.owners import SeqidOwner
+from nfsd.state.types import UINT32_MAX, Stateid
 from nfsd.v4.descriptors import Descriptors
 from nfsd.v4.ops.delegations import SIGNALS, has_one
 from nfsd.v4.server import Nfs4Server
 from nfsd.vfs.service import Node, OpenFile
 from nfsd.vfs.types import Credential
-from rpcrdma.rpc.program import RpcCredential
+from rpcrdma.rpc.program import RpcCredential, Transport
 
 WISHES: int = p.OPEN4_SHARE_ACCESS_WANT_DELEG_MASK | SIGNALS
 _WANT = p.OPEN4_SHARE_ACCESS_WANT_DELEG_MASK
@@ -49,15 +50,37 @@ def why_no_delegation(server: Nfs4Server, client: Client, node: Node, share_acce
     return table.refusal(client, node.key, write=bool(share_access & _WRITE))
 
 
+def named(server: Nfs4Server, transport: Transport, clientid: int) -> Client | None:
+    """v4.0: the client that an OPEN or RENEW names, its lease renewed; None if there is anything to say to that."""
+    try:
+        client = server.engine.clients.client40(clientid, server.exports.speaker(transport))
+    except Nfs4Error:
+        return None
+    server.heard(transport, client)
+    return client
+
+
+def may_open(client: Client, owner: bytes, seqid: int) -> bool:
+    """v4.0: whether an OPEN is the next operation of an owner that has confirmed itself, and needs no record on stable
+    storage (RFC 7530 sections 9.1.7, 9.1.11)."""
+    found = client.open_owners.get(owner)
+    return found is not None and found.confirmed and client.recorded and _is_next(found, seqid)
+
+
+def _is_next(owner: SeqidOwner, seqid: int) -> bool:
+    """v4.0: whether this is the owner's next operation (:meth:`SeqidOwner.begin`)."""
+    return not owner.busy and owner.seqid is not None and seqid == owner.seqid + 1 & UINT32_MAX
+
+
 def open_(
     server: Nfs4Server, client: Client, caller: RpcCredential, credential: Credential, node: Node, owner: bytes,
-    access: int, deny: int,
+    access: int, deny: int, seqid: int,
 ) -> tuple[OpenState, int] | None:  # fmt: skip
-    """Open a file that is there, by its node, as :func:`nfsd.v4.ops.opens.open_` does in 4.1 and later; None: it must
-    see to it. The state and rflags."""
+    """Open a file that is there, by its node, as :func:`nfsd.v4.ops.opens.open_` does; None: it must see to it. The
+    state and rflags. In v4.0, the owner's ``seqid`` has begun then."""
     engine = server.engine
     grace = engine.grace
-    if not engine.stable or grace.active or grace.unheard or not client.reclaim_complete:
+    if not engine.stable or grace.active or grace.unheard or (client.minor and not client.reclaim_complete):
         return None
     opened = _opened(server, credential, node, access)
     if opened is None:
@@ -77,7 +100,9 @@ def open_(
     state.opened.add(opened, access, caller)
     state.file.node = node
     flags = p.OPEN4_RESULT_LOCKTYPE_POSIX
-    if server.callbacks.client_can_be_called(client):
+    if not client.minor:
+        engine.opens.begin40(client, owner, seqid)
+    elif server.callbacks.client_can_be_called(client):
         flags |= p.OPEN4_RESULT_MAY_NOTIFY_LOCK
     return state, flags
 
@@ -121,8 +146,10 @@ def _result(coroutine: Coroutine[Any, Any, T]) -> T:
     raise RuntimeError("a call on a file system in memory waited")
 
 
-def closable(server: Nfs4Server, state: OpenState) -> bool:
-    """Whether a CLOSE leaves no locks to be given up, and need not queue."""
+def closable(server: Nfs4Server, state: OpenState, seqid: int) -> bool:
+    """Whether a CLOSE leaves no locks to be given up, and need not queue; in v4.0, whether it is its owner's next."""
+    if not state.client.minor and not (state.owner.confirmed and _is_next(state.owner, seqid)):
+        return False
     return server.engine.stable and not state.lock_states and not state.file.dirty and _free(state.file)
 
 
@@ -131,10 +158,14 @@ def _free(file: FileState) -> bool:
     return file.gate is None or not file.gate.locked()
 
 
-def close(server: Nfs4Server, state: OpenState) -> None:
-    """CLOSE of what is ``closable``, as :func:`nfsd.v4.ops.opens.close` does it in 4.1 and later."""
-    server.engine.opens.close(state)
+def close(server: Nfs4Server, state: OpenState, seqid: int) -> Stateid:
+    """CLOSE of what is ``closable``, as :func:`nfsd.v4.ops.opens.close` does it; the stateid to answer with. In v4.0,
+    the owner's ``seqid`` has begun then."""
+    if not state.client.minor:
+        server.engine.opens.begin_seqid(state.stateid, seqid)
+    stateid = server.engine.opens.close(state)
     server.blocked.tell()
+    return stateid
 
 
 def lock(

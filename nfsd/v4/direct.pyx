@@ -1,8 +1,8 @@
-"""The common COMPOUNDs of NFSv4.1 and 4.2, answered natively: their operations (RFC 8881 section 18).
+"""The common COMPOUNDs of NFSv4, answered natively: their operations (RFC 8881 section 18, RFC 7530 section 16).
 
 Owns :class:`Nfs4Direct`; imports :mod:`nfsd.v4.direct_locks`, the direct parts of the state engine, the file service and the
 attributes. Replies are octet for octet those of :mod:`nfsd.v4.compound` and the operations in :mod:`nfsd.v4.ops`, which run
-whatever is declined here: all that fails, waits or is rare, v4.0 among it.
+whatever is declined here: all that fails, waits or is rare.
 """
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
@@ -18,7 +18,7 @@ from nfsd.vfs.transfers cimport Sync, Transfer, errno_of
 from nfsd.wire.nfs4 cimport (
     ACCESS4_DELETE, ACCESS4_EXECUTE, ACCESS4_EXTEND, ACCESS4_LOOKUP, ACCESS4_MODIFY, ACCESS4_READ, ACCESS4_XALIST, ACCESS4_XAREAD,
     ACCESS4_XAWRITE, FILE_SYNC4, NFS4_FHSIZE, OP_ACCESS, OP_CLOSE, OP_COMMIT, OP_GETATTR, OP_GETFH, OP_LOCK,
-    OP_LOCKU, OP_LOOKUP, OP_OPEN, OP_PUTFH, OP_READ, OP_REMOVE, OP_SETATTR, OP_WRITE, READ4args_SIZE, UNSTABLE4, stateid4_SIZE,
+    OP_LOCKU, OP_LOOKUP, OP_OPEN, OP_PUTFH, OP_READ, OP_REMOVE, OP_RENEW, OP_SETATTR, OP_WRITE, READ4args_SIZE, UNSTABLE4, stateid4_SIZE,
 )
 from rpcrdma.declined cimport ATTRIBUTES, CHUNKS, PROCEDURE, SIZE, STATE
 from rpcrdma.place cimport ANSWERED, DECLINED, Place, load32, load64, store32
@@ -45,6 +45,8 @@ cdef class Nfs4Direct(DirectLocks):
     cdef int operation(self, uint32_t number, Arguments *arguments, Place place) except -1:
         if number == OP_PUTFH:
             return self.putfh(arguments, place)
+        if number == OP_RENEW:
+            return self.renew(arguments, place)
         if self.current is None:
             return no(self.files, PROCEDURE)
         if number == OP_GETATTR:
@@ -179,7 +181,7 @@ cdef class Nfs4Direct(DirectLocks):
         cdef OpenFile opened
         if self.current.type is not REG:
             return None
-        descriptors = self.state.opened_of(self.session, stateid, self.current.key, write)
+        descriptors = self.state.opened_of(self.client, stateid, self.current.key, write)
         if descriptors is None:
             self.files.why = STATE
             return None

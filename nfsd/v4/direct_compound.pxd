@@ -3,7 +3,7 @@
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
 from nfsd.state.direct cimport DirectState, SequenceRequest
-from nfsd.state.records cimport SessionRecord
+from nfsd.state.records cimport ClientRecord, SessionRecord
 from nfsd.v4.counts cimport OperationCounts
 from nfsd.v4.direct_attributes cimport DirectAttributes
 from nfsd.vfs.attributes cimport statx_t
@@ -31,7 +31,7 @@ cdef inline bint room(Place place, size_t wanted) noexcept:
 cdef class Begun:
     """A COMPOUND that waits, and holds its slot meanwhile."""
 
-    cdef SessionRecord session
+    cdef SessionRecord session  # None in NFSv4.0
     cdef uint32_t flags         # SEQUENCE's, as it was then
     cdef size_t index           # of the operation that waits
     cdef int offers
@@ -46,9 +46,12 @@ cdef class DirectCompound(DirectProgram):
     cdef DirectAttributes attributes
     cdef object delegations
     cdef size_t max_transfer
+    cdef size_t max_reply
     # The COMPOUND at hand.
     cdef Caller caller
-    cdef SessionRecord session
+    cdef SessionRecord session  # None in NFSv4.0
+    cdef ClientRecord client    # likewise
+    cdef object opened_by       # v4.0: the client whose OPEN is part of this; it does not know yet what it was given
     cdef SequenceRequest request
     cdef Begun begun            # it has waited
     cdef Work brought           # for the operation that has
@@ -74,6 +77,7 @@ cdef class DirectCompound(DirectProgram):
     cdef int compound(self, Arguments *arguments, size_t octets, Place place) except -1
     cdef bint begins(self, Arguments *arguments, uint32_t *tag) except -1
     cdef bint in_sequence(self, Arguments *arguments, size_t octets) except -1
+    cdef int sequenced(self, uint8_t *sequence_at, uint32_t fingerprint, Place place) except -1
     cdef int held_up(self, uint32_t fingerprint) except -1
     cdef Work brought_here(self)
     cdef int operation(self, uint32_t number, Arguments *arguments, Place place) except -1

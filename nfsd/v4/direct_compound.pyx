@@ -1,10 +1,13 @@
-"""COMPOUND and SEQUENCE in native code (RFC 8881 sections 16.2, 2.10.6 and 18.46).
+"""COMPOUND and SEQUENCE in native code (RFC 8881 sections 16.2, 2.10.6 and 18.46; RFC 7530 section 15.2).
 
 Owns :class:`DirectCompound`, from which :mod:`nfsd.v4.direct` derives, with the operations. Imports the direct parts of the
 state engine and the file service, :mod:`rpcrdma.place` and :mod:`rpcrdma.rpc.direct`.
 
 Waiting. A COMPOUND of which an operation has to wait holds its slot, and is offered again from its beginning: what stands
 before that operation has changed nothing, and is done once more.
+
+NFSv4.0 has no sessions: its COMPOUNDs begin with their first operation, stateids tell the client, and one that may
+change something is under the RPC replay cache.
 
 Operation. SEQUENCE is looked at first, and carried out last: its result has one length, and until then every operation
 may still decline the whole COMPOUND, since none of them has changed anything. OPEN, CLOSE, LOCK and LOCKU are prepared,
@@ -22,7 +25,10 @@ from nfsd.state.direct cimport DirectState, SequenceRequest
 from nfsd.v4.direct_attributes cimport DirectAttributes
 from nfsd.vfs.direct cimport no
 from nfsd.vfs.direct_names cimport DirectNames
-from nfsd.wire.nfs4 cimport OP_REMOVE, OP_SEQUENCE, OP_SETATTR, SEQUENCE4args_SIZE, SEQUENCE4resok_SIZE
+from nfsd.wire.nfs4 cimport (
+    OP_ACCESS, OP_COMMIT, OP_GETATTR, OP_GETFH, OP_LOOKUP, OP_PUTFH, OP_READ, OP_REMOVE, OP_RENEW, OP_SEQUENCE, OP_SETATTR,
+    READ4args_SIZE, SEQUENCE4args_SIZE, SEQUENCE4resok_SIZE,
+)
 from rpcrdma.declined cimport PROCEDURE, RARE, RECALL, SIZE, STATE, VERSION
 from rpcrdma.place cimport ANSWERED, DECLINED, WAITS, Place, load32, store32
 from rpcrdma.rpc.direct cimport Caller, DirectProgram, Work
@@ -47,6 +53,48 @@ cdef enum:
     SEQUENCE_RESULT = 8 + SEQUENCE4resok_SIZE       # with its number and status
 
 
+cdef bint changes_unguarded(const uint8_t *at, const uint8_t *end) noexcept nogil:
+    """See the .pyi. One that does not decode here gets no further than to there."""
+    cdef size_t operations, length
+    if end - at < 4:
+        return False
+    length = load32(at)
+    if <size_t>(end - at) < 12 + padded(length):
+        return False
+    at += 4 + padded(length)
+    if load32(at):
+        return False
+    operations = load32(at + 4)
+    at += 8
+    while operations and end - at >= 4:
+        operations -= 1
+        length = 0 if end - at < 8 else load32(at + 4)
+        if load32(at) == OP_PUTFH or load32(at) == OP_LOOKUP:
+            length = 8 + padded(<size_t>length)
+        elif load32(at) == OP_GETATTR:
+            length = 8 + 4 * length
+        elif load32(at) == OP_READ:
+            length = 4 + READ4args_SIZE
+        elif load32(at) == OP_ACCESS:
+            length = 8
+        elif load32(at) == OP_COMMIT:
+            length = 16
+        elif load32(at) == OP_RENEW:
+            length = 12
+        elif load32(at) == OP_GETFH:
+            length = 4
+        else:
+            return True
+        if <size_t>(end - at) < length:
+            return False
+        at += length
+    return False
+
+
+def unguarded(const uint8_t[::1] arguments not None):
+    return len(arguments) > 0 and changes_unguarded(&arguments[0], &arguments[0] + len(arguments))
+
+
 assert FINGERPRINTED <= 256
 
 cdef size_t _fingerprinted = FINGERPRINTED
@@ -60,6 +108,7 @@ cdef class DirectCompound(DirectProgram):
         self.attributes = DirectAttributes(server, self.files)
         self.delegations = server.engine.delegations
         self.max_transfer = server.max_transfer
+        self.max_reply = server.max_reply
         self.counts = server.counts
         self.procedures = 1 << COMPOUND
         self.guarded = 0
@@ -70,6 +119,9 @@ cdef class DirectCompound(DirectProgram):
 
     cdef int pause(self) except -1:
         return self.files.pause()
+
+    cdef bint guards(self, uint32_t procedure, const uint8_t *arguments, size_t size) except -1:
+        return changes_unguarded(arguments, arguments + size)
 
     cdef int reason(self, uint32_t procedure, uint32_t *row) noexcept:
         """Counted by operation, or as COMPOUND where there is none yet."""
@@ -91,14 +143,13 @@ cdef class DirectCompound(DirectProgram):
         try:
             self.bulk_wanted = NULL if place.bulk == NULL else place.bulk_at
             outcome = self.compound(&rest, caller.header + size + padded(place.bulk_size), place)
-            if outcome == DECLINED and self.begun is not None:
+            if outcome == DECLINED and self.begun is not None and self.session is not None:
                 self.state.withdraw(self.session, &self.request)
             return outcome
         except Exception as error:
-            if self.begun is not None:
+            if self.begun is not None and self.begun.session is not None:
                 self.state.finish(self.begun.session, &self.request, None)
-                raise
-            if self.changing:
+            if self.changing or self.begun is not None:
                 raise  # the caller learns that something may have happened
             # Nothing but WRITEs, which may be repeated: the general path says which operation failed, and in the slot.
             _log.error("%s: a COMPOUND is not answered natively", caller.transport, exc_info=error)
@@ -109,54 +160,67 @@ cdef class DirectCompound(DirectProgram):
             self.begun = None
             self.caller = None
             self.session = None
+            self.client = None
+            self.opened_by = None
             self.current = None
             self.standing = None
 
     cdef bint in_sequence(self, Arguments *arguments, size_t octets) except -1:
-        """Whether SEQUENCE, which comes next, is the next one of its slot, or the one that this COMPOUND has begun with."""
+        """Whether the first operation is a SEQUENCE: the next one of its slot, or the one that this COMPOUND has begun
+        with."""
         cdef SequenceRequest *request = &self.request
-        request.sessionid = arguments.at + 12
-        request.sequenceid = load32(arguments.at + 28)
-        request.slotid = load32(arguments.at + 32)
-        request.highest_slotid = load32(arguments.at + 36)
-        self.cachethis = request.cachethis = load32(arguments.at + 40)
+        if left(arguments) < 4 + SEQUENCE4args_SIZE or load32(arguments.at) != OP_SEQUENCE:
+            return no(self.files, PROCEDURE)
+        self.number = OP_SEQUENCE
+        if load32(arguments.at + 32) > 1:
+            return False
+        request.sessionid = arguments.at + 4
+        request.sequenceid = load32(arguments.at + 20)
+        request.slotid = load32(arguments.at + 24)
+        request.highest_slotid = load32(arguments.at + 28)
+        self.cachethis = request.cachethis = load32(arguments.at + 32)
         request.operations = self.operations
         request.octets = octets
-        arguments.at += 12 + SEQUENCE4args_SIZE
+        arguments.at += 4 + SEQUENCE4args_SIZE
         if self.begun is not None:
             self.session = self.begun.session
         else:
             self.session = self.state.expected(self.caller.transport, request)
         if self.session is None:
             return no(self.files, STATE)
-        return True
-
-    cdef int compound(self, Arguments *arguments, size_t octets, Place place) except -1:
-        """Answer a COMPOUND whose call has so many octets."""
-        cdef SequenceRequest *request = &self.request
-        cdef const uint8_t *tag = arguments.at + 4
-        cdef uint8_t *sequence_at
-        cdef uint32_t length, flags, fingerprint, number
-        cdef size_t whole
-        cdef bytes kept = None
-        cdef int outcome
-        if not self.begins(arguments, &length) or not self.in_sequence(arguments, octets):
-            return DECLINED
-        if not room(place, 12 + padded(length) + SEQUENCE_RESULT):
-            return no(self.files, SIZE)
-        fingerprint = self.fingerprint(arguments, place)
-        self.start = place.at
+        self.client = self.session.client
         # The bounds that the session put on replies (RFC 8881 section 2.10.6.4).
         self.limit = self.session.max_response
         if self.cachethis:
             self.limit = min(self.limit, self.session.max_cached + RPC_HEADER)
+        return True
+
+    cdef int compound(self, Arguments *arguments, size_t octets, Place place) except -1:
+        """Answer a COMPOUND whose call has so many octets."""
+        cdef const uint8_t *tag = arguments.at + 4
+        cdef uint8_t *sequence_at
+        cdef uint32_t length, number, fingerprint = 0
+        cdef size_t first = 0
+        cdef int outcome
+        if not self.begins(arguments, &length):
+            return DECLINED
+        self.cachethis, self.limit = False, self.max_reply
+        if self.minor:
+            if not self.in_sequence(arguments, octets):
+                return DECLINED
+            fingerprint = self.fingerprint(arguments, place)
+            self.numbers[0] = OP_SEQUENCE
+            first = 1
+        if not room(place, 12 + padded(length) + SEQUENCE_RESULT):
+            return no(self.files, SIZE)
+        self.start = place.at
         self.beside = 0
         place.at = store_opaque(store32(place.at, 0), tag, length)
         sequence_at = place.at = store32(place.at, <uint32_t>self.operations)
-        place.at += SEQUENCE_RESULT
+        place.at += SEQUENCE_RESULT * first
         self.seen = False
         self.octets_read = self.octets_written = 0
-        for self.index in range(1, self.operations):
+        for self.index in range(first, self.operations):
             if left(arguments) < 4:
                 return DECLINED
             self.number = number = load32(arguments.at)
@@ -171,12 +235,21 @@ cdef class DirectCompound(DirectProgram):
             self.numbers[self.index] = <uint8_t>number
         if left(arguments) or self.bulk_wanted != NULL:
             return DECLINED  # nothing belongs there, and the general path tells what to do about it
-        whole = self.size(place)
         self.changing = True
-        if whole > self.limit:
+        if self.size(place) > self.limit:
             return no(self.files, SIZE)
         if not self.carry_out():
             return DECLINED
+        if self.session is not None:
+            self.sequenced(sequence_at, fingerprint, place)
+        self.count()
+        return ANSWERED
+
+    cdef int sequenced(self, uint8_t *sequence_at, uint32_t fingerprint, Place place) except -1:
+        """Carry SEQUENCE out, whose result stands there; behind it, nothing fails any more."""
+        cdef SequenceRequest *request = &self.request
+        cdef uint32_t flags
+        cdef bytes kept = None
         if self.begun is not None:
             flags = self.begun.flags
         else:
@@ -185,22 +258,21 @@ cdef class DirectCompound(DirectProgram):
         memcpy(sequence_at, request.sessionid, 24)  # session, sequence id and slot
         sequence_at = store32(sequence_at + 24, self.session.highest_slotid)
         store32(store32(sequence_at, self.session.target_highest_slotid), flags)
-        if (self.cachethis or self.operations == 1) and whole - RPC_HEADER <= self.session.max_cached:
+        if (self.cachethis or self.operations == 1) and self.size(place) - RPC_HEADER <= self.session.max_cached:
             kept = PyBytes_FromStringAndSize(<char *>self.start, place.at - self.start)
-        self.state.finish(self.session, request, kept)
-        self.count()
-        return ANSWERED
+        return self.state.finish(self.session, request, kept)
 
     cdef int held_up(self, uint32_t fingerprint) except -1:
         """An operation waits for :attr:`work`: first of all the COMPOUND holds its slot, so that a retransmission finds it
-        in use (RFC 8881 section 2.10.6.2)."""
+        in use (RFC 8881 section 2.10.6.2). Without a session it is the replay cache that knows of it."""
         cdef Begun begun = self.begun
         if self.standing is not None:
             self.tally = self.standing.tally
         if begun is None:
             begun = Begun.__new__(Begun)
             begun.session = self.session
-            begun.flags = self.state.begin(self.session, &self.request, fingerprint)
+            if self.session is not None:
+                begun.flags = self.state.begin(self.session, &self.request, fingerprint)
         elif begun.offers >= OFFERS:
             self.work = None
             return DECLINED
@@ -212,7 +284,7 @@ cdef class DirectCompound(DirectProgram):
     cdef int dismiss(self, Work work) except -1:
         # Else the slot would be in use for ever: DELAY to every further request on it.
         cdef Begun begun = work.kept
-        return self.state.withdraw(begun.session, &self.request)
+        return 0 if begun.session is None else self.state.withdraw(begun.session, &self.request)
 
     cdef Work brought_here(self):
         """What has been brought for the present operation; None: nothing. It is handed over once."""
@@ -226,9 +298,7 @@ cdef class DirectCompound(DirectProgram):
         """Count a COMPOUND that has succeeded, whole."""
         cdef size_t index
         cdef uint8_t number, weight = 0
-        self.shown = OP_SEQUENCE
-        self.counts.calls[OP_SEQUENCE] += 1
-        for index in range(1, self.operations):
+        for index in range(self.operations):
             number = self.numbers[index]
             self.counts.calls[number] += 1
             if self.counts.weights[number] >= weight:
@@ -240,25 +310,23 @@ cdef class DirectCompound(DirectProgram):
             self.tally.written += self.octets_written
 
     cdef bint begins(self, Arguments *arguments, uint32_t *tag) except -1:
-        """Whether the COMPOUND begins as one does that is answered here. What is left of it begins with SEQUENCE; ``tag``
-        is the length of what stood before."""
+        """Whether the COMPOUND begins as one does that is answered here. What is left of it are its operations; ``tag`` is
+        the tag's length."""
         cdef uint32_t length
         if left(arguments) < 4:
             return False
         length = tag[0] = load32(arguments.at)
-        if length > TAG_MAX or left(arguments) < 4 + padded(length) + 8 + 4 + SEQUENCE4args_SIZE:
+        if length > TAG_MAX or left(arguments) < 4 + padded(length) + 8:
             return False
         arguments.at += 4 + padded(length)
         self.minor = load32(arguments.at)
         self.operations = load32(arguments.at + 4)
-        if self.minor < 1 or self.minor > 2:
+        arguments.at += 8
+        if self.minor > 2:
             return no(self.files, VERSION)
         if self.operations < 1 or self.operations > OPERATIONS:
             return no(self.files, SIZE)
-        if load32(arguments.at + 8) != OP_SEQUENCE:
-            return no(self.files, PROCEDURE)
-        self.number = OP_SEQUENCE
-        return load32(arguments.at + 40) <= 1
+        return True
 
     cdef size_t size(self, Place place) noexcept:
         """Octets of the reply so far."""
@@ -304,7 +372,10 @@ cdef class DirectCompound(DirectProgram):
         """Whether no other client may know the file's attributes better (RFC 8881 section 10.4.3)."""
         if self.current.inode.delegated != 2:
             return True
-        return self.delegations.other_writer(self.current.key, self.session.client) is None or no(self.files, RECALL)
+        client = self.client
+        if client is None:
+            client = self.server.speaker(self.caller.transport) or self.opened_by
+        return self.delegations.other_writer(self.current.key, client) is None or no(self.files, RECALL)
 
     cdef bint look(self) except -1:
         """See that ``status`` is the current file's."""

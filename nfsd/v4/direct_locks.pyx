@@ -30,7 +30,7 @@ cdef object stateid_in(const uint8_t *at):
 
 cdef class DirectLocks(DirectChanges):
     cdef bint may_lock(self, Place place) except -1:
-        if self.prepared or self.index + 1 != self.operations:
+        if self.prepared or self.client is None or self.index + 1 != self.operations:
             return no(self.files, PROCEDURE)
         if not room(place, 8 + stateid4_SIZE) or self.limit < self.size(place) + _room_for_result:
             return no(self.files, SIZE)
@@ -96,9 +96,9 @@ cdef class DirectLocks(DirectChanges):
             return DirectOpens.carry_out(self)
         self.files.pause()  # Python code of the file service runs as the server
         if self.locking is not None:
-            done = at_once.lock(self.server, self.session.client, self.current, *self.locking)
+            done = at_once.lock(self.server, self.client, self.current, *self.locking)
         else:
-            done = at_once.unlock(self.server, self.session.client, self.current, *self.unlocking)
+            done = at_once.unlock(self.server, self.client, self.current, *self.unlocking)
         if done is None:
             return no(self.files, STATE)
         other = done.other

@@ -13,13 +13,19 @@ cdef class DirectOpens(DirectCompound):
     # The OPEN.
     cdef Node opening
     cdef uint8_t *opening_at    # its result
+    cdef uint8_t *opening_end   # behind that
     cdef bytes owner
     cdef Credential opener
     cdef uint32_t share
     cdef uint32_t denied
     # The CLOSE.
     cdef OpenState closing
+    cdef uint8_t *closing_at
+    cdef uint32_t seqid         # v4.0: of its owner, for either
 
     cdef bint open(self, Arguments *arguments, Place place) except -1
     cdef Node named(self, Arguments *arguments)
+    cdef object client_of(self, uint64_t clientid)
+    cdef bint renew(self, Arguments *arguments, Place place) except -1
+    cdef int recorded(self, object owner, const uint8_t *result, const uint8_t *end, object handle) except -1
     cdef bint close(self, Arguments *arguments, Place place) except -1

@@ -1,22 +1,24 @@
-"""OPEN of a file that is there, and CLOSE, in native COMPOUNDs (RFC 8881 sections 18.2, 18.16).
+"""OPEN of a file that is there, and CLOSE, in native COMPOUNDs (RFC 8881 sections 18.2, 18.16; RFC 7530 sections
+16.2, 16.16), and RENEW (16.28).
 
 Owns the decoding and encoding, and :class:`DirectOpens`, which prepares the two and carries them out at the end; what they
 do is in :mod:`nfsd.v4.at_once`. Imports that and :mod:`nfsd.v4.direct_compound`.
 """
 
+from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
-from libc.string cimport memcpy, memset
+from libc.string cimport memcpy
 
 from nfsd.v4.direct_compound cimport Arguments, left, padded, room
 from nfsd.vfs.direct cimport no
 from nfsd.vfs.records cimport Node
 from nfsd.wire.nfs4 cimport (
     CLAIM_FH, CLAIM_NULL, NFS4_OPAQUE_LIMIT, OPEN4_NOCREATE, OPEN4_SHARE_ACCESS_BOTH, OPEN4_SHARE_ACCESS_WRITE,
-    OPEN4_SHARE_DENY_BOTH, OPEN_DELEGATE_NONE, OPEN_DELEGATE_NONE_EXT, OP_CLOSE, OP_OPEN, WND4_CONTENTION, WND4_RESOURCE,
+    OPEN4_SHARE_DENY_BOTH, OPEN_DELEGATE_NONE, OPEN_DELEGATE_NONE_EXT, OP_CLOSE, OP_OPEN, OP_RENEW, WND4_CONTENTION, WND4_RESOURCE,
     change_info4_SIZE, stateid4_SIZE,
 )
 from rpcrdma.declined cimport PROCEDURE, RECALL, SIZE, STATE
-from rpcrdma.place cimport Place, load32, store32, store64
+from rpcrdma.place cimport Place, load32, load64, store32, store64
 
 from nfsd.protocol import nfs4 as declared
 from nfsd.v4 import at_once
@@ -46,7 +48,7 @@ cdef class DirectOpens(DirectCompound):
         if self.prepared or left(arguments) < 24 or self.limit < self.size(place) + _room_for_result:
             return False
         wanted = load32(at + 4)
-        self.share, self.denied = wanted & ~WISHES, load32(at + 8)
+        self.share, self.denied = wanted & ~WISHES if self.minor else wanted, load32(at + 8)
         length = load32(at + 20)
         owner = at + 24
         if self.share < 1 or self.share > OPEN4_SHARE_ACCESS_BOTH or self.denied > OPEN4_SHARE_DENY_BOTH:
@@ -57,8 +59,15 @@ cdef class DirectOpens(DirectCompound):
             return False
         at += 24 + padded(length)
         claim = load32(at + 4)
-        if load32(at) != OPEN4_NOCREATE or (claim != CLAIM_NULL and claim != CLAIM_FH):
+        if load32(at) != OPEN4_NOCREATE or (claim != CLAIM_NULL and (claim != CLAIM_FH or not self.minor)):
             return no(self.files, PROCEDURE)
+        self.owner = owner[:length]
+        self.seqid = load32(arguments.at)
+        client = self.client
+        if client is None:
+            client = self.opened_by = self.client_of(load64(arguments.at + 12))
+            if client is None or not at_once.may_open(client, self.owner, self.seqid):
+                return no(self.files, STATE)
         arguments.at = at + 8
         if not self.look():
             return False
@@ -69,13 +78,12 @@ cdef class DirectOpens(DirectCompound):
                 return False
         if node.type is not REG or (self.share & OPEN4_SHARE_ACCESS_WRITE and self.standing.read_only):
             return False
-        why = at_once.why_no_delegation(self.server, self.session.client, node, wanted)
+        why = at_once.why_no_delegation(self.server, client, node, wanted)
         if why is None:
             return no(self.files, RECALL)
         self.prepared = True
         self.opening = node
         self.opening_at = place.at
-        self.owner = owner[:length]
         self.opener = self.standing.credential
         self.current = node
         place.at = store32(store32(place.at, OP_OPEN), 0) + stateid4_SIZE
@@ -87,6 +95,22 @@ cdef class DirectOpens(DirectCompound):
             place.at = store32(store32(place.at, OPEN_DELEGATE_NONE_EXT), <uint32_t>why)
             if why == WND4_CONTENTION or why == WND4_RESOURCE:
                 place.at = store32(place.at, 0)
+        self.opening_end = place.at
+        return True
+
+    cdef object client_of(self, uint64_t clientid):
+        """The client that a COMPOUND of NFSv4.0 names; None: it is for the general path to say what is amiss."""
+        self.files.pause()
+        return at_once.named(self.server, self.caller.transport, clientid)
+
+    cdef bint renew(self, Arguments *arguments, Place place) except -1:
+        if self.minor or left(arguments) < 8 or not room(place, 8):
+            return no(self.files, PROCEDURE)
+        client = self.client_of(load64(arguments.at))
+        if client is None or client.delegations or not self.server.engine.stable:
+            return no(self.files, STATE)
+        arguments.at += 8
+        place.at = store32(store32(place.at, OP_RENEW), 0)
         return True
 
     cdef Node named(self, Arguments *arguments):
@@ -114,15 +138,14 @@ cdef class DirectOpens(DirectCompound):
             return False
         if not room(place, 8 + stateid4_SIZE) or self.limit < self.size(place) + _room_for_result:
             return no(self.files, SIZE)
-        self.closing = self.state.open_of(self.session, arguments.at + 4, self.current.key)
-        if self.closing is None or not at_once.closable(self.server, self.closing):
+        self.closing = self.state.open_of(self.client, arguments.at + 4, self.current.key)
+        self.seqid = load32(arguments.at)
+        if self.closing is None or not at_once.closable(self.server, self.closing, self.seqid):
             return no(self.files, STATE)
         self.prepared = True
         arguments.at += 4 + stateid4_SIZE
-        # RFC 8881 section 18.2.4: a stateid that can do no harm when it is used again.
-        place.at = store32(store32(store32(place.at, OP_CLOSE), 0), <uint32_t>0xFFFFFFFF)
-        memset(place.at, 0, 12)
-        place.at += 12
+        self.closing_at = place.at
+        place.at = store32(store32(place.at, OP_CLOSE), 0) + stateid4_SIZE
         return True
 
     cdef bint carry_out(self) except -1:
@@ -131,11 +154,15 @@ cdef class DirectOpens(DirectCompound):
             return True
         self.files.pause()  # Python code of the file service runs as the server
         if self.closing is not None:
-            at_once.close(self.server, self.closing)
+            left_over = at_once.close(self.server, self.closing, self.seqid)
+            other = left_over.other
+            memcpy(store32(self.closing_at + 8, left_over.seqid), <const uint8_t *>other, 12)
+            if not self.minor:
+                self.recorded(self.closing.owner, self.closing_at, self.closing_at + 8 + stateid4_SIZE, None)
             return True
         done = at_once.open_(
-            self.server, self.session.client, self.caller.credential, self.opener, self.opening, self.owner, self.share,
-            self.denied,
+            self.server, self.client or self.opened_by, self.caller.credential, self.opener, self.opening, self.owner,
+            self.share, self.denied, self.seqid,
         )
         if done is None:
             self.number = OP_OPEN
@@ -144,7 +171,15 @@ cdef class DirectOpens(DirectCompound):
         other = state.other
         memcpy(store32(self.opening_at + 8, state.seqid), <const uint8_t *>other, 12)
         store32(self.opening_at + 8 + stateid4_SIZE + 20, flags)
+        if not self.minor:
+            self.recorded(state.owner, self.opening_at, self.opening_end, self.opening.handle)
         return True
+
+    cdef int recorded(self, object owner, const uint8_t *result, const uint8_t *end, object handle) except -1:
+        """An owner's operation, whose seqid has begun, is over; its result is kept for a retransmission (RFC 7530 section
+        9.1.9)."""
+        owner.finish(0, PyBytes_FromStringAndSize(<char *>result, end - result), handle)
+        return 0
 
     cdef int forget(self) except -1:
         if self.prepared or self.closing is not None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import nfsd.v4.ops  # noqa: F401 - fills the table of operations
 from nfsd.v4.compound import compound
+from nfsd.v4.direct_compound import unguarded
 from nfsd.v4.server import Nfs4Server
 from rpcrdma.rpc.program import Call, Procedure
 
@@ -19,11 +20,4 @@ def nfs4_procedures(server: Nfs4Server) -> Mapping[int, Procedure]:
     async def run(call: Call) -> None:
         await compound(server, call)
 
-    return {0: Procedure("NULL", null), 1: Procedure("COMPOUND", run, raw=True, replay=_without_session)}
-
-
-def _without_session(arguments: memoryview) -> bool:
-    """Whether a COMPOUND is of NFSv4.0, whose REMOVE or RENAME nothing but the RPC replay cache protects."""
-    tag = int.from_bytes(arguments[:4], "big")
-    minor = 4 + (tag + 3 & ~3)
-    return arguments[minor : minor + 4] == bytes(4)
+    return {0: Procedure("NULL", null), 1: Procedure("COMPOUND", run, raw=True, replay=unguarded)}

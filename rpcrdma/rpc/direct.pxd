@@ -61,6 +61,7 @@ cdef class DirectProgram:
     cdef readonly Declined waited
     cdef Work work                  # what the call waits for that has just been answered so
 
+    cdef bint guards(self, uint32_t procedure, const uint8_t *arguments, size_t size) except -1
     cdef int reason(self, uint32_t procedure, uint32_t *row) noexcept
     cdef int answer(self, Caller caller, uint32_t procedure, const uint8_t *arguments, size_t size, Place place,
                     Work brought) except -1

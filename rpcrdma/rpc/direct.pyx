@@ -90,6 +90,10 @@ cdef class DirectProgram:
         self.declined = Declined()
         self.waited = Declined()
 
+    cdef bint guards(self, uint32_t procedure, const uint8_t *arguments, size_t size) except -1:
+        """Whether a call is under the replay cache."""
+        return (self.guarded >> procedure) & 1
+
     cdef int reason(self, uint32_t procedure, uint32_t *row) noexcept:
         """Why the present call is declined (:mod:`rpcrdma.declined`); ``row``: to be counted there."""
         return RARE
@@ -389,7 +393,7 @@ cdef class DirectCalls(Answerer):
         program = version.program
         program.shown = procedure
         program.tally = None
-        if (program.guarded >> procedure) & 1:
+        if program.guards(procedure, message + offset, size - offset):
             key = self.key_of(version, caller, procedure, message, offset, size, place)
             if not self.replay.is_new(key):
                 self.why = REPLAY  # what is known already is the general path's to answer

@@ -54,8 +54,8 @@ class Wire:
 
 
 class InStep:
-    """A client with one session, on two ways to the server, of which one answers natively what it can. On each it uses
-    slots of its own, so that the two keep step."""
+    """A client, from NFSv4.1 on with one session, on two ways to the server, of which one answers natively what it can.
+    On each it uses slots of its own, so that the two keep step."""
 
     client: Client4
 
@@ -78,7 +78,11 @@ class InStep:
     def message(
         self, slot: int, *operations: Operation, cache: bool = False, caller: tuple[int, int] = (0, 0), highest: int = 7
     ) -> bytes:
-        """A COMPOUND with the next sequence id of one of the slots 1 to 7 (0 is the client's own)."""
+        """A COMPOUND with the next sequence id of one of the slots 1 to 7 (0 is the client's own); of NFSv4.0 without
+        SEQUENCE."""
+        if not self.minor:
+            self.client.credential = (*caller, ())
+            return self.client.message(*operations)
         slot += 1
         self.sequences[slot] = self.sequences.get(slot, 0) + 1
         self.client.credential = (*caller, ())
@@ -87,12 +91,21 @@ class InStep:
 
     def same_slots(self) -> None:
         """See that the slots of both ways are in the same state."""
+        if not self.minor:
+            return
         one, other = self.session.slots[1:3]
         fields = ("seqid", "in_use", "used", "renewed", "generation", "cachethis", "fingerprint")
         assert [getattr(one, name) for name in fields] == [getattr(other, name) for name in fields]
         assert (one.reply is None) == (other.reply is None)
         if one.reply is not None:
             assert comparable(bytes(24) + one.reply) == comparable(bytes(24) + other.reply)
+
+    def same_progress(self) -> None:
+        """See that the slots of both ways have got as far as each other, of whatever COMPOUNDs."""
+        if self.minor:
+            one, other = self.session.slots[1:3]
+            assert (one.seqid, one.in_use, one.cachethis) == (other.seqid, other.in_use, other.cachethis)
+            assert (one.reply is None) == (other.reply is None)
 
 
 class Both(InStep):
@@ -111,7 +124,7 @@ class Both(InStep):
         made: Any = self.wires[1]
         self.client = await Client4(made, self.minor, transport=LoopbackTransport()).connect()
         for number, port in enumerate(self.wires):
-            await port.call(None, self.message(number))
+            await port.call(None, self.message(number, p.OP_PUTROOTFH))
 
     async def close(self) -> None:
         """Give everything back."""
@@ -151,7 +164,7 @@ class BothRdma(InStep):
             self.peers.append(await peer.connect(self.provider, listener.address, LINUX))
         self.client = await Client4(self.server, self.minor, transport=LoopbackTransport()).connect()
         for which in (0, 1):
-            await self.call(which, which)
+            await self.call(which, which, p.OP_PUTROOTFH)
 
     async def close(self) -> None:
         """Give everything back."""

@@ -12,8 +12,9 @@ from tests.support.nfs4_direct import SEQUENCE_AT, handle_of
 from tests.unit.test_nfs3_direct_names import listing
 from tests.unit.test_nfs4_direct import ANONYMOUS, CALLERS, OF_CONTENT, access, comparable, getattr_, on, putfh, write
 
-RESULT_AT = SEQUENCE_AT + 44 + 8
-"""Where the result of what follows SEQUENCE and PUTFH stands in a reply."""
+RESULT_AT = SEQUENCE_AT + 8
+"""Where the result of what follows PUTFH stands in a reply; SEQUENCE_RESULT later if there is SEQUENCE."""
+SEQUENCE_RESULT = 44
 SPARE = 3
 """A slot for calls of one way only, so that the others keep step."""
 CHANGE = wanted(3)
@@ -21,7 +22,7 @@ SECONDS = 1_500_000_000
 NAMES = (b"a", b"b", b"c", b"kept", b"sub", b"full", b"link", b"x" * 255, b"x" * 256, b".", b"..", b"", b"a/b", b"a\0")
 
 
-@pytest.fixture(params=[1, 2])
+@pytest.fixture(params=[0, 1, 2])
 def minor(request):
     return request.param
 
@@ -84,6 +85,8 @@ async def each_way(both, operations, handles, **how):
 def without_change_info(reply):
     """A reply, and the change_info4 of a REMOVE in it that has succeeded."""
     where = RESULT_AT - 4  # comparable() takes the XID away
+    if reply[where - 8 : where - 4] == struct.pack(">I", p.OP_SEQUENCE):
+        where += SEQUENCE_RESULT
     if reply[where : where + 8] != struct.pack(">II", p.OP_REMOVE, 0):
         return reply, None
     info = struct.unpack_from(">IQQ", reply, where + 8)

@@ -10,7 +10,7 @@ from nfsd.state import Limits
 from tests.support.callbacks import CallbackEnd
 from tests.support.nfs4 import Client4, LoopbackTransport
 from tests.support.nfs4_direct import handle_of
-from tests.unit.test_nfs4_direct import CALLERS, OF_CONTENT, access, getattr_, on, putfh, read
+from tests.unit.test_nfs4_direct import CALLERS, OF_CONTENT, SESSIONS, access, getattr_, on, putfh, read
 
 NO_DELEGATION, ANY = p.OPEN4_SHARE_ACCESS_WANT_NO_DELEG, p.OPEN4_SHARE_ACCESS_WANT_ANY_DELEG
 
@@ -20,21 +20,27 @@ def kind(request):
     return request.param
 
 
-@pytest.fixture(params=[1, 2])
+@pytest.fixture(params=[0, 1, 2])
 def minor(request):
     return request.param
 
 
-def opening(both, name, *, share=1, deny=0, owner=b"owner", create=p.opentype4.OPEN4_NOCREATE):
+def opening(both, name, *, share=1, deny=0, owner=b"owner", create=p.opentype4.OPEN4_NOCREATE, seqid=0):
     """OPEN of a name, or of the current file."""
     kinds = p.open_claim_type4
     claim = p.open_claim4(kinds.CLAIM_FH) if name is None else p.open_claim4(kinds.CLAIM_NULL, file=name)
     who = p.open_owner4(both.client.clientid, owner)
-    return (p.OP_OPEN, p.OPEN4args(0, share, deny, who, p.openflag4(create), claim))
+    return (p.OP_OPEN, p.OPEN4args(seqid, share, deny, who, p.openflag4(create), claim))
 
 
-def closing(stateid):
-    return (p.OP_CLOSE, p.CLOSE4args(0, stateid))
+def closing(stateid, seqid=0):
+    return (p.OP_CLOSE, p.CLOSE4args(seqid, stateid))
+
+
+def next_seqid(both, owner):
+    """Of an owner of NFSv4.0."""
+    known = both.server.engine.clients.lookup(both.client.clientid).open_owners.get(owner)
+    return 1 if known is None or known.seqid is None else known.seqid + 1
 
 
 class Side:
@@ -60,6 +66,8 @@ class Side:
                 shown.append(("open", opened.stateid.seqid, opened.cinfo.atomic, opened.rflags, opened.attrset))
                 shown.append(repr(opened.delegation))
                 shown.append(opened.cinfo.before == opened.cinfo.after)
+            elif number == p.OP_CLOSE and not result.status:
+                shown.append(("close", result.open_stateid.seqid))
             elif number == p.OP_GETFH and not result.status:
                 shown.append(result.resok4.object == self.handle)
             else:
@@ -74,8 +82,14 @@ class Side:
                 self.stateids[owner] = result.resok4.stateid
         return shown
 
-    def opening(self, name, owner, *, share=1, deny=0, cache=True, caller=None):
-        return opening(self.both, self.name if name else None, share=share, deny=deny, owner=owner + self.name)
+    def opening(self, name, owner, *, share=1, deny=0, cache=True, caller=None, ahead=0):
+        """``ahead``: of the owner's next seqid."""
+        named, owner = self.name if name else None, owner + self.name
+        seqid = next_seqid(self.both, owner) + ahead
+        return opening(self.both, named, share=share, deny=deny, owner=owner, seqid=seqid)
+
+    def closing(self, stateid, owner, ahead=0):
+        return closing(stateid, next_seqid(self.both, owner + self.name) + ahead)
 
     def state(self):
         """What the engine knows of the file."""
@@ -97,14 +111,18 @@ def test_random_opens_and_closes(kind, minor, tmp_path, seed):
             (both.path / os.fsdecode(side.name)).write_bytes(b"content")
             (both.path / os.fsdecode(side.name)).chmod(0o666)
             await side.prepare()
-        for step in range(120):
+            if not minor:
+                for owner in (b"one" + side.name, b"two" + side.name):  # that have confirmed themselves
+                    await both.client.close(*await both.client.open("/0", side.name, owner=owner), owner)
+        wishes = (0, NO_DELEGATION, ANY, 0x20000) if minor else (0, 0, 0, 0x200)
+        for step in range(120 if minor else 250):
             if step % 10 == 9:
                 bits, whose = rng.choice((0o666, 0o644, 0o600, 0o444)), rng.choice(CALLERS)
                 for side in sides:
                     os.chown(both.path / os.fsdecode(side.name), *whose)
                     (both.path / os.fsdecode(side.name)).chmod(bits)
             owner = rng.choice((b"one", b"two"))
-            how = {"share": rng.choice((1, 1, 2, 3, 3, 0, 4)) | rng.choice((0, NO_DELEGATION, ANY, 0x20000)),
+            how = {"share": rng.choice((1, 1, 2, 3, 3, 0, 4)) | rng.choice(wishes),
                    "deny": rng.choice((0, 0, 0, 0, 1, 2, 4)), "caller": rng.choice((CALLERS[1], *CALLERS)),
                    "cache": rng.random() < 0.8}  # fmt: skip
             behind = rng.choice(
@@ -115,7 +133,8 @@ def test_random_opens_and_closes(kind, minor, tmp_path, seed):
                     [p.OP_READLINK],
                 )
             )
-            name, close, wrong = rng.random() < 0.5, rng.random() < 0.4, rng.random() < 0.1
+            name, close, wrong = rng.random() < 0.5 or not minor, rng.random() < 0.4, rng.random() < 0.1
+            ahead = 0 if minor else rng.choice((0, 0, 0, 0, 0, 0, 0, 0, -1, 1))
             shown = []
             for side in sides:
                 stateid = side.stateids.get(owner, p.stateid4(1, bytes(11) + b"x"))
@@ -123,17 +142,16 @@ def test_random_opens_and_closes(kind, minor, tmp_path, seed):
                     stateid = p.stateid4(stateid.seqid + 1, stateid.other)
                 if close:
                     front = [getattr_(OF_CONTENT)] if step % 2 else []
-                    shown.append(await side.run(putfh(side.handle), *front, closing(stateid), cache=True))
+                    shown.append(await side.run(putfh(side.handle), *front, side.closing(stateid, owner, ahead)))
                 else:
-                    shown.append(await side.open(name, owner, behind=behind, **how))
+                    shown.append(await side.open(name, owner, behind=behind, ahead=ahead, **how))
             assert shown[0] == shown[1]
             assert sides[0].state() == sides[1].state()
-            one, other = both.session.slots[1:3]
-            assert (one.seqid, one.in_use, one.cachethis) == (other.seqid, other.in_use, other.cachethis)
-            assert (one.reply is None) == (other.reply is None)
+            both.same_progress()
         for side in sides:
-            for stateid in side.stateids.values():
-                await side.run(putfh(side.handle), closing(p.stateid4(0, stateid.other)))
+            for owner, stateid in side.stateids.items():
+                entry = both.server.engine.stateids.entries.get(stateid.other, stateid)
+                await side.run(putfh(side.handle), side.closing(p.stateid4(entry.seqid, stateid.other), owner))
         assert all(file.idle for file in both.server.engine.opens._files.values())
         assert all(entry.kind not in (1, 2) for entry in both.server.engine.stateids.entries.values())
         return both.answered
@@ -141,6 +159,7 @@ def test_random_opens_and_closes(kind, minor, tmp_path, seed):
     assert on(kind, tmp_path, minor, scenario) > 15
 
 
+@pytest.mark.parametrize("minor", SESSIONS)
 def test_what_was_opened_natively_is_open_until_it_is_closed(tmp_path, minor):
     async def scenario(both):
         (both.path / "a").write_bytes(b"content")
