@@ -39,17 +39,15 @@ from __future__ import annotations
 import collections
 import itertools
 import math
-import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
 from rpcrdma import memory
 from rpcrdma.addresses import host_of as host_of
-from rpcrdma.addresses import networks_of
 from rpcrdma.log_limits import limited_logger
 from rpcrdma.memory import Account, Pool
-from rpcrdma.networks import Displacements, Group, Recent
+from rpcrdma.networks import Displacements, Group, Networks, Recent
 
 _log = limited_logger(__name__)
 
@@ -308,7 +306,9 @@ class Hosts:
         self.limits = limits or HostLimits()
         self.events: collections.Counter[str] = collections.Counter()
         """Connections refused and closed for want of something, by reason."""
-        self.everybody: Group[Seat] = Group("", None, max(1, self.limits.connections // 8))
+        most = self.limits.connections
+        self._networks: Networks[Seat] = Networks(most // 8, most // 16, most // 64)
+        self.everybody = self._networks.everybody
         self.calls = 0
         """In progress."""
         self.waiting_for_turns = 0
@@ -316,7 +316,6 @@ class Hosts:
         self.queue: collections.deque[Seat] = collections.deque()
         """Connections whose calls wait for there being fewer."""
         self._hosts: dict[str, Host] = {}
-        self._networks: weakref.WeakValueDictionary[str, Group[Seat]] = weakref.WeakValueDictionary()
         self._of_more_displaced = Displacements(of_host=8, of_network=32, of_site=32, of_all=96)
         self._of_equals_displaced = Displacements(of_host=4, of_network=8, of_site=16, of_all=32)
         self._told: collections.Counter[str] = collections.Counter()
@@ -335,7 +334,7 @@ class Hosts:
         key = host_of(address)
         host = self._hosts.get(key)
         if host is None:
-            host = Host(key, self._network(key), self.pool.host(self.limits.host_memory), now)
+            host = Host(key, self._networks.of(key), self.pool.host(self.limits.host_memory), now)
         try:
             self._make_room(host, now)
         except Refused as refused:
@@ -345,17 +344,6 @@ class Hosts:
         seat = Seat(self, host, now)
         host.enter(seat)
         return seat
-
-    def _network(self, key: str) -> Group[Seat]:
-        """The smallest network that the host is in, and those that it is in are there as well."""
-        group, keys = self.everybody, networks_of(key)
-        for network in keys:
-            found = self._networks.get(network)
-            if found is None:
-                parts = 64 if network == keys[-1] else 16
-                found = self._networks[network] = Group(network, group, max(1, self.limits.connections // parts))
-            group = found
-        return group
 
     def _make_room(self, host: Host, now: float) -> None:
         limits = self.limits

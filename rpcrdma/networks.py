@@ -1,6 +1,6 @@
 """Networks within networks, with hosts at the end: how many connections each has, and which has most.
 
-Owns what :mod:`rpcrdma.hosts` decides by who gives way; imports nothing of the project.
+Owns what :mod:`rpcrdma.hosts` decides by who gives way, and the state engine for clients; imports addresses.
 
 A group's parts are sorted by weight: their connections, but no less than ``floor``. So parts that hold few weigh the
 same. However many connections and parts there are, one that comes or goes takes the same time.
@@ -9,9 +9,12 @@ same. However many connections and parts there are, one that comes or goes takes
 from __future__ import annotations
 
 import random
+import weakref
 from collections import Counter, OrderedDict
 from collections.abc import Sequence
 from typing import Any, Generic, TypeVar
+
+from rpcrdma.addresses import networks_of
 
 Seat = TypeVar("Seat")
 
@@ -91,7 +94,11 @@ class Group(Generic[Seat]):
 
     def fullest(self) -> Group[Seat]:
         """The part that weighs most, or one of those."""
-        return self._ranks[self.most].some(1)[0]
+        return self.some_fullest(1)[0]
+
+    def some_fullest(self, count: int) -> list[Group[Seat]]:
+        """Parts that weigh most, so many if there are as many; none, if there are no parts."""
+        return self._ranks[self.most].some(count) if self.most else []
 
     def crowd(self) -> Group[Seat]:
         """The smallest part of parts that is more than modest: where the connections are that are too many."""
@@ -163,6 +170,26 @@ class Group(Generic[Seat]):
             group = group.parent
         self._shrink()
         return True
+
+
+class Networks(Generic[Seat]):
+    """All networks that hosts are in, as long as somebody has hold of them."""
+
+    def __init__(self, of_all: int, of_network: int, of_subnet: int) -> None:
+        """What the parts of the whole, of a network and of a subnet of hosts weigh at least."""
+        self.everybody: Group[Seat] = Group("", None, max(1, of_all))
+        self._floors = max(1, of_network), max(1, of_subnet)
+        self._groups: weakref.WeakValueDictionary[str, Group[Seat]] = weakref.WeakValueDictionary()
+
+    def of(self, host: str) -> Group[Seat]:
+        """The smallest network that a host is in, and those that it is in are there as well."""
+        group, keys = self.everybody, networks_of(host)
+        for network in keys:
+            found = self._groups.get(network)
+            if found is None:
+                found = self._groups[network] = Group(network, group, self._floors[network == keys[-1]])
+            group = found
+        return group
 
 
 class Displacements:

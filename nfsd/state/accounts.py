@@ -21,6 +21,8 @@ from rpcrdma.addresses import host_of
 if TYPE_CHECKING:
     from nfsd.state.clients import Client
 
+HOST: Final = 3600
+"""Octets of an account, with what is known of the networks that its host is in."""
 CLIENT: Final = 1600
 """Octets of a client record; its name comes to that, three times over."""
 SESSION: Final = 2600
@@ -43,7 +45,7 @@ _RESERVE: Final = 16
 """One part in so many is for hosts that have little."""
 _LITTLE: Final = 64
 """What little is: one part in so many of that, and enough for a client with a session in any case."""
-_FEW: Final = 4
+FEW: Final = 4
 """Clients of a host that may have another out of the last part of the table: of two versions, and of each the next
 incarnation, when the host was restarted."""
 _PAUSE: Final = 1.0
@@ -54,7 +56,7 @@ class HostAccount:
     """What one host makes the server remember."""
 
     __slots__ = (
-        "cached_octets", "clients", "copies", "delegations", "host", "ledger", "octets", "relieved", "unconfirmed",
+        "cached_octets", "clients", "copies", "delegations", "host", "ledger", "octets", "relieved",
     )  # fmt: skip
 
     def __init__(self, ledger: Ledger, host: str) -> None:
@@ -63,8 +65,6 @@ class HostAccount:
         self.octets = 0
         self.clients: dict[Client, None] = {}
         """Client records, NFSv3's lock manager's among them."""
-        self.unconfirmed = 0
-        """Those of them that have never been confirmed."""
         self.delegations = 0
         self.copies = 0
         self.cached_octets = 0
@@ -111,7 +111,9 @@ class Ledger:
     def join(self, client: Client, host: str) -> HostAccount:
         """The account of a client that is made now."""
         account = self.account(host)
-        self.hosts[account.host] = account
+        if account.host not in self.hosts:
+            self.hosts[account.host] = account
+            account.charge(HOST)
         account.clients[client] = None
         account.charge(CLIENT + 3 * len(client.owner))
         return account
@@ -125,6 +127,7 @@ class Ledger:
         account.charge(-CLIENT - 3 * len(client.owner))
         if not account.clients and self.hosts.get(account.host) is account:
             del self.hosts[account.host]
+            account.charge(-HOST)
 
     def room(self, account: HostAccount, octets: int) -> bool:
         """Whether so much more may be remembered for a host, once what nobody waits for has given way. In constant
@@ -171,4 +174,4 @@ class Ledger:
         """Whether so many client records are all that there may be when a host wants another: the last part of the
         table is for hosts that have few."""
         whole = self._limits.clients
-        return records >= (whole - whole // _RESERVE if len(account.clients) >= _FEW else whole)
+        return records >= (whole - whole // _RESERVE if len(account.clients) >= FEW else whole)

@@ -14,13 +14,13 @@ RFC 7530 sections 9.1.1, 9.5, 16.29, 16.33, 16.34; RFC 8881 sections 2.4, 8.3, 1
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final
 
 from nfsd.protocol import nfs4 as codes
 from nfsd.state.accounts import CLIENT, HostAccount
 from nfsd.state.errors import ClientInUse, Nfs4Error
 from nfsd.state.records import ClientRecord
+from nfsd.state.room import Room
 from nfsd.state.types import UINT32_MAX, Callback40, CreateSessionResult, ExchangeIdResult, Gone
 
 if TYPE_CHECKING:
@@ -63,6 +63,8 @@ class Client(ClientRecord):
         "engine",
         "expired",
         "hosts",
+        "introduced",
+        "introduced_until",
         "lock_owners",
         "lock_states",
         "locks",
@@ -105,7 +107,9 @@ class Client(ClientRecord):
         self.expired = False
         """Gone: expired, destroyed or replaced. Nothing may be added to it."""
         self.courtesy = False
-        self.lease_end = engine.now() + engine.limits.lease
+        self.introduced = engine.now()
+        self.lease_end = self.introduced_until = self.introduced + engine.limits.lease
+        """When its lease ends, now and as of its introduction, sessions included: if it was not heard of since."""
         self.may_reclaim = False
         self.claim = ""
         """The principal of its record on stable storage that says so."""
@@ -139,9 +143,17 @@ class Client(ClientRecord):
         self.lease_end = engine.now() + engine.limits.lease
         if self.courtesy:
             self.courtesy = False
+            engine.clients.room.came_back(self)
             engine.watch(self.lease_end)  # the timer was set for the end of the courtesy
         if self.unheard:
             engine.heard(self)
+
+    def introduce(self) -> None:
+        """It is confirmed, or has a new session: so far it has done nothing with that."""
+        heard = self.lease_end != self.introduced_until
+        self.renew()
+        if not heard:
+            self.introduced_until = self.lease_end
 
     @property
     def host(self) -> str:
@@ -176,6 +188,8 @@ class ClientTable:
         """The confirmed ones by minor version, name, and verifier."""
         self._by_id: dict[int, Client] = {}
         self._tags: dict[bytes, Client] = {}
+        self.room = Room(engine.limits.clients, engine.now, self._claims)
+        """Who gives way to newcomers."""
         self._gone: dict[int | bytes, None] = {}
         """Clientids and tags of clients that are no more, the latest ones."""
         self._waiting_confirm: dict[int, tuple[bytes, Callback40]] = {}
@@ -214,14 +228,17 @@ class ClientTable:
         """The record of a clientid, confirmed or not."""
         return self._by_id.get(clientid)
 
-    def forget(self, client: Client) -> None:
-        """Take a record out of the tables (the engine has released what it held)."""
+    def forget(self, client: Client, why: Gone) -> None:
+        """Take a record out of the tables (the engine has released what it held). Who has lost nothing is to begin
+        again as after a restart."""
+        remembered = client.confirmed and why is not Gone.IDLE
         self._waiting_confirm.pop(client.clientid, None)
         if self._by_id.pop(client.clientid, None) is not None:
-            self._gone[client.clientid] = None
-            client.account.unconfirmed -= not client.confirmed
+            self.room.leave(client)
+            if remembered:
+                self._gone[client.clientid] = None
         self._engine.ledger.leave(client)
-        if self._tags.pop(client.tag, None) is not None:
+        if self._tags.pop(client.tag, None) is not None and remembered:
             self._gone[client.tag] = None
         while len(self._gone) > _REMEMBERED:
             del self._gone[next(iter(self._gone))]
@@ -238,13 +255,13 @@ class ClientTable:
         self._unconfirmed.pop(key, None)
         self._confirmed[key] = client
         self._instances[client.minor, client.owner, client.verifier] = client
-        client.account.unconfirmed -= 1
         client.confirmed = True
         client.claim = self._engine.grace.claim(
             client.minor, client.owner, client.principal, client.host, client.verifier
         )
         client.may_reclaim = bool(client.claim)
-        client.renew()
+        self.room.confirmed(client)
+        client.introduce()
         self._engine.watch(client.lease_end)
 
     def replaced_by(self, client: Client) -> Client | None:
@@ -425,13 +442,12 @@ class ClientTable:
 
     def _new(self, minor: int, owner: bytes, verifier: bytes, principal: str, host: str) -> Client:
         """An unconfirmed record; room is made for it at the expense of those nobody waits for."""
-        engine, limits = self._engine, self._engine.limits
-        if len(self._unconfirmed) >= limits.unconfirmed_clients:
-            engine.expire_client(self._greediest(self._unconfirmed.values()))
-        ledger = engine.ledger
+        engine, ledger, room = self._engine, self._engine.ledger, self.room
+        if room.unconfirmed >= engine.limits.unconfirmed_clients:
+            engine.expire_client(room.first_unconfirmed())
         account = ledger.account(host)
-        full = (ledger.has_clients(account) and not self._make_room(account)) or (
-            ledger.has_records(account, len(self._by_id)) and not self._make_room(None)
+        full = (ledger.has_clients(account) and not self._replace(room.of_own(account))) or (
+            ledger.has_records(account, len(self._by_id)) and not self._replace(room.of_all(account))
         )
         ledger.refusals += full
         if full or not ledger.room(account, CLIENT + 3 * len(owner)):
@@ -440,32 +456,20 @@ class ClientTable:
         self.give_tag(client)
         self._by_id[client.clientid] = client
         self._unconfirmed[minor, owner, host] = client
-        client.account.unconfirmed += 1
+        room.enter(client)
         engine.watch(client.lease_end)
         return client
 
-    def _make_room(self, account: HostAccount | None) -> bool:
-        """Drop one record, of one host or of the one that has most: an unconfirmed one, or the courtesy client that has
-        been away longest."""
-        unconfirmed: Iterable[Client] = self._unconfirmed.values()
-        if account is not None:
-            unconfirmed = [client for client in account.clients if not client.confirmed] if account.unconfirmed else ()
-        if unconfirmed:
-            self._engine.expire_client(self._greediest(unconfirmed))
-            return True
-        away = self.away(account)
-        if not away:
+    def _replace(self, client: Client | None) -> bool:
+        """Drop a client, if there is one, to make room for another."""
+        if client is None:
             return False
-        self._engine.expire_client(away[0], Gone.ROOM)
+        if client.courtesy:
+            self._engine.expire_client(client, Gone.ROOM)
+        else:
+            self._engine.expire_client(client, Gone.IDLE)
         return True
 
-    @staticmethod
-    def _greediest(unconfirmed: Iterable[Client]) -> Client:
-        """The oldest unconfirmed record of the host with most of them."""
-        return max(unconfirmed, key=lambda client: client.account.unconfirmed)
-
-    def away(self, account: HostAccount | None) -> list[Client]:
-        """Courtesy clients, of one host or of all, in the order in which they give way: those of the host with most
-        state first, and of these who has been away longest."""
-        away = [one for one in (self._by_id.values() if account is None else account.clients) if one.courtesy]
-        return sorted(away, key=lambda client: (-client.account.octets, client.lease_end))
+    def _claims(self, client: Client) -> bool:
+        """Whether the client may have something to reclaim."""
+        return client.may_reclaim and self._engine.grace.active

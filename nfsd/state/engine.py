@@ -135,6 +135,7 @@ class StateEngine:
             self.expire_client(client, Gone.WANTED)
         else:
             client.courtesy = True
+            self.clients.room.went(client)
             self.on_away(client)
 
     def statistics(self) -> dict[str, int]:
@@ -174,7 +175,7 @@ class StateEngine:
 
     def _give_way(self, account: HostAccount | None, enough: Callable[[], bool]) -> None:
         """See Ledger.give_way."""
-        for client in self.clients.away(account):
+        for client in self.clients.room.away(account):
             if enough():
                 return
             self.expire_client(client, Gone.ROOM)
@@ -206,7 +207,7 @@ class StateEngine:
             client.account.charge(-LOCK_OWNER - len(holder.owner))
         client.lock_owners.clear()
         self.locks.waits.forget_client(client)
-        self.clients.forget(client)
+        self.clients.forget(client, why)
         self._forget_record(client)
 
     def _forget_record(self, client: Client, *, earlier: bool = False) -> None:
@@ -303,6 +304,8 @@ class StateEngine:
             self.grace.end()
             self._write(StoreWrite("grace_done", epoch=self._store_epoch))
             for client in self.clients.all():
+                if not client.states:
+                    self.clients.room.emptied(client)  # nor anything to come
                 if client.minor == 0 and client.may_reclaim and client.recorded:
                     client.unheard = True
                     self.grace.unheard.add(client)

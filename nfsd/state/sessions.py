@@ -215,7 +215,7 @@ class SessionTable:
             self._engine.expire_client(older, Gone.RESTARTED)
         if not client.confirmed:
             self._engine.clients.make_confirmed(client)
-        client.renew()
+        client.introduce()
         backchannel = Backchannel(cb_program, cb_credentials, back)
         session = Session(self._new_id(), client, 0, fore, backchannel, minor)
         session.octets = octets

@@ -73,6 +73,8 @@ class StateidTable:
     def add(self, entry: StateEntry) -> None:
         """Enter a new state, or one that was revoked."""
         if entry.other not in self.entries:
+            if not entry.client.states:
+                self._engine.clients.room.filled(entry.client)
             entry.client.account.charge(STATE[entry.kind])
             self.counts[entry.kind] += 1
         self.entries[entry.other] = entry
@@ -81,9 +83,12 @@ class StateidTable:
     def remove(self, entry: StateEntry) -> None:
         """Forget a state."""
         if self.entries.pop(entry.other, None) is not None:
-            del entry.client.states[entry.other]
-            entry.client.account.charge(-STATE[entry.kind])
+            client = entry.client
+            del client.states[entry.other]
+            client.account.charge(-STATE[entry.kind])
             self.counts[entry.kind] -= 1
+            if not client.states:
+                self._engine.clients.room.emptied(client)
 
     def remember_closed(self, other: bytes, owner: SeqidOwner) -> None:
         """v4.0: keep the way from a closed stateid to its owner, for the replay of the CLOSE."""

@@ -55,6 +55,7 @@ class Gone(StrEnum):
     RESTARTED = "it has restarted"
     WANTED = "its lease is over, and another client wants what it held"
     ROOM = "its lease is over, and there was no more room"
+    IDLE = "it held nothing, and there was no more room"
     EVICTED = "the administrator has evicted it"
 
 

@@ -252,3 +252,37 @@ def introduce(
         else:
             made.done += 1
     return clients, made
+
+
+def introduce40(way: Tcp, names: list[bytes]) -> Tally:
+    """Clients of 4.0, confirmed, that do nothing. Raises Refused, EOFError and OSError."""
+    stranger = client4(way, 0)
+    callback = p.cb_client4(0x40000000, p.netaddr4(b"tcp", b"127.0.0.1.0.0"))
+    clients = Tally()
+    left = iter(names)
+
+    def setclientid(_: int) -> bytes | None:
+        name = next(left, None)
+        if name is None or clients.refusals:
+            return None
+        args = p.SETCLIENTID4args(p.nfs_client_id4(b"verifier", name), callback, 1)
+        return stranger.message((p.OP_SETCLIENTID, args))[4:]
+
+    known: list[tuple[int, bytes]] = []
+    for _, reply in pump(way, setclientid, 8):
+        status, results = Client4.parse(reply)
+        if status:
+            clients.refuse(status)
+        else:
+            known.append((results[0][1].resok4.clientid, bytes(results[0][1].resok4.setclientid_confirm)))
+    confirmations = iter(known)
+
+    def confirm(_: int) -> bytes | None:
+        made = next(confirmations, None)
+        if made is None:
+            return None
+        return stranger.message((p.OP_SETCLIENTID_CONFIRM, p.SETCLIENTID_CONFIRM4args(*made)))[4:]
+
+    for _, reply in pump(way, confirm, 8):
+        clients.done += not Client4.parse(reply)[0]
+    return clients

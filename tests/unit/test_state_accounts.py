@@ -29,7 +29,7 @@ def recount(engine):
         octets += client.locks * a.LOCK
         for owner, waiters in engine.locks.waits._by_client.get(client, {}).items():
             octets += len(waiters) * (a.WAITER + len(owner))
-        found[client.account.host] = found.get(client.account.host, 0) + octets
+        found[client.account.host] = found.get(client.account.host, a.HOST) + octets
     return found
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
 import pytest
@@ -93,6 +94,37 @@ def test_a_flood_of_names_costs_the_host_that_makes_it(tmp_path: Path, minor: in
         assert await settled.status(p.OP_PUTROOTFH) == 0
         late = await (await site.client("127.0.0.110", minor)).connect()
         assert await late.status(p.OP_PUTROOTFH) == 0
+
+    on_site(tmp_path, test, server=SMALL)
+
+
+@pytest.mark.parametrize("minor", [0, 1])
+def test_hosts_that_fill_the_table_with_nothing_give_way(tmp_path: Path, minor: int) -> None:
+    """However many addresses they have. Who has a file open keeps it."""
+
+    async def test(site: Site) -> None:
+        (tmp_path / "export" / "f").touch(0o666)
+        holder = await (await site.client("127.0.0.2", minor, name=b"holder")).connect()
+        kept, file = await holder.open("/export", b"f")
+        fillers = []
+        for number in range(100):
+            one = await site.client(f"127.0.0.{2 + number // 4}", minor, name=b"filler %d" % number)
+            one.slots = 1
+            with contextlib.suppress(AssertionError):  # refused
+                fillers.append(await one.connect(reclaim_complete=False))
+        assert len(site.engine.clients) == 64
+        honest = await (await site.client("127.1.0.100", minor, name=b"honest")).connect()
+        stateid, handle = await honest.open("/export", b"new", create=mode(0o644))
+        await honest.on(handle, (p.OP_WRITE, p.WRITE4args(stateid, 0, p.stable_how4.FILE_SYNC4, b"content")))
+        await (await site.client("127.0.0.250", minor, name=b"neighbour")).connect()
+        answers = set()
+        for one in fillers:
+            answers.add(await (one.status(p.OP_PUTROOTFH) if minor else one.status((p.OP_RENEW, renew(one)))))
+        assert answers == {0, p.NFS4ERR_BADSESSION if minor else p.NFS4ERR_STALE_CLIENTID}
+        await holder.close(kept, file)
+
+    def renew(client: Client4) -> p.RENEW4args:
+        return p.RENEW4args(client.clientid)
 
     on_site(tmp_path, test, server=SMALL)
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
 from nfsd.protocol import nfs3
 from tests.hostile.attack import Refused, Scene, attack
-from tests.hostile.flood import Flood, Tally, Way, introduce, lock_by_nlm
+from tests.hostile.flood import Flood, Tally, Way, introduce, introduce40, lock_by_nlm
 from tests.hostile.peer import Tcp, mount
 from tests.support.nfs4 import Failed
 
@@ -27,6 +28,11 @@ def refused(before: Mapping[str, int], end: Mapping[str, int]) -> bool:
 def crowded(_: Mapping[str, int], end: Mapping[str, int]) -> bool:
     """Whether the table of clients is full but for its last part."""
     return end["clients"] >= CLIENTS - CLIENTS // 16 - 100
+
+
+def full(_: Mapping[str, int], end: Mapping[str, int]) -> bool:
+    """Whether the table of clients is, but for those that are about to be replaced."""
+    return end["clients"] >= CLIENTS - 100
 
 
 class Greedy:
@@ -143,6 +149,36 @@ def many_clients(scene: Scene) -> None:
         return sessions
 
     _fill(scene, "clients", work)
+
+
+@attack(
+    "NFSv4",
+    "clients of 4.0 that have nothing: four hosts as many as they can, then 200 hosts four each, over and over",
+    effect="clients",
+    bound=full,
+)
+def stateless_clients(scene: Scene) -> None:
+    hosts = [scene.address() for _ in range(HOSTS + 200)]
+
+    def live(source: str, most: int, number: int) -> int:
+        done = 0
+        with contextlib.suppress(OSError, EOFError, Refused), scene.tcp(source=source, patience=20) as way:
+            while done < most and not scene.over:
+                names = [b"%d %d %d %s" % (number, done, more, source.encode()) for more in range(min(most, 100))]
+                tally = introduce40(way, names)
+                scene.count("clients", tally.done)
+                done += tally.done
+                if tally.refusals:
+                    break
+        return done
+
+    with scene.setting_up():
+        for host in hosts[:HOSTS]:
+            live(host, CLIENTS, 0)
+        for host in hosts[HOSTS:]:
+            live(host, 4, 0)
+    for number in scene.rounds():
+        live(hosts[HOSTS + number % 200], 4, number)
 
 
 @attack("NFSv4", "sessions of 256 slots, 64 of each client", effect="sessions", bound=refused)
