@@ -91,6 +91,10 @@ def build_parser() -> argparse.ArgumentParser:
     brief = "serve directories, or the exports of a configuration file"
     serve = commands.add_parser("serve", help=brief, description=_SERVE, formatter_class=raw)
     serve.add_argument("--config", metavar="FILE", help="the configuration, a YAML file")
+    text = (
+        "do not start unless every export can be served; without it those that can are, and the others are looked for"
+    )
+    serve.add_argument("--strict", action="store_true", help=text)
     add_arguments(serve)
     check = commands.add_parser("check", help="check a configuration file", description=_CHECK, formatter_class=raw)
     check.add_argument("--config", required=True, metavar="FILE", help="the configuration, a YAML file")
@@ -168,9 +172,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     if parsed.command == "capture":
         return _capture(parsed, config)
-    from nfsd.daemon import run
+    from nfsd.serving import run
 
-    return run(config)
+    return run(config, strict=parsed.strict)
 
 
 def _capture(parsed: argparse.Namespace, config: Config) -> int:

@@ -328,6 +328,7 @@ class ExportEntry:
     clients: tuple[Annotated[Client, _lone_string("host")], ...] = (Client(host="*"),)
     asynchronous: Annotated[StrictBool, Field(alias="async")] = False
     cross_mounts: StrictBool = False
+    mountpoint: StrictBool | StrictStr = False
     workers: Annotated[Integer, Field(ge=1, le=256)] = 8
     security_labels: StrictBool = False
     secure: Secure = False

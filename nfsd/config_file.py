@@ -354,10 +354,6 @@ def _check_export(document: _Document, entry: ExportEntry, where: Location, base
         document.problem((*where, "path"), "is missing; name the directory, or with referral other servers")
     elif not entry.path or "\0" in entry.path:
         document.problem((*where, "path"), "must name a directory")
-    elif not os.path.lexists(path):
-        document.problem((*where, "path"), f"{path} does not exist; create it (mkdir -p) or correct the path")
-    elif not os.path.isdir(path):
-        document.problem((*where, "path"), f"{path} is not a directory; only directories can be exported")
     pseudo = entry.pseudo if entry.pseudo is not None else "/" + os.path.basename(path)
     parts = [part for part in pseudo.split("/") if part]
     if not pseudo.startswith("/"):
@@ -367,6 +363,9 @@ def _check_export(document: _Document, entry: ExportEntry, where: Location, base
     elif any(len(os.fsencode(part)) > 255 for part in parts) or len(os.fsencode(pseudo)) > 1023:
         # RFC 1813 appendix I: MNTPATHLEN is 1024.
         document.problem((*where, "pseudo"), "is too long; at most 255 octets a name and 1023 in all")
+    mountpoint = entry.mountpoint
+    if isinstance(mountpoint, str):
+        mountpoint = os.path.normpath(os.path.join(base, mountpoint))
     for message, index in _bad_clients(entry):
         document.problem((*where, "clients", index), message)
     return Export(
@@ -381,6 +380,7 @@ def _check_export(document: _Document, entry: ExportEntry, where: Location, base
         clients=tuple(client.host for client in entry.clients),
         asynchronous=entry.asynchronous,
         cross_mounts=entry.cross_mounts,
+        mountpoint=mountpoint,
         workers=entry.workers,
         overrides=_overrides(entry),
         security_labels=entry.security_labels,
@@ -389,6 +389,7 @@ def _check_export(document: _Document, entry: ExportEntry, where: Location, base
         secure=entry.secure,
         origin=f"{document.file}:{document.line((*where, 'secure'))}",
         source=f"{document.file}:{document.line((*where, 'clients'))}",
+        place=f"{document.file}:{document.line((*where, 'path'))}",
     )
 
 

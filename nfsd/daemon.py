@@ -1,6 +1,6 @@
 """The running server: its parts put together, started, and stopped in order.
 
-Owns :class:`Daemon` and :func:`run`. Imports everything below; :mod:`nfsd.cli` imports this.
+Owns :class:`Daemon`. Imports everything below; :mod:`nfsd.serving` makes a process of it.
 
 Starting: state directory, file service, stable storage and NFSv4's state, then the listeners, then rpcbind. Stopping:
 no more connections and calls, those in flight are answered (for a bounded time), state is flushed, descriptors closed.
@@ -9,20 +9,16 @@ no more connections and calls, those in flight are answered (for a bounded time)
 from __future__ import annotations
 
 import asyncio
-import gc
 import ipaddress
 import logging
 import os
-import signal
 import socket
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from typing import Any, Protocol
 
-import uvloop
-
-from nfsd import sdnotify, state_dir
+from nfsd import state_dir
 from nfsd.admission import Admission
 from nfsd.audit import Audit
 from nfsd.config import Config, Limits, Nfs4, split_host_port
@@ -32,7 +28,6 @@ from nfsd.exports import ExportTable
 from nfsd.idnames import IdNames, default_domain
 from nfsd.inspector import Inspector, Parts
 from nfsd.listeners import Listeners
-from nfsd.logs import set_up_logging
 from nfsd.metrics import ServerCollector
 from nfsd.mount.mountlist import MountList
 from nfsd.mount.program import mount3_program
@@ -66,8 +61,6 @@ from nfsd.vfs.types import Time
 from nfsd.web.app import App
 from nfsd.web.endpoint import start_endpoint
 from rpcrdma.capture.recorder import Captures
-from rpcrdma.firewall import Ticker, last_resort, spawn
-from rpcrdma.log_limits import LIMIT
 from rpcrdma.memory import Pool
 from rpcrdma.rpc.dispatch import Dispatcher
 from rpcrdma.rpc.portmap import portmap_program
@@ -91,8 +84,6 @@ _PROGRAMS = {
 RESERVE = 16
 """One part of so many of the memory is for small calls of clients that hold little."""
 _DNS_PATIENCE = 3.0
-_GC_THRESHOLD = 50_000
-"""Objects between collections: a call makes few cycles, and a collection in the middle of calls delays them all."""
 
 
 class Releasable(Protocol):
@@ -109,9 +100,11 @@ class StartError(Exception):
 class Daemon:
     """One server."""
 
-    def __init__(self, config: Config, rpcbind: Rpcbind | None = None) -> None:
+    def __init__(self, config: Config, rpcbind: Rpcbind | None = None, *, strict: bool = False) -> None:
+        """``strict``: do not start unless every export can be served."""
         server = config.server
         self.config = config
+        self._strict = strict
         self.pool = Pool(server.limits.memory, server.limits.memory // RESERVE)
         self.exports = ExportTable(config.exports)
         self._admission = Admission(self.exports)
@@ -151,26 +144,7 @@ class Daemon:
         server = self.config.server
         # Before the file service gives up the right to.
         raise_memory_lock()
-        self._prepare_state_dir()
-        self._start_events()
-        try:
-            recovered = await self._store.start(lease=float(server.nfs4.lease_time))
-            self._undo.append(self._store.close)
-            await self.service.start()
-            self._undo.append(self.service.close)
-        except OSError as error:
-            raise StartError(_describe(error)) from error
-        self._undo.append(self.exports.close)
-        if not self.service.executor.can_switch:
-            if is_real_root():
-                # Squashing root would mean nothing: every client would be root.
-                raise StartError(
-                    f"{self.service.executor.hindrance}, and every client would act as root; "
-                    "give the server CAP_SETUID and CAP_SETGID, or start it as an ordinary user"
-                )
-            _log.warning("%s: every client acts as uid %d", self.service.executor.hindrance, os.geteuid())
-        for sentence in missing(self.service.executor):
-            _log.warning("%s", sentence)
+        recovered = await self._start_files()
         grace = server.nfs4.lease_time if server.nfs4.grace_time is None else server.nfs4.grace_time
         engine = StateEngine(
             _state_limits(server.nfs4, float(grace)),
@@ -193,6 +167,8 @@ class Daemon:
         self._nfs4.start()
         self._undo.append(self._nfs4.close)
         self._reloader = Reloader(self.config, self.service, self._nfs4)
+        self._reloader.start()
+        self._undo.append(self._reloader.close)
         versions = {
             3: nfs3_procedures(self.service, self.exports, delegations=self._nfs4.recalls),
             4: nfs4_procedures(self._nfs4),
@@ -227,6 +203,34 @@ class Daemon:
             await self._register()
         if self._notifier is not None:
             self._notifier.start(recovered.records)
+
+    async def _start_files(self) -> Recovered:
+        """Start what the state directory and the file service are for; what clients had before the restart."""
+        server = self.config.server
+        self._prepare_state_dir()
+        self._start_events()
+        try:
+            recovered = await self._store.start(lease=float(server.nfs4.lease_time))
+            self._undo.append(self._store.close)
+            await self.service.start()
+            self._undo.append(self.service.close)
+        except OSError as error:
+            raise StartError(_describe(error)) from error
+        self._undo.append(self.exports.close)
+        if self._strict and self.service.absent:
+            lines = [f"{one.export.place}: {one.why}; {one.remedy}" for one in self.service.absent.values()]
+            raise StartError("\n".join(lines))
+        if not self.service.executor.can_switch:
+            if is_real_root():
+                # Squashing root would mean nothing: every client would be root.
+                raise StartError(
+                    f"{self.service.executor.hindrance}, and every client would act as root; "
+                    "give the server CAP_SETUID and CAP_SETGID, or start it as an ordinary user"
+                )
+            _log.warning("%s: every client acts as uid %d", self.service.executor.hindrance, os.geteuid())
+        for sentence in missing(self.service.executor):
+            _log.warning("%s", sentence)
+        return recovered
 
     def _prepare_state_dir(self) -> None:
         path = self.config.server.state_dir
@@ -390,77 +394,6 @@ class Daemon:
                     await awaitable
             except Exception:
                 _log.exception("stopping goes on after a failure")
-
-
-async def _serve(config: Config) -> int:
-    loop = asyncio.get_running_loop()
-    loop.set_exception_handler(last_resort)
-    stopping = asyncio.Event()
-
-    def stop() -> None:
-        if stopping.is_set():
-            _log.warning("a second signal: ending at once")
-            logging.shutdown()
-            os._exit(1)
-        stopping.set()
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop)
-    daemon = Daemon(config)
-    loop.add_signal_handler(signal.SIGUSR1, daemon.log_in_flight)
-    try:
-        await daemon.start()
-    except StartError as error:
-        _log.error("cannot start: %s", error)
-        return 1
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(_GC_THRESHOLD)
-    reloads: set[asyncio.Task[None]] = set()
-
-    async def reload() -> None:
-        sdnotify.notify(RELOADING=1, MONOTONIC_USEC=time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000)
-        await daemon.reload()
-        sdnotify.notify(READY=1)
-
-    def begin_reload() -> None:
-        spawn(reload(), reloads)
-
-    loop.add_signal_handler(signal.SIGHUP, begin_reload)
-    # Whoever reads this may send signals from now on.
-    print(daemon.ready_line, flush=True)
-    sdnotify.notify(READY=1, STATUS=daemon.ready_line.removeprefix("rdma-nfsd ready: "))
-    watchdog = _start_watchdog(loop)
-    left_out = Ticker(loop, 5.0, LIMIT.flush)
-    await stopping.wait()
-    sdnotify.notify(STOPPING=1, STATUS="finishing calls in flight")
-    _log.info("stopping")
-    await daemon.stop()
-    if watchdog is not None:
-        watchdog()
-    left_out.cancel()
-    _log.info("stopped")
-    return 0
-
-
-def _start_watchdog(loop: asyncio.AbstractEventLoop) -> Callable[[], None] | None:
-    """Tell systemd, from the event loop, that the event loop is alive. Returns what ends that."""
-    interval = sdnotify.watchdog_seconds()
-    if interval is None:
-        return None
-
-    def tick() -> None:
-        sdnotify.notify(WATCHDOG=1)
-
-    tick()
-    return Ticker(loop, interval, tick).cancel
-
-
-def run(config: Config) -> int:
-    """Serve until SIGTERM or SIGINT. Returns the exit status: 0, or 1 when nothing could be served."""
-    set_up_logging(config.server.log.level)
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(_serve(config))
 
 
 def _words(counters: Mapping[str, int]) -> str:

@@ -98,10 +98,14 @@ class Export:
     """Where the same files are to be had as well."""
     secure: bool | str = False
     """Whether clients must use a port below 1024: True, ``"tcp"`` (RDMA's ports are not looked at), or False."""
+    mountpoint: bool | str = False
+    """Whether something must be mounted at ``path``, or at another directory, for the export to be served."""
     origin: str = field(default="", compare=False)
     """Where the configuration speaks of it: file and line."""
     source: str = field(default="", compare=False)
     """Where its ``clients`` stand in the configuration: file and line."""
+    place: str = field(default="", compare=False)
+    """Where its ``path`` stands, likewise."""
 
 
 @dataclass(frozen=True, slots=True)

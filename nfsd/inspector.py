@@ -222,6 +222,7 @@ class Inspector:
             if isinstance(entry, OpenState) and entry.opened is not None:
                 opens[entry.opened.export_id or 0] += 1
         waiting = Counter(row["export"] for row in self.calls())
+        absent = [(one.export, f"{one.why}; {one.remedy}") for one in parts.service.absent.values()]
         return [
             {
                 "export": export.pseudo,
@@ -232,9 +233,10 @@ class Inspector:
                 "clients": len(users.get(export.id, ())),
                 "opens": opens[export.id],
                 "waiting": waiting[export.pseudo],
+                "absent": why,
             }
             | _used(amounts.get(export.id))
-            for export in parts.exports.exports
+            for export, why in [*((export, "") for export in parts.exports.exports), *absent]
         ]
 
 

@@ -1,7 +1,8 @@
 """Taking up a changed configuration while clients are served.
 
 Owns :class:`Reloader`. What takes effect at once: the exports, with everything in them, and the log's level. Everything
-else of ``server`` is fixed at the start. A file that is wrong changes nothing.
+else of ``server`` is fixed at the start. A file that is wrong changes nothing. Exports whose directory is not there are
+looked for again every few seconds.
 """
 
 from __future__ import annotations
@@ -18,8 +19,12 @@ from nfsd.v4.server import Nfs4Server
 from nfsd.vfs.service import FileService
 from nfsd.vfs.types import Time
 from nfsd.without_file import NAME as COMMAND_LINE
+from rpcrdma.firewall import Ticker, spawn
 
 _log = logging.getLogger(__name__)
+
+LOOK_AGAIN = 5.0
+"""Seconds between looks for the directories of exports that are absent."""
 
 
 class Reloader:
@@ -30,6 +35,57 @@ class Reloader:
         self._service = service
         self._nfs4 = nfs4
         self._turn = asyncio.Lock()
+        self._told: dict[int, str] = {}
+        """What the log has been told of exports that are absent."""
+        self._looking: set[asyncio.Task[None]] = set()
+        self._ticker: Ticker | None = None
+
+    def start(self) -> None:
+        """Tell of exports that are absent, and begin to look for them."""
+        self._tell()
+        self._ticker = Ticker(asyncio.get_running_loop(), LOOK_AGAIN, self._look)
+
+    async def close(self) -> None:
+        """Look no more."""
+        if self._ticker is not None:
+            self._ticker.cancel()
+        for task in list(self._looking):
+            task.cancel()
+        await asyncio.gather(*self._looking, return_exceptions=True)
+
+    def _look(self) -> None:
+        # A look may wait for a device; there is one at a time.
+        if self._service.absent and not self._looking:
+            spawn(self.find_absent(), self._looking)
+
+    async def find_absent(self) -> None:
+        """Serve the exports whose directory has appeared."""
+        if not await self._service.can_come_back():
+            self._tell()
+            return
+        async with self._turn:
+            before = {id_: one.export for id_, one in self._service.absent.items()}
+            exports = self._service.exports
+            gone = await self._service.take_exports((*exports.exports, *exports.referrals, *before.values()))
+            self._nfs4.exports_changed(gone, Time(*divmod(time.time_ns(), 10**9)))
+            for id_ in before.keys() - self._service.absent.keys():
+                _log.info("%s is served now: %s is there", before[id_].pseudo, before[id_].path)
+            self._tell()
+
+    def _tell(self) -> None:
+        """One line for each export that has become absent, or is for another reason."""
+        told = {id_: one.why for id_, one in self._service.absent.items()}
+        for id_, one in self._service.absent.items():
+            if self._told.get(id_) != one.why:
+                _log.error(
+                    "%s: %s is not served: %s; %s (looked for every %.0f s, the others are served)",
+                    one.export.place or "exports",
+                    one.export.pseudo,
+                    one.why,
+                    one.remedy,
+                    LOOK_AGAIN,
+                )
+        self._told = told
 
     async def read(self) -> Config:
         """The configuration as it is to be now; as it was at the start where the command line was all there was.
@@ -41,7 +97,8 @@ class Reloader:
         Raises OSError."""
         async with self._turn:
             exports = self._service.exports
-            left = [one for one in (*exports.exports, *exports.referrals) if one.id != export.id]
+            absent = [one.export for one in self._service.absent.values()]
+            left = [one for one in (*exports.exports, *exports.referrals, *absent) if one.id != export.id]
             gone = await self._service.take_exports(left)
             return self._nfs4.exports_changed(gone, Time(*divmod(time.time_ns(), 10**9)))
 
@@ -58,6 +115,8 @@ class Reloader:
             except OSError as error:
                 _log.error("%s: %s", error.filename, error.strerror)
             else:
+                self._told.clear()
+                self._tell()
                 lost = self._nfs4.exports_changed(gone, Time(*divmod(time.time_ns(), 10**9)))
                 logging.getLogger().setLevel(config.server.log.level.upper())
                 for key in waiting_keys(self.config.server, config.server):

@@ -184,7 +184,8 @@ class Steering:
         return {"dry_run": dry_run, **changes}
 
     async def _changes(self, before: Config, after: Config) -> Row:
-        served = (*self._parts.exports.exports, *self._parts.exports.referrals)  # some may have been drained
+        absent = [one.export for one in self._parts.service.absent.values()]
+        served = (*self._parts.exports.exports, *self._parts.exports.referrals, *absent)  # some may have been drained
         return {
             "file": after.file,
             "exports": difference(served, after.exports),

@@ -49,6 +49,14 @@ class UsageCollector(Collector):
         names = {export.id: export.pseudo for export in exports.exports}
         by_export = {names[id_]: amount for id_, amount in usage.by_export().items() if id_ in names}
         yield from _amounts("export", {**{name: Amount() for name in names.values()}, **by_export})
+        served = GaugeMetricFamily(
+            _PREFIX + "export_served", "Whether an export's directory is there, so that it is served", labels=["export"]
+        )
+        for name in names.values():
+            served.add_metric([name], 1)
+        for one in list(self._nfs4.service.absent.values()):
+            served.add_metric([one.export.pseudo], 0)
+        yield served
         yield from _amounts("client", busiest(usage.by_client(), SHOWN_CLIENTS))
         yield from _state(self._nfs4.engine)
         files = GaugeMetricFamily(_PREFIX + "file_descriptors_kept", "Files that a descriptor is kept of")

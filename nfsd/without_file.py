@@ -15,7 +15,7 @@ from typing import Any
 import yaml
 
 from nfsd.config import Config
-from nfsd.config_file import ConfigError, parse
+from nfsd.config_file import ConfigError, Problem, parse
 
 NAME = "command line"
 """Stands for the file in messages."""
@@ -66,10 +66,18 @@ def configuration(parsed: argparse.Namespace) -> Config:
         },
         "exports": [{"path": path, "pseudo": f"/{os.path.basename(path)}", **shared} for path in directories],
     }
+    problems = []
+    for index, path in enumerate(directories):
+        if not os.path.isdir(path):  # what is typed here is there, or is mistyped
+            what = "is not a directory" if os.path.lexists(path) else "does not exist"
+            problems.append(Problem(NAME, 0, f"exports[{index}].path", f"{path} {what}; correct it, or create it"))
     try:
-        return parse(yaml.safe_dump(document, sort_keys=False), NAME)
+        config = parse(yaml.safe_dump(document, sort_keys=False), NAME)
     except ConfigError as error:  # lines of a text that nobody has seen say nothing
-        raise ConfigError([dataclasses.replace(problem, line=0) for problem in error.problems]) from None
+        problems = [*(dataclasses.replace(problem, line=0) for problem in error.problems), *problems]
+    if problems:
+        raise ConfigError(problems)
+    return config
 
 
 def _state_dir(directories: list[str]) -> str:

@@ -161,7 +161,8 @@ def _exports(answer: Answer) -> list[str]:
          row["path"], " ".join(row["for"]) or "nobody"]
         for row in answer["rows"]
     ]  # fmt: skip
-    return _table(heads, rows, "nothing is exported")
+    absent = [f"{row['export']} is not served: {row['absent']}" for row in answer["rows"] if row.get("absent")]
+    return _table(heads, rows, "nothing is exported") + ["", *absent] * bool(absent)
 
 
 def _stats(answer: Answer) -> list[str]:

@@ -21,19 +21,20 @@ Mounts = list[tuple[weakref.ref[Mount], int]]
 
 
 class ExportingOperations(DirectoryOperations):
-    """The change, all at once or not at all."""
+    """The change, all at once."""
 
     async def take_exports(self, exports: Iterable[Export]) -> set[int]:
-        """Serve these exports from now on, and no others. Returns the ids of those that are served no more: their
-        handles are stale. Raises OSError naming the path of a directory that cannot be opened; nothing has changed
-        then."""
+        """Serve these exports from now on, and no others; those whose directory cannot be opened are ``absent``.
+        Returns the ids of those that are served no more: their handles are stale."""
         wanted = tuple(exports)
         served = {export.id: export for export in wanted if not export.referral}
-        roots = await self.open_roots(served.values())
+        roots, absent = await self.open_roots(served.values())
+        wanted = tuple(export for export in wanted if export.id not in absent)
+        served = {id_: export for id_, export in served.items() if id_ in roots}
         # From here on nothing waits: no call sees one half of the change.
         gone = self._roots.keys() - roots.keys()
         self.exports.replace(wanted)
-        self._roots = roots
+        self._roots, self.absent = roots, absent
         self.executor.allow_threads(threads_for(served.values()))
         for id_, root in roots.items():
             self.executor.set_lane(root.mount.lane, served[id_].workers)

@@ -8,6 +8,7 @@ forgets what they mean as soon as it needs the memory. There, files are told apa
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import itertools
 import os
@@ -15,6 +16,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from nfsd.exports import Export, ExportTable
+from nfsd.vfs.absent import Absent, check_mounted
 from nfsd.vfs.attributes import raw_device, raw_mount, raw_nlink, raw_type, statx_buffer
 from nfsd.vfs.core import Core
 from nfsd.vfs.executor import Chain, Step
@@ -76,19 +78,21 @@ class FindingOperations(Core):
 
     def __init__(self, exports: ExportTable, state_dir: str, limits: FileLimits | None = None) -> None:
         super().__init__(exports, state_dir, limits)
+        self.absent: dict[int, Absent] = {}
+        """Exports that cannot be served as things are, by id."""
         self._roots: dict[int, Node] = {}
         self._mount_locks = MountLocks()
         self._lanes = itertools.count(1)
         self._said: set[str] = set()
 
     async def start(self) -> None:
-        """Begin to work, and open the export roots. Raises OSError naming the path."""
+        """Begin to work, and open the export roots; those that cannot be opened are ``absent`` from ``exports``. Raises
+        OSError naming the path, of what is in the state directory."""
         await super().start()
-        try:
-            self._roots = await self.open_roots(self.exports.exports)
-        except OSError:
-            await self.close()
-            raise
+        wanted = (*self.exports.exports, *self.exports.referrals)
+        self._roots, self.absent = await self.open_roots(self.exports.exports)
+        if self.absent:
+            self.exports.replace(export for export in wanted if export.id not in self.absent)
 
     async def close(self) -> None:
         """Finish running jobs, close every descriptor."""
@@ -96,20 +100,26 @@ class FindingOperations(Core):
         await super().close()
 
     # -- the roots -----------------------------------------------------------------------------------------------
-    async def open_roots(self, exports: Iterable[Export]) -> dict[int, Node]:
+    async def open_roots(self, exports: Iterable[Export]) -> tuple[dict[int, Node], dict[int, Absent]]:
         """The root directories of the exports, by export id; of those that have one already too, whose directory may
-        be another now. Raises OSError naming the path."""
-        roots = {}
+        be another now. And those that cannot be opened."""
+        roots, absent = {}, {}
         for export in exports:
-            before = self._roots.get(export.id)
-            lane = next(self._lanes) if before is None else before.mount.lane
+            before, missed = self._roots.get(export.id), self.absent.get(export.id)
+            lane = before.mount.lane if before else missed.lane if missed else next(self._lanes)
             if before is None:
                 self.executor.set_lane(lane, export.workers)
             try:
                 roots[export.id] = await self._open_root(export, lane)
             except OSError as error:
-                raise OSError(error.errno, error.strerror, export.path) from error
-        return roots
+                absent[export.id] = Absent(export, error, lane)
+        return roots, absent
+
+    async def can_come_back(self) -> bool:
+        """Whether an export that is absent could be served by now."""
+        roots, still = await self.open_roots([one.export for one in self.absent.values()])
+        self.absent.update((id_, one) for id_, one in still.items() if id_ in self.absent)
+        return bool(roots)
 
     async def _open_root(self, export: Export, lane: int) -> Node:
         chain = Chain()
@@ -123,6 +133,9 @@ class FindingOperations(Core):
             mount = self.known_mount(export.id, raw_mount(status))
             if mount is None:
                 mount = await self._register_mount(export, lane, opened.result, status, is_root=True)
+            if export.mountpoint:
+                entry = mount_entry(raw_mount(status))
+                await asyncio.to_thread(check_mounted, export, opened.result, entry.path if entry else "")
             await self._name(mount, opened.result, kernel)
         except CrossingRefused:
             self.abandon(opened)

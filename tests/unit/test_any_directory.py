@@ -13,7 +13,8 @@ import subprocess
 
 import pytest
 
-from nfsd.vfs import finding
+from nfsd.exports import Export, ExportTable
+from nfsd.vfs.service import FileService
 from nfsd.vfs.syscalls import NUMBERED, Naming
 from tests.unit.nfs_client_support import Rig
 from tests.unit.test_vfs_mounts import mounted
@@ -192,9 +193,6 @@ def test_the_same_file_is_the_same_once_it_is_copied_up(tmp_path):
 
 def test_two_overlays_of_the_same_layer_share_nothing(tmp_path, monkeypatch):
     """Their files have the same numbers as long as both show those of the layer below."""
-    from nfsd.exports import Export, ExportTable
-    from nfsd.vfs.service import FileService
-
     monkeypatch.setattr(Naming, "FID", Naming.HANDLE | 1 << 30)
     (tmp_path / "lower").mkdir()
     (tmp_path / "lower" / "file").write_bytes(b"lower")
@@ -255,9 +253,17 @@ def test_across_mounts_with_and_without_handles(tmp_path):
 
 
 def test_what_the_kernel_makes_up_is_not_exported(tmp_path):
-    async def nothing(service, root):
-        raise AssertionError
+    async def main():
+        exports = [Export(id=n, path=path, pseudo=path) for n, path in enumerate(("/proc", "/sys", str(tmp_path)), 1)]
+        service = FileService(ExportTable(exports), str(tmp_path))
+        await service.start()
+        try:
+            assert {id_: "made up by the kernel" in one.why for id_, one in service.absent.items()} == {
+                1: True,
+                2: True,
+            }
+            assert [export.id for export in service.exports.exports] == [3]
+        finally:
+            await service.close()
 
-    with pytest.raises(OSError, match="made up by the kernel"):
-        run("/proc/self", tmp_path, nothing)
-    assert finding.OVERLAY_MAGIC not in finding._MADE_UP
+    asyncio.run(main())

@@ -297,8 +297,6 @@ def test_a_wrong_file_changes_nothing_and_the_log_says_where(reloading, caplog):
         assert not await rig.daemon.reload()
         assert f"{rig.file}:6" in caplog.text
         assert "acess" in caplog.text
-        assert not await rig.reload(ONE, "path: absent, pseudo: /absent")
-        assert "absent" in caplog.text
         rig.file.unlink()
         assert not await rig.daemon.reload()
         assert "cannot be read" in caplog.text

@@ -33,7 +33,6 @@ FILES = {
     "tests/unit/test_vfs_files.py": 519,
 }
 FUNCTIONS = {
-    "nfsd/daemon.py: _start": 80,
     "nfsd/state/sessions.py: create_session": 73,
     "nfsd/v4/direct.pyx: write": 72,
     "tests/fuzz/seeds.py: iwarp": 85,

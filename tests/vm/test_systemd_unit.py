@@ -209,7 +209,7 @@ def test_a_server_that_hangs_is_started_again_and_nothing_forbidden_is_called(gu
 def test_stopping_is_orderly_and_a_wrong_configuration_is_not_tried_again(guest: Guest) -> None:
     guest.run(f"umount {OVER_TCP} {OVER_RDMA} && systemctl stop {UNIT}", timeout=120)
     assert properties(guest, "Result", "ExecMainStatus") == {"Result": "success", "ExecMainStatus": "0"}
-    assert "nfsd.daemon: stopped" in journal(guest)
+    assert "nfsd.serving: stopped" in journal(guest)
     configure(guest, "data", squeeze=True)
     assert guest.run(f"systemctl start {UNIT}", timeout=120, check=False).rc
     eventually(guest, f"systemctl is-failed -q {UNIT}", 10)
