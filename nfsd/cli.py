@@ -17,7 +17,8 @@ from nfsd.without_file import add_arguments, configuration, is_complete
 
 _DESCRIPTION = """\
 An NFS server in user space: local directories over NFSv3 and NFSv4, on RPC-over-RDMA and on TCP, on hosts with or
-without an RDMA device. And a client for such servers, and for any other, that mounts nothing: ls, stat, cat, cp.
+without an RDMA device. And a client for such servers, and for any other, that mounts nothing: ls, stat, df, cat, cp,
+mv, rm, mkdir.
 """
 
 _EPILOG = """\
@@ -56,6 +57,9 @@ _CHECK = """\
 Read a configuration and say what is wrong with it, by file, line, key and remedy; print a summary when nothing is.
 Nothing is started or changed.
 """
+
+_INTERRUPTED = 130
+"""The exit status after SIGINT, as a shell has it."""
 
 _DEVICES = """\
 List the RDMA devices of this host: ports, addresses, GIDs, capabilities and limits that matter to the server; then what
@@ -116,6 +120,15 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _beside_a_server(parsed: argparse.Namespace) -> int:
+    """Run a command that is a client's, or asks the running server."""
+    module = f"nfsd.commands.{parsed.command}"
+    if parsed.command in ADMIN_COMMANDS:
+        module = "nfsd.admin.top" if parsed.command == "top" else "nfsd.admin.run"
+    status: int = import_module(module).main(parsed)
+    return status
+
+
 def _add_capture(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "-o", "--output", required=True, metavar="FILE", help='the file to write; "-": standard output'
@@ -142,13 +155,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if parsed.command is None:
         parser.print_help(sys.stderr)
         return 2
-    if parsed.command in CLIENT_COMMANDS:
-        status: int = import_module(f"nfsd.commands.{parsed.command}").main(parsed)
-        return status
-    if parsed.command in ADMIN_COMMANDS:
-        module = "top" if parsed.command == "top" else "run"
-        administered: int = import_module(f"nfsd.admin.{module}").main(parsed)
-        return administered
+    if parsed.command in CLIENT_COMMANDS or parsed.command in ADMIN_COMMANDS:
+        try:
+            return _beside_a_server(parsed)
+        except KeyboardInterrupt:
+            return _INTERRUPTED  # before the command has said what is to be done then
     if parsed.command == "client-setup":
         return client_setup.main(parsed)
     if parsed.command == "decode":

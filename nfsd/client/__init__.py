@@ -18,7 +18,7 @@ from nfsd.client.errors import NfsClientError
 from nfsd.client.files import File
 from nfsd.client.filesystem import DirEntry, FileSystem
 from nfsd.client.server import Options, Server, connect
-from nfsd.client.types import NOW, Changes, Stat
+from nfsd.client.types import NOW, Changes, Space, Stat
 from nfsd.client.url import Url, UrlError
 
 __all__ = [
@@ -30,6 +30,7 @@ __all__ = [
     "NfsClientError",
     "Options",
     "Server",
+    "Space",
     "Stat",
     "Url",
     "UrlError",

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, Final
 
-from nfsd.client.types import NOW, Changes, Stat
+from nfsd.client.types import NOW, Changes, Space, Stat
 from nfsd.protocol import nfs4 as p
 from rpcrdma.xdr import Decoder, Encoder, XdrError
 
@@ -42,6 +42,13 @@ STAT: Final = words(_WANTED)
 """What a Stat is made of."""
 ENTRY: Final = words((*_WANTED, p.FATTR4_RDATTR_ERROR, p.FATTR4_FILEHANDLE))
 """What READDIR is asked for: a Stat and the handle, of each name for itself (RFC 8881 section 18.23.3)."""
+
+_ROOM: Final = (
+    p.FATTR4_SPACE_TOTAL, p.FATTR4_SPACE_FREE, p.FATTR4_SPACE_AVAIL, p.FATTR4_FILES_TOTAL, p.FATTR4_FILES_FREE,
+    p.FATTR4_FILES_AVAIL,
+)  # fmt: skip
+SPACE: Final = words(_ROOM)
+"""What a Space is made of."""
 
 
 def values(attributes: p.fattr4) -> dict[int, Any]:
@@ -92,6 +99,11 @@ def stat_of(found: dict[int, Any]) -> Stat:
         owner=owner,
         group=group,
     )
+
+
+def space_of(found: dict[int, Any]) -> Space:
+    """A Space, of whatever the server supports."""
+    return Space(*(found.get(number) for number in _ROOM))
 
 
 def _nanoseconds(time: p.nfstime4 | None) -> int:

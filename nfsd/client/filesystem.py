@@ -17,7 +17,7 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 
 from nfsd.client.files import File, naming
 from nfsd.client.resolve import Resolver
-from nfsd.client.types import Backend, Changes, Found, Stat
+from nfsd.client.types import Backend, Changes, Found, Space, Stat
 
 Path = str | os.PathLike[str]
 
@@ -136,6 +136,11 @@ class FileSystem:
             if not modes.S_ISLNK(found.stat.st_mode):
                 raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
             return os.fsdecode(await self.backend.readlink(found.handle))
+
+    async def space(self, path: Path = "") -> Space:
+        """The room of the file system that a path is in: statvfs(3)'s, in octets."""
+        with naming(os.fspath(path)):
+            return await self.backend.space((await self._resolver.find(path)).handle)
 
     async def scandir(self, path: Path = "") -> AsyncIterator[DirEntry]:
         """The names of a directory, in the server's order, as they arrive."""
@@ -302,13 +307,16 @@ class FileSystem:
             await (self.rmtree(entry.path) if entry.is_dir() else self.remove(entry.path))
         await self.rmdir(path)
 
-    async def rename(self, source: Path, target: Path) -> None:
-        """Give a file another name; what had that name is replaced."""
+    async def rename(self, source: Path, target: Path, *, into: FileSystem | None = None) -> None:
+        """Give a file another name; what had that name is replaced. ``into``: the target is a path there, in another
+        directory of the same server."""
+        other = into or self
         with naming(os.fspath(source)):
             old_directory, old = await self._resolver.parent(source)
-            new_directory, new = await self._resolver.parent(target)
+            new_directory, new = await other._resolver.parent(target)
             await self.backend.rename(old_directory, old, new_directory, new)
             self._resolver.forget()
+            other._resolver.forget()
 
 
 def _umask() -> int:

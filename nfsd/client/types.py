@@ -1,6 +1,7 @@
 """What NFSv3 and NFSv4 have in common for a client: attributes, names of a directory, the operations of one version.
 
-Owns :class:`Stat`, :class:`Found`, :class:`Changes` and the protocol :class:`Backend`; imports nothing of the project.
+Owns :class:`Stat`, :class:`Space`, :class:`Found`, :class:`Changes` and the protocol :class:`Backend`; imports
+nothing of the project.
 """
 
 from __future__ import annotations
@@ -43,6 +44,19 @@ class Stat:
     def st_mtime(self) -> float:
         """Seconds."""
         return self.st_mtime_ns / 1e9
+
+
+@dataclass(frozen=True, slots=True)
+class Space:
+    """A file system's room: octets, and numbers of files. None where the server does not tell."""
+
+    total: int | None
+    free: int | None
+    available: int | None
+    """What this user may still fill: less than ``free`` where some is reserved."""
+    files: int | None
+    files_free: int | None
+    files_available: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +113,9 @@ class Backend(Protocol):
 
     async def setattr(self, handle: bytes, changes: Changes, opened: Any = None) -> None:
         """Set attributes."""
+
+    async def space(self, handle: bytes) -> Space:
+        """The room of the file system that a file is in."""
 
     async def lookup(self, directory: bytes, name: bytes) -> Found:
         """A name; ``..`` is the parent. Symbolic links are not followed."""

@@ -18,7 +18,7 @@ from typing import Any, Final
 from nfsd.client.errors import os_error
 from nfsd.client.mount import Mounts
 from nfsd.client.rpc import Caller, Patience
-from nfsd.client.types import NOW, Changes, Found, Name, Stat
+from nfsd.client.types import NOW, Changes, Found, Name, Space, Stat
 from nfsd.protocol import nfs3 as p
 
 _TYPES: Final = {
@@ -92,6 +92,11 @@ class Nfs3:
     async def setattr(self, handle: bytes, changes: Changes, opened: Any = None) -> None:
         """SETATTR (section 3.3.2)."""
         await self._call(p.NFSPROC3_SETATTR, p.SETATTR3args(p.nfs_fh3(handle), _sattr(changes), None))
+
+    async def space(self, handle: bytes) -> Space:
+        """FSSTAT (section 3.3.18)."""
+        found = await self._call(p.NFSPROC3_FSSTAT, p.FSSTAT3args(p.nfs_fh3(handle)))
+        return Space(found.tbytes, found.fbytes, found.abytes, found.tfiles, found.ffiles, found.afiles)
 
     async def _of(self, attributes: p.fattr3 | None, handle: bytes) -> Stat:
         return _stat(attributes) if attributes is not None else await self.getattr(handle)

@@ -24,7 +24,7 @@ from nfsd.client.errors import os_error
 from nfsd.client.opens import ANONYMOUS, Opened4
 from nfsd.client.recovery import Client4
 from nfsd.client.session import OVERHEAD, Session
-from nfsd.client.types import NOW, Changes, Found, Name, Stat
+from nfsd.client.types import NOW, Changes, Found, Name, Space, Stat
 from nfsd.protocol import nfs4 as p
 from rpcrdma.xdr import XdrError
 
@@ -88,6 +88,12 @@ class Nfs41:
             return [putfh(handle), (p.OP_SETATTR, p.SETATTR4args(stateid, fattr4.fattr(changes)))]
 
         await self.session.run(build, cache=True)
+
+    async def space(self, handle: bytes) -> Space:
+        """GETATTR of the file system's room (section 5.8.2), as far as the server has it."""
+        wanted = (p.OP_GETATTR, p.GETATTR4args(fattr4.SPACE))
+        found = fattr4.values((await self._run(putfh(handle), wanted))[1].resok4.obj_attributes)
+        return fattr4.space_of(found)
 
     # -- names -------------------------------------------------------------------------------------------------------
     async def lookup(self, directory: bytes, name: bytes) -> Found:

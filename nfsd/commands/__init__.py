@@ -1,2 +1,2 @@
-"""The commands of ``rdma-nfsd`` that are clients: ls, stat, cat, cp. Above :mod:`nfsd.client`; the server is not
-imported."""
+"""The commands of ``rdma-nfsd`` that are clients: ls, stat, df, cat, cp, mv, rm, mkdir. Above :mod:`nfsd.client`; the
+server is not imported."""

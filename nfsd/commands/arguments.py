@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any, Final
 
-CLIENT_COMMANDS: Final = frozenset(("ls", "stat", "cat", "cp"))
+CLIENT_COMMANDS: Final = frozenset(("ls", "stat", "cat", "cp", "mv", "rm", "mkdir", "df"))
 """Each has a module of its name, with ``main``."""
 
 _URLS: Final = """\
@@ -65,7 +65,12 @@ server's disk and closed: what is under the target's name is either as before or
 exists is replaced, not overwritten: its other hard links keep the old content, and it takes the owner of whoever
 copies. A local target that is no regular file (a pipe, a device, /dev/stdout) is written to as it is.
 
-On a terminal, copies that take longer than a second show how far they are.
+With --continue, what there is of a file when the copy fails stays beside its target, and the same command goes on with
+it, as long as the source has its size and its time of modification. It is good whatever happened, a crash of either
+side as well: at most the last 64 MiB are copied again. Files that are there already, as long as the source and not
+older, are left as they are.
+
+On a terminal, copies that take longer than a second show how far they are, and in the end how much it was and how fast.
 """
 
 _CP_EXAMPLES: Final = """\
@@ -73,11 +78,59 @@ examples:
   rdma-nfsd cp big.iso rdma://server/export/
   rdma-nfsd cp -r rdma://server/export/results ./results
   rdma-nfsd cp -rp rdma://old-server/data tcp://new-server/data
+  until rdma-nfsd cp --continue rdma://server/export/disk.img .; do sleep 60; done
+"""
+
+_MV: Final = """\
+Move files and directories: SOURCE to TARGET, or any number of SOURCEs into the directory TARGET. On one server they are
+renamed. Between servers, to or from this host, and where the server says that a name cannot go there, they are copied
+with their permissions and times, and removed when all of it is on the target's disk.
+"""
+
+_MV_EXAMPLES: Final = """\
+examples:
+  rdma-nfsd mv rdma://server/export/old rdma://server/export/new
+  rdma-nfsd mv rdma://server/export/results .
+"""
+
+_RM: Final = """\
+Remove files of an NFS server, and with -r directories with all that is in them. Symbolic links are removed, not
+followed. Exports, and other file systems inside of them, are not removed and not entered.
+"""
+
+_RM_EXAMPLES: Final = """\
+examples:
+  rdma-nfsd rm rdma://server/export/file
+  rdma-nfsd rm -r rdma://server/export/results
+"""
+
+_MKDIR: Final = """\
+Make directories on an NFS server.
+"""
+
+_MKDIR_EXAMPLES: Final = """\
+examples:
+  rdma-nfsd mkdir -p rdma://server/export/results/monday
+"""
+
+_DF: Final = """\
+Show how full the file systems of an NFS server are, for the user who asks: in units of 1024 octets.
+"""
+
+_DF_EXAMPLES: Final = """\
+examples:
+  rdma-nfsd df -h rdma://server/export
 """
 
 
 def add_commands(commands: Any) -> None:
-    """Add the parsers of ls, stat, cat and cp to the subparsers of ``rdma-nfsd``."""
+    """Add the parsers of the client's commands to the subparsers of ``rdma-nfsd``."""
+    _add_looking(commands)
+    _add_copying(commands)
+    _add_changing(commands)
+
+
+def _add_looking(commands: Any) -> None:
     ls = _command(commands, "ls", "list files of an NFS server", _LS, _LS_EXAMPLES)
     ls.add_argument("urls", nargs="+", metavar="URL", help="a directory, or a file")
     for letter, name, text in (
@@ -103,6 +156,14 @@ def add_commands(commands: Any) -> None:
     cat = _command(commands, "cat", "write files of an NFS server to standard output", _CAT, _CAT_EXAMPLES)
     cat.add_argument("urls", nargs="+", metavar="URL", help="a regular file")
 
+    df = _command(commands, "df", "show how full an NFS server's file systems are", _DF, _DF_EXAMPLES)
+    df.add_argument("urls", nargs="+", metavar="URL", help="any file of the file system")
+    df.add_argument("-h", "--human-readable", action="store_true", help="sizes as 1.4K, 234M, 2.1G")
+    df.add_argument("-i", "--inodes", action="store_true", help="numbers of files, not octets")
+    df.add_argument("--json", action="store_true", help="one JSON object per line, in octets, with what -i shows")
+
+
+def _add_copying(commands: Any) -> None:
     cp = _command(commands, "cp", "copy files to, from or between NFS servers", _CP, _CP_EXAMPLES)
     cp.add_argument("sources", nargs="+", metavar="SOURCE", help="a URL or a local path")
     cp.add_argument("target", metavar="TARGET", help="a URL or a local path")
@@ -110,8 +171,34 @@ def add_commands(commands: Any) -> None:
     cp.add_argument("-p", "--preserve", action="store_true", help="keep exact permissions and times")
     cp.add_argument("-n", "--no-clobber", action="store_true", help="leave what exists already")
     cp.add_argument("-v", "--verbose", action="store_true", help="name each file when it has been copied")
-    cp.add_argument("--progress", action="store_true", help="show how far it is though stderr is no terminal")
-    cp.add_argument("--no-progress", action="store_true", help="never show it")
+    cp.add_argument("--continue", action="store_true", help="go on with a copy that was cut off")
+    _add_progress(cp)
+
+    mv = _command(commands, "mv", "move files of NFS servers", _MV, _MV_EXAMPLES)
+    mv.add_argument("sources", nargs="+", metavar="SOURCE", help="a URL or a local path")
+    mv.add_argument("target", metavar="TARGET", help="a URL or a local path")
+    mv.add_argument("-n", "--no-clobber", action="store_true", help="leave what exists already")
+    mv.add_argument("-v", "--verbose", action="store_true", help="name each file when it has been moved")
+    _add_progress(mv)
+
+
+def _add_progress(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--progress", action="store_true", help="show how far it is though stderr is no terminal")
+    command.add_argument("--no-progress", action="store_true", help="never show it")
+
+
+def _add_changing(commands: Any) -> None:
+    rm = _command(commands, "rm", "remove files of an NFS server", _RM, _RM_EXAMPLES)
+    rm.add_argument("urls", nargs="+", metavar="URL", help="a file, or with -r a directory")
+    rm.add_argument("-r", "--recursive", action="store_true", help="directories too, with all that is in them")
+    rm.add_argument("-f", "--force", action="store_true", help="say nothing of what is not there")
+    rm.add_argument("-v", "--verbose", action="store_true", help="name everything that has been removed")
+
+    mkdir = _command(commands, "mkdir", "make directories on an NFS server", _MKDIR, _MKDIR_EXAMPLES)
+    mkdir.add_argument("urls", nargs="+", metavar="URL", help="the directory to be made")
+    mkdir.add_argument("-p", "--parents", action="store_true", help="those above it too; no error where it exists")
+    mkdir.add_argument("-m", "--mode", type=_mode, metavar="MODE", help="its permissions, in octal, as 0750")
+    mkdir.add_argument("-v", "--verbose", action="store_true", help="name each directory that has been made")
 
 
 def _command(commands: Any, name: str, brief: str, text: str, examples: str) -> argparse.ArgumentParser:
@@ -143,6 +230,13 @@ def _command(commands: Any, name: str, brief: str, text: str, examples: str) -> 
     )  # fmt: skip
     group.add_argument("--debug", action="store_true", help="log what happens to stderr")
     return parser
+
+
+def _mode(text: str) -> int:
+    number = int(text, 8)
+    if not 0 <= number <= 0o7777:
+        raise argparse.ArgumentTypeError(f"{text} is no mode")
+    return number
 
 
 def _port(text: str) -> int:

@@ -1,24 +1,14 @@
-"""``rdma-nfsd cp``. Imports the client, the places and what the commands share."""
+"""``rdma-nfsd cp``. Imports the copies and what the commands share."""
 
 from __future__ import annotations
 
 import argparse
-import errno
-import os
-import stat as modes
-import sys
 
 from nfsd.client import NfsClientError
-from nfsd.client.pipeline import each
 from nfsd.client.url import is_url, parse
-from nfsd.commands.common import Context, Usage, printable, run
-from nfsd.commands.places import TEMPORARY, Facts, Local, Remote, Wanted, transfer
-from nfsd.commands.progress import Progress
-
-FILES_AT_A_TIME = 4
-"""Of one directory: small files take more round trips than time."""
-
-Somewhere = Local | Remote
+from nfsd.commands.common import Context, Usage, run
+from nfsd.commands.copying import Copying, How, destination, inside, place
+from nfsd.commands.progress import on_stderr
 
 
 def main(parsed: argparse.Namespace) -> int:
@@ -30,145 +20,25 @@ async def _cp(context: Context, parsed: argparse.Namespace) -> None:
     texts = [*parsed.sources, parsed.target]
     if not any(map(is_url, texts)):
         raise Usage("none of these is a URL; cp(1) copies between local paths")
-    parsed_urls = {text: parse(text) for text in texts if is_url(text)}
+    for text in filter(is_url, texts):
+        parse(text)  # what is wrong with any of them is said before anything is done
     if not is_url(parsed.target) and not all(map(is_url, parsed.sources)):
         raise Usage("some of these are local and so is the target; cp(1) copies those")
-
-    async def place(text: str) -> Somewhere:
-        if text not in parsed_urls:
-            return Local(text)
-        url = parsed_urls[text]
-        fs, path = await context.locate(url)
-        return Remote(fs, path, text, os.fsdecode(url.names[-1]) if url.names else "")
-
-    shown = (sys.stderr.isatty() or parsed.progress) and not parsed.no_progress
-    progress = Progress(sys.stderr, shown=shown, lines=not sys.stderr.isatty())
-    work = Copying(context, parsed, progress)
+    progress = on_stderr(wanted=parsed.progress, unwanted=parsed.no_progress)
+    how = How(
+        recursive=parsed.recursive, preserve=parsed.preserve, no_clobber=parsed.no_clobber, verbose=parsed.verbose,
+        continuing=parsed.__dict__["continue"],
+    )  # fmt: skip
+    work = Copying(context, how, progress)
     try:
-        target = await place(parsed.target)
-        there = await target.facts(follow=True)
-        into = there is not None and modes.S_ISDIR(there.mode)
-        if not into and (len(parsed.sources) > 1 or (parsed.target.endswith("/") and not parsed.recursive)):
-            what = "is no directory" if there is not None else "does not exist"
-            raise OSError(errno.ENOTDIR, f"{what}, and a directory is needed", parsed.target)
+        target, into = await destination(context, parsed.target, len(parsed.sources), made=parsed.recursive)
         for text in parsed.sources:
             try:
-                source = await place(text)
-                if into and not source.name:
-                    raise OSError(errno.EINVAL, "an export has no name of its own; name the directory to be made of it")
-                await work.copy(source, target.child(source.name) if into else target, top=True)
+                source = await place(context, text)
+                await work.copy(source, inside(source, target) if into else target, top=True)
             except NfsClientError:
                 raise
             except OSError as error:
                 work.failed(text, error)
     finally:
-        progress.clear()
-
-
-class Copying:
-    """The state of one command."""
-
-    def __init__(self, context: Context, parsed: argparse.Namespace, progress: Progress) -> None:
-        self._context = context
-        self._recursive = parsed.recursive
-        self._preserve = parsed.preserve
-        self._no_clobber = parsed.no_clobber
-        self._verbose = parsed.verbose
-        self._progress = progress
-        self._made: set[tuple[object, ...]] = set()
-        """The directories that this copy has made: one of them as a source would go on without end."""
-        self._umask = os.umask(0)
-        os.umask(self._umask)
-
-    def failed(self, what: str, error: BaseException | str) -> None:
-        """Say that something was not copied, and go on."""
-        self._progress.clear()
-        self._context.complain(what, error)
-        for note in getattr(error, "__notes__", ()):
-            if note.startswith("the incomplete copy"):
-                print(f"rdma-nfsd cp: {printable(note)}", file=sys.stderr)
-
-    async def copy(self, source: Somewhere, target: Somewhere, *, top: bool = False) -> None:
-        """Copy whatever it is. Raises OSError for ``source`` itself; says what fails below it."""
-        facts = await source.facts(follow=not self._recursive)
-        if facts is None:
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), source.text)
-        there = await target.facts(follow=False)
-        if there is not None and top and modes.S_ISLNK(there.mode):
-            # What the command line names is written through links; what lies below is not (it may be somebody's trap).
-            there = await target.facts(follow=True)
-            if isinstance(target, Local):
-                target = target.resolved()
-        if there is not None and there.identity == facts.identity:
-            raise OSError(errno.EINVAL, "source and target are the same file")
-        if modes.S_ISDIR(facts.mode):
-            if not self._recursive:
-                raise OSError(errno.EISDIR, "a directory, which is copied with -r only")
-            await self._directory(source, target, facts, there)
-            return
-        if there is not None and modes.S_ISDIR(there.mode):
-            raise OSError(errno.EISDIR, f"not copied: {target.text} is a directory")
-        if there is not None and self._no_clobber:
-            return
-        if modes.S_ISLNK(facts.mode):
-            await target.symlink(await source.readlink())
-        elif modes.S_ISREG(facts.mode) or (isinstance(source, Local) and self._to_be_read(facts.mode)):
-            await self._file(source, target, facts)
-        else:
-            raise OSError(errno.EINVAL, "neither a regular file nor a directory nor a symbolic link; not copied")
-        if self._verbose:
-            self._progress.clear()
-            print(f"{printable(source.text)} -> {printable(target.text)}", flush=True)
-
-    def _to_be_read(self, mode: int) -> bool:
-        """Whether a pipe or a device that is named on the command line is meant for what can be read from it."""
-        return not self._recursive and (modes.S_ISFIFO(mode) or modes.S_ISCHR(mode))
-
-    async def _file(self, source: Somewhere, target: Somewhere, facts: Facts) -> None:
-        if self._progress.total is not None:
-            # What is no regular file says nothing of its size.
-            self._progress.total = self._progress.total + facts.size if modes.S_ISREG(facts.mode) else None
-
-        def count(octets: int) -> None:
-            self._progress.count(octets)
-            self._progress.show(source.name)
-
-        if self._preserve:
-            wanted = Wanted(modes.S_IMODE(facts.mode), (facts.atime_ns, facts.mtime_ns))
-        else:
-            wanted = Wanted(facts.mode & 0o777 & ~self._umask, None)
-        await transfer(source, target, wanted, count)
-        self._progress.files += 1
-
-    async def _directory(self, source: Somewhere, target: Somewhere, facts: Facts, there: Facts | None) -> None:
-        if facts.identity in self._made:
-            raise OSError(errno.EINVAL, f"not copied: the directory cannot be copied into itself, {target.text}")
-        names = [name async for name in source.names() if not name.startswith(TEMPORARY)]
-        if there is None:
-            # Whatever its permissions will be: it must be written into first.
-            await target.mkdir(0o700)
-            made = await target.facts(follow=False)
-            if made is not None:
-                self._made.add(made.identity)
-        elif not modes.S_ISDIR(there.mode):
-            raise OSError(errno.ENOTDIR, f"not copied: {target.text} is no directory")
-        self._progress.total = None  # what else there is shows only as it is copied
-        failed_before = self._context.failures
-
-        async def one(name: str) -> None:
-            below = source.child(name)
-            try:
-                await self.copy(below, target.child(name))
-            except NfsClientError:
-                raise
-            except OSError as error:
-                self.failed(below.text, error)
-
-        await each(names, one, FILES_AT_A_TIME)
-        mode = modes.S_IMODE(facts.mode) if self._preserve else facts.mode & 0o777 & ~self._umask
-        if self._preserve:
-            await target.set(Facts(mode, 0, facts.atime_ns, facts.mtime_ns, ()))
-        elif there is None:
-            await target.chmod(mode)
-        if self._context.failures == failed_before and self._verbose:
-            print(f"{printable(source.text)} -> {printable(target.text)}", flush=True)
+        progress.end()

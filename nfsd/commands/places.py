@@ -1,14 +1,13 @@
 """The two kinds of places that ``cp`` copies between: this host's files and a server's. Owns :class:`Local`,
 :class:`Remote` and what they have in common, :class:`Place`; imports the client.
 
-A place is one path. Files are written under a temporary name beside it and renamed when they are complete: see
-``Draft``.
+A place is one path. Files are written under a temporary name beside it and renamed when they are complete. A copy that
+may be continued has a name that is made of what is copied: it is found again as long as the source has not changed.
 """
 
 from __future__ import annotations
 
-import contextlib
-import errno
+import hashlib
 import os
 import secrets
 import stat as modes
@@ -16,8 +15,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from nfsd.client import Changes, File, FileSystem, NfsClientError
-from nfsd.client.transfer import Count, copy, receive, send, write_all
+from nfsd.client import Changes, FileSystem
 
 TEMPORARY = ".rdma-nfsd-"
 """What the temporary names begin with."""
@@ -73,6 +71,12 @@ class Place(Protocol):
 def temporary() -> str:
     """A name that nothing has."""
     return TEMPORARY + secrets.token_hex(8)
+
+
+def unfinished(name: str, facts: Facts) -> str:
+    """The name under which an incomplete copy of such a file, to be called ``name``, is found again."""
+    what = f"{facts.size} {facts.mtime_ns} {name}".encode("utf-8", "surrogateescape")
+    return f"{TEMPORARY}{hashlib.sha256(what).hexdigest()[:24]}.part"
 
 
 class Local:
@@ -185,8 +189,12 @@ class Remote:
 
     def beside(self) -> str:
         """A temporary path in the same directory."""
+        return self.sibling(temporary())
+
+    def sibling(self, name: str) -> str:
+        """The path of another name in the same directory."""
         above, _, _ = self.path.rpartition("/")
-        return f"{above}/{temporary()}".lstrip("/")
+        return f"{above}/{name}".lstrip("/")
 
     async def set(self, facts: Facts) -> None:
         """Give the file permissions and times."""
@@ -198,81 +206,4 @@ class Remote:
         await self.fs.chmod(self.path, mode)
 
 
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """What a finished copy is given."""
-
-    mode: int
-    times: tuple[int, int] | None
-    """Access and modification, in nanoseconds; None: now."""
-
-
-async def transfer(source: Local | Remote, target: Local | Remote, wanted: Wanted, count: Count) -> None:
-    """Copy one regular file; ``target`` has the whole copy in the end, or is as it was. Raises OSError."""
-    if isinstance(source, Remote):
-        async with source.fs.open(source.path) as file:
-            if isinstance(target, Local):
-                await _to_local(file, target, wanted, count)
-            else:
-                async with _draft(target, wanted) as made:
-                    await copy(file, made, count)
-        return
-    descriptor = os.open(source.path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        if isinstance(target, Local):
-            raise OSError(errno.EINVAL, "both are on this host; cp(1) copies that", source.path)
-        async with _draft(target, wanted) as made:
-            backend = target.fs.backend
-            await send(descriptor, made, count, piece=backend.write_size, depth=backend.depth)
-    finally:
-        os.close(descriptor)
-
-
-async def _to_local(file: File, target: Local, wanted: Wanted, count: Count) -> None:
-    try:
-        known = os.stat(target.path).st_mode
-    except FileNotFoundError:
-        known = modes.S_IFREG
-    if not modes.S_ISREG(known):
-        # A pipe or a device is written to: there is nothing to be replaced.
-        descriptor = os.open(target.path, os.O_WRONLY | os.O_CLOEXEC)
-        try:
-            await receive(file, lambda data: write_all(descriptor, data), count)
-        finally:
-            os.close(descriptor)
-        return
-    path = os.path.join(os.path.dirname(target.path), temporary())
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    try:
-        try:
-            await receive(file, lambda data: write_all(descriptor, data), count)
-            os.fchmod(descriptor, wanted.mode)
-            if wanted.times is not None:
-                os.utime(descriptor, ns=wanted.times)
-        finally:
-            os.close(descriptor)
-        os.rename(path, target.path)
-    except BaseException:
-        os.unlink(path)
-        raise
-
-
-@contextlib.asynccontextmanager
-async def _draft(target: Remote, wanted: Wanted) -> AsyncIterator[File]:
-    """A new file under a temporary name, which gets its own when the block has ended well, and is removed otherwise."""
-    path = target.beside()
-    made = await target.fs.open(path, "x", permissions=0o600)
-    try:
-        async with made:
-            yield made
-            await made.change(
-                Changes(wanted.mode) if wanted.times is None
-                else Changes(wanted.mode, atime_ns=wanted.times[0], mtime_ns=wanted.times[1])
-            )  # fmt: skip
-        await target.fs.rename(path, target.path)
-    except BaseException as error:
-        try:
-            await target.fs.remove(path)
-        except (OSError, NfsClientError):
-            error.add_note(f"the incomplete copy {path} may still be on the server")
-        raise
+Somewhere = Local | Remote

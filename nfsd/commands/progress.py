@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable
 from typing import Final, TextIO
@@ -14,6 +15,12 @@ EVERY: Final = 0.2
 EVERY_LINE: Final = 2.0
 _NAME_WIDTH: Final = 28
 _CLEAR: Final = "\r\x1b[K"
+
+
+def on_stderr(*, wanted: bool, unwanted: bool) -> Progress:
+    """What is shown on stderr: on a terminal, or if it is ``wanted``."""
+    terminal = sys.stderr.isatty()
+    return Progress(sys.stderr, shown=(terminal or wanted) and not unwanted, lines=not terminal)
 
 
 class Progress:
@@ -38,6 +45,22 @@ class Progress:
     def count(self, octets: int) -> None:
         """So many octets more have been copied."""
         self.done += octets
+
+    def skip(self, octets: int) -> None:
+        """So many octets were there already."""
+        if self.total is not None:
+            self.total -= octets
+
+    def end(self) -> None:
+        """Say how much it was in the end, and how fast, if how far it is was to be said."""
+        self.clear()
+        if not self._shown or not self.files:
+            return
+        seconds = self._clock() - self._began
+        files = "1 file" if self.files == 1 else f"{self.files} files"
+        rate = self.done / max(seconds, 1e-6) / 1e6
+        self._stream.write(f"{files}, {human(self.done)} in {seconds:.1f} s, {rate:.1f} MB/s\n")
+        self._stream.flush()
 
     def show(self, name: str) -> None:
         """Draw the line, if it is time to; ``name`` is the file being copied."""

@@ -316,7 +316,7 @@ def test_a_path_in_no_export(server: Running, capfd: pytest.CaptureFixture[str])
     assert "exports /export" in capfd.readouterr().err
 
 
-@pytest.mark.parametrize("command", ["ls", "stat", "cat", "cp"])
+@pytest.mark.parametrize("command", ["ls", "stat", "df", "cat", "cp", "mv", "rm", "mkdir"])
 def test_every_command_has_help_with_examples(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main([command, "--help"])

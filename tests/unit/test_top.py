@@ -43,7 +43,8 @@ class Terminal:
         self.before = termios.tcgetattr(slave)
         environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": str(columns), "LINES": str(lines)}
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "nfsd.cli", "top", *arguments],
+            # The tests may have been started in a shell's background, which ignores interrupts.
+            ["env", "--default-signal=INT", sys.executable, "-m", "nfsd.cli", "top", *arguments],
             stdin=slave, stdout=slave, stderr=slave, env=environment,
         )  # fmt: skip
         self.raw = b""
