@@ -48,5 +48,6 @@ cdef class Answerer:
     cdef int hold(self, Held held) except -1
     cdef int dismiss(self) except -1
     cdef int answer_again(self, Held held, Place place) except -1
+    cdef object passed_on(self, Held held, Lease message)
     cdef void decline(self, const uint8_t *message, size_t size, int reason) noexcept
     cdef int pause(self) except -1

@@ -16,7 +16,8 @@ Calls that wait
     keeps the call, in a :class:`Held`, which it hands to ``hold``; or it cannot, says ``dismiss``, and the call counts as
     declined. When what was waited for is there, :meth:`Held.again` has the transport offer the call again
     (``answer_again``), to the same function, with a place of its own; it may wait once more. Data that is fetched
-    meanwhile goes to a ``sink`` of the place, and is its payload once it ``take``-s it.
+    meanwhile goes to a ``sink`` of the place, and is its payload once it ``take``-s it. A call that was held and is then
+    DECLINED is for others, together with what ``passed_on`` gives: whoever drops it releases that.
 
 Data that did not come with the call's message (an RDMA Read fetched it) stands beside it, in ``bulk``: the
 content of one item of the call, to be found at ``bulk_at``. Who expects nothing of the kind there declines.
@@ -71,6 +72,10 @@ cdef class Answerer:
     cdef int answer_again(self, Held held, Place place) except -1:
         """As :meth:`answer`, of a call that was held. WAITS: call :meth:`hold` once more, now or later."""
         raise NotImplementedError
+
+    cdef object passed_on(self, Held held, Lease message):
+        """What holds a call that was held, and is DECLINED now: ``message``, or what releases that as well."""
+        return message
 
     cdef void decline(self, const uint8_t *message, size_t size, int reason) noexcept:
         """Count a call that the transport does not offer (:mod:`rpcrdma.declined`). NULL: its message is not known."""

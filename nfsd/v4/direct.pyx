@@ -22,7 +22,7 @@ from nfsd.wire.nfs4 cimport (
 )
 from rpcrdma.declined cimport ATTRIBUTES, CHUNKS, PROCEDURE, SIZE, STATE
 from rpcrdma.place cimport ANSWERED, DECLINED, Place, load32, load64, store32
-from rpcrdma.rpc.direct cimport Errand, Work
+from rpcrdma.rpc.work cimport Errand, Work
 
 from nfsd.v4.ops.data import RESULT_OVERHEAD
 from nfsd.v4.operations import ROOM_FOR_RESULT

@@ -12,7 +12,8 @@ from nfsd.vfs.direct_names cimport DirectNames
 from nfsd.vfs.records cimport Node
 from rpcrdma.octets cimport padded, store_opaque
 from rpcrdma.place cimport Place
-from rpcrdma.rpc.direct cimport Caller, DirectProgram, Work
+from rpcrdma.rpc.direct cimport Caller, DirectProgram
+from rpcrdma.rpc.work cimport Work
 
 cdef struct Arguments:
     # What is left of the COMPOUND's arguments.
@@ -33,6 +34,7 @@ cdef class Begun:
 
     cdef SessionRecord session  # None in NFSv4.0
     cdef uint32_t flags         # SEQUENCE's, as it was then
+    cdef uint32_t slotid
     cdef size_t index           # of the operation that waits
     cdef int offers
 

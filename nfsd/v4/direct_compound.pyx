@@ -31,7 +31,8 @@ from nfsd.wire.nfs4 cimport (
 )
 from rpcrdma.declined cimport PROCEDURE, RARE, RECALL, SIZE, STATE, VERSION
 from rpcrdma.place cimport ANSWERED, DECLINED, WAITS, Place, load32, store32
-from rpcrdma.rpc.direct cimport Caller, DirectProgram, Work
+from rpcrdma.rpc.direct cimport Caller, DirectProgram
+from rpcrdma.rpc.work cimport Work
 
 from zlib import crc32
 
@@ -272,6 +273,7 @@ cdef class DirectCompound(DirectProgram):
             begun = Begun.__new__(Begun)
             begun.session = self.session
             if self.session is not None:
+                begun.slotid = self.request.slotid
                 begun.flags = self.state.begin(self.session, &self.request, fingerprint)
         elif begun.offers >= OFFERS:
             self.work = None
@@ -285,6 +287,12 @@ cdef class DirectCompound(DirectProgram):
         # Else the slot would be in use for ever: DELAY to every further request on it.
         cdef Begun begun = work.kept
         return 0 if begun.session is None else self.state.withdraw(begun.session, &self.request)
+
+    cdef int give_up(self, Work work) except -1:
+        cdef Begun begun = work.kept
+        cdef SequenceRequest request
+        request.slotid = begun.slotid
+        return 0 if begun.session is None else self.state.finish(begun.session, &request, None)
 
     cdef Work brought_here(self):
         """What has been brought for the present operation; None: nothing. It is handed over once."""

@@ -6,7 +6,7 @@ from nfsd.vfs.attributes cimport statx_t
 from nfsd.vfs.direct cimport DirectFiles, kernel_handle_t, when_t
 from nfsd.vfs.name_changes cimport NameChange
 from nfsd.vfs.records cimport Credential, Inode, Node, OpenFile
-from rpcrdma.rpc.direct cimport Errand
+from rpcrdma.rpc.work cimport Errand
 
 
 cdef class DirectNames(DirectFiles):

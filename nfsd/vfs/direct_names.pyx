@@ -19,7 +19,7 @@ from nfsd.vfs.direct cimport NAME_MAX, component, ctime_of, how_t, no, stat_of, 
 from nfsd.vfs.name_changes cimport NameChange, name_change_t
 from nfsd.vfs.records cimport closed_at_once
 from rpcrdma.declined cimport BUSY, FAILED, MAY_WAIT, OPEN, RARE, RECALL, TURN
-from rpcrdma.rpc.direct cimport Errand
+from rpcrdma.rpc.work cimport Errand
 
 cdef uint64_t RESOLVE_CACHED = _RESOLVE_CACHED
 cdef object DIR = FileType.DIR

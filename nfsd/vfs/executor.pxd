@@ -4,7 +4,7 @@ from libc.stdint cimport uint64_t
 
 from nfsd.vfs.identity cimport Switch, identity_t, server_identity_t
 from nfsd.vfs.threads cimport pthread_cond_t, pthread_mutex_t, pthread_t
-from rpcrdma.rpc.direct cimport Work
+from rpcrdma.rpc.work cimport Work
 
 cdef enum:
     MAX_THREADS = 256

@@ -43,7 +43,7 @@ from nfsd.vfs.threads cimport (
     pthread_mutex_lock, pthread_mutex_t, pthread_mutex_unlock, pthread_sigmask, pthread_t, sigfillset, sigset_t,
 )
 
-from rpcrdma.rpc.direct cimport Work
+from rpcrdma.rpc.work cimport Work
 
 from rpcrdma.firewall import contain, report
 from rpcrdma.log_limits import limited_logger
@@ -416,10 +416,10 @@ cdef class Executor:
         if self.closed:
             raise RuntimeError("the executor is closed")
         job.job.lane = self.lane(lane)
-        self.pending.append(job)
         if not self.flush_wanted:
-            self.flush_wanted = True
             self.loop.call_soon(contain, None, self.flush)
+            self.flush_wanted = True
+        self.pending.append(job)  # last: a job that could not be submitted is not run
         return 0
 
     def flush(self):

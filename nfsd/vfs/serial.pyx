@@ -10,6 +10,10 @@ arrive while a train is under way are the next train. An operation that waits fo
 import asyncio
 from collections import deque
 
+from libc.errno cimport EIO
+
+from rpcrdma.firewall import contain, report
+
 
 cdef class Serial:
     async def acquire(self):
@@ -43,7 +47,13 @@ cdef class Serial:
             self.busy = False
 
     cdef int join(self, Job job) except -1:
-        """Run a job in its turn. The first job of each train has :meth:`release` called when all of it is over."""
+        """Run a job in its turn. The first job of each train has :meth:`release` called when all of it is over. What
+        raises has not taken the job."""
+        if not self.busy:
+            job.executor.submit(job, job.lane)
+            self.busy = True
+            self.head = self.tail = job
+            return 0
         if self.head is not None and not self.head.departed and not self.waiters:
             self.tail.behind = job
             self.tail = job
@@ -53,9 +63,6 @@ cdef class Serial:
         else:
             self.next_tail.behind = job
         self.next_tail = job
-        if not self.busy:
-            self.busy = True
-            self.depart()
         return 0
 
     cdef int depart(self) except -1:
@@ -63,8 +70,28 @@ cdef class Serial:
         cdef Job head = self.next_head
         self.head, self.tail = head, self.next_tail
         self.next_head = self.next_tail = None
-        head.executor.submit(head, head.lane)
+        try:
+            head.executor.submit(head, head.lane)
+        except Exception as error:
+            report(head, error)
+            head.departed = True
+            asyncio.get_running_loop().call_soon(contain, None, self.refuse)
         return 0
+
+    def refuse(self):
+        """No worker takes the train: its jobs fail, as if none could act as their callers."""
+        cdef Job head = self.head
+        cdef Job job = head
+        cdef Job behind
+        while job is not None:
+            behind, job.behind = job.behind, None
+            job.job.refused = EIO
+            try:
+                job.finished()
+            except Exception as error:
+                report(job, error)
+            job = behind
+        head.train_finished()
 
     cdef bint moving(self) noexcept:
         """Whether a train is under way: what is seen of the file may be its doing."""

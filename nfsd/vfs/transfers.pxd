@@ -6,7 +6,7 @@ from nfsd.vfs.attributes cimport statx_t
 from nfsd.vfs.executor cimport Executor, Job, job_t
 from nfsd.vfs.records cimport Node, OpenFile
 from rpcrdma.memory cimport Lease
-from rpcrdma.rpc.direct cimport Errand
+from rpcrdma.rpc.work cimport Errand
 
 ctypedef struct transfer_t:
     bint writes

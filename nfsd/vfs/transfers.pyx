@@ -13,7 +13,7 @@ from nfsd.vfs.attributes cimport same_permissions
 from nfsd.vfs.executor cimport Executor, Job, job_t
 from nfsd.vfs.records cimport Credential, Inode, OpenFile
 from rpcrdma.memory cimport Lease
-from rpcrdma.rpc.direct cimport Errand
+from rpcrdma.rpc.work cimport Errand
 
 from nfsd.vfs.syscalls import STATX_MASK as _STATX_MASK
 
@@ -51,9 +51,13 @@ cdef class Transfer(Job):
 
     cdef int start(self) except -1:
         self.opened.retain()
-        if self.data.writes:
-            return self.opened.node.inode.serial.join(self)
-        return self.executor.submit(self, self.lane)
+        try:
+            if self.data.writes:
+                return self.opened.node.inode.serial.join(self)
+            return self.executor.submit(self, self.lane)
+        except Exception:
+            self.opened.release()
+            raise
 
     cdef int finished(self) except -1:
         if self.job.refused:

@@ -6,6 +6,7 @@ from collections import deque
 
 from rpcrdma.engine.assembly import ReadPlan
 from rpcrdma.engine.reduce import Reply
+from rpcrdma.holds import Hold
 from rpcrdma.memory import Lease
 from rpcrdma.wire.header import REPLY, Codec, Fault, Header, encode_version_error
 from rpcrdma.wire.version_two import VersionTwo
@@ -18,7 +19,7 @@ class ForwardCall:
 
     __slots__ = ("chunks", "codec", "data", "header", "holds", "plan", "reply_header", "sink")
 
-    def __init__(self, codec: Codec, header: Header, reply_header: int, data: memoryview, lease: Lease) -> None:
+    def __init__(self, codec: Codec, header: Header, reply_header: int, data: memoryview, holder: Hold) -> None:
         self.codec = codec
         self.header = header
         self.reply_header = reply_header
@@ -27,7 +28,7 @@ class ForwardCall:
         """The reduced payload stream: the whole RPC message but what is in ``chunks``."""
         self.chunks: list[tuple[int, memoryview]] = []
         """(position in the unreduced stream, data), ascending. Data may end with its XDR padding, or not."""
-        self.holds = [lease]
+        self.holds: list[Hold] = [holder]
         self.plan: ReadPlan | None = None
         self.sink = _NOTHING
 

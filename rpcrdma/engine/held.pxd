@@ -43,4 +43,5 @@ cdef class HeldCalls:
         self, Lease message, size_t size, size_t offset, size_t header, const uint8_t *chunk, size_t segments
     ) except -1
     cdef int again(self, HeldMessage held) except -1
+    cdef bint offer(self, HeldMessage held) except -1
     cdef int conclude(self, HeldMessage held, int outcome) except -1

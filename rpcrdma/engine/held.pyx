@@ -81,7 +81,23 @@ cdef class HeldCalls:
         return True
 
     cdef int again(self, HeldMessage held) except -1:
-        """What a call waited for is there."""
+        """What a call waited for is there. What goes wrong here costs the connection."""
+        cdef bint over = True
+        try:
+            over = self.offer(held)
+        except Exception:
+            self.replies.reply.drop()
+            for lease in (held.lease, held.sink):
+                if lease is not None:
+                    lease.release()
+            held.lease = held.sink = None
+            self.owner.crashed()
+        if over:
+            self.owner.end_held()
+        return 0
+
+    cdef bint offer(self, HeldMessage held) except -1:
+        """Offer the call again; whether it is over."""
         cdef DirectReply reply = self.replies.reply
         cdef int outcome
         reply.head, held.head = held.head, None
@@ -100,20 +116,20 @@ cdef class HeldCalls:
             reply.forget_payload()
             held.head, reply.head = reply.head, None
             self.direct.hold(held)
-            return 0
+            return False
         self.conclude(held, outcome)
-        self.owner.end_held()
-        return 0
+        return True
 
     cdef int conclude(self, HeldMessage held, int outcome) except -1:
         """Send the reply of a call that waited, or leave the call to the responder."""
         cdef DirectReply reply = self.replies.reply
         cdef Lease message = held.lease, sink = held.sink
+        cdef object holder = message if outcome == ANSWERED else self.direct.passed_on(held, message)
         cdef long grant = self.credits.grant()
         held.lease = held.sink = None
         if outcome != ANSWERED and not self.responder.closed:
             reply.drop()
-            self.responder.take_back(message, held.length, sink)
+            self.responder.take_back(message, held.length, sink, holder)
             self.run()
             return 0
         if self.responder.closed:
@@ -128,7 +144,7 @@ cdef class HeldCalls:
             # No Receive is left, and no memory for one: zero must not be granted (RFC 8166 section 3.3.1).
             reply.drop()
             self.responder.lost(1)
-        message.release()
+        holder.release()
         if sink is not None:
             sink.release()
         self.replies.count()

@@ -46,6 +46,7 @@ from rpcrdma.engine.extensions import ask
 from rpcrdma.engine.reduce import NoRoom, Reply, reduce
 from rpcrdma.engine.transmit import compose
 from rpcrdma.engine.versions import VERSIONS, Versions
+from rpcrdma.holds import Hold
 from rpcrdma.memory import Lease, OutOfMemory
 from rpcrdma.verbs.interface import RdmaRead, RdmaWrite, Received, Send
 from rpcrdma.wire import version_one
@@ -215,19 +216,18 @@ class Responder:
     def fetched(self, lease: Lease, length: int, sink: Lease, ok: bool) -> None:
         """Take over a call from who stands before (:mod:`rpcrdma.engine.direct`): its Read chunk, found to be in order
         and counted there, has been fetched into ``sink``, or has not."""
-        self._fetched(self._counted(lease, length, sink), ok)
+        self._fetched(self._counted(lease, length, sink, lease), ok)
 
-    def take_back(self, lease: Lease, length: int, sink: Lease | None) -> None:
-        """Take over a call from who stands before: likewise, whose Read chunk, if it has one, is in ``sink``."""
-        self._fetched(self._counted(lease, length, sink), True)
+    def take_back(self, lease: Lease, length: int, sink: Lease | None, holder: Hold) -> None:
+        """Likewise, of one whose Read chunk, if any, is in ``sink``; ``holder`` is released in place of the lease."""
+        self._fetched(self._counted(lease, length, sink, holder), True)
 
-    def _counted(self, lease: Lease, length: int, sink: Lease | None) -> ForwardCall:
+    def _counted(self, lease: Lease, length: int, sink: Lease | None, holder: Hold) -> ForwardCall:
         """A call of version One that was found to be in order, and counted, before it came here."""
-        codec = VERSIONS[version_one.VERSION]
-        view = lease.view[:length]
+        codec, view = VERSIONS[version_one.VERSION], lease.view[:length]
         header = codec.decode(view, self._options.max_segments)
         data = view[header.payload :]
-        call = ForwardCall(codec, header, codec.reply_size(header), data, lease)
+        call = ForwardCall(codec, header, codec.reply_size(header), data, holder)
         call.plan = assembly.plan(header, len(data), self._options.max_call_size)
         if sink is not None:
             call.hold_sink(sink)

@@ -8,6 +8,8 @@ from rpcrdma.octets cimport store32
 from rpcrdma.place cimport Answerer, Held, Place
 from rpcrdma.rpc.replay cimport Entry, Peer, ReplayCache
 from rpcrdma.rpc.tally cimport Latencies, Tally
+from rpcrdma.rpc.work cimport Errand, Work  # for programs
+from rpcrdma.rpc.work cimport Errand, Work  # for programs
 
 
 cdef inline uint8_t *accepted(uint8_t *at, uint32_t xid) noexcept nogil:
@@ -26,26 +28,6 @@ cdef class Caller:
     cdef uint64_t digest                # of the credential, for the replay cache
     cdef readonly size_t header         # octets of its calls before the procedure's arguments
     cdef public object notes            # what the program has found out about the caller
-
-
-cdef class Work:
-    """What a call waits for."""
-
-    cdef Held held
-    cdef Work earlier               # what the same call has waited for before
-    cdef object kept                # what the program keeps for the call meanwhile
-
-    cdef int start(self) except -1
-    cdef int over(self) except -1
-
-
-cdef class Errand(Work):
-    """A coroutine."""
-
-    cdef object coroutine
-    cdef bint starting
-    cdef readonly object result
-    cdef readonly object error
 
 
 cdef class DirectProgram:
@@ -68,6 +50,7 @@ cdef class DirectProgram:
     cdef void note(self, double seconds) noexcept
     cdef int wait_for(self, Work work, Work earlier) except -1
     cdef int dismiss(self, Work work) except -1
+    cdef int give_up(self, Work work) except -1
     cdef int pause(self) except -1
 
 
@@ -141,5 +124,8 @@ cdef class DirectCalls(Answerer):
     cdef DirectVersion version_of(self, uint32_t number, uint32_t version)
     cdef bytes key_of(self, DirectVersion version, Caller caller, uint32_t procedure, const uint8_t *message,
                       size_t offset, size_t size, Place place)
-    cdef int over(self, Waiting waiting, int outcome, const uint8_t *start, const uint8_t *end) except -1
+    cdef int enter(self, Held held, Waiting waiting) except -1
+    cdef int cannot_begin(self, Waiting waiting, object error) except -1
+    cdef int over(self, Held held, Waiting waiting, int outcome, Place place, const uint8_t *start) except -1
+    cdef int carry_on(self, Held held, Entry entry, Place place) except -1
     cdef Caller caller_of(self, uint32_t flavor, const uint8_t *body, size_t size)

@@ -22,15 +22,16 @@ from libc.string cimport memcmp, memset
 from rpcrdma.clock cimport nanoseconds
 from rpcrdma.declined cimport CALLER, GATE, NOBODY, PROCEDURE, RARE, REPLAY, SHAPE, SIZE, Declined, word
 from rpcrdma.digest cimport Digest, digest_add
+from rpcrdma.memory cimport Lease
 from rpcrdma.place cimport ANSWERED, DECLINED, WAITS, Answerer, Held, Place, load32, load64, store32
 from rpcrdma.rpc.replay cimport Entry, Peer, ReplayCache, caller_digest, digest_arguments, key_of
+from rpcrdma.rpc.work cimport Unbegun, Work
 from rpcrdma.wire.rpc cimport AUTH_SYS, MAX_AUTH_BYTES, SYSTEM_ERR
 
 import asyncio
 
 from rpcrdma.firewall import contain
 from rpcrdma.log_limits import limited_logger
-from rpcrdma.rpc import eager
 from rpcrdma.rpc.program import RpcCredential, RpcReply
 
 _log = limited_logger(__name__)
@@ -39,49 +40,12 @@ _log = limited_logger(__name__)
 cdef enum:
     CALL_HEADER = 40        # with empty credential and verifier
     CALLERS = 256           # per connection; beyond it all are forgotten and learnt again
+    BY_PROGRAM = -1         # why a call is declined: it knows
 
 
 cdef class Caller:
     def __init__(self):
         raise TypeError("callers are made by DirectCalls")
-
-
-cdef enum:
-    BY_PROGRAM = -1         # it knows why
-cdef class Work:
-    cdef int start(self) except -1:
-        """Begin. At the end, which comes when this has returned, call :meth:`over`."""
-        raise NotImplementedError
-
-    cdef int over(self) except -1:
-        """It has been done, or has failed: its call is offered again."""
-        cdef Held held = self.held
-        self.held = None
-        return held.again()
-
-
-cdef class Errand(Work):
-    def __init__(self, coroutine):
-        self.coroutine = coroutine
-
-    cdef int start(self) except -1:
-        coroutine, self.coroutine = self.coroutine, None
-        self.starting = True
-        eager.start(coroutine, self.ended)
-        self.starting = False
-        return 0
-
-    def ended(self, result, error):
-        """What the coroutine has come to."""
-        self.result, self.error = result, error
-        if self.starting:
-            asyncio.get_running_loop().call_soon(contain, None, self.tell)
-        else:
-            self.over()
-
-    def tell(self):
-        """Its call is offered again."""
-        self.over()
 
 
 cdef class DirectProgram:
@@ -122,6 +86,10 @@ cdef class DirectProgram:
         """The call that has just been answered WAITS, for ``work``, cannot be kept: nothing has happened."""
         return 0
 
+    cdef int give_up(self, Work work) except -1:
+        """What a call was to wait for could not be begun: it is answered SYSTEM_ERR, and never offered again."""
+        return 0
+
     cdef int pause(self) except -1:
         return 0
 
@@ -153,8 +121,7 @@ cdef class Waiting:
         return 0
 
     def __str__(self):
-        row = self.version.rows[self.procedure]
-        transport = self.caller.transport
+        row, transport = self.version.rows[self.procedure], self.caller.transport
         return (
             f"{transport.netid} {transport.peer_address} port {transport.peer_port} xid {self.xid:#010x} "
             f"{row.label[0]}v{row.label[1]} {row.label[2]}"
@@ -175,10 +142,7 @@ cdef Waiting waiting_call(
 
 cdef class DirectVersion:
     def __init__(self, DirectProgram program not None, uint32_t number, uint32_t version, list rows not None):
-        self.program = program
-        self.number = number
-        self.version = version
-        self.rows = rows
+        self.program, self.number, self.version, self.rows = program, number, version, rows
         memset(self.counts, 0, sizeof(self.counts))
 
 
@@ -201,17 +165,12 @@ cdef class DirectCalls(Answerer):
     def __init__(
         self, transport, replay, read_credential, list versions not None, Gate gate=None, Declined unknown=None, flights=None
     ):
-        self.transport = transport
-        self.peer_address = transport.peer_address
-        self.peer = Peer(transport)
-        self.replay = replay
-        self.read_credential = read_credential
+        self.transport, self.peer_address, self.peer = transport, transport.peer_address, Peer(transport)
+        self.replay, self.flights, self.read_credential = replay, flights, read_credential
         self.versions = [DirectVersion(program, number, version, rows) for number, version, program, rows in versions]
         self.callers = {}
-        self.gate = gate
-        self.admitted_in = 0
+        self.gate, self.admitted_in = gate, 0
         self.unknown = unknown or Declined()
-        self.flights = flights
 
     cdef DirectVersion version_of(self, uint32_t number, uint32_t version):
         cdef DirectVersion known = self.latest
@@ -259,18 +218,38 @@ cdef class DirectCalls(Answerer):
 
     cdef int hold(self, Held held) except -1:
         cdef Waiting waiting = self.waiting
-        if waiting is None:
+        cdef bint entered = waiting is None
+        if entered:
             waiting = held.state
-        else:
-            self.waiting = None
-            held.state = waiting
-            if waiting.key is not None:
-                waiting.entry = self.replay.begin(waiting.key, self.transport)
-            self.flights.held.add(waiting)
-            # The calls before it may have left the thread a caller's, and an errand's first steps are taken at once.
-            waiting.version.program.pause()
+        held.state, self.waiting = waiting, None
         waiting.work.held = held
-        return waiting.work.start()
+        try:
+            if not entered:
+                self.enter(held, waiting)
+            return waiting.work.start()
+        except Exception as error:
+            return self.cannot_begin(waiting, error)
+
+    cdef int enter(self, Held held, Waiting waiting) except -1:
+        """The call waits from now on, and is known to others."""
+        self.flights.held.add(waiting)
+        if waiting.key is not None:
+            waiting.entry = self.replay.begin(waiting.key, self.transport)
+        # The calls before it may have left the thread a caller's, and an errand's first steps are taken at once.
+        waiting.version.program.pause()
+        return 0
+
+    cdef int cannot_begin(self, Waiting waiting, object error) except -1:
+        """What the call was to wait for does not come: it is answered in the loop's next turn."""
+        cdef Unbegun unbegun = Unbegun.__new__(Unbegun)
+        unbegun.error = error
+        unbegun.held, waiting.work.held = waiting.work.held, None
+        try:
+            waiting.version.program.give_up(waiting.work)
+        finally:
+            waiting.work = unbegun
+            asyncio.get_running_loop().call_soon(contain, None, unbegun.tell)
+        return 0
 
     cdef int dismiss(self) except -1:
         cdef Waiting waiting = self.waiting
@@ -288,6 +267,8 @@ cdef class DirectCalls(Answerer):
         program.shown = waiting.procedure
         program.tally = None
         try:
+            if type(waiting.work) is Unbegun:
+                raise (<Unbegun>waiting.work).error
             outcome = program.answer(
                 waiting.caller, waiting.procedure, held.message + waiting.offset, held.size - waiting.offset, place,
                 waiting.work,
@@ -300,33 +281,55 @@ cdef class DirectCalls(Answerer):
         if outcome == WAITS:
             waiting.told()
             return WAITS
-        self.over(waiting, outcome, start, place.at)
+        self.over(held, waiting, outcome, place, start)
         return outcome
 
-    cdef int over(self, Waiting waiting, int outcome, const uint8_t *start, const uint8_t *end) except -1:
-        """A call that waited is over; its reply's head stands there. One that is now declined begins again elsewhere."""
+    cdef int over(self, Held held, Waiting waiting, int outcome, Place place, const uint8_t *start) except -1:
+        """A call that waited is over; its reply's head stands there. One that is now declined begins again elsewhere,
+        and whoever has joined it waits for that."""
         cdef Entry entry = waiting.entry
         cdef bytes reply
         cdef double taken
-        row = waiting.version.rows[waiting.procedure]
-        held = self.flights.held
-        held.discard(waiting)
-        if not held:
+        self.flights.held.discard(waiting)
+        if not self.flights.held:
             self.flights.ended()
         waiting.work = None
-        if entry is not None:
-            reply = PyBytes_FromStringAndSize(<char *>start, end - start) if outcome == ANSWERED else None
-            if outcome == ANSWERED and start[23] == 0:
+        if entry is not None and outcome == DECLINED:
+            if self.transport.closed and entry.waiters:
+                waiting.entry = None
+                self.carry_on(held, entry, place)
+        elif entry is not None:
+            reply = PyBytes_FromStringAndSize(<char *>start, place.at - start)
+            if start[23] == 0:
                 self.replay.conclude(entry, reply, ())
             else:
-                self.replay.abandon(entry, None if reply is None else RpcReply(waiting.xid, reply, []))
+                self.replay.abandon(entry, RpcReply(waiting.xid, reply, []))
         if outcome == ANSWERED and start[23] == 0:
             taken = nanoseconds() * 1e-9 - waiting.since
+            row = waiting.version.rows[waiting.procedure]
             row.calls += 1
             row.direct += 1
             row.seconds += taken
             waiting.version.program.note(taken)
         return 0
+
+    cdef int carry_on(self, Held held, Entry entry, Place place) except -1:
+        """Have others execute a call whose connection has gone, for one who waits for it on another."""
+        cdef list chunks = []
+        message = memoryview(PyBytes_FromStringAndSize(<char *>held.message, held.size))
+        if place.bulk != NULL:
+            fetched = PyBytes_FromStringAndSize(<char *>place.bulk, place.bulk_size)
+            chunks.append((place.bulk_at - held.message, memoryview(fetched)))
+        self.flights.carry_on(self.transport, message, chunks, self.replay.pass_on(entry, None))
+        return 0
+
+    cdef object passed_on(self, Held held, Lease message):
+        cdef Waiting waiting = held.state
+        cdef Entry entry = waiting.entry
+        if entry is None:
+            return message
+        waiting.entry = None
+        return self.replay.pass_on(entry, message)
 
     cdef int failed(self, const uint8_t *message, Place place, object error) except -1:
         """Answer a call in which a program has failed, as the general path does. Returns ANSWERED."""
@@ -409,7 +412,11 @@ cdef class DirectCalls(Answerer):
             version.counts[procedure].seconds += then
             program.note(then)
         elif outcome == WAITS:
-            self.waiting = waiting_call(version, caller, message, procedure, offset, key, then)
+            try:
+                self.waiting = waiting_call(version, caller, message, procedure, offset, key, then)
+            except BaseException:
+                program.dismiss(program.work)
+                raise
             program.waited.add(self.waiting.row, self.waiting.reason)
         return outcome
 
@@ -471,6 +478,7 @@ cdef class DirectCalls(Answerer):
     cdef int pause(self) except -1:
         """No direct call is made for a while: programs let go of what they held, and the counts are told."""
         cdef DirectVersion version
+        cdef Count *count
         cdef int procedure
         if not self.counting:
             return 0
@@ -479,11 +487,11 @@ cdef class DirectCalls(Answerer):
             self.latest.program.pause()
         for version in self.versions:
             for procedure in range(64):
-                if version.counts[procedure].calls:
+                count = &version.counts[procedure]
+                if count.calls:
                     row = version.rows[procedure]
-                    row.calls += version.counts[procedure].calls
-                    row.direct += version.counts[procedure].calls
-                    row.seconds += version.counts[procedure].seconds
-                    version.counts[procedure].calls = 0
-                    version.counts[procedure].seconds = 0
+                    row.calls += count.calls
+                    row.direct += count.calls
+                    row.seconds += count.seconds
+                    count.calls, count.seconds = 0, 0
         return 0

@@ -23,8 +23,8 @@ from typing import Any, Final
 
 from rpcrdma.declined import Declined
 from rpcrdma.firewall import contain
+from rpcrdma.holds import Hold
 from rpcrdma.log_limits import limited_logger
-from rpcrdma.memory import Lease
 from rpcrdma.rpc import eager, replay
 from rpcrdma.rpc.credentials import CredentialReader
 from rpcrdma.rpc.direct import DirectCalls, DirectProgram, Gate, Waiting
@@ -286,7 +286,7 @@ class Dispatcher:
         transport: Transport,
         data: memoryview,
         chunks: Sequence[tuple[int, memoryview]],
-        holds: list[Lease],
+        holds: list[Hold],
         done: Done,
         reply_room: int = 0,
     ) -> None:
@@ -304,12 +304,18 @@ class Dispatcher:
         if begun is not _JOINED:
             contain(transport.close, done, begun)
 
+    def carry_on(
+        self, transport: Transport, data: memoryview, chunks: Sequence[tuple[int, memoryview]], hold: Hold
+    ) -> None:
+        """Execute a call whose connection has gone, for those who wait for its outcome on others."""
+        self.dispatch(transport, data, chunks, [hold], lambda reply: None if reply is None else reply.release())
+
     def _begin(
         self,
         transport: Transport,
         data: memoryview,
         chunks: Sequence[tuple[int, memoryview]],
-        holds: list[Lease],
+        holds: list[Hold],
         done: Done,
         reply_room: int,
     ) -> Execution | RpcReply | None:
@@ -461,7 +467,7 @@ class Dispatcher:
         return len(late) + len(self.held)
 
 
-def _release(holds: list[Lease]) -> None:
+def _release(holds: list[Hold]) -> None:
     for lease in holds:
         lease.release()
 

@@ -17,7 +17,8 @@ from libc.stdint cimport uint8_t, uint32_t
 
 from rpcrdma.memory cimport Lease
 from rpcrdma.place cimport ANSWERED, DECLINED, WAITS, Held, Place
-from rpcrdma.rpc.direct cimport Caller, DirectProgram, Work, accepted
+from rpcrdma.rpc.direct cimport Caller, DirectProgram, accepted
+from rpcrdma.rpc.work cimport Work
 
 from rpcrdma.rpc import eager
 from rpcrdma.rpc.program import RpcReply
@@ -263,7 +264,12 @@ cdef class Offer(Held):
         program.waited.add(row, reason)
         self.work.held = self
         self.execution.waits()
-        return self.work.start()
+        try:
+            return self.work.start()
+        except Exception:
+            self.work.held = None
+            program.give_up(self.work)
+            raise
 
 
 def offers(DirectProgram program not None, uint32_t procedure):

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
+from rpcrdma.holds import Hold
 from rpcrdma.memory import Lease, OutOfMemory
 from rpcrdma.rpc.tally import Tally
 from rpcrdma.xdr import Decoder, Encoder
@@ -107,7 +108,7 @@ class Call:
     credential: RpcCredential
     arguments: Decoder
     results: Encoder
-    holds: list[Lease] = field(default_factory=list)
+    holds: list[Hold] = field(default_factory=list)
     """Buffers that the arguments point into; the dispatcher releases them when the call is over."""
     message: memoryview = memoryview(b"")  # noqa: RUF009 - empty and immutable
     """The received message without what its chunks carry; valid while the call is running."""

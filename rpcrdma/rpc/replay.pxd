@@ -27,7 +27,16 @@ cdef class Entry:
     cdef tuple cuts
     cdef object transport
     cdef double expires
-    cdef list waiters
+    cdef readonly list waiters
+    cdef bint passed_on         # it was begun by one who leaves it to another
+
+
+cdef class Passed:
+    """Holds a call on its way from the one to the other. Who drops the call releases this, as one would a lease."""
+
+    cdef ReplayCache cache
+    cdef Entry entry
+    cdef object lease           # of the message; None: there is none
 
 
 cdef class Share:
@@ -51,6 +60,7 @@ cdef class ReplayCache:
     cdef int top                # no share is in a higher one
 
     cdef bint is_new(self, bytes key) except -1
+    cdef Passed pass_on(self, Entry entry, object lease)
     cdef int conclude(self, Entry entry, bytes reply, tuple cuts) except -1
     cdef int remember(self, bytes key, object host, bytes reply) except -1
     cdef int keep(self, Entry entry, object host, bytes reply) except -1

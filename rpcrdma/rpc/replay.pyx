@@ -165,6 +165,18 @@ cdef class Entry:
         return RpcReply(xid, head, payloads)
 
 
+cdef class Passed:
+    def release(self):
+        cdef Entry entry = self.entry
+        self.entry = None
+        try:
+            if entry is not None and entry.passed_on:
+                self.cache.abandon(entry, None)  # nobody has, and nobody will
+        finally:
+            if self.lease is not None:
+                self.lease.release()
+
+
 cdef Entry make_entry(bytes key, object transport):
     cdef Entry entry = Entry.__new__(Entry)
     entry.key = key
@@ -227,11 +239,23 @@ cdef class ReplayCache:
         return self.keep(make_entry(key, None), host, reply)
 
     def begin(self, bytes key, transport):
-        if key in self.running:
+        cdef Entry entry = self.running.get(key)
+        if entry is not None and entry.passed_on and entry.transport is transport:
+            entry.passed_on = False
+            return entry
+        if entry is not None:
             self.hits += 1
             return None
         entry = self.running[key] = make_entry(key, transport)
         return entry
+
+    cdef Passed pass_on(self, Entry entry, object lease):
+        """The call is to be executed by whoever begins with it next on its connection. What is returned holds it
+        until then, with the ``lease`` of its message."""
+        cdef Passed passed = Passed.__new__(Passed)
+        entry.passed_on = True
+        passed.cache, passed.entry, passed.lease = self, entry, lease
+        return passed
 
     def join(self, bytes key, transport, done):
         cdef Entry entry = self.running[key]

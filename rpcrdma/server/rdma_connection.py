@@ -43,6 +43,7 @@ from rpcrdma.engine.config import LARGEST_LEASE, ResponderOptions
 from rpcrdma.engine.direct import DirectResponder
 from rpcrdma.engine.responder import Responder
 from rpcrdma.firewall import contain
+from rpcrdma.holds import Hold
 from rpcrdma.hosts import Seat
 from rpcrdma.log_limits import limited_logger
 from rpcrdma.memory import Account, Lease, OutOfMemory
@@ -87,7 +88,7 @@ class Dispatcher(Protocol):
         transport: Transport,
         data: memoryview,
         chunks: Sequence[tuple[int, memoryview]],
-        holds: list[Lease],
+        holds: list[Hold],
         done: Callable[[RpcReply | None], None],
         reply_room: int = 0,
     ) -> None:
@@ -238,7 +239,7 @@ class RdmaConnection:
             if messages:
                 self.responder.received(messages)
         except Exception:
-            self._crashed()
+            self.crashed()
         if not self._seat.called and self.responder.received_messages and self._dispatcher.admits(self.peer_address):
             self._seat.call_made()
         self._run()
@@ -250,7 +251,7 @@ class RdmaConnection:
         try:
             self.responder.completed(token, ok)
         except Exception:
-            self._crashed()
+            self.crashed()
         self._run()
 
     def disconnected(self, reason: str) -> None:
@@ -439,7 +440,6 @@ class RdmaConnection:
         await asyncio.shield(self._drained)
 
     # Calls that are answered natively, but later
-
     def begin_held(self) -> bool:
         """Count a call in progress. False: there are too many."""
         if self._held_back or not self._seat.begin_call():
@@ -492,7 +492,7 @@ class RdmaConnection:
                     self._loop.call_soon(contain, self.abort, self._run)
                     break
         except Exception:
-            self._crashed()
+            self.crashed()
         finally:
             self._running = False
         if responder.failure is not None:
@@ -509,7 +509,7 @@ class RdmaConnection:
     def _trace(self, point: str, xid: int, detail: object) -> None:
         _trace_log.debug("%s: %s xid %#010x %s", self, point, xid, detail)
 
-    def _crashed(self) -> None:
+    def crashed(self) -> None:
         """A mistake of ours. A reply may be lost, and only the end of the connection says so (section 4.5.4)."""
         _log.exception("%s: closing", self)
         self.abort()

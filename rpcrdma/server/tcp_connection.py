@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Any
 from rpcrdma.capture.events import Connection
 from rpcrdma.capture.recorder import Tap
 from rpcrdma.firewall import contain, report
+from rpcrdma.holds import Hold
 from rpcrdma.hosts import Seat
 from rpcrdma.log_limits import limited_logger
 from rpcrdma.memory import Account, Lease, OutOfMemory
@@ -83,7 +84,7 @@ class TcpConnection:
         self._fd = sock.fileno()
         self._account: Account = seat.account(self._limits.connection_memory)
         self._stream = RecordStream(self._fd, self._account, self._limits.max_record, most_records=_RECORDS)
-        self._waiting: deque[tuple[memoryview, Lease]] = deque()
+        self._waiting: deque[tuple[memoryview, Hold]] = deque()
         direct = listener.dispatcher.direct_calls(self)
         if direct is not None:
             self._stream.answer_directly(direct, self._limits.max_unsent, self)
@@ -355,11 +356,16 @@ class TcpConnection:
         if not self.closed:
             self._flush_soon()
 
-    def take_back(self, record: memoryview, hold: Lease) -> None:
+    def crashed(self) -> None:
+        """A mistake of ours. A reply may be lost, and only the end of the connection says so."""
+        _log.exception("%s: closing", self)
+        self.close()
+
+    def take_back(self, record: memoryview, hold: Hold) -> None:
         """It is to be dispatched after all, before those that came later."""
         self._waiting.appendleft((record, hold))
 
-    def _take_answer(self, record: memoryview, hold: Lease) -> None:
+    def _take_answer(self, record: memoryview, hold: Hold) -> None:
         """A reply to a backward call. One that nobody waits for (any more) is dropped."""
         future = self._callbacks.pop(int.from_bytes(record[:4], "big"), None)
         if future is not None and not future.done():

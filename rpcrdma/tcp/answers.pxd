@@ -33,6 +33,7 @@ cdef class RecordAnswers:
     cdef bint answer(self, const uint8_t *message, size_t length, Lease lease) except -1
     cdef bint hold(self, const uint8_t *message, size_t length, Lease lease) except -1
     cdef int again(self, HeldRecord held) except -1
+    cdef bint offer(self, HeldRecord held) except -1
     cdef int queue(self, DirectReplies replies) except -1
     cdef int show(self, DirectReplies replies, size_t head) except -1
     cdef int pause(self) except -1

@@ -75,7 +75,7 @@ cdef class RecordAnswers:
 
     cdef bint hold(self, const uint8_t *message, size_t length, Lease lease) except -1:
         """Keep the call that has just been answered so. False: it cannot be kept."""
-        cdef HeldRecord held
+        cdef HeldRecord held = HeldRecord.__new__(HeldRecord)
         cdef Lease room
         if self.owner is None or not self.owner.begin_held():
             self.direct.dismiss()
@@ -88,7 +88,6 @@ cdef class RecordAnswers:
             self.direct.dismiss()
             self.direct.decline(message, length, MEMORY)
             return False
-        held = HeldRecord.__new__(HeldRecord)
         held.answers = self
         held.message, held.size = message, length
         held.hold, held.room = lease.retain(), room
@@ -96,7 +95,23 @@ cdef class RecordAnswers:
         return True
 
     cdef int again(self, HeldRecord held) except -1:
-        """What the call waited for is there."""
+        """What the call waited for is there. What goes wrong here costs the connection."""
+        cdef bint over = True
+        try:
+            over = self.offer(held)
+        except Exception:
+            self.late.drop()
+            if held.hold is not None:
+                held.hold.release()
+                held.hold = None
+            if self.owner is not None:
+                self.owner.crashed()
+        if over and self.owner is not None:
+            self.owner.end_held()
+        return 0
+
+    cdef bint offer(self, HeldRecord held) except -1:
+        """Offer the call again; whether it is over."""
         cdef DirectReplies replies = self.late
         cdef Lease hold = held.hold
         cdef int outcome
@@ -110,21 +125,20 @@ cdef class RecordAnswers:
             replies.cancel()
             held.room, replies.lease = replies.lease, None
             self.direct.hold(held)
-            return 0
+            return False
         if outcome == ANSWERED and not self.closed:
             self.queue(replies)
         else:
             replies.forget_payload()
         replies.drop()
         held.hold = None
+        holder = hold if outcome == ANSWERED else self.direct.passed_on(held, hold)
         if outcome != ANSWERED and not self.closed:
             at = held.message - <const uint8_t *>hold.address
-            self.owner.take_back(hold.view[at : at + held.size], hold)
+            self.owner.take_back(hold.view[at : at + held.size], holder)
         else:
-            hold.release()
-        if self.owner is not None:
-            self.owner.end_held()
-        return 0
+            holder.release()
+        return True
 
     # -- replies -------------------------------------------------------------------------------------------------
 

@@ -3,6 +3,7 @@
 from typing import Protocol, Self, type_check_only
 
 from rpcrdma.capture.recorder import Tap
+from rpcrdma.holds import Hold
 from rpcrdma.memory import Account, Lease
 from rpcrdma.place import Answerer
 from rpcrdma.rpc.program import RpcReply
@@ -18,7 +19,9 @@ class Owner(Protocol):
         """Count a call in progress. False: there are too many."""
     def end_held(self) -> None:
         """It is over: there may be something to send."""
-    def take_back(self, record: memoryview, hold: Lease) -> None:
+    def crashed(self) -> None:
+        """A mistake of ours, of which the present exception tells, has cost a call its reply."""
+    def take_back(self, record: memoryview, hold: Hold) -> None:
         """It is to be dispatched after all; takes the count of ``hold``."""
 
 class RecordStream:

@@ -1,0 +1,56 @@
+"""What a direct call waits for.
+
+Owns :class:`Work` and :class:`Errand`, a coroutine; workers' are the file service's. Imports :mod:`rpcrdma.place` and how
+coroutines are run without tasks.
+"""
+
+from rpcrdma.place cimport Held
+
+import asyncio
+
+from rpcrdma.firewall import contain
+from rpcrdma.rpc import eager
+
+
+cdef class Work:
+    cdef int start(self) except -1:
+        """Begin. At the end, which comes when this has returned, call :meth:`over`."""
+        raise NotImplementedError
+
+    cdef int over(self) except -1:
+        """It has been done, or has failed: its call is offered again."""
+        cdef Held held = self.held
+        self.held = None
+        return 0 if held is None else held.again()
+
+    def tell(self):
+        """As :meth:`over`, for the event loop."""
+        self.over()
+
+
+cdef class Errand(Work):
+    def __init__(self, coroutine):
+        self.coroutine = coroutine
+
+    def __del__(self):
+        if self.coroutine is not None:
+            self.coroutine.close()  # its call was not kept; Python would warn that it was never awaited
+
+    cdef int start(self) except -1:
+        self.starting = True
+        eager.start(self.coroutine, self.ended)
+        self.starting = False
+        self.coroutine = None
+        return 0
+
+    def ended(self, result, error):
+        """What the coroutine has come to."""
+        self.result, self.error = result, error
+        if self.starting:
+            asyncio.get_running_loop().call_soon(contain, None, self.tell)
+        else:
+            self.over()
+
+
+cdef class Unbegun(Work):
+    pass
