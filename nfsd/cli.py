@@ -12,7 +12,6 @@ from nfsd.commands import client_setup
 from nfsd.commands.arguments import CLIENT_COMMANDS, add_commands
 from nfsd.config import Config, Limits
 from nfsd.config_file import ConfigError, load
-from nfsd.tables import columns
 from nfsd.without_file import add_arguments, configuration, is_complete
 
 _DESCRIPTION = """\
@@ -36,8 +35,9 @@ and how a Linux client mounts it:
 
 exit status (serve, check, devices):
   0  stopped by SIGTERM or SIGINT, or the configuration is good, or there is a device the server can use
-  1  no listener could be started, or the state directory cannot be used, or no device can be used
-  2  the configuration or the command line is wrong
+  1  no listener could be started, or the state directory cannot be used, or no device can be used; check: part of the
+     configuration could not be served on this host as it is
+  2  the configuration's text or the command line is wrong
 
 signals (serve):
   SIGTERM, SIGINT  finish the calls in flight, then end; a second one ends at once
@@ -54,8 +54,10 @@ The log goes to stderr. A listener that cannot be started is said there, and doe
 """
 
 _CHECK = """\
-Read a configuration and say what is wrong with it, by file, line, key and remedy; print a summary when nothing is.
-Nothing is started or changed.
+Read a configuration and say what is wrong with it, by file, line, key and remedy; then what is wrong with this host for
+it: addresses and ports that cannot be had, a state directory that cannot be used, directories that are not there or can
+be served within limits only. Print a summary when nothing is wrong. Nothing is started or changed. Run it as the user
+that the server has.
 """
 
 _INTERRUPTED = 130
@@ -102,6 +104,8 @@ def build_parser() -> argparse.ArgumentParser:
     add_arguments(serve)
     check = commands.add_parser("check", help="check a configuration file", description=_CHECK, formatter_class=raw)
     check.add_argument("--config", required=True, metavar="FILE", help="the configuration, a YAML file")
+    check.add_argument("--file-only", action="store_true", help="look at the file alone, not at this host")
+    check.add_argument("--json", action="store_true", help="print what is found as JSON")
     brief = "list the host's RDMA devices and what keeps the server from using them"
     devices = commands.add_parser("devices", help=brief, description=_DEVICES, formatter_class=raw)
     devices.add_argument("--json", action="store_true", help="print everything as JSON")
@@ -173,14 +177,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         config = configuration(parsed) if parsed.command == "serve" and not parsed.config else load(parsed.config)
     except ConfigError as error:
+        if parsed.command == "check" and parsed.json:
+            from nfsd.checking import wrong_as_json
+
+            print(wrong_as_json(parsed.config, error))
+            return 2
         for problem in error.problems:
             print(problem, file=sys.stderr)
         return 2
     if parsed.command == "devices":
         return show_devices(config.server.limits.memory, parsed.json)
     if parsed.command == "check":
-        print(summary(config))
-        return 0
+        from nfsd.checking import check  # it takes the file service
+
+        return check(config, file_only=parsed.file_only, in_json=parsed.json)
     if parsed.command == "capture":
         return _capture(parsed, config)
     from nfsd.serving import run
@@ -210,29 +220,6 @@ def show_devices(memory: int, in_json: bool) -> int:
     found = obstacles(host, memory)
     print(as_json(host, found) if in_json else as_text(host, found))
     return 0 if any(usable(device, found) for device in host.devices) else 1
-
-
-def summary(config: Config) -> str:
-    """The configuration in a few lines for people."""
-    server = config.server
-    lines = [f"{config.file}: good", ""]
-    listeners = [["listen", "provider"]]
-    listeners += [[str(e.address), e.provider if e.address.scheme == "rdma" else "-"] for e in server.listen]
-    lines += [*columns(listeners), "", f"mountd port  {server.mountd_port}", f"state        {server.state_dir}", ""]
-    exports = [["export", "path", "access", "squash", "clients", "id"]]
-    for export in config.exports:
-        overridden = {override.host for override in export.overrides}
-        clients = " ".join(host + ("+" if host in overridden else "") for host in export.clients) or "nobody"
-        access = "ro" if export.read_only else "rw"
-        if export.referral:
-            places = " ".join(f"-> {place}" for place in export.referral)
-            exports.append([export.pseudo, places, "-", "-", clients, str(export.id)])
-            continue
-        exports.append([export.pseudo, export.path, access, export.squash, clients, str(export.id)])
-    lines += columns(exports)
-    if any(export.overrides for export in config.exports):
-        lines += ["", "+ with settings of its own"]
-    return "\n".join(lines)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -15,8 +16,15 @@ from pydantic import BeforeValidator, ConfigDict, Field, StrictBool, StrictStr
 
 from nfsd.exports import Export
 
+Location = tuple[str | int, ...]
+"""A key by the keys and indices that lead to it."""
 DEFAULT_PORTS = {"rdma": 20049, "tcp": 2049}
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+
+
+def dotted(where: Location) -> str:
+    """A key as people write it: ``exports[0].squash``."""
+    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in where).lstrip(".")
 
 
 def _size(value: Any) -> Any:
@@ -353,3 +361,11 @@ class Config:
     file: str
     server: Server
     exports: tuple[Export, ...]
+    lines: Mapping[Location, int] = field(default_factory=dict, compare=False, repr=False)
+    """The line of each key."""
+
+    def line(self, where: Location) -> int:
+        """The line of a key, or of what it is missing from; 0: there is no file."""
+        while where not in self.lines and where:
+            where = where[:-1]
+        return self.lines.get(where, 0)

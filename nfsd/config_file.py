@@ -19,11 +19,9 @@ import yaml
 from pydantic import TypeAdapter, ValidationError
 
 from nfsd import config
-from nfsd.config import Config, ExportEntry, Server
+from nfsd.config import Config, ExportEntry, Location, Server, dotted
 from nfsd.config_text import BadText, check_size, read_text
 from nfsd.exports import ClientOverride, Export, Place, derive_id
-
-Location = tuple[str | int, ...]
 
 _CLASSES: dict[Location, Any] = {
     (): config.File,
@@ -99,7 +97,7 @@ def parse(text: str, file: str) -> Config:
             # Whoever reads the handle key there can make handles for any file.
             document.problem(("server", "state_dir"), f"{inner} lies inside of the export {outer}; name another")
     document.fail_if_problems()
-    return Config(file, server, exports)
+    return Config(file, server, exports, document.lines)
 
 
 class _Document:
@@ -108,7 +106,7 @@ class _Document:
     def __init__(self, file: str) -> None:
         self.file = file
         self.problems: list[Problem] = []
-        self._lines: dict[Location, int] = {}
+        self.lines: dict[Location, int] = {}
 
     def read(self, text: str) -> Any:
         loader = None
@@ -121,14 +119,14 @@ class _Document:
                 return None
             return self._construct(loader, node, (), frozenset())
         except BadText as error:
-            self._lines[()] = error.line
+            self.lines[()] = error.line
             self.problem((), str(error))
         except yaml.reader.ReaderError as error:
-            self._lines[()] = text.count("\n", 0, error.position) + 1
+            self.lines[()] = text.count("\n", 0, error.position) + 1
             self.problem((), f"is not YAML: {error.reason}")
         except yaml.MarkedYAMLError as error:
             mark = error.problem_mark or error.context_mark
-            self._lines[()] = mark.line + 1 if mark else 0
+            self.lines[()] = mark.line + 1 if mark else 0
             self.problem((), f"is not YAML: {error.problem or error.context}")
         except (yaml.YAMLError, ValueError, RecursionError) as error:
             self.problem((), f"is not YAML: {error}")
@@ -138,7 +136,7 @@ class _Document:
         return None
 
     def _construct(self, loader: yaml.SafeLoader, node: yaml.Node, where: Location, outer: frozenset[int]) -> Any:
-        self._lines.setdefault(where, node.start_mark.line + 1)
+        self.lines.setdefault(where, node.start_mark.line + 1)
         if id(node) in outer:
             self.problem(where, "refers to itself")
             return None
@@ -152,11 +150,11 @@ class _Document:
         result: dict[str, Any] = {}
         for key_node, value_node in node.value:
             if not isinstance(key_node, yaml.ScalarNode):
-                self._lines[*where, "?"] = key_node.start_mark.line + 1
+                self.lines[*where, "?"] = key_node.start_mark.line + 1
                 self.problem((*where, "?"), "a key must be text")
                 continue
             key = str(key_node.value)
-            self._lines[*where, key] = key_node.start_mark.line + 1
+            self.lines[*where, key] = key_node.start_mark.line + 1
             result[key] = self._construct(loader, value_node, (*where, key), outer)
         return result
 
@@ -182,19 +180,18 @@ class _Document:
                 continue
             key, line = str(key_node.value), key_node.start_mark.line + 1
             if key in first:
-                self._lines[*where, key] = line
+                self.lines[*where, key] = line
                 self.problem((*where, key), f"stands here twice, first in line {first[key]}; remove one")
             first.setdefault(key, line)
 
     def line(self, where: Location) -> int:
         """The line of a key, or of what it is missing from."""
-        while where not in self._lines and where:
+        while where not in self.lines and where:
             where = where[:-1]
-        return self._lines.get(where, 0)
+        return self.lines.get(where, 0)
 
     def problem(self, where: Location, message: str) -> None:
-        key = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in where).lstrip(".")
-        self.problems.append(Problem(self.file, self.line(where), key, message))
+        self.problems.append(Problem(self.file, self.line(where), dotted(where), message))
 
     def fail_if_problems(self) -> None:
         if self.problems:

@@ -107,7 +107,7 @@ class Listeners:
                 else:
                     await self._start_rdma(entry, dispatcher)
             except (OSError, ValueError) as error:
-                self._failed(f"cannot listen on {address}: {_reason(error)}")
+                self._failed(f"cannot listen on {address}: {_with_remedy(error, address)}")
 
     async def start_service(
         self, service: str, what: str, hosts: Iterable[str], port: int, dispatcher: Dispatcher, *, udp: bool = False
@@ -122,7 +122,7 @@ class Listeners:
                     address = Address("udp", host, self.started[-1].address.port)
                     await self._start_udp(address, dispatcher, service)
             except OSError as error:
-                self._failed(f"cannot listen on {address} for {what}: {_reason(error)}")
+                self._failed(f"cannot listen on {address} for {what}: {_with_remedy(error, address)}")
 
     async def _start_udp(self, address: Address, dispatcher: Dispatcher, service: str) -> None:
         listener = UdpListener(dispatcher)
@@ -359,6 +359,25 @@ def mount_hosts(hosts: Iterable[str]) -> list[str]:
     if "0.0.0.0" in unique:
         return [host for host in unique if host == "0.0.0.0" or ":" in host]
     return unique
+
+
+def remedy_for(error: OSError, host: str, port: int) -> str:
+    """What to do when a port cannot be had."""
+    if error.errno == errno.EADDRNOTAVAIL:
+        return f"{host} is not an address of this host: write one that is (ip address), or 0.0.0.0 or [::] for all"
+    if error.errno == errno.EADDRINUSE:
+        return f"stop what has it (ss -lntup 'sport = :{port}'), or choose another port"
+    if error.errno in (errno.EACCES, errno.EPERM):
+        return "ports below 1024 need CAP_NET_BIND_SERVICE; choose a higher one, or run the server with it"
+    if error.errno == errno.EAFNOSUPPORT:
+        return "this host has no IPv6; write an IPv4 address"
+    return "see ip address for the addresses of this host"
+
+
+def _with_remedy(error: Exception, address: Address) -> str:
+    if isinstance(error, OSError) and error.errno in (errno.EADDRNOTAVAIL, errno.EADDRINUSE, errno.EACCES):
+        return f"{_reason(error)}; {remedy_for(error, address.host, address.port)}"
+    return _reason(error)
 
 
 def _reason(error: Exception) -> str:

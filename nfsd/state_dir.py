@@ -46,6 +46,41 @@ def take(path: str) -> int:
     return lock
 
 
+def examine(path: str) -> bool:
+    """See whether :func:`take` could have it, without changing anything; whether a server has it now. Raises
+    StateDirError, OSError."""
+    existing = path
+    while not os.path.lexists(existing):
+        existing = os.path.dirname(existing) or "."
+    directory = os.open(existing, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        if not os.access(existing, os.W_OK | os.X_OK, effective_ids=True):
+            raise StateDirError(
+                f"{existing} may not be written by uid {os.geteuid()}; let the server's user write there, or name "
+                "another directory"
+            )
+        if existing != path:
+            return False
+        _check_purpose(directory, path)
+        _check(directory, path, 0o700, mend=False)
+        for name in _SECRETS:
+            _check_file(directory, path, name, mend=False)
+        return _is_locked(directory)
+    finally:
+        os.close(directory)
+
+
+def _is_locked(directory: int) -> bool:
+    """Whether a server has it, asked without taking the lock, which could keep one from starting (proc_locks(5))."""
+    try:
+        lock = os.stat("lock", dir_fd=directory, follow_symlinks=False)
+    except FileNotFoundError:
+        return False
+    name = f" {os.major(lock.st_dev):02x}:{os.minor(lock.st_dev):02x}:{lock.st_ino} "
+    with open("/proc/locks") as locks:
+        return any("FLOCK" in line and name in line for line in locks)
+
+
 def _check_purpose(directory: int, path: str) -> None:
     """See that what others will be locked out of is not theirs: a name that is wrong, or a link, may lead to /etc."""
     names = set(os.listdir(directory)) - {"lost+found"}  # of a file system of its own
@@ -56,7 +91,7 @@ def _check_purpose(directory: int, path: str) -> None:
         )
 
 
-def _check_file(directory: int, path: str, name: str) -> None:
+def _check_file(directory: int, path: str, name: str, *, mend: bool = True) -> None:
     try:
         descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=directory)
     except FileNotFoundError:
@@ -65,12 +100,12 @@ def _check_file(directory: int, path: str, name: str) -> None:
         shown = os.path.join(path, name)
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise StateDirError(f"{shown} is no file; move it away")
-        _check(descriptor, shown, 0o600, _ADVICE if name == "handle.key" else "")
+        _check(descriptor, shown, 0o600, _ADVICE if name == "handle.key" else "", mend=mend)
     finally:
         os.close(descriptor)
 
 
-def _check(descriptor: int, shown: str, mode: int, advice: str = "") -> None:
+def _check(descriptor: int, shown: str, mode: int, advice: str = "", *, mend: bool = True) -> None:
     """See that this is the server's own, and that no others have a part in it."""
     status = os.fstat(descriptor)
     if status.st_uid not in (os.geteuid(), 0):
@@ -83,7 +118,7 @@ def _check(descriptor: int, shown: str, mode: int, advice: str = "") -> None:
             f"{shown} may be written by others than its owner (mode {stat.S_IMODE(status.st_mode):04o}), who "
             f"could have put anything there; look at it, then chmod {mode:o}"
         )
-    if status.st_mode & 0o055:
+    if status.st_mode & 0o055 and mend:
         _log.warning(
             "%s could be read by others (mode %04o), and no longer can%s", shown, status.st_mode & 0o7777, advice
         )

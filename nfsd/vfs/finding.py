@@ -63,7 +63,7 @@ _PATH_MAX = 4096
 _DEEPEST = 4096
 _NOT_HERE: Final = (errno.EOPNOTSUPP, errno.EOVERFLOW, errno.EINVAL)
 """What name_to_handle_at says where there are no such handles, or none that it knows of."""
-_LIMITS: Final = (
+LIMITS: Final = (
     "a file that a local process renames or moves is stale to clients until they look it up again, and of several hard "
     "links the one seen last counts"
 )
@@ -388,7 +388,7 @@ class FindingOperations(Core):
                 self.places = places
         if why not in self._said:
             self._said.add(why)
-            _log.warning("%s: it is remembered in %s where files are; %s", why, self.state_dir, _LIMITS)
+            _log.warning("%s: it is remembered in %s where files are; %s", why, self.state_dir, LIMITS)
         return True
 
     async def _covered_fileid(self, lane: int, path: str) -> int | None:

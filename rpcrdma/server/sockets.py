@@ -11,8 +11,8 @@ import termios
 from rpcrdma import congestion
 
 
-def bind(host: str, port: int, kind: int = socket.SOCK_STREAM) -> socket.socket:
-    """A socket that listens, or takes datagrams; ``::`` is IPv4 as well."""
+def bind(host: str, port: int, kind: int = socket.SOCK_STREAM, *, listening: bool = True) -> socket.socket:
+    """A socket that listens, or takes datagrams; ``::`` is IPv4 as well. Not ``listening``: to see whether it could."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     sock = socket.socket(family, kind | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
     try:
@@ -22,7 +22,7 @@ def bind(host: str, port: int, kind: int = socket.SOCK_STREAM) -> socket.socket:
         if family == socket.AF_INET6:
             sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0 if host == "::" else 1)
         sock.bind((host, port))
-        if kind == socket.SOCK_STREAM:
+        if kind == socket.SOCK_STREAM and listening:
             sock.listen(512)
     except BaseException:
         sock.close()

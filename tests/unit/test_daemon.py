@@ -343,7 +343,8 @@ def test_where_port_111_is_taken_rpcbind_is_told(
                 await daemon.start()
                 assert (100021, 4, b"tcp") in rpcbind.mappings
                 told = f"cannot listen on tcp://127.0.0.1:{port} for the portmapper: Address already in use"
-                assert [record.getMessage() for record in caplog.records].count(told) == 1
+                said = [record.getMessage().partition("; ")[0] for record in caplog.records]
+                assert said.count(told) == 1
                 await daemon.stop()
 
     rig.run(test)

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from nfsd.cli import summary
+from nfsd.checking import summary
 from nfsd.config_file import ConfigError, parse
 from nfsd.exports import Export, Place
 from nfsd.protocol import nfs4 as p

@@ -1,0 +1,189 @@
+"""What is wrong on this host for a configuration that is right in itself: found before a start, as at the start.
+
+Owns :func:`examine`, which ``rdma-nfsd check`` prints. Each part is tried with what the server itself uses: the state
+directory's checks, the listeners' sockets (which do not listen here), the file service with a state of its own. Nothing
+is changed, and nobody is served. Imports the configuration and those parts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import socket
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from nfsd import state_dir
+from nfsd.config import Config, Location, dotted, split_host_port
+from nfsd.exports import ExportTable
+from nfsd.listeners import mount_hosts, remedy_for
+from nfsd.vfs.finding import LIMITS
+from nfsd.vfs.service import FileService
+from nfsd.vfs.syscalls import Naming
+from rpcrdma.rpc.rpcbind import PORT as PORTMAPPER_PORT
+from rpcrdma.server.sockets import bind
+from rpcrdma.verbs import device
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that the server would not do as it is told, or not as well as elsewhere."""
+
+    file: str
+    line: int
+    """0: the configuration does not speak of it."""
+    key: str
+    """Dotted, as ``exports[0].path``."""
+    severity: str
+    """``error``: something would not be served; ``warning``: it would, within limits."""
+    message: str
+    remedy: str
+
+    def __str__(self) -> str:
+        where = f"{self.file}:{self.line}" if self.line else self.file
+        return f"{where}: {self.key}: {self.message}; {self.remedy}"
+
+
+class _Socket(NamedTuple):
+    """A socket that the server would have."""
+
+    key: Location
+    kind: str
+    """``tcp`` or ``udp``."""
+    host: str
+    port: int
+
+
+def examine(config: Config) -> list[Finding]:
+    """Everything that is found, in the order of the configuration's lines."""
+    running, found = _of_state_dir(config)
+    found += _of_sockets(config, running)
+    # Last, since the file service gives up privileges of this process.
+    found += asyncio.run(_of_exports(config))
+    return sorted(found, key=lambda finding: finding.line)
+
+
+def _finding(config: Config, where: Location, message: str, remedy: str, severity: str = "error") -> Finding:
+    return Finding(config.file, config.line(where), dotted(where), severity, message, remedy)
+
+
+# -- the state directory ---------------------------------------------------------------------------------------------
+def _of_state_dir(config: Config) -> tuple[bool, list[Finding]]:
+    """Whether a server is running there, and what keeps one from it."""
+    path, where = config.server.state_dir, ("server", "state_dir")
+    try:
+        return state_dir.examine(path), []
+    except state_dir.StateDirError as error:
+        message, _, remedy = str(error).rpartition("; ")
+        return False, [_finding(config, where, message, remedy)]
+    except OSError as error:
+        message = f"{error.filename or path}: {(error.strerror or str(error)).lower()}"
+        return False, [_finding(config, where, message, "let the server's user write there, or name another directory")]
+
+
+# -- sockets ---------------------------------------------------------------------------------------------------------
+def _of_sockets(config: Config, running: bool) -> Iterator[Finding]:
+    """``running``: what is in use is taken to be the running server's."""
+    seen: list[_Socket] = []
+    for one in _sockets(config):
+        twin = next((other for other in seen if _overlap(one, other)), None)
+        seen.append(one)
+        shown = f"{one.kind} port {one.port} of {one.host}"
+        if twin is not None:
+            line = config.line(twin.key)
+            message = f"{shown} is that of {dotted(twin.key)} already" + (f", in line {line}" if line else "")
+            yield _finding(config, one.key, message, "choose another port")
+            continue
+        try:
+            _try(one)
+        except OSError as error:
+            if not (running and error.errno == errno.EADDRINUSE):
+                what = (error.strerror or str(error)).lower()
+                yield _finding(
+                    config, one.key, f"cannot listen on {shown}: {what}", remedy_for(error, one.host, one.port)
+                )
+
+
+def _try(one: _Socket) -> None:
+    kind = socket.SOCK_STREAM if one.kind == "tcp" else socket.SOCK_DGRAM
+    try:
+        bind(one.host, one.port, kind, listening=False).close()
+    except OSError as error:
+        if one.host != "::" or error.errno not in (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL):
+            raise
+        bind("0.0.0.0", one.port, kind, listening=False).close()  # as the listener does
+
+
+def _sockets(config: Config) -> Iterator[_Socket]:
+    """What the server would bind. Ports that are chosen for it, and devices', are left out."""
+    server = config.server
+    tcp, hosts = [], []
+    for index, entry in enumerate(server.listen):
+        address = entry.address
+        hosts.append(address.host)
+        if address.scheme == "tcp":
+            tcp.append(address.host)
+        elif entry.provider == "verbs" or (entry.provider == "auto" and not device.why_not() and device.device_names()):
+            continue
+        if address.port:
+            yield _Socket(("server", "listen", index), "tcp", address.host, address.port)
+    if server.metrics.listen is not None:
+        host, port = split_host_port(server.metrics.listen)
+        if port:
+            yield _Socket(("server", "metrics", "listen"), "tcp", host, port)
+    services: list[tuple[str, int, Sequence[str]]] = [("mountd_port", server.mountd_port, ("tcp",))]
+    if server.nlm:
+        services += [("nlm_port", server.nlm_port, ("tcp",)), ("nsm_port", server.nsm_port, ("tcp", "udp"))]
+    if server.portmapper:
+        services.append(("portmapper", PORTMAPPER_PORT, ("tcp", "udp")))
+    for name, port, kinds in services:
+        for host in mount_hosts(tcp or hosts) if port else ():
+            for kind in kinds:
+                yield _Socket(("server", name), kind, host, port)
+
+
+def _overlap(one: _Socket, other: _Socket) -> bool:
+    """Whether both cannot be had."""
+    if (one.kind, one.port) != (other.kind, other.port):
+        return False
+    if one.host == other.host or "::" in (one.host, other.host):
+        return True
+    return "0.0.0.0" in (one.host, other.host) and not (":" in one.host or ":" in other.host)
+
+
+# -- exports -----------------------------------------------------------------------------------------------------------
+async def _of_exports(config: Config) -> list[Finding]:
+    index = {export.id: number for number, export in enumerate(config.exports)}
+    with tempfile.TemporaryDirectory(prefix="rdma-nfsd-check-") as own:
+        service = FileService(ExportTable(config.exports), own)
+        silent = logging.getLogger("nfsd.vfs")
+        level = silent.level
+        silent.setLevel(logging.CRITICAL)  # what it would say is said here
+        try:
+            await service.start()
+            found = [
+                _finding(config, ("exports", index[id_], "path"), one.why, one.remedy)
+                for id_, one in service.absent.items()
+            ]
+            for export in service.exports.exports:
+                mount = (await service.root(export)).mount
+                if mount.by_place:
+                    found.append(_by_place(config, index[export.id], mount))
+        finally:
+            await service.close()
+            silent.setLevel(level)
+            await service.exports.close()
+    return found
+
+
+def _by_place(config: Config, number: int, mount: Any) -> Finding:
+    path = config.exports[number].path
+    if mount.naming == Naming.HANDLE:
+        what, remedy = "this user may not open files by handle", "run the server with CAP_DAC_READ_SEARCH"
+    else:
+        what, remedy = f"the file system of {path} has no file handles", "export one that has, if that matters"
+    message = f"{what}: it is remembered in the state directory where files are; {LIMITS}"
+    return _finding(config, ("exports", number, "path"), message, remedy, "warning")
