@@ -12,6 +12,7 @@ cdef class Slot:
     cdef readonly object reply
     cpdef int begin(self, unsigned int seqid, bint cachethis, unsigned int fingerprint)
     cdef bint used_before
+    cdef unsigned int generation_before
     cpdef void finish(self, object reply)
     cdef void withdraw(self) noexcept
 

@@ -30,6 +30,7 @@ cdef class Slot:
             self.seqid = seqid
             self.in_use = True
             self.used_before = self.used
+            self.generation_before = self.generation
             self.used = True
             self.renewed = False
             self.cachethis = cachethis
@@ -55,6 +56,7 @@ cdef class Slot:
         """The request begins once more."""
         self.in_use = False
         self.used = self.used_before
+        self.generation = self.generation_before
         self.seqid -= 1
 
 

@@ -18,6 +18,7 @@ from nfsd.protocol.nfs4 import channel_dir_from_client4, channel_dir_from_server
 from nfsd.state.accounts import SESSION
 from nfsd.state.errors import Nfs4Error
 from nfsd.state.records import SessionRecord, Slot
+from nfsd.state.sequence import Sequencer
 from nfsd.state.slots import SlotBudget
 from nfsd.state.types import (
     UINT32_MAX,
@@ -40,12 +41,6 @@ REPLAY = 1
 """Verdict: send ``slot.reply``, execute nothing."""
 UNCACHED = 2
 """Verdict: answer SEQUENCE with NFS4_OK and the operation after it (if any) with NFS4ERR_RETRY_UNCACHED_REP."""
-
-_REFUSALS = {
-    3: codes.NFS4ERR_DELAY,  # RFC 8881 section 2.10.6.2: the original is still in progress
-    4: codes.NFS4ERR_SEQ_MISORDERED,
-    5: codes.NFS4ERR_SEQ_FALSE_RETRY,
-}
 
 CREATE_SESSION_FLAGS = (
     codes.CREATE_SESSION4_FLAG_PERSIST
@@ -158,6 +153,8 @@ class SessionTable:
         """For reading elsewhere; always this very dict."""
         self._bound: dict[Connection, set[Session]] = {}
         self.budget = SlotBudget(engine.limits)
+        self.sequencer = Sequencer(engine, self)
+        self.sequence = self.sequencer.sequence
         self.on_backchannel: Callable[[Session], None] | None = None
         """Called when a connection has been bound to a session's backchannel; must not call back into the engine."""
 
@@ -227,7 +224,7 @@ class SessionTable:
         if lacking > 0:
             others = [one for one in self.by_id.values() if one is not session]
             self.budget.relieve(lacking * fore.maxresponsesize_cached, others, session)
-        self._bind_fore(connection, session)
+        self.bind_fore(connection, session)
         if wants_back and callbacks:
             self._bind_back(connection, session)
             session.flags = codes.CREATE_SESSION4_FLAG_CONN_BACK_CHAN
@@ -282,7 +279,7 @@ class SessionTable:
             raise Nfs4Error(result)
         session = self.by_id.get(result.sessionid)
         if session is not None:
-            self._bind_fore(connection, session)
+            self.bind_fore(connection, session)
             if result.flags & codes.CREATE_SESSION4_FLAG_CONN_BACK_CHAN:
                 self._bind_back(connection, session)
         return result
@@ -300,57 +297,6 @@ class SessionTable:
             made = self._engine.random(16)
             if made not in self.by_id:
                 return made
-
-    # -- SEQUENCE ------------------------------------------------------------------------------------------------
-    def sequence(
-        self,
-        connection: Connection,
-        sessionid: bytes,
-        sequenceid: int,
-        slotid: int,
-        highest_slotid: int,
-        cachethis: bool,
-        fingerprint: int = 0,
-        operations: int = 0,
-        request_octets: int = 0,
-    ) -> tuple[Session, Slot, int]:
-        """SEQUENCE. Returns (session, slot, verdict NEW | REPLAY | UNCACHED); renews the lease; binds the connection's
-        fore channel implicitly (RFC 8881 section 2.10.3.1, SP4_NONE). ``fingerprint`` (any 32-bit digest of principal
-        and request) tells a false retry; the COMPOUND's ``operations`` and RPC message size are held against the fore
-        channel. Raises BADSESSION, BADSLOT, BAD_HIGH_SLOT, TOO_MANY_OPS, REQ_TOO_BIG, SEQ_MISORDERED, SEQ_FALSE_RETRY,
-        DELAY (the original is still executing); the slot is then as it was."""
-        session = self.by_id.get(sessionid)
-        if session is None:
-            raise Nfs4Error(codes.NFS4ERR_BADSESSION)
-        slots = session.slots
-        if slotid >= len(slots):
-            raise Nfs4Error(codes.NFS4ERR_BADSLOT)
-        if highest_slotid >= len(slots) + len(session.retired):
-            # Within what the client once had it may be a request that another one, sent later, has overtaken.
-            raise Nfs4Error(codes.NFS4ERR_BAD_HIGH_SLOT)
-        if operations > session.fore.maxoperations:
-            raise Nfs4Error(codes.NFS4ERR_TOO_MANY_OPS)
-        if request_octets > session.fore.maxrequestsize:
-            raise Nfs4Error(codes.NFS4ERR_REQ_TOO_BIG)
-        bound = connection in session.connections
-        if not bound and len(session.connections) >= self._engine.limits.connections:
-            raise Nfs4Error(codes.NFS4ERR_CONN_NOT_BOUND_TO_SESSION, "too many connections")
-        slot = slots[slotid]
-        verdict = slot.begin(sequenceid, cachethis, fingerprint)
-        if verdict > UNCACHED:
-            raise Nfs4Error(_REFUSALS[verdict])
-        if not bound:
-            self._bind_fore(connection, session)
-        if verdict == NEW:
-            if highest_slotid < session.highest_slotid:
-                session.tells = True
-            if session.target_highest_slotid != session.highest_slotid:
-                self.budget.seen(session, slot, highest_slotid)
-            elif slotid == session.highest_slotid and session.tells:
-                self.budget.grow(session)
-            slot.generation = session.generation
-        session.client.renew()
-        return session, slot, verdict
 
     # -- connections and the backchannel -------------------------------------------------------------------------
     def bind_connection(
@@ -376,7 +322,7 @@ class SessionTable:
             raise Nfs4Error(codes.NFS4ERR_INVAL, "the connection is used otherwise")
         granted = 0
         if direction != channel_dir_from_client4.CDFC4_BACK:
-            self._bind_fore(connection, session)
+            self.bind_fore(connection, session)
             granted |= channel_dir_from_server4.CDFS4_FORE
         if direction != channel_dir_from_client4.CDFC4_FORE and callbacks:
             self._bind_back(connection, session)
@@ -404,7 +350,8 @@ class SessionTable:
     def _room(self, connection: Connection, session: Session) -> bool:
         return connection in session.connections or len(session.connections) < self._engine.limits.connections
 
-    def _bind_fore(self, connection: Connection, session: Session) -> None:
+    def bind_fore(self, connection: Connection, session: Session) -> None:
+        """Requests of the session may come on the connection."""
         session.connections.add(connection)
         self._bound.setdefault(connection, set()).add(session)
 

@@ -2,8 +2,9 @@
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
-from nfsd.state.direct cimport DirectState, SequenceRequest
-from nfsd.state.records cimport ClientRecord, SessionRecord
+from nfsd.state.direct cimport DirectState
+from nfsd.state.records cimport ClientRecord, SessionRecord, Slot
+from nfsd.state.sequence cimport Sequencer
 from nfsd.v4.counts cimport OperationCounts
 from nfsd.v4.direct_attributes cimport DirectAttributes
 from nfsd.vfs.attributes cimport statx_t
@@ -33,6 +34,7 @@ cdef class Begun:
     """A COMPOUND that waits, and holds its slot meanwhile."""
 
     cdef SessionRecord session  # None in NFSv4.0
+    cdef Slot slot              # likewise
     cdef uint32_t flags         # SEQUENCE's, as it was then
     cdef uint32_t slotid
     cdef size_t index           # of the operation that waits
@@ -45,6 +47,7 @@ cdef class DirectCompound(DirectProgram):
     cdef object server
     cdef DirectNames files
     cdef DirectState state
+    cdef Sequencer sequencer
     cdef DirectAttributes attributes
     cdef object delegations
     cdef size_t max_transfer
@@ -54,7 +57,8 @@ cdef class DirectCompound(DirectProgram):
     cdef SessionRecord session  # None in NFSv4.0
     cdef ClientRecord client    # likewise
     cdef object opened_by       # v4.0: the client whose OPEN is part of this; it does not know yet what it was given
-    cdef SequenceRequest request
+    cdef Slot slot              # which it holds; likewise
+    cdef uint32_t flags         # SEQUENCE's
     cdef Begun begun            # it has waited
     cdef Work brought           # for the operation that has
     cdef bint cachethis
@@ -78,9 +82,10 @@ cdef class DirectCompound(DirectProgram):
 
     cdef int compound(self, Arguments *arguments, size_t octets, Place place) except -1
     cdef bint begins(self, Arguments *arguments, uint32_t *tag) except -1
-    cdef bint in_sequence(self, Arguments *arguments, size_t octets) except -1
-    cdef int sequenced(self, uint8_t *sequence_at, uint32_t fingerprint, Place place) except -1
-    cdef int held_up(self, uint32_t fingerprint) except -1
+    cdef int give_back(self) except -1
+    cdef bint sequence(self, Arguments *arguments, size_t octets, Place place) except -1
+    cdef bytes kept(self, Place place)
+    cdef int held_up(self) except -1
     cdef Work brought_here(self)
     cdef int operation(self, uint32_t number, Arguments *arguments, Place place) except -1
     cdef void count(self) noexcept

@@ -3,17 +3,17 @@
 Owns :class:`DirectCompound`, from which :mod:`nfsd.v4.direct` derives, with the operations. Imports the direct parts of the
 state engine and the file service, :mod:`rpcrdma.place` and :mod:`rpcrdma.rpc.direct`.
 
-Waiting. A COMPOUND of which an operation has to wait holds its slot, and is offered again from its beginning: what stands
+SEQUENCE comes first, and is carried out first: the COMPOUND holds its slot, so that a retransmission finds it in use (RFC
+8881 section 2.10.6.2). One that is declined gives the slot back as it was. NFSv4.0 has no sessions: its COMPOUNDs begin
+with their first operation, stateids tell the client, and one that may change something is under the RPC replay cache.
+
+Waiting. A COMPOUND of which an operation has to wait keeps its slot, and is offered again from its beginning: what stands
 before that operation has changed nothing, and is done once more.
 
-NFSv4.0 has no sessions: its COMPOUNDs begin with their first operation, stateids tell the client, and one that may
-change something is under the RPC replay cache.
-
-Operation. SEQUENCE is looked at first, and carried out last: its result has one length, and until then every operation
-may still decline the whole COMPOUND, since none of them has changed anything. OPEN, CLOSE, LOCK and LOCKU are prepared,
-and carried out just before SEQUENCE. What stands behind a WRITE, a REMOVE or a SETATTR is looked at before it, so that it
-cannot be declined any more: only a GETATTR may stand there. What an operation has seen of its file serves the GETATTR
-behind it.
+Operation. Every operation may decline the whole COMPOUND, as long as none of them has changed anything. OPEN, CLOSE, LOCK
+and LOCKU are prepared, and carried out at the end. What stands behind a WRITE, a REMOVE or a SETATTR is looked at before
+it, so that it cannot be declined any more: only a GETATTR may stand there. What an operation has seen of its file serves
+the GETATTR behind it.
 """
 
 from cpython.bytes cimport PyBytes_FromStringAndSize
@@ -21,7 +21,9 @@ from cpython.memoryview cimport PyMemoryView_FromMemory
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset
 
-from nfsd.state.direct cimport DirectState, SequenceRequest
+from nfsd.state.direct cimport DirectState
+from nfsd.state.records cimport Slot
+from nfsd.state.sequence cimport SequenceRequest, Sequencer
 from nfsd.v4.direct_attributes cimport DirectAttributes
 from nfsd.vfs.direct cimport no
 from nfsd.vfs.direct_names cimport DirectNames
@@ -29,7 +31,7 @@ from nfsd.wire.nfs4 cimport (
     OP_ACCESS, OP_COMMIT, OP_GETATTR, OP_GETFH, OP_LOOKUP, OP_PUTFH, OP_READ, OP_REMOVE, OP_RENEW, OP_SEQUENCE, OP_SETATTR,
     READ4args_SIZE, SEQUENCE4args_SIZE, SEQUENCE4resok_SIZE,
 )
-from rpcrdma.declined cimport PROCEDURE, RARE, RECALL, SIZE, STATE, VERSION
+from rpcrdma.declined cimport PROCEDURE, RARE, RECALL, REPLAY, SIZE, STATE, VERSION
 from rpcrdma.place cimport ANSWERED, DECLINED, WAITS, Place, load32, store32
 from rpcrdma.rpc.direct cimport Caller, DirectProgram
 from rpcrdma.rpc.work cimport Work
@@ -106,6 +108,7 @@ cdef class DirectCompound(DirectProgram):
         self.server = server
         self.files = DirectNames(server.service)
         self.state = DirectState(server.engine)
+        self.sequencer = <Sequencer?>server.engine.sessions.sequencer
         self.attributes = DirectAttributes(server, self.files)
         self.delegations = server.engine.delegations
         self.max_transfer = server.max_transfer
@@ -141,17 +144,19 @@ cdef class DirectCompound(DirectProgram):
         self.files.why = RARE
         self.brought = brought
         self.begun = None if brought is None else brought.kept
+        self.slot = None if brought is None else self.begun.slot
         try:
             self.bulk_wanted = NULL if place.bulk == NULL else place.bulk_at
             outcome = self.compound(&rest, caller.header + size + padded(place.bulk_size), place)
-            if outcome == DECLINED and self.begun is not None and self.session is not None:
-                self.state.withdraw(self.session, &self.request)
+            if outcome == DECLINED:
+                self.give_back()
             return outcome
         except Exception as error:
-            if self.begun is not None and self.begun.session is not None:
-                self.state.finish(self.begun.session, &self.request, None)
             if self.changing or self.begun is not None:
+                if self.slot is not None:
+                    self.slot.finish(None)
                 raise  # the caller learns that something may have happened
+            self.give_back()
             # Nothing but WRITEs, which may be repeated: the general path says which operation failed, and in the slot.
             _log.error("%s: a COMPOUND is not answered natively", caller.transport, exc_info=error)
             return DECLINED
@@ -161,15 +166,24 @@ cdef class DirectCompound(DirectProgram):
             self.begun = None
             self.caller = None
             self.session = None
+            self.slot = None
             self.client = None
             self.opened_by = None
             self.current = None
             self.standing = None
 
-    cdef bint in_sequence(self, Arguments *arguments, size_t octets) except -1:
-        """Whether the first operation is a SEQUENCE: the next one of its slot, or the one that this COMPOUND has begun
-        with."""
-        cdef SequenceRequest *request = &self.request
+    cdef int give_back(self) except -1:
+        """The COMPOUND is declined: its request is to be begun by others."""
+        if self.slot is not None:
+            self.slot.withdraw()
+        return 0
+
+    cdef bint sequence(self, Arguments *arguments, size_t octets, Place place) except -1:
+        """Carry out the first operation, if it is a SEQUENCE that begins a new request, or that this COMPOUND has begun
+        with; everything else is for the general path to say."""
+        cdef SequenceRequest request
+        cdef Sequencer sequencer = self.sequencer
+        cdef uint8_t *at = place.at
         if left(arguments) < 4 + SEQUENCE4args_SIZE or load32(arguments.at) != OP_SEQUENCE:
             return no(self.files, PROCEDURE)
         self.number = OP_SEQUENCE
@@ -184,41 +198,48 @@ cdef class DirectCompound(DirectProgram):
         request.octets = octets
         arguments.at += 4 + SEQUENCE4args_SIZE
         if self.begun is not None:
-            self.session = self.begun.session
+            self.session, self.flags = self.begun.session, self.begun.flags
         else:
-            self.session = self.state.expected(self.caller.transport, request)
-        if self.session is None:
-            return no(self.files, STATE)
+            if sequencer.run(self.caller.transport, &request, self.fingerprint(arguments, place)) != 0:
+                return no(self.files, STATE)
+            if sequencer.verdict != 0:
+                return no(self.files, REPLAY)
+            self.session, self.slot = sequencer.session, sequencer.slot
+            sequencer.session, sequencer.slot = None, None
+            if sequencer.bound:
+                self.server.met(self.caller.transport, self.session.client)
+            self.flags = self.session.status_flags()
         self.client = self.session.client
         # The bounds that the session put on replies (RFC 8881 section 2.10.6.4).
         self.limit = self.session.max_response
         if self.cachethis:
             self.limit = min(self.limit, self.session.max_cached + RPC_HEADER)
+        at = store32(store32(at, OP_SEQUENCE), 0)
+        memcpy(at, request.sessionid, 24)  # session, sequence id and slot
+        at = store32(store32(at + 24, self.session.highest_slotid), self.session.target_highest_slotid)
+        place.at = store32(at, self.flags)
+        self.numbers[0] = OP_SEQUENCE
         return True
 
     cdef int compound(self, Arguments *arguments, size_t octets, Place place) except -1:
         """Answer a COMPOUND whose call has so many octets."""
         cdef const uint8_t *tag = arguments.at + 4
-        cdef uint8_t *sequence_at
-        cdef uint32_t length, number, fingerprint = 0
+        cdef uint32_t length, number
         cdef size_t first = 0
         cdef int outcome
         if not self.begins(arguments, &length):
             return DECLINED
-        self.cachethis, self.limit = False, self.max_reply
-        if self.minor:
-            if not self.in_sequence(arguments, octets):
-                return DECLINED
-            fingerprint = self.fingerprint(arguments, place)
-            self.numbers[0] = OP_SEQUENCE
-            first = 1
         if not room(place, 12 + padded(length) + SEQUENCE_RESULT):
             return no(self.files, SIZE)
         self.start = place.at
         self.beside = 0
         place.at = store_opaque(store32(place.at, 0), tag, length)
-        sequence_at = place.at = store32(place.at, <uint32_t>self.operations)
-        place.at += SEQUENCE_RESULT * first
+        place.at = store32(place.at, <uint32_t>self.operations)
+        self.cachethis, self.limit = False, self.max_reply
+        if self.minor:
+            if not self.sequence(arguments, octets, place):
+                return DECLINED
+            first = 1
         self.seen = False
         self.octets_read = self.octets_written = 0
         for self.index in range(first, self.operations):
@@ -230,7 +251,7 @@ cdef class DirectCompound(DirectProgram):
             self.changing |= number == OP_REMOVE or number == OP_SETATTR
             outcome = self.operation(number, arguments, place)
             if outcome == WAITS:
-                return self.held_up(fingerprint)
+                return self.held_up()
             if outcome == DECLINED:
                 return DECLINED
             self.numbers[self.index] = <uint8_t>number
@@ -241,40 +262,27 @@ cdef class DirectCompound(DirectProgram):
             return no(self.files, SIZE)
         if not self.carry_out():
             return DECLINED
-        if self.session is not None:
-            self.sequenced(sequence_at, fingerprint, place)
+        if self.slot is not None:
+            self.slot.finish(self.kept(place))
         self.count()
         return ANSWERED
 
-    cdef int sequenced(self, uint8_t *sequence_at, uint32_t fingerprint, Place place) except -1:
-        """Carry SEQUENCE out, whose result stands there; behind it, nothing fails any more."""
-        cdef SequenceRequest *request = &self.request
-        cdef uint32_t flags
-        cdef bytes kept = None
-        if self.begun is not None:
-            flags = self.begun.flags
-        else:
-            flags = self.state.begin(self.session, request, fingerprint)
-        sequence_at = store32(store32(sequence_at, OP_SEQUENCE), 0)
-        memcpy(sequence_at, request.sessionid, 24)  # session, sequence id and slot
-        sequence_at = store32(sequence_at + 24, self.session.highest_slotid)
-        store32(store32(sequence_at, self.session.target_highest_slotid), flags)
-        if (self.cachethis or self.operations == 1) and self.size(place) - RPC_HEADER <= self.session.max_cached:
-            kept = PyBytes_FromStringAndSize(<char *>self.start, place.at - self.start)
-        return self.state.finish(self.session, request, kept)
+    cdef bytes kept(self, Place place):
+        """The reply as its slot keeps it: None unless the client has asked for that, or it is a lone SEQUENCE's."""
+        if not self.cachethis and self.operations > 1:
+            return None
+        if self.size(place) - RPC_HEADER > self.session.max_cached:
+            return None
+        return PyBytes_FromStringAndSize(<char *>self.start, place.at - self.start)
 
-    cdef int held_up(self, uint32_t fingerprint) except -1:
-        """An operation waits for :attr:`work`: first of all the COMPOUND holds its slot, so that a retransmission finds it
-        in use (RFC 8881 section 2.10.6.2). Without a session it is the replay cache that knows of it."""
+    cdef int held_up(self) except -1:
+        """An operation waits for :attr:`work`: the COMPOUND keeps its slot meanwhile."""
         cdef Begun begun = self.begun
         if self.standing is not None:
             self.tally = self.standing.tally
         if begun is None:
             begun = Begun.__new__(Begun)
-            begun.session = self.session
-            if self.session is not None:
-                begun.slotid = self.request.slotid
-                begun.flags = self.state.begin(self.session, &self.request, fingerprint)
+            begun.session, begun.slot, begun.flags = self.session, self.slot, self.flags
         elif begun.offers >= OFFERS:
             self.work = None
             return DECLINED
@@ -286,13 +294,15 @@ cdef class DirectCompound(DirectProgram):
     cdef int dismiss(self, Work work) except -1:
         # Else the slot would be in use for ever: DELAY to every further request on it.
         cdef Begun begun = work.kept
-        return 0 if begun.session is None else self.state.withdraw(begun.session, &self.request)
+        if begun.slot is not None:
+            begun.slot.withdraw()
+        return 0
 
     cdef int give_up(self, Work work) except -1:
         cdef Begun begun = work.kept
-        cdef SequenceRequest request
-        request.slotid = begun.slotid
-        return 0 if begun.session is None else self.state.finish(begun.session, &request, None)
+        if begun.slot is not None:
+            begun.slot.finish(None)
+        return 0
 
     cdef Work brought_here(self):
         """What has been brought for the present operation; None: nothing. It is handed over once."""

@@ -155,6 +155,13 @@ class Nfs4Server:
             transport.on_close(lambda: self._connection_closed(transport))
         return transport
 
+    def met(self, transport: Transport, client: Client) -> None:
+        """A session's request has come on a connection: the client is where that comes from, and nobody else knows the
+        session's id."""
+        host = self.exports.speaker(self.connection(transport))
+        if host not in client.hosts:
+            self.engine.clients.meet(client, host)
+
     def heard(self, transport: Transport, client: Client) -> None:
         """A v4.0 client has named itself on a connection."""
         known = self._speakers.get(transport, client)

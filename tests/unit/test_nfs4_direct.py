@@ -11,6 +11,7 @@ from nfsd.protocol import nfs4 as p
 from tests.support.nfs4 import Client4, LoopbackTransport, wanted
 from tests.support.nfs4_direct import comparable, handle_of, run
 from tests.unit import vfs_support
+from tests.unit.test_waiting_calls import until
 
 CALLERS = ((0, 0), (1001, 1001), (1002, 1002), (1002, 1001))
 LINUX = wanted(1, 3, 4, 8, 20, 33, 35, 36, 37, 41, 45, 47, 52, 53, 55)
@@ -248,15 +249,19 @@ def test_a_retransmission_of_what_was_answered_natively_is_answered_from_the_slo
     on("memory", tmp_path, minor, scenario)
 
 
-def test_a_connection_is_bound_by_its_first_sequence_and_then_answered_natively(tmp_path):
+def test_a_connection_is_bound_by_its_first_sequence(tmp_path):
     async def scenario(both):
         handle = await handle_of(both)
+        both.session.client.hosts.clear()
         both.server.engine.sessions.connection_closed(next(iter(both.session.connections)))
         both.server.engine.sessions.connection_closed(next(iter(both.session.connections)))
         assert not both.session.connections
-        for answered in (0, 1, 2):
+        for answered in (1, 2, 3):
             await both.direct.call(None, both.message(0, putfh(handle), getattr_()))
             assert (both.answered, len(both.session.connections)) == (answered, 1)
+            assert list(both.session.client.hosts) == ["127.0.0.1"]
+        both.direct.writer.close()
+        await until(lambda: not both.session.connections)
 
     on("memory", tmp_path, 1, scenario)
 
@@ -272,7 +277,24 @@ def test_the_lease_is_renewed_and_a_courtesy_client_comes_back(tmp_path):
         client.courtesy, client.lease_end = True, 0.0
         await both.direct.call(None, both.message(0, putfh(handle), getattr_()))
         assert not client.courtesy
-        assert both.answered == answered
+        assert client.lease_end > both.server.engine.now()
+        assert both.answered == answered + 1
+
+    on("memory", tmp_path, 1, scenario)
+
+
+@pytest.mark.parametrize("rare", [p.OP_SAVEFH, p.OP_READLINK, 9999])
+def test_a_compound_that_is_declined_gives_its_slot_back_as_it_was(tmp_path, rare):
+    async def scenario(both):
+        handle, session = await handle_of(both), both.session
+        slots = len(session.slots)
+        both.server.engine.sessions.budget.shrink(session, 3)
+        # The client learns of the lower target by the first reply; what it sends then shows that it knows.
+        for left in (slots, 3):
+            await both.direct.call(None, both.message(0, putfh(handle), rare, highest=2))
+            assert len(session.slots) == left
+            assert not session.slots[1].in_use
+        assert both.answered == 0
 
     on("memory", tmp_path, 1, scenario)
 

@@ -91,7 +91,7 @@ async def sequence(c: Compound, args: p.SEQUENCE4args) -> p.SEQUENCE4resok:
     """Find the slot of a COMPOUND. A retransmission is answered from it."""
     digest, octets = _digest(c.call)
     session, slot, verdict = c.engine.sessions.sequence(
-        c.server.connection(c.call.transport),
+        c.call.transport,
         args.sa_sessionid,
         args.sa_sequenceid,
         args.sa_slotid,
@@ -101,8 +101,7 @@ async def sequence(c: Compound, args: p.SEQUENCE4args) -> p.SEQUENCE4resok:
         operations=c.operations,
         request_octets=octets,
     )
-    if c.host not in session.client.hosts:
-        c.engine.clients.meet(session.client, c.host)  # nobody else knows the session's id
+    c.server.met(c.call.transport, session.client)
     if verdict == REPLAY:
         raise SlotReplay(slot.reply or b"")
     c.session, c.sequence = session, args
