@@ -212,7 +212,7 @@ class Limits:
     """Octets of all message and data buffers together."""
     host_memory: Annotated[Size, Field(ge=8 << 20)] | None = None
     """Octets of the buffers of all connections of one client address (IPv6: /64); default: a quarter of ``memory``, or
-    ``connection_memory`` if that is more."""
+    ``connection_memory`` if that is more; five eighths of ``memory`` at most."""
     connection_memory: Annotated[Size, Field(ge=8 << 20)] = 64 << 20
     """Octets of one connection's buffers."""
     connections: Annotated[Integer, Field(ge=1, le=100000)] = 1024

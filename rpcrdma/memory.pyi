@@ -53,7 +53,7 @@ class Pool:
     def arena_list(self) -> list[tuple[int, int]]:
         """The (address, length) of every arena, oldest first: what a device registers. Arenas are only ever added."""
     def host(self, limit: int) -> Host:
-        """A client's share, with its own bound."""
+        """A client's share, with its own bound; if there is a reserve, two thirds of the rest at most."""
     def account(self, limit: int) -> Account:
         """An account of a host of its own, which has no further bound."""
     def tidy(self) -> None:

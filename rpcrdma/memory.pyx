@@ -11,8 +11,9 @@ Bounds
     sixteenth of what is left, if that is more. So a small call of one host gets in while others hold all the rest.
 
     A pool with a reserve leaves room for larger ones too: a host that uses more than 4 MiB gets no more, but for small
-    leases, when it would have more than twice of what is left, unless it is the only one. So however many want all they
-    can get, half as much is left as each of them has. (Dynamic thresholds: Choudhury and Hahne, 1998.)
+    leases, when it would have more than twice of what is left. So however many want all they can get, half as much is
+    left as each of them has. (Dynamic thresholds: Choudhury and Hahne, 1998.) One that is alone, with leases of whatever
+    size, has two thirds of the pool but for its reserve, whatever its own bound: nobody knows when the next one comes.
 
 Waiting
     Each account's waiters queue in order. Hosts with waiters that their own bounds let pass take turns, and so do the
@@ -82,7 +83,7 @@ cdef class Pool:
         """A client's share, with its own bound."""
         cdef Host host = Host.__new__(Host)
         host.pool = self
-        host.limit = limit
+        host.limit = min(limit, 2 * (self.limit - self.reserve) // 3) if self.reserve else limit
         return host
 
     def account(self, size_t limit):
@@ -112,7 +113,7 @@ cdef class Pool:
     cdef bint too_much(self, Host host, size_t capacity) noexcept:
         """Whether the host would have more than its part, what is left being as little as it is."""
         cdef size_t total = host.in_use + capacity
-        if total <= MODEST or capacity <= SMALL or not self.reserve or host.in_use == self.in_use:
+        if total <= MODEST or capacity <= SMALL or not self.reserve:
             return False
         return total + 2 * self.in_use > 2 * (self.limit - self.reserve)
 
