@@ -8,7 +8,7 @@ operations, :mod:`rpcrdma.place` and :mod:`rpcrdma.rpc.direct`. Answers are octe
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
-from nfsd.v3.direct_names cimport Nfs3Names
+from nfsd.v3.direct_changes cimport Nfs3Changes
 from nfsd.v3.fattr cimport store_fattr, store_wcc
 from nfsd.vfs.attributes cimport statx_t
 from nfsd.vfs.direct cimport Standing, no
@@ -16,14 +16,16 @@ from nfsd.vfs.records cimport Node, OpenFile
 from nfsd.vfs.transfers cimport Sync, Transfer, errno_of
 from nfsd.wire.nfs3 cimport (
     ACCESS3_DELETE, ACCESS3_EXTEND, ACCESS3_MODIFY, FILE_SYNC,
-    NFSPROC3_ACCESS, NFSPROC3_COMMIT, NFSPROC3_CREATE, NFSPROC3_GETATTR, NFSPROC3_LOOKUP, NFSPROC3_READ,
-    NFSPROC3_REMOVE, NFSPROC3_SETATTR, NFSPROC3_WRITE, READ3resok_MAX, UNSTABLE, fattr3_SIZE, load_nfs_fh3, nfs_fh3_t,
+    NFSPROC3_ACCESS, NFSPROC3_COMMIT, NFSPROC3_CREATE, NFSPROC3_GETATTR, NFSPROC3_LINK, NFSPROC3_LOOKUP,
+    NFSPROC3_MKDIR, NFSPROC3_READ, NFSPROC3_REMOVE, NFSPROC3_RENAME, NFSPROC3_RMDIR, NFSPROC3_SETATTR,
+    NFSPROC3_SYMLINK, NFSPROC3_WRITE, READ3resok_MAX, UNSTABLE, fattr3_SIZE, load_nfs_fh3, nfs_fh3_t,
     wcc_data_MAX,
 )
 from rpcrdma.declined cimport CHUNKS, RARE, RECALL, SIZE
 from rpcrdma.octets cimport load32, load64, store32
 from rpcrdma.place cimport ANSWERED, DECLINED, Place
-from rpcrdma.rpc.direct cimport Caller, Errand, Work
+from rpcrdma.rpc.direct cimport Caller
+from rpcrdma.rpc.work cimport Errand, Work
 
 from os import strerror
 
@@ -47,7 +49,7 @@ cdef uint32_t status_of_data(int error) except 0:
     return <uint32_t>int(status_of(OSError(error, strerror(error)), DATA_EXCEPTIONS))
 
 
-cdef class Nfs3Direct(Nfs3Names):
+cdef class Nfs3Direct(Nfs3Changes):
     cdef size_t read_max
     cdef size_t write_max
 
@@ -56,7 +58,8 @@ cdef class Nfs3Direct(Nfs3Names):
         self.read_max = limits.read_max
         self.write_max = limits.write_max
         self.guarded = (1 << NFSPROC3_SETATTR) | (1 << NFSPROC3_WRITE)
-        self.guarded |= (1 << NFSPROC3_CREATE) | (1 << NFSPROC3_REMOVE)
+        self.guarded |= (1 << NFSPROC3_CREATE) | (1 << NFSPROC3_MKDIR) | (1 << NFSPROC3_SYMLINK)
+        self.guarded |= (1 << NFSPROC3_REMOVE) | (1 << NFSPROC3_RMDIR) | (1 << NFSPROC3_RENAME) | (1 << NFSPROC3_LINK)
         self.procedures = self.guarded | (1 << NFSPROC3_GETATTR) | (1 << NFSPROC3_LOOKUP) | (1 << NFSPROC3_ACCESS)
         self.procedures |= (1 << NFSPROC3_READ) | (1 << NFSPROC3_COMMIT)
 
@@ -98,15 +101,23 @@ cdef class Nfs3Direct(Nfs3Names):
         if procedure == NFSPROC3_GETATTR:
             return self.getattr(node, size, place)
         if procedure == NFSPROC3_LOOKUP:
-            return self.lookup(standing, node, arguments, size, place)
+            return self.lookup(standing, node, arguments, size, place, brought)
         if procedure == NFSPROC3_ACCESS:
             return self.access(standing, node, arguments, size, place)
         if procedure == NFSPROC3_SETATTR:
             return self.setattr(standing, node, arguments, size, place)
         if procedure == NFSPROC3_CREATE:
             return self.create(standing, node, arguments, size, place, brought)
-        if procedure == NFSPROC3_REMOVE:
-            return self.remove(standing, node, arguments, size, place, brought)
+        if procedure == NFSPROC3_MKDIR:
+            return self.mkdir(standing, node, arguments, size, place, brought)
+        if procedure == NFSPROC3_SYMLINK:
+            return self.symlink(standing, node, arguments, size, place, brought)
+        if procedure == NFSPROC3_REMOVE or procedure == NFSPROC3_RMDIR:
+            return self.remove(procedure, standing, node, arguments, size, place, brought)
+        if procedure == NFSPROC3_RENAME:
+            return self.rename(caller, standing, node, arguments, size, place, brought)
+        if procedure == NFSPROC3_LINK:
+            return self.link(caller, standing, node, arguments, size, place, brought)
         if procedure == NFSPROC3_COMMIT:
             return self.commit(standing, node, size, place, brought)
         return False

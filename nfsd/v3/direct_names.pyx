@@ -1,41 +1,56 @@
-"""What NFSv3's native procedures share, and those of names: SETATTR, LOOKUP, CREATE and REMOVE (RFC 1813 sections 3.3.2,
-3.3.3, 3.3.8 and 3.3.12).
+"""What NFSv3's native procedures share, LOOKUP and SETATTR (RFC 1813 sections 3.3.2 and 3.3.3).
 
 Owns :class:`Nfs3Names`; imports the file service's direct operations, :mod:`rpcrdma.place` and
-:mod:`rpcrdma.rpc.direct`. Answers are octet for octet those of :mod:`nfsd.v3.attributes`, :mod:`nfsd.v3.names` and
-:mod:`nfsd.v3.creation`, which do whatever is declined here.
+:mod:`rpcrdma.rpc.direct`. Answers are octet for octet those of :mod:`nfsd.v3.attributes` and :mod:`nfsd.v3.names`,
+which do whatever is declined here.
 """
 
+from libc.errno cimport EINTR, EMFILE, ENFILE, ENOENT, ESTALE
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+from libc.string cimport memchr
 
 from nfsd.v3.fattr cimport fsid3, store_fattr, store_wcc
 from nfsd.v3.sattr cimport load_sattr
 from nfsd.vfs.attributes cimport statx_t
-from nfsd.vfs.direct cimport NO_ID, UTIME_OMIT, Standing, changes_t, when_t
+from nfsd.vfs.direct cimport Standing, changes_t, no
 from nfsd.vfs.direct_names cimport DirectNames
-from nfsd.vfs.name_changes cimport NameChange
+from nfsd.vfs.name_changes cimport Walk
 from nfsd.vfs.records cimport Node
-from nfsd.vfs.transfers cimport errno_of
 from nfsd.wire.nfs3 cimport (
-    EXCLUSIVE, GUARDED, NFS3ERR_NOENT, NFS3_FHSIZE, NFS3_OK, fattr3_SIZE, wcc_data_MAX,
+    NFS3ERR_ACCES, NFS3ERR_NOENT, NFS3ERR_NOTDIR, NFS3_FHSIZE, NFS3_OK, NFSPROC3_LINK, NFSPROC3_LOOKUP,
+    NFSPROC3_RENAME, fattr3_SIZE, wcc_data_MAX,
 )
-from rpcrdma.octets cimport load32, padded, store32, store_opaque
+from rpcrdma.declined cimport SIZE
+from rpcrdma.octets cimport load32, load_opaque, opaque_t, store32, store_opaque
 from rpcrdma.place cimport ANSWERED, DECLINED, Place
-from rpcrdma.rpc.direct cimport DirectProgram, Errand, Work
+from rpcrdma.rpc.direct cimport DirectProgram
+from rpcrdma.rpc.work cimport Work
 
 from os import strerror
 
+from nfsd.protocol.nfs3 import PROCEDURES, nfsstat3
 from nfsd.v3.errors import status_of
+from nfsd.vfs.types import FileType
 
-cdef enum:
-    DONE = 3                    # what is left is the reply
+cdef object DIR = FileType.DIR
+cdef dict statuses = {int(status): status.name.removeprefix("NFS3ERR_") for status in nfsstat3}
 
 
-cdef inline NameChange begun(Work brought):
-    """The change that a call has waited for, whatever it has waited for since; None: it has not begun."""
-    if brought is None:
-        return None
-    return <NameChange?>(brought if brought.earlier is None else brought.earlier)
+cdef bint is_component(opaque_t *name) noexcept nogil:
+    """Whether it may go to the file service (:func:`nfsd.v3.convert.component`)."""
+    return name.length != 0 and memchr(name.octets, c"/", name.length) == NULL and (
+        memchr(name.octets, 0, name.length) == NULL
+    )
+
+
+cdef Walk walked(Work brought):
+    """What has been brought, if it is a look at names."""
+    return <Walk>brought if isinstance(brought, Walk) else None
+
+
+cdef uint32_t status_in(int error) except 0:
+    """The nfsstat3 of an errno."""
+    return <uint32_t>int(status_of(OSError(error, strerror(error))))
 
 
 cdef class Nfs3Names(DirectProgram):
@@ -57,66 +72,78 @@ cdef class Nfs3Names(DirectProgram):
     cdef uint8_t *store_after(self, uint8_t *at, Node node) except NULL:
         """A post_op_attr."""
         cdef statx_t after
-        if not self.files.look(node, &after):
+        if node is None or not self.files.look(node, &after):
             return store32(at, 0)
         return store_fattr(store32(at, 1), &after, self.fsid(node))
 
-    cdef int failed_names(self, Node directory, int error, Place place) except -1:
-        """The failure of a change of names: a wcc_data of which only the later part is known."""
-        cdef uint32_t status = <uint32_t>int(status_of(OSError(error, strerror(error))))
-        place.at = self.store_after(store32(store32(place.at, status), 0), directory)
+    cdef int fail(self, uint32_t procedure, uint32_t status, Node node, Node other, Place place) except -1:
+        """A failure, with what the files look like now: of the directories of RENAME, the file and the directory of LINK,
+        or the one file of other procedures. Nothing vouches for a moment before (section 2.6)."""
+        place.at = store32(place.at, status)
+        if procedure != NFSPROC3_LOOKUP and procedure != NFSPROC3_LINK:
+            place.at = store32(place.at, 0)
+        place.at = self.store_after(place.at, node)
+        if procedure == NFSPROC3_LINK or procedure == NFSPROC3_RENAME:
+            place.at = self.store_after(store32(place.at, 0), other)
+        self.tally.errors += 1
+        self.files.exports.usage.failed(3, PROCEDURES[procedure].name, statuses[status])
         return ANSWERED
 
-    cdef int carry(self, NameChange change, Work brought, Standing standing, Place place) except -1:
-        """Carry a change of names through. DONE: it is done and, on a disk, on stable storage; else the outcome of the
-        call for now. ``brought``: what the call has waited for, None at first."""
-        cdef Node directory = change.directory
-        if brought is None and not directory.inline:
-            return self.waits(change, None, directory, standing)
-        if brought is None or brought is change:
-            if not self.files.settled(change):
-                return DECLINED
-            if directory.inline or directory.export.asynchronous:
-                return DONE
-            return self.waits(self.files.to_settle(change), change, directory, standing)
-        if errno_of(<Errand?>brought):
-            return self.failed_names(directory, errno_of(<Errand>brought), place)
-        return DONE
+    cdef int refused(self, uint32_t procedure, int error, Node node, Node other, Place place) except -1:
+        """The failure that an errno stands for, after nothing has been done; or that is for the general path to say: where
+        the directory is gone itself, where descriptors are short, where a name leads elsewhere by now."""
+        cdef statx_t status
+        if error == EMFILE or error == ENFILE or error == ESTALE or error == EINTR:
+            return DECLINED
+        if error == ENOENT and not (self.files.look(node, &status) and (other is None or self.files.look(other, &status))):
+            return DECLINED
+        return self.fail(procedure, status_in(error), node, other, place)
 
-    cdef bint lookup(
-        self, Standing standing, Node directory, const uint8_t *arguments, size_t size, Place place
+    cdef int lookup(
+        self, Standing standing, Node directory, const uint8_t *arguments, size_t size, Place place, Work brought
     ) except -1:
+        cdef opaque_t name
         cdef statx_t status, after
-        cdef size_t length
-        cdef bint absent
         cdef bytes handle
+        cdef int error
         cdef Node node
-        if size < 4:
-            return False
-        length = load32(arguments)
-        if length > 255 or size != 4 + padded(length) or place.end - place.at < 12 + NFS3_FHSIZE + 2 * fattr3_SIZE + 8:
-            return False
-        node = self.files.lookup(standing.credential, directory, arguments + 4, length, &status, &absent)
-        if (node is None and not absent) or not self.files.look(directory, &after):
-            return False
-        if node is None:
+        if load_opaque(arguments, arguments + size, NAME3_MAX, &name) != arguments + size:
+            return DECLINED
+        if place.end - place.at < 12 + NFS3_FHSIZE + 2 * fattr3_SIZE + 8:
+            return no(self.files, SIZE)
+        if not is_component(&name):
+            return self.fail(NFSPROC3_LOOKUP, NFS3ERR_ACCES, directory, None, place)
+        if directory.type is not DIR:
+            return self.fail(NFSPROC3_LOOKUP, NFS3ERR_NOTDIR, directory, None, place)
+        self.files.walked = walked(brought)
+        node = self.files.lookup(standing.credential, directory, name.octets, name.length, &status, &error)
+        if node is None and error == 0:
+            if self.files.needs is not None and brought is None:
+                return self.waits(self.files.needs, None, directory, standing)
+            return DECLINED
+        if not self.files.look(directory, &after):
+            return DECLINED
+        if error == ENOENT:
             place.at = store_fattr(store32(store32(place.at, NFS3ERR_NOENT), 1), &after, self.fsid(directory))
             self.absent += 1
             self.tally.errors += 1
-            return True
+            return ANSWERED
+        if node is None:
+            return self.refused(NFSPROC3_LOOKUP, error, directory, None, place)
         handle = node.handle
         place.at = store_opaque(store32(place.at, NFS3_OK), handle, len(handle))
         place.at = store_fattr(store32(place.at, 1), &status, self.fsid(node))
         place.at = store_fattr(store32(place.at, 1), &after, self.fsid(directory))
-        return True
+        return ANSWERED
 
     cdef bint setattr(self, Standing standing, Node node, const uint8_t *arguments, size_t size, Place place) except -1:
         cdef statx_t before, after
         cdef changes_t changes
+        cdef uint32_t status
         cdef int64_t length
         cdef const uint8_t *end = arguments + size
-        cdef const uint8_t *at = load_sattr(arguments, end, &changes, &length)
-        if at == NULL or length >= 0 or standing.read_only or end - at < 4 or place.end - place.at < 4 + wcc_data_MAX:
+        cdef const uint8_t *at = load_sattr(arguments, end, &changes, &length, &status)
+        if at == NULL or status or length >= 0 or standing.read_only or end - at < 4 or place.end - place.at < 4 + wcc_data_MAX:
             return False
         if load32(at) == 1 and end - at == 12:
             changes.guarded = True
@@ -129,82 +156,3 @@ cdef class Nfs3Names(DirectProgram):
             return False
         place.at = store_wcc(store32(place.at, 0), &before, &after, self.fsid(node))
         return True
-
-    cdef int create(
-        self, Standing standing, Node directory, const uint8_t *arguments, size_t size, Place place, Work brought
-    ) except -1:
-        """Of a name that is not taken."""
-        cdef NameChange change
-        cdef changes_t changes
-        cdef when_t *times = NULL
-        cdef int64_t length_wanted
-        cdef size_t length, rest
-        cdef uint32_t how, mode = 0
-        cdef bytes handle
-        cdef int outcome
-        cdef Node node
-        if size < 4 or standing.read_only or place.end - place.at < 4 + 8 + NFS3_FHSIZE + 4 + fattr3_SIZE + wcc_data_MAX:
-            return DECLINED
-        length = load32(arguments)
-        rest = 8 + padded(length)
-        if length > 255 or size < rest:
-            return DECLINED
-        how = load32(arguments + rest - 4)
-        if how == EXCLUSIVE:
-            if size != rest + 8:
-                return DECLINED
-            # The verifier (nfsd.vfs.creation).
-            times = changes.times
-            times[0].seconds = load32(arguments + rest) & 0x7FFFFFFF
-            times[1].seconds = load32(arguments + rest + 4) & 0x7FFFFFFF
-            times[0].nanoseconds = times[1].nanoseconds = 0
-        else:
-            if how > GUARDED or load_sattr(arguments + rest, arguments + size, &changes, &length_wanted) != arguments + size:
-                return DECLINED
-            if length_wanted > 0 or changes.uid != NO_ID or changes.gid != NO_ID:
-                return DECLINED
-            if changes.times[0].nanoseconds != UTIME_OMIT or changes.times[1].nanoseconds != UTIME_OMIT:
-                return DECLINED
-            # Set-user-id and set-group-id bits are set again after the creation.
-            if changes.mode >= 0:
-                mode = changes.mode
-            if mode & 0o6000:
-                return DECLINED
-        change = begun(brought)
-        if change is None:
-            change = self.files.to_create(standing.credential, directory, arguments + 4, length, mode, times)
-            if change is None:
-                return DECLINED
-        outcome = self.carry(change, brought, standing, place)
-        if outcome != DONE:
-            return outcome
-        node = change.made
-        handle = node.handle
-        place.at = store_opaque(store32(store32(place.at, NFS3_OK), 1), handle, len(handle))
-        place.at = store_fattr(store32(place.at, 1), &change.data.status, self.fsid(node))
-        place.at = store_wcc(place.at, &change.data.before, &change.data.after, self.fsid(directory))
-        return ANSWERED
-
-    cdef int remove(
-        self, Standing standing, Node directory, const uint8_t *arguments, size_t size, Place place, Work brought
-    ) except -1:
-        cdef NameChange change
-        cdef size_t length
-        cdef int outcome
-        if size < 4 or standing.read_only or place.end - place.at < 4 + wcc_data_MAX:
-            return DECLINED
-        length = load32(arguments)
-        if length > 255 or size != 4 + padded(length):
-            return DECLINED
-        change = begun(brought)
-        if change is None:
-            change = self.files.to_remove(standing.credential, directory, arguments + 4, length)
-            if change is None:
-                return DECLINED
-        outcome = self.carry(change, brought, standing, place)
-        if outcome != DONE:
-            return outcome
-        place.at = store_wcc(
-            store32(place.at, 0), &change.data.before, &change.data.after, self.fsid(directory)
-        )
-        return ANSWERED

@@ -3,7 +3,9 @@
 from libc.stdint cimport int64_t, uint8_t, uint32_t
 
 from nfsd.vfs.direct cimport NO_ID, UTIME_NOW, UTIME_OMIT, changes_t, when_t
-from nfsd.wire.nfs3 cimport SET_TO_CLIENT_TIME, SET_TO_SERVER_TIME, load_sattr3, nfstime3_t, sattr3_t
+from nfsd.wire.nfs3 cimport (
+    NFS3ERR_FBIG, NFS3ERR_INVAL, NFS3_OK, SET_TO_CLIENT_TIME, SET_TO_SERVER_TIME, load_sattr3, nfstime3_t, sattr3_t,
+)
 
 
 cdef inline bint set_when(when_t *when, uint32_t how, nfstime3_t *time) noexcept nogil:
@@ -17,11 +19,12 @@ cdef inline bint set_when(when_t *when, uint32_t how, nfstime3_t *time) noexcept
 
 
 cdef inline const uint8_t *load_sattr(
-    const uint8_t *at, const uint8_t *end, changes_t *changes, int64_t *size
+    const uint8_t *at, const uint8_t *end, changes_t *changes, int64_t *size, uint32_t *status
 ) noexcept nogil:
-    """Behind a sattr3, which goes to ``changes`` and ``size`` (-1: none); NULL: it is none, or none that a file can
-    have."""
+    """Behind a sattr3, which goes to ``changes`` and ``size`` (-1: none); NULL: it is none. ``status`` is not NFS3_OK for
+    what no file can have."""
     cdef sattr3_t given
+    cdef bint fits
     at = load_sattr3(at, end, &given)
     if at == NULL:
         return NULL
@@ -30,10 +33,11 @@ cdef inline const uint8_t *load_sattr(
     changes.uid = given.uid if given.uid_given else NO_ID
     changes.gid = given.gid if given.gid_given else NO_ID
     size[0] = <int64_t>given.size if given.size_given else -1
-    if (given.uid_given and given.uid == NO_ID) or (given.gid_given and given.gid == NO_ID):
-        return NULL
+    fits = set_when(&changes.times[0], given.atime.set_it, &given.atime.atime)
+    fits = set_when(&changes.times[1], given.mtime.set_it, &given.mtime.mtime) and fits
+    status[0] = NFS3_OK
     if given.size_given and size[0] < 0:
-        return NULL
-    if not set_when(&changes.times[0], given.atime.set_it, &given.atime.atime):
-        return NULL
-    return at if set_when(&changes.times[1], given.mtime.set_it, &given.mtime.mtime) else NULL
+        status[0] = NFS3ERR_FBIG
+    elif not fits or (given.uid_given and given.uid == NO_ID) or (given.gid_given and given.gid == NO_ID):
+        status[0] = NFS3ERR_INVAL
+    return at

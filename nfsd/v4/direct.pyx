@@ -105,7 +105,7 @@ cdef class Nfs4Direct(DirectLocks):
 
     cdef bint lookup(self, Arguments *arguments, Place place) except -1:
         cdef size_t length
-        cdef bint absent
+        cdef int error
         cdef Node node
         if left(arguments) < 4 or not room(place, 8):
             return False
@@ -115,7 +115,7 @@ cdef class Nfs4Direct(DirectLocks):
         if self.files.service.is_root(self.current) and self.server.pseudo.of_export(self.current.export).children:
             return False  # names of further exports shadow real ones
         node = self.files.lookup(
-            self.standing.credential, self.current, arguments.at + 4, length, &self.status, &absent
+            self.standing.credential, self.current, arguments.at + 4, length, &self.status, &error
         )
         if node is None:
             return False

@@ -9,8 +9,8 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from nfsd.v4.direct_attributes cimport LARGEST_FATTR
 from nfsd.v4.direct_compound cimport left, padded, room
 from nfsd.vfs.attributes cimport statx_t
-from nfsd.vfs.direct cimport NAME_MAX, NO_ID, UTIME_NOW, UTIME_OMIT, no, when_t
-from nfsd.vfs.name_changes cimport NameChange
+from nfsd.vfs.direct cimport NAME_MAX, UTIME_NOW, no, no_changes, when_t
+from nfsd.vfs.name_changes cimport REMOVE_NAME, NameChange
 from nfsd.wire.nfs4 cimport (
     FATTR4_MODE, FATTR4_TIME_ACCESS_SET, FATTR4_TIME_MODIFY_SET, OP_GETATTR, OP_REMOVE, OP_SETATTR, SET_TO_CLIENT_TIME4,
     SET_TO_SERVER_TIME4, stateid4_SIZE,
@@ -86,8 +86,8 @@ cdef class DirectChanges(DirectOpens):
             return False
         if not self.current.inline:
             return no(self.files, MAY_WAIT)
-        change = self.files.to_remove(self.standing.credential, self.current, name, length)
-        if change is None or not self.files.removed(change):
+        change = self.files.to_remove(REMOVE_NAME, self.standing.credential, self.current, name, length)
+        if change is None or not self.files.settled(change):
             return False
         self.status = change.data.after
         arguments.at = name + padded(length)
@@ -139,9 +139,7 @@ cdef class DirectChanges(DirectOpens):
         if length & 3 or <size_t>(end - at) < length:
             return NULL  # all these attributes have whole words
         behind = at + length
-        changes.mode, changes.uid, changes.gid, changes.guarded = -1, NO_ID, NO_ID, False
-        changes.times[0].seconds = changes.times[1].seconds = 0
-        changes.times[0].nanoseconds = changes.times[1].nanoseconds = UTIME_OMIT
+        no_changes(changes)
         if mask[0] & MODE:
             if behind - at < 4 or load32(at) & ~<uint32_t>0o7777:
                 return NULL

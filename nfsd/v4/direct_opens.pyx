@@ -116,7 +116,7 @@ cdef class DirectOpens(DirectCompound):
     cdef Node named(self, Arguments *arguments):
         """The file of the name that comes next, in the current directory."""
         cdef size_t length
-        cdef bint absent
+        cdef int error
         cdef Node node
         if left(arguments) < 4 or self.current.type is not DIR:
             return None
@@ -124,7 +124,7 @@ cdef class DirectOpens(DirectCompound):
         if length > NAME_MAX or left(arguments) < 4 + padded(length):
             return None
         node = self.files.lookup(
-            self.standing.credential, self.current, arguments.at + 4, length, &self.status, &absent
+            self.standing.credential, self.current, arguments.at + 4, length, &self.status, &error
         )
         self.seen = node is not None
         arguments.at += 4 + padded(length)

@@ -58,7 +58,6 @@ cdef class DirectFiles:
     cdef readonly object exports
     cdef NodeTable nodes
     cdef object recent              # its dict
-    cdef dict handles               # (export id, file system, kernel handle) -> NFS handle
     cdef Switch switch
     cdef int why                    # the present call is declined (rpcrdma.declined), by this or by who asks it
     cdef Executor executor
@@ -82,8 +81,6 @@ cdef class DirectFiles:
     cdef bint commit(self, Credential credential, Node node, statx_t *before, statx_t *after) except -1
     cdef OpenFile to_sync(self, Node node)
     cdef bint set_attributes(self, Credential credential, Node node, changes_t *changes, statx_t *before, statx_t *after) except -1
-    cdef Node lookup(self, Credential credential, Node directory, const uint8_t *name, size_t size, statx_t *status, bint *absent)
-    cdef bytes handle_of(self, mount, bytes kernel)
     cdef int access(self, Credential credential, Node node) except -2
     cdef void observe(self, Node node, statx_t *status, bint changed) noexcept
 
@@ -96,7 +93,6 @@ cdef inline bint no(DirectFiles files, int why) noexcept:
 
 cdef int synchronise(int fd) except -1
 cdef bint stat_of(int fd, statx_t *status) noexcept nogil
-cdef bint component(char *path, const uint8_t *name, size_t size) noexcept nogil
 
 
 cdef inline int64_t ctime_of(statx_t *status) noexcept:
@@ -106,3 +102,9 @@ cdef inline int64_t ctime_of(statx_t *status) noexcept:
 cdef inline uint32_t type_of(statx_t *status) noexcept nogil:
     """The file's type as both NFS versions number it (ftype3, nfs_ftype4), by S_IFMT's four bits: one digit for each."""
     return <uint32_t>((<uint64_t>0x1116151113121471 >> (4 * (status.mode >> 12))) & 15)
+
+
+cdef inline void no_changes(changes_t *changes) noexcept nogil:
+    changes.mode, changes.uid, changes.gid, changes.guarded = -1, NO_ID, NO_ID, False
+    changes.times[0].seconds = changes.times[1].seconds = 0
+    changes.times[0].nanoseconds = changes.times[1].nanoseconds = UTIME_OMIT

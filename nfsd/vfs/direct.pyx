@@ -15,14 +15,14 @@ that it cannot become is declined.
 import time
 
 from cpython.bytes cimport PyBytes_FromStringAndSize
-from libc.errno cimport EACCES, EINVAL, ENOENT, EPERM, EROFS, ETXTBSY, errno
+from libc.errno cimport EACCES, EINVAL, EPERM, EROFS, ETXTBSY, errno
 from libc.stdint cimport uint32_t
 from libc.string cimport memcpy
 
 from nfsd.vfs.attributes cimport same_permissions, type_in
 from nfsd.vfs.kernel cimport (
-    AT_EACCESS, AT_EMPTY_PATH, SYS_faccessat2, SYS_fchmodat, SYS_fchownat, SYS_name_to_handle_at,
-    SYS_open_by_handle_at, SYS_openat2, SYS_statx, SYS_utimensat, c_close, c_syscall, fsync, pread, pwrite,
+    AT_EACCESS, AT_EMPTY_PATH, SYS_faccessat2, SYS_fchmodat, SYS_fchownat, SYS_open_by_handle_at, SYS_statx,
+    SYS_utimensat, c_close, c_syscall, fsync, pread, pwrite,
 )
 from nfsd.vfs.executor cimport Executor
 from nfsd.vfs.identity cimport Switch
@@ -37,8 +37,6 @@ from rpcrdma.turns cimport BULK, crowded
 
 from nfsd.vfs.syscalls import (
     O_PATH as _O_PATH,
-    RESOLVE_COMPONENT as _RESOLVE_COMPONENT,
-    RESOLVE_CACHED as _RESOLVE_CACHED,
     STATX_MASK as _STATX_MASK,
 )
 from nfsd.vfs.inspect import ACCESSES_KEPT as _ACCESSES_KEPT
@@ -64,13 +62,10 @@ cdef extern from "time.h" nogil:
 
 cdef enum:
     RWF_NOWAIT = 8
-    HANDLES = 262144        # NFS handles remembered by kernel handle
     NAMES_GOOD_FOR = 1      # seconds
 
 cdef unsigned int STATX_MASK = _STATX_MASK
 cdef uint64_t O_PATH = _O_PATH
-cdef uint64_t RESOLVE_COMPONENT = _RESOLVE_COMPONENT
-cdef uint64_t RESOLVE_CACHED = _RESOLVE_CACHED
 cdef object REG = FileType.REG
 cdef Py_ssize_t MOST_OF_ONE_FILE = _MOST_OF_ONE_FILE
 cdef Py_ssize_t ACCESSES_KEPT = _ACCESSES_KEPT
@@ -96,24 +91,10 @@ cdef int synchronise(int fd) except -1:
     return 0
 
 
-cdef bint component(char *path, const uint8_t *name, size_t size) noexcept nogil:
-    """Make a C string, of NAME_MAX octets at most, of a name that is one of an entry in its directory; whether it is."""
-    cdef size_t at
-    if size == 0 or size > NAME_MAX or (name[0] == c"." and (size == 1 or (size == 2 and name[1] == c"."))):
-        return False
-    for at in range(size):
-        if name[at] == 0 or name[at] == c"/":
-            return False
-        path[at] = name[at]
-    path[size] = 0
-    return True
-
-
 cdef class DirectFiles:
     def __cinit__(self, service):
         self.service = service
         self.exports = service.exports
-        self.handles = {}
 
     # -- files and callers ---------------------------------------------------------------------------------------
     cdef Node find(self, const uint8_t *handle, size_t size):
@@ -511,62 +492,3 @@ cdef class DirectFiles:
         if opened is None or fsync(opened.fd) != 0:
             return False
         return self.look(node, after)
-
-    # -- names ---------------------------------------------------------------------------------------------------
-    cdef Node lookup(
-        self, Credential credential, Node directory, const uint8_t *name, size_t size, statx_t *status, bint *absent
-    ):
-        """The node of a name, with a fresh ``struct statx``; None declines: also for files on a disk that are
-        not in use. It is set in ``absent`` if there is no such file."""
-        cdef char path[NAME_MAX + 1]
-        cdef kernel_handle_t kernel
-        cdef how_t how
-        cdef int mount_id = -1
-        cdef long descriptor, result
-        cdef bytes key, handle
-        cdef Node node
-        absent[0] = False
-        if directory.type is not DIR or directory.mount.by_place or not component(path, name, size):
-            return None
-        kernel.size = sizeof(kernel.octets)
-        if not self.become(credential):
-            return None
-        if directory.inline:
-            result = c_syscall(SYS_name_to_handle_at, directory.fd, path, &kernel, &mount_id, 0)
-        elif directory.caching:
-            how.flags, how.mode, how.resolve = O_PATH, 0, RESOLVE_COMPONENT | RESOLVE_CACHED
-            descriptor = c_syscall(SYS_openat2, directory.fd, path, &how, sizeof(how))
-            self.why = DATA
-            if descriptor < 0:
-                absent[0] = errno == ENOENT
-                return None
-            result = c_syscall(SYS_name_to_handle_at, descriptor, b"", &kernel, &mount_id, AT_EMPTY_PATH)
-            c_close(<int>descriptor)
-        else:
-            self.why = MAY_WAIT
-            return None
-        self.why = FAILED
-        if result != 0 and errno == ENOENT and directory.inline:
-            absent[0] = True
-        if result != 0 or mount_id != directory.mnt_id:
-            return None
-        key = PyBytes_FromStringAndSize(<char *>&kernel.kind, 4 + kernel.size)
-        handle = self.handle_of(directory.mount, key)
-        node = self.find(handle, len(handle))
-        if node is None or not self.look(node, status):
-            return None
-        return node
-
-    cdef bytes handle_of(self, mount, bytes kernel):
-        """The NFS handle of a kernel handle: always the same, so it is worth remembering what took a hash to make.
-        Remembered by what the mount is called, not by the mount, whose descriptor must go when nobody uses it."""
-        cdef tuple key = (mount.export.id, mount.fs_id, kernel)
-        cdef bytes handle = self.handles.get(key)
-        if handle is None:
-            handle = self.service.codec.encode(
-                key[0], key[1], int.from_bytes(kernel[:4], "little", signed=True), kernel[4:]
-            )
-            if len(self.handles) >= HANDLES:
-                self.handles.clear()
-            self.handles[key] = handle
-        return handle

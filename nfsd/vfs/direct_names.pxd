@@ -1,29 +1,43 @@
 """C declarations of the file service's direct changes of names."""
 
-from libc.stdint cimport uint8_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint64_t
 
 from nfsd.vfs.attributes cimport statx_t
-from nfsd.vfs.direct cimport DirectFiles, kernel_handle_t, when_t
-from nfsd.vfs.name_changes cimport NameChange
-from nfsd.vfs.records cimport Credential, Inode, Node, OpenFile
+from nfsd.vfs.direct cimport changes_t
+from nfsd.vfs.direct_lookup cimport DirectLookup
+from nfsd.vfs.name_changes cimport Kind, NameChange, Walk, name_t
+from nfsd.vfs.records cimport Credential, Inode, Node
 from rpcrdma.rpc.work cimport Errand
 
 
-cdef class DirectNames(DirectFiles):
-    """Direct operations, those that make and remove names included."""
+cdef class DirectNames(DirectLookup):
+    """Direct operations, those that make, remove and rename files included."""
 
     cdef uint64_t change_before     # the directory's change attribute before the last of these
 
     cdef bint changeable(self, Node directory) except -1
-    cdef NameChange change_of(self, Credential credential, Node directory, const uint8_t *name, size_t size)
-    cdef bint changed(self, NameChange change) except -1
-    cdef NameChange to_create(self, Credential credential, Node directory, const uint8_t *name, size_t size, uint32_t mode, when_t *times)
+    cdef NameChange change_of(self, Kind kind, Credential credential, Node directory, const uint8_t *name, size_t size)
     cdef NameChange here(self, NameChange change)
-    cdef Node created(self, NameChange change)
     cdef bint settled(self, NameChange change) except -1
     cdef Errand to_settle(self, NameChange change)
-    cdef Node adopt(self, Node directory, int descriptor, kernel_handle_t *kernel)
-    cdef NameChange to_remove(self, Credential credential, Node directory, const uint8_t *name, size_t size)
-    cdef bint named(self, NameChange change, int *mount) except -1
-    cdef bint removed(self, NameChange change) except -1
-    cdef int bury(self, Node directory, Inode inode, Node node, bytes kernel) except -1
+    cdef NameChange to_make(
+        self, Kind kind, Credential credential, Node directory, const uint8_t *name, size_t size, changes_t *wanted,
+        int64_t length
+    )
+    cdef NameChange to_symlink(
+        self, Credential credential, Node directory, const uint8_t *name, size_t size, bytes text, changes_t *wanted
+    )
+    cdef NameChange to_remove(self, Kind kind, Credential credential, Node directory, const uint8_t *name, size_t size)
+    cdef NameChange to_rename(
+        self, Credential credential, Node old_directory, const uint8_t *old, size_t old_size, Node directory,
+        const uint8_t *name, size_t size
+    )
+    cdef NameChange to_link(self, Credential credential, Node node, Node directory, const uint8_t *name, size_t size)
+    cdef int set_initial(self, NameChange change, changes_t *wanted) except -1
+    cdef int created(self, NameChange change) except -1
+    cdef bint undelegated(self, NameChange change, Inode victim, Inode moved) except -1
+    cdef bint named(self, NameChange change, name_t *name) except -1
+    cdef Walk walk(self, NameChange change)
+    cdef Inode inode_of(self, NameChange change, name_t *name)
+    cdef int removed(self, NameChange change) except -1
+    cdef int bury(self, Node directory, Inode inode, bytes kernel) except -1

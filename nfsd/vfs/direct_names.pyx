@@ -1,11 +1,15 @@
-"""Direct CREATE and REMOVE of the file service: names in directories, in memory and on disks.
+"""Changes of names for native programs: files made, removed, renamed and linked, in memory and on disks.
 
 Owns :class:`DirectNames`; imports the records, the changes themselves (:mod:`nfsd.vfs.name_changes`) and
 :mod:`nfsd.vfs.direct`, whose rules hold here. Each operation leaves behind what the one of the same name in
-:class:`~nfsd.vfs.service.FileService` does, in the tables as on the disk. An operation that fails is declined.
+:class:`~nfsd.vfs.service.FileService` does, in the tables as on the disk.
+
+A change is prepared (``to_...``: in memory it is made then), made, and taken note of (:meth:`DirectNames.settled`). What
+the kernel refuses is in its ``data.error``; nothing has been done then.
 """
 
-from cpython.bytes cimport PyBytes_FromStringAndSize
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from libc.errno cimport EAGAIN, EMFILE, ENFILE, errno
 
 from nfsd.vfs.syscalls import (
     O_PATH as _O_PATH,
@@ -14,11 +18,16 @@ from nfsd.vfs.syscalls import (
 )
 from nfsd.vfs.types import FileType
 
+from nfsd.vfs.attributes cimport type_in
 from nfsd.vfs.kernel cimport AT_EMPTY_PATH, SYS_name_to_handle_at, SYS_openat2, c_close, c_syscall
-from nfsd.vfs.direct cimport NAME_MAX, component, ctime_of, how_t, no, stat_of, synchronise
-from nfsd.vfs.name_changes cimport NameChange, name_change_t
-from nfsd.vfs.records cimport closed_at_once
-from rpcrdma.declined cimport BUSY, FAILED, MAY_WAIT, OPEN, RARE, RECALL, TURN
+from nfsd.vfs.direct cimport NO_ID, ctime_of, how_t, no
+from nfsd.vfs.direct_lookup cimport component
+from nfsd.vfs.name_changes cimport (
+    ADD_NAME, MAKE_DIRECTORY, MAKE_FILE, MAKE_LINK, REMOVE_NAME, RENAME, NameChange, Walk, change_of_kind,
+    name_change_t, name_t,
+)
+from nfsd.vfs.records cimport OpenFile, closed_at_once
+from rpcrdma.declined cimport BUSY, DATA, FAILED, MAY_WAIT, RARE, RECALL, TURN
 from rpcrdma.rpc.work cimport Errand
 
 cdef uint64_t RESOLVE_CACHED = _RESOLVE_CACHED
@@ -28,75 +37,44 @@ cdef how_t NAMING
 NAMING.flags, NAMING.mode, NAMING.resolve = _O_PATH, 0, _RESOLVE_COMPONENT
 
 
-cdef inline bint handle_in(int directory, const char *path, int flags, kernel_handle_t *kernel, int *mount) noexcept nogil:
-    kernel.size = sizeof(kernel.octets)
-    return c_syscall(SYS_name_to_handle_at, directory, path, kernel, mount, flags) == 0
+cdef inline bint handle_in(int directory, const char *path, int flags, name_t *name, int *mount) noexcept nogil:
+    name.kernel.size = sizeof(name.kernel.octets)
+    return c_syscall(SYS_name_to_handle_at, directory, path, &name.kernel, mount, flags) == 0
 
 
-cdef class DirectNames(DirectFiles):
+cdef bytes kernel_of(name_t *name):
+    """The type and the octets of the kernel's handle."""
+    return PyBytes_FromStringAndSize(<char *>&name.kernel.kind, 4 + name.kernel.size)
+
+
+cdef class DirectNames(DirectLookup):
     cdef bint changeable(self, Node directory) except -1:
         """Whether names in the directory can be changed: in memory without waiting, on a disk by a worker."""
+        self.needs = None
         if not directory.inline and not directory.caching:
             return no(self, MAY_WAIT)
-        if directory.inline and (directory.inode.serial.busy or directory.inode.sync.running):
+        if directory.inline and directory.inode.serial.busy:
             return no(self, BUSY)
         return (
             directory.type is DIR and not directory.mount.by_place and not directory.export.read_only
         ) or no(self, RARE)
 
-    cdef NameChange change_of(self, Credential credential, Node directory, const uint8_t *name, size_t size):
+    cdef NameChange change_of(self, Kind kind, Credential credential, Node directory, const uint8_t *name, size_t size):
         """A change of this name, to be prepared further; None declines."""
         cdef NameChange change
-        cdef OpenFile to_sync = None
         if not self.changeable(directory):
             return None
-        if directory.inline and not directory.export.asynchronous:
-            to_sync = self.to_sync(directory)
-            if to_sync is None:
-                self.why = OPEN
-                return None
-        change = NameChange.__new__(NameChange)
-        if not component(change.data.path, name, size):
+        change = change_of_kind(kind)
+        if not component(change.data.name.path, name, size):
             return None
         change.executor, change.lane = self.executor, directory.mount.lane
-        change.directory, change.data.directory = directory, directory.fd
-        change.to_sync = to_sync
+        change.directory, change.data.name.directory = directory, directory.fd
+        change.data.certain = directory.inline
+        change.data.proc = self.service.proc_fd
         change.credential = credential
         change.job.as_caller = True
         change.job.caller = credential.identity
         return change
-
-    cdef bint changed(self, NameChange change) except -1:
-        """Take note of what has been done to the directory; False: nothing has. In memory it is synchronised at once."""
-        cdef Node directory = change.directory
-        self.why = FAILED
-        if change.data.short_of_descriptors:
-            self.nodes.evict(1 + len(self.nodes) // 8)
-        if change.data.error:
-            return False
-        self.observe(directory, &change.data.before, False)
-        self.change_before = directory.inode.change.value
-        self.observe(directory, &change.data.after, True)
-        if change.to_sync is not None:
-            synchronise(change.to_sync.fd)
-        return True
-
-    cdef NameChange to_create(
-        self, Credential credential, Node directory, const uint8_t *name, size_t size, uint32_t mode, when_t *times
-    ):
-        """The creation of a regular file, as yet to be run; None declines. ``times``: its atime and mtime, or NULL."""
-        cdef NameChange change = self.change_of(credential, directory, name, size)
-        if change is None:
-            return None
-        change.share = self.service.shares.at_once(credential.host, directory.mount.lane)
-        if change.share is None and not directory.inline:
-            self.why = TURN
-            return None  # who waits for a place does so before the turn, which others wait for
-        change.data.mode = mode
-        if times != NULL:
-            change.data.timed = True
-            change.data.times[0], change.data.times[1] = times[0], times[1]
-        return self.here(change)
 
     cdef NameChange here(self, NameChange change):
         """Run what is in memory; None declines."""
@@ -106,16 +84,89 @@ cdef class DirectNames(DirectFiles):
             change.run_here()
         return change
 
-    cdef Node created(self, NameChange change):
-        """The node of the new file; None: there is none."""
+    # -- what has been done --------------------------------------------------------------------------------------
+    cdef bint settled(self, NameChange change) except -1:
+        """Take note of what has been done; False: nothing has."""
         cdef name_change_t *data = &change.data
-        cdef bint durable = change.to_sync is not None
+        self.why = FAILED
+        if data.short_of_descriptors or data.error == EMFILE or data.error == ENFILE:
+            self.nodes.evict(1 + len(self.nodes) // 8)
+        if data.error:
+            return False
+        if data.across:
+            self.observe(change.old_directory, &data.old_before, False)
+            self.observe(change.old_directory, &data.old_after, not data.nothing)
+        self.observe(change.directory, &data.before, False)
+        self.change_before = change.directory.inode.change.value
+        self.observe(change.directory, &data.after, not data.nothing)
+        if data.kind < REMOVE_NAME:
+            self.created(change)
+        elif data.kind == ADD_NAME:
+            self.observe(change.made, &data.status, True)
+        else:
+            self.removed(change)
+        return True
+
+    cdef Errand to_settle(self, NameChange change):
+        """What has been done on a disk is to be on stable storage."""
+        cdef Node made = change.made
+        if change.data.across:
+            return Errand(self.service.settle_names(change.directory, change.old_directory, change.credential))
+        if made is not None and made.type is not REG and made.type is not DIR:
+            made = None  # it cannot be opened to be synchronised: it is in the directory's own transaction
+        return Errand(self.service.settle_names(made, change.directory, change.credential))
+
+    # -- files made ----------------------------------------------------------------------------------------------
+    cdef NameChange to_make(
+        self, Kind kind, Credential credential, Node directory, const uint8_t *name, size_t size, changes_t *wanted,
+        int64_t length
+    ):
+        """The creation of a regular file or a directory, as yet to be run; None declines. ``length``: of a file."""
+        cdef NameChange change = self.change_of(kind, credential, directory, name, size)
+        if change is None:
+            return None
+        if kind == MAKE_FILE:
+            change.share = self.service.shares.at_once(credential.host, directory.mount.lane)
+            if change.share is None and not directory.inline:
+                self.why = TURN
+                return None  # who waits for a place does so before the turn, which others wait for
+            change.data.size = length
+        change.data.mode = 0 if wanted.mode < 0 else wanted.mode
+        self.set_initial(change, wanted)
+        # What makes it takes no set-user-id or set-group-id bits, and a change of owner clears them.
+        if wanted.mode >= 0 and (
+            wanted.mode & 0o6000 or change.data.initial.uid != NO_ID or change.data.initial.gid != NO_ID
+        ):
+            change.data.initial.mode = wanted.mode
+        return self.here(change)
+
+    cdef NameChange to_symlink(
+        self, Credential credential, Node directory, const uint8_t *name, size_t size, bytes text, changes_t *wanted
+    ):
+        """The creation of a symbolic link, as yet to be run; None declines. ``text`` has neither NULs nor no octets."""
+        cdef NameChange change = self.change_of(MAKE_LINK, credential, directory, name, size)
+        if change is None:
+            return None
+        change.text, change.data.text = text, PyBytes_AS_STRING(text)
+        self.set_initial(change, wanted)
+        return self.here(change)
+
+    cdef int set_initial(self, NameChange change, changes_t *wanted) except -1:
+        """Owner and times of a new file. Only root gives files away: what others send is what they are anyway, or is
+        left out."""
+        cdef changes_t *initial = &change.data.initial
+        initial.times[0], initial.times[1] = wanted.times[0], wanted.times[1]
+        if (<Credential>change.credential).identity.uid == 0:
+            initial.uid, initial.gid = wanted.uid, wanted.gid
+        return 0
+
+    cdef int created(self, NameChange change) except -1:
+        """The node of the new file."""
+        cdef name_change_t *data = &change.data
         cdef Credential credential = change.credential
         cdef OpenFile opened
         cdef Node node
-        if not self.changed(change):
-            return None
-        node, data.naming = self.adopt(change.directory, data.naming, &data.kernel), -1
+        node, data.naming = self.adopt(change.directory, data.naming, kernel_of(&data.name), &data.status), -1
         node.inode.saw_ctime(ctime_of(&data.status))
         self.observe(node, &data.status, False)
         change.made = node
@@ -125,103 +176,131 @@ cdef class DirectNames(DirectFiles):
             opened.epoch = node.inode.epoch
             # Its creator may write whatever its mode.
             self.service.remember_open(opened, (credential, 3, True))
-            if durable:
-                synchronise(opened.fd)
-        elif data.descriptor >= 0 and durable:
-            # It must not stay open: whoever writes to it opens it again, when there is a place.
-            synchronise(data.descriptor)
-        return node
+        # Without a share it must not stay open: whoever writes to it opens it again, when there is a place.
+        return 0
 
-    cdef bint settled(self, NameChange change) except -1:
-        """Take note of what has been made or removed; False: nothing has."""
-        return self.removed(change) if change.data.removes else self.created(change) is not None
-
-    cdef Errand to_settle(self, NameChange change):
-        """What has been made or removed on a disk is to be on stable storage."""
-        return Errand(self.service.settle_names(change.made, change.directory, change.credential))
-
-    cdef Node adopt(self, Node directory, int descriptor, kernel_handle_t *kernel):
-        """The node of a new file, whose O_PATH descriptor is taken over."""
-        cdef object mount = directory.mount
-        cdef bytes name = PyBytes_FromStringAndSize(<char *>&kernel.kind, 4 + kernel.size)
-        cdef bytes handle = self.handle_of(mount, name)
-        cdef Node node = self.nodes.find(handle)
-        if node is None:
-            inode = self.nodes.inode(mount.key_prefix + name[:1] + name[4:])
-            node = Node(handle, inode, mount, descriptor, REG, self.service.close_later)
-            self.nodes.add(node)
-        else:
-            c_close(descriptor)
-        return node
-
-    cdef NameChange to_remove(self, Credential credential, Node directory, const uint8_t *name, size_t size):
-        """The removal of a name that is no directory's, as yet to be run; None declines."""
-        cdef NameChange change = self.change_of(credential, directory, name, size)
-        cdef int mount = -1
+    # -- names removed and moved ---------------------------------------------------------------------------------
+    cdef NameChange to_remove(self, Kind kind, Credential credential, Node directory, const uint8_t *name, size_t size):
+        """The removal of a name, as yet to be run; None declines."""
+        cdef NameChange change = self.change_of(kind, credential, directory, name, size)
         if change is None or not self.become(credential):
             return None
-        change.data.removes = True
-        self.why = FAILED
-        if not self.named(change, &mount) or mount != directory.mnt_id:
+        if not self.named(change, &change.data.name):
+            self.needs = self.walk(change)
             return None
-        named = PyBytes_FromStringAndSize(<char *>&change.data.kernel.kind, 4 + change.data.kernel.size)
-        inode = self.nodes.known_inode(directory.mount.key_prefix + named[:1] + named[4:])
-        if inode is not None:
-            if inode.delegated:
-                self.why = RECALL
-                return None
-            change.victim = inode
-            change.victim.changing += 1
-            change.made = self.nodes.find(self.handle_of(directory.mount, named))
-        if change.data.naming < 0:
-            # To be held until it is known what is left of it, and where its space can be freed.
-            change.data.naming = <int>c_syscall(SYS_openat2, directory.fd, change.data.path, &NAMING, sizeof(NAMING))
-            if change.data.naming < 0:
-                return None
+        if not self.undelegated(change, self.inode_of(change, &change.data.name), None):
+            return None
         return self.here(change)
 
-    cdef bint named(self, NameChange change, int *mount) except -1:
-        """Find out what file the name leads to, without waiting."""
-        cdef how_t how = NAMING
-        if change.directory.inline:
-            change.data.certain = True
-            return handle_in(change.directory.fd, change.data.path, 0, &change.data.kernel, mount)
-        how.resolve |= RESOLVE_CACHED
-        change.data.naming = <int>c_syscall(SYS_openat2, change.directory.fd, change.data.path, &how, sizeof(how))
-        return change.data.naming >= 0 and handle_in(
-            change.data.naming, b"", AT_EMPTY_PATH, &change.data.kernel, mount
-        )
+    cdef NameChange to_rename(
+        self, Credential credential, Node old_directory, const uint8_t *old, size_t old_size, Node directory,
+        const uint8_t *name, size_t size
+    ):
+        """A rename, within one mount, as yet to be run; None declines."""
+        cdef NameChange change = self.change_of(RENAME, credential, directory, name, size)
+        cdef name_change_t *data
+        if change is None or not self.changeable(old_directory):
+            return None
+        data = &change.data
+        if not component(data.old.path, old, old_size) or not self.become(credential):
+            return None
+        change.old_directory, data.old.directory = old_directory, old_directory.fd
+        data.across = old_directory.inode is not directory.inode
+        if not self.named(change, &data.name) or not self.named(change, &data.old):
+            self.needs = self.walk(change)
+            return None
+        if not self.undelegated(change, self.inode_of(change, &data.name), self.inode_of(change, &data.old)):
+            return None
+        return self.here(change)
 
-    cdef bint removed(self, NameChange change) except -1:
-        """Let go of what has been removed; False: nothing has."""
-        cdef name_change_t *data = &change.data
-        cdef int naming = data.naming
-        if not self.changed(change):
-            return False
-        if change.victim is not None and data.status.nlink == 0:
-            self.bury(
-                change.directory, change.victim, change.made,
-                PyBytes_FromStringAndSize(<char *>&data.kernel.kind, 4 + data.kernel.size),
-            )
-        change.made = None
-        data.naming = -1
-        if not closed_at_once(naming):
-            self.service.close_later(naming, change.directory.mount.lane)
+    cdef NameChange to_link(self, Credential credential, Node node, Node directory, const uint8_t *name, size_t size):
+        """A further name, within one mount, as yet to be run; None declines."""
+        cdef NameChange change = self.change_of(ADD_NAME, credential, directory, name, size)
+        if change is None:
+            return None
+        change.data.file = node.fd
+        change.made = node
+        if not self.undelegated(change, None, node.inode):
+            return None
+        return self.here(change)
+
+    cdef bint undelegated(self, NameChange change, Inode victim, Inode moved) except -1:
+        """Whether nobody has a delegation of these; they get none as long as the change is under way."""
+        if (victim is not None and victim.delegated) or (moved is not None and moved.delegated):
+            return no(self, RECALL)
+        change.hold(victim, moved)
         return True
 
-    cdef int bury(self, Node directory, Inode inode, Node node, bytes kernel) except -1:
+    cdef bint named(self, NameChange change, name_t *name) except -1:
+        """Find out without waiting what file the name leads to, if any; whoever may not know is told so by the change
+        itself. What loses the name is held in ``naming`` until it is known what is left of it, and where its space can be
+        freed. False: this cannot be found out; ``why`` is DATA if the disk has to be asked."""
+        cdef how_t how = NAMING
+        cdef int mount = -1
+        cdef int descriptor = -1
+        cdef bint loses = name == &change.data.name
+        if not change.data.certain:
+            how.resolve |= RESOLVE_CACHED
+        name.there = not change.data.certain or handle_in(name.directory, name.path, 0, name, &mount)
+        if name.there and (loses or not change.data.certain):
+            descriptor = <int>c_syscall(SYS_openat2, name.directory, name.path, &how, sizeof(how))
+            if descriptor < 0 and errno == EAGAIN and (self.walked is None or self.walked.data.errors[not loses] == 0):
+                return no(self, DATA)
+            if descriptor < 0 and (errno == EMFILE or errno == ENFILE):
+                return no(self, FAILED)
+            name.there = descriptor >= 0
+        if not change.data.certain and descriptor >= 0:
+            name.there = handle_in(descriptor, b"", AT_EMPTY_PATH, name, &mount)
+        if mount != change.directory.mnt_id:
+            name.there = False  # it is mounted on: the kernel refuses
+        if descriptor >= 0 and loses:
+            change.data.naming = descriptor
+        elif descriptor >= 0:
+            c_close(descriptor)
+        return True
+
+    cdef Walk walk(self, NameChange change):
+        """A worker's look at the change's names, to be waited for; None: that would be of no use."""
+        cdef name_change_t *data = &change.data
+        cdef Walk walk
+        if self.why != DATA:
+            return None
+        walk = self.to_walk(<Credential>change.credential, change.directory)
+        walk.data.paths[0] = data.name.path
+        if data.kind == RENAME:
+            walk.other, walk.data.directories[1] = change.old_directory, data.old.directory
+            walk.data.paths[1] = data.old.path
+        return walk
+
+    cdef Inode inode_of(self, NameChange change, name_t *name):
+        """The inode that a name leads to, if it is in use."""
+        cdef bytes kernel
+        if not name.there:
+            return None
+        kernel = kernel_of(name)
+        return self.nodes.known_inode(change.directory.mount.key_prefix + kernel[:1] + kernel[4:])
+
+    cdef int removed(self, NameChange change) except -1:
+        """Let go of what has been removed, or replaced."""
+        cdef name_change_t *data = &change.data
+        cdef int naming = data.naming
+        if change.victim is not None and not data.nothing and (
+            data.status.nlink == 0 or type_in(&data.status) is DIR
+        ):
+            self.bury(change.directory, change.victim, kernel_of(&data.name))
+        data.naming = -1
+        if naming >= 0 and not (change.directory.inline and closed_at_once(naming)):
+            self.service.close_later(naming, change.directory.mount.lane)
+        return 0
+
+    cdef int bury(self, Node directory, Inode inode, bytes kernel) except -1:
         """Let go of a file that has lost its last name, so that its space is freed."""
-        cdef object own = directory.export, fs_id = directory.mount.fs_id
-        cdef int kind
-        self.service.forget_opens(inode)
-        self.nodes.forget_inode(inode)
-        if node is not None:
-            self.nodes.forget(node)
-        self.handles.pop((own.id, fs_id, kernel), None)
+        cdef object fs_id = directory.mount.fs_id
+        cdef int kind = int.from_bytes(kernel[:4], "little", signed=True)
+        self.service.forget_removed_inode(inode)
         for export in self.exports.exports:
-            if export is not own:
-                kind = int.from_bytes(kernel[:4], "little", signed=True)
-                other = self.nodes.find(self.service.codec.encode(export.id, fs_id, kind, kernel[4:]))
-                if other is not None:
-                    self.nodes.forget(other)
+            node = self.nodes.find(self.service.codec.encode(export.id, fs_id, kind, kernel[4:]))
+            if node is not None:
+                self.nodes.forget(node)
+        self.handles.pop((directory.export.id, fs_id, kernel), None)
         return 0

@@ -7,6 +7,7 @@ cdef extern from "unistd.h" nogil:
     ssize_t c_write "write"(int fd, const void *data, size_t size)
     int fsync(int fd)
     int unlinkat(int directory, const char *path, int flags)
+    int c_ftruncate "ftruncate"(int fd, long length)
     int c_close "close"(int fd)
     long c_lseek "lseek"(int fd, long offset, int whence)
     const int SEEK_SET
@@ -23,16 +24,20 @@ cdef extern from "sys/syscall.h" nogil:
     const long SYS_getegid
     const long SYS_geteuid
     const long SYS_getgroups
+    const long SYS_linkat
+    const long SYS_mkdirat
     const long SYS_name_to_handle_at
     const long SYS_open_by_handle_at
     const long SYS_openat
     const long SYS_openat2
+    const long SYS_renameat2
     const long SYS_setfsgid
     const long SYS_setfsuid
     const long SYS_setgroups
     const long SYS_setresgid
     const long SYS_setresuid
     const long SYS_statx
+    const long SYS_symlinkat
     const long SYS_utimensat
 
 cdef enum:
@@ -41,5 +46,7 @@ cdef enum:
     SYS_QUOTACTL_FD = 443
     AT_EMPTY_PATH = 0x1000
     AT_SYMLINK_NOFOLLOW = 0x100
+    AT_SYMLINK_FOLLOW = 0x400
+    AT_REMOVEDIR = 0x200
     AT_NO_AUTOMOUNT = 0x800
     AT_EACCESS = 0x200

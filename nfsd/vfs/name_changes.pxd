@@ -1,38 +1,81 @@
-"""C declarations of changes of a directory's names, here or on a worker."""
+"""C declarations of changes of directories' names, here or on a worker."""
 
-from libc.stdint cimport uint32_t
+from libc.stdint cimport int64_t, uint32_t
 
 from nfsd.vfs.attributes cimport statx_t
-from nfsd.vfs.direct cimport NAME_MAX, kernel_handle_t, when_t
+from nfsd.vfs.direct cimport NAME_MAX, changes_t, kernel_handle_t
 from nfsd.vfs.executor cimport Job
-from nfsd.vfs.records cimport Inode, Node, OpenFile
+from nfsd.vfs.records cimport Inode, Node
+
+cdef enum Kind:
+    MAKE_FILE
+    MAKE_DIRECTORY
+    MAKE_LINK                   # symbolic
+    REMOVE_NAME                 # that is no directory's
+    REMOVE_DIRECTORY
+    RENAME
+    ADD_NAME                    # of a file that has one
+
+ctypedef struct name_t:
+    int directory
+    char path[NAME_MAX + 2]
+    bint there                  # it leads to ``kernel``, as far as is known; or to nothing
+    kernel_handle_t kernel
 
 ctypedef struct name_change_t:
-    int directory
-    char path[NAME_MAX + 1]
-    bint removes
-    bint certain                # the name leads to ``kernel``: that has just been looked at
-    uint32_t mode               # of a file to be made
-    bint timed
-    when_t times[2]             # its atime and mtime
-    kernel_handle_t kernel      # of the file
-    int descriptor              # of a new file, open for reading and writing; -1
-    int naming                  # O_PATH; -1
+    Kind kind
+    name_t name                 # to be made or removed; of a rename the new one
+    name_t old                  # of a rename
+    bint certain                # what is known of the names has just been looked at
+    bint across                 # a rename from one directory to another
+    changes_t initial           # of a new file: what its creation does not set; ``mode`` is then set once more
+    int64_t size                # likewise; 0: nothing
+    uint32_t mode               # of a new file, to be created with
+    const char *text            # of a symbolic link
+    int file                    # to get a further name
+    int proc                    # /proc/self/fd
+    int descriptor              # of a new regular file, open for reading and writing; -1
+    int naming                  # O_PATH, of a new file or of one that is to lose a name; -1
     bint short_of_descriptors
     int error                   # errno, or 0; then nothing has been done, or nothing is left of it
+    bint nothing                # a rename that does nothing: both names are the same file's
     statx_t before              # of the directory
     statx_t after
-    statx_t status              # of the file
+    statx_t old_before          # of a rename's old one, if it is another
+    statx_t old_after
+    statx_t status              # of the file that was made or has got a name, or of what has lost one
 
 
 cdef class NameChange(Job):
     cdef Node directory
+    cdef Node old_directory     # of a rename; perhaps the same
     cdef name_change_t data
     cdef object credential
     cdef object share           # a place for the new file's descriptor; None: it does not stay open
-    cdef OpenFile to_sync       # the directory, where that waits for nothing
-    cdef Inode victim           # of a file to be removed, if it is known
-    cdef Node made
+    cdef bytes text
+    cdef Inode victim           # of what is to lose a name, if it is known
+    cdef Inode moved            # of what is renamed or gets a name, if it is known
+    cdef Node made              # also the file with a further name
+    cdef bint has_turns         # those of two directories
 
     cdef int run_here(self) except -1
     cdef int settle(self) except -1
+    cdef int hold(self, Inode victim, Inode moved) except -1
+
+
+ctypedef struct walk_t:
+    int directories[2]          # -1: no more
+    char paths[2][NAME_MAX + 2]
+    int errors[2]               # errno, or 0
+
+
+cdef class Walk(Job):
+    """Names are looked up, so that the kernel has them in memory afterwards."""
+
+    cdef Node one               # the directories
+    cdef Node other
+    cdef walk_t data
+    cdef object credential
+
+
+cdef NameChange change_of_kind(Kind kind)

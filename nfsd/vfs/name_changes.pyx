@@ -1,25 +1,41 @@
-"""CREATE of a new file and REMOVE, as one stay of a thread that acts as the caller (RFC 1813 sections 3.3.8 and 3.3.12).
+"""Changes of directories' names, each as one stay of a thread that acts as the caller (RFC 1813 sections 3.3.8 to 3.3.10
+and 3.3.12 to 3.3.15).
 
-Owns :class:`NameChange`; imports the executor and the records. What is in memory is changed on the loop's thread, what is
-on a disk by a worker, in its turn on the directory; either way by the same functions.
+Owns :class:`NameChange` and :class:`Walk`; imports the executor and the records. What is in memory is changed on the
+loop's thread, what is on a disk by a worker, in its turn on the directory; either way by the same functions.
 
 A change that fails leaves nothing behind. After a success nothing fails but what a local process undoes at the same
 moment (the new name leads elsewhere): that counts as a failure, since nothing is left of what was done.
 """
 
-from libc.errno cimport EMFILE, ENFILE, ESTALE, errno
+import asyncio
+
+from libc.errno cimport EIO, EMFILE, ENFILE, ESTALE, errno
 from libc.string cimport memcmp, memset
 
 from nfsd.vfs.attributes cimport same_permissions, statx_t
-from nfsd.vfs.direct cimport ctime_of, how_t, stat_of
+from nfsd.vfs.direct cimport NO_ID, UTIME_OMIT, ctime_of, how_t, no_changes, stat_of
 from nfsd.vfs.executor cimport Job, job_t
 from nfsd.vfs.kernel cimport (
-    AT_EMPTY_PATH, SYS_name_to_handle_at, SYS_openat2, SYS_utimensat, c_close, c_syscall, unlinkat,
+    AT_EMPTY_PATH, AT_REMOVEDIR, AT_SYMLINK_FOLLOW, SYS_fchmodat, SYS_fchownat, SYS_linkat, SYS_mkdirat,
+    SYS_name_to_handle_at, SYS_openat2, SYS_renameat2, SYS_symlinkat, SYS_utimensat, c_close, c_ftruncate, c_syscall,
+    unlinkat,
 )
-from nfsd.vfs.records cimport Inode
+from nfsd.vfs.records cimport Inode, Node
 
 from nfsd.vfs.creation import CREATION_FLAGS as _CREATION_FLAGS
+from nfsd.vfs.serial import take_both
 from nfsd.vfs.syscalls import O_PATH as _O_PATH, RESOLVE_COMPONENT as _RESOLVE_COMPONENT
+from rpcrdma.firewall import contain, report
+from rpcrdma.rpc import eager
+
+cdef extern from "stdio.h" nogil:
+    int snprintf(char *sink, size_t size, const char *format, ...)
+
+cdef enum:
+    S_IFMT = 0o170000
+    S_IFDIR = 0o040000
+    S_IFLNK = 0o120000
 
 cdef how_t CREATION
 CREATION.flags, CREATION.mode, CREATION.resolve = _CREATION_FLAGS, 0, _RESOLVE_COMPONENT
@@ -27,6 +43,7 @@ cdef how_t NAMING
 NAMING.flags, NAMING.mode, NAMING.resolve = _O_PATH, 0, _RESOLVE_COMPONENT
 
 
+# -- what a thread does --------------------------------------------------------------------------------------------
 cdef bint handle_at(int directory, const char *path, int flags, kernel_handle_t *kernel) noexcept nogil:
     """The kernel's handle of a file, of which it does not matter where it is mounted."""
     cdef int mount
@@ -38,73 +55,181 @@ cdef inline bint same(kernel_handle_t *one, kernel_handle_t *other) noexcept nog
     return one.size == other.size and one.kind == other.kind and memcmp(one.octets, other.octets, one.size) == 0
 
 
-cdef int name_it(name_change_t *change) noexcept nogil:
+cdef int looked_up(name_t *name) noexcept nogil:
+    """0; ESTALE if the name leads elsewhere than it is known to."""
+    cdef kernel_handle_t now
+    if not handle_at(name.directory, name.path, 0, &now):
+        return 0  # what is to be done to it will fail likewise
+    return 0 if name.there and same(&name.kernel, &now) else ESTALE
+
+
+cdef int find(name_change_t *change) noexcept nogil:
     """Find the file that has just been made by its name, as whoever is to have it will; 0 or an errno."""
-    cdef kernel_handle_t made
-    if not handle_at(change.descriptor, b"", AT_EMPTY_PATH, &made):
-        return errno
-    change.naming = <int>c_syscall(SYS_openat2, change.directory, change.path, &NAMING, sizeof(NAMING))
+    cdef name_t *name = &change.name
+    change.naming = <int>c_syscall(SYS_openat2, name.directory, name.path, &NAMING, sizeof(NAMING))
     if change.naming < 0 and (errno == EMFILE or errno == ENFILE):
-        # The last descriptor: the file can do without being open.
-        c_close(change.descriptor)
-        change.descriptor = -1
         change.short_of_descriptors = True
-        change.naming = <int>c_syscall(SYS_openat2, change.directory, change.path, &NAMING, sizeof(NAMING))
+        if change.descriptor >= 0:
+            # The last descriptor: the file can do without being open.
+            c_close(change.descriptor)
+            change.descriptor = -1
+            change.naming = <int>c_syscall(SYS_openat2, name.directory, name.path, &NAMING, sizeof(NAMING))
     if change.naming < 0:
         return errno
-    if not handle_at(change.naming, b"", AT_EMPTY_PATH, &change.kernel) or not stat_of(change.naming, &change.status):
+    if not handle_at(change.naming, b"", AT_EMPTY_PATH, &name.kernel) or not stat_of(change.naming, &change.status):
         return errno
-    return 0 if same(&change.kernel, &made) else ESTALE
+    return 0
 
 
-cdef int make(name_change_t *change) noexcept nogil:
+cdef int initialize(name_change_t *change) noexcept nogil:
+    """Set what a new file's creation does not; 0 or an errno."""
+    cdef changes_t *initial = &change.initial
+    cdef char link[16]
+    cdef bint owner = initial.uid != NO_ID or initial.gid != NO_ID
+    cdef bint times = initial.times[0].nanoseconds != UTIME_OMIT or initial.times[1].nanoseconds != UTIME_OMIT
+    if change.size == 0 and not owner and initial.mode < 0 and not times:
+        return 0
+    if change.size != 0 and c_ftruncate(change.descriptor, change.size) != 0:
+        return errno
+    # The owner first: changing it clears set-user-id bits that the mode sets again.
+    if owner and c_syscall(SYS_fchownat, change.naming, b"", initial.uid, initial.gid, AT_EMPTY_PATH) != 0:
+        return errno
+    if initial.mode >= 0:
+        snprintf(link, sizeof(link), b"%d", change.naming)
+        if c_syscall(SYS_fchmodat, change.proc, link, initial.mode) != 0:
+            return errno
+    if times and c_syscall(SYS_utimensat, change.naming, b"", initial.times, AT_EMPTY_PATH) != 0:
+        return errno
+    return 0 if stat_of(change.naming, &change.status) else errno
+
+
+cdef int make_file(name_change_t *change) noexcept nogil:
     """Make a regular file of a name that is not taken; 0 or an errno."""
+    cdef name_t *name = &change.name
     cdef how_t how = CREATION
+    cdef kernel_handle_t made
     cdef int error
-    if not stat_of(change.directory, &change.before):
-        return errno
     how.mode = change.mode
-    change.descriptor = <int>c_syscall(SYS_openat2, change.directory, change.path, &how, sizeof(how))
+    change.descriptor = <int>c_syscall(SYS_openat2, name.directory, name.path, &how, sizeof(how))
     if change.descriptor < 0:
         return errno
-    error = name_it(change)
-    if error == 0 and change.timed and (
-        c_syscall(SYS_utimensat, change.naming, b"", change.times, AT_EMPTY_PATH) != 0
-        or not stat_of(change.naming, &change.status)
-    ):
-        # Something forbids it: as if nothing had been done.
-        error = errno
-        unlinkat(change.directory, change.path, 0)
+    if not handle_at(change.descriptor, b"", AT_EMPTY_PATH, &made):
+        return errno
+    error = find(change)
+    if error == 0 and not same(&name.kernel, &made):
+        return ESTALE
+    if error == 0:
+        error = initialize(change)
+        if error != 0:  # something forbids it: as if nothing had been done
+            unlinkat(name.directory, name.path, 0)
+    return error
+
+
+cdef int make_other(name_change_t *change) noexcept nogil:
+    """Make a directory or a symbolic link; 0 or an errno."""
+    cdef name_t *name = &change.name
+    cdef bint directory = change.kind == MAKE_DIRECTORY
+    cdef int error
+    if directory and c_syscall(SYS_mkdirat, name.directory, name.path, change.mode) != 0:
+        return errno
+    if not directory and c_syscall(SYS_symlinkat, change.text, name.directory, name.path) != 0:
+        return errno
+    error = find(change)
+    # Otherwise a local process has replaced it already, and its attributes are that process's business.
+    if error == 0 and change.status.mode & S_IFMT == (S_IFDIR if directory else S_IFLNK):
+        error = initialize(change)
+    if error != 0:
+        unlinkat(name.directory, name.path, AT_REMOVEDIR if directory else 0)
     return error
 
 
 cdef int remove(name_change_t *change) noexcept nogil:
-    """Remove a name that is no directory's; 0 or an errno."""
-    cdef kernel_handle_t now
-    if not change.certain:
-        if not handle_at(change.directory, change.path, 0, &now):
-            return errno
-        if not same(&change.kernel, &now):
-            return ESTALE
-    if not stat_of(change.directory, &change.before) or unlinkat(change.directory, change.path, 0) != 0:
+    """Remove a name; 0 or an errno."""
+    cdef int error = 0 if change.certain else looked_up(&change.name)
+    if error != 0:
+        return error
+    if unlinkat(change.name.directory, change.name.path, AT_REMOVEDIR if change.kind == REMOVE_DIRECTORY else 0) != 0:
         return errno
     return 0
+
+
+cdef int rename(name_change_t *change) noexcept nogil:
+    """Rename a file, in the place of what has the new name; 0 or an errno."""
+    cdef name_t *old = &change.old
+    cdef int error = 0
+    if not change.certain:
+        error = looked_up(old)
+        if error == 0:
+            error = looked_up(&change.name)
+    if error != 0:
+        return error
+    if change.across and not stat_of(old.directory, &change.old_before):
+        return errno
+    if c_syscall(SYS_renameat2, old.directory, old.path, change.name.directory, change.name.path, 0) != 0:
+        return errno
+    # RFC 8881 section 18.26.3: a rename of a file to itself or onto a further link of it.
+    change.nothing = old.there and change.name.there and same(&old.kernel, &change.name.kernel)
+    if change.across and not stat_of(old.directory, &change.old_after):
+        change.old_after = change.old_before
+    return 0
+
+
+cdef int add_name(name_change_t *change) noexcept nogil:
+    """Give a file a further name; 0 or an errno."""
+    cdef char link[16]
+    snprintf(link, sizeof(link), b"%d", change.file)
+    if c_syscall(
+        SYS_linkat, change.proc, link, change.name.directory, change.name.path, AT_SYMLINK_FOLLOW
+    ) != 0:
+        return errno
+    return 0
+
+
+cdef int made_or_removed(name_change_t *change) noexcept nogil:
+    if not stat_of(change.name.directory, &change.before):
+        return errno
+    if change.kind == MAKE_FILE:
+        return make_file(change)
+    if change.kind == MAKE_DIRECTORY or change.kind == MAKE_LINK:
+        return make_other(change)
+    if change.kind == RENAME:
+        return rename(change)
+    if change.kind == ADD_NAME:
+        return add_name(change)
+    return remove(change)
 
 
 cdef void run(job_t *job) noexcept nogil:
     """What the thread does."""
     cdef name_change_t *change = <name_change_t *>job.data
-    change.error = remove(change) if change.removes else make(change)
-    if change.error == 0 and not stat_of(change.directory, &change.after):
+    change.error = made_or_removed(change)
+    if change.error != 0:
+        return
+    if not stat_of(change.name.directory, &change.after):
         change.after = change.before
-    if change.error == 0 and change.removes and (change.naming < 0 or not stat_of(change.naming, &change.status)):
+    if change.kind == ADD_NAME:
+        if not stat_of(change.file, &change.status):
+            change.error = errno
+    elif change.kind >= REMOVE_NAME and (change.naming < 0 or not stat_of(change.naming, &change.status)):
         change.status.nlink = 1
+    if change.kind >= REMOVE_NAME and change.naming >= 0 and not change.certain:
+        # Perhaps the last descriptor of a file without a name: its space is freed here.
+        c_close(change.naming)
+        change.naming = -1
+
+
+# -- on the loop's thread ------------------------------------------------------------------------------------------
+cdef NameChange change_of_kind(Kind kind):
+    cdef NameChange change = NameChange.__new__(NameChange)
+    change.data.kind = kind
+    return change
 
 
 cdef class NameChange(Job):
     def __cinit__(self):
         memset(&self.data, 0, sizeof(self.data))
         self.data.descriptor = self.data.naming = -1
+        no_changes(&self.data.initial)
         self.job.run = run
         self.job.data = &self.data
 
@@ -117,9 +242,46 @@ cdef class NameChange(Job):
             self.share.give_back()
         if self.victim is not None:
             self.victim.changing -= 1
+        if self.moved is not None:
+            self.moved.changing -= 1
+
+    cdef int hold(self, Inode victim, Inode moved) except -1:
+        """These are not to be delegated as long as the change is under way; None: it is not known."""
+        self.victim, self.moved = victim, moved
+        if victim is not None:
+            victim.changing += 1
+        if moved is not None:
+            moved.changing += 1
+        return 0
 
     cdef int start(self) except -1:
-        return self.directory.inode.serial.join(self)
+        if not self.data.across:
+            return self.directory.inode.serial.join(self)
+        # Of two directories the turns are taken in the order of their keys, by all who need two.
+        one, other = self.directory.inode, self.old_directory.inode
+        if other.key < one.key:
+            one, other = other, one
+        eager.start(take_both(one.serial, other.serial), self.turns_taken)
+        return 0
+
+    def turns_taken(self, result, error):
+        """The turns of both directories have come."""
+        self.has_turns = error is None
+        try:
+            if error is not None:
+                raise error
+            self.executor.submit(self, self.lane)
+        except Exception as failure:
+            report(self.turns_taken, failure)
+            asyncio.get_running_loop().call_soon(contain, None, self.refuse)
+
+    def refuse(self):
+        """No worker takes it: it fails, as if none could act as the caller."""
+        self.job.refused = EIO
+        try:
+            self.finished()
+        finally:
+            self.train_finished()
 
     cdef int run_here(self) except -1:
         """Run on the loop's thread, which acts as the caller."""
@@ -136,19 +298,59 @@ cdef class NameChange(Job):
         return 0
 
     cdef int settle(self) except -1:
-        """Tell the directory's record what has been done, or that nothing has: as long as nothing but such changes were
-        under way, nobody would notice somebody else's."""
-        cdef Inode inode = self.directory.inode
-        cdef statx_t *before = &self.data.before
-        cdef statx_t *after = before if self.data.error else &self.data.after
-        if before.mask == 0:
-            inode.permissions_changed()
-            return 0
-        inode.wrote(ctime_of(before), ctime_of(after))
-        if not same_permissions(before, after):
-            inode.permissions_changed()  # between the two looks
+        """Tell the directories' records what has been done, or that nothing has: as long as nothing but such changes
+        were under way, nobody would notice somebody else's."""
+        cdef bint failed = self.data.error != 0
+        tell(self.directory.inode, &self.data.before, &self.data.before if failed else &self.data.after)
+        if self.data.across:
+            tell(
+                self.old_directory.inode, &self.data.old_before,
+                &self.data.old_before if failed else &self.data.old_after,
+            )
         return 0
 
     cdef int train_finished(self) except -1:
-        self.directory.inode.serial.release()
+        if not self.data.across:
+            self.directory.inode.serial.release()
+        elif self.has_turns:
+            self.has_turns = False
+            self.directory.inode.serial.release()
+            self.old_directory.inode.serial.release()
         return 0
+
+
+cdef int tell(Inode inode, statx_t *before, statx_t *after) except -1:
+    """Tell a directory's record what it looked like around a change of ours."""
+    if before.mask == 0:
+        inode.permissions_changed()
+        return 0
+    inode.wrote(ctime_of(before), ctime_of(after))
+    if not same_permissions(before, after):
+        inode.permissions_changed()  # between the two looks
+    return 0
+
+
+cdef void look_up(job_t *job) noexcept nogil:
+    """What the thread does for a :class:`Walk`."""
+    cdef walk_t *walk = <walk_t *>job.data
+    cdef int position
+    cdef long descriptor
+    for position in range(2):
+        if walk.directories[position] < 0:
+            continue
+        descriptor = c_syscall(
+            SYS_openat2, walk.directories[position], walk.paths[position], &NAMING, sizeof(NAMING)
+        )
+        walk.errors[position] = errno if descriptor < 0 else 0
+        if descriptor >= 0:
+            c_close(<int>descriptor)
+
+
+cdef class Walk(Job):
+    def __cinit__(self):
+        self.data.directories[0] = self.data.directories[1] = -1
+        self.job.run = look_up
+        self.job.data = &self.data
+
+    cdef int finished(self) except -1:
+        return self.over()

@@ -5,7 +5,12 @@ class Serial:
 
     busy: bool
     """Whether somebody has the turn."""
+    waited_for: bool
+    """Whether others wait for it."""
     async def acquire(self) -> None:
         """Wait for the turn."""
     def release(self) -> None:
         """Hand the turn to whoever has waited longest."""
+
+async def take_both(one: Serial, other: Serial) -> None:
+    """Wait for the turns on two files, in this order."""

@@ -16,6 +16,10 @@ from rpcrdma.firewall import contain, report
 
 
 cdef class Serial:
+    @property
+    def waited_for(self):
+        return bool(self.waiters) or self.next_head is not None
+
     async def acquire(self):
         if not self.busy:
             self.busy = True
@@ -96,3 +100,13 @@ cdef class Serial:
     cdef bint moving(self) noexcept:
         """Whether a train is under way: what is seen of the file may be its doing."""
         return self.head is not None
+
+
+async def take_both(one, other):
+    """The turns on two files, in this order. Whoever waits for the second one keeps others from the first."""
+    await one.acquire()
+    try:
+        await other.acquire()
+    except BaseException:
+        one.release()
+        raise

@@ -281,6 +281,8 @@ cdef class DirectCalls(Answerer):
         if outcome == WAITS:
             waiting.told()
             return WAITS
+        if outcome == DECLINED:
+            program.declined.add(waiting.row, program.reason(waiting.procedure, &waiting.row))
         self.over(held, waiting, outcome, place, start)
         return outcome
 

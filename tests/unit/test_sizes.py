@@ -9,7 +9,6 @@ from tests.rules.sizes import MOST_IN_FILE, MOST_IN_FUNCTION, functions, sources
 ROOT = Path(__file__).parents[2]
 
 FILES = {
-    "nfsd/vfs/direct.pyx": 573,
     "nfsd/vfs/executor.pyx": 614,
     "rpcrdma/engine/responder.py": 611,
     "rpcrdma/server/rdma_connection.py": 558,
@@ -20,7 +19,6 @@ FILES = {
     "tests/unit/test_admin.py": 555,
     "tests/unit/test_backward_long.py": 508,
     "tests/unit/test_firewall.py": 535,
-    "tests/unit/test_nfs3_direct_names.py": 512,
     "tests/unit/test_rdma_server.py": 515,
     "tests/unit/test_responder_calls.py": 535,
     "tests/unit/test_state_locks.py": 539,

@@ -61,3 +61,16 @@ async def read_file(service, node, credential=ROOT, offset=0, count=1 << 16):
     got, eof = await service.read(opened, offset, memoryview(sink))
     opened.release()
     return bytes(sink[:got]), eof
+
+
+async def in_turn(directory, call):
+    """The reply to a call that finds the turn on the directory taken, and has to wait for it."""
+    serial = directory.inode.serial
+    await serial.acquire()
+    task = asyncio.ensure_future(call)
+    for _ in range(10_000):
+        if serial.waited_for:
+            break
+        await asyncio.sleep(0.001)
+    serial.release()
+    return await task
