@@ -12,6 +12,7 @@ from nfsd.commands import client_setup
 from nfsd.commands.arguments import CLIENT_COMMANDS, add_commands
 from nfsd.config import Config, Limits
 from nfsd.config_file import ConfigError, load
+from nfsd.importing import run as import_exports
 from nfsd.without_file import add_arguments, configuration, is_complete
 
 _DESCRIPTION = """\
@@ -106,6 +107,9 @@ def build_parser() -> argparse.ArgumentParser:
     check.add_argument("--config", required=True, metavar="FILE", help="the configuration, a YAML file")
     check.add_argument("--file-only", action="store_true", help="look at the file alone, not at this host")
     check.add_argument("--json", action="store_true", help="print what is found as JSON")
+    brief = "make a configuration of /etc/exports"
+    imported = commands.add_parser("import", help=brief, description=import_exports.DESCRIPTION, formatter_class=raw)
+    import_exports.add_arguments(imported)
     brief = "list the host's RDMA devices and what keeps the server from using them"
     devices = commands.add_parser("devices", help=brief, description=_DEVICES, formatter_class=raw)
     devices.add_argument("--json", action="store_true", help="print everything as JSON")
@@ -166,6 +170,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return _INTERRUPTED  # before the command has said what is to be done then
     if parsed.command == "client-setup":
         return client_setup.main(parsed)
+    if parsed.command == "import":
+        return import_exports.main(parsed)
     if parsed.command == "decode":
         from nfsd.decode import run as decode
 

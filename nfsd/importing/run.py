@@ -1,0 +1,107 @@
+"""The command ``rdma-nfsd import``. Owns its arguments and its exit statuses; imports the mapping and the checks."""
+
+from __future__ import annotations
+
+import argparse
+import glob
+import os
+import sys
+from typing import Any, Final
+
+import yaml
+
+from nfsd.config_file import ConfigError, parse
+from nfsd.importing.lines import Grant, Line, read
+from nfsd.importing.mapping import Import, Note, configuration
+
+LISTEN: Final = ("rdma://0.0.0.0:20049", "tcp://0.0.0.0:2049")
+"""Linux's server listens on all addresses."""
+STATE_DIR: Final = "/var/lib/rdma-nfsd"
+
+DESCRIPTION: Final = """\
+Write a configuration that exports what /etc/exports does (exports(5)), and /etc/exports.d/*.exports with it, to the
+same clients. What cannot be as it was is said on stderr, by file and line. A client that must use Kerberos or TLS is
+left out rather than let in without; so is the whole export, where another entry would let that client in. Read the
+result, check it (rdma-nfsd check), then serve it. Handles are others: clients mount again.
+
+exit status:
+  0  everything is in it, as well as this server can do it
+  1  something is left out: a client, a directory, or a line that cannot be read
+  2  there is nothing to import
+"""
+
+
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    """The command's arguments."""
+    text = "files of exports(5), each with FILE.d/*.exports beside it; the default is /etc/exports"
+    command.add_argument("files", nargs="*", default=["/etc/exports"], metavar="FILE", help=text)
+    command.add_argument("-o", "--output", metavar="FILE", help="write there, not to stdout; it must not exist yet")
+    text = f"where to serve; may be repeated; the default is {' and '.join(LISTEN)}"
+    command.add_argument("--listen", action="append", metavar="URL", help=text)
+    text = f"the state directory; the default is {STATE_DIR}"
+    command.add_argument("--state-dir", default=STATE_DIR, metavar="DIR", help=text)
+
+
+def main(parsed: argparse.Namespace) -> int:
+    """Run the command."""
+    grants, notes = _read(parsed.files)
+    imports, more = configuration(grants)
+    notes = sorted([*notes, *more], key=lambda note: (note.line.file, note.line.number))
+    for note in notes:
+        print(note, file=sys.stderr)
+    if not imports:
+        print(f"rdma-nfsd import: {', '.join(parsed.files)}: nothing to import", file=sys.stderr)
+        return 2
+    text = as_text(imports, parsed.files, parsed.listen or list(LISTEN), parsed.state_dir)
+    try:
+        if parsed.output is None:
+            print(text, end="")
+        else:
+            with open(parsed.output, "x", encoding="utf-8") as file:
+                file.write(text)
+    except OSError as error:
+        print(f"rdma-nfsd import: {parsed.output}: {error.strerror}", file=sys.stderr)
+        return 2
+    wrong = _problems(text, parsed.output or "the result")
+    for problem in wrong:
+        print(problem, file=sys.stderr)
+    return 1 if wrong or any(note.lost for note in notes) else 0
+
+
+def _read(files: list[str]) -> tuple[list[Grant], list[Note]]:
+    grants: list[Grant] = []
+    notes: list[Note] = []
+    for name in files:
+        for file in (name, *sorted(glob.glob(glob.escape(name) + ".d/*.exports"))):
+            try:
+                with open(file, encoding="utf-8", errors="surrogateescape") as opened:
+                    found, wrong = read(opened.read(), file)
+            except OSError as error:
+                notes.append(Note(Line(file, 0), error.strerror or str(error), True))
+                continue
+            grants += found
+            notes += [Note(line, why, True) for line, why in wrong]
+    return grants, notes
+
+
+def as_text(imports: list[Import], files: list[str], listen: list[str], state_dir: str) -> str:
+    """The file."""
+    server: dict[str, Any] = {"server": {"listen": listen, "state_dir": os.path.abspath(state_dir)}}
+    lines = [f"# Imported from {', '.join(files)} by rdma-nfsd import.", _yaml(server).rstrip(), "exports:"]
+    for one in imports:
+        lines.append(f"  # {one.line}")
+        lines += [f"  {line}" for line in _yaml([one.entry]).rstrip().split("\n")]
+    return "\n".join(lines) + "\n"
+
+
+def _yaml(value: Any) -> str:
+    return yaml.safe_dump(value, sort_keys=False, default_flow_style=False, width=1000, allow_unicode=True)
+
+
+def _problems(text: str, file: str) -> list[str]:
+    """What is wrong with the result: a state directory inside of an export, for one."""
+    try:
+        parse(text, file)
+    except ConfigError as error:
+        return [str(problem) for problem in error.problems]
+    return []
