@@ -105,7 +105,7 @@ cdef class Nfs3Direct(Nfs3Changes):
         if procedure == NFSPROC3_ACCESS:
             return self.access(standing, node, arguments, size, place)
         if procedure == NFSPROC3_SETATTR:
-            return self.setattr(standing, node, arguments, size, place)
+            return self.setattr(standing, node, arguments, size, place, brought)
         if procedure == NFSPROC3_CREATE:
             return self.create(standing, node, arguments, size, place, brought)
         if procedure == NFSPROC3_MKDIR:

@@ -27,7 +27,9 @@ cdef class Nfs3Names(DirectProgram):
     cdef int lookup(
         self, Standing standing, Node directory, const uint8_t *arguments, size_t size, Place place, Work brought
     ) except -1
-    cdef bint setattr(self, Standing standing, Node node, const uint8_t *arguments, size_t size, Place place) except -1
+    cdef int setattr(
+        self, Standing standing, Node node, const uint8_t *arguments, size_t size, Place place, Work brought
+    ) except -1
 
 
 cdef bint is_component(opaque_t *name) noexcept nogil

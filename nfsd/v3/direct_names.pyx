@@ -11,20 +11,22 @@ from libc.string cimport memchr
 
 from nfsd.v3.fattr cimport fsid3, store_fattr, store_wcc
 from nfsd.v3.sattr cimport load_sattr
+from nfsd.vfs.attribute_changes cimport AttributeChange
 from nfsd.vfs.attributes cimport statx_t
 from nfsd.vfs.direct cimport Standing, changes_t, no
 from nfsd.vfs.direct_names cimport DirectNames
 from nfsd.vfs.name_changes cimport Walk
 from nfsd.vfs.records cimport Node
+from nfsd.vfs.transfers cimport errno_of
 from nfsd.wire.nfs3 cimport (
-    NFS3ERR_ACCES, NFS3ERR_NOENT, NFS3ERR_NOTDIR, NFS3_FHSIZE, NFS3_OK, NFSPROC3_LINK, NFSPROC3_LOOKUP,
-    NFSPROC3_RENAME, fattr3_SIZE, wcc_data_MAX,
+    NFS3ERR_ACCES, NFS3ERR_NOENT, NFS3ERR_NOTDIR, NFS3ERR_NOT_SYNC, NFS3ERR_ROFS, NFS3_FHSIZE, NFS3_OK,
+    NFSPROC3_LINK, NFSPROC3_LOOKUP, NFSPROC3_RENAME, NFSPROC3_SETATTR, fattr3_SIZE, wcc_data_MAX,
 )
-from rpcrdma.declined cimport SIZE
+from rpcrdma.declined cimport RARE, SIZE
 from rpcrdma.octets cimport load32, load_opaque, opaque_t, store32, store_opaque
 from rpcrdma.place cimport ANSWERED, DECLINED, Place
 from rpcrdma.rpc.direct cimport DirectProgram
-from rpcrdma.rpc.work cimport Work
+from rpcrdma.rpc.work cimport Errand, Work
 
 from os import strerror
 
@@ -33,6 +35,7 @@ from nfsd.v3.errors import status_of
 from nfsd.vfs.types import FileType
 
 cdef object DIR = FileType.DIR
+cdef int64_t NEVER = -0x8000000000000000
 cdef dict statuses = {int(status): status.name.removeprefix("NFS3ERR_") for status in nfsstat3}
 
 
@@ -51,6 +54,20 @@ cdef Walk walked(Work brought):
 cdef uint32_t status_in(int error) except 0:
     """The nfsstat3 of an errno."""
     return <uint32_t>int(status_of(OSError(error, strerror(error))))
+
+
+cdef bint load_guard(const uint8_t *at, const uint8_t *end, changes_t *changes) noexcept nogil:
+    """A sattrguard3; False: it is none."""
+    if end - at == 4:
+        return load32(at) == 0
+    if end - at != 12 or load32(at) != 1:
+        return False
+    changes.guarded = True
+    # What no file's ctime can be is unequal to all.
+    changes.ctime = NEVER
+    if load32(at + 8) <= 999999999:
+        changes.ctime = <int64_t>load32(at + 4) * 1000000000 + load32(at + 8)
+    return True
 
 
 cdef class Nfs3Names(DirectProgram):
@@ -136,23 +153,42 @@ cdef class Nfs3Names(DirectProgram):
         place.at = store_fattr(store32(place.at, 1), &after, self.fsid(directory))
         return ANSWERED
 
-    cdef bint setattr(self, Standing standing, Node node, const uint8_t *arguments, size_t size, Place place) except -1:
-        cdef statx_t before, after
+    cdef int setattr(
+        self, Standing standing, Node node, const uint8_t *arguments, size_t size, Place place, Work brought
+    ) except -1:
         cdef changes_t changes
         cdef uint32_t status
         cdef int64_t length
+        cdef AttributeChange change = None
+        cdef Errand settling
         cdef const uint8_t *end = arguments + size
         cdef const uint8_t *at = load_sattr(arguments, end, &changes, &length, &status)
-        if at == NULL or status or length >= 0 or standing.read_only or end - at < 4 or place.end - place.at < 4 + wcc_data_MAX:
-            return False
-        if load32(at) == 1 and end - at == 12:
-            changes.guarded = True
-            changes.ctime = <int64_t>load32(at + 4) * 1000000000 + load32(at + 8)
-            if load32(at + 8) > 999999999:
-                return False
-        elif load32(at) != 0 or end - at != 4:
-            return False
-        if not self.files.set_attributes(standing.credential, node, &changes, &before, &after):
-            return False
-        place.at = store_wcc(store32(place.at, 0), &before, &after, self.fsid(node))
-        return True
+        if at == NULL or not load_guard(at, end, &changes):
+            return DECLINED
+        if place.end - place.at < 4 + wcc_data_MAX:
+            return no(self.files, SIZE)
+        if brought is None:
+            status = NFS3ERR_ROFS if standing.read_only else status
+            if status != NFS3_OK:
+                return self.fail(NFSPROC3_SETATTR, status, node, None, place)
+            change = self.files.to_set(standing.credential, node, &changes, length)
+            if change is None:
+                return DECLINED
+            if not node.inline:
+                return self.waits(change, None, node, standing)
+        else:
+            change = <AttributeChange?>(brought if brought.earlier is None else brought.earlier)
+        if brought is None or brought is change:
+            if not self.files.have_set(change):
+                if change.data.unequal:
+                    return self.fail(NFSPROC3_SETATTR, NFS3ERR_NOT_SYNC, node, None, place)
+                if self.files.why == RARE:
+                    return DECLINED
+                return self.refused(NFSPROC3_SETATTR, change.data.error, node, None, place)
+            settling = None if node.inline or node.export.asynchronous else self.files.to_settle_attributes(change)
+            if settling is not None:
+                return self.waits(settling, change, node, standing)
+        elif errno_of(<Errand?>brought):
+            return self.fail(NFSPROC3_SETATTR, status_in(errno_of(<Errand>brought)), node, None, place)
+        place.at = store_wcc(store32(place.at, NFS3_OK), &change.data.before, &change.data.after, self.fsid(node))
+        return ANSWERED

@@ -8,7 +8,7 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
 from nfsd.v4.direct_attributes cimport LARGEST_FATTR
 from nfsd.v4.direct_compound cimport left, padded, room
-from nfsd.vfs.attributes cimport statx_t
+from nfsd.vfs.attribute_changes cimport AttributeChange
 from nfsd.vfs.direct cimport NAME_MAX, UTIME_NOW, no, no_changes, when_t
 from nfsd.vfs.name_changes cimport REMOVE_NAME, NameChange
 from nfsd.wire.nfs4 cimport (
@@ -100,7 +100,7 @@ cdef class DirectChanges(DirectOpens):
     cdef bint setattr(self, Arguments *arguments, Place place) except -1:
         cdef changes_t changes
         cdef uint32_t mask = 0
-        cdef statx_t before
+        cdef AttributeChange change
         cdef const uint8_t *behind
         if left(arguments) < stateid4_SIZE:
             return False
@@ -110,8 +110,12 @@ cdef class DirectChanges(DirectOpens):
             return no(self.files, ATTRIBUTES)
         if not self.may_change(place, behind, arguments.end, 20):
             return False
-        if not self.files.set_attributes(self.standing.credential, self.current, &changes, &before, &self.status):
+        if not self.current.inline:
+            return no(self.files, MAY_WAIT)
+        change = self.files.to_set(self.standing.credential, self.current, &changes, -1)
+        if change is None or not self.files.have_set(change):
             return False
+        self.status = change.data.after
         arguments.at = behind
         place.at = store32(store32(store32(place.at, OP_SETATTR), 0), 2)
         place.at = store32(store32(place.at, 0), mask)

@@ -79,8 +79,6 @@ cdef class DirectFiles:
     cdef Sync to_sync_written(self, Transfer transfer)
     cdef Sync to_commit(self, Credential credential, Node node)
     cdef bint commit(self, Credential credential, Node node, statx_t *before, statx_t *after) except -1
-    cdef OpenFile to_sync(self, Node node)
-    cdef bint set_attributes(self, Credential credential, Node node, changes_t *changes, statx_t *before, statx_t *after) except -1
     cdef int access(self, Credential credential, Node node) except -2
     cdef void observe(self, Node node, statx_t *status, bint changed) noexcept
 
@@ -95,7 +93,7 @@ cdef int synchronise(int fd) except -1
 cdef bint stat_of(int fd, statx_t *status) noexcept nogil
 
 
-cdef inline int64_t ctime_of(statx_t *status) noexcept:
+cdef inline int64_t ctime_of(statx_t *status) noexcept nogil:
     return status.ctime.seconds * 1000000000 + status.ctime.nanoseconds
 
 

@@ -21,8 +21,7 @@ from libc.string cimport memcpy
 
 from nfsd.vfs.attributes cimport same_permissions, type_in
 from nfsd.vfs.kernel cimport (
-    AT_EACCESS, AT_EMPTY_PATH, SYS_faccessat2, SYS_fchmodat, SYS_fchownat, SYS_open_by_handle_at, SYS_statx,
-    SYS_utimensat, c_close, c_syscall, fsync, pread, pwrite,
+    AT_EACCESS, AT_EMPTY_PATH, SYS_faccessat2, SYS_open_by_handle_at, SYS_statx, c_close, c_syscall, fsync, pread, pwrite,
 )
 from nfsd.vfs.executor cimport Executor
 from nfsd.vfs.identity cimport Switch
@@ -42,9 +41,6 @@ from nfsd.vfs.syscalls import (
 from nfsd.vfs.inspect import ACCESSES_KEPT as _ACCESSES_KEPT
 from nfsd.vfs.types import FileType
 from nfsd.vfs.unstable import MOST_OF_ONE_FILE as _MOST_OF_ONE_FILE
-
-cdef extern from "stdio.h" nogil:
-    int snprintf(char *sink, size_t size, const char *format, ...)
 
 cdef extern from "sys/uio.h" nogil:
     cdef struct iovec:
@@ -70,7 +66,6 @@ cdef object REG = FileType.REG
 cdef Py_ssize_t MOST_OF_ONE_FILE = _MOST_OF_ONE_FILE
 cdef Py_ssize_t ACCESSES_KEPT = _ACCESSES_KEPT
 cdef object DIR = FileType.DIR
-cdef tuple OWN_OPEN = (None, 1, False)
 cdef int64_t OFFSET_MAX = 0x7FFFFFFFFFFFFFFF
 
 
@@ -228,65 +223,6 @@ cdef class DirectFiles:
                 inode.accesses.clear()
             inode.accesses[credential] = (inode.epoch, bits)
         return bits & (ACCESS3_READ | ACCESS3_LOOKUP | ACCESS3_EXECUTE if node.export.read_only else ~0)
-
-    cdef OpenFile to_sync(self, Node node):
-        """A descriptor through which the file can be synchronised; None: it has to be opened first."""
-        cdef OpenFile opened
-        for opened in node.inode.opens.values():
-            if opened.writable:
-                return opened
-        opened = node.inode.opens.get(OWN_OPEN)
-        if opened is not None:
-            opened.used = self.service.open_sweep
-        return opened
-
-    cdef bint set_attributes(
-        self, Credential credential, Node node, changes_t *changes, statx_t *before, statx_t *after
-    ) except -1:
-        """Set mode, owner and times of a file in memory. Whatever fails is declined, and then tried again from the
-        beginning by the general path: behind a guard no more than one thing is set here."""
-        cdef Inode inode = node.inode
-        cdef OpenFile synchronised = None
-        cdef char link[16]
-        cdef bint owner = changes.uid != NO_ID or changes.gid != NO_ID
-        cdef bint times = changes.times[0].nanoseconds != UTIME_OMIT or changes.times[1].nanoseconds != UTIME_OMIT
-        cdef int steps = owner + times + (changes.mode >= 0)
-        if not node.inline:
-            return no(self, MAY_WAIT)
-        if inode.delegated:
-            return no(self, RECALL)
-        if inode.serial.busy or inode.sync.running:
-            return no(self, BUSY)
-        if node.export.read_only or steps == 0 or (changes.guarded and steps > 1):
-            return no(self, RARE)
-        if not node.export.asynchronous:
-            synchronised = self.to_sync(node)
-            if synchronised is None:
-                return no(self, OPEN)
-        if not self.look(node, before) or (changes.guarded and changes.ctime != ctime_of(before)):
-            return False
-        if not self.become(credential):
-            return False
-        self.why = FAILED
-        if owner and c_syscall(SYS_fchownat, node.fd, b"", changes.uid, changes.gid, AT_EMPTY_PATH) != 0:
-            return False
-        if changes.mode >= 0:
-            snprintf(link, sizeof(link), b"%d", node.fd)
-            if c_syscall(SYS_fchmodat, <int>self.service.proc_fd, link, changes.mode) != 0:
-                return False
-        if times and c_syscall(SYS_utimensat, node.fd, b"", changes.times, AT_EMPTY_PATH) != 0:
-            return False
-        if not stat_of(node.fd, after):
-            raise OSError(errno, "statx of a file just changed")
-        self.observe(node, after, True)
-        if owner or changes.mode >= 0:
-            inode.saw_ctime(ctime_of(after))
-            inode.permissions_changed()
-        else:
-            inode.wrote(ctime_of(before), ctime_of(after))
-        if synchronised is not None:
-            synchronise(synchronised.fd)
-        return True
 
     # -- data ----------------------------------------------------------------------------------------------------
     cdef OpenFile opened(self, Node node, Credential credential, int access):

@@ -4,13 +4,13 @@ from libc.stdint cimport int64_t, uint8_t, uint64_t
 
 from nfsd.vfs.attributes cimport statx_t
 from nfsd.vfs.direct cimport changes_t
-from nfsd.vfs.direct_lookup cimport DirectLookup
+from nfsd.vfs.direct_attributes cimport DirectAttributes
 from nfsd.vfs.name_changes cimport Kind, NameChange, Walk, name_t
 from nfsd.vfs.records cimport Credential, Inode, Node
 from rpcrdma.rpc.work cimport Errand
 
 
-cdef class DirectNames(DirectLookup):
+cdef class DirectNames(DirectAttributes):
     """Direct operations, those that make, remove and rename files included."""
 
     cdef uint64_t change_before     # the directory's change attribute before the last of these

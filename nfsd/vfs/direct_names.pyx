@@ -47,7 +47,7 @@ cdef bytes kernel_of(name_t *name):
     return PyBytes_FromStringAndSize(<char *>&name.kernel.kind, 4 + name.kernel.size)
 
 
-cdef class DirectNames(DirectLookup):
+cdef class DirectNames(DirectAttributes):
     cdef bint changeable(self, Node directory) except -1:
         """Whether names in the directory can be changed: in memory without waiting, on a disk by a worker."""
         self.needs = None

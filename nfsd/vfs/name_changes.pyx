@@ -13,12 +13,13 @@ import asyncio
 from libc.errno cimport EIO, EMFILE, ENFILE, ESTALE, errno
 from libc.string cimport memcmp, memset
 
+from nfsd.vfs.attribute_changes cimport apply_changes, changes_owner, changes_times
 from nfsd.vfs.attributes cimport same_permissions, statx_t
-from nfsd.vfs.direct cimport NO_ID, UTIME_OMIT, ctime_of, how_t, no_changes, stat_of
+from nfsd.vfs.direct cimport ctime_of, how_t, no_changes, stat_of
 from nfsd.vfs.executor cimport Job, job_t
 from nfsd.vfs.kernel cimport (
-    AT_EMPTY_PATH, AT_REMOVEDIR, AT_SYMLINK_FOLLOW, SYS_fchmodat, SYS_fchownat, SYS_linkat, SYS_mkdirat,
-    SYS_name_to_handle_at, SYS_openat2, SYS_renameat2, SYS_symlinkat, SYS_utimensat, c_close, c_ftruncate, c_syscall,
+    AT_EMPTY_PATH, AT_REMOVEDIR, AT_SYMLINK_FOLLOW, SYS_linkat, SYS_mkdirat,
+    SYS_name_to_handle_at, SYS_openat2, SYS_renameat2, SYS_symlinkat, c_close, c_ftruncate, c_syscall,
     unlinkat,
 )
 from nfsd.vfs.records cimport Inode, Node
@@ -84,23 +85,16 @@ cdef int find(name_change_t *change) noexcept nogil:
 cdef int initialize(name_change_t *change) noexcept nogil:
     """Set what a new file's creation does not; 0 or an errno."""
     cdef changes_t *initial = &change.initial
-    cdef char link[16]
-    cdef bint owner = initial.uid != NO_ID or initial.gid != NO_ID
-    cdef bint times = initial.times[0].nanoseconds != UTIME_OMIT or initial.times[1].nanoseconds != UTIME_OMIT
-    if change.size == 0 and not owner and initial.mode < 0 and not times:
+    cdef bint touching
+    cdef int made, error
+    if change.size == 0 and initial.mode < 0 and not changes_owner(initial) and not changes_times(initial):
         return 0
     if change.size != 0 and c_ftruncate(change.descriptor, change.size) != 0:
         return errno
-    # The owner first: changing it clears set-user-id bits that the mode sets again.
-    if owner and c_syscall(SYS_fchownat, change.naming, b"", initial.uid, initial.gid, AT_EMPTY_PATH) != 0:
-        return errno
-    if initial.mode >= 0:
-        snprintf(link, sizeof(link), b"%d", change.naming)
-        if c_syscall(SYS_fchmodat, change.proc, link, initial.mode) != 0:
-            return errno
-    if times and c_syscall(SYS_utimensat, change.naming, b"", initial.times, AT_EMPTY_PATH) != 0:
-        return errno
-    return 0 if stat_of(change.naming, &change.status) else errno
+    error = apply_changes(change.naming, change.proc, initial, &made, &touching)
+    if error == 0 and not stat_of(change.naming, &change.status):
+        error = errno
+    return error
 
 
 cdef int make_file(name_change_t *change) noexcept nogil:

@@ -30,6 +30,7 @@ WANTED = (
     {"size": 3},
     {"size": 0, "mode": 0o600},
     {"size": 1 << 63},
+    {"size": 5, "times": SERVER},
     {},
 )
 
@@ -57,8 +58,13 @@ async def files(both, *names):
     return [await vfs_support.write_file(both.service, both.root, name, b"x" * 99, mode=0o666) for name in names]
 
 
+@pytest.fixture(params=["disk", "memory"])
+def kind(request):
+    return request.param
+
+
 @pytest.mark.parametrize("seed", range(4))
-def test_random_changes(tmp_path, seed):
+def test_random_changes(kind, tmp_path, seed):
     rng = random.Random(seed)
 
     async def scenario(both):
@@ -70,11 +76,11 @@ def test_random_changes(tmp_path, seed):
                 for path in ("one", "two"):
                     os.chown(os.path.join(both.path, path), *owner)
             caller, wanted = rng.choice((*CALLERS, (0, 0), (0, 0))), rng.choice(WANTED)
-            kind = rng.choice((None, None, None, "ctime", "other"))
+            guard = rng.choice((None, None, None, "ctime", "other"))
             guards = [None, None]
-            if kind is not None:
+            if guard is not None:
                 times = [os.stat(os.path.join(both.path, path)).st_ctime_ns for path in ("one", "two")]
-                guards = [nfstime3(*divmod(time + (kind == "other"), 10**9)) for time in times]
+                guards = [nfstime3(*divmod(time + (guard == "other"), 10**9)) for time in times]
             direct = await both.direct.call(SETATTR, setting(one, guards[0], **wanted), caller)
             general = await both.general.call(SETATTR, setting(two, guards[1], **wanted), caller)
             assert comparable(direct) == comparable(general), wanted
@@ -93,10 +99,10 @@ def test_random_changes(tmp_path, seed):
             assert current[0] == current[1]
         return both.answered(SETATTR)
 
-    assert run("memory", tmp_path, scenario) > 30
+    assert run(kind, tmp_path, scenario) > 200
 
 
-def test_what_was_changed_shows_in_the_change_attribute(tmp_path):
+def test_what_was_changed_shows_in_the_change_attribute(kind, tmp_path):
     async def scenario(both):
         (node,) = await files(both, b"one")
         for number in range(40):
@@ -107,10 +113,10 @@ def test_what_was_changed_shows_in_the_change_attribute(tmp_path):
             assert after.change > before.change
         assert both.answered(SETATTR) == 80
 
-    run("memory", tmp_path, scenario)
+    run(kind, tmp_path, scenario)
 
 
-def test_a_retransmitted_change_is_not_made_again(tmp_path):
+def test_a_retransmitted_change_is_not_made_again(kind, tmp_path):
     async def scenario(both):
         (node,) = await files(both, b"one")
         path = os.path.join(both.path, "one")
@@ -124,12 +130,12 @@ def test_a_retransmitted_change_is_not_made_again(tmp_path):
         assert os.stat(path).st_mode & 0o777 == 0o644
         refused = await both.direct.call(SETATTR, guarded, xid=901)
         assert status(refused) == struct.pack(">I", nfsstat3.NFS3ERR_NOT_SYNC)
-        assert both.answered(SETATTR) == 1
+        assert both.answered(SETATTR) == 2
 
-    run("memory", tmp_path, scenario)
+    run(kind, tmp_path, scenario)
 
 
-def test_a_delegation_is_recalled_before_attributes_change(tmp_path):
+def test_a_delegation_is_recalled_before_attributes_change(kind, tmp_path):
     delegated = Delegated()
 
     async def scenario(both):
@@ -139,13 +145,47 @@ def test_a_delegation_is_recalled_before_attributes_change(tmp_path):
         assert status(await both.direct.call(SETATTR, setting(two, mode=0o600))) == OK
         assert (delegated.asked, both.answered(SETATTR)) == (1, 1)
 
-    run("memory", tmp_path, scenario, delegated)
+    run(kind, tmp_path, scenario, delegated)
 
 
-def test_files_on_a_disk_are_for_the_general_path(tmp_path):
+def test_failures_are_answered_natively(kind, tmp_path):
     async def scenario(both):
         (node,) = await files(both, b"one")
-        assert status(await both.direct.call(SETATTR, setting(node, mode=0o600))) == OK
-        assert both.answered(SETATTR) == 0
+        ctime = os.stat(os.path.join(both.path, "one")).st_ctime_ns
+        for caller, wanted, guard, error in (
+            ((0, 0), {"uid": 0xFFFFFFFF}, None, "INVAL"),
+            ((0, 0), {"size": 1 << 63}, None, "FBIG"),
+            ((1001, 1001), {"mode": 0o600}, None, "PERM"),
+            ((1001, 1001), {"uid": 1001}, None, "PERM"),
+            ((0, 0), {"mode": 0o600}, nfstime3(*divmod(ctime + 1, 10**9)), "NOT_SYNC"),
+            ((0, 0), {"mode": 0o600}, nfstime3(1, 1_000_000_000), "NOT_SYNC"),
+        ):
+            answered = both.answered(SETATTR)
+            direct = await both.direct.call(SETATTR, setting(node, guard, **wanted), caller)
+            general = await both.general.call(SETATTR, setting(node, guard, **wanted), caller)
+            assert comparable(direct) == comparable(general)
+            assert nfsstat3(int.from_bytes(status(direct), "big")).name == f"NFS3ERR_{error}"
+            assert both.answered(SETATTR) == answered + 1
+        assert facts(os.path.join(both.path, "one"))[0] & 0o7777 == 0o666
 
-    run("disk", tmp_path, scenario)
+    run(kind, tmp_path, scenario)
+
+
+def test_sizes_are_set_among_writes(kind, tmp_path):
+    """Each in its turn: what was written before is cut off, what comes later is there."""
+
+    async def scenario(both):
+        (node,) = await files(both, b"one")
+        write = struct.pack(">QIII", 0, 4, 0, 4) + b"data"
+        assert status(await both.direct.call(WRITE, handle(node) + write)) == OK
+        for number in range(20):
+            both.direct.send(WRITE, handle(node) + write)
+            both.direct.send(SETATTR, setting(node, size=number))
+        replies = [(await both.direct.reply())[4:] for _ in range(40)]
+        assert {status(reply) for reply in replies} == {OK}
+        assert both.answered(SETATTR) == 20
+        assert status(await both.direct.call(SETATTR, setting(node, size=4))) == OK
+        assert os.stat(os.path.join(both.path, "one")).st_size == 4
+        assert not node.inode.serial.busy
+
+    run(kind, tmp_path, scenario)
