@@ -297,6 +297,9 @@ class Server:
     """Whether to register with rpcbind when one runs."""
     portmapper: StrictBool = False
     """Whether to answer on port 111 in rpcbind's place."""
+    local_users: Literal["own", "all"] = "own"
+    """Whose connections from this host are taken where the server cannot act as other users: its own user's and root's,
+    or all."""
     nfs4: Nfs4 = field(default_factory=Nfs4)
     limits: Limits = field(default_factory=Limits)
     log: Log = field(default_factory=Log)

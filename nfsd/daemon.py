@@ -28,6 +28,7 @@ from nfsd.exports import ExportTable
 from nfsd.idnames import IdNames, default_domain
 from nfsd.inspector import Inspector, Parts
 from nfsd.listeners import Listeners
+from nfsd.local_users import LocalUsers
 from nfsd.metrics import ServerCollector
 from nfsd.mount.mountlist import MountList
 from nfsd.mount.program import mount3_program
@@ -227,10 +228,20 @@ class Daemon:
                     f"{self.service.executor.hindrance}, and every client would act as root; "
                     "give the server CAP_SETUID and CAP_SETGID, or start it as an ordinary user"
                 )
-            _log.warning("%s: every client acts as uid %d", self.service.executor.hindrance, os.geteuid())
+            self._keep_to_one_user()
         for sentence in missing(self.service.executor):
             _log.warning("%s", sentence)
         return recovered
+
+    def _keep_to_one_user(self) -> None:
+        """Whoever calls has the rights of the server's user: on this host, only that user may call, and root."""
+        uid = os.geteuid()
+        if self.config.server.local_users == "own":
+            self.listeners.hosts.guard = LocalUsers(uid)
+            who = "of this host's users only that one and root may connect (local_users)"
+        else:
+            who = "every user of this host may connect, and has that one's rights below the exports (local_users)"
+        _log.warning("%s: every client acts as uid %d; %s", self.service.executor.hindrance, uid, who)
 
     def _prepare_state_dir(self) -> None:
         path = self.config.server.state_dir

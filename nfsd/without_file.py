@@ -40,14 +40,23 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         "these DIRs below /var/lib/rdma-nfsd, or for other users than root below ~/.local/state/rdma-nfsd"
     )
     command.add_argument("--state-dir", metavar="DIR", help=text)
+    text = (
+        "with DIR, for other users than root: whose connections from this host are taken; own: yours and root's (the "
+        "default); all: every user's, who then may do with DIR what you may"
+    )
+    command.add_argument("--local-users", choices=("own", "all"), help=text)
 
 
 def is_complete(parsed: argparse.Namespace) -> str:
     """What is wrong with the arguments taken together; empty when nothing is."""
     if bool(parsed.config) == bool(parsed.directories):
         return "name directories to serve, or --config FILE: one of the two"
-    if parsed.config and any((parsed.listen, parsed.client, parsed.read_only, parsed.squash, parsed.state_dir)):
-        return "--listen, --client, --read-only, --squash and --state-dir go with DIR; write them into the file instead"
+    options = (parsed.listen, parsed.client, parsed.read_only, parsed.squash, parsed.state_dir, parsed.local_users)
+    if parsed.config and any(options):
+        return (
+            "--listen, --client, --read-only, --squash, --state-dir and --local-users go with DIR; write them into the "
+            "file instead"
+        )
     return ""
 
 
@@ -62,6 +71,7 @@ def configuration(parsed: argparse.Namespace) -> Config:
     document = {
         "server": {
             "listen": parsed.listen or list(LISTEN),
+            "local_users": parsed.local_users or "own",
             "state_dir": os.path.abspath(parsed.state_dir) if parsed.state_dir else _state_dir(directories),
         },
         "exports": [{"path": path, "pseudo": f"/{os.path.basename(path)}", **shared} for path in directories],

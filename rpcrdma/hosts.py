@@ -39,7 +39,8 @@ from __future__ import annotations
 import collections
 import itertools
 import math
-from collections.abc import Mapping
+import socket
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -313,6 +314,8 @@ class Hosts:
         """In progress."""
         self.waiting_for_turns = 0
         """Connections with calls that their last turns were too short for."""
+        self.guard: Callable[[socket.socket], str] | None = None
+        """Asked about each TCP connection, if there is one: why it is refused, or nothing."""
         self.queue: collections.deque[Seat] = collections.deque()
         """Connections whose calls wait for there being fewer."""
         self._hosts: dict[str, Host] = {}
@@ -329,8 +332,12 @@ class Hosts:
         """Of all hosts."""
         return self.everybody.connections
 
-    def enter(self, address: str, now: float) -> Seat:
-        """A seat for a new connection, perhaps another's. Raises Refused."""
+    def enter(self, address: str, now: float, sock: socket.socket | None = None) -> Seat:
+        """A seat for a new connection, perhaps another's; ``sock`` is its own, if it has one. Raises Refused."""
+        if self.guard is not None and sock is not None and (why := self.guard(sock)):
+            self.events["refused_user"] += 1
+            _log.warning("%s is refused: %s", address, why)
+            raise Refused("user", why)
         key = host_of(address)
         host = self._hosts.get(key)
         if host is None:

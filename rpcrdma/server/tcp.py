@@ -127,7 +127,7 @@ class TcpListener:
 
     def _add(self, sock: socket.socket, address: str) -> None:
         try:
-            seat = self.hosts.enter(address, self.loop.time())
+            seat = self.hosts.enter(address, self.loop.time(), sock)
         except Refused as refused:
             self.refused += 1
             _log.debug("refusing a connection of %s: %s", address, refused)

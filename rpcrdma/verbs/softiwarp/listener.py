@@ -329,7 +329,7 @@ class SoftListener:
         seat = None
         if owner.hosts is not None:
             try:
-                seat = owner.hosts.enter(peer[0], owner.loop.time())
+                seat = owner.hosts.enter(peer[0], owner.loop.time(), sock)
             except Refused as refused:
                 log.warning("%s port %d: refused: %s", *peer, refused)
                 sock.close()
