@@ -50,6 +50,7 @@ cdef class ReplayCache:
     cdef readonly size_t max_bytes
     cdef readonly size_t size
     cdef public size_t hits
+    cdef size_t added           # entries, so far
     cdef double ttl
     cdef object clock
     cdef dict running

@@ -53,7 +53,8 @@ cdef enum:
     STAMP = 4
     LEVELS = 64
     END = 64 << 10          # octets of a long call's arguments that are looked at, at each end, where the port counts
-    SWEPT = 2               # hosts looked at for expired entries each time one is added
+    SWEPT_EACH = 8          # entries that are added between two looks for expired ones
+    SWEPT = 16              # hosts looked at then
     SWEPT_OF_ONE = 8
 
 
@@ -283,7 +284,12 @@ cdef class ReplayCache:
 
     cdef int keep(self, Entry entry, object host, bytes reply) except -1:
         cdef double now = self.clock()
+        cdef size_t cost = PyBytes_GET_SIZE(reply) + entry_cost
         cdef Share share
+        # First the room for it: in a full cache, sizes would else go up and down with each entry, over a power of two
+        # that is the bound, and shares from level to level.
+        while self.size + cost > self.max_bytes and self.size:
+            self.drop_oldest(self.largest())
         entry.reply = reply
         entry.expires = now + self.ttl
         share = self.shares.get(host)
@@ -293,8 +299,12 @@ cdef class ReplayCache:
             self.order.append(share)
         self.finished[entry.key] = entry
         share.entries.append(entry)
-        self.account(share, PyBytes_GET_SIZE(reply) + entry_cost, True)
-        self.sweep(now)
+        self.account(share, cost, True)
+        self.added += 1
+        if self.added % SWEPT_EACH == 0:
+            self.sweep(now)
+        elif (<Entry>share.entries[0]).expires <= now:
+            self.drop_oldest(share)
         while self.size > self.max_bytes:
             self.drop_oldest(self.largest())
         return 0
@@ -308,9 +318,9 @@ cdef class ReplayCache:
             level = -1
         share.size = share.size + octets if more else share.size - octets
         self.size = self.size + octets if more else self.size - octets
-        share.level = level_of(share.size)
-        if share.size and share.level == level:
+        if level >= 0 and share.size >> level == 1:
             return 0
+        share.level = level_of(share.size)
         if level >= 0:
             del self.levels[level][share]
         if share.size:
