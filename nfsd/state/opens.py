@@ -279,11 +279,15 @@ class OpenTable:
             self._engine.stateids.add(state)
             owner.states[file.key] = state
             file.opens.add(state)
+            # What was counted for the reservation counts for the open.
+            state.access, state.deny = access, deny
+            file.drop_reservation(reservation)
+            owner.pending -= 1
         else:
             state.bump()
-        self._set_share(state, state.access | access, state.deny | deny)
+            self._set_share(state, state.access | access, state.deny | deny)
+            self._forget_reservation(reservation)
         state.combos |= 1 << (access * 4 + deny)
-        self._forget_reservation(reservation)
         return state
 
     def withdraw(self, reservation: OpenReservation) -> None:

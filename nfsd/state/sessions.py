@@ -79,7 +79,7 @@ class Backchannel:
     @property
     def usable(self) -> bool:
         """Whether a callback is worth trying."""
-        return self.up and not self.fault and bool(self.credentials)
+        return len(self.silent) < len(self.connections) and not self.fault and bool(self.credentials)
 
     def suspect(self, connection: Connection) -> None:
         """A callback on the connection got no answer."""

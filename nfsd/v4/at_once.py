@@ -85,13 +85,17 @@ def open_(
     opened = _opened(server, credential, node, access)
     if opened is None:
         return None
+    state = None
     try:
-        with engine.opens.reserve(
-            engine.opens.owner(client, owner), node.key, access, deny, reclaim=False
-        ) as reservation:
-            state = None if _promised_more(engine) else reservation.commit()
+        reservation = engine.opens.reserve(engine.opens.owner(client, owner), node.key, access, deny, reclaim=False)
+        try:
+            if not _promised_more(engine):
+                state = reservation.commit()
+        finally:
+            if state is None:
+                reservation.abort()
     except Nfs4Error:
-        state = None
+        pass
     if state is None:
         opened.release()
         return None

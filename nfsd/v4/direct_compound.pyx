@@ -356,8 +356,6 @@ cdef class DirectCompound(DirectProgram):
         cdef const uint8_t *octets = arguments.at
         cdef size_t behind = left(arguments) + padded(place.bulk_size)
         cdef size_t covered = min(behind, _fingerprinted), before, there
-        cdef uint32_t uid = self.caller.credential.mark
-        cdef uint32_t flavor = self.caller.credential.flavor
         if self.bulk_wanted != NULL:
             # As if what was fetched stood in its place.
             if self.bulk_wanted < octets:
@@ -372,7 +370,7 @@ cdef class DirectCompound(DirectProgram):
                 if there < covered:
                     memcpy(head + there, self.bulk_wanted, covered - there)
                 octets = head
-        return crc32(PyMemoryView_FromMemory(<char *>octets, covered, PyBUF_READ), <uint32_t>behind ^ uid ^ flavor << 28)
+        return crc32(PyMemoryView_FromMemory(<char *>octets, covered, PyBUF_READ), <uint32_t>behind ^ self.caller.mark)
 
     cdef int operation(self, uint32_t number, Arguments *arguments, Place place) except -1:
         """Run the next operation, or decline, or wait: for those who derive from this."""

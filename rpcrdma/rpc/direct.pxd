@@ -26,8 +26,15 @@ cdef class Caller:
     cdef readonly str peer_address
     cdef readonly object transport      # the connection
     cdef uint64_t digest                # of the credential, for the replay cache
+    cdef uint32_t mark                  # likewise 32 bits, which differ for callers of different uids and flavors
     cdef readonly size_t header         # octets of its calls before the procedure's arguments
     cdef public object notes            # what the program has found out about the caller
+
+    cdef inline int take(self, object credential) except -1:
+        """Note whose calls these are."""
+        self.credential = credential
+        self.mark = <uint32_t>credential.mark ^ <uint32_t>credential.flavor << 28
+        return 0
 
 
 cdef class DirectProgram:

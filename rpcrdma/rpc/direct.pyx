@@ -465,7 +465,7 @@ cdef class DirectCalls(Answerer):
             if not isinstance(credential, RpcCredential):
                 return None
             caller = Caller.__new__(Caller)
-            caller.credential = credential
+            caller.take(credential)
             caller.peer_address = self.peer_address
             caller.transport = self.transport
             caller.digest = caller_digest(flavor, body - 4, size + 4)

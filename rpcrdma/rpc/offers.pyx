@@ -155,7 +155,7 @@ cdef class Offer(Held):
         self.transport = call.transport
         self.procedure = call.procedure
         self.caller = caller
-        caller.credential = call.credential
+        caller.take(call.credential)
         caller.transport = call.transport
         caller.peer_address = call.transport.peer_address
         caller.header = offset
