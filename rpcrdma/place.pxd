@@ -29,6 +29,7 @@ cdef class Place:
     cdef int forget_payload(self) except -1
     cdef Lease sink(self, size_t room)
     cdef bint take(self, Lease payload, size_t length) except -1
+    cdef bint pass_on(self, object begun) except -1
 
 
 cdef class Held:

@@ -48,6 +48,11 @@ cdef class Place:
         """So many octets of a ``sink`` are the payload, padding is added. Takes the count. False: there is no room."""
         raise NotImplementedError
 
+    cdef bint pass_on(self, object begun) except -1:
+        """The call is going to be declined, and ``begun`` is what its handler is to go on from, at once and in this very
+        stack. False: the handler begins anew."""
+        return False
+
 
 cdef class Held:
     cdef int again(self) except -1:

@@ -3,6 +3,7 @@
 Operation. Operations are decoded, run and encoded one after the other, straight from the call and into the reply, until
 one fails. What they share stands in :class:`Compound`: the current and saved file, the stateids that go with them, the
 session. In 4.1 and later the first operation is SEQUENCE, which finds the slot; the slot keeps the reply.
+What native operations have begun (:mod:`nfsd.v4.direct_compound`) goes on here, with their results in front.
 
 Failures. An operation raises :class:`Nfs4Error` (or OSError, BadHandle… mapped here and nowhere else). A failure of the
 server itself is logged and answered SERVERFAULT.
@@ -26,6 +27,7 @@ from nfsd.state.records import Slot
 from nfsd.state.sessions import Session
 from nfsd.state.types import INVALID, SeqidReplay, StateidLike
 from nfsd.v4.errors import status_of
+from nfsd.v4.halfway import Halfway
 from nfsd.v4.kept import give, keep
 from nfsd.v4.operations import ENCODED, ROOM_FOR_RESULT, TABLE, Operation
 from nfsd.v4.pseudofs import PseudoNode
@@ -36,7 +38,7 @@ from nfsd.vfs.types import BadHandle, Credential, CrossingRefused
 from rpcrdma.log_limits import limited_logger
 from rpcrdma.memory import OutOfMemory
 from rpcrdma.rpc.program import Call, GarbageArguments
-from rpcrdma.xdr import Encoder, XdrError
+from rpcrdma.xdr import Decoder, Encoder, XdrError
 
 log = limited_logger(__name__)
 
@@ -101,6 +103,16 @@ class Compound:
         self.seqid_owner: SeqidOwner | None = None
         self.after: list[Callable[[], None]] | None = None
         """What is to be done once the reply is on its way: callbacks about what it says must not overtake it."""
+
+    def go_on(self, begun: Halfway, arguments_at: int) -> None:
+        """Take up what native operations have begun; the arguments began at ``arguments_at``."""
+        call = self.call
+        call.arguments = Decoder(call.message, call.chunks, arguments_at + begun.offset)
+        call.tally, call.shown, call.forget = begun.tally, begun.shown, not begun.changed
+        self.index, self.current, self.room = begun.index, begun.current, begun.room
+        if begun.session is not None:
+            self.session, self.slot = begun.session, begun.take_slot()
+            self.sequence = p.SEQUENCE4args(*begun.sequence)
 
     # -- files ---------------------------------------------------------------------------------------------------
     @property
@@ -269,6 +281,7 @@ class Compound:
 async def compound(server: Nfs4Server, call: Call) -> None:
     """Run a COMPOUND. Raises GarbageArguments when not even its frame decodes."""
     arguments, results = call.arguments, call.results
+    arguments_at = arguments.position
     try:
         tag = arguments.opaque(_TAG_LIMIT)
         minor = arguments.uint32()
@@ -285,7 +298,12 @@ async def compound(server: Nfs4Server, call: Call) -> None:
         return
     c = Compound(server, call, minor, count)
     c.start = status_at
-    call.forget = True
+    call.forget, call.shown = True, -1
+    begun, call.begun = call.begun, None
+    if begun is not None:
+        results.truncate(status_at)
+        results.append(begun.results)
+        c.go_on(begun, arguments_at)
     engine, issued = server.engine, server.engine.writes_issued
     try:
         status = await _run(c, count_at)
@@ -312,9 +330,9 @@ async def compound(server: Nfs4Server, call: Call) -> None:
 
 async def _run(c: Compound, count_at: int) -> int:
     """Run the operations; returns the last one's status."""
-    results, counts, weight = c.call.results, c.server.counts, 0
-    status: int = p.NFS4_OK
-    for index in range(c.operations):
+    results, counts = c.call.results, c.server.counts
+    status, weight = int(p.NFS4_OK), counts.weight(max(c.call.shown, 0))
+    for index in range(c.index, c.operations):
         c.index = index
         try:
             number = c.call.arguments.uint32()
@@ -384,11 +402,9 @@ def _admit(c: Compound, number: int, row: Operation | None) -> tuple[int, int]:
 
 
 def _too_big(c: Compound) -> int:
-    if c.session is None:
+    if c.sequence is None:
         return p.NFS4ERR_RESOURCE
-    if c.sequence is not None and c.sequence.sa_cachethis:
-        return p.NFS4ERR_REP_TOO_BIG_TO_CACHE
-    return p.NFS4ERR_REP_TOO_BIG
+    return p.NFS4ERR_REP_TOO_BIG_TO_CACHE if c.sequence.sa_cachethis else p.NFS4ERR_REP_TOO_BIG
 
 
 async def _run_one(c: Compound, row: Operation, at: int) -> int:
@@ -476,8 +492,7 @@ def _status(error: Exception) -> int:
 
 def _kept_reply(c: Compound) -> bytes | None:
     """The reply as the slot keeps it, or None if the client did not ask for that (a lone SEQUENCE is always kept)."""
-    assert c.session is not None
-    assert c.sequence is not None
+    assert c.session is not None and c.sequence is not None  # noqa: PT018
     if not c.sequence.sa_cachethis and c.operations > 1:
         return None
     if c.call.results.size - c.start > c.session.fore.maxresponsesize_cached:

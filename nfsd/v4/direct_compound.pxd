@@ -36,7 +36,6 @@ cdef class Begun:
     cdef SessionRecord session  # None in NFSv4.0
     cdef Slot slot              # likewise
     cdef uint32_t flags         # SEQUENCE's, as it was then
-    cdef uint32_t slotid
     cdef size_t index           # of the operation that waits
     cdef int offers
 
@@ -59,6 +58,8 @@ cdef class DirectCompound(DirectProgram):
     cdef object opened_by       # v4.0: the client whose OPEN is part of this; it does not know yet what it was given
     cdef Slot slot              # which it holds; likewise
     cdef uint32_t flags         # SEQUENCE's
+    cdef uint32_t slotid
+    cdef uint32_t highest_slotid
     cdef Begun begun            # it has waited
     cdef Work brought           # for the operation that has
     cdef bint cachethis
@@ -70,6 +71,8 @@ cdef class DirectCompound(DirectProgram):
     cdef size_t operations
     cdef size_t index
     cdef uint32_t number        # of the operation
+    cdef const uint8_t *part_at     # where that stands in the arguments; NULL: none is under way
+    cdef uint8_t *result_at     # where its result begins
     cdef uint8_t *start         # COMPOUND4res, in the reply
     cdef size_t limit           # octets that the reply may have
     cdef size_t beside          # of it that do not stand in the head
@@ -83,12 +86,14 @@ cdef class DirectCompound(DirectProgram):
     cdef int compound(self, Arguments *arguments, size_t octets, Place place) except -1
     cdef bint begins(self, Arguments *arguments, uint32_t *tag) except -1
     cdef int give_back(self) except -1
+    cdef bint parts(self) noexcept
+    cdef bint hand_over(self, const uint8_t *arguments, Place place) except -1
     cdef bint sequence(self, Arguments *arguments, size_t octets, Place place) except -1
     cdef bytes kept(self, Place place)
     cdef int held_up(self) except -1
     cdef Work brought_here(self)
     cdef int operation(self, uint32_t number, Arguments *arguments, Place place) except -1
-    cdef void count(self) noexcept
+    cdef void count(self, size_t operations) noexcept
     cdef size_t size(self, Place place) noexcept
     cdef uint32_t fingerprint(self, Arguments *arguments, Place place) except? 0xFFFFFFFF
     cdef bint carry_out(self) except -1

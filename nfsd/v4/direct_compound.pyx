@@ -7,6 +7,9 @@ SEQUENCE comes first, and is carried out first: the COMPOUND holds its slot, so 
 8881 section 2.10.6.2). One that is declined gives the slot back as it was. NFSv4.0 has no sessions: its COMPOUNDs begin
 with their first operation, stateids tell the client, and one that may change something is under the RPC replay cache.
 
+Handing over. Where the handler goes on in the same stack (a general call, :mod:`rpcrdma.rpc.offers`), what stands before an
+operation that is declined is not done again: it goes along, with the slot (:mod:`nfsd.v4.halfway`).
+
 Waiting. A COMPOUND of which an operation has to wait keeps its slot, and is offered again from its beginning: what stands
 before that operation has changed nothing, and is done once more.
 
@@ -25,11 +28,12 @@ from nfsd.state.direct cimport DirectState
 from nfsd.state.records cimport Slot
 from nfsd.state.sequence cimport SequenceRequest, Sequencer
 from nfsd.v4.direct_attributes cimport DirectAttributes
+from nfsd.v4.halfway cimport Halfway
 from nfsd.vfs.direct cimport no
 from nfsd.vfs.direct_names cimport DirectNames
 from nfsd.wire.nfs4 cimport (
     OP_ACCESS, OP_COMMIT, OP_GETATTR, OP_GETFH, OP_LOOKUP, OP_PUTFH, OP_READ, OP_REMOVE, OP_RENEW, OP_SEQUENCE, OP_SETATTR,
-    READ4args_SIZE, SEQUENCE4args_SIZE, SEQUENCE4resok_SIZE,
+    OP_WRITE, READ4args_SIZE, SEQUENCE4args_SIZE, SEQUENCE4resok_SIZE,
 )
 from rpcrdma.declined cimport PROCEDURE, RARE, RECALL, REPLAY, SIZE, STATE, VERSION
 from rpcrdma.place cimport ANSWERED, DECLINED, WAITS, Place, load32, store32
@@ -140,6 +144,7 @@ cdef class DirectCompound(DirectProgram):
         rest.at, rest.end = arguments, arguments + size
         self.caller = caller
         self.changing = False
+        self.part_at = NULL
         self.number = COMPOUND
         self.files.why = RARE
         self.brought = brought
@@ -148,7 +153,7 @@ cdef class DirectCompound(DirectProgram):
         try:
             self.bulk_wanted = NULL if place.bulk == NULL else place.bulk_at
             outcome = self.compound(&rest, caller.header + size + padded(place.bulk_size), place)
-            if outcome == DECLINED:
+            if outcome == DECLINED and not self.hand_over(arguments, place):
                 self.give_back()
             return outcome
         except Exception as error:
@@ -178,6 +183,42 @@ cdef class DirectCompound(DirectProgram):
             self.slot.withdraw()
         return 0
 
+    cdef bint parts(self) noexcept:
+        """Whether what has been done may be told from what is to be done: nothing is prepared, and no data stand beside
+        the results. For those who derive from this, too."""
+        cdef size_t index
+        for index in range(self.index):
+            if self.numbers[index] == OP_READ:
+                return False
+        return self.index > 0
+
+    cdef bint hand_over(self, const uint8_t *arguments, Place place) except -1:
+        """The present operation is declined: others go on from there, if they can. What stands before it is done."""
+        cdef Halfway halfway
+        cdef uint32_t number
+        cdef size_t index
+        if self.part_at == NULL or not self.parts() or RPC_HEADER + (self.result_at - self.start) > <ssize_t>self.limit:
+            return False
+        if place.bulk != NULL and (self.bulk_wanted == NULL or self.bulk_wanted < self.part_at):
+            return False  # it has been used, or should have been
+        halfway = Halfway.__new__(Halfway)
+        halfway.index, halfway.offset, halfway.current = self.index, self.part_at - arguments, self.current
+        halfway.results = PyBytes_FromStringAndSize(<char *>self.start, self.result_at - self.start)
+        halfway.session, halfway.room = self.session, self.limit
+        if self.session is not None:
+            halfway.sequence = (
+                self.session.sessionid, self.slot.seqid, self.slotid, self.highest_slotid, self.cachethis
+            )
+        for index in range(self.index):
+            number = self.numbers[index]
+            halfway.changed |= number == OP_WRITE or number == OP_REMOVE or number == OP_SETATTR
+        if not place.pass_on(halfway):
+            return False
+        halfway.slot = self.slot
+        self.count(self.index)
+        halfway.shown, halfway.tally = self.shown, self.tally
+        return True
+
     cdef bint sequence(self, Arguments *arguments, size_t octets, Place place) except -1:
         """Carry out the first operation, if it is a SEQUENCE that begins a new request, or that this COMPOUND has begun
         with; everything else is for the general path to say."""
@@ -191,8 +232,8 @@ cdef class DirectCompound(DirectProgram):
             return False
         request.sessionid = arguments.at + 4
         request.sequenceid = load32(arguments.at + 20)
-        request.slotid = load32(arguments.at + 24)
-        request.highest_slotid = load32(arguments.at + 28)
+        self.slotid = request.slotid = load32(arguments.at + 24)
+        self.highest_slotid = request.highest_slotid = load32(arguments.at + 28)
         self.cachethis = request.cachethis = load32(arguments.at + 32)
         request.operations = self.operations
         request.octets = octets
@@ -243,6 +284,7 @@ cdef class DirectCompound(DirectProgram):
         self.seen = False
         self.octets_read = self.octets_written = 0
         for self.index in range(first, self.operations):
+            self.part_at, self.result_at = arguments.at, place.at
             if left(arguments) < 4:
                 return DECLINED
             self.number = number = load32(arguments.at)
@@ -255,6 +297,7 @@ cdef class DirectCompound(DirectProgram):
             if outcome == DECLINED:
                 return DECLINED
             self.numbers[self.index] = <uint8_t>number
+        self.part_at = NULL
         if left(arguments) or self.bulk_wanted != NULL:
             return DECLINED  # nothing belongs there, and the general path tells what to do about it
         self.changing = True
@@ -264,7 +307,7 @@ cdef class DirectCompound(DirectProgram):
             return DECLINED
         if self.slot is not None:
             self.slot.finish(self.kept(place))
-        self.count()
+        self.count(self.operations)
         return ANSWERED
 
     cdef bytes kept(self, Place place):
@@ -312,11 +355,11 @@ cdef class DirectCompound(DirectProgram):
         self.brought = None
         return brought
 
-    cdef void count(self) noexcept:
-        """Count a COMPOUND that has succeeded, whole."""
+    cdef void count(self, size_t operations) noexcept:
+        """Count so many operations, which have succeeded."""
         cdef size_t index
         cdef uint8_t number, weight = 0
-        for index in range(self.operations):
+        for index in range(operations):
             number = self.numbers[index]
             self.counts.calls[number] += 1
             if self.counts.weights[number] >= weight:

@@ -25,6 +25,7 @@ cdef class DirectOpens(DirectCompound):
 
     cdef bint open(self, Arguments *arguments, Place place) except -1
     cdef Node named(self, Arguments *arguments)
+    cdef bint parts(self) noexcept
     cdef object client_of(self, uint64_t clientid)
     cdef bint renew(self, Arguments *arguments, Place place) except -1
     cdef int recorded(self, object owner, const uint8_t *result, const uint8_t *end, object handle) except -1

@@ -148,6 +148,9 @@ cdef class DirectOpens(DirectCompound):
         place.at = store32(store32(place.at, OP_CLOSE), 0) + stateid4_SIZE
         return True
 
+    cdef bint parts(self) noexcept:
+        return not self.prepared and DirectCompound.parts(self)
+
     cdef bint carry_out(self) except -1:
         cdef bytes other
         if not self.prepared:

@@ -143,6 +143,7 @@ class Execution:
     def over(self, result: Any, exception: BaseException | None) -> None:
         """Make the reply of the outcome and hand it over."""
         call, row = self.call, self.row
+        call.begun = None  # if nobody went on from there
         reply: RpcReply | None
         if exception is None:
             reply = self._success(result)

@@ -129,6 +129,12 @@ cdef class ReplyPlace(Place):
         self.add(payload, length)
         return True
 
+    cdef bint pass_on(self, object begun) except -1:
+        if self.asking:
+            return False  # the call is offered again when the transport has lent memory
+        self.offer.call.begun = begun
+        return True
+
 
 cdef class Offer(Held):
     cdef readonly object transport

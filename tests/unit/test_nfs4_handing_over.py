@@ -1,0 +1,168 @@
+"""COMPOUNDs that native operations begin and others go on with: nothing is done twice, no slot stays in use."""
+
+import os
+
+import pytest
+
+from nfsd.protocol import nfs4 as p
+from nfsd.v4 import program
+from nfsd.v4.compound import Compound
+from tests.support.nfs4 import Client4, wanted
+from tests.support.nfs4_direct import handle_of
+from tests.unit.test_nfs4_direct import ANONYMOUS, OF_CONTENT, access, getattr_, lookup, on, putfh, read, write
+
+READDIR = (p.OP_READDIR, p.READDIR4args(0, bytes(8), 4096, 4096, wanted(1, 4).attr_request))
+OK = 0
+
+
+@pytest.fixture(params=[0, 1, 2])
+def minor(request):
+    return request.param
+
+
+@pytest.fixture
+def done_in_python(monkeypatch):
+    """The operations that are carried out in Python, by number."""
+    done = []
+
+    async def carried_out(c, row, at, original=program.compound.__globals__["_run_one"]):
+        done.append(row.number)
+        return await original(c, row, at)
+
+    monkeypatch.setitem(program.compound.__globals__, "_run_one", carried_out)
+    return done
+
+
+def status_of(reply):
+    return Client4.parse(reply)[0]
+
+
+def test_what_stands_before_an_operation_is_not_done_again(tmp_path, minor, done_in_python):
+    async def scenario(both):
+        (both.path / "a").write_bytes(b"content")
+        root = await handle_of(both)
+        await handle_of(both, b"a")
+        before = [putfh(root), getattr_(OF_CONTENT), lookup(b"a"), p.OP_GETFH, access(0x1F)]
+        await both.direct.call(None, both.message(2, putfh(root)))
+        for rare in (p.OP_SAVEFH, p.OP_LOOKUPP, 9999):
+            done_in_python.clear()
+            await both.direct.call(None, both.message(2, *before, rare))
+            assert done_in_python == [rare] * (rare != 9999)
+        await both.same(*before, p.OP_SAVEFH, getattr_(), p.OP_RESTOREFH, p.OP_GETFH)
+        await both.same(*before, p.OP_READLINK, getattr_())
+        await both.same(*before, 9999)
+        await both.same(putfh(root), READDIR, getattr_(OF_CONTENT))
+        await both.same(putfh(root), READDIR, getattr_(OF_CONTENT), cache=True)
+        await both.same(putfh(root), lookup(b"none"), getattr_(OF_CONTENT), cache=True)
+        await both.same(putfh(root), putfh(b"no handle"), getattr_(OF_CONTENT))
+        await both.same(putfh(root), *[getattr_(OF_CONTENT)] * 6, p.OP_LOOKUPP, p.OP_GETFH)
+        both.same_slots()
+
+    on("memory", tmp_path, minor, scenario)
+
+
+def test_data_that_stand_beside_the_results_are_read_again(tmp_path, minor, done_in_python):
+    async def scenario(both):
+        (both.path / "a").write_bytes(b"content" * 100)
+        stateid, handle = await both.client.open("/0", b"a")
+        done_in_python.clear()
+        await both.direct.call(None, both.message(2, putfh(handle), read(stateid, 0, 700), p.OP_SAVEFH))
+        assert p.OP_READ in done_in_python
+        await both.same(putfh(handle), read(stateid, 0, 700), p.OP_SAVEFH, getattr_(OF_CONTENT))
+
+    on("memory", tmp_path, minor, scenario)
+
+
+@pytest.mark.parametrize("minor", [1, 2])
+def test_the_slot_has_the_whole_reply(tmp_path, minor):
+    async def scenario(both):
+        (both.path / "sub").mkdir()
+        root = await handle_of(both)
+        rare = (p.OP_REMOVE, p.REMOVE4args(b"sub"))
+        message = both.message(0, putfh(root), getattr_(OF_CONTENT), rare, p.OP_SAVEFH, cache=True)
+        first = await both.direct.call(None, message)
+        assert status_of(first) == OK
+        assert not (both.path / "sub").exists()
+        (both.path / "sub").mkdir()
+        for way in (both.direct, both.general):
+            assert (await way.call(None, bytes(4) + message[4:]))[4:] == first[4:]
+        assert (both.path / "sub").exists()
+
+    on("memory", tmp_path, minor, scenario)
+
+
+def test_an_operation_that_waits_holds_the_slot(tmp_path):
+    """The rare operation is held up in its first step: a retransmission finds the slot in use."""
+
+    async def scenario(both):
+        root = await handle_of(both)
+        answers = []
+        original = Compound.node
+
+        async def slow(c, **how):
+            if c.session is not None and not answers:
+                answers.append(c.session.slots[1].in_use)
+                answers.append(status_of(await both.general.call(None, message)))
+            return await original(c, **how)
+
+        message = both.message(0, putfh(root), READDIR)
+        Compound.node = slow
+        try:
+            assert status_of(await both.direct.call(None, message)) == OK
+        finally:
+            Compound.node = original
+        assert answers == [True, p.NFS4ERR_DELAY]
+        assert not both.session.slots[1].in_use
+
+    on("memory", tmp_path, 1, scenario)
+
+
+def test_a_slot_that_nobody_takes_up_is_given_back(tmp_path, monkeypatch):
+    async def scenario(both):
+        root = await handle_of(both)
+
+        async def broken(server, call):
+            raise RuntimeError("before anything was taken up")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(program, "compound", broken)
+            reply = await both.direct.call(None, both.message(0, putfh(root), READDIR))
+        assert int.from_bytes(reply[20:24], "big") == 5  # SYSTEM_ERR
+        assert not both.session.slots[1].in_use
+        assert status_of(await both.direct.call(None, both.message(0, putfh(root), READDIR))) == OK
+
+    on("memory", tmp_path, 1, scenario)
+
+
+def test_operations_are_counted_once(tmp_path, minor):
+    async def scenario(both):
+        root = await handle_of(both)
+        before = both.server.nfs4.counts.all()
+        await both.direct.call(None, both.message(0, putfh(root), getattr_(OF_CONTENT), READDIR))
+        after = both.server.nfs4.counts.all()
+        counted = {number: count - before.get(number, 0) for number, count in after.items()}
+        counted = {number: count for number, count in counted.items() if count}
+        expected = {p.OP_PUTFH: 1, p.OP_GETATTR: 1, p.OP_READDIR: 1}
+        assert counted == (expected | {p.OP_SEQUENCE: 1} if minor else expected)
+
+    on("memory", tmp_path, minor, scenario)
+
+
+def test_a_rare_write_behind_native_operations(tmp_path, minor):
+    """What changes files goes on as well, with the caller, the room and the stateid that it would have had."""
+
+    async def scenario(both):
+        (both.path / "a").write_bytes(b"content")
+        (both.path / "a").chmod(0o666)
+        handle = await handle_of(both, b"a")
+        status = status_of(
+            await both.direct.call(None, both.message(0, putfh(handle), getattr_(), write(ANONYMOUS, 0, b"C")))
+        )
+        assert (status, (both.path / "a").read_bytes()) == (OK, b"Content")
+        os.chown(both.path / "a", 0, 0)
+        (both.path / "a").chmod(0o600)
+        message = both.message(0, putfh(handle), getattr_(), write(ANONYMOUS, 0, b"lost"), caller=(1001, 1001))
+        assert status_of(await both.direct.call(None, message)) == p.NFS4ERR_ACCESS
+        assert (both.path / "a").read_bytes() == b"Content"
+
+    on("memory", tmp_path, minor, scenario)
