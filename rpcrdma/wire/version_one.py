@@ -28,6 +28,9 @@ from rpcrdma.wire.header import (
 
 VERSION = 1
 
+LISTS = FIXED_WORDS.size
+"""Where the chunk lists begin."""
+
 RDMA_MSGP = 2
 RDMA_DONE = 3
 
@@ -58,7 +61,7 @@ class VersionOne:
             direction = REPLY if view[32:36] == _REPLY else CALL
             return Header(xid, version, credit_value, procedure, [], [], None, SMALLEST_HEADER, direction)
         try:
-            read_list, write_list, reply_chunk, payload = chunks.decode(view, FIXED_WORDS.size, max_segments)
+            read_list, write_list, reply_chunk, payload = chunks.decode(view, LISTS, max_segments)
         except chunks.MalformedChunks as malformed:
             raise HeaderFault(xid, version, Fault.HEADER, str(malformed)) from malformed
         direction = CALL
@@ -73,7 +76,7 @@ class VersionOne:
         """Octets of the header of any reply to ``call``."""
         if not call.writes and call.reply is None:
             return SMALLEST_HEADER
-        return FIXED_WORDS.size + chunks.encoded_size(call.writes, call.reply)
+        return LISTS + chunks.encoded_size(call.writes, call.reply)
 
     def invalidates(self, call: Header) -> int | None:
         """The first handle of the call's first chunk that holds anything.
@@ -107,7 +110,7 @@ class VersionOne:
             _SEVEN_WORDS.pack_into(buffer, 0, call.xid, VERSION, credit_value, procedure, 0, 0, 0)
             return SMALLEST_HEADER
         FIXED_WORDS.pack_into(buffer, 0, call.xid, VERSION, credit_value, procedure)
-        return chunks.encode(buffer, FIXED_WORDS.size, writes, reply)
+        return chunks.encode(buffer, LISTS, writes, reply)
 
     def encode_error(self, xid: int, credit_value: int, fault: Fault, shortage: Shortage = Shortage()) -> bytes:  # noqa: B008 (immutable)
         """RDMA_ERROR with ERR_CHUNK, version One's only code of its own (section 4.5.2)."""

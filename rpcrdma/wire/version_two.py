@@ -38,7 +38,7 @@ INITIAL_THRESHOLD = 1024
 THRESHOLD = 4096
 """Octets that every receiver takes afterwards ("Default Values")."""
 
-_LISTS = 24
+LISTS = 24
 """Where the chunk lists begin."""
 _WITHOUT_CHUNKS = 36
 _NO_CHUNKS = bytes(12)
@@ -113,10 +113,10 @@ class VersionTwo:
         direction, inv_handle = _TWO_WORDS.unpack_from(view, FIXED_WORDS.size)
         if direction > REPLY:
             raise HeaderFault(xid, VERSION, Fault.HEADER, f"direction {direction}")
-        if view[_LISTS:_WITHOUT_CHUNKS] == _NO_CHUNKS:
+        if view[LISTS:_WITHOUT_CHUNKS] == _NO_CHUNKS:
             return MessageHeader(xid, credit_value, procedure, direction, inv_handle, [], [], None, _WITHOUT_CHUNKS)
         try:
-            reads, writes, reply, payload = chunks.decode(view, _LISTS, max_segments)
+            reads, writes, reply, payload = chunks.decode(view, LISTS, max_segments)
         except chunks.MalformedChunks as malformed:
             if direction == REPLY:
                 raise Discard from malformed  # RFC 8166 section 4.5: errors in the header of a reply
@@ -140,7 +140,7 @@ class VersionTwo:
         """Octets of the header of any reply to ``call``."""
         if not call.writes and call.reply is None:
             return _WITHOUT_CHUNKS
-        return _LISTS + chunks.encoded_size(call.writes, call.reply)
+        return LISTS + chunks.encoded_size(call.writes, call.reply)
 
     def invalidates(self, call: Header) -> int | None:
         """The handle the requester chose ("Remote Invalidation"): that one or none, whatever else the call offers.
@@ -168,7 +168,7 @@ class VersionTwo:
             _NINE_WORDS.pack_into(buffer, 0, call.xid, VERSION, credit_value, procedure, REPLY, inv_handle, 0, 0, 0)
             return _WITHOUT_CHUNKS
         _SIX_WORDS.pack_into(buffer, 0, call.xid, VERSION, credit_value, procedure, REPLY, inv_handle)
-        return chunks.encode(buffer, _LISTS, writes, reply)
+        return chunks.encode(buffer, LISTS, writes, reply)
 
     def encode_error(self, xid: int, credit_value: int, fault: Fault, shortage: Shortage = Shortage()) -> bytes:  # noqa: B008 (immutable)
         """RDMA2_ERROR with the code of ``fault`` ("Transport Errors")."""

@@ -7,7 +7,7 @@ again; then all of them go to one responder (a state machine without I/O), whose
 
 What must hold
     Headers: only Discard and HeaderFault are raised; what is decoded is bounded and encodes to the octets it came from;
-    the reply to it has the size foretold; error messages decode to what was encoded.
+    the reply to it has the size foretold; error messages decode to what was encoded; native code sees the same header.
     RPC and XDR: both codecs see the same value, the same error and the same place; with strict padding the value
     encodes to the very octets it came from.
     Responder: nothing is raised; every call has one answer, never with a grant of zero; RDMA Writes stay within the
@@ -49,6 +49,7 @@ from rpcrdma.wire.version_two import MessageHeader, OptionHeader, VersionTwo
 from rpcrdma.xdr import XdrError, codec, native
 from rpcrdma.xdr.payload import Payload
 from tests.peer.wire import ReplyHeader
+from tests.support.headers import check_native_header
 from tests.unit.xdr_values import DECLARED
 
 LARGEST = 4096
@@ -126,6 +127,7 @@ def check_fault(spoken: Codec, fault: HeaderFault, message: bytes) -> None:
 def check_header(spoken: Codec, message: bytes) -> Header | None:
     """The header decodes, or is refused in the ways documented; and what was decoded is what stood there."""
     view = memoryview(message)
+    check_native_header(spoken, view, MAX_SEGMENTS)
     try:
         header = spoken.decode(view, MAX_SEGMENTS)
     except Discard:
