@@ -26,9 +26,7 @@ cdef enum Reason:
     PROCEDURE               # no native code for this procedure or operation, or for what stands behind it
     VERSION                 # of the transport header, or the minor version of a COMPOUND
     SHAPE                   # of the message: a header that is cut short, or is none
-    LONG_CALL               # the RPC message comes by RDMA (RDMA_NOMSG)
     CHUNKS                  # more than one, or where native code expects none
-    REPLY_CHUNK
     CREDITS                 # none can be granted
     FAILED                  # the kernel refused; the error is told elsewhere
     REASONS

@@ -10,7 +10,7 @@ cdef dict WORDS = {
     RARE: "rare", NODE: "file not in use", STANDING: "standing unknown", OPEN: "not open", DATA: "data not in memory",
     MAY_WAIT: "may wait", RECALL: "delegation", BUSY: "busy", STATE: "state", SIZE: "size", TURN: "turn used up",
     MEMORY: "memory", CALLER: "caller", GATE: "gate", REPLAY: "replay", ATTRIBUTES: "attributes", PROCEDURE: "procedure", VERSION: "version",
-    SHAPE: "shape", LONG_CALL: "long call", CHUNKS: "several chunks", REPLY_CHUNK: "reply chunk", CREDITS: "credits", FAILED: "failed",
+    SHAPE: "shape", CHUNKS: "several chunks", CREDITS: "credits", FAILED: "failed",
 }
 assert list(WORDS) == list(range(REASONS))
 

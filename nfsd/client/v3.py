@@ -206,10 +206,8 @@ class Nfs3:
     async def read(self, opened: Opened3, offset: int, into: memoryview) -> tuple[int, bool]:
         """READ (section 3.3.6)."""
         count = len(into)
-        found = await self._call(
-            p.NFSPROC3_READ, p.READ3args(p.nfs_fh3(opened.handle), offset, count), into=into,
-            reply_max=_ATTRIBUTES_REPLY + count,
-        )  # fmt: skip
+        arguments = p.READ3args(p.nfs_fh3(opened.handle), offset, count)
+        found = await self._call(p.NFSPROC3_READ, arguments, into=into)
         return self.caller.placed(found.data, into), found.eof
 
     async def write(self, opened: Opened3, offset: int, data: bytes | memoryview) -> tuple[int, bytes | None]:

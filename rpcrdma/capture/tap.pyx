@@ -95,12 +95,11 @@ cdef class TapEndpoint(NativeEndpoint):
         uint32_t handle
     ) except -1:
         cdef size_t index
-        if payload is not None:
-            parts = views(payload, targets, count)
-            for index in range(count):
-                self.tap.show(
-                    Kind.WRITE_OUT, (parts[index],), targets[index].length, targets[index].handle, targets[index].offset
-                )
+        for index in range(count):
+            part = PyMemoryView_FromMemory(<char *>targets[index].source, targets[index].length, PyBUF_READ)
+            self.tap.show(
+                Kind.WRITE_OUT, (part,), targets[index].length, targets[index].handle, targets[index].offset
+            )
         part = PyMemoryView_FromMemory(<char *>head.address, length, PyBUF_READ)
         self.tap.show(Kind.SEND_OUT, (part,), length, handle if invalidates else None)
         return self.real.post_reply(targets, count, payload, head, length, invalidates, handle)

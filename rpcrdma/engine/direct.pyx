@@ -1,15 +1,15 @@
-"""Direct calls over RPC-over-RDMA version One: short messages answered in the stack in which they arrive.
+"""Direct calls over RPC-over-RDMA: messages answered in the stack in which they arrive.
 
 Owns :class:`DirectResponder`, which stands before a connection's :class:`~rpcrdma.engine.responder.Responder` and
 shares its credits, counters and thresholds. Imports :mod:`rpcrdma.memory`, :mod:`rpcrdma.place`, the vocabulary of
-:mod:`rpcrdma.verbs` and, of this package, :mod:`~rpcrdma.engine.replies` and :mod:`~rpcrdma.engine.held`.
+:mod:`rpcrdma.verbs`, :mod:`rpcrdma.wire` and, of this package, :mod:`~rpcrdma.engine.replies` and
+:mod:`~rpcrdma.engine.held`.
 
-A message is taken up here if it is an RDMA_MSG without Reply chunk, in the version that the connection has settled on
-(RFC 8166 section 4.2), with at most one chunk: a Write chunk, or a Read chunk behind all that was sent inline. Everything
-else, and every call that is declined, is the responder's, also one whose Read chunk has been fetched meanwhile. What is
-sent is what the responder would send: the DDP-eligible result in the Write chunk (RFC 8267 section 6.4.1), the rest
-inline, chunks returned with the lengths written (RFC 8166 section 4.3.2), Send-with-Invalidate of the chunk's first
-handle where both sides can (RFC 8797 section 4.1).
+A message is taken up here if it is a call in the version that the connection has settled on (RFC 8166 section 4.2; draft-cel
+version Two) with at most one Read chunk, which is all of the call (a Long Call, section 3.5.3), or belongs behind
+something that was sent inline. What is sent is what the responder would send, placed by :mod:`~rpcrdma.engine.replies`,
+with Send-with-Invalidate of the handle that the version's rules choose. Everything else is the responder's: errors, control
+messages, what is not a call, calls that are declined, also those whose Read chunk has been fetched meanwhile.
 
 Credits. A call answered at once never counts as outstanding: its Receive is posted again, the very same buffer, before
 its reply is posted. One whose chunk is to be fetched is outstanding until it is answered, and keeps its buffer; another
@@ -18,17 +18,53 @@ is posted in its place.
 
 from libc.stdint cimport uint8_t, uint32_t
 
-from rpcrdma.declined cimport CHUNKS, CREDITS, LONG_CALL, MEMORY, REPLY_CHUNK, SHAPE, SIZE, VERSION
+from rpcrdma.declined cimport CHUNKS, CREDITS, MEMORY, SHAPE, SIZE, VERSION
 from rpcrdma.engine.credits cimport Credits
-from rpcrdma.engine.held cimport HeldCalls, HeldMessage
+from rpcrdma.engine.held cimport HeldCalls, HeldMessage, place_chunk
 from rpcrdma.engine.replies cimport SEGMENTS, DirectReply, Replies
 from rpcrdma.memory cimport Account, Lease
 from rpcrdma.place cimport ANSWERED, WAITS, Answerer, load32, load64
 from rpcrdma.verbs.native cimport Fetch, NativeEndpoint, NativeOwner, Target
-from rpcrdma.wire.places cimport READ_SEGMENT
-from rpcrdma.wire.rdma1 cimport RDMA_NOMSG, SMALLEST_HEADER, VERSION as VERSION_ONE
+from rpcrdma.wire.chunk_lists cimport READ_ENTRY_SIZE
+from rpcrdma.wire.rdma1 cimport CALL, RDMA_NOMSG
+from rpcrdma.wire.transport_header cimport DISCARD, GOOD, header_t, load_header
 
 from rpcrdma.memory import OutOfMemory
+
+cdef enum:
+    SMALLEST_RPC = 8        # xid and msg_type: what the transport itself looks at
+
+
+cdef bint is_call(const uint8_t *rpc, size_t size, const header_t *header) noexcept nogil:
+    """Whether an RPC message is a call with the header's XID (section 4.2.1)."""
+    return size >= SMALLEST_RPC and load32(rpc) == header.xid and load32(rpc + 4) == CALL
+
+
+cdef size_t sources_of(const uint8_t *octets, const header_t *header, Target *sources, size_t *count) noexcept nogil:
+    """What is to be read to fetch the call's one Read chunk, and how much that is. Empty segments need no Read."""
+    cdef const uint8_t *segment = octets + header.reads
+    cdef size_t index, length = 0
+    count[0] = 0
+    for index in range(header.read_count):
+        sources[count[0]].handle = load32(segment + 8)
+        sources[count[0]].length = load32(segment + 12)
+        sources[count[0]].offset = load64(segment + 16)
+        length += sources[count[0]].length
+        count[0] += sources[count[0]].length != 0
+        segment += READ_ENTRY_SIZE
+    return length
+
+
+cdef bint one_chunk(const uint8_t *octets, const header_t *header) noexcept nogil:
+    """Whether all Read segments have one position, and are few."""
+    cdef const uint8_t *segment = octets + header.reads + 4
+    cdef size_t index
+    if header.read_count > SEGMENTS:
+        return False
+    for index in range(1, header.read_count):
+        if load32(segment + index * READ_ENTRY_SIZE) != load32(segment):
+            return False
+    return True
 
 
 cdef class DirectResponder(NativeOwner):
@@ -41,6 +77,7 @@ cdef class DirectResponder(NativeOwner):
     cdef Account receive_account
     cdef size_t receive_buffer
     cdef size_t most                # octets of a Read chunk
+    cdef size_t most_segments
     # What holds for this batch.
     cdef bint begun
     cdef bint takes                 # calls
@@ -62,6 +99,7 @@ cdef class DirectResponder(NativeOwner):
         self.receive_account = receive_account
         self.receive_buffer = options.receive_buffer
         self.most = options.max_call_size
+        self.most_segments = options.max_segments
         endpoint.native = self
 
     cdef int begin(self) except -1:
@@ -121,57 +159,38 @@ cdef class DirectResponder(NativeOwner):
 
     cdef bint answer(self, Lease message, size_t size) except -1:
         """Answer one message, or leave it alone."""
-        cdef DirectReply reply = self.replies.reply
         cdef const uint8_t *octets = <const uint8_t *>message.address
-        cdef const uint8_t *chunk = NULL
-        cdef size_t payload = SMALLEST_HEADER, header = SMALLEST_HEADER, segments = 0, index, length
-        cdef uint32_t xid
+        cdef header_t header
         cdef long grant
-        cdef int outcome
-        if size < SMALLEST_HEADER or load32(octets + 4) != VERSION_ONE or load32(octets + 12) != 0:
-            return self.replies.leave(octets, size, LONG_CALL if size >= 16 and load32(octets + 12) == RDMA_NOMSG else SHAPE)
-        xid = load32(octets)
-        if self.wary and xid in self.responder.poisoned:
+        cdef int outcome = load_header(octets, size, self.most_segments, &header)
+        if outcome != GOOD:
+            return outcome != DISCARD and self.replies.leave(octets, size, NULL, SHAPE)
+        if header.direction != CALL:
             return False
-        if load32(octets + 16) != 0:
-            return self.fetch(message, size)
-        reply.reduced = load32(octets + 20) == 1
-        if reply.reduced:
-            if size < 28:
-                return False
-            segments = load32(octets + 24)
-            chunk = octets + 28
-            payload = header = 28 + 16 * segments + 8
-            if segments == 0 or segments > SEGMENTS or size < payload:
-                return self.replies.leave(octets, size, CHUNKS)
-            reply.capacity = 0
-            for index in range(segments):
-                length = load32(chunk + 16 * index + 4)
-                if length == 0:
-                    return False
-                reply.capacity += length
-            if load64(chunk + 16 * segments) != 0:
-                return self.replies.leave(octets, size, REPLY_CHUNK if load32(chunk + 16 * segments) == 0 else CHUNKS)
-        elif load64(octets + 20) != 0:
-            return self.replies.leave(octets, size, REPLY_CHUNK if load32(octets + 20) == 0 else CHUNKS)
-        if size < payload + 8 or load32(octets + payload) != xid or header >= self.replies.threshold:
+        if header.version != self.replies.version:
+            return self.replies.leave(octets, size, NULL, VERSION)
+        if self.wary and header.xid in self.responder.poisoned:
             return False
+        if header.read_count:
+            return self.fetch(message, size, &header)
+        if header.procedure == RDMA_NOMSG or not is_call(octets + header.payload, size - header.payload, &header):
+            return False
+        outcome = self.replies.prepare(octets, &header)
+        if outcome >= 0:
+            return self.replies.leave(octets, size, &header, outcome)
         grant = 0 if self.credits.crowded() else self.credits.grant(self.spare)
         if grant <= 0:
-            return self.replies.leave(octets, size, CREDITS)
+            return self.replies.leave(octets, size, &header, CREDITS)
         try:
-            outcome = self.replies.write(octets + payload, size - payload, header)
+            outcome = self.replies.write(octets + header.payload, size - header.payload, &header)
         except BaseException:
             message.release()
             raise
         if outcome != ANSWERED:
-            return outcome == WAITS and self.held.hold_message(message, size, payload, header, chunk, segments)
+            return outcome == WAITS and self.held.keep_message(message, size, &header)
         self.replies.received_calls += 1
-        self.credits.asked = load32(octets + 8)
-        self.replies.endpoint.repost(message)
-        if segments:
-            return self.replies.send(xid, grant, chunk, segments, self.replies.invalidate, load32(chunk))
-        return self.replies.send(xid, grant, NULL, 0, False, 0)
+        self.credits.asked = header.credit
+        return self.replies.send(octets, &header, grant, message)
 
     cdef int answered(self, long count, bint ok) except -1:
         self.credits.unsent -= count
@@ -181,54 +200,47 @@ cdef class DirectResponder(NativeOwner):
 
     # -- Calls with a Read chunk ---------------------------------------------------------------------------------
 
-    cdef bint fetch(self, Lease message, size_t size) except -1:
+    cdef bint fetch(self, Lease message, size_t size, const header_t *header) except -1:
         """Begin to fetch the one Read chunk of a call, wherever in it that belongs."""
         cdef const uint8_t *octets = <const uint8_t *>message.address
         cdef Target sources[SEGMENTS]
-        cdef size_t at = 16, count = 0, length = 0, position = load32(octets + 20)
+        cdef size_t count, length, position = load32(octets + header.reads + 4)
         cdef Fetch call
         cdef Lease receive, sink
+        cdef int reason
         if not self.fetches or self.credits.crowded():
-            return self.replies.leave(octets, size, CREDITS if self.fetches else MEMORY)
-        while at + 4 <= size and load32(octets + at) == 1:
-            if count == SEGMENTS or at + READ_SEGMENT + 4 > size or load32(octets + at + 4) != load32(octets + 20):
-                return self.replies.leave(octets, size, CHUNKS)
-            sources[count].handle = load32(octets + at + 8)
-            sources[count].length = load32(octets + at + 12)
-            sources[count].offset = load64(octets + at + 16)
-            if sources[count].length == 0:
+            return self.replies.leave(octets, size, header, CREDITS if self.fetches else MEMORY)
+        if not one_chunk(octets, header):
+            return self.replies.leave(octets, size, header, CHUNKS)
+        if header.procedure == RDMA_NOMSG:
+            if position != 0:
                 return False
-            length += sources[count].length
-            count += 1
-            at += READ_SEGMENT
-        # The end of the Read list, no Write list, no Reply chunk; and a call of the same XID.
-        if at + 20 > size or load32(octets + at) != 0 or load64(octets + at + 4) != 0:
-            return self.replies.leave(octets, size, CHUNKS if at + 20 > size or load32(octets + at + 4) else REPLY_CHUNK)
-        at += 12
-        if position == 0 or position & 3 or position > size - at:
-            return self.replies.leave(octets, size, CHUNKS)
-        if load32(octets + at) != load32(octets) or load32(octets + at + 4) != 0:
+        elif position == 0 or not is_call(octets + header.payload, size - header.payload, header):
             return False
-        if size & 3:
-            return False  # so is the position: an error, for the responder to say (RFC 8166 section 3.4.5)
-        if length > self.most or SMALLEST_HEADER >= self.replies.threshold:
-            return self.replies.leave(octets, size, SIZE)
+        elif position & 3 or position > size - header.payload or size & 3:
+            return False  # an error, for the responder to say (RFC 8166 section 3.4.5)
+        length = sources_of(octets, header, sources, &count)
+        if length < (SMALLEST_RPC if header.procedure == RDMA_NOMSG else 1):
+            return False
+        reason = SIZE if length > self.most else self.replies.prepare(octets, header)
+        if reason >= 0:
+            return self.replies.leave(octets, size, header, reason)
         try:
             receive = self.receive_account.lease(self.receive_buffer)
         except OutOfMemory:
-            return self.replies.leave(octets, size, MEMORY)
+            return self.replies.leave(octets, size, header, MEMORY)
         try:
             sink = self.replies.reply.account.lease(length)
         except OutOfMemory:
             # The responder waits for some, and who comes later waits behind it.
             self.fetches = False
             receive.release()
-            return self.replies.leave(octets, size, MEMORY)
+            return self.replies.leave(octets, size, header, MEMORY)
         call = Fetch.__new__(Fetch)
-        call.message, call.size, call.offset = message, size, at
+        call.message, call.size = message, size
         call.sink, call.length = sink, length
         self.replies.received_calls += 1
-        self.credits.asked = load32(octets + 8)
+        self.credits.asked = header.credit
         self.replies.reads += count
         self.replies.read_octets += length
         self.credits.outstanding += 1
@@ -258,33 +270,37 @@ cdef class DirectResponder(NativeOwner):
         """Answer a call whose Read chunk has been fetched, or leave it as it is."""
         cdef DirectReply reply = self.replies.reply
         cdef const uint8_t *octets = <const uint8_t *>call.message.address
-        cdef uint32_t xid = load32(octets), handle = load32(octets + 24)
+        cdef const uint8_t *rpc = octets
+        cdef size_t size = call.size
         cdef long grant = self.credits.grant()
+        cdef header_t header
         cdef HeldMessage held
         cdef int outcome
-        if grant <= 0:
+        load_header(octets, call.size, self.most_segments, &header)
+        if header.procedure == RDMA_NOMSG:
+            rpc, size = <const uint8_t *>call.sink.address, call.length
+        else:
+            rpc += header.payload
+            size -= header.payload
+        if grant <= 0 or header.version != self.replies.version or not is_call(rpc, size, &header):
             return False
-        reply.reduced = False
-        reply.bulk, reply.bulk_size = <const uint8_t *>call.sink.address, call.length
-        reply.bulk_at = octets + call.offset + load32(octets + 20)
+        self.replies.prepare(octets, &header)
+        place_chunk(reply, octets, &header, call.sink, call.length)
         try:
-            outcome = self.replies.write(octets + call.offset, call.size - call.offset, SMALLEST_HEADER)
+            outcome = self.replies.write(rpc, size, &header)
         finally:
-            reply.bulk, reply.bulk_size, reply.bulk_at = NULL, 0, NULL
+            place_chunk(reply, octets, &header, None, 0)
         if outcome == WAITS:
-            held = self.held.held_message(call.message, call.size, call.offset, SMALLEST_HEADER)
+            held = self.held.keep(call.message, call.size, call.sink, call.length, &header)
             if held is None:
                 return False
-            held.sink, held.bulk_size = call.sink, call.length
-            held.bulk_at = octets + call.offset + load32(octets + 20)
-            held.invalidates, held.handle = self.replies.invalidate, handle
             call.message = call.sink = None
             self.direct.hold(held)
             return True
         if outcome != ANSWERED:
             return False
         self.credits.outstanding -= 1
-        self.replies.send(xid, grant, NULL, 0, self.replies.invalidate, handle)
+        self.replies.send(octets, &header, grant, None)
         call.message.release()
         call.sink.release()
         call.message = call.sink = None

@@ -8,14 +8,30 @@ memory for its reply's head before anything is done for it. Its connection count
 connection has gone it is carried through all the same, and the reply is dropped.
 """
 
-from libc.stdint cimport uint8_t, uint32_t
+from libc.stdint cimport uint8_t
 
 from rpcrdma.declined cimport CREDITS, MEMORY
 from rpcrdma.engine.replies cimport DirectReply, Replies
 from rpcrdma.memory cimport Account, Lease
-from rpcrdma.place cimport ANSWERED, WAITS, Held, load32
+from rpcrdma.octets cimport load32
+from rpcrdma.place cimport ANSWERED, WAITS, Held
+from rpcrdma.wire.chunk_lists cimport WORD
+from rpcrdma.wire.rdma1 cimport RDMA_NOMSG
+from rpcrdma.wire.transport_header cimport header_t, load_header, reply_header_size
 
 from rpcrdma.memory import OutOfMemory
+
+
+cdef int place_chunk(
+    DirectReply reply, const uint8_t *octets, const header_t *header, Lease sink, size_t size
+) except -1:
+    """Let the content of the call's Read chunk stand beside its message, but for a Long Call, which it is itself."""
+    if sink is None or header.procedure == RDMA_NOMSG:
+        reply.bulk, reply.bulk_size, reply.bulk_at = NULL, 0, NULL
+    else:
+        reply.bulk, reply.bulk_size = <const uint8_t *>sink.address, size
+        reply.bulk_at = octets + header.payload + load32(octets + header.reads + WORD)
+    return 0
 
 
 cdef class HeldMessage(Held):
@@ -31,11 +47,12 @@ cdef class HeldCalls:
         self.direct = replies.direct
         self.receive_account = receive_account
         self.receive_buffer = options.receive_buffer
+        self.most_segments = options.max_segments
         self.run = run
         self.owner = owner
 
-    cdef HeldMessage held_message(self, Lease message, size_t size, size_t offset, size_t header):
-        """The call that has just been answered so, or None: it cannot be kept."""
+    cdef HeldMessage keep(self, Lease message, size_t size, Lease sink, size_t sink_size, const header_t *header):
+        """The call that has just been answered so, to be given to ``hold``, with its memory; None: it cannot be kept."""
         cdef DirectReply reply = self.replies.reply
         cdef HeldMessage held
         reply.forget_payload()
@@ -46,15 +63,17 @@ cdef class HeldCalls:
         held = HeldMessage.__new__(HeldMessage)
         held.calls = self
         held.lease, held.length = message, size
-        held.message, held.size = <const uint8_t *>message.address + offset, size - offset
+        held.sink, held.sink_size = sink, sink_size
+        if header.procedure == RDMA_NOMSG:
+            held.message, held.size = <const uint8_t *>sink.address, sink_size
+        else:
+            held.message, held.size = <const uint8_t *>message.address + header.payload, size - header.payload
         held.head, reply.head = reply.head, None
-        held.header = header
         return held
 
-    cdef bint hold_message(
-        self, Lease message, size_t size, size_t offset, size_t header, const uint8_t *chunk, size_t segments
-    ) except -1:
-        """Keep a call in its Receive's buffer; another takes that one's place."""
+    cdef bint keep_message(self, Lease message, size_t size, const header_t *header) except -1:
+        """Keep a call that is not outstanding yet in its Receive's buffer; another takes that one's place."""
+        cdef const uint8_t *octets = <const uint8_t *>message.address
         cdef HeldMessage held
         cdef Lease receive
         try:
@@ -64,17 +83,13 @@ cdef class HeldCalls:
         except OutOfMemory:
             self.replies.reply.drop()
             self.direct.dismiss()
-            return self.replies.leave(<const uint8_t *>message.address, size, MEMORY)
-        held = self.held_message(message, size, offset, header)
+            return self.replies.leave(octets, size, header, MEMORY)
+        held = self.keep(message, size, None, 0, header)
         if held is None:
             receive.release()
-            return self.replies.leave(<const uint8_t *>message.address, size, CREDITS)
-        held.chunk, held.segments = chunk, segments
-        held.capacity = self.replies.reply.capacity
-        if segments:
-            held.invalidates, held.handle = self.replies.invalidate, load32(chunk)
+            return self.replies.leave(octets, size, header, CREDITS)
         self.replies.received_calls += 1
-        self.credits.asked = load32(<const uint8_t *>message.address + 8)
+        self.credits.asked = header.credit
         self.credits.outstanding += 1
         self.replies.endpoint.repost(receive)
         self.direct.hold(held)
@@ -99,28 +114,27 @@ cdef class HeldCalls:
     cdef bint offer(self, HeldMessage held) except -1:
         """Offer the call again; whether it is over."""
         cdef DirectReply reply = self.replies.reply
+        cdef const uint8_t *octets = <const uint8_t *>held.lease.address
+        cdef header_t header
         cdef int outcome
+        load_header(octets, held.length, self.most_segments, &header)
+        self.replies.prepare(octets, &header)
         reply.head, held.head = held.head, None
-        reply.at = <uint8_t *>reply.head.address + held.header
-        reply.end = <uint8_t *>reply.head.address + min(self.replies.threshold, reply.head.capacity)
-        reply.payload_length = 0
-        reply.reduced, reply.capacity = held.segments != 0, held.capacity
-        if held.sink is not None:
-            reply.bulk, reply.bulk_size = <const uint8_t *>held.sink.address, held.bulk_size
-            reply.bulk_at = held.bulk_at
+        reply.begin(reply_header_size(&header), min(self.replies.threshold, reply.head.capacity))
+        place_chunk(reply, octets, &header, held.sink, held.sink_size)
         try:
             outcome = self.direct.answer_again(held, reply)
         finally:
-            reply.bulk, reply.bulk_size, reply.bulk_at = NULL, 0, NULL
+            place_chunk(reply, octets, &header, None, 0)
         if outcome == WAITS:
             reply.forget_payload()
             held.head, reply.head = reply.head, None
             self.direct.hold(held)
             return False
-        self.conclude(held, outcome)
+        self.conclude(held, outcome, &header)
         return True
 
-    cdef int conclude(self, HeldMessage held, int outcome) except -1:
+    cdef int conclude(self, HeldMessage held, int outcome, const header_t *header) except -1:
         """Send the reply of a call that waited, or leave the call to the responder."""
         cdef DirectReply reply = self.replies.reply
         cdef Lease message = held.lease, sink = held.sink
@@ -136,10 +150,7 @@ cdef class HeldCalls:
             reply.drop()
         elif grant > 0:
             self.credits.outstanding -= 1
-            self.replies.send(
-                load32(<const uint8_t *>message.address), grant, held.chunk, held.segments, held.invalidates,
-                held.handle,
-            )
+            self.replies.send(<const uint8_t *>message.address, header, grant, None)
         else:
             # No Receive is left, and no memory for one: zero must not be granted (RFC 8166 section 3.3.1).
             reply.drop()

@@ -1,38 +1,127 @@
 """Replies that native code writes and posts (RFC 8166 section 4; C declarations: ``replies.pxd``).
 
 Owns :class:`DirectReply`, where one reply is written, and :class:`Replies`, which has each call answered there and posts
-what stands there. Imports :mod:`rpcrdma.memory`, :mod:`rpcrdma.pipes`, :mod:`rpcrdma.place` and the vocabulary of
-:mod:`rpcrdma.verbs`.
+what stands there. Imports :mod:`rpcrdma.memory`, :mod:`rpcrdma.pipes`, :mod:`rpcrdma.place`, :mod:`rpcrdma.wire` and the
+vocabulary of :mod:`rpcrdma.verbs`.
+
+A reply's parts go where :mod:`rpcrdma.engine.reduce` has them go. One payload is written natively, so it is the first
+DDP-eligible result: it goes into the first Write chunk unless that has no segments (RFC 8267 section 6.4.1). The rest
+goes inline when it fits, though a Reply chunk be offered (RFC 8166 section 4.3.3), else into the Reply chunk. Which of
+the two is known only at the end: until then a payload that may be too large stands *beside* the head, in a buffer of its
+own with its padding, and the head says where it belongs.
 """
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
-from libc.string cimport memcpy
+from libc.string cimport memcpy, memmove, memset
 
-from rpcrdma.declined cimport MEMORY
+from rpcrdma.declined cimport CHUNKS, MEMORY, SIZE
 from rpcrdma.engine.credits cimport Credits
 from rpcrdma.memory cimport Account, Lease
+from rpcrdma.octets cimport padded
 from rpcrdma.pipes cimport Pipe, take_pipe, worth
-from rpcrdma.place cimport DECLINED, Answerer, Place, load32, load64, store32, store64
+from rpcrdma.place cimport DECLINED, Answerer, Place, load32, load64
 from rpcrdma.verbs.native cimport NativeEndpoint, Target
-from rpcrdma.wire.places cimport call_at
-from rpcrdma.wire.rdma1 cimport VERSION
+from rpcrdma.wire.chunk_lists cimport SEGMENT_SIZE
+from rpcrdma.wire.rdma1 cimport RDMA_MSG, RDMA_NOMSG
+from rpcrdma.wire.transport_header cimport (
+    header_t,
+    invalidates,
+    reply_header_size,
+    reply_segments,
+    store_reply_header,
+    write_segments,
+)
 
 from rpcrdma.memory import OutOfMemory
 
 
+cdef size_t capacity_of(const uint8_t *segments, size_t count) noexcept nogil:
+    """Octets that a chunk has room for."""
+    cdef size_t index, sum = 0
+    for index in range(count):
+        sum += load32(segments + SEGMENT_SIZE * index + 4)
+    return sum
+
+
+cdef int open_chunk(Filling *filling, const uint8_t *segments, size_t count) noexcept nogil:
+    """What comes next goes into this chunk."""
+    filling.segment = segments
+    filling.segments_end = segments + SEGMENT_SIZE * count
+    filling.room = 0
+    return 0
+
+
+cdef int fill(Filling *filling, const uint8_t *source, size_t length) noexcept nogil:
+    """Put ``length`` octets behind what is in the chunk already, for which there is room. NULL: they come from a pipe."""
+    cdef Target *target
+    cdef size_t there
+    while length:
+        while filling.room == 0:
+            if filling.segment == filling.segments_end:
+                return 0
+            filling.room = load32(filling.segment + 4)
+            filling.offset = load64(filling.segment + 8)
+            if filling.room:
+                filling.handles[filling.handle_count] = load32(filling.segment)
+                filling.handle_count += 1
+            filling.segment += SEGMENT_SIZE
+        there = min(length, filling.room)
+        target = &filling.targets[filling.count]
+        filling.count += 1
+        target.handle = filling.handles[filling.handle_count - 1]
+        target.offset = filling.offset
+        target.length = there
+        target.source = source
+        filling.offset += there
+        filling.room -= there
+        length -= there
+        if source != NULL:
+            source += there
+    return 0
+
+
 cdef class DirectReply(Place):
-    """A reply's head in a send buffer, and its payload in a buffer of its own if it goes to a Write chunk."""
+    """A reply's head in a send buffer, and its payload in a buffer of its own if it goes to a Write chunk, or may go to
+    the Reply chunk."""
+
+    cdef int begin(self, size_t header, size_t threshold) except -1:
+        """A reply is written into ``head``, behind so many octets for the transport header."""
+        self.start = self.at = <uint8_t *>self.head.address + header
+        self.limit = self.end = <uint8_t *>self.head.address + threshold
+        self.split = NULL
+        self.payload_length = 0
+        return 0
+
+    cdef bint fits_beside(self, size_t length) noexcept:
+        """Whether a payload of so many octets may stand beside the head: the Reply chunk has room for both."""
+        if self.payload is not None or self.pipe is not None or length > self.long_capacity:
+            return False
+        return (self.at - self.start) + padded(length) <= self.long_capacity
+
+    cdef int set_beside(self, Lease payload, size_t room) except -1:
+        """A payload of up to so many octets belongs here. What follows must leave room for it in the Reply chunk."""
+        self.payload = payload
+        self.split = self.at
+        self.end = self.start + min(<size_t>(self.end - self.start), self.long_capacity - padded(room))
+        return 0
 
     cdef uint8_t *data(self, size_t room) except? NULL:
-        if not self.reduced:
-            return self.at if room + 4 <= <size_t>(self.end - self.at) else NULL
-        if self.payload is not None or self.pipe is not None or room > self.capacity:
+        cdef Lease payload
+        if not self.reduced and room + 4 <= <size_t>(self.end - self.at):
+            return self.at
+        if self.payload is not None or self.pipe is not None or room > self.capacity if self.reduced else (
+            not self.fits_beside(room)
+        ):
             return NULL
         try:
-            self.payload = self.account.lease(room)
+            payload = self.account.lease(room if self.reduced else padded(room))
         except OutOfMemory:
             return NULL
-        return <uint8_t *>self.payload.address
+        if self.reduced:
+            self.payload = payload
+        else:
+            self.set_beside(payload, room)
+        return <uint8_t *>payload.address
 
     cdef ssize_t pages(self, int fd, uint64_t offset, size_t count) except -2:
         cdef ssize_t got
@@ -50,6 +139,8 @@ cdef class DirectReply(Place):
 
     cdef int forget_payload(self) except -1:
         self.payload_length = 0
+        self.split = NULL
+        self.end = self.limit
         if self.payload is not None:
             self.payload.release()
             self.payload = None
@@ -63,7 +154,7 @@ cdef class DirectReply(Place):
         return 0
 
     cdef int data_done(self, size_t length) except -1:
-        if self.reduced:
+        if self.reduced or self.split != NULL:
             self.payload_length = length
             return 0
         self.at += length
@@ -74,24 +165,40 @@ cdef class DirectReply(Place):
         return 0
 
     cdef Lease sink(self, size_t room):
-        if room > self.capacity if self.reduced else room + 4 > <size_t>(self.end - self.at):
+        if self.reduced:
+            if room > self.capacity:
+                return None
+        elif room + 4 > <size_t>(self.end - self.at) and not self.fits_beside(room):
             return None
         try:
-            return self.account.lease(room)
+            return self.account.lease(room if self.reduced else padded(room))
         except OutOfMemory:
             return None
 
     cdef bint take(self, Lease payload, size_t length) except -1:
         cdef bint first = self.payload is None and self.pipe is None
-        if not (first if self.reduced else length + 4 <= <size_t>(self.end - self.at)):
-            payload.release()  # behind an item of no octets, whose the chunk is is for the responder to say
-            return False
-        if self.reduced:
+        if self.reduced and first:
             self.payload, self.payload_length = payload, length
             return True
-        memcpy(self.at, <const uint8_t *>payload.address, length)
-        payload.release()
-        return self.data_done(length) == 0
+        if not self.reduced and length + 4 <= <size_t>(self.end - self.at):
+            memcpy(self.at, <const uint8_t *>payload.address, length)
+            payload.release()
+            return self.data_done(length) == 0
+        if not self.reduced and self.fits_beside(length):
+            self.set_beside(payload, length)
+            self.payload_length = length
+            return True
+        payload.release()  # behind an item of no octets, whose the chunk is is for the responder to say
+        return False
+
+    cdef int fold(self) except -1:
+        """Put the payload that stands beside the head into it, where there is room for it."""
+        cdef size_t length = self.payload_length
+        memmove(self.split + padded(length), self.split, self.at - self.split)
+        memcpy(self.split, <const uint8_t *>self.payload.address, length)
+        memset(self.split + length, 0, padded(length) - length)
+        self.at += padded(length)
+        return self.forget_payload()
 
     cdef int drop(self) except -1:
         if self.head is not None:
@@ -113,20 +220,35 @@ cdef class Replies:
 
     cdef int begin(self) except -1:
         """Find out what holds until the next batch."""
-        properties = self.responder.versions.properties
+        versions = self.responder.versions
+        properties = versions.properties
+        self.version = versions.settled
         self.threshold = properties.send_threshold
         self.invalidate = properties.remote_invalidation
         return 0
 
-    cdef bint leave(self, const uint8_t *octets, size_t size, int reason) noexcept:
-        """Leave a message to the responder, and count that. Returns False."""
-        cdef size_t at = call_at(octets, size)
-        self.direct.decline(octets + at if at else NULL, size - at, reason)
+    cdef bint leave(self, const uint8_t *octets, size_t size, const header_t *header, int reason) noexcept:
+        """Leave a message to the responder, and count that; NULL: it is not known which call it is. Returns False."""
+        if header == NULL or header.procedure != RDMA_MSG:
+            self.direct.decline(NULL, 0, reason)
+        else:
+            self.direct.decline(octets + header.payload, size - header.payload, reason)
         return False
 
-    cdef int write(self, const uint8_t *call, size_t size, size_t header) except -1:
-        """Have the call answered in ``reply``, behind so many octets for the transport header. WAITS: the head's memory
-        stays there."""
+    cdef int prepare(self, const uint8_t *octets, const header_t *header) except -2:
+        """See where the parts of a call's reply may go. -1: it may be answered; else why it is left to the responder."""
+        cdef DirectReply reply = self.reply
+        if header.write_size + header.reply_size > SEGMENTS or (header.write_size == 0 and header.write_count > 1):
+            return CHUNKS  # in the latter case, a second result would have a chunk of its own
+        if reply_header_size(header) >= self.threshold:
+            return SIZE
+        reply.reduced = header.write_size != 0
+        reply.capacity = capacity_of(octets + write_segments(header), header.write_size)
+        reply.long_capacity = capacity_of(octets + reply_segments(header), header.reply_size)
+        return -1
+
+    cdef int write(self, const uint8_t *call, size_t size, const header_t *header) except -1:
+        """Have the call answered in ``reply``, for which it has been prepared. WAITS: the head's memory stays there."""
         cdef DirectReply reply = self.reply
         cdef int outcome
         try:
@@ -134,9 +256,7 @@ cdef class Replies:
         except OutOfMemory:
             self.direct.decline(call, size, MEMORY)
             return DECLINED
-        reply.at = <uint8_t *>reply.head.address + header
-        reply.end = <uint8_t *>reply.head.address + self.threshold
-        reply.payload_length = 0
+        reply.begin(reply_header_size(header), self.threshold)
         try:
             outcome = self.direct.answer(call, size, reply)
         except BaseException:
@@ -146,54 +266,68 @@ cdef class Replies:
             reply.drop()
         return outcome
 
-    cdef bint send(
-        self, uint32_t xid, long grant, const uint8_t *chunk, size_t segments, bint invalidates, uint32_t handle
-    ) except -1:
-        """Post the reply that stands in ``reply``, its payload in the Write chunk if there is one. Returns True."""
+    cdef bint send(self, const uint8_t *octets, const header_t *header, long grant, Lease receive) except -1:
+        """Post the reply that stands in ``reply`` to the call whose header this is; and before it ``receive``, if there is
+        one: the call's own, which may be overwritten from then on. Returns True."""
         cdef DirectReply reply = self.reply
-        cdef Target targets[SEGMENTS]
-        cdef size_t index, length, count = 0, left = reply.payload_length
+        cdef Filling filling
+        cdef size_t in_write = 0, in_reply = 0, length, beside
+        cdef uint32_t handle = 0
+        cdef bint invalidating = self.invalidate and invalidates(octets, header, &handle)
         cdef uint8_t *at = <uint8_t *>reply.head.address
-        cdef Written *written
         cdef Lease head, payload
         cdef Pipe pipe
-        at = store64(at, (<uint64_t>xid << 32) | VERSION)
-        at = store32(store64(at, <uint64_t>grant << 32), 0)
-        if segments:
-            at = store32(store32(at, 1), <uint32_t>segments)
-            for index in range(segments):
-                length = min(<size_t>load32(chunk + 16 * index + 4), left)
-                left -= length
-                memcpy(at, chunk + 16 * index, 16)
-                store32(at + 4, <uint32_t>length)
-                at += 16
-                if length:
-                    targets[count].handle = load32(chunk + 16 * index)
-                    targets[count].offset = load64(chunk + 16 * index + 8)
-                    targets[count].length = length
-                    count += 1
-        store64(at, 0)
-        if count:
-            written = &self.written[self.latest]
-            self.latest = (self.latest + 1) % REMEMBERED
-            written.xid, written.count = xid, <uint32_t>count
-            for index in range(count):
-                written.handles[index] = targets[index].handle
-            self.writes += count
-            self.write_octets += reply.payload_length
+        filling.count = filling.handle_count = 0
+        if reply.split != NULL:
+            beside = padded(reply.payload_length)
+            if beside <= <size_t>(reply.limit - reply.at):
+                reply.fold()
+            else:
+                at = <uint8_t *>reply.payload.address
+                memset(at + reply.payload_length, 0, beside - reply.payload_length)
+                in_reply = (reply.at - reply.start) + beside
+                open_chunk(&filling, octets + reply_segments(header), header.reply_size)
+                fill(&filling, reply.start, reply.split - reply.start)
+                fill(&filling, at, beside)
+                fill(&filling, reply.split, reply.at - reply.split)
+        elif reply.payload_length:
+            in_write = reply.payload_length
+            open_chunk(&filling, octets + write_segments(header), header.write_size)
+            fill(&filling, NULL if reply.payload is None else <const uint8_t *>reply.payload.address, in_write)
+        at = store_reply_header(
+            <uint8_t *>reply.head.address, octets, header, <uint32_t>grant, RDMA_NOMSG if in_reply else RDMA_MSG, in_write,
+            in_reply,
+        )
+        length = (at if in_reply else reply.at) - <uint8_t *>reply.head.address
+        if filling.count:
+            self.remember(header.xid, &filling)
+            self.writes += filling.count
+            self.write_octets += in_write + in_reply
         else:
             reply.forget_payload()
         self.answered_calls += 1
-        self.invalidations += invalidates
+        self.long_replies += in_reply != 0
+        self.long_calls += header.procedure == RDMA_NOMSG
+        self.invalidations += invalidating
         self.credits.unsent += 1
-        length = reply.at - <uint8_t *>reply.head.address
         head, payload, reply.head, reply.payload = reply.head, reply.payload, None, None
+        reply.split = NULL
+        if receive is not None:
+            self.endpoint.repost(receive)
         if reply.pipe is not None:
             pipe, reply.pipe = reply.pipe, None
-            self.endpoint.post_pages(targets, count, pipe, head, length, invalidates, handle)
+            self.endpoint.post_pages(filling.targets, filling.count, pipe, head, length, invalidating, handle)
         else:
-            self.endpoint.post_reply(targets, count, payload, head, length, invalidates, handle)
+            self.endpoint.post_reply(filling.targets, filling.count, payload, head, length, invalidating, handle)
         return True
+
+    cdef int remember(self, uint32_t xid, const Filling *filling) except -1:
+        """Whose memory is written to, in case the peer refuses it (section 4.5.3)."""
+        cdef Written *written = &self.written[self.latest]
+        self.latest = (self.latest + 1) % REMEMBERED
+        written.xid, written.count = xid, <uint32_t>filling.handle_count
+        memcpy(written.handles, filling.handles, filling.handle_count * sizeof(uint32_t))
+        return 0
 
     cdef int count(self) except -1:
         counters = self.counters
@@ -205,9 +339,11 @@ cdef class Replies:
             self.received_calls = 0
         if self.answered_calls:
             counters.replies += self.answered_calls
-            counters.inline_replies += self.answered_calls
+            counters.inline_replies += self.answered_calls - self.long_replies
+            counters.long_replies += self.long_replies
+            counters.long_calls += self.long_calls
             counters.direct_calls += self.answered_calls
-            self.answered_calls = 0
+            self.answered_calls = self.long_replies = self.long_calls = 0
         if self.reads:
             counters.reads += self.reads
             counters.read_bytes += self.read_octets

@@ -49,7 +49,6 @@ from rpcrdma.engine.versions import VERSIONS, Versions
 from rpcrdma.holds import Hold
 from rpcrdma.memory import Lease, OutOfMemory
 from rpcrdma.verbs.interface import RdmaRead, RdmaWrite, Received, Send
-from rpcrdma.wire import version_one
 from rpcrdma.wire.header import (
     CALL,
     FIXED_WORDS,
@@ -135,7 +134,7 @@ class Responder:
         """Whether short calls may be answered without it (:mod:`rpcrdma.engine.direct`): not before the version is
         settled, nor while something is to be looked at more closely."""
         return (
-            self.versions.settled == version_one.VERSION
+            self.versions.settled is not None
             and not self.closed
             and not self.draining
             and self.failure is None
@@ -223,8 +222,8 @@ class Responder:
         self._fetched(self._counted(lease, length, sink, holder), True)
 
     def _counted(self, lease: Lease, length: int, sink: Lease | None, holder: Hold) -> ForwardCall:
-        """A call of version One that was found to be in order, and counted, before it came here."""
-        codec, view = VERSIONS[version_one.VERSION], lease.view[:length]
+        """A call of the settled version that was found to be in order, and counted, before it came here."""
+        codec, view = VERSIONS[self.versions.version], lease.view[:length]
         header = codec.decode(view, self._options.max_segments)
         data = view[header.payload :]
         call = ForwardCall(codec, header, codec.reply_size(header), data, holder)

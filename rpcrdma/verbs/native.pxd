@@ -1,6 +1,6 @@
 """C declarations of what endpoints offer to native code, and native code to them."""
 
-from libc.stdint cimport uint32_t, uint64_t
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
 from rpcrdma.memory cimport Lease
 from rpcrdma.pipes cimport Pipe
@@ -10,6 +10,7 @@ cdef struct Target:
     uint32_t handle
     uint64_t offset
     size_t length       # octets to write or to read there
+    const uint8_t *source   # what is written; NULL: the next octets of a pipe
 
 
 cdef class Fetch:
@@ -17,7 +18,6 @@ cdef class Fetch:
 
     cdef Lease message
     cdef size_t size    # of the message
-    cdef size_t offset  # of the RPC call in it
     cdef Lease sink
     cdef size_t length  # of the chunk
 

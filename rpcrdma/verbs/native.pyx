@@ -51,9 +51,9 @@ cdef class NativeEndpoint:
         self, const Target *targets, size_t count, Lease payload, Lease head, size_t length, bint invalidates,
         uint32_t handle
     ) except -1:
-        """Post the octets of ``payload`` as RDMA Writes to ``targets``, one behind the other, and then ``length`` octets
-        of ``head`` as a Send, with Invalidate of ``handle`` if it ``invalidates``. Takes one count of each lease
-        (``payload`` may be None where there is nothing to write), whatever happens."""
+        """Post RDMA Writes to ``targets``, of octets in ``payload`` or in ``head``, and then ``length`` octets of ``head``
+        as a Send, with Invalidate of ``handle`` if it ``invalidates``. Takes one count of each lease (``payload`` may be
+        None where there is nothing to write), whatever happens."""
         raise NotImplementedError
 
     cdef bint takes_pages(self) except -1:

@@ -132,22 +132,35 @@ def test_shapes_over_rdma(tmp_path):
 
         await both.call(0, READ, read, room=4096)
         assert await why(READ, read, room=4096) == {}
-        # No room in the message, and no Write chunk.
-        assert await why(READ, read, reply=8192) == {("READ", "reply chunk"): 1}
-        assert await why(GETATTR, handle(node), reply=8192) == {("GETATTR", "reply chunk"): 1}
+        # No room in the message, and no Write chunk; then there is none anywhere.
+        assert await why(READ, read, reply=8192) == {}
+        assert await why(GETATTR, handle(node), reply=8192) == {}
+        assert await why(READ, read, reply=4096) == {("READ", "size"): 1}
         assert await why(READ, read, room=4096, cuts=range(100, 2000, 100)) == {("READ", "several chunks"): 1}
         data = bytes(8)
         write = handle(node) + struct.pack(">QIII", 0, 8, 0, 8)
-        assert await why(WRITE, write, data=data, reply=8192) == {("WRITE", "reply chunk"): 1}
-        assert await why(WRITE, write, data=data, room=4096) == {("WRITE", "several chunks"): 1}
+        await both.call(0, WRITE, write, data=data)
+        assert await why(WRITE, write, data=data, reply=8192) == {}
+        assert await why(WRITE, write, data=data, room=4096) == {}
         assert await why(GETATTR, handle(node), data=data) == {("GETATTR", "several chunks"): 1}
+
         # A Long Call: what it is cannot be known before it is fetched.
+        async def long_call(*parts):
+            before = declined(both.dispatcher)
+            message = rdma.rpc(4711, GETATTR, handle(node))
+            source = peer.readable(message)
+            reads = [(position, source.segment(0, len(message))) for position in parts]
+            peer.send(wire.header(4711, procedure=wire.NOMSG, reads=reads), b"")
+            await peer.reply()
+            return changes(before, declined(both.dispatcher))
+
+        assert await long_call(0) == {}
+        assert await long_call(0, 120) == {("", "several chunks"): 1}
+        # A header that is none.
         before = declined(both.dispatcher)
-        message = rdma.rpc(4711, GETATTR, handle(node))
-        source = peer.readable(message)
-        peer.send(wire.header(4711, procedure=wire.NOMSG, reads=[(0, source.segment(0, len(message)))]), b"")
-        assert (await peer.reply()).payload[20:24] == bytes(4)
-        assert changes(before, declined(both.dispatcher)) == {("", "long call"): 1}
+        peer.send(wire.words(4711, 1, 32, 0, 7, 0, 0))
+        assert (await peer.reply()).error
+        assert changes(before, declined(both.dispatcher)) == {("", "shape"): 1}
 
     rdma.run("memory", tmp_path, scenario)
 
@@ -194,10 +207,10 @@ def test_the_metric(tmp_path):
 def test_bench_shows_what_was_declined():
     text = (
         'rdma_nfsd_declined_total{procedure="WRITE",program="nfs",reason="may wait",version="3"} 40.0\n'
-        'rdma_nfsd_declined_total{procedure="",program="",reason="long call",version=""} 1.0\n'
+        'rdma_nfsd_declined_total{procedure="",program="",reason="several chunks",version=""} 1.0\n'
     )
     events = events_of(counters_in(text))
     assert events["declined WRITE: may wait"] == 40.0
     figures = {name: value / 1000 for name, value in events.items()}
-    assert report.declined(figures) == "4.0% WRITE: may wait, 0.1% unknown: long call"
+    assert report.declined(figures) == "4.0% WRITE: may wait, 0.1% unknown: several chunks"
     assert report.declined({"declined WRITE: busy": 0.0001, "cpu_us": 3.0}) == ""

@@ -58,6 +58,25 @@ def test_the_other_versions_on_rdma(tmp_path: Path, way: tuple[str, str, int | N
     rig.run(test)
 
 
+@pytest.mark.parametrize("version", [1, 2])
+def test_data_of_nfsv3_comes_by_write_chunks(tmp_path: Path, version: int) -> None:
+    """READ's data is DDP-eligible (RFC 8267 section 3): it goes where it is wanted, not into a Reply chunk."""
+    rig = Rig(tmp_path, "rdma", "3", version)
+    data = pattern(300_001)
+
+    async def test() -> None:
+        async with rig.connect() as fs:
+            for size in (2_000, 3_000, 4_000, 300_001):
+                (rig.export / f"file{size}").write_bytes(data[:size])
+                assert await fs.read_bytes(f"file{size}") == data[:size]
+            (counters,) = rig.daemon.listeners.rdma_counters().values()
+            assert counters["long_replies"] == 0
+            assert counters["writes"] >= 3
+            assert counters["write_bytes"] >= 307_001
+
+    rig.run(test)
+
+
 @contextmanager
 def without(dispatcher: Dispatcher, version: int) -> Iterator[None]:
     """A server that does not have one version of NFS."""

@@ -318,18 +318,17 @@ cdef Chain chain_of_reply(
     Device device, const Target *targets, size_t count, Lease payload, Lease head, size_t length, bint invalidates,
     uint32_t handle
 ):
-    """RDMA Writes of a payload's parts, then a Send. Takes one count of each lease. Raises OSError."""
+    """RDMA Writes of a reply's parts, then a Send. Takes one count of each lease. Raises OSError."""
     cdef Chain chain = Chain.__new__(Chain)
     cdef ibv_send_wr *request
-    cdef size_t i, done = 0
+    cdef size_t i
     chain.token = ANSWERED
     chain.head, chain.payload = head, payload
     try:
         chain.allocate(count + 1, 2 * count + 1)
         for i in range(count):
             request = chain.request(IBV_WR_RDMA_WRITE, targets[i].handle, targets[i].offset)
-            place_lease(chain, device, request, payload.address + done, targets[i].length)
-            done += targets[i].length
+            place_lease(chain, device, request, <size_t>targets[i].source, targets[i].length)
         request = send_request(chain, device, invalidates, handle)
         place_lease(chain, device, request, head.address, length)
     except BaseException:

@@ -148,10 +148,10 @@ cdef Chain chain_of_reply(
     const Target *targets, size_t count, Lease payload, Pipe pages, Lease head, size_t length, bint invalidates,
     uint32_t handle
 ):
-    """RDMA Writes of a payload's parts, then a Send. Takes one count of each lease, or the pipe the payload is in."""
+    """RDMA Writes of a reply's parts, then a Send. Takes one count of each lease, or the pipe the payload is in."""
     cdef Chain chain = Chain.__new__(Chain)
     cdef Message *message
-    cdef size_t i, done = 0
+    cdef size_t i
     chain.head = head
     chain.payload = payload
     chain.pages = pages
@@ -167,8 +167,7 @@ cdef Chain chain_of_reply(
             message.stag = targets[i].handle
             message.offset = targets[i].offset
             message.length = targets[i].length
-            chain.pieces[i].data = <char *>payload.address + done if payload is not None else NULL
-            done += targets[i].length
+            chain.pieces[i].data = <char *>targets[i].source
         else:
             message.opcode = OP_SEND_INVALIDATE if invalidates else OP_SEND
             message.stag = handle if invalidates else 0
