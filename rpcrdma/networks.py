@@ -1,8 +1,9 @@
-"""Networks within networks, with hosts at the end: how many connections each has, and which has most.
+"""Networks within networks, with hosts at the end: how much each has (connections, descriptors), and which has most.
 
-Owns what :mod:`rpcrdma.hosts` decides by who gives way, and the state engine for clients; imports addresses.
+Owns what :mod:`rpcrdma.hosts` decides by who gives way, the state engine for clients, and the file service for
+descriptors; imports addresses.
 
-A group's parts are sorted by weight: their connections, but no less than ``floor``. So parts that hold few weigh the
+A group's parts are sorted by weight: what they have, but no less than ``floor``. So parts that have little weigh the
 same. However many connections and parts there are, one that comes or goes takes the same time.
 """
 
@@ -11,12 +12,13 @@ from __future__ import annotations
 import random
 import weakref
 from collections import Counter, OrderedDict
-from collections.abc import Sequence
-from typing import Any, Generic, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, TypeVar, cast
 
 from rpcrdma.addresses import networks_of
 
 Seat = TypeVar("Seat")
+G = TypeVar("G", bound="Part[Any]")
 
 WINDOW = 10.0
 """Seconds over which displacements are counted."""
@@ -58,94 +60,183 @@ class Bag(Generic[Seat]):
         return random.sample(self._things, count) if count < len(self._things) else list(self._things)
 
 
-class Group(Generic[Seat]):
-    """A network, or a host, as a part of the network that it is in."""
+class Part(Generic[G]):
+    """A network, or a host, as a part of the network that it is in, with how much it has."""
 
-    __slots__ = ("__weakref__", "_ranks", "callers", "connections", "floor", "key", "most", "parent", "silent")
+    __slots__ = (
+        "__weakref__",
+        "_least",
+        "_ranked",
+        "_ranks",
+        "_upto",
+        "floor",
+        "has",
+        "key",
+        "most",
+        "parent",
+        "weight",
+    )
 
-    def __init__(self, key: str, parent: Group[Seat] | None, floor: int = 1) -> None:
+    coarse = False
+    """Whether weights tell what a part has but for a factor of two, so that they seldom change."""
+
+    def __init__(self, key: str, parent: G | None, floor: int = 1) -> None:
         """``floor``: what its parts weigh at least."""
-        self.key, self.parent = key, parent
-        self.floor = floor
-        self.connections = 0
-        self.silent: OrderedDict[Seat, None] = OrderedDict()
-        """Connections without a call yet, the oldest first."""
-        self.callers: Bag[Seat] = Bag()
-        """The others."""
-        self._ranks: dict[int, Bag[Group[Seat]]] = {}
-        """Its parts that have connections, by weight."""
+        self.key, self.parent, self.floor = key, parent, floor
+        self.has = 0
+        """Connections, or what else is counted."""
+        self.weight = self._upto = 1 if parent is None else parent.floor
+        """Among the parts of its parent; the same for what it has from ``_least`` to ``_upto``."""
+        self._least = 0
+        self._ranked = False
+        self._ranks: dict[int, Bag[G]] = {}
+        """Its parts that are to be found, by weight."""
         self.most = 0
         """The weight of the part that weighs most."""
 
-    @property
-    def weight(self) -> int:
-        """Among the parts of its parent."""
-        assert self.parent is not None
-        return max(self.connections, self.parent.floor)
-
-    def chain(self) -> list[Group[Seat]]:
+    def chain(self) -> list[G]:
         """From all there is to this."""
-        found: list[Group[Seat]] = []
-        group: Group[Seat] | None = self
+        found: list[G] = []
+        group: G | None = cast(G, self)
         while group is not None:
             found.append(group)
             group = group.parent
         return found[::-1]
 
-    def fullest(self) -> Group[Seat]:
+    def fullest(self) -> G:
         """The part that weighs most, or one of those."""
         return self.some_fullest(1)[0]
 
-    def some_fullest(self, count: int) -> list[Group[Seat]]:
+    def some_fullest(self, count: int) -> list[G]:
         """Parts that weigh most, so many if there are as many; none, if there are no parts."""
         return self._ranks[self.most].some(count) if self.most else []
 
-    def crowd(self) -> Group[Seat]:
-        """The smallest part of parts that is more than modest: where the connections are that are too many."""
-        group = self
+    def crowd(self) -> G:
+        """The smallest part of parts that is more than modest: where there is too much."""
+        group = cast(G, self)
         while group.most > group.floor:
             group = group.fullest()
         return group
 
-    def _grow(self) -> None:
-        """It has a connection more."""
-        group = self
-        while (parent := group.parent) is not None:
-            before = group.connections and group.weight
-            group.connections += 1
-            parent._moved(group, before, group.weight)
-            group = parent
-        group.connections += 1
+    def grow(self) -> None:
+        """It has one more, and so has what it is in."""
+        group: Any = self
+        while group is not None:
+            group.has += 1
+            if group.has > group._upto:
+                group._weigh()
+            group = group.parent
 
-    def _shrink(self) -> None:
-        """It has a connection less."""
-        group = self
-        while (parent := group.parent) is not None:
-            before = group.weight
-            group.connections -= 1
-            parent._moved(group, before, group.connections and group.weight)
-            group = parent
-        group.connections -= 1
+    def shrink(self) -> None:
+        """It has one less."""
+        group: Any = self
+        while group is not None:
+            group.has -= 1
+            if group.has < group._least:
+                group._weigh()
+            group = group.parent
 
-    def _moved(self, part: Group[Seat], before: int, now: int) -> None:
-        """A part weighs one more or less, or is new (``before`` 0), or gone (``now`` 0)."""
-        if before == now:
+    def find(self) -> None:
+        """Let it be found, and what it is in."""
+        parent = self.parent
+        if parent is not None and not self._ranked:
+            self._ranked = True
+            parent._enlist(cast(G, self))
+            parent.find()
+
+    def hide(self) -> None:
+        """Let it not be found any more, nor what has no other parts that are."""
+        parent = self.parent
+        if parent is not None and self._ranked:
+            self._ranked = False
+            parent._delist(cast(G, self))
+            if parent.most not in parent._ranks:
+                parent.most = max(parent._ranks, default=0)
+            if not parent._ranks:
+                parent.hide()
+
+    def _weigh(self) -> None:
+        """It weighs more or less than it did."""
+        parent, has = self.parent, self.has
+        if parent is None:
+            self._least, self._upto = 0, 1 << 62
             return
-        if before:
-            same = self._ranks[before]
-            same.discard(part)
-            if not same:
-                del self._ranks[before]
-        if now:
-            if now not in self._ranks:
-                self._ranks[now] = Bag()
-            self._ranks[now].add(part)
-        if now > self.most or self.most not in self._ranks:
-            self.most = now  # one less than it was; 0 if that was the last of all
+        if self._ranked:
+            parent._delist(cast(G, self))
+        if has <= parent.floor:
+            self._least, self._upto = 0, parent.floor
+        elif self.coarse:
+            power = 1 << has.bit_length()
+            self._least, self._upto = max(power // 2, parent.floor + 1), power - 1
+        else:
+            self._least = self._upto = has
+        self.weight = self._upto
+        if self._ranked:
+            parent._enlist(cast(G, self))
+            if parent.most not in parent._ranks:
+                parent.most = self.weight  # the next lower one: its own was the most, and the last of those
+
+    def _enlist(self, part: G) -> None:
+        if part.weight not in self._ranks:
+            self._ranks[part.weight] = Bag()
+        self._ranks[part.weight].add(part)
+        self.most = max(self.most, part.weight)
+
+    def _delist(self, part: G) -> None:
+        same = self._ranks[part.weight]
+        same.discard(part)
+        if not same:
+            del self._ranks[part.weight]
+
+
+class Tree(Generic[G]):
+    """All networks that hosts are in, as long as somebody has hold of them."""
+
+    def __init__(self, make: Callable[[str, G | None, int], G], of_all: int, of_network: int, of_subnet: int) -> None:
+        """``make``: a network, by its name, what it is in, and what its parts weigh at least; that is for the whole,
+        for a network, and for a subnet of hosts."""
+        self._make = make
+        self.everybody = make("", None, max(1, of_all))
+        self._floors = max(1, of_network), max(1, of_subnet)
+        self._groups: weakref.WeakValueDictionary[str, G] = weakref.WeakValueDictionary()
+
+    def of(self, host: str) -> G:
+        """The smallest network that a host is in, and those that it is in are there as well. Who has no address is in
+        none."""
+        try:
+            keys = networks_of(host)
+        except ValueError:
+            return self.everybody
+        group = self.everybody
+        for network in keys:
+            found = self._groups.get(network)
+            if found is None:
+                found = self._groups[network] = self._make(network, group, self._floors[network == keys[-1]])
+            group = found
+        return group
+
+
+class Group(Part["Group[Seat]"], Generic[Seat]):
+    """A network, or a host, with its connections."""
+
+    __slots__ = ("callers", "silent")
+
+    def __init__(self, key: str, parent: Group[Seat] | None, floor: int = 1) -> None:
+        super().__init__(key, parent, floor)
+        self.silent: OrderedDict[Seat, None] = OrderedDict()
+        """Connections without a call yet, the oldest first."""
+        self.callers: Bag[Seat] = Bag()
+        """The others."""
+
+    @property
+    def connections(self) -> int:
+        """How many there are."""
+        return self.has
 
     def enter(self, seat: Seat) -> None:
         """A connection has come."""
-        self._grow()
+        self.grow()
+        self.find()
         group: Group[Seat] | None = self
         while group is not None:
             group.silent[seat] = None
@@ -168,28 +259,18 @@ class Group(Generic[Seat]):
             if group.silent.pop(seat, 0) == 0:
                 group.callers.discard(seat)
             group = group.parent
-        self._shrink()
+        self.shrink()
+        if not self.has:
+            self.hide()
         return True
 
 
-class Networks(Generic[Seat]):
-    """All networks that hosts are in, as long as somebody has hold of them."""
+class Networks(Tree[Group[Seat]], Generic[Seat]):
+    """Those of connections, or what else has seats."""
 
     def __init__(self, of_all: int, of_network: int, of_subnet: int) -> None:
         """What the parts of the whole, of a network and of a subnet of hosts weigh at least."""
-        self.everybody: Group[Seat] = Group("", None, max(1, of_all))
-        self._floors = max(1, of_network), max(1, of_subnet)
-        self._groups: weakref.WeakValueDictionary[str, Group[Seat]] = weakref.WeakValueDictionary()
-
-    def of(self, host: str) -> Group[Seat]:
-        """The smallest network that a host is in, and those that it is in are there as well."""
-        group, keys = self.everybody, networks_of(host)
-        for network in keys:
-            found = self._groups.get(network)
-            if found is None:
-                found = self._groups[network] = Group(network, group, self._floors[network == keys[-1]])
-            group = found
-        return group
+        super().__init__(Group, of_all, of_network, of_subnet)
 
 
 class Displacements:

@@ -56,13 +56,8 @@ class _Crowd:
 
     def host(self, account: HostAccount) -> Group[Client]:
         """A host's part; the one that it would have, if it has none."""
-        return self._hosts.get(account.host) or Group(account.host, self._network(account))
-
-    def _network(self, account: HostAccount) -> Group[Client]:
-        try:
-            return self._networks.of(account.host.removesuffix("!"))  # behind users that do not speak for it
-        except ValueError:
-            return self.everybody  # not an IP address
+        network = self._networks.of(account.host.removesuffix("!"))  # behind users that do not speak for it
+        return self._hosts.get(account.host) or Group(account.host, network)
 
     def enter(self, client: Client) -> None:
         group = self.host(client.account)
