@@ -56,12 +56,14 @@ class HostAccount:
     """What one host makes the server remember."""
 
     __slots__ = (
-        "cached_octets", "clients", "copies", "delegations", "host", "ledger", "octets", "relieved",
+        "address", "cached_octets", "clients", "copies", "delegations", "host", "ledger", "octets", "relieved",
     )  # fmt: skip
 
     def __init__(self, ledger: Ledger, host: str) -> None:
         self.ledger = ledger
         self.host = host
+        self.address = host.removesuffix("!")
+        """The host itself, whoever speaks for it."""
         self.octets = 0
         self.clients: dict[Client, None] = {}
         """Client records, NFSv3's lock manager's among them."""

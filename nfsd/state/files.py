@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 
 _NOBODY: Final[set[Any]] = set()
-"""Stays empty."""
+_NO_HOSTS: Final[dict[str, int]] = {}
+"""These stay empty."""
 
 
 class FileState:
@@ -31,9 +32,11 @@ class FileState:
         "delegations",
         "deny_read",
         "deny_write",
+        "departed",
         "dirty",
         "gate",
         "key",
+        "lock_hosts",
         "locks",
         "node",
         "opens",
@@ -57,6 +60,10 @@ class FileState:
         self.deny_read = 0
         self.deny_write = 0
         self.locks: FileLocks | None = None
+        self.lock_hosts: dict[str, int] = _NO_HOSTS
+        """Lock owners that hold ranges, by host. A dict of its own only while there are some, like ``departed``."""
+        self.departed: tuple[str, ...] = ()
+        """Hosts whose last one has gone since the layer above asked. (With the last of all there are dirty ranges.)"""
         self.pending_lock: LockPlan | None = None
         self.dirty: list[tuple[int, int]] = []
         """Ranges that may be held locally without need."""
@@ -74,6 +81,21 @@ class FileState:
         self.reservations.discard(reservation)
         if not self.reservations:
             self.reservations = _NOBODY
+
+    def lock_owner_came(self, host: str) -> None:
+        """One of this host's holds ranges now."""
+        if self.lock_hosts is _NO_HOSTS:
+            self.lock_hosts = {}
+        self.lock_hosts[host] = self.lock_hosts.get(host, 0) + 1
+
+    def lock_owner_left(self, host: str) -> None:
+        """One holds none any more."""
+        self.lock_hosts[host] -= 1
+        if not self.lock_hosts[host]:
+            del self.lock_hosts[host]
+            self.departed = (*(one for one in self.departed if one != host), host)
+        if not self.lock_hosts:
+            self.lock_hosts = _NO_HOSTS
 
     def add_share(self, access: int, deny: int) -> None:
         """Count one holder's access and deny."""

@@ -288,6 +288,8 @@ class LockTable:
             owner.seqid = plan.lock_seqid
         if file.locks is None:
             file.locks = FileLocks()
+        if owner not in file.locks.owners:
+            file.lock_owner_came(client.account.address)
         grown = file.locks.grant(owner, plan.start, plan.end, plan.exclusive)
         client.locks += grown
         client.account.charge(grown * LOCK)
@@ -341,9 +343,12 @@ class LockTable:
         return state.stateid
 
     def _revoke(self, file: FileState, owner: LockOwner, start: int, end: int) -> None:
-        if file.locks is None:
+        if file.locks is None or owner not in file.locks.owners:
             return
         grown, free = file.locks.revoke(owner, start, end)
+        if owner not in file.locks.owners:
+            file.lock_owner_left(owner.client.account.address)
+            self._engine.note_dirty(file)
         owner.client.locks += grown
         owner.client.account.charge(grown * LOCK)
         if not file.locks.owners:
@@ -358,6 +363,13 @@ class LockTable:
         if ranges:
             file.dirty.extend(ranges)
             self._engine.note_dirty(file)
+
+    @staticmethod
+    def departed(file: FileState) -> list[str]:
+        """Hosts that had locks of the file, and have none any more; each is told once. To be asked under the file's
+        gate, before ``local_clears``."""
+        departed, file.departed = file.departed, ()
+        return [host for host in departed if host not in file.lock_hosts]
 
     def local_clears(self, file: FileState) -> list[LocalRange]:
         """What is held locally without need; to be cleared now, under the file's gate, which keeps the file's record

@@ -100,7 +100,7 @@ def open_(
         opened.release()
         return None
     if state.opened is None:
-        state.opened = Descriptors()
+        state.opened = Descriptors(credential.host)
     state.opened.add(opened, access, caller)
     state.file.node = node
     flags = p.OPEN4_RESULT_LOCKTYPE_POSIX
@@ -198,13 +198,16 @@ def lock(
         with plan:
             if _promised_more(engine):
                 return None
+            service, host = server.service, client.account.address
+            service.check_room_for_locks(node, host)
             if plan.local is not None:
                 if node.inode.locks is None:
                     return None  # its descriptor has to be opened first
                 start, size, kind = plan.local
-                _result(server.service.set_local_lock(node, start, size, exclusive=kind))
+                _result(service.set_local_lock(node, start, size, exclusive=kind))
             file.node = node
             stateid = plan.commit()
+            service.hold_locks(node, host)
     except (Nfs4Error, OSError):
         return None
     server.blocked.tell()

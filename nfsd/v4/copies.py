@@ -142,8 +142,9 @@ class Copies:
         if state is None:
             return None
         held = ExitStack()
-        held.callback(work.source.retain().release)
-        held.callback(work.target.retain().release)
+        host = client.account.address
+        for opened in (work.source, work.target):
+            held.callback(opened.held_by(host).let_by, host)
         # The client may close the target while the copy writes to it; then others could be told that nobody does.
         held.enter_context(self._server.recalls.hold(work.target.node.key))
         copy = Copy(state, work, asked_by, handle, verifier, held)

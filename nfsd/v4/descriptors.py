@@ -1,4 +1,7 @@
-"""The descriptors behind a stateid: who may use them for what (RFC 7530 section 16.16.5). Owns :class:`Descriptors`."""
+"""The descriptors behind a stateid: who may use them for what (RFC 7530 section 16.16.5). Owns :class:`Descriptors`.
+
+A client keeps them open for as long as it likes: they count as its host's (:meth:`nfsd.vfs.shares.Shares.hold`).
+"""
 
 from __future__ import annotations
 
@@ -10,9 +13,11 @@ from rpcrdma.rpc.program import RpcCredential
 class Descriptors:
     """What an open state or a delegation keeps open: a descriptor for each access it has been granted."""
 
-    __slots__ = ("read", "reader", "write", "writer")
+    __slots__ = ("host", "read", "reader", "write", "writer")
 
-    def __init__(self) -> None:
+    def __init__(self, host: str) -> None:
+        """``host``: the client's, as in its credentials."""
+        self.host = host
         self.read: OpenFile | None = None
         self.reader: RpcCredential | None = None
         """Who was allowed to read."""
@@ -22,9 +27,9 @@ class Descriptors:
     def add(self, opened: OpenFile, access: int, caller: RpcCredential) -> None:
         """Take over one count of ``opened``, which was opened for ``caller``, for the access not served so far."""
         if access & p.OPEN4_SHARE_ACCESS_READ and self.read is None:
-            self.read, self.reader = opened.retain(), caller
+            self.read, self.reader = opened.held_by(self.host), caller
         if access & p.OPEN4_SHARE_ACCESS_WRITE and self.write is None:
-            self.write, self.writer = opened.retain(), caller
+            self.write, self.writer = opened.held_by(self.host), caller
         opened.release()
 
     def serving(self, caller: RpcCredential, *, write: bool) -> OpenFile | None:
@@ -37,10 +42,10 @@ class Descriptors:
     def keep(self, access: int) -> None:
         """Give up what a downgrade leaves no right to."""
         if not access & p.OPEN4_SHARE_ACCESS_READ and self.read is not None:
-            self.read.release()
+            self.read.let_by(self.host)
             self.read = None
         if not access & p.OPEN4_SHARE_ACCESS_WRITE and self.write is not None:
-            self.write.release()
+            self.write.let_by(self.host)
             self.write = None
 
     @property
@@ -51,11 +56,11 @@ class Descriptors:
 
     def copy(self) -> Descriptors:
         """The same again, with counts of its own."""
-        made = Descriptors()
+        made = Descriptors(self.host)
         made.read, made.reader, made.write, made.writer = self.read, self.reader, self.write, self.writer
         for opened in (made.read, made.write):
             if opened is not None:
-                opened.retain()
+                opened.held_by(self.host)
         return made
 
     def release(self) -> None:

@@ -21,12 +21,13 @@ async def take(service: FileService, node: Node, plan: LockPlan, *, reclaim: boo
     of them is in the way (RECLAIM_CONFLICT for a reclaim); SERVERFAULT or RESOURCE for a host that holds as many files
     open as it may, OSError (EMFILE) while others do; and as ``LockPlan.commit``."""
     client = plan.owner.client
-    host = client.account.host.removesuffix("!")
+    host = client.account.address
     try:
-        if plan.local is not None:
-            start, length, exclusive = plan.local
-            # RFC 8881 section 15.2 gives LOCK no NOSPC, as OPEN has it.
-            with shortage_told(service, host, client.minor, p.NFS4ERR_SERVERFAULT):
+        # RFC 8881 section 15.2 gives LOCK no NOSPC, as OPEN has it.
+        with shortage_told(service, host, client.minor, p.NFS4ERR_SERVERFAULT):
+            service.check_room_for_locks(node, host)
+            if plan.local is not None:
+                start, length, exclusive = plan.local
                 await service.set_local_lock(node, start, length, exclusive=exclusive, host=host)
     except BlockingIOError:
         plan.blocked_locally()
@@ -39,7 +40,9 @@ async def take(service: FileService, node: Node, plan: LockPlan, *, reclaim: boo
     except BaseException:
         plan.abort()
         raise
-    return plan.commit()
+    stateid = plan.commit()
+    service.hold_locks(node, host)
+    return stateid
 
 
 async def local_denial(

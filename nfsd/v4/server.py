@@ -184,9 +184,12 @@ class Nfs4Server:
         if file.node is None:
             return
         node: Node = file.node
+        departed = self.engine.locks.departed(file)
         ranges: list[LocalRange] = self.engine.locks.local_clears(file)
         for held in ranges:
             await self.service.clear_local_lock(node, held.start, held.length)
+        for host in departed:
+            self.service.let_locks(node, host)
         self.blocked.tell()
 
 

@@ -75,10 +75,13 @@ class Lease:
 class LeaseHold:
     """One holder's part in a lease."""
 
-    __slots__ = ("_lease", "on_break")
+    __slots__ = ("_host", "_lease", "on_break")
 
-    def __init__(self, lease: Lease, on_break: Callable[[], None]) -> None:
+    def __init__(self, lease: Lease, host: str, on_break: Callable[[], None]) -> None:
+        """``host``: whose client it is."""
         self._lease: Lease | None = lease
+        self._host = host
+        lease.opened.held_by(host)
         self.on_break = on_break
         lease.holds.add(self)
 
@@ -87,6 +90,7 @@ class LeaseHold:
         lease, self._lease = self._lease, None
         if lease is not None:
             lease.holds.discard(self)
+            lease.opened.let_by(self._host)
             if not lease.holds:
                 lease.give_up()
 

@@ -4,6 +4,8 @@ Owns one descriptor per locked file, for all NFS owners together: descriptors of
 exclude each other, and which NFS owner holds what is the business of the state tables. The descriptor is the server's
 own, so that a lock outlives the open that asked for it, and is closed when nothing is held any more.
 
+Its place is that of a host whose clients have locks of the file, like that of any descriptor that clients keep open.
+
 Many ranges. The kernel keeps a file's locks in a list and walks it for every change: 0.1 ms with 10,000 ranges, 2 ms
 with 60,000. So beyond some number the whole file is held instead, if no local process has a lock there, until few are
 left.
@@ -16,9 +18,9 @@ import os
 
 from nfsd.spans import SpanMap
 from nfsd.vfs.executor import Chain
+from nfsd.vfs.open_accounts import Share
 from nfsd.vfs.opens import OpenOperations
 from nfsd.vfs.records import Inode, Node, OpenFile
-from nfsd.vfs.shares import Share
 from nfsd.vfs.syscalls import (
     F_OFD_GETLK,
     F_OFD_SETLK,
@@ -40,7 +42,7 @@ MANY, FEW = 1024, 64
 class HeldLocks:
     """The locked ranges of one file and the descriptor that holds them."""
 
-    __slots__ = ("cover", "cover_at", "opened", "ranges")
+    __slots__ = ("cover", "cover_at", "hosts", "opened", "ranges")
 
     def __init__(self, opened: OpenFile) -> None:
         self.opened = opened
@@ -50,6 +52,8 @@ class HeldLocks:
         """Whether the whole file is held, exclusively (True) or shared, instead of every range for itself."""
         self.cover_at = MANY
         """With how many ranges that is tried next."""
+        self.hosts: set[str] = set()
+        """Whose clients hold locks."""
 
 
 def lock_end(start: int, length: int) -> int:
@@ -109,6 +113,29 @@ class LockOperations(OpenOperations):
             self._drop_if_unused(inode)
         finally:
             inode.lock_serial.release()
+
+    # -- at whose expense ----------------------------------------------------------------------------------------
+    def check_room_for_locks(self, node: Node, host: str) -> None:
+        """Raises OSError (EMFILE) if the host may not keep one more descriptor, that of others' locks of the file."""
+        held = node.inode.locks
+        if held is None or host in held.hosts or held.opened.share.host.key == host:
+            return
+        if self.shares.is_full(host, node.mount.lane):
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    def hold_locks(self, node: Node, host: str) -> None:
+        """A client of this host has locks of the file now; perhaps it had before."""
+        held = node.inode.locks
+        if held is not None and host not in held.hosts:
+            held.hosts.add(host)
+            self.shares.hold(held.opened, host)
+
+    def let_locks(self, node: Node, host: str) -> None:
+        """No client of this host has any more."""
+        held = node.inode.locks
+        if held is not None and host in held.hosts:
+            held.hosts.discard(host)
+            self.shares.let(held.opened, host)
 
     async def test_local_lock(self, node: Node, start: int, length: int, *, exclusive: bool) -> LocalLock | None:
         """The local process's lock that would stand in the way, or None."""
@@ -186,7 +213,10 @@ class LockOperations(OpenOperations):
             return await self.private_open(node, 1, share)
 
     def _drop_if_unused(self, inode: Inode) -> None:
-        if inode.locks is not None and not inode.locks.ranges:
+        held = inode.locks
+        if held is not None and not held.ranges:
+            for host in held.hosts:
+                self.shares.let(held.opened, host)
             inode.locks = None
             self.locked.pop(inode.key, None)
 

@@ -23,9 +23,10 @@ from nfsd.vfs.finding import FindingOperations
 from nfsd.vfs.leases import Lease, LeaseHold, Leases
 from nfsd.vfs.mounts import Mount, has_journal
 from nfsd.vfs.nodes import IDLE_SWEEPS, SWEPT_AT_ONCE
+from nfsd.vfs.open_accounts import Bound, Share, idle_within
 from nfsd.vfs.records import Inode, Node, OpenFile
 from nfsd.vfs.resources import FileLimits
-from nfsd.vfs.shares import Bound, Share, Shares, oldest_idle
+from nfsd.vfs.shares import Shares
 from nfsd.vfs.syncing import Finished
 from nfsd.vfs.syscalls import (
     ACCESS_EXECUTE,
@@ -78,7 +79,8 @@ class OpenOperations(FindingOperations):
         inode.opens[key] = opened
         opened.cached = key
         opened.used = self.open_sweep
-        self._opens[opened] = opened.share.cached[opened] = None
+        self._opens[opened] = None
+        opened.share.remember(opened)
 
     def forget_open(self, opened: OpenFile) -> None:
         """Out of the cache; its descriptor closes with its last holder, and not before its unstable writes have been
@@ -87,26 +89,19 @@ class OpenOperations(FindingOperations):
             opened.node.inode.opens.pop(opened.cached, None)
             opened.cached = None
             self._opens.pop(opened, None)
-            opened.share.cached.pop(opened, None)
+            opened.share.forget(opened)
             if opened.unstable and opened.count == 0:
                 opened.share.leaves(opened)
                 self.unstable.forgotten(opened)
 
     def let_go(self, share: Share, bound: Bound) -> bool:
-        """Close one that nobody holds, so that a place within a bound becomes free: of the host's own if it has any, of
-        this export first."""
-        tables: list[OrderedDict[OpenFile, None]] = [share.cached]
-        if bound is Bound.HOST:
-            tables += [other.cached for other in share.host.lanes.values() if other is not share]
-        elif bound is not Bound.HOST_IN_EXPORT:
-            tables.append(self._opens)
-        for table in tables:
-            found = oldest_idle(table, share.lane if bound is Bound.EXPORT else None)
-            if found is not None:
-                found.share.leaves(found)
-                self.forget_open(found)
-                return True
-        return False
+        """Close one that nobody holds, so that a place within a bound becomes free."""
+        found = idle_within(share, bound, self._opens)
+        if found is None:
+            return False
+        found.share.leaves(found)
+        self.forget_open(found)
+        return True
 
     def forget_opens(self, inode: Inode) -> None:
         """Nothing of this file stays in the cache."""
@@ -317,22 +312,24 @@ class OpenOperations(FindingOperations):
             lease.tell()
             lease.give_up()
 
-    async def take_lease(self, opened: OpenFile, *, write: bool, on_break: Callable[[], None]) -> LeaseHold | None:
-        """Have the kernel tell, by ``on_break``, before a local process opens the file for writing (``write``: at all),
-        for as long as the hold is kept. None: one has it open like that, or the kernel gives no lease. ``on_break``
-        must not wait; it is called at most once."""
+    async def take_lease(
+        self, opened: OpenFile, *, write: bool, on_break: Callable[[], None], host: str = ""
+    ) -> LeaseHold | None:
+        """For a client of this ``host``: have the kernel tell, by ``on_break``, before a local process opens the file
+        for writing (``write``: at all), for as long as the hold is kept. None: one has it open like that, or the kernel
+        gives no lease. ``on_break`` must not wait; it is called at most once."""
         inode, lane = opened.node.inode, opened.node.mount.lane
         for _ in range(_LEASE_TRIES):
             lease = inode.lease
             if lease is not None:
                 if write or lease.write or lease.broken:
                     return None
-                return LeaseHold(lease, on_break)
+                return LeaseHold(lease, host, on_break)
             if opened.writable != write or not opened.readable:
                 return None  # the kernel takes a read lease of a descriptor for reading only
             lease = self.leases.lock(opened, write=write)
             if lease is not None:
-                return LeaseHold(lease, on_break)
+                return LeaseHold(lease, host, on_break)
             # Descriptors kept in case they are needed again stand in the way like any other.
             self._forget_idle(inode, write)
             settled = await self.unstable.settled(inode, lane)

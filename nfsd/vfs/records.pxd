@@ -71,6 +71,7 @@ cdef class OpenFile:
     cdef public object cached
     cdef public bint unstable
     cdef public bint leaving
+    cdef public dict holders
 
 
 cpdef bint closed_at_once(int fd) noexcept

@@ -8,9 +8,9 @@ from nfsd.vfs.change import ChangeRecord
 from nfsd.vfs.leases import Lease
 from nfsd.vfs.locks import HeldLocks
 from nfsd.vfs.mounts import Mount
+from nfsd.vfs.open_accounts import Share
 from nfsd.vfs.opens import OpenKey
 from nfsd.vfs.serial import Serial
-from nfsd.vfs.shares import Share
 from nfsd.vfs.syncing import GroupSync
 from nfsd.vfs.types import FileType
 
@@ -109,6 +109,8 @@ class OpenFile:
     """Whether it is among its inode's ``unstable``."""
     leaving: bool
     """Whether it is about to close: because others want its place, or once it has been synchronised."""
+    holders: dict[str, int] | None
+    """How many clients' opens, delegations or locks of each host keep it open (:meth:`nfsd.vfs.shares.Shares.hold`)."""
     def __init__(
         self,
         node: Node,
@@ -122,6 +124,10 @@ class OpenFile:
         """Add one count; returns itself."""
     def release(self) -> None:
         """Drop one count."""
+    def held_by(self, host: str) -> Self:
+        """Add one count for a client of this host, which keeps it open for as long as it likes; returns itself."""
+    def let_by(self, host: str) -> None:
+        """Drop one count of a client's of this host."""
     def charge_to(self, share: Share) -> None:
         """Its place is in another share, from now on."""
     def shut(self) -> None:

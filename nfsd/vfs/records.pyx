@@ -180,6 +180,7 @@ cdef class OpenFile:
         self.cached = None
         self.unstable = False
         self.leaving = False
+        self.holders = None
 
     def retain(self):
         if self.count == 0:
@@ -191,6 +192,15 @@ cdef class OpenFile:
         self.count -= 1
         if self.count == 0:
             self.node.inode.used_count -= 1
+
+    def held_by(self, host):
+        self.retain()
+        self.share.shares.hold(self, host)
+        return self
+
+    def let_by(self, host):
+        self.share.shares.let(self, host)
+        self.release()
 
     def charge_to(self, share):
         self.share = share

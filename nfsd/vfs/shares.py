@@ -1,34 +1,42 @@
 """For whom files are open: places for descriptors, bounded in all, by the client's host, and by the export they are of.
 
-Owns :class:`Shares`. A descriptor that is kept for peers (in the cache, with unstable writes, with an open or a lock of
-NFSv4's or NLM's) has a place from before it is opened until it is closed. What takes one just for a moment has none.
+Owns :class:`Shares`; the records are in :mod:`nfsd.vfs.open_accounts`. A descriptor that is kept for peers (in the
+cache, with unstable writes, with an open or a lock of NFSv4's or NLM's) has a place from before it is opened until it
+is closed. What takes one just for a moment has none.
 
 Bounds
     All places together are part of what the process may have open (:mod:`nfsd.vfs.resources`). One host may have a
     share of them; and one export of several, whose disk may have stalled, three quarters of all, and of a host's. The
-    last eighth is for hosts that have next to nothing, so that a small call of one gets in while others have all the
-    rest. Callers of one user share open files whatever their hosts: who takes one that nobody holds has its place from
-    then on.
+    last eighth is for hosts that have next to nothing: a part of it for any of them, another for those in a small
+    network (:mod:`rpcrdma.networks`) that has little as well, and so on up to the largest networks. So a small call
+    gets in while a host, or a network full of hosts, has all the rest, and nobody gives way.
+
+Who pays
+    Callers of one user share open files whatever their hosts. The place of one that clients keep open, for as long as
+    they like, is one of theirs: with the first who does, and from when he lets go with another who still does. It
+    counts as one that a host has for each of them (:meth:`Shares.hold`). Who takes one that nobody keeps has its place
+    from then on.
 
 Waiting
-    Who finds a bound met has something in the cache closed, of his own as far as that helps, and waits for a place;
-    that may take an fsync. Hosts take turns, and so do the exports of a host. A place that is given back goes to one
-    waiter. Who has waited for long is told to come again (EMFILE): a client's slot or connection is worth more than its
-    place in the queue.
+    Who finds a bound met has something in the cache closed, and waits for a place; that may take an fsync. At bounds of
+    his own it is something of his own, otherwise something of those who have most. Networks take turns, and so do the
+    hosts of one, and the exports of a host. A place that is given back goes to one waiter. Who has waited for long is
+    told to come again (EMFILE): a client's slot or connection is worth more than its place in the queue.
 """
 
 from __future__ import annotations
 
 import asyncio
 import collections
-import enum
 import errno
-from collections import OrderedDict
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final, Protocol
+import itertools
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Final
 
+from nfsd.vfs.open_accounts import Bound, Cache, Host, Lane, Network, Share, oldest_idle
 from rpcrdma.firewall import contain
 from rpcrdma.log_limits import limited_logger
+from rpcrdma.networks import Tree
 
 if TYPE_CHECKING:
     from nfsd.vfs.records import OpenFile
@@ -40,7 +48,10 @@ _RESERVE: Final = 8
 _EXPORT: Final = 4
 """One part in so many is for the other exports."""
 _LITTLE: Final = 4
-"""What little is; or a sixteenth of what is left, if that is more."""
+"""What little is; or of what is left, if that is more, a sixteenth for a host and a quarter for a network."""
+_LITTLE_OF_A_HOST, _LITTLE_OF_A_NETWORK = 16, 4
+_MODEST: Final = 8
+"""Places that make no difference to who has most."""
 _AHEAD: Final = 16
 """One part in so many of a bound is kept free, as far as there is something to close."""
 _LOOKS: Final = 16
@@ -51,101 +62,9 @@ PATIENCE: Final = 10.0
 """Seconds to wait for a place."""
 
 
-class Bound(enum.Enum):
-    """Which bound is met."""
-
-    HOST_IN_EXPORT = "host_in_export"
-    HOST = "host"
-    EXPORT = "export"
-    ALL = "all"
-
-
-class Cache(Protocol):
-    """Where open files are that nobody needs at the moment."""
-
-    def let_go(self, share: Share, bound: Bound) -> bool:
-        """Close one that has a place within this bound, if there is one; whether there is."""
-
-
-class Share:
-    """What one host has open of one export."""
-
-    __slots__ = ("cached", "host", "in_use", "lane", "leaving", "shares", "waiters", "whole_lane")
-
-    def __init__(self, shares: Shares, host: Host, lane: int, whole_lane: Lane) -> None:
-        self.shares, self.host, self.lane, self.whole_lane = shares, host, lane, whole_lane
-        self.in_use = 0
-        self.leaving = 0
-        """Those that are about to close: because others want their places, or once they are synchronised."""
-        self.cached: OrderedDict[OpenFile, None] = OrderedDict()
-        """Those in the cache; the ones used lately are not first."""
-        self.waiters: collections.deque[asyncio.Future[None]] = collections.deque()
-
-    def give_back(self) -> None:
-        """A descriptor is closed, or was not opened after all: somebody else may have the place."""
-        shares = self.shares
-        self.in_use -= 1
-        self.host.in_use -= 1
-        self.whole_lane.in_use -= 1
-        shares.in_use -= 1
-        if shares.waiting:
-            shares.serve(self.host)
-        if not self.in_use:
-            shares.drop(self)
-
-    def leaves(self, opened: OpenFile) -> None:
-        """One is about to close."""
-        if not opened.leaving:
-            opened.leaving = True
-            self.leaving += 1
-            self.shares.leaving += 1
-
-    def left(self) -> None:
-        """That one is closed."""
-        self.leaving -= 1
-        self.shares.leaving -= 1
-        self.give_back()
-
-
-class Host:
-    """One client."""
-
-    __slots__ = ("in_use", "key", "lanes", "queue")
-
-    def __init__(self, key: str) -> None:
-        self.key = key
-        self.in_use = 0
-        self.lanes: dict[int, Share] = {}
-        self.queue: collections.deque[Share] = collections.deque()
-        """Those with waiters."""
-
-
-class Lane:
-    """What all hosts have open of one export."""
-
-    __slots__ = ("in_use",)
-
-    def __init__(self) -> None:
-        self.in_use = 0
-
-
 def _but(whole: int, part: int) -> int:
     """All of it but one part in ``part``, and something in any case."""
     return max(1, whole - whole // part)
-
-
-def oldest_idle(table: OrderedDict[OpenFile, None], lane: int | None) -> OpenFile | None:
-    """The first of a table that nobody holds, of this export (None: any), and that need not be synchronised; otherwise
-    the first that nobody holds. None if there is none among the first few."""
-    best: OpenFile | None = None
-    for _ in range(min(len(table), _LOOKS)):
-        opened = next(iter(table))
-        if not opened.count and (lane is None or opened.node.mount.lane == lane):
-            if not opened.unstable:
-                return opened
-            best = best or opened
-        table.move_to_end(opened)
-    return best
 
 
 class Shares:
@@ -155,16 +74,21 @@ class Shares:
         self.exports = 1
         """How many there are; one alone may have everything."""
         self.bound(limit, host_limit)
-        self.in_use = self.leaving = 0
+        self.leaving = 0
         self.events: collections.Counter[str] = collections.Counter()
         """Opens that waited, that were told to come again, and the bounds that they met."""
         self.waiting = 0
         self._cache = cache
         self._hosts: dict[str, Host] = {}
+        self._networks: Tree[Network] = Tree(Network, _MODEST, _MODEST, _MODEST)
+        self.everybody = self._networks.everybody
         self._lanes: dict[int, Lane] = {}
-        self._ring: collections.deque[Host] = collections.deque()
-        """Hosts with waiters."""
         self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def in_use(self) -> int:
+        """All places that are taken."""
+        return self.everybody.has
 
     def bound(self, limit: int, host_limit: int) -> None:
         """Let there be so many places, and so many for one host."""
@@ -174,7 +98,7 @@ class Shares:
     # -- taking and giving back ----------------------------------------------------------------------------------
     def has_room(self, host: str, lane: int) -> bool:
         """Whether there is a place now."""
-        if self.in_use < self._plenty:
+        if self.everybody.has < self._plenty:
             return True
         share = self.at_once(host, lane)
         if share is None:
@@ -185,7 +109,7 @@ class Shares:
     def at_once(self, host: str, lane: int) -> Share | None:
         """A place, if there is one now; nothing waits here, and nobody is overtaken."""
         share = self._share(host, lane)
-        if self.in_use < self._plenty:  # as nearly always: nobody can have met a bound
+        if self.everybody.has < self._plenty:  # as nearly always: nobody can have met a bound
             return self._charge(share)
         bound = self._met(share)
         if bound is not None and self._cache.let_go(share, bound):  # in memory it closes at once
@@ -199,24 +123,90 @@ class Shares:
 
     def take(self, opened: OpenFile, host: str) -> bool:
         """Take a count of an open file in the cache; if nobody else has one, its place is charged to ``host``. False:
-        there is no such place now, and nothing is taken."""
+        there is no such place now, or the host has as many as it may, and nothing is taken."""
         opened.retain()  # first, or it may be what closes to make room
         before = opened.share
-        if opened.count == 1 and before.host.key != host:
-            share = self.at_once(host, before.lane)
-            if share is None:
-                opened.release()
-                return False
-            opened.charge_to(share)
-            before.cached.pop(opened, None)
-            share.cached[opened] = None
-            before.give_back()
+        if before.host.key != host:
+            if opened.count == 1:
+                share = self.at_once(host, before.lane)
+                if share is not None:
+                    self._move(opened, share)
+                    return True
+            elif not self.is_full(host, before.lane):
+                return True
+            opened.release()
+            return False
         return True
+
+    # -- what clients keep open ----------------------------------------------------------------------------------
+    def hold(self, opened: OpenFile, host: str) -> None:
+        """A client of this host keeps it open from now on, whoever else does: to be ended by ``let``."""
+        holders, share = opened.holders, opened.share
+        if holders is None:
+            opened.holders = {host: 1}
+            share.forget(opened)
+            if share.host.key != host:
+                self._move(opened, self._charge(self._share(host, share.lane)))
+        elif host in holders:
+            holders[host] += 1
+        else:
+            holders[host] = 1
+            self._count_guest(self._share(host, share.lane), 1)
+
+    def let(self, opened: OpenFile, host: str) -> None:
+        """It does so no more. If it had the place, another host does that keeps it open."""
+        holders, share = opened.holders or {}, opened.share
+        holders[host] -= 1
+        if holders[host]:
+            return
+        del holders[host]
+        if share.host.key != host:
+            self._count_guest(self._hosts[host].lanes[share.lane], -1)
+        elif holders:
+            other = self._hosts[next(iter(holders))].lanes[share.lane]
+            other.guests -= 1
+            other.host.guests -= 1
+            if opened.fd >= 0:  # else the server stops, and its place is given back already
+                self._move(opened, self._charge(other))
+        else:
+            opened.holders = None
+            if opened.cached is not None:
+                share.remember(opened)
+
+    def is_full(self, host: str, lane: int) -> bool:
+        """Whether a host keeps as much open as it may, so that it cannot share another's descriptor either."""
+        share = self._share(host, lane)
+        bound = self._own_bound(share, self.host_limit)
+        if bound is not None and self._cache.let_go(share, bound):
+            bound = self._own_bound(share, self.host_limit)
+        self.drop(share)
+        return bound is not None
+
+    def _count_guest(self, share: Share, change: int) -> None:
+        share.guests += change
+        share.host.guests += change
+        if change < 0:
+            if self.waiting:
+                self._serve(share.host)
+            self.drop(share)
+
+    def _move(self, opened: OpenFile, share: Share) -> None:
+        """It has this place now instead of its own."""
+        before = opened.share
+        opened.charge_to(share)
+        if opened.leaving:
+            before.leaving -= 1
+            share.leaving += 1
+        if opened in before.cached:
+            before.forget(opened)
+            share.remember(opened)
+        before.give_back()
 
     def is_held(self, key: str) -> bool:
         """Whether a host has used up its share with what its clients hold open: to wait for a place is of no use."""
         host = self._hosts.get(key)
-        if host is None or host.in_use < (_but(self.host_limit, _EXPORT) if self.exports > 1 else self.host_limit):
+        most = _but(self.host_limit, _EXPORT) if self.exports > 1 else self.host_limit
+        if host is None or host.has + host.guests < most:
             return False
         return all(not share.leaving and oldest_idle(share.cached, None) is None for share in host.lanes.values())
 
@@ -225,7 +215,7 @@ class Shares:
         of these than calls."""
         share = self._share(host, lane)
         self._charge(share)
-        if self.in_use >= self._plenty:
+        if self.everybody.has >= self._plenty:
             self._keep_some_free(share)
         return share
 
@@ -263,19 +253,38 @@ class Shares:
     # -- bounds --------------------------------------------------------------------------------------------------
     def _met(self, share: Share, *, ahead: bool = False) -> Bound | None:
         """The bound that is met, or (``ahead``) as good as met, if there is one."""
-        host = share.host
         own, all_ = self.host_limit, self.limit
         if ahead:
             own, all_ = _but(own, _AHEAD), _but(all_, _AHEAD)
-        if host.in_use >= own:
-            return Bound.HOST
-        if self.exports > 1 and share.in_use >= _but(own, _EXPORT):
-            return Bound.HOST_IN_EXPORT
-        if host.in_use >= max(_LITTLE, (self.limit - self.in_use) // _AHEAD):
-            all_ -= self.limit // _RESERVE
+        bound = self._own_bound(share, own)
+        if bound is not None:
+            return bound
+        kept = self._kept_from(share.host)
+        if kept:
+            all_ -= kept
             if self.exports > 1 and share.whole_lane.in_use >= _but(all_, _EXPORT):
                 return Bound.EXPORT
-        return Bound.ALL if self.in_use >= all_ else None
+        return Bound.ALL if self.everybody.has >= all_ else None
+
+    def _own_bound(self, share: Share, own: int) -> Bound | None:
+        """The bound on a host's own that is met."""
+        host = share.host
+        if host.has + host.guests >= own:
+            return Bound.HOST
+        if self.exports > 1 and share.in_use + share.guests >= _but(own, _EXPORT):
+            return Bound.HOST_IN_EXPORT
+        return None
+
+    def _kept_from(self, host: Host) -> int:
+        """Places that are for others: for hosts that have less, or are in networks that have less."""
+        left, kept = self.limit - self.everybody.has, self.limit // _RESERVE
+        if host.has + host.guests >= max(_LITTLE, left // _LITTLE_OF_A_HOST):
+            return kept
+        networks, little = host.chain()[-2:0:-1], max(_LITTLE, left // _LITTLE_OF_A_NETWORK)
+        for number, network in enumerate(networks):
+            if network.has >= little:
+                return kept * (len(networks) - number) // (len(networks) + 1)
+        return 0
 
     def _keep_some_free(self, share: Share) -> None:
         bound = self._met(share, ahead=True)
@@ -284,15 +293,21 @@ class Shares:
 
     def _charge(self, share: Share) -> Share:
         share.in_use += 1
-        share.host.in_use += 1
         share.whole_lane.in_use += 1
-        self.in_use += 1
+        share.host.grow()
         return share
+
+    def crowd(self) -> Host | None:
+        """The host that has most, of the network that has most, of those that have something in the cache."""
+        found = self.everybody.crowd()
+        while found.most:
+            found = found.fullest()
+        return found if isinstance(found, Host) else None
 
     def _share(self, key: str, lane: int) -> Share:
         host = self._hosts.get(key)
         if host is None:
-            host = self._hosts[key] = Host(key)
+            host = self._hosts[key] = Host(key, self._networks.of(key))
         share = host.lanes.get(lane)
         if share is None:
             whole_lane = self._lanes.get(lane)
@@ -304,18 +319,18 @@ class Shares:
     def drop(self, share: Share) -> None:
         """Forget who has nothing and wants nothing."""
         host = share.host
-        if not share.in_use and not share.waiters and host.lanes.get(share.lane) is share:
+        if not (share.in_use or share.guests or share.waiters) and host.lanes.get(share.lane) is share:
             del host.lanes[share.lane]
             if not host.lanes and self._hosts.get(host.key) is host:
                 del self._hosts[host.key]
 
     # -- waiting -------------------------------------------------------------------------------------------------
     def _enqueue(self, share: Share, place: asyncio.Future[None]) -> None:
-        host = share.host
-        if not share.waiters:
-            if not host.queue:
-                self._ring.append(host)
-            host.queue.append(share)
+        part: Share | Network = share
+        group: Network | None = share.host
+        while group is not None and part not in group.queue:
+            group.queue[part] = None
+            part, group = group, group.parent
         share.waiters.append(place)
         self.waiting += 1
         if self._timer is None:
@@ -329,11 +344,38 @@ class Shares:
 
     def _forget_queue(self, share: Share) -> None:
         """A share without waiters stands in no queue."""
-        host = share.host
-        if not share.waiters:
-            host.queue.remove(share)
-            if not host.queue:
-                self._ring.remove(host)
+        if share.waiters:
+            return
+        part: Share | Network = share
+        group: Network | None = share.host
+        while group is not None:
+            group.queue.pop(part, None)
+            if group.queue:
+                return
+            part, group = group, group.parent
+
+    def _in_turn(self, group: Network) -> Iterator[Host]:
+        """Hosts with waiters: one of each network, the next of each network, and so on."""
+        if isinstance(group, Host):
+            yield group
+            return
+        parts = collections.deque(map(self._in_turn, itertools.islice(group.queue, _LOOKS)))
+        while parts:
+            hosts = parts.popleft()
+            host = next(hosts, None)
+            if host is not None:
+                yield host
+                parts.append(hosts)
+
+    @staticmethod
+    def _had_its_turn(host: Host) -> None:
+        """It is behind the others of its network, and that behind the other networks."""
+        part: Network = host
+        group = host.parent
+        while group is not None:
+            if part in group.queue:
+                group.queue.move_to_end(part)
+            part, group = group, group.parent
 
     def serve(self, host: Host) -> None:
         """Give a place that one of this host's has been to somebody who waits."""
@@ -343,20 +385,27 @@ class Shares:
 
     def _serve_some(self) -> bool:
         """Give places to those whose turn it is, as far as their bounds let them have any; whether one had."""
-        served, looks = False, 0
-        while looks < min(len(self._ring), _LOOKS):  # once around at most, so that turns stay what they are
-            host = self._ring[0]
-            self._ring.rotate(-1)
-            if self._serve(host):
-                served, looks = True, 0
-            else:
-                looks += 1
+        served = False
+        while self._serve_first():
+            served = True
         return served
+
+    def _serve_first(self) -> bool:
+        """Give a place to the first of some that may have one; whether there is one."""
+        hosts = list(itertools.islice(self._in_turn(self.everybody), _LOOKS))
+        for host in hosts:
+            if self._serve(host):
+                self._had_its_turn(host)
+                return True
+        if len(hosts) == _LOOKS:  # the next time others are looked at
+            for host in hosts:
+                self._had_its_turn(host)
+        return False
 
     def _serve(self, host: Host) -> bool:
         """Give a place to the first waiter of the host that may have one; whether there is one."""
         for share in list(host.queue):
-            host.queue.rotate(-1)
+            host.queue.move_to_end(share)
             while share.waiters and share.waiters[0].cancelled():  # its task has yet to hear of it
                 self._dequeue(share, share.waiters[0])
             if share.waiters and self._met(share) is None:
@@ -371,7 +420,7 @@ class Shares:
     def _look_again(self) -> None:
         """Have something closed for those who wait, and see whether there are places that nobody was told of."""
         self._timer = None
-        for host in [self._ring[at] for at in range(min(len(self._ring), _LOOKS))]:
+        for host in list(itertools.islice(self._in_turn(self.everybody), _LOOKS)):
             for share in list(host.queue):
                 for _ in range(min(len(share.waiters), _LOOKS)):
                     bound = self._met(share)
@@ -393,7 +442,7 @@ class Shares:
         """Nobody need be looked after any more; who waits still is told to come again."""
         if self._timer is not None:
             self._timer.cancel()
-        for host in list(self._ring):
+        for host in list(self._hosts.values()):
             for share in list(host.queue):
                 for place in list(share.waiters):
                     self._dequeue(share, place)

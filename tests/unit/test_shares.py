@@ -9,8 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nfsd.vfs import shares as shares_module
+from nfsd.vfs.open_accounts import Bound
 from nfsd.vfs.resources import FileLimits, most_calls, most_connections
-from nfsd.vfs.shares import Bound, Shares
+from nfsd.vfs.shares import Shares
 from nfsd.vfs.types import Credential, SetAttributes
 from tests.support.hosts import on_site
 from tests.unit.vfs_support import ROOT, directory_on, run, write_file
@@ -214,7 +215,8 @@ def test_places_are_never_lost(steps):
             share.give_back()
         assert (shares.in_use, shares.waiting) == (0, 0)
         assert not shares._hosts
-        assert not shares._ring
+        assert not shares.everybody.queue
+        assert not shares.everybody._ranks
         assert not any(lane.in_use for lane in shares._lanes.values())
         shares.close()
 

@@ -94,7 +94,9 @@ async def _lease(c: Compound, delegation: Delegation, opened: Descriptors) -> Le
     if through is None:
         return None
     recalls = c.server.recalls
-    return await c.service.take_lease(through, write=delegation.write, on_break=lambda: recalls.broken(delegation))
+    return await c.service.take_lease(
+        through, write=delegation.write, host=opened.host, on_break=lambda: recalls.broken(delegation)
+    )
 
 
 def given(delegation: Delegation) -> p.open_delegation4:
@@ -185,10 +187,9 @@ async def want_delegation(c: Compound, args: p.WANT_DELEGATION4args) -> p.open_d
     if write:
         await c.real(node, changing=True)
     access = _BOTH if write else _READ
-    opened = await c.service.open(
-        await c.credential(node), node, read=True, write=write, owner_override=bool(reclaim), exactly=True
-    )
-    descriptors = Descriptors()
+    credential = await c.credential(node)
+    opened = await c.service.open(credential, node, read=True, write=write, owner_override=bool(reclaim), exactly=True)
+    descriptors = Descriptors(credential.host)
     descriptors.add(opened, access, c.call.credential)
     try:
         return await delegate(c, c.client, node, descriptors, access, want, reclaim=reclaim)

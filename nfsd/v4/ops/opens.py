@@ -86,7 +86,7 @@ async def open_(c: Compound, args: p.OPEN4args) -> p.OPEN4resok:
         reservation.abort()
         raise
     if state.opened is None:
-        state.opened = Descriptors()
+        state.opened = Descriptors(credential.host)
     state.opened.add(opened, access, c.call.credential)
     del opened  # if the state had one before, this one may have to go for a lease
     state.file.node = node
