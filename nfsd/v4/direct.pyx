@@ -6,7 +6,7 @@ whatever is declined here: all that fails, waits or is rare.
 """
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
-from libc.string cimport memcpy
+from libc.string cimport memcmp, memcpy
 
 from nfsd.v4.direct_attributes cimport LARGEST_FATTR
 from nfsd.v4.direct_compound cimport Arguments, left, padded, room, store_opaque
@@ -85,15 +85,28 @@ cdef class Nfs4Direct(DirectLocks):
         length = load32(arguments.at)
         if length == 0 or length > NFS4_FHSIZE or left(arguments) < 4 + padded(length):
             return False
-        self.current = self.files.find(arguments.at + 4, length)
-        if self.current is None:
-            return False
-        self.standing = self.files.standing(self.caller, self.current)
-        if self.standing is None:
-            return False
+        if not self.resumed(arguments.at + 4, length):
+            self.current = self.files.find(arguments.at + 4, length)
+            if self.current is None:
+                return False
+            self.standing = self.files.standing(self.caller, self.current)
+            if self.standing is None:
+                return False
         self.seen = False
         arguments.at += 4 + padded(length)
         place.at = store32(store32(place.at, OP_PUTFH), 0)
+        return True
+
+    cdef bint resumed(self, const uint8_t *handle, size_t length) except -1:
+        """Whether the COMPOUND has waited in this file. Something may have been done: nothing that has happened meanwhile
+        makes it undone."""
+        cdef bytes known
+        if self.begun is None or self.begun.current is None:
+            return False
+        known = self.begun.current.handle
+        if <size_t>len(known) != length or memcmp(<const char *>known, handle, length) != 0:
+            return False
+        self.current, self.standing = self.begun.current, self.begun.standing
         return True
 
     cdef bint getfh(self, Place place) except -1:
@@ -103,10 +116,11 @@ cdef class Nfs4Direct(DirectLocks):
         place.at = store_opaque(store32(store32(place.at, OP_GETFH), 0), handle, len(handle))
         return True
 
-    cdef bint lookup(self, Arguments *arguments, Place place) except -1:
+    cdef int lookup(self, Arguments *arguments, Place place) except -1:
         cdef size_t length
         cdef int error
         cdef Node node
+        cdef Work brought = self.brought_here()
         if left(arguments) < 4 or not room(place, 8):
             return False
         length = load32(arguments.at)
@@ -117,6 +131,8 @@ cdef class Nfs4Direct(DirectLocks):
         node = self.files.lookup(
             self.standing.credential, self.current, arguments.at + 4, length, &self.status, &error
         )
+        if node is None and self.files.needs is not None and brought is None and not (self.changing or self.prepared):
+            return self.wait_for(self.files.needs, None)
         if node is None:
             return False
         self.current = node  # on the same mount: in the same export

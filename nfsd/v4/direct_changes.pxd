@@ -13,6 +13,7 @@ cdef class DirectChanges(DirectOpens):
 
     cdef bint may_change(self, Place place, const uint8_t *behind, const uint8_t *end, size_t result) except -1
     cdef bint may_follow(self, const uint8_t *at, const uint8_t *end) except -1
-    cdef bint remove(self, Arguments *arguments, Place place) except -1
-    cdef bint setattr(self, Arguments *arguments, Place place) except -1
+    cdef bint comes_first(self) noexcept
+    cdef int remove(self, Arguments *arguments, Place place) except -1
+    cdef int setattr(self, Arguments *arguments, Place place) except -1
     cdef const uint8_t *wanted(self, const uint8_t *at, const uint8_t *end, changes_t *changes, uint32_t *mask)

@@ -10,13 +10,14 @@ from nfsd.v4.direct_attributes cimport LARGEST_FATTR
 from nfsd.v4.direct_compound cimport left, padded, room
 from nfsd.vfs.attribute_changes cimport AttributeChange
 from nfsd.vfs.direct cimport NAME_MAX, UTIME_NOW, no, no_changes, when_t
-from nfsd.vfs.name_changes cimport REMOVE_NAME, NameChange
+from nfsd.vfs.name_changes cimport REMOVE_ANY, NameChange, Walk
 from nfsd.wire.nfs4 cimport (
     FATTR4_MODE, FATTR4_TIME_ACCESS_SET, FATTR4_TIME_MODIFY_SET, OP_GETATTR, OP_REMOVE, OP_SETATTR, SET_TO_CLIENT_TIME4,
     SET_TO_SERVER_TIME4, stateid4_SIZE,
 )
 from rpcrdma.declined cimport ATTRIBUTES, MAY_WAIT, PROCEDURE, SIZE, STATE
-from rpcrdma.place cimport load32, load64, store32, store64
+from rpcrdma.place cimport ANSWERED, DECLINED, load32, load64, store32, store64
+from rpcrdma.rpc.work cimport Errand, Work
 
 from nfsd.v4.operations import ROOM_FOR_RESULT
 from nfsd.vfs.types import FileType
@@ -73,54 +74,88 @@ cdef class DirectChanges(DirectOpens):
             return no(self.files, ATTRIBUTES)
         return at + 4 + used == end and self.told_by_us()
 
-    cdef bint remove(self, Arguments *arguments, Place place) except -1:
+    cdef bint comes_first(self) noexcept:
+        """Whether nothing but SEQUENCE and PUTFH stands before this operation: what a COMPOUND that has waited for a change
+        does once more, and cannot decline."""
+        return self.index == (2 if self.minor else 1)
+
+    cdef int remove(self, Arguments *arguments, Place place) except -1:
         cdef size_t length
-        cdef NameChange change
+        cdef NameChange change = None
+        cdef Work brought = self.brought_here()
         cdef const uint8_t *name = arguments.at + 4
         if left(arguments) < 4:
-            return False
+            return DECLINED
         length = load32(arguments.at)
         if length > NAME_MAX or left(arguments) < 4 + padded(length):
-            return False
-        if not self.may_change(place, name + padded(length), arguments.end, 28):
-            return False
-        if not self.current.inline:
-            return no(self.files, MAY_WAIT)
-        change = self.files.to_remove(REMOVE_NAME, self.standing.credential, self.current, name, length)
-        if change is None or not self.files.settled(change):
-            return False
+            return DECLINED
+        if brought is None or isinstance(brought, Walk):
+            if not self.may_change(place, name + padded(length), arguments.end, 28):
+                return DECLINED
+            if not self.current.inline and not self.comes_first():
+                return no(self.files, MAY_WAIT)
+            self.files.walked = <Walk>brought
+            change = self.files.to_remove(REMOVE_ANY, self.standing.credential, self.current, name, length)
+            if change is None:
+                return DECLINED if self.files.needs is None or brought is not None else self.wait_for(self.files.needs, None)
+            if not self.current.inline:
+                return self.wait_for(change, None)
+        else:
+            change = <NameChange?>(brought if brought.earlier is None else brought.earlier)
+        if brought is not None and brought is not change:
+            if (<Errand?>brought).error is not None:
+                raise (<Errand>brought).error  # it has been removed, but perhaps not for good
+        elif not self.files.settled(change):
+            return DECLINED  # it is tried again, and fails again
+        elif not self.current.inline and not self.current.export.asynchronous:
+            return self.wait_for(self.files.to_settle(change), change)
         self.status = change.data.after
         arguments.at = name + padded(length)
         # change_info4: nothing of ours came between, hence atomic.
         place.at = store32(store32(store32(place.at, OP_REMOVE), 0), 1)
-        place.at = store64(store64(place.at, self.files.change_before), self.current.inode.change.value)
+        place.at = store64(store64(place.at, change.change_before), change.change_after)
         self.seen = True
-        return True
+        return ANSWERED
 
-    cdef bint setattr(self, Arguments *arguments, Place place) except -1:
+    cdef int setattr(self, Arguments *arguments, Place place) except -1:
         cdef changes_t changes
         cdef uint32_t mask = 0
-        cdef AttributeChange change
+        cdef AttributeChange change = None
+        cdef Errand settling
+        cdef Work brought = self.brought_here()
         cdef const uint8_t *behind
         if left(arguments) < stateid4_SIZE:
-            return False
+            return DECLINED
         # The stateid is for a size (RFC 8881 section 18.30.3).
         behind = self.wanted(arguments.at + stateid4_SIZE, arguments.end, &changes, &mask)
         if behind == NULL or (changes.mode >= 0 and self.current.type is LNK):
             return no(self.files, ATTRIBUTES)
-        if not self.may_change(place, behind, arguments.end, 20):
-            return False
-        if not self.current.inline:
-            return no(self.files, MAY_WAIT)
-        change = self.files.to_set(self.standing.credential, self.current, &changes, -1)
-        if change is None or not self.files.have_set(change):
-            return False
+        if brought is None:
+            if not self.may_change(place, behind, arguments.end, 20):
+                return DECLINED
+            if not self.current.inline and not self.comes_first():
+                return no(self.files, MAY_WAIT)
+            change = self.files.to_set(self.standing.credential, self.current, &changes, -1)
+            if change is None:
+                return DECLINED
+            if not self.current.inline:
+                return self.wait_for(change, None)
+        else:
+            change = <AttributeChange?>(brought if brought.earlier is None else brought.earlier)
+        if brought is not None and brought is not change:
+            if (<Errand?>brought).error is not None:
+                return DECLINED  # it is done again, and fails again
+        elif not self.files.have_set(change):
+            return DECLINED
+        elif not self.current.inline and not self.current.export.asynchronous:
+            settling = self.files.to_settle_attributes(change)
+            return self.wait_for(settling, change)
         self.status = change.data.after
         arguments.at = behind
         place.at = store32(store32(store32(place.at, OP_SETATTR), 0), 2)
         place.at = store32(store32(place.at, 0), mask)
         self.seen = True
-        return True
+        return ANSWERED
 
     cdef const uint8_t *wanted(self, const uint8_t *at, const uint8_t *end, changes_t *changes, uint32_t *mask):
         """A fattr4 of nothing but mode and times; returns what is behind it, or NULL: it is for the general path."""

@@ -37,6 +37,8 @@ cdef class Begun:
     cdef Slot slot              # likewise
     cdef uint32_t flags         # SEQUENCE's, as it was then
     cdef size_t index           # of the operation that waits
+    cdef Node current           # as it was then, and what the caller is there
+    cdef Standing standing
     cdef int offers
 
 

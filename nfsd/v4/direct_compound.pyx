@@ -11,7 +11,8 @@ Handing over. Where the handler goes on in the same stack (a general call, :mod:
 operation that is declined is not done again: it goes along, with the slot (:mod:`nfsd.v4.halfway`).
 
 Waiting. A COMPOUND of which an operation has to wait keeps its slot, and is offered again from its beginning: what stands
-before that operation has changed nothing, and is done once more.
+before that operation has changed nothing, and is done once more. A REMOVE or a SETATTR waits only behind nothing but SEQUENCE
+and PUTFH, which find again what they found before.
 
 Operation. Every operation may decline the whole COMPOUND, as long as none of them has changed anything. OPEN, CLOSE, LOCK
 and LOCKU are prepared, and carried out at the end. What stands behind a WRITE, a REMOVE or a SETATTR is looked at before
@@ -331,6 +332,7 @@ cdef class DirectCompound(DirectProgram):
             return DECLINED
         begun.offers += 1
         begun.index = self.index
+        begun.current, begun.standing = self.current, self.standing
         self.work.kept = begun
         return WAITS
 

@@ -1,6 +1,6 @@
 """C declarations of the file service's direct changes of names."""
 
-from libc.stdint cimport int64_t, uint8_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t
 
 from nfsd.vfs.attributes cimport statx_t
 from nfsd.vfs.direct cimport changes_t
@@ -12,8 +12,6 @@ from rpcrdma.rpc.work cimport Errand
 
 cdef class DirectNames(DirectAttributes):
     """Direct operations, those that make, remove and rename files included."""
-
-    cdef uint64_t change_before     # the directory's change attribute before the last of these
 
     cdef bint changeable(self, Node directory) except -1
     cdef NameChange change_of(self, Kind kind, Credential credential, Node directory, const uint8_t *name, size_t size)

@@ -10,6 +10,7 @@ the kernel refuses is in its ``data.error``; nothing has been done then.
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from libc.errno cimport EAGAIN, EMFILE, ENFILE, errno
+from libc.stdint cimport uint64_t
 
 from nfsd.vfs.syscalls import (
     O_PATH as _O_PATH,
@@ -97,8 +98,9 @@ cdef class DirectNames(DirectAttributes):
             self.observe(change.old_directory, &data.old_before, False)
             self.observe(change.old_directory, &data.old_after, not data.nothing)
         self.observe(change.directory, &data.before, False)
-        self.change_before = change.directory.inode.change.value
+        change.change_before = change.directory.inode.change.value
         self.observe(change.directory, &data.after, not data.nothing)
+        change.change_after = change.directory.inode.change.value
         if data.kind < REMOVE_NAME:
             self.created(change)
         elif data.kind == ADD_NAME:

@@ -1,6 +1,6 @@
 """C declarations of changes of directories' names, here or on a worker."""
 
-from libc.stdint cimport int64_t, uint32_t
+from libc.stdint cimport int64_t, uint32_t, uint64_t
 
 from nfsd.vfs.attributes cimport statx_t
 from nfsd.vfs.direct cimport NAME_MAX, changes_t, kernel_handle_t
@@ -13,6 +13,7 @@ cdef enum Kind:
     MAKE_LINK                   # symbolic
     REMOVE_NAME                 # that is no directory's
     REMOVE_DIRECTORY
+    REMOVE_ANY
     RENAME
     ADD_NAME                    # of a file that has one
 
@@ -56,6 +57,8 @@ cdef class NameChange(Job):
     cdef Inode victim           # of what is to lose a name, if it is known
     cdef Inode moved            # of what is renamed or gets a name, if it is known
     cdef Node made              # also the file with a further name
+    cdef uint64_t change_before # the directory's change attribute before it, and after
+    cdef uint64_t change_after
     cdef bint has_turns         # those of two directories
 
     cdef int run_here(self) except -1

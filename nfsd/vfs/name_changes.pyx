@@ -10,7 +10,7 @@ moment (the new name leads elsewhere): that counts as a failure, since nothing i
 
 import asyncio
 
-from libc.errno cimport EIO, EMFILE, ENFILE, ESTALE, errno
+from libc.errno cimport EIO, EISDIR, EMFILE, ENFILE, ESTALE, errno
 from libc.string cimport memcmp, memset
 
 from nfsd.vfs.attribute_changes cimport apply_changes, changes_owner, changes_times
@@ -142,9 +142,13 @@ cdef int remove(name_change_t *change) noexcept nogil:
     cdef int error = 0 if change.certain else looked_up(&change.name)
     if error != 0:
         return error
-    if unlinkat(change.name.directory, change.name.path, AT_REMOVEDIR if change.kind == REMOVE_DIRECTORY else 0) != 0:
-        return errno
-    return 0
+    if unlinkat(change.name.directory, change.name.path, AT_REMOVEDIR if change.kind == REMOVE_DIRECTORY else 0) == 0:
+        return 0
+    if change.kind == REMOVE_ANY and errno == EISDIR and (
+        unlinkat(change.name.directory, change.name.path, AT_REMOVEDIR) == 0
+    ):
+        return 0
+    return errno
 
 
 cdef int rename(name_change_t *change) noexcept nogil:

@@ -122,8 +122,13 @@ def fill(path, rng):
     path.chmod(rng.choice((0o777, 0o777, 0o1777, 0o755)))
 
 
+@pytest.fixture(params=["disk", "memory"])
+def kind(request):
+    return request.param
+
+
 @pytest.mark.parametrize("seed", range(2))
-def test_random_removals(tmp_path, minor, seed):
+def test_random_removals(kind, tmp_path, minor, seed):
     rng = random.Random(seed)
 
     async def scenario(both):
@@ -159,13 +164,13 @@ def test_random_removals(tmp_path, minor, seed):
             assert listing(both.path / "one") == listing(both.path / "two")
         return both.answered, done
 
-    answered, done = on("memory", tmp_path, minor, scenario)
+    answered, done = on(kind, tmp_path, minor, scenario)
     assert done > 30
     assert answered > 15
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_random_attributes(tmp_path, minor, seed):
+def test_random_attributes(kind, tmp_path, minor, seed):
     rng = random.Random(seed)
 
     async def scenario(both):
@@ -197,7 +202,7 @@ def test_random_attributes(tmp_path, minor, seed):
                 assert set_to[0] == set_to[1]
         return both.answered
 
-    assert on("memory", tmp_path, minor, scenario) > 30
+    assert on(kind, tmp_path, minor, scenario) > 30
 
 
 def test_nothing_is_changed_before_a_compound_is_declined(tmp_path):
@@ -225,18 +230,45 @@ def test_nothing_is_changed_before_a_compound_is_declined(tmp_path):
     on("memory", tmp_path, 1, scenario)
 
 
-def test_what_is_on_a_disk_is_the_general_paths(tmp_path):
+def test_directories_are_removed_natively(kind, tmp_path, minor):
     async def scenario(both):
         handles = await directories(both)
         for name in ("one", "two"):
-            (both.path / name / "a").touch()
+            (both.path / name / "sub").mkdir()
         before = both.answered
-        one, two = await each_way(both, [remove(b"a")], handles)
+        one, two = await each_way(both, [remove(b"sub"), getattr_(OF_CONTENT)], handles)
         assert without_change_info(one)[0] == without_change_info(two)[0]
-        await each_way(both, [setattr_({33: mode(0o700)})], handles)
-        assert both.answered == before
+        assert without_change_info(one)[1] is not None
+        assert both.answered == before + 1
+        assert not (both.path / "one" / "sub").exists()
 
-    on("disk", tmp_path, 1, scenario)
+    on(kind, tmp_path, minor, scenario)
+
+
+def test_a_removal_is_not_repeated_whatever_happens_while_it_waits(tmp_path, minor):
+    """What the caller may do has to be found out anew, which takes time."""
+
+    async def scenario(both):
+        handles = await directories(both)
+        (both.path / "one" / "a").touch()
+        service = both.server.service
+        settle = service.settle_names
+
+        async def disturbed(*arguments):
+            service.exports.generation += 1
+            service.exports.standing = lambda *_: None
+            await settle(*arguments)
+
+        service.settle_names = disturbed
+        before = both.answered
+        reply = await both.direct.call(None, both.message(SPARE, putfh(handles[0]), remove(b"a")))
+        service.settle_names = settle
+        del service.exports.standing
+        assert without_change_info(comparable(reply))[1] is not None
+        assert both.answered == before + 1
+        assert not (both.path / "one" / "a").exists()
+
+    on("disk", tmp_path, minor, scenario)
 
 
 def test_a_change_waits_for_what_other_compounds_promised(tmp_path):
