@@ -176,10 +176,12 @@ class BothRdma(InStep):
         assert self.pool.in_use == self.pool.leaked == 0
 
     async def call(
-        self, which: int, slot: int, *operations: Operation, room: int | None = None, data: bytes = b"", **how: Any
-    ) -> tuple[Any, ...]:
+        self, which: int, slot: int, *operations: Operation, room: int | None = None, data: bytes = b"",
+        reply: int | None = None, **how: Any,
+    ) -> tuple[Any, ...]:  # fmt: skip
         """One COMPOUND to one of the servers: everything about its outcome that must not depend on the server. ``room``
-        octets of a Write chunk; ``data``, which stands somewhere in the call, in a Read chunk."""
+        octets of a Write chunk; ``reply`` octets of a Reply chunk; ``data``, which stands somewhere in the call, in a
+        Read chunk."""
         peer, message = self.peers[which], self.message(slot, *operations, **how)
         lists: dict[str, Any] = {}
         memory, handles = None, []
@@ -192,16 +194,24 @@ class BothRdma(InStep):
             lists["reads"] = [(at, source.segment(0, len(data)))]
             message = message[:at] + message[at + len(data) + (-len(data) & 3) :]
             handles.append(source.handle)
+        long = peer.writable(reply or 1)
+        if reply is not None:
+            lists["reply"] = [long.segment(0, reply)]
+            handles.append(long.handle)
         peer.send(wire.header(int.from_bytes(message[:4], "big"), **lists), message)
         answer = await peer.message()
         header = answer.header
         assert header.xid == int.from_bytes(message[:4], "big")
+        payload = header.payload
+        if header.procedure == wire.NOMSG:
+            assert header.reply is not None
+            payload = bytes(long.memory[: header.reply[0].length])
         return (
             header.procedure,
             header.error,
             header.credit,
             [[segment.length for segment in each] for each in header.writes],
-            comparable(header.payload) if header.payload else b"",
+            comparable(payload) if payload else b"",
             None if memory is None else bytes(memory.memory),
             None if answer.invalidated is None else handles.index(answer.invalidated),
         )

@@ -50,3 +50,27 @@ def test_native_and_general_answers_look_the_same(tmp_path, how):
         assert [kind for kind, *_ in native].count(Kind.SEND_OUT) == 3
 
     run("tmpfs", tmp_path, scenario)
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_reply_in_the_reply_chunk_is_seen_piece_by_piece(tmp_path, version):
+    async def scenario(both):
+        node = await vfs_support.write_file(both.service, both.root, b"a", DATA, mode=0o666)
+        for which in (0, 1):
+            await both.shaped(which, READ, handle(node) + bytes(8) + (4).to_bytes(4, "big"), version=version)
+        recorders = [Recorder(1 << 24) for _ in both.servers]
+        for server, recorder in zip(both.servers, recorders, strict=True):
+            server.captures.start(recorder)
+        before = both.answered(READ)
+        for which in (0, 1):
+            arguments = handle(node) + bytes(8) + (50_001).to_bytes(4, "big")
+            await both.shaped(which, READ, arguments, version=version, reply=[60, 30_000, 30_000])
+        assert both.answered(READ) == before + 1
+        streams = []
+        for recorder in recorders:
+            written = [data for kind, _, data in shape(recorder) if kind == Kind.WRITE_OUT]
+            streams.append(b"".join(written)[4:])
+        assert streams[0] == streams[1]
+        assert streams[0].endswith(DATA[:50_001] + bytes(3))
+
+    run("memory", tmp_path, scenario)

@@ -44,6 +44,26 @@ def test_reading_compounds_with_and_without_write_chunks(tmp_path, minor):
     assert on(tmp_path, minor, scenario) > 60
 
 
+def test_reading_compounds_with_a_reply_chunk(tmp_path, minor):
+    """What stands behind data that goes into the Reply chunk goes there too; what has no room there is an error."""
+    rng = random.Random(minor)
+
+    async def scenario(both):
+        (both.path / "a").write_bytes(rng.randbytes(100_000))
+        stateid, handle = await both.client.open("/0", b"a")
+        for _ in range(80):
+            offset, count = rng.choice((0, 1, 4096, 99_990)), rng.choice((1, 3700, 3801, 4096, 4097, 8191, 65536))
+            behind = rng.choice(([], [getattr_()], [getattr_(), p.OP_GETFH]))
+            reply = rng.choice((count + 4096, count + 4096, *range(count + 100, count + 300, 20)))
+            room = rng.choice((None, None, None, count))
+            await both.same(putfh(handle), read(stateid, offset, count), *behind, room=room, reply=reply)
+        return both.answered, both.servers[0].counters.long_replies
+
+    answered, long_replies = on(tmp_path, minor, scenario)
+    assert answered > 60
+    assert long_replies > 15
+
+
 def test_data_fetched_from_the_middle_of_a_compound(tmp_path, minor):
     rng = random.Random(minor)
 
