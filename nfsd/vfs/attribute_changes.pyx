@@ -107,7 +107,7 @@ cdef class AttributeChange(Job):
             inode.wrote(ctime_of(&data.before), ctime_of(&data.after))
             inode.permissions_changed()
         else:
-            inode.wrote(ctime_of(&data.before), ctime_of(&data.after))
+            inode.changed_between(&data.before, &data.after)
         return 0
 
     cdef int train_finished(self) except -1:

@@ -2,6 +2,7 @@
 
 from nfsd.vfs.change import ChangeRecord
 from nfsd.vfs.mounts import Mount
+from nfsd.vfs.records import Inode
 from nfsd.vfs.types import Attributes, FileType
 
 def statx_buffer() -> bytearray:
@@ -16,8 +17,8 @@ def raw_nlink(buffer: bytearray) -> int:
 def raw_uid(buffer: bytearray) -> int:
     """The file's owner."""
 
-def raw_permissions(buffer: bytearray) -> tuple[int, int, int]:
-    """What a chmod or chown changes: mode with type, uid, gid."""
+def changed_between(inode: Inode, before: bytearray, after: bytearray) -> None:
+    """Tell the file's record of a change of ours between these two looks: another mode or owner shows somebody else's."""
 
 def raw_fileid(buffer: bytearray) -> int:
     """The inode number."""

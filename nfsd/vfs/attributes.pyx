@@ -7,16 +7,10 @@ from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_GET_SIZE
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
 from nfsd.vfs.change cimport ChangeRecord
+from nfsd.vfs.kernel cimport CLOCK_REALTIME, clock_gettime, timespec
+from nfsd.vfs.records cimport Inode
 
 from nfsd.vfs.types import Attributes, FileType, Time
-
-cdef extern from "time.h" nogil:
-    ctypedef long time_t
-    struct timespec:
-        time_t tv_sec
-        long tv_nsec
-    int clock_gettime(int clock, timespec *now)
-    const int CLOCK_REALTIME
 
 cdef object _attributes = Attributes
 cdef object _time = Time
@@ -59,9 +53,8 @@ def raw_uid(buffer):
     return status_in(buffer).uid
 
 
-def raw_permissions(buffer):
-    cdef statx_t *status = status_in(buffer)
-    return status.mode, status.uid, status.gid
+def changed_between(Inode inode not None, before, after):
+    inode.changed_between(status_in(before), status_in(after))
 
 
 def raw_fileid(buffer):

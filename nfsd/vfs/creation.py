@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 
 from nfsd.vfs import posix_acl
-from nfsd.vfs.attributes import attributes_of, raw_ctime, raw_type, statx_buffer
+from nfsd.vfs.attributes import attributes_of, changed_between, raw_ctime, raw_type, statx_buffer
 from nfsd.vfs.directory import DirectoryOperations, check_name
 from nfsd.vfs.executor import Chain, Step
 from nfsd.vfs.inspect import InspectOperations, time_argument
@@ -93,7 +93,7 @@ class CreationOperations(InspectOperations, DirectoryOperations):
         """The change of a directory around an operation of ours, under its turn; some succeed and do nothing."""
         inode = node.inode
         first = attributes_of(before, node.mount, inode.change)
-        inode.wrote(raw_ctime(before), raw_ctime(after))
+        changed_between(inode, before, after)
         return Change(first, attributes_of(after, node.mount, inode.change, changed=happened))
 
     def _add_stat(self, chain: Chain, descriptor: int | Step) -> bytearray:

@@ -10,7 +10,7 @@ import errno
 import os
 from collections.abc import Callable
 
-from nfsd.vfs.attributes import attributes_of, raw_ctime, raw_permissions, raw_size, raw_uid, statx_buffer
+from nfsd.vfs.attributes import attributes_of, changed_between, raw_size, raw_uid, statx_buffer
 from nfsd.vfs.executor import Chain
 from nfsd.vfs.iovec import iovec
 from nfsd.vfs.mounts import Mount
@@ -113,9 +113,7 @@ class DataOperations(OpenOperations):
                 if step is not None:
                     self.unstable.add(opened)  # what has failed, too: some of it may have been written
             chain.check()
-            inode.wrote(raw_ctime(before), raw_ctime(after))
-            if raw_permissions(before) != raw_permissions(after):
-                inode.permissions_changed()  # between the two looks, where ctime does not tell
+            changed_between(inode, before, after)
             change = Change(
                 attributes_of(before, node.mount, inode.change),
                 attributes_of(after, node.mount, inode.change, changed=step is not None),

@@ -18,16 +18,6 @@ cdef enum:
     UTIME_NOW = 0x3FFFFFFF      # instead of nanoseconds
     UTIME_OMIT = 0x3FFFFFFE
 
-cdef struct how_t:
-    uint64_t flags
-    uint64_t mode
-    uint64_t resolve
-
-cdef struct kernel_handle_t:
-    uint32_t size
-    int kind
-    uint8_t octets[128]
-
 cdef struct when_t:             # struct timespec
     int64_t seconds
     int64_t nanoseconds

@@ -19,9 +19,10 @@ from libc.errno cimport EACCES, EINVAL, EPERM, EROFS, ETXTBSY, errno
 from libc.stdint cimport uint32_t
 from libc.string cimport memcpy
 
-from nfsd.vfs.attributes cimport same_permissions, type_in
+from nfsd.vfs.attributes cimport type_in
 from nfsd.vfs.kernel cimport (
-    AT_EACCESS, AT_EMPTY_PATH, SYS_faccessat2, SYS_open_by_handle_at, SYS_statx, c_close, c_syscall, fsync, pread, pwrite,
+    AT_EACCESS, AT_EMPTY_PATH, CLOCK_REALTIME, SYS_faccessat2, SYS_open_by_handle_at, SYS_statx, c_close, c_syscall,
+    clock_gettime, fsync, kernel_handle_t, pread, pwrite, timespec,
 )
 from nfsd.vfs.executor cimport Executor
 from nfsd.vfs.identity cimport Switch
@@ -47,14 +48,6 @@ cdef extern from "sys/uio.h" nogil:
         void *iov_base
         size_t iov_len
     ssize_t preadv2(int fd, const iovec *vectors, int count, long offset, int flags)
-
-cdef extern from "time.h" nogil:
-    ctypedef long time_t
-    struct timespec:
-        time_t tv_sec
-        long tv_nsec
-    int clock_gettime(int clock, timespec *now)
-    const int CLOCK_REALTIME
 
 cdef enum:
     RWF_NOWAIT = 8
@@ -325,9 +318,7 @@ cdef class DirectFiles:
             return -1
         if not stat_of(opened.fd, after):
             raise OSError(errno, "statx of a file just written")
-        inode.wrote(ctime_of(before), ctime_of(after))
-        if not same_permissions(before, after):
-            inode.permissions_changed()  # between the two looks, where ctime does not tell
+        inode.changed_between(before, after)
         self.observe(node, before, False)
         self.observe(node, after, True)
         if stable:

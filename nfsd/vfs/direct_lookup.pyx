@@ -16,8 +16,8 @@ from nfsd.vfs.syscalls import (
 from nfsd.vfs.types import FileType
 
 from nfsd.vfs.attributes cimport type_in
-from nfsd.vfs.direct cimport NAME_MAX, how_t, kernel_handle_t, no, stat_of
-from nfsd.vfs.kernel cimport AT_EMPTY_PATH, SYS_name_to_handle_at, SYS_openat2, c_close, c_syscall
+from nfsd.vfs.direct cimport NAME_MAX, no, stat_of
+from nfsd.vfs.kernel cimport AT_EMPTY_PATH, SYS_name_to_handle_at, SYS_openat2, c_close, c_syscall, how_t, kernel_handle_t
 from rpcrdma.declined cimport DATA, FAILED, MAY_WAIT
 
 cdef enum:

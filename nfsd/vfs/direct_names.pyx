@@ -20,8 +20,8 @@ from nfsd.vfs.syscalls import (
 from nfsd.vfs.types import FileType
 
 from nfsd.vfs.attributes cimport type_in
-from nfsd.vfs.kernel cimport AT_EMPTY_PATH, SYS_name_to_handle_at, SYS_openat2, c_close, c_syscall
-from nfsd.vfs.direct cimport NO_ID, ctime_of, how_t, no
+from nfsd.vfs.kernel cimport AT_EMPTY_PATH, SYS_name_to_handle_at, SYS_openat2, c_close, c_syscall, how_t
+from nfsd.vfs.direct cimport NO_ID, ctime_of, no
 from nfsd.vfs.direct_lookup cimport component
 from nfsd.vfs.name_changes cimport (
     ADD_NAME, MAKE_DIRECTORY, MAKE_FILE, MAKE_LINK, REMOVE_NAME, RENAME, NameChange, Walk, change_of_kind,
@@ -275,12 +275,14 @@ cdef class DirectNames(DirectAttributes):
         return walk
 
     cdef Inode inode_of(self, NameChange change, name_t *name):
-        """The inode that a name leads to, if it is in use."""
-        cdef bytes kernel
+        """The inode that a name leads to. While a worker makes the change, the file may come into use, and must then be
+        found not to be delegated; what is changed at once concerns only one that is in use already."""
+        cdef bytes kernel, key
         if not name.there:
             return None
         kernel = kernel_of(name)
-        return self.nodes.known_inode(change.directory.mount.key_prefix + kernel[:1] + kernel[4:])
+        key = change.directory.mount.key_prefix + kernel[:1] + kernel[4:]
+        return self.nodes.known_inode(key) if change.directory.inline else self.nodes.inode(key)
 
     cdef int removed(self, NameChange change) except -1:
         """Let go of what has been removed, or replaced."""

@@ -18,7 +18,7 @@ from nfsd.vfs.executor cimport job_t
 from nfsd.vfs.handles cimport KERNEL, sign_handle
 from nfsd.vfs.kernel cimport (
     AT_EMPTY_PATH, AT_NO_AUTOMOUNT, AT_SYMLINK_NOFOLLOW, SEEK_SET, SYS_getdents64, SYS_name_to_handle_at, SYS_openat,
-    SYS_openat2, SYS_statx, c_close, c_lseek, c_syscall,
+    SYS_openat2, SYS_statx, c_close, c_lseek, c_syscall, how_t, kernel_handle_t,
 )
 from nfsd.vfs.listing cimport END, ERROR, MORE, NEEDS, SKIPPED, TAKEN, entry_t, found_t, listing_t, outcome_t
 from rpcrdma.octets cimport store32, store64
@@ -36,7 +36,6 @@ cdef extern from "stdio.h" nogil:
 cdef enum:
     FEWEST = 1024               # octets read of a directory at a time
     NAME_AT = 19                # of the name in a struct linux_dirent64
-    LARGEST_KERNEL_HANDLE = 128
 
 cdef unsigned int STATX_MASK = _STATX_MASK
 cdef int NUMBERED = _NUMBERED
@@ -47,16 +46,6 @@ cdef struct dirent_t:
     uint64_t offset
     unsigned short size
     uint8_t type
-
-cdef struct how_t:
-    uint64_t flags
-    uint64_t mode
-    uint64_t resolve
-
-cdef struct kernel_handle_t:
-    uint32_t size
-    int kind
-    uint8_t octets[LARGEST_KERNEL_HANDLE]
 
 cdef how_t HOW
 HOW.flags = _O_PATH
@@ -83,7 +72,7 @@ cdef void name_handle(listing_t *listing, entry_t *entry, int descriptor) noexce
     """The handle of what a descriptor names; without one, its attributes are of no use either."""
     cdef kernel_handle_t kernel
     cdef int mount
-    kernel.size = LARGEST_KERNEL_HANDLE
+    kernel.size = sizeof(kernel.octets)
     if listing.naming == 0:
         number_file(listing, &kernel)
     elif c_syscall(SYS_name_to_handle_at, descriptor, b"", &kernel, &mount, listing.naming) != 0:

@@ -9,7 +9,7 @@ import errno
 import os
 from dataclasses import replace
 
-from nfsd.vfs.attributes import attributes_of, raw_ctime, statx_buffer
+from nfsd.vfs.attributes import attributes_of, changed_between, raw_ctime, statx_buffer
 from nfsd.vfs.data import DataOperations
 from nfsd.vfs.executor import Chain, Step
 from nfsd.vfs.posix_acl import ACCESS_NAME, DEFAULT_NAME
@@ -133,7 +133,7 @@ class InspectOperations(DataOperations):
                 raise
             change = Change(old, attributes_of(after, node.mount, inode.change, changed=True))
             if (changes.mode, changes.uid, changes.gid, changes.access_acl) == (None, None, None, None):
-                inode.wrote(raw_ctime(before), raw_ctime(after))
+                changed_between(inode, before, after)
             else:
                 inode.saw_ctime(raw_ctime(after))
                 inode.permissions_changed()

@@ -1,5 +1,7 @@
 """System calls of native code: their functions, their numbers and the flags of those that libc does not wrap."""
 
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
+
 cdef extern from "unistd.h" nogil:
     long c_syscall "syscall"(long number, ...)
     ssize_t pread(int fd, void *sink, size_t size, long offset)
@@ -39,6 +41,24 @@ cdef extern from "sys/syscall.h" nogil:
     const long SYS_statx
     const long SYS_symlinkat
     const long SYS_utimensat
+
+cdef extern from "time.h" nogil:
+    ctypedef long time_t
+    struct timespec:
+        time_t tv_sec
+        long tv_nsec
+    int clock_gettime(int clock, timespec *now)
+    const int CLOCK_REALTIME
+
+cdef struct how_t:              # struct open_how, of openat2(2)
+    uint64_t flags
+    uint64_t mode
+    uint64_t resolve
+
+cdef struct kernel_handle_t:    # struct file_handle, of name_to_handle_at(2)
+    uint32_t size
+    int kind
+    uint8_t octets[128]
 
 cdef enum:
     # Newer than the headers; the same on every architecture.

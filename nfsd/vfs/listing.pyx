@@ -29,20 +29,13 @@ from libc.string cimport memcpy, memset
 from nfsd.vfs.attributes cimport attributes_in, status_in
 from nfsd.vfs.change cimport OFFSET, SETTLE, ChangeRecord
 from nfsd.vfs.dirents cimport COOKIE_SHIFT, DIRENT, DIRENTS, done_with_entry, take_turn, to_cookie
+from nfsd.vfs.kernel cimport CLOCK_REALTIME, clock_gettime, timespec
 from nfsd.vfs.executor cimport Chain
 from nfsd.vfs.handles cimport FS_ID, HandleCodec
 from nfsd.vfs.records cimport Inode, Node
 from rpcrdma.octets cimport store64
 
 from nfsd.vfs.types import DirectoryEntry
-
-cdef extern from "time.h" nogil:
-    ctypedef long time_t
-    struct timespec:
-        time_t tv_sec
-        long tv_nsec
-    int clock_gettime(int clock, timespec *now)
-    const int CLOCK_REALTIME
 
 cdef enum:
     AHEAD = 4096                # octets of what has been read in vain that are kept

@@ -14,13 +14,13 @@ from libc.errno cimport EIO, EISDIR, EMFILE, ENFILE, ESTALE, errno
 from libc.string cimport memcmp, memset
 
 from nfsd.vfs.attribute_changes cimport apply_changes, changes_owner, changes_times
-from nfsd.vfs.attributes cimport same_permissions, statx_t
-from nfsd.vfs.direct cimport ctime_of, how_t, no_changes, stat_of
+from nfsd.vfs.attributes cimport statx_t
+from nfsd.vfs.direct cimport ctime_of, no_changes, stat_of
 from nfsd.vfs.executor cimport Job, job_t
 from nfsd.vfs.kernel cimport (
     AT_EMPTY_PATH, AT_REMOVEDIR, AT_SYMLINK_FOLLOW, SYS_linkat, SYS_mkdirat,
-    SYS_name_to_handle_at, SYS_openat2, SYS_renameat2, SYS_symlinkat, c_close, c_ftruncate, c_syscall,
-    unlinkat,
+    SYS_name_to_handle_at, SYS_openat2, SYS_renameat2, SYS_symlinkat, c_close, c_ftruncate, c_syscall, how_t,
+    kernel_handle_t, unlinkat,
 )
 from nfsd.vfs.records cimport Inode, Node
 
@@ -244,7 +244,7 @@ cdef class NameChange(Job):
             self.moved.changing -= 1
 
     cdef int hold(self, Inode victim, Inode moved) except -1:
-        """These are not to be delegated as long as the change is under way; None: it is not known."""
+        """These are not to be delegated as long as the change is under way; None: there is none, or nobody uses it."""
         self.victim, self.moved = victim, moved
         if victim is not None:
             victim.changing += 1
@@ -322,9 +322,7 @@ cdef int tell(Inode inode, statx_t *before, statx_t *after) except -1:
     if before.mask == 0:
         inode.permissions_changed()
         return 0
-    inode.wrote(ctime_of(before), ctime_of(after))
-    if not same_permissions(before, after):
-        inode.permissions_changed()  # between the two looks
+    inode.changed_between(before, after)
     return 0
 
 

@@ -1,5 +1,6 @@
 """C declarations of the hot records: what native operations read without an interpreter in between."""
 
+from nfsd.vfs.attributes cimport statx_t
 from nfsd.vfs.change cimport ChangeRecord
 from nfsd.vfs.identity cimport identity_t
 from nfsd.vfs.serial cimport Serial
@@ -33,6 +34,7 @@ cdef class Inode:
 
     cpdef void saw_ctime(self, long long ctime) noexcept
     cpdef void wrote(self, long long before, long long after) noexcept
+    cdef void changed_between(self, statx_t *before, statx_t *after) noexcept
 
 
 cdef class Node:

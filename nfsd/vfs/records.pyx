@@ -9,6 +9,7 @@ from cpython.long cimport PyLong_AsVoidPtr
 from cpython.object cimport PyObject
 from libc.stdlib cimport free, malloc
 
+from nfsd.vfs.attributes cimport same_permissions, statx_t
 from nfsd.vfs.kernel cimport c_close
 from nfsd.vfs.change cimport ChangeRecord
 from nfsd.vfs.identity cimport is_somebody
@@ -124,6 +125,17 @@ cdef class Inode:
         if before != self.ctime:
             self.epoch += 1
         self.ctime = after
+
+    cdef void changed_between(self, statx_t *before, statx_t *after) noexcept:
+        """As :meth:`wrote`, of a change between these two looks, which may show somebody else's: where ctime does not
+        tell of it, mode and owner do. Of what has failed as well: as long as nothing but changes of ours were under way,
+        nobody would notice another."""
+        self.wrote(
+            before.ctime.seconds * 1000000000 + before.ctime.nanoseconds,
+            after.ctime.seconds * 1000000000 + after.ctime.nanoseconds,
+        )
+        if not same_permissions(before, after):
+            self.epoch += 1
 
     def permissions_changed(self):
         self.epoch += 1

@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import os
 
-from nfsd.vfs.attributes import attributes_of, raw_ctime, raw_size, statx_buffer
+from nfsd.vfs.attributes import attributes_of, changed_between, raw_size, statx_buffer
 from nfsd.vfs.data import DataOperations
 from nfsd.vfs.executor import Chain, Step
 from nfsd.vfs.records import OpenFile
@@ -64,7 +64,7 @@ class SparseOperations(DataOperations):
             finally:
                 self.unstable.add(opened)
             chain.check()
-            inode.wrote(raw_ctime(before), raw_ctime(after))
+            changed_between(inode, before, after)
             return Change(
                 attributes_of(before, node.mount, inode.change),
                 attributes_of(after, node.mount, inode.change, changed=True),

@@ -9,7 +9,6 @@ from libc.stdint cimport uint8_t, uint64_t
 from libc.string cimport memset
 
 from nfsd.vfs.kernel cimport AT_EMPTY_PATH, SYS_statx, c_syscall, pread, pwrite
-from nfsd.vfs.attributes cimport same_permissions
 from nfsd.vfs.executor cimport Executor, Job, job_t
 from nfsd.vfs.records cimport Credential, Inode, OpenFile
 from rpcrdma.memory cimport Lease
@@ -80,13 +79,7 @@ cdef class Transfer(Job):
         if before.mask == 0 or after.mask == 0:
             inode.permissions_changed()  # it is not known what has come before: the kernel is asked again
             return 0
-        # Also of what has failed: as long as nothing but such writes were under way, nobody would notice a change.
-        inode.wrote(
-            before.ctime.seconds * 1000000000 + before.ctime.nanoseconds,
-            after.ctime.seconds * 1000000000 + after.ctime.nanoseconds,
-        )
-        if not same_permissions(before, after):
-            inode.permissions_changed()  # between the two looks, where no gap tells
+        inode.changed_between(before, after)
         return 0
 
     cdef int train_finished(self) except -1:

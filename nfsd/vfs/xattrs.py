@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import os
 
-from nfsd.vfs.attributes import attributes_of, raw_ctime, statx_buffer
+from nfsd.vfs.attributes import attributes_of, changed_between, statx_buffer
 from nfsd.vfs.executor import Chain
 from nfsd.vfs.inspect import MODIFY, READ, InspectOperations
 from nfsd.vfs.records import Node
@@ -149,7 +149,7 @@ class XattrOperations(InspectOperations):
         try:
             await self.run(node.mount, chain)
             chain.check()
-            inode.wrote(raw_ctime(before), raw_ctime(after))
+            changed_between(inode, before, after)
             change = Change(
                 attributes_of(before, node.mount, inode.change),
                 attributes_of(after, node.mount, inode.change, changed=True),

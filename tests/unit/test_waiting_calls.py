@@ -333,13 +333,16 @@ def test_a_permission_on_a_directory_taken_away_is_noticed_though_changes_never_
             both.direct.send(CREATE, existing, caller, xid=2)
             await until(lambda: waiting(both) == 2)
             await stalls[0].__aexit__(None, None, None)
-            # The first has failed; the general path says so, after the second.
-            await until(lambda: waiting(both) == 1 and len(both.dispatcher.running) == 1)
+            # The first has failed.
+            reply = await both.direct.reply()
+            assert reply[:4] == struct.pack(">I", 1)
+            assert reply[24:28] != SUCCESS
+            assert waiting(both) == 1
             both.direct.send(ACCESS, asked, caller, xid=3)
             answer = asyncio.ensure_future(both.direct.reply())
-            await until(lambda: len(both.dispatcher.running) == 2 or answer.done())
+            await until(lambda: len(both.dispatcher.running) == 1 or waiting(both) == 2 or answer.done())
             assert not answer.done()
-        replies = [await answer, await both.direct.reply(), await both.direct.reply()]
+        replies = [await answer, await both.direct.reply()]
         (access,) = [reply for reply in replies if reply[:4] == struct.pack(">I", 3)]
         assert access[-4:] == bytes(4)
 
