@@ -79,9 +79,9 @@ async def _list(request: Request, args: READDIR3args | READDIRPLUS3args, listing
             directory,
             args.cookie,
             listing,
-            host=request.call.transport.peer_address,
             complete=complete,
             grow=listed.grow,
+            gone=lambda: request.call.transport.closed,
         )
         _check_verifier(args.cookie, args.cookieverf)
         if not listing.taken and (room < 0 or not end):

@@ -66,6 +66,11 @@ VERIFIER = bytes(8)
 """Cookies hold as long as the directory exists, so one verifier fits all (RFC 1813 section 3.3.16)."""
 
 
+def _never() -> bool:
+    """Nobody goes."""
+    return False
+
+
 class ListingFailed(Exception):
     """The listing's encoder gave up, for a ``status`` of its protocol's."""
 
@@ -244,16 +249,16 @@ class DirectoryOperations(OpenOperations):
         cookie: int,
         listing: Listing,
         *,
-        host: str,
         complete: Callable[[DirectoryEntry], Awaitable[bool]],
         grow: Callable[[], Awaitable[memoryview]] | None = None,
+        gone: Callable[[], bool] = _never,
     ) -> bool:
         """Fill ``listing`` with the entries after ``cookie`` (0 = from the start); whether these were all. ``.`` and
-        ``..`` are among them, with these names. Listings of one ``host`` share its turns.
+        ``..`` are among them, with these names. Listings of one host share its turns.
 
         ``complete`` adds (or leaves out) an entry that native code cannot; False: there was no room for it. ``grow``
-        gives memory for all entries, once. Raises OSError(EINVAL) for a cookie not ours, ListingFailed when the
-        encoder gives up."""
+        gives memory for all entries, once. Raises OSError(EINVAL) for a cookie not ours, and OSError(ETIMEDOUT) when
+        there is nobody to be answered any more (``gone``), ListingFailed when the encoder gives up."""
         if directory.type is not FileType.DIR:
             raise OSError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
         position = offset_of(cookie) if cookie else 0
@@ -269,7 +274,7 @@ class DirectoryOperations(OpenOperations):
             listing.go_on(stream.fd, cookie, position if stream.ahead is None else None, stream.ahead or b"")
         lane = directory.mount.lane
         try:
-            end = await self._list(credential, directory, listing, host, complete, grow)
+            end = await self._list(credential, directory, listing, complete, grow, gone)
         except BaseException:
             if listing.fd >= 0:
                 self.close_later(listing.fd, lane)
@@ -293,9 +298,9 @@ class DirectoryOperations(OpenOperations):
         credential: Credential,
         directory: Node,
         listing: Listing,
-        host: str,
         complete: Callable[[DirectoryEntry], Awaitable[bool]],
         grow: Callable[[], Awaitable[memoryview]] | None,
+        gone: Callable[[], bool],
     ) -> bool:
         mount = directory.mount
         at_once = _AT_ONCE if mount.inline else max(1, mount.export.workers // 2)
@@ -307,7 +312,9 @@ class DirectoryOperations(OpenOperations):
                 self.executor.run_inline(chain)
                 short = False
             else:
-                async with self.turns.turn(mount.lane, host, at_once, begun=begun):
+                async with self.turns.turn(mount.lane, credential.host, at_once, begun=begun):
+                    if gone():  # a large directory takes many turns, which others wait for
+                        raise OSError(errno.ETIMEDOUT, "the caller has gone")
                     chain = listing.turn(credential, _TURN)
                     await self.run_in_lane(mount.lane, chain)
                 begun = True
@@ -342,8 +349,9 @@ class DirectoryOperations(OpenOperations):
         return entry._replace(handle=node.handle, attributes=attributes)
 
     async def readdir(
-        self, credential: Credential, directory: Node, cookie: int, *, limit: int, plus: bool, host: str = ""
-    ) -> DirectoryPage:
+        self, credential: Credential, directory: Node, cookie: int, *, limit: int, plus: bool,
+        gone: Callable[[], bool] = _never,
+    ) -> DirectoryPage:  # fmt: skip
         """As :meth:`list_directory`, for Python: at most ``limit`` entries; ``plus`` adds handles and attributes."""
         entries = Entries(min(max(1, limit), _PAGE_LIMIT), plus=plus)
 
@@ -351,7 +359,7 @@ class DirectoryOperations(OpenOperations):
             entries.take(entry)
             return True
 
-        end = await self.list_directory(credential, directory, cookie, entries, host=host, complete=take)
+        end = await self.list_directory(credential, directory, cookie, entries, complete=take, gone=gone)
         return DirectoryPage(entries.entries, end, VERIFIER)
 
     def sweep(self) -> None:

@@ -92,9 +92,9 @@ async def _list_natively(c: Compound, args: p.READDIR4args, mask: int, bound: in
             directory,
             args.cookie,
             listing,
-            host=c.call.transport.peer_address,
             complete=complete,
             grow=listed.grow,
+            gone=lambda: c.call.transport.closed,
         )
     except ListingFailed as failed:
         listed.release()
@@ -196,9 +196,12 @@ async def _real_entries(c: Compound, directory: Node, cookie: int, mask: int) ->
     if mask & attributes.NEED_STATUS:
         status = await c.service.status(directory)
     limit = _PAGE_OF_NODES if mask & attributes.NEED_NODE else _PAGE
-    host = c.call.transport.peer_address
+
+    def departed() -> bool:
+        return c.call.transport.closed
+
     while True:
-        page = await c.service.readdir(credential, directory, cookie, limit=limit, plus=True, host=host)
+        page = await c.service.readdir(credential, directory, cookie, limit=limit, plus=True, gone=departed)
         if not c.server.names.numeric:
             await learn_names(c, mask, [entry.attributes for entry in page.entries if entry.attributes is not None])
         for entry in page.entries:
