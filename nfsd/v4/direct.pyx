@@ -5,6 +5,7 @@ attributes. Replies are octet for octet those of :mod:`nfsd.v4.compound` and the
 whatever is declined here: all that fails, waits or is rare.
 """
 
+from libc.errno cimport EACCES, ENOENT
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.string cimport memcmp, memcpy
 
@@ -13,12 +14,13 @@ from nfsd.v4.direct_compound cimport Arguments, left, padded, room, store_opaque
 from nfsd.v4.direct_locks cimport DirectLocks
 from nfsd.vfs.attributes cimport statx_t
 from nfsd.vfs.direct cimport no
+from nfsd.vfs.name_changes cimport Walk
 from nfsd.vfs.records cimport Node, OpenFile
 from nfsd.vfs.transfers cimport Sync, Transfer, errno_of
 from nfsd.wire.nfs4 cimport (
     ACCESS4_DELETE, ACCESS4_EXECUTE, ACCESS4_EXTEND, ACCESS4_LOOKUP, ACCESS4_MODIFY, ACCESS4_READ, ACCESS4_XALIST, ACCESS4_XAREAD,
-    ACCESS4_XAWRITE, FILE_SYNC4, NFS4_FHSIZE, OP_ACCESS, OP_CLOSE, OP_COMMIT, OP_GETATTR, OP_GETFH, OP_LOCK,
-    OP_LOCKU, OP_LOOKUP, OP_OPEN, OP_PUTFH, OP_READ, OP_REMOVE, OP_RENEW, OP_SETATTR, OP_WRITE, READ4args_SIZE, UNSTABLE4, stateid4_SIZE,
+    ACCESS4_XAWRITE, FILE_SYNC4, NFS4ERR_ACCESS, NFS4ERR_NOENT, NFS4_FHSIZE, OP_ACCESS, OP_CLOSE, OP_COMMIT, OP_GETATTR, OP_GETFH,
+    OP_LOCK, OP_LOCKU, OP_LOOKUP, OP_OPEN, OP_PUTFH, OP_READ, OP_REMOVE, OP_RENEW, OP_SETATTR, OP_WRITE, READ4args_SIZE, UNSTABLE4, stateid4_SIZE,
 )
 from rpcrdma.declined cimport ATTRIBUTES, CHUNKS, PROCEDURE, SIZE, STATE
 from rpcrdma.place cimport ANSWERED, DECLINED, Place, load32, load64, store32
@@ -128,13 +130,19 @@ cdef class Nfs4Direct(DirectLocks):
             return False
         if self.files.service.is_root(self.current) and self.server.pseudo.of_export(self.current.export).children:
             return False  # names of further exports shadow real ones
+        self.files.walked = <Walk?>brought if brought is not None else None
         node = self.files.lookup(
             self.standing.credential, self.current, arguments.at + 4, length, &self.status, &error
         )
-        if node is None and self.files.needs is not None and brought is None and not (self.changing or self.prepared):
-            return self.wait_for(self.files.needs, None)
+        self.files.walked = None
         if node is None:
-            return False
+            if self.prepared or self.changing:
+                return DECLINED
+            if error == 0 and brought is None and self.files.needs is not None:
+                return self.wait_for(self.files.needs, None)
+            if error == ENOENT and self.files.look(self.current, &self.status):
+                return self.fail(NFS4ERR_NOENT, place)
+            return self.fail(NFS4ERR_ACCESS, place) if error == EACCES else DECLINED
         self.current = node  # on the same mount: in the same export
         self.seen = True
         arguments.at += 4 + padded(length)

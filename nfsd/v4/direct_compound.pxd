@@ -74,6 +74,7 @@ cdef class DirectCompound(DirectProgram):
     cdef size_t index
     cdef uint32_t number        # of the operation
     cdef const uint8_t *part_at     # where that stands in the arguments; NULL: none is under way
+    cdef uint32_t failure       # its status, with which the COMPOUND ends
     cdef uint8_t *result_at     # where its result begins
     cdef uint8_t *start         # COMPOUND4res, in the reply
     cdef size_t limit           # octets that the reply may have
@@ -88,6 +89,9 @@ cdef class DirectCompound(DirectProgram):
     cdef int compound(self, Arguments *arguments, size_t octets, Place place) except -1
     cdef bint begins(self, Arguments *arguments, uint32_t *tag) except -1
     cdef int give_back(self) except -1
+    cdef int end(self, size_t operations, Place place) except -1
+    cdef int fail(self, uint32_t status, Place place) except -1
+    cdef int count_failure(self) except -1
     cdef bint parts(self) noexcept
     cdef bint hand_over(self, const uint8_t *arguments, Place place) except -1
     cdef bint sequence(self, Arguments *arguments, size_t octets, Place place) except -1

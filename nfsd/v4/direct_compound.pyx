@@ -146,6 +146,7 @@ cdef class DirectCompound(DirectProgram):
         self.caller = caller
         self.changing = False
         self.part_at = NULL
+        self.failure = 0
         self.number = COMPOUND
         self.files.why = RARE
         self.brought = brought
@@ -298,9 +299,17 @@ cdef class DirectCompound(DirectProgram):
             if outcome == DECLINED:
                 return DECLINED
             self.numbers[self.index] = <uint8_t>number
+            if self.failure:
+                store32(store32(self.start, self.failure) + 4 + padded(length), <uint32_t>self.index + 1)
+                return self.end(self.index + 1, place)
         self.part_at = NULL
         if left(arguments) or self.bulk_wanted != NULL:
             return DECLINED  # nothing belongs there, and the general path tells what to do about it
+        return self.end(self.operations, place)
+
+    cdef int end(self, size_t operations, Place place) except -1:
+        """So many operations have been carried out, or are prepared."""
+        self.part_at = NULL
         self.changing = True
         if self.size(place) > self.limit:
             return no(self.files, SIZE)
@@ -308,8 +317,23 @@ cdef class DirectCompound(DirectProgram):
             return DECLINED
         if self.slot is not None:
             self.slot.finish(self.kept(place))
-        self.count(self.operations)
+        self.count(operations)
+        if self.failure:
+            self.count_failure()
         return ANSWERED
+
+    cdef int fail(self, uint32_t status, Place place) except -1:
+        """The present operation fails, and the COMPOUND ends with its result."""
+        self.failure = status
+        place.at = store32(store32(self.result_at, self.number), status)
+        return ANSWERED
+
+    cdef int count_failure(self) except -1:
+        if self.tally is not None:
+            self.tally.errors += 1
+        name = declared.nfs_opnum4(self.number).name.removeprefix("OP_")
+        self.server.exports.usage.failed(4, name, declared.nfsstat4(self.failure).name.removeprefix("NFS4ERR_"))
+        return 0
 
     cdef bytes kept(self, Place place):
         """The reply as its slot keeps it: None unless the client has asked for that, or it is a lone SEQUENCE's."""

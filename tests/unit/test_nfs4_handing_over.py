@@ -166,3 +166,40 @@ def test_a_rare_write_behind_native_operations(tmp_path, minor):
         assert (both.path / "a").read_bytes() == b"Content"
 
     on("memory", tmp_path, minor, scenario)
+
+
+def test_what_fails_is_answered_natively_and_counted(tmp_path, minor, done_in_python):
+    async def scenario(both):
+        (both.path / "closed").mkdir(mode=0o700)
+        root, closed = await handle_of(both), await handle_of(both, b"closed")
+        usage = both.server.nfs4.exports.usage
+        tally = both.server.nfs4.exports.tally(both.server.service.exports.exports[0], "127.0.0.1")
+        for directory, status in ((root, p.NFS4ERR_NOENT), (closed, p.NFS4ERR_ACCESS)):
+            asked = [putfh(directory), getattr_(OF_CONTENT), lookup(b"none"), p.OP_GETFH, getattr_()]
+            for cache in (False, True):
+                await both.same(*asked, cache=cache, caller=(1001, 1001))
+            counted, errors = sum(usage.statuses.values()), tally.errors
+            answered, calls = both.answered, both.server.nfs4.counts.all()[p.OP_LOOKUP]
+            done_in_python.clear()
+            reply = await both.direct.call(None, both.message(2, *asked, caller=(1001, 1001)))
+            assert (status_of(reply), both.answered, done_in_python) == (status, answered + 1, [])
+            assert sum(usage.statuses.values()) == counted + 1
+            assert usage.statuses[4, "LOOKUP", p.nfsstat4(status).name.removeprefix("NFS4ERR_")] >= 1
+            assert tally.errors == errors + 1
+            assert both.server.nfs4.counts.all()[p.OP_LOOKUP] == calls + 1
+
+    on("memory", tmp_path, minor, scenario)
+
+
+def test_a_name_that_is_not_in_memory_is_waited_for(tmp_path, minor, done_in_python):
+    async def scenario(both):
+        (both.path / "a").write_bytes(b"content")
+        root = await handle_of(both)
+        await both.same(putfh(root), getattr_(OF_CONTENT))
+        for name, status in ((b"a", OK), (b"none", p.NFS4ERR_NOENT)):
+            done_in_python.clear()
+            reply = await both.direct.call(None, both.message(2, putfh(root), lookup(name), p.OP_GETFH))
+            assert (status_of(reply), done_in_python) == (status, [])
+            await both.same(putfh(root), lookup(name), p.OP_GETFH, cache=True)
+
+    on("disk", tmp_path, minor, scenario)
