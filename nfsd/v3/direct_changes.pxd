@@ -20,6 +20,7 @@ cdef class Nfs3Changes(Nfs3Names):
     cdef int carry(
         self, uint32_t procedure, NameChange change, Work brought, Standing standing, Node node, Node other, Place place
     ) except -1
+    cdef uint8_t *store_around(self, uint8_t *at, NameChange change) except NULL
     cdef int made(self, NameChange change, Place place) except -1
     cdef int create(
         self, Standing standing, Node directory, const uint8_t *arguments, size_t size, Place place, Work brought

@@ -101,13 +101,19 @@ cdef class Nfs3Changes(Nfs3Names):
             return self.fail(procedure, status_in(errno_of(<Errand>brought)), node, other, place)
         return DONE
 
+    cdef uint8_t *store_around(self, uint8_t *at, NameChange change) except NULL:
+        """The wcc_data of the directory of the name."""
+        return store_wcc(
+            at, &change.data.before, &change.data.after, self.fsid_in(change.directory, &change.data.after)
+        )
+
     cdef int made(self, NameChange change, Place place) except -1:
         """CREATE3resok, MKDIR3resok and SYMLINK3resok, which are alike."""
         cdef Node node = change.made
         cdef bytes handle = node.handle
         place.at = store_opaque(store32(store32(place.at, NFS3_OK), 1), handle, len(handle))
-        place.at = store_fattr(store32(place.at, 1), &change.data.status, self.fsid(node))
-        place.at = store_wcc(place.at, &change.data.before, &change.data.after, self.fsid(change.directory))
+        place.at = store_fattr(store32(place.at, 1), &change.data.status, self.fsid_in(node, &change.data.status))
+        place.at = self.store_around(place.at, change)
         return ANSWERED
 
     # -- files made ------------------------------------------------------------------------------------------------
@@ -241,9 +247,7 @@ cdef class Nfs3Changes(Nfs3Names):
                 return self.unprepared(directory, standing, brought)
         outcome = self.carry(procedure, change, brought, standing, directory, None, place)
         if outcome == DONE:
-            place.at = store_wcc(
-                store32(place.at, NFS3_OK), &change.data.before, &change.data.after, self.fsid(directory)
-            )
+            place.at = self.store_around(store32(place.at, NFS3_OK), change)
             return ANSWERED
         return outcome
 
@@ -308,10 +312,12 @@ cdef class Nfs3Changes(Nfs3Names):
             return outcome
         place.at = store32(place.at, NFS3_OK)
         if change.data.across:
-            place.at = store_wcc(place.at, &change.data.old_before, &change.data.old_after, self.fsid(source))
+            place.at = store_wcc(
+                place.at, &change.data.old_before, &change.data.old_after, self.fsid_in(source, &change.data.old_after)
+            )
         else:
-            place.at = store_wcc(place.at, &change.data.before, &change.data.after, self.fsid(source))
-        place.at = store_wcc(place.at, &change.data.before, &change.data.after, self.fsid(target))
+            place.at = self.store_around(place.at, change)
+        place.at = self.store_around(place.at, change)
         return ANSWERED
 
     cdef int link(
@@ -354,6 +360,6 @@ cdef class Nfs3Changes(Nfs3Names):
         outcome = self.carry(NFSPROC3_LINK, change, brought, standing, node, directory, place)
         if outcome != DONE:
             return outcome
-        place.at = store_fattr(store32(store32(place.at, NFS3_OK), 1), &change.data.status, self.fsid(node))
-        place.at = store_wcc(place.at, &change.data.before, &change.data.after, self.fsid(directory))
+        place.at = store_fattr(store32(store32(place.at, NFS3_OK), 1), &change.data.status, self.fsid_in(node, &change.data.status))
+        place.at = self.store_around(place.at, change)
         return ANSWERED

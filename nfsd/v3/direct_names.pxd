@@ -2,6 +2,7 @@
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
+from nfsd.vfs.attributes cimport statx_t
 from nfsd.vfs.direct cimport Standing
 from nfsd.vfs.direct_names cimport DirectNames
 from nfsd.vfs.name_changes cimport Walk
@@ -21,6 +22,7 @@ cdef class Nfs3Names(DirectProgram):
 
     cdef int waits(self, Work work, Work earlier, Node node, Standing standing) except -1
     cdef uint64_t fsid(self, Node node) except? 0
+    cdef uint64_t fsid_in(self, Node node, statx_t *status) except? 0
     cdef uint8_t *store_after(self, uint8_t *at, Node node) except NULL
     cdef int fail(self, uint32_t procedure, uint32_t status, Node node, Node other, Place place) except -1
     cdef int refused(self, uint32_t procedure, int error, Node node, Node other, Place place) except -1

@@ -86,6 +86,12 @@ cdef class Nfs3Names(DirectProgram):
         cdef tuple pair = node.mount.fsid
         return fsid3(<uint64_t>pair[0], <uint64_t>pair[1])
 
+    cdef uint64_t fsid_in(self, Node node, statx_t *status) except? 0:
+        """As :meth:`fsid`, of a file that may be in a btrfs subvolume, which numbers its files anew."""
+        if status.dev_major == node.device_major and status.dev_minor == node.device_minor:
+            return self.fsid(node)
+        return fsid3(<uint64_t>node.mount.fsid[0], <uint64_t>status.dev_major << 32 | status.dev_minor)
+
     cdef uint8_t *store_after(self, uint8_t *at, Node node) except NULL:
         """A post_op_attr."""
         cdef statx_t after
@@ -190,5 +196,8 @@ cdef class Nfs3Names(DirectProgram):
                 return self.waits(settling, change, node, standing)
         elif errno_of(<Errand?>brought):
             return self.fail(NFSPROC3_SETATTR, status_in(errno_of(<Errand>brought)), node, None, place)
-        place.at = store_wcc(store32(place.at, NFS3_OK), &change.data.before, &change.data.after, self.fsid(node))
+        place.at = store_wcc(
+            store32(place.at, NFS3_OK), &change.data.before, &change.data.after,
+            self.fsid_in(node, &change.data.after),
+        )
         return ANSWERED
