@@ -148,7 +148,7 @@ def test_no_message_harms_the_server(octets):
             connection.abort()
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(RdmaConnection, "_crashed", crashed)
+            patch.setattr(RdmaConnection, "crashed", crashed)
             async with Rig() as rig:
                 witness = await rig.peer()
                 peer = await rig.peer()
