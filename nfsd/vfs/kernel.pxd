@@ -22,6 +22,8 @@ cdef extern from "sys/syscall.h" nogil:
     const long SYS_faccessat2
     const long SYS_fchmodat
     const long SYS_fchownat
+    const long SYS_fdatasync
+    const long SYS_fsync
     const long SYS_getdents64
     const long SYS_getegid
     const long SYS_geteuid
@@ -39,6 +41,7 @@ cdef extern from "sys/syscall.h" nogil:
     const long SYS_setresgid
     const long SYS_setresuid
     const long SYS_statx
+    const long SYS_syncfs
     const long SYS_symlinkat
     const long SYS_utimensat
 

@@ -16,13 +16,14 @@ from libc.string cimport memcmp, memset
 from nfsd.vfs.attribute_changes cimport apply_changes, changes_owner, changes_times
 from nfsd.vfs.attributes cimport statx_t
 from nfsd.vfs.direct cimport ctime_of, no_changes, stat_of
-from nfsd.vfs.executor cimport Job, job_t
+from nfsd.vfs.executor cimport Job
 from nfsd.vfs.kernel cimport (
     AT_EMPTY_PATH, AT_REMOVEDIR, AT_SYMLINK_FOLLOW, SYS_linkat, SYS_mkdirat,
     SYS_name_to_handle_at, SYS_openat2, SYS_renameat2, SYS_symlinkat, c_close, c_ftruncate, c_syscall, how_t,
     kernel_handle_t, unlinkat,
 )
 from nfsd.vfs.records cimport Inode, Node
+from nfsd.vfs.workers cimport job_t
 
 from nfsd.vfs.creation import CREATION_FLAGS as _CREATION_FLAGS
 from nfsd.vfs.serial import take_both

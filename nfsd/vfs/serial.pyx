@@ -12,6 +12,7 @@ from collections import deque
 
 from libc.errno cimport EIO
 
+from rpcrdma.callers import CALLING_HOST
 from rpcrdma.firewall import contain, report
 
 
@@ -53,6 +54,7 @@ cdef class Serial:
     cdef int join(self, Job job) except -1:
         """Run a job in its turn. The first job of each train has :meth:`release` called when all of it is over. What
         raises has not taken the job."""
+        job.host = CALLING_HOST.get()  # whoever lets the train depart later
         if not self.busy:
             job.executor.submit(job, job.lane)
             self.busy = True

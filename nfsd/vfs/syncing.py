@@ -1,11 +1,12 @@
 """One fsync for many callers.
 
-Owns no descriptor. Imports asyncio for its futures only.
+Owns no descriptor. Imports asyncio for its futures, and contexts, in which it is known who calls.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextvars
 from collections.abc import Callable
 from typing import Protocol
 
@@ -37,7 +38,9 @@ class GroupSync:
         of the callers that share one, the last one's is used."""
         future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._next.append(future)
-        self._start = start
+        # Whose it is, too: it may begin at the end of another's.
+        context = contextvars.copy_context()
+        self._start = lambda finished: context.run(start, finished)
         if not self.running:
             self._begin()
         return future

@@ -3,8 +3,9 @@
 from libc.stdint cimport uint8_t, uint64_t
 
 from nfsd.vfs.attributes cimport statx_t
-from nfsd.vfs.executor cimport Executor, Job, job_t
+from nfsd.vfs.executor cimport Executor, Job
 from nfsd.vfs.records cimport Node, OpenFile
+from nfsd.vfs.workers cimport job_t
 from rpcrdma.memory cimport Lease
 from rpcrdma.rpc.work cimport Errand
 

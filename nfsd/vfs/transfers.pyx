@@ -9,8 +9,9 @@ from libc.stdint cimport uint8_t, uint64_t
 from libc.string cimport memset
 
 from nfsd.vfs.kernel cimport AT_EMPTY_PATH, SYS_statx, c_syscall, pread, pwrite
-from nfsd.vfs.executor cimport Executor, Job, job_t
+from nfsd.vfs.executor cimport Executor, Job
 from nfsd.vfs.records cimport Credential, Inode, OpenFile
+from nfsd.vfs.workers cimport job_t
 from rpcrdma.memory cimport Lease
 from rpcrdma.rpc.work cimport Errand
 

@@ -30,6 +30,7 @@ from rpcrdma.wire.rpc cimport AUTH_SYS, MAX_AUTH_BYTES, SYSTEM_ERR
 
 import asyncio
 
+from rpcrdma.callers import CALLING_HOST
 from rpcrdma.firewall import contain
 from rpcrdma.log_limits import limited_logger
 from rpcrdma.rpc.program import RpcCredential, RpcReply
@@ -217,18 +218,19 @@ cdef class DirectCalls(Answerer):
                 known.program.declined.add(row, reason)
 
     cdef int hold(self, Held held) except -1:
-        cdef Waiting waiting = self.waiting
-        cdef bint entered = waiting is None
-        if entered:
-            waiting = held.state
+        cdef bint entered = self.waiting is None
+        cdef Waiting waiting = held.state if entered else self.waiting
         held.state, self.waiting = waiting, None
         waiting.work.held = held
+        caller = CALLING_HOST.set(self.peer.host)
         try:
             if not entered:
                 self.enter(held, waiting)
             return waiting.work.start()
         except Exception as error:
             return self.cannot_begin(waiting, error)
+        finally:
+            CALLING_HOST.reset(caller)
 
     cdef int enter(self, Held held, Waiting waiting) except -1:
         """The call waits from now on, and is known to others."""
@@ -443,9 +445,7 @@ cdef class DirectCalls(Answerer):
             # As if it were in the message, padding included (see rpcrdma.rpc.replay.make_key).
             digest_add(&digest, place.bulk, place.bulk_size)
             digest_add(&digest, <const uint8_t *>b"\0\0\0", padding)
-        return key_of(
-            load32(message), version.number, version.version, procedure, caller.digest, &digest, self.peer
-        )
+        return key_of(load32(message), version.number, version.version, procedure, caller.digest, &digest, self.peer)
 
     cdef Caller caller_of(self, uint32_t flavor, const uint8_t *body, size_t size):
         """Who calls; None: for the general path to say."""

@@ -21,6 +21,7 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
+from rpcrdma.callers import on_behalf_of
 from rpcrdma.declined import Declined
 from rpcrdma.firewall import contain
 from rpcrdma.holds import Hold
@@ -28,15 +29,7 @@ from rpcrdma.log_limits import limited_logger
 from rpcrdma.rpc import eager, replay
 from rpcrdma.rpc.credentials import CredentialReader
 from rpcrdma.rpc.direct import DirectCalls, DirectProgram, Gate, Waiting
-from rpcrdma.rpc.messages import (
-    MAX_AUTH_BYTES,
-    RPC_VERSION,
-    accept_stat,
-    auth_stat,
-    msg_type,
-    reject_stat,
-    reply_stat,
-)
+from rpcrdma.rpc.messages import MAX_AUTH_BYTES, RPC_VERSION, accept_stat, auth_stat, msg_type, reject_stat, reply_stat
 from rpcrdma.rpc.offers import Offer, offers
 from rpcrdma.rpc.program import (
     ENCODED,
@@ -412,7 +405,7 @@ class Dispatcher:
         self._run(execution, coroutine, execution.over)
 
     def _run(self, execution: Execution, coroutine: Coroutine[Any, Any, Any], outcome: eager.Outcome) -> None:
-        run = eager.start(coroutine, outcome)
+        run = on_behalf_of(execution.call.transport.peer_address, eager.start, coroutine, outcome)
         if run is not None:
             execution.run = run
             self.running.add(execution)

@@ -20,6 +20,8 @@ from rpcrdma.place cimport ANSWERED, DECLINED, WAITS, Held, Place
 from rpcrdma.rpc.direct cimport Caller, DirectProgram, accepted
 from rpcrdma.rpc.work cimport Work
 
+from rpcrdma.addresses import host_of
+from rpcrdma.callers import CALLING_HOST
 from rpcrdma.rpc import eager
 from rpcrdma.rpc.program import RpcReply
 from rpcrdma.xdr.payload import Payload
@@ -270,12 +272,15 @@ cdef class Offer(Held):
         program.waited.add(row, reason)
         self.work.held = self
         self.execution.waits()
+        caller = CALLING_HOST.set(host_of(self.caller.peer_address))
         try:
             return self.work.start()
         except Exception:
             self.work.held = None
             program.give_up(self.work)
             raise
+        finally:
+            CALLING_HOST.reset(caller)
 
 
 def offers(DirectProgram program not None, uint32_t procedure):

@@ -9,7 +9,6 @@ from tests.rules.sizes import MOST_IN_FILE, MOST_IN_FUNCTION, functions, sources
 ROOT = Path(__file__).parents[2]
 
 FILES = {
-    "nfsd/vfs/executor.pyx": 614,
     "rpcrdma/engine/responder.py": 611,
     "rpcrdma/server/rdma_connection.py": 558,
     "rpcrdma/tcp/stream.pyx": 525,
