@@ -348,10 +348,13 @@ cdef class Executor:
     def close(self):
         if self.closed:
             return
-        self.flush()
+        while True:
+            self.flush()
+            self.workers.stop()
+            self.drain()
+            if not self.pending:  # trains have departed that were waiting for those
+                break
         self.closed = True
-        self.workers.stop()
-        self.drain()
         if not self.loop.is_closed():
             self.loop.remove_reader(self.event_fd)
         os.close(self.event_fd)

@@ -231,3 +231,36 @@ def test_calls_of_a_host_do_not_wait_for_all_of_anothers(tmp_path: Path, kind: s
 
     with vfs_support.directory_on("disk", tmp_path) as path:
         on_site(Path(path), test)
+
+
+def test_writes_that_wait_for_others_are_done_when_the_executor_closes(tmp_path: Path) -> None:
+    """A train departs when the one before it is over, though no more is taken from anybody."""
+
+    async def test(site: Site) -> None:
+        root = await root_of(site, HONEST)
+        executor = site.daemon.service.executor
+        number = (await site.daemon.service.resolve(bytes(root.data))).mount.lane
+        wire = await site.wire(HONEST)
+        how = nfs3.createhow3(nfs3.createmode3.UNCHECKED, obj_attributes=attributes(mode=0o666))
+        create = nfs3.CREATE3args(nfs3.diropargs3(root, b"f"), how)
+        file = results3("CREATE", await wire.call(None, nfs3_call("CREATE", create, uid=0))).resok.obj
+        assert results3("WRITE", await wire.call(None, file_calls("WRITE", file))).status == 0
+        lane = Lane(executor, 1, number)
+        lane.put("", "x", waits=True)
+        await lane.begin(1)
+        held = site.daemon.dispatchers["nfs"].held
+        for count in range(1, 5):
+            wire.send(file_calls("WRITE", file))
+            async with asyncio.timeout(PATIENCE):
+                while len(held) < count:  # noqa: ASYNC110
+                    await asyncio.sleep(0.001)
+            await asyncio.sleep(0)  # each departs by itself
+        lane.let_go()
+        executor.close()
+        assert not held
+        for _ in range(4):
+            assert results3("WRITE", await wire.reply()).status == 0
+        lane.close()
+
+    with vfs_support.directory_on("disk", tmp_path) as path:
+        on_site(Path(path), test)
