@@ -6,7 +6,12 @@ it was made in, which counts for the connection as READ's does.
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+from typing import Self
+
 from nfsd.vfs.listing import Listing
+from nfsd.vfs.service import FileService, Node
+from nfsd.vfs.types import Credential, DirectoryEntry
 from rpcrdma.memory import Lease
 from rpcrdma.rpc.program import Call
 from rpcrdma.xdr.payload import Payload
@@ -16,13 +21,32 @@ _COPIED = 32 << 10
 
 
 class Listed:
-    """The entries of one listing of ``size`` octets at most."""
+    """The entries of one listing of ``size`` octets at most. ``with`` gives its memory back after an error."""
 
     def __init__(self, call: Call, listing: Listing, size: int) -> None:
         self._call = call
         self._listing = listing
         self._size = size
         self._lease: Lease | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        if kind is not None:
+            self.release()
+
+    async def fill(
+        self, service: FileService, credential: Credential, directory: Node, cookie: int,
+        complete: Callable[[DirectoryEntry], Awaitable[bool]],
+    ) -> bool:  # fmt: skip
+        """Take the entries of a directory; as :meth:`DirectoryOperations.list_directory`, until the call's connection
+        is gone."""
+        transport = self._call.transport
+        return await service.list_directory(
+            credential, directory, cookie, self._listing,
+            complete=complete, grow=self.grow, gone=lambda: transport.closed,
+        )  # fmt: skip
 
     async def grow(self) -> memoryview:
         """Memory for all entries; waits as :meth:`Call.lease` does. Raises OutOfMemory, ConnectionError."""

@@ -10,9 +10,11 @@ import glob
 import json
 import os
 import socket
+import sys
+from collections.abc import Callable
 from typing import Any, Final
 
-from nfsd.config_file import load
+from nfsd.config_file import ConfigError, load
 from nfsd.control import NAME, address_in
 
 PLACES: Final = (
@@ -27,6 +29,20 @@ _LONGEST: Final = 64 << 20
 
 class NotAnswered(Exception):
     """There is no server, or it refuses; the text says why."""
+
+
+def told(command: str, act: Callable[[], None]) -> int:
+    """Act, and tell what is wrong with the configuration, or why there is no answer. Returns the exit status."""
+    try:
+        act()
+    except ConfigError as error:
+        for problem in error.problems:
+            print(problem, file=sys.stderr)
+        return 2
+    except NotAnswered as error:
+        print(f"rdma-nfsd {command}: {error}", file=sys.stderr)
+        return 1
+    return 0
 
 
 def state_dir_of(config: str | None, state_dir: str | None) -> str:

@@ -13,21 +13,15 @@ import time
 from typing import Any
 
 from nfsd.admin import shapes
-from nfsd.admin.asking import NotAnswered, ask, state_dir_of
-from nfsd.config_file import ConfigError
+from nfsd.admin.asking import ask, state_dir_of, told
 
 
 def main(parsed: argparse.Namespace) -> int:
     """Run one. Returns the exit status."""
-    try:
-        answer = _answer(parsed, state_dir_of(parsed.config, parsed.state_dir))
-    except ConfigError as error:
-        for problem in error.problems:
-            print(problem, file=sys.stderr)
-        return 2
-    except NotAnswered as error:
-        print(f"rdma-nfsd {parsed.command}: {error}", file=sys.stderr)
-        return 1
+    return told(parsed.command, lambda: _show(parsed, _answer(parsed, state_dir_of(parsed.config, parsed.state_dir))))
+
+
+def _show(parsed: argparse.Namespace, answer: dict[str, Any]) -> None:
     if parsed.json:
         print(json.dumps(answer.get("rows", answer), indent=2))
     else:
@@ -35,7 +29,6 @@ def main(parsed: argparse.Namespace) -> int:
             print(line)
     if answer.get("left_out"):
         print(f"… and {answer['left_out']} more; --limit shows them", file=sys.stderr)
-    return 0
 
 
 def _answer(parsed: argparse.Namespace, state_dir: str) -> dict[str, Any]:

@@ -16,8 +16,7 @@ import tty
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from nfsd.admin.asking import NotAnswered, ask, state_dir_of
-from nfsd.config_file import ConfigError
+from nfsd.admin.asking import NotAnswered, ask, state_dir_of, told
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -40,17 +39,16 @@ def main(parsed: argparse.Namespace) -> int:
     except ModuleNotFoundError:
         sys.stderr.write(_MISSING)
         return 1
-    try:
+    screen, state_dir = Screen(parsed.sort), ""
+
+    def begin() -> None:
+        nonlocal state_dir
         state_dir = state_dir_of(parsed.config, parsed.state_dir)
-        screen = Screen(parsed.sort)
         screen.look(ask(state_dir, "stats"))
-    except ConfigError as error:
-        for problem in error.problems:
-            print(problem, file=sys.stderr)
-        return 2
-    except NotAnswered as error:
-        print(f"rdma-nfsd top: {error}", file=sys.stderr)
-        return 1
+
+    status = told("top", begin)
+    if status:
+        return status
     console = Console()
     left = parsed.count
     with contextlib.suppress(KeyboardInterrupt), _keys() as keyboard:

@@ -73,23 +73,12 @@ async def _list(request: Request, args: READDIR3args | READDIRPLUS3args, listing
     async def complete(entry: DirectoryEntry) -> bool:
         return await listed.add(_entryplus(entry), ENTRY_SIZE + (len(entry.name) + 3 & ~3))
 
-    try:
-        end = await request.service.list_directory(
-            credential,
-            directory,
-            args.cookie,
-            listing,
-            complete=complete,
-            grow=listed.grow,
-            gone=lambda: request.call.transport.closed,
-        )
+    with listed:
+        end = await listed.fill(request.service, credential, directory, args.cookie, complete)
         _check_verifier(args.cookie, args.cookieverf)
         if not listing.taken and (room < 0 or not end):
             raise Nfs3Error(nfsstat3.NFS3ERR_TOOSMALL)
         attributes = await request.after(directory)
-    except BaseException:
-        listed.release()
-        raise
     results = request.call.results
     results.uint32(nfsstat3.NFS3_OK)
     results.boolean(attributes is not None)

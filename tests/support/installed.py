@@ -3,6 +3,7 @@
 import os
 import shutil
 import subprocess
+import sys
 import venv
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -24,6 +25,17 @@ def copy_clone(target: Path) -> Path:
         (target / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(REPO / name, target / name)
     return target
+
+
+def own_command(directory: Path) -> Path:
+    """The clone's own ``rdma-nfsd``, put into a directory."""
+    path = directory / "rdma-nfsd"
+    path.write_text(
+        f"#!{sys.executable}\nimport sys\nsys.path.insert(0, {str(REPO)!r})\n"
+        "from nfsd.cli import main\nsys.exit(main())\n"
+    )
+    path.chmod(0o755)
+    return path
 
 
 def environment() -> dict[str, str]:

@@ -3,12 +3,11 @@
 import re
 import shlex
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.support.installed import REPO, environment, serving
+from tests.support.installed import REPO, environment, own_command, serving
 
 INSTALL = REPO / "docs/install.md"
 README = REPO / "README.md"
@@ -27,14 +26,7 @@ def consoles(text: str) -> list[list[tuple[str, str]]]:
 
 @pytest.fixture
 def program(tmp_path: Path) -> Path:
-    """The clone's own command."""
-    path = tmp_path / "rdma-nfsd"
-    path.write_text(
-        f"#!{sys.executable}\nimport sys\nsys.path.insert(0, {str(REPO)!r})\n"
-        "from nfsd.cli import main\nsys.exit(main())\n"
-    )
-    path.chmod(0o755)
-    return path
+    return own_command(tmp_path)
 
 
 def test_what_install_md_shows_is_what_happens(program: Path, tmp_path: Path) -> None:

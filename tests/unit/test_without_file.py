@@ -1,6 +1,5 @@
 """``rdma-nfsd serve DIR``: no file is needed, and what it serves keeps its handles."""
 
-import sys
 from pathlib import Path
 
 import pytest
@@ -8,19 +7,12 @@ import pytest
 from nfsd.cli import build_parser, main
 from nfsd.config import Config
 from nfsd.without_file import configuration
-from tests.support.installed import REPO, run, serving
+from tests.support.installed import own_command, run, serving
 
 
 @pytest.fixture
 def program(tmp_path: Path) -> Path:
-    """The clone's own command."""
-    path = tmp_path / "rdma-nfsd"
-    path.write_text(
-        f"#!{sys.executable}\nimport sys\nsys.path.insert(0, {str(REPO)!r})\n"
-        "from nfsd.cli import main\nsys.exit(main())\n"
-    )
-    path.chmod(0o755)
-    return path
+    return own_command(tmp_path)
 
 
 def told(*arguments: str) -> Config:

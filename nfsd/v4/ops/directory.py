@@ -86,25 +86,13 @@ async def _list_natively(c: Compound, args: p.READDIR4args, mask: int, bound: in
         _encode_entry(encoder, mask, _Entry(entry.name, entry.cookie, facts))
         return await listed.add(encoder.getvalue(), _name_octets(entry.name))
 
-    try:
-        end = await c.service.list_directory(
-            credential,
-            directory,
-            args.cookie,
-            listing,
-            complete=complete,
-            grow=listed.grow,
-            gone=lambda: c.call.transport.closed,
-        )
-    except ListingFailed as failed:
-        listed.release()
-        raise Nfs4Error(failed.status) from None
-    except BaseException:
-        listed.release()
-        raise
-    if not listing.taken and not end:
-        listed.release()
-        raise Nfs4Error(p.NFS4ERR_TOOSMALL)
+    with listed:
+        try:
+            end = await listed.fill(c.service, credential, directory, args.cookie, complete)
+        except ListingFailed as failed:
+            raise Nfs4Error(failed.status) from None
+        if not listing.taken and not end:
+            raise Nfs4Error(p.NFS4ERR_TOOSMALL)
     results = c.call.results
     results.uint32(p.NFS4_OK)
     results.fixed(VERIFIER)
