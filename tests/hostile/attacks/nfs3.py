@@ -7,7 +7,7 @@ import itertools
 from nfsd.protocol import nfs3
 from tests.hostile.attack import Scene, attack, ignoring
 from tests.hostile.attacks.tcp import MIB, file_of
-from tests.hostile.peer import Tcp, mount, nfs3_call, record, results3, rpc
+from tests.hostile.peer import Tcp, accepted, mount, nfs3_call, record, results3, rpc
 from tests.nfs3_client import attributes
 from tests.peer.wire import Segment, header
 
@@ -204,3 +204,25 @@ def unwritten_files(scene: Scene) -> None:
             status = results3("WRITE", way.reply()).status
             scene.must(status in (OK, nfs3.nfsstat3.NFS3ERR_JUKEBOX), f"WRITE: {status!r}")
             scene.count("writes")
+
+
+@attack(
+    "NFSv3", "FILE_SYNC WRITEs and COMMITs of 64 files on a disk, 256 outstanding of one host", effect="calls answered"
+)
+def sync_crowd(scene: Scene) -> None:
+    root = mount(scene.doors.mountd, scene.source, b"/disk")
+    how = nfs3.createhow3(nfs3.createmode3.UNCHECKED, obj_attributes=attributes(mode=0o666))
+    with scene.tcp() as way:
+        names = [b"%d of %s" % (number, scene.source.encode()) for number in range(64)]
+        files = [way.nfs3("CREATE", nfs3.CREATE3args(nfs3.diropargs3(root, name), how)).resok.obj for name in names]
+    data = memoryview(bytes(4096))
+    ways = [scene.tcp(patience=20) for _ in range(4)]
+    for number in scene.rounds():
+        for way in ways:
+            write = [nfs3.WRITE3args(file, number % 64 * 4096, 4096, nfs3.stable_how.FILE_SYNC, data) for file in files]
+            way.send(b"".join(record(nfs3_call("WRITE", one)) for one in write[::2]))
+            way.send(b"".join(record(nfs3_call("COMMIT", nfs3.COMMIT3args(file, 0, 0))) for file in files[1::2]))
+        for way in ways:
+            for _ in files:
+                scene.must(accepted(way.reply())[:4] == bytes(4), "a sync failed")
+                scene.count("calls answered")
