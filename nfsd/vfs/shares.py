@@ -7,8 +7,8 @@ is closed. What takes one just for a moment has none.
 Bounds
     All places together are part of what the process may have open (:mod:`nfsd.vfs.resources`). One host may have a
     share of them; and one export of several, whose disk may have stalled, three quarters of all, and of a host's. The
-    last eighth is for hosts that have next to nothing: a part of it for any of them, another for those in a small
-    network (:mod:`rpcrdma.networks`) that has little as well, and so on up to the largest networks. So a small call
+    last eighth is for hosts that have next to nothing: most of it for any of them, a part for those in a small network
+    (:mod:`rpcrdma.networks`) that has little as well, and so on up to the largest networks. So a small call
     gets in while a host, or a network full of hosts, has all the rest, and nobody gives way.
 
 Who pays
@@ -283,7 +283,7 @@ class Shares:
         networks, little = host.chain()[-2:0:-1], max(_LITTLE, left // _LITTLE_OF_A_NETWORK)
         for number, network in enumerate(networks):
             if network.has >= little:
-                return kept * (len(networks) - number) // (len(networks) + 1)
+                return kept // 2 * (len(networks) - number) // (len(networks) + 1)
         return 0
 
     def _keep_some_free(self, share: Share) -> None:
