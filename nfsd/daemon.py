@@ -174,7 +174,7 @@ class Daemon:
             3: nfs3_procedures(self.service, self.exports, delegations=self._nfs4.recalls),
             4: nfs4_procedures(self._nfs4),
         }
-        self._nfs3 = Nfs3Direct(self.service)
+        self._nfs3 = Nfs3Direct(self.service, delegations=self._nfs4.recalls)
         direct = {(NFS_PROGRAM, 3): self._nfs3, (NFS_PROGRAM, 4): Nfs4Direct(self._nfs4)}
         self.dispatchers = {
             "nfs": Dispatcher(

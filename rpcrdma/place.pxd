@@ -22,6 +22,7 @@ cdef class Place:
     cdef const uint8_t *bulk        # NULL: there is none
     cdef size_t bulk_size           # 0: likewise
     cdef const uint8_t *bulk_at     # where in the message it belongs
+    cdef bint refused               # there is no room for data, and nobody else who has some
 
     cdef uint8_t *data(self, size_t room) except? NULL
     cdef ssize_t pages(self, int fd, uint64_t offset, size_t count) except -2

@@ -2,6 +2,7 @@
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
+from nfsd.v3.needs cimport Progress
 from nfsd.vfs.attributes cimport statx_t
 from nfsd.vfs.direct cimport Standing
 from nfsd.vfs.direct_names cimport DirectNames
@@ -20,6 +21,9 @@ cdef class Nfs3Names(DirectProgram):
     cdef DirectNames files
     cdef readonly uint64_t absent       # LOOKUPs of names that there are not
 
+    cdef Progress have                  # what has been brought for the present call; None: nothing
+
+    cdef Progress progress(self, Node node, Standing standing)
     cdef int waits(self, Work work, Work earlier, Node node, Standing standing) except -1
     cdef uint64_t fsid(self, Node node) except? 0
     cdef uint64_t fsid_in(self, Node node, statx_t *status) except? 0

@@ -10,6 +10,7 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memchr
 
 from nfsd.v3.fattr cimport fsid3, store_fattr, store_wcc
+from nfsd.v3.needs cimport Progress, progress_of
 from nfsd.v3.sattr cimport load_sattr
 from nfsd.vfs.attribute_changes cimport AttributeChange
 from nfsd.vfs.attributes cimport statx_t
@@ -78,8 +79,15 @@ cdef class Nfs3Names(DirectProgram):
         """WAITS, for ``work``: the call keeps its file and what the caller is there."""
         if work is None:
             return DECLINED
-        work.kept = (node, standing)
+        work.kept = self.progress(node, standing)
         return self.wait_for(work, earlier)
+
+    cdef Progress progress(self, Node node, Standing standing):
+        """What is kept for the present call."""
+        if self.have is None:
+            self.have = progress_of(node, standing)
+        self.have.looked = False  # who waits for anything looks again
+        return self.have
 
     cdef uint64_t fsid(self, Node node) except? 0:
         """:func:`nfsd.v3.convert.fsid3` of the node's file system."""

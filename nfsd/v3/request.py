@@ -21,9 +21,9 @@ from nfsd.exports import Access, ExportTable
 from nfsd.protocol.nfs3 import PROCEDURES, fattr3, nfsstat3
 from nfsd.v3.convert import fattr
 from nfsd.v3.errors import EXPECTED, Nfs3Error, status_of
-from nfsd.vfs.service import FileService, Node
+from nfsd.vfs.service import FileService, Node, OpenFile
 from nfsd.vfs.types import Credential
-from rpcrdma.rpc.program import Call
+from rpcrdma.rpc.program import Call, RpcCredential, Transport
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,31 +59,81 @@ class Delegations(Protocol):
 class Undelegated:
     """A context: the file is free of conflicting delegations, and stays so if it is being changed."""
 
-    __slots__ = ("_hold", "_nodes", "_request", "_write")
+    __slots__ = ("_delegations", "_hold", "_nodes", "_write")
 
-    def __init__(self, request: Request, nodes: tuple[Node, ...], write: bool) -> None:
-        self._request = request
+    def __init__(self, delegations: Delegations | None, nodes: tuple[Node, ...], write: bool) -> None:
+        self._delegations = delegations
         self._nodes = nodes
         self._write = write
         self._hold = ExitStack()
 
     async def __aenter__(self) -> None:
-        delegations = self._request.delegations
-        if delegations is None:
-            return
         try:
-            for node in self._nodes:
-                if self._write:
-                    self._hold.enter_context(delegations.hold(node.key))
-                if not await delegations.cleared(node.key, write=self._write):
-                    # RFC 1813 section 2.6: the client is to try again; what keeps it waiting comes back meanwhile.
-                    raise Nfs3Error(nfsstat3.NFS3ERR_JUKEBOX)
+            await clear(self._delegations, self._nodes, self._write, self._hold)
         except BaseException:
             self._hold.close()
             raise
 
     async def __aexit__(self, *_: object) -> None:
         self._hold.close()
+
+
+async def clear(delegations: Delegations | None, nodes: tuple[Node, ...], write: bool, hold: ExitStack) -> None:
+    """Have conflicting delegations of these files recalled. Raises JUKEBOX. ``hold``: as long as it is open, none of a
+    file that is being changed is given."""
+    if delegations is None:
+        return
+    for node in nodes:
+        if write:
+            hold.enter_context(delegations.hold(node.key))
+        if not await delegations.cleared(node.key, write=write):
+            # RFC 1813 section 2.6: the client is to try again; what keeps it waiting comes back meanwhile.
+            raise Nfs3Error(nfsstat3.NFS3ERR_JUKEBOX)
+
+
+async def open_undelegated(
+    service: FileService,
+    delegations: Delegations | None,
+    credential: Credential,
+    node: Node,
+    hold: ExitStack,
+    *,
+    write: bool,
+) -> OpenFile:
+    """A descriptor to read or to write through, once no delegation is in the way. Raises JUKEBOX, and what
+    ``FileService.open`` raises."""
+    await clear(delegations, (node,), write, hold)
+    return await service.open(credential, node, read=not write, write=write)
+
+
+async def arrive(
+    service: FileService,
+    exports: ExportTable,
+    handle: bytes,
+    transport: Transport,
+    caller: RpcCredential,
+    arrived: Callable[[Node], None],
+) -> tuple[Node, Credential, Access]:
+    """The file of a handle, the caller as it acts there, and how it may use the export. ``arrived`` is told the file as
+    soon as it is sure that the caller may use the export.
+
+    Raises BadHandle, OSError(ESTALE), and OSError(EACCES) for a client that may not use the export: its handle may
+    be good again tomorrow, so it is not called stale. OSError(EPERM) for one that may, but not from its port."""
+    node = await service.resolve(handle)
+    peer = transport.peer_address
+    learning = exports.admit(peer)
+    if learning is not None:
+        await learning
+    access = exports.access(node.export, peer)
+    if access is None:
+        exports.refuse(node.export, transport, "NFSv3")
+        raise OSError(errno.EACCES, "the client may not use this export")
+    if not exports.takes(node.export, transport):
+        raise OSError(errno.EPERM, "the client must use a port below 1024")
+    exports.observer.used(node.export, transport, "NFSv3")
+    arrived(node)
+    credential = await exports.credential(node.export, caller.flavor, caller.uid, caller.gid, caller.gids, peer)
+    return node, credential, access
 
 
 class Request:
@@ -107,10 +157,7 @@ class Request:
         self.resolved: list[Node] = []
 
     async def resolve(self, handle: bytes) -> tuple[Node, Credential]:
-        """The file of a handle, and the caller as it acts there.
-
-        Raises BadHandle, OSError(ESTALE), and OSError(EACCES) for a client that may not use the export: its handle may
-        be good again tomorrow, so it is not called stale. OSError(EPERM) for one that may, but not from its port."""
+        """The file of a handle, and the caller as it acts there. Raises as :func:`arrive`."""
         node, credential, _ = await self._resolve(handle)
         return node, credential
 
@@ -122,33 +169,21 @@ class Request:
         return node, credential
 
     async def _resolve(self, handle: bytes) -> tuple[Node, Credential, Access]:
-        node = await self.service.resolve(handle)
-        exports, call = self.exports, self.call
-        peer = call.transport.peer_address
-        learning = exports.admit(peer)
-        if learning is not None:
-            await learning
-        access = exports.access(node.export, peer)
-        if access is None:
-            exports.refuse(node.export, call.transport, "NFSv3")
-            raise OSError(errno.EACCES, "the client may not use this export")
-        if not exports.takes(node.export, call.transport):
-            raise OSError(errno.EPERM, "the client must use a port below 1024")
-        exports.observer.used(node.export, call.transport, "NFSv3")
-        if call.tally is None:
-            call.tally = exports.tally(node.export, peer)
+        call = self.call
+        return await arrive(self.service, self.exports, handle, call.transport, call.credential, self._arrived)
+
+    def _arrived(self, node: Node) -> None:
+        if self.call.tally is None:
+            self.call.tally = self.exports.tally(node.export, self.call.transport.peer_address)
         self.resolved.append(node)
-        caller = call.credential
-        credential = await exports.credential(node.export, caller.flavor, caller.uid, caller.gid, caller.gids, peer)
-        return node, credential, access
 
     def reading(self, node: Node) -> Undelegated:
         """``async with``: no client's write delegation hides what is read. Raises JUKEBOX."""
-        return Undelegated(self, (node,), write=False)
+        return Undelegated(self.delegations, (node,), write=False)
 
     def changing(self, *nodes: Node) -> Undelegated:
         """``async with``: nobody has a delegation of the files, or is given one. Raises JUKEBOX."""
-        return Undelegated(self, nodes, write=True)
+        return Undelegated(self.delegations, nodes, write=True)
 
     async def named(self, credential: Credential, *places: tuple[Node, bytes]) -> list[Node]:
         """The files of names about to be taken or moved, as far as there are any; for :meth:`changing`."""

@@ -141,6 +141,10 @@ class DataOperations(OpenOperations):
         await self.sync(node, credential)
         return Change(before, await self.attributes(node))
 
+    async def may_commit(self, credential: Credential, node: Node) -> bool:
+        """Whether this caller may have the file synchronised: whoever may write it. Raises ESTALE."""
+        return await self._may_commit(credential, node, raw_uid(await self.look(node)))
+
     async def _may_commit(self, credential: Credential, node: Node, owner: int) -> bool:
         """Whether a WRITE would be allowed. Nothing is opened for that, which could break a lease."""
         if credential.uid == owner:

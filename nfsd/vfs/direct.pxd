@@ -51,6 +51,7 @@ cdef class DirectFiles:
     cdef Switch switch
     cdef int why                    # the present call is declined (rpcrdma.declined), by this or by who asks it
     cdef Executor executor
+    cdef bint tells_devices         # who asks tells a btrfs subvolume, which numbers its files anew, by its device
 
     cdef Node find(self, const uint8_t *handle, size_t size)
     cdef Node reopened(self, bytes handle)
@@ -68,6 +69,7 @@ cdef class DirectFiles:
     cdef int have_written(self, Transfer transfer) except -1
     cdef Sync to_sync_written(self, Transfer transfer)
     cdef Sync to_commit(self, Credential credential, Node node)
+    cdef Sync to_flush(self, Credential credential, Node node, statx_t *before)
     cdef bint commit(self, Credential credential, Node node, statx_t *before, statx_t *after) except -1
     cdef int access(self, Credential credential, Node node) except -2
     cdef void observe(self, Node node, statx_t *status, bint changed) noexcept
@@ -81,6 +83,11 @@ cdef inline bint no(DirectFiles files, int why) noexcept:
 
 cdef int synchronise(int fd) except -1
 cdef bint stat_of(int fd, statx_t *status) noexcept nogil
+
+
+cdef inline bint other_device(Node node, statx_t *status) noexcept:
+    """Whether a file is on another device than its mount: a btrfs subvolume."""
+    return status.dev_major != node.device_major or status.dev_minor != node.device_minor
 
 
 cdef inline int64_t ctime_of(statx_t *status) noexcept nogil:

@@ -179,10 +179,8 @@ cdef class DirectFiles:
 
     cdef bint take(self, Node node, statx_t *status) except -1:
         """Look at what another call has just got of the file: as :meth:`look`."""
-        if status.nlink == 0 and node.inode.used_count == 0:
-            return no(self, RARE)  # gone: ESTALE is for the general path
-        if status.dev_major != node.device_major or status.dev_minor != node.device_minor:
-            return no(self, RARE)  # a btrfs subvolume, which numbers its files anew
+        if (status.nlink == 0 and node.inode.used_count == 0) or (not self.tells_devices and other_device(node, status)):
+            return no(self, RARE)  # gone: what is to be told then takes more than this look
         node.inode.saw_ctime(ctime_of(status))
         self.observe(node, status, False)
         return True
@@ -273,7 +271,7 @@ cdef class DirectFiles:
         eof[0] = offset + <size_t>got >= after.size
         if <size_t>got < size and not eof[0]:
             return -1
-        if after.dev_major != node.device_major or after.dev_minor != node.device_minor:
+        if not self.tells_devices and other_device(node, after):
             return -1
         if not held:
             self.observe(node, after, False)
@@ -304,7 +302,7 @@ cdef class DirectFiles:
         self.why = OPEN
         if not stat_of(opened.fd, before) or (not held and ctime_of(before) != inode.ctime):
             return -1
-        if before.dev_major != node.device_major or before.dev_minor != node.device_minor:
+        if not self.tells_devices and other_device(node, before):
             return -1
         if opened.credential is not None:
             # As the caller: blocks reserved for root, quotas and the clearing of set-user-id bits go by who writes.
@@ -329,8 +327,6 @@ cdef class DirectFiles:
         """What is to be waited for where :meth:`read` declines; None: that is of no use."""
         cdef Transfer transfer
         cdef Lease sink
-        if not opened.node.caching or opened.node.inline:
-            return None
         place.forget_payload()
         sink = place.sink(size)
         if sink is None:
@@ -346,12 +342,12 @@ cdef class DirectFiles:
         cdef size_t got = transfer.data.done
         cdef Lease sink = transfer.sink
         if not transfer.held and not unchanged(node.inode, after):
-            return False
+            return no(self, OPEN)
+        # Where the file has grown since the kernel came to its end, fewer octets than asked for are not the end.
         eof[0] = transfer.data.offset + got >= after.size
-        if got < transfer.data.size and not eof[0]:
-            return False
-        if after.dev_major != node.device_major or after.dev_minor != node.device_minor:
-            return False
+        if not self.tells_devices and other_device(node, after):
+            return no(self, RARE)
+        self.why = SIZE
         if not transfer.held:
             self.observe(node, after, False)
         transfer.sink = None
@@ -364,13 +360,20 @@ cdef class DirectFiles:
         cdef Inode inode = opened.node.inode
         cdef Transfer transfer
         cdef statx_t status
-        if not (node.caching or node.inline) or size == 0 or offset > <uint64_t>OFFSET_MAX - size:
+        if size == 0 or offset > <uint64_t>OFFSET_MAX - size:
             return None
-        if not stat_of(opened.fd, &status) or not (held or unchanged(inode, &status)):
+        if not node.caching and not node.inline:
+            # A look, which these checks take, would be a wait.
+            if not held or not self.tells_devices:
+                self.why = OPEN
+                return None
+        elif not stat_of(opened.fd, &status) or not (held or unchanged(inode, &status)):
+            self.why = OPEN
             return None
-        if status.dev_major != node.device_major or status.dev_minor != node.device_minor:
+        elif not self.tells_devices and other_device(node, &status):
             return None
         if not opened.unstable and len(inode.unstable) >= MOST_OF_ONE_FILE:
+            self.why = BUSY
             return None
         transfer = writing(self.executor, self.service.unstable, opened, offset, source, size)
         transfer.node, transfer.held = node, held
@@ -397,12 +400,15 @@ cdef class DirectFiles:
 
     cdef Sync to_commit(self, Credential credential, Node node):
         """The whole file is to be on stable storage, for who has it open for writing; None declines."""
-        cdef Sync sync
         cdef statx_t before
         if node.type is not REG or not self.look(node, &before) or self.opened(node, credential, 2) is None:
             return None
-        sync = Sync(self.service.sync(node, credential))
-        sync.node, sync.before = node, before
+        return self.to_flush(credential, node, &before)
+
+    cdef Sync to_flush(self, Credential credential, Node node, statx_t *before):
+        """Likewise, for who may have it done. ``before``: how the file is now."""
+        cdef Sync sync = Sync(self.service.sync(node, credential))
+        sync.node, sync.before = node, before[0]
         return sync
 
     cdef bint commit(self, Credential credential, Node node, statx_t *before, statx_t *after) except -1:

@@ -41,7 +41,6 @@ cdef class ReplyPlace(Place):
     cdef Lease spare        # what was lent and is not in use
     cdef bint asking        # the transport is still to say whether it lends something
     cdef bint over
-    cdef object refusal     # what it has said
 
     cdef int begin(self, uint32_t xid) except -1:
         """A reply begins: an accepted one without results."""
@@ -56,7 +55,9 @@ cdef class ReplyPlace(Place):
         cdef Lease lease = self.spare
         if lease is None or lease.capacity < size:
             self.give_back()
-            if self.asking or self.refusal is not None or size > LARGEST_LEASE:
+            if size > LARGEST_LEASE:
+                self.refused = True
+            if self.asking or self.refused:
                 return None
             self.asking = True
             eager.start(self.offer.transport.lease(size), self.lent)
@@ -71,7 +72,7 @@ cdef class ReplyPlace(Place):
             if lease is not None:
                 lease.release()
             return
-        self.refusal, self.spare = error, lease
+        self.refused, self.spare = error is not None, lease
         self.offer.go_on()
 
     cdef int give_back(self) except -1:
@@ -237,7 +238,6 @@ cdef class Offer(Held):
         if outcome == ANSWERED:
             self.over(self.place.reply(self.call.xid), None)
             return True
-        self.work = None
         self.resting = self.place.asking
         if self.resting:
             self.execution.waits()

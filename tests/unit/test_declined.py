@@ -29,6 +29,11 @@ def declined(dispatcher):
     return {(what[2], reason): count for what, reason, count in dispatcher.declined()}
 
 
+def waited(dispatcher):
+    """Likewise, of what was waited for."""
+    return {(what[2], reason): count for what, reason, count in dispatcher.waited()}
+
+
 def changes(before, after):
     return {key: after[key] - before.get(key, 0) for key in after if after[key] != before.get(key, 0)}
 
@@ -61,21 +66,21 @@ def test_each_call_is_answered_or_declined_once(kind, tmp_path):
 
 def test_reasons_of_nfsv3(tmp_path):
     async def scenario(both):
-        async def why(procedure, arguments, caller=(0, 0)):
-            before = declined(both.dispatcher)
+        async def why(procedure, arguments, caller=(0, 0), counts=declined):
+            before = counts(both.dispatcher)
             await both.direct.call(procedure, arguments, caller)
-            return changes(before, declined(both.dispatcher))
+            return changes(before, counts(both.dispatcher))
 
         node = await vfs_support.write_file(both.service, both.root, b"a", bytes(9000), mode=0o666)
         assert await why(GETATTR, handle(node)) == {}
         assert await why(READDIR, handle(both.root)) == {("READDIR", "procedure"): 1}
         stale = struct.pack(">I", 32) + bytes(32)
-        assert await why(GETATTR, stale) == {("GETATTR", "file not in use"): 1}
-        assert await why(GETATTR, handle(node) + bytes(4)) == {("GETATTR", "rare"): 1}
+        assert await why(GETATTR, stale, counts=waited) == {("GETATTR", "file not in use"): 1}
+        assert await why(GETATTR, handle(node)[:-4]) == {("GETATTR", "shape"): 1}
         # Nobody has the file open for this caller yet; then it is.
         read = handle(node) + struct.pack(">QI", 0, 4096)
-        assert await why(READ, read, (1001, 1001)) == {("READ", "not open"): 1}
-        assert await why(READ, read, (1001, 1001)) == {}
+        assert await why(READ, read, (1001, 1001), waited) == {("READ", "not open"): 1}
+        assert await why(READ, read, (1001, 1001), waited) == {}
         write = handle(node) + struct.pack(">QIII", 0, 8, 0, 8) + bytes(8)
         await both.direct.call(WRITE, write)
         # A retransmission is the replay cache's.
@@ -83,7 +88,7 @@ def test_reasons_of_nfsv3(tmp_path):
         assert await why(WRITE, write) == {("WRITE", "replay"): 1}
         os.unlink(os.path.join(both.path, "a"))
         node.inode.delegated = 2
-        assert await why(READ, read, (1001, 1001)) == {("READ", "delegation"): 1}
+        assert await why(READ, read, (1001, 1001), waited) == {("READ", "delegation"): 1}
 
     tcp.run("memory", tmp_path, scenario)
 
@@ -102,10 +107,9 @@ def test_what_may_wait_and_what_is_not_in_memory(tmp_path):
         node, _ = await both.service.lookup(vfs_support.ROOT, both.root, b"a")
         write = handle(node) + struct.pack(">QIII", 0, 8, 0, 8) + bytes(8)
         await both.direct.call(WRITE, write)
-        waited = {(what[2], reason): count for what, reason, count in both.dispatcher.waited()}
+        before = waited(both.dispatcher)
         assert await why(WRITE, write) == {}
-        again = {(what[2], reason): count for what, reason, count in both.dispatcher.waited()}
-        assert changes(waited, again) == {("WRITE", "may wait"): 1}
+        assert changes(before, waited(both.dispatcher)) == {("WRITE", "may wait"): 1}
         read = handle(node) + struct.pack(">QI", 524288, 4096)
         await both.direct.call(READ, read)
         with open(path, "rb") as file:

@@ -105,7 +105,8 @@ def test_native_answers_wait_for_delegations_too(tmp_path):
             (export / "f").write_bytes(b"content")
             procedures = nfs3_procedures(server.service, server.nfs4.exports, delegations=server.nfs4.recalls)
             programs = [Program(v3.NFS_PROGRAM, "nfs", {3: procedures})]
-            dispatcher = Dispatcher(programs, direct={(v3.NFS_PROGRAM, 3): Nfs3Direct(server.service)})
+            native = Nfs3Direct(server.service, delegations=server.nfs4.recalls)
+            dispatcher = Dispatcher(programs, direct={(v3.NFS_PROGRAM, 3): native})
             listener = TcpListener(dispatcher, Pool(64 << 20), asyncio.get_running_loop())
             listener.listen("127.0.0.1", 0)
             client = Client(*await asyncio.open_connection("127.0.0.1", listener.address[1]))

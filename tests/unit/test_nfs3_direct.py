@@ -55,7 +55,7 @@ class Both:
         programs = [
             Program(NFS_PROGRAM, "nfs", {3: nfs3_procedures(service, service.exports, delegations=delegations)})
         ]
-        self.dispatcher = Dispatcher(programs, direct={(NFS_PROGRAM, 3): Nfs3Direct(service)})
+        self.dispatcher = Dispatcher(programs, direct={(NFS_PROGRAM, 3): Nfs3Direct(service, delegations=delegations)})
         self.listeners = [TcpListener(self.dispatcher, pool, loop), TcpListener(Dispatcher(programs), pool, loop)]
         for listener in self.listeners:
             listener.listen("127.0.0.1", 0)

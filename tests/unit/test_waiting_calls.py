@@ -71,6 +71,10 @@ def waiting(both):
     return len(both.dispatcher.held)
 
 
+def in_flight(both):
+    return len(both.dispatcher.held) + len(both.dispatcher.running)
+
+
 async def until(condition):
     async with asyncio.timeout(30):
         while not condition():  # noqa: ASYNC110 (another connection's doing)
@@ -307,7 +311,7 @@ def test_a_permission_taken_away_is_noticed_though_writes_never_cease(fails, tmp
             assert waiting(both) == 1
             both.direct.send(READ, read_arguments(node, 0, 1), caller, xid=3)
             answer = asyncio.ensure_future(both.direct.reply())
-            await until(lambda: both.dispatcher.running or answer.done())
+            await until(lambda: in_flight(both) == 2 or answer.done())
             assert not answer.done()  # the kernel is asked, by the worker
         replies = {int.from_bytes(reply[:4], "big"): reply for reply in (await answer, await both.direct.reply())}
         assert struct.unpack(">I", replies[3][24:28])[0] == 13
