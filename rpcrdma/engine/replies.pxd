@@ -49,6 +49,7 @@ cdef class DirectReply(Place):
     cdef uint8_t *split         # where a payload belongs that is neither inline nor reduced; NULL: there is none
 
     cdef int begin(self, size_t header, size_t threshold) except -1
+    cdef bint fits_inline(self, size_t length) noexcept
     cdef bint fits_beside(self, size_t length) noexcept
     cdef int set_beside(self, Lease payload, size_t room) except -1
     cdef int fold(self) except -1

@@ -92,6 +92,10 @@ cdef class DirectReply(Place):
         self.payload_length = 0
         return 0
 
+    cdef bint fits_inline(self, size_t length) noexcept:
+        """Whether a payload of so many octets stands in the head. None does behind one that stands beside it."""
+        return not self.reduced and self.split == NULL and length + 4 <= <size_t>(self.end - self.at)
+
     cdef bint fits_beside(self, size_t length) noexcept:
         """Whether a payload of so many octets may stand beside the head: the Reply chunk has room for both."""
         if self.payload is not None or self.pipe is not None or length > self.long_capacity:
@@ -107,7 +111,7 @@ cdef class DirectReply(Place):
 
     cdef uint8_t *data(self, size_t room) except? NULL:
         cdef Lease payload
-        if not self.reduced and room + 4 <= <size_t>(self.end - self.at):
+        if self.fits_inline(room):
             return self.at
         if self.payload is not None or self.pipe is not None or room > self.capacity if self.reduced else (
             not self.fits_beside(room)
@@ -154,6 +158,9 @@ cdef class DirectReply(Place):
         return 0
 
     cdef int data_done(self, size_t length) except -1:
+        if self.split != NULL and length == 0:
+            # What was to hold it must not be taken for that of the next one, which may find its room elsewhere.
+            return self.forget_payload()
         if self.reduced or self.split != NULL:
             self.payload_length = length
             return 0
@@ -180,7 +187,7 @@ cdef class DirectReply(Place):
         if self.reduced and first:
             self.payload, self.payload_length = payload, length
             return True
-        if not self.reduced and length + 4 <= <size_t>(self.end - self.at):
+        if self.fits_inline(length):
             memcpy(self.at, <const uint8_t *>payload.address, length)
             payload.release()
             return self.data_done(length) == 0

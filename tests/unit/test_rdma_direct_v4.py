@@ -64,6 +64,21 @@ def test_reading_compounds_with_a_reply_chunk(tmp_path, minor):
     assert long_replies > 15
 
 
+def test_data_behind_a_read_that_found_none(tmp_path, minor):
+    """The memory for data that may go to the Reply chunk is no longer the reply's when the file has none there."""
+
+    async def scenario(both):
+        (both.path / "a").write_bytes(bytes(range(256)) * 100)
+        stateid, handle = await both.client.open("/0", b"a")
+        for count in (1, 100, 1000, 8192):
+            compound = putfh(handle), read(stateid, 1 << 20, 8192), read(stateid, 3, count), getattr_()
+            await both.same(*compound, reply=16_384)
+            await both.same(*compound, room=8192, reply=16_384)
+        return both.answered
+
+    assert on(tmp_path, minor, scenario) >= 4
+
+
 def test_data_fetched_from_the_middle_of_a_compound(tmp_path, minor):
     rng = random.Random(minor)
 
