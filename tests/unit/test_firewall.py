@@ -230,9 +230,16 @@ def test_a_fault_in_a_native_compound_is_the_general_paths_to_answer(fault, tmp_
         both.server.nfs4.engine = FaultyEngine(engine, fault)
         assert await both.native(there, chmod) == (SYSTEM_ERR, None, 1)
         both.server.nfs4.engine = engine
-        # The slot has not seen that request: the client may use its sequence id for another.
+        # The slot has seen that request, and has no reply to it: once more it is not carried out (RFC 8881 section
+        # 2.10.6.1.3), and the next request of the slot is.
+        target = both.path / "f"
+        before = target.stat().st_mode & 0o777
+        assert before != 0o600
         both.sequences[4] -= 1
+        assert (await both.native(there, chmod))[:2] == (0, p.NFS4ERR_RETRY_UNCACHED_REP)
+        assert target.stat().st_mode & 0o777 == before
         assert (await both.native(there, chmod))[:2] == (0, p.NFS4_OK)
+        assert target.stat().st_mode & 0o777 == 0o600
 
     with vfs_support.directory_on("memory", tmp_path) as path:
         open(os.path.join(path, "f"), "w").close()
