@@ -131,7 +131,11 @@ def test_bound_of_clients(tmp_path, minor):
         second = await Client4(server, minor, name=b"second").connect()
         status, _ = await client.raw(introduction(client, b"third"))
         assert status == (p.NFS4ERR_DELAY if minor else p.NFS4ERR_RESOURCE)
-        server.engine.clients.lookup(second.clientid).courtesy = True
+        record, now = server.engine.clients.lookup(second.clientid), server.engine.now()
+        record.lease_end = now
+        server.engine.watch(now)
+        server.engine.handle_timer(now)
+        assert record.courtesy
         third = await Client4(server, minor, name=b"third").connect()
         await third.open("/0", b"f", create=mode(0o666))
         await client.open("/0", b"f")
