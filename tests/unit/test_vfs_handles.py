@@ -1,5 +1,6 @@
 """File handles: authenticated, the same over restarts, stale when the file is gone."""
 
+import asyncio
 import errno
 import hashlib
 import os
@@ -9,7 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nfsd.exports import Export, ExportTable
 from nfsd.vfs.handles import HandleCodec, load_key
+from nfsd.vfs.service import FileService
 from nfsd.vfs.types import BadHandle
 from tests.unit.vfs_support import ROOT, run, write_file
 
@@ -126,11 +129,20 @@ def test_handles_of_other_exports_and_servers_are_refused(tmp_path):
 
 
 def test_a_missing_export_is_named(tmp_path):
-    async def scenario(service, root):
-        pytest.fail("started")
+    async def main():
+        exports = [Export(id=n, path=str(tmp_path / name), pseudo=f"/{n}") for n, name in ((7, "nowhere"), (8, "here"))]
+        service = FileService(ExportTable(exports), str(tmp_path))
+        await service.start()
+        try:
+            assert {id_: one.why for id_, one in service.absent.items()} == {7: f"{tmp_path}/nowhere does not exist"}
+            assert [export.id for export in service.exports.exports] == [8]
+            handle = (await service.root(service.exports.exports[0])).handle
+            assert (await service.resolve(handle)).export.id == 8
+        finally:
+            await service.close()
 
-    with pytest.raises(OSError, match="nowhere"):
-        run(tmp_path / "nowhere", tmp_path, scenario)
+    (tmp_path / "here").mkdir()
+    asyncio.run(main())
 
 
 def test_no_descriptor_is_left_behind(tmp_path):
