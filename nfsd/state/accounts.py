@@ -4,7 +4,9 @@ Owns :class:`Ledger` and what each kind of record is taken to cost. Everything t
 counted in octets, when it is made and when it goes, on the account of the host that the client was introduced from (an
 IPv6 /64 is one host here: within it a peer has as many addresses as it likes). A host may have a share of the whole;
 near the end of it, the last part is for hosts that have next to nothing, so that those who have filled the rest keep
-nobody out. When it runs short, clients whose lease has run out give way, those of the host with most first.
+nobody out. Most of that is for any of them; a part is for those in a small network (:mod:`rpcrdma.networks`) that has
+little as well, and so on up to the largest networks. When it runs short, clients whose lease has run out give way,
+those of the host with most first.
 
 What is counted is an estimate, on the high side, of what the interpreter takes; tests compare the two. Imports limits,
 and whose an address is.
@@ -13,10 +15,11 @@ and whose an address is.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from nfsd.state.limits import Limits
 from rpcrdma.addresses import host_of
+from rpcrdma.networks import Part, Tree
 
 if TYPE_CHECKING:
     from nfsd.state.clients import Client
@@ -43,8 +46,10 @@ STATE: Final = {1: OPEN, 2: LOCK_STATE, 3: DELEGATION, 5: COPY}
 
 _RESERVE: Final = 16
 """One part in so many is for hosts that have little."""
-_LITTLE: Final = 64
-"""What little is: one part in so many of that, and enough for a client with a session in any case."""
+_LITTLE_OF_A_HOST, _LITTLE_OF_A_NETWORK = 64, 4
+"""What little is: one part in so many of what is left."""
+_LITTLE: Final = 16 << 10
+"""And this in any case: enough for a client with a session."""
 FEW: Final = 4
 """Clients of a host that may have another out of the last part of the table: of two versions, and of each the next
 incarnation, when the host was restarted."""
@@ -56,7 +61,8 @@ class HostAccount:
     """What one host makes the server remember."""
 
     __slots__ = (
-        "address", "cached_octets", "clients", "copies", "delegations", "host", "ledger", "octets", "relieved",
+        "address", "cached_octets", "clients", "copies", "delegations", "host", "ledger", "networks", "octets",
+        "relieved",
     )  # fmt: skip
 
     def __init__(self, ledger: Ledger, host: str) -> None:
@@ -64,6 +70,8 @@ class HostAccount:
         self.host = host
         self.address = host.removesuffix("!")
         """The host itself, whoever speaks for it."""
+        self.networks: tuple[Part[Any], ...] = tuple(ledger.networks.of(self.address).chain()[:0:-1])
+        """Those that it is in, the smallest first."""
         self.octets = 0
         self.clients: dict[Client, None] = {}
         """Client records, NFSv3's lock manager's among them."""
@@ -78,6 +86,8 @@ class HostAccount:
         """Something was made, or (negative) is gone."""
         self.octets += octets
         self.ledger.octets += octets
+        for network in self.networks:
+            network.has += octets
 
     @property
     def left(self) -> int:
@@ -93,6 +103,8 @@ class Ledger:
         self._now = now
         self.octets = 0
         self.hosts: dict[str, HostAccount] = {}
+        self.networks: Tree[Part[Any]] = Tree(Part, 1, 1, 1)
+        """What hosts have by network; nobody asks who has most."""
         self.refusals = 0
         """How often somebody was refused for want of room."""
         self.give_way: Callable[[HostAccount | None, Callable[[], bool]], None] = lambda _host, _enough: None
@@ -100,7 +112,6 @@ class Ledger:
         self._share = limits.share(limits.octets, 1 << 20)
         self._reserve = limits.octets // _RESERVE
         self._easy = limits.octets - self._reserve
-        self._little = max(self._reserve // _LITTLE, 16 << 10)
         self._relieved = float("-inf")
 
     def account(self, host: str) -> HostAccount:
@@ -157,16 +168,21 @@ class Ledger:
 
     def fits(self, account: HostAccount, octets: int) -> bool:
         """Whether there is room as it is."""
-        whole = self._limits.octets
-        if account.octets + octets > self._little:
-            whole -= self._reserve
-        return account.octets + octets <= self._share and self.octets + octets <= whole
+        if account.octets + octets <= self._share and self.octets + octets <= self._easy:
+            return True
+        return octets <= self.left(account)
 
     def left(self, account: HostAccount) -> int:
-        """For how much there is room as it is."""
-        whole = self._limits.octets - self.octets
-        room = max(whole - self._reserve, min(self._little - account.octets, whole))
-        return min(self._share - account.octets, room)
+        """For how much there is room as it is: as much of the reserve is kept from a host as is for those that have
+        less, or are in networks that have less."""
+        left = self._limits.octets - self.octets
+        room = left - self._reserve
+        little = max(_LITTLE, left // _LITTLE_OF_A_HOST) - account.octets  # as long as it has no more than that
+        for number, network in enumerate(account.networks):
+            kept = self._reserve // 2 * (len(account.networks) - number) // (len(account.networks) + 1)
+            room = max(room, min(little, left - kept))
+            little = min(little, max(_LITTLE, left // _LITTLE_OF_A_NETWORK) - network.has)
+        return min(self._share - account.octets, max(room, min(little, left)))
 
     def has_clients(self, account: HostAccount) -> bool:
         """Whether a host has as many clients as its share."""
