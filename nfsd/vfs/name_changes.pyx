@@ -88,10 +88,8 @@ cdef int initialize(name_change_t *change) noexcept nogil:
     cdef changes_t *initial = &change.initial
     cdef bint touching
     cdef int made, error
-    if change.size == 0 and initial.mode < 0 and not changes_owner(initial) and not changes_times(initial):
+    if initial.mode < 0 and not changes_owner(initial) and not changes_times(initial):
         return 0
-    if change.size != 0 and c_ftruncate(change.descriptor, change.size) != 0:
-        return errno
     error = apply_changes(change.naming, change.proc, initial, &made, &touching)
     if error == 0 and not stat_of(change.naming, &change.status):
         error = errno
@@ -108,6 +106,10 @@ cdef int make_file(name_change_t *change) noexcept nogil:
     change.descriptor = <int>c_syscall(SYS_openat2, name.directory, name.path, &how, sizeof(how))
     if change.descriptor < 0:
         return errno
+    if change.size != 0 and c_ftruncate(change.descriptor, change.size) != 0:  # who finds the file may have to close it
+        error = errno
+        unlinkat(name.directory, name.path, 0)
+        return error
     if not handle_at(change.descriptor, b"", AT_EMPTY_PATH, &made):
         return errno
     error = find(change)
