@@ -267,6 +267,7 @@ cdef class DirectCompound(DirectProgram):
     cdef int compound(self, Arguments *arguments, size_t octets, Place place) except -1:
         """Answer a COMPOUND whose call has so many octets."""
         cdef const uint8_t *tag = arguments.at + 4
+        cdef const uint8_t *whole = arguments.at
         cdef uint32_t length, number
         cdef size_t first = 0
         cdef int outcome
@@ -279,7 +280,10 @@ cdef class DirectCompound(DirectProgram):
         place.at = store_opaque(store32(place.at, 0), tag, length)
         place.at = store32(place.at, <uint32_t>self.operations)
         self.cachethis, self.limit = False, self.max_reply
-        if self.minor:
+        if not self.minor:
+            # The replay cache keeps what stands in one piece: data that stand beside it would be missing there.
+            self.cachethis = changes_unguarded(whole, arguments.end)
+        else:
             if not self.sequence(arguments, octets, place):
                 return DECLINED
             first = 1

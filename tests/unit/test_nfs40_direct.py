@@ -108,6 +108,22 @@ def test_a_retransmission_is_answered_from_the_replay_cache(tmp_path):
     v40(tmp_path, scenario)
 
 
+@pytest.mark.parametrize("size", [100, 100_000])
+def test_data_read_before_a_change_come_again_with_a_retransmission(tmp_path, size):
+    """Whatever READ's data stand beside natively, the reply that the replay cache has of such a COMPOUND is whole."""
+
+    async def scenario(both):
+        stateid, handle = await opened(both)
+        (both.path / "a").write_bytes(os.urandom(200_000))
+        message = both.message(0, putfh(handle), read(stateid, 0, size), write(stateid, 0, b"other data"))
+        first = await both.direct.call(None, message)
+        assert status_of(first) == 0
+        assert len(first) > size
+        assert await both.direct.call(None, message) == first
+
+    v40(tmp_path, scenario)
+
+
 def test_what_changes_nothing_is_not_remembered(tmp_path):
     async def scenario(both):
         stateid, handle = await opened(both)
