@@ -51,9 +51,14 @@ def why_no_delegation(server: Nfs4Server, client: Client, node: Node, share_acce
 
 
 def named(server: Nfs4Server, transport: Transport, clientid: int) -> Client | None:
-    """v4.0: the client that an OPEN or RENEW names, its lease renewed; None if there is anything to say to that."""
+    """v4.0: the client that an OPEN or RENEW names, its lease renewed; None if there is anything to say to that, or to
+    put on stable storage before the reply, as of a client not heard of since the grace period."""
+    clients = server.engine.clients
+    known = clients.lookup(clientid)
+    if known is None or known.unheard:
+        return None
     try:
-        client = server.engine.clients.client40(clientid, server.exports.speaker(transport))
+        client = clients.client40(clientid, server.exports.speaker(transport))
     except Nfs4Error:
         return None
     server.heard(transport, client)

@@ -229,6 +229,25 @@ def test_the_lease_is_renewed_by_whatever_names_the_client(tmp_path):
     v40(tmp_path, scenario)
 
 
+def test_a_client_heard_of_again_is_on_record_when_it_is_told_so(tmp_path):
+    """Others have had locks since the grace period; from this reply on it may reclaim its own after a restart."""
+
+    async def scenario(both):
+        _, handle = await opened(both)
+        client, engine = both.server.engine.clients.lookup(both.client.clientid), both.server.engine
+        renewal = (p.OP_RENEW, p.RENEW4args(client.clientid))
+        for way in (both.general, both.direct):
+            for compound in ([renewal], [putfh(handle), renewal]):
+                engine.forget_claims(client)
+                await both.server.store.flush(engine)
+                client.unheard = True
+                issued = engine.writes_issued
+                assert status_of(await way.call(None, both.message(0, *compound))) == 0
+                assert (client.recorded, engine.writes_issued, engine.stable) == (True, issued + 1, True)
+
+    v40(tmp_path, scenario)
+
+
 def test_a_stateid_of_a_session_is_none_here(tmp_path):
     async def scenario(both):
         _, handle = await opened(both)
