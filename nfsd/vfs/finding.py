@@ -61,6 +61,8 @@ from rpcrdma.log_limits import limited_logger
 _DIRENTS = 32768
 _PATH_MAX = 4096
 _DEEPEST = 4096
+_PATHS = 8
+"""Opened by one chain: a way of many long names has more of them than a chain may have steps."""
 _NOT_HERE: Final = (errno.EOPNOTSUPP, errno.EOVERFLOW, errno.EINVAL)
 """What name_to_handle_at says where there are no such handles, or none that it knows of."""
 LIMITS: Final = (
@@ -219,32 +221,45 @@ class FindingOperations(Core):
         """Walk to where the file was last seen; it must still be the same one."""
         base, way = await self._way(root, handle)
         status, kernel = statx_buffer(), handle_buffer()
-        chain = Chain()
-        last: Step | int = base.fd
-        opened = []
-        resolve = RESOLVE_COMPONENT if root.export.cross_mounts else RESOLVE_COMPONENT | RESOLVE_NO_XDEV
-        for part in _join(way):
-            last = chain.add(SYS_OPENAT2, last, part, open_how(O_PATH, 0, resolve), OPEN_HOW_SIZE)
-            opened.append(last)
-        chain.add(SYS_STATX, last, b"", AT_EMPTY_PATH, STATX_MASK, status)
-        await self.run_in_lane(root.mount.lane, chain, *opened)
-        self.abandon(*opened[:-1])
-        if chain.failed is not None:
-            self.abandon(opened[-1])
-            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+        opened = await self._walk(root, base.fd, _join(way), status)
         try:
-            mount = await self.mount_of(base.mount, opened[-1].result, status)
-            await self._name(mount, opened[-1].result, kernel)
+            mount = await self.mount_of(base.mount, opened.result, status)
+            await self._name(mount, opened.result, kernel)
         except CrossingRefused:
-            self.abandon(opened[-1])
+            self.abandon(opened)
             raise OSError(errno.ESTALE, os.strerror(errno.ESTALE)) from None
         except BaseException:
-            self.abandon(opened[-1])
+            self.abandon(opened)
             raise
-        node = self.adopt(mount, opened[-1].result, status, kernel)
+        node = self.adopt(mount, opened.result, status, kernel)
         if node.handle != handle:
             raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
         return node
+
+    async def _walk(self, root: Node, start: int, paths: list[bytes], status: bytearray) -> Step:
+        """Open what relative paths, one behind the other, lead to, and look at it. Raises OSError (ESTALE)."""
+        resolve = RESOLVE_COMPONENT if root.export.cross_mounts else RESOLVE_COMPONENT | RESOLVE_NO_XDEV
+        before: list[Step] = []
+        while True:
+            now, paths = paths[:_PATHS], paths[_PATHS:]
+            chain = Chain()
+            last: Step | int = before[-1].result if before else start
+            opened = []
+            for path in now:
+                last = chain.add(SYS_OPENAT2, last, path, open_how(O_PATH, 0, resolve), OPEN_HOW_SIZE)
+                opened.append(last)
+            chain.add(SYS_STATX, last, b"", AT_EMPTY_PATH, STATX_MASK, status)
+            try:
+                await self.run_in_lane(root.mount.lane, chain, *opened)
+            finally:
+                self.abandon(*before)
+            self.abandon(*opened[:-1])
+            before = opened[-1:]
+            if chain.failed is not None:
+                self.abandon(*before)
+                raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+            if not paths:
+                return before[0]
 
     async def _way(self, root: Node, handle: bytes) -> tuple[Node, list[bytes]]:
         """A directory that can be found without the table, and the names from there down to a file, as last seen.

@@ -16,6 +16,7 @@ import pytest
 from nfsd.exports import Export, ExportTable
 from nfsd.vfs.service import FileService
 from nfsd.vfs.syscalls import NUMBERED, Naming
+from nfsd.vfs.types import SetAttributes
 from tests.unit.nfs_client_support import Rig
 from tests.unit.test_vfs_mounts import mounted
 from tests.unit.vfs_support import ROOT, read_file, run, write_file
@@ -250,6 +251,27 @@ def test_across_mounts_with_and_without_handles(tmp_path):
     ):
         handles = run(export, tmp_path, first, cross_mounts=True)
         run(export, tmp_path, second, cross_mounts=True)
+
+
+def test_a_long_way_of_long_names_leads_to_its_file(tmp_path):
+    """It is more paths than one chain of system calls takes."""
+    handles = []
+
+    async def first(service, root):
+        node = root
+        for _ in range(300):
+            node, _, _ = await service.mkdir(ROOT, node, b"d" * 250, SetAttributes(mode=0o755))
+        handles.append((await write_file(service, node, b"below", b"far down")).handle)
+
+    async def second(service, root):
+        assert (await read_file(service, await service.resolve(handles[0])))[0] == b"far down"
+        assert (await service.resolve(handles[0])).mount.by_place
+
+    for name in ("lower", "export"):
+        (tmp_path / name).mkdir()
+    with overlay(tmp_path, tmp_path / "export"):
+        run(tmp_path / "export", tmp_path, first)
+        run(tmp_path / "export", tmp_path, second)
 
 
 def test_what_the_kernel_makes_up_is_not_exported(tmp_path):
