@@ -188,7 +188,7 @@ class LockManager:
         span = span_of(lock, args.exclusive)
         node = await self._file(call, lock.fh, exclusive=args.exclusive)
         client = self.table.client(lock.caller_name, transport.peer_address, transport.local_address)
-        client.under_way += 1
+        self.table.begin(client)
         try:
             client.state = args.state
             status: nlm4_stats = await self._patiently(node, lambda: self._lock_once(client, node, args, span))
@@ -198,7 +198,7 @@ class LockManager:
                 await self._promise(client, node, args, span)
             return status
         finally:
-            client.under_way -= 1
+            self.table.end(client)
             self.nfs4.blocked.tell()  # a lock may have become shared, or it may be another one's turn
 
     async def _promise(self, client: NlmClient, node: Node, args: nlm4_lockargs, span: tuple[int, int, bool]) -> None:
@@ -311,7 +311,7 @@ class LockManager:
         writes = bool(share.access & codes.OPEN4_SHARE_ACCESS_WRITE)
         node = await self._file(call, share.fh, exclusive=writes)
         client = self.table.client(share.caller_name, transport.peer_address, transport.local_address)
-        client.under_way += 1
+        self.table.begin(client)
         try:
 
             async def reserve() -> None:
@@ -322,7 +322,7 @@ class LockManager:
             self.engine.record_client(client)
             await self.nfs4.store.flush(self.engine)
         finally:
-            client.under_way -= 1
+            self.table.end(client)
         return nlm4_stats.NLM4_GRANTED
 
     async def _unshare(self, call: Call, args: nlm4_shareargs) -> nlm4_stats:

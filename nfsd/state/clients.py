@@ -155,6 +155,14 @@ class Client(ClientRecord):
         if not heard:
             self.introduced_until = self.lease_end
 
+    def filled(self) -> None:
+        """It gets its first state."""
+        self.engine.clients.room.filled(self)
+
+    def emptied(self) -> None:
+        """It has no state any more."""
+        self.engine.clients.room.emptied(self)
+
     @property
     def host(self) -> str:
         """The address it was introduced from."""

@@ -21,6 +21,7 @@ from nfsd.state.clients import Client
 from nfsd.state.errors import Nfs4Error
 from nfsd.state.owners import OpenOwner
 from nfsd.state.records import LockState, OpenState, StateEntry
+from nfsd.state.room import Crowd
 from nfsd.state.types import NLM, Gone
 
 if TYPE_CHECKING:
@@ -71,6 +72,14 @@ class NlmClient(Client):
         """Whether it holds, waits for and asks for nothing."""
         return not (self.states or self.under_way or self.engine.locks.waits.waits_for_any(self))
 
+    def filled(self) -> None:
+        """It gets its first state."""
+        self.engine.nlm.stirred(self)
+
+    def emptied(self) -> None:
+        """It has no state any more, or waits for nothing."""
+        self.engine.nlm.calmed(self)
+
 
 def record_name(name: bytes, address: str) -> bytes:
     """What a client is called on stable storage, and in here."""
@@ -94,6 +103,8 @@ class NlmTable:
         self._engine = engine
         self._clients: dict[bytes, NlmClient] = {}
         self._ids: dict[int, NlmClient] = {}
+        self._idle = Crowd(engine.limits.clients)
+        """Those that hold, wait for and ask for nothing, by network and host: they give way to newcomers."""
 
     def all(self) -> list[NlmClient]:
         """Every client."""
@@ -127,21 +138,44 @@ class NlmTable:
         made.may_reclaim = engine.grace.may_reclaim(NLM, made.owner, made.principal)
         self._clients[made.owner] = made
         self._ids[made.clientid] = made
+        self._idle.enter(made)
         engine.watch(engine.now() + engine.limits.lease)
         return made
 
     def _make_room(self, account: HostAccount | None) -> None:
-        """Forget a client that holds nothing: one of a host's, or of the host with most clients. Raises RESOURCE."""
-        idle = [one for one in self._clients.values() if one.idle and (account is None or one.account is account)]
-        if not idle:
+        """Forget a client that holds nothing: one of a host's, or of the network, and in that the host, with most of
+        them; that which has held nothing for longest. Raises RESOURCE. In the same time however many there are."""
+        crowd = self._idle.everybody.crowd() if account is None else self._idle.host(account)
+        idle = next(iter(crowd.silent), None)
+        if idle is None:
             self._engine.ledger.refusals += 1
             raise Nfs4Error(codes.NFS4ERR_RESOURCE, "clients of the lock manager")
-        self.drop(min(idle, key=lambda client: (-len(client.account.clients), client.since)))
+        self.drop(self._ids[idle.clientid])
+
+    def begin(self, client: NlmClient) -> None:
+        """A call of the client's is worked on, to be ended by ``end``: it is not forgotten meanwhile."""
+        client.under_way += 1
+        self.stirred(client)
+
+    def end(self, client: NlmClient) -> None:
+        """Such a call is over."""
+        client.under_way -= 1
+        self.calmed(client)
+
+    def stirred(self, client: NlmClient) -> None:
+        """It holds something, or asks for it."""
+        self._idle.leave(client)
+
+    def calmed(self, client: NlmClient) -> None:
+        """It may hold, wait for and ask for nothing now."""
+        if client.idle and client not in self._idle.all and self._ids.get(client.clientid) is client:
+            self._idle.enter(client)
 
     def drop(self, client: NlmClient, why: Gone = Gone.SILENT) -> None:
         """Give up everything a client has: it was restarted, or has held nothing for long."""
         self._clients.pop(client.owner, None)
         self._ids.pop(client.clientid, None)
+        self._idle.leave(client)
         self._engine.expire_client(client, why)
 
     def restarted(self, name: bytes, address: str, state: int) -> list[NlmClient]:

@@ -1,10 +1,10 @@
 """Which client record gives way to a newcomer's, when there are as many as there may be.
 
-Owns :class:`Room`. A client that may lose its place is in one of three crowds: never confirmed; away, that is, its
-lease is over and what it has is kept out of courtesy; or idle. An idle client has no open, lock, delegation or copy.
-The server may forget it whenever it likes: it is told STALE_CLIENTID or BADSESSION, and introduces itself again (RFC
-7530 section 9.1.1, RFC 8881 section 8.4.2). One that has state keeps it until its lease is over, and so does one that
-has still to reclaim what it had.
+Owns :class:`Room`; and :class:`Crowd`, by which the lock manager finds who gives way too. A client that may lose its
+place is in one of three crowds: never confirmed; away, that is, its lease is over and what it has is kept out of
+courtesy; or idle. An idle client has no open, lock, delegation or copy. The server may forget it whenever it likes: it
+is told STALE_CLIENTID or BADSESSION, and introduces itself again (RFC 7530 section 9.1.1, RFC 8881 section 8.4.2). One
+that has state keeps it until its lease is over, and so does one that has still to reclaim what it had.
 
 Who has come in vain gives way to anybody, those away first. The others give way to a host of a smaller network, as
 connections do (:mod:`rpcrdma.hosts`): the newcomer's network is compared with the others, then, if that is one of
@@ -40,7 +40,7 @@ _BACK: Final = 64
 """Clients without state any more that may give way again, at a time."""
 
 
-class _Crowd:
+class Crowd:
     """Clients of one kind, by network and host."""
 
     def __init__(self, clients: int) -> None:
@@ -52,6 +52,7 @@ class _Crowd:
 
     @property
     def everybody(self) -> Group[Client]:
+        """All of them."""
         return self._networks.everybody
 
     def host(self, account: HostAccount) -> Group[Client]:
@@ -60,12 +61,13 @@ class _Crowd:
         return self._hosts.get(account.host) or Group(account.host, network)
 
     def enter(self, client: Client) -> None:
+        """A client that is not here is from now on."""
         group = self.host(client.account)
         self._hosts[group.key] = self.all[client] = group
         group.enter(client)
 
     def leave(self, client: Client) -> bool:
-        """Whether it was here."""
+        """Take a client out; whether it was here."""
         group = self.all.pop(client, None)
         if group is None:
             return False
@@ -83,7 +85,7 @@ class Room:
         self._now, self._claims = now, claims
         self._total: Counter[str] = Counter()
         """Clients of every kind, by network and host."""
-        self._unconfirmed, self._away, self._idle = _Crowd(clients), _Crowd(clients), _Crowd(clients)
+        self._unconfirmed, self._away, self._idle = Crowd(clients), Crowd(clients), Crowd(clients)
         self._holding: set[Client] = set()
         """Those that would be idle, and have had state."""
         self._emptied: dict[Client, None] = {}
@@ -176,7 +178,7 @@ class Room:
             found = next(iter(self._unconfirmed.host(account).silent), None)
         return found if found is not None else self._smaller(self._unconfirmed, account)
 
-    def _smaller(self, crowd: _Crowd, newcomer: HostAccount) -> Client | None:
+    def _smaller(self, crowd: Crowd, newcomer: HostAccount) -> Client | None:
         """Who of a crowd gives way to a host of a smaller network, or to one that has nearly nothing."""
         if crowd is self._idle:
             self._look_again()
@@ -200,9 +202,7 @@ class Room:
             # This is one of those that have most.
         return None, False
 
-    def _least(
-        self, crowd: _Crowd, group: Group[Client], chain: list[Group[Client]], *, in_need: bool
-    ) -> Client | None:
+    def _least(self, crowd: Crowd, group: Group[Client], chain: list[Group[Client]], *, in_need: bool) -> Client | None:
         """Of these clients that which gives least, as far as the newcomer may have its place."""
         now = self._now()
         for client in list(itertools.islice(group.silent, _LOOKS)):

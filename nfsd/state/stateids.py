@@ -74,7 +74,7 @@ class StateidTable:
         """Enter a new state, or one that was revoked."""
         if entry.other not in self.entries:
             if not entry.client.states:
-                self._engine.clients.room.filled(entry.client)
+                entry.client.filled()
             entry.client.account.charge(STATE[entry.kind])
             self.counts[entry.kind] += 1
         self.entries[entry.other] = entry
@@ -88,7 +88,7 @@ class StateidTable:
             client.account.charge(-STATE[entry.kind])
             self.counts[entry.kind] -= 1
             if not client.states:
-                self._engine.clients.room.emptied(client)
+                client.emptied()
 
     def remember_closed(self, other: bytes, owner: SeqidOwner) -> None:
         """v4.0: keep the way from a closed stateid to its owner, for the replay of the CLOSE."""

@@ -226,6 +226,8 @@ class WaitTable:
         self._counts[client] -= 1
         if not self._counts[client]:
             del self._counts[client], self._by_client[client]
+            if not client.states:
+                client.emptied()
         self._probes.pop(waiter, None)
         self._asking.pop(waiter, None)
         self._local.pop(waiter, None)
