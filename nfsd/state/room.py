@@ -10,7 +10,7 @@ Who has come in vain gives way to anybody, those away first. The others give way
 connections do (:mod:`rpcrdma.hosts`): the newcomer's network is compared with the others, then, if that is one of
 those that have most, the next smaller one, down to hosts. All clients of the newcomer's network count; of the others
 first those that may give way. Clients not heard of since they were introduced go first, then, of a few, that which was
-not heard of for longest; of these only some in ten seconds.
+not heard of for longest, with no request executing if there is one; of these only some in ten seconds.
 
 Work. All this takes the same time however many there are. A client that gets its first state leaves the crowd; when it
 has none any more, it comes back when somebody needs room, and not before: most open one file after the other.
@@ -212,7 +212,9 @@ class Room:
                 return client
             else:
                 break
-        found = min(group.callers.some(_LOOKS), key=lambda client: client.lease_end, default=None)
+        # Whose request is executing goes last: its retransmission is to find the slot (RFC 8881 section 2.10.6).
+        some = sorted(group.callers.some(_LOOKS), key=lambda client: client.lease_end)
+        found = next((client for client in some if not client.busy), some[0] if some else None)
         return found if found is not None and self._displaced.may(chain[1:], now) else None
 
     def _settle(self, client: Client) -> None:

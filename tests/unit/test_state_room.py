@@ -179,6 +179,22 @@ def test_those_that_renew_their_leases_give_way_too_but_not_all_at_once() -> Non
     assert sum(client.expired for client in made) == displaced + 1, "of another network"
 
 
+def test_whose_request_is_executing_goes_last() -> None:
+    """Its retransmission must find the slot, not do once more what has been done (RFC 8881 section 2.10.6)."""
+    world = World(Limits(grace=0, clients=8, host_share=100))
+    made = [introduced(world, "somewhere", 1) for _ in range(7)]
+    for client in made:
+        world.clock.now += 1
+        client.renew()
+    busy = made[:2]
+    for client in busy:
+        (session,) = client.sessions.values()
+        assert session.slots[0].begin(1, False, 0) == 0
+    introduced(world, "anywhere", 1)
+    introduced(world, "elsewhere", 1)
+    assert [client.expired for client in made] == [False, False, True, False, False, False, False]
+
+
 def test_who_may_reclaim_is_left_alone_while_it_may() -> None:
     records = tuple(ClientRecord(0, b"%d" % number, f"1:0 192.0.2.1 {(b'v' * 8).hex()}", 1) for number in range(4))
     world = World(Limits(clients=4, host_share=100), Recovered(1, records))
