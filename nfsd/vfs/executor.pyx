@@ -248,13 +248,13 @@ cdef class Executor:
             raise RuntimeError("the executor is closed")
         if job.host is None:
             job.host = CALLING_HOST.get()
-        job.queues = self.queues_of(lane, job.host)
-        job.queues.jobs += 1
-        job.job.queue = &job.queues.syncs if job.job.syncs else &job.queues.calls
-        self.pending.append(job)
         if not self.flush_wanted:
-            self.flush_wanted = True
             self.loop.call_soon(contain, None, self.flush)
+            self.flush_wanted = True
+        job.queues = self.queues_of(lane, job.host)
+        job.job.queue = &job.queues.syncs if job.job.syncs else &job.queues.calls
+        self.pending.append(job)  # behind all that may fail: a job that could not be submitted is not run
+        job.queues.jobs += 1
         return 0
 
     def flush(self):
