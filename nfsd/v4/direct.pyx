@@ -322,6 +322,8 @@ cdef class Nfs4Direct(DirectLocks):
                 opened, held, offset, source, count, stable != UNSTABLE4, &before, &self.status, place.bulk != NULL
             )
             if done < 0:
+                if not self.comes_first():
+                    return DECLINED  # what stands before it would be done once more, and see what is written here
                 transfer = self.files.to_write(node, opened, held, offset, source, count)
                 return DECLINED if transfer is None else self.wait_for(transfer, None)
         else:

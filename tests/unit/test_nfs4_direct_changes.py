@@ -10,7 +10,18 @@ from nfsd.protocol import nfs4 as p
 from tests.support.nfs4 import wanted
 from tests.support.nfs4_direct import SEQUENCE_AT, handle_of
 from tests.unit.test_nfs3_direct_names import listing
-from tests.unit.test_nfs4_direct import ANONYMOUS, CALLERS, OF_CONTENT, access, comparable, getattr_, on, putfh, write
+from tests.unit.test_nfs4_direct import (
+    ANONYMOUS,
+    CALLERS,
+    OF_CONTENT,
+    access,
+    comparable,
+    getattr_,
+    on,
+    putfh,
+    read,
+    write,
+)
 
 RESULT_AT = SEQUENCE_AT + 8
 """Where the result of what follows PUTFH stands in a reply; SEQUENCE_RESULT later if there is SEQUENCE."""
@@ -125,6 +136,22 @@ def fill(path, rng):
 @pytest.fixture(params=["disk", "memory"])
 def kind(request):
     return request.param
+
+
+def test_what_stands_before_a_write_does_not_see_it(kind, tmp_path, minor):
+    """A COMPOUND's operations are carried out in their order (RFC 8881 section 16.2.3)."""
+
+    async def scenario(both):
+        (both.path / "a").write_bytes(b"old data")
+        stateid, handle = await both.client.open("/0", b"a")
+        for way in (both.direct, both.general):
+            (both.path / "a").write_bytes(b"old data")
+            compound = putfh(handle), read(stateid, 0, 8), write(stateid, 0, b"new data")
+            reply = await way.call(None, both.message(0, *compound))
+            assert b"old data" in reply
+            assert (both.path / "a").read_bytes() == b"new data"
+
+    on(kind, tmp_path, minor, scenario)
 
 
 @pytest.mark.parametrize("seed", range(2))
