@@ -113,10 +113,12 @@ def test_renewing_another_hosts_lease_does_nothing(tmp_path: Path) -> None:
         assert record.lease_end == before
         assert await victim.status(renewal) == 0
         assert record.lease_end > before
-        delegated = site.engine.delegations.offer(
-            record, (await site.daemon._nfs4.service.resolve(handle)).key, write=True
-        )
+        server = site.daemon._nfs4
+        node = await server.service.resolve(handle)
+        delegated = site.engine.delegations.offer(record, node.key, write=True)
         assert not isinstance(delegated, p.why_no_delegation4)
+        delegated.file.node = node
+        server.recalls.mark(delegated.file)
         assert site.engine.delegations.settle(delegated)
         chmod = (p.OP_SETATTR, p.SETATTR4args(p.stateid4(0, bytes(12)), mode(0o600)))
         there = (p.OP_PUTFH, p.PUTFH4args(handle))
