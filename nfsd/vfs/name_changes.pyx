@@ -200,12 +200,8 @@ cdef int made_or_removed(name_change_t *change) noexcept nogil:
     return remove(change)
 
 
-cdef void run(job_t *job) noexcept nogil:
-    """What the thread does."""
-    cdef name_change_t *change = <name_change_t *>job.data
-    change.error = made_or_removed(change)
-    if change.error != 0:
-        return
+cdef void look_again(name_change_t *change) noexcept nogil:
+    """See what has come of it."""
     if not stat_of(change.name.directory, &change.after):
         change.after = change.before
     if change.kind == ADD_NAME:
@@ -213,8 +209,16 @@ cdef void run(job_t *job) noexcept nogil:
             change.error = errno
     elif change.kind >= REMOVE_NAME and (change.naming < 0 or not stat_of(change.naming, &change.status)):
         change.status.nlink = 1
+
+
+cdef void run(job_t *job) noexcept nogil:
+    """What the thread does."""
+    cdef name_change_t *change = <name_change_t *>job.data
+    change.error = made_or_removed(change)
+    if change.error == 0:
+        look_again(change)
     if change.kind >= REMOVE_NAME and change.naming >= 0 and not change.certain:
-        # Perhaps the last descriptor of a file without a name: its space is freed here.
+        # Perhaps the last descriptor of a file without a name, whoever has removed it: its space is freed here.
         c_close(change.naming)
         change.naming = -1
 
