@@ -98,7 +98,7 @@ tools:
 	@tests/vm/host-packages.sh disks captures
 
 test: tools develop lab lint
-	$(BIN)/python -m pytest -v --durations=15 -m "not guest"
+	$(BIN)/python -m pytest -v -n 2 --dist loadfile --durations=15 -m "not guest"
 	$(BIN)/python -m pytest -vv -n 2 --dist loadfile --durations=15 -m "guest and not devices"
 	@echo "not run: the server on RDMA devices in a guest; that is make test-devices"
 
@@ -107,7 +107,7 @@ test-trixie:
 	@tests/distributions/run.sh trixie $(PYTEST)
 
 test-fast: tools develop
-	$(BIN)/python -m pytest -m "not guest and not package"
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not guest and not package"
 
 test-guest: tools develop lab
 	$(BIN)/python -m pytest -vv -n 2 --dist loadfile --durations=15 -m "guest and not devices"

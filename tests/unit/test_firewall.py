@@ -3,13 +3,11 @@ and on the general path. And the firewall's parts by themselves."""
 
 import asyncio
 import logging
-import os
 import socket
 import struct
 
 import pytest
 
-from nfsd.protocol import nfs4 as p
 from nfsd.protocol.nfs3 import NFS_PROGRAM
 from nfsd.v3.direct import Nfs3Direct
 from nfsd.v3.program import nfs3_procedures
@@ -22,8 +20,6 @@ from rpcrdma.verbs.softiwarp import SoftIwarp
 from rpcrdma.xdr import uint32
 from tests.peer import header, header_two, wire
 from tests.peer import run as run_rig
-from tests.support import nfs4_direct
-from tests.support.nfs4 import wanted
 from tests.unit import rdma_direct_support as rdma
 from tests.unit import vfs_support
 from tests.unit.raw_tcp_support import TcpServer, call, handle, record, status_of
@@ -177,73 +173,6 @@ def test_a_fault_in_a_native_call_over_rdma_costs_that_call(fault, tmp_path):
 
     with vfs_support.directory_on("memory", tmp_path) as path:
         vfs_support.run(path, tmp_path, main, squash="none")
-
-
-# -- NFSv4.1, natively -------------------------------------------------------------------------------------------------
-
-
-class Both4(nfs4_direct.Both):
-    """A server whose native COMPOUNDs can be made to fail."""
-
-    def __init__(self, server, path, minor):
-        self.exports = inject(server.nfs4.service, None)
-        super().__init__(server, path, minor)
-
-    async def native(self, *operations):
-        """accept_stat, status of the COMPOUND, and how often it was answered natively."""
-        natively = self.answered
-        reply = await self.direct.call(None, self.message(3, *operations))
-        _, accepted = status_of(reply)
-        return accepted, None if accepted else int.from_bytes(reply[24:28], "big"), self.answered - natively
-
-
-class FaultyEngine:
-    """A state engine of which one question gets an exception."""
-
-    def __init__(self, engine, fault):
-        self._engine, self._fault = engine, fault
-
-    def __getattr__(self, name):
-        return getattr(self._engine, name)
-
-    @property
-    def stable(self):
-        raise self._fault
-
-
-@FAULTS
-def test_a_fault_in_a_native_compound_is_the_general_paths_to_answer(fault, tmp_path):
-    """Which says it in the slot, so that the session goes on. But what may not be done twice is not."""
-
-    async def scenario(both):
-        both.exports.fault = fault
-        file = await nfs4_direct.handle_of(both, b"f")
-        there = p.OP_PUTFH, p.PUTFH4args(file)
-        look = there, (p.OP_GETATTR, wanted(1, 4))
-        assert await both.native(*look) == (0, p.NFS4_OK, 1)
-        both.exports.fail_at = {both.exports.asked + 1}
-        assert await both.native(*look) == (0, p.NFS4_OK, 0)
-        assert await both.native(*look) == (0, p.NFS4_OK, 1)
-        mode = p.fattr4(wanted(33).attr_request, struct.pack(">I", 0o600))
-        chmod = p.OP_SETATTR, p.SETATTR4args(p.stateid4(0, bytes(12)), mode)
-        engine = both.server.nfs4.engine
-        both.server.nfs4.engine = FaultyEngine(engine, fault)
-        assert await both.native(there, chmod) == (SYSTEM_ERR, None, 1)
-        both.server.nfs4.engine = engine
-        # The slot has seen that request, and has no reply to it: once more it is not carried out (RFC 8881 section
-        # 2.10.6.1.3), and the next request of the slot is.
-        target = both.path / "f"
-        before = target.stat().st_mode & 0o777
-        assert before != 0o600
-        both.sequences[4] -= 1
-        assert (await both.native(there, chmod))[:2] == (0, p.NFS4ERR_RETRY_UNCACHED_REP)
-        assert target.stat().st_mode & 0o777 == before
-        assert (await both.native(there, chmod))[:2] == (0, p.NFS4_OK)
-        assert target.stat().st_mode & 0o777 == 0o600
-
-    with vfs_support.directory_on("memory", tmp_path) as path:
-        open(os.path.join(path, "f"), "w").close()
-        nfs4_direct.run(path, tmp_path, 1, scenario, Both4, squash="none")
 
 
 # -- the general path --------------------------------------------------------------------------------------------------

@@ -17,7 +17,6 @@ FILES = {
     "tests/fuzz/calls.py": 543,
     "tests/unit/test_admin.py": 555,
     "tests/unit/test_backward_long.py": 508,
-    "tests/unit/test_firewall.py": 535,
     "tests/unit/test_rdma_server.py": 515,
     "tests/unit/test_responder_calls.py": 535,
     "tests/unit/test_state_locks.py": 539,
