@@ -273,6 +273,20 @@ cdef class Nfs4Direct(DirectLocks):
             return self.seen
         return True
 
+    cdef const uint8_t *to_be_written(
+        self, Arguments *arguments, Place place, size_t count, const uint8_t **behind
+    ) noexcept:
+        """The data of a WRITE, in its message or fetched, and the end of its arguments; NULL declines."""
+        cdef const uint8_t *here = arguments.at + stateid4_SIZE + 16
+        behind[0] = here
+        if self.bulk_wanted != NULL:
+            if self.bulk_wanted != here or place.bulk_size != count or count & 3:
+                self.files.why = CHUNKS
+                return NULL
+            return place.bulk
+        behind[0] = here + padded(count)
+        return here if arguments.end >= behind[0] else NULL
+
     cdef int write(self, Arguments *arguments, Place place) except -1:
         cdef OpenFile opened
         cdef Work brought = self.brought_here()
@@ -286,25 +300,18 @@ cdef class Nfs4Direct(DirectLocks):
         cdef bytes verifier
         cdef bint held = False
         cdef Node node = self.current
-        cdef const uint8_t *source = arguments.at + stateid4_SIZE + 16
-        cdef const uint8_t *behind = source
+        cdef const uint8_t *source
+        cdef const uint8_t *behind
         engine = self.server.engine
         if left(arguments) < stateid4_SIZE + 16 or self.standing.read_only or self.prepared:
             return DECLINED
         offset = load64(arguments.at + stateid4_SIZE)
         stable = load32(arguments.at + stateid4_SIZE + 8)
         count = load32(arguments.at + stateid4_SIZE + 12)
-        if count > self.max_transfer:
+        if count > self.max_transfer or stable > FILE_SYNC4:
             return DECLINED
-        if self.bulk_wanted != NULL:
-            if self.bulk_wanted != source or place.bulk_size != count or count & 3:
-                return no(self.files, CHUNKS)
-            source = place.bulk
-        else:
-            behind += padded(count)
-            if arguments.end < behind:
-                return DECLINED
-        if stable > FILE_SYNC4:
+        source = self.to_be_written(arguments, place, count, &behind)
+        if source == NULL:
             return DECLINED
         if not engine.stable:
             return no(self.files, STATE)

@@ -30,7 +30,6 @@ FILES = {
 }
 FUNCTIONS = {
     "nfsd/state/sessions.py: create_session": 73,
-    "nfsd/v4/direct.pyx: write": 72,
     "tests/fuzz/seeds.py: iwarp": 85,
     "tests/fuzz/transport.py: check_responder": 75,
 }
