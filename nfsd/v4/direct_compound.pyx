@@ -20,6 +20,7 @@ it, so that it cannot be declined any more: only a GETATTR may stand there. What
 the GETATTR behind it.
 """
 
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.memoryview cimport PyMemoryView_FromMemory
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
@@ -99,8 +100,13 @@ cdef bint changes_unguarded(const uint8_t *at, const uint8_t *end) noexcept nogi
     return False
 
 
-def unguarded(const uint8_t[::1] arguments not None):
-    return len(arguments) > 0 and changes_unguarded(&arguments[0], &arguments[0] + len(arguments))
+def unguarded(arguments):
+    cdef Py_buffer octets
+    PyObject_GetBuffer(arguments, &octets, PyBUF_SIMPLE)
+    try:
+        return changes_unguarded(<const uint8_t *>octets.buf, <const uint8_t *>octets.buf + octets.len)
+    finally:
+        PyBuffer_Release(&octets)
 
 
 assert FINGERPRINTED <= 256
