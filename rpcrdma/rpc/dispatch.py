@@ -4,7 +4,8 @@ Owns :class:`Dispatcher`. Imports the rest of :mod:`rpcrdma.rpc` and the codec; 
 
 Operation: :meth:`Dispatcher.dispatch` runs the procedure at once; most are over when it returns, and ``done`` has been
 called in the same stack. Those that wait are counted as in flight until they end. A call whose procedure has a native
-function is offered to it first (:mod:`rpcrdma.rpc.offers`), and executed by its handler if it is declined.
+function is offered to it first (:mod:`rpcrdma.rpc.offers`), and executed by its handler if it is declined. Where there
+is no handler the function is the procedure's one body: what it declines is malformed, and answered GARBAGE_ARGS.
 
 Ownership: ``holds`` passes to the dispatcher, which releases it when the call is over. The reply passes to ``done``,
 whose receiver releases it once it was sent.
@@ -78,6 +79,8 @@ class Row:
         self.procedure = procedure
         self.native = native if native is not None and offers(native, number) else None
         """What its calls are offered to first."""
+        if procedure.handler is None and self.native is None:
+            raise ValueError(f"nothing answers {program.name} version {version} {procedure.name}")
         self.latencies = Latencies() if native is None else native.latencies
         """Of all procedures of its program's version; natively answered calls are in them at once."""
         self.number = (program.number, version, number)
@@ -213,7 +216,7 @@ class Dispatcher:
     ) -> None:
         """``gate`` says whose calls are executed; anybody's without one. What it turns away is denied with AUTH_BADCRED
         before anything is done about it, as Linux's server does it. ``direct`` are native answers to the common
-        procedures of a (program, version) in ``programs``."""
+        procedures of a (program, version) in ``programs``. Raises ValueError for a procedure that nothing answers."""
         self.replay = replay.ReplayCache() if replay_cache is None else replay_cache
         self.running: set[Execution] = set()
         """Calls that are waiting for something."""
@@ -396,7 +399,7 @@ class Dispatcher:
         self.carry_out(execution)
 
     def carry_out(self, execution: Execution) -> None:
-        """Execute a call by its procedure's handler."""
+        """Execute a call by its procedure's handler, if it has one."""
         try:
             coroutine = self._coroutine(execution)
         except Exception as error:
@@ -413,14 +416,17 @@ class Dispatcher:
     def _coroutine(self, execution: Execution) -> Any:
         """What executes the call. Raises GarbageArguments."""
         call, procedure = execution.call, execution.row.procedure
+        handler = procedure.handler
+        if handler is None:
+            raise GarbageArguments  # or its native function had not declined it
         if procedure.raw:
-            return procedure.handler(call)
+            return handler(call)
         try:
             value = call.arguments.decode(procedure.arguments)
             call.arguments.finish()
         except XdrError:
             raise GarbageArguments from None
-        return procedure.handler(call, value)
+        return handler(call, value)
 
     def _refuse(self, reply: RpcReply | None) -> RpcReply | None:
         self.refused += 1

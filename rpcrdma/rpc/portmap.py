@@ -293,4 +293,5 @@ def _all_counted(mapper: Portmapper, served: Mapping[int, Procedure], highest: i
     return {
         number: replace(procedure, handler=partial(mapper.counted, procedure.handler))
         for number, procedure in table.items()
+        if procedure.handler is not None
     }

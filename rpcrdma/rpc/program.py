@@ -182,10 +182,12 @@ class Procedure:
     A ``raw`` procedure is called as ``handler(call)``, and decodes and encodes through the call itself (COMPOUND).
     ``replay`` puts the procedure under the replay cache (non-idempotent ones of NFSv3); a function of the arguments'
     octets decides call by call (COMPOUND: NFSv4.0 has no sessions).
+    Without a handler the procedure is its native function, which declines nothing but malformed arguments; the
+    dispatcher is made with the native program then.
     """
 
     name: str
-    handler: Callable[..., Awaitable[Any]]
+    handler: Callable[..., Awaitable[Any]] | None = None
     arguments: Any = None
     results: Any = None
     raw: bool = False

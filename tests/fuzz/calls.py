@@ -1,7 +1,7 @@
 """Target ``calls``: whole NFSv3 calls from the wire, answered natively and by the general path, over TCP and RDMA.
 
 One file service stands behind two servers of each kind; one of them answers natively what it can (``nfsd/v3/direct``
-over ``rpcrdma/rpc/direct``, ``rpcrdma/engine/direct`` and ``rpcrdma/tcp/stream``), the other one nothing.
+over ``rpcrdma/rpc/direct``, ``rpcrdma/engine/direct`` and ``rpcrdma/tcp/stream``), the other one only what it must.
 Both get the same octets: over TCP in fragments and cuts of the input's choice, over RDMA with chunks of its choice.
 
 What must hold
@@ -39,6 +39,7 @@ from rpcrdma.wire.private_data import PrivateData
 from tests.fuzz.iwarp_fakes import Errors
 from tests.peer import wire
 from tests.peer.requester import Exposed, Peer
+from tests.support.by_handlers import ByHandlers
 from tests.unit import vfs_support
 
 NULL, GETATTR, SETATTR, LOOKUP, ACCESS, READLINK, READ, WRITE, CREATE, REMOVE, COMMIT = (
@@ -398,8 +399,9 @@ class Target:
         self.pool, self.peer_pool = Pool(256 << 20), Pool(512 << 20)
         self.provider = SoftIwarp(self.pool)
         programs = [Program(NFS_PROGRAM, "nfs", {3: nfs3_procedures(self.service, self.service.exports)})]
-        self.direct = Dispatcher(programs, direct={(NFS_PROGRAM, 3): Nfs3Direct(self.service)})
-        dispatchers = [self.direct, Dispatcher(programs)]
+        natives = [{(NFS_PROGRAM, 3): Nfs3Direct(self.service)} for _ in range(2)]
+        self.direct = Dispatcher(programs, direct=natives[0])
+        dispatchers = [self.direct, ByHandlers(programs, direct=natives[1])]
         self.listeners = [TcpListener(each, self.pool, asyncio.get_running_loop()) for each in dispatchers]
         self.servers = [RdmaServer(self.provider, self.pool, each) for each in dispatchers]
         self.tcp, self.rdma = [], []

@@ -1,4 +1,4 @@
-"""One file service behind two RDMA servers, of which one answers natively what it can."""
+"""One file service behind two RDMA servers: one answers natively what it can, the other one only what it must."""
 
 import asyncio
 import itertools
@@ -18,6 +18,7 @@ from rpcrdma.verbs.softiwarp import SoftIwarp
 from tests.peer import wire
 from tests.peer.requester import Peer
 from tests.peer.rig import DEVICE_ADDRESS, LINUX
+from tests.support.by_handlers import ByHandlers
 from tests.support.nfs4_direct import TRIES
 from tests.unit import vfs_support
 
@@ -37,7 +38,7 @@ def rpc(xid, procedure, arguments):
 
 
 class Both:
-    """One file service behind two RDMA servers, of which one answers natively what it can."""
+    """One file service behind two RDMA servers: one answers natively what it can, the other one only what it must."""
 
     def __init__(self, service, root, path, options=None):
         self.service, self.root, self.path = service, root, path
@@ -50,10 +51,10 @@ class Both:
             self.peer_pool = self.pool  # a device takes Receives only from the pool that is registered with it
         self.provider = make_provider(self.pool) if DEVICE_ADDRESS else SoftIwarp(self.pool)
         programs = [Program(NFS_PROGRAM, "nfs", {3: nfs3_procedures(self.service, self.service.exports)})]
-        self.dispatcher = Dispatcher(programs, direct={(NFS_PROGRAM, 3): Nfs3Direct(self.service)})
+        natives = [{(NFS_PROGRAM, 3): Nfs3Direct(self.service)} for _ in range(2)]
+        self.dispatcher, general = Dispatcher(programs, direct=natives[0]), ByHandlers(programs, direct=natives[1])
         self.servers = [
-            RdmaServer(self.provider, self.pool, dispatcher, self.options)
-            for dispatcher in (self.dispatcher, Dispatcher(programs))
+            RdmaServer(self.provider, self.pool, dispatcher, self.options) for dispatcher in (self.dispatcher, general)
         ]
         self.listeners = [await server.listen(ListenAddress(HOST, 0)) for server in self.servers]
         self.peers = [await self.connect(listener) for listener in self.listeners]

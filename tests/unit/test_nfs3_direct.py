@@ -15,6 +15,7 @@ from rpcrdma.memory import Pool
 from rpcrdma.rpc.dispatch import Dispatcher
 from rpcrdma.rpc.program import Program
 from rpcrdma.server.tcp import TcpListener
+from tests.support.by_handlers import ByHandlers
 from tests.support.nfs4_direct import TRIES
 from tests.unit import vfs_support
 from tests.unit.test_vfs_mounts import command, unmounted
@@ -47,7 +48,7 @@ class Client:
 
 
 class Both:
-    """One file service behind two servers: one answers natively what it can, the other one nothing."""
+    """One file service behind two servers: one answers natively what it can, the other one only what it must."""
 
     def __init__(self, service, root, path, delegations=None):
         self.service, self.root, self.path = service, root, path
@@ -55,8 +56,9 @@ class Both:
         programs = [
             Program(NFS_PROGRAM, "nfs", {3: nfs3_procedures(service, service.exports, delegations=delegations)})
         ]
-        self.dispatcher = Dispatcher(programs, direct={(NFS_PROGRAM, 3): Nfs3Direct(service, delegations=delegations)})
-        self.listeners = [TcpListener(self.dispatcher, pool, loop), TcpListener(Dispatcher(programs), pool, loop)]
+        natives = [{(NFS_PROGRAM, 3): Nfs3Direct(service, delegations=delegations)} for _ in range(2)]
+        self.dispatcher, general = Dispatcher(programs, direct=natives[0]), ByHandlers(programs, direct=natives[1])
+        self.listeners = [TcpListener(self.dispatcher, pool, loop), TcpListener(general, pool, loop)]
         for listener in self.listeners:
             listener.listen("127.0.0.1", 0)
 

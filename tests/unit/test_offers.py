@@ -13,27 +13,29 @@ from nfsd.v3.program import nfs3_procedures
 from rpcrdma.memory import OutOfMemory
 from rpcrdma.rpc.direct import Gate
 from rpcrdma.rpc.dispatch import NO_REPLY, Dispatcher
+from rpcrdma.rpc.messages import accept_stat
+from rpcrdma.rpc.offers import offers
 from rpcrdma.rpc.program import Program, RpcCredential
 from tests.unit import rdma_direct_support as rdma
 from tests.unit import vfs_support
 from tests.unit.rdma_direct_support import GETATTR, READ, WRITE, handle
 from tests.unit.rpc_support import FakeTransport, Replies
+from tests.unit.test_firewall import inject
 from tests.unit.test_waiting_calls import stalled, until
 
 BLOCK = 4096
 DATA = os.urandom(16 * BLOCK)
 
 
-async def never(*_):
-    raise AssertionError("the handler of a call that is answered natively")
-
-
 def without_handlers(service, **options):
     """A dispatcher whose procedures of NFSv3 have nothing but their native functions."""
-    procedures = nfs3_procedures(service, service.exports)
-    emptied = {number: dataclasses.replace(each, handler=never) for number, each in procedures.items()}
-    programs = [Program(NFS_PROGRAM, "nfs", {3: emptied})]
-    return Dispatcher(programs, direct={(NFS_PROGRAM, 3): Nfs3Direct(service)}, **options)
+    native = Nfs3Direct(service)
+    procedures = {
+        number: dataclasses.replace(each, handler=None) if offers(native, number) else each
+        for number, each in nfs3_procedures(service, service.exports).items()
+    }
+    programs = [Program(NFS_PROGRAM, "nfs", {3: procedures})]
+    return Dispatcher(programs, direct={(NFS_PROGRAM, 3): native}, **options)
 
 
 class Calls:
@@ -280,5 +282,54 @@ def test_the_thread_is_the_server_s_again_after_each_call(tmp_path):
         with open("/proc/thread-self/status") as status:
             ids = [line.split()[1:] for line in status if line.startswith(("Uid", "Gid"))]
         assert ids == [[str(os.getuid())] * 4, [str(os.getgid())] * 4]
+
+    run("memory", tmp_path, scenario)
+
+
+def test_what_the_only_body_of_a_procedure_declines_is_garbage(tmp_path):
+    async def scenario(calls):
+        node = await calls.file()
+        malformed = [
+            (GETATTR, handle(node)[:-4], []),
+            (GETATTR, handle(node), [b"a chunk"]),
+            (READ, read(node, 0, 10)[:-4], []),
+            (WRITE, write(node, 0, b"wrong")[:-4], []),
+            (WRITE, write(node, 0, b"wrong", inline=False), [b"wro", b"ng"]),
+        ]
+        for count, (procedure, arguments, chunks) in enumerate(malformed, 1):
+            calls.send(count, procedure, arguments, chunks)
+            whole, _ = await calls.reply(count)
+            assert whole == struct.pack(">6I", count, 1, 0, 0, 0, accept_stat.GARBAGE_ARGS)
+        # It has not been remembered as if it had been executed, and nothing has been written.
+        assert len(calls.dispatcher.replay) == 0
+        with open(os.path.join(calls.path, "a"), "rb") as file:
+            assert file.read() == DATA
+        row = calls.dispatcher.rows[NFS_PROGRAM, 3, WRITE]
+        assert (row.calls, row.errors) == (2, 2)
+
+    run("memory", tmp_path, scenario)
+
+
+def test_the_failure_of_the_only_body_of_a_procedure_is_the_server_s(tmp_path, caplog):
+    async def scenario(calls):
+        node = await calls.file()
+        exports = inject(calls.service, RuntimeError("a fault"))
+        calls.dispatcher = without_handlers(calls.service)
+        exports.fail_at = {1}
+        for xid, status in ((1, accept_stat.SYSTEM_ERR), (2, accept_stat.SUCCESS)):
+            calls.send(xid, GETATTR, handle(node))
+            whole, _ = await calls.reply(xid)
+            assert whole[:24] == struct.pack(">6I", xid, 1, 0, 0, 0, status)
+        assert "GETATTR failed" in caplog.text
+
+    run("memory", tmp_path, scenario)
+
+
+def test_a_procedure_without_any_body_is_not_served(tmp_path):
+    async def scenario(calls):
+        getattr3 = nfs3_procedures(calls.service, calls.service.exports)[GETATTR]
+        programs = [Program(NFS_PROGRAM, "nfs", {3: {GETATTR: dataclasses.replace(getattr3, handler=None)}})]
+        with pytest.raises(ValueError, match="nothing answers nfs version 3 GETATTR"):
+            Dispatcher(programs)
 
     run("memory", tmp_path, scenario)
