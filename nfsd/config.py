@@ -50,6 +50,13 @@ def _secure(value: Any) -> Any:
     raise ValueError("must be true, false or tcp")
 
 
+def _umask(value: Any) -> Any:
+    """Octal, as everywhere, whether it begins with a 0 or not."""
+    if isinstance(value, str) and re.fullmatch(r"0?o?[0-7]{1,3}", value):
+        return int(value, 8)
+    raise ValueError("is no umask; write up to three octal digits, as in 022")
+
+
 def _loopback(value: Any) -> Any:
     """A port alone is one of the loopback address."""
     return f"127.0.0.1:{value}" if isinstance(value, int) and not isinstance(value, bool) else value
@@ -106,6 +113,7 @@ Identity = Annotated[int, BeforeValidator(_id), Field(strict=True, ge=0, le=0xFF
 Port = Annotated[int, Field(strict=True, ge=0, le=65535)]
 Squash = Literal["root", "none", "all"]
 Secure = Annotated[Literal[True, False, "tcp"], BeforeValidator(_secure)]
+Umask = Annotated[int, BeforeValidator(_umask)]
 _STRICT = ConfigDict(extra="forbid", allow_inf_nan=False)
 
 
@@ -319,6 +327,7 @@ class Client:
     anonuid: Identity | None = None
     anongid: Identity | None = None
     secure: Secure | None = None
+    umask: Umask | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -343,6 +352,7 @@ class ExportEntry:
     workers: Annotated[Integer, Field(ge=1, le=256)] = 8
     security_labels: StrictBool = False
     secure: Secure = False
+    umask: Umask = 0
     referral: tuple[StrictStr, ...] = ()
     replicas: tuple[StrictStr, ...] = ()
 

@@ -37,6 +37,8 @@ _CLASSES: dict[Location, Any] = {
     ("exports", "*", "clients", "*"): config.Client,
 }
 _ALIASES = {"asynchronous": "async"}
+_AS_WRITTEN = frozenset(("umask",))
+"""Keys whose values are text however they look: YAML takes 022 for an octal number, and 22 for another one."""
 _RDMA_ONLY = ("provider", "send_size", "receive_size", "credits", "version_two", "crc", "tos")
 
 
@@ -159,6 +161,8 @@ class _Document:
         return result
 
     def _scalar(self, loader: yaml.SafeLoader, node: yaml.Node, where: Location) -> Any:
+        if where and where[-1] in _AS_WRITTEN:
+            return str(node.value)
         try:
             value = loader.construct_object(node, deep=True)
         except (ValueError, LookupError, TypeError, ArithmeticError, AttributeError):
@@ -384,6 +388,7 @@ def _check_export(document: _Document, entry: ExportEntry, where: Location, base
         referral=_places(document, entry.referral, (*where, "referral")),
         replicas=_places(document, entry.replicas, (*where, "replicas")),
         secure=entry.secure,
+        umask=entry.umask,
         origin=f"{document.file}:{document.line((*where, 'secure'))}",
         source=f"{document.file}:{document.line((*where, 'clients'))}",
         place=f"{document.file}:{document.line((*where, 'path'))}",
@@ -413,7 +418,7 @@ def _overrides(entry: ExportEntry) -> tuple[ClientOverride, ...]:
         if access is None and entry.access == "ro" and not _read_only(entry):
             access = "ro"
         read_only = None if access is None else access == "ro"
-        changed = (read_only, client.squash, client.anonuid, client.anongid, client.secure)
+        changed = (read_only, client.squash, client.anonuid, client.anongid, client.secure, client.umask)
         if any(setting is not None for setting in changed):
             overrides.append(ClientOverride(client.host, *changed))
     return tuple(overrides)

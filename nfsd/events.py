@@ -18,7 +18,8 @@ from typing import Final
 import yaml
 
 from nfsd.audit import Audit
-from nfsd.exports import Connection, Export, ExportTable, Observer, canonical_address
+from nfsd.exports import Export, ExportTable, Observer, canonical_address
+from nfsd.matching import Connection
 from nfsd.shown import path_shown, shown
 from nfsd.state import StateEngine
 from nfsd.state.clients import Client

@@ -1,25 +1,24 @@
 """Exports: which directory is offered under which name to whom, and as whom callers act.
 
-Owns matching of clients and squashing of credentials (exports(5) semantics). Imports the VFS's types and the name
-services (:mod:`nfsd.names`).
+Owns the choice among ``clients`` and squashing of credentials (exports(5) semantics). Imports the VFS's types, the
+matching of one entry and the name services (:mod:`nfsd.names`).
 
 Which entry of ``clients`` counts when several match: the most specific one, in this order: a single address, a host
-name, a network (the longer prefix first), a host name with wildcards, ``*``. Among equals the first. Address matching
-is exact arithmetic; names are answered from :class:`nfsd.names.HostNames`, so nothing here waits for the DNS except
-:meth:`ExportTable.admit`, which the dispatcher awaits once per new peer.
+name, a network (the longer prefix first), a host name with wildcards, ``*``. Among equals the first. Nothing
+here waits for the DNS except :meth:`ExportTable.admit`, which the dispatcher awaits once per new peer.
 """
 
 from __future__ import annotations
 
-import fnmatch
 import hashlib
 import ipaddress
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import NamedTuple, Protocol
 
+from nfsd.matching import RESERVED_PORTS, Access, Connection, Pattern
+from nfsd.matching import canonical_address as canonical_address
 from nfsd.names import GroupLists, HostNames
 from nfsd.usage import Usage
 from nfsd.vfs.types import Credential
@@ -36,8 +35,6 @@ _MOST_NAMED = 64
 """Clients of one export that the log names for their ports."""
 NOT_A_CLIENT = "no export is for it"
 NOT_AMONG_CLIENTS = "it is not among its clients"
-RESERVED_PORTS = 1024
-"""Those below take a privilege on the client's host."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +48,7 @@ class ClientOverride:
     anonuid: int | None = None
     anongid: int | None = None
     secure: bool | str | None = None
+    umask: int | None = None
 
 
 class Place(NamedTuple):
@@ -100,30 +98,14 @@ class Export:
     """Whether clients must use a port below 1024: True, ``"tcp"`` (RDMA's ports are not looked at), or False."""
     mountpoint: bool | str = False
     """Whether something must be mounted at ``path``, or at another directory, for the export to be served."""
+    umask: int = 0
+    """Bits that the modes of new files lose, unless their directory has a default ACL."""
     origin: str = field(default="", compare=False)
     """Where the configuration speaks of it: file and line."""
     source: str = field(default="", compare=False)
     """Where its ``clients`` stand in the configuration: file and line."""
     place: str = field(default="", compare=False)
     """Where its ``path`` stands, likewise."""
-
-
-@dataclass(frozen=True, slots=True)
-class Access:
-    """How one client may use one export."""
-
-    read_only: bool
-    squash: str
-    anonuid: int
-    anongid: int
-    secure: bool | str = False
-
-    def takes(self, transport: Connection) -> bool:
-        """Whether a client may use the export from the port it has. Below 1024, only root may bind one: the kernel of a
-        host that is trusted vouches for the ids in its calls. Nothing vouches for them elsewhere."""
-        if not self.secure or 0 < transport.peer_port < RESERVED_PORTS:
-            return True
-        return self.secure == "tcp" and transport.netid.startswith("rdma")
 
 
 class Observer:
@@ -145,29 +127,9 @@ class Observer:
         """A client was refused, and the log has been told."""
 
 
-class Connection(Protocol):
-    """What a call came on."""
-
-    netid: str
-    peer_address: str
-    peer_port: int
-
-
 def derive_id(path: str) -> int:
     """The export id that goes with a path: 1..2**32-1, the same at every start."""
     return int.from_bytes(hashlib.blake2b(path.encode("utf-8", "surrogateescape"), digest_size=4).digest(), "big") or 1
-
-
-@lru_cache(maxsize=_CACHE_LIMIT)
-def canonical_address(text: str) -> str:
-    """A peer's address in the one spelling used for matching: no zone, IPv4 where IPv6 only carries it."""
-    try:
-        address = ipaddress.ip_address(text.partition("%")[0])
-    except ValueError:
-        return text
-    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
-        address = address.ipv4_mapped
-    return str(address)
 
 
 class Caller(Protocol):
@@ -178,43 +140,6 @@ class Caller(Protocol):
     """None: nobody's."""
     gid: int | None
     gids: tuple[int, ...]
-
-
-class _Pattern:
-    """One entry of ``clients``, taken apart once."""
-
-    __slots__ = ("access", "name", "network", "specificity")
-
-    def __init__(self, host: str, access: Access) -> None:
-        self.access = access
-        self.network: ipaddress.IPv4Network | ipaddress.IPv6Network | None = None
-        self.name = ""
-        try:
-            self.network = ipaddress.ip_network(host, strict=False)
-        except ValueError:
-            self.name = host.lower().rstrip(".")
-        if self.network is not None:
-            single = self.network.prefixlen == self.network.max_prefixlen
-            self.specificity = (4, 0) if single else (2, self.network.prefixlen)
-        elif self.name == "*":
-            self.specificity = (0, 0)
-        else:
-            self.specificity = (1, len(self.name)) if self.is_wildcard else (3, 0)
-
-    @property
-    def is_wildcard(self) -> bool:
-        return "*" in self.name or "?" in self.name
-
-    def matches(
-        self, address: ipaddress.IPv4Address | ipaddress.IPv6Address | None, peer: str, names: HostNames
-    ) -> bool:
-        if self.network is not None:
-            return address is not None and address.version == self.network.version and address in self.network
-        if self.name == "*":
-            return True
-        if self.is_wildcard:
-            return any(fnmatch.fnmatchcase(name, self.name) for name in names.names_of(peer))
-        return peer in names.addresses_of(self.name)
 
 
 class ExportTable:
@@ -419,7 +344,7 @@ class ExportTable:
                 gids = tuple(access.anongid if g == 0 else g for g in gids)
             if len(self._credentials) >= _CACHE_LIMIT:
                 self._credentials.clear()
-            found = self._credentials[key] = Credential(uid, gid, gids, _host(peer_address))
+            found = self._credentials[key] = Credential(uid, gid, gids, _host(peer_address), access.umask)
         return found
 
     def _anonymous(self, access: Access, peer_address: str | None) -> Credential:
@@ -441,10 +366,10 @@ def _host(peer_address: str | None) -> str:
 
 
 def _own_access(export: Export) -> Access:
-    return Access(export.read_only, export.squash, export.anonuid, export.anongid, export.secure)
+    return Access(export.read_only, export.squash, export.anonuid, export.anongid, export.secure, export.umask)
 
 
-def _patterns(export: Export) -> list[_Pattern]:
+def _patterns(export: Export) -> list[Pattern]:
     """The entries of ``clients``, most specific first."""
     own = _own_access(export)
     changed = {override.host: override for override in export.overrides}
@@ -458,6 +383,7 @@ def _patterns(export: Export) -> list[_Pattern]:
                 own.anonuid if override.anonuid is None else override.anonuid,
                 own.anongid if override.anongid is None else override.anongid,
                 own.secure if override.secure is None else override.secure,
+                own.umask if override.umask is None else override.umask,
             )
-        patterns.append(_Pattern(host, access))
+        patterns.append(Pattern(host, access))
     return sorted(patterns, key=lambda pattern: pattern.specificity, reverse=True)

@@ -17,7 +17,8 @@ from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from nfsd.exports import Access, ExportTable
+from nfsd.exports import ExportTable
+from nfsd.matching import Access
 from nfsd.protocol.nfs3 import PROCEDURES, fattr3, nfsstat3
 from nfsd.v3.convert import fattr
 from nfsd.v3.errors import EXPECTED, Nfs3Error, status_of

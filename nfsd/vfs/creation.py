@@ -145,13 +145,12 @@ class CreationOperations(InspectOperations, DirectoryOperations):
     ) -> tuple[Node, OpenFile, Change, int | None]:
         """Make the file. Its descriptor, open for reading and writing whatever its mode, stays its creator's. The mode
         is what the file is to have after all, because of its directory's default ACL (see :class:`_Umask`)."""
-        umask = _Umask(attributes)
-        mode = umask.mode(_DEFAULT_MODE)
+        umask = _Umask(credential, attributes, _DEFAULT_MODE)
         status, kernel, same = statx_buffer(), handle_buffer(), handle_buffer()
         chain = Chain(credential)
         before = self._add_stat(chain, directory.fd)
         umask.ask(chain, directory)
-        opening = chain.add(SYS_OPENAT2, directory.fd, name, open_how(CREATION_FLAGS, mode), OPEN_HOW_SIZE)
+        opening = chain.add(SYS_OPENAT2, directory.fd, name, open_how(CREATION_FLAGS, umask.mode), OPEN_HOW_SIZE)
         after = self._add_stat(chain, directory.fd)
         made = statx_buffer()
         self.add_look(chain, opening, made, same, directory.mount.naming)
@@ -208,7 +207,7 @@ class CreationOperations(InspectOperations, DirectoryOperations):
             attributes.mode & (stat.S_ISUID | stat.S_ISGID) != 0
             or (root and (attributes.uid, attributes.gid) != (None, None))
         )
-        mode = inherited if inherited is not None else _Umask(attributes).mode(0) if again else None
+        mode = inherited if inherited is not None else _Umask(credential, attributes, 0).mode if again else None
         owner = replace(
             attributes, mode=mode, uid=attributes.uid if root else None, gid=attributes.gid if root else None
         )
@@ -244,12 +243,13 @@ class CreationOperations(InspectOperations, DirectoryOperations):
         self, credential: Credential, directory: Node, name: bytes, attributes: SetAttributes
     ) -> tuple[Node, Attributes, Change]:
         """Create a directory."""
-        mode = _Umask(attributes).mode(_DEFAULT_DIRECTORY_MODE)
+        umask = _Umask(credential, attributes, _DEFAULT_DIRECTORY_MODE)
 
         def make(chain: Chain) -> None:
-            chain.add(SYS_MKDIRAT, directory.fd, name, mode)
+            umask.ask(chain, directory)
+            chain.add(SYS_MKDIRAT, directory.fd, name, umask.mode)
 
-        return await self._make(credential, directory, name, attributes, FileType.DIR, make)
+        return await self._make(credential, directory, name, attributes, FileType.DIR, make, umask)
 
     async def symlink(
         self, credential: Credential, directory: Node, name: bytes, target: bytes, attributes: SetAttributes
@@ -262,7 +262,7 @@ class CreationOperations(InspectOperations, DirectoryOperations):
             chain.add(SYS_SYMLINKAT, target, directory.fd, name)
 
         # Links have no mode of their own on Linux.
-        plain = replace(attributes, mode=None, size=None, access_acl=None, default_acl=None, umask=0)
+        plain = replace(attributes, mode=None, size=None, access_acl=None, default_acl=None)
         return await self._make(credential, directory, name, plain, FileType.LNK, make)
 
     async def mknod(
@@ -278,13 +278,14 @@ class CreationOperations(InspectOperations, DirectoryOperations):
         kind = _KINDS.get(FileType(type_)) if type_ in FileType._value2member_map_ else None
         if kind is None or not (0 <= rdev[0] < 1 << 12 and 0 <= rdev[1] < 1 << 20):
             raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
-        mode = kind | _Umask(attributes).mode(_DEFAULT_MODE)
+        umask = _Umask(credential, attributes, _DEFAULT_MODE)
         device = os.makedev(*rdev) if kind in (stat.S_IFBLK, stat.S_IFCHR) else 0
 
         def make(chain: Chain) -> None:
-            chain.add(SYS_MKNODAT, directory.fd, name, mode, device)
+            umask.ask(chain, directory)
+            chain.add(SYS_MKNODAT, directory.fd, name, kind | umask.mode, device)
 
-        return await self._make(credential, directory, name, attributes, FileType(type_), make)
+        return await self._make(credential, directory, name, attributes, FileType(type_), make, umask)
 
     async def _make(
         self,
@@ -294,14 +295,13 @@ class CreationOperations(InspectOperations, DirectoryOperations):
         attributes: SetAttributes,
         type_: FileType,
         make: Callable[[Chain], None],
+        umask: _Umask | None = None,
     ) -> tuple[Node, Attributes, Change]:
         """Create what open(2) does not create."""
         self._check_directory(directory, name, errno.EEXIST)
         status, kernel = statx_buffer(), handle_buffer()
         chain = Chain(credential)
         before = self._add_stat(chain, directory.fd)
-        umask = _Umask(attributes)
-        umask.ask(chain, directory)
         make(chain)
         after = self._add_stat(chain, directory.fd)
         opening = chain.add(SYS_OPENAT2, directory.fd, name, _HOW, OPEN_HOW_SIZE)
@@ -318,7 +318,7 @@ class CreationOperations(InspectOperations, DirectoryOperations):
         if raw_type(status) is type_:
             # Otherwise a local process has replaced it already, and its attributes are that process's business.
             chain = Chain(credential)
-            self._add_initial(chain, credential, node, attributes, umask.inherited())
+            self._add_initial(chain, credential, node, attributes, umask.inherited() if umask is not None else None)
             status = self._add_stat(chain, node.fd)
             async with self._unmade_on_failure(credential, directory, name, node, attributes):
                 await self.run(node.mount, chain)
@@ -361,35 +361,33 @@ class CreationOperations(InspectOperations, DirectoryOperations):
 
 
 class _Umask:
-    """The mode of something new that comes with a umask (RFC 8275 section 3): as with umask(2), a default ACL of the
-    directory takes the umask's place. Whether there is one is asked in the chain that creates; what it takes back is
-    then given."""
+    """The mode of something new for a caller that has a umask, or that comes with one (RFC 8275 section 3): as with
+    umask(2), a default ACL of the directory takes the umask's place. Whether there is one is asked in the chain that
+    creates; what it takes back is then given."""
 
-    __slots__ = ("_attributes", "_buffer", "_step")
+    __slots__ = ("_buffer", "_mask", "_step", "_wanted", "mode")
 
-    def __init__(self, attributes: SetAttributes) -> None:
-        self._attributes = attributes
+    def __init__(self, credential: Credential, attributes: SetAttributes, default: int) -> None:
+        self._mask = attributes.umask | credential.umask
+        self._wanted = default if attributes.mode is None else attributes.mode & 0o7777
         self._step: Step | None = None
         self._buffer = bytearray()
-
-    def mode(self, default: int) -> int:
-        """The mode to create with."""
-        wanted = self._attributes.mode
-        return default if wanted is None else wanted & 0o7777 & ~self._attributes.umask
+        self.mode = self._wanted & ~self._mask
+        """To create with."""
 
     def ask(self, chain: Chain, directory: Node) -> None:
         """Append the question, where the answer matters."""
-        if self._attributes.umask and self._attributes.mode is not None:
+        if self._mask & self._wanted:
             buffer = self._buffer = bytearray(_DEFAULT_ACL_SIZE)
             path = b"/proc/self/fd/%d" % directory.fd
             self._step = chain.add(SYS_GETXATTR, path, DEFAULT_NAME, buffer, len(buffer), keep_going=True)
 
     def inherited(self) -> int | None:
         """The mode to set after the creation; None: it has it."""
-        if self._step is None or self._step.result <= 0 or self._attributes.mode is None:
+        if self._step is None or self._step.result <= 0:
             return None
         try:
             acl = posix_acl.decode(bytes(memoryview(self._buffer)[: self._step.result]))
-            return self._attributes.mode & (0o7000 | posix_acl.mode_of(acl))
+            return self._wanted & (0o7000 | posix_acl.mode_of(acl))
         except (ValueError, KeyError):
             return None

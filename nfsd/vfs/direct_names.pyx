@@ -124,7 +124,11 @@ cdef class DirectNames(DirectAttributes):
         int64_t length
     ):
         """The creation of a regular file or a directory, as yet to be run; None declines. ``length``: of a file."""
-        cdef NameChange change = self.change_of(kind, credential, directory, name, size)
+        cdef NameChange change
+        if credential.umask:
+            no(self, RARE)  # whether it counts is up to the directory's default ACL
+            return None
+        change = self.change_of(kind, credential, directory, name, size)
         if change is None:
             return None
         if kind == MAKE_FILE:

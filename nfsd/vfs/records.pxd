@@ -9,6 +9,7 @@ from nfsd.vfs.serial cimport Serial
 cdef class Credential:
     cdef readonly object gids
     cdef readonly str host
+    cdef readonly unsigned int umask
     cdef identity_t identity
     cdef Py_hash_t hash
 

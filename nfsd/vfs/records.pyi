@@ -21,10 +21,14 @@ class Credential:
     """The client's host, whose share what is kept open counts against. No part of who the caller is: credentials of
     the same user and groups are equal, wherever they come from."""
 
+    umask: int
+    """Bits that modes lose when the caller makes files, unless the directory has a default ACL; likewise no part of who
+    the caller is."""
+
     uid: int
     gid: int
     gids: tuple[int, ...]
-    def __init__(self, uid: int, gid: int, gids: Iterable[int] = (), host: str = "") -> None:
+    def __init__(self, uid: int, gid: int, gids: Iterable[int] = (), host: str = "", umask: int = 0) -> None:
         """Raises OverflowError for what is no 32-bit number."""
 
 class Inode:

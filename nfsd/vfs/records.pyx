@@ -48,12 +48,13 @@ cpdef bint closed_at_once(int fd) noexcept:
 cdef class Credential:
     """Whom an operation runs as. Immutable, hashable."""
 
-    def __init__(self, unsigned int uid, unsigned int gid, gids=(), str host not None=""):
+    def __init__(self, unsigned int uid, unsigned int gid, gids=(), str host not None="", unsigned int umask=0):
         cdef Py_ssize_t position
         if self.identity.groups != NULL:
             raise TypeError("credentials do not change")
         self.gids = tuple(gids)
         self.host = host
+        self.umask = umask
         self.identity.uid = uid
         self.identity.gid = gid
         self.identity.ngroups = <int>len(self.gids)

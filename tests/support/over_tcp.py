@@ -9,15 +9,17 @@ from typing import Any
 
 
 class OverTcp:
-    """Each call has a connection of its own. ``ports``: the local ports to take turns in."""
+    """Each call has a connection of its own. ``ports``: the local ports to take turns in. ``own``: the local
+    address."""
 
-    def __init__(self, host: str, port: int, ports: Sequence[int] = ()) -> None:
+    def __init__(self, host: str, port: int, ports: Sequence[int] = (), *, own: str | None = None) -> None:
         self._address = host, port
         self._ports = ports
+        self._own = own
 
     async def call(self, transport: Any, message: bytes, chunks: Sequence[Any] = ()) -> bytes:
         """One RPC. Raises OSError."""
-        reader, writer = await connect(*self._address, self._ports)
+        reader, writer = await connect(*self._address, self._ports, self._own)
         try:
             writer.write(struct.pack(">I", 1 << 31 | len(message)) + message)
             (mark,) = struct.unpack(">I", await reader.readexactly(4))
@@ -26,7 +28,9 @@ class OverTcp:
             writer.close()
 
 
-async def connect(host: str, port: int, ports: Sequence[int] = ()) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+async def connect(
+    host: str, port: int, ports: Sequence[int] = (), own: str | None = None
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     """A connection from one of these ports, or from any. Raises OSError."""
     for local in ports:
         try:
@@ -35,4 +39,4 @@ async def connect(host: str, port: int, ports: Sequence[int] = ()) -> tuple[asyn
             raise
         except OSError:
             continue  # taken
-    return await asyncio.open_connection(host, port)
+    return await asyncio.open_connection(host, port, local_addr=None if own is None else (own, 0))

@@ -16,7 +16,7 @@ from nfsd.client.url import parse
 from nfsd.config_file import ConfigError, load
 from nfsd.config_file import parse as parse_file
 from nfsd.daemon import Daemon
-from nfsd.exports import Access
+from nfsd.matching import Access
 from nfsd.protocol import nfs4 as p
 from nfsd.protocol.mount3 import mountstat3
 from nfsd.protocol.nfs3 import GETATTR3args, READ3args, nfsstat3

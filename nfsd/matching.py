@@ -1,0 +1,98 @@
+"""The entries of ``clients``: which hosts each is for, and how those may use the export.
+
+Owns :class:`Pattern` and :class:`Access`; imports the name services. Address matching is exact arithmetic; names are
+answered from :class:`nfsd.names.HostNames`, so nothing here waits.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import ipaddress
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Protocol
+
+from nfsd.names import HostNames
+
+_CACHE_LIMIT = 4096
+RESERVED_PORTS = 1024
+"""Those below take a privilege on the client's host."""
+
+
+class Connection(Protocol):
+    """What a call came on."""
+
+    netid: str
+    peer_address: str
+    peer_port: int
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """How one client may use one export."""
+
+    read_only: bool
+    squash: str
+    anonuid: int
+    anongid: int
+    secure: bool | str = False
+    umask: int = 0
+    """Bits that the modes of new files lose."""
+
+    def takes(self, transport: Connection) -> bool:
+        """Whether a client may use the export from the port it has. Below 1024, only root may bind one: the kernel of a
+        host that is trusted vouches for the ids in its calls. Nothing vouches for them elsewhere."""
+        if not self.secure or 0 < transport.peer_port < RESERVED_PORTS:
+            return True
+        return self.secure == "tcp" and transport.netid.startswith("rdma")
+
+
+@lru_cache(maxsize=_CACHE_LIMIT)
+def canonical_address(text: str) -> str:
+    """A peer's address in the one spelling used for matching: no zone, IPv4 where IPv6 only carries it."""
+    try:
+        address = ipaddress.ip_address(text.partition("%")[0])
+    except ValueError:
+        return text
+    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
+        address = address.ipv4_mapped
+    return str(address)
+
+
+class Pattern:
+    """One entry of ``clients``, taken apart once."""
+
+    __slots__ = ("access", "name", "network", "specificity")
+
+    def __init__(self, host: str, access: Access) -> None:
+        self.access = access
+        self.network: ipaddress.IPv4Network | ipaddress.IPv6Network | None = None
+        self.name = ""
+        try:
+            self.network = ipaddress.ip_network(host, strict=False)
+        except ValueError:
+            self.name = host.lower().rstrip(".")
+        if self.network is not None:
+            single = self.network.prefixlen == self.network.max_prefixlen
+            self.specificity = (4, 0) if single else (2, self.network.prefixlen)
+        elif self.name == "*":
+            self.specificity = (0, 0)
+        else:
+            self.specificity = (1, len(self.name)) if self.is_wildcard else (3, 0)
+
+    @property
+    def is_wildcard(self) -> bool:
+        """Whether it is a pattern that names of peers are compared with."""
+        return "*" in self.name or "?" in self.name
+
+    def matches(
+        self, address: ipaddress.IPv4Address | ipaddress.IPv6Address | None, peer: str, names: HostNames
+    ) -> bool:
+        """Whether the entry is for a peer (in its canonical spelling), as far as its names are known."""
+        if self.network is not None:
+            return address is not None and address.version == self.network.version and address in self.network
+        if self.name == "*":
+            return True
+        if self.is_wildcard:
+            return any(fnmatch.fnmatchcase(name, self.name) for name in names.names_of(peer))
+        return peer in names.addresses_of(self.name)
