@@ -308,6 +308,8 @@ class Server:
     local_users: Literal["own", "all"] = "own"
     """Whose connections from this host are taken where the server cannot act as other users: its own user's and root's,
     or all."""
+    read_only: StrictBool = False
+    """Whether nothing may be changed, whatever the exports say."""
     nfs4: Nfs4 = field(default_factory=Nfs4)
     limits: Limits = field(default_factory=Limits)
     log: Log = field(default_factory=Log)

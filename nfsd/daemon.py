@@ -40,6 +40,7 @@ from nfsd.nlm.program import nlm4_program
 from nfsd.protocol.nfsacl import NFSACL_PROGRAM, NFSACL_V3
 from nfsd.protocol.nlm4 import NLM_PROGRAM, NLM_V4
 from nfsd.protocol.nsm import SM_PROGRAM, SM_VERS
+from nfsd.read_only import ReadOnlySwitch, as_served
 from nfsd.recovery_store import RecoveryStore
 from nfsd.reloader import Reloader
 from nfsd.requests import commands
@@ -107,7 +108,7 @@ class Daemon:
         self.config = config
         self._strict = strict
         self.pool = Pool(server.limits.memory, server.limits.memory // RESERVE)
-        self.exports = ExportTable(config.exports)
+        self.exports = ExportTable(as_served(config.exports, server.read_only))
         self._admission = Admission(self.exports)
         self.events: Events
         descriptors = raise_descriptor_limit()
@@ -195,7 +196,7 @@ class Daemon:
         await self._start_listeners()
         self._parts = Parts(self.exports, self.service, self._nfs4, self.listeners, self.dispatchers, self._mounts)
         self._inspector = Inspector(self._parts)
-        self._statistics = Statistics(self._parts, self._inspector, self.pool)
+        self._statistics = Statistics(self._parts, self._inspector, self.pool, lambda: self._reloader.read_only)
         self.events.tell("started", listeners=[str(started) for started in self.listeners.started])
         self._undo.append(lambda: self.events.tell("stopped"))
         self._start_metrics()
@@ -298,6 +299,7 @@ class Daemon:
             self._state,
             self.listeners.hosts,
             self.service.shares,
+            lambda: self._reloader.read_only,
         )
         usage = UsageCollector(self.dispatchers, self.exports, self._nfs4, self._nfs3)
         names = list(self.config.server.metrics.names)
@@ -318,7 +320,8 @@ class Daemon:
 
     async def _start_control(self) -> None:
         steering = Steering(self._parts, self._inspector, self._reloader, self.events)
-        control = Control(self.captures, commands(self._inspector, steering, self._statistics))
+        switch = ReadOnlySwitch(self._reloader, self._nfs4)
+        control = Control(self.captures, commands(self._inspector, steering, self._statistics, switch))
         try:
             await control.start(self.config.server.state_dir)
         except OSError as error:
@@ -354,12 +357,18 @@ class Daemon:
         """What is served where, once :meth:`start` has returned."""
         nfs = " ".join(map(str, self.listeners.of("nfs")))
         mountd = " ".join(map(str, self.listeners.of("mountd")))
-        return f"rdma-nfsd ready: {nfs}" + (f" mountd {mountd}" if mountd else "")
+        read_only = " (read-only)" if self._reloader.read_only else ""
+        return f"rdma-nfsd ready: {nfs}" + (f" mountd {mountd}" if mountd else "") + read_only
 
     def readiness(self) -> dict[str, Any]:
         """Whether clients are served: everything was started, and nothing is being stopped."""
         listeners = [str(started) for started in self.listeners.started]
-        return {"ready": self._serving, "listeners": listeners, "failures": list(self.listeners.failures)}
+        return {
+            "ready": self._serving,
+            "listeners": listeners,
+            "failures": list(self.listeners.failures),
+            "read_only": self._reloader.read_only,
+        }
 
     def log_counters(self) -> None:
         """Write what the RDMA listeners, copies and callbacks have done so far to the log."""

@@ -58,6 +58,7 @@ class ServerCollector(Collector):
         state: Callable[[], Mapping[str, int]] = dict,
         hosts: Hosts | None = None,
         files: OpenFiles | None = None,
+        read_only: Callable[[], bool] = bool,
     ) -> None:
         self._dispatchers, self._pool, self._hosts = dispatchers, pool, hosts
         self._connections, self._rdma, self._workers = connections, rdma, workers
@@ -65,6 +66,7 @@ class ServerCollector(Collector):
         self._losses = losses
         self._state = state
         self._files = files
+        self._read_only = read_only
 
     def collect(self) -> Iterator[Metric]:
         """Read everything once."""
@@ -75,6 +77,9 @@ class ServerCollector(Collector):
         for kind in ("limit", "mapped", "resident", "in_use"):
             memory.add_metric([kind], getattr(self._pool, kind))
         yield memory
+        switch = GaugeMetricFamily(_PREFIX + "read_only", "1 while nothing may be changed on the whole server")
+        switch.add_metric([], int(self._read_only()))
+        yield switch
         copied_bytes = CounterMetricFamily(_PREFIX + "copied_bytes", "Messages and data copied from buffer to buffer")
         copied_bytes.add_metric([], copied())
         yield copied_bytes

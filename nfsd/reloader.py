@@ -1,8 +1,8 @@
 """Taking up a changed configuration while clients are served.
 
-Owns :class:`Reloader`. What takes effect at once: the exports, with everything in them, and the log's level. Everything
-else of ``server`` is fixed at the start. A file that is wrong changes nothing. Exports whose directory is not there are
-looked for again every few seconds.
+Owns :class:`Reloader`. What takes effect at once: the exports, with everything in them, the log's level, and
+``read_only``. Everything else of ``server`` is fixed at the start. A file that is wrong changes nothing. Exports whose
+directory is not there are looked for again every few seconds.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from dataclasses import fields, replace
 from nfsd.config import Config, Server
 from nfsd.config_file import ConfigError, load
 from nfsd.exports import Export
+from nfsd.read_only import as_served
 from nfsd.v4.server import Nfs4Server
 from nfsd.vfs.service import FileService
 from nfsd.vfs.types import Time
@@ -25,6 +26,8 @@ _log = logging.getLogger(__name__)
 
 LOOK_AGAIN = 5.0
 """Seconds between looks for the directories of exports that are absent."""
+_AT_ONCE = ("log", "read_only")
+"""Keys of ``server`` that take effect when the file is read again."""
 
 
 class Reloader:
@@ -32,6 +35,8 @@ class Reloader:
 
     def __init__(self, config: Config, service: FileService, nfs4: Nfs4Server) -> None:
         self.config = config
+        self.read_only = config.server.read_only
+        """Whether nothing may be changed, whatever the exports say."""
         self._service = service
         self._nfs4 = nfs4
         self._turn = asyncio.Lock()
@@ -102,19 +107,46 @@ class Reloader:
             gone = await self._service.take_exports(left)
             return self._nfs4.exports_changed(gone, Time(*divmod(time.time_ns(), 10**9)))
 
+    def served(self, config: Config) -> tuple[Export, ...]:
+        """The exports of a configuration as they would be served."""
+        return as_served(config.exports, self._read_only_with(config))
+
+    def _read_only_with(self, config: Config) -> bool:
+        """Whether the server is read-only with a configuration: as it is now, unless the file has changed its mind."""
+        changed = config.server.read_only != self.config.server.read_only
+        return config.server.read_only if changed else self.read_only
+
+    async def set_read_only(self, on: bool) -> bool:
+        """Serve all exports read-only from now on, or as the configuration has them; whether that is a change. Raises
+        OSError."""
+        async with self._turn:
+            if on == self.read_only:
+                return False
+            configured = {export.id: export for export in self.config.exports}
+            exports, absent = self._service.exports, self._service.absent.values()
+            here = [*exports.exports, *exports.referrals, *(one.export for one in absent)]
+            # What has been drained stays so.
+            wanted = as_served([configured.get(export.id, export) for export in here], on)
+            gone = await self._service.take_exports(wanted)
+            self._nfs4.exports_changed(gone, Time(*divmod(time.time_ns(), 10**9)))
+            self.read_only = on
+            return True
+
     async def reload(self) -> bool:
         """Read the file again and take up what it says; whether that was possible. The log says what changed, or what
         is wrong, in which line."""
         async with self._turn:
             try:
                 config = await self.read()
-                gone = await self._service.take_exports(config.exports)
+                read_only = self._read_only_with(config)
+                gone = await self._service.take_exports(self.served(config))
             except ConfigError as error:
                 for problem in error.problems:
                     _log.error("%s", problem)
             except OSError as error:
                 _log.error("%s: %s", error.filename, error.strerror)
             else:
+                self.read_only = read_only
                 self._told.clear()
                 self._tell()
                 lost = self._nfs4.exports_changed(gone, Time(*divmod(time.time_ns(), 10**9)))
@@ -125,7 +157,9 @@ class Reloader:
                 if lost:
                     _log.warning("%d opens and delegations of files no longer exported were taken from clients", lost)
                 # What waits for a start is not in effect, and told of again at the next reload.
-                self.config = replace(config, server=replace(self.config.server, log=config.server.log))
+                self.config = replace(
+                    config, server=replace(self.config.server, log=config.server.log, read_only=config.server.read_only)
+                )
                 return True
             _log.error("not reloaded: everything stays as it was")
             return False
@@ -133,7 +167,7 @@ class Reloader:
 
 def waiting_keys(before: Server, after: Server) -> list[str]:
     """The keys of ``server`` that differ and cannot change now."""
-    names = (field.name for field in fields(Server) if field.name != "log")
+    names = (field.name for field in fields(Server) if field.name not in _AT_ONCE)
     return [name for name in names if getattr(before, name) != getattr(after, name)]
 
 

@@ -10,13 +10,16 @@ from typing import Any
 
 from nfsd.control import Command
 from nfsd.inspector import MOST_ROWS, MOST_ROWS_EVER, Inspector, Row
+from nfsd.read_only import ReadOnlySwitch
 from nfsd.statistics import Statistics
 from nfsd.steering import Steering
 
 _LONGEST_WAIT = 3600.0
 
 
-def commands(inspector: Inspector, steering: Steering, statistics: Statistics) -> dict[str, Command]:
+def commands(
+    inspector: Inspector, steering: Steering, statistics: Statistics, switch: ReadOnlySwitch
+) -> dict[str, Command]:
     """What :class:`nfsd.control.Control` is to know."""
     found: dict[str, Command] = {
         name: _table(getattr(inspector, name))
@@ -37,10 +40,7 @@ def commands(inspector: Inspector, steering: Steering, statistics: Statistics) -
 
     async def drain(asked: dict[str, Any]) -> dict[str, Any]:
         _only(asked, "export", "seconds", "dry_run")
-        seconds = asked.get("seconds", 10.0)
-        if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds <= _LONGEST_WAIT:
-            raise ValueError("seconds must be from 0 to 3600")
-        return await steering.drain(_text(asked, "export"), seconds, asked.get("dry_run") is True)
+        return await steering.drain(_text(asked, "export"), _seconds(asked), asked.get("dry_run") is True)
 
     async def log_level(asked: dict[str, Any]) -> dict[str, Any]:
         _only(asked, "level")
@@ -50,8 +50,18 @@ def commands(inspector: Inspector, steering: Steering, statistics: Statistics) -
         _only(asked, "dry_run")
         return await steering.reload(asked.get("dry_run") is True)
 
+    async def read_only(asked: dict[str, Any]) -> dict[str, Any]:
+        _only(asked, "on", "seconds")
+        on = asked.get("on")
+        if on is None:
+            return {"read_only": switch.on}
+        if not isinstance(on, bool):
+            raise ValueError("on must be true or false")
+        return await switch.turn(on, _seconds(asked))
+
     return found | {
         "stats": stats, "evict": evict, "forget": forget, "drain": drain, "log-level": log_level, "reload": reload,
+        "read-only": read_only,
     }  # fmt: skip
 
 
@@ -71,6 +81,13 @@ def _only(asked: dict[str, Any], *known: str) -> None:
     unknown = sorted(set(asked) - set(known))
     if unknown:
         raise ValueError(f"not a request: {', '.join(unknown)}")
+
+
+def _seconds(asked: dict[str, Any]) -> float:
+    seconds = asked.get("seconds", 10.0)
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds <= _LONGEST_WAIT:
+        raise ValueError("seconds must be from 0 to 3600")
+    return seconds
 
 
 def _text(asked: dict[str, Any], name: str) -> str:

@@ -7,7 +7,7 @@ thread that looks. Imports the inspector and the server's parts.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from typing import Any, Final
 
@@ -28,8 +28,10 @@ _MOST_CALLS: Final = 20
 class Statistics:
     """Looks at the counters."""
 
-    def __init__(self, parts: Parts, inspector: Inspector, pool: Pool) -> None:
-        self._parts, self._inspector, self._pool = parts, inspector, pool
+    def __init__(
+        self, parts: Parts, inspector: Inspector, pool: Pool, read_only: Callable[[], bool] = lambda: False
+    ) -> None:
+        self._parts, self._inspector, self._pool, self._read_only = parts, inspector, pool, read_only
         self._started = time.monotonic()
 
     def snapshot(self) -> dict[str, Any]:
@@ -65,6 +67,7 @@ class Statistics:
             "delegations": parts.nfs4.recalls.statistics(),
             "grace": round(max(0.0, engine.grace.ends - engine.now()), 1) if engine.grace.active else 0.0,
             "hosts": dict(hosts.statistics()),
+            "read_only": self._read_only(),
             "inflight": calls[:_MOST_CALLS],
             "waiting": len(calls),
             "notes": list(self._notes(calls, hosts)),
@@ -86,6 +89,8 @@ class Statistics:
 
     def _notes(self, calls: list[Row], hosts: Hosts) -> Iterator[str]:
         """What is slow now, and why, in sentences."""
+        if self._read_only():
+            yield "the whole server is read-only: changes are answered ROFS (rdma-nfsd read-only off ends that)"
         workers = self._parts.service.executor.statistics()
         if workers["queued"]:
             yield (

@@ -188,7 +188,7 @@ class Steering:
         served = (*self._parts.exports.exports, *self._parts.exports.referrals, *absent)  # some may have been drained
         return {
             "file": after.file,
-            "exports": difference(served, after.exports),
+            "exports": difference(served, self._reloader.served(after)),
             "level": [before.server.log.level, after.server.log.level],
             "at_restart": waiting_keys(before.server, after.server),
             "clients": await self._affected(after),
@@ -196,7 +196,7 @@ class Steering:
 
     async def _affected(self, after: Config) -> list[Row]:
         """What would change for clients that there are now."""
-        table = ExportTable(after.exports)
+        table = ExportTable(self._reloader.served(after))
         try:
             rows = []
             clients = sorted(await self._addresses())

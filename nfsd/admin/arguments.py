@@ -24,7 +24,7 @@ what it holds, its connections, and how much it has read and written, by address
     "inflight": ("calls that wait for something now", "Each call that waits: for a disk, a lock, a delegation…\n"),
     "exports": ("what is served, to how many, how much", "Each export, and how it is used.\n"),
 }
-ADMIN_COMMANDS: Final = (*_TABLES, "stats", "top", "evict", "forget", "drain", "log-level", "reload")
+ADMIN_COMMANDS: Final = (*_TABLES, "stats", "top", "evict", "forget", "drain", "log-level", "reload", "read-only")
 
 
 def add_admin_commands(commands: Any) -> None:
@@ -90,5 +90,15 @@ end, take what clients still hold of it. It is served again after `rdma-nfsd rel
     text = "Have the server read its configuration again, as SIGHUP does, and say what has changed, for whom.\n"
     reload = add("reload", "read the configuration again", text)
     reload.add_argument("--dry-run", action="store_true", help="change nothing, only say what would change")
-    for command in (evict, forget, drain, level, reload):
+    text = """\
+Let no client change anything on any export, whatever the configuration says, until `read-only off` or the next start;
+without a word, say how it is. Write delegations are called back first; what clients write while they are waited for is
+still taken.
+"""
+    read_only = add("read-only", "let nobody change anything, or as configured", text)
+    read_only.add_argument("switch", nargs="?", choices=("on", "off"), help="turn it on or off")
+    read_only.add_argument(
+        "--seconds", type=float, default=10.0, metavar="N", help="wait so long at most; the default is 10"
+    )
+    for command in (evict, forget, drain, level, reload, read_only):
         command.add_argument("--json", action="store_true", help="print the answer as JSON")

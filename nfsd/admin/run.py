@@ -49,4 +49,8 @@ def _answer(parsed: argparse.Namespace, state_dir: str) -> dict[str, Any]:
         return ask(state_dir, command, level=parsed.level)
     if command == "reload":
         return ask(state_dir, command, dry_run=parsed.dry_run)
+    if command == "read-only":
+        if parsed.switch is None:
+            return ask(state_dir, command)
+        return ask(state_dir, command, 60.0 + parsed.seconds, on=parsed.switch == "on", seconds=parsed.seconds)
     return ask(state_dir, command, limit=parsed.limit)

@@ -227,6 +227,13 @@ def _reloaded(answer: Answer) -> list[str]:
     return lines
 
 
+def _read_only(answer: Answer) -> list[str]:
+    lines = ["the whole server is read-only" if answer["read_only"] else "each export is as it is configured"]
+    if answer["read_only"] and answer.get("delegations"):
+        lines.append(f"{answer['delegations']} write delegations have not come back yet; what comes late is refused")
+    return lines
+
+
 SHAPES: Final[Mapping[str, Callable[[Answer], list[str]]]] = {
     "clients": _clients,
     "sessions": _sessions,
@@ -240,4 +247,5 @@ SHAPES: Final[Mapping[str, Callable[[Answer], list[str]]]] = {
     "drain": _drained,
     "log-level": _level,
     "reload": _reloaded,
+    "read-only": _read_only,
 }

@@ -66,6 +66,8 @@ class RangeCopy:
         early. Raises OSError; what was copied before counts."""
         if self.done >= self.count:
             return False
+        if self.target.node.export.read_only:
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS))  # it has become so
         operations, at = self._operations, self.done
         where = self.source, self.source_offset + at, self.target, self.target_offset + at, self.count - at
         try:
