@@ -26,7 +26,7 @@ BUILDING := build/in-progress
 # With the declarations, from which formats are generated (nfsd/wire/).
 SOURCES := $(shell find nfsd rpcrdma -name '*.pyx' -o -name '*.pxd' -o -name '*.pxi') setup.py \
 	$(wildcard nfsd/protocol/*.py nfsd/wire/*.py rpcrdma/xdr/*.py rpcrdma/wire/*.py rpcrdma/rpc/messages.py)
-DEB_SOURCES := $(shell git ls-files nfsd rpcrdma debian systemd docs setup.py pyproject.toml exports.yaml '*.md' 2>/dev/null)
+DEB_SOURCES := $(shell git ls-files nfsd rpcrdma bench debian systemd docs setup.py pyproject.toml exports.yaml '*.md' 2>/dev/null)
 BENCH_SOURCES := $(wildcard bench/*.pyx bench/*.pxd)
 START := $(shell date +%s)
 SAY = echo "[$$(( $$(date +%s) - $(START) ))s]"

@@ -22,8 +22,7 @@ from setuptools import Extension, setup
 # Commands that only say or pack what there is need nothing translated or compiled.
 WITHOUT_EXTENSIONS = {"sdist", "egg_info", "dist_info"}
 CHOICE = os.environ.get("RDMA_NFSD_EXTENSIONS", "all")
-# The load generator is for measuring here, not for installing.
-PACKAGES = ("rpcrdma", "nfsd") if "bdist_wheel" in sys.argv or CHOICE == "serve" else ("rpcrdma", "nfsd", "bench")
+PACKAGES = ("rpcrdma", "nfsd") if CHOICE == "serve" else ("rpcrdma", "nfsd", "bench")
 # Packages with formats that are generated, which takes declarations and the reference codec, and no extension.
 FORMATS = ("nfsd.wire", "rpcrdma.wire")
 DEVICE = Path("rpcrdma/verbs/device")

@@ -25,6 +25,7 @@ from bench.ganesha import Ganesha, enter_namespace, in_root, packaged
 from bench.growth import Directory, Handles, Locks, Opens
 from bench.machine import crowd, disk_limits, facts, measure_limits
 from bench.memory import Memory
+from bench.nfs3_client import Nfs3Failure
 from bench.places import Place, places
 from bench.running import Impossible
 from bench.scenarios import SCENARIOS, Scenario, needed, prepare
@@ -33,7 +34,6 @@ from bench.study import Study, Terms, median, progress
 from bench.trouble import Trouble
 from bench.turns import take_turns
 from bench.writers import Writers
-from tests.nfs3_client import Nfs3Failure
 
 STUDIES: tuple[Study, ...] = (
     Connections(),
@@ -80,11 +80,11 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def load_guests() -> Any:
-    """:mod:`bench.guests`, which needs what the guest tests need."""
+    """:mod:`bench.guests`, which needs the guest lab of a clone: it is not installed with the package."""
     try:
         return importlib.import_module("bench.guests")
     except ImportError as error:
-        raise SystemExit(f"servers in a guest need what the guest tests need: {error} (make test sets it up)") from None
+        raise SystemExit(f"servers in a guest need a clone, and there make lab: {error}") from None
 
 
 def run_scenarios(
@@ -214,15 +214,19 @@ def parser() -> argparse.ArgumentParser:
     return named
 
 
-def main() -> int:
-    """Run from the command line."""
-    if sys.argv[1:2] == ["compare"]:
-        return compare.main(sys.argv[2:])
-    wants_goals = sys.argv[1:2] == ["goals"]
-    options = goals.extended(parser()).parse_args(sys.argv[2:]) if wants_goals else parser().parse_args()
+def main(words: Sequence[str] | None = None) -> int:
+    """Run from the command line, or with these words of one."""
+    words = sys.argv[1:] if words is None else words
+    if words[:1] == ["compare"]:
+        return compare.main(words[1:])
+    wants_goals = words[:1] == ["goals"]
+    options = goals.extended(parser()).parse_args(words[1:]) if wants_goals else parser().parse_args(words)
+    if options.document and not document.DOCUMENT.exists():
+        print("bench: --document writes docs/, which only a clone has", file=sys.stderr)
+        return 2
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # servers and disks are ended all the same
     if (Ganesha.name in options.server or options.ganesha_root) and options.earlier is None:
-        enter_namespace(sys.argv[1:])
+        enter_namespace(words)
     result = json.loads(options.earlier.read_text()) if options.earlier else run(options)
     if wants_goals and options.before:
         result["before"] = goals.compared(options.before, TREE)

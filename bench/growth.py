@@ -14,6 +14,7 @@ from typing import Any
 
 from bench.calls import Files, rpc
 from bench.generator import Generator
+from bench.nfs3_client import Nfs3Client
 from bench.nfs4 import MARK, Session
 from bench.scenarios import prepare
 from bench.servers import RdmaNfsd
@@ -21,7 +22,6 @@ from bench.study import Row, Study, Terms, by, cost, markdown, medians, progress
 from nfsd.protocol.nfs3 import READDIR3args, nfs_fh3
 from nfsd.vfs.resources import FileLimits
 from rpcrdma.xdr import pack
-from tests.nfs3_client import Nfs3Client
 
 OUTSTANDING = 16
 PAGE = 8192

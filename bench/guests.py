@@ -24,11 +24,11 @@ from typing import Any
 
 from bench.calls import FILE_SIZE, Files
 from bench.nfs4 import Session
+from bench.nfs4_client import Failed
 from bench.scenarios import Scenario, local, prepare
 from bench.servers import IN_GUEST, Cpu, Server, connect_iwarp, connect_tcp, counters_in, events_of
 from bench.study import progress
 from bench.turns import take_turns
-from tests.support.nfs4 import Failed
 from tests.vm.build import BuildError
 from tests.vm.compare import KNFSD_MOUNTD_PORT, KNFSD_RDMA_PORT
 from tests.vm.guest import PATIENCE, Guest, accelerator

@@ -9,9 +9,9 @@ import struct
 from collections.abc import Sequence
 from typing import Any, cast
 
+from bench.nfs4_client import Client4, Operation, mode, wanted
 from bench.servers import Server
 from nfsd.protocol import nfs4 as p
-from tests.support.nfs4 import Client4, LoopbackTransport, Operation, mode, wanted
 
 MARK = b"\x2a-mark-\x2a"
 """Stands in a template for a name or an offset, 8 octets that nothing else in it has."""
@@ -198,7 +198,7 @@ async def _set_up(server: Server, slots: int, uid: int, minor: int) -> tuple[Cli
     reader, writer = await asyncio.open_connection(server.host, server.tcp)
     transport: Any = _Connection(reader, writer)
     name = b"load %d %d" % (minor, next(_names))
-    client = Client4(transport, minor, uid=uid, gid=uid, name=name, transport=LoopbackTransport())
+    client = Client4(transport, minor, uid=uid, gid=uid, name=name)
     client.slots = slots
     client.cached_reply = 1024  # or Linux has not that many slots for us
     await client.connect()

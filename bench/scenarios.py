@@ -18,12 +18,12 @@ from bench import fixtures
 from bench.calls import COLD_READS, DATA, FILE_SIZE, OPENERS, Calls, Files, Page
 from bench.generator import Generator, Load, Loads
 from bench.laps import Counted, Laps
+from bench.nfs3_client import Nfs3Client
 from bench.nfs4 import Session
 from bench.rdma_generator import RdmaGenerator
 from bench.running import Running
 from bench.servers import Server
 from nfsd.protocol.nfs3 import READDIRPLUS3args, nfs_fh3
-from tests.nfs3_client import Nfs3Client
 
 PATIENCE = struct.pack("ll", 60, 0)
 """A timeval: how long a call may take."""

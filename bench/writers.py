@@ -17,13 +17,13 @@ from dataclasses import replace
 
 from bench.calls import DATA, FILE_SIZE, Files, rpc
 from bench.disk import stalling_disk
+from bench.nfs3_client import Nfs3Client
 from bench.scenarios import BY_NAME, Scenario, handles, prepare
 from bench.servers import RdmaNfsd
 from bench.study import Row, Study, Terms, by, markdown, medians, progress
 from bench.trouble import GOAL, client, probe
 from nfsd.protocol.nfs3 import nfs_fh3
 from rpcrdma.xdr import pack
-from tests.nfs3_client import Nfs3Client
 
 WRITERS = 4
 STALL = 2.0

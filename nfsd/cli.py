@@ -125,7 +125,19 @@ def build_parser() -> argparse.ArgumentParser:
     brief = "make an RDMA device of a Linux client's network interface"
     setup = commands.add_parser("client-setup", help=brief, description=client_setup.DESCRIPTION, formatter_class=raw)
     client_setup.add_arguments(setup)
+    # Its own parser takes the rest of the line, and --help (see main).
+    commands.add_parser("bench", help="measure what calls cost the server, on this host", add_help=False)
     return parser
+
+
+def _bench(words: Sequence[str]) -> int:
+    """Run the load generator, which is a package of its own: what serves is built without it."""
+    try:
+        status: int = import_module("bench.__main__").main(words)
+    except ModuleNotFoundError as error:
+        print(f"rdma-nfsd bench: {error} (in a clone, make develop builds it)", file=sys.stderr)
+        return 1
+    return status
 
 
 def _beside_a_server(parsed: argparse.Namespace) -> int:
@@ -153,8 +165,11 @@ def _add_capture(command: argparse.ArgumentParser) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command. Returns the exit status."""
+    words = sys.argv[1:] if arguments is None else list(arguments)
+    if words[:1] == ["bench"]:
+        return _bench(words[1:])
     parser = build_parser()
-    parsed = parser.parse_args(arguments)
+    parsed = parser.parse_args(words)
     if parsed.version:
         from nfsd.metrics import program_version  # help and check need none of the daemon
 

@@ -1,5 +1,6 @@
 """What is built for others installs elsewhere and serves there; a build that was interrupted is mended by the next."""
 
+import json
 import os
 import re
 import signal
@@ -22,8 +23,8 @@ PAGE = ("page.html", "page.js", "page.css", "grafana.json")
 
 
 def sources(suffix: str) -> set[str]:
-    """The tracked files of the two packages with a suffix."""
-    return {name for name in tracked() if name.startswith(("nfsd/", "rpcrdma/")) and name.endswith(suffix)}
+    """The tracked files of the three packages with a suffix."""
+    return {name for name in tracked() if name.startswith(("nfsd/", "rpcrdma/", "bench/")) and name.endswith(suffix)}
 
 
 def test_no_extension_has_typed_memoryviews() -> None:
@@ -79,6 +80,23 @@ def test_what_is_built_installs_in_an_empty_environment_and_serves(built: Path, 
     program = install(next(built.glob(form)), tmp_path)
     assert re.fullmatch(r"rdma-nfsd \d+\.\d+\S*\n", run([program, "--version"], cwd=tmp_path))
     use(program, tmp_path)
+    measure(program, tmp_path)
+
+
+def measure(program: Path, directory: Path) -> None:
+    """The load generator of what is installed, with the server of what is installed, outside of any clone."""
+    quick = ["--only", "getattr", "getattr-v4.1", "--rounds", "1", "--seconds", "0.2", "--crowded"]
+    told = run([program, "bench", *quick, "--json", directory / "run.json"], cwd=directory)
+    found = json.loads((directory / "run.json").read_text())["servers"]["rdma-nfsd"]
+    assert found["failures"] == {}
+    assert set(found["scenarios"]) == {f"{name} {over}" for name in quick[1:3] for over in ("tcp", "rdma")}
+    assert "| getattr-v4.1 | rdma |" in told
+    shown = [program.parent / "python", "-m", "bench", "--from", directory / "run.json"]
+    assert run(shown, cwd=directory) == told
+    refused = subprocess.run(
+        [*shown, "--document"], cwd=directory, env=environment(), capture_output=True, text=True, check=False
+    )
+    assert (refused.returncode, refused.stderr) == (2, "bench: --document writes docs/, which only a clone has\n")
 
 
 def interrupted(clone: Path, after: str, least: int) -> None:

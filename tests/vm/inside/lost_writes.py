@@ -58,7 +58,7 @@ class Four:
     async def connect(self, directory: str, name: str) -> None:
         """Open the file."""
         wire = Wire(*await asyncio.open_connection(HOST, TCP_PORT))
-        made = Client4(wire, 1, name=os.urandom(8), transport=LoopbackTransport())  # type: ignore[arg-type]
+        made = Client4(wire, 1, name=os.urandom(8), transport=LoopbackTransport())
         self.client = await made.connect()
         self.stateid, self.handle = await self.client.open(directory, name.encode())
 
