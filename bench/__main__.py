@@ -207,7 +207,9 @@ def parser() -> argparse.ArgumentParser:
     named.add_argument("--json", type=Path, metavar="FILE", help="write the figures there")
     named.add_argument("--from", type=Path, dest="earlier", metavar="FILE", help="measure nothing: show these figures")
     named.add_argument(
-        "--document", action="store_true", help="put tables and pictures into docs/performance.md (needs matplotlib)"
+        "--document",
+        action="store_true",
+        help="put tables and pictures into docs/performance.md and docs/studies.md (needs matplotlib)",
     )
     named.add_argument("--compare", type=Path, metavar="FILE", help="an earlier run's: exit status 1 if any is worse")
     named.add_argument("--tolerance", type=float, default=0.15, help="how much worse is worse (default 0.15)")

@@ -10,14 +10,18 @@ from typing import Any
 from bench.study import Study, by
 
 
+def library() -> tuple[Any, Any]:
+    """matplotlib and matplotlib.figure. Raises SystemExit where they are not installed."""
+    try:
+        return importlib.import_module("matplotlib"), importlib.import_module("matplotlib.figure")
+    except ImportError:
+        raise SystemExit("no matplotlib here: pip install matplotlib") from None
+
+
 def draw(study: Study, rows: Sequence[Mapping[str, Any]], path: Path) -> None:
     """One line for each kind of call. Raises SystemExit without matplotlib."""
     assert study.curve is not None
-    try:
-        matplotlib = importlib.import_module("matplotlib")
-        figure_module = importlib.import_module("matplotlib.figure")
-    except ImportError:
-        raise SystemExit("no matplotlib here: pip install matplotlib") from None
+    matplotlib, figure_module = library()
     along, figure, keys = study.curve
     # The same picture from the same figures, with text that stays text.
     with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": study.name}):

@@ -297,19 +297,24 @@ def test_another_clock_is_no_regression():
     assert report.compare(slower, result(2.0), 0.01, STUDIES) == []
 
 
-def test_the_document_has_a_place_for_everything():
-    text = document.DOCUMENT.read_text()
-    for name in ("scenarios", "places", "guest", *(study.name for study in STUDIES)):
-        assert "put here" in document.put(text, name, ["put here"])
+def test_the_documents_have_a_place_for_everything():
+    places = {document.DOCUMENT: ("summary", "scenarios", "places", "guest", "goals", "compare")}
+    places[document.STUDIES] = tuple(study.name for study in STUDIES)
+    for page, names in places.items():
+        for name in names:
+            assert "put here" in document.put(page.read_text(), name, ["put here"])
     with pytest.raises(ValueError, match="no <!-- begin nothing"):
-        document.put(text, "nothing", [])
+        document.put(document.DOCUMENT.read_text(), "nothing", [])
 
 
-def test_help_names_every_scenario_and_study():
+def test_help_and_documents_name_every_scenario_and_study():
     words = parser().format_help()
-    for each in (*SCENARIOS, *STUDIES):
-        assert each.name in words
-        assert each.name in document.DOCUMENT.read_text()
+    for scenario in SCENARIOS:
+        assert scenario.name in words
+        assert f"`{scenario.name}`" in document.DOCUMENT.with_name("measuring.md").read_text()
+    for study in STUDIES:
+        assert study.name in words
+        assert f"`{study.name}`" in document.STUDIES.read_text()
 
 
 def test_flame_graphs_count_what_is_called_by_what():
