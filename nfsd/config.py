@@ -355,6 +355,7 @@ class ExportEntry:
     security_labels: StrictBool = False
     secure: Secure = False
     umask: Umask = 0
+    manage_gids: StrictBool = False
     referral: tuple[StrictStr, ...] = ()
     replicas: tuple[StrictStr, ...] = ()
 

@@ -389,6 +389,7 @@ def _check_export(document: _Document, entry: ExportEntry, where: Location, base
         replicas=_places(document, entry.replicas, (*where, "replicas")),
         secure=entry.secure,
         umask=entry.umask,
+        manage_gids=entry.manage_gids,
         origin=f"{document.file}:{document.line((*where, 'secure'))}",
         source=f"{document.file}:{document.line((*where, 'clients'))}",
         place=f"{document.file}:{document.line((*where, 'path'))}",

@@ -100,6 +100,8 @@ class Export:
     """Whether something must be mounted at ``path``, or at another directory, for the export to be served."""
     umask: int = 0
     """Bits that the modes of new files lose, unless their directory has a default ACL."""
+    manage_gids: bool = False
+    """Whether users are in the groups that this server's system has them in, whatever their calls say."""
     origin: str = field(default="", compare=False)
     """Where the configuration speaks of it: file and line."""
     source: str = field(default="", compare=False)
@@ -171,6 +173,7 @@ class ExportTable:
         self.usage.on_forgotten = self._forget_tallies
         self.replace(exports)
         self._names.on_change(self._forget_accesses)
+        self._groups.on_change(self._forget_accesses)
 
     def replace(self, exports: Iterable[Export]) -> None:
         """Have these exports and no others, from now on."""
@@ -186,6 +189,9 @@ class ExportTable:
         self._names.watch({p.name for p in named if not p.is_wildcard}, reverse=any(p.is_wildcard for p in named))
         self.uses_names = bool(named)
         """Whether any client is given by name; if not, :meth:`admit` has nothing to do."""
+        self._groups.forget()
+        self.ages = self.uses_names or any(export.manage_gids for export in self.exports)
+        """Whether what :meth:`standing` says is to be asked for again every second: name services are behind it."""
         self._ports_matter = any(p.access.secure for patterns in self._patterns.values() for p in patterns)
         self._forget_accesses()
 
@@ -210,15 +216,23 @@ class ExportTable:
         """A caller as it acts on an export, and whether only to read; None when it may not use it, or when that cannot
         be said at once or may change (groups the server looks up): :meth:`admit` and :meth:`credential` can."""
         peer_address = transport.peer_address
-        if self.admit(peer_address) is not None or len(caller.gids) >= _AUTH_SYS_GROUPS:
+        if self.admit(peer_address) is not None:
             return None
         access = self.access(export, peer_address)
         if access is None or not access.takes(transport):
             return None
-        self.observer.used(export, transport, "")
         if caller.flavor == _AUTH_NONE or access.squash == "all":
+            self.observer.used(export, transport, "")
             return self._anonymous(access, peer_address), access.read_only
-        return self._squashed(access, caller.uid, caller.gid, caller.gids, peer_address), access.read_only
+        gids: tuple[int, ...] | None = caller.gids
+        if access.manage_gids and caller.uid is not None:
+            gids = self._groups.known(caller.uid, None, peer_address)
+        elif len(caller.gids) >= _AUTH_SYS_GROUPS:
+            return None
+        if gids is None:
+            return None
+        self.observer.used(export, transport, "")
+        return self._squashed(access, caller.uid, caller.gid, gids, peer_address), access.read_only
 
     def admit(self, peer_address: str) -> Awaitable[None] | None:
         """Make sure the names this peer may go by are known. None: they are; otherwise wait for what is returned (a
@@ -308,8 +322,8 @@ class ExportTable:
         peer_address: str | None = None,
     ) -> Credential:
         """The caller as it acts on this export: squashed; with 16 groups in AUTH_SYS the server's own group list of
-        that user is used instead (cached; looked up off the loop). AUTH_NONE acts as the anonymous user, and so does
-        nobody (None), as user and as group.
+        that user is used instead, if it has one, with ``manage_gids`` always (cached; looked up off the loop).
+        AUTH_NONE acts as the anonymous user, and so does nobody (None), as user and as group.
 
         ``peer_address`` selects the settings of that client; None takes those of the export itself. A client that the
         export is not for acts as the anonymous user."""
@@ -321,12 +335,12 @@ class ExportTable:
             return Credential(export.anonuid, export.anongid)
         if flavor == _AUTH_NONE or access.squash == "all":
             return self._anonymous(access, peer_address)
-        if len(gids) >= _AUTH_SYS_GROUPS and uid is not None:
-            group = access.anongid if gid is None else gid
-            known = self._groups.known(uid, group)
+        if uid is not None and (access.manage_gids or len(gids) >= _AUTH_SYS_GROUPS):
+            own = None if access.manage_gids else access.anongid if gid is None else gid
+            known = self._groups.known(uid, own, peer_address or "")
             if known is None:
-                known = await self._groups.look_up(uid, group)
-            gids = known or gids
+                known = await self._groups.look_up(uid, own, peer_address or "")
+            gids = known or (() if access.manage_gids else gids)
         return self._squashed(access, uid, gid, gids, peer_address)
 
     def _squashed(
@@ -351,8 +365,9 @@ class ExportTable:
         return self._squashed(access, access.anonuid, access.anongid, (), peer_address)
 
     async def close(self) -> None:
-        """Stop refreshing names."""
+        """Stop refreshing names and groups."""
         await self._names.close()
+        await self._groups.close()
 
 
 def _host(peer_address: str | None) -> str:
@@ -366,7 +381,15 @@ def _host(peer_address: str | None) -> str:
 
 
 def _own_access(export: Export) -> Access:
-    return Access(export.read_only, export.squash, export.anonuid, export.anongid, export.secure, export.umask)
+    return Access(
+        export.read_only,
+        export.squash,
+        export.anonuid,
+        export.anongid,
+        export.secure,
+        export.umask,
+        export.manage_gids,
+    )
 
 
 def _patterns(export: Export) -> list[Pattern]:
@@ -384,6 +407,7 @@ def _patterns(export: Export) -> list[Pattern]:
                 own.anongid if override.anongid is None else override.anongid,
                 own.secure if override.secure is None else override.secure,
                 own.umask if override.umask is None else override.umask,
+                own.manage_gids,
             )
         patterns.append(Pattern(host, access))
     return sorted(patterns, key=lambda pattern: pattern.specificity, reverse=True)

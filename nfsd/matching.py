@@ -38,6 +38,8 @@ class Access:
     secure: bool | str = False
     umask: int = 0
     """Bits that the modes of new files lose."""
+    manage_gids: bool = False
+    """Whether the server's own lists of users' groups count, whatever their calls say."""
 
     def takes(self, transport: Connection) -> bool:
         """Whether a client may use the export from the port it has. Below 1024, only root may bind one: the kernel of a

@@ -21,7 +21,7 @@ import socket
 import time
 from collections.abc import Awaitable, Callable, Generator, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, TypeVar, TypeVarTuple
 
 from rpcrdma.addresses import host_of, networks_of
 from rpcrdma.log_limits import limited_logger
@@ -29,8 +29,10 @@ from rpcrdma.log_limits import limited_logger
 _log = limited_logger(__name__)
 NO_ID = 0xFFFFFFFF
 """(uid_t)-1 and (gid_t)-1: no one's id. Python shows it as -1."""
+_User = tuple[int, int | None]
+"""Whose groups are asked for: the user, and the group to be added; None: its own here."""
 _LIMIT = 4096
-"""Peers, and users, remembered at most; beyond it all users are forgotten and learnt again."""
+"""Peers, and users, remembered at most; beyond it the one asked about longest ago is forgotten."""
 _FORWARD_THREADS = 4
 _REVERSE_THREADS = 8
 _SITE_THREADS = 4
@@ -38,7 +40,7 @@ _SITE_THREADS = 4
 _NETWORK_THREADS = 2
 """Likewise of one network's."""
 _NETWORK_WAITING = 256
-"""Peers of one network whose names are asked for."""
+"""Peers of one network whose names are asked for; and users, whose groups are."""
 _SITE_WAITING = 256
 """Networks of one of the largest whose peers' are."""
 
@@ -63,11 +65,12 @@ def look_up_names(address: str) -> frozenset[str]:
     return frozenset(n.lower().rstrip(".") for n in candidates if address in look_up_addresses(n))
 
 
-def look_up_groups(uid: int, gid: int) -> tuple[int, ...]:
-    """All groups of a user as this system knows them (blocking); empty when it does not know the user. Numbers that are
-    no group's id are left out."""
+def look_up_groups(uid: int, gid: int | None) -> tuple[int, ...]:
+    """All groups of a user as this system knows them (blocking), and ``gid``, or without one the user's own here; empty
+    when it does not know the user. Numbers that are no group's id are left out."""
     try:
-        found = os.getgrouplist(pwd.getpwuid(uid).pw_name, gid)
+        user = pwd.getpwuid(uid)
+        found = os.getgrouplist(user.pw_name, user.pw_gid if gid is None else gid)
         return tuple(group for group in found if 0 <= group < NO_ID)
     except (KeyError, OSError, OverflowError):
         return ()
@@ -84,6 +87,10 @@ def part_of(address: str) -> Part:
     except ValueError:
         return address, address
     return site, network
+
+
+Answer = TypeVar("Answer")
+Arguments = TypeVarTuple("Arguments")
 
 
 class Crowded(Exception):
@@ -105,13 +112,13 @@ class Turns:
         self._waiting: dict[str, dict[Part, collections.deque[asyncio.Future[None]]]] = {}
         """By site and by network, whose turn it is first."""
 
-    async def run(self, part: Part, call: Callable[[str], frozenset[str]], subject: str) -> frozenset[str]:
+    async def run(self, part: Part, call: Callable[[*Arguments], Answer], *arguments: *Arguments) -> Answer:
         """Raises Crowded, and what the call raises."""
         await self._begin(part)
         try:
             if self._pool is None:
                 self._pool = ThreadPoolExecutor(self._threads, self._name)
-            return await asyncio.get_running_loop().run_in_executor(self._pool, call, subject)
+            return await asyncio.get_running_loop().run_in_executor(self._pool, call, *arguments)
         finally:
             self._busy -= 1
             for counted in (part, part[0]):
@@ -287,45 +294,77 @@ class _Answers:
 
 
 class GroupLists:
-    """The groups of users with more of them than AUTH_SYS can carry."""
+    """The groups of users as this system knows them: of those with more than AUTH_SYS can carry, and of all that use
+    exports with ``manage_gids``."""
 
     def __init__(
         self,
         *,
-        look_up: Callable[[int, int], tuple[int, ...]] = look_up_groups,
+        look_up: Callable[[int, int | None], tuple[int, ...]] = look_up_groups,
         clock: Callable[[], float] = time.monotonic,
         ttl: float = 300.0,
     ) -> None:
+        """``ttl``: seconds an answer is good for; a tenth of that if the user is not known."""
         self._look_up, self._clock, self._ttl = look_up, clock, ttl
-        self._known: dict[tuple[int, int], tuple[float, tuple[int, ...]]] = {}
-        self._running: dict[tuple[int, int], asyncio.Task[tuple[int, ...]]] = {}
+        self._known: dict[_User, tuple[float, tuple[int, ...]]] = {}
+        self._unknown: dict[_User, tuple[float, tuple[int, ...]]] = {}
+        """Users not known here, apart: whoever makes up their numbers has no others forgotten."""
+        self._running: dict[tuple[Part, _User], asyncio.Task[tuple[int, ...]]] = {}
+        self._turns = Turns("groups", _REVERSE_THREADS, _SITE_THREADS, _NETWORK_THREADS, _NETWORK_WAITING)
+        self._changed: Callable[[], None] = lambda: None
 
-    def known(self, uid: int, gid: int) -> tuple[int, ...] | None:
+    def on_change(self, callback: Callable[[], None]) -> None:
+        """Have ``callback`` run whenever an answer differs from the one before."""
+        self._changed = callback
+
+    def forget(self) -> None:
+        """Ask for everybody again."""
+        self._known.clear()
+        self._unknown.clear()
+
+    def known(self, uid: int, gid: int | None, peer: str = "") -> tuple[int, ...] | None:
         """The user's groups if they are known (empty: the user is not known here), else None. Asks again in the
-        background when they have been known for too long."""
-        entry = self._known.get((uid, gid))
+        background when they have been known for too long; it is then the turn of the peer's network."""
+        entry = self._known.get((uid, gid)) or self._unknown.get((uid, gid))
         if entry is None:
             return None
         if entry[0] <= self._clock():
-            self._start(uid, gid)
+            self._start(uid, gid, peer)
         return entry[1]
 
-    async def look_up(self, uid: int, gid: int) -> tuple[int, ...]:
-        """Ask the system for the user's groups; callers that ask at the same time share one question."""
-        return await asyncio.shield(self._start(uid, gid))
+    async def look_up(self, uid: int, gid: int | None, peer: str = "") -> tuple[int, ...]:
+        """Ask the system for the user's groups, in the turn of the peer's network, whose callers share a question.
+        Empty as well if too many of that network ask."""
+        return await asyncio.shield(self._start(uid, gid, peer))
 
-    def _start(self, uid: int, gid: int) -> asyncio.Task[tuple[int, ...]]:
-        running = self._running.get((uid, gid))
+    def _start(self, uid: int, gid: int | None, peer: str) -> asyncio.Task[tuple[int, ...]]:
+        part, user = part_of(peer), (uid, gid)
+        running = self._running.get((part, user))
         if running is None:
-            running = self._running[uid, gid] = asyncio.ensure_future(self._ask(uid, gid))
+            running = self._running[part, user] = asyncio.ensure_future(self._ask(part, user))
         return running
 
-    async def _ask(self, uid: int, gid: int) -> tuple[int, ...]:
+    async def _ask(self, part: Part, user: _User) -> tuple[int, ...]:
         try:
-            found = await asyncio.get_running_loop().run_in_executor(None, self._look_up, uid, gid)
+            found = await self._turns.run(part, self._look_up, *user)
+        except Crowded:
+            _log.warning("groups of a user of %s are not asked for: too many of its network are", part[1])
+            return ()
         finally:
-            del self._running[uid, gid]
-        if len(self._known) >= _LIMIT:
-            self._known.clear()
-        self._known[uid, gid] = (self._clock() + self._ttl, found)
+            del self._running[part, user]
+        before = self._known.pop(user, None) or self._unknown.pop(user, None)
+        answers = self._known if found else self._unknown
+        if len(answers) >= _LIMIT:
+            del answers[next(iter(answers))]  # the one asked for longest ago
+        answers[user] = (self._clock() + (self._ttl if found else self._ttl / 10), found)
+        if before is not None and before[1] != found:
+            self._changed()
         return found
+
+    async def close(self) -> None:
+        """Give up look-ups that are running."""
+        self._turns.close()
+        for running in list(self._running.values()):
+            running.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await running

@@ -135,7 +135,7 @@ cdef class DirectFiles:
         export_id = node.export.id
         standing = notes.get(export_id)
         if standing is not None and standing.generation == <unsigned long>self.exports.generation and (
-            not self.exports.uses_names or time.monotonic() < standing.learnt + NAMES_GOOD_FOR
+            not self.exports.ages or time.monotonic() < standing.learnt + NAMES_GOOD_FOR
         ):
             return standing
         found = self.exports.standing(node.export, caller.credential, caller.transport)
