@@ -433,7 +433,8 @@ def _bad_clients(entry: ExportEntry) -> Iterator[tuple[str, int]]:
             yield f"{host!r} stands here twice; remove one", index
         seen.add(host)
         if host.startswith("@"):
-            yield f"{host!r}: netgroups are not supported; list addresses, networks or host names", index
+            if not re.fullmatch(r"@[^\s@,()/:*?#]{1,255}", host):
+                yield f"{host!r} is no netgroup; write for example @trusted", index
         elif "/" in host or ":" in host or re.fullmatch(r"[\d.]+", host):
             try:
                 ipaddress.ip_network(host, strict=False)
@@ -443,4 +444,4 @@ def _bad_clients(entry: ExportEntry) -> Iterator[tuple[str, int]]:
                     index,
                 )
         elif not re.fullmatch(r"[A-Za-z0-9_*?]([A-Za-z0-9_*?.-]{0,252}[A-Za-z0-9_*?.])?", host):
-            yield f"{host!r} is no address, network, host name or *", index
+            yield f"{host!r} is no address, network, host name, netgroup or *", index

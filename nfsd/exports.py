@@ -4,8 +4,8 @@ Owns the choice among ``clients`` and squashing of credentials (exports(5) seman
 matching of one entry and the name services (:mod:`nfsd.names`).
 
 Which entry of ``clients`` counts when several match: the most specific one, in this order: a single address, a host
-name, a network (the longer prefix first), a host name with wildcards, ``*``. Among equals the first. Nothing
-here waits for the DNS except :meth:`ExportTable.admit`, which the dispatcher awaits once per new peer.
+name, a network (the longer prefix first), a host name with wildcards, a netgroup, ``*``. Among equals the first.
+Nothing here waits for the DNS except :meth:`ExportTable.admit`, which the dispatcher awaits once per new peer.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class Export:
     anonuid: int = 65534
     anongid: int = 65534
     clients: tuple[str, ...] = ("*",)
-    """Addresses, CIDR blocks, host names (with ``*`` and ``?``), ``*``."""
+    """Addresses, CIDR blocks, host names (with ``*`` and ``?``), netgroups behind an ``@``, ``*``."""
     asynchronous: bool = False
     """``async``: namespace changes and stable writes are not put on the disk before their reply."""
     cross_mounts: bool = False
@@ -186,7 +186,11 @@ class ExportTable:
         self._named.clear()
         self._own = {export.id: _own_access(export) for export in self.exports}
         named = [p for patterns in self._patterns.values() for p in patterns if p.name not in ("", "*")]
-        self._names.watch({p.name for p in named if not p.is_wildcard}, reverse=any(p.is_wildcard for p in named))
+        self._names.watch(
+            {p.name for p in named if not (p.is_wildcard or p.netgroup)},
+            reverse=any(p.is_wildcard for p in named),
+            netgroups={p.netgroup for p in named if p.netgroup},
+        )
         self.uses_names = bool(named)
         """Whether any client is given by name; if not, :meth:`admit` has nothing to do."""
         self._groups.forget()

@@ -64,12 +64,13 @@ def canonical_address(text: str) -> str:
 class Pattern:
     """One entry of ``clients``, taken apart once."""
 
-    __slots__ = ("access", "name", "network", "specificity")
+    __slots__ = ("access", "name", "netgroup", "network", "specificity")
 
     def __init__(self, host: str, access: Access) -> None:
         self.access = access
         self.network: ipaddress.IPv4Network | ipaddress.IPv6Network | None = None
         self.name = ""
+        self.netgroup = host[1:] if host.startswith("@") else ""
         try:
             self.network = ipaddress.ip_network(host, strict=False)
         except ValueError:
@@ -79,13 +80,15 @@ class Pattern:
             self.specificity = (4, 0) if single else (2, self.network.prefixlen)
         elif self.name == "*":
             self.specificity = (0, 0)
+        elif self.netgroup:
+            self.specificity = (0, 1)
         else:
             self.specificity = (1, len(self.name)) if self.is_wildcard else (3, 0)
 
     @property
     def is_wildcard(self) -> bool:
         """Whether it is a pattern that names of peers are compared with."""
-        return "*" in self.name or "?" in self.name
+        return not self.netgroup and ("*" in self.name or "?" in self.name)
 
     def matches(
         self, address: ipaddress.IPv4Address | ipaddress.IPv6Address | None, peer: str, names: HostNames
@@ -95,6 +98,8 @@ class Pattern:
             return address is not None and address.version == self.network.version and address in self.network
         if self.name == "*":
             return True
+        if self.netgroup:
+            return names.in_netgroup(peer, self.netgroup)
         if self.is_wildcard:
             return any(fnmatch.fnmatchcase(name, self.name) for name in names.names_of(peer))
         return peer in names.addresses_of(self.name)

@@ -1,7 +1,7 @@
-"""Answers of the system's name services (hosts, groups), asked off the event loop and remembered for a while.
+"""Answers of the system's name services (hosts, netgroups, groups), asked off the loop and remembered for a while.
 
-Owns :class:`HostNames` and :class:`GroupLists`; imports the log's limits, and whose an address is. Both are used from
-one event loop.
+Owns :class:`HostNames` and :class:`GroupLists`; imports netgroups, the log's limits, and whose an address is. Both are
+used from one event loop.
 
 The addresses of the configuration's names and the names of peers are asked for on threads of their own: whose names
 are slow to come, by accident or because he answers for them himself, holds up no others. Peers' networks take turns,
@@ -23,6 +23,7 @@ from collections.abc import Awaitable, Callable, Generator, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar, TypeVarTuple
 
+from nfsd.netgroups import in_netgroup
 from rpcrdma.addresses import host_of, networks_of
 from rpcrdma.log_limits import limited_logger
 
@@ -185,11 +186,15 @@ class HostNames:
         clock: Callable[[], float] = time.monotonic,
         ttl: float = 60.0,
         patience: float = 5.0,
+        member: Callable[[str, str, frozenset[str], Callable[[str], frozenset[str]]], bool] = in_netgroup,
     ) -> None:
-        self._forward, self._reverse = forward, reverse
+        self._forward, self._reverse, self._member = forward, reverse, member
         self._clock, self._ttl, self._patience = clock, ttl, patience
         self._hosts: frozenset[str] = frozenset()
         self._wants_reverse = False
+        self._netgroups: frozenset[str] = frozenset()
+        self._edition = 0
+        """Grows when what is asked about peers is another thing."""
         self._addresses: dict[str, frozenset[str]] = {}
         self._names: dict[str, frozenset[str]] = {}
         self._peers: dict[str, None] = {}
@@ -200,9 +205,15 @@ class HostNames:
         self._reverses = Turns("peers", _REVERSE_THREADS, _SITE_THREADS, _NETWORK_THREADS, _NETWORK_WAITING)
         self._changed: Callable[[], None] = lambda: None
 
-    def watch(self, hosts: Iterable[str], *, reverse: bool) -> None:
-        """What will be asked for: these host names' addresses and, with ``reverse``, the peers' names."""
-        self._hosts, self._wants_reverse = frozenset(hosts), reverse
+    def watch(self, hosts: Iterable[str], *, reverse: bool, netgroups: Iterable[str] = ()) -> None:
+        """What will be asked for: these host names' addresses and, with ``reverse``, the peers' names; and which of
+        these netgroups the peers are in, which is asked again of all of them."""
+        self._hosts, self._netgroups = frozenset(hosts), frozenset(netgroups)
+        self._wants_reverse = reverse or bool(self._netgroups)
+        if self._netgroups:
+            self._edition += 1
+            for peer in self._peers:
+                self._expiry.pop((True, peer), None)
 
     def on_change(self, callback: Callable[[], None]) -> None:
         """Have ``callback`` run whenever an answer differs from the one before."""
@@ -214,7 +225,11 @@ class HostNames:
 
     def names_of(self, address: str) -> frozenset[str]:
         """The names of a peer, as far as known (lower case)."""
-        return self._names.get(address, frozenset())
+        return frozenset(name for name in self._names.get(address, ()) if not name.startswith("@"))
+
+    def in_netgroup(self, address: str, netgroup: str) -> bool:
+        """Whether a peer is in a watched netgroup, as far as known."""
+        return f"@{netgroup}" in self._names.get(address, ())
 
     def learn(self, address: str) -> Awaitable[None] | None:
         """Bring the answers about a peer up to date. None when nothing needs waiting for (fresh, or merely stale)."""
@@ -247,7 +262,10 @@ class HostNames:
         is_reverse, subject = question
         try:
             if is_reverse:
-                answer = await self._reverses.run(part_of(subject), self._reverse, subject)
+                edition = -1
+                while edition != self._edition:
+                    edition = self._edition
+                    answer = await self._reverses.run(part_of(subject), self._of_peer, subject)
             else:
                 answer = await self._forwards.run(("", ""), self._forward, subject)
         except Crowded:
@@ -261,7 +279,8 @@ class HostNames:
             self._peers[subject] = None
             if len(self._peers) > _LIMIT:
                 oldest = next(iter(self._peers))
-                del self._peers[oldest], self._expiry[True, oldest]
+                del self._peers[oldest]
+                self._expiry.pop((True, oldest), None)
                 self._names.pop(oldest, None)
         if not answer and not is_reverse:
             _log.warning("host name %r in clients: has no address now", subject)
@@ -270,6 +289,12 @@ class HostNames:
         if answers.get(subject, frozenset()) != answer:
             answers[subject] = answer
             self._changed()
+
+    def _of_peer(self, address: str) -> frozenset[str]:
+        """A peer's names, and its netgroups, each behind an @ (blocking)."""
+        names = frozenset(name for name in self._reverse(address) if not name.startswith("@"))
+        found = (one for one in self._netgroups if self._member(one, address, names, self._forward))
+        return names.union(f"@{netgroup}" for netgroup in found)
 
     async def close(self) -> None:
         """Give up look-ups that are running."""

@@ -82,9 +82,11 @@ def may_cover(kept: str, refused: str) -> bool:
     if kept == "*":
         return True
     if refused.startswith("@"):
-        return False  # all other kinds of clients come before netgroups there, too
+        return kept.startswith("@")  # all other kinds of clients come before netgroups there, too
     if refused == "*":
         return False
+    if kept.startswith("@"):
+        return True
     try:
         inner = ipaddress.ip_network(refused, strict=False)
     except ValueError:

@@ -77,9 +77,7 @@ class Settings:
 def settings(grant: Grant) -> Settings:
     """What a line means for one client."""
     found = Settings(grant.line, _host(grant.client))
-    if grant.client.startswith("@"):
-        found.refused.append(f"{grant.client}: netgroups are not supported; list its hosts or networks")
-    elif grant.client.startswith("gss/"):
+    if grant.client.startswith("gss/"):
         found.refused.append(f"{grant.client}: Kerberos is not supported")
     elif "[" in found.host:
         found.refused.append(f"{grant.client}: names with [ ] are not supported; write them out, or use ? and *")

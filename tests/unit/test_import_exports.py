@@ -132,8 +132,8 @@ def test_what_is_not_is_named_with_its_line(imported, option):
 
 @pytest.mark.parametrize(
     "client",
-    ["@group(rw)", "10.0.0.1(rw,sec=krb5)", "10.0.0.1(sec=krb5i:krb5p)", "10.0.0.1(xprtsec=mtls)", "gss/krb5(rw)",
-     "host[12](rw)", "10.0.0.1(anonuid=me)", "10.0.0.1(refer=nonsense)"],
+    ["@group(rw,sec=krb5)", "10.0.0.1(rw,sec=krb5)", "10.0.0.1(sec=krb5i:krb5p)", "10.0.0.1(xprtsec=mtls)",
+     "gss/krb5(rw)", "host[12](rw)", "10.0.0.1(anonuid=me)", "10.0.0.1(refer=nonsense)"],
 )  # fmt: skip
 def test_who_cannot_be_let_in_as_before_is_left_out(imported, client):
     exports, said = imported(f"/srv 192.0.2.1(rw,insecure) {client}\n", status=1)
@@ -149,6 +149,9 @@ def test_nobody_is_let_in_by_looser_settings_than_before(imported):
     assert "nor the rest of it: 10.0.0.0/8 would let in 10.0.0.1" in said[1]
     assert may_cover("*", "@group")
     assert not may_cover("10.0.0.0/8", "@group")
+    assert may_cover("@group", "10.0.0.1")
+    assert may_cover("@group", "@other")
+    assert not may_cover("@group", "*")
     assert may_cover("*.example.org", "10.0.0.1")
     assert may_cover("10.0.0.0/8", "host.example.org")
     assert not may_cover("10.0.0.0/8", "11.0.0.0/8")
@@ -156,6 +159,19 @@ def test_nobody_is_let_in_by_looser_settings_than_before(imported):
     assert may_cover("10.0.0.1", "host.example.org")
     assert not may_cover("10.0.0.1", "*.example.org")
     assert may_cover("2001:db8::/32", "2001:db8::1")
+
+
+def test_netgroups_are_taken_over(imported):
+    exports, said = imported("/srv @trusted(rw,no_root_squash,insecure) *(ro,insecure)\n")
+    assert exports == [
+        {
+            "path": "/srv",
+            "pseudo": "/srv",
+            "squash": "none",
+            "clients": ["@trusted", {"host": "*", "access": "ro", "squash": "root"}],
+        }
+    ]
+    assert not said
 
 
 def test_nothing_of_one_client_is_given_to_the_others(imported):
