@@ -17,8 +17,23 @@ def components(path: bytes) -> list[bytes] | None:
     """The names of an absolute path; None for a path that is not absolute, has a NUL, or climbs with ``..``."""
     if not path.startswith(b"/") or b"\0" in path:
         return None
-    names = [name for name in path.split(b"/") if name not in (b"", b".")]
+    names = split(path)
     return None if b".." in names else names
+
+
+def split(path: bytes) -> list[bytes]:
+    """The names of a path, those that lead nowhere left out."""
+    return [name for name in path.split(b"/") if name not in (b"", b".")]
+
+
+def below_directory(path: bytes, directories: Iterable[bytes]) -> list[bytes] | None:
+    """The names of an absolute path below one of these directories; None: it begins with none of them."""
+    names = split(path)
+    for directory in directories:
+        prefix = split(directory)
+        if names[: len(prefix)] == prefix:
+            return names[len(prefix) :]
+    return None
 
 
 def matches(exports: Iterable[Export], names: list[bytes]) -> list[tuple[Export, list[bytes]]]:

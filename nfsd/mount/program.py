@@ -3,8 +3,7 @@
 Owns the six procedures and their table of errors; imports the declarations, the file service and the exports.
 
 MNT walks to directories below an export as the server itself, like Linux's mountd: the right to mount is the client
-machine's, while what its users may do there is decided call by call. Symbolic links on the way are not followed, so no
-path leads out of the export.
+machine's, while what its users may do there is decided call by call (:mod:`nfsd.mount.walk`).
 """
 
 from __future__ import annotations
@@ -17,6 +16,7 @@ from typing import Final
 from nfsd.exports import NOT_A_CLIENT, NOT_AMONG_CLIENTS, Export, ExportTable
 from nfsd.mount.mountlist import MountList
 from nfsd.mount.paths import components, matches
+from nfsd.mount.walk import LeadsOut, walk
 from nfsd.protocol.mount3 import (
     MNTNAMLEN,
     MOUNT_PROGRAM,
@@ -37,11 +37,9 @@ from nfsd.protocol.mount3 import (
 )
 from nfsd.protocol.mount3 import exports as exports_list
 from nfsd.protocol.mount3 import mountlist as mount_list
-from nfsd.vfs.service import FileService, Node
-from nfsd.vfs.types import Attributes, Credential, CrossingRefused, FileType
+from nfsd.vfs.service import FileService
+from nfsd.vfs.types import CrossingRefused
 from rpcrdma.rpc.program import AUTH_SYS, Call, Procedure, Program
-
-_SERVER: Final = Credential(0, 0)
 
 STATUS: Final[Mapping[int, mountstat3]] = {
     errno.EPERM: mountstat3.MNT3ERR_PERM,
@@ -97,11 +95,14 @@ class MountService:
                 status = mountstat3.MNT3ERR_ACCES  # as rpc.mountd has it
                 continue
             try:
-                node = await self._walk(export, below)
+                node = await walk(self._service, export, below)
             except OSError as error:
                 status = STATUS.get(error.errno or 0, mountstat3.MNT3ERR_SERVERFAULT)
             except CrossingRefused:
                 status = mountstat3.MNT3ERR_ACCES
+            except LeadsOut as error:
+                status = mountstat3.MNT3ERR_ACCES
+                self._refused(call, path, [], str(error))
             else:
                 self._mounts.add(peer, path)
                 self._exports.observer.mounted(export, call.transport, os.fsdecode(path))
@@ -114,15 +115,6 @@ class MountService:
 
     def _refused(self, call: Call, path: bytes, exports: Sequence[Export], why: str) -> None:
         self._exports.observer.refused(call.transport, os.fsdecode(path), "NFSv3", exports, why)
-
-    async def _walk(self, export: Export, names: list[bytes]) -> Node:
-        node = await self._service.root(export)
-        attributes: Attributes | None = None
-        for name in names:
-            node, attributes = await self._service.lookup(_SERVER, node, name)
-            if attributes.type != FileType.DIR:
-                raise OSError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
-        return node
 
     async def dump(self, call: Call, arguments: None) -> list[mountbody]:
         """The mount list (section 5.2.2)."""

@@ -280,6 +280,10 @@ class InspectOperations(DataOperations):
     def _export_mask(self, node: Node) -> int:
         return READ | LOOKUP | EXECUTE if node.export.read_only else 0x3F
 
+    def directory_of(self, root: Node) -> bytes:
+        """Where an export's root is, as the kernel names it: without symbolic links."""
+        return os.readlink(b"/proc/self/fd/%d" % root.fd)
+
     # -- links and file systems ----------------------------------------------------------------------------------
     async def readlink(self, credential: Credential, node: Node) -> bytes:
         """The link's text. EINVAL when it is no link."""

@@ -184,6 +184,10 @@ class FakeFileService:
         self._enter("access", credential)
         return 0x1F if node.type == FileType.DIR else 0x2D
 
+    @staticmethod
+    def directory_of(root: FakeNode) -> bytes:
+        return b"/real" + root.export.path.encode()
+
     async def readlink(self, credential: Credential, node: FakeNode) -> bytes:
         self._enter("readlink", credential)
         if node.type != FileType.LNK:
