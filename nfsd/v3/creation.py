@@ -122,8 +122,8 @@ def _initial(attributes: sattr3 | None) -> SetAttributes:
 
 
 OPERATIONS: Final = (
-    Operation(NFSPROC3_CREATE, create3, _create3_failed, replay=True),
-    Operation(NFSPROC3_MKDIR, mkdir3, _mkdir3_failed, replay=True),
-    Operation(NFSPROC3_SYMLINK, symlink3, _symlink3_failed, replay=True),
-    Operation(NFSPROC3_MKNOD, mknod3, _mknod3_failed, replay=True),
+    Operation(NFSPROC3_CREATE, create3, _create3_failed),
+    Operation(NFSPROC3_MKDIR, mkdir3, _mkdir3_failed),
+    Operation(NFSPROC3_SYMLINK, symlink3, _symlink3_failed),
+    Operation(NFSPROC3_MKNOD, mknod3, _mknod3_failed),
 )

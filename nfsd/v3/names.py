@@ -123,8 +123,8 @@ def _link3_failed(status: nfsstat3, after: Aftermath) -> LINK3res:
 
 OPERATIONS: Final = (
     Operation(NFSPROC3_LOOKUP, lookup3, _lookup3_failed),
-    Operation(NFSPROC3_REMOVE, remove3, _remove3_failed, replay=True),
-    Operation(NFSPROC3_RMDIR, rmdir3, _rmdir3_failed, replay=True),
-    Operation(NFSPROC3_RENAME, rename3, _rename3_failed, replay=True),
-    Operation(NFSPROC3_LINK, link3, _link3_failed, replay=True),
+    Operation(NFSPROC3_REMOVE, remove3, _remove3_failed),
+    Operation(NFSPROC3_RMDIR, rmdir3, _rmdir3_failed),
+    Operation(NFSPROC3_RENAME, rename3, _rename3_failed),
+    Operation(NFSPROC3_LINK, link3, _link3_failed),
 )

@@ -178,10 +178,6 @@ class Request:
             self.call.tally = self.exports.tally(node.export, self.call.transport.peer_address)
         self.resolved.append(node)
 
-    def reading(self, node: Node) -> Undelegated:
-        """``async with``: no client's write delegation hides what is read. Raises JUKEBOX."""
-        return Undelegated(self.delegations, (node,), write=False)
-
     def changing(self, *nodes: Node) -> Undelegated:
         """``async with``: nobody has a delegation of the files, or is given one. Raises JUKEBOX."""
         return Undelegated(self.delegations, nodes, write=True)
@@ -194,17 +190,6 @@ class Request:
                 with suppress(OSError):
                     found.append((await self.service.lookup(credential, directory, name))[0])
         return found
-
-    def transferred(self, *, read: int = 0, written: int = 0) -> None:
-        """Count octets of a resolved file."""
-        tally = self.call.tally
-        if tally is not None:
-            tally.read += read
-            tally.written += written
-
-    def read_only(self, node: Node) -> bool:
-        """Whether this client may only read the export of a resolved file."""
-        return self.exports.read_only(node.export, self.call.transport.peer_address)
 
     async def after(self, node: Node) -> fattr3 | None:
         """Post-operation attributes, or None: an error of this incidental step is not the operation's (section 2.5)."""
@@ -227,8 +212,6 @@ class Operation:
     """``run(request, arguments)`` returns the results; may raise any of :data:`nfsd.v3.errors.EXPECTED`."""
     fail: Callable[[nfsstat3, Aftermath], Any]
     """The results for a status other than NFS3_OK."""
-    replay: bool = False
-    """Not idempotent: a retransmission gets the first reply again (see :mod:`nfsd.v3.program`)."""
     exceptions: Mapping[int, nfsstat3] = field(default_factory=dict)
     """Statuses that go before the general table."""
 

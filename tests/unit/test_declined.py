@@ -49,7 +49,7 @@ def test_each_call_is_answered_or_declined_once(kind, tmp_path):
     async def scenario(both):
         nodes = await files(both, rng)
         for _ in range(300):
-            procedure, arguments = random_call(rng, both, nodes)
+            _, procedure, arguments = random_call(rng, both, nodes)
             await both.direct.call(procedure, arguments, rng.choice(CALLERS))
         for procedure in range(22):
             await both.direct.call(procedure, b"")

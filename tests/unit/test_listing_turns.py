@@ -8,7 +8,7 @@ from nfsd.protocol.nfs3 import READDIRPLUS3args
 from nfsd.vfs.listing_turns import ListingTurns
 from nfsd.vfs.streams import Stream, Streams
 from tests.nfs3_client import Nfs3Client
-from tests.unit.test_nfs3_server import serving
+from tests.support.nfs3_server import serving
 from tests.unit.vfs_support import ALICE, ROOT, run
 
 

@@ -1,12 +1,17 @@
-"""NFSv3: READLINK, READ, WRITE, COMMIT."""
+"""NFSv3's READLINK, READ, WRITE and COMMIT, at the server, in memory and on a disk."""
 
 import asyncio
 import errno
+import os
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from nfsd.exports import Export
 from nfsd.protocol.nfs3 import (
+    NFS_PROGRAM,
     COMMIT3args,
     READ3args,
     READLINK3args,
@@ -17,29 +22,95 @@ from nfsd.protocol.nfs3 import (
 )
 from nfsd.v3.request import Limits
 from nfsd.vfs.types import FileType
-from rpcrdma.memory import OutOfMemory
-from rpcrdma.rpc.program import Call
-from rpcrdma.xdr import Decoder, Encoder
-from tests.unit.fakes.nfs3 import ROOT, Rig
+from tests.nfs3_client import auth_sys
+from tests.support.nfs3_server import Server, running
+from tests.unit.test_vfs_mounts import command
+from tests.unit.test_waiting_calls import stalled
+from tests.unit.vfs_support import directory_on
 
 PAST_THE_KERNELS_OFFSETS = (1 << 63) + 5
+CONTENT = b"0123456789"
 
 
-def add(rig: Rig, kind: FileType = FileType.REG, data: bytes = b"") -> nfs_fh3:
-    service = rig.service
-    node = service._new(rig.exports.exports[0], kind, service.roots[1])
-    service._bind(service.roots[1], b"file", node)
-    node.data = bytearray(data)
-    return nfs_fh3(node.handle)
+@pytest.fixture(params=["memory", "disk"])
+def directory(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
+    with directory_on(request.param, tmp_path) as path:
+        yield Path(path)
 
 
-def write(handle: nfs_fh3, data: bytes, offset: int = 0, stable: stable_how = stable_how.FILE_SYNC) -> WRITE3args:
-    return WRITE3args(handle, offset, len(data), stable, memoryview(data))
+@pytest.fixture
+def small(tmp_path: Path) -> Iterator[Path]:
+    """A file system with room for 64 KiB."""
+    path = tmp_path / "small"
+    path.mkdir()
+    if not command("mount", "-t", "tmpfs", "-o", "size=64k,mode=777", "none", str(path)):
+        pytest.skip("no file system can be mounted")
+    try:
+        yield path
+    finally:
+        command("umount", "-l", str(path))
 
 
-@pytest.mark.parametrize(
-    ("offset", "count", "data", "eof"),
-    [
+def serve(
+    directory: Path,
+    test: Callable[[Server], Awaitable[None]],
+    limits: Limits | None = None,
+    more: tuple[Export, ...] = (),
+    **settings: object,
+) -> None:
+    """Run a test against a server of the directory."""
+    state = directory.parent / f"{directory.name}.state"
+    state.mkdir(mode=0o700, exist_ok=True)
+
+    async def main() -> None:
+        async with running(directory, state, limits, more, **settings) as server:
+            await test(server)
+
+    try:
+        asyncio.run(main())
+    finally:
+        for left in state.iterdir():
+            left.unlink()
+        state.rmdir()
+
+
+async def add(server: Server, data: bytes = b"", kind: FileType = FileType.REG) -> nfs_fh3:
+    """A file of this kind, ``file``, which anybody may use."""
+    path = server.directory / "file"
+    match kind:
+        case FileType.REG:
+            path.write_bytes(data)
+        case FileType.DIR:
+            path.mkdir()
+        case FileType.LNK:
+            path.symlink_to(os.fsdecode(data) or "nowhere")
+        case FileType.FIFO:
+            os.mkfifo(path)
+    if kind is not FileType.LNK:
+        path.chmod(0o777)
+    return await server.client.lookup(server.root, b"file")
+
+
+def content(server: Server) -> bytes:
+    return (server.directory / "file").read_bytes()
+
+
+async def write(
+    server: Server, handle: nfs_fh3, data: bytes, offset: int = 0, stable: stable_how = stable_how.FILE_SYNC
+) -> Any:
+    return await server.client.nfs("WRITE", WRITE3args(handle, offset, len(data), stable, memoryview(data)))
+
+
+async def read(server: Server, handle: nfs_fh3, offset: int, count: int) -> Any:
+    return await server.client.nfs("READ", READ3args(handle, offset, count))
+
+
+async def commit(server: Server, handle: nfs_fh3, offset: int = 0, count: int = 0) -> Any:
+    return await server.client.nfs("COMMIT", COMMIT3args(handle, offset, count))
+
+
+def test_read_gives_the_data_and_says_where_the_file_ends(directory: Path) -> None:
+    expected = [
         (0, 4, b"0123", False),
         (0, 10, b"0123456789", True),
         (0, 11, b"0123456789", True),
@@ -50,235 +121,251 @@ def write(handle: nfs_fh3, data: bytes, offset: int = 0, stable: stable_how = st
         ((1 << 63) - 1, 0xFFFFFFFF, b"", True),
         (0, 0, b"", False),
         (10, 0, b"", True),
-    ],
-)
-def test_read_gives_the_data_and_says_where_the_file_ends(offset: int, count: int, data: bytes, eof: bool) -> None:
-    rig = Rig()
-    handle = add(rig, data=b"0123456789")
-    resok = rig.call("READ", READ3args(handle, offset, count)).value.resok
-    assert (bytes(resok.data), resok.count, resok.eof) == (data, len(data), eof)
-    assert resok.file_attributes.size == 10
-    assert rig.service.open_count == 0
-    assert rig.transport.account.in_use == 0
+    ]
+
+    async def test(server: Server) -> None:
+        handle = await add(server, CONTENT)
+        for offset, count, data, eof in expected:
+            resok = (await read(server, handle, offset, count)).resok
+            assert (bytes(resok.data), resok.count, resok.eof) == (data, len(data), eof)
+            assert resok.file_attributes == await server.client.getattr(handle)
+            assert resok.file_attributes.size == 10
+
+    serve(directory, test)
 
 
-def test_read_of_an_empty_file_is_at_its_end() -> None:
-    rig = Rig()
-    handle = add(rig)
-    for count in (0, 4096):
-        resok = rig.call("READ", READ3args(handle, 0, count)).value.resok
-        assert (resok.count, resok.eof) == (0, True)
+def test_read_of_an_empty_file_is_at_its_end(directory: Path) -> None:
+    async def test(server: Server) -> None:
+        handle = await add(server)
+        for count in (0, 4096):
+            resok = (await read(server, handle, 0, count)).resok
+            assert (resok.count, resok.eof) == (0, True)
+
+    serve(directory, test)
 
 
-def test_read_is_bounded_by_what_fsinfo_announced() -> None:
-    rig = Rig(limits=Limits(read_max=8))
-    handle = add(rig, data=b"0123456789")
-    resok = rig.call("READ", READ3args(handle, 0, 0xFFFFFFFF)).value.resok
-    assert (bytes(resok.data), resok.eof) == (b"01234567", False)
+def test_read_is_bounded_by_what_fsinfo_announced(directory: Path) -> None:
+    async def test(server: Server) -> None:
+        handle = await add(server, CONTENT)
+        resok = (await read(server, handle, 0, 0xFFFFFFFF)).resok
+        assert (bytes(resok.data), resok.eof) == (b"01234567", False)
 
-
-def test_read_leaves_the_data_where_the_file_service_put_it() -> None:
-    rig = Rig()
-    handle = add(rig, data=b"0123456789")
-
-    async def run() -> None:
-        encoder = Encoder()
-        call = Call(rig.transport, 1, 100003, 3, 6, ROOT, Decoder(b""), encoder)  # type: ignore[arg-type]
-        result = await rig.procedures[6].handler(call, READ3args(handle, 0, 10))
-        encoder.encode(rig.procedures[6].results, result)
-        ((_, payload),) = encoder.payloads
-        assert payload.view == b"0123456789"
-        assert rig.transport.account.in_use >= 10  # the payload holds its buffer until it has left
-        payload.release()
-        assert rig.transport.account.in_use == 0
-
-    asyncio.run(run())
+    serve(directory, test, Limits(read_max=8))
 
 
 @pytest.mark.parametrize("kind", [FileType.DIR, FileType.LNK, FileType.FIFO])
-@pytest.mark.parametrize("procedure", ["READ", "WRITE"])
-def test_only_regular_files_have_data(kind: FileType, procedure: str) -> None:
-    rig = Rig()
-    handle = add(rig, kind)
-    arguments = READ3args(handle, 0, 5) if procedure == "READ" else write(handle, b"x")
-    value = rig.call(procedure, arguments).value
-    assert value.status == nfsstat3.NFS3ERR_INVAL
-    failed = value.resfail.file_attributes if procedure == "READ" else value.resfail.file_wcc.after
-    assert failed.type == int(kind)
+def test_only_regular_files_have_data(kind: FileType, directory: Path) -> None:
+    async def test(server: Server) -> None:
+        handle = await add(server, kind=kind)
+        for value, attributes in (
+            (await read(server, handle, 0, 5), lambda failed: failed.file_attributes),
+            (await write(server, handle, b"x"), lambda failed: failed.file_wcc.after),
+            (await commit(server, handle), lambda failed: failed.file_wcc.after),
+        ):
+            assert value.status == nfsstat3.NFS3ERR_INVAL
+            assert attributes(value.resfail).type == int(kind)
+
+    serve(directory, test)
 
 
-@pytest.mark.parametrize("where", ["read", "lease"])
-def test_a_failed_read_gives_its_buffer_and_file_back(where: str) -> None:
-    rig = Rig()
-    handle = add(rig, data=b"0123456789")
-    if where == "read":
-        rig.service.failures["read"] = [OSError(errno.EIO, "")]
-    else:
-        rig.transport.failure = OutOfMemory()
-    value = rig.call("READ", READ3args(handle, 0, 5)).value
-    assert value.status == (nfsstat3.NFS3ERR_IO if where == "read" else nfsstat3.NFS3ERR_JUKEBOX)
-    assert value.resfail.file_attributes.size == 10
-    assert rig.service.open_count == 0
-    assert rig.transport.account.in_use == 0
+def test_a_read_that_fails_tells_why(directory: Path) -> None:
+    async def test(server: Server) -> None:
+        handle = await add(server, CONTENT)
+        await read(server, handle, 0, 5)
+        (opened,) = server.service.nodes.recent[handle.data].inode.opens.values()
+        broken = os.open("/proc/self/mem", os.O_RDONLY)  # nothing is mapped at 0
+        os.dup2(broken, opened.fd)
+        os.close(broken)
+        value = await read(server, handle, 0, 5)
+        assert value.status == nfsstat3.NFS3ERR_IO
+        assert value.resfail.file_attributes.size == 10
+        assert (await server.client.getattr(handle)).size == 10
 
-
-@pytest.mark.parametrize("procedure", ["READ", "WRITE"])
-def test_a_cancelled_call_keeps_what_a_worker_may_be_using(procedure: str) -> None:
-    rig = Rig()
-    handle = add(rig, data=b"0123456789")
-    rig.service.failures[procedure.lower()] = [asyncio.CancelledError()]
-    arguments = READ3args(handle, 0, 5) if procedure == "READ" else write(handle, b"x")
-    with pytest.raises(asyncio.CancelledError):
-        rig.call(procedure, arguments)
-    assert rig.service.open_count == 1
-    assert (rig.transport.account.in_use > 0) == (procedure == "READ")
+    serve(directory, test)
 
 
 @pytest.mark.parametrize("stable", list(stable_how))
-def test_write_stores_data_and_says_how_stably(stable: stable_how) -> None:
-    rig = Rig()
-    handle = add(rig, data=b"0123456789")
-    before = rig.node(handle).mtime
-    resok = rig.call("WRITE", write(handle, b"abc", 9, stable)).value.resok
-    assert rig.node(handle).data == b"012345678abc"
-    assert (resok.count, resok.committed, resok.verf) == (3, stable, b"verifier")
-    assert (resok.file_wcc.before.size, resok.file_wcc.after.size) == (10, 12)
-    assert resok.file_wcc.before.mtime.seconds == before.seconds
-    assert rig.service.open_count == 0
+def test_write_stores_data_and_says_how_stably(stable: stable_how, directory: Path) -> None:
+    async def test(server: Server) -> None:
+        handle = await add(server, CONTENT)
+        os.utime(directory / "file", (1, 2))
+        before = await server.client.getattr(handle)
+        resok = (await write(server, handle, b"abc", 9, stable)).resok
+        assert (resok.count, resok.committed, resok.verf) == (3, stable, server.service.write_verifier)
+        wcc = resok.file_wcc
+        assert (wcc.before.size, wcc.before.mtime, wcc.before.ctime) == (10, before.mtime, before.ctime)
+        assert wcc.after == await server.client.getattr(handle)
+        assert (wcc.after.size, wcc.after.mtime == before.mtime) == (12, False)
+        assert content(server) == b"012345678abc"
+
+    serve(directory, test)
 
 
-def test_write_of_nothing_succeeds_and_changes_nothing() -> None:
-    rig = Rig()
-    handle = add(rig, data=b"0123456789")
-    before = rig.node(handle).attributes()
-    resok = rig.call("WRITE", write(handle, b"", 100)).value.resok
-    assert (resok.count, resok.committed) == (0, stable_how.FILE_SYNC)
-    assert rig.node(handle).attributes() == before
+def test_write_of_nothing_succeeds_and_changes_nothing(directory: Path) -> None:
+    async def test(server: Server) -> None:
+        handle = await add(server, CONTENT)
+        before = await server.client.getattr(handle)
+        resok = (await write(server, handle, b"", 100)).resok
+        assert (resok.count, resok.committed) == (0, stable_how.FILE_SYNC)
+        assert resok.file_wcc.after == before == await server.client.getattr(handle)
+        if server.client.acts_as_callers:
+            (directory / "file").chmod(0o600)
+            server.client.credential = auth_sys(1234, 1234)
+            assert (await write(server, handle, b"")).status == nfsstat3.NFS3ERR_ACCES
+
+    serve(directory, test)
 
 
-def test_write_of_nothing_still_checks_permission() -> None:
-    rig = Rig()
-    handle = add(rig)
-    rig.service.failures["open"] = [OSError(errno.EACCES, "")]
-    assert rig.call("WRITE", write(handle, b"")).value.status == nfsstat3.NFS3ERR_ACCES
+def test_write_with_counts_that_disagree_writes_nothing(directory: Path) -> None:
+    async def test(server: Server) -> None:
+        handle = await add(server, CONTENT)
+        for count in (0, 2, 4, 0xFFFFFFFF):
+            arguments = WRITE3args(handle, 0, count, stable_how.UNSTABLE, memoryview(b"abc"))
+            value = await server.client.nfs("WRITE", arguments)
+            assert value.status == nfsstat3.NFS3ERR_INVAL
+            assert content(server) == CONTENT
+            assert (value.resfail.file_wcc.before, value.resfail.file_wcc.after.size) == (None, 10)
+
+    serve(directory, test)
 
 
-@pytest.mark.parametrize("count", [0, 2, 4, 0xFFFFFFFF])
-def test_write_with_counts_that_disagree_writes_nothing(count: int) -> None:
-    rig = Rig()
-    handle = add(rig, data=b"0123456789")
-    value = rig.call("WRITE", WRITE3args(handle, 0, count, stable_how.UNSTABLE, memoryview(b"abc"))).value
-    assert value.status == nfsstat3.NFS3ERR_INVAL
-    assert rig.node(handle).data == b"0123456789"
-    assert value.resfail.file_wcc.after.size == 10
+def test_write_is_cut_to_what_fsinfo_announced(directory: Path) -> None:
+    async def test(server: Server) -> None:
+        handle = await add(server)
+        assert (await write(server, handle, CONTENT)).resok.count == 4
+        assert content(server) == b"0123"
+
+    serve(directory, test, Limits(write_max=4))
 
 
-def test_write_is_cut_to_what_fsinfo_announced() -> None:
-    rig = Rig(limits=Limits(write_max=4))
-    handle = add(rig)
-    assert rig.call("WRITE", write(handle, b"0123456789")).value.resok.count == 4
-    assert rig.node(handle).data == b"0123"
+def test_write_past_the_kernels_offsets_is_too_big(directory: Path) -> None:
+    async def test(server: Server) -> None:
+        handle = await add(server)
+        for offset in ((1 << 63) - 1, 1 << 63, (1 << 64) - 1):
+            value = await write(server, handle, b"x", offset)
+            assert value.status == nfsstat3.NFS3ERR_FBIG
+            assert content(server) == b""
+
+    serve(directory, test)
 
 
-def test_a_short_write_is_reported_as_short() -> None:
-    rig = Rig()
-    handle = add(rig)
-    rig.service.short_write = 3
-    assert rig.call("WRITE", write(handle, b"0123456789")).value.resok.count == 3
+@pytest.mark.parametrize("stable", [stable_how.UNSTABLE, stable_how.FILE_SYNC])
+def test_a_full_file_system(stable: stable_how, small: Path) -> None:
+    """What fits is written and told; then nothing is, and why."""
+
+    async def test(server: Server) -> None:
+        handle = await add(server)
+        data = os.urandom(100_000)
+        done = (await write(server, handle, data, 0, stable)).resok.count
+        assert 0 < done <= 64 << 10
+        assert content(server) == data[:done]
+        value = await write(server, handle, data, done, stable)
+        assert value.status == nfsstat3.NFS3ERR_NOSPC
+        assert (value.resfail.file_wcc.before, value.resfail.file_wcc.after.size) == (None, done)
+        assert bytes((await read(server, handle, 0, 100)).resok.data) == data[:100]
+
+    serve(small, test)
 
 
-@pytest.mark.parametrize("offset", [(1 << 63) - 1, 1 << 63, (1 << 64) - 1])
-def test_write_past_the_kernels_offsets_is_too_big(offset: int) -> None:
-    rig = Rig()
-    handle = add(rig)
-    value = rig.call("WRITE", write(handle, b"x", offset)).value
-    assert value.status == nfsstat3.NFS3ERR_FBIG
-    assert rig.node(handle).data == b""
-
-
-@pytest.mark.parametrize(
-    ("number", "status"),
-    [
-        (errno.ENOSPC, nfsstat3.NFS3ERR_NOSPC),
-        (errno.EDQUOT, nfsstat3.NFS3ERR_DQUOT),
-        (errno.EFBIG, nfsstat3.NFS3ERR_FBIG),
-        (errno.EIO, nfsstat3.NFS3ERR_IO),
-        (errno.EAGAIN, nfsstat3.NFS3ERR_JUKEBOX),
-    ],
-)
-def test_a_failed_write_tells_why_and_gives_its_file_back(number: int, status: nfsstat3) -> None:
-    rig = Rig()
-    handle = add(rig, data=b"0123456789")
-    rig.service.failures["write"] = [OSError(number, "")]
-    value = rig.call("WRITE", write(handle, b"abc")).value
-    assert value.status == status
-    assert value.resfail.file_wcc.after.size == 10
-    assert rig.service.open_count == 0
-
-
-def test_writes_answer_the_verifier_from_before_and_commits_the_one_after() -> None:
+def test_writes_answer_the_verifier_from_before_and_commits_the_one_after(tmp_path: Path) -> None:
     """Data lost while a call is under way shows as a verifier that differs between the WRITE and the COMMIT."""
-    rig = Rig()
-    handle = add(rig)
-    service = rig.service
-    plain_write, plain_commit = service.write, service.commit
+    (tmp_path / "export").mkdir(mode=0o777)
 
-    async def losing_write(*arguments: object) -> object:
-        service.write_verifier = b"lost1..."
-        return await plain_write(*arguments)  # type: ignore[arg-type]
+    async def test(server: Server) -> None:
+        service = server.service
+        handle = await add(server)
+        first = (await write(server, handle, b"abc", stable=stable_how.UNSTABLE)).resok.verf
+        root = service.nodes.recent[server.root.data]
+        async with stalled(service, root, tmp_path):
+            writing = asyncio.ensure_future(write(server, handle, b"def", stable=stable_how.UNSTABLE))
+            async with asyncio.timeout(30):
+                while not server.dispatcher.held:  # noqa: ASYNC110 (the server's doing)
+                    await asyncio.sleep(0.001)
+            service.write_verifier = b"lost1..."
+        assert (await writing).resok.verf == first
+        plain = service.sync
 
-    async def losing_commit(*arguments: object) -> object:
-        service.write_verifier = b"lost2..."
-        return await plain_commit(*arguments)  # type: ignore[arg-type]
+        async def losing(*arguments: Any) -> None:
+            await plain(*arguments)
+            service.write_verifier = b"lost2..."
 
-    service.write, service.commit = losing_write, losing_commit  # type: ignore[method-assign, assignment]
-    assert rig.call("WRITE", write(handle, b"abc", stable=stable_how.UNSTABLE)).value.resok.verf == b"verifier"
-    assert rig.call("COMMIT", COMMIT3args(handle, 0, 0)).value.resok.verf == b"lost2..."
+        service.sync = losing  # type: ignore[method-assign, assignment]
+        assert (await commit(server, handle)).resok.verf == b"lost2..."
 
-
-def test_commit_flushes_the_range_and_gives_both_attributes() -> None:
-    rig = Rig()
-    handle = add(rig, data=b"0123456789")
-    resok = rig.call("COMMIT", COMMIT3args(handle, 4096, 8192)).value.resok
-    assert rig.service.commits == [(4096, 8192)]
-    assert resok.verf == b"verifier"
-    assert (resok.file_wcc.before.size, resok.file_wcc.after.size) == (10, 10)
-    assert rig.call("COMMIT", COMMIT3args(handle, (1 << 64) - 1, 1)).value.status == nfsstat3.NFS3_OK
+    serve(tmp_path / "export", test)
 
 
-def test_commit_reports_data_that_was_lost() -> None:
-    rig = Rig()
-    handle = add(rig)
-    rig.service.failures["commit"] = [OSError(errno.EIO, "")]
-    value = rig.call("COMMIT", COMMIT3args(handle, 0, 0)).value
-    assert value.status == nfsstat3.NFS3ERR_IO
-    assert value.resfail.file_wcc.after is not None
+def test_commit_flushes_and_gives_both_attributes(directory: Path) -> None:
+    async def test(server: Server) -> None:
+        handle = await add(server, CONTENT)
+        for offset, count in ((0, 0), (4096, 8192), ((1 << 64) - 1, 1)):
+            resok = (await commit(server, handle, offset, count)).resok
+            assert resok.verf == server.service.write_verifier
+            now = await server.client.getattr(handle)
+            assert (resok.file_wcc.before.size, resok.file_wcc.before.ctime) == (10, now.ctime)
+            assert resok.file_wcc.after == now
+
+    serve(directory, test)
 
 
-def test_commit_is_for_regular_files() -> None:
-    rig = Rig()
-    assert rig.call("COMMIT", COMMIT3args(rig.root, 0, 0)).value.status == nfsstat3.NFS3ERR_INVAL
+def test_commit_reports_data_that_was_lost(tmp_path: Path) -> None:
+    (tmp_path / "export").mkdir(mode=0o777)
+
+    async def test(server: Server) -> None:
+        handle = await add(server)
+        await write(server, handle, b"abc", stable=stable_how.UNSTABLE)
+
+        async def lost(*_: Any) -> None:
+            raise OSError(errno.EIO, "")
+
+        server.service.sync = lost  # type: ignore[method-assign, assignment]
+        value = await commit(server, handle)
+        assert value.status == nfsstat3.NFS3ERR_IO
+        assert value.resfail.file_wcc.after == await server.client.getattr(handle)
+
+    serve(tmp_path / "export", test)
 
 
-def test_read_only_exports_refuse_write_and_commit_but_not_read() -> None:
-    rig = Rig(Export(1, "/srv/export", "/export", read_only=True))
-    handle = add(rig, data=b"0123456789")
-    assert rig.call("WRITE", write(handle, b"x")).value.status == nfsstat3.NFS3ERR_ROFS
-    assert rig.call("COMMIT", COMMIT3args(handle, 0, 0)).value.status == nfsstat3.NFS3ERR_ROFS
-    assert rig.call("READ", READ3args(handle, 0, 5)).value.status == nfsstat3.NFS3_OK
+def test_read_only_exports_refuse_write_and_commit_but_not_read(directory: Path) -> None:
+    async def test(server: Server) -> None:
+        handle = await add(server, CONTENT)
+        assert (await write(server, handle, b"x")).status == nfsstat3.NFS3ERR_ROFS
+        assert (await commit(server, handle)).status == nfsstat3.NFS3ERR_ROFS
+        assert bytes((await read(server, handle, 0, 5)).resok.data) == b"01234"
+        assert content(server) == CONTENT
+
+    serve(directory, test, read_only=True)
 
 
-def test_readlink_gives_the_text_whatever_its_octets() -> None:
-    rig = Rig()
-    handle = add(rig, FileType.LNK)
-    rig.node(handle).target = b"../\xff\xfe/x"
-    resok = rig.call("READLINK", READLINK3args(handle)).value.resok
-    assert bytes(resok.data) == b"../\xff\xfe/x"
-    assert resok.symlink_attributes.type == 5
+def test_what_is_transferred_is_counted(directory: Path) -> None:
+    async def test(server: Server) -> None:
+        handle = await add(server, CONTENT)
+        await read(server, handle, 3, 100)
+        await write(server, handle, b"abcd")
+        exports = server.service.exports
+        tally = exports.tally(exports.exports[0], "127.0.0.1")
+        assert (tally.read, tally.written) == (7, 4)
+        rows = server.dispatcher.rows
+        assert [rows[NFS_PROGRAM, 3, number].calls for number in (6, 7)] == [1, 1]
+
+    serve(directory, test)
 
 
-def test_readlink_of_another_type_is_invalid() -> None:
-    rig = Rig()
-    value = rig.call("READLINK", READLINK3args(add(rig))).value
-    assert value.status == nfsstat3.NFS3ERR_INVAL
-    assert value.resfail.symlink_attributes.type == 1
+def test_readlink_gives_the_text_whatever_its_octets(directory: Path) -> None:
+    async def test(server: Server) -> None:
+        handle = await add(server, b"../\xff\xfe/x", FileType.LNK)
+        resok = (await server.client.nfs("READLINK", READLINK3args(handle))).resok
+        assert bytes(resok.data) == b"../\xff\xfe/x"
+        assert resok.symlink_attributes.type == 5
+
+    serve(directory, test)
+
+
+def test_readlink_of_another_type_is_invalid(directory: Path) -> None:
+    async def test(server: Server) -> None:
+        handle = await add(server)
+        value = await server.client.nfs("READLINK", READLINK3args(handle))
+        assert value.status == nfsstat3.NFS3ERR_INVAL
+        assert value.resfail.symlink_attributes.type == 1
+
+    serve(directory, test)

@@ -1,6 +1,7 @@
 """NFSv3 beside NFSv4's delegations: recalled before a change, JUKEBOX while they are out."""
 
 import asyncio
+import contextlib
 from pathlib import Path
 
 import pytest
@@ -10,11 +11,10 @@ from nfsd.v3.direct import Nfs3Direct
 from nfsd.v3.program import nfs3_procedures
 from rpcrdma.memory import Pool
 from rpcrdma.rpc.dispatch import Dispatcher
-from rpcrdma.rpc.program import Call, Program, RpcCredential
+from rpcrdma.rpc.program import Program
 from rpcrdma.server.tcp import TcpListener
-from rpcrdma.xdr import Decoder, Encoder, pack
+from rpcrdma.xdr import pack
 from tests.support.delegations import BOTH, READ, two_clients
-from tests.support.nfs4 import LoopbackTransport
 from tests.unit.fakes.nfs3 import no_attributes
 from tests.unit.test_nfs3_direct import Client
 from tests.unit.vfs_support import directory_on
@@ -35,28 +35,44 @@ CHANGES = {
     ),
 }
 
+NUMBERS = {types.name: number for number, types in v3.PROCEDURES.items()}
+
+
+@contextlib.asynccontextmanager
+async def nfs3_client(server):
+    """A client of NFSv3 beside NFSv4's, and the dispatcher that serves it."""
+    procedures = nfs3_procedures(server.service, server.nfs4.exports, delegations=server.nfs4.recalls)
+    programs = [Program(v3.NFS_PROGRAM, "nfs", {3: procedures})]
+    native = Nfs3Direct(server.service, delegations=server.nfs4.recalls)
+    dispatcher = Dispatcher(programs, direct={(v3.NFS_PROGRAM, 3): native})
+    listener = TcpListener(dispatcher, Pool(64 << 20), asyncio.get_running_loop())
+    listener.listen("127.0.0.1", 0)
+    client = Client(*await asyncio.open_connection("127.0.0.1", listener.address[1]))
+    try:
+        yield client, dispatcher
+    finally:
+        client.writer.close()
+        listener.close()
+
 
 def with_v3(tmp_path, access, test):
-    """Run ``test(call, holder, file's handle, directory's)``; ``f`` is delegated. ``call(name, args)``: the status."""
+    """Run ``test(call, holder, file's handle, directory's)``; ``f`` is delegated. ``call(name, args)``: the status that
+    a client is told over TCP."""
 
     async def main():
         async with two_clients(tmp_path) as (server, export, one, _):
             (export / "f").write_bytes(b"content")
             await one.opening(b"f", access)
             assert server.engine.delegations.count == 1
-            table = server.nfs4.exports
-            procedures = nfs3_procedures(server.service, table, delegations=server.nfs4.recalls)
             *_, found = await one.run(*one.path("/0"), 10)
-            transport = LoopbackTransport()
+            async with nfs3_client(server) as (client, _):
 
-            async def call(name, args):
-                procedure = next(one for one in procedures.values() if one.name == name)
-                decoder = Decoder(pack(procedure.arguments, args))
-                caller = RpcCredential(1, 0, 0, ())
-                made = Call(transport, 1, 100003, 3, 0, caller, decoder, Encoder())
-                return (await procedure.handler(made, decoder.decode(procedure.arguments))).status
+                async def call(name, args):
+                    number = NUMBERS[name]
+                    reply = await client.call(number, pack(v3.PROCEDURES[number].arguments, args))
+                    return int.from_bytes(reply[20:24], "big")
 
-            await test(call, one, one.handles[b"f"], found.resok4.object)
+                await test(call, one, one.handles[b"f"], found.resok4.object)
 
     asyncio.run(main())
 
@@ -103,37 +119,29 @@ def test_native_answers_wait_for_delegations_too(tmp_path):
         (tmp_path / "state").mkdir()
         async with two_clients(tmp_path, place=place) as (server, export, one, _):
             (export / "f").write_bytes(b"content")
-            procedures = nfs3_procedures(server.service, server.nfs4.exports, delegations=server.nfs4.recalls)
-            programs = [Program(v3.NFS_PROGRAM, "nfs", {3: procedures})]
-            native = Nfs3Direct(server.service, delegations=server.nfs4.recalls)
-            dispatcher = Dispatcher(programs, direct={(v3.NFS_PROGRAM, 3): native})
-            listener = TcpListener(dispatcher, Pool(64 << 20), asyncio.get_running_loop())
-            listener.listen("127.0.0.1", 0)
-            client = Client(*await asyncio.open_connection("127.0.0.1", listener.address[1]))
-            *_, found = await one.run(*one.path("/0/f"), 10)
-            file = v3.nfs_fh3(found.resok4.object)
-            writing = pack(v3.WRITE3args, v3.WRITE3args(file, 0, 1, v3.stable_how.UNSTABLE, memoryview(b"x")))
-            reading = pack(v3.READ3args, v3.READ3args(file, 0, 10))
+            async with nfs3_client(server) as (client, dispatcher):
+                *_, found = await one.run(*one.path("/0/f"), 10)
+                file = v3.nfs_fh3(found.resok4.object)
+                writing = pack(v3.WRITE3args, v3.WRITE3args(file, 0, 1, v3.stable_how.UNSTABLE, memoryview(b"x")))
+                reading = pack(v3.READ3args, v3.READ3args(file, 0, 10))
 
-            async def status(number, args):
-                return int.from_bytes((await client.call(number, args))[20:24], "big")
+                async def status(number, args):
+                    return int.from_bytes((await client.call(number, args))[20:24], "big")
 
-            def natively(number):
-                return dispatcher.rows[v3.NFS_PROGRAM, 3, number].direct
+                def natively(number):
+                    return dispatcher.rows[v3.NFS_PROGRAM, 3, number].direct
 
-            one.end.keep = True
-            for number, args in ((6, reading), (7, writing)):
-                await status(number, args)
-                before = natively(number)
-                assert await status(number, args) == v3.nfsstat3.NFS3_OK
-                assert natively(number) == before + 1
-            opened = await one.opening(b"f", READ)
-            assert opened.delegation.delegation_type == READ
-            assert await status(6, reading) == v3.nfsstat3.NFS3_OK
-            assert await status(7, writing) == v3.nfsstat3.NFS3ERR_JUKEBOX
-            assert one.end.recalls == 1
-            client.writer.close()
-            listener.close()
+                one.end.keep = True
+                for number, args in ((6, reading), (7, writing)):
+                    await status(number, args)
+                    before = natively(number)
+                    assert await status(number, args) == v3.nfsstat3.NFS3_OK
+                    assert natively(number) == before + 1
+                opened = await one.opening(b"f", READ)
+                assert opened.delegation.delegation_type == READ
+                assert await status(6, reading) == v3.nfsstat3.NFS3_OK
+                assert await status(7, writing) == v3.nfsstat3.NFS3ERR_JUKEBOX
+                assert one.end.recalls == 1
 
     with directory_on("memory", tmp_path) as path:
         asyncio.run(main(Path(path)))

@@ -1,4 +1,5 @@
-"""What is answered natively is octet for octet what the general path answers, whatever has happened to the files."""
+"""What is answered natively is what is true of the files, whatever has happened to them, on a transport's own path and
+as a general call."""
 
 import asyncio
 import contextlib
@@ -15,6 +16,7 @@ from rpcrdma.memory import Pool
 from rpcrdma.rpc.dispatch import Dispatcher
 from rpcrdma.rpc.program import Program
 from rpcrdma.server.tcp import TcpListener
+from tests.support import nfs3_truth
 from tests.support.by_handlers import ByHandlers
 from tests.support.nfs4_direct import TRIES
 from tests.unit import vfs_support
@@ -130,22 +132,26 @@ async def files(both, rng, count=6):
 
 
 def random_call(rng, both, nodes):
-    """(procedure, arguments) of something that changes nothing."""
+    """(node, procedure, arguments) of something that changes nothing."""
     node = rng.choice([*nodes, both.root])
     procedure = rng.choice((GETATTR, LOOKUP, ACCESS, READ, READ, READ))
     if procedure == LOOKUP:
         node = rng.choice((both.root, both.root, both.root, node))
-        return LOOKUP, handle(node) + name(
-            rng.choice(("f0", "f1", "f5", "none", ".", "..", "sub", "a/b", "", "x" * 256))
+        return (
+            node,
+            LOOKUP,
+            handle(node) + name(rng.choice(("f0", "f1", "f5", "none", ".", "..", "sub", "a/b", "", "x" * 256))),
         )
     if procedure == ACCESS:
-        return ACCESS, handle(node) + struct.pack(">I", rng.choice((0x3F, 0x1F, 1, 0, 0xFFFFFFFF)))
+        return node, ACCESS, handle(node) + struct.pack(">I", rng.choice((0x3F, 0x1F, 1, 0, 0xFFFFFFFF)))
     if procedure == READ:
         offset = rng.choice((0, 0, 1, 4096, 65536, 69999, 70000, 1 << 40, (1 << 63) - 1, 1 << 63, (1 << 64) - 1))
-        return READ, handle(node) + struct.pack(
-            ">QI", offset, rng.choice((0, 1, 3, 100, 4096, 8192, 65536, 1 << 20, 1 << 31))
+        return (
+            node,
+            READ,
+            handle(node) + struct.pack(">QI", offset, rng.choice((0, 1, 3, 100, 4096, 8192, 65536, 1 << 20, 1 << 31))),
         )
-    return GETATTR, handle(node)
+    return node, GETATTR, handle(node)
 
 
 def disturb(rng, both):
@@ -175,8 +181,10 @@ def test_random_calls_among_local_changes(kind, tmp_path, seed):
         for step in range(400):
             if step % 5 == 0:
                 disturb(rng, both)
-            procedure, arguments = random_call(rng, both, nodes)
-            await both.same(procedure, arguments, rng.choice(CALLERS))
+            node, procedure, arguments = random_call(rng, both, nodes)
+            caller = rng.choice(CALLERS)
+            reply = await both.same(procedure, arguments, caller)
+            assert reply[20:] == (nfs3_truth.results(node, procedure, arguments, caller) or reply[20:])
         return [both.answered(procedure) for procedure in (GETATTR, LOOKUP, ACCESS, READ)]
 
     counts = run(kind, tmp_path, scenario)
@@ -184,8 +192,22 @@ def test_random_calls_among_local_changes(kind, tmp_path, seed):
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_random_writes_leave_the_same_file_behind(tmp_path, seed):
+def test_random_writes_do_what_the_kernel_does(tmp_path, seed):
+    """Both files have what a third one has, to which the kernel has written the same."""
     rng = random.Random(seed)
+
+    def outcome(mode, owner, caller, size, offset, data, stable):
+        """None for GARBAGE_ARGS, or a status."""
+        if stable > 2:
+            return None
+        if size != len(data):
+            return 22  # NFS3ERR_INVAL
+        if offset > (1 << 63) - 1 - size:
+            return 27  # NFS3ERR_FBIG
+        shift = 6 if caller[0] == owner[0] else 3 if caller[1] == owner[1] else 0
+        # Section 4.4: an owner may write whatever the mode says.
+        may = caller[0] in (0, owner[0]) or mode >> shift & 2
+        return 0 if may else 13  # NFS3ERR_ACCES
 
     def comparable(reply):
         """The reply without what differs between two files and two moments."""
@@ -198,7 +220,7 @@ def test_random_writes_leave_the_same_file_behind(tmp_path, seed):
     async def scenario(both):
         nodes = [
             await vfs_support.write_file(both.service, both.root, each, b"x" * 5000, mode=0o666)
-            for each in (b"a", b"b")
+            for each in (b"a", b"b", b"c")
         ]
         for step in range(300):
             data = rng.randbytes(rng.choice((0, 1, 3, 100, 4096, 70000)))
@@ -215,14 +237,20 @@ def test_random_writes_leave_the_same_file_behind(tmp_path, seed):
             first = await both.direct.call(WRITE, handle(nodes[0]) + tail, caller)
             second = await both.general.call(WRITE, handle(nodes[1]) + tail, caller)
             assert comparable(first) == comparable(second)
-            results = [os.stat(os.path.join(both.path, each)) for each in ("a", "b")]
-            assert results[0].st_size == results[1].st_size
+            status = outcome(mode, owner, caller, size, offset, data, stable)
+            assert first[16:24] == (struct.pack(">I", 4) if status is None else struct.pack(">II", 0, status))
+            if status == 0:
+                assert first[-16:-8] == struct.pack(">II", size, stable if size else 2)
+                with open(os.path.join(both.path, "c"), "r+b") as third:
+                    os.pwrite(third.fileno(), data, offset)
+            results = [os.stat(os.path.join(both.path, each)) for each in ("a", "b", "c")]
+            assert results[0].st_size == results[1].st_size == results[2].st_size
             assert results[0].st_mode == results[1].st_mode
-        with open(os.path.join(both.path, "a"), "rb") as a, open(os.path.join(both.path, "b"), "rb") as b:
-            while block := a.read(1 << 20):
-                assert block == b.read(1 << 20)
-                if a.tell() > 1 << 21:
-                    break
+        contents = []
+        for each in ("a", "b", "c"):
+            with open(os.path.join(both.path, each), "rb") as file:
+                contents.append(file.read(1 << 21))  # beyond, the last octets may be holes away
+        assert contents[0] == contents[1] == contents[2]
         return both.answered(WRITE)
 
     assert run("memory", tmp_path, scenario) > 20

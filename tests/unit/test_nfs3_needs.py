@@ -8,6 +8,7 @@ import struct
 import pytest
 
 from nfsd.vfs import unstable
+from tests.support import nfs3_truth
 from tests.unit import vfs_support
 from tests.unit.test_nfs3_direct import ACCESS, COMMIT, GETATTR, READ, WRITE, Both, handle
 from tests.unit.test_waiting_calls import until
@@ -50,7 +51,7 @@ async def natively(both, procedure, arguments, caller=(0, 0)):
 
 
 async def same(both, procedure, arguments, caller=(0, 0)):
-    """The one answer of the native function and of the handler in Python."""
+    """The one answer on the transport's own path and as a general call."""
     general = await both.general.call(procedure, arguments, caller)
     reply = await natively(both, procedure, arguments, caller)
     assert reply == general
@@ -99,7 +100,8 @@ def test_what_has_to_be_brought_first(kind, tmp_path):
                     await both.direct.call(procedure, arguments, caller)  # sets atime
                     both.service.nodes.forget(node)
                     both.service.forget_opens(node.inode)
-                    await same(both, procedure, arguments, caller)
+                    reply = await same(both, procedure, arguments, caller)
+                    assert reply[20:] == nfs3_truth.results(node, procedure, arguments, caller)
         for caller, expected in (((1001, 1001), OK), ((1002, 1002), ACCES)):
             both.service.forget_opens(private.inode)
             assert status(await natively(both, WRITE, write(private), caller)) == expected

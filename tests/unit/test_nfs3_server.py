@@ -3,16 +3,12 @@
 import asyncio
 import os
 import stat
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from random import Random
 
 import pytest
 
-from nfsd.admission import Admission
-from nfsd.exports import Export, ExportTable
-from nfsd.mount.program import mount3_program
 from nfsd.protocol.nfs3 import (
     NFS_PROGRAM,
     PROCEDURES,
@@ -50,46 +46,10 @@ from nfsd.protocol.nfs3 import (
     symlinkdata3,
     time_how,
 )
-from nfsd.v3.acl import nfsacl_program
-from nfsd.v3.program import nfs3_procedures
-from nfsd.vfs.service import FileService
-from rpcrdma.memory import Pool
-from rpcrdma.rpc.dispatch import Dispatcher
 from rpcrdma.rpc.messages import accept_stat, rpc_msg
-from rpcrdma.rpc.program import Program
-from rpcrdma.server.tcp import TcpListener
 from rpcrdma.xdr import Decoder, pack
 from tests.nfs3_client import Nfs3Client, Nfs3Failure, RpcFailure, attributes, auth_sys
-
-OWNER, GROUP = os.getuid(), os.getgid()
-
-
-@asynccontextmanager
-async def serving(base: Path, **settings: object) -> AsyncIterator[tuple[Nfs3Client, Path]]:
-    """A server of ``base/export`` on a free port, and a client of it as the user the tests run as."""
-    directory = base / "export"
-    directory.mkdir(exist_ok=True)
-    (base / "state").mkdir(exist_ok=True, mode=0o700)
-    values = {"id": 1, "path": str(directory), "pseudo": "/export", "squash": "none"} | settings
-    exports = ExportTable([Export(**values)])  # type: ignore[arg-type]
-    service = FileService(exports, str(base / "state"))
-    await service.start()
-    nfs = Program(NFS_PROGRAM, "nfs", {3: nfs3_procedures(service, exports)})
-    programs = [nfs, nfsacl_program(service, exports), mount3_program(service, exports)]
-    dispatcher = Dispatcher(programs, gate=Admission(exports))
-    pool = Pool(256 << 20)
-    listener = TcpListener(dispatcher, pool, asyncio.get_running_loop())
-    listener.listen("127.0.0.1", 0)
-    client = await Nfs3Client.connect(*listener.address, uid=OWNER, gid=GROUP)
-    client.acts_as_callers = service.executor.can_switch
-    try:
-        yield client, directory
-    finally:
-        await client.close()
-        assert await dispatcher.drain(5) == 0
-        listener.close()
-        await service.close()
-    assert pool.in_use == 0
+from tests.support.nfs3_server import OWNER, serving
 
 
 def served(test: Callable[[Nfs3Client, Path], Awaitable[None]]) -> Callable[[Path], None]:

@@ -16,7 +16,7 @@ from nfsd.vfs import posix_acl
 from nfsd.vfs.posix_acl import AclEntry, AclTag
 from rpcrdma.xdr import pack
 from tests.nfs3_client import Nfs3Client, RpcFailure, auth_sys
-from tests.unit.test_nfs3_server import serving
+from tests.support.nfs3_server import serving
 
 ALL = a.NFS_ACL | a.NFS_ACLCNT | a.NFS_DFACL | a.NFS_DFACLCNT
 BASIC = [(1, 6, 0), (4, 4, 0), (0x10, 4, 0), (0x20, 0, 0)]

@@ -7,7 +7,7 @@ import struct
 
 import pytest
 
-from nfsd.protocol.nfs3 import NFS_PROGRAM
+from nfsd.protocol.nfs3 import NFS_PROGRAM, fattr3, nfsstat3
 from nfsd.v3.direct import Nfs3Direct
 from nfsd.v3.program import nfs3_procedures
 from rpcrdma.memory import OutOfMemory
@@ -16,6 +16,8 @@ from rpcrdma.rpc.dispatch import NO_REPLY, Dispatcher
 from rpcrdma.rpc.messages import accept_stat
 from rpcrdma.rpc.offers import offers
 from rpcrdma.rpc.program import Program, RpcCredential
+from rpcrdma.xdr import pack
+from tests.support import nfs3_truth
 from tests.unit import rdma_direct_support as rdma
 from tests.unit import vfs_support
 from tests.unit.rdma_direct_support import GETATTR, READ, WRITE, handle
@@ -238,7 +240,9 @@ def test_memory_that_is_refused_leaves_nothing_behind(tmp_path):
         lends = calls.transport.lends = asyncio.get_running_loop().create_future()
         calls.send(1, READ, read(node, 0, BLOCK))
         lends.set_exception(OutOfMemory("never"))
-        await until(lambda: calls.replies.all)
+        whole, cuts = await calls.reply()
+        assert (whole[20:32], cuts) == (struct.pack(">III", 0, nfsstat3.NFS3ERR_JUKEBOX, 1), [])
+        assert whole[32:] == pack(fattr3, nfs3_truth.attributes(node))
         assert not calls.dispatcher.running
 
     run("memory", tmp_path, scenario)
