@@ -61,8 +61,10 @@ cdef inline size_t padded(size_t length) noexcept nogil:
 cdef inline const uint8_t *load_opaque(
     const uint8_t *at, const uint8_t *end, uint32_t most, opaque_t *into
 ) noexcept nogil:
-    """Behind opaque data of ``most`` octets at most; NULL: there are none."""
+    """Behind opaque data of ``most`` octets at most; NULL: there are none, and ``into`` is empty."""
     cdef uint32_t length
+    into.octets = NULL
+    into.length = 0
     if end - at < 4:
         return NULL
     length = load32(at)
@@ -76,8 +78,10 @@ cdef inline const uint8_t *load_opaque(
 cdef inline const uint8_t *load_array(
     const uint8_t *at, const uint8_t *end, uint32_t most, size_t size, array_t *into
 ) noexcept nogil:
-    """Behind an array of ``most`` integers at most, of so many octets each; NULL: there is none."""
+    """Behind an array of ``most`` integers at most, of so many octets each; NULL: there is none, and ``into`` is empty."""
     cdef uint32_t count
+    into.octets = NULL
+    into.count = 0
     if end - at < 4:
         return NULL
     count = load32(at)

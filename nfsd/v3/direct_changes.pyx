@@ -149,8 +149,8 @@ cdef class Nfs3Changes(Nfs3Names):
         cdef const uint8_t *end = arguments + size
         cdef opaque_t name
         cdef changes_t changes
-        cdef int64_t length
-        cdef uint32_t wrong
+        cdef int64_t length = -1
+        cdef uint32_t wrong = NFS3_OK
         cdef const uint8_t *at = load_opaque(arguments, end, NAME3_MAX, &name)
         if at == NULL or load_sattr(at, end, &changes, &length, &wrong) != end:
             return DECLINED

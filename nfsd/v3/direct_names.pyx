@@ -6,7 +6,7 @@ which do whatever is declined here.
 """
 
 from libc.errno cimport EINTR, EMFILE, ENFILE, ENOENT, ESTALE
-from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport INT64_MIN, int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memchr
 
 from nfsd.v3.fattr cimport fsid3, store_fattr, store_wcc
@@ -36,7 +36,7 @@ from nfsd.v3.errors import status_of
 from nfsd.vfs.types import FileType
 
 cdef object DIR = FileType.DIR
-cdef int64_t NEVER = -0x8000000000000000
+cdef int64_t NEVER = INT64_MIN
 cdef dict statuses = {int(status): status.name.removeprefix("NFS3ERR_") for status in nfsstat3}
 
 

@@ -1,6 +1,7 @@
 """sattr3 in native code (RFC 1813 section 2.5.3): what :func:`nfsd.v3.convert.set_attributes` makes of it."""
 
 from libc.stdint cimport int64_t, uint8_t, uint32_t
+from libc.string cimport memset
 
 from nfsd.vfs.direct cimport NO_ID, UTIME_NOW, UTIME_OMIT, changes_t, when_t
 from nfsd.wire.nfs3 cimport (
@@ -25,6 +26,8 @@ cdef inline const uint8_t *load_sattr(
     what no file can have."""
     cdef sattr3_t given
     cdef bint fits
+    # What is not given has no value in what is loaded.
+    memset(&given, 0, sizeof(given))
     at = load_sattr3(at, end, &given)
     if at == NULL:
         return NULL

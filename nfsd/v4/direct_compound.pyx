@@ -159,7 +159,7 @@ cdef class DirectCompound(DirectProgram):
         self.begun = None if brought is None else brought.kept
         self.slot = None if brought is None else self.begun.slot
         try:
-            self.bulk_wanted = NULL if place.bulk == NULL else place.bulk_at
+            self.bulk_wanted = <const uint8_t *>NULL if place.bulk == NULL else place.bulk_at
             outcome = self.compound(&rest, caller.header + size + padded(place.bulk_size), place)
             if outcome == DECLINED and not self.hand_over(arguments, place):
                 self.give_back()

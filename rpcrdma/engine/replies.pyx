@@ -282,6 +282,7 @@ cdef class Replies:
         cdef uint32_t handle = 0
         cdef bint invalidating = self.invalidate and invalidates(octets, header, &handle)
         cdef uint8_t *at = <uint8_t *>reply.head.address
+        cdef const uint8_t *content
         cdef Lease head, payload
         cdef Pipe pipe
         filling.count = filling.handle_count = 0
@@ -300,7 +301,8 @@ cdef class Replies:
         elif reply.payload_length:
             in_write = reply.payload_length
             open_chunk(&filling, octets + write_segments(header), header.write_size)
-            fill(&filling, NULL if reply.payload is None else <const uint8_t *>reply.payload.address, in_write)
+            content = <const uint8_t *>NULL if reply.payload is None else <const uint8_t *>reply.payload.address
+            fill(&filling, content, in_write)
         at = store_reply_header(
             <uint8_t *>reply.head.address, octets, header, <uint32_t>grant, RDMA_NOMSG if in_reply else RDMA_MSG, in_write,
             in_reply,
