@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 from pydantic import BeforeValidator, ConfigDict, Field, StrictBool, StrictStr
 
 from nfsd.exports import Export
+from nfsd.versions import of_names
 
 Location = tuple[str | int, ...]
 """A key by the keys and indices that lead to it."""
@@ -113,6 +114,8 @@ Identity = Annotated[int, BeforeValidator(_id), Field(strict=True, ge=0, le=0xFF
 Port = Annotated[int, Field(strict=True, ge=0, le=65535)]
 Squash = Literal["root", "none", "all"]
 Secure = Annotated[Literal[True, False, "tcp"], BeforeValidator(_secure)]
+Version = Literal["3", "4", "4.0", "4.1", "4.2"]
+Versions = Annotated[tuple[Version, ...], Field(min_length=1)]
 Umask = Annotated[int, BeforeValidator(_umask)]
 _STRICT = ConfigDict(extra="forbid", allow_inf_nan=False)
 
@@ -310,11 +313,18 @@ class Server:
     or all."""
     read_only: StrictBool = False
     """Whether nothing may be changed, whatever the exports say."""
+    versions: Versions | None = None
+    """Of NFS that are spoken; without it, all."""
     nfs4: Nfs4 = field(default_factory=Nfs4)
     limits: Limits = field(default_factory=Limits)
     log: Log = field(default_factory=Log)
     audit: Audit = field(default_factory=Audit)
     metrics: Metrics = field(default_factory=Metrics)
+
+    @property
+    def spoken(self) -> int:
+        """The versions of NFS that are spoken (:mod:`nfsd.versions`)."""
+        return of_names(self.versions)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -356,6 +366,8 @@ class ExportEntry:
     secure: Secure = False
     umask: Umask = 0
     manage_gids: StrictBool = False
+    versions: Versions | None = None
+    """Without it, all that the server speaks."""
     referral: tuple[StrictStr, ...] = ()
     replicas: tuple[StrictStr, ...] = ()
 

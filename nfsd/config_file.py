@@ -18,7 +18,7 @@ from typing import Any
 import yaml
 from pydantic import TypeAdapter, ValidationError
 
-from nfsd import config
+from nfsd import config, versions
 from nfsd.config import Config, ExportEntry, Location, Server, dotted
 from nfsd.config_text import BadText, check_size, read_text
 from nfsd.exports import ClientOverride, Export, Place, derive_id
@@ -37,8 +37,8 @@ _CLASSES: dict[Location, Any] = {
     ("exports", "*", "clients", "*"): config.Client,
 }
 _ALIASES = {"asynchronous": "async"}
-_AS_WRITTEN = frozenset(("umask",))
-"""Keys whose values are text however they look: YAML takes 022 for an octal number, and 22 for another one."""
+_AS_WRITTEN = frozenset(("umask", "versions"))
+"""Keys whose values are text however they look: YAML takes 022 for an octal number, 22 for another one, 4.0 for 4."""
 _RDMA_ONLY = ("provider", "send_size", "receive_size", "credits", "version_two", "crc", "tos")
 
 
@@ -91,7 +91,9 @@ def parse(text: str, file: str) -> Config:
     base = os.path.dirname(os.path.abspath(file))
     server = _check_server(document, found.server, base)
     exports = _check_exports(document, found.exports, base)
-    for export in exports:
+    for index, export in enumerate(exports):
+        if not export.versions & server.spoken:
+            document.problem(("exports", index, "versions"), "names none of server.versions; add one")
         if export.referral:
             continue
         inner, outer = os.path.realpath(server.state_dir), os.path.realpath(export.path)
@@ -161,7 +163,7 @@ class _Document:
         return result
 
     def _scalar(self, loader: yaml.SafeLoader, node: yaml.Node, where: Location) -> Any:
-        if where and where[-1] in _AS_WRITTEN:
+        if not _AS_WRITTEN.isdisjoint(where[-2:]):
             return str(node.value)
         try:
             value = loader.construct_object(node, deep=True)
@@ -390,6 +392,7 @@ def _check_export(document: _Document, entry: ExportEntry, where: Location, base
         secure=entry.secure,
         umask=entry.umask,
         manage_gids=entry.manage_gids,
+        versions=versions.of_names(entry.versions),
         origin=f"{document.file}:{document.line((*where, 'secure'))}",
         source=f"{document.file}:{document.line((*where, 'clients'))}",
         place=f"{document.file}:{document.line((*where, 'path'))}",

@@ -56,6 +56,7 @@ from nfsd.v3.program import nfs3_procedures
 from nfsd.v4.direct import Nfs4Direct
 from nfsd.v4.program import nfs4_procedures
 from nfsd.v4.server import Nfs4Server
+from nfsd.versions import V3, V4
 from nfsd.vfs.permissions import is_real_root, missing
 from nfsd.vfs.resources import FileLimits, raise_descriptor_limit
 from nfsd.vfs.service import FileService
@@ -165,31 +166,15 @@ class Daemon:
             names=await _id_names(server.nfs4),
             leases=server.nfs4.delegations == "local",
             callbacks_anywhere=server.nfs4.callbacks_to == "any",
+            versions=server.spoken,
         )
         self._nfs4.start()
         self._undo.append(self._nfs4.close)
         self._reloader = Reloader(self.config, self.service, self._nfs4)
         self._reloader.start()
         self._undo.append(self._reloader.close)
-        versions = {
-            3: nfs3_procedures(self.service, self.exports, delegations=self._nfs4.recalls),
-            4: nfs4_procedures(self._nfs4),
-        }
-        self._nfs3 = Nfs3Direct(self.service, delegations=self._nfs4.recalls)
-        direct = {(NFS_PROGRAM, 3): self._nfs3, (NFS_PROGRAM, 4): Nfs4Direct(self._nfs4)}
-        self.dispatchers = {
-            "nfs": Dispatcher(
-                [
-                    Program(NFS_PROGRAM, "nfs", versions),
-                    nfsacl_program(self.service, self.exports, delegations=self._nfs4.recalls),
-                ],
-                ReplayCache(server.limits.replay_memory),
-                gate=self._admission,
-                direct=direct,
-            ),
-            "mountd": Dispatcher([mount3_program(self.service, self.exports, self._mounts)], gate=self._admission),
-        }
-        if server.nlm:
+        self._make_programs()
+        if server.nlm and server.spoken & V3:
             self._make_lock_manager(recovered)
         if server.portmapper:
             self.dispatchers["rpcbind"] = Dispatcher([portmap_program(self._served)])
@@ -205,6 +190,26 @@ class Daemon:
             await self._register()
         if self._notifier is not None:
             self._notifier.start(recovered.records)
+
+    def _make_programs(self) -> None:
+        """NFS in the versions that are spoken, and what goes with NFSv3."""
+        spoken, recalls = self.config.server.spoken, self._nfs4.recalls
+        versions: dict[int, Any] = {}
+        direct: dict[tuple[int, int], Any] = {}
+        self._nfs3 = Nfs3Direct(self.service, delegations=recalls)
+        if spoken & V3:
+            versions[3] = nfs3_procedures(self.service, self.exports, delegations=recalls)
+            direct[NFS_PROGRAM, 3] = self._nfs3
+        if spoken & V4:
+            versions[4] = nfs4_procedures(self._nfs4)
+            direct[NFS_PROGRAM, 4] = Nfs4Direct(self._nfs4)
+        programs = [Program(NFS_PROGRAM, "nfs", versions)]
+        if spoken & V3:
+            programs.append(nfsacl_program(self.service, self.exports, delegations=recalls))
+            mount = mount3_program(self.service, self.exports, self._mounts)
+            self.dispatchers["mountd"] = Dispatcher([mount], gate=self._admission)
+        replies = ReplayCache(self.config.server.limits.replay_memory)
+        self.dispatchers["nfs"] = Dispatcher(programs, replies, gate=self._admission, direct=direct)
 
     async def _start_files(self) -> Recovered:
         """Start what the state directory and the file service are for; what clients had before the restart."""
@@ -275,8 +280,9 @@ class Daemon:
         over_tcp = [address.host for address in addresses if address.scheme == "tcp"]
         hosts = over_tcp or [address.host for address in addresses]
         start = self.listeners.start_service
-        await start("mountd", "MOUNT (NFSv3)", hosts, server.mountd_port, self.dispatchers["mountd"])
-        if server.nlm:
+        if "mountd" in self.dispatchers:
+            await start("mountd", "MOUNT (NFSv3)", hosts, server.mountd_port, self.dispatchers["mountd"])
+        if "nlm" in self.dispatchers:
             await start("nlm", "NLM (NFSv3's locks)", hosts, server.nlm_port, self.dispatchers["nlm"])
             await start("nsm", "NSM (NFSv3's locks)", hosts, server.nsm_port, self.dispatchers["nsm"], udp=True)
         if server.portmapper:
@@ -344,8 +350,9 @@ class Daemon:
         found = []
         for started in self.listeners.started:
             scheme, host, port = started.address
+            dispatcher = self.dispatchers[started.service]
             for program, versions in _PROGRAMS[started.service]:
-                found += services(program, versions, scheme, host, port)
+                found += services(program, dispatcher.versions(program, versions), scheme, host, port)
         return found
 
     async def _register(self) -> None:

@@ -21,6 +21,7 @@ from nfsd.matching import RESERVED_PORTS, Access, Connection, Pattern
 from nfsd.matching import canonical_address as canonical_address
 from nfsd.names import GroupLists, HostNames
 from nfsd.usage import Usage
+from nfsd.versions import ALL
 from nfsd.vfs.types import Credential
 from rpcrdma.addresses import host_of
 from rpcrdma.rpc.tally import Tally
@@ -35,6 +36,7 @@ _MOST_NAMED = 64
 """Clients of one export that the log names for their ports."""
 NOT_A_CLIENT = "no export is for it"
 NOT_AMONG_CLIENTS = "it is not among its clients"
+NOT_BY_VERSION = "it is not served by this version of NFS"
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +104,8 @@ class Export:
     """Bits that the modes of new files lose, unless their directory has a default ACL."""
     manage_gids: bool = False
     """Whether users are in the groups that this server's system has them in, whatever their calls say."""
+    versions: int = ALL
+    """Of NFS that it is served by (:mod:`nfsd.versions`)."""
     origin: str = field(default="", compare=False)
     """Where the configuration speaks of it: file and line."""
     source: str = field(default="", compare=False)
@@ -288,11 +292,14 @@ class ExportTable:
 
     def refuse(self, export: Export, transport: Connection, version: str) -> None:
         """Note that a client was not let to an export that it asked for: it is for others."""
-        self.observer.refused(transport, export.pseudo, version, [export], NOT_AMONG_CLIENTS)
+        if self.visible(export, transport.peer_address):
+            self.observer.refused(transport, export.pseudo, version, [], NOT_BY_VERSION)
+        else:
+            self.observer.refused(transport, export.pseudo, version, [export], NOT_AMONG_CLIENTS)
 
-    def visible(self, export: Export, peer_address: str) -> bool:
-        """Whether this client may use the export."""
-        return self.access(export, peer_address) is not None
+    def visible(self, export: Export, peer_address: str, version: int = ALL) -> bool:
+        """Whether this client may use the export by this version of NFS, or by any of several."""
+        return export.versions & version != 0 and self.access(export, peer_address) is not None
 
     def knows(self, peer_address: str) -> bool:
         """Whether this client may use anything here, a referral included."""

@@ -20,6 +20,7 @@ from nfsd import state_dir
 from nfsd.config import Config, Location, dotted, split_host_port
 from nfsd.exports import ExportTable
 from nfsd.listeners import mount_hosts, remedy_for
+from nfsd.versions import V3
 from nfsd.vfs.finding import LIMITS
 from nfsd.vfs.service import FileService
 from nfsd.vfs.syscalls import Naming
@@ -134,8 +135,10 @@ def _sockets(config: Config) -> Iterator[_Socket]:
         host, port = split_host_port(server.metrics.listen)
         if port:
             yield _Socket(("server", "metrics", "listen"), "tcp", host, port)
-    services: list[tuple[str, int, Sequence[str]]] = [("mountd_port", server.mountd_port, ("tcp",))]
-    if server.nlm:
+    services: list[tuple[str, int, Sequence[str]]] = []
+    if server.spoken & V3:
+        services.append(("mountd_port", server.mountd_port, ("tcp",)))
+    if server.nlm and server.spoken & V3:
         services += [("nlm_port", server.nlm_port, ("tcp",)), ("nsm_port", server.nsm_port, ("tcp", "udp"))]
     if server.portmapper:
         services.append(("portmapper", PORTMAPPER_PORT, ("tcp", "udp")))

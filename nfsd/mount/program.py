@@ -37,6 +37,7 @@ from nfsd.protocol.mount3 import (
 )
 from nfsd.protocol.mount3 import exports as exports_list
 from nfsd.protocol.mount3 import mountlist as mount_list
+from nfsd.versions import V3
 from nfsd.vfs.service import FileService
 from nfsd.vfs.types import CrossingRefused
 from rpcrdma.rpc.program import AUTH_SYS, Call, Procedure, Program
@@ -87,6 +88,10 @@ class MountService:
             return mountres3(mountstat3.MNT3ERR_ACCES)
         status, closed = mountstat3.MNT3ERR_NOENT, []
         for export, below in matches(self._exports.exports, names):
+            if not export.versions & V3:
+                status = mountstat3.MNT3ERR_ACCES
+                self._exports.refuse(export, call.transport, "NFSv3")
+                continue
             if not self._exports.visible(export, peer):
                 status = mountstat3.MNT3ERR_ACCES
                 closed.append(export)
@@ -131,10 +136,11 @@ class MountService:
         self._exports.observer.unmounted(call.transport.peer_address, "")
 
     async def export(self, call: Call, arguments: None) -> list[exportnode]:
-        """Every export with the clients it is for (section 5.2.5), to every host that any of them is for."""
+        """Every export of NFSv3 with the clients it is for (section 5.2.5), to every host that any of them is for."""
         return [
             exportnode(os.fsencode(export.pseudo), [groupnode(_name(client)) for client in export.clients])
             for export in self._exports.exports
+            if export.versions & V3
         ]
 
 

@@ -33,9 +33,11 @@ from os import strerror
 
 from nfsd.protocol.nfs3 import PROCEDURES, nfsstat3
 from nfsd.v3.errors import status_of
+from nfsd.versions import V3 as _V3
 from nfsd.vfs.types import FileType
 
 cdef object DIR = FileType.DIR
+cdef unsigned int V3 = _V3
 cdef int64_t NEVER = INT64_MIN
 cdef dict statuses = {int(status): status.name.removeprefix("NFS3ERR_") for status in nfsstat3}
 
@@ -74,6 +76,7 @@ cdef bint load_guard(const uint8_t *at, const uint8_t *end, changes_t *changes) 
 cdef class Nfs3Names(DirectProgram):
     def __cinit__(self, service, *args, **kwargs):
         self.files = DirectNames(service)
+        self.files.version = V3
 
     cdef int waits(self, Work work, Work earlier, Node node, Standing standing) except -1:
         """WAITS, for ``work``: the call keeps its file and what the caller is there."""

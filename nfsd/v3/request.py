@@ -22,6 +22,7 @@ from nfsd.matching import Access
 from nfsd.protocol.nfs3 import PROCEDURES, fattr3, nfsstat3
 from nfsd.v3.convert import fattr
 from nfsd.v3.errors import EXPECTED, Nfs3Error, status_of
+from nfsd.versions import V3
 from nfsd.vfs.service import FileService, Node, OpenFile
 from nfsd.vfs.types import Credential
 from rpcrdma.rpc.program import Call, RpcCredential, Transport
@@ -118,15 +119,16 @@ async def arrive(
     """The file of a handle, the caller as it acts there, and how it may use the export. ``arrived`` is told the file as
     soon as it is sure that the caller may use the export.
 
-    Raises BadHandle, OSError(ESTALE), and OSError(EACCES) for a client that may not use the export: its handle may
-    be good again tomorrow, so it is not called stale. OSError(EPERM) for one that may, but not from its port."""
+    Raises BadHandle, OSError(ESTALE), and OSError(EACCES) for a client that may not use the export, or not by
+    NFSv3: its handle may be good again tomorrow, so it is not called stale. OSError(EPERM) for one
+    that may, but not from its port."""
     node = await service.resolve(handle)
     peer = transport.peer_address
     learning = exports.admit(peer)
     if learning is not None:
         await learning
     access = exports.access(node.export, peer)
-    if access is None:
+    if access is None or not node.export.versions & V3:
         exports.refuse(node.export, transport, "NFSv3")
         raise OSError(errno.EACCES, "the client may not use this export")
     if not exports.takes(node.export, transport):

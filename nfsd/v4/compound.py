@@ -33,6 +33,7 @@ from nfsd.v4.operations import ENCODED, ROOM_FOR_RESULT, TABLE, Operation
 from nfsd.v4.pseudofs import PseudoNode
 from nfsd.v4.server import Nfs4Server
 from nfsd.v4.settable import AttributeError4
+from nfsd.versions import of_minor
 from nfsd.vfs.service import Node
 from nfsd.vfs.types import BadHandle, Credential, CrossingRefused
 from rpcrdma.log_limits import limited_logger
@@ -44,7 +45,6 @@ log = limited_logger(__name__)
 
 MAX_OPERATIONS_40 = 256
 """Bound on a COMPOUND without a session; NFSv4.0 negotiates none."""
-MAX_MINOR = 2
 VERSIONS = ("NFSv4.0", "NFSv4.1", "NFSv4.2")
 _TAG_LIMIT = 1024
 _CURRENT_OTHER = bytes(12)
@@ -216,7 +216,11 @@ class Compound:
 
     def may_use(self, export: Export) -> bool:
         """Whether this client may use an export."""
-        return self.server.exports.visible(export, self.call.transport.peer_address)
+        return self.server.exports.visible(export, self.call.transport.peer_address, of_minor(self.minor))
+
+    def may_see(self, place: PseudoNode) -> bool:
+        """Whether this client may know of a place of the pseudo file system."""
+        return self.server.pseudo.visible(place, self.call.transport.peer_address, of_minor(self.minor))
 
     async def credential(self, node: Node) -> Credential:
         """The caller as it acts on the node's export."""
@@ -293,7 +297,7 @@ async def compound(server: Nfs4Server, call: Call) -> None:
     results.opaque(tag)
     count_at = results.position
     results.uint32(0)
-    if minor > MAX_MINOR:
+    if not of_minor(minor) & server.versions:
         results.patch_uint32(status_at, p.NFS4ERR_MINOR_VERS_MISMATCH)
         return
     c = Compound(server, call, minor, count)

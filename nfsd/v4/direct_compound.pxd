@@ -66,6 +66,7 @@ cdef class DirectCompound(DirectProgram):
     cdef Work brought           # for the operation that has
     cdef bint cachethis
     cdef uint32_t minor
+    cdef uint32_t versions          # that are spoken
     cdef OperationCounts counts
     cdef uint8_t numbers[8]     # of the operations so far
     cdef uint64_t octets_read

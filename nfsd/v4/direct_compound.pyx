@@ -46,6 +46,7 @@ from zlib import crc32
 
 from nfsd.protocol import nfs4 as declared
 from nfsd.v4.ops.sessions import FINGERPRINTED
+from nfsd.versions import of_minor
 from rpcrdma.log_limits import limited_logger
 
 _log = limited_logger(__name__)
@@ -112,6 +113,8 @@ def unguarded(arguments):
 assert FINGERPRINTED <= 256
 
 cdef size_t _fingerprinted = FINGERPRINTED
+cdef uint32_t[3] OF_MINORS
+OF_MINORS[0], OF_MINORS[1], OF_MINORS[2] = of_minor(0), of_minor(1), of_minor(2)
 
 
 cdef class DirectCompound(DirectProgram):
@@ -124,6 +127,7 @@ cdef class DirectCompound(DirectProgram):
         self.delegations = server.engine.delegations
         self.max_transfer = server.max_transfer
         self.max_reply = server.max_reply
+        self.versions = server.versions
         self.counts = server.counts
         self.procedures = 1 << COMPOUND
         self.guarded = 0
@@ -419,7 +423,8 @@ cdef class DirectCompound(DirectProgram):
         self.minor = load32(arguments.at)
         self.operations = load32(arguments.at + 4)
         arguments.at += 8
-        if self.minor > 2:
+        self.files.version = OF_MINORS[self.minor] & self.versions if self.minor < 3 else 0
+        if self.files.version == 0:
             return no(self.files, VERSION)
         if self.operations < 1 or self.operations > OPERATIONS:
             return no(self.files, SIZE)

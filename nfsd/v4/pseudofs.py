@@ -11,6 +11,7 @@ import hashlib
 from collections.abc import Iterator
 
 from nfsd.exports import Export, ExportTable
+from nfsd.versions import V4
 from nfsd.vfs.types import Attributes, FileType, Time
 
 PSEUDO_FSID = (0, 0)
@@ -86,16 +87,17 @@ class PseudoFileSystem:
         """The place of an export."""
         return self._by_export[export.id]
 
-    def visible(self, node: PseudoNode, peer_address: str) -> bool:
-        """Whether this client may know of the node: some export at or below it is offered to the client."""
+    def visible(self, node: PseudoNode, peer_address: str, version: int = V4) -> bool:
+        """Whether this client may know of the node: some export at or below it is offered to the client by this
+        version."""
         for export in (node.export, node.referral):
-            if export is not None and self._exports.visible(export, peer_address):
+            if export is not None and self._exports.visible(export, peer_address, version):
                 return True
-        return any(self.visible(child, peer_address) for child in node.children.values())
+        return any(self.visible(child, peer_address, version) for child in node.children.values())
 
-    def children(self, node: PseudoNode, peer_address: str) -> Iterator[PseudoNode]:
+    def children(self, node: PseudoNode, peer_address: str, version: int = V4) -> Iterator[PseudoNode]:
         """The children this client may know of, in a stable order."""
-        return (child for _, child in sorted(node.children.items()) if self.visible(child, peer_address))
+        return (child for _, child in sorted(node.children.items()) if self.visible(child, peer_address, version))
 
     def attributes(self, node: PseudoNode) -> Attributes:
         """A directory anyone may read and nobody may change."""

@@ -23,6 +23,7 @@ from nfsd.v4.copies import Copies
 from nfsd.v4.counts import OperationCounts
 from nfsd.v4.pseudofs import PseudoFileSystem
 from nfsd.v4.recalls import Recalls
+from nfsd.versions import V4
 from nfsd.vfs.service import FileService, Node
 from nfsd.vfs.types import Time
 from rpcrdma.firewall import contain
@@ -55,10 +56,12 @@ class Nfs4Server:
         names: IdNames | None = None,
         leases: bool = True,
         callbacks_anywhere: bool = False,
+        versions: int = V4,
     ) -> None:
         """``owner``: the server's identity over restarts (server_owner4 and scope). ``max_transfer``: octets of one
         READ or WRITE. ``names``: how users and groups are called; numbers without it. ``leases``: delegate only what
-        the kernel protects against local processes. ``callbacks_anywhere``: see :class:`CallbackService`."""
+        the kernel protects against local processes. ``callbacks_anywhere``: see :class:`CallbackService`.
+        ``versions``: those that are spoken (:mod:`nfsd.versions`)."""
         self.service = service
         self.exports = exports
         self.engine = engine
@@ -68,6 +71,7 @@ class Nfs4Server:
         self.blocked = BlockedLocks(engine, service, self.callbacks)
         self.recalls = Recalls(engine, self.callbacks)
         self.leases = leases
+        self.versions = versions
         self.counts = OperationCounts()
         self.pseudo = PseudoFileSystem(exports, started)
         self.max_transfer = max_transfer

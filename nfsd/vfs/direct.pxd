@@ -37,6 +37,7 @@ cdef class Standing:
     cdef Credential credential
     cdef Tally tally
     cdef bint read_only
+    cdef unsigned int versions      # of NFS, that the export is for
     cdef unsigned long generation
     cdef double learnt
 
@@ -46,6 +47,7 @@ cdef class DirectFiles:
 
     cdef readonly object service
     cdef readonly object exports
+    cdef unsigned int version       # of NFS, that is spoken in the present call
     cdef NodeTable nodes
     cdef object recent              # its dict
     cdef Switch switch

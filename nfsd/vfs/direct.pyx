@@ -79,6 +79,14 @@ cdef int synchronise(int fd) except -1:
     return 0
 
 
+cdef inline Standing spoken(DirectFiles files, Standing standing):
+    """Where the export is for the version of NFS that is spoken; None elsewhere."""
+    if standing.versions & files.version:
+        return standing
+    files.why = STANDING
+    return None
+
+
 cdef class DirectFiles:
     def __cinit__(self, service):
         self.service = service
@@ -137,7 +145,7 @@ cdef class DirectFiles:
         if standing is not None and standing.generation == <unsigned long>self.exports.generation and (
             not self.exports.ages or time.monotonic() < standing.learnt + NAMES_GOOD_FOR
         ):
-            return standing
+            return spoken(self, standing)
         found = self.exports.standing(node.export, caller.credential, caller.transport)
         if found is None:
             self.why = STANDING
@@ -145,11 +153,12 @@ cdef class DirectFiles:
             return None
         standing = Standing.__new__(Standing)
         standing.credential, standing.read_only = found
+        standing.versions = node.export.versions
         standing.tally = self.exports.tally(node.export, caller.peer_address)
         standing.generation = self.exports.generation
         standing.learnt = time.monotonic()
         notes[export_id] = standing
-        return standing
+        return spoken(self, standing)
 
     cdef bint become(self, Credential credential) noexcept:
         """The thread acts as this caller from now on; or it is the server's own, and the call is to be declined."""

@@ -273,6 +273,10 @@ class Dispatcher:
             program = next((row.label[0] for row in self.rows.values() if row.number[0] == number), str(number))
             yield (program, str(version)), native
 
+    def versions(self, program: int, wanted: Iterable[int]) -> tuple[int, ...]:
+        """Those of these versions of a program that are served."""
+        return tuple(version for version in wanted if version in self._versions.get(program, ()))
+
     def admits(self, peer_address: str) -> bool:
         """Whether calls of this host are executed, as far as is known by now."""
         gate = self._gate

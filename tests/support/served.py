@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -18,6 +19,7 @@ from tests.support import over_tcp
 from tests.support.nfs4 import Client4
 
 HOST = "127.0.0.1"
+_names = itertools.count()
 
 
 class Served:
@@ -46,7 +48,7 @@ class Served:
         self, minor: int, uid: int = 0, gid: int = 0, gids: tuple[int, ...] = (), host: str = HOST
     ) -> Client4:
         server: Any = over_tcp.OverTcp(HOST, self.port("nfs"), own=host)
-        client = Client4(server, minor, uid=uid, gid=gid, gids=gids, name=f"{minor} {uid} {host}".encode())
+        client = Client4(server, minor, uid=uid, gid=gid, gids=gids, name=b"%d" % next(_names))
         return await client.connect()
 
     async def reload(self, old: str, new: str) -> None:

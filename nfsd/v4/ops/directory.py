@@ -23,6 +23,7 @@ from nfsd.v4.operations import ENCODED, Encoded, operation
 from nfsd.v4.ops.attributes import facts_of, learn_names
 from nfsd.v4.ops.files import place_of
 from nfsd.v4.pseudofs import PseudoNode
+from nfsd.versions import of_minor
 from nfsd.vfs.directory import VERIFIER, ListingFailed
 from nfsd.vfs.service import Node
 from nfsd.vfs.types import DirectoryEntry, FileSystemStatus, FileType, PathLimits
@@ -107,8 +108,7 @@ async def _children(c: Compound, directory: Node) -> dict[bytes, PseudoNode]:
     place = await place_of(c, directory)
     if place is None:
         return {}
-    peer = c.call.transport.peer_address
-    return {name: child for name, child in place.children.items() if c.server.pseudo.visible(child, peer)}
+    return {name: child for name, child in place.children.items() if c.may_see(child)}
 
 
 def _name_octets(name: bytes) -> int:
@@ -159,7 +159,7 @@ def _encode_entry(results: Encoder, mask: int, entry: _Entry) -> None:
 
 async def _pseudo_entries(c: Compound, place: PseudoNode, cookie: int, mask: int) -> AsyncIterator[_Entry]:
     for number, child in enumerate(
-        c.server.pseudo.children(place, c.call.transport.peer_address), _FIRST_PSEUDO_COOKIE
+        c.server.pseudo.children(place, c.call.transport.peer_address, of_minor(c.minor)), _FIRST_PSEUDO_COOKIE
     ):
         if number <= cookie:
             continue

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 
-from nfsd.exports import NOT_AMONG_CLIENTS
+from nfsd.exports import NOT_AMONG_CLIENTS, NOT_BY_VERSION
 from nfsd.protocol import nfs4 as p
 from nfsd.state import Nfs4Error
 from nfsd.v4.compound import Compound
@@ -85,7 +85,7 @@ async def find(c: Compound, name: bytes) -> Node | PseudoNode:
     place = await place_of(c, c.here)
     if place is not None:
         child = place.children.get(name)
-        if child is not None and c.server.pseudo.visible(child, c.call.transport.peer_address):
+        if child is not None and c.may_see(child):
             return await c.enter(child)
         if isinstance(c.here, PseudoNode):
             _refuse(c, c.here, name, child)
@@ -102,6 +102,8 @@ def _refuse(c: Compound, place: PseudoNode, name: bytes, child: PseudoNode | Non
     path = f"{place.path.rstrip('/')}/{os.fsdecode(name)}"
     exports = child.exports() if child is not None else []
     why = NOT_AMONG_CLIENTS if exports else "there is no such export"
+    if any(c.server.exports.visible(export, c.call.transport.peer_address) for export in exports):
+        exports, why = [], NOT_BY_VERSION
     c.server.exports.observer.refused(c.call.transport, path, c.version, exports, why)
 
 
