@@ -1,5 +1,5 @@
-"""The common procedures of NFSv3 that concern one file, answered natively (RFC 1813 sections 3.3.1, 3.3.4, 3.3.6, 3.3.7
-and 3.3.21).
+"""The common procedures of NFSv3 that concern one file, answered natively (RFC 1813 sections 3.3.1, 3.3.4 to 3.3.7 and
+3.3.21).
 
 Owns :class:`Nfs3Direct`; imports the file service's direct operations, :mod:`rpcrdma.place` and
 :mod:`rpcrdma.rpc.direct`. Whatever such a call waits for is a need (:mod:`nfsd.v3.needs`) or a transfer: it is offered
@@ -14,7 +14,7 @@ from libc.string cimport memcpy
 
 from nfsd.v3.direct_changes cimport Nfs3Changes
 from nfsd.v3.fattr cimport store_fattr, store_wcc
-from nfsd.v3.needs cimport ARRIVAL, COMMITTING, LOOK, OPENING, PERMISSIONS, ROOM, Kind, Need, Progress
+from nfsd.v3.needs cimport ARRIVAL, COMMITTING, LOOK, OPENING, PERMISSIONS, ROOM, TEXT, Kind, Need, Progress
 from nfsd.vfs.attributes cimport statx_t
 from nfsd.vfs.direct cimport Standing, no
 from nfsd.vfs.records cimport Node, OpenFile
@@ -22,8 +22,9 @@ from nfsd.vfs.transfers cimport Sync, Transfer, errno_of
 from nfsd.wire.nfs3 cimport (
     ACCESS3_DELETE, ACCESS3_EXTEND, ACCESS3_MODIFY, FILE_SYNC, NFS3ERR_ACCES, NFS3ERR_FBIG, NFS3ERR_INVAL, NFS3ERR_IO,
     NFS3ERR_JUKEBOX, NFS3ERR_ROFS, NFSPROC3_ACCESS, NFSPROC3_COMMIT, NFSPROC3_CREATE, NFSPROC3_GETATTR,
-    NFSPROC3_LINK, NFSPROC3_LOOKUP, NFSPROC3_MKDIR, NFSPROC3_READ, NFSPROC3_REMOVE, NFSPROC3_RENAME, NFSPROC3_RMDIR,
-    NFSPROC3_SETATTR, NFSPROC3_SYMLINK, NFSPROC3_WRITE, READ3resok_MAX, UNSTABLE, load_nfs_fh3, nfs_fh3_t,
+    NFSPROC3_LINK, NFSPROC3_LOOKUP, NFSPROC3_MKDIR, NFSPROC3_READ, NFSPROC3_READLINK, NFSPROC3_REMOVE, NFSPROC3_RENAME, NFSPROC3_RMDIR,
+    NFSPROC3_SETATTR, NFSPROC3_SYMLINK, NFSPROC3_WRITE, READ3resok_MAX, UNSTABLE, fattr3_SIZE,
+    load_nfs_fh3, nfs_fh3_t,
 )
 from rpcrdma.declined cimport BUSY, CHUNKS, MAY_WAIT, OPEN, RARE, RECALL, SHAPE, SIZE
 from rpcrdma.octets cimport load32, load64, padded, store32
@@ -40,15 +41,21 @@ from nfsd.vfs.types import FileType
 
 cdef enum:
     READ_HEAD = 4 + READ3resok_MAX
+    READLINK_HEAD = 4 + 4 + fattr3_SIZE + 4
+    TEXT_MAX = 4096         # octets of a symbolic link (PATH_MAX)
     LEAST_ROOM = 256        # octets: more than the head of any reply in here
     MODIFYING = ACCESS3_MODIFY | ACCESS3_EXTEND | ACCESS3_DELETE
     # The procedures in here, which are never declined for what they concern.
-    OWN = 1 << NFSPROC3_GETATTR | 1 << NFSPROC3_ACCESS | 1 << NFSPROC3_READ | 1 << NFSPROC3_WRITE | 1 << NFSPROC3_COMMIT
+    OWN = (
+        1 << NFSPROC3_GETATTR | 1 << NFSPROC3_ACCESS | 1 << NFSPROC3_READLINK | 1 << NFSPROC3_READ | 1 << NFSPROC3_WRITE
+        | 1 << NFSPROC3_COMMIT
+    )
     OF_DATA = 1 << NFSPROC3_READ | 1 << NFSPROC3_WRITE | 1 << NFSPROC3_COMMIT
     CHANGING = 1 << NFSPROC3_WRITE | 1 << NFSPROC3_COMMIT
 
 cdef uint64_t OFFSET_MAX = 0x7FFFFFFFFFFFFFFF
 cdef object REG = FileType.REG
+cdef object LNK = FileType.LNK
 
 
 cdef inline uint8_t *store_verifier(uint8_t *at, bytes verifier):
@@ -91,7 +98,7 @@ cdef class Nfs3Direct(Nfs3Changes):
         self.guarded |= (1 << NFSPROC3_CREATE) | (1 << NFSPROC3_MKDIR) | (1 << NFSPROC3_SYMLINK)
         self.guarded |= (1 << NFSPROC3_REMOVE) | (1 << NFSPROC3_RMDIR) | (1 << NFSPROC3_RENAME) | (1 << NFSPROC3_LINK)
         self.procedures = self.guarded | (1 << NFSPROC3_GETATTR) | (1 << NFSPROC3_LOOKUP) | (1 << NFSPROC3_ACCESS)
-        self.procedures |= (1 << NFSPROC3_READ) | (1 << NFSPROC3_COMMIT)
+        self.procedures |= (1 << NFSPROC3_READ) | (1 << NFSPROC3_COMMIT) | (1 << NFSPROC3_READLINK)
 
     cdef int pause(self) except -1:
         self.files.pause()
@@ -156,6 +163,8 @@ cdef class Nfs3Direct(Nfs3Changes):
             return self.lookup(standing, node, arguments, size, place, brought)
         if procedure == NFSPROC3_ACCESS:
             return self.access(standing, node, arguments, place)
+        if procedure == NFSPROC3_READLINK:
+            return self.readlink(standing, node, place)
         if procedure == NFSPROC3_SETATTR:
             return self.setattr(standing, node, arguments, size, place, brought)
         if procedure == NFSPROC3_CREATE:
@@ -242,6 +251,34 @@ cdef class Nfs3Direct(Nfs3Changes):
             granted &= ~MODIFYING
         place.at = store_fattr(store32(store32(place.at, 0), 1), &status, self.fsid_in(node, &status))
         place.at = store32(place.at, granted & load32(arguments))
+        return ANSWERED
+
+    cdef int readlink(self, Standing standing, Node node, Place place) except -1:
+        cdef uint8_t octets[TEXT_MAX]
+        cdef const uint8_t *text = octets
+        cdef uint8_t *head = place.at
+        cdef uint8_t *sink
+        cdef statx_t after
+        cdef ssize_t length
+        if node.type is not LNK:
+            return self.tell(NFS3ERR_INVAL, node, place)
+        if self.have is not None and self.have.text is not None:
+            text, length = self.have.text, len(self.have.text)
+        else:
+            length = self.files.readlink(standing.credential, node, octets, TEXT_MAX)
+            if length < 0:
+                return self.need(TEXT, node, standing)
+        if not self.seen(node, &after):
+            return self.need(LOOK, node, standing)
+        place.at += READLINK_HEAD
+        sink = place.data(length)
+        if sink == NULL:
+            place.at = head
+            return self.tell(NFS3ERR_JUKEBOX, node, place) if place.refused else no(self.files, SIZE)
+        memcpy(sink, text, length)
+        place.data_done(length)
+        head = store_fattr(store32(store32(head, 0), 1), &after, self.fsid_in(node, &after))
+        store32(head, <uint32_t>length)
         return ANSWERED
 
     cdef int read(

@@ -14,6 +14,7 @@ cdef enum Kind:
     LOOK                            # the file's attributes
     OPENING                         # a descriptor, when no delegation is in the way
     PERMISSIONS                     # what the caller may do
+    TEXT                            # of a symbolic link
     COMMITTING                      # whether the caller may have the file synchronised
     ROOM                            # that fewer descriptors of the file have unstable writes
 
@@ -30,6 +31,7 @@ cdef class Progress:
     cdef bint blind                 # looking has failed
     cdef statx_t status             # what was seen then
     cdef int granted                # ACCESS3_*; -1: not known
+    cdef bytes text                 # of a symbolic link; None: not known
     cdef bint asked                 # whether the file may be synchronised,
     cdef bint may_commit            # and it may
     cdef uint32_t failure           # what is to be told once the file has been looked at

@@ -57,6 +57,8 @@ cdef class Need(Errand):
             return service.access(credential, node)
         if self.kind == COMMITTING:
             return service.may_commit(credential, node)
+        if self.kind == TEXT:
+            return service.readlink(credential, node)
         if self.kind == ROOM:
             return service.unstable.make_room(node.inode)
         return service.look(node)
@@ -84,6 +86,8 @@ cdef class Need(Errand):
             progress.opened = <OpenFile?>result
         elif self.kind == PERMISSIONS:
             progress.granted = result
+        elif self.kind == TEXT:
+            progress.text = result
         elif self.kind == COMMITTING:
             progress.asked, progress.may_commit = True, result
         elif self.kind == LOOK:

@@ -74,6 +74,7 @@ cdef class DirectFiles:
     cdef Sync to_flush(self, Credential credential, Node node, statx_t *before)
     cdef bint commit(self, Credential credential, Node node, statx_t *before, statx_t *after) except -1
     cdef int access(self, Credential credential, Node node) except -2
+    cdef ssize_t readlink(self, Credential credential, Node node, uint8_t *sink, size_t size) except -2
     cdef void observe(self, Node node, statx_t *status, bint changed) noexcept
 
 

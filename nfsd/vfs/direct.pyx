@@ -21,7 +21,7 @@ from libc.string cimport memcpy
 
 from nfsd.vfs.attributes cimport type_in
 from nfsd.vfs.kernel cimport (
-    AT_EACCESS, AT_EMPTY_PATH, CLOCK_REALTIME, SYS_faccessat2, SYS_open_by_handle_at, SYS_statx, c_close, c_syscall,
+    AT_EACCESS, AT_EMPTY_PATH, CLOCK_REALTIME, SYS_faccessat2, SYS_open_by_handle_at, SYS_readlinkat, SYS_statx, c_close, c_syscall,
     clock_gettime, fsync, kernel_handle_t, pread, pwrite, timespec,
 )
 from nfsd.vfs.executor cimport Executor
@@ -223,6 +223,16 @@ cdef class DirectFiles:
                 inode.accesses.clear()
             inode.accesses[credential] = (inode.epoch, bits)
         return bits & (ACCESS3_READ | ACCESS3_LOOKUP | ACCESS3_EXECUTE if node.export.read_only else ~0)
+
+    cdef ssize_t readlink(self, Credential credential, Node node, uint8_t *sink, size_t size) except -2:
+        """The text of a symbolic link; -1 declines."""
+        if not node.inline:
+            self.why = MAY_WAIT
+            return -1
+        if not self.become(credential):
+            return -1
+        self.why = FAILED
+        return c_syscall(SYS_readlinkat, node.fd, b"", sink, size)
 
     # -- data ----------------------------------------------------------------------------------------------------
     cdef OpenFile opened(self, Node node, Credential credential, int access):

@@ -40,6 +40,7 @@ cdef extern from "sys/syscall.h" nogil:
     const long SYS_setgroups
     const long SYS_setresgid
     const long SYS_setresuid
+    const long SYS_readlinkat
     const long SYS_statx
     const long SYS_syncfs
     const long SYS_symlinkat

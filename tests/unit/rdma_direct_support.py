@@ -23,7 +23,7 @@ from tests.support.nfs4_direct import TRIES
 from tests.unit import vfs_support
 
 HOST = DEVICE_ADDRESS or "127.0.0.1"
-GETATTR, LOOKUP, ACCESS, READ, WRITE, COMMIT = 1, 3, 4, 6, 7, 21
+GETATTR, LOOKUP, ACCESS, READLINK, READ, WRITE, COMMIT = 1, 3, 4, 5, 6, 7, 21
 CREDENTIAL = struct.pack(">5I", 0, 0, 0, 0, 0)
 
 

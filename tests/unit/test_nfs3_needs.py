@@ -1,4 +1,4 @@
-"""GETATTR, ACCESS, READ, WRITE and COMMIT are answered natively whatever they need and however they fail."""
+"""GETATTR, ACCESS, READLINK, READ, WRITE and COMMIT are answered natively whatever they need and however they fail."""
 
 import asyncio
 import contextlib
@@ -7,12 +7,15 @@ import struct
 
 import pytest
 
+from nfsd.protocol.nfs3 import READLINK3res, READLINK3resfail, READLINK3resok, nfsstat3
 from nfsd.vfs import unstable
+from rpcrdma.xdr import pack
 from tests.support import nfs3_truth
 from tests.unit import vfs_support
 from tests.unit.test_nfs3_direct import ACCESS, COMMIT, GETATTR, READ, WRITE, Both, handle
 from tests.unit.test_waiting_calls import until
 
+READLINK = 5
 OK, PERM, ACCES, INVAL, FBIG, ROFS, STALE, BADHANDLE, JUKEBOX = 0, 1, 13, 22, 27, 30, 70, 10001, 10008
 
 
@@ -111,6 +114,29 @@ def test_what_has_to_be_brought_first(kind, tmp_path):
     run(kind, tmp_path, scenario)
 
 
+def test_the_text_of_links(kind, tmp_path):
+    """Of every length, for whoever asks."""
+
+    async def scenario(both):
+        for number, length in enumerate((1, 2, 3, 4, 100, 4095)):
+            os.symlink("x" * length, os.path.join(both.path, f"link{number}"))
+            node, _ = await both.service.lookup(vfs_support.ROOT, both.root, f"link{number}".encode())
+            for caller in ((0, 0), (1002, 1002)):
+                await both.direct.call(READLINK, handle(node), caller)  # sets atime
+                both.service.nodes.forget(node)
+                reply = await same(both, READLINK, handle(node), caller)
+                result = READLINK3resok(nfs3_truth.attributes(node), b"x" * length)
+                assert reply[20:] == pack(READLINK3res, READLINK3res(nfsstat3.NFS3_OK, resok=result))
+        file = await vfs_support.write_file(both.service, both.root, b"file")
+        result = READLINK3res(nfsstat3.NFS3ERR_INVAL, resfail=READLINK3resfail(nfs3_truth.attributes(file)))
+        assert (await same(both, READLINK, handle(file)))[20:] == pack(READLINK3res, result)
+        both.service.nodes.forget(node)
+        os.unlink(os.path.join(both.path, f"link{number}"))
+        assert status(await same(both, READLINK, handle(node))) == STALE
+
+    run(kind, tmp_path, scenario)
+
+
 def test_failures_are_told_with_the_attributes_of_the_file(kind, tmp_path):
     async def scenario(both):
         private, public, directory, link = await nodes_of(both)
@@ -166,6 +192,7 @@ def test_what_is_malformed_is_garbage(tmp_path):
         for procedure, arguments in (
             (GETATTR, struct.pack(">I", 68) + bytes(68)),
             (GETATTR, handle(node)[:-4]),
+            (READLINK, handle(node)[:-4]),
             (ACCESS, handle(node)),
             (READ, read(node)[:-4]),
             (READ, struct.pack(">I", 4) + bytes(4)),  # before its handle, which is bad, is looked at

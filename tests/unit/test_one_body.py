@@ -14,7 +14,7 @@ from rpcrdma.rpc.offers import offers
 STILL_TWO = {"SETATTR", "LOOKUP", "CREATE", "MKDIR", "SYMLINK", "REMOVE", "RMDIR", "RENAME", "LINK"}
 """Those whose native function leaves something to a handler. A name that has gone from here does not come back."""
 
-IN_PYTHON = {"NULL", "READLINK", "MKNOD", "READDIR", "READDIRPLUS", "FSSTAT", "FSINFO", "PATHCONF"}
+IN_PYTHON = {"NULL", "MKNOD", "READDIR", "READDIRPLUS", "FSSTAT", "FSINFO", "PATHCONF"}
 """Those that have a handler only."""
 
 

@@ -1,6 +1,7 @@
 """What is answered natively over RDMA is what the general path answers: the reply, what is written and invalidated."""
 
 import asyncio
+import os
 import random
 import struct
 
@@ -11,7 +12,7 @@ from rpcrdma.server.rdma import RdmaServerOptions
 from rpcrdma.wire.private_data import PrivateData
 from tests.peer import wire
 from tests.unit import vfs_support
-from tests.unit.rdma_direct_support import ACCESS, GETATTR, LOOKUP, READ, handle, rpc, run
+from tests.unit.rdma_direct_support import ACCESS, GETATTR, LOOKUP, READ, READLINK, handle, rpc, run
 
 
 @pytest.mark.parametrize("kind", ["disk", "memory"])
@@ -157,3 +158,32 @@ def test_writing_to_memory_that_is_not_exposed_costs_one_call(tmp_path):
         assert (await both.call(0, READ, arguments, room=4096))[0] == wire.MSG
 
     run("memory", tmp_path, scenario)
+
+
+@pytest.mark.parametrize("kind", ["disk", "memory"])
+def test_the_text_of_a_link_goes_to_a_write_chunk(kind, tmp_path):
+    """RFC 8267 section 3 lets it. Where the client has sent none, it is inline."""
+
+    async def scenario(both):
+        text = "x" * 997
+        os.symlink(text, os.path.join(both.path, "link"))
+        node, _ = await both.service.lookup(vfs_support.ROOT, both.root, b"link")
+        await both.call(0, READLINK, handle(node))  # sets atime
+        for shape in ({"room": 997}, {"room": 4096, "cuts": (3, 500)}, {}, {"reply": 2000}, {"room": 996}):
+            *_, written, payload, memory, _ = await both.same(READLINK, handle(node), **shape)
+            room = shape.get("room")
+            if room == 996:
+                continue  # the text does not fit; both say so alike
+            head = payload[20:]
+            assert head[:8] == struct.pack(">II", 0, 1)
+            assert head[92:96] == struct.pack(">I", 997)
+            if room is None:
+                assert head[96:] == text.encode() + bytes(3)
+            else:
+                assert sum(sum(lengths) for lengths in written) == 997
+                assert memory[:997] == text.encode()
+                assert head[96:] == b""
+        # The last call is declined: the text is longer than its chunk.
+        assert both.answered(READLINK) >= 8
+
+    run(kind, tmp_path, scenario)
