@@ -114,6 +114,7 @@ Identity = Annotated[int, BeforeValidator(_id), Field(strict=True, ge=0, le=0xFF
 Port = Annotated[int, Field(strict=True, ge=0, le=65535)]
 Squash = Literal["root", "none", "all"]
 Secure = Annotated[Literal[True, False, "tcp"], BeforeValidator(_secure)]
+TransferSize = Annotated[Size, Field(ge=4096, le=1 << 20, multiple_of=4096)]
 Version = Literal["3", "4", "4.0", "4.1", "4.2"]
 Versions = Annotated[tuple[Version, ...], Field(min_length=1)]
 Umask = Annotated[int, BeforeValidator(_umask)]
@@ -368,6 +369,8 @@ class ExportEntry:
     manage_gids: StrictBool = False
     versions: Versions | None = None
     """Without it, all that the server speaks."""
+    max_read: TransferSize = 1 << 20
+    max_write: TransferSize = 1 << 20
     referral: tuple[StrictStr, ...] = ()
     replicas: tuple[StrictStr, ...] = ()
 

@@ -393,6 +393,8 @@ def _check_export(document: _Document, entry: ExportEntry, where: Location, base
         umask=entry.umask,
         manage_gids=entry.manage_gids,
         versions=versions.of_names(entry.versions),
+        max_read=entry.max_read,
+        max_write=entry.max_write,
         origin=f"{document.file}:{document.line((*where, 'secure'))}",
         source=f"{document.file}:{document.line((*where, 'clients'))}",
         place=f"{document.file}:{document.line((*where, 'path'))}",

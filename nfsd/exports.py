@@ -106,6 +106,10 @@ class Export:
     """Whether users are in the groups that this server's system has them in, whatever their calls say."""
     versions: int = ALL
     """Of NFS that it is served by (:mod:`nfsd.versions`)."""
+    max_read: int = 1 << 20
+    """Octets of one READ; a longer one is answered short."""
+    max_write: int = 1 << 20
+    """Octets of one WRITE; likewise."""
     origin: str = field(default="", compare=False)
     """Where the configuration speaks of it: file and line."""
     source: str = field(default="", compare=False)

@@ -290,7 +290,9 @@ cdef class Nfs3Direct(Nfs3Changes):
         cdef bint held, eof
         # Past the kernel's last offset there is no file, so that is its end (section 3.3.6, offset), not an error.
         cdef uint64_t offset = min(load64(arguments), OFFSET_MAX)
-        cdef size_t count = min(<size_t>load32(arguments + 8), self.read_max, <size_t>(OFFSET_MAX - offset))
+        cdef size_t count = min(
+            <size_t>load32(arguments + 8), self.read_max, standing.max_read, <size_t>(OFFSET_MAX - offset)
+        )
         cdef uint8_t *head = place.at
         cdef ssize_t got
         if brought is not None:
@@ -354,7 +356,7 @@ cdef class Nfs3Direct(Nfs3Changes):
         cdef bint held
         cdef uint64_t offset = load64(arguments)
         cdef uint32_t stable = load32(arguments + 12)
-        cdef size_t count = min(<size_t>load32(arguments + 8), self.write_max)
+        cdef size_t count = min(<size_t>load32(arguments + 8), self.write_max, standing.max_write)
         cdef const uint8_t *source = arguments + 20 if place.bulk == NULL else place.bulk
         cdef ssize_t done
         cdef bytes verifier

@@ -65,15 +65,16 @@ async def fsinfo3(request: Request, args: FSINFOargs) -> FSINFO3res:
         # FAT and its kin have one name per file, and no symbolic links either (Linux's server draws the same line).
         properties |= FSF3_LINK | FSF3_SYMLINK
     sizes = request.limits
+    read_max, write_max = min(sizes.read_max, node.export.max_read), min(sizes.write_max, node.export.max_write)
     return FSINFO3res(
         nfsstat3.NFS3_OK,
         resok=FSINFO3resok(
             await request.after(node),
-            sizes.read_max,
-            sizes.read_max,
+            read_max,
+            read_max,
             sizes.multiple,
-            sizes.write_max,
-            sizes.write_max,
+            write_max,
+            write_max,
             sizes.multiple,
             sizes.directory_preferred,
             names.max_file_size,

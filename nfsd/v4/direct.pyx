@@ -237,7 +237,9 @@ cdef class Nfs4Direct(DirectLocks):
         size = self.size(place) + 4 + _result_overhead
         if size >= limit:
             return no(self.files, SIZE)
-        count = min(min(<size_t>load32(arguments.at + stateid4_SIZE + 8), self.max_transfer), limit - size)
+        count = min(
+            <size_t>load32(arguments.at + stateid4_SIZE + 8), self.max_transfer, self.standing.max_read, limit - size
+        )
         if count == 0 or offset > OFFSET_MAX - count:
             return DECLINED
         place.at += 16
@@ -308,7 +310,7 @@ cdef class Nfs4Direct(DirectLocks):
         offset = load64(arguments.at + stateid4_SIZE)
         stable = load32(arguments.at + stateid4_SIZE + 8)
         count = load32(arguments.at + stateid4_SIZE + 12)
-        if count > self.max_transfer or stable > FILE_SYNC4:
+        if count > self.max_transfer or count > self.standing.max_write or stable > FILE_SYNC4:
             return DECLINED
         source = self.to_be_written(arguments, place, count, &behind)
         if source == NULL:

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection
+from dataclasses import replace
 from typing import Protocol
 
-from nfsd.exports import ExportTable
+from nfsd.exports import Export, ExportTable
 from nfsd.idnames import IdNames
 from nfsd.state import StateEngine
 from nfsd.state.clients import Client
@@ -78,6 +79,7 @@ class Nfs4Server:
         self.max_reply = max_transfer + 64 * 1024
         self.names = names or IdNames()
         self.facts = ServerFacts(int(engine.limits.lease), max_transfer, max_transfer, self.names)
+        self._facts: dict[tuple[int, int], ServerFacts] = {}
         self.copies = Copies(self)
         self._connections: set[Transport] = set()
         self._speakers: dict[Transport, Client | None] = {}
@@ -85,11 +87,21 @@ class Nfs4Server:
         self._timer: asyncio.TimerHandle | None = None
         self._sweep: asyncio.Task[None] | None = None
 
+    def facts_on(self, export: Export) -> ServerFacts:
+        """What is the same for every file of an export."""
+        sizes = min(self.max_transfer, export.max_read), min(self.max_transfer, export.max_write)
+        if sizes == (self.max_transfer, self.max_transfer):
+            return self.facts
+        if sizes not in self._facts:
+            self._facts[sizes] = replace(self.facts, max_read=sizes[0], max_write=sizes[1])
+        return self._facts[sizes]
+
     def exports_changed(self, gone: Collection[int], now: Time) -> int:
         """The exports are others since ``now``; those with the ids ``gone`` are no more. What clients hold of their
         files is taken from them (RFC 8881 section 8.5), so that nothing keeps a file system from being unmounted.
         Returns the number of states that were taken."""
         self.pseudo = PseudoFileSystem(self.exports, now)
+        self._facts.clear()
         lost = [
             entry
             for client in [*self.engine.clients.all(), *self.engine.nlm.all()]

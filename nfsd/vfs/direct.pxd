@@ -38,6 +38,8 @@ cdef class Standing:
     cdef Tally tally
     cdef bint read_only
     cdef unsigned int versions      # of NFS, that the export is for
+    cdef size_t max_read            # octets of one READ, of one WRITE
+    cdef size_t max_write
     cdef unsigned long generation
     cdef double learnt
 

@@ -154,6 +154,7 @@ cdef class DirectFiles:
         standing = Standing.__new__(Standing)
         standing.credential, standing.read_only = found
         standing.versions = node.export.versions
+        standing.max_read, standing.max_write = node.export.max_read, node.export.max_write
         standing.tally = self.exports.tally(node.export, caller.peer_address)
         standing.generation = self.exports.generation
         standing.learnt = time.monotonic()

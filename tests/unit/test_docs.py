@@ -33,6 +33,7 @@ SECTIONS = {
 SIZES = {
     "memory", "connection_memory", "send_size", "receive_size",
     "client_cached_octets", "all_cached_octets", "cached_reply_octets", "octets", "replay_memory",
+    "max_read", "max_write",
 }  # fmt: skip
 REQUIRED = "required"
 

@@ -63,7 +63,7 @@ async def facts_of(c: Compound, node: Node | PseudoNode, mask: int) -> Facts:
             await learn_names(c, mask, [shown])
         return facts
     now = await c.service.attributes(node)
-    facts = Facts(c.server.facts, c.minor, now, node.handle)
+    facts = Facts(c.server.facts_on(node.export), c.minor, now, node.handle)
     if mask & attributes.NEED_FEATURES:
         facts.lacks |= await lacks(c, node)
     if mask & ~facts.lacks & attributes.NEED_ACLS:

@@ -53,7 +53,7 @@ async def read(c: Compound, args: p.READ4args) -> p.READ4resok:
     node = await c.node()
     opened = await opened_for(c, node, c.given(args.stateid), write=False)
     try:
-        count = min(args.count, c.server.max_transfer, max(0, c.room_left() - RESULT_OVERHEAD))
+        count = min(args.count, c.server.max_transfer, node.export.max_read, max(0, c.room_left() - RESULT_OVERHEAD))
         if args.offset > _MAX_OFFSET or count == 0:
             size = (await c.service.attributes(node)).size
             return p.READ4resok(eof=args.offset + count >= size, data=Payload(memoryview(b"")))
@@ -80,7 +80,7 @@ async def write(c: Compound, args: p.WRITE4args) -> p.WRITE4resok:
     verifier = c.service.write_verifier
     opened = await opened_for(c, node, c.given(args.stateid), write=True)
     try:
-        data = memoryview(args.data)[: c.server.max_transfer]
+        data = memoryview(args.data)[: min(c.server.max_transfer, node.export.max_write)]
         count, reached, _ = await c.service.write(opened, args.offset, data, Stability(args.stable))
     finally:
         opened.release()

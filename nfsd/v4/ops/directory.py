@@ -82,7 +82,7 @@ async def _list_natively(c: Compound, args: p.READDIR4args, mask: int, bound: in
         if child is not None:
             facts = await facts_of(c, await c.listed(child), mask)
         elif entry.attributes is not None:
-            facts = Facts(c.server.facts, c.minor, entry.attributes, entry.handle or b"")
+            facts = Facts(c.server.facts_on(directory.export), c.minor, entry.attributes, entry.handle or b"")
         encoder = Encoder()
         _encode_entry(encoder, mask, _Entry(entry.name, entry.cookie, facts))
         return await listed.add(encoder.getvalue(), _name_octets(entry.name))
@@ -207,7 +207,9 @@ async def _real_entries(c: Compound, directory: Node, cookie: int, mask: int) ->
                 except OSError as gone:
                     error = status_of(gone)
             elif entry.attributes is not None:
-                facts = Facts(c.server.facts, c.minor, entry.attributes, entry.handle or b"", status, limits)
+                facts = Facts(
+                    c.server.facts_on(directory.export), c.minor, entry.attributes, entry.handle or b"", status, limits
+                )
             elif entry.error == errno.ENOENT:
                 continue  # it has gone since the directory was read
             elif entry.error:

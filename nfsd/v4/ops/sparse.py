@@ -87,7 +87,9 @@ async def read_plus(c: Compound, args: p.READ_PLUS4args) -> Encoded:
     opened = await opened_for(c, node, stateid, write=False)
     lease = None
     try:
-        count = min(args.rpa_count, c.server.max_transfer, max(0, c.room_left() - _RESULT_OVERHEAD))
+        count = min(
+            args.rpa_count, c.server.max_transfer, node.export.max_read, max(0, c.room_left() - _RESULT_OVERHEAD)
+        )
         sink = memoryview(b"")
         if count:
             lease = await c.call.lease(count)
