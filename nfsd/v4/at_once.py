@@ -29,6 +29,7 @@ WISHES: int = p.OPEN4_SHARE_ACCESS_WANT_DELEG_MASK | SIGNALS
 _WANT = p.OPEN4_SHARE_ACCESS_WANT_DELEG_MASK
 _READ, _WRITE, _BOTH = p.OPEN4_SHARE_ACCESS_READ, p.OPEN4_SHARE_ACCESS_WRITE, p.OPEN4_SHARE_ACCESS_BOTH
 _WHY = p.why_no_delegation4
+CONTENTION: int = _WHY.WND4_CONTENTION
 T = TypeVar("T")
 
 
@@ -77,6 +78,67 @@ def _is_next(owner: SeqidOwner, seqid: int) -> bool:
     return not owner.busy and owner.seqid is not None and seqid == owner.seqid + 1 & UINT32_MAX
 
 
+def may_make(server: Nfs4Server, client: Client, owner: bytes, host: str, directory: Node) -> bool:
+    """Whether an OPEN may make a file: nothing that can be known beforehand will refuse to open it. ``host``: the
+    client's, on whose account it stays open."""
+    engine, grace = server.engine, server.engine.grace
+    if not engine.stable or grace.active or grace.unheard or (client.minor and not client.reclaim_complete):
+        return False
+    if engine.opens.refusal(client, owner) is not None:
+        return False
+    return not directory.mount.inline or server.service.shares.has_room(host, directory.mount.lane)
+
+
+def why_no_delegation_of_new(server: Nfs4Server, client: Client, share_access: int) -> int | None:
+    """As :func:`why_no_delegation`, of a file that is yet to be made, which nobody can have."""
+    want = share_access & _WANT
+    if want == p.OPEN4_SHARE_ACCESS_WANT_NO_DELEG:
+        return _WHY.WND4_NOT_WANTED
+    if want == p.OPEN4_SHARE_ACCESS_WANT_CANCEL:
+        return _WHY.WND4_CANCELLED
+    if not server.recalls.can_delegate(client):
+        return _WHY.WND4_RESOURCE
+    return server.engine.delegations.refusal(client, b"", write=bool(share_access & _WRITE))
+
+
+def begin(server: Nfs4Server, client: Client, owner: bytes, seqid: int) -> SeqidOwner:
+    """v4.0: begin the next operation of an owner that ``may_open``."""
+    return server.engine.opens.begin40(client, owner, seqid)[0]
+
+
+def open_made(
+    server: Nfs4Server, client: Client, caller: RpcCredential, credential: Credential, node: Node,
+    opened: OpenFile | None, owner: bytes, access: int, deny: int,
+) -> tuple[OpenState | None, int, int]:  # fmt: skip
+    """Open a file that its creation has left ``opened``, with a count that is taken over: (state, rflags, NFS4_OK), or
+    (None, 0, status). Whoever has made a file may open it whatever its mode."""
+    engine = server.engine
+    if opened is None:
+        return None, 0, p.NFS4ERR_DELAY  # descriptors are short
+    try:
+        state = engine.opens.reserve(engine.opens.owner(client, owner), node.key, access, deny, reclaim=False).commit()
+    except Nfs4Error as error:
+        opened.release()
+        return None, 0, error.status
+    _keep_open(state, opened, credential, access, caller)
+    return state, _open_flags(server, client), p.NFS4_OK
+
+
+def _keep_open(state: OpenState, opened: OpenFile, credential: Credential, access: int, caller: RpcCredential) -> None:
+    if state.opened is None:
+        state.opened = Descriptors(credential.host)
+    state.opened.add(opened, access, caller)
+    state.file.node = opened.node
+
+
+def _open_flags(server: Nfs4Server, client: Client) -> int:
+    """The rflags of an OPEN."""
+    flags = p.OPEN4_RESULT_LOCKTYPE_POSIX
+    if client.minor and server.callbacks.client_can_be_called(client):
+        flags |= p.OPEN4_RESULT_MAY_NOTIFY_LOCK
+    return flags
+
+
 def open_(
     server: Nfs4Server, client: Client, caller: RpcCredential, credential: Credential, node: Node, owner: bytes,
     access: int, deny: int, seqid: int,
@@ -104,16 +166,11 @@ def open_(
     if state is None:
         opened.release()
         return None
-    if state.opened is None:
-        state.opened = Descriptors(credential.host)
-    state.opened.add(opened, access, caller)
+    _keep_open(state, opened, credential, access, caller)
     state.file.node = node
-    flags = p.OPEN4_RESULT_LOCKTYPE_POSIX
     if not client.minor:
         engine.opens.begin40(client, owner, seqid)
-    elif server.callbacks.client_can_be_called(client):
-        flags |= p.OPEN4_RESULT_MAY_NOTIFY_LOCK
-    return state, flags
+    return state, _open_flags(server, client)
 
 
 def _promised_more(engine: StateEngine) -> bool:
@@ -153,6 +210,15 @@ def _result(coroutine: Coroutine[Any, Any, T]) -> T:
         return result
     coroutine.close()
     raise RuntimeError("a call on a file system in memory waited")
+
+
+def may_resize(server: Nfs4Server, file_key: bytes) -> bool:
+    """Whether a special stateid lets a SETATTR set a file's size (:meth:`StateidTable.check_io`)."""
+    try:
+        server.engine.opens.check_anonymous(file_key, write=True)
+    except Nfs4Error:
+        return False
+    return server.engine.stable
 
 
 def closable(server: Nfs4Server, state: OpenState, seqid: int) -> bool:

@@ -109,7 +109,7 @@ class Compound:
         call = self.call
         call.arguments = Decoder(call.message, call.chunks, arguments_at + begun.offset)
         call.tally, call.shown, call.forget = begun.tally, begun.shown, not begun.changed
-        self.index, self.current, self.room = begun.index, begun.current, begun.room
+        self.index, self.current, self.saved, self.room = begun.index, begun.current, begun.saved, begun.room
         if begun.session is not None:
             self.session, self.slot = begun.session, begun.take_slot()
             self.sequence = p.SEQUENCE4args(*begun.sequence)

@@ -19,8 +19,9 @@ from nfsd.vfs.records cimport Node, OpenFile
 from nfsd.vfs.transfers cimport Sync, Transfer, errno_of
 from nfsd.wire.nfs4 cimport (
     ACCESS4_DELETE, ACCESS4_EXECUTE, ACCESS4_EXTEND, ACCESS4_LOOKUP, ACCESS4_MODIFY, ACCESS4_READ, ACCESS4_XALIST, ACCESS4_XAREAD,
-    ACCESS4_XAWRITE, FILE_SYNC4, NFS4ERR_ACCESS, NFS4ERR_NOENT, NFS4_FHSIZE, OP_ACCESS, OP_CLOSE, OP_COMMIT, OP_GETATTR, OP_GETFH,
-    OP_LOCK, OP_LOCKU, OP_LOOKUP, OP_OPEN, OP_PUTFH, OP_READ, OP_REMOVE, OP_RENEW, OP_SETATTR, OP_WRITE, READ4args_SIZE, UNSTABLE4, stateid4_SIZE,
+    ACCESS4_XAWRITE, FILE_SYNC4, NFS4ERR_ACCESS, NFS4ERR_NOENT, NFS4_FHSIZE, OP_ACCESS, OP_CLOSE, OP_COMMIT, OP_CREATE, OP_GETATTR, OP_GETFH,
+    OP_LINK, OP_LOCK, OP_LOCKU, OP_LOOKUP, OP_OPEN, OP_PUTFH, OP_READ, OP_REMOVE, OP_RENAME, OP_RENEW, OP_RESTOREFH,
+    OP_SAVEFH, OP_SETATTR, OP_WRITE, READ4args_SIZE, UNSTABLE4, stateid4_SIZE,
 )
 from rpcrdma.declined cimport ATTRIBUTES, CHUNKS, PROCEDURE, SIZE, STATE
 from rpcrdma.place cimport ANSWERED, DECLINED, Place, load32, load64, store32
@@ -77,6 +78,16 @@ cdef class Nfs4Direct(DirectLocks):
             return self.remove(arguments, place)
         if number == OP_SETATTR:
             return self.setattr(arguments, place)
+        if number == OP_CREATE:
+            return self.create(arguments, place)
+        if number == OP_RENAME:
+            return self.rename(arguments, place)
+        if number == OP_LINK:
+            return self.link(arguments, place)
+        if number == OP_SAVEFH:
+            return self.savefh(place)
+        if number == OP_RESTOREFH:
+            return self.restorefh(place)
         return no(self.files, PROCEDURE)
 
     # -- handles and names ---------------------------------------------------------------------------------------
@@ -103,13 +114,19 @@ cdef class Nfs4Direct(DirectLocks):
         """Whether the COMPOUND has waited in this file. Something may have been done: nothing that has happened meanwhile
         makes it undone."""
         cdef bytes known
-        if self.begun is None or self.begun.current is None:
+        if self.begun is None:
             return False
-        known = self.begun.current.handle
-        if <size_t>len(known) != length or memcmp(<const char *>known, handle, length) != 0:
-            return False
-        self.current, self.standing = self.begun.current, self.begun.standing
-        return True
+        if self.begun.current is not None:
+            known = self.begun.current.handle
+            if <size_t>len(known) == length and memcmp(<const char *>known, handle, length) == 0:
+                self.current, self.standing = self.begun.current, self.begun.standing
+                return True
+        if self.begun.saved is not None:
+            known = self.begun.saved.handle
+            if <size_t>len(known) == length and memcmp(<const char *>known, handle, length) == 0:
+                self.current, self.standing = self.begun.saved, self.begun.saved_standing
+                return True
+        return False
 
     cdef bint getfh(self, Place place) except -1:
         cdef bytes handle = self.current.handle

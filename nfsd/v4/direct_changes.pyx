@@ -1,37 +1,62 @@
-"""REMOVE, and SETATTR of mode and times, in native COMPOUNDs (RFC 8881 sections 18.25, 18.30).
+"""REMOVE and SETATTR in native COMPOUNDs (RFC 8881 sections 18.25, 18.30), and what all changes have in common.
 
-Owns the decoding and encoding; what they do is in :mod:`nfsd.vfs.direct` and :mod:`nfsd.vfs.direct_names`. Like a WRITE
-they cannot be declined once they are done, so that what stands behind them is looked at first.
+Owns the decoding and encoding; what they do is in :mod:`nfsd.vfs.direct_attributes` and :mod:`nfsd.vfs.direct_names`. They
+cannot be declined once they are done, so that what stands behind them is looked at first. What the kernel refuses is
+answered: nothing has been done then.
 """
 
+from libc.errno cimport EINTR, EMFILE, ENFILE, ENOENT, ESTALE
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+from libc.string cimport memchr, memcmp, memset
 
 from nfsd.v4.direct_attributes cimport LARGEST_FATTR
 from nfsd.v4.direct_compound cimport left, padded, room
 from nfsd.vfs.attribute_changes cimport AttributeChange
+from nfsd.vfs.attributes cimport statx_t
 from nfsd.vfs.direct cimport NAME_MAX, UTIME_NOW, no, no_changes, when_t
 from nfsd.vfs.name_changes cimport REMOVE_ANY, NameChange, Walk
+from nfsd.vfs.records cimport Node, OpenFile
+from nfsd.vfs.transfers cimport errno_of
 from nfsd.wire.nfs4 cimport (
-    FATTR4_MODE, FATTR4_TIME_ACCESS_SET, FATTR4_TIME_MODIFY_SET, OP_GETATTR, OP_REMOVE, OP_SETATTR, SET_TO_CLIENT_TIME4,
-    SET_TO_SERVER_TIME4, stateid4_SIZE,
+    FATTR4_MODE, FATTR4_MODE_UMASK, FATTR4_OWNER, FATTR4_OWNER_GROUP, FATTR4_SIZE, FATTR4_TIME_ACCESS_SET,
+    FATTR4_TIME_MODIFY_SET, NFS4ERR_BADCHAR, NFS4ERR_BADNAME, NFS4ERR_INVAL, NFS4ERR_NOTDIR, NFS4ERR_ROFS, NFS4_FHSIZE,
+    NFS4_OK, OP_ACCESS, OP_GETATTR, OP_GETFH, OP_PUTFH, OP_REMOVE, OP_RESTOREFH, OP_SAVEFH, OP_SEQUENCE, OP_SETATTR,
+    SET_TO_CLIENT_TIME4, SET_TO_SERVER_TIME4, change_info4_SIZE, stateid4_SIZE,
 )
-from rpcrdma.declined cimport ATTRIBUTES, MAY_WAIT, PROCEDURE, SIZE, STATE
+from rpcrdma.declined cimport ATTRIBUTES, FAILED, MAY_WAIT, PROCEDURE, SIZE, STATE
+from rpcrdma.octets cimport load_opaque, opaque_t
 from rpcrdma.place cimport ANSWERED, DECLINED, load32, load64, store32, store64
 from rpcrdma.rpc.work cimport Errand, Work
 
+from os import strerror
+
+from nfsd.v4 import at_once
+from nfsd.v4.errors import status_of
 from nfsd.v4.operations import ROOM_FOR_RESULT
 from nfsd.vfs.types import FileType
 
 cdef enum:
     BITMAP_MAX = 3              # words of attributes' numbers
-    # In the second word.
+    OWNER_MAX = 1024            # octets of an owner's name (nfsd.v4.settable)
+    # By word.
+    SIZE_BIT = 1 << FATTR4_SIZE
     MODE = 1 << (FATTR4_MODE - 32)
+    OWNER = 1 << (FATTR4_OWNER - 32)
+    OWNER_GROUP = 1 << (FATTR4_OWNER_GROUP - 32)
     TIME_ACCESS_SET = 1 << (FATTR4_TIME_ACCESS_SET - 32)
     TIME_MODIFY_SET = 1 << (FATTR4_TIME_MODIFY_SET - 32)
+    MODE_UMASK = 1 << (FATTR4_MODE_UMASK - 64)
 
 
 cdef size_t _room_for_result = ROOM_FOR_RESULT
 cdef object LNK = FileType.LNK
+cdef object REG = FileType.REG
+cdef object DIR = FileType.DIR
+
+
+cdef uint32_t status_in(int error) except 0:
+    """The nfsstat4 of an errno."""
+    return <uint32_t>int(status_of(OSError(error, strerror(error))))
 
 
 cdef const uint8_t *load_time(const uint8_t *at, const uint8_t *end, when_t *when) noexcept:
@@ -48,19 +73,87 @@ cdef const uint8_t *load_time(const uint8_t *at, const uint8_t *end, when_t *whe
     return at + 16
 
 
+cdef uint32_t wrong_name(opaque_t *name) noexcept nogil:
+    """NFS4_OK, or what is wrong with a component4 (:func:`nfsd.v4.names.check_name`)."""
+    if name.length == 0:
+        return NFS4ERR_INVAL
+    if name.length <= 2 and name.octets[0] == c"." and name.octets[name.length - 1] == c".":
+        return NFS4ERR_BADNAME
+    if memchr(name.octets, 0, name.length) != NULL or memchr(name.octets, c"/", name.length) != NULL:
+        return NFS4ERR_BADCHAR
+    return NFS4_OK
+
+
+cdef uint8_t *store_change_info(uint8_t *at, uint64_t before, uint64_t after) noexcept nogil:
+    """A change_info4: nothing of ours came between, hence atomic."""
+    return store64(store64(store32(at, 1), before), after)
+
+
+cdef uint8_t *store_bitmap(uint8_t *at, const uint32_t *words) noexcept nogil:
+    """A bitmap4 of three words, without those behind the last that says anything."""
+    cdef uint32_t index, length = BITMAP_MAX
+    while length and words[length - 1] == 0:
+        length -= 1
+    at = store32(at, length)
+    for index in range(length):
+        at = store32(at, words[index])
+    return at
+
+
+cdef NameChange begun(Work brought):
+    """The change of names that a COMPOUND has waited for, whatever it has waited for since; None: it has not begun."""
+    while brought is not None and not isinstance(brought, NameChange):
+        brought = brought.earlier
+    return <NameChange>brought
+
+
 cdef class DirectChanges(DirectOpens):
-    cdef bint may_change(self, Place place, const uint8_t *behind, const uint8_t *end, size_t result) except -1:
+    # -- what all have in common -----------------------------------------------------------------------------------
+    cdef bint may_change(
+        self, Place place, const uint8_t *behind, const uint8_t *end, size_t result, bint made
+    ) except -1:
         """Whether nothing can come between the change and the end of the COMPOUND: a result of so many octets, and what
-        may stand behind it, fit whatever they are."""
-        if self.standing.read_only or self.prepared or self.bulk_wanted != NULL:
+        may stand behind it, fit whatever they are. ``made``: the current file is a new one then, as yet unknown."""
+        cdef size_t octets = 0
+        if self.prepared or self.bulk_wanted != NULL:
             return False
         if not self.server.engine.stable:
             return no(self.files, STATE)
-        if not room(place, result + 8 + LARGEST_FATTR):
+        if not self.follows(behind, end, made, &octets):
+            return False
+        if not room(place, result + octets) or self.limit < self.size(place) + _room_for_result + octets:
             return no(self.files, SIZE)
-        if self.limit < self.size(place) + _room_for_result + LARGEST_FATTR:
-            return no(self.files, SIZE)
-        return self.may_follow(behind, end)
+        if not self.current.inline and not self.comes_first():
+            return no(self.files, MAY_WAIT)
+        return True
+
+    cdef bint follows(self, const uint8_t *at, const uint8_t *end, bint made, size_t *octets) except -1:
+        """Whether nothing stands behind a change but what will not be declined, in so many octets of results."""
+        cdef size_t index, used
+        cdef uint64_t mask
+        cdef uint32_t number
+        for index in range(self.index + 1, self.operations):
+            if end - at < 4:
+                return False
+            number = load32(at)
+            at += 4
+            if number == OP_GETATTR:
+                if not self.attributes.known(at, end - at, &used, &mask):
+                    return no(self.files, ATTRIBUTES)
+                if not made and not self.told_by_us():
+                    return False
+                at += used
+                octets[0] += 8 + LARGEST_FATTR
+            elif number == OP_GETFH:
+                octets[0] += 12 + NFS4_FHSIZE
+            elif number == OP_RESTOREFH and self.saved is not None:
+                octets[0] += 8
+            elif number == OP_ACCESS and made and end - at >= 4:
+                at += 4
+                octets[0] += 16
+            else:
+                return no(self.files, PROCEDURE)
+        return at == end
 
     cdef bint may_follow(self, const uint8_t *at, const uint8_t *end) except -1:
         """Whether nothing stands behind a change but a GETATTR that will not be declined."""
@@ -75,67 +168,122 @@ cdef class DirectChanges(DirectOpens):
         return at + 4 + used == end and self.told_by_us()
 
     cdef bint comes_first(self) noexcept:
-        """Whether nothing but SEQUENCE and PUTFH stands before this operation: what a COMPOUND that has waited for a change
-        does once more, and cannot decline."""
-        return self.index == (2 if self.minor else 1)
+        """Whether nothing stands before this operation but what a COMPOUND that has waited for a change does once more,
+        and cannot decline."""
+        cdef size_t index
+        cdef uint8_t number
+        for index in range(self.index):
+            number = self.numbers[index]
+            if number != OP_SEQUENCE and number != OP_PUTFH and number != OP_SAVEFH and number != OP_RESTOREFH:
+                return False
+        return True
 
-    cdef int remove(self, Arguments *arguments, Place place) except -1:
-        cdef size_t length
-        cdef NameChange change = None
-        cdef Work brought = self.brought_here()
-        cdef const uint8_t *name = arguments.at + 4
-        if left(arguments) < 4:
+    cdef int unprepared(self, Work brought) except -1:
+        """What becomes of a COMPOUND whose change could not be prepared: it waits for what that needs, once."""
+        if self.files.needs is None or brought is not None:
             return DECLINED
-        length = load32(arguments.at)
-        if length > NAME_MAX or left(arguments) < 4 + padded(length):
-            return DECLINED
-        if brought is None or isinstance(brought, Walk):
-            if not self.may_change(place, name + padded(length), arguments.end, 28):
-                return DECLINED
-            if not self.current.inline and not self.comes_first():
-                return no(self.files, MAY_WAIT)
-            self.files.walked = <Walk>brought
-            change = self.files.to_remove(REMOVE_ANY, self.standing.credential, self.current, name, length)
-            if change is None:
-                return DECLINED if self.files.needs is None or brought is not None else self.wait_for(self.files.needs, None)
-            if not self.current.inline:
-                return self.wait_for(change, None)
-        else:
-            change = <NameChange?>(brought if brought.earlier is None else brought.earlier)
-        if brought is not None and brought is not change:
-            if (<Errand?>brought).error is not None:
-                raise (<Errand>brought).error  # it has been removed, but perhaps not for good
-        elif not self.files.settled(change):
-            return DECLINED  # it is tried again, and fails again
-        elif not self.current.inline and not self.current.export.asynchronous:
+        return self.wait_for(self.files.needs, None)
+
+    cdef int carry(self, NameChange change, Work brought, Place place) except -1:
+        """Carry a change of names through. DONE: it is done and, on a disk, on stable storage; else the outcome for now.
+        ``brought``: what has been waited for, None at first."""
+        cdef bint inline = change.directory.inline
+        if begun(brought) is None and not inline:
+            return self.wait_for(change, None)
+        if begun(brought) is None or brought is change:
+            if not self.files.settled(change):
+                return self.refused(change.data.error, change.directory, change.old_directory, place)
+            self.done = True
+            if inline or change.directory.export.asynchronous:
+                return DONE
             return self.wait_for(self.files.to_settle(change), change)
-        self.status = change.data.after
-        arguments.at = name + padded(length)
-        # change_info4: nothing of ours came between, hence atomic.
-        place.at = store32(store32(store32(place.at, OP_REMOVE), 0), 1)
-        place.at = store64(store64(place.at, change.change_before), change.change_after)
-        self.seen = True
+        self.done = True
+        if errno_of(<Errand?>brought):
+            return self.fail(status_in(errno_of(<Errand>brought)), place)  # it is done, but perhaps not for good
+        return DONE
+
+    cdef int refused(self, int error, Node directory, Node other, Place place) except -1:
+        """The failure that an errno stands for, after nothing has been done; or that is for the general path to say: where
+        a directory is gone itself, where descriptors are short, where a name leads elsewhere by now."""
+        cdef statx_t status
+        if error == EMFILE or error == ENFILE or error == ESTALE or error == EINTR:
+            return no(self.files, FAILED)
+        if error == ENOENT and not (
+            self.files.look(directory, &status) and (other is None or self.files.look(other, &status))
+        ):
+            return no(self.files, FAILED)
+        return self.fail(status_in(error), place)
+
+    cdef uint32_t changeable(self) noexcept:
+        """NFS4_OK, or why no name in the current directory can be changed."""
+        if self.standing.read_only:
+            return NFS4ERR_ROFS
+        return NFS4ERR_NOTDIR if self.current.type is not DIR else NFS4_OK
+
+    cdef int saw_change(self, Node node, statx_t *status) except -1:
+        """A change has left the current file so. On a disk others may have changed it since, and what it is then belongs
+        to the change attribute that it has by now."""
+        self.seen = not node.inline and self.files.look(node, &self.status)
+        if not self.seen:
+            self.status, self.seen = status[0], True
+        return 0
+
+    # -- names removed ---------------------------------------------------------------------------------------------
+    cdef int remove(self, Arguments *arguments, Place place) except -1:
+        cdef opaque_t name
+        cdef uint32_t status
+        cdef int outcome
+        cdef Work brought = self.brought_here()
+        cdef NameChange change = begun(brought)
+        cdef const uint8_t *behind = load_opaque(arguments.at, arguments.end, NAME_MAX, &name)
+        if behind == NULL:
+            return DECLINED
+        if change is None:
+            if not self.may_change(place, behind, arguments.end, 8 + change_info4_SIZE, False):
+                return DECLINED
+            status = wrong_name(&name) or self.changeable()
+            if status != NFS4_OK:
+                return self.fail(status, place)
+            self.files.walked = brought if isinstance(brought, Walk) else None
+            change = self.files.to_remove(REMOVE_ANY, self.standing.credential, self.current, name.octets, name.length)
+            if change is None:
+                return self.unprepared(brought)
+        outcome = self.carry(change, brought, place)
+        if outcome != DONE:
+            return outcome
+        arguments.at = behind
+        place.at = store_change_info(
+            store32(store32(place.at, OP_REMOVE), NFS4_OK), change.change_before, change.change_after
+        )
+        self.saw_change(self.current, &change.data.after)
         return ANSWERED
 
+    # -- attributes ------------------------------------------------------------------------------------------------
     cdef int setattr(self, Arguments *arguments, Place place) except -1:
-        cdef changes_t changes
-        cdef uint32_t mask = 0
+        cdef settable_t given
         cdef AttributeChange change = None
+        cdef OpenFile opened
         cdef Errand settling
         cdef Work brought = self.brought_here()
         cdef const uint8_t *behind
         if left(arguments) < stateid4_SIZE:
             return DECLINED
-        # The stateid is for a size (RFC 8881 section 18.30.3).
-        behind = self.wanted(arguments.at + stateid4_SIZE, arguments.end, &changes, &mask)
-        if behind == NULL or (changes.mode >= 0 and self.current.type is LNK):
+        behind = self.wanted(arguments.at + stateid4_SIZE, arguments.end, &given)
+        if behind == NULL or (given.changes.mode >= 0 and self.current.type is LNK):
+            return no(self.files, ATTRIBUTES)
+        if given.umask_given or not (given.mask[0] or given.mask[1]):
             return no(self.files, ATTRIBUTES)
         if brought is None:
-            if not self.may_change(place, behind, arguments.end, 20):
+            if not self.may_change(place, behind, arguments.end, 24, False):
                 return DECLINED
-            if not self.current.inline and not self.comes_first():
-                return no(self.files, MAY_WAIT)
-            change = self.files.to_set(self.standing.credential, self.current, &changes, -1)
+            if self.standing.read_only:
+                return self.not_set(NFS4ERR_ROFS, place)
+            # The stateid is for a size (RFC 8881 section 18.30.3).
+            through = self.resized_through(arguments.at) if given.size >= 0 else None
+            if through is False:
+                return DECLINED
+            opened = through
+            change = self.files.to_set(self.standing.credential, self.current, &given.changes, given.size, opened)
             if change is None:
                 return DECLINED
             if not self.current.inline:
@@ -143,49 +291,114 @@ cdef class DirectChanges(DirectOpens):
         else:
             change = <AttributeChange?>(brought if brought.earlier is None else brought.earlier)
         if brought is not None and brought is not change:
-            if (<Errand?>brought).error is not None:
-                return DECLINED  # it is done again, and fails again
+            if errno_of(<Errand?>brought):
+                return self.not_set(status_in(errno_of(<Errand>brought)), place)
         elif not self.files.have_set(change):
-            return DECLINED
+            # What has been set in part is set again, and fails again: the general path tells the part.
+            if self.files.why != FAILED or change.data.made or change.data.error == ESTALE:
+                return DECLINED
+            return self.not_set(status_in(change.data.error), place)
         elif not self.current.inline and not self.current.export.asynchronous:
             settling = self.files.to_settle_attributes(change)
             return self.wait_for(settling, change)
-        self.status = change.data.after
         arguments.at = behind
-        place.at = store32(store32(store32(place.at, OP_SETATTR), 0), 2)
-        place.at = store32(store32(place.at, 0), mask)
-        self.seen = True
+        place.at = store_bitmap(store32(store32(place.at, OP_SETATTR), NFS4_OK), given.mask)
+        self.saw_change(self.current, &change.data.after)
         return ANSWERED
 
-    cdef const uint8_t *wanted(self, const uint8_t *at, const uint8_t *end, changes_t *changes, uint32_t *mask):
-        """A fattr4 of nothing but mode and times; returns what is behind it, or NULL: it is for the general path."""
+    cdef int not_set(self, uint32_t status, Place place) except -1:
+        """SETATTR fails, and has set nothing: its result has a bitmap in any case."""
+        self.fail(status, place)
+        place.at = store32(place.at, 0)
+        return ANSWERED
+
+    cdef object resized_through(self, const uint8_t *stateid):
+        """Through which open file the stateid lets the caller set the current file's size; None: the mode decides
+        (:func:`nfsd.v4.ops.attributes.opened_for_size`); False: that is for the general path to say."""
+        if self.current.type is not REG:
+            return False
+        self.files.why = STATE
+        if is_special(stateid):
+            return None if at_once.may_resize(self.server, self.current.key) else False
+        descriptors = self.state.opened_of(self.client, stateid, self.current.key, True)
+        return False if descriptors is None else descriptors.serving(self.caller.credential, write=True)
+
+    cdef const uint8_t *wanted(self, const uint8_t *at, const uint8_t *end, settable_t *given):
+        """A fattr4 of size, mode, owners as numbers, and times (:mod:`nfsd.v4.settable`); returns what is behind it, or
+        NULL: it is for the general path."""
         cdef uint32_t words, word
         cdef size_t length
         cdef const uint8_t *behind
         if end - at < 4:
             return NULL
         words = load32(at)
-        if words < 2 or words > BITMAP_MAX or end - at < 4 + 4 * words + 4:
+        if words > BITMAP_MAX or end - at < 4 + 4 * words + 4:
             return NULL
-        if load32(at + 4) or (words > 2 and load32(at + 12)):
-            return NULL
-        mask[0] = load32(at + 8)
-        if mask[0] == 0 or mask[0] & ~<uint32_t>(MODE | TIME_ACCESS_SET | TIME_MODIFY_SET):
-            return NULL
+        memset(given.mask, 0, sizeof(given.mask))
+        for word in range(words):
+            given.mask[word] = load32(at + 4 + 4 * word)
         at += 4 + 4 * words
         length = load32(at)
         at += 4
         if length & 3 or <size_t>(end - at) < length:
             return NULL  # all these attributes have whole words
         behind = at + length
-        no_changes(changes)
-        if mask[0] & MODE:
-            if behind - at < 4 or load32(at) & ~<uint32_t>0o7777:
+        if given.mask[0] & ~<uint32_t>SIZE_BIT or given.mask[2] & ~<uint32_t>MODE_UMASK or given.mask[1] & ~<uint32_t>(
+            MODE | OWNER | OWNER_GROUP | TIME_ACCESS_SET | TIME_MODIFY_SET
+        ):
+            return NULL
+        return behind if self.values(at, behind, given) == behind else NULL
+
+    cdef const uint8_t *values(self, const uint8_t *at, const uint8_t *end, settable_t *given):
+        """The values of these attributes, in the order of their numbers; returns what is behind them, or NULL."""
+        cdef uint32_t mask = given.mask[1]
+        no_changes(&given.changes)
+        given.size, given.umask, given.umask_given = -1, 0, False
+        if given.mask[0] & SIZE_BIT:
+            if end - at < 8 or <int64_t>load64(at) < 0:
                 return NULL
-            changes.mode = <int>load32(at)
+            given.size = <int64_t>load64(at)
+            at += 8
+        if mask & MODE:
+            if end - at < 4 or load32(at) & ~<uint32_t>0o7777:
+                return NULL
+            given.changes.mode = <int>load32(at)
             at += 4
-        if mask[0] & TIME_ACCESS_SET:
-            at = load_time(at, behind, &changes.times[0])
-        if at != NULL and mask[0] & TIME_MODIFY_SET:
-            at = load_time(at, behind, &changes.times[1])
-        return behind if at == behind else NULL
+        if mask & OWNER:
+            at = self.load_owner(at, end, False, &given.changes.uid)
+        if at != NULL and mask & OWNER_GROUP:
+            at = self.load_owner(at, end, True, &given.changes.gid)
+        if at != NULL and mask & TIME_ACCESS_SET:
+            at = load_time(at, end, &given.changes.times[0])
+        if at != NULL and mask & TIME_MODIFY_SET:
+            at = load_time(at, end, &given.changes.times[1])
+        if at != NULL and given.mask[2] & MODE_UMASK:
+            # RFC 8275 section 3: of NFSv4.2, and not together with MODE.
+            if self.minor < 2 or mask & MODE or end - at < 8:
+                return NULL
+            given.umask_given = True
+            given.changes.mode, given.umask = <int>(load32(at) & 0o7777), load32(at + 4) & 0o777
+            at += 8
+        return at
+
+    cdef const uint8_t *load_owner(self, const uint8_t *at, const uint8_t *end, bint group, uint32_t *number):
+        """An owner or owner_group that needs no name service; returns what is behind it, or NULL."""
+        cdef opaque_t text
+        at = load_opaque(at, end, OWNER_MAX, &text)
+        if at == NULL or text.length == 0:
+            return NULL
+        meant = self.server.names.question(text.octets[:text.length], group=group)
+        if not isinstance(meant, int):
+            return NULL
+        number[0] = <uint32_t>meant
+        return at
+
+
+cdef bint is_special(const uint8_t *stateid) noexcept nogil:
+    """Whether a stateid is the anonymous one or the READ bypass (RFC 8881 section 8.2.3)."""
+    cdef uint8_t octets[stateid4_SIZE]
+    memset(octets, 0, stateid4_SIZE)
+    if memcmp(stateid, octets, stateid4_SIZE) == 0:
+        return True
+    memset(octets, 0xFF, stateid4_SIZE)
+    return memcmp(stateid, octets, stateid4_SIZE) == 0

@@ -39,6 +39,9 @@ cdef class Begun:
     cdef size_t index           # of the operation that waits
     cdef Node current           # as it was then, and what the caller is there
     cdef Standing standing
+    cdef Node saved             # likewise
+    cdef Standing saved_standing
+    cdef object turn            # v4.0: the owner whose operation waits
     cdef int offers
 
 
@@ -82,6 +85,10 @@ cdef class DirectCompound(DirectProgram):
     cdef size_t beside          # of it that do not stand in the head
     cdef Node current
     cdef Standing standing
+    cdef Node saved             # by SAVEFH
+    cdef Standing saved_standing
+    cdef object turn            # v4.0: an owner whose operation is under way
+    cdef bint done              # something has been changed that is not changed twice
     cdef bint seen              # ``status`` is the current file's
     cdef bint changing          # something has been done, or is being, that may not be done twice
     cdef statx_t status

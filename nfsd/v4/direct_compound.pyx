@@ -34,8 +34,8 @@ from nfsd.v4.halfway cimport Halfway
 from nfsd.vfs.direct cimport no
 from nfsd.vfs.direct_names cimport DirectNames
 from nfsd.wire.nfs4 cimport (
-    OP_ACCESS, OP_COMMIT, OP_GETATTR, OP_GETFH, OP_LOOKUP, OP_PUTFH, OP_READ, OP_REMOVE, OP_RENEW, OP_SEQUENCE, OP_SETATTR,
-    OP_WRITE, READ4args_SIZE, SEQUENCE4args_SIZE, SEQUENCE4resok_SIZE,
+    OP_ACCESS, OP_COMMIT, OP_CREATE, OP_GETATTR, OP_GETFH, OP_LINK, OP_LOOKUP, OP_PUTFH, OP_READ, OP_REMOVE, OP_RENAME, OP_RENEW,
+    OP_SEQUENCE, OP_SETATTR, READ4args_SIZE, SEQUENCE4args_SIZE, SEQUENCE4resok_SIZE,
 )
 from rpcrdma.declined cimport PROCEDURE, RARE, RECALL, REPLAY, SIZE, STATE, VERSION
 from rpcrdma.place cimport ANSWERED, DECLINED, WAITS, Place, load32, store32
@@ -154,7 +154,7 @@ cdef class DirectCompound(DirectProgram):
         cdef int outcome
         rest.at, rest.end = arguments, arguments + size
         self.caller = caller
-        self.changing = False
+        self.changing = self.done = False
         self.part_at = NULL
         self.failure = 0
         self.number = COMPOUND
@@ -162,13 +162,18 @@ cdef class DirectCompound(DirectProgram):
         self.brought = brought
         self.begun = None if brought is None else brought.kept
         self.slot = None if brought is None else self.begun.slot
+        self.turn = None if brought is None else self.begun.turn
         try:
             self.bulk_wanted = <const uint8_t *>NULL if place.bulk == NULL else place.bulk_at
             outcome = self.compound(&rest, caller.header + size + padded(place.bulk_size), place)
             if outcome == DECLINED and not self.hand_over(arguments, place):
+                if self.done:
+                    raise RuntimeError(f"operation {self.number} is declined behind a change")
                 self.give_back()
             return outcome
         except Exception as error:
+            if self.turn is not None:
+                self.turn.abandon()
             if self.changing or self.begun is not None:
                 if self.slot is not None:
                     self.slot.finish(None)
@@ -181,13 +186,14 @@ cdef class DirectCompound(DirectProgram):
             self.forget()
             self.brought = None
             self.begun = None
+            self.turn = None
             self.caller = None
             self.session = None
             self.slot = None
             self.client = None
             self.opened_by = None
-            self.current = None
-            self.standing = None
+            self.current = self.saved = None
+            self.standing = self.saved_standing = None
 
     cdef int give_back(self) except -1:
         """The COMPOUND is declined: its request is to be begun by others."""
@@ -207,23 +213,20 @@ cdef class DirectCompound(DirectProgram):
     cdef bint hand_over(self, const uint8_t *arguments, Place place) except -1:
         """The present operation is declined: others go on from there, if they can. What stands before it is done."""
         cdef Halfway halfway
-        cdef uint32_t number
-        cdef size_t index
         if self.part_at == NULL or not self.parts() or RPC_HEADER + (self.result_at - self.start) > <ssize_t>self.limit:
             return False
         if place.bulk != NULL and (self.bulk_wanted == NULL or self.bulk_wanted < self.part_at):
             return False  # it has been used, or should have been
         halfway = Halfway.__new__(Halfway)
-        halfway.index, halfway.offset, halfway.current = self.index, self.part_at - arguments, self.current
+        halfway.index, halfway.offset = self.index, self.part_at - arguments
+        halfway.current, halfway.saved = self.current, self.saved
         halfway.results = PyBytes_FromStringAndSize(<char *>self.start, self.result_at - self.start)
         halfway.session, halfway.room = self.session, self.limit
         if self.session is not None:
             halfway.sequence = (
                 self.session.sessionid, self.slot.seqid, self.slotid, self.highest_slotid, self.cachethis
             )
-        for index in range(self.index):
-            number = self.numbers[index]
-            halfway.changed |= number == OP_WRITE or number == OP_REMOVE or number == OP_SETATTR
+        halfway.changed = self.changing or self.octets_written > 0
         if not place.pass_on(halfway):
             return False
         halfway.slot = self.slot
@@ -306,7 +309,9 @@ cdef class DirectCompound(DirectProgram):
             self.number = number = load32(arguments.at)
             self.files.why = RARE
             arguments.at += 4
-            self.changing |= number == OP_REMOVE or number == OP_SETATTR
+            self.changing |= (
+                number == OP_REMOVE or number == OP_SETATTR or number == OP_CREATE or number == OP_RENAME or number == OP_LINK
+            )
             outcome = self.operation(number, arguments, place)
             if outcome == WAITS:
                 return self.held_up()
@@ -371,6 +376,8 @@ cdef class DirectCompound(DirectProgram):
         begun.offers += 1
         begun.index = self.index
         begun.current, begun.standing = self.current, self.standing
+        begun.saved, begun.saved_standing = self.saved, self.saved_standing
+        begun.turn = self.turn
         self.work.kept = begun
         return WAITS
 
@@ -379,12 +386,16 @@ cdef class DirectCompound(DirectProgram):
         cdef Begun begun = work.kept
         if begun.slot is not None:
             begun.slot.withdraw()
+        if begun.turn is not None:
+            begun.turn.abandon()
         return 0
 
     cdef int give_up(self, Work work) except -1:
         cdef Begun begun = work.kept
         if begun.slot is not None:
             begun.slot.finish(None)
+        if begun.turn is not None:
+            begun.turn.abandon()
         return 0
 
     cdef Work brought_here(self):

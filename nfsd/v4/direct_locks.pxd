@@ -2,12 +2,12 @@
 
 from libc.stdint cimport uint8_t
 
-from nfsd.v4.direct_changes cimport DirectChanges
 from nfsd.v4.direct_compound cimport Arguments
+from nfsd.v4.direct_moves cimport DirectMoves
 from rpcrdma.place cimport Place
 
 
-cdef class DirectLocks(DirectChanges):
+cdef class DirectLocks(DirectMoves):
     """Names, attributes and opens too, and byte-range locks."""
 
     cdef tuple locking          # the arguments of a LOCK to be carried out at the end

@@ -1,7 +1,7 @@
 """LOCK and LOCKU at the end of native COMPOUNDs, where Linux has them (RFC 8881 sections 18.10, 18.12).
 
 Owns the decoding and encoding, and :class:`DirectLocks`, which prepares the two and carries them out at the end; what they
-do is in :mod:`nfsd.v4.at_once`. Imports that and :mod:`nfsd.v4.direct_changes`.
+do is in :mod:`nfsd.v4.at_once`. Imports that and :mod:`nfsd.v4.direct_moves`.
 """
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
@@ -28,7 +28,7 @@ cdef object stateid_in(const uint8_t *at):
     return Stateid(load32(at), <bytes>at[4:stateid4_SIZE])
 
 
-cdef class DirectLocks(DirectChanges):
+cdef class DirectLocks(DirectMoves):
     cdef bint may_lock(self, Place place) except -1:
         if self.prepared or self.client is None or self.index + 1 != self.operations:
             return no(self.files, PROCEDURE)

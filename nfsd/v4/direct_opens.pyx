@@ -13,12 +13,12 @@ from nfsd.v4.direct_compound cimport Arguments, left, padded, room
 from nfsd.vfs.direct cimport no
 from nfsd.vfs.records cimport Node
 from nfsd.wire.nfs4 cimport (
-    CLAIM_FH, CLAIM_NULL, NFS4_OPAQUE_LIMIT, OPEN4_NOCREATE, OPEN4_SHARE_ACCESS_BOTH, OPEN4_SHARE_ACCESS_WRITE,
+    CLAIM_FH, CLAIM_NULL, NFS4_OPAQUE_LIMIT, OPEN4_CREATE, OPEN4_NOCREATE, OPEN4_SHARE_ACCESS_BOTH, OPEN4_SHARE_ACCESS_WRITE,
     OPEN4_SHARE_DENY_BOTH, OPEN_DELEGATE_NONE, OPEN_DELEGATE_NONE_EXT, OP_CLOSE, OP_OPEN, OP_RENEW, WND4_CONTENTION, WND4_RESOURCE,
     change_info4_SIZE, stateid4_SIZE,
 )
 from rpcrdma.declined cimport PROCEDURE, RECALL, SIZE, STATE
-from rpcrdma.place cimport Place, load32, load64, store32, store64
+from rpcrdma.place cimport DECLINED, Place, load32, load64, store32, store64
 
 from nfsd.protocol import nfs4 as declared
 from nfsd.v4 import at_once
@@ -37,38 +37,53 @@ cdef object REG = FileType.REG
 cdef object DIR = FileType.DIR
 
 
+cdef uint8_t *store_no_delegation(uint8_t *at, uint32_t wanted, uint32_t why) noexcept nogil:
+    if not wanted & WANT:
+        return store32(at, OPEN_DELEGATE_NONE)
+    at = store32(store32(at, OPEN_DELEGATE_NONE_EXT), why)
+    return store32(at, 0) if why == WND4_CONTENTION or why == WND4_RESOURCE else at
+
+
 cdef class DirectOpens(DirectCompound):
-    cdef bint open(self, Arguments *arguments, Place place) except -1:
+    cdef int open(self, Arguments *arguments, Place place) except -1:
         cdef const uint8_t *at = arguments.at
         cdef uint32_t wanted, length, claim
-        cdef uint64_t change
-        cdef const uint8_t *owner
-        cdef Node node = self.current
         # seqid, share_access, share_deny, clientid; owner; opentype, claim.
         if self.prepared or left(arguments) < 24 or self.limit < self.size(place) + _room_for_result:
-            return False
+            return DECLINED
         wanted = load32(at + 4)
         self.share, self.denied = wanted & ~WISHES if self.minor else wanted, load32(at + 8)
         length = load32(at + 20)
-        owner = at + 24
         if self.share < 1 or self.share > OPEN4_SHARE_ACCESS_BOTH or self.denied > OPEN4_SHARE_DENY_BOTH:
-            return False
+            return DECLINED
         if length > NFS4_OPAQUE_LIMIT:
-            return False
+            return DECLINED
         if left(arguments) < 24 + padded(length) + 8 or not room(place, OPEN_RESULT):
-            return False
+            return DECLINED
+        self.owner = (at + 24)[:length]
+        self.seqid = load32(at)
         at += 24 + padded(length)
+        if load32(at) == OPEN4_CREATE:
+            return self.open_new(arguments, at + 4, wanted, place)
         claim = load32(at + 4)
         if load32(at) != OPEN4_NOCREATE or (claim != CLAIM_NULL and (claim != CLAIM_FH or not self.minor)):
             return no(self.files, PROCEDURE)
-        self.owner = owner[:length]
-        self.seqid = load32(arguments.at)
-        client = self.client
-        if client is None:
-            client = self.opened_by = self.client_of(load64(arguments.at + 12))
-            if client is None or not at_once.may_open(client, self.owner, self.seqid):
-                return no(self.files, STATE)
+        if self.opener_of(arguments.at + 12) is None:
+            return no(self.files, STATE)
         arguments.at = at + 8
+        return self.open_there(arguments, claim, wanted, place)
+
+    cdef object opener_of(self, const uint8_t *clientid):
+        """The client whose OPEN it is, if its owner may open; None: it is for the general path to say what is amiss."""
+        if self.client is not None:
+            return self.client
+        client = self.opened_by = self.client_of(load64(clientid))
+        return client if client is not None and at_once.may_open(client, self.owner, self.seqid) else None
+
+    cdef bint open_there(self, Arguments *arguments, uint32_t claim, uint32_t wanted, Place place) except -1:
+        """Prepare an OPEN of a file that is there: the current one, or of the name that comes next."""
+        cdef Node node = self.current
+        cdef uint64_t change
         if not self.look():
             return False
         change = node.inode.change.value
@@ -78,7 +93,7 @@ cdef class DirectOpens(DirectCompound):
                 return False
         if node.type is not REG or (self.share & OPEN4_SHARE_ACCESS_WRITE and self.standing.read_only):
             return False
-        why = at_once.why_no_delegation(self.server, client, node, wanted)
+        why = at_once.why_no_delegation(self.server, self.client or self.opened_by, node, wanted)
         if why is None:
             return no(self.files, RECALL)
         self.prepared = True
@@ -88,15 +103,13 @@ cdef class DirectOpens(DirectCompound):
         self.current = node
         place.at = store32(store32(place.at, OP_OPEN), 0) + stateid4_SIZE
         place.at = store64(store64(store32(place.at, 1), change), change)
-        place.at = store32(place.at + 4, 0)
-        if not wanted & WANT:
-            place.at = store32(place.at, OPEN_DELEGATE_NONE)
-        else:
-            place.at = store32(store32(place.at, OPEN_DELEGATE_NONE_EXT), <uint32_t>why)
-            if why == WND4_CONTENTION or why == WND4_RESOURCE:
-                place.at = store32(place.at, 0)
+        place.at = store_no_delegation(store32(place.at + 4, 0), wanted, <uint32_t>why)
         self.opening_end = place.at
         return True
+
+    cdef int open_new(self, Arguments *arguments, const uint8_t *how, uint32_t wanted, Place place) except -1:
+        """OPEN that creates, from its createhow4 on: for those who derive from this."""
+        return no(self.files, PROCEDURE)
 
     cdef object client_of(self, uint64_t clientid):
         """The client that a COMPOUND of NFSv4.0 names; None: it is for the general path to say what is amiss."""
@@ -161,7 +174,7 @@ cdef class DirectOpens(DirectCompound):
             other = left_over.other
             memcpy(store32(self.closing_at + 8, left_over.seqid), <const uint8_t *>other, 12)
             if not self.minor:
-                self.recorded(self.closing.owner, self.closing_at, self.closing_at + 8 + stateid4_SIZE, None)
+                self.recorded(self.closing.owner, 0, self.closing_at, self.closing_at + 8 + stateid4_SIZE, None)
             return True
         done = at_once.open_(
             self.server, self.client or self.opened_by, self.caller.credential, self.opener, self.opening, self.owner,
@@ -175,13 +188,15 @@ cdef class DirectOpens(DirectCompound):
         memcpy(store32(self.opening_at + 8, state.seqid), <const uint8_t *>other, 12)
         store32(self.opening_at + 8 + stateid4_SIZE + 20, flags)
         if not self.minor:
-            self.recorded(state.owner, self.opening_at, self.opening_end, self.opening.handle)
+            self.recorded(state.owner, 0, self.opening_at, self.opening_end, self.opening.handle)
         return True
 
-    cdef int recorded(self, object owner, const uint8_t *result, const uint8_t *end, object handle) except -1:
+    cdef int recorded(
+        self, object owner, uint32_t status, const uint8_t *result, const uint8_t *end, object handle
+    ) except -1:
         """An owner's operation, whose seqid has begun, is over; its result is kept for a retransmission (RFC 7530 section
         9.1.9)."""
-        owner.finish(0, PyBytes_FromStringAndSize(<char *>result, end - result), handle)
+        owner.finish(status, PyBytes_FromStringAndSize(<char *>result, end - result), handle)
         return 0
 
     cdef int forget(self) except -1:

@@ -14,6 +14,7 @@ cdef class Halfway:
     cdef readonly size_t offset         # of its number in the COMPOUND's arguments
     cdef readonly bytes results         # COMPOUND4res so far
     cdef readonly Node current
+    cdef readonly Node saved
     cdef readonly SessionRecord session     # None in NFSv4.0
     cdef Slot slot                      # held; likewise
     cdef readonly tuple sequence        # SEQUENCE4args; likewise

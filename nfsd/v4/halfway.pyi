@@ -15,6 +15,7 @@ class Halfway:
     results: bytes
     """COMPOUND4res so far."""
     current: Node | None
+    saved: Node | None
     session: Session | None
     """None in NFSv4.0."""
     sequence: tuple[bytes, int, int, int, bool]

@@ -86,6 +86,8 @@ cdef inline bint no(DirectFiles files, int why) noexcept:
     return False
 
 
+# What the thread may do with a file: bits of ACCESS3_*; -1: that cannot be told.
+cdef int access_to(int fd, bint directory) noexcept nogil
 cdef int synchronise(int fd) except -1
 cdef bint stat_of(int fd, statx_t *status) noexcept nogil
 

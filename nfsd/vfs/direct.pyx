@@ -72,6 +72,22 @@ cdef inline bint unchanged(Inode inode, statx_t *status) noexcept:
     return ctime_of(status) == inode.ctime or inode.serial.moving()
 
 
+cdef int access_to(int fd, bint directory) noexcept nogil:
+    cdef int bits = 0, number
+    cdef bint may[3]
+    for number in range(3):
+        may[number] = c_syscall(SYS_faccessat2, fd, b"", 4 >> number, AT_EMPTY_PATH | AT_EACCESS) == 0
+        if not may[number] and errno != EACCES and errno != EPERM and errno != EROFS and errno != ETXTBSY:
+            return -1
+    if may[0]:
+        bits = ACCESS3_READ
+    if not directory:
+        return bits | (ACCESS3_MODIFY | ACCESS3_EXTEND if may[1] else 0) | (ACCESS3_EXECUTE if may[2] else 0)
+    if may[2]:
+        bits |= ACCESS3_LOOKUP | (ACCESS3_MODIFY | ACCESS3_EXTEND | ACCESS3_DELETE if may[1] else 0)
+    return bits
+
+
 cdef int synchronise(int fd) except -1:
     """fsync of what is in memory, which has nothing to write that could fail."""
     if fsync(fd) != 0 and errno != EINVAL and errno != EROFS:
@@ -197,8 +213,7 @@ cdef class DirectFiles:
 
     cdef int access(self, Credential credential, Node node) except -2:
         """ACCESS3_* bits (after :meth:`look`), as long as nothing has changed those that were found before; -1 declines."""
-        cdef int bits = 0, number
-        cdef bint may[3]
+        cdef int bits = 0
         cdef Inode inode = node.inode
         known = inode.accesses.get(credential)
         if known is not None and known[0] == inode.epoch:
@@ -209,17 +224,9 @@ cdef class DirectFiles:
         else:
             if not self.become(credential):
                 return -1
-            for number in range(3):
-                may[number] = c_syscall(SYS_faccessat2, node.fd, b"", 4 >> number, AT_EMPTY_PATH | AT_EACCESS) == 0
-                if not may[number] and errno not in (EACCES, EPERM, EROFS, ETXTBSY):
-                    return -1
-            if may[0]:
-                bits = ACCESS3_READ
-            if node.type is DIR:
-                if may[2]:
-                    bits |= ACCESS3_LOOKUP | (ACCESS3_MODIFY | ACCESS3_EXTEND | ACCESS3_DELETE if may[1] else 0)
-            else:
-                bits |= (ACCESS3_MODIFY | ACCESS3_EXTEND if may[1] else 0) | (ACCESS3_EXECUTE if may[2] else 0)
+            bits = access_to(node.fd, node.type is DIR)
+            if bits < 0:
+                return -1
             if len(inode.accesses) >= ACCESSES_KEPT:
                 inode.accesses.clear()
             inode.accesses[credential] = (inode.epoch, bits)

@@ -5,13 +5,13 @@ from libc.stdint cimport int64_t
 from nfsd.vfs.attribute_changes cimport AttributeChange
 from nfsd.vfs.direct cimport changes_t
 from nfsd.vfs.direct_lookup cimport DirectLookup
-from nfsd.vfs.records cimport Credential, Node
+from nfsd.vfs.records cimport Credential, Node, OpenFile
 from rpcrdma.rpc.work cimport Errand
 
 
 cdef class DirectAttributes(DirectLookup):
     """Direct operations, changes of attributes included."""
 
-    cdef AttributeChange to_set(self, Credential credential, Node node, changes_t *changes, int64_t size)
+    cdef AttributeChange to_set(self, Credential credential, Node node, changes_t *changes, int64_t size, OpenFile through=*)
     cdef bint have_set(self, AttributeChange change) except -1
     cdef Errand to_settle_attributes(self, AttributeChange change)

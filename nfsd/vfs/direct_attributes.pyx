@@ -15,9 +15,11 @@ from rpcrdma.rpc.work cimport Errand
 
 
 cdef class DirectAttributes(DirectLookup):
-    cdef AttributeChange to_set(self, Credential credential, Node node, changes_t *changes, int64_t size):
+    cdef AttributeChange to_set(
+        self, Credential credential, Node node, changes_t *changes, int64_t size, OpenFile through=None
+    ):
         """A change of mode, owner, times and, where it is not negative, the size: made already if the file is in memory;
-        None declines. The size is set through a file that is open for the caller."""
+        None declines. The size is set ``through`` what the caller has open, or a file that is open for the caller."""
         cdef AttributeChange change
         cdef OpenFile opened = None
         cdef statx_t status
@@ -36,7 +38,9 @@ cdef class DirectAttributes(DirectLookup):
         if size >= 0:
             if not self.look(node, &status):
                 return None
-            opened = self.opened(node, credential, 2)
+            opened = through
+            if opened is None or not opened.writable or opened.node.inode is not node.inode:
+                opened = self.opened(node, credential, 2)
             if opened is None:
                 return None
         change = AttributeChange.__new__(AttributeChange)

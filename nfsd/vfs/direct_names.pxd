@@ -1,6 +1,6 @@
 """C declarations of the file service's direct changes of names."""
 
-from libc.stdint cimport int64_t, uint8_t
+from libc.stdint cimport int64_t, uint8_t, uint32_t
 
 from nfsd.vfs.attributes cimport statx_t
 from nfsd.vfs.direct cimport changes_t
@@ -20,7 +20,7 @@ cdef class DirectNames(DirectAttributes):
     cdef Errand to_settle(self, NameChange change)
     cdef NameChange to_make(
         self, Kind kind, Credential credential, Node directory, const uint8_t *name, size_t size, changes_t *wanted,
-        int64_t length
+        int64_t length, uint32_t umask=*, bint opens=*
     )
     cdef NameChange to_symlink(
         self, Credential credential, Node directory, const uint8_t *name, size_t size, bytes text, changes_t *wanted

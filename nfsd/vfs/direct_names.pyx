@@ -10,7 +10,7 @@ the kernel refuses is in its ``data.error``; nothing has been done then.
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from libc.errno cimport EAGAIN, EMFILE, ENFILE, errno
-from libc.stdint cimport uint64_t
+from libc.stdint cimport uint32_t, uint64_t
 
 from nfsd.vfs.syscalls import (
     O_PATH as _O_PATH,
@@ -96,7 +96,9 @@ cdef class DirectNames(DirectAttributes):
             return False
         if data.across:
             self.observe(change.old_directory, &data.old_before, False)
+            change.old_change_before = change.old_directory.inode.change.value
             self.observe(change.old_directory, &data.old_after, not data.nothing)
+            change.old_change_after = change.old_directory.inode.change.value
         self.observe(change.directory, &data.before, False)
         change.change_before = change.directory.inode.change.value
         self.observe(change.directory, &data.after, not data.nothing)
@@ -121,14 +123,12 @@ cdef class DirectNames(DirectAttributes):
     # -- files made ----------------------------------------------------------------------------------------------
     cdef NameChange to_make(
         self, Kind kind, Credential credential, Node directory, const uint8_t *name, size_t size, changes_t *wanted,
-        int64_t length
+        int64_t length, uint32_t umask=0, bint opens=False
     ):
-        """The creation of a regular file or a directory, as yet to be run; None declines. ``length``: of a file."""
-        cdef NameChange change
-        if credential.umask:
-            no(self, RARE)  # whether it counts is up to the directory's default ACL
-            return None
-        change = self.change_of(kind, credential, directory, name, size)
+        """The creation of a regular file or a directory, as yet to be run; None declines. ``length``: of a file;
+        ``umask``: to be taken from the mode (RFC 8275), as the caller's is; ``opens``: the file is going to be opened, and
+        stays open."""
+        cdef NameChange change = self.change_of(kind, credential, directory, name, size)
         if change is None:
             return None
         if kind == MAKE_FILE:
@@ -137,13 +137,16 @@ cdef class DirectNames(DirectAttributes):
                 self.why = TURN
                 return None  # who waits for a place does so before the turn, which others wait for
             change.data.size = length
+            change.data.opens, change.data.access = opens, -1
         change.data.mode = 0 if wanted.mode < 0 else wanted.mode
+        umask |= credential.umask
+        change.data.umask = umask
         self.set_initial(change, wanted)
         # What makes it takes no set-user-id or set-group-id bits, and a change of owner clears them.
         if wanted.mode >= 0 and (
             wanted.mode & 0o6000 or change.data.initial.uid != NO_ID or change.data.initial.gid != NO_ID
         ):
-            change.data.initial.mode = wanted.mode
+            change.data.initial.mode = wanted.mode & ~umask
         return self.here(change)
 
     cdef NameChange to_symlink(
@@ -176,12 +179,16 @@ cdef class DirectNames(DirectAttributes):
         node.inode.saw_ctime(ctime_of(&data.status))
         self.observe(node, &data.status, False)
         change.made = node
+        if data.opens and data.access >= 0:
+            node.inode.accesses[credential] = (node.inode.epoch, data.access)
         if data.descriptor >= 0 and change.share is not None:
             opened = self.service.new_open(node, data.descriptor, 3, credential, change.share)
             data.descriptor, change.share = -1, None
             opened.epoch = node.inode.epoch
             # Its creator may write whatever its mode.
             self.service.remember_open(opened, (credential, 3, True))
+            if data.opens and self.service.shares.take(opened, credential.host):
+                change.opened = opened
         # Without a share it must not stay open: whoever writes to it opens it again, when there is a place.
         return 0
 

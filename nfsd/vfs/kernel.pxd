@@ -28,6 +28,7 @@ cdef extern from "sys/syscall.h" nogil:
     const long SYS_getegid
     const long SYS_geteuid
     const long SYS_getgroups
+    const long SYS_getxattr
     const long SYS_linkat
     const long SYS_mkdirat
     const long SYS_name_to_handle_at

@@ -6,7 +6,7 @@ from nfsd.vfs.attributes cimport statx_t
 from nfsd.vfs.direct cimport NAME_MAX, changes_t
 from nfsd.vfs.executor cimport Job
 from nfsd.vfs.kernel cimport kernel_handle_t
-from nfsd.vfs.records cimport Inode, Node
+from nfsd.vfs.records cimport Inode, Node, OpenFile
 
 cdef enum Kind:
     MAKE_FILE
@@ -33,6 +33,9 @@ ctypedef struct name_change_t:
     changes_t initial           # of a new file: what its creation does not set; ``mode`` is then set once more
     int64_t size                # likewise; 0: nothing
     uint32_t mode               # of a new file, to be created with
+    uint32_t umask              # to be taken from it, unless the directory has a default ACL (RFC 8275 section 3)
+    bint opens                  # the new file is going to be opened: it stays open, and what its maker may do is seen
+    int access                  # that: bits of ACCESS3_*; -1
     const char *text            # of a symbolic link
     int file                    # to get a further name
     int proc                    # /proc/self/fd
@@ -53,6 +56,7 @@ cdef class NameChange(Job):
     cdef Node old_directory     # of a rename; perhaps the same
     cdef name_change_t data
     cdef object credential
+    cdef OpenFile opened        # the new file, with a count, if it is going to be opened
     cdef object share           # a place for the new file's descriptor; None: it does not stay open
     cdef bytes text
     cdef Inode victim           # of what is to lose a name, if it is known
@@ -60,6 +64,8 @@ cdef class NameChange(Job):
     cdef Node made              # also the file with a further name
     cdef uint64_t change_before # the directory's change attribute before it, and after
     cdef uint64_t change_after
+    cdef uint64_t old_change_before     # that of the old one
+    cdef uint64_t old_change_after
     cdef bint has_turns         # those of two directories
 
     cdef int run_here(self) except -1

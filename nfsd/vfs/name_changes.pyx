@@ -11,14 +11,15 @@ moment (the new name leads elsewhere): that counts as a failure, since nothing i
 import asyncio
 
 from libc.errno cimport EIO, EISDIR, EMFILE, ENFILE, ESTALE, errno
+from libc.stdint cimport uint8_t, uint32_t
 from libc.string cimport memcmp, memset
 
 from nfsd.vfs.attribute_changes cimport apply_changes, changes_owner, changes_times
 from nfsd.vfs.attributes cimport statx_t
-from nfsd.vfs.direct cimport ctime_of, no_changes, stat_of
+from nfsd.vfs.direct cimport access_to, ctime_of, no_changes, stat_of
 from nfsd.vfs.executor cimport Job
 from nfsd.vfs.kernel cimport (
-    AT_EMPTY_PATH, AT_REMOVEDIR, AT_SYMLINK_FOLLOW, SYS_linkat, SYS_mkdirat,
+    AT_EMPTY_PATH, AT_REMOVEDIR, AT_SYMLINK_FOLLOW, SYS_getxattr, SYS_linkat, SYS_mkdirat,
     SYS_name_to_handle_at, SYS_openat2, SYS_renameat2, SYS_symlinkat, c_close, c_ftruncate, c_syscall, how_t,
     kernel_handle_t, unlinkat,
 )
@@ -38,6 +39,11 @@ cdef enum:
     S_IFMT = 0o170000
     S_IFDIR = 0o040000
     S_IFLNK = 0o120000
+    DEFAULT_ACL_SIZE = 4096     # as long as the file systems that have ACLs let them be, or longer
+    ACL_USER_OBJ = 0x01
+    ACL_GROUP_OBJ = 0x04
+    ACL_MASK = 0x10
+    ACL_OTHER = 0x20
 
 cdef how_t CREATION
 CREATION.flags, CREATION.mode, CREATION.resolve = _CREATION_FLAGS, 0, _RESOLVE_COMPONENT
@@ -83,6 +89,40 @@ cdef int find(name_change_t *change) noexcept nogil:
     return 0
 
 
+cdef int default_mode(int directory) noexcept nogil:
+    """The permission bits that a directory's default ACL stands for (acl(5)); -1: it has none."""
+    cdef char path[32]
+    cdef uint8_t acl[DEFAULT_ACL_SIZE]
+    cdef int owner = -1, group = -1, mask = -1, others = -1
+    cdef long at, size
+    snprintf(path, sizeof(path), b"/proc/self/fd/%d", directory)
+    size = c_syscall(SYS_getxattr, path, b"system.posix_acl_default", acl, sizeof(acl))
+    for at in range(4, size - 7, 8):  # behind the version, entries of tag, permissions and id; all little-endian
+        if acl[at] == ACL_USER_OBJ:
+            owner = acl[at + 2]
+        elif acl[at] == ACL_GROUP_OBJ:
+            group = acl[at + 2]
+        elif acl[at] == ACL_MASK:
+            mask = acl[at + 2]
+        elif acl[at] == ACL_OTHER:
+            others = acl[at + 2]
+    if owner < 0 or group < 0 or others < 0:
+        return -1
+    return (owner << 6 | (group if mask < 0 else mask) << 3 | others) & 0o777
+
+
+cdef uint32_t created_with(name_change_t *change) noexcept nogil:
+    """The mode to create a file with. A default ACL takes the umask's place (RFC 8275 section 3), as with umask(2): what
+    the umask has taken is then given back behind the creation."""
+    cdef int mode
+    if not change.umask & change.mode:
+        return change.mode
+    mode = default_mode(change.name.directory)
+    if mode >= 0:
+        change.initial.mode = <int>(change.mode & (0o7000 | <uint32_t>mode))
+    return change.mode & ~change.umask
+
+
 cdef int initialize(name_change_t *change) noexcept nogil:
     """Set what a new file's creation does not; 0 or an errno."""
     cdef changes_t *initial = &change.initial
@@ -102,7 +142,7 @@ cdef int make_file(name_change_t *change) noexcept nogil:
     cdef how_t how = CREATION
     cdef kernel_handle_t made
     cdef int error
-    how.mode = change.mode
+    how.mode = created_with(change)
     change.descriptor = <int>c_syscall(SYS_openat2, name.directory, name.path, &how, sizeof(how))
     if change.descriptor < 0:
         return errno
@@ -127,7 +167,7 @@ cdef int make_other(name_change_t *change) noexcept nogil:
     cdef name_t *name = &change.name
     cdef bint directory = change.kind == MAKE_DIRECTORY
     cdef int error
-    if directory and c_syscall(SYS_mkdirat, name.directory, name.path, change.mode) != 0:
+    if directory and c_syscall(SYS_mkdirat, name.directory, name.path, created_with(change)) != 0:
         return errno
     if not directory and c_syscall(SYS_symlinkat, change.text, name.directory, name.path) != 0:
         return errno
@@ -207,6 +247,8 @@ cdef void look_again(name_change_t *change) noexcept nogil:
     if change.kind == ADD_NAME:
         if not stat_of(change.file, &change.status):
             change.error = errno
+    elif change.opens:
+        change.access = access_to(change.naming, False)
     elif change.kind >= REMOVE_NAME and (change.naming < 0 or not stat_of(change.naming, &change.status)):
         change.status.nlink = 1
 
@@ -245,6 +287,8 @@ cdef class NameChange(Job):
             c_close(self.data.naming)
         if self.share is not None:
             self.share.give_back()
+        if self.opened is not None:
+            self.opened.release()
         if self.victim is not None:
             self.victim.changing -= 1
         if self.moved is not None:

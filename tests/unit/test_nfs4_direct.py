@@ -283,7 +283,7 @@ def test_the_lease_is_renewed_and_a_courtesy_client_comes_back(tmp_path):
     on("memory", tmp_path, 1, scenario)
 
 
-@pytest.mark.parametrize("rare", [p.OP_SAVEFH, p.OP_READLINK, 9999])
+@pytest.mark.parametrize("rare", [p.OP_LOOKUPP, p.OP_READLINK, 9999])
 def test_a_compound_that_is_declined_gives_its_slot_back_as_it_was(tmp_path, rare):
     async def scenario(both):
         handle, session = await handle_of(both), both.session

@@ -44,7 +44,7 @@ def test_what_stands_before_an_operation_is_not_done_again(tmp_path, minor, done
         await handle_of(both, b"a")
         before = [putfh(root), getattr_(OF_CONTENT), lookup(b"a"), p.OP_GETFH, access(0x1F)]
         await both.direct.call(None, both.message(2, putfh(root)))
-        for rare in (p.OP_SAVEFH, p.OP_LOOKUPP, 9999):
+        for rare in (p.OP_READLINK, p.OP_LOOKUPP, 9999):
             done_in_python.clear()
             await both.direct.call(None, both.message(2, *before, rare))
             assert done_in_python == [rare] * (rare != 9999)
@@ -66,9 +66,9 @@ def test_data_that_stand_beside_the_results_are_read_again(tmp_path, minor, done
         (both.path / "a").write_bytes(b"content" * 100)
         stateid, handle = await both.client.open("/0", b"a")
         done_in_python.clear()
-        await both.direct.call(None, both.message(2, putfh(handle), read(stateid, 0, 700), p.OP_SAVEFH))
+        await both.direct.call(None, both.message(2, putfh(handle), read(stateid, 0, 700), p.OP_LOOKUPP))
         assert p.OP_READ in done_in_python
-        await both.same(putfh(handle), read(stateid, 0, 700), p.OP_SAVEFH, getattr_(OF_CONTENT))
+        await both.same(putfh(handle), read(stateid, 0, 700), p.OP_LOOKUPP, getattr_(OF_CONTENT))
 
     on("memory", tmp_path, minor, scenario)
 
