@@ -18,7 +18,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from bench import compare, document, goals, report, sides
+from bench import compare, document, fio, goals, report, sides
 from bench.calls import FILE_SIZE, Files
 from bench.connections import Connections
 from bench.ganesha import Ganesha, enter_namespace, in_root, packaged
@@ -166,7 +166,7 @@ def parser() -> argparse.ArgumentParser:
         + " ".join(scenario.name for scenario in SCENARIOS)
         + "\n\nstudies:\n"
         + "\n".join(f"  {study.name:12} {study.summary}" for study in STUDIES)
-        + "\n\npython -m bench compare, python -m bench goals: two builds, and what is to be reached; see their --help",
+        + "\n\npython -m bench compare, goals, fio: two builds, what is to be reached, a fio job (see --help)",
     )
     named.add_argument("--only", nargs="*", choices=NAMES, metavar="NAME", help="these scenarios and studies only")
     named.add_argument(
@@ -221,6 +221,8 @@ def main(words: Sequence[str] | None = None) -> int:
     words = sys.argv[1:] if words is None else words
     if words[:1] == ["compare"]:
         return compare.main(words[1:])
+    if words[:1] == ["fio"]:
+        return fio.main(words[1:])
     wants_goals = words[:1] == ["goals"]
     options = goals.extended(parser()).parse_args(words[1:]) if wants_goals else parser().parse_args(words)
     if options.document and not document.DOCUMENT.exists():

@@ -302,7 +302,7 @@ async def _quietly(transcript: Transcript, waiting: Any) -> None:
 
 async def _nfs4(transcript: Transcript, one: Connection, other: Connection) -> None:
     transcript.title("NFSv4.1: two clients; one waits for the other's lock, and is called back when it is free")
-    clients = [Client4(link, 1, transport=link, name=name) for link, name in ((one, b"one"), (other, b"two"))]  # type: ignore[arg-type]
+    clients = [Client4(link, 1, transport=link, name=name) for link, name in ((one, b"one"), (other, b"two"))]
     opened = []
     access = p.OPEN4_SHARE_ACCESS_BOTH | p.OPEN4_SHARE_ACCESS_WANT_NO_DELEG
     for client in clients:

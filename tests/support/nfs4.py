@@ -23,6 +23,7 @@ from rpcrdma.rpc.program import Program
 from tests.support.callbacks import CallbackEnd
 
 __all__ = [
+    "NFS",
     "Client4",
     "Failed",
     "LoopbackTransport",

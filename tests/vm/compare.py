@@ -19,13 +19,15 @@ import re
 import statistics
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from bench.fio import busy_seconds as busy
 from tests.vm.build import REPO
 from tests.vm.guest import Guest, GuestError, accelerator
-from tests.vm.guest_server import DEVICES, GuestServer, load_devices
+from tests.vm.guest_server import DEVICES, Door, GuestServer, load_devices
 from tests.vm.kernel_server import START
 from tests.vm.mounts import rdma_options
 from tests.vm.network import Namespace
@@ -42,6 +44,8 @@ SERVERS = ("rdma-nfsd", "knfsd")
 DOCUMENT = REPO / "docs/performance.md"
 BEGIN, END = "<!-- begin compare -->", "<!-- end compare -->"
 POINT = "/mnt/compare"
+Pair = tuple[GuestServer, Guest]
+"""A guest that serves, and one that is a client."""
 
 KNFSD_RDMA_PORT, KNFSD_MOUNTD_PORT = 20051, 20058
 
@@ -66,9 +70,7 @@ class Sample:
 
 def busy_seconds(guest: Guest) -> float:
     """The time all processors of a guest have not been idle so far."""
-    fields = guest.run("head -n 1 /proc/stat", label="cpu time").output.split()[1:9]
-    user, nice, system, _idle, _iowait, irq, softirq, _steal = map(int, fields)
-    return (user + nice + system + irq + softirq) / os.sysconf("SC_CLK_TCK")
+    return busy(guest.run("head -n 1 /proc/stat", label="cpu time").output)
 
 
 def fio(client: Guest, pattern: str, block: str, depth: int, seconds: int, size: str) -> dict[str, float]:
@@ -93,6 +95,35 @@ def fio(client: Guest, pattern: str, block: str, depth: int, seconds: int, size:
     }
 
 
+def mount(client: Guest, door: Door, name: str, version: str, point: str) -> str:
+    """Mount the export of one of the servers behind a door; the options it has."""
+    if name == "rdma-nfsd":
+        options, path = rdma_options(version), door.export_name(version)
+    else:
+        options = rdma_options(version, port=KNFSD_RDMA_PORT)
+        options = options.replace(f"mountport={MOUNTD_PORT}", f"mountport={KNFSD_MOUNTD_PORT}")
+        path = "/export" if version == "3" else "/"
+    command = f"timeout -s KILL 30 mount -t nfs -o {options} {door.address}:{path} {point}"
+    # once more for siw, whose accepting side can overlook a first message (tests.vm.mounts)
+    client.run(f"mkdir -p {point}; {command} || {command} || {command}", timeout=180)
+    return options
+
+
+@contextmanager
+def two_guests(network: Namespace, device: str, time_limit: float, quiet: bool = False) -> Iterator[Pair]:
+    """Boot a guest in which both servers serve /export over a device, and a client with the same device."""
+    listen = [{"url": f"rdma://0.0.0.0:{RDMA_PORT}", "provider": "verbs"}]
+    with (
+        GuestServer(network, (device,), listen=listen, time_limit=time_limit, quiet=quiet) as server,
+        Guest("client", network, memory=1024, time_limit=time_limit, quiet=quiet) as client,
+    ):
+        load_devices(client, (device,))
+        client.run("modprobe rpcrdma")
+        script = START.format(options="sync", mountd=KNFSD_MOUNTD_PORT, rdma=KNFSD_RDMA_PORT)
+        server.guest.run(script, timeout=120, label="start knfsd")
+        yield server, client
+
+
 class Comparison:
     """The two guests, and what was measured in them."""
 
@@ -108,16 +139,7 @@ class Comparison:
 
     def measure(self, name: str, version: str, number: int) -> None:
         """Mount, run the four jobs, unmount."""
-        door = self.server.door(self.device)
-        if name == "rdma-nfsd":
-            options, path = rdma_options(version), door.export_name(version)
-        else:
-            options = rdma_options(version, port=KNFSD_RDMA_PORT)
-            options = options.replace(f"mountport={MOUNTD_PORT}", f"mountport={KNFSD_MOUNTD_PORT}")
-            path = "/export" if version == "3" else "/"
-        command = f"timeout -s KILL 30 mount -t nfs -o {options} {door.address}:{path} {POINT}"
-        # once more for siw, whose accepting side can overlook a first message (tests.vm.mounts)
-        self.client.run(f"mkdir -p {POINT}; {command} || {command} || {command}", timeout=180)
+        mount(self.client, self.server.door(self.device), name, version, POINT)
         for job, pattern, block, depth in JOBS:
             before = busy_seconds(self.server.guest)
             figures = fio(self.client, pattern, block, depth, self.seconds, self.size)
@@ -183,15 +205,7 @@ def compare_on(
     record: Callable[[Sample], None],
 ) -> None:
     """Boot the guests and run everything on one device; the order of the servers alternates."""
-    listen = [{"url": f"rdma://0.0.0.0:{RDMA_PORT}", "provider": "verbs"}]
-    with (
-        GuestServer(network, (device,), listen=listen, time_limit=6 * 3600) as server,
-        Guest("client", network, memory=1024, time_limit=6 * 3600) as client,
-    ):
-        load_devices(client, (device,))
-        client.run("modprobe rpcrdma")
-        script = START.format(options="sync", mountd=KNFSD_MOUNTD_PORT, rdma=KNFSD_RDMA_PORT)
-        server.guest.run(script, timeout=120, label="start knfsd")
+    with two_guests(network, device, 6 * 3600) as (server, client):
         # Laid out beforehand, or the first job's figures would be those of writing the file.
         server.guest.run(f"fallocate -l {size} /export/compare.dat && chmod 666 /export/compare.dat")
         comparison = Comparison(server, client, device, seconds, size, record)

@@ -1,7 +1,8 @@
 """``make demo``: a Linux guest beside a running server mounts over RDMA and runs fio; what happened, as it happened.
 
 Needs no root: qemu's user-mode network, and a server of the demo's own on the loopback interface, in a temporary
-directory.
+directory. ``--fio JOB`` runs a job file of the user's own instead. ``--beside kernel`` does so on the kernel's server,
+too, as root: two guests need a network namespace.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from bench.fio import FioError
+from tests.vm import demo_fio
 from tests.vm.guest import Guest, GuestError, accelerator
 from tests.vm.mounts import VERSIONS, complaints, load_siw, rdma_options, rdma_transports
 from tests.vm.network import Namespace, Slirp, namespace_or_slirp
@@ -40,7 +43,7 @@ def say(text: str) -> None:
 
 def shown(text: str) -> None:
     for line in text.strip().splitlines():
-        print(f"        {line}", flush=True)
+        print(f"        {line}".rstrip(), flush=True)
 
 
 def table(rows: Sequence[tuple[str, ...]], indent: str = "        ") -> None:
@@ -119,8 +122,9 @@ def check_ports(network: Namespace | Slirp) -> None:
                 ) from None
 
 
-def demo(version: str, seconds: int, slirp: bool) -> None:
-    """The demonstration. Raises GuestError or ServerError where it fails."""
+def demo(version: str, seconds: int, slirp: bool, job: str = "", patience: float = 0.0) -> None:
+    """The demonstration, with a ``job`` of fio's or with its own, which take so many seconds each. Raises GuestError,
+    ServerError or FioError where it fails."""
     directory = Path(tempfile.mkdtemp(prefix="rnfsd-demo-", dir="/var/tmp"))
     network = Slirp() if slirp else namespace_or_slirp()
     try:
@@ -141,8 +145,11 @@ def demo(version: str, seconds: int, slirp: bool) -> None:
             say(f"guest# {line}")
             guest.run(line, timeout=90)
             shown(guest.run(f"grep ' {POINT} ' /proc/mounts; cat {POINT}/hello.txt").output)
-            verify(guest)
-            measure(guest, server, seconds)
+            if job:
+                shown("\n".join(["", *demo_fio.alone(guest, POINT, server.cpu_seconds, job, patience), ""]))
+            else:
+                verify(guest)
+                measure(guest, server, seconds)
             say("guest# grep xprt /proc/self/mountstats")
             for transport in rdma_transports(guest, POINT):
                 shown(transport.line)
@@ -154,35 +161,70 @@ def demo(version: str, seconds: int, slirp: bool) -> None:
                     ("local_inv_needed", transport.local_inv_needed),
                 ]
                 shown("that is: " + ", ".join(f"{number} {name}" for name, number in counters))
-            guest.run(f"rm {POINT}/demo.dat; umount {POINT}")
+            guest.run(f"rm -f {POINT}/demo.dat; umount {POINT}")
             complained = complaints(guest)
             say("guest# dmesg: " + ("no complaint" if not complained else "\n".join(complained)))
         status = server.stop()
-        say(f"server stopped on SIGTERM, exit status {status}; what it has done, by its log:")
-        shown(
-            "\n".join(line.partition("nfsd.daemon: ")[2] for line in server.log_tail().splitlines() if "fpdu" in line)
-        )
+        say(f"server stopped on SIGTERM, exit status {status}")
     finally:
         network.close()
         shutil.rmtree(directory, ignore_errors=True)
 
 
-def main() -> int:
-    """Entry point of ``python -m tests.vm.demo``."""
+def beside_kernel(version: str, rounds: int, job: str, patience: float) -> None:
+    """The job on this server and on the kernel's. Raises GuestError, ServerError or FioError where it fails."""
+    try:
+        found = demo_fio.beside_kernel(job, version, rounds, patience, say)
+    except OSError as error:
+        raise ServerError(f"two guests need a network namespace, which takes root: {error}") from None
+    print()
+    shown("\n".join(demo_fio.told(found)))
+
+
+def check_namespace() -> None:
+    """See that two guests can be connected. Raises ServerError."""
+    try:
+        Namespace().close()
+    except OSError as error:
+        raise ServerError(f"two guests need a network namespace, which takes root: {error}") from None
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The command line."""
     parser = argparse.ArgumentParser(prog="make demo", description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--vers", choices=VERSIONS, default="4.1", help="NFS version (4.1)")
     parser.add_argument("--seconds", type=int, default=8, help="time for each fio job (8)")
     parser.add_argument("--slirp", action="store_true", help="always use qemu's user-mode network")
     text = "only see whether there is anything in the way; make asks this before it builds the guest"
     parser.add_argument("--check", action="store_true", help=text)
+    parser.add_argument(
+        "--fio", type=Path, metavar="JOB", help="run this job file of fio's instead, and show its table"
+    )
+    parser.add_argument("--beside", choices=("kernel",), help="with --fio: on the kernel's server as well, in turns")
+    parser.add_argument("--rounds", type=int, default=2, help="with --beside: turns that each server has (2)")
+    text = "with --fio: seconds that a turn may take (600)"
+    parser.add_argument("--patience", type=float, default=600.0, help=text)
+    return parser
+
+
+def main() -> int:
+    """Entry point of ``python -m tests.vm.demo``."""
+    parser = build_parser()
     options = parser.parse_args()
+    if options.beside and not options.fio:
+        parser.error("--beside takes a job: --fio JOB")
     try:
-        if options.check:
+        job = demo_fio.job_of(options.fio) if options.fio else ""
+        if options.check and options.beside:
+            check_namespace()
+        elif options.check:
             with Slirp() if options.slirp else namespace_or_slirp() as network:
                 check_ports(network)
-            return 0
-        demo(options.vers, options.seconds, options.slirp)
-    except (GuestError, ServerError) as error:
+        elif options.beside:
+            beside_kernel(options.vers, options.rounds, job, options.patience)
+        else:
+            demo(options.vers, options.seconds, options.slirp, job, options.patience)
+    except (GuestError, ServerError, FioError) as error:
         print(f"demo: {error}", file=sys.stderr)
         return 1
     return 0
