@@ -25,7 +25,7 @@ OPENERS = 16
 """Files that are opened and closed at the same time."""
 OFFSETS = 1024
 """Different calls of a scenario; they are sent in turn."""
-COLD_READS = 1 << 16
+COLD_READS = 1 << 18
 """READs of what is not cached, each of another place."""
 TARRED = 3000
 """Files of an archive; :func:`untar3` makes a few more, as many for each of 16 slots."""
