@@ -316,6 +316,8 @@ class Server:
     """Whether nothing may be changed, whatever the exports say."""
     versions: Versions | None = None
     """Of NFS that are spoken; without it, all."""
+    io_uring: StrictBool = True
+    """Whether workers may make READs of disks many at a time, with io_uring(7)."""
     nfs4: Nfs4 = field(default_factory=Nfs4)
     limits: Limits = field(default_factory=Limits)
     log: Log = field(default_factory=Log)

@@ -114,6 +114,7 @@ class Daemon:
         self.events: Events
         descriptors = raise_descriptor_limit()
         self.service = FileService(self.exports, server.state_dir, _file_limits(server.limits, descriptors))
+        self.service.rings = server.io_uring
         self.captures = Captures()
         self.listeners = Listeners(self.pool, server.limits, self.captures, descriptors)
         self._rpcbind = rpcbind or Rpcbind()
@@ -237,6 +238,7 @@ class Daemon:
             self._keep_to_one_user()
         for sentence in missing(self.service.executor):
             _log.warning("%s", sentence)
+        _log.info("READs of disks: %s", self.service.way_of_reading)
         return recovered
 
     def _keep_to_one_user(self) -> None:

@@ -273,7 +273,7 @@ cdef class Nfs4Direct(DirectLocks):
                 return DECLINED if transfer is None else self.wait_for(transfer, None)
             place.data_done(got)
         else:
-            if transfer.data.error or transfer.data.size != count or not self.files.have_read(transfer, place, &eof):
+            if transfer.data.error or transfer.data.where.size != count or not self.files.have_read(transfer, place, &eof):
                 return DECLINED
             opened, got = transfer.opened, transfer.data.done
             self.status = transfer.data.after

@@ -8,7 +8,7 @@ from libc.errno cimport errno
 from libc.string cimport memset
 
 from nfsd.vfs.direct cimport ctime_of, stat_of
-from nfsd.vfs.workers cimport job_t
+from nfsd.vfs.lanes cimport job_t
 from nfsd.vfs.kernel cimport (
     AT_EMPTY_PATH, SYS_fchmodat, SYS_fchownat, SYS_utimensat, c_ftruncate, c_syscall,
 )

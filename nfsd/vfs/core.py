@@ -24,6 +24,7 @@ from weakref import WeakValueDictionary
 
 from nfsd.exports import ExportTable
 from nfsd.shown import path_shown
+from nfsd.vfs import uring
 from nfsd.vfs.attributes import (
     raw_device,
     raw_fileid,
@@ -71,6 +72,10 @@ class Core:
         self.write_verifier = os.urandom(8)
         self.losses = 0
         """Failures of write-back so far."""
+        self.rings = True
+        """Whether READs of disks may be made many at a time."""
+        self.why_no_rings = ""
+        """What keeps them from that (see :mod:`nfsd.vfs.uring`)."""
         self.executor: Executor
         self.codec: HandleCodec
         self.loop: asyncio.AbstractEventLoop
@@ -96,9 +101,18 @@ class Core:
         self._umask = os.umask(0)
         self.codec = HandleCodec(load_key(self.state_dir))
         self.proc_fd = os.open("/proc/self/fd", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-        self.executor = Executor(self.loop, threads_for(self.exports.exports))
+        if self.rings:
+            self.why_no_rings = uring.hindrance()
+        self.executor = Executor(self.loop, threads_for(self.exports.exports), self.rings and not self.why_no_rings)
         self._running = True
         self._sweeper = Ticker(self.loop, SWEEP_SECONDS, self.sweep)
+
+    @property
+    def way_of_reading(self) -> str:
+        """How what is not in memory is read, in words."""
+        if self.executor.rings:
+            return "many at a time, by io_uring"
+        return f"one by each thread ({f'io_uring: {self.why_no_rings}' if self.rings else 'io_uring: false'})"
 
     async def close(self) -> None:
         """Finish running jobs, close every descriptor."""

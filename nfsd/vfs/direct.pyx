@@ -26,7 +26,7 @@ from nfsd.vfs.kernel cimport (
 )
 from nfsd.vfs.executor cimport Executor
 from nfsd.vfs.identity cimport Switch
-from nfsd.vfs.resident cimport in_memory
+from nfsd.vfs.resident cimport in_memory, was_read
 from nfsd.wire.nfs3 cimport (
     ACCESS3_DELETE, ACCESS3_EXECUTE, ACCESS3_EXTEND, ACCESS3_LOOKUP, ACCESS3_MODIFY, ACCESS3_READ,
 )
@@ -275,7 +275,7 @@ cdef class DirectFiles:
         self.why = DATA
         if not node.inline:
             self.pause()  # who may not write a file is not told what of it is in memory
-            if not in_memory(opened.fd, offset, size):
+            if not in_memory(opened.fd, <uint64_t><void *>node.inode, offset, size):
                 return -1
         # splice(2) has no RWF_NOWAIT: only what is always in memory may leave from where it is.
         got = place.pages(opened.fd, offset, size) if node.inline else -1
@@ -300,6 +300,8 @@ cdef class DirectFiles:
             return -1
         if not self.tells_devices and other_device(node, after):
             return -1
+        if not node.inline:
+            was_read(<uint64_t><void *>node.inode, offset, got, False)
         if not held:
             self.observe(node, after, False)
         return got
@@ -371,7 +373,8 @@ cdef class DirectFiles:
         if not transfer.held and not unchanged(node.inode, after):
             return no(self, OPEN)
         # Where the file has grown since the kernel came to its end, fewer octets than asked for are not the end.
-        eof[0] = transfer.data.offset + got >= after.size
+        eof[0] = transfer.data.where.offset + got >= after.size
+        was_read(<uint64_t><void *>node.inode, transfer.data.where.offset, got, True)
         if not self.tells_devices and other_device(node, after):
             return no(self, RARE)
         self.why = SIZE

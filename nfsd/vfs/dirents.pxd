@@ -2,7 +2,7 @@
 
 from libc.stdint cimport uint64_t
 
-from nfsd.vfs.workers cimport job_t
+from nfsd.vfs.lanes cimport job_t
 from nfsd.vfs.listing cimport listing_t
 
 cdef enum:

@@ -14,7 +14,7 @@ from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
 from nfsd.vfs.attributes cimport ATTRIBUTE_MOUNT_ROOT, statx_t
-from nfsd.vfs.workers cimport job_t
+from nfsd.vfs.lanes cimport job_t
 from nfsd.vfs.handles cimport KERNEL, sign_handle
 from nfsd.vfs.kernel cimport (
     AT_EMPTY_PATH, AT_NO_AUTOMOUNT, AT_SYMLINK_NOFOLLOW, SEEK_SET, SYS_getdents64, SYS_name_to_handle_at, SYS_openat,

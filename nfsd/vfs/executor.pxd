@@ -1,7 +1,8 @@
 """C declarations of the executor: what native operations need to run chains of their own."""
 
 from nfsd.vfs.identity cimport Switch
-from nfsd.vfs.workers cimport Workers, job_t, lane_t, queue_t, step_t
+from nfsd.vfs.lanes cimport job_t, lane_t, queue_t, step_t
+from nfsd.vfs.workers cimport Workers
 from rpcrdma.rpc.direct cimport Work
 
 
@@ -57,6 +58,7 @@ cdef class Executor:
     cdef dict lanes             # Lanes by number
     cdef dict queues            # Queues by lane's number and host
     cdef readonly Switch switch
+    cdef readonly bint rings    # workers make READs of disks many at a time
 
     cdef int submit(self, Job job, object lane) except -1
     cdef Lane lane(self, object number)

@@ -45,7 +45,9 @@ class Chain:
 class Executor:
     """A pool of native worker threads for one event loop."""
 
-    def __new__(cls, loop: AbstractEventLoop, threads: int = 16) -> Self: ...
+    def __new__(cls, loop: AbstractEventLoop, threads: int = 16, rings: bool = False) -> Self:
+        """``rings``: workers may make READs of disks many at a time (:mod:`nfsd.vfs.uring`)."""
+    rings: bool
     can_switch: bool
     """Whether this process may act as other users, which has been tried; if not, credentials are ignored."""
     hindrance: str
@@ -63,6 +65,6 @@ class Executor:
     def allow_threads(self, threads: int) -> None:
         """Let there be so many threads; never fewer than before."""
     def statistics(self) -> dict[str, int]:
-        """queued, running, completed, wakeups, credential_switches."""
+        """threads, queued, running, completed, together (READs made with rings), wakeups, credential_switches."""
     def close(self) -> None:
         """Wait for running chains, stop the threads."""

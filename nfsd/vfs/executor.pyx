@@ -22,7 +22,8 @@ from libc.string cimport memset
 from nfsd.vfs.identity cimport Switch
 from nfsd.vfs.kernel cimport SYS_fdatasync, SYS_fsync, SYS_syncfs, c_close
 from nfsd.vfs.threads cimport pthread_mutex_lock, pthread_mutex_unlock
-from nfsd.vfs.workers cimport ALWAYS, KEEP_GOING, MAX_THREADS, OWN, Workers, job_t, run_here, step_t
+from nfsd.vfs.workers cimport MAX_THREADS, Workers, run_here
+from nfsd.vfs.lanes cimport ALWAYS, KEEP_GOING, OWN, job_t, step_t
 
 from rpcrdma.rpc.direct cimport Work
 
@@ -164,7 +165,7 @@ cdef class Lane:
 cdef class Executor:
     # no_gc_clear: the threads see what is in here until they have ended.
 
-    def __cinit__(self, loop, int threads=16):
+    def __cinit__(self, loop, int threads=16, bint rings=False):
         self.event_fd = -1
         if not 1 <= threads <= MAX_THREADS:
             raise ValueError("threads: 1 to 256")
@@ -175,6 +176,7 @@ cdef class Executor:
         self.lanes = {}
         self.queues = {}
         self.switch = Switch()
+        self.rings = rings
         self.workers.shared.identity = &self.switch.server
         self.event_fd = self.workers.shared.event_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         loop.add_reader(self.event_fd, contain, None, self.drain)
@@ -339,6 +341,7 @@ cdef class Executor:
                 "queued": self.workers.shared.queued + len(self.pending),
                 "running": self.workers.shared.running,
                 "completed": self.workers.shared.completed,
+                "together": self.workers.shared.together,
                 "wakeups": self.workers.shared.wakeups,
                 "credential_switches": self.switch.server.switches,
             }

@@ -24,7 +24,7 @@ from nfsd.vfs.kernel cimport (
     kernel_handle_t, unlinkat,
 )
 from nfsd.vfs.records cimport Inode, Node
-from nfsd.vfs.workers cimport job_t
+from nfsd.vfs.lanes cimport job_t
 
 from nfsd.vfs.creation import CREATION_FLAGS as _CREATION_FLAGS
 from nfsd.vfs.serial import take_both

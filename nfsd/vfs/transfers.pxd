@@ -5,16 +5,13 @@ from libc.stdint cimport uint8_t, uint64_t
 from nfsd.vfs.attributes cimport statx_t
 from nfsd.vfs.executor cimport Executor, Job
 from nfsd.vfs.records cimport Node, OpenFile
-from nfsd.vfs.workers cimport job_t
+from nfsd.vfs.lanes cimport job_t, reading_t
 from rpcrdma.memory cimport Lease
 from rpcrdma.rpc.work cimport Errand
 
 ctypedef struct transfer_t:
     bint writes
-    int fd
-    uint64_t offset
-    size_t size
-    void *octets
+    reading_t where             # of a write, too
     ssize_t done                # octets
     int error                   # errno, or 0
     statx_t before              # of a write

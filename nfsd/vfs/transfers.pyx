@@ -11,7 +11,7 @@ from libc.string cimport memset
 from nfsd.vfs.kernel cimport AT_EMPTY_PATH, SYS_statx, c_syscall, pread, pwrite
 from nfsd.vfs.executor cimport Executor, Job
 from nfsd.vfs.records cimport Credential, Inode, OpenFile
-from nfsd.vfs.workers cimport job_t
+from nfsd.vfs.lanes cimport job_t
 from rpcrdma.memory cimport Lease
 from rpcrdma.rpc.work cimport Errand
 
@@ -21,21 +21,27 @@ cdef unsigned int STATX_MASK = _STATX_MASK
 
 
 cdef void transfer(job_t *job) noexcept nogil:
-    """What the worker does."""
+    """What the worker does; a read may have been made with others."""
     cdef transfer_t *data = <transfer_t *>job.data
-    if data.writes and c_syscall(SYS_statx, data.fd, b"", AT_EMPTY_PATH, STATX_MASK, &data.before) != 0:
+    cdef reading_t *where = &data.where
+    if data.writes and c_syscall(SYS_statx, where.fd, b"", AT_EMPTY_PATH, STATX_MASK, &data.before) != 0:
         data.error = errno
         return
-    while True:
-        if data.writes:
-            data.done = pwrite(data.fd, data.octets, data.size, <long>data.offset)
-        else:
-            data.done = pread(data.fd, data.octets, data.size, <long>data.offset)
-        if data.done >= 0 or errno != EINTR:
-            break
-    if data.done < 0:
-        data.error = errno
-    if c_syscall(SYS_statx, data.fd, b"", AT_EMPTY_PATH, STATX_MASK, &data.after) != 0 and data.error == 0:
+    if where.made:
+        data.done = where.result
+        if data.done < 0:
+            data.error = <int>-data.done
+    else:
+        while True:
+            if data.writes:
+                data.done = pwrite(where.fd, where.octets, where.size, <long>where.offset)
+            else:
+                data.done = pread(where.fd, where.octets, where.size, <long>where.offset)
+            if data.done >= 0 or errno != EINTR:
+                break
+        if data.done < 0:
+            data.error = errno
+    if c_syscall(SYS_statx, where.fd, b"", AT_EMPTY_PATH, STATX_MASK, &data.after) != 0 and data.error == 0:
         data.error = errno
 
 
@@ -102,7 +108,8 @@ cdef int errno_of(Errand errand) except -1:
 cdef Transfer made(Executor executor, OpenFile opened, uint64_t offset, void *octets, size_t size):
     cdef Transfer made = Transfer.__new__(Transfer)
     made.executor, made.lane, made.opened = executor, opened.node.mount.lane, opened
-    made.data.fd, made.data.offset, made.data.octets, made.data.size = opened.fd, offset, octets, size
+    made.data.where.fd, made.data.where.offset = opened.fd, offset
+    made.data.where.octets, made.data.where.size = octets, size
     return made
 
 
@@ -110,6 +117,8 @@ cdef Transfer reading(Executor executor, OpenFile opened, uint64_t offset, Lease
     """To fill the beginning of ``sink``, whose count is taken."""
     cdef Transfer new = made(executor, opened, offset, <void *>sink.address, size)
     new.sink = sink
+    if executor.rings and opened.node.caching:
+        new.job.reading = &new.data.where
     return new
 
 

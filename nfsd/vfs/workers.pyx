@@ -1,24 +1,20 @@
-"""Worker threads, and whose job is next.
+"""Worker threads, and what they do.
 
-Owns the threads, the queues and the running of chains; imports identities. No thread of this file ever takes the
-interpreter's lock while it works. What Python sees is in :mod:`nfsd.vfs.executor`.
+Owns the threads and the running of chains; imports identities, lanes and rings. No thread of this file ever takes the
+interpreter's lock while it works. What Python sees is in :mod:`nfsd.vfs.executor`; whose job is next, in
+:mod:`nfsd.vfs.lanes`.
 
 Identity. A thread keeps the identity of its last chain, since a switch and back costs microseconds
 (:mod:`nfsd.vfs.identity`). A chain whose caller a thread cannot become ends there, whatever failures it tolerates. A
 worker that is nobody in particular any more ends, and another takes its place.
 
-Lanes. Every export is a lane with a bound on the threads it may hold. A lane with work and room stands in the ring of
-ready lanes; threads take the ring's head and put it at the tail, so lanes share the threads fairly.
-
-Turns. Within a lane hosts take turns, each with a job (or a train of them): however many one has waiting, another's
-next job waits for one of each. What waits for a disk to have written (fsync) is apart, for that may take long. Such jobs
-take turns with the others, and leave a quarter of the lane's threads, one at least, to them, if the lane has more than
-one. A host has half of the lane's threads for them while anybody waits. Each of this is done in constant time.
+READs of a disk are made many at a time, by one thread with a ring (:mod:`nfsd.vfs.uring`). Each is told when it is done,
+however long the others take.
 """
 
 import os
 
-from libc.errno cimport EINTR, errno
+from libc.errno cimport EAGAIN, EINTR, errno
 from libc.stdint cimport uint64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memset
@@ -30,12 +26,17 @@ from nfsd.vfs.identity cimport (
     thread_state_t,
 )
 from nfsd.vfs.kernel cimport SYS_close, c_syscall, c_write
+from nfsd.vfs.lanes cimport (
+    ALWAYS, KEEP_GOING, OWN, job_done, job_t, lane_t, make_ready, put_job, reading_t, shared_t, step_t, take_another, take_job,
+    thread_done, threads_for,
+)
 from nfsd.vfs.threads cimport (
     SIG_SETMASK, pthread_attr_destroy, pthread_attr_init, pthread_attr_setstacksize, pthread_attr_t,
     pthread_cond_broadcast, pthread_cond_destroy, pthread_cond_init, pthread_cond_signal, pthread_cond_wait,
     pthread_create, pthread_join, pthread_mutex_destroy, pthread_mutex_init, pthread_mutex_lock,
     pthread_mutex_unlock, pthread_sigmask, sigfillset, sigset_t,
 )
+from nfsd.vfs.uring cimport DEPTH, uring_close, uring_done, uring_enter, uring_open, uring_read, uring_t, uring_take_back
 
 from rpcrdma.log_limits import limited_logger
 
@@ -116,139 +117,110 @@ cdef void run_here(shared_t *shared, thread_state_t *thread, job_t *job) noexcep
         run_job(shared, thread, job)
 
 
-# -- whose turn it is ---------------------------------------------------------------------------------------------
-cdef void enter(ring_t *ring, queue_t *queue) noexcept nogil:
-    """Stand at the ring's tail."""
-    queue.ring = ring
-    queue.before, queue.after = ring.tail, NULL
-    if ring.tail == NULL:
-        ring.head = queue
-    else:
-        ring.tail.after = queue
-    ring.tail = queue
+# -- READs, many at a time ----------------------------------------------------------------------------------------
+cdef void put_in(uring_t *ring, job_t *job) noexcept nogil:
+    cdef reading_t *reading = job.reading
+    uring_read(ring, reading.fd, reading.octets, <unsigned int>reading.size, reading.offset, job)
 
 
-cdef void leave(queue_t *queue) noexcept nogil:
-    """Stand in no ring any more."""
-    cdef ring_t *ring = queue.ring
-    if queue.before == NULL:
-        ring.head = queue.after
-    else:
-        queue.before.after = queue.after
-    if queue.after == NULL:
-        ring.tail = queue.before
-    else:
-        queue.after.before = queue.before
-    queue.ring = NULL
+cdef void give_up(shared_t *shared, thread_state_t *thread, uring_t *ring, job_t **done) noexcept nogil:
+    """The kernel takes no more: what it has not begun is done in the other way."""
+    cdef job_t *job = <job_t *>uring_take_back(ring)
+    while job != NULL:
+        run_here(shared, thread, job)
+        job.next, done[0] = done[0], job
+        job = <job_t *>uring_take_back(ring)
 
 
-cdef int host_syncs(lane_t *lane) noexcept nogil:
-    """Jobs that sync of one host that may run while others wait."""
-    return max(1, lane.limit // 2)
-
-
-cdef int may_sync(lane_t *lane) noexcept nogil:
-    """Whether another job that syncs may run in the lane."""
-    return lane.syncing < max(1, lane.limit - max(1, lane.limit // 4))
-
-
-cdef void line_up(queue_t *queue) noexcept nogil:
-    """Stand where the queue's next job is to be taken from."""
-    cdef lane_t *lane = queue.lane
-    if queue.head == NULL:
-        return
-    if not queue.syncs:
-        enter(&lane.calls, queue)
-    elif queue.running < host_syncs(lane):
-        enter(&lane.syncs, queue)
-    else:
-        enter(&lane.over, queue)
-
-
-cdef queue_t *next_queue(lane_t *lane) noexcept nogil:
-    """Whose turn in the lane it is; NULL: nobody's."""
-    cdef queue_t *syncs = lane.syncs.head if may_sync(lane) else NULL
-    if syncs != NULL and not (lane.synced_last and lane.calls.head != NULL):
-        return syncs
-    if lane.calls.head != NULL:
-        return lane.calls.head
-    return lane.over.head if may_sync(lane) else NULL
-
-
-cdef void make_ready(shared_t *shared, lane_t *lane) noexcept nogil:
-    if lane.ready or lane.running >= lane.limit or next_queue(lane) == NULL:
-        return
-    lane.ready = 1
-    lane.next_ready = NULL
-    if shared.ready_tail == NULL:
-        shared.ready_head = lane
-    else:
-        shared.ready_tail.next_ready = lane
-    shared.ready_tail = lane
-
-
-cdef void put_job(shared_t *shared, job_t *job) noexcept nogil:
-    cdef queue_t *queue = job.queue
-    job.next = NULL
-    if queue.tail == NULL:
-        queue.head = queue.tail = job
-        line_up(queue)
-    else:
-        queue.tail.next = job
-        queue.tail = job
-    make_ready(shared, queue.lane)
-
-
-cdef job_t *take_job(shared_t *shared) noexcept nogil:
-    cdef lane_t *lane
-    cdef queue_t *queue = NULL
+cdef int gather(shared_t *shared, thread_state_t *thread, uring_t *ring, job_t **done) noexcept nogil:
+    """Wait until some READs are done, and take them, the newest first. Returns how many."""
+    cdef int count = 0, result
     cdef job_t *job
-    while queue == NULL:
-        lane = shared.ready_head
-        if lane == NULL:
-            return NULL
-        shared.ready_head = lane.next_ready
-        if shared.ready_head == NULL:
-            shared.ready_tail = NULL
-        lane.ready = 0
-        queue = next_queue(lane)  # NULL, if its bound has become smaller
-    job = queue.head
-    queue.head = job.next
-    if queue.head == NULL:
-        queue.tail = NULL
-    queue.running += 1
-    lane.running += 1
-    lane.syncing += queue.syncs
-    lane.synced_last = queue.syncs
-    leave(queue)
-    line_up(queue)
-    shared.queued -= 1
-    shared.running += 1
-    make_ready(shared, lane)
-    return job
+    cdef int error = uring_enter(ring, 1)
+    if error != 0 and error != EINTR:
+        give_up(shared, thread, ring, done)
+        job = done[0]
+        while job != NULL:
+            count, job = count + 1, job.next
+    while True:
+        job = <job_t *>uring_done(ring, &result)
+        if job == NULL:
+            return count
+        # What was interrupted, or has to be asked for in another way, is.
+        job.reading.made = result >= 0 or (result != -EINTR and result != -EAGAIN)
+        job.reading.result = result
+        run_here(shared, thread, job)
+        job.next, done[0] = done[0], job
+        count += 1
 
 
-cdef void job_done(shared_t *shared, queue_t *queue) noexcept nogil:
-    """One of the queue's jobs is over."""
-    cdef lane_t *lane = queue.lane
-    queue.running -= 1
-    lane.running -= 1
-    lane.syncing -= queue.syncs
-    shared.running -= 1
-    if queue.ring == &lane.over:
-        leave(queue)
-        line_up(queue)
-    make_ready(shared, lane)
+cdef void read_together(shared_t *shared, thread_state_t *thread, uring_t *ring, job_t *job) noexcept nogil:
+    """Make this READ, and others of its lane with it, until none is left. Comes back with the lock."""
+    cdef lane_t *lane = job.queue.lane
+    cdef job_t *done
+    cdef int made, under_way = 0
+    pthread_mutex_lock(&shared.lock)
+    while job != NULL or under_way > 0:
+        while job != NULL:
+            put_in(ring, job)
+            under_way += 1
+            job = take_another(shared, lane) if under_way < DEPTH else NULL
+        pthread_mutex_unlock(&shared.lock)
+        done = NULL
+        made = gather(shared, thread, ring, &done)
+        under_way -= made
+        pthread_mutex_lock(&shared.lock)
+        shared.together += made
+        told(shared, done, NULL)
+        job = take_another(shared, lane) if under_way < DEPTH else NULL
+    thread_done(shared, lane)
 
 
 # -- threads -----------------------------------------------------------------------------------------------------
+cdef void told(shared_t *shared, job_t *newest, lane_t *left) noexcept nogil:
+    """These are done, and the thread has left this lane, if it has. Called with the lock, and gives it up in between."""
+    cdef int first = shared.finished == NULL
+    cdef job_t *job = newest
+    cdef job_t *oldest = NULL
+    cdef job_t *one_of_it
+    cdef uint64_t one = 1
+    if job == NULL:
+        return
+    while job != NULL:
+        oldest = job
+        one_of_it = job
+        while one_of_it != NULL:
+            shared.completed += 1
+            one_of_it = one_of_it.behind
+        job_done(shared, job.queue)
+        job = job.next
+    if left != NULL:
+        thread_done(shared, left)
+    oldest.next = shared.finished
+    shared.finished = newest
+    if first:
+        shared.wakeups += 1
+        # Not with the lock: the loop wakes at once and wants it, and this thread may not go on for milliseconds.
+        pthread_mutex_unlock(&shared.lock)
+        c_write(shared.event_fd, &one, 8)
+        pthread_mutex_lock(&shared.lock)
+
+
+cdef bint may_read_together(shared_t *shared, worker_t *worker, thread_state_t *thread) noexcept nogil:
+    """Whether this thread has a ring, and is who makes READs."""
+    if worker.ring.opened < 0:
+        return False
+    if worker.ring.opened == 0 and uring_open(&worker.ring) != 0:
+        return False
+    return identity_become_own(shared.identity, thread) == 0
+
+
 cdef void *work(void *argument) noexcept nogil:
     cdef worker_t *worker = <worker_t *>argument
     cdef shared_t *shared = worker.shared
     cdef thread_state_t thread
     cdef job_t *job
     cdef job_t *one_of_it
-    cdef int first, made
     cdef uint64_t one = 1
     memset(&thread, 0, sizeof(thread))
     pthread_mutex_lock(&shared.lock)
@@ -262,22 +234,18 @@ cdef void *work(void *argument) noexcept nogil:
             shared.idle -= 1
             continue
         pthread_mutex_unlock(&shared.lock)
-        one_of_it, made = job, 0
-        while one_of_it != NULL:
-            run_here(shared, &thread, one_of_it)
-            one_of_it, made = one_of_it.behind, made + 1
-        pthread_mutex_lock(&shared.lock)
-        job_done(shared, job.queue)
-        shared.completed += made
-        first = shared.finished == NULL
-        job.next = shared.finished
-        shared.finished = job
-        if first:
-            shared.wakeups += 1
-            # Not with the lock: the loop wakes at once and wants it, and this thread may not go on for milliseconds.
-            pthread_mutex_unlock(&shared.lock)
-            c_write(shared.event_fd, &one, 8)
+        if job.reading != NULL and may_read_together(shared, worker, &thread):
+            read_together(shared, &thread, &worker.ring, job)
+        else:
+            if job.reading != NULL:
+                pthread_cond_signal(&shared.work)  # those behind it counted on one thread for all
+            one_of_it = job
+            while one_of_it != NULL:
+                run_here(shared, &thread, one_of_it)
+                one_of_it = one_of_it.behind
+            job.next = NULL
             pthread_mutex_lock(&shared.lock)
+            told(shared, job, job.queue.lane)
         if thread.whose == BROKEN:
             # Under the lock since the chain was finished, or anew: either way the loop will look after it has been told.
             worker.ended = 1
@@ -285,6 +253,7 @@ cdef void *work(void *argument) noexcept nogil:
             c_write(shared.event_fd, &one, 8)
             break
     pthread_mutex_unlock(&shared.lock)
+    uring_close(&worker.ring)
     free(thread.now.groups)
     return NULL
 
@@ -319,6 +288,7 @@ cdef class Workers:
         with nogil:
             pthread_mutex_lock(&self.shared.lock)
             self.shared.queued += count
+            count = threads_for(first)
             while first != NULL:
                 job = first
                 first = job.next

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from nfsd.vfs.resident import resident
+from nfsd.vfs.resident import remember, resident
 
 KNOWN = tuple(int(part) for part in os.uname().release.split("-")[0].split(".")[:2]) >= (6, 5)
 """Whether the kernel has cachestat(2); without it everything counts as there."""
@@ -49,3 +49,29 @@ def test_what_is_in_memory(half_there, offset, size, there):
 @pytest.mark.skipif(not KNOWN, reason="the kernel has no cachestat(2)")
 def test_what_the_kernel_does_not_tell_is_not_taken_for_known():
     assert not resident(-1, 0, 4096)
+
+
+@pytest.mark.skipif(not KNOWN, reason="the kernel has no cachestat(2)")
+def test_what_has_been_read_needs_nothing_behind_it(half_there):
+    inside = MIB - 16384, 4096
+    assert not resident(half_there, *inside, file=7)
+    remember(7, *inside, False)
+    assert resident(half_there, *inside, file=7)
+    assert not resident(half_there, *inside, file=8)
+    assert not resident(half_there, MIB - 12288, 4096, file=7)
+    assert not resident(half_there, MIB - 16384, 8192, file=7)
+
+
+@pytest.mark.skipif(not KNOWN, reason="the kernel has no cachestat(2)")
+def test_what_has_been_read_and_is_gone_is_not_there(half_there):
+    remember(7, 2 * MIB, 4096, False)
+    assert not resident(half_there, 2 * MIB, 4096, file=7)
+
+
+@pytest.mark.skipif(not KNOWN, reason="the kernel has no cachestat(2)")
+def test_what_a_worker_may_have_read_ahead_is_as_if_never_read(half_there):
+    for page in range(MIB - 65536, MIB, 4096):
+        remember(7, page, 4096, False)
+    remember(7, MIB - 65536, 4096, True)
+    assert resident(half_there, MIB - 65536, 4096, file=7)
+    assert not resident(half_there, MIB - 32768, 4096, file=7)
