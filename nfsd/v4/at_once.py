@@ -17,9 +17,10 @@ from nfsd.state import Nfs4Error, StateEngine
 from nfsd.state.clients import Client
 from nfsd.state.opens import FileState, OpenState
 from nfsd.state.owners import SeqidOwner
+from nfsd.state.records import Delegation
 from nfsd.state.types import UINT32_MAX, Stateid
 from nfsd.v4.descriptors import Descriptors
-from nfsd.v4.ops.delegations import SIGNALS, has_one
+from nfsd.v4.ops.delegations import SIGNALS, give, has_one
 from nfsd.v4.server import Nfs4Server
 from nfsd.vfs.service import Node, OpenFile
 from nfsd.vfs.types import Credential
@@ -29,7 +30,6 @@ WISHES: int = p.OPEN4_SHARE_ACCESS_WANT_DELEG_MASK | SIGNALS
 _WANT = p.OPEN4_SHARE_ACCESS_WANT_DELEG_MASK
 _READ, _WRITE, _BOTH = p.OPEN4_SHARE_ACCESS_READ, p.OPEN4_SHARE_ACCESS_WRITE, p.OPEN4_SHARE_ACCESS_BOTH
 _WHY = p.why_no_delegation4
-CONTENTION: int = _WHY.WND4_CONTENTION
 T = TypeVar("T")
 
 
@@ -89,18 +89,6 @@ def may_make(server: Nfs4Server, client: Client, owner: bytes, host: str, direct
     return not directory.mount.inline or server.service.shares.has_room(host, directory.mount.lane)
 
 
-def why_no_delegation_of_new(server: Nfs4Server, client: Client, share_access: int) -> int | None:
-    """As :func:`why_no_delegation`, of a file that is yet to be made, which nobody can have."""
-    want = share_access & _WANT
-    if want == p.OPEN4_SHARE_ACCESS_WANT_NO_DELEG:
-        return _WHY.WND4_NOT_WANTED
-    if want == p.OPEN4_SHARE_ACCESS_WANT_CANCEL:
-        return _WHY.WND4_CANCELLED
-    if not server.recalls.can_delegate(client):
-        return _WHY.WND4_RESOURCE
-    return server.engine.delegations.refusal(client, b"", write=bool(share_access & _WRITE))
-
-
 def begin(server: Nfs4Server, client: Client, owner: bytes, seqid: int) -> SeqidOwner:
     """v4.0: begin the next operation of an owner that ``may_open``."""
     return server.engine.opens.begin40(client, owner, seqid)[0]
@@ -108,20 +96,24 @@ def begin(server: Nfs4Server, client: Client, owner: bytes, seqid: int) -> Seqid
 
 def open_made(
     server: Nfs4Server, client: Client, caller: RpcCredential, credential: Credential, node: Node,
-    opened: OpenFile | None, owner: bytes, access: int, deny: int,
-) -> tuple[OpenState | None, int, int]:  # fmt: skip
-    """Open a file that its creation has left ``opened``, with a count that is taken over: (state, rflags, NFS4_OK), or
-    (None, 0, status). Whoever has made a file may open it whatever its mode."""
+    opened: OpenFile | None, owner: bytes, access: int, deny: int, wish: int, referring: tuple[bytes, int, int] | None,
+) -> tuple[OpenState, int, Delegation | int] | int:  # fmt: skip
+    """Open a file that its creation has left ``opened``, with a count that is taken over: (state, rflags, a delegation
+    or why there is none), or the status of a failure. Whoever has made a file may open it whatever its mode. ``wish``:
+    share_access as sent; ``referring``: the session, slot and sequence id."""
     engine = server.engine
     if opened is None:
-        return None, 0, p.NFS4ERR_DELAY  # descriptors are short
+        return int(p.NFS4ERR_DELAY)  # descriptors are short
     try:
         state = engine.opens.reserve(engine.opens.owner(client, owner), node.key, access, deny, reclaim=False).commit()
     except Nfs4Error as error:
         opened.release()
-        return None, 0, error.status
+        return int(error.status)
     _keep_open(state, opened, credential, access, caller)
-    return state, _open_flags(server, client), p.NFS4_OK
+    flags = _open_flags(server, client)
+    # Nobody else can have the file open yet but a local process, which keeps it from being delegated at once.
+    giving = give(server, client, node, state.opened, access, wish & _WANT, referring, patient=False)
+    return state, flags, _result(giving)
 
 
 def _keep_open(state: OpenState, opened: OpenFile, credential: Credential, access: int, caller: RpcCredential) -> None:
@@ -209,7 +201,7 @@ def _result(coroutine: Coroutine[Any, Any, T]) -> T:
         result: T = end.value
         return result
     coroutine.close()
-    raise RuntimeError("a call on a file system in memory waited")
+    raise RuntimeError("what has nothing to wait for has waited")
 
 
 def may_resize(server: Nfs4Server, file_key: bytes) -> bool:

@@ -29,4 +29,5 @@ cdef class DirectCreates(DirectChanges):
     cdef NameChange to_open_new(
         self, Arguments *arguments, createhow_t *how, opaque_t *name, uint32_t wanted
     )
+    cdef tuple request(self)
     cdef int opened_new(self, NameChange change, createhow_t *how, uint32_t wanted, Place place) except -1

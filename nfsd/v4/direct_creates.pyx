@@ -10,9 +10,10 @@ owner is busy for as long as the OPEN waits.
 """
 
 from cpython.bytes cimport PyBytes_FromStringAndSize
-from libc.stdint cimport uint8_t, uint32_t
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.string cimport memchr, memcpy, memset
 
+from nfsd.state.records cimport Delegation
 from nfsd.v4.direct_changes cimport DONE, begun, store_bitmap, store_change_info, wrong_name
 from nfsd.v4.direct_opens cimport store_no_delegation
 from nfsd.vfs.direct cimport NAME_MAX, UTIME_OMIT, no, no_changes
@@ -20,12 +21,13 @@ from nfsd.vfs.name_changes cimport MAKE_DIRECTORY, MAKE_FILE, NameChange
 from nfsd.vfs.records cimport Credential, Node
 from nfsd.wire.nfs4 cimport (
     CLAIM_NULL, EXCLUSIVE4, EXCLUSIVE4_1, FATTR4_TIME_ACCESS, FATTR4_TIME_MODIFY, GUARDED4, NF4DIR, NF4LNK,
-    NFS4ERR_EXIST, NFS4ERR_INVAL, NFS4_OK, NFS4_VERIFIER_SIZE, OPEN4_SHARE_ACCESS_READ, OP_CREATE, OP_OPEN, UNCHECKED4,
+    NFS4ERR_EXIST, NFS4ERR_INVAL, NFS4_OK, NFS4_VERIFIER_SIZE, NFS_LIMIT_SIZE, OPEN4_SHARE_ACCESS_READ,
+    OPEN_DELEGATE_READ, OPEN_DELEGATE_WRITE, OP_CREATE, OP_OPEN, UNCHECKED4,
     change_info4_SIZE, stateid4_SIZE,
 )
-from rpcrdma.declined cimport ATTRIBUTES, FAILED, PROCEDURE, RECALL, STATE
+from rpcrdma.declined cimport ATTRIBUTES, FAILED, OPEN, PROCEDURE, STATE
 from rpcrdma.octets cimport load_opaque, opaque_t
-from rpcrdma.place cimport ANSWERED, DECLINED, WAITS, load32, store32
+from rpcrdma.place cimport ANSWERED, DECLINED, WAITS, load32, store32, store64
 from rpcrdma.rpc.work cimport Work
 
 from nfsd.v4 import at_once
@@ -34,12 +36,27 @@ cdef enum:
     TEXT_MAX = 4096             # of a symbolic link: what is longer is too long for every file system
     BITMAP_SIZE = 16
     CREATE_RESULT = 8 + change_info4_SIZE + BITMAP_SIZE
-    OPEN_RESULT = 8 + stateid4_SIZE + change_info4_SIZE + 4 + BITMAP_SIZE + 12      # at most
+    DELEGATION = 4 + stateid4_SIZE + 4 + 12 + 16    # at most: of a write delegation
+    OPEN_RESULT = 8 + stateid4_SIZE + change_info4_SIZE + 4 + BITMAP_SIZE + DELEGATION
     VERIFIER_MASK = 0x7FFFFFFF  # nfsd.vfs.creation
     FILE_MODE = 0o600           # without one, as there
     DIRECTORY_MODE = 0o755
     # In the second word.
     TIMES = 1 << (FATTR4_TIME_ACCESS - 32) | 1 << (FATTR4_TIME_MODIFY - 32)
+
+
+cdef uint8_t *store_delegation(uint8_t *at, Delegation given) except NULL:
+    """The open_delegation4 of a delegation (:func:`nfsd.v4.ops.delegations.given`)."""
+    cdef bytes other = given.other
+    at = store32(at, OPEN_DELEGATE_WRITE if given.write else OPEN_DELEGATE_READ)
+    memcpy(store32(at, given.seqid), <const uint8_t *>other, stateid4_SIZE - 4)
+    at = store32(at + stateid4_SIZE, given.recall_by is not None)
+    if given.write:
+        # No space is reserved for what the client caches.
+        at = store64(store32(at, NFS_LIMIT_SIZE), <uint64_t>0xFFFFFFFFFFFFFFFF)
+    # An nfsace4 that allows nobody anything: ACCESS_ALLOWED, no flags, no access, no name.
+    memset(at, 0, 16)
+    return at + 16
 
 
 cdef class DirectCreates(DirectChanges):
@@ -202,10 +219,8 @@ cdef class DirectCreates(DirectChanges):
         if client is None or not at_once.may_make(self.server, client, self.owner, credential.host, self.current):
             self.files.why = STATE
             return None
-        if at_once.why_no_delegation_of_new(self.server, client, wanted) is None or (
-            self.share == OPEN4_SHARE_ACCESS_READ and self.server.leases
-        ):
-            self.files.why = RECALL
+        if self.share == OPEN4_SHARE_ACCESS_READ and self.server.leases:
+            self.files.why = OPEN  # what is open for reading only may be delegated: another descriptor is needed
             return None
         if not self.minor:
             self.turn = at_once.begin(self.server, client, self.owner, self.seqid)
@@ -216,29 +231,36 @@ cdef class DirectCreates(DirectChanges):
             self.opened_by = client
         return change
 
+    cdef tuple request(self):
+        """The session, slot and sequence id of the COMPOUND."""
+        return self.session.sessionid, self.slotid, self.slot.seqid
+
     cdef int opened_new(self, NameChange change, createhow_t *how, uint32_t wanted, Place place) except -1:
         """The file is there: open it, and answer."""
         cdef Node node = change.made
         cdef bytes other
+        cdef object done, given
         opened, change.opened = change.opened, None
         client = self.client
         if client is None:
             client = self.opened_by = self.turn.client
         self.files.pause()  # Python code of the file service runs as the server
-        state, flags, status = at_once.open_made(
+        done = at_once.open_made(
             self.server, client, self.caller.credential, change.credential, node, opened, self.owner, self.share,
-            self.denied,
+            self.denied, wanted if self.minor else 0, None if self.session is None else self.request(),
         )
-        if state is None:
-            return self.fail(status, place)
-        why = at_once.why_no_delegation(self.server, client, node, wanted)
+        if isinstance(done, int):
+            return self.fail(<uint32_t>done, place)
+        state, flags, given = done
         other = state.other
         place.at = store32(store32(store32(place.at, OP_OPEN), NFS4_OK), state.seqid)
         memcpy(place.at, <const uint8_t *>other, stateid4_SIZE - 4)
         place.at = store_change_info(place.at + stateid4_SIZE - 4, change.change_before, change.change_after)
         place.at = store_bitmap(store32(place.at, flags), how.shown)
-        # One that could be given by now was none when the file was made.
-        place.at = store_no_delegation(place.at, wanted, <uint32_t>(at_once.CONTENTION if why is None else why))
+        if isinstance(given, Delegation):
+            place.at = store_delegation(place.at, <Delegation>given)
+        else:
+            place.at = store_no_delegation(place.at, wanted, <uint32_t>given)
         self.current = node
         self.saw_change(node, &change.data.status)
         return ANSWERED

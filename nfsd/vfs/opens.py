@@ -313,11 +313,12 @@ class OpenOperations(FindingOperations):
             lease.give_up()
 
     async def take_lease(
-        self, opened: OpenFile, *, write: bool, on_break: Callable[[], None], host: str = ""
+        self, opened: OpenFile, *, write: bool, on_break: Callable[[], None], host: str = "", patient: bool = True
     ) -> LeaseHold | None:
         """For a client of this ``host``: have the kernel tell, by ``on_break``, before a local process opens the file
         for writing (``write``: at all), for as long as the hold is kept. None: one has it open like that, or the kernel
-        gives no lease. ``on_break`` must not wait; it is called at most once."""
+        gives no lease; unless ``patient``, also if something of ours that is about to close has it open. ``on_break``
+        must not wait; it is called at most once."""
         inode, lane = opened.node.inode, opened.node.mount.lane
         for _ in range(_LEASE_TRIES):
             lease = inode.lease
@@ -330,6 +331,8 @@ class OpenOperations(FindingOperations):
             lease = self.leases.lock(opened, write=write)
             if lease is not None:
                 return LeaseHold(lease, host, on_break)
+            if not patient:
+                return None
             # Descriptors kept in case they are needed again stand in the way like any other.
             self._forget_idle(inode, write)
             settled = await self.unstable.settled(inode, lane)

@@ -631,10 +631,13 @@ def test_a_size_is_set_under_a_share(tmp_path, minor):
     on("memory", tmp_path, minor, scenario)
 
 
+@pytest.mark.parametrize(("kind", "leases"), [("disk", False), ("disk", True), ("memory", False)])
 @pytest.mark.parametrize("minor", SESSIONS)
-def test_a_new_file_that_may_be_delegated_is_the_general_paths(tmp_path, minor):
+def test_a_new_file_is_delegated_natively(kind, tmp_path, minor, leases):
+    """RFC 8881 section 18.16.3: a write delegation for whoever has made a file and can be called back."""
+
     async def scenario(both):
-        one, _ = await directories(both)
+        one, two = await directories(both)
         end = CallbackEnd()
         client = await Client4(both.server, minor, name=b"called", transport=LoopbackTransport(callbacks=end)).connect()
         both.client, both.sequences = client, {}
@@ -642,10 +645,61 @@ def test_a_new_file_that_may_be_delegated_is_the_general_paths(tmp_path, minor):
             await wire.call(None, both.message(which))
         _, opened, _ = await natively(both, putfh(one), making(both, b"a", share=2 | NO_DELEGATION), p.OP_GETFH)
         assert opened.resok4.delegation.od_whynone.ond_why == p.why_no_delegation4.WND4_NOT_WANTED
-        before = both.answered
-        reply = await both.direct.call(None, both.message(0, putfh(one), making(both, b"b"), p.OP_GETFH))
-        opened = Client4.parse(reply)[1][2][1].resok4
-        assert opened.delegation.delegation_type == p.open_delegation_type4.OPEN_DELEGATE_WRITE
-        assert both.answered == before
+        looks = p.OP_GETFH, access(0x2D), getattr_(OF_CONTENT)
+        shown, handles, table = [], [], both.server.engine.delegations
+        for wire, slot, directory in ((both.direct, 0, one), (both.general, 1, two)):
+            before = both.answered
+            for name, share in ((b"b", 2), (b"c", 3), (b"d", 1)):
+                reply = await wire.call(
+                    None, both.message(slot, putfh(directory), making(both, name, share=share), *looks)
+                )
+                status, results = Client4.parse(reply)
+                opened = results[2][1].resok4
+                given = opened.delegation.write if share != 1 else opened.delegation.read
+                handles.append((results[3][1].resok4.object, given.stateid))
+                shown.append([status, opened.rflags, opened.delegation.delegation_type, given.recall, given.permissions,
+                              repr(getattr(given, "space_limit", None)), *map(repr, results[4:])])  # fmt: skip
+            # For a read lease, the descriptor of the creation has to go first.
+            assert both.answered - before == (0 if slot else 2 if leases else 3)
+        assert shown[:3] == shown[3:]
+        assert table.count == 6
+        key = both.server.service.nodes.find(handles[0][0]).key
+        held = table.held_by(both.server.engine.clients.lookup(client.clientid), key)
+        assert held.referring == (client.session, 1, both.sequences[1] - 2)
+        assert held.change == await change_of(both, handles[0][0])
+        # It is called back when somebody else wants the file.
+        other = await Client4(both.general, minor, name=b"other", transport=LoopbackTransport()).connect()
+        await other.raw(*other.in_session(putfh(one), (p.OP_OPEN, other.open_args(b"b", access=1))))
+        assert held.recall_by is not None
+        for handle, stateid in handles:
+            back = (p.OP_DELEGRETURN, p.DELEGRETURN4args(stateid))
+            assert Client4.parse(await both.direct.call(None, both.message(0, putfh(handle), back)))[0] == OK
+        assert table.count == 0
 
-    on("memory", tmp_path, minor, scenario, limits=Limits(grace=0))
+    on(kind, tmp_path, minor, scenario, limits=Limits(grace=0), leases=leases)
+
+
+@pytest.mark.parametrize("minor", SESSIONS)
+def test_a_new_file_without_a_lease_is_not_delegated(tmp_path, minor):
+    """Where the kernel gives no lease, as for a file that a local process has opened, both ways say so."""
+
+    async def scenario(both):
+        one, two = await directories(both)
+        client = await Client4(
+            both.server, minor, name=b"called", transport=LoopbackTransport(callbacks=CallbackEnd())
+        ).connect()
+        both.client, both.sequences = client, {}
+        for which, wire in enumerate((both.direct, both.general)):
+            await wire.call(None, both.message(which))
+        both.server.service.leases.lock = lambda *_, **how: None
+        told = []
+        for wire, slot, directory in ((both.direct, 0, one), (both.general, 1, two)):
+            before = both.answered
+            wish = making(both, b"a", share=2 | p.OPEN4_SHARE_ACCESS_WANT_ANY_DELEG)
+            opened = Client4.parse(await wire.call(None, both.message(slot, putfh(directory), wish)))[1][2][1].resok4
+            told.append((repr(opened.delegation), opened.stateid.seqid))
+            assert both.answered - before == 1 - slot
+        assert told[0] == told[1]
+        assert both.server.engine.delegations.count == 0
+
+    on("disk", tmp_path, minor, scenario, limits=Limits(grace=0), leases=True)

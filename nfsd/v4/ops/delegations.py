@@ -13,6 +13,7 @@ from nfsd.v4.compound import Compound
 from nfsd.v4.descriptors import Descriptors
 from nfsd.v4.operations import operation
 from nfsd.v4.ops.data import regular
+from nfsd.v4.server import Nfs4Server
 from nfsd.vfs.leases import LeaseHold
 from nfsd.vfs.service import Node
 from nfsd.vfs.types import FileType
@@ -43,60 +44,70 @@ async def delegate(
     """A delegation of a file that has just been opened for ``access`` through ``opened``, or none. ``wish``: the WANT
     bits of share_access. ``reclaim``: the type (OPEN_DELEGATE_*) the client had before the server restarted."""
     want = wish & _WANT
+    referring = None
+    if c.session is not None and c.sequence is not None:
+        referring = (c.session.sessionid, c.sequence.sa_slotid, c.sequence.sa_sequenceid)
+    made = await give(c.server, client, node, opened, access, want, referring, reclaim=reclaim)
+    return given(made) if isinstance(made, Delegation) else none(c, want, made)
+
+
+async def give(
+    server: Nfs4Server, client: Client, node: Node, opened: Descriptors, access: int, want: int,
+    referring: tuple[bytes, int, int] | None, *, reclaim: int = 0, patient: bool = True,
+) -> Delegation | p.why_no_delegation4:  # fmt: skip
+    """The delegation, or why there is none. ``referring``: the session, slot and sequence id of the request. Unless
+    ``patient``, nothing is waited for: what stands in the way of a lease makes it none."""
     if want == p.OPEN4_SHARE_ACCESS_WANT_NO_DELEG:
-        return none(c, want, _WHY.WND4_NOT_WANTED)
+        return _WHY.WND4_NOT_WANTED
     if want == p.OPEN4_SHARE_ACCESS_WANT_CANCEL:
-        return none(c, want, _WHY.WND4_CANCELLED)
+        return _WHY.WND4_CANCELLED
     write = reclaim == _TYPES.OPEN_DELEGATE_WRITE if reclaim else bool(access & _WRITE)
-    recalls = c.server.recalls
+    recalls, table = server.recalls, server.engine.delegations
     callable_ = await recalls.learn_whether_to_delegate(client) if reclaim else recalls.can_delegate(client)
     if not callable_ and not reclaim:
-        return none(c, want, _WHY.WND4_RESOURCE)
-    held = c.engine.delegations.held_by(client, node.key)
+        return _WHY.WND4_RESOURCE
+    held = table.held_by(client, node.key)
     if held is not None:
-        return none(c, want, has_one(held, want))
+        return has_one(held, want)
     if node.inode.serial.busy or node.inode.changing:
-        return none(c, want, _WHY.WND4_CONTENTION)  # somebody's write or removal is under way
-    made = c.engine.delegations.offer(client, node.key, write=write, reclaim=bool(reclaim))
+        return _WHY.WND4_CONTENTION  # somebody's write or removal is under way
+    made = table.offer(client, node.key, write=write, reclaim=bool(reclaim))
     if not isinstance(made, Delegation):
-        return none(c, want, made)
+        return made
     made.file.node = node
     recalls.mark(made.file)
-    made.handle = node.handle
-    if c.session is not None and c.sequence is not None:
-        made.referring = (c.session.sessionid, c.sequence.sa_slotid, c.sequence.sa_sequenceid)
-    made.opened = opened.copy()
+    made.handle, made.referring, made.opened = node.handle, referring, opened.copy()
     try:
-        if c.server.leases:
-            lease = await _lease(c, made, opened)
+        if server.leases:
+            lease = await _lease(server, made, opened, patient=patient)
             if lease is None:
-                c.engine.delegations.release(made)
-                return none(c, want, _WHY.WND4_CONTENTION)
-            if not c.engine.delegations.holds(made):
+                table.release(made)
+                return _WHY.WND4_CONTENTION
+            if not table.holds(made):
                 lease.release()
-                return none(c, want, _WHY.WND4_RESOURCE)  # gone, with its client
+                return _WHY.WND4_RESOURCE  # gone, with its client
             made.lease = lease
         if write:
-            made.change = (await c.service.attributes(node)).change
+            made.change = (await server.service.attributes(node)).change
     except BaseException:
-        c.engine.delegations.release(made)
+        table.release(made)
         raise
-    if not c.engine.delegations.settle(made):
-        return none(c, want, _WHY.WND4_CONTENTION)
+    if not table.settle(made):
+        return _WHY.WND4_CONTENTION
     if not callable_:
-        c.engine.delegations.recall(made)
-    return given(made)
+        table.recall(made)
+    return made
 
 
-async def _lease(c: Compound, delegation: Delegation, opened: Descriptors) -> LeaseHold | None:
+async def _lease(server: Nfs4Server, delegation: Delegation, opened: Descriptors, *, patient: bool) -> LeaseHold | None:
     """What makes the kernel tell us when a local process opens the file."""
     through = opened.write if delegation.write else opened.read
     if through is None:
         return None
-    recalls = c.server.recalls
-    return await c.service.take_lease(
-        through, write=delegation.write, host=opened.host, on_break=lambda: recalls.broken(delegation)
-    )
+    return await server.service.take_lease(
+        through, write=delegation.write, host=opened.host, patient=patient,
+        on_break=lambda: server.recalls.broken(delegation),
+    )  # fmt: skip
 
 
 def given(delegation: Delegation) -> p.open_delegation4:
