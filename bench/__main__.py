@@ -1,4 +1,4 @@
-"""``python -m bench``: what operations cost the server, beside what the machine can do at best, in one run.
+"""``rdma-nfsd bench``: what operations cost the server, beside what the machine can do at best, in one run.
 
 Server CPU per operation is the figure that counts: user and system time of the server's process over the calls answered
 meanwhile. The load is native (:mod:`bench.generator`), on loopback, from a file in memory. A scenario is one kind of
@@ -159,14 +159,14 @@ def begin(
 def parser() -> argparse.ArgumentParser:
     """The command line."""
     named = argparse.ArgumentParser(
-        prog="python -m bench",
+        prog="rdma-nfsd bench",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         epilog="scenarios:\n  "
         + " ".join(scenario.name for scenario in SCENARIOS)
         + "\n\nstudies:\n"
         + "\n".join(f"  {study.name:12} {study.summary}" for study in STUDIES)
-        + "\n\npython -m bench compare, goals, fio: two builds, what is to be reached, a fio job (see --help)",
+        + "\n\nrdma-nfsd bench compare, goals, fio: two builds, what is to be reached, a fio job (see --help)",
     )
     named.add_argument("--only", nargs="*", choices=NAMES, metavar="NAME", help="these scenarios and studies only")
     named.add_argument(

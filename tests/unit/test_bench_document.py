@@ -9,6 +9,7 @@ import pytest
 
 from bench import charts, document
 from bench.__main__ import STUDIES, main
+from tests.vm import compare
 
 FACTS = {"cores": 2, "cpu": "a processor", "kernel": "6.1", "python": "3.11.2", "load": 0.1, "when": "2026-01-02"}
 LIMITS = {
@@ -104,3 +105,35 @@ def test_what_was_not_measured_stays_as_it_is(pages):
 
     assert part(after, "places") == part(before, "places")
     assert part(after, "scenarios") != part(before, "scenarios")
+
+
+def in_guest():
+    """What the guest's part of a run finds, made up."""
+    servers = {"rdma-nfsd-verbs": measured(100.0, getattr_rdma=4.0), "kernel": measured(200.0, getattr_rdma=8.0)}
+    for found in servers.values():
+        del found["peak_memory"]  # nobody knows it there
+    return {"kernel": "6.1", "accelerator": "tcg", "processors": 2, "servers": servers}
+
+
+def test_the_kernels_server_has_its_row_and_its_chart(pages, tmp_path):
+    pytest.importorskip("matplotlib")
+    document.write(run() | {"guest": in_guest()}, STUDIES, pages)
+    text = pages.read_text()
+    assert "| in a guest, TCP and siw | knfsd | 2 | 0.50 | 0.50 | 0.50 | 0.71 |" in text
+    assert "](charts/guest.svg)" in text
+    picture = (tmp_path / "charts" / "guest.svg").read_text()
+    assert all(f">{word}</text>" in picture for word in ("getattr rdma", "kernel", "rdma-nfsd-verbs"))
+
+
+def test_the_comparison_to_a_linux_client_has_a_chart_of_medians(pages, tmp_path):
+    pytest.importorskip("matplotlib")
+    samples = [
+        compare.Sample(server, "siw", "4.2", "1M read", turn, 50.0, iops, 9.0, 20.0, cpu)
+        for server, cpu in (("rdma-nfsd", 30.0), ("knfsd", 20.0))
+        for turn, iops in enumerate((10.0, 30.0, 20.0))
+    ]
+    name = "siw, NFSv4.2, 1M read"
+    assert compare.series(samples)["knfsd"] == {name: {"cpu_us": 20.0, "calls_per_s": 20.0}}
+    compare.write_document(compare.table(samples), "A note.", samples, pages)
+    assert "](charts/client.svg)" in pages.read_text()
+    assert f">{name}</text>" in (tmp_path / "charts" / "client.svg").read_text()

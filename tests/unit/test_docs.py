@@ -119,9 +119,12 @@ def test_the_configuration_reference_has_every_key_with_default_and_values(name:
     assert documented()[name] == expected(SECTIONS[name])
 
 
-def test_the_examples_of_the_configuration_reference_are_accepted(tmp_path: Path) -> None:
-    examples = re.findall(r"```yaml\n(.*?)```", REFERENCE.read_text(), re.DOTALL)
-    assert len(examples) >= 2
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda document: str(document.name))
+def test_the_examples_of_configurations_are_accepted(document: Path, tmp_path: Path) -> None:
+    examples = [
+        text for text in re.findall(r"```yaml\n(.*?)```", document.read_text(), re.DOTALL) if "exports:" in text
+    ]
+    assert examples or document != REFERENCE
     for text in examples:
         here = re.sub(r"path: (?:\./|/srv/)?(\S+)", rf"path: {tmp_path}/\1", text)
         for name in re.findall(rf"path: {tmp_path}/(\S+)", here):

@@ -24,6 +24,8 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from bench import charts
+from bench.document import CHARTS
 from bench.fio import busy_seconds as busy
 from tests.vm.build import REPO
 from tests.vm.guest import Guest, GuestError, accelerator
@@ -186,8 +188,29 @@ def table(samples: Sequence[Sample]) -> list[str]:
     return lines
 
 
-def write_document(lines: Sequence[str], note: str, path: Path = DOCUMENT) -> None:
-    """Put the table between the markers. Raises ValueError where they are missing."""
+def series(samples: Sequence[Sample]) -> dict[str, dict[str, dict[str, float]]]:
+    """What the chart shows: of each server, by device, version and job, medians of its figures."""
+    found: dict[str, dict[str, dict[str, float]]] = {}
+    for server in SERVERS:
+        same: dict[str, list[Sample]] = {}
+        for sample in samples:
+            if sample.server == server:
+                same.setdefault(f"{sample.device}, NFSv{sample.version}, {sample.job}", []).append(sample)
+        found[server] = {
+            name: {
+                "cpu_us": statistics.median(each.cpu_us_per_operation for each in made),
+                "calls_per_s": statistics.median(each.iops for each in made),
+            }
+            for name, made in same.items()
+        }
+    return {server: rows for server, rows in found.items() if rows}
+
+
+def write_document(lines: Sequence[str], note: str, samples: Sequence[Sample], path: Path = DOCUMENT) -> None:
+    """Put the table between the markers, below its chart. Raises ValueError where they are missing."""
+    (path.parent / CHARTS).mkdir(exist_ok=True)
+    charts.dots("To a Linux client, servers in one guest", series(samples), path.parent / CHARTS / "client.svg")
+    lines = [f"![CPU per operation and operations per second, to a Linux client]({CHARTS}/client.svg)", "", *lines]
     text = path.read_text()
     if BEGIN not in text or END not in text:
         raise ValueError(f"{path} has no {BEGIN} … {END}")
@@ -265,7 +288,7 @@ def main() -> int:
             f"load average {os.getloadavg()[1]:.0f} (from outside). Ratios below 1.00 in throughput, and above in "
             "latency and CPU, are the kernel's advantage."
         )
-        write_document(lines, note)
+        write_document(lines, note, samples)
     return 1 if failed else 0
 
 
