@@ -27,7 +27,13 @@ def measured(cpu, **rates):
     times = {"user_us": 1.0, "p50_us": 5, "p99_us": 9, "p999_us": 10}
     figures = {"getattr tcp": {"cpu_us": cpu, "calls_per_s": 100.0, **times}}
     for name, value in rates.items():
-        figures[name.replace("_", " ")] = {"cpu_us": 2 * cpu, "calls_per_s": value, **times}
+        figures[name.replace("_", " ")] = {
+            "cpu_us": 2 * cpu,
+            "calls_per_s": value,
+            "work_requests": 2.0,
+            "rdma_octets": 0.0,
+            **times,
+        }
     return {"scenarios": figures, "failures": {}, "peak_memory": 1 << 20}
 
 
