@@ -13,7 +13,9 @@ from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
 from nfsd.v3.direct_changes cimport Nfs3Changes
+from nfsd.v3.direct_names cimport Carried
 from nfsd.v3.fattr cimport store_fattr, store_wcc
+from nfsd.v3.name_arguments cimport load_name_arguments, name_arguments_t
 from nfsd.v3.needs cimport ARRIVAL, COMMITTING, LOOK, OPENING, PERMISSIONS, ROOM, TEXT, Kind, Need, Progress
 from nfsd.vfs.attributes cimport statx_t
 from nfsd.vfs.direct cimport Standing, no
@@ -22,9 +24,9 @@ from nfsd.vfs.transfers cimport Sync, Transfer, errno_of
 from nfsd.wire.nfs3 cimport (
     ACCESS3_DELETE, ACCESS3_EXTEND, ACCESS3_MODIFY, FILE_SYNC, NFS3ERR_ACCES, NFS3ERR_FBIG, NFS3ERR_INVAL, NFS3ERR_IO,
     NFS3ERR_JUKEBOX, NFS3ERR_ROFS, NFSPROC3_ACCESS, NFSPROC3_COMMIT, NFSPROC3_CREATE, NFSPROC3_GETATTR,
-    NFSPROC3_LINK, NFSPROC3_LOOKUP, NFSPROC3_MKDIR, NFSPROC3_READ, NFSPROC3_READLINK, NFSPROC3_REMOVE, NFSPROC3_RENAME, NFSPROC3_RMDIR,
-    NFSPROC3_SETATTR, NFSPROC3_SYMLINK, NFSPROC3_WRITE, READ3resok_MAX, UNSTABLE, fattr3_SIZE,
-    load_nfs_fh3, nfs_fh3_t,
+    NFSPROC3_LINK, NFSPROC3_LOOKUP, NFSPROC3_MKDIR, NFSPROC3_MKNOD, NFSPROC3_READ, NFSPROC3_READLINK, NFSPROC3_REMOVE,
+    NFSPROC3_RENAME, NFSPROC3_RMDIR, NFSPROC3_SETATTR, NFSPROC3_SYMLINK, NFSPROC3_WRITE, READ3resok_MAX, UNSTABLE,
+    fattr3_SIZE, load_nfs_fh3, nfs_fh3_t,
 )
 from rpcrdma.declined cimport BUSY, CHUNKS, MAY_WAIT, OPEN, RARE, RECALL, SHAPE, SIZE
 from rpcrdma.octets cimport load32, load64, padded, store32
@@ -51,6 +53,10 @@ cdef enum:
         | 1 << NFSPROC3_COMMIT
     )
     OF_DATA = 1 << NFSPROC3_READ | 1 << NFSPROC3_WRITE | 1 << NFSPROC3_COMMIT
+    NAMES = (
+        1 << NFSPROC3_LOOKUP | 1 << NFSPROC3_CREATE | 1 << NFSPROC3_MKDIR | 1 << NFSPROC3_SYMLINK | 1 << NFSPROC3_MKNOD
+        | 1 << NFSPROC3_REMOVE | 1 << NFSPROC3_RMDIR | 1 << NFSPROC3_RENAME | 1 << NFSPROC3_LINK
+    )
     CHANGING = 1 << NFSPROC3_WRITE | 1 << NFSPROC3_COMMIT
 
 cdef uint64_t OFFSET_MAX = 0x7FFFFFFFFFFFFFFF
@@ -84,18 +90,15 @@ cdef bint well_formed(uint32_t procedure, const uint8_t *arguments, size_t size,
 
 
 cdef class Nfs3Direct(Nfs3Changes):
-    cdef object delegations
     cdef size_t read_max
     cdef size_t write_max
-    cdef Caller caller
 
     def __init__(self, service, limits=None, delegations=None):
         limits = limits or Limits()
-        self.delegations = delegations
         self.read_max = limits.read_max
         self.write_max = limits.write_max
         self.guarded = (1 << NFSPROC3_SETATTR) | (1 << NFSPROC3_WRITE)
-        self.guarded |= (1 << NFSPROC3_CREATE) | (1 << NFSPROC3_MKDIR) | (1 << NFSPROC3_SYMLINK)
+        self.guarded |= (1 << NFSPROC3_CREATE) | (1 << NFSPROC3_MKDIR) | (1 << NFSPROC3_SYMLINK) | (1 << NFSPROC3_MKNOD)
         self.guarded |= (1 << NFSPROC3_REMOVE) | (1 << NFSPROC3_RMDIR) | (1 << NFSPROC3_RENAME) | (1 << NFSPROC3_LINK)
         self.procedures = self.guarded | (1 << NFSPROC3_GETATTR) | (1 << NFSPROC3_LOOKUP) | (1 << NFSPROC3_ACCESS)
         self.procedures |= (1 << NFSPROC3_READ) | (1 << NFSPROC3_COMMIT) | (1 << NFSPROC3_READLINK)
@@ -115,11 +118,12 @@ cdef class Nfs3Direct(Nfs3Changes):
         cdef const uint8_t *rest = load_nfs_fh3(arguments, arguments + size, &handle)
         cdef Node node
         cdef Standing standing = None
+        cdef name_arguments_t named
         self.have = None
         self.caller = caller
         if rest == NULL:
             return no(self.files, SHAPE)
-        if place.bulk != NULL and procedure != NFSPROC3_WRITE:
+        if place.bulk != NULL and procedure != NFSPROC3_WRITE and procedure != NFSPROC3_SYMLINK:
             return no(self.files, CHUNKS)
         size -= rest - arguments
         if not well_formed(procedure, rest, size, place):
@@ -134,15 +138,19 @@ cdef class Nfs3Direct(Nfs3Changes):
                     return self.not_brought(procedure, <Need>brought, place)
                 # What has been done before it is there as well.
                 brought = brought.earlier
+            elif isinstance(brought, Carried):
+                return self.carried(procedure, <Carried>brought, place)
             node, standing = self.have.node, self.have.standing
         else:
             node = self.files.find(handle.data.octets, handle.data.length)
             if node is not None:
                 standing = self.files.standing(caller, node)
             if standing is None:
+                if (NAMES >> procedure) & 1 and not load_name_arguments(procedure, rest, rest + size, place, &named):
+                    return no(self.files, SHAPE)
                 return self.need(ARRIVAL, None, None, None, (<char *>handle.data.octets)[:handle.data.length])
         self.files.why = RARE
-        self.files.tells_devices = (OWN >> procedure) & 1
+        self.files.tells_devices = True
         if self.have is not None and self.have.failure:
             return self.tell(self.have.failure, node, place)
         self.tally = standing.tally
@@ -159,43 +167,22 @@ cdef class Nfs3Direct(Nfs3Changes):
             return self.write(standing, node, arguments, place, brought)
         if procedure == NFSPROC3_GETATTR:
             return self.getattr(standing, node, place)
-        if procedure == NFSPROC3_LOOKUP:
-            return self.lookup(standing, node, arguments, size, place, brought)
         if procedure == NFSPROC3_ACCESS:
             return self.access(standing, node, arguments, place)
         if procedure == NFSPROC3_READLINK:
             return self.readlink(standing, node, place)
         if procedure == NFSPROC3_SETATTR:
             return self.setattr(standing, node, arguments, size, place, brought)
-        if procedure == NFSPROC3_CREATE:
-            return self.create(standing, node, arguments, size, place, brought)
-        if procedure == NFSPROC3_MKDIR:
-            return self.mkdir(standing, node, arguments, size, place, brought)
-        if procedure == NFSPROC3_SYMLINK:
-            return self.symlink(standing, node, arguments, size, place, brought)
-        if procedure == NFSPROC3_REMOVE or procedure == NFSPROC3_RMDIR:
-            return self.remove(procedure, standing, node, arguments, size, place, brought)
-        if procedure == NFSPROC3_RENAME:
-            return self.rename(self.caller, standing, node, arguments, size, place, brought)
-        if procedure == NFSPROC3_LINK:
-            return self.link(self.caller, standing, node, arguments, size, place, brought)
+        if (NAMES >> procedure) & 1:
+            return self.run_named(procedure, standing, node, arguments, size, place, brought)
         return self.commit(standing, node, place, brought)
 
     # -- needs ---------------------------------------------------------------------------------------------------
-    cdef int need(self, Kind kind, Node node, Standing standing, Work done=None, bytes handle=None) except -1:
-        """WAITS, for something that the call cannot be carried out without. ``done``: what has been done for it
-        already. ``handle``: of an arrival."""
-        cdef bint looked = self.have is not None and self.have.looked
-        cdef Need need = Need.__new__(Need)
-        need.kind, need.service, need.delegations = kind, self.files.service, self.delegations
-        need.caller, need.handle, need.write = self.caller, handle, self.shown == NFSPROC3_WRITE
-        need.progress = need.kept = self.progress(node, standing)
-        need.progress.looked = looked  # nothing has been done since
-        return self.wait_for(need, done)
-
     cdef int not_brought(self, uint32_t procedure, Need need, Place place) except -1:
         """What the call needs cannot be had: so much is its answer, or the attributes are left out of it."""
         error, need.error = need.error, None  # its traceback leads back to the need
+        if (NAMES >> procedure) & 1:
+            return self.not_named(procedure, error, place)
         if not (OWN >> procedure) & 1:
             return no(self.files, RARE)
         if self.have.failure:

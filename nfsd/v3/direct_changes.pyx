@@ -1,11 +1,15 @@
-"""NFSv3's native changes of names: CREATE, MKDIR, SYMLINK, REMOVE, RMDIR, RENAME and LINK (RFC 1813 sections 3.3.8 to
-3.3.10 and 3.3.12 to 3.3.15).
+"""NFSv3's native changes of names: CREATE, MKDIR, SYMLINK, MKNOD, REMOVE, RMDIR, RENAME and LINK (RFC 1813 sections 3.3.8
+to 3.3.15).
 
 Owns :class:`Nfs3Changes`; imports what NFSv3's native procedures share and the file service's direct operations.
-Answers are octet for octet those of :mod:`nfsd.v3.names` and :mod:`nfsd.v3.creation`, which do whatever is declined here.
 
 Each procedure looks at its arguments, has the change prepared, or finds the one that has been brought, has it carried
-through (:meth:`Nfs3Changes.carry`), and writes the reply.
+through (:meth:`Nfs3Changes.carry`), and writes the reply. What such a change cannot do (GENERAL) is an errand's
+(:mod:`nfsd.v3.errands`), with whose result the reply is written (:meth:`Nfs3Changes.carried`). Nothing is declined but
+malformed calls.
+
+A creator that names no mode gets mode 0, as from Linux's server: the client sets the mode afterwards (it must after an
+EXCLUSIVE CREATE, which carries none), and until then only the owner may touch the file.
 """
 
 from libc.errno cimport EEXIST
@@ -14,28 +18,28 @@ from libc.string cimport memchr
 
 from cpython.bytes cimport PyBytes_FromStringAndSize
 
-from nfsd.v3.direct_names cimport NAME3_MAX, is_component, status_in, walked
-from nfsd.v3.fattr cimport store_fattr, store_wcc
-from nfsd.v3.sattr cimport load_sattr
-from nfsd.vfs.direct cimport Standing, changes_t, no, no_changes
+from nfsd.v3.direct_names cimport AGAIN, DONE, GENERAL, is_component, octets_of, status_in, walked
+from nfsd.v3.name_arguments cimport load_name_arguments, name_arguments_t
+from nfsd.v3.needs cimport OTHER, RECALLED
+from nfsd.vfs.direct cimport NO_ID, UTIME_NOW, UTIME_OMIT, Standing, changes_t, no, when_t
 from nfsd.vfs.name_changes cimport MAKE_DIRECTORY, MAKE_FILE, REMOVE_DIRECTORY, REMOVE_NAME, NameChange
 from nfsd.vfs.records cimport Node
 from nfsd.vfs.transfers cimport errno_of
 from nfsd.wire.nfs3 cimport (
-    CREATE3resok_MAX, EXCLUSIVE, GUARDED, NFS3ERR_ACCES, NFS3ERR_EXIST, NFS3ERR_INVAL, NFS3ERR_ISDIR, NFS3ERR_NOTDIR,
-    NFS3ERR_ROFS, NFS3ERR_XDEV, NFS3_OK, NFSPROC3_CREATE, NFSPROC3_LINK, NFSPROC3_MKDIR, NFSPROC3_REMOVE,
-    NFSPROC3_RENAME, NFSPROC3_RMDIR, NFSPROC3_SYMLINK, load_nfs_fh3, nfs_fh3_t,
+    CREATE3resok_MAX, EXCLUSIVE, GUARDED, NF3BLK, NF3CHR, NF3FIFO, NF3SOCK, NFS3ERR_ACCES, NFS3ERR_BADTYPE,
+    NFS3ERR_EXIST, NFS3ERR_INVAL, NFS3ERR_ISDIR, NFS3ERR_JUKEBOX, NFS3ERR_NOTDIR, NFS3ERR_ROFS, NFS3ERR_XDEV, NFS3_OK,
+    NFSPROC3_CREATE, NFSPROC3_LINK, NFSPROC3_LOOKUP, NFSPROC3_MKDIR, NFSPROC3_MKNOD, NFSPROC3_REMOVE, NFSPROC3_RENAME,
+    NFSPROC3_RMDIR, NFSPROC3_SYMLINK,
 )
-from rpcrdma.declined cimport FAILED, NODE, SIZE
-from rpcrdma.octets cimport load32, load_opaque, opaque_t, store32, store_opaque
-from rpcrdma.place cimport ANSWERED, DECLINED, Place
-from rpcrdma.rpc.direct cimport Caller
+from rpcrdma.declined cimport NODE, RECALL, SHAPE, SIZE
+from rpcrdma.octets cimport opaque_t, store32, store_opaque
+from rpcrdma.place cimport ANSWERED, Place
 from rpcrdma.rpc.work cimport Errand, Work
 
-from nfsd.vfs.types import FileType
+from nfsd.vfs.types import FileType, SetAttributes, SetTo, Time
 
 cdef enum:
-    DONE = 3                    # what is left is the reply
+    TAKEN = 6                   # of a creation: the name is taken, and it depends on what is there
     ROOM = 4 + CREATE3resok_MAX # for any of these replies
     TEXT_MAX = 4096             # what is longer is too long for every file system
 
@@ -61,10 +65,58 @@ cdef uint32_t renamed(opaque_t *old, opaque_t *new) noexcept:
     return NFS3ERR_INVAL if is_dots(old) or is_dots(new) else NFS3_OK
 
 
+cdef object time_in(when_t *when):
+    """A time to be set, for the file service."""
+    if when.nanoseconds == UTIME_NOW:
+        return SetTo.SERVER_TIME
+    return None if when.nanoseconds == UTIME_OMIT else Time(when.seconds, when.nanoseconds)
+
+
+cdef object initial(name_arguments_t *arguments):
+    """The attributes of what is to be made, for the file service."""
+    cdef changes_t *changes = &arguments.changes
+    return SetAttributes(
+        mode=max(changes.mode, 0),
+        uid=None if changes.uid == NO_ID else changes.uid,
+        gid=None if changes.gid == NO_ID else changes.gid,
+        size=None if arguments.size < 0 else arguments.size,
+        atime=time_in(&changes.times[0]),
+        mtime=time_in(&changes.times[1]),
+    )
+
+
 cdef class Nfs3Changes(Nfs3Names):
+    cdef int run_named(
+        self, uint32_t procedure, Standing standing, Node node, const uint8_t *arguments, size_t size, Place place,
+        Work brought,
+    ) except -1:
+        """Carry out a procedure about names, LOOKUP among them, as far as it goes with what has been brought."""
+        cdef name_arguments_t loaded
+        if not load_name_arguments(procedure, arguments, arguments + size, place, &loaded):
+            return no(self.files, SHAPE)
+        if place.end - place.at < ROOM:
+            return no(self.files, SIZE)
+        self.files.walked = walked(brought)
+        if procedure == NFSPROC3_LOOKUP:
+            return self.lookup(standing, node, &loaded, place, brought)
+        if procedure == NFSPROC3_CREATE:
+            return self.create(standing, node, &loaded, place, brought)
+        if procedure == NFSPROC3_MKDIR:
+            return self.mkdir(standing, node, &loaded, place, brought)
+        if procedure == NFSPROC3_SYMLINK:
+            return self.symlink(standing, node, &loaded, place, brought)
+        if procedure == NFSPROC3_MKNOD:
+            return self.mknod(standing, node, &loaded, place)
+        if procedure == NFSPROC3_RENAME:
+            return self.rename(standing, node, &loaded, place, brought)
+        if procedure == NFSPROC3_LINK:
+            return self.link(standing, node, &loaded, place, brought)
+        return self.remove(procedure, standing, node, &loaded, place, brought)
+
     # -- what all have in common -----------------------------------------------------------------------------------
     cdef uint32_t new_name(self, opaque_t *name) noexcept:
-        """NFS3_OK, or what is wrong with a name to be made (:func:`nfsd.v3.convert.new_component`)."""
+        """NFS3_OK, or what is wrong with a name to be made: ``.`` and ``..`` always exist already (section 3.3.9,
+        IMPLEMENTATION)."""
         if is_dots(name):
             return NFS3ERR_EXIST
         return NFS3_OK if is_component(name) else NFS3ERR_ACCES
@@ -75,24 +127,34 @@ cdef class Nfs3Changes(Nfs3Names):
             return NFS3ERR_NOTDIR
         return NFS3ERR_ROFS if directory.export.read_only else NFS3_OK
 
-    cdef int unprepared(self, Node directory, Standing standing, Work brought) except -1:
-        """What becomes of a call whose change could not be prepared: it waits for what that needs, once."""
-        if self.files.needs is None or brought is not None:
-            return DECLINED
-        return self.waits(self.files.needs, None, directory, standing)
+    cdef int unprepared(
+        self, uint32_t procedure, Node node, Node other, Standing standing, Place place, Work brought
+    ) except -1:
+        """What becomes of a call whose change could not be prepared: it waits for what that needs, once, or is an
+        errand's. ``node``, ``other``: as for :meth:`fail`."""
+        if self.files.why == RECALL:
+            if self.have is not None and self.have.hold is not None:
+                # Another file has the name now, and is delegated as well. The client is to come again (section 2.6).
+                return self.fail(procedure, NFS3ERR_JUKEBOX, node, other, place)
+            self.progress(node, standing).other = other
+            return self.need(RECALLED, node, standing, brought)
+        if self.files.needs is not None and self.files.walked is None:
+            return self.waits(self.files.needs, None, node, standing)
+        return GENERAL
 
     cdef int carry(
         self, uint32_t procedure, NameChange change, Work brought, Standing standing, Node node, Node other, Place place
     ) except -1:
-        """Carry a change through. DONE: it is done and, on a disk, on stable storage; else the outcome of the call for
-        now. ``brought``: what the call has waited for, None at first; ``node``, ``other``: as for :meth:`fail`."""
+        """Carry a change through. DONE: it is done and, on a disk, on stable storage; TAKEN, AGAIN, GENERAL: nothing has
+        been done; else the outcome of the call for now. ``brought``: what the call has waited for, None at first;
+        ``node``, ``other``: as for :meth:`fail`."""
         cdef Node directory = change.directory
         if begun(brought) is None and not directory.inline:
-            return self.waits(change, brought, node, standing)
+            return self.waits(change, None, node, standing)
         if begun(brought) is None or brought is change:
             if not self.files.settled(change):
                 if procedure == NFSPROC3_CREATE and change.data.error == EEXIST:
-                    return no(self.files, FAILED)  # it depends on what is there
+                    return TAKEN
                 return self.refused(procedure, change.data.error, node, other, place)
             if directory.inline or directory.export.asynchronous:
                 return DONE
@@ -101,136 +163,143 @@ cdef class Nfs3Changes(Nfs3Names):
             return self.fail(procedure, status_in(errno_of(<Errand>brought)), node, other, place)
         return DONE
 
-    cdef uint8_t *store_around(self, uint8_t *at, NameChange change) except NULL:
-        """The wcc_data of the directory of the name."""
-        return store_wcc(
-            at, &change.data.before, &change.data.after, self.fsid_in(change.directory, &change.data.after)
-        )
-
     cdef int made(self, NameChange change, Place place) except -1:
-        """CREATE3resok, MKDIR3resok and SYMLINK3resok, which are alike."""
-        cdef Node node = change.made
-        cdef bytes handle = node.handle
-        place.at = store_opaque(store32(store32(place.at, NFS3_OK), 1), handle, len(handle))
-        place.at = store_fattr(store32(place.at, 1), &change.data.status, self.fsid_in(node, &change.data.status))
-        place.at = self.store_around(place.at, change)
-        return ANSWERED
+        return self.store_made(
+            change.made, &change.data.status, change.directory, &change.data.before, &change.data.after, place
+        )
 
     # -- files made ------------------------------------------------------------------------------------------------
     cdef int create(
-        self, Standing standing, Node directory, const uint8_t *arguments, size_t size, Place place, Work brought
+        self, Standing standing, Node directory, name_arguments_t *arguments, Place place, Work brought
     ) except -1:
-        cdef const uint8_t *end = arguments + size
-        cdef opaque_t name
-        cdef changes_t changes
-        cdef int64_t length = -1
-        cdef uint32_t how, wrong = NFS3_OK
-        cdef const uint8_t *at = load_opaque(arguments, end, NAME3_MAX, &name)
-        if at == NULL or end - at < 4:
-            return DECLINED
-        how = load32(at)
-        if how == EXCLUSIVE:
-            if end - at != 12:
-                return DECLINED
-            no_changes(&changes)
-            # The verifier (nfsd.vfs.creation).
-            changes.times[0].seconds = load32(at + 4) & 0x7FFFFFFF
-            changes.times[1].seconds = load32(at + 8) & 0x7FFFFFFF
-            changes.times[0].nanoseconds = changes.times[1].nanoseconds = 0
-        elif how > GUARDED or load_sattr(at + 4, end, &changes, &length, &wrong) != end:
-            return DECLINED
-        return self.make(
-            NFSPROC3_CREATE, standing, directory, &name, &changes, length, wrong, place, brought, how == GUARDED
-        )
-
-    cdef int mkdir(
-        self, Standing standing, Node directory, const uint8_t *arguments, size_t size, Place place, Work brought
-    ) except -1:
-        cdef const uint8_t *end = arguments + size
-        cdef opaque_t name
-        cdef changes_t changes
-        cdef int64_t length = -1
-        cdef uint32_t wrong = NFS3_OK
-        cdef const uint8_t *at = load_opaque(arguments, end, NAME3_MAX, &name)
-        if at == NULL or load_sattr(at, end, &changes, &length, &wrong) != end:
-            return DECLINED
-        return self.make(NFSPROC3_MKDIR, standing, directory, &name, &changes, length, wrong, place, brought, True)
-
-    cdef int make(
-        self, uint32_t procedure, Standing standing, Node directory, opaque_t *name, changes_t *changes, int64_t length,
-        uint32_t wrong, Place place, Work brought, bint guarded
-    ) except -1:
-        """CREATE and MKDIR. ``wrong``: what is wrong with the attributes; ``guarded``: not of a name that is taken."""
         cdef NameChange change = begun(brought)
-        cdef uint32_t status = NFS3ERR_ROFS if standing.read_only else self.new_name(name) or wrong
+        cdef opaque_t *name = &arguments.name
+        cdef uint32_t status
         cdef int outcome
-        if place.end - place.at < ROOM:
-            return no(self.files, SIZE)
         if change is None:
+            status = NFS3ERR_ROFS if standing.read_only else self.new_name(name) or arguments.wrong
             status = status or self.changeable(directory)
             if status != NFS3_OK:
-                return self.fail(procedure, status, directory, None, place)
+                return self.fail(NFSPROC3_CREATE, status, directory, None, place)
             change = self.files.to_make(
-                MAKE_FILE if procedure == NFSPROC3_CREATE else MAKE_DIRECTORY, standing.credential, directory,
-                name.octets, name.length, changes, max(length, 0),
+                MAKE_FILE, standing.credential, directory, name.octets, name.length, &arguments.changes,
+                max(arguments.size, 0),
             )
-            if change is None:
-                return self.unprepared(directory, standing, brought)
-        outcome = self.carry(procedure, change, brought, standing, directory, None, place)
-        if outcome == DECLINED and guarded and change.data.error == EEXIST:
-            return self.fail(procedure, NFS3ERR_EXIST, directory, None, place)
-        return self.made(change, place) if outcome == DONE else outcome
+        if change is None:
+            outcome = self.unprepared(NFSPROC3_CREATE, directory, None, standing, place, brought)
+        else:
+            outcome = self.carry(NFSPROC3_CREATE, change, brought, standing, directory, None, place)
+        if outcome == DONE:
+            return self.made(change, place)
+        if outcome == TAKEN and arguments.how == GUARDED:
+            return self.fail(NFSPROC3_CREATE, NFS3ERR_EXIST, directory, None, place)
+        if outcome < DONE:
+            return outcome
+        verifier = None
+        if arguments.how == EXCLUSIVE:
+            verifier = PyBytes_FromStringAndSize(<char *>arguments.verifier, 8)
+            # It is kept where these are, by whoever makes the file.
+            arguments.changes.times[0].nanoseconds = arguments.changes.times[1].nanoseconds = UTIME_OMIT
+        coroutine = self.errands.create(
+            standing.credential, directory, None, octets_of(name), initial(arguments), arguments.how >= GUARDED, verifier
+        )
+        return self.hand_over(coroutine, directory, None, standing)
+
+    cdef int mkdir(
+        self, Standing standing, Node directory, name_arguments_t *arguments, Place place, Work brought
+    ) except -1:
+        cdef NameChange change = begun(brought)
+        cdef opaque_t *name = &arguments.name
+        cdef uint32_t status
+        cdef int outcome
+        if change is None:
+            status = NFS3ERR_ROFS if standing.read_only else self.new_name(name) or arguments.wrong
+            status = status or self.changeable(directory)
+            if status != NFS3_OK:
+                return self.fail(NFSPROC3_MKDIR, status, directory, None, place)
+            change = self.files.to_make(
+                MAKE_DIRECTORY, standing.credential, directory, name.octets, name.length, &arguments.changes, 0
+            )
+        if change is None:
+            outcome = self.unprepared(NFSPROC3_MKDIR, directory, None, standing, place, brought)
+        else:
+            outcome = self.carry(NFSPROC3_MKDIR, change, brought, standing, directory, None, place)
+        if outcome == DONE:
+            return self.made(change, place)
+        if outcome < DONE:
+            return outcome
+        return self.hand_over(
+            self.errands.mkdir(standing.credential, directory, None, octets_of(name), initial(arguments)),
+            directory, None, standing,
+        )
 
     cdef int symlink(
-        self, Standing standing, Node directory, const uint8_t *arguments, size_t size, Place place, Work brought
+        self, Standing standing, Node directory, name_arguments_t *arguments, Place place, Work brought
     ) except -1:
-        cdef const uint8_t *end = arguments + size
         cdef NameChange change = begun(brought)
-        cdef opaque_t name, text
-        cdef changes_t changes
-        cdef int64_t length
-        cdef uint32_t wrong, status
+        cdef opaque_t *name = &arguments.name
+        cdef opaque_t *text = &arguments.text
+        cdef uint32_t status
         cdef int outcome
-        cdef const uint8_t *at = load_opaque(arguments, end, NAME3_MAX, &name)
-        if at != NULL:
-            at = load_sattr(at, end, &changes, &length, &wrong)
-        if at == NULL or load_opaque(at, end, NAME3_MAX, &text) != end:
-            return DECLINED
-        if place.end - place.at < ROOM:
-            return no(self.files, SIZE)
+        cdef bytes target = None
         if change is None:
-            status = NFS3ERR_ROFS if standing.read_only else self.new_name(&name)
+            status = NFS3ERR_ROFS if standing.read_only else self.new_name(name)
             if status == NFS3_OK and (text.length == 0 or memchr(text.octets, 0, text.length) != NULL):
-                status = NFS3ERR_INVAL  # no local file system can keep it
-            status = status or wrong or self.changeable(directory)
+                # No local file system can keep it: symlink(2) has ENOENT for an empty text and cannot be told of a NUL.
+                status = NFS3ERR_INVAL
+            status = status or arguments.wrong or self.changeable(directory)
             if status != NFS3_OK:
                 return self.fail(NFSPROC3_SYMLINK, status, directory, None, place)
+            target = PyBytes_FromStringAndSize(<char *>text.octets, min(text.length, <uint32_t>TEXT_MAX))
             change = self.files.to_symlink(
-                standing.credential, directory, name.octets, name.length,
-                PyBytes_FromStringAndSize(<char *>text.octets, min(text.length, <uint32_t>TEXT_MAX)), &changes,
+                standing.credential, directory, name.octets, name.length, target, &arguments.changes
             )
-            if change is None:
-                return self.unprepared(directory, standing, brought)
-        outcome = self.carry(NFSPROC3_SYMLINK, change, brought, standing, directory, None, place)
-        return self.made(change, place) if outcome == DONE else outcome
+        if change is None:
+            outcome = self.unprepared(NFSPROC3_SYMLINK, directory, None, standing, place, brought)
+        else:
+            target = change.text
+            outcome = self.carry(NFSPROC3_SYMLINK, change, brought, standing, directory, None, place)
+        if outcome == DONE:
+            return self.made(change, place)
+        if outcome < DONE:
+            return outcome
+        return self.hand_over(
+            self.errands.symlink(standing.credential, directory, None, octets_of(name), target, initial(arguments)),
+            directory, None, standing,
+        )
+
+    cdef int mknod(self, Standing standing, Node directory, name_arguments_t *arguments, Place place) except -1:
+        cdef uint32_t status = NFS3ERR_ROFS if standing.read_only else self.new_name(&arguments.name)
+        cdef tuple device = (0, 0)
+        cdef bint special = arguments.type == NF3SOCK or arguments.type == NF3FIFO
+        if arguments.type == NF3CHR or arguments.type == NF3BLK:
+            special, device = True, (arguments.device[0], arguments.device[1])
+        if status == NFS3_OK and not special:
+            status = NFS3ERR_BADTYPE
+        status = status or arguments.wrong
+        if status != NFS3_OK:
+            return self.fail(NFSPROC3_MKNOD, status, directory, None, place)
+        coroutine = self.errands.mknod(
+            standing.credential, directory, None, octets_of(&arguments.name), arguments.type, device, initial(arguments)
+        )
+        return self.hand_over(coroutine, directory, None, standing)
 
     # -- names removed and moved -----------------------------------------------------------------------------------
     cdef int remove(
-        self, uint32_t procedure, Standing standing, Node directory, const uint8_t *arguments, size_t size, Place place,
+        self, uint32_t procedure, Standing standing, Node directory, name_arguments_t *arguments, Place place,
         Work brought
     ) except -1:
         """REMOVE and RMDIR."""
         cdef NameChange change = begun(brought)
-        cdef opaque_t name
+        cdef opaque_t *name = &arguments.name
         cdef uint32_t status
-        cdef int outcome
-        if load_opaque(arguments, arguments + size, NAME3_MAX, &name) != arguments + size:
-            return DECLINED
-        if place.end - place.at < ROOM:
-            return no(self.files, SIZE)
-        if change is None:
-            status = NFS3ERR_ROFS if standing.read_only else NFS3_OK if is_component(&name) else NFS3ERR_ACCES
-            if status == NFS3_OK and is_dots(&name):
+        cdef int outcome = AGAIN
+        if change is not None:
+            outcome = self.carry(procedure, change, brought, standing, directory, None, place)
+            brought = None if outcome == AGAIN else brought
+        if outcome == AGAIN:
+            status = NFS3ERR_ROFS if standing.read_only else NFS3_OK if is_component(name) else NFS3ERR_ACCES
+            if status == NFS3_OK and is_dots(name):
                 if procedure == NFSPROC3_REMOVE:
                     status = NFS3ERR_ISDIR
                 else:  # section 3.3.13, IMPLEMENTATION
@@ -238,61 +307,70 @@ cdef class Nfs3Changes(Nfs3Names):
             status = status or self.changeable(directory)
             if status != NFS3_OK:
                 return self.fail(procedure, status, directory, None, place)
-            self.files.walked = walked(brought)
             change = self.files.to_remove(
                 REMOVE_NAME if procedure == NFSPROC3_REMOVE else REMOVE_DIRECTORY, standing.credential, directory,
                 name.octets, name.length,
             )
             if change is None:
-                return self.unprepared(directory, standing, brought)
-        outcome = self.carry(procedure, change, brought, standing, directory, None, place)
+                outcome = self.unprepared(procedure, directory, None, standing, place, brought)
+            else:
+                outcome = self.carry(procedure, change, brought, standing, directory, None, place)
         if outcome == DONE:
-            place.at = self.store_around(store32(place.at, NFS3_OK), change)
+            place.at = self.store_around(
+                store32(place.at, NFS3_OK), directory, &change.data.before, &change.data.after
+            )
             return ANSWERED
-        return outcome
+        if outcome < DONE:
+            return outcome
+        coroutine = self.errands.remove(
+            standing.credential, directory, None, octets_of(name), procedure == NFSPROC3_RMDIR
+        )
+        return self.hand_over(coroutine, directory, None, standing)
 
-    cdef Node other_file(self, Caller caller, nfs_fh3_t *handle, bint *read_only):
-        """The second file of a call, and whether the caller may only read it; None declines."""
+    cdef Node other_file(self, name_arguments_t *arguments, bint *read_only):
+        """The second file of a call, and whether the caller may only read it; None: it has yet to be brought."""
         cdef Node node
         cdef Standing standing
+        if self.have is not None and self.have.other_standing is not None:
+            read_only[0] = self.have.other_standing.read_only
+            return self.have.other
         self.files.why = NODE
-        if handle.data.length == 0:
-            return None
-        node = self.files.find(handle.data.octets, handle.data.length)
+        node = self.files.find(arguments.handle.data.octets, arguments.handle.data.length)
         if node is None:
             return None
-        standing = self.files.standing(caller, node)
+        standing = self.files.standing(self.caller, node)
         if standing is None:
             return None
         read_only[0] = standing.read_only
         return node
 
+    cdef int arrive_there(self, Node node, Standing standing, name_arguments_t *arguments, Work brought) except -1:
+        """WAITS, for the second file of a call."""
+        return self.need(OTHER, node, standing, brought, octets_of(&arguments.handle.data))
+
     cdef int rename(
-        self, Caller caller, Standing standing, Node source, const uint8_t *arguments, size_t size, Place place,
-        Work brought
+        self, Standing standing, Node source, name_arguments_t *arguments, Place place, Work brought
     ) except -1:
-        cdef const uint8_t *end = arguments + size
+        """A directory that is not empty in the way is NFS3ERR_NOTEMPTY, as Linux clients and programs expect from
+        rename(); section 3.3.14 would rather have NFS3ERR_EXIST, but lists both."""
         cdef NameChange change = begun(brought)
-        cdef opaque_t old, new
-        cdef nfs_fh3_t handle
+        cdef opaque_t *old = &arguments.name
+        cdef opaque_t *new = &arguments.new_name
         cdef bint read_only = False
-        cdef Node target
+        cdef Node target = None
         cdef uint32_t status
-        cdef int outcome
-        cdef const uint8_t *at = load_opaque(arguments, end, NAME3_MAX, &old)
-        if at != NULL:
-            at = load_nfs_fh3(at, end, &handle)
-        if at == NULL or load_opaque(at, end, NAME3_MAX, &new) != end:
-            return DECLINED
-        if place.end - place.at < ROOM:
-            return no(self.files, SIZE)
-        if change is None:
+        cdef int outcome = AGAIN
+        if change is not None:
+            target = change.directory
+            outcome = self.carry(NFSPROC3_RENAME, change, brought, standing, source, target, place)
+            brought = None if outcome == AGAIN else brought
+        if outcome == AGAIN:
             if standing.read_only:
                 return self.fail(NFSPROC3_RENAME, NFS3ERR_ROFS, source, None, place)
-            target = self.other_file(caller, &handle, &read_only)
+            target = self.other_file(arguments, &read_only)
             if target is None:
-                return DECLINED
-            status = NFS3ERR_ROFS if read_only else renamed(&old, &new)
+                return self.arrive_there(source, standing, arguments, brought)
+            status = NFS3ERR_ROFS if read_only else renamed(old, new)
             if status == NFS3_OK and source.export.id != target.export.id:
                 status = NFS3ERR_XDEV
             status = status or self.changeable(source) or self.changeable(target)
@@ -300,50 +378,49 @@ cdef class Nfs3Changes(Nfs3Names):
                 status = NFS3ERR_XDEV
             if status != NFS3_OK:
                 return self.fail(NFSPROC3_RENAME, status, source, target, place)
-            self.files.walked = walked(brought)
             change = self.files.to_rename(
                 standing.credential, source, old.octets, old.length, target, new.octets, new.length
             )
             if change is None:
-                return self.unprepared(source, standing, brought)
-        target = change.directory
-        outcome = self.carry(NFSPROC3_RENAME, change, brought, standing, source, target, place)
-        if outcome != DONE:
+                outcome = self.unprepared(NFSPROC3_RENAME, source, target, standing, place, brought)
+            else:
+                outcome = self.carry(NFSPROC3_RENAME, change, brought, standing, source, target, place)
+        if outcome == DONE:
+            return self.store_renamed(change, place)
+        if outcome < DONE:
             return outcome
-        place.at = store32(place.at, NFS3_OK)
-        if change.data.across:
-            place.at = store_wcc(
-                place.at, &change.data.old_before, &change.data.old_after, self.fsid_in(source, &change.data.old_after)
-            )
-        else:
-            place.at = self.store_around(place.at, change)
-        place.at = self.store_around(place.at, change)
+        return self.hand_over(
+            self.errands.rename(standing.credential, source, target, octets_of(old), octets_of(new)),
+            source, target, standing,
+        )
+
+    cdef int store_renamed(self, NameChange change, Place place) except -1:
+        """RENAME3resok."""
+        cdef bint across = change.data.across
+        place.at = self.store_around(
+            store32(place.at, NFS3_OK), change.old_directory,
+            &change.data.old_before if across else &change.data.before,
+            &change.data.old_after if across else &change.data.after,
+        )
+        place.at = self.store_around(place.at, change.directory, &change.data.before, &change.data.after)
         return ANSWERED
 
     cdef int link(
-        self, Caller caller, Standing standing, Node node, const uint8_t *arguments, size_t size, Place place,
-        Work brought
+        self, Standing standing, Node node, name_arguments_t *arguments, Place place, Work brought
     ) except -1:
-        cdef const uint8_t *end = arguments + size
         cdef NameChange change = begun(brought)
-        cdef opaque_t name
-        cdef nfs_fh3_t handle
+        cdef opaque_t *name = &arguments.name
         cdef bint read_only = False
-        cdef Node directory
+        cdef Node directory = None
         cdef uint32_t status
         cdef int outcome
-        cdef const uint8_t *at = load_nfs_fh3(arguments, end, &handle)
-        if at == NULL or load_opaque(at, end, NAME3_MAX, &name) != end:
-            return DECLINED
-        if place.end - place.at < ROOM:
-            return no(self.files, SIZE)
         if change is None:
             if standing.read_only:
                 return self.fail(NFSPROC3_LINK, NFS3ERR_ROFS, node, None, place)
-            directory = self.other_file(caller, &handle, &read_only)
+            directory = self.other_file(arguments, &read_only)
             if directory is None:
-                return DECLINED
-            status = NFS3ERR_ROFS if read_only else self.new_name(&name)
+                return self.arrive_there(node, standing, arguments, brought)
+            status = NFS3ERR_ROFS if read_only else self.new_name(name)
             if status == NFS3_OK and node.export.id != directory.export.id:
                 status = NFS3ERR_XDEV
             status = status or self.changeable(directory)
@@ -354,12 +431,17 @@ cdef class Nfs3Changes(Nfs3Names):
             if status != NFS3_OK:
                 return self.fail(NFSPROC3_LINK, status, node, directory, place)
             change = self.files.to_link(standing.credential, node, directory, name.octets, name.length)
-            if change is None:
-                return self.unprepared(node, standing, brought)
-        directory = change.directory
-        outcome = self.carry(NFSPROC3_LINK, change, brought, standing, node, directory, place)
-        if outcome != DONE:
+        if change is None:
+            outcome = self.unprepared(NFSPROC3_LINK, node, directory, standing, place, brought)
+        else:
+            directory = change.directory
+            outcome = self.carry(NFSPROC3_LINK, change, brought, standing, node, directory, place)
+        if outcome == DONE:
+            place.at = self.store_seen(store32(place.at, NFS3_OK), node, &change.data.status)
+            place.at = self.store_around(place.at, directory, &change.data.before, &change.data.after)
+            return ANSWERED
+        if outcome < DONE:
             return outcome
-        place.at = store_fattr(store32(store32(place.at, NFS3_OK), 1), &change.data.status, self.fsid_in(node, &change.data.status))
-        place.at = self.store_around(place.at, change)
-        return ANSWERED
+        return self.hand_over(
+            self.errands.link(standing.credential, node, directory, octets_of(name)), node, directory, standing
+        )

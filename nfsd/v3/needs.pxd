@@ -16,6 +16,8 @@ cdef enum Kind:
     PERMISSIONS                     # what the caller may do
     TEXT                            # of a symbolic link
     COMMITTING                      # whether the caller may have the file synchronised
+    OTHER                           # as ARRIVAL, of the call's second handle
+    RECALLED                        # that nobody has a delegation of these files
     ROOM                            # that fewer descriptors of the file have unstable writes
 
 
@@ -24,6 +26,8 @@ cdef class Progress:
 
     cdef Node node
     cdef Standing standing
+    cdef Node other                 # likewise of the call's second handle, if it has two
+    cdef Standing other_standing
     cdef Tally tally
     cdef OpenFile opened            # a count of it
     cdef object hold                # while it lasts the file is not delegated
@@ -34,6 +38,7 @@ cdef class Progress:
     cdef bytes text                 # of a symbolic link; None: not known
     cdef bint asked                 # whether the file may be synchronised,
     cdef bint may_commit            # and it may
+    cdef int tries                  # how often a change has been prepared in vain
     cdef uint32_t failure           # what is to be told once the file has been looked at
 
 
@@ -45,6 +50,7 @@ cdef class Need(Errand):
     cdef object delegations
     cdef Caller caller
     cdef bytes handle               # of an arrival
+    cdef tuple files                # to be recalled; None among them is nobody's
     cdef bint write                 # of an opening
     cdef Progress progress
 

@@ -11,7 +11,7 @@ from nfsd.vfs.direct cimport Standing
 from nfsd.vfs.records cimport Node, OpenFile
 from rpcrdma.rpc.work cimport Errand
 
-from nfsd.v3.request import arrive, open_undelegated
+from nfsd.v3.request import arrive, clear, open_undelegated
 
 
 cdef class Progress:
@@ -44,7 +44,7 @@ cdef class Need(Errand):
         cdef Progress progress = self.progress
         cdef Node node = progress.node
         service = self.service
-        if self.kind == ARRIVAL:
+        if self.kind == ARRIVAL or self.kind == OTHER:
             caller = self.caller
             return arrive(service, service.exports, self.handle, caller.transport, caller.credential, self.arrived)
         credential = progress.standing.credential if progress.standing is not None else None
@@ -53,6 +53,9 @@ cdef class Need(Errand):
             return open_undelegated(
                 service, self.delegations, credential, node, progress.hold, write=bool(self.write)
             )
+        if self.kind == RECALLED:
+            progress.hold = ExitStack()
+            return clear(self.delegations, [file for file in self.files if file is not None], True, progress.hold)
         if self.kind == PERMISSIONS:
             return service.access(credential, node)
         if self.kind == COMMITTING:
@@ -65,6 +68,9 @@ cdef class Need(Errand):
 
     def arrived(self, node):
         """The caller may use the export; what it is there is still to be found out."""
+        if self.kind == OTHER:
+            self.progress.other = node
+            return
         self.progress.node = node
         self.progress.tally = self.service.exports.tally(node.export, self.caller.peer_address)
 
@@ -82,6 +88,11 @@ cdef class Need(Errand):
             progress.node, standing.credential, access = result
             standing.read_only, standing.tally = access.read_only, progress.tally
             progress.standing = standing
+        elif self.kind == OTHER:
+            standing = Standing.__new__(Standing)
+            progress.other, standing.credential, access = result
+            standing.read_only, standing.tally = access.read_only, progress.tally
+            progress.other_standing = standing
         elif self.kind == OPENING:
             progress.opened = <OpenFile?>result
         elif self.kind == PERMISSIONS:

@@ -12,7 +12,7 @@ and clients keep their caches by it.
 from __future__ import annotations
 
 import errno
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -23,6 +23,7 @@ from nfsd.protocol.nfs3 import PROCEDURES, fattr3, nfsstat3
 from nfsd.v3.convert import fattr
 from nfsd.v3.errors import EXPECTED, Nfs3Error, status_of
 from nfsd.versions import V3
+from nfsd.vfs.records import Inode
 from nfsd.vfs.service import FileService, Node, OpenFile
 from nfsd.vfs.types import Credential
 from rpcrdma.rpc.program import Call, RpcCredential, Transport
@@ -80,15 +81,15 @@ class Undelegated:
         self._hold.close()
 
 
-async def clear(delegations: Delegations | None, nodes: tuple[Node, ...], write: bool, hold: ExitStack) -> None:
+async def clear(delegations: Delegations | None, files: Iterable[Node | Inode], write: bool, hold: ExitStack) -> None:
     """Have conflicting delegations of these files recalled. Raises JUKEBOX. ``hold``: as long as it is open, none of a
     file that is being changed is given."""
     if delegations is None:
         return
-    for node in nodes:
+    for file in files:
         if write:
-            hold.enter_context(delegations.hold(node.key))
-        if not await delegations.cleared(node.key, write=write):
+            hold.enter_context(delegations.hold(file.key))
+        if not await delegations.cleared(file.key, write=write):
             # RFC 1813 section 2.6: the client is to try again; what keeps it waiting comes back meanwhile.
             raise Nfs3Error(nfsstat3.NFS3ERR_JUKEBOX)
 

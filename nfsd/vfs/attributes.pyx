@@ -5,6 +5,7 @@ Native because every operation reports attributes, most of them twice.
 
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_GET_SIZE
 from libc.stdint cimport int64_t, uint32_t, uint64_t
+from libc.string cimport memset
 
 from nfsd.vfs.change cimport ChangeRecord
 from nfsd.vfs.kernel cimport CLOCK_REALTIME, clock_gettime, timespec
@@ -21,6 +22,8 @@ cdef tuple _types = tuple(
     for kind in range(16)
 )
 """By the four bits of the mode that tell the type (S_IFMT)."""
+cdef dict _kinds = {FileType.FIFO: 1, FileType.CHR: 2, FileType.DIR: 4, FileType.BLK: 6, FileType.REG: 8, FileType.LNK: 10,
+                    FileType.SOCK: 12}
 
 
 def statx_buffer():
@@ -122,3 +125,25 @@ cdef object attributes_in(statx_t *status, mount, ChangeRecord record, bint chan
             change,
         ),
     )
+
+
+cdef inline void set_time(statx_timestamp *into, object time):
+    into.seconds, into.nanoseconds = time
+
+
+cdef int set_status(statx_t *status, object attributes, object mount) except -1:
+    """A ``struct statx`` from which :func:`attributes_in` would make these attributes, of a file of this mount."""
+    cdef uint64_t device
+    memset(status, 0, sizeof(statx_t))
+    status.mode = <uint32_t>_kinds[attributes.type] << 12 | <uint32_t>attributes.mode
+    status.nlink, status.uid, status.gid = attributes.nlink, attributes.uid, attributes.gid
+    status.size, status.blocks, status.ino = attributes.size, attributes.used >> 9, attributes.fileid
+    status.rdev_major, status.rdev_minor = attributes.rdev
+    status.dev_major, status.dev_minor = mount.device
+    if attributes.fsid != mount.fsid:  # a btrfs subvolume
+        device = attributes.fsid[1]
+        status.dev_major, status.dev_minor = <uint32_t>(device >> 32), <uint32_t>device
+    set_time(&status.atime, attributes.atime)
+    set_time(&status.mtime, attributes.mtime)
+    set_time(&status.ctime, attributes.ctime)
+    return 0

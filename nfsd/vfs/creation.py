@@ -164,6 +164,8 @@ class CreationOperations(InspectOperations, DirectoryOperations):
             await serial.acquire()
             try:
                 await self._run_change(directory, chain, opening, naming)
+                if opening.result >= 0:
+                    await self._unmade_for_want_of(naming, credential, directory, name, 0)
                 self.check(chain, opening, naming)
                 change = self._changed(directory, before, after)
             finally:
@@ -310,6 +312,9 @@ class CreationOperations(InspectOperations, DirectoryOperations):
         await serial.acquire()
         try:
             await self._run_change(directory, chain, opening)
+            await self._unmade_for_want_of(
+                opening, credential, directory, name, AT_REMOVEDIR if type_ is FileType.DIR else 0
+            )
             self.check(chain, opening)
             change = self._changed(directory, before, after)
         finally:
@@ -343,6 +348,15 @@ class CreationOperations(InspectOperations, DirectoryOperations):
                     if found is node:
                         await self._unmake(directory, name, node)
             raise
+
+    async def _unmade_for_want_of(
+        self, found: Step, credential: Credential, directory: Node, name: bytes, flags: int
+    ) -> None:
+        """What has been made but cannot be ``found``, for want of descriptors, is not there when it is made again."""
+        if found.error in (errno.EMFILE, errno.ENFILE):
+            chain = Chain(credential)
+            chain.add(SYS_UNLINKAT, directory.fd, name, flags)
+            await self.run(directory.mount, chain)
 
     async def _unmake(self, directory: Node, name: bytes, node: Node) -> None:
         chain = Chain()

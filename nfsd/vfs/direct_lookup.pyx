@@ -81,13 +81,14 @@ cdef class DirectLookup(DirectFiles):
             descriptor = <int>c_syscall(SYS_openat2, directory.fd, path, &CACHED, sizeof(CACHED))
             failed = 0 if descriptor >= 0 else errno
             if failed == EAGAIN and self.walked is not None:
-                failed = self.walked.data.errors[0] or EAGAIN
-            if failed == EAGAIN:
+                failed = self.walked.data.errors[0]
+                kernel, mount_id = self.walked.data.kernels[0], self.walked.data.mounts[0]
+            elif failed == EAGAIN:
                 self.why = DATA
                 self.needs = self.to_walk(credential, directory)
                 self.needs.data.paths[0] = path
                 return None
-            if not failed and c_syscall(SYS_name_to_handle_at, descriptor, b"", &kernel, &mount_id, AT_EMPTY_PATH) != 0:
+            elif not failed and c_syscall(SYS_name_to_handle_at, descriptor, b"", &kernel, &mount_id, AT_EMPTY_PATH) != 0:
                 failed = errno
         if failed and failed != EXDEV and failed != EMFILE and failed != ENFILE:
             error[0] = failed

@@ -13,6 +13,8 @@ from rpcrdma.rpc.work cimport Errand
 cdef class DirectNames(DirectAttributes):
     """Direct operations, those that make, remove and rename files included."""
 
+    cdef tuple delegated        # the files of the change that has just been declined because of delegations; or None
+
     cdef bint changeable(self, Node directory) except -1
     cdef NameChange change_of(self, Kind kind, Credential credential, Node directory, const uint8_t *name, size_t size)
     cdef NameChange here(self, NameChange change)

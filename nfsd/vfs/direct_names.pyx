@@ -49,6 +49,10 @@ cdef bytes kernel_of(name_t *name):
 
 
 cdef class DirectNames(DirectAttributes):
+    cdef int pause(self) except -1:
+        self.delegated = None
+        return DirectAttributes.pause(self)
+
     cdef bint changeable(self, Node directory) except -1:
         """Whether names in the directory can be changed: in memory without waiting, on a disk by a worker."""
         self.needs = None
@@ -240,6 +244,7 @@ cdef class DirectNames(DirectAttributes):
     cdef bint undelegated(self, NameChange change, Inode victim, Inode moved) except -1:
         """Whether nobody has a delegation of these; they get none as long as the change is under way."""
         if (victim is not None and victim.delegated) or (moved is not None and moved.delegated):
+            self.delegated = (victim, moved)
             return no(self, RECALL)
         change.hold(victim, moved)
         return True
@@ -257,8 +262,14 @@ cdef class DirectNames(DirectAttributes):
         name.there = not change.data.certain or handle_in(name.directory, name.path, 0, name, &mount)
         if name.there and (loses or not change.data.certain):
             descriptor = <int>c_syscall(SYS_openat2, name.directory, name.path, &how, sizeof(how))
-            if descriptor < 0 and errno == EAGAIN and (self.walked is None or self.walked.data.errors[not loses] == 0):
-                return no(self, DATA)
+            if descriptor < 0 and errno == EAGAIN:
+                if self.walked is None:
+                    return no(self, DATA)
+                # As it was a moment ago; the change looks again.
+                name.there, mount = self.walked.data.errors[not loses] == 0, self.walked.data.mounts[not loses]
+                name.kernel = self.walked.data.kernels[not loses]
+                name.there = name.there and mount == change.directory.mnt_id
+                return True
             if descriptor < 0 and (errno == EMFILE or errno == ENFILE):
                 return no(self, FAILED)
             name.there = descriptor >= 0

@@ -77,10 +77,13 @@ ctypedef struct walk_t:
     int directories[2]          # -1: no more
     char paths[2][NAME_MAX + 2]
     int errors[2]               # errno, or 0
+    kernel_handle_t kernels[2]  # of what the names lead to
+    int mounts[2]
 
 
 cdef class Walk(Job):
-    """Names are looked up, so that the kernel has them in memory afterwards."""
+    """Names are looked up: the kernel has them in memory afterwards, and what they lead to is told. While others rename
+    files, the kernel may say of names that it does have that they would have to be waited for."""
 
     cdef Node one               # the directories
     cdef Node other

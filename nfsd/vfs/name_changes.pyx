@@ -52,6 +52,12 @@ NAMING.flags, NAMING.mode, NAMING.resolve = _O_PATH, 0, _RESOLVE_COMPONENT
 
 
 # -- what a thread does --------------------------------------------------------------------------------------------
+cdef bint handle_of(int file, kernel_handle_t *kernel, int *mount) noexcept nogil:
+    """The kernel's handle of the file of a descriptor, and the mount it is on."""
+    kernel.size = sizeof(kernel.octets)
+    return c_syscall(SYS_name_to_handle_at, file, b"", kernel, mount, AT_EMPTY_PATH) == 0
+
+
 cdef bint handle_at(int directory, const char *path, int flags, kernel_handle_t *kernel) noexcept nogil:
     """The kernel's handle of a file, of which it does not matter where it is mounted."""
     cdef int mount
@@ -63,12 +69,22 @@ cdef inline bint same(kernel_handle_t *one, kernel_handle_t *other) noexcept nog
     return one.size == other.size and one.kind == other.kind and memcmp(one.octets, other.octets, one.size) == 0
 
 
-cdef int looked_up(name_t *name) noexcept nogil:
-    """0; ESTALE if the name leads elsewhere than it is known to."""
+cdef int looked_up(name_t *name, int *naming) noexcept nogil:
+    """0; ESTALE if the name leads elsewhere than it is known to. ``naming`` becomes an O_PATH descriptor of what is to
+    lose its name, unless it is one, or is NULL."""
     cdef kernel_handle_t now
-    if not handle_at(name.directory, name.path, 0, &now):
-        return 0  # what is to be done to it will fail likewise
-    return 0 if name.there and same(&name.kernel, &now) else ESTALE
+    cdef int descriptor
+    if naming == NULL or naming[0] >= 0 or not name.there:
+        if not handle_at(name.directory, name.path, 0, &now):
+            return 0  # what is to be done to it will fail likewise
+        return 0 if name.there and same(&name.kernel, &now) else ESTALE
+    descriptor = <int>c_syscall(SYS_openat2, name.directory, name.path, &NAMING, sizeof(NAMING))
+    if descriptor < 0:
+        return errno if errno == EMFILE or errno == ENFILE else 0
+    naming[0] = descriptor
+    if not handle_at(descriptor, b"", AT_EMPTY_PATH, &now):
+        return 0
+    return 0 if same(&name.kernel, &now) else ESTALE
 
 
 cdef int find(name_change_t *change) noexcept nogil:
@@ -182,7 +198,7 @@ cdef int make_other(name_change_t *change) noexcept nogil:
 
 cdef int remove(name_change_t *change) noexcept nogil:
     """Remove a name; 0 or an errno."""
-    cdef int error = 0 if change.certain else looked_up(&change.name)
+    cdef int error = 0 if change.certain else looked_up(&change.name, &change.naming)
     if error != 0:
         return error
     if unlinkat(change.name.directory, change.name.path, AT_REMOVEDIR if change.kind == REMOVE_DIRECTORY else 0) == 0:
@@ -199,9 +215,9 @@ cdef int rename(name_change_t *change) noexcept nogil:
     cdef name_t *old = &change.old
     cdef int error = 0
     if not change.certain:
-        error = looked_up(old)
+        error = looked_up(old, NULL)
         if error == 0:
-            error = looked_up(&change.name)
+            error = looked_up(&change.name, &change.naming)
     if error != 0:
         return error
     if change.across and not stat_of(old.directory, &change.old_before):
@@ -390,6 +406,8 @@ cdef void look_up(job_t *job) noexcept nogil:
         )
         walk.errors[position] = errno if descriptor < 0 else 0
         if descriptor >= 0:
+            if not handle_of(<int>descriptor, &walk.kernels[position], &walk.mounts[position]):
+                walk.errors[position] = errno
             c_close(<int>descriptor)
 
 

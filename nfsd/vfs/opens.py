@@ -9,7 +9,6 @@ processes do.
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 from collections import OrderedDict
@@ -388,9 +387,13 @@ class OpenOperations(FindingOperations):
             if opened is None and node.inode.unstable:
                 opened = node.inode.unstable[0]  # kept, should a removal let go of all of them before the fsync begins
             if opened is None:
-                # A server that is not root may have files it must not read: their whole file system, then.
-                with contextlib.suppress(PermissionError):
+                try:
                     opened = await self.own_open(node, "" if credential is None else credential.host)
+                except OSError as error:
+                    # A server that is not root may have files it must not read, and descriptors may be short when what
+                    # is to be synchronised has been done already: the whole file system, then.
+                    if error.errno not in (errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE):
+                        raise
         await self.sync_open(node, opened)
 
     async def sync_open(self, node: Node, opened: OpenFile | None, before: tuple[int, int] | None = None) -> None:

@@ -80,6 +80,10 @@ class Both:
         """Calls of a procedure that were answered natively so far."""
         return self.dispatcher.rows[NFS_PROGRAM, 3, procedure].direct
 
+    def declined(self):
+        """Calls that were declined natively so far, whatever they were."""
+        return sum(count for *_, count in self.dispatcher.declined())
+
     async def same(self, procedure, arguments, caller=(0, 0)):
         """The one answer of both, to a call that changes nothing (but perhaps, the first time, atime)."""
         await self.direct.call(procedure, arguments, caller)
@@ -107,9 +111,13 @@ def kind(request):
 
 
 def run(kind, tmp_path, scenario, delegations=None, **options):
-    with vfs_support.directory_on(kind, tmp_path) as path:
+    with vfs_support.directory_on("memory" if kind == "memory" else "disk", tmp_path) as path:
 
         async def main(service, root):
+            if kind == "slow":  # every look at a file may wait
+                root.mount.caching = False  # of the nodes that are met from now on
+                service.nodes.forget(root)
+                root = await service.resolve(root.handle)
             async with Both(service, root, path, delegations) as both:
                 return await scenario(both)
 

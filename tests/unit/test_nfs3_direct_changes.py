@@ -18,19 +18,22 @@ from tests.unit import vfs_support
 from tests.unit.test_nfs3_direct import CALLERS, Delegated, run
 from tests.unit.test_nfs3_direct_names import ATTRIBUTES, MODES, creation, removal, sattr
 
-CREATE, MKDIR, SYMLINK, REMOVE, RMDIR, RENAME, LINK = 8, 9, 10, 12, 13, 14, 15
+CREATE, MKDIR, SYMLINK, MKNOD, REMOVE, RMDIR, RENAME, LINK = 8, 9, 10, 11, 12, 13, 14, 15
 KINDS = {
     CREATE: p.CREATE3res,
     MKDIR: p.MKDIR3res,
     SYMLINK: p.SYMLINK3res,
+    MKNOD: p.MKNOD3res,
     REMOVE: p.REMOVE3res,
     RMDIR: p.RMDIR3res,
     RENAME: p.RENAME3res,
     LINK: p.LINK3res,
 }
-CHANGES = (MKDIR, SYMLINK, RMDIR, RENAME, LINK)
+CHANGES = (MKDIR, SYMLINK, MKNOD, RMDIR, RENAME, LINK)
 NAMES = (b"a", b"b", b"c")
 ODD = (b"kept", b"x" * 255, b"x" * 256, b"x" * 5000, b".", b"..", b"", b"a/b", b"a\0", b"\xff")
+UNMADE = (p.ftype3.NF3REG, p.ftype3.NF3DIR, p.ftype3.NF3LNK)
+DEVICES = ((0, 0), (1, 3), (4095, (1 << 20) - 1), (4096, 0), (0, 1 << 20))
 TEXTS = (b"a", b"../b", b"t" * 4095, b"t" * 4096, b"t" * 9000, b"", b"a\0b")
 PLACES = ("", "s1", "s2")
 SETTLED = nfsstat3.NFS3_OK
@@ -47,6 +50,15 @@ def making(node, text, **attributes):
 def linking_to(node, text, target, **attributes):
     data = symlinkdata3(sattr(**attributes), memoryview(target))
     return pack(p.SYMLINK3args, p.SYMLINK3args(where(node, text), data))
+
+
+def making_special(node, text, kind, device=(0, 0), **attributes):
+    wanted = sattr(**attributes)
+    if kind in (p.ftype3.NF3CHR, p.ftype3.NF3BLK):
+        what = p.mknoddata3(kind, device=p.devicedata3(wanted, p.specdata3(*device)))
+    else:
+        what = p.mknoddata3(kind, pipe_attributes=None if kind in UNMADE else wanted)
+    return pack(p.MKNOD3args, p.MKNOD3args(where(node, text), what))
 
 
 def unmaking(node, text):
@@ -142,17 +154,20 @@ class Twins:
         procedure = rng.choice((*CHANGES, *CHANGES, RENAME, CREATE, REMOVE))
         place, text, other, new = rng.choice(PLACES), self.text(), rng.choice(PLACES), self.text()
         wanted = {"mode": rng.choice(MODES)} | (rng.choice(ATTRIBUTES) if rng.random() < 0.2 else {})
-        target = rng.choice(TEXTS)
+        target, special, device = rng.choice(TEXTS), rng.choice(tuple(p.ftype3)), rng.choice(DEVICES)
+        how = rng.choice((*[p.createmode3.UNCHECKED] * 3, p.createmode3.GUARDED, p.createmode3.EXCLUSIVE))
         arguments = []
         for nodes in self.nodes:
             one, two = nodes[place], nodes[other]
             match procedure:
                 case 8:
-                    arguments.append(creation(one, text, **wanted))
+                    arguments.append(creation(one, text, how=how, **wanted))
                 case 9:
                     arguments.append(making(one, text, **wanted))
                 case 10:
                     arguments.append(linking_to(one, text, target, **wanted))
+                case 11:
+                    arguments.append(making_special(one, text, special, device, **wanted))
                 case 12:
                     arguments.append(removal(one, text))
                 case 13:
@@ -167,8 +182,9 @@ class Twins:
         return procedure, arguments
 
 
-@pytest.fixture(params=["disk", "memory"])
+@pytest.fixture(params=["disk", "memory", "slow"])
 def kind(request):
+    """On a disk, in memory, on a file system where every look at a file may wait."""
     return request.param
 
 
@@ -194,6 +210,7 @@ def test_random_changes(kind, tmp_path, seed):
             for nodes in twins.nodes:
                 assert not any(node.inode.serial.busy for node in nodes.values())
         assert len(statuses) > 8
+        assert both.declined() == 0
         return [both.answered(procedure) for procedure in CHANGES]
 
     counts = run(kind, tmp_path, scenario)
@@ -239,6 +256,13 @@ def test_failures_are_answered_natively(kind, tmp_path):
             (LINK, lambda n, f: linking(n["s1"], n[""], b"n"), "ISDIR"),
             (LINK, lambda n, f: linking(f, f, b"n"), "NOTDIR"),
             (CREATE, lambda n, f: creation(n[""], b"file", how=1), "EXIST"),
+            (CREATE, lambda n, f: creation(n[""], b"file", how=2), "EXIST"),
+            (CREATE, lambda n, f: creation(n[""], b"s1"), "EXIST"),
+            (MKNOD, lambda n, f: making_special(n[""], b"file", p.ftype3.NF3FIFO), "EXIST"),
+            (MKNOD, lambda n, f: making_special(n[""], b"n", p.ftype3.NF3REG), "BADTYPE"),
+            (MKNOD, lambda n, f: making_special(n[""], b"n", p.ftype3.NF3CHR, (4096, 0)), "INVAL"),
+            (MKNOD, lambda n, f: making_special(f, b"n", p.ftype3.NF3SOCK), "NOTDIR"),
+            (MKNOD, lambda n, f: making_special(n[""], b"a/b", p.ftype3.NF3SOCK), "ACCES"),
         ):
             answered = both.answered(procedure)
             direct = outcome(procedure, await both.direct.call(procedure, arguments(one, node[0])))
@@ -246,6 +270,7 @@ def test_failures_are_answered_natively(kind, tmp_path):
             assert direct == general, wanted
             assert direct[0].name == f"NFS3ERR_{wanted}"
             assert both.answered(procedure) == answered + 1, (procedure, wanted)
+        assert both.declined() == 0
         told = both.service.exports.usage.statuses
         assert told[3, "RMDIR", "NOTEMPTY"] == told[3, "MKDIR", "NOTDIR"] == 2
         # A caller without permission.
@@ -271,6 +296,7 @@ def test_a_read_only_export_is_not_changed(kind, tmp_path):
             (RENAME, renaming(both.root, b"n", both.root, b"m")),
             (LINK, linking(both.root, both.root, b"n")),
             (CREATE, creation(both.root, b"n")),
+            (MKNOD, making_special(both.root, b"n", p.ftype3.NF3FIFO)),
         ):
             general = await both.general.call(procedure, arguments)
             direct = await both.direct.call(procedure, arguments)
@@ -279,7 +305,7 @@ def test_a_read_only_export_is_not_changed(kind, tmp_path):
         assert os.listdir(both.path) == []
         return sum(both.answered(procedure) for procedure in KINDS)
 
-    assert run(kind, tmp_path, scenario, read_only=True) == 7
+    assert run(kind, tmp_path, scenario, read_only=True) == 8
 
 
 def test_a_default_acl_is_inherited(kind, tmp_path):
@@ -448,12 +474,12 @@ def test_a_delegation_is_recalled_before_names_change(kind, tmp_path, role):
         }[role]
         reply = await both.direct.call(procedure, arguments)
         assert outcome(procedure, reply)[0] == nfsstat3.NFS3ERR_JUKEBOX
-        assert both.answered(procedure) == 0
+        assert both.answered(procedure) == 1
         assert file.inode.changing == 0
         delegated.key, file.inode.delegated = b"", 0
         reply = await both.direct.call(procedure, arguments)
         assert outcome(procedure, reply)[0] == SETTLED
-        assert (both.answered(procedure), file.inode.changing) == (1, 0)
+        assert (both.answered(procedure), file.inode.changing, both.declined()) == (2, 0, 0)
 
     run(kind, tmp_path, scenario, delegated)
 

@@ -28,14 +28,12 @@ def test_a_name_that_is_not_there_is_looked_up_natively(kind, tmp_path):
         (one,) = await made(both, "one")
         for _ in range(3):
             await both.same(LOOKUP, handle(one) + name("none"), (1001, 1001))
-        answered = both.answered(LOOKUP)
         os.rmdir(os.path.join(both.path, "one"))
         stale = await both.same(LOOKUP, handle(one) + name("none"))
         assert status(stale) == "STALE"
-        assert both.answered(LOOKUP) == answered
-        return answered
+        assert both.declined() == 0
 
-    assert run(kind, tmp_path, scenario) >= 2
+    run(kind, tmp_path, scenario)
 
 
 def test_names_that_nobody_has_asked_for_yet_are_looked_up_natively(kind, tmp_path):

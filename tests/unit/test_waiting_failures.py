@@ -60,7 +60,9 @@ def test_who_has_joined_a_call_that_is_declined_gets_its_outcome(how, gone, tmp_
     run_rdma("disk", tmp_path, scenario)
 
 
-def test_a_declined_call_whose_connection_goes_first_leaves_nothing_behind(tmp_path):
+def test_a_call_that_fails_when_its_connection_has_gone_is_over_all_the_same(tmp_path):
+    """Its reply is kept for its retransmission."""
+
     async def scenario(both, node):
         await both.direct.call(CREATE, creation(both.root, b"first"))
         replay = both.dispatcher.replay
@@ -73,7 +75,8 @@ def test_a_declined_call_whose_connection_goes_first_leaves_nothing_behind(tmp_p
                 connection.close()
             os.mkdir(os.path.join(both.path, "b"))
         await until(lambda: not waiting(both) and not both.dispatcher.running)
-        assert len(replay) == known
+        assert len(replay) == known + 1
+        assert (both.answered(CREATE), both.declined()) == (2, 0)
 
     on_disk(tmp_path, scenario)
 
