@@ -5,7 +5,6 @@ Owns the conversions and the exact sizes of what they make; imports the declarat
 
 from __future__ import annotations
 
-import errno
 from typing import Final
 
 from nfsd.protocol.nfs3 import (
@@ -81,11 +80,9 @@ def wcc_after(after: fattr3 | None) -> wcc_data:
     return wcc_data(None, after)
 
 
-def set_attributes(wanted: sattr3, *, default_mode: int | None = None) -> SetAttributes:
-    """What to set. Raises Nfs3Error for what no file can have (INVAL, FBIG).
-
-    ``default_mode`` is the mode of a new file whose creator names none."""
-    mode = default_mode if wanted.mode is None else wanted.mode & 0o7777
+def set_attributes(wanted: sattr3) -> SetAttributes:
+    """What to set. Raises Nfs3Error for what no file can have (INVAL, FBIG)."""
+    mode = None if wanted.mode is None else wanted.mode & 0o7777
     size = wanted.size
     if size is not None and size > OFFSET_MAX:
         raise Nfs3Error(nfsstat3.NFS3ERR_FBIG)
@@ -115,27 +112,3 @@ def _time_to_set(how: time_how, time: nfstime3 | None) -> Time | SetTo | None:
             raise Nfs3Error(nfsstat3.NFS3ERR_INVAL)
         return Time(time.seconds, time.nseconds)
     return None
-
-
-def component(name: bytes) -> bytes:
-    """A name that may go to the file service: any octets but NUL and ``/``, and at least one.
-
-    Raises Nfs3Error(NFS3ERR_ACCES) for the others (RFC 1813 section 3.2, items 1 and 5).
-    Length is the file system's to judge."""
-    if not name or b"/" in name or b"\0" in name:
-        raise Nfs3Error(nfsstat3.NFS3ERR_ACCES)
-    return name
-
-
-def new_component(name: bytes) -> bytes:
-    """A name to be created: ``.`` and ``..`` always exist already (section 3.3.9, IMPLEMENTATION). Raises Nfs3Error."""
-    if name in (b".", b".."):
-        raise Nfs3Error(nfsstat3.NFS3ERR_EXIST)
-    return component(name)
-
-
-def device_number(spec: specdata3) -> tuple[int, int]:
-    """A device number that Linux can store: 12 bits of major and 20 of minor. Raises OSError(EINVAL)."""
-    if spec.specdata1 >= 1 << 12 or spec.specdata2 >= 1 << 20:
-        raise OSError(errno.EINVAL, "device number out of range")
-    return spec.specdata1, spec.specdata2

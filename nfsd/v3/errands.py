@@ -8,7 +8,6 @@ native procedure has judged the arguments, and writes the reply.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import ExitStack, closing, suppress
 from typing import Any, Concatenate, NamedTuple, ParamSpec
@@ -48,9 +47,8 @@ def _told(
 ) -> Callable[Concatenate[Errands, Credential, Node, Node | None, P], Coroutine[Any, Any, Outcome | Failure]]:
     """An errand for a caller, with the first and the second file of its call. What it may fail with is an answer."""
 
-    @functools.wraps(run)
     async def told(
-        self: Errands, credential: Credential, node: Node, other: Node | None, *args: P.args, **options: P.kwargs
+        self: Errands, credential: Credential, node: Node, other: Node | None, /, *args: P.args, **options: P.kwargs
     ) -> Outcome | Failure:
         try:
             return await run(self, credential, node, other, *args, **options)

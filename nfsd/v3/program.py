@@ -25,15 +25,13 @@ from nfsd.protocol.nfs3 import (
     NFSPROC3_WRITE,
     PROCEDURES,
 )
-from nfsd.v3 import attributes, creation, directory, filesystem, names
+from nfsd.v3 import attributes, directory, filesystem
 from nfsd.v3.request import Delegations, Limits, Operation, Request
 from nfsd.vfs.service import FileService
 from rpcrdma.rpc.program import Call, Procedure
 
 OPERATIONS: Final[tuple[Operation, ...]] = (
     *attributes.OPERATIONS,
-    *names.OPERATIONS,
-    *creation.OPERATIONS,
     *directory.OPERATIONS,
     *filesystem.OPERATIONS,
 )

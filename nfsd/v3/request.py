@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from contextlib import AbstractContextManager, ExitStack, suppress
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -184,15 +184,6 @@ class Request:
     def changing(self, *nodes: Node) -> Undelegated:
         """``async with``: nobody has a delegation of the files, or is given one. Raises JUKEBOX."""
         return Undelegated(self.delegations, nodes, write=True)
-
-    async def named(self, credential: Credential, *places: tuple[Node, bytes]) -> list[Node]:
-        """The files of names about to be taken or moved, as far as there are any; for :meth:`changing`."""
-        found = []
-        if self.delegations is not None and self.delegations.active:
-            for directory, name in places:
-                with suppress(OSError):
-                    found.append((await self.service.lookup(credential, directory, name))[0])
-        return found
 
     async def after(self, node: Node) -> fattr3 | None:
         """Post-operation attributes, or None: an error of this incidental step is not the operation's (section 2.5)."""

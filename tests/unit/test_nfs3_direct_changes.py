@@ -1,4 +1,4 @@
-"""Directories, links and renames made natively: the answers and the files are those of the general path."""
+"""Directories, links and renames made natively: the answers and the files are those of the file service's functions."""
 
 import contextlib
 import dataclasses
@@ -106,7 +106,7 @@ def tree(path):
 
 
 class Twins:
-    """Two trees that are to stay alike: in one things are done natively as far as possible, in the other never."""
+    """Two trees that stay alike: in one names are changed natively, in the other by the file service's functions."""
 
     def __init__(self, both, rng):
         self.both, self.rng = both, rng
@@ -118,9 +118,10 @@ class Twins:
                 path = os.path.join(self.both.path, twin, place)
                 os.makedirs(path, exist_ok=True)
                 os.chmod(path, 0o777)
-            nodes = {"": (await self.both.service.lookup(vfs_support.ROOT, self.both.root, twin.encode()))[0]}
-            for place in PLACES[1:]:
-                nodes[place] = (await self.both.service.lookup(vfs_support.ROOT, nodes[""], place.encode()))[0]
+            with vfs_support.where_looks_may_wait(self.both.root.mount) if twin == "two" else contextlib.nullcontext():
+                nodes = {"": (await self.both.service.lookup(vfs_support.ROOT, self.both.root, twin.encode()))[0]}
+                for place in PLACES[1:]:
+                    nodes[place] = (await self.both.service.lookup(vfs_support.ROOT, nodes[""], place.encode()))[0]
             self.nodes.append(nodes)
 
     def paths(self, *parts):

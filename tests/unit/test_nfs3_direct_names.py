@@ -71,12 +71,14 @@ def removal(directory, text):
 
 
 async def made(both, *names):
-    """Directories for anyone, known to the server and open to be synchronised."""
+    """Directories for anyone, known to the server and open to be synchronised. In ``two`` names are changed by the file
+    service's functions."""
     nodes = []
     for each in names:
         os.mkdir(os.path.join(both.path, each), 0o777)
         os.chmod(os.path.join(both.path, each), 0o777)
-        node, _ = await both.service.lookup(vfs_support.ROOT, both.root, each.encode())
+        with vfs_support.where_looks_may_wait(both.root.mount) if each == "two" else contextlib.nullcontext():
+            node, _ = await both.service.lookup(vfs_support.ROOT, both.root, each.encode())
         assert (await both.general.call(CREATE, creation(node, b"first")))[20:24] == OK
         assert (await both.general.call(REMOVE, removal(node, b"first")))[20:24] == OK
         nodes.append(node)

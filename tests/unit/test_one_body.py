@@ -11,10 +11,10 @@ from nfsd.v3.program import nfs3_procedures
 from nfsd.vfs.service import FileService
 from rpcrdma.rpc.offers import offers
 
-STILL_TWO = {"SETATTR", "LOOKUP", "CREATE", "MKDIR", "SYMLINK", "REMOVE", "RMDIR", "RENAME", "LINK"}
+STILL_TWO = {"SETATTR"}
 """Those whose native function leaves something to a handler. A name that has gone from here does not come back."""
 
-IN_PYTHON = {"NULL", "MKNOD", "READDIR", "READDIRPLUS", "FSSTAT", "FSINFO", "PATHCONF"}
+IN_PYTHON = {"NULL", "READDIR", "READDIRPLUS", "FSSTAT", "FSINFO", "PATHCONF"}
 """Those that have a handler only."""
 
 

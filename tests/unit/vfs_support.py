@@ -43,6 +43,18 @@ def directory_on(kind, tmp_path):
         yield path
 
 
+@contextlib.contextmanager
+def where_looks_may_wait(mount):
+    """Files that are met from now on, until this ends, are taken for some of a file system where every look may wait:
+    NFSv3's changes of names in them are the file service's."""
+    before = mount.inline, mount.caching
+    mount.inline = mount.caching = False
+    try:
+        yield
+    finally:
+        mount.inline, mount.caching = before
+
+
 async def write_file(service, root, name, data=b"", credential=ROOT, mode=0o644):
     node, _, _, _ = await service.create(credential, root, name, SetAttributes(mode=mode))
     if data:
