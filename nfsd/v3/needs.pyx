@@ -9,6 +9,7 @@ from contextlib import ExitStack
 from nfsd.vfs.attributes cimport status_in
 from nfsd.vfs.direct cimport Standing
 from nfsd.vfs.records cimport Node, OpenFile
+from rpcrdma.rpc.tally cimport Tally
 from rpcrdma.rpc.work cimport Errand
 
 from nfsd.v3.request import arrive, clear, open_undelegated
@@ -32,6 +33,15 @@ cdef Progress progress_of(Node node, Standing standing):
     if standing is not None:
         progress.tally = standing.tally
     return progress
+
+
+cdef Standing standing_in(tuple arrived, Tally tally):
+    """What :func:`nfsd.v3.request.arrive` has found out."""
+    cdef Standing standing = Standing.__new__(Standing)
+    node, standing.credential, access = arrived
+    standing.read_only, standing.tally = access.read_only, tally
+    standing.max_read, standing.max_write = node.export.max_read, node.export.max_write
+    return standing
 
 
 cdef class Need(Errand):
@@ -82,17 +92,12 @@ cdef class Need(Errand):
 
     cdef int settle(self, result) except -1:
         cdef Progress progress = self.progress
-        cdef Standing standing
         if self.kind == ARRIVAL:
-            standing = Standing.__new__(Standing)
-            progress.node, standing.credential, access = result
-            standing.read_only, standing.tally = access.read_only, progress.tally
-            progress.standing = standing
+            progress.node = result[0]
+            progress.standing = standing_in(result, progress.tally)
         elif self.kind == OTHER:
-            standing = Standing.__new__(Standing)
-            progress.other, standing.credential, access = result
-            standing.read_only, standing.tally = access.read_only, progress.tally
-            progress.other_standing = standing
+            progress.other = result[0]
+            progress.other_standing = standing_in(result, progress.tally)
         elif self.kind == OPENING:
             progress.opened = <OpenFile?>result
         elif self.kind == PERMISSIONS:
