@@ -23,6 +23,7 @@ cdef class Place:
     cdef size_t bulk_size           # 0: likewise
     cdef const uint8_t *bulk_at     # where in the message it belongs
     cdef bint refused               # there is no room for data, and nobody else who has some
+    cdef object begun               # what others go on from if the call is declined; None: they begin anew
 
     cdef uint8_t *data(self, size_t room) except? NULL
     cdef ssize_t pages(self, int fd, uint64_t offset, size_t count) except -2
@@ -30,7 +31,7 @@ cdef class Place:
     cdef int forget_payload(self) except -1
     cdef Lease sink(self, size_t room)
     cdef bint take(self, Lease payload, size_t length) except -1
-    cdef bint pass_on(self, object begun) except -1
+    cdef bint pass_on(self, object begun, bint changed) except -1
 
 
 cdef class Held:

@@ -17,7 +17,12 @@ Calls that wait
     declined. When what was waited for is there, :meth:`Held.again` has the transport offer the call again
     (``answer_again``), to the same function, with a place of its own; it may wait once more. Data that is fetched
     meanwhile goes to a ``sink`` of the place, and is its payload once it ``take``-s it. A call that was held and is then
-    DECLINED is for others, together with what ``passed_on`` gives: whoever drops it releases that.
+    DECLINED is for others.
+
+Calls that change hands
+    A call that is DECLINED is for others, together with what ``passed_on`` gives in the place of its message's lease: whoever
+    drops the call releases that. It may have been *begun*: then others go on from there (``pass_on``), and nothing is done
+    twice, though something has happened.
 
 Data that did not come with the call's message (an RDMA Read fetched it) stands beside it, in ``bulk``: the
 content of one item of the call, to be found at ``bulk_at``. Who expects nothing of the kind there declines.
@@ -48,10 +53,12 @@ cdef class Place:
         """So many octets of a ``sink`` are the payload, padding is added. Takes the count. False: there is no room."""
         raise NotImplementedError
 
-    cdef bint pass_on(self, object begun) except -1:
-        """The call is going to be declined, and ``begun`` is what its handler is to go on from, at once and in this very
-        stack. False: the handler begins anew."""
-        return False
+    cdef bint pass_on(self, object begun, bint changed) except -1:
+        """The call is going to be declined, and ``begun`` is what others are to go on from; it says whether it has
+        ``changed`` something, and ``give_back`` tells it that nobody goes on. False, unless something has been changed: they
+        begin anew."""
+        self.begun = begun
+        return True
 
 
 cdef class Held:
@@ -62,8 +69,8 @@ cdef class Held:
 
 cdef class Answerer:
     cdef int answer(self, const uint8_t *message, size_t size, Place place) except -1:
-        """Answer an RPC call (ANSWERED), or not: nothing has happened, and what was written is void. DECLINED: others
-        do. WAITS: call :meth:`hold` or :meth:`dismiss` before anything else."""
+        """Answer an RPC call (ANSWERED), or not: what was written is void. DECLINED: others do, with what
+        :meth:`passed_on` gives. WAITS: call :meth:`hold` or :meth:`dismiss` before anything else."""
         raise NotImplementedError
 
     cdef int hold(self, Held held) except -1:
@@ -71,7 +78,7 @@ cdef class Answerer:
         raise NotImplementedError
 
     cdef int dismiss(self) except -1:
-        """The call that WAITS cannot be kept."""
+        """The call that WAITS cannot be kept: it is DECLINED."""
         raise NotImplementedError
 
     cdef int answer_again(self, Held held, Place place) except -1:
@@ -79,7 +86,8 @@ cdef class Answerer:
         raise NotImplementedError
 
     cdef object passed_on(self, Held held, Lease message):
-        """What holds a call that was held, and is DECLINED now: ``message``, or what releases that as well."""
+        """What holds a call that is DECLINED: ``message``, or what releases that as well. ``held``: where it was; None: it
+        has just been offered for the first time."""
         return message
 
     cdef void decline(self, const uint8_t *message, size_t size, int reason) noexcept:

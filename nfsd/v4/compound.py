@@ -107,9 +107,12 @@ class Compound:
     def go_on(self, begun: Halfway, arguments_at: int) -> None:
         """Take up what native operations have begun; the arguments began at ``arguments_at``."""
         call = self.call
-        call.arguments = Decoder(call.message, call.chunks, arguments_at + begun.offset)
-        call.tally, call.shown, call.forget = begun.tally, begun.shown, not begun.changed
-        self.index, self.current, self.saved, self.room = begun.index, begun.current, begun.saved, begun.room
+        call.arguments = Decoder(call.message, () if begun.used else call.chunks, arguments_at + begun.offset)
+        call.tally, call.forget = begun.tally, not begun.changed
+        call.shown = begun.shown if begun.index else -1
+        self.index, self.current, self.room = begun.index, begun.current, begun.room
+        self.saved, self.opener = begun.saved, begun.opened_by
+        self.stateid, self.saved_stateid = begun.stateid or INVALID, begun.saved_stateid or INVALID
         if begun.session is not None:
             self.session, self.slot = begun.session, begun.take_slot()
             self.sequence = p.SEQUENCE4args(*begun.sequence)
@@ -310,14 +313,17 @@ async def compound(server: Nfs4Server, call: Call) -> None:
         c.go_on(begun, arguments_at)
     engine, issued = server.engine, server.engine.writes_issued
     try:
-        status = await _run(c, count_at)
+        status = begun.failure if begun is not None and begun.failure else await _run(c, count_at)
         results.patch_uint32(status_at, status)
         if not engine.stable and not (call.forget and engine.writes_issued == issued):
             # Somebody else's write counts as well: what this COMPOUND was granted may rest on it. One that changed
             # nothing (a READ, a SEQUENCE that failed) promises nothing, and waits for nobody.
             await server.store.flush(engine)
         if c.slot is not None:
-            c.slot.finish(_kept_reply(c))
+            assert c.session is not None and c.sequence is not None  # noqa: PT018
+            # Only if the client has asked for that; a lone SEQUENCE's in any case.
+            wanted = c.sequence.sa_cachethis or c.operations == 1
+            c.slot.finish(keep(results, c.start, c.session.fore.maxresponsesize_cached) if wanted else None)
             c.slot = None
     except SlotReplay as replay:
         results.truncate(status_at)
@@ -492,13 +498,3 @@ def _status(error: Exception) -> int:
     if isinstance(error, OutOfMemory):
         return p.NFS4ERR_DELAY  # buffers come back as other calls end
     return p.NFS4ERR_BADXDR
-
-
-def _kept_reply(c: Compound) -> bytes | None:
-    """The reply as the slot keeps it, or None if the client did not ask for that (a lone SEQUENCE is always kept)."""
-    assert c.session is not None and c.sequence is not None  # noqa: PT018
-    if not c.sequence.sa_cachethis and c.operations > 1:
-        return None
-    if c.call.results.size - c.start > c.session.fore.maxresponsesize_cached:
-        return None
-    return keep(c.call.results, c.start)

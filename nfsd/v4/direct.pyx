@@ -7,13 +7,13 @@ whatever is declined here: all that fails, waits or is rare.
 
 from libc.errno cimport EACCES, ENOENT
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
-from libc.string cimport memcmp, memcpy
+from libc.string cimport memcpy
 
 from nfsd.v4.direct_attributes cimport LARGEST_FATTR
 from nfsd.v4.direct_compound cimport Arguments, left, padded, room, store_opaque
 from nfsd.v4.direct_locks cimport DirectLocks
 from nfsd.vfs.attributes cimport statx_t
-from nfsd.vfs.direct cimport no
+from nfsd.vfs.direct cimport Standing, no
 from nfsd.vfs.name_changes cimport Walk
 from nfsd.vfs.records cimport Node, OpenFile
 from nfsd.vfs.transfers cimport Sync, Transfer, errno_of
@@ -93,40 +93,24 @@ cdef class Nfs4Direct(DirectLocks):
     # -- handles and names ---------------------------------------------------------------------------------------
     cdef bint putfh(self, Arguments *arguments, Place place) except -1:
         cdef size_t length
+        cdef Node node
+        cdef Standing standing
         if left(arguments) < 4 or not room(place, 8):
             return False
         length = load32(arguments.at)
         if length == 0 or length > NFS4_FHSIZE or left(arguments) < 4 + padded(length):
             return False
-        if not self.resumed(arguments.at + 4, length):
-            self.current = self.files.find(arguments.at + 4, length)
-            if self.current is None:
-                return False
-            self.standing = self.files.standing(self.caller, self.current)
-            if self.standing is None:
-                return False
-        self.seen = False
+        node = self.files.find(arguments.at + 4, length)
+        if node is None:
+            return False
+        standing = self.files.standing(self.caller, node)
+        if standing is None:
+            return False
+        self.go(node)
+        self.standing = standing
         arguments.at += 4 + padded(length)
         place.at = store32(store32(place.at, OP_PUTFH), 0)
         return True
-
-    cdef bint resumed(self, const uint8_t *handle, size_t length) except -1:
-        """Whether the COMPOUND has waited in this file. Something may have been done: nothing that has happened meanwhile
-        makes it undone."""
-        cdef bytes known
-        if self.begun is None:
-            return False
-        if self.begun.current is not None:
-            known = self.begun.current.handle
-            if <size_t>len(known) == length and memcmp(<const char *>known, handle, length) == 0:
-                self.current, self.standing = self.begun.current, self.begun.standing
-                return True
-        if self.begun.saved is not None:
-            known = self.begun.saved.handle
-            if <size_t>len(known) == length and memcmp(<const char *>known, handle, length) == 0:
-                self.current, self.standing = self.begun.saved, self.begun.saved_standing
-                return True
-        return False
 
     cdef bint getfh(self, Place place) except -1:
         cdef bytes handle = self.current.handle
@@ -153,14 +137,12 @@ cdef class Nfs4Direct(DirectLocks):
         )
         self.files.walked = None
         if node is None:
-            if self.prepared or self.changing:
-                return DECLINED
             if error == 0 and brought is None and self.files.needs is not None:
                 return self.wait_for(self.files.needs, None)
             if error == ENOENT and self.files.look(self.current, &self.status):
                 return self.fail(NFS4ERR_NOENT, place)
             return self.fail(NFS4ERR_ACCESS, place) if error == EACCES else DECLINED
-        self.current = node  # on the same mount: in the same export
+        self.go(node)  # on the same mount: in the same export
         self.seen = True
         arguments.at += 4 + padded(length)
         place.at = store32(store32(place.at, OP_LOOKUP), 0)
@@ -267,8 +249,6 @@ cdef class Nfs4Direct(DirectLocks):
                 return DECLINED
             got = self.files.read(opened, held, offset, place, count, &self.status, &eof)
             if got < 0:
-                if self.changing or self.prepared:
-                    return DECLINED
                 transfer = self.files.to_read(self.current, opened, held, offset, place, count)
                 return DECLINED if transfer is None else self.wait_for(transfer, None)
             place.data_done(got)
@@ -280,17 +260,21 @@ cdef class Nfs4Direct(DirectLocks):
         store32(store32(store32(store32(head, OP_READ), 0), eof), <uint32_t>got)
         if place.at == behind:
             self.beside = padded(got)
+            if self.data_at == NULL:
+                self.data_at, self.data_result_at, self.data_index = self.part_at, self.result_at, self.index
+                self.data_octets = 0
+            self.data_octets += got
         arguments.at += READ4args_SIZE
         self.octets_read += got
-        return self.saw(opened)
+        self.saw(opened)
+        return ANSWERED
 
-    cdef bint saw(self, OpenFile opened) except -1:
+    cdef int saw(self, OpenFile opened) except -1:
         """``status`` was got through an open file: it serves a GETATTR, unless it is another export's."""
         self.seen = False
         if opened.node is self.current and self.index + 1 < self.operations:
             self.seen = self.files.take(self.current, &self.status)
-            return self.seen
-        return True
+        return 0
 
     cdef const uint8_t *to_be_written(
         self, Arguments *arguments, Place place, size_t count, const uint8_t **behind
@@ -321,8 +305,7 @@ cdef class Nfs4Direct(DirectLocks):
         cdef Node node = self.current
         cdef const uint8_t *source
         cdef const uint8_t *behind
-        engine = self.server.engine
-        if left(arguments) < stateid4_SIZE + 16 or self.standing.read_only or self.prepared:
+        if left(arguments) < stateid4_SIZE + 16 or self.standing.read_only:
             return DECLINED
         offset = load64(arguments.at + stateid4_SIZE)
         stable = load32(arguments.at + stateid4_SIZE + 8)
@@ -332,13 +315,8 @@ cdef class Nfs4Direct(DirectLocks):
         source = self.to_be_written(arguments, place, count, &behind)
         if source == NULL:
             return DECLINED
-        if not engine.stable:
-            return no(self.files, STATE)
-        # The result, and what may stand behind it, fit whatever they are.
-        if not room(place, 32 + LARGEST_FATTR) or self.limit < self.size(place) + _room_for_result + LARGEST_FATTR:
+        if not room(place, 24):
             return no(self.files, SIZE)
-        if not self.may_follow(behind, arguments.end):
-            return DECLINED
         if brought is None:
             opened = self.opened(arguments.at, True, &held)
             if opened is None or opened.node is not node:
@@ -348,8 +326,6 @@ cdef class Nfs4Direct(DirectLocks):
                 opened, held, offset, source, count, stable != UNSTABLE4, &before, &self.status, place.bulk != NULL
             )
             if done < 0:
-                if not self.comes_first():
-                    return DECLINED  # what stands before it would be done once more, and see what is written here
                 transfer = self.files.to_write(node, opened, held, offset, source, count)
                 return DECLINED if transfer is None else self.wait_for(transfer, None)
         else:
@@ -391,8 +367,6 @@ cdef class Nfs4Direct(DirectLocks):
         elif self.current.export.asynchronous:
             return DECLINED
         elif not self.files.commit(self.standing.credential, self.current, &before, &self.status):
-            if self.changing or self.prepared:
-                return DECLINED
             sync = self.files.to_commit(self.standing.credential, self.current)
             return DECLINED if sync is None else self.wait_for(sync, None)
         verifier = self.files.service.write_verifier

@@ -33,12 +33,6 @@ cdef NameChange begun(Work brought)
 cdef class DirectChanges(DirectOpens):
     """OPEN and CLOSE too, and what changes names and attributes."""
 
-    cdef bint may_change(
-        self, Place place, const uint8_t *behind, const uint8_t *end, size_t result, bint made
-    ) except -1
-    cdef bint follows(self, const uint8_t *at, const uint8_t *end, bint made, size_t *octets) except -1
-    cdef bint may_follow(self, const uint8_t *at, const uint8_t *end) except -1
-    cdef bint comes_first(self) noexcept
     cdef int unprepared(self, Work brought) except -1
     cdef int carry(self, NameChange change, Work brought, Place place) except -1
     cdef int refused(self, int error, Node directory, Node other, Place place) except -1

@@ -1,15 +1,13 @@
 """REMOVE and SETATTR in native COMPOUNDs (RFC 8881 sections 18.25, 18.30), and what all changes have in common.
 
 Owns the decoding and encoding; what they do is in :mod:`nfsd.vfs.direct_attributes` and :mod:`nfsd.vfs.direct_names`. They
-cannot be declined once they are done, so that what stands behind them is looked at first. What the kernel refuses is
-answered: nothing has been done then.
+cannot be declined once they are done. What the kernel refuses is answered: nothing has been done then.
 """
 
 from libc.errno cimport EINTR, EMFILE, ENFILE, ENOENT, ESTALE
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memchr, memcmp, memset
 
-from nfsd.v4.direct_attributes cimport LARGEST_FATTR
 from nfsd.v4.direct_compound cimport left, padded, room
 from nfsd.vfs.attribute_changes cimport AttributeChange
 from nfsd.vfs.attributes cimport statx_t
@@ -19,11 +17,10 @@ from nfsd.vfs.records cimport Node, OpenFile
 from nfsd.vfs.transfers cimport errno_of
 from nfsd.wire.nfs4 cimport (
     FATTR4_MODE, FATTR4_MODE_UMASK, FATTR4_OWNER, FATTR4_OWNER_GROUP, FATTR4_SIZE, FATTR4_TIME_ACCESS_SET,
-    FATTR4_TIME_MODIFY_SET, NFS4ERR_BADCHAR, NFS4ERR_BADNAME, NFS4ERR_INVAL, NFS4ERR_NOTDIR, NFS4ERR_ROFS, NFS4_FHSIZE,
-    NFS4_OK, OP_ACCESS, OP_GETATTR, OP_GETFH, OP_PUTFH, OP_REMOVE, OP_RESTOREFH, OP_SAVEFH, OP_SEQUENCE, OP_SETATTR,
-    SET_TO_CLIENT_TIME4, SET_TO_SERVER_TIME4, change_info4_SIZE, stateid4_SIZE,
+    FATTR4_TIME_MODIFY_SET, NFS4ERR_BADCHAR, NFS4ERR_BADNAME, NFS4ERR_INVAL, NFS4ERR_NOTDIR, NFS4ERR_ROFS, NFS4_OK,
+    OP_REMOVE, OP_SETATTR, SET_TO_CLIENT_TIME4, SET_TO_SERVER_TIME4, change_info4_SIZE, stateid4_SIZE,
 )
-from rpcrdma.declined cimport ATTRIBUTES, FAILED, MAY_WAIT, PROCEDURE, SIZE, STATE
+from rpcrdma.declined cimport ATTRIBUTES, FAILED, SIZE, STATE
 from rpcrdma.octets cimport load_opaque, opaque_t
 from rpcrdma.place cimport ANSWERED, DECLINED, load32, load64, store32, store64
 from rpcrdma.rpc.work cimport Errand, Work
@@ -32,7 +29,6 @@ from os import strerror
 
 from nfsd.v4 import at_once
 from nfsd.v4.errors import status_of
-from nfsd.v4.operations import ROOM_FOR_RESULT
 from nfsd.vfs.types import FileType
 
 cdef enum:
@@ -48,7 +44,6 @@ cdef enum:
     MODE_UMASK = 1 << (FATTR4_MODE_UMASK - 64)
 
 
-cdef size_t _room_for_result = ROOM_FOR_RESULT
 cdef object LNK = FileType.LNK
 cdef object REG = FileType.REG
 cdef object DIR = FileType.DIR
@@ -109,75 +104,6 @@ cdef NameChange begun(Work brought):
 
 cdef class DirectChanges(DirectOpens):
     # -- what all have in common -----------------------------------------------------------------------------------
-    cdef bint may_change(
-        self, Place place, const uint8_t *behind, const uint8_t *end, size_t result, bint made
-    ) except -1:
-        """Whether nothing can come between the change and the end of the COMPOUND: a result of so many octets, and what
-        may stand behind it, fit whatever they are. ``made``: the current file is a new one then, as yet unknown."""
-        cdef size_t octets = 0
-        if self.prepared or self.bulk_wanted != NULL:
-            return False
-        if not self.server.engine.stable:
-            return no(self.files, STATE)
-        if not self.follows(behind, end, made, &octets):
-            return False
-        if not room(place, result + octets) or self.limit < self.size(place) + _room_for_result + octets:
-            return no(self.files, SIZE)
-        if not self.current.inline and not self.comes_first():
-            return no(self.files, MAY_WAIT)
-        return True
-
-    cdef bint follows(self, const uint8_t *at, const uint8_t *end, bint made, size_t *octets) except -1:
-        """Whether nothing stands behind a change but what will not be declined, in so many octets of results."""
-        cdef size_t index, used
-        cdef uint64_t mask
-        cdef uint32_t number
-        for index in range(self.index + 1, self.operations):
-            if end - at < 4:
-                return False
-            number = load32(at)
-            at += 4
-            if number == OP_GETATTR:
-                if not self.attributes.known(at, end - at, &used, &mask):
-                    return no(self.files, ATTRIBUTES)
-                if not made and not self.told_by_us():
-                    return False
-                at += used
-                octets[0] += 8 + LARGEST_FATTR
-            elif number == OP_GETFH:
-                octets[0] += 12 + NFS4_FHSIZE
-            elif number == OP_RESTOREFH and self.saved is not None:
-                octets[0] += 8
-            elif number == OP_ACCESS and made and end - at >= 4:
-                at += 4
-                octets[0] += 16
-            else:
-                return no(self.files, PROCEDURE)
-        return at == end
-
-    cdef bint may_follow(self, const uint8_t *at, const uint8_t *end) except -1:
-        """Whether nothing stands behind a change but a GETATTR that will not be declined."""
-        cdef size_t used
-        cdef uint64_t mask
-        if self.index + 1 == self.operations:
-            return at == end
-        if self.index + 2 != self.operations or end - at < 4 or load32(at) != OP_GETATTR:
-            return no(self.files, PROCEDURE)
-        if not self.attributes.known(at + 4, end - at - 4, &used, &mask):
-            return no(self.files, ATTRIBUTES)
-        return at + 4 + used == end and self.told_by_us()
-
-    cdef bint comes_first(self) noexcept:
-        """Whether nothing stands before this operation but what a COMPOUND that has waited for a change does once more,
-        and cannot decline."""
-        cdef size_t index
-        cdef uint8_t number
-        for index in range(self.index):
-            number = self.numbers[index]
-            if number != OP_SEQUENCE and number != OP_PUTFH and number != OP_SAVEFH and number != OP_RESTOREFH:
-                return False
-        return True
-
     cdef int unprepared(self, Work brought) except -1:
         """What becomes of a COMPOUND whose change could not be prepared: it waits for what that needs, once."""
         if self.files.needs is None or brought is not None:
@@ -239,8 +165,8 @@ cdef class DirectChanges(DirectOpens):
         if behind == NULL:
             return DECLINED
         if change is None:
-            if not self.may_change(place, behind, arguments.end, 8 + change_info4_SIZE, False):
-                return DECLINED
+            if not room(place, 8 + change_info4_SIZE):
+                return no(self.files, SIZE)
             status = wrong_name(&name) or self.changeable()
             if status != NFS4_OK:
                 return self.fail(status, place)
@@ -274,8 +200,8 @@ cdef class DirectChanges(DirectOpens):
         if given.umask_given or not (given.mask[0] or given.mask[1]):
             return no(self.files, ATTRIBUTES)
         if brought is None:
-            if not self.may_change(place, behind, arguments.end, 24, False):
-                return DECLINED
+            if not room(place, 24):
+                return no(self.files, SIZE)
             if self.standing.read_only:
                 return self.not_set(NFS4ERR_ROFS, place)
             # The stateid is for a size (RFC 8881 section 18.30.3).

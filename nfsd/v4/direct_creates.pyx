@@ -15,6 +15,7 @@ from libc.string cimport memchr, memcpy, memset
 
 from nfsd.state.records cimport Delegation
 from nfsd.v4.direct_changes cimport DONE, begun, store_bitmap, store_change_info, wrong_name
+from nfsd.v4.direct_compound cimport room
 from nfsd.v4.direct_opens cimport store_no_delegation
 from nfsd.vfs.direct cimport NAME_MAX, UTIME_OMIT, no, no_changes
 from nfsd.vfs.name_changes cimport MAKE_DIRECTORY, MAKE_FILE, NameChange
@@ -25,7 +26,7 @@ from nfsd.wire.nfs4 cimport (
     OPEN_DELEGATE_READ, OPEN_DELEGATE_WRITE, OP_CREATE, OP_OPEN, UNCHECKED4,
     change_info4_SIZE, stateid4_SIZE,
 )
-from rpcrdma.declined cimport ATTRIBUTES, FAILED, OPEN, PROCEDURE, STATE
+from rpcrdma.declined cimport ATTRIBUTES, FAILED, OPEN, PROCEDURE, SIZE, STATE
 from rpcrdma.octets cimport load_opaque, opaque_t
 from rpcrdma.place cimport ANSWERED, DECLINED, WAITS, load32, store32, store64
 from rpcrdma.rpc.work cimport Work
@@ -86,8 +87,8 @@ cdef class DirectCreates(DirectChanges):
         if at == NULL or given.size >= 0:
             return no(self.files, ATTRIBUTES)
         if change is None:
-            if not self.may_change(place, at, end, CREATE_RESULT, False):
-                return DECLINED
+            if not room(place, CREATE_RESULT):
+                return no(self.files, SIZE)
             status = wrong_name(&name) or self.changeable()
             if status == NFS4_OK and kind == NF4LNK and (
                 text.length == 0 or memchr(text.octets, 0, text.length) != NULL
@@ -106,7 +107,7 @@ cdef class DirectCreates(DirectChanges):
             store32(store32(place.at, OP_CREATE), NFS4_OK), change.change_before, change.change_after
         )
         place.at = store_bitmap(place.at, given.mask)
-        self.current = change.made
+        self.go(change.made)
         self.saw_change(change.made, &change.data.status)
         return ANSWERED
 
@@ -140,7 +141,7 @@ cdef class DirectCreates(DirectChanges):
         outcome = self.make_and_open(arguments, &creation, &name, at, wanted, place)
         if self.turn is not None and outcome != WAITS:
             if outcome == ANSWERED:
-                self.recorded(self.turn, self.failure, self.result_at, place.at, self.current.handle)
+                self.recorded(self.turn, self.failure, place, self.current.handle)
             else:
                 self.turn.abandon()
             self.turn = None
@@ -194,14 +195,13 @@ cdef class DirectCreates(DirectChanges):
         cdef uint32_t status
         cdef int outcome
         if change is None:
-            if not self.may_change(place, behind, arguments.end, OPEN_RESULT, True):
-                return DECLINED
+            if not room(place, OPEN_RESULT):
+                return no(self.files, SIZE)
             if wrong_name(name) or self.changeable():
                 return no(self.files, FAILED)
             change = self.to_open_new(arguments, how, name, wanted)
             if change is None:
                 return DECLINED
-        self.changing = True
         outcome = self.carry(change, brought, place)
         if outcome == ANSWERED and self.failure == NFS4ERR_EXIST and how.mode != GUARDED4 and not self.done:
             self.failure, place.at = 0, self.result_at
@@ -261,6 +261,7 @@ cdef class DirectCreates(DirectChanges):
             place.at = store_delegation(place.at, <Delegation>given)
         else:
             place.at = store_no_delegation(place.at, wanted, <uint32_t>given)
-        self.current = node
+        self.go(node)
+        self.stateid = state.stateid
         self.saw_change(node, &change.data.status)
         return ANSWERED

@@ -1,14 +1,13 @@
-"""LOCK and LOCKU at the end of native COMPOUNDs, where Linux has them (RFC 8881 sections 18.10, 18.12).
+"""LOCK and LOCKU in native COMPOUNDs (RFC 8881 sections 18.10, 18.12).
 
-Owns the decoding and encoding, and :class:`DirectLocks`, which prepares the two and carries them out at the end; what they
-do is in :mod:`nfsd.v4.at_once`. Imports that and :mod:`nfsd.v4.direct_moves`.
+Owns the decoding and encoding, and :class:`DirectLocks`; what they do is in :mod:`nfsd.v4.at_once`. Imports that and
+:mod:`nfsd.v4.direct_moves`.
 """
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
 from nfsd.v4.direct_compound cimport left, padded, room
-from nfsd.v4.direct_opens cimport DirectOpens
 from nfsd.vfs.direct cimport no
 from nfsd.wire.nfs4 cimport NFS4_OPAQUE_LIMIT, OP_LOCK, OP_LOCKU, READ_LT, WRITEW_LT, WRITE_LT, stateid4_SIZE
 from rpcrdma.declined cimport PROCEDURE, SIZE, STATE
@@ -16,11 +15,9 @@ from rpcrdma.place cimport load32, load64, store32
 
 from nfsd.state.types import Stateid
 from nfsd.v4 import at_once
-from nfsd.v4.operations import ROOM_FOR_RESULT
 from nfsd.vfs.types import FileType
 
 
-cdef size_t _room_for_result = ROOM_FOR_RESULT
 cdef object REG = FileType.REG
 
 
@@ -30,18 +27,23 @@ cdef object stateid_in(const uint8_t *at):
 
 cdef class DirectLocks(DirectMoves):
     cdef bint may_lock(self, Place place) except -1:
-        if self.prepared or self.client is None or self.index + 1 != self.operations:
+        if self.client is None:
             return no(self.files, PROCEDURE)
-        if not room(place, 8 + stateid4_SIZE) or self.limit < self.size(place) + _room_for_result:
+        if not room(place, 8 + stateid4_SIZE):
             return no(self.files, SIZE)
         return self.current.type is REG
 
-    cdef int locked(self, Place place, int number) except -1:
-        """The result, but for its stateid."""
-        self.prepared = True
-        self.stateid_at = store32(store32(place.at, number), 0)
-        place.at = self.stateid_at + stateid4_SIZE
-        return 0
+    cdef bint locked(self, Place place, int number, object stateid) except -1:
+        """What :mod:`nfsd.v4.at_once` says is the result."""
+        cdef bytes other
+        if stateid is None:
+            return no(self.files, STATE)
+        self.stateid = stateid
+        other = stateid.other
+        place.at = store32(store32(store32(place.at, number), 0), stateid.seqid)
+        memcpy(place.at, <const uint8_t *>other, stateid4_SIZE - 4)
+        place.at += stateid4_SIZE - 4
+        return True
 
     cdef bint lock(self, Arguments *arguments, Place place) except -1:
         cdef const uint8_t *at = arguments.at
@@ -70,11 +72,12 @@ cdef class DirectLocks(DirectMoves):
                 return False
             owner = (given + stateid4_SIZE + 16)[:length]
             arguments.at = given + stateid4_SIZE + 16 + padded(length)
-        self.locking = (
-            stateid_in(given), owner, (kind & 1) == 0, <uint64_t>load64(at + 8), <uint64_t>load64(at + 16)
+        self.files.pause()  # Python code of the file service runs as the server
+        stateid = at_once.lock(
+            self.server, self.client, self.current, stateid_in(given), owner, (kind & 1) == 0,
+            <uint64_t>load64(at + 8), <uint64_t>load64(at + 16),
         )
-        self.locked(place, OP_LOCK)
-        return True
+        return self.locked(place, OP_LOCK, stateid)
 
     cdef bint unlock(self, Arguments *arguments, Place place) except -1:
         cdef const uint8_t *at = arguments.at
@@ -83,28 +86,10 @@ cdef class DirectLocks(DirectMoves):
             return False
         if load32(at) < READ_LT or load32(at) > WRITEW_LT:
             return False
-        self.unlocking = (
-            stateid_in(at + 8), <uint64_t>load64(at + 8 + stateid4_SIZE), <uint64_t>load64(at + 16 + stateid4_SIZE)
+        self.files.pause()  # Python code of the file service runs as the server
+        stateid = at_once.unlock(
+            self.server, self.client, self.current, stateid_in(at + 8), <uint64_t>load64(at + 8 + stateid4_SIZE),
+            <uint64_t>load64(at + 16 + stateid4_SIZE),
         )
         arguments.at = at + 24 + stateid4_SIZE
-        self.locked(place, OP_LOCKU)
-        return True
-
-    cdef bint carry_out(self) except -1:
-        cdef bytes other
-        if self.locking is None and self.unlocking is None:
-            return DirectOpens.carry_out(self)
-        self.files.pause()  # Python code of the file service runs as the server
-        if self.locking is not None:
-            done = at_once.lock(self.server, self.client, self.current, *self.locking)
-        else:
-            done = at_once.unlock(self.server, self.client, self.current, *self.unlocking)
-        if done is None:
-            return no(self.files, STATE)
-        other = done.other
-        memcpy(store32(self.stateid_at, done.seqid), <const uint8_t *>other, stateid4_SIZE - 4)
-        return True
-
-    cdef int forget(self) except -1:
-        self.locking = self.unlocking = None
-        return DirectOpens.forget(self)
+        return self.locked(place, OP_LOCKU, stateid)

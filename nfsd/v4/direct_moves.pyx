@@ -27,11 +27,9 @@ cdef object DIR = FileType.DIR
 
 cdef class DirectMoves(DirectCreates):
     cdef bint savefh(self, Place place) except -1:
-        if self.prepared:
-            return no(self.files, PROCEDURE)  # the stateid of the OPEN would be saved, too
         if not room(place, 8):
             return no(self.files, SIZE)
-        self.saved, self.saved_standing = self.current, self.standing
+        self.saved, self.saved_standing, self.saved_stateid = self.current, self.standing, self.stateid
         place.at = store32(store32(place.at, OP_SAVEFH), NFS4_OK)
         return True
 
@@ -41,7 +39,7 @@ cdef class DirectMoves(DirectCreates):
         if not room(place, 8):
             return no(self.files, SIZE)
         self.seen = self.seen and self.saved is self.current
-        self.current, self.standing = self.saved, self.saved_standing
+        self.current, self.standing, self.stateid = self.saved, self.saved_standing, self.saved_stateid
         place.at = store32(store32(place.at, OP_RESTOREFH), NFS4_OK)
         return True
 
@@ -58,8 +56,8 @@ cdef class DirectMoves(DirectCreates):
         if behind == NULL or source is None:
             return DECLINED
         if change is None:
-            if not self.may_change(place, behind, arguments.end, 8 + 2 * change_info4_SIZE, False):
-                return DECLINED
+            if not room(place, 8 + 2 * change_info4_SIZE):
+                return no(self.files, SIZE)
             status = wrong_name(&old) or wrong_name(&new)
             if status == NFS4_OK and self.saved_standing.read_only:
                 status = NFS4ERR_ROFS
@@ -105,8 +103,8 @@ cdef class DirectMoves(DirectCreates):
         if behind == NULL or node is None:
             return DECLINED
         if change is None:
-            if not self.may_change(place, behind, arguments.end, 8 + change_info4_SIZE, False):
-                return DECLINED
+            if not room(place, 8 + change_info4_SIZE):
+                return no(self.files, SIZE)
             status = wrong_name(&name)
             if status == NFS4_OK and self.saved_standing.read_only:
                 status = NFS4ERR_ROFS

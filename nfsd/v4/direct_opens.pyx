@@ -1,14 +1,14 @@
 """OPEN of a file that is there, and CLOSE, in native COMPOUNDs (RFC 8881 sections 18.2, 18.16; RFC 7530 sections
 16.2, 16.16), and RENEW (16.28).
 
-Owns the decoding and encoding, and :class:`DirectOpens`, which prepares the two and carries them out at the end; what they
-do is in :mod:`nfsd.v4.at_once`. Imports that and :mod:`nfsd.v4.direct_compound`.
+Owns the decoding and encoding, and :class:`DirectOpens`; what they do is in :mod:`nfsd.v4.at_once`. Imports that and :mod:`nfsd.v4.direct_compound`.
 """
 
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
+from nfsd.state.records cimport OpenState
 from nfsd.v4.direct_compound cimport Arguments, left, padded, room
 from nfsd.vfs.direct cimport no
 from nfsd.vfs.records cimport Node
@@ -22,7 +22,6 @@ from rpcrdma.place cimport DECLINED, Place, load32, load64, store32, store64
 
 from nfsd.protocol import nfs4 as declared
 from nfsd.v4 import at_once
-from nfsd.v4.operations import ROOM_FOR_RESULT
 from nfsd.vfs.types import FileType
 
 cdef enum:
@@ -32,7 +31,6 @@ cdef enum:
 
 cdef uint32_t WISHES = at_once.WISHES
 cdef uint32_t WANT = declared.OPEN4_SHARE_ACCESS_WANT_DELEG_MASK
-cdef size_t _room_for_result = ROOM_FOR_RESULT
 cdef object REG = FileType.REG
 cdef object DIR = FileType.DIR
 
@@ -49,7 +47,7 @@ cdef class DirectOpens(DirectCompound):
         cdef const uint8_t *at = arguments.at
         cdef uint32_t wanted, length, claim
         # seqid, share_access, share_deny, clientid; owner; opentype, claim.
-        if self.prepared or left(arguments) < 24 or self.limit < self.size(place) + _room_for_result:
+        if left(arguments) < 24:
             return DECLINED
         wanted = load32(at + 4)
         self.share, self.denied = wanted & ~WISHES if self.minor else wanted, load32(at + 8)
@@ -68,22 +66,24 @@ cdef class DirectOpens(DirectCompound):
         claim = load32(at + 4)
         if load32(at) != OPEN4_NOCREATE or (claim != CLAIM_NULL and (claim != CLAIM_FH or not self.minor)):
             return no(self.files, PROCEDURE)
-        if self.opener_of(arguments.at + 12) is None:
+        client = self.opener_of(arguments.at + 12)
+        if client is None:
             return no(self.files, STATE)
         arguments.at = at + 8
-        return self.open_there(arguments, claim, wanted, place)
+        return self.open_there(arguments, client, claim, wanted, place)
 
     cdef object opener_of(self, const uint8_t *clientid):
         """The client whose OPEN it is, if its owner may open; None: it is for the general path to say what is amiss."""
         if self.client is not None:
             return self.client
-        client = self.opened_by = self.client_of(load64(clientid))
+        client = self.client_of(load64(clientid))
         return client if client is not None and at_once.may_open(client, self.owner, self.seqid) else None
 
-    cdef bint open_there(self, Arguments *arguments, uint32_t claim, uint32_t wanted, Place place) except -1:
-        """Prepare an OPEN of a file that is there: the current one, or of the name that comes next."""
+    cdef bint open_there(self, Arguments *arguments, object client, uint32_t claim, uint32_t wanted, Place place) except -1:
+        """OPEN of a file that is there: the current one, or of the name that comes next."""
         cdef Node node = self.current
         cdef uint64_t change
+        cdef bytes other
         if not self.look():
             return False
         change = node.inode.change.value
@@ -93,18 +93,27 @@ cdef class DirectOpens(DirectCompound):
                 return False
         if node.type is not REG or (self.share & OPEN4_SHARE_ACCESS_WRITE and self.standing.read_only):
             return False
-        why = at_once.why_no_delegation(self.server, self.client or self.opened_by, node, wanted)
+        why = at_once.why_no_delegation(self.server, client, node, wanted)
         if why is None:
             return no(self.files, RECALL)
-        self.prepared = True
-        self.opening = node
-        self.opening_at = place.at
-        self.opener = self.standing.credential
-        self.current = node
-        place.at = store32(store32(place.at, OP_OPEN), 0) + stateid4_SIZE
-        place.at = store64(store64(store32(place.at, 1), change), change)
-        place.at = store_no_delegation(store32(place.at + 4, 0), wanted, <uint32_t>why)
-        self.opening_end = place.at
+        self.files.pause()  # Python code of the file service runs as the server
+        done = at_once.open_(
+            self.server, client, self.caller.credential, self.standing.credential, node, self.owner, self.share,
+            self.denied, self.seqid,
+        )
+        if done is None:
+            return no(self.files, STATE)
+        state, flags = done
+        if not self.minor:
+            self.opened_by = client
+        self.current, self.stateid = node, state.stateid
+        other = state.other
+        place.at = store32(store32(store32(place.at, OP_OPEN), 0), state.seqid)
+        memcpy(place.at, <const uint8_t *>other, stateid4_SIZE - 4)
+        place.at = store64(store64(store32(place.at + stateid4_SIZE - 4, 1), change), change)
+        place.at = store_no_delegation(store32(store32(place.at, flags), 0), wanted, <uint32_t>why)
+        if not self.minor:
+            self.recorded(state.owner, 0, place, node.handle)
         return True
 
     cdef int open_new(self, Arguments *arguments, const uint8_t *how, uint32_t wanted, Place place) except -1:
@@ -144,66 +153,30 @@ cdef class DirectOpens(DirectCompound):
         return node
 
     cdef bint close(self, Arguments *arguments, Place place) except -1:
-        # Behind it the file may be gone.
-        if self.prepared or self.index + 1 != self.operations:
-            return no(self.files, PROCEDURE)
+        cdef OpenState closing
+        cdef bytes other
+        cdef uint32_t seqid
         if left(arguments) < 4 + stateid4_SIZE:
             return False
-        if not room(place, 8 + stateid4_SIZE) or self.limit < self.size(place) + _room_for_result:
+        if not room(place, 8 + stateid4_SIZE):
             return no(self.files, SIZE)
-        self.closing = self.state.open_of(self.client, arguments.at + 4, self.current.key)
-        self.seqid = load32(arguments.at)
-        if self.closing is None or not at_once.closable(self.server, self.closing, self.seqid):
+        closing = self.state.open_of(self.client, arguments.at + 4, self.current.key)
+        seqid = load32(arguments.at)
+        if closing is None or not at_once.closable(self.server, closing, seqid):
             return no(self.files, STATE)
-        self.prepared = True
         arguments.at += 4 + stateid4_SIZE
-        self.closing_at = place.at
-        place.at = store32(store32(place.at, OP_CLOSE), 0) + stateid4_SIZE
-        return True
-
-    cdef bint parts(self) noexcept:
-        return not self.prepared and DirectCompound.parts(self)
-
-    cdef bint carry_out(self) except -1:
-        cdef bytes other
-        if not self.prepared:
-            return True
         self.files.pause()  # Python code of the file service runs as the server
-        if self.closing is not None:
-            left_over = at_once.close(self.server, self.closing, self.seqid)
-            other = left_over.other
-            memcpy(store32(self.closing_at + 8, left_over.seqid), <const uint8_t *>other, 12)
-            if not self.minor:
-                self.recorded(self.closing.owner, 0, self.closing_at, self.closing_at + 8 + stateid4_SIZE, None)
-            return True
-        done = at_once.open_(
-            self.server, self.client or self.opened_by, self.caller.credential, self.opener, self.opening, self.owner,
-            self.share, self.denied, self.seqid,
-        )
-        if done is None:
-            self.number = OP_OPEN
-            return no(self.files, STATE)
-        state, flags = done
-        other = state.other
-        memcpy(store32(self.opening_at + 8, state.seqid), <const uint8_t *>other, 12)
-        store32(self.opening_at + 8 + stateid4_SIZE + 20, flags)
+        left_over = self.stateid = at_once.close(self.server, closing, seqid)
+        other = left_over.other
+        place.at = store32(store32(store32(place.at, OP_CLOSE), 0), left_over.seqid)
+        memcpy(place.at, <const uint8_t *>other, stateid4_SIZE - 4)
+        place.at += stateid4_SIZE - 4
         if not self.minor:
-            self.recorded(state.owner, 0, self.opening_at, self.opening_end, self.opening.handle)
+            self.recorded(closing.owner, 0, place, None)
         return True
 
-    cdef int recorded(
-        self, object owner, uint32_t status, const uint8_t *result, const uint8_t *end, object handle
-    ) except -1:
+    cdef int recorded(self, object owner, uint32_t status, Place place, object handle) except -1:
         """An owner's operation, whose seqid has begun, is over; its result is kept for a retransmission (RFC 7530 section
         9.1.9)."""
-        owner.finish(status, PyBytes_FromStringAndSize(<char *>result, end - result), handle)
-        return 0
-
-    cdef int forget(self) except -1:
-        if self.prepared or self.closing is not None:
-            self.prepared = False
-            self.opening = None
-            self.opener = None
-            self.closing = None
-            self.owner = None
+        owner.finish(status, PyBytes_FromStringAndSize(<char *>self.result_at, place.at - self.result_at), handle)
         return 0

@@ -24,8 +24,10 @@ class KeptReply(bytes):
     have as many as it has operations."""
 
 
-def keep(results: Encoder, start: int) -> bytes:
-    """The reply from ``start`` on."""
+def keep(results: Encoder, start: int, most: int) -> bytes | None:
+    """The reply from ``start`` on; None if these are more octets than that."""
+    if results.size - start > most:
+        return None
     head = results.getbuffer()
     if not results.payloads:
         return bytes(head[start:])

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 import nfsd.v4.ops  # noqa: F401 - fills the table of operations
 from nfsd.v4.compound import compound
-from nfsd.v4.direct_compound import unguarded
 from nfsd.v4.server import Nfs4Server
+from nfsd.v4.unguarded import unguarded
 from rpcrdma.rpc.program import Call, Procedure
 
 

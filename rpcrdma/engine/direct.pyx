@@ -144,7 +144,7 @@ cdef class DirectResponder(NativeOwner):
                     taken += 1
                     if not self.answer(lease, message[1]):
                         self.spare += 1
-                        rest.append(message)
+                        rest.append(self.left(message, lease))
             finally:
                 self.begun = False
                 self.replies.reply.drop()
@@ -153,9 +153,14 @@ cdef class DirectResponder(NativeOwner):
         except BaseException:
             # The connection ends of it: what nobody has taken goes with it.
             for message in rest + list(messages[taken:]):
-                (<Lease>message[0]).release()
+                message[0].release()
             raise
         return rest
+
+    cdef object left(self, object message, Lease lease):
+        """A message that is the responder's, with what holds it."""
+        holder = self.direct.passed_on(None, lease)
+        return message if holder is lease else message._replace(lease=holder)
 
     cdef bint answer(self, Lease message, size_t size) except -1:
         """Answer one message, or leave it alone."""
@@ -263,7 +268,10 @@ cdef class DirectResponder(NativeOwner):
         self.direct.pause()
         self.passed_on = True
         message, sink, call.message, call.sink = call.message, call.sink, None, None
-        self.responder.fetched(message, call.size, sink, ok)
+        if ok:
+            self.responder.take_back(message, call.size, sink, self.direct.passed_on(None, message))
+        else:
+            self.responder.unfetched(message, call.size, sink)
         return 0
 
     cdef bint answer_fetched(self, Fetch call) except -1:

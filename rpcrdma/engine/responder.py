@@ -212,14 +212,14 @@ class Responder:
             self._fetched(token, ok)
         self._advance()
 
-    def fetched(self, lease: Lease, length: int, sink: Lease, ok: bool) -> None:
-        """Take over a call from who stands before (:mod:`rpcrdma.engine.direct`): its Read chunk, found to be in order
-        and counted there, has been fetched into ``sink``, or has not."""
-        self._fetched(self._counted(lease, length, sink, lease), ok)
-
     def take_back(self, lease: Lease, length: int, sink: Lease | None, holder: Hold) -> None:
-        """Likewise, of one whose Read chunk, if any, is in ``sink``; ``holder`` is released in place of the lease."""
+        """Take over a call from who stands before (:mod:`rpcrdma.engine.direct`): it was found to be in order, and
+        counted there; its Read chunk, if any, is in ``sink``; ``holder`` is released in place of the lease."""
         self._fetched(self._counted(lease, length, sink, holder), True)
+
+    def unfetched(self, lease: Lease, length: int, sink: Lease) -> None:
+        """Likewise, of one whose Read chunk could not be fetched."""
+        self._fetched(self._counted(lease, length, sink, lease), False)
 
     def _counted(self, lease: Lease, length: int, sink: Lease | None, holder: Hold) -> ForwardCall:
         """A call of the settled version that was found to be in order, and counted, before it came here."""

@@ -56,7 +56,7 @@ cdef class DirectProgram:
                     Work brought) except -1
     cdef void note(self, double seconds) noexcept
     cdef int wait_for(self, Work work, Work earlier) except -1
-    cdef int dismiss(self, Work work) except -1
+    cdef object dismiss(self, Work work)
     cdef int give_up(self, Work work) except -1
     cdef int pause(self) except -1
 
@@ -124,6 +124,8 @@ cdef class DirectCalls(Answerer):
     cdef Declined unknown               # calls whose message is not known
     cdef Waiting waiting                # the call that has just been answered so
     cdef object flights                 # where calls that wait are entered
+    cdef object begun                   # what has been done of the call that has just been declined,
+    cdef Entry entry                    # and its place in the replay cache; None if it has none
 
     cdef bint admitted(self) except -1
     cdef int attempt(self, const uint8_t *message, size_t size, Place place) except -1
@@ -131,8 +133,9 @@ cdef class DirectCalls(Answerer):
     cdef DirectVersion version_of(self, uint32_t number, uint32_t version)
     cdef bytes key_of(self, DirectVersion version, Caller caller, uint32_t procedure, const uint8_t *message,
                       size_t offset, size_t size, Place place)
+    cdef int left_off(self, object begun, bytes key) except -1
     cdef int enter(self, Held held, Waiting waiting) except -1
     cdef int cannot_begin(self, Waiting waiting, object error) except -1
     cdef int over(self, Held held, Waiting waiting, int outcome, Place place, const uint8_t *start) except -1
-    cdef int carry_on(self, Held held, Entry entry, Place place) except -1
+    cdef int carry_on(self, Held held, Place place, object holder) except -1
     cdef Caller caller_of(self, uint32_t flavor, const uint8_t *body, size_t size)

@@ -4,9 +4,10 @@ Owns the RPC header of such calls (RFC 5531 section 9) and their callers. Import
 transport nor program: a transport hands in messages and a :class:`~rpcrdma.place.Place` for the reply, a program
 derives from :class:`DirectProgram`.
 
-The rule: a direct call gives the very answer that the general path (:mod:`rpcrdma.rpc.dispatch`) would give, or
-declines before it has changed anything, and the general path answers. What raises, which nothing should, is answered
-SYSTEM_ERR: it may have changed something.
+The rule: a direct call gives the very answer that the general path (:mod:`rpcrdma.rpc.dispatch`) would give, or declines,
+and the general path answers: from the beginning, or from where the direct call has come to, with what it says that it has
+begun (:meth:`~rpcrdma.place.Place.pass_on`). What raises, which nothing should, is answered SYSTEM_ERR: it may have changed
+something.
 
 What has to wait says for what, by a :class:`Work`, and is offered to the same function again when that is there. Each
 function is thus written once, and never waits itself: it looks at what has been brought, and goes on from there.
@@ -66,8 +67,9 @@ cdef class DirectProgram:
     cdef int answer(
         self, Caller caller, uint32_t procedure, const uint8_t *arguments, size_t size, Place place, Work brought
     ) except -1:
-        """Write the results: ANSWERED. DECLINED, WAITS (for ``work``): nothing has happened. ``brought``: what the call
-        has waited for, None when it is offered for the first time."""
+        """Write the results: ANSWERED. DECLINED: nothing has happened, or what has been passed on to ``place``. WAITS: for
+        ``work``. ``brought``: what the call has waited for, a mere Work if it goes on from what was passed on, None when it
+        is offered for the first time."""
         return DECLINED
 
     cdef void note(self, double seconds) noexcept:
@@ -83,9 +85,9 @@ cdef class DirectProgram:
         self.work = work
         return WAITS
 
-    cdef int dismiss(self, Work work) except -1:
-        """The call that has just been answered WAITS, for ``work``, cannot be kept: nothing has happened."""
-        return 0
+    cdef object dismiss(self, Work work):
+        """The call that has just been answered WAITS, for ``work``, cannot be kept: it is declined. What others go on from,
+        or None: nothing has happened."""
 
     cdef int give_up(self, Work work) except -1:
         """What a call was to wait for could not be begun: it is answered SYSTEM_ERR, and never offered again."""
@@ -257,8 +259,16 @@ cdef class DirectCalls(Answerer):
         cdef Waiting waiting = self.waiting
         self.waiting = None
         if waiting is not None:
-            waiting.version.program.dismiss(waiting.work)
+            self.left_off(waiting.version.program.dismiss(waiting.work), waiting.key)
         return 0  # whoever could not keep it says why
+
+    cdef int left_off(self, object begun, bytes key) except -1:
+        """A call is declined, of which so much has been done. ``key``: its own in the replay cache; it is entered there, so
+        that a retransmission does not begin anew meanwhile."""
+        self.begun = begun
+        if begun is not None and key is not None:
+            self.entry = self.replay.begin(key, self.transport)
+        return 0
 
     cdef int answer_again(self, Held held, Place place) except -1:
         cdef Waiting waiting = held.state
@@ -266,6 +276,7 @@ cdef class DirectCalls(Answerer):
         cdef uint8_t *start = place.at
         cdef int outcome
         place.at = accepted(start, waiting.xid)
+        place.begun = None
         program.shown = waiting.procedure
         program.tally = None
         try:
@@ -285,12 +296,13 @@ cdef class DirectCalls(Answerer):
             return WAITS
         if outcome == DECLINED:
             program.declined.add(waiting.row, program.reason(waiting.procedure, &waiting.row))
+            self.begun, place.begun = place.begun, None
         self.over(held, waiting, outcome, place, start)
         return outcome
 
     cdef int over(self, Held held, Waiting waiting, int outcome, Place place, const uint8_t *start) except -1:
-        """A call that waited is over; its reply's head stands there. One that is now declined begins again elsewhere,
-        and whoever has joined it waits for that."""
+        """A call that waited is over; its reply's head stands there. One that is now declined goes on elsewhere, and
+        whoever has joined it waits for that."""
         cdef Entry entry = waiting.entry
         cdef bytes reply
         cdef double taken
@@ -298,10 +310,10 @@ cdef class DirectCalls(Answerer):
         if not self.flights.held:
             self.flights.ended()
         waiting.work = None
-        if entry is not None and outcome == DECLINED:
-            if self.transport.closed and entry.waiters:
-                waiting.entry = None
-                self.carry_on(held, entry, place)
+        if outcome == DECLINED:
+            changed = self.begun is not None and self.begun.changed
+            if self.transport.closed and (changed or entry is not None and entry.waiters):
+                self.carry_on(held, place, self.passed_on(held, None))
         elif entry is not None:
             reply = PyBytes_FromStringAndSize(<char *>start, place.at - start)
             if start[23] == 0:
@@ -317,23 +329,27 @@ cdef class DirectCalls(Answerer):
             waiting.version.program.note(taken)
         return 0
 
-    cdef int carry_on(self, Held held, Entry entry, Place place) except -1:
-        """Have others execute a call whose connection has gone, for one who waits for it on another."""
+    cdef int carry_on(self, Held held, Place place, object holder) except -1:
+        """Have others execute a call whose connection has gone: for one who waits for it on another, or because part of it
+        has been done."""
         cdef list chunks = []
         message = memoryview(PyBytes_FromStringAndSize(<char *>held.message, held.size))
         if place.bulk != NULL:
             fetched = PyBytes_FromStringAndSize(<char *>place.bulk, place.bulk_size)
             chunks.append((place.bulk_at - held.message, memoryview(fetched)))
-        self.flights.carry_on(self.transport, message, chunks, self.replay.pass_on(entry, None))
+        self.flights.carry_on(self.transport, message, chunks, holder)
         return 0
 
     cdef object passed_on(self, Held held, Lease message):
-        cdef Waiting waiting = held.state
-        cdef Entry entry = waiting.entry
-        if entry is None:
+        cdef Waiting waiting
+        cdef Entry entry = self.entry
+        begun, self.begun, self.entry = self.begun, None, None
+        if held is not None:
+            waiting = held.state
+            entry, waiting.entry = waiting.entry, None
+        if entry is None and begun is None:
             return message
-        waiting.entry = None
-        return self.replay.pass_on(entry, message)
+        return self.replay.pass_on(entry, message, begun)
 
     cdef int failed(self, const uint8_t *message, Place place, object error) except -1:
         """Answer a call in which a program has failed, as the general path does. Returns ANSWERED."""
@@ -400,6 +416,7 @@ cdef class DirectCalls(Answerer):
         program = version.program
         program.shown = procedure
         program.tally = None
+        place.begun = None
         if program.guards(procedure, message + offset, size - offset):
             key = self.key_of(version, caller, procedure, message, offset, size, place)
             if not self.replay.is_new(key):
@@ -415,7 +432,11 @@ cdef class DirectCalls(Answerer):
             then = self.clock - then
             version.counts[procedure].seconds += then
             program.note(then)
-        elif outcome == WAITS:
+        elif outcome == DECLINED:
+            if place.begun is not None:
+                begun, place.begun = place.begun, None
+                self.left_off(begun, key)
+        else:
             try:
                 self.waiting = waiting_call(version, caller, message, procedure, offset, key, then)
             except BaseException:

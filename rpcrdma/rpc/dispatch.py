@@ -361,6 +361,9 @@ class Dispatcher:
             transport, xid, program, version, procedure, credential, arguments, results, holds, data, False, reply_room,
             None, -1, False, chunks,
         )  # fmt: skip
+        for hold in holds:
+            if type(hold) is replay.Passed:
+                call.begun = hold.take_begun()
         execution = Execution(self, row, call, offset, done, waiting, time.perf_counter())
         guarded = row.procedure.replay
         if guarded is True or (guarded and guarded(data[offset:])):

@@ -18,7 +18,7 @@ from libc.stdint cimport uint8_t, uint32_t
 from rpcrdma.memory cimport Lease
 from rpcrdma.place cimport ANSWERED, DECLINED, WAITS, Held, Place
 from rpcrdma.rpc.direct cimport Caller, DirectProgram, accepted
-from rpcrdma.rpc.work cimport Work
+from rpcrdma.rpc.work cimport Work, kept_by
 
 from rpcrdma.addresses import host_of
 from rpcrdma.callers import CALLING_HOST
@@ -132,10 +132,10 @@ cdef class ReplyPlace(Place):
         self.add(payload, length)
         return True
 
-    cdef bint pass_on(self, object begun) except -1:
-        if self.asking:
+    cdef bint pass_on(self, object begun, bint changed) except -1:
+        if self.asking and not changed:
             return False  # the call is offered again when the transport has lent memory
-        self.offer.call.begun = begun
+        self.begun = begun
         return True
 
 
@@ -146,7 +146,7 @@ cdef class Offer(Held):
     cdef DirectProgram program
     cdef Caller caller
     cdef ReplyPlace place
-    cdef Work work              # what the call waits for
+    cdef Work work              # what the call waits for, or goes on from
     cdef bint resting           # the call waits for memory
     cdef bint begun             # whoever has offered it has been told that it goes on in here
     cdef uint32_t procedure
@@ -170,6 +170,9 @@ cdef class Offer(Held):
         caller.header = offset
         self.place = ReplyPlace.__new__(ReplyPlace)
         self.place.offer = self
+        begun, call.begun = call.begun, None
+        if begun is not None:
+            self.work = kept_by(begun)
         PyObject_GetBuffer(call.message, &self.message_octets, PyBUF_SIMPLE)
         self.has_message = True
         self.message, self.size = <const uint8_t *>self.message_octets.buf, self.message_octets.len
@@ -238,7 +241,8 @@ cdef class Offer(Held):
         if outcome == ANSWERED:
             self.over(self.place.reply(self.call.xid), None)
             return True
-        self.resting = self.place.asking
+        self.call.begun, self.place.begun = self.place.begun, None
+        self.resting = self.place.asking and self.call.begun is None
         if self.resting:
             self.execution.waits()
         return self.resting

@@ -125,7 +125,7 @@ class Call:
     chunks: Sequence[tuple[int, memoryview]] = ()
     """What was taken out of ``message``, and where in the unreduced message it belongs."""
     begun: Any = None
-    """What a native function has done of the call, if the procedure goes on from there."""
+    """What a native function has done of the call, if others go on from there."""
 
     async def lease(self, size: int) -> Lease:
         """The transport's ``lease`` for a result. A call whose results hold memory already waits for PATIENCE only,

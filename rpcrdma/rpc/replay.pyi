@@ -1,6 +1,7 @@
 """The duplicate request cache. Implemented in ``replay.pyx``."""
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from rpcrdma.rpc.program import RpcReply, Transport
 
@@ -40,6 +41,17 @@ class Entry:
     """The whole reply, once there is one."""
     def recall(self) -> RpcReply:
         """The reply, as it was given first."""
+
+class Passed:
+    """Holds a call on its way from the one to the other. Who drops the call releases this, as one would a lease."""
+
+    @property
+    def view(self) -> memoryview:
+        """The lease's, which the call's message is in."""
+    def take_begun(self) -> Any:
+        """What others have begun of the call, once; None: nothing."""
+    def release(self) -> None:
+        """Nobody needs the message any more; if nobody has begun with the call, nobody will."""
 
 class ReplayCache:
     """Bounded in octets, :data:`ENTRY_COST` for each entry among them; for want of room the host that holds the most

@@ -167,10 +167,21 @@ cdef class Entry:
 
 
 cdef class Passed:
+    @property
+    def view(self):
+        return self.lease.view
+
+    def take_begun(self):
+        begun, self.begun = self.begun, None
+        return begun
+
     def release(self):
         cdef Entry entry = self.entry
-        self.entry = None
+        begun = self.begun
+        self.entry = self.begun = None
         try:
+            if begun is not None:
+                begun.give_back()
             if entry is not None and entry.passed_on:
                 self.cache.abandon(entry, None)  # nobody has, and nobody will
         finally:
@@ -250,12 +261,14 @@ cdef class ReplayCache:
         entry = self.running[key] = make_entry(key, transport)
         return entry
 
-    cdef Passed pass_on(self, Entry entry, object lease):
+    cdef Passed pass_on(self, Entry entry, object lease, object begun):
         """The call is to be executed by whoever begins with it next on its connection. What is returned holds it
-        until then, with the ``lease`` of its message."""
+        until then, with the ``lease`` of its message, and what has been ``begun``. ``entry`` is None for a call that is not
+        under the cache."""
         cdef Passed passed = Passed.__new__(Passed)
-        entry.passed_on = True
-        passed.cache, passed.entry, passed.lease = self, entry, lease
+        if entry is not None:
+            entry.passed_on = True
+        passed.cache, passed.entry, passed.lease, passed.begun = self, entry, lease, begun
         return passed
 
     def join(self, bytes key, transport, done):

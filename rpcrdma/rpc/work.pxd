@@ -27,3 +27,6 @@ cdef class Errand(Work):
     cdef bint starting
     cdef readonly object result
     cdef readonly object error
+
+
+cdef Work kept_by(object kept)

@@ -54,3 +54,10 @@ cdef class Errand(Work):
 
 cdef class Unbegun(Work):
     pass
+
+
+cdef Work kept_by(object kept):
+    """In the place of the work, for a call that waits for nothing but goes on from there."""
+    cdef Work work = Work.__new__(Work)
+    work.kept = kept
+    return work

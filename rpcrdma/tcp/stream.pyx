@@ -224,7 +224,7 @@ cdef class RecordStream:
                     self.answers.pause()
         except BaseException:
             for _, hold in records:
-                (<Lease>hold).release()
+                hold.release()
             raise
         if self.given is not None:
             self.drop_given()
@@ -386,7 +386,7 @@ cdef class RecordStream:
                     if self.take_whole(hold):
                         hold.release()
                         continue
-                    records.append((hold.view[: self.record_length], hold))
+                    records.append((hold.view[: self.record_length], self.holder_of(hold)))
                     continue
             have = self.end - self.start
             if have < 4:
@@ -406,7 +406,7 @@ cdef class RecordStream:
                     if self.answers is not None and self.answer(<uint8_t *>at + 4, length, self.buffer):
                         continue
                     hold = self.buffer.retain()
-                    records.append((hold.view[self.start - length : self.start], hold))
+                    records.append((hold.view[self.start - length : self.start], self.holder_of(hold)))
                     continue
                 if 4 + length <= READ_SIZE // 2:
                     return 0
@@ -484,6 +484,10 @@ cdef class RecordStream:
             self.answers.direct.pause()
             self.send()
         return True
+
+    cdef object holder_of(self, Lease hold):
+        """What holds a record that is the dispatcher's."""
+        return hold if self.answers is None else self.answers.direct.passed_on(None, hold)
 
     # -- sending -------------------------------------------------------------------------------------------------
 

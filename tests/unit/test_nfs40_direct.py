@@ -6,7 +6,7 @@ import pytest
 
 from nfsd.protocol import nfs4 as p
 from nfsd.state import Limits
-from nfsd.v4.direct_compound import unguarded
+from nfsd.v4.unguarded import unguarded
 from tests.support.callbacks import CallbackEnd
 from tests.support.nfs4 import Client4, LoopbackTransport, wanted
 from tests.support.nfs4_direct import handle_of, run

@@ -7,6 +7,7 @@ import struct
 import pytest
 
 from nfsd.protocol import nfs4 as p
+from nfsd.v4 import program
 from tests.support.nfs4 import wanted
 from tests.support.nfs4_direct import SEQUENCE_AT, handle_of
 from tests.unit.test_nfs3_direct_names import listing
@@ -232,28 +233,49 @@ def test_random_attributes(kind, tmp_path, minor, seed):
     assert on(kind, tmp_path, minor, scenario) > 30
 
 
-def test_nothing_is_changed_before_a_compound_is_declined(tmp_path):
-    """What stands behind may be for the general path, which then must find the file as it was."""
+def test_what_stands_behind_a_change_comes_in_its_turn(kind, tmp_path, minor, monkeypatch):
+    """Whoever carries that out finds the change made, and does not make it once more."""
+    done = []
+
+    async def carried_out(c, row, at, original=program.compound.__globals__["_run_one"]):
+        if c.call.transport.peer_port == natively:
+            done.append(row.number)
+        return await original(c, row, at)
+
+    monkeypatch.setitem(program.compound.__globals__, "_run_one", carried_out)
+    natively = None
 
     async def scenario(both):
+        nonlocal natively
+        natively = both.direct.writer.get_extra_info("sockname")[1]
         handles = await directories(both)
-        for behind in ([p.OP_SAVEFH], [9999], [p.OP_LOOKUPP], [getattr_(wanted(12))], [write(ANONYMOUS, 0, b"")]):
+        many = [getattr_(OF_CONTENT)] * 2
+        for behind in (
+            [p.OP_PUTROOTFH],
+            [9999],
+            [p.OP_LOOKUPP],
+            many,
+            [getattr_(wanted(12))],
+            [write(ANONYMOUS, 0, b"")],
+        ):
             for name in ("one", "two"):
                 (both.path / name / "a").touch()
-            before = both.answered
+            done.clear()
             one, two = await each_way(both, [remove(b"a"), *behind], handles)
-            assert both.answered == before
+            assert p.OP_REMOVE not in done
             results = [without_change_info(reply) for reply in (one, two)]
             assert results[0][1] is not None
             assert results[1][1] is not None
+            assert len(results[0][0]) == len(results[1][0])
             assert listing(both.path / "one") == listing(both.path / "two")
             assert not (both.path / "one" / "a").exists()
         # Octets behind the last operation, too.
         (both.path / "one" / "a").touch()
+        done.clear()
         await both.direct.call(None, both.message(0, putfh(handles[0]), remove(b"a")) + bytes(4))
-        assert both.answered == before
+        assert (done, (both.path / "one" / "a").exists()) == ([], False)
 
-    on("memory", tmp_path, 1, scenario)
+    on(kind, tmp_path, minor, scenario)
 
 
 def test_directories_are_removed_natively(kind, tmp_path, minor):

@@ -1,0 +1,87 @@
+"""C declarations of COMPOUNDs that are under way natively."""
+
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
+
+from nfsd.state.records cimport ClientRecord, SessionRecord, Slot
+from nfsd.v4.counts cimport OperationCounts
+from nfsd.v4.halfway cimport OPERATIONS, Halfway
+from nfsd.vfs.attributes cimport statx_t
+from nfsd.vfs.direct cimport Standing
+from nfsd.vfs.direct_names cimport DirectNames
+from nfsd.vfs.records cimport Node
+from rpcrdma.octets cimport padded, store_opaque
+from rpcrdma.place cimport Place
+from rpcrdma.rpc.direct cimport Caller, DirectProgram
+from rpcrdma.rpc.work cimport Work
+
+cdef struct Arguments:
+    # What is left of the COMPOUND's arguments.
+    const uint8_t *at
+    const uint8_t *end
+
+
+cdef inline size_t left(Arguments *arguments) noexcept nogil:
+    return arguments.end - arguments.at
+
+
+cdef inline bint room(Place place, size_t wanted) noexcept:
+    return <size_t>(place.end - place.at) >= wanted
+
+
+cdef class UnderWay(DirectProgram):
+    """One COMPOUND at a time."""
+
+    cdef object server
+    cdef DirectNames files
+    # The COMPOUND at hand.
+    cdef Caller caller
+    cdef SessionRecord session  # None in NFSv4.0
+    cdef ClientRecord client    # likewise
+    cdef object opened_by       # v4.0: the client whose OPEN is part of this; it does not know yet what it was given
+    cdef Slot slot              # which it holds; likewise
+    cdef uint32_t sequenceid
+    cdef uint32_t slotid
+    cdef uint32_t highest_slotid
+    cdef Halfway begun          # it goes on from here
+    cdef Work brought           # for its next operation
+    cdef bint cachethis
+    cdef OperationCounts counts
+    cdef uint8_t numbers[OPERATIONS]    # of the operations so far
+    cdef size_t counted         # so many of them are counted
+    cdef uint64_t octets_read
+    cdef uint64_t octets_written
+    cdef size_t index
+    cdef uint32_t number        # of the operation
+    cdef const uint8_t *part_at     # where that stands in the arguments; NULL: none has been begun
+    cdef uint32_t failure       # its status, with which the COMPOUND ends
+    cdef uint8_t *result_at     # where its result begins
+    cdef uint8_t *start         # COMPOUND4res, in the reply
+    cdef size_t limit           # octets that the reply may have
+    cdef size_t beside          # of it that do not stand in the head
+    # The (first) READ whose data stand beside the results; NULL: there is none.
+    cdef const uint8_t *data_at     # where it stands in the arguments
+    cdef uint8_t *data_result_at
+    cdef size_t data_index
+    cdef uint64_t data_octets
+    cdef Node current
+    cdef Standing standing
+    cdef object stateid         # the current one (RFC 8881 section 16.2.3.1.2); None: there is none
+    cdef Node saved             # by SAVEFH, and what goes with it
+    cdef Standing saved_standing
+    cdef object saved_stateid
+    cdef object turn            # v4.0: an owner whose operation is under way
+    cdef bint done              # by the present operation; it cannot be declined any more
+    cdef bint seen              # ``status`` is the current file's
+    cdef bint changed           # an operation has been carried out that may change something
+    cdef statx_t status
+    cdef const uint8_t *bulk_wanted     # where the data belong that an RDMA Read fetched; NULL: nowhere any more
+
+    cdef bint resume(self, const uint8_t *whole, Arguments *arguments, Place place) except -1
+    cdef bint same_standing(self) except -1
+    cdef Halfway halt(self, const uint8_t *arguments)
+    cdef int give_back(self) except -1
+    cdef int count_failure(self) except -1
+    cdef bint hand_over(self, const uint8_t *arguments, Place place) except -1
+    cdef int held_up(self, const uint8_t *arguments, Place place) except -1
+    cdef Work brought_here(self)
+    cdef void count(self, size_t operations) noexcept

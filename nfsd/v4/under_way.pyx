@@ -1,0 +1,182 @@
+"""A COMPOUND that is under way natively: where it stands, and how it is put down and taken up (contract: ``under_way.pyi``).
+
+Owns :class:`UnderWay`, from which :mod:`nfsd.v4.direct_compound` derives. Imports :mod:`nfsd.v4.halfway` and
+:mod:`rpcrdma.rpc.direct`.
+
+Between two operations a COMPOUND can be put down (:class:`~nfsd.v4.halfway.Halfway`): its slot, its current file, its results
+so far. It is put down where an operation waits, and taken up again with that operation. Where one is declined it is handed
+over, and others go on from there: the same operations, in a place that has more room (:mod:`rpcrdma.rpc.offers`), or those
+in Python (:mod:`nfsd.v4.compound`). Nothing is done twice but a READ whose data stand beside the results: nothing native
+behind it changes anything or leaves its file, so that it can be done again.
+"""
+
+from cpython.bytes cimport PyBytes_FromStringAndSize
+from libc.stdint cimport uint8_t, uint32_t
+from libc.string cimport memcpy
+
+from nfsd.state.records cimport Slot
+from nfsd.v4.halfway cimport Halfway
+from nfsd.vfs.direct cimport no
+from rpcrdma.declined cimport MAY_WAIT, SIZE
+from rpcrdma.place cimport WAITS, Place
+from rpcrdma.rpc.direct cimport DirectProgram
+from rpcrdma.rpc.work cimport Work
+
+from nfsd.protocol import nfs4 as declared
+
+cdef enum:
+    HELD = 3072             # octets of results with which a COMPOUND may wait: there is room for them, and for more, then
+
+
+cdef class UnderWay(DirectProgram):
+    cdef int give_back(self) except -1:
+        """The COMPOUND is declined: its request is to be begun by others, or to be gone on with from where it was."""
+        if self.slot is None:
+            return 0
+        if self.begun is not None:
+            self.begun.slot = self.slot
+        else:
+            self.slot.withdraw()
+        return 0
+
+    cdef Halfway halt(self, const uint8_t *arguments):
+        """The COMPOUND as it stands before the present operation, or before the READ whose data stand beside the
+        results."""
+        cdef Halfway halfway = self.begun
+        cdef size_t index = self.index
+        cdef const uint8_t *at = self.part_at
+        cdef uint8_t *behind = self.result_at
+        if self.data_at != NULL:
+            index, at, behind = self.data_index, self.data_at, self.data_result_at
+        if halfway is None or halfway.index != index:
+            halfway = Halfway.__new__(Halfway)
+            halfway.index, halfway.offset = index, at - arguments
+            halfway.results = PyBytes_FromStringAndSize(<char *>self.start, behind - self.start)
+            halfway.failure = 0 if self.data_at != NULL else self.failure
+            halfway.current, halfway.standing, halfway.stateid = self.current, self.standing, self.stateid
+            halfway.opened_by, halfway.changed = self.opened_by, self.changed
+            halfway.used = self.bulk_wanted == NULL
+            halfway.saved, halfway.saved_standing = self.saved, self.saved_standing
+            halfway.saved_stateid = self.saved_stateid
+            halfway.session, halfway.sequenceid = self.session, self.sequenceid
+            halfway.slotid, halfway.highest_slotid = self.slotid, self.highest_slotid
+            halfway.cachethis, halfway.room = self.cachethis, self.limit
+            memcpy(halfway.numbers, self.numbers, sizeof(self.numbers))
+            halfway.counted, halfway.shown, halfway.tally = self.counted, self.shown, self.tally
+            halfway.octets_read, halfway.octets_written = self.octets_read, self.octets_written
+            if self.data_at != NULL:
+                halfway.octets_read -= self.data_octets
+        halfway.slot, self.slot = self.slot, None
+        halfway.turn, self.turn = self.turn, None
+        return halfway
+
+    cdef bint resume(self, const uint8_t *whole, Arguments *arguments, Place place) except -1:
+        """Take up the COMPOUND where it stands. False: others do."""
+        cdef Halfway begun = self.begun
+        cdef size_t size = len(begun.results)
+        self.index = begun.index
+        self.part_at = arguments.at = whole + begun.offset
+        self.current, self.standing, self.stateid = begun.current, begun.standing, begun.stateid
+        self.opened_by, self.changed = begun.opened_by, begun.changed
+        if begun.used:
+            self.bulk_wanted = NULL
+        self.saved, self.saved_standing, self.saved_stateid = begun.saved, begun.saved_standing, begun.saved_stateid
+        self.session, self.sequenceid = begun.session, begun.sequenceid
+        self.client = None if begun.session is None else begun.session.client
+        self.slotid, self.highest_slotid = begun.slotid, begun.highest_slotid
+        self.cachethis, self.limit = begun.cachethis, begun.room
+        memcpy(self.numbers, begun.numbers, sizeof(self.numbers))
+        self.counted, self.tally = begun.counted, begun.tally
+        if begun.counted:
+            self.shown = begun.shown
+        self.octets_read, self.octets_written = begun.octets_read, begun.octets_written
+        if begun.failure or not room(place, size):
+            return no(self.files, SIZE)
+        memcpy(place.at, <const uint8_t *>begun.results, size)
+        self.start = place.at
+        self.result_at = place.at = place.at + size
+        return self.brought is not None or self.same_standing()
+
+    cdef bint same_standing(self) except -1:
+        """See what the caller is on the exports of the current and the saved file by now."""
+        if self.current is not None:
+            self.standing = self.files.standing(self.caller, self.current)
+            if self.standing is None:
+                return False
+        if self.saved is not None:
+            self.saved_standing = self.files.standing(self.caller, self.saved)
+            return self.saved_standing is not None
+        return True
+
+    cdef bint hand_over(self, const uint8_t *arguments, Place place) except -1:
+        """The present operation is declined: others go on from there. False: they begin anew, nothing has been done."""
+        cdef Halfway halfway
+        if self.part_at == NULL or (self.begun is None and self.index == 0):
+            return False
+        halfway = self.halt(arguments)
+        if not place.pass_on(halfway, halfway.changed):
+            self.slot = halfway.take_slot()
+            return False
+        if halfway.index > halfway.counted:
+            if self.data_at != NULL:
+                self.octets_read -= self.data_octets
+            self.count(halfway.index)
+            if halfway.failure:
+                self.count_failure()
+            halfway.counted, halfway.octets_read, halfway.octets_written = halfway.index, 0, 0
+            halfway.shown, halfway.tally = self.shown, self.tally
+        return True
+
+    cdef int held_up(self, const uint8_t *arguments, Place place) except -1:
+        """An operation waits for :attr:`work`: the COMPOUND keeps its slot meanwhile."""
+        if self.begun is None or self.begun.index != self.index:
+            if self.data_at != NULL or self.result_at - self.start > HELD:
+                self.work = None
+                return no(self.files, MAY_WAIT)
+        if self.standing is not None:
+            self.tally = self.standing.tally
+        self.work.kept = self.halt(arguments)
+        return WAITS
+
+    cdef object dismiss(self, Work work):
+        cdef Halfway begun = work.kept
+        if begun.turn is not None:
+            # The operation is begun once more.
+            begun.turn.abandon()
+            begun.turn = None
+        return begun
+
+    cdef int give_up(self, Work work) except -1:
+        cdef Slot slot = (<Halfway?>work.kept).take_slot()
+        if slot is not None:
+            slot.finish(None)
+        return 0
+
+    cdef Work brought_here(self):
+        """What has been brought for the present operation; None: nothing. It is handed over once."""
+        cdef Work brought = self.brought
+        self.brought = None
+        return brought
+
+    # -- what is counted -----------------------------------------------------------------------------------------
+    cdef void count(self, size_t operations) noexcept:
+        """Count so many operations, but those that have been."""
+        cdef size_t index
+        cdef uint8_t number, weight = self.counts.weights[self.shown & 127] if self.counted else 0
+        for index in range(self.counted, operations):
+            number = self.numbers[index]
+            self.counts.calls[number] += 1
+            if self.counts.weights[number] >= weight:
+                weight = self.counts.weights[number]
+                self.shown = number
+        if self.standing is not None:
+            self.tally = self.standing.tally
+            self.tally.read += self.octets_read
+            self.tally.written += self.octets_written
+
+    cdef int count_failure(self) except -1:
+        if self.tally is not None:
+            self.tally.errors += 1
+        name = declared.nfs_opnum4(self.number).name.removeprefix("OP_")
+        self.server.exports.usage.failed(4, name, declared.nfsstat4(self.failure).name.removeprefix("NFS4ERR_"))
+        return 0
