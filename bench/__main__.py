@@ -29,7 +29,7 @@ from bench.nfs3_client import Nfs3Failure
 from bench.places import Place, places
 from bench.running import Impossible
 from bench.scenarios import SCENARIOS, Scenario, needed, prepare
-from bench.servers import IN_GUEST, TREE, LocalServer, NotStarted, RdmaNfsd, fill
+from bench.servers import IN_GUEST, OURS, TREE, LocalServer, NotStarted, RdmaNfsd, RdmaNfsdAsync, fill
 from bench.study import Study, Terms, median, progress
 from bench.trouble import Trouble
 from bench.turns import take_turns
@@ -92,7 +92,7 @@ def run_scenarios(
 ) -> dict[str, Any]:
     """In rounds that take turns: the machine, then each scenario with every server in every place."""
     others: list[type[LocalServer]] = [in_root(root) for root in options.ganesha_root]
-    every: list[type[LocalServer]] = [RdmaNfsd, Ganesha, *others]
+    every: list[type[LocalServer]] = [RdmaNfsd, RdmaNfsdAsync, Ganesha, *others]
     kinds = {kind.name: kind for kind in every}
     limits: list[dict[str, float]] = []
     on_disks: dict[str, list[dict[str, float]]] = {place.name: [] for place in where[1:]}
@@ -107,7 +107,7 @@ def run_scenarios(
                     needs = needed(each for each in chosen if place.device or not each.disks)
                     servers.append(begin(kinds[name], place, options.uid, needs, ends))
                 except (NotStarted, Nfs3Failure) as failure:
-                    if name == RdmaNfsd.name:
+                    if name in OURS:
                         raise
                     absent[f"{name} on {place.name}"] = why_absent(failure)
 
@@ -179,10 +179,11 @@ def parser() -> argparse.ArgumentParser:
     named.add_argument(
         "--server",
         nargs="*",
-        choices=[RdmaNfsd.name, Ganesha.name, *IN_GUEST],
+        choices=[*OURS, Ganesha.name, *IN_GUEST],
         default=[RdmaNfsd.name],
-        help="these, in turns (default rdma-nfsd); rdma-nfsd-verbs and kernel: in a Linux guest, over its siw "
-        "device and TCP, compared with each other only (needs root and qemu)",
+        help="these, in turns (default rdma-nfsd); rdma-nfsd-async: with its exports' option async; "
+        "rdma-nfsd-verbs and kernel: in a Linux guest, over its siw device and TCP, compared with each other only "
+        "(needs root and qemu)",
     )
     named.add_argument("--seconds", type=float, default=2.0, help="how long each is measured in a round (default 2)")
     named.add_argument("--rounds", type=int, default=3, help="how often; medians are reported (default 3)")

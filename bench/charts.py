@@ -13,7 +13,7 @@ from typing import Any
 from bench import plots, sides
 from bench.places import MEMORY
 from bench.scenarios import BY_NAME
-from bench.servers import IN_GUEST, RdmaNfsd
+from bench.servers import IN_GUEST, OURS, RdmaNfsd
 from bench.study import markdown
 
 Result = Mapping[str, Any]
@@ -84,7 +84,7 @@ def summary(result: Result) -> list[str]:
     for place, servers in sides.everywhere(result).items():
         ours = servers.get(RdmaNfsd.name, {}).get("scenarios", {})
         for name, measured in servers.items():
-            if name != RdmaNfsd.name:
+            if name not in OURS:
                 lines.append(_ratios(place, name, ours, measured["scenarios"]))
     guest = result.get("guest", {}).get("servers", {})
     mine, theirs = (guest.get(name, {}).get("scenarios", {}) for name in IN_GUEST)

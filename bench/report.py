@@ -7,7 +7,7 @@ from typing import Any
 
 from bench import sides
 from bench.scenarios import BY_NAME, Scenario
-from bench.servers import IN_GUEST, RdmaNfsd
+from bench.servers import IN_GUEST, OURS, RdmaNfsd
 from bench.study import Study, markdown
 
 Result = Mapping[str, Any]
@@ -77,7 +77,7 @@ def _server_table(result: Result, server: str) -> list[str]:
     found, bounds = result["servers"][server]["scenarios"], result["limits"]
     failures = result["servers"][server].get("failures", {})
     ours = server == RdmaNfsd.name
-    others = [name for name in result["servers"] if name != server] if ours else []
+    others = [name for name in result["servers"] if name not in OURS] if ours else []
     heads = ["scenario", "over", "CPU µs per call", "of which user", "times the limit"]
     heads += [word for name in others for word in (f"times {name}", "goal")]
     heads += ["calls/s", "p50 µs", "p99 µs", "p999 µs", "copied by it", "by the kernel"]

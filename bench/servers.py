@@ -202,7 +202,9 @@ class RdmaNfsd(LocalServer):
     """rdma-nfsd with its defaults, over TCP and over the embedded provider."""
 
     name = "rdma-nfsd"
-    transports = ("tcp", "rdma")
+    transports: tuple[str, ...] = ("tcp", "rdma")
+    export_options: Mapping[str, Any] = {}
+    """Of each of its exports, beyond what it needs."""
 
     def __init__(
         self,
@@ -225,7 +227,10 @@ class RdmaNfsd(LocalServer):
                 "metrics": {"listen": f"127.0.0.1:{self.metrics}"},
                 **(options or {}),
             },
-            "exports": [{"path": str(path), "pseudo": name, "squash": "none"} for name, path in places.items()],
+            "exports": [
+                {"path": str(path), "pseudo": name, "squash": "none", **self.export_options}
+                for name, path in places.items()
+            ],
         }
         config = directory / "config.yaml"
         config.write_text(json.dumps(settings, indent=1))  # which is YAML as well
@@ -256,6 +261,17 @@ class RdmaNfsd(LocalServer):
 
     def connect(self, transport: str) -> socket.socket:
         return super().connect(transport) if transport == "tcp" else connect_iwarp(self.host, self.rdma)
+
+
+class RdmaNfsdAsync(RdmaNfsd):
+    """The same with ``async``: changes of names are as durable as Ganesha's; so are data, where nobody sends COMMIT."""
+
+    name = "rdma-nfsd-async"
+    transports = ("tcp",)
+    export_options: Mapping[str, Any] = {"async": True}
+
+
+OURS = (RdmaNfsd.name, RdmaNfsdAsync.name)
 
 
 def strange_code(maps: str, tree: Path) -> list[str]:

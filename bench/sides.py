@@ -8,7 +8,7 @@ from typing import Any
 from bench.ganesha import DURABILITY
 from bench.places import MEMORY
 from bench.scenarios import BY_NAME
-from bench.servers import RdmaNfsd
+from bench.servers import OURS
 from bench.study import markdown
 
 Result = Mapping[str, Any]
@@ -45,7 +45,7 @@ def figures(result: Result, place: str, server: str, scenario: str, over: str = 
 def peers(result: Result) -> list[str]:
     """The servers that are not ours."""
     names = (name for servers in everywhere(result).values() for name in servers)
-    return [name for name in dict.fromkeys(names) if name != RdmaNfsd.name]
+    return [name for name in dict.fromkeys(names) if name not in OURS]
 
 
 def head(result: Result) -> list[str]:
