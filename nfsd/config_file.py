@@ -22,6 +22,7 @@ from nfsd import config, versions
 from nfsd.config import Config, ExportEntry, Location, Server, dotted
 from nfsd.config_text import BadText, check_size, read_text
 from nfsd.exports import ClientOverride, Export, Place, derive_id
+from nfsd.reach import real_paths
 
 _CLASSES: dict[Location, Any] = {
     (): config.File,
@@ -94,9 +95,8 @@ def parse(text: str, file: str) -> Config:
     for index, export in enumerate(exports):
         if not export.versions & server.spoken:
             document.problem(("exports", index, "versions"), "names none of server.versions; add one")
-        if export.referral:
-            continue
-        inner, outer = os.path.realpath(server.state_dir), os.path.realpath(export.path)
+    inner = os.path.realpath(server.state_dir)
+    for outer in real_paths(export.path for export in exports if not export.referral).values():
         if os.path.commonpath((inner, outer)) == outer:
             # Whoever reads the handle key there can make handles for any file.
             document.problem(("server", "state_dir"), f"{inner} lies inside of the export {outer}; name another")
@@ -310,8 +310,9 @@ def _check_exports(document: _Document, entries: tuple[ExportEntry, ...], base: 
     exports = [_check_export(document, entry, ("exports", index), base) for index, entry in enumerate(entries)]
     paths: dict[str, int] = {}
     ids: dict[int, int] = {}
+    real = real_paths(export.path for export in exports if not export.referral)
     for index, export in enumerate(exports):
-        first = index if export.referral else paths.setdefault(os.path.realpath(export.path), index)
+        first = index if export.referral else paths.setdefault(real[export.path], index)
         if first != index:
             line = document.line(("exports", first, "path"))
             document.problem(

@@ -21,6 +21,7 @@ _REMEDIES: Final = {
     errno.ELOOP: "its symbolic links lead nowhere; correct the path",
     errno.EOPNOTSUPP: "export directories that hold files",
     errno.ESTALE: "its server, or device, has gone; mount it again",
+    errno.ETIMEDOUT: "its server, or the process of that FUSE file system, hangs; end that, or unmount it",
     errno.ENOTCONN: "the process of that FUSE file system has ended; mount it again",
 }
 _OTHERWISE: Final = "see whether its device is there, and what the kernel's log says"
@@ -48,6 +49,8 @@ class Absent:
         what = self.error.strerror or str(self.error)
         if isinstance(self.error, NothingMounted):
             return what
+        if self.error.errno == errno.ETIMEDOUT:
+            return f"{self.export.path} does not answer"
         if self.error.errno == errno.ENOENT:
             return f"{self.export.path} does not exist"
         if self.error.errno == errno.ENOTDIR:

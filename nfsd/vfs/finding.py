@@ -16,6 +16,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from nfsd.exports import Export, ExportTable
+from nfsd.reach import silent
 from nfsd.vfs.absent import Absent, check_mounted
 from nfsd.vfs.attributes import raw_device, raw_mount, raw_nlink, raw_type, statx_buffer
 from nfsd.vfs.core import Core
@@ -104,13 +105,22 @@ class FindingOperations(Core):
     # -- the roots -----------------------------------------------------------------------------------------------
     async def open_roots(self, exports: Iterable[Export]) -> tuple[dict[int, Node], dict[int, Absent]]:
         """The root directories of the exports, by export id; of those that have one already too, whose directory may
-        be another now. And those that cannot be opened."""
+        be another now. And those that cannot be opened. What hangs is not opened, and holds up no other: what is
+        served from there stays as it is, and anything else is absent."""
         roots, absent = {}, {}
-        for export in exports:
+        wanted = tuple(exports)
+        hanging = await asyncio.to_thread(silent, [export.path for export in wanted])
+        for export in wanted:
             before, missed = self._roots.get(export.id), self.absent.get(export.id)
             lane = before.mount.lane if before else missed.lane if missed else next(self._lanes)
             if before is None:
                 self.executor.set_lane(lane, export.workers)
+            if export.path in hanging:
+                if before is not None:
+                    roots[export.id] = before
+                else:
+                    absent[export.id] = Absent(export, OSError(errno.ETIMEDOUT, "does not answer"), lane)
+                continue
             try:
                 roots[export.id] = await self._open_root(export, lane)
             except OSError as error:

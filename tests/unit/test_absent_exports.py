@@ -1,7 +1,11 @@
 """Exports whose directory is not there: the others are served, it is told of, and served as soon as it is there."""
 
 import asyncio
+import contextlib
 import logging
+import os
+import signal
+import subprocess
 from weakref import WeakKeyDictionary
 
 import pytest
@@ -17,6 +21,7 @@ from nfsd.usage_metrics import UsageCollector
 from rpcrdma.rpc.rpcbind import Rpcbind
 from tests.nfs3_client import Nfs3Failure
 from tests.support.nfs4 import Failed
+from tests.unit.test_any_directory import needs_bindfs
 from tests.unit.test_reload import GRACE, ONE, Rig
 from tests.unit.test_vfs_mounts import mounted
 
@@ -179,3 +184,91 @@ def test_only_what_is_mounted(rig, where):
         )
 
     running(rig, test, ONE, export)
+
+
+def test_a_refused_mount_names_the_line_and_the_reason(rig, caplog):
+    """It said "there is no such directory" of a path that stands in the file."""
+
+    async def test():
+        await is_not_there(rig)
+
+    with caplog.at_level(logging.WARNING, "nfsd.events"):
+        running(rig, test, ONE, ABSENT)
+    (said,) = [line for line in caplog.messages if "is refused /absent" in line and "NFSv3" in line]
+    assert f"it is exported ({rig.file}:7) and not served: {rig.base}/absent does not exist; create it" in said
+
+
+def test_a_refused_mount_of_the_only_export_does_too(rig, caplog):
+    async def test():
+        with pytest.raises(Nfs3Failure):
+            await rig.handle("/absent")
+
+    with caplog.at_level(logging.WARNING, "nfsd.events"):
+        running(rig, test, ABSENT)
+    (said,) = [line for line in caplog.messages if "is refused /absent" in line]
+    assert f"({rig.file}:6) and not served" in said
+
+
+@contextlib.contextmanager
+def in_a_process(base):
+    """A file system in a process, which is given: stopped, it does not answer."""
+    (base / "lower").mkdir()
+    (base / "lower").chmod(0o777)
+    (base / "hung").mkdir()
+    server = subprocess.Popen(["bindfs", "-f", str(base / "lower"), str(base / "hung")])
+    try:
+        while not os.path.ismount(base / "hung"):
+            assert server.poll() is None
+        yield server
+    finally:
+        server.kill()  # which ends whoever waits for it, too
+        server.wait()
+        subprocess.run(["umount", "--lazy", str(base / "hung")], check=True)
+
+
+@needs_bindfs
+def test_what_hangs_does_not_hold_up_the_others(rig, monkeypatch, caplog):
+    """Whoever looks at a dead NFS or FUSE mount waits for ever: the server did not start, and nothing was said."""
+    monkeypatch.setattr("nfsd.reach.PATIENCE", 1.0)
+
+    async def test():
+        assert served(rig) == {"/one": 1, "/hung": 0}
+        async with await rig.client() as client:
+            await client.create(await rig.handle("/one"), b"made")
+        await is_not_there(rig, "/hung")
+        # A reload is not held up either, nor are looks in between.
+        assert await rig.reload(ONE, "path: hung, pseudo: /hung, squash: none", server=GRACE)
+        await rig.daemon._reloader.find_absent()
+        assert served(rig) == {"/one": 1, "/hung": 0}
+        server.send_signal(signal.SIGCONT)
+        while served(rig) != {"/one": 1, "/hung": 1}:
+            await rig.daemon._reloader.find_absent()
+            await asyncio.sleep(0.05)
+        async with await rig.client() as client:
+            await client.create(await rig.handle("/hung"), b"made")
+
+    with in_a_process(rig.base) as server, caplog.at_level(logging.ERROR, "nfsd.reloader"):
+        server.send_signal(signal.SIGSTOP)
+        running(rig, test, ONE, "path: hung, pseudo: /hung, squash: none")
+    assert f"/hung is not served: {rig.base}/hung does not answer; its server, or the process" in caplog.text
+
+
+@needs_bindfs
+def test_what_is_served_stays_served_while_it_hangs(rig, monkeypatch):
+    """Its clients wait, as they do for any disk: their handles are not stale."""
+    monkeypatch.setattr("nfsd.reach.PATIENCE", 1.0)
+    export = "path: hung, pseudo: /hung, squash: none"
+
+    async def test():
+        async with await rig.client() as client:
+            made = await client.create(await rig.handle("/hung"), b"made")
+            server.send_signal(signal.SIGSTOP)
+            try:
+                assert await rig.reload(ONE, export, server=GRACE)
+                assert served(rig) == {"/one": 1, "/hung": 1}
+            finally:
+                server.send_signal(signal.SIGCONT)
+            await client.getattr(made)
+
+    with in_a_process(rig.base) as server:
+        running(rig, test, ONE, export)

@@ -11,6 +11,7 @@ import os
 from typing import Any
 
 from nfsd.exports import Export, ExportTable
+from nfsd.vfs.absent import Absent
 from nfsd.vfs.types import (
     Attributes,
     BadHandle,
@@ -79,6 +80,7 @@ class FakeOpenFile:
 
 class FakeFileService:
     def __init__(self, exports: ExportTable) -> None:
+        self.absent: dict[int, Absent] = {}
         self.exports = exports
         self.write_verifier = b"verifier"
         self.open_count = 0
