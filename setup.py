@@ -10,6 +10,7 @@ Those of the provider over RDMA devices need the headers of libibverbs and librd
 left out, loudly: everything else works without them, and the server says what it lacks when it is asked for a device.
 """
 
+import multiprocessing
 import os
 import subprocess
 import sys
@@ -80,6 +81,8 @@ if wanted and not extensions:
     sys.exit("setup.py: there is no .pyx file beside it: these are not the whole sources")
 if wanted:
     generate_formats()
+    # From Python 3.14 on, the processes that translate would be started anew otherwise, and run this file again.
+    multiprocessing.set_start_method("fork", force=True)
 
 setup(
     ext_modules=cythonize(
