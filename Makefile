@@ -7,6 +7,7 @@
 #   make test-devices  the server on RDMA devices (rxe, siw) in a guest: up to an hour more, not part of make test
 #   make test-fast  develop, then the tests that need no guest and build no package
 #   make test-trixie  the same on Debian 13, in a chroot below .lab (as root); PYTEST="..." for pytest
+#   make test-distribution DIST=sid  the same on another Debian
 #   make hostile SECONDS=60  every attack on a running server for a minute each, with a table; a second of each is in make test
 #   make demo       setup, build the guest, then show a mount over RDMA with fio running on it
 #   make fuzz TARGET=iwarp MINUTES=10  fuzz what takes octets from peers (docs/fuzzing.md); not part of make test
@@ -31,7 +32,7 @@ BENCH_SOURCES := $(wildcard bench/*.pyx bench/*.pxd)
 START := $(shell date +%s)
 SAY = echo "[$$(( $$(date +%s) - $(START) ))s]"
 
-.PHONY: setup develop tools run test test-devices test-fast test-guest test-trixie demo deb lint lab fuzz hostile clean help
+.PHONY: setup develop tools run test test-devices test-fast test-guest test-trixie test-distribution demo deb lint lab fuzz hostile clean help
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -93,9 +94,10 @@ run: setup
 	@[ -e export ] || $(MAKE) -s export/README.txt
 	exec $(BIN)/rdma-nfsd serve --config exports.yaml
 
-# File systems that the tests make and mount; the dissector of captures.
+# File systems that the tests make and mount; the dissector of captures; a browser.
 tools:
 	@tests/vm/host-packages.sh disks captures
+	@tests/vm/host-packages.sh browser
 
 test: tools develop lab lint
 	$(BIN)/python -m pytest -v -n 2 --dist loadfile --durations=15 -m "not guest"
@@ -105,6 +107,11 @@ test: tools develop lab lint
 # On a Debian of another version, in a directory below .lab that chroot(8) makes its root. As root.
 test-trixie:
 	@tests/distributions/run.sh trixie $(PYTEST)
+
+DIST ?= sid
+
+test-distribution:
+	@tests/distributions/run.sh $(DIST) $(PYTEST)
 
 test-fast: tools develop
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not guest and not package"

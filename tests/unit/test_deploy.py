@@ -83,7 +83,14 @@ def test_the_package_has_the_programs_version_and_a_good_configuration(tmp_path:
 
 
 @pytest.mark.parametrize(
-    "script", ["debian/rdma-nfsd.postinst", "debian/rdma-nfsd.postrm", "tests/distributions/run.sh"]
+    "script",
+    [
+        "debian/rdma-nfsd.postinst",
+        "debian/rdma-nfsd.postrm",
+        "tests/distributions/enter.sh",
+        "tests/distributions/run.sh",
+        "tests/distributions/steps.sh",
+    ],
 )
 def test_scripts_are_shell(script: str) -> None:
     subprocess.run(["sh", "-n", REPO / script], check=True)

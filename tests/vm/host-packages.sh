@@ -7,7 +7,8 @@
 #   captures  what reading captures of traffic needs (tshark)
 #   deb     what building the Debian package needs
 #   chroot  what making another Debian beside this one needs
-#   disks   what making the file systems of the tests needs
+#   disks   what making the file systems of the tests needs, in a process (FUSE) too, and what says what of a file is in memory
+#   browser the browser that the tests look at the web page with: wanted, not needed
 # Every need is tested by what it provides, not by a package name, so that a Python or a compiler from elsewhere counts.
 # Nothing here brings a daemon. A machine that lacks nothing is left alone and no network is used.
 set -u
@@ -27,6 +28,7 @@ library() { # library SONAME: is it in a library directory?
     return 1
 }
 command_in() { PATH=$PATH:/usr/sbin:/sbin command -v "$1"; }
+browser() { command -v chromium || command -v chromium-browser || command -v google-chrome; }
 compiles() { # compiles HEADER: can C be compiled and linked here?
     echo "#include <$1>
 int main(void) { return 0; }" | gcc -x c -o /dev/null -
@@ -84,6 +86,12 @@ for what; do
         need "e2fsprogs" command_in mkfs.ext4
         need "xfsprogs" command_in mkfs.xfs
         need "btrfs-progs" command_in mkfs.btrfs
+        need "bindfs" command_in bindfs
+        need "util-linux-extra" command_in fincore # util-linux has it on Debian 12
+        ;;
+    browser)
+        wanted_only=1
+        need "chromium" browser
         ;;
     *) echo "host-packages.sh: unknown group '$what'" >&2; exit 2 ;;
     esac

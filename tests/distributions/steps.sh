@@ -1,0 +1,49 @@
+#!/bin/bash
+# steps.sh FILE [MAKE'S TARGET] - what a newcomer does in a clone on a bare Debian, timed: from nothing to a directory that is
+# served and listed, then the tests if a target is given. Each step leaves a line in FILE: its name, its seconds, and those of
+# a processor as user and as system. Run by newcomer.py, in a Debian made for that.
+set -eu
+told=$1
+tests=${2:-}
+TIMEFORMAT=$'%R\t%U\t%S'
+exec 3>&2
+
+step() { # step NAME WORDS...: run a command and tell how long it took
+    local status=0 name=$1
+    shift
+    { time "$@" 2>&3; } 2>"$told.time" || status=$?
+    printf '%s\t%s\n' "$name" "$(cat "$told.time")" >>"$told"
+    return $status
+}
+
+packages() { tests/vm/host-packages.sh build && tests/vm/host-packages.sh verbs; }
+
+serve() { # in a network of its own: the ports of the machine may be taken
+    unshare --net bash -eu -c '
+        ip link set lo up
+        make run >ready &
+        for ((waited = 0; waited < 600; waited++)); do
+            ! grep -q "^rdma-nfsd ready: " ready || break
+            kill -0 $!
+            sleep 0.1
+        done
+        cat ready
+        .venv/bin/rdma-nfsd ls rdma://127.0.0.1/export
+        .venv/bin/rdma-nfsd cat rdma://127.0.0.1/export/docs/hello.txt | grep -x "Hello over NFS."
+        kill $!
+        wait $!
+    '
+}
+
+: >"$told"
+step "Debian's packages" packages
+step "Python packages" make .venv/stamps/package
+step "extensions" make setup
+step "\`make run\`, \`rdma-nfsd ls\`, \`rdma-nfsd cat\`" serve
+[ -n "$tests" ] || exit 0
+step "what tests take" make tools develop
+status=0
+step "\`make $tests\`" make "$tests" >tests.log || status=$?
+tail -n 60 tests.log
+sed -n 's/^=*\(.* in [0-9].*s\).*$/\1/p' tests.log | tail -n 1 >"$told.tests"
+exit $status
