@@ -4,7 +4,7 @@ from libc.stdint cimport uint8_t, uint32_t
 
 from nfsd.v3.direct_names cimport Nfs3Names
 from nfsd.v3.name_arguments cimport name_arguments_t
-from nfsd.vfs.direct cimport Standing
+from nfsd.vfs.direct cimport Standing, when_t
 from nfsd.vfs.name_changes cimport NameChange
 from nfsd.vfs.records cimport Node
 from rpcrdma.octets cimport opaque_t
@@ -49,3 +49,6 @@ cdef class Nfs3Changes(Nfs3Names):
     cdef int link(
         self, Standing standing, Node node, name_arguments_t *arguments, Place place, Work brought
     ) except -1
+
+
+cdef object time_in(when_t *when)

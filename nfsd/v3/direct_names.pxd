@@ -1,4 +1,4 @@
-"""C declarations of what NFSv3's native procedures share, of LOOKUP and of SETATTR."""
+"""C declarations of what NFSv3's native procedures share, and of LOOKUP."""
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
@@ -57,9 +57,6 @@ cdef class Nfs3Names(DirectProgram):
         self, Standing standing, Node directory, name_arguments_t *arguments, Place place, Work brought
     ) except -1
     cdef int store_found(self, Node node, statx_t *status, Node directory, statx_t *after, Place place) except -1
-    cdef int setattr(
-        self, Standing standing, Node node, const uint8_t *arguments, size_t size, Place place, Work brought
-    ) except -1
 
 
 cdef bint is_component(opaque_t *name) noexcept nogil

@@ -1,4 +1,4 @@
-"""What NFSv3's native procedures share, LOOKUP and SETATTR (RFC 1813 sections 3.3.2 and 3.3.3).
+"""What NFSv3's native procedures share, and LOOKUP (RFC 1813 section 3.3.3).
 
 Owns :class:`Nfs3Names`; imports the file service's direct operations, :mod:`rpcrdma.place` and
 :mod:`rpcrdma.rpc.direct`. LOOKUP declines nothing that is well formed: what it cannot find out itself is an errand's
@@ -6,7 +6,7 @@ Owns :class:`Nfs3Names`; imports the file service's direct operations, :mod:`rpc
 """
 
 from libc.errno cimport EINTR, ENOENT, ESTALE
-from libc.stdint cimport INT64_MIN, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.string cimport memchr
 
 from cpython.bytes cimport PyBytes_FromStringAndSize
@@ -14,20 +14,16 @@ from cpython.bytes cimport PyBytes_FromStringAndSize
 from nfsd.v3.fattr cimport fsid3, store_fattr, store_wcc
 from nfsd.v3.name_arguments cimport name_arguments_t
 from nfsd.v3.needs cimport Kind, Need, Progress, progress_of
-from nfsd.v3.sattr cimport load_sattr
-from nfsd.vfs.attribute_changes cimport AttributeChange
 from nfsd.vfs.attributes cimport set_status, statx_t
-from nfsd.vfs.direct cimport Standing, changes_t, no
+from nfsd.vfs.direct cimport Standing
 from nfsd.vfs.direct_names cimport DirectNames
 from nfsd.vfs.name_changes cimport Walk
 from nfsd.vfs.records cimport Node
-from nfsd.vfs.transfers cimport errno_of
 from nfsd.wire.nfs3 cimport (
-    NFS3ERR_ACCES, NFS3ERR_NOENT, NFS3ERR_NOTDIR, NFS3ERR_NOT_SYNC, NFS3ERR_ROFS, NFS3ERR_STALE, NFS3_OK, NFSPROC3_LINK,
-    NFSPROC3_LOOKUP, NFSPROC3_RENAME, NFSPROC3_SETATTR, NFSPROC3_WRITE, wcc_data_MAX,
+    NFS3ERR_ACCES, NFS3ERR_NOENT, NFS3ERR_NOTDIR, NFS3ERR_STALE, NFS3_OK, NFSPROC3_LINK, NFSPROC3_LOOKUP, NFSPROC3_READ,
+    NFSPROC3_RENAME,
 )
-from rpcrdma.declined cimport RARE, SIZE
-from rpcrdma.octets cimport load32, opaque_t, store32, store_opaque
+from rpcrdma.octets cimport opaque_t, store32, store_opaque
 from rpcrdma.place cimport ANSWERED, DECLINED, Place
 from rpcrdma.rpc.direct cimport Caller, DirectProgram
 from rpcrdma.rpc.work cimport Errand, Work
@@ -45,7 +41,6 @@ cdef enum:
 
 cdef object DIR = FileType.DIR
 cdef unsigned int V3 = _V3
-cdef int64_t NEVER = INT64_MIN
 cdef dict statuses = {int(status): status.name.removeprefix("NFS3ERR_") for status in nfsstat3}
 
 
@@ -71,20 +66,6 @@ cdef uint32_t status_in(int error) except 0:
     return <uint32_t>int(status_of(OSError(error, strerror(error))))
 
 
-cdef bint load_guard(const uint8_t *at, const uint8_t *end, changes_t *changes) noexcept nogil:
-    """A sattrguard3; False: it is none."""
-    if end - at == 4:
-        return load32(at) == 0
-    if end - at != 12 or load32(at) != 1:
-        return False
-    changes.guarded = True
-    # What no file's ctime can be is unequal to all.
-    changes.ctime = NEVER
-    if load32(at + 8) <= 999999999:
-        changes.ctime = <int64_t>load32(at + 4) * 1000000000 + load32(at + 8)
-    return True
-
-
 cdef inline bint slow(Node node) noexcept:
     """Whether a look at the file may wait."""
     return node is not None and not node.inline and not node.caching
@@ -108,7 +89,7 @@ cdef class Nfs3Names(DirectProgram):
         cdef bint looked = self.have is not None and self.have.looked
         cdef Need need = Need.__new__(Need)
         need.kind, need.service, need.delegations = kind, self.files.service, self.delegations
-        need.caller, need.handle, need.write = self.caller, handle, self.shown == NFSPROC3_WRITE
+        need.caller, need.handle, need.write = self.caller, handle, self.shown != NFSPROC3_READ
         need.files = self.files.delegated
         need.progress = need.kept = self.progress(node, standing)
         need.progress.looked = looked  # nothing has been done since
@@ -300,49 +281,4 @@ cdef class Nfs3Names(DirectProgram):
         place.at = store_opaque(store32(place.at, NFS3_OK), handle, len(handle))
         place.at = self.store_seen(place.at, node, status)
         place.at = self.store_seen(place.at, directory, after)
-        return ANSWERED
-
-    cdef int setattr(
-        self, Standing standing, Node node, const uint8_t *arguments, size_t size, Place place, Work brought
-    ) except -1:
-        cdef changes_t changes
-        cdef uint32_t status
-        cdef int64_t length
-        cdef int outcome
-        cdef AttributeChange change = None
-        cdef Errand settling
-        cdef const uint8_t *end = arguments + size
-        cdef const uint8_t *at = load_sattr(arguments, end, &changes, &length, &status)
-        if at == NULL or not load_guard(at, end, &changes):
-            return DECLINED
-        if place.end - place.at < 4 + wcc_data_MAX:
-            return no(self.files, SIZE)
-        if brought is None:
-            status = NFS3ERR_ROFS if standing.read_only else status
-            if status != NFS3_OK:
-                return self.fail(NFSPROC3_SETATTR, status, node, None, place)
-            change = self.files.to_set(standing.credential, node, &changes, length)
-            if change is None:
-                return DECLINED
-            if not node.inline:
-                return self.waits(change, None, node, standing)
-        else:
-            change = <AttributeChange?>(brought if brought.earlier is None else brought.earlier)
-        if brought is None or brought is change:
-            if not self.files.have_set(change):
-                if change.data.unequal:
-                    return self.fail(NFSPROC3_SETATTR, NFS3ERR_NOT_SYNC, node, None, place)
-                if self.files.why == RARE:
-                    return DECLINED
-                outcome = self.refused(NFSPROC3_SETATTR, change.data.error, node, None, place)
-                return outcome if outcome < DONE else DECLINED
-            settling = None if node.inline or node.export.asynchronous else self.files.to_settle_attributes(change)
-            if settling is not None:
-                return self.waits(settling, change, node, standing)
-        elif errno_of(<Errand?>brought):
-            return self.fail(NFSPROC3_SETATTR, status_in(errno_of(<Errand>brought)), node, None, place)
-        place.at = store_wcc(
-            store32(place.at, NFS3_OK), &change.data.before, &change.data.after,
-            self.fsid_in(node, &change.data.after),
-        )
         return ANSWERED

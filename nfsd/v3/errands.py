@@ -1,4 +1,4 @@
-"""What NFSv3's native procedures about names have the file service do (RFC 1813 sections 3.3.3, 3.3.8 to 3.3.15).
+"""What NFSv3's native procedures have the file service do (RFC 1813 sections 3.3.2, 3.3.3, 3.3.8 to 3.3.15).
 
 Owns :class:`Errands`; imports the file service. These are the rare cases: names that exist already, ``.`` and ``..``,
 mounts that are crossed, devices, file systems without file handles or where every look at a file may wait, a shortage
@@ -8,12 +8,13 @@ native procedure has judged the arguments, and writes the reply.
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import ExitStack, closing, suppress
 from typing import Any, Concatenate, NamedTuple, ParamSpec
 
 from nfsd.protocol.nfs3 import nfsstat3
-from nfsd.v3.errors import EXPECTED, status_of
+from nfsd.v3.errors import EXPECTED, Nfs3Error, status_of
 from nfsd.v3.request import Delegations, clear
 from nfsd.vfs.service import FileService, Node
 from nfsd.vfs.types import Attributes, Change, Credential, SetAttributes
@@ -91,6 +92,27 @@ class Errands:
         """The file of a name; ``..`` of the export's root is the root itself."""
         node, attributes = await self._service.lookup(credential, directory, name)
         return Outcome(node, attributes, after=await self._after(directory))
+
+    @_told
+    async def setattr(
+        self,
+        credential: Credential,
+        node: Node,
+        _: Node | None,
+        attributes: SetAttributes,
+        guard: tuple[int, int] | None,
+    ) -> Outcome:
+        """Attributes are set, if the file's ctime is ``guard`` or there is none."""
+        with closing(ExitStack()) as hold:
+            await clear(self._delegations, (node,), True, hold)
+            try:
+                change = await self._service.set_attributes(credential, node, attributes, guard_ctime=guard)
+            except BlockingIOError as error:
+                if guard is None or error.errno != errno.EAGAIN:
+                    raise
+                # The file service's word for an unequal ctime (section 3.3.2, guard).
+                raise Nfs3Error(nfsstat3.NFS3ERR_NOT_SYNC) from None
+        return Outcome(changes=(change,))
 
     @_told
     async def create(

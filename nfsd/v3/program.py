@@ -25,13 +25,12 @@ from nfsd.protocol.nfs3 import (
     NFSPROC3_WRITE,
     PROCEDURES,
 )
-from nfsd.v3 import attributes, directory, filesystem
+from nfsd.v3 import directory, filesystem
 from nfsd.v3.request import Delegations, Limits, Operation, Request
 from nfsd.vfs.service import FileService
 from rpcrdma.rpc.program import Call, Procedure
 
 OPERATIONS: Final[tuple[Operation, ...]] = (
-    *attributes.OPERATIONS,
     *directory.OPERATIONS,
     *filesystem.OPERATIONS,
 )

@@ -13,6 +13,7 @@ ctypedef struct attribute_change_t:
     int writing                 # open for writing, if the size is to be set
     int64_t size                # -1: not to be set
     changes_t changes
+    bint used                   # a file without names is still one
     bint unequal                # the guard has found another ctime: nothing has been done
     bint touching               # what has failed is the setting of times
     int made                    # how much has been done

@@ -4,7 +4,7 @@ Owns :class:`AttributeChange`; imports the executor and the records. In memory i
 by a worker, in its turn on the file; either way by the same function.
 """
 
-from libc.errno cimport errno
+from libc.errno cimport ESTALE, errno
 from libc.string cimport memset
 
 from nfsd.vfs.direct cimport ctime_of, stat_of
@@ -47,6 +47,9 @@ cdef void run(job_t *job) noexcept nogil:
     cdef int made
     if not stat_of(data.file, &data.before):
         data.error = errno
+        return
+    if data.before.nlink == 0 and not data.used:
+        data.error = ESTALE  # as every look at it says
         return
     data.unequal = data.changes.guarded and data.changes.ctime != ctime_of(&data.before)
     if data.unequal:

@@ -13,5 +13,8 @@ cdef class DirectAttributes(DirectLookup):
     """Direct operations, changes of attributes included."""
 
     cdef AttributeChange to_set(self, Credential credential, Node node, changes_t *changes, int64_t size, OpenFile through=*)
+    cdef AttributeChange setting_of(
+        self, Credential credential, Node node, changes_t *changes, int64_t size, OpenFile opened
+    )
     cdef bint have_set(self, AttributeChange change) except -1
     cdef Errand to_settle_attributes(self, AttributeChange change)

@@ -43,30 +43,38 @@ cdef class DirectAttributes(DirectLookup):
                 opened = self.opened(node, credential, 2)
             if opened is None:
                 return None
-        change = AttributeChange.__new__(AttributeChange)
-        change.executor, change.lane, change.node = self.executor, node.mount.lane, node
-        change.credential, change.failures = credential, node.inode.sync.failures
-        change.job.as_caller, change.job.caller = True, credential.identity
-        change.data.file, change.data.proc = node.fd, self.service.proc_fd
-        change.data.changes, change.data.size = changes[0], size
-        if opened is not None:
-            change.opened, change.data.writing = opened, opened.fd
+        change = self.setting_of(credential, node, changes, size, opened)
         if node.inline:
             if not self.become(credential):
                 return None
             change.run_here()
         return change
 
+    cdef AttributeChange setting_of(
+        self, Credential credential, Node node, changes_t *changes, int64_t size, OpenFile opened
+    ):
+        """As :meth:`to_set`, to be waited for. ``opened``: for the caller, if the size is to be set."""
+        cdef AttributeChange change = AttributeChange.__new__(AttributeChange)
+        change.executor, change.lane, change.node = self.executor, node.mount.lane, node
+        change.credential, change.failures = credential, node.inode.sync.failures
+        change.job.as_caller, change.job.caller = True, credential.identity
+        change.data.file, change.data.proc = node.fd, self.service.proc_fd
+        change.data.changes, change.data.size = changes[0], size
+        change.data.used = node.inode.used_count != 0
+        if opened is not None:
+            change.opened, change.data.writing = opened, opened.fd
+        return change
+
     cdef bint have_set(self, AttributeChange change) except -1:
-        """Take note of what has been done. False: it has failed, or part of it; ``why`` is RARE if the general path is to
-        try all of it again."""
+        """Take note of what has been done. False: it has failed, or part of it; ``why`` is RARE if it is the times alone
+        that could not be set, and may yet be, by who may write the file."""
         cdef changes_t *changes = &change.data.changes
         self.why = FAILED
         if change.data.unequal:
             return False
         if change.data.error:
             # utimensat(2) lets whoever may write set both times to now, but not one alone; NFS clients send one alone.
-            if change.data.touching and change.data.error == EPERM and not changes.guarded and (
+            if change.data.touching and change.data.error == EPERM and (
                 no_clients(changes.times[0].nanoseconds) and no_clients(changes.times[1].nanoseconds)
             ):
                 self.why = RARE
