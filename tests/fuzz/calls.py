@@ -1,11 +1,13 @@
-"""Target ``calls``: whole NFSv3 calls from the wire, answered natively and by the general path, over TCP and RDMA.
+"""Target ``calls``: whole NFSv3 calls, answered where they arrive and as general calls, over TCP and over RDMA.
 
-One file service stands behind two servers of each kind; one of them answers natively what it can (``nfsd/v3/direct``
-over ``rpcrdma/rpc/direct``, ``rpcrdma/engine/direct`` and ``rpcrdma/tcp/stream``), the other one only what it must.
+One file service stands behind two servers of each kind; one of them answers calls where they arrive
+(``nfsd/v3/direct`` over ``rpcrdma/rpc/direct``, ``rpcrdma/engine/direct`` and ``rpcrdma/tcp/stream``), the other one as
+general calls (``rpcrdma/rpc/dispatch`` and ``offers``).
 Both get the same octets: over TCP in fragments and cuts of the input's choice, over RDMA with chunks of its choice.
 
 What must hold
     Both give the same answer, octet for octet, or both close the connection; both write and invalidate the same.
+    What GETATTR, ACCESS and READ say is what the kernel says of the file.
     (SETATTR, WRITE, COMMIT, CREATE and REMOVE change what they answer about. Each server has a file and a directory of
     its own for them, and times and the identity of what is made are left aside.)
     The sanitizer watches the native code; what lies behind a received message in its buffer is poisoned while natively
@@ -39,7 +41,8 @@ from rpcrdma.wire.private_data import PrivateData
 from tests.fuzz.iwarp_fakes import Errors
 from tests.peer import wire
 from tests.peer.requester import Exposed, Peer
-from tests.support.by_handlers import ByHandlers
+from tests.support import nfs3_truth
+from tests.support.general_calls import GeneralCalls
 from tests.unit import vfs_support
 
 NULL, GETATTR, SETATTR, LOOKUP, ACCESS, READLINK, READ, WRITE, CREATE, REMOVE, COMMIT = (
@@ -401,7 +404,7 @@ class Target:
         programs = [Program(NFS_PROGRAM, "nfs", {3: nfs3_procedures(self.service, self.service.exports)})]
         natives = [{(NFS_PROGRAM, 3): Nfs3Direct(self.service)} for _ in range(2)]
         self.direct = Dispatcher(programs, direct=natives[0])
-        dispatchers = [self.direct, ByHandlers(programs, direct=natives[1])]
+        dispatchers = [self.direct, GeneralCalls(programs, direct=natives[1])]
         self.listeners = [TcpListener(each, self.pool, asyncio.get_running_loop()) for each in dispatchers]
         self.servers = [RdmaServer(self.provider, self.pool, each) for each in dispatchers]
         self.tcp, self.rdma = [], []
@@ -499,6 +502,15 @@ class Target:
             self.same_files()
         else:
             assert direct == general
+            self.is_true(call, general)
+
+    def is_true(self, call: Call, reply: bytes | None) -> None:
+        """What is said of a file is what the kernel says of it."""
+        if call.damage or reply is None:
+            return
+        node = self.nodes[call.node % len(self.nodes)]
+        expected = nfs3_truth.results(node, call.procedure, call.arguments(node.handle, True), call.caller)
+        assert expected is None or reply[20:] == bytes(4) + expected
 
     async def over_rdma(self, call: Call) -> None:
         bulk = call.data if call.procedure == WRITE and call.word & 1 else None

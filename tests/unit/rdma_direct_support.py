@@ -1,4 +1,4 @@
-"""One file service behind two RDMA servers: one answers natively what it can, the other one only what it must."""
+"""One file service behind two RDMA servers: one answers calls where they arrive, the other one as general calls."""
 
 import asyncio
 import itertools
@@ -18,7 +18,7 @@ from rpcrdma.verbs.softiwarp import SoftIwarp
 from tests.peer import wire
 from tests.peer.requester import Peer
 from tests.peer.rig import DEVICE_ADDRESS, LINUX
-from tests.support.by_handlers import ByHandlers
+from tests.support.general_calls import GeneralCalls
 from tests.support.nfs4_direct import TRIES
 from tests.unit import vfs_support
 
@@ -38,7 +38,7 @@ def rpc(xid, procedure, arguments):
 
 
 class Both:
-    """One file service behind two RDMA servers: one answers natively what it can, the other one only what it must."""
+    """One file service behind two RDMA servers: one answers calls where they arrive, the other one as general calls."""
 
     def __init__(self, service, root, path, options=None):
         self.service, self.root, self.path = service, root, path
@@ -52,7 +52,7 @@ class Both:
         self.provider = make_provider(self.pool) if DEVICE_ADDRESS else SoftIwarp(self.pool)
         programs = [Program(NFS_PROGRAM, "nfs", {3: nfs3_procedures(self.service, self.service.exports)})]
         natives = [{(NFS_PROGRAM, 3): Nfs3Direct(self.service)} for _ in range(2)]
-        self.dispatcher, general = Dispatcher(programs, direct=natives[0]), ByHandlers(programs, direct=natives[1])
+        self.dispatcher, general = Dispatcher(programs, direct=natives[0]), GeneralCalls(programs, direct=natives[1])
         self.servers = [
             RdmaServer(self.provider, self.pool, dispatcher, self.options) for dispatcher in (self.dispatcher, general)
         ]

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from nfsd.exports import ExportTable
-from nfsd.v3 import convert
 from nfsd.vfs.types import Credential
 from rpcrdma.wire import chunks, version_two
 from rpcrdma.xdr import native
 from tests.fuzz import corpus, iwarp_model
 from tests.fuzz.mutate import inputs
 from tests.fuzz.seeds import SEEDS
+from tests.support import nfs3_truth
 
 MUTATIONS = {"version_one": 1500, "version_two": 1500, "iwarp": 3000, "calls": 800, "compounds": 800, "callers": 400}
 
@@ -107,9 +107,15 @@ def test_a_connection_that_does_not_as_the_model_does_is_found(monkeypatch, rule
     broken("iwarp", 5000)
 
 
-def test_calls_that_are_answered_otherwise_natively_are_found(monkeypatch):
-    right = convert.fsid3
-    monkeypatch.setattr(convert, "fsid3", lambda *arguments: right(*arguments) ^ 1)
+def test_answers_that_are_not_true_are_found(monkeypatch):
+    right = nfs3_truth.attributes
+
+    def wrong(node):
+        found = right(node)
+        found.fsid ^= 1
+        return found
+
+    monkeypatch.setattr(nfs3_truth, "attributes", wrong)
     broken("calls", 0)
 
 

@@ -17,7 +17,7 @@ from rpcrdma.rpc.dispatch import Dispatcher
 from rpcrdma.rpc.program import Program
 from rpcrdma.server.tcp import TcpListener
 from tests.support import nfs3_truth
-from tests.support.by_handlers import ByHandlers
+from tests.support.general_calls import GeneralCalls
 from tests.support.nfs4_direct import TRIES
 from tests.unit import vfs_support
 from tests.unit.test_vfs_mounts import command, unmounted
@@ -50,7 +50,7 @@ class Client:
 
 
 class Both:
-    """One file service behind two servers: one answers natively what it can, the other one only what it must."""
+    """One file service behind two servers: one answers calls where they arrive, the other one as general calls."""
 
     def __init__(self, service, root, path, delegations=None):
         self.service, self.root, self.path = service, root, path
@@ -59,7 +59,7 @@ class Both:
             Program(NFS_PROGRAM, "nfs", {3: nfs3_procedures(service, service.exports, delegations=delegations)})
         ]
         natives = [{(NFS_PROGRAM, 3): Nfs3Direct(service, delegations=delegations)} for _ in range(2)]
-        self.dispatcher, general = Dispatcher(programs, direct=natives[0]), ByHandlers(programs, direct=natives[1])
+        self.dispatcher, general = Dispatcher(programs, direct=natives[0]), GeneralCalls(programs, direct=natives[1])
         self.listeners = [TcpListener(self.dispatcher, pool, loop), TcpListener(general, pool, loop)]
         for listener in self.listeners:
             listener.listen("127.0.0.1", 0)
