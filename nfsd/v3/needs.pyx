@@ -7,7 +7,7 @@ changes anything, so a call may have many of these needs, one behind the other, 
 from contextlib import ExitStack
 
 from nfsd.vfs.attributes cimport status_in
-from nfsd.vfs.direct cimport Standing
+from nfsd.vfs.direct cimport Standing, standing_on
 from nfsd.vfs.records cimport Node, OpenFile
 from rpcrdma.rpc.tally cimport Tally
 from rpcrdma.rpc.work cimport Errand
@@ -37,11 +37,8 @@ cdef Progress progress_of(Node node, Standing standing):
 
 cdef Standing standing_in(tuple arrived, Tally tally):
     """What :func:`nfsd.v3.request.arrive` has found out."""
-    cdef Standing standing = Standing.__new__(Standing)
-    node, standing.credential, access = arrived
-    standing.read_only, standing.tally = access.read_only, tally
-    standing.max_read, standing.max_write = node.export.max_read, node.export.max_write
-    return standing
+    node, credential, access = arrived
+    return standing_on(node.export, credential, access.read_only, tally)
 
 
 cdef class Need(Errand):

@@ -80,6 +80,9 @@ cdef class DirectFiles:
     cdef void observe(self, Node node, statx_t *status, bint changed) noexcept
 
 
+cdef Standing standing_on(object export, Credential credential, bint read_only, Tally tally)
+
+
 cdef inline bint no(DirectFiles files, int why) noexcept:
     """Decline, and say why."""
     files.why = why

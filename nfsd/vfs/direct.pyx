@@ -95,6 +95,14 @@ cdef int synchronise(int fd) except -1:
     return 0
 
 
+cdef Standing standing_on(export, Credential credential, bint read_only, Tally tally):
+    """What a caller is on an export, good for the present call."""
+    cdef Standing standing = Standing.__new__(Standing)
+    standing.credential, standing.read_only, standing.tally = credential, read_only, tally
+    standing.versions, standing.max_read, standing.max_write = export.versions, export.max_read, export.max_write
+    return standing
+
+
 cdef inline Standing spoken(DirectFiles files, Standing standing):
     """Where the export is for the version of NFS that is spoken; None elsewhere."""
     if standing.versions & files.version:
@@ -167,11 +175,9 @@ cdef class DirectFiles:
             self.why = STANDING
             notes.pop(export_id, None)
             return None
-        standing = Standing.__new__(Standing)
-        standing.credential, standing.read_only = found
-        standing.versions = node.export.versions
-        standing.max_read, standing.max_write = node.export.max_read, node.export.max_write
-        standing.tally = self.exports.tally(node.export, caller.peer_address)
+        standing = standing_on(
+            node.export, found[0], found[1], self.exports.tally(node.export, caller.peer_address)
+        )
         standing.generation = self.exports.generation
         standing.learnt = time.monotonic()
         notes[export_id] = standing
