@@ -303,6 +303,10 @@ class Server:
     """TCP port of NLM, on the hosts of MOUNT; 0: any. Clients ask rpcbind."""
     nsm_port: Port = 0
     """TCP and UDP port of NSM, likewise."""
+    rquota: StrictBool = False
+    """Whether to answer clients' ``quota`` commands (RQUOTA)."""
+    rquota_port: Port = 0
+    """TCP and UDP port of RQUOTA, likewise."""
     state_dir: StrictStr = "./state"
     """Where client records and the handle key live; made if missing, readable by the server alone."""
     rpcbind: StrictBool = True

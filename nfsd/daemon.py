@@ -32,6 +32,7 @@ from nfsd.local_users import LocalUsers
 from nfsd.metrics import ServerCollector
 from nfsd.mount.mountlist import MountList
 from nfsd.mount.program import mount3_program
+from nfsd.mount.rquota import rquota_program
 from nfsd.nlm.locks import LockManager
 from nfsd.nlm.messages import Messages
 from nfsd.nlm.nsm import Notifier, nsm_program
@@ -40,6 +41,7 @@ from nfsd.nlm.program import nlm4_program
 from nfsd.protocol.nfsacl import NFSACL_PROGRAM, NFSACL_V3
 from nfsd.protocol.nlm4 import NLM_PROGRAM, NLM_V4
 from nfsd.protocol.nsm import SM_PROGRAM, SM_VERS
+from nfsd.protocol.rquota import RQUOTA_PROGRAM, RQUOTA_V1, RQUOTA_V2
 from nfsd.read_only import ReadOnlySwitch, as_served
 from nfsd.recovery_store import RecoveryStore
 from nfsd.reloader import Reloader
@@ -81,6 +83,7 @@ _PROGRAMS = {
     "mountd": ((MOUNT_PROGRAM, (3,)),),
     "nlm": ((NLM_PROGRAM, (NLM_V4,)),),
     "nsm": ((SM_PROGRAM, (SM_VERS,)),),
+    "rquota": ((RQUOTA_PROGRAM, (RQUOTA_V1, RQUOTA_V2)),),
     "rpcbind": ((RPCBPROG, (2, 3, 4)),),
 }
 """What each kind of listener serves, as rpcbind is told."""
@@ -209,6 +212,8 @@ class Daemon:
             programs.append(nfsacl_program(self.service, self.exports, delegations=recalls))
             mount = mount3_program(self.service, self.exports, self._mounts)
             self.dispatchers["mountd"] = Dispatcher([mount], gate=self._admission)
+        if self.config.server.rquota:
+            self.dispatchers["rquota"] = Dispatcher([rquota_program(self.service, self.exports)], gate=self._admission)
         replies = ReplayCache(self.config.server.limits.replay_memory)
         self.dispatchers["nfs"] = Dispatcher(programs, replies, gate=self._admission, direct=direct)
 
@@ -287,6 +292,8 @@ class Daemon:
         if "nlm" in self.dispatchers:
             await start("nlm", "NLM (NFSv3's locks)", hosts, server.nlm_port, self.dispatchers["nlm"])
             await start("nsm", "NSM (NFSv3's locks)", hosts, server.nsm_port, self.dispatchers["nsm"], udp=True)
+        if server.rquota:
+            await start("rquota", "RQUOTA", hosts, server.rquota_port, self.dispatchers["rquota"], udp=True)
         if server.portmapper:
             await start("rpcbind", "the portmapper", hosts, PORTMAPPER_PORT, self.dispatchers["rpcbind"], udp=True)
 

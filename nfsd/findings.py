@@ -140,6 +140,8 @@ def _sockets(config: Config) -> Iterator[_Socket]:
         services.append(("mountd_port", server.mountd_port, ("tcp",)))
     if server.nlm and server.spoken & V3:
         services += [("nlm_port", server.nlm_port, ("tcp",)), ("nsm_port", server.nsm_port, ("tcp", "udp"))]
+    if server.rquota:
+        services.append(("rquota_port", server.rquota_port, ("tcp", "udp")))
     if server.portmapper:
         services.append(("portmapper", PORTMAPPER_PORT, ("tcp", "udp")))
     for name, port, kinds in services:

@@ -22,7 +22,7 @@ from nfsd.vfs.owner_quotas import ask
 from nfsd.vfs.records import Node
 from nfsd.vfs.resources import FileLimits
 from nfsd.vfs.syscalls import SYS_QUOTACTL_FD
-from nfsd.vfs.types import Quota
+from nfsd.vfs.types import OwnerQuota, Quota
 
 _USER, _GROUP = 0, 1
 _dqblk = struct.Struct("<8QI4x")
@@ -82,6 +82,22 @@ class QuotaOperations(InspectOperations):
             else:
                 best = best._replace(available_soft=min(warned, best.available_soft))
         return best
+
+    async def owner_quota(self, node: Node, kind: int, uid: int, gid: int) -> OwnerQuota | None:
+        """A user's quota (``kind`` 0) or a group's (1) on the file system the node is on; the kernel is asked as this
+        user and group. None: the file system enforces none. Raises OSError."""
+        if kind not in await self.quota_kinds(node):
+            return None
+        [(error, block)] = await self._ask(node.mount, uid, gid, (kind,))
+        if error == errno.ESRCH:
+            return None  # this one has none
+        if error:
+            raise OSError(error, os.strerror(error))
+        hard, soft, used, hard_files, soft_files, used_files, octets_deadline, files_deadline, _ = _dqblk.unpack(block)
+        return OwnerQuota(
+            hard * _LIMIT_UNIT, soft * _LIMIT_UNIT, used, hard_files, soft_files, used_files, octets_deadline,
+            files_deadline,
+        )  # fmt: skip
 
     async def _ask(self, mount: Mount, uid: int, gid: int, kinds: tuple[int, ...]) -> list[tuple[int, bytes]]:
         """Have a thread of its own ask, and end."""

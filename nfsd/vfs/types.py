@@ -124,6 +124,20 @@ class FileSystemStatus(NamedTuple):
     available_files: int
 
 
+class OwnerQuota(NamedTuple):
+    """One user's or group's limits and use on a file system; a limit of 0 is none. Space in octets."""
+
+    hard: int
+    soft: int
+    used: int
+    hard_files: int
+    soft_files: int
+    used_files: int
+    octets_deadline: int
+    """Seconds since 1970 from when the soft limit holds; 0: it is not exceeded."""
+    files_deadline: int
+
+
 class Quota(NamedTuple):
     """Octets (RFC 8881 sections 5.8.2.28 to 5.8.2.30)."""
 
