@@ -31,6 +31,7 @@ from nfsd.vfs.locks import LockOperations
 from nfsd.vfs.namespace import NamespaceOperations
 from nfsd.vfs.quotas import QuotaOperations
 from nfsd.vfs.records import Node, OpenFile
+from nfsd.vfs.snapshots import SnapshotOperations
 from nfsd.vfs.xattrs import XattrOperations
 
 __all__ = ["FileService", "Node", "OpenFile"]
@@ -44,6 +45,7 @@ class FileService(
     LabelOperations,
     NamespaceOperations,
     LockOperations,
+    SnapshotOperations,
     ExportingOperations,
 ):
     """Operations on the files of all exports."""

@@ -66,6 +66,12 @@ async def give(
     callable_ = await recalls.learn_whether_to_delegate(client) if reclaim else recalls.can_delegate(client)
     if not callable_ and not reclaim:
         return _WHY.WND4_RESOURCE
+    if not reclaim:
+        snapshot = server.service.in_snapshot_at_once(node)
+        if snapshot is None and not patient:
+            return _WHY.WND4_CONTENTION
+        if snapshot or (snapshot is None and await server.service.in_snapshot(node)):
+            return _WHY.WND4_NOT_SUPP_FTYPE
     held = table.held_by(client, node.key)
     if held is not None:
         return has_one(held, want)
