@@ -398,16 +398,15 @@ cdef class DirectFiles:
         cdef statx_t status
         if size == 0 or offset > <uint64_t>OFFSET_MAX - size:
             return None
-        if not node.caching and not node.inline:
-            # A look, which these checks take, would be a wait.
-            if not held or not self.tells_devices:
-                self.why = OPEN
-                return None
-        elif not stat_of(opened.fd, &status) or not (held or unchanged(inode, &status)):
+        if not self.tells_devices or not (held or inode.serial.moving()):
+            # A look is needed: otherwise none would say that the caller has lost the permission, nor where the file is.
             self.why = OPEN
-            return None
-        elif not self.tells_devices and other_device(node, &status):
-            return None
+            if not node.caching and not node.inline:
+                return None  # it would be a wait
+            if not stat_of(opened.fd, &status) or not (held or unchanged(inode, &status)):
+                return None
+            if not self.tells_devices and other_device(node, &status):
+                return None
         if not opened.unstable and len(inode.unstable) >= MOST_OF_ONE_FILE:
             self.why = BUSY
             return None
