@@ -102,7 +102,7 @@ async def getacl3(request: Request, args: a.GETACL3args) -> a.GETACL3res:
 
 
 def _getacl3_failed(status: nfsstat3, after: Aftermath) -> a.GETACL3res:
-    return a.GETACL3res(status, resfail=a.GETACL3resfail(after[0]))
+    return a.GETACL3res(status, resfail=a.GETACL3resfail(after))
 
 
 async def setacl3(request: Request, args: a.SETACL3args) -> a.SETACL3res:
@@ -122,7 +122,7 @@ async def setacl3(request: Request, args: a.SETACL3args) -> a.SETACL3res:
 
 
 def _setacl3_failed(status: nfsstat3, after: Aftermath) -> a.SETACL3res:
-    return a.SETACL3res(status, resfail=a.SETACL3resfail(after[0]))
+    return a.SETACL3res(status, resfail=a.SETACL3resfail(after))
 
 
 _GETACL: Final = Operation(a.ACLPROC3_GETACL, getacl3, _getacl3_failed)

@@ -49,7 +49,7 @@ async def readdir3(request: Request, args: READDIR3args) -> Encoded:
 
 
 def _readdir3_failed(status: nfsstat3, after: Aftermath) -> READDIR3res:
-    return READDIR3res(status, resfail=READDIR3resfail(after[0]))
+    return READDIR3res(status, resfail=READDIR3resfail(after))
 
 
 async def readdirplus3(request: Request, args: READDIRPLUS3args) -> Encoded:
@@ -61,7 +61,7 @@ async def readdirplus3(request: Request, args: READDIRPLUS3args) -> Encoded:
 
 
 def _readdirplus3_failed(status: nfsstat3, after: Aftermath) -> READDIRPLUS3res:
-    return READDIRPLUS3res(status, resfail=READDIRPLUS3resfail(after[0]))
+    return READDIRPLUS3res(status, resfail=READDIRPLUS3resfail(after))
 
 
 async def _list(request: Request, args: READDIR3args | READDIRPLUS3args, listing: Listing3, room: int) -> Encoded:

@@ -53,7 +53,7 @@ async def fsstat3(request: Request, args: FSSTAT3args) -> FSSTAT3res:
 
 
 def _fsstat3_failed(status: nfsstat3, after: Aftermath) -> FSSTAT3res:
-    return FSSTAT3res(status, resfail=FSSTAT3resfail(after[0]))
+    return FSSTAT3res(status, resfail=FSSTAT3resfail(after))
 
 
 async def fsinfo3(request: Request, args: FSINFOargs) -> FSINFO3res:
@@ -85,7 +85,7 @@ async def fsinfo3(request: Request, args: FSINFOargs) -> FSINFO3res:
 
 
 def _fsinfo3_failed(status: nfsstat3, after: Aftermath) -> FSINFO3res:
-    return FSINFO3res(status, resfail=FSINFO3resfail(after[0]))
+    return FSINFO3res(status, resfail=FSINFO3resfail(after))
 
 
 async def pathconf3(request: Request, args: PATHCONF3args) -> PATHCONF3res:
@@ -107,7 +107,7 @@ async def pathconf3(request: Request, args: PATHCONF3args) -> PATHCONF3res:
 
 
 def _pathconf3_failed(status: nfsstat3, after: Aftermath) -> PATHCONF3res:
-    return PATHCONF3res(status, resfail=PATHCONF3resfail(after[0]))
+    return PATHCONF3res(status, resfail=PATHCONF3resfail(after))
 
 
 OPERATIONS: Final = (

@@ -1,19 +1,20 @@
-"""What the procedures of NFSv3 share: a call under way, and the frame that answers failures.
+"""What NFSv3's procedures in Python share: a call under way, and the frame that answers failures. And what native ones
+share with them: how a call arrives at its file, and how delegations are recalled.
 
 Owns :class:`Limits`, :class:`Request` and :class:`Operation`; imports the file service, the exports and the RPC
 vocabulary.
 
-A procedure resolves its handles through its :class:`Request`, which remembers them. When it fails,
+A procedure resolves its handle through its :class:`Request`, which remembers the file. When it fails,
 :meth:`Operation.handle` turns the error into a status and has the procedure's ``fail`` build the result with the
-attributes of the files resolved so far: RFC 1813 section 3.1 asks for as much attribute data as possible on failure,
+attributes of the file, if it was resolved: RFC 1813 section 3.1 asks for as much attribute data as possible on failure,
 and clients keep their caches by it.
 """
 
 from __future__ import annotations
 
 import errno
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from contextlib import AbstractContextManager, ExitStack
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, ExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -57,28 +58,6 @@ class Delegations(Protocol):
 
     def hold(self, file_key: bytes) -> AbstractContextManager[object]:
         """While it lasts the file is not delegated."""
-
-
-class Undelegated:
-    """A context: the file is free of conflicting delegations, and stays so if it is being changed."""
-
-    __slots__ = ("_delegations", "_hold", "_nodes", "_write")
-
-    def __init__(self, delegations: Delegations | None, nodes: tuple[Node, ...], write: bool) -> None:
-        self._delegations = delegations
-        self._nodes = nodes
-        self._write = write
-        self._hold = ExitStack()
-
-    async def __aenter__(self) -> None:
-        try:
-            await clear(self._delegations, self._nodes, self._write, self._hold)
-        except BaseException:
-            self._hold.close()
-            raise
-
-    async def __aexit__(self, *_: object) -> None:
-        self._hold.close()
 
 
 async def clear(delegations: Delegations | None, files: Iterable[Node | Inode], write: bool, hold: ExitStack) -> None:
@@ -141,7 +120,7 @@ async def arrive(
 
 
 class Request:
-    """One call: the server's parts, the caller, and the files resolved so far, in order."""
+    """One call: the server's parts, the caller, and the file, once it is resolved."""
 
     __slots__ = ("call", "delegations", "exports", "limits", "resolved", "service")
 
@@ -158,7 +137,7 @@ class Request:
         self.exports = exports
         self.limits = limits
         self.call = call
-        self.resolved: list[Node] = []
+        self.resolved: Node | None = None
 
     async def resolve(self, handle: bytes) -> tuple[Node, Credential]:
         """The file of a handle, and the caller as it acts there. Raises as :func:`arrive`."""
@@ -179,11 +158,14 @@ class Request:
     def _arrived(self, node: Node) -> None:
         if self.call.tally is None:
             self.call.tally = self.exports.tally(node.export, self.call.transport.peer_address)
-        self.resolved.append(node)
+        self.resolved = node
 
-    def changing(self, *nodes: Node) -> Undelegated:
-        """``async with``: nobody has a delegation of the files, or is given one. Raises JUKEBOX."""
-        return Undelegated(self.delegations, nodes, write=True)
+    @asynccontextmanager
+    async def changing(self, node: Node) -> AsyncIterator[None]:
+        """``async with``: nobody has a delegation of the file, or is given one. Raises JUKEBOX."""
+        with ExitStack() as hold:
+            await clear(self.delegations, (node,), True, hold)
+            yield
 
     async def after(self, node: Node) -> fattr3 | None:
         """Post-operation attributes, or None: an error of this incidental step is not the operation's (section 2.5)."""
@@ -193,8 +175,8 @@ class Request:
             return None
 
 
-Aftermath = tuple[fattr3 | None, fattr3 | None]
-"""Attributes, after a failure, of the first and second file a procedure resolves."""
+Aftermath = fattr3 | None
+"""Attributes, after a failure, of the file that a procedure has resolved."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,11 +199,5 @@ class Operation:
             status = status_of(error, self.exceptions)
         request.call.failed = True
         request.exports.usage.failed(3, PROCEDURES[self.number].name, status.name.removeprefix("NFS3ERR_"))
-        first, second = (*request.resolved, None, None)[:2]
-        return self.fail(
-            status,
-            (
-                None if first is None else await request.after(first),
-                None if second is None else await request.after(second),
-            ),
-        )
+        node = request.resolved
+        return self.fail(status, None if node is None else await request.after(node))

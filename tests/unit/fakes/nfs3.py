@@ -8,16 +8,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from nfsd.exports import Export, ExportTable
-from nfsd.protocol.nfs3 import diropargs3, nfs_fh3, sattr3, set_atime, set_mtime, time_how
+from nfsd.protocol.nfs3 import nfs_fh3
 from nfsd.v3.program import nfs3_procedures
 from nfsd.v3.request import Limits
 from rpcrdma.memory import Lease, Pool
 from rpcrdma.rpc.program import Call, Procedure, RpcCredential
 from rpcrdma.xdr import Decoder, Encoder, pack, unpack
-from tests.unit.fakes.file_service import FakeFileService, FakeNode
+from tests.unit.fakes.file_service import FakeFileService
 
 ROOT = RpcCredential(1, 0, 0, (0,))
-USER = RpcCredential(1, 1000, 1000, (1000, 1001))
 
 
 class FakeTransport:
@@ -44,13 +43,6 @@ class FakeTransport:
         self.closed = True
 
 
-def no_attributes(**changes: Any) -> sattr3:
-    values: dict[str, Any] = {"mode": None, "uid": None, "gid": None, "size": None}
-    values["atime"] = set_atime(time_how.DONT_CHANGE)
-    values["mtime"] = set_mtime(time_how.DONT_CHANGE)
-    return sattr3(**(values | changes))
-
-
 @dataclass
 class Answer:
     """A reply: its octets without the RPC header, and what they decode to."""
@@ -74,13 +66,6 @@ class Rig:
     @property
     def root(self) -> nfs_fh3:
         return nfs_fh3(self.service.roots[1].handle)
-
-    def at(self, name: bytes, directory: nfs_fh3 | None = None) -> diropargs3:
-        return diropargs3(directory or self.root, name)
-
-    def node(self, handle: nfs_fh3 | None) -> FakeNode:
-        assert handle is not None
-        return self.service._nodes[handle.data]
 
     def call(self, name: str, arguments: Any = None, credential: RpcCredential = ROOT) -> Answer:
         """Encode, decode, run, encode, decode: as the dispatcher would, on a loop of its own."""
