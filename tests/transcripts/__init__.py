@@ -116,11 +116,12 @@ def essence(text: str) -> str:
 
 
 def unmarked(document: Path) -> list[str]:
-    """First lines of blocks that look like transcripts, and have no mark."""
+    """First lines of blocks that look like transcripts, and have no mark; and indented commands."""
     text = document.read_text()
     marked = {found.start("text") for form in (BLOCK, GUEST_BLOCK) for found in form.finditer(text)}
-    return [
+    fenced = [
         found["text"].partition("\n")[0]
         for found in SHELL.finditer(text)
         if found.start("text") not in marked and re.search(r"^[$#] [a-z/.]", found["text"], re.MULTILINE)
     ]
+    return fenced + re.findall(r"^ {4}[$#] [a-z/.].*", text, re.MULTILINE)

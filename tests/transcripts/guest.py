@@ -1,7 +1,7 @@
 """``python -m tests.transcripts.guest [NAME]``: write the transcripts anew for which guests are booted.
 
-They are those of ``make demo``. Everything in them must be as it is shown but the numbers, which an emulated guest
-makes different each time.
+They are those of ``make demo``, and commands in a guest that has software RDMA devices. Everything in them must be as
+it is shown but numbers and addresses, which a guest makes different each time.
 """
 
 from __future__ import annotations
@@ -12,9 +12,14 @@ import shlex
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from tests.transcripts import GUEST_BLOCK, REPO, Block, blocks, documents, written
+from tests.vm.guest import Guest
+from tests.vm.guest_server import load_devices
+from tests.vm.network import namespace_or_slirp
+from tests.vm.server import command as command_here
 
 JOB = re.compile(r"^```ini\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _MAKE = "make demo DEMO="
@@ -26,9 +31,28 @@ def all_blocks() -> dict[str, Block]:
 
 
 def play(block: Block) -> str:
-    """Run a transcript: its new text. A job file that it uses is the one that the document shows."""
+    """Run a transcript: its new text."""
+    if not block.steps[0][0].startswith(_MAKE):
+        return with_devices([command for command, _ in block.steps])
     ((command, _),) = block.steps
-    assert command.startswith(_MAKE), command
+    return demonstrate(block, command)
+
+
+def with_devices(commands: Sequence[str]) -> str:
+    """Run commands in a guest that has siw0 on eth0 and rxe0 on eth1."""
+    shell = f"cd /; export PYTHONPATH={shlex.quote(str(REPO))}; ulimit -l unlimited; "
+    shell += f'rdma-nfsd() {{ {shlex.join(command_here())} "$@"; }}; '
+    done = []
+    with namespace_or_slirp() as network, Guest("devices", network, memory=1024, interfaces=2, quiet=True) as guest:
+        load_devices(guest)
+        for command in commands:
+            printed = guest.run(shell + command, timeout=120, check=False, label=command).output
+            done.append((command, printed.rstrip() + "\n"))
+    return written(done)
+
+
+def demonstrate(block: Block, command: str) -> str:
+    """Run the demonstration. A job file that it uses is the one that the document shows."""
     (options,) = shlex.split(command.removeprefix(_MAKE))
     with tempfile.TemporaryDirectory(prefix="rdma-nfsd-") as base:
         if shown := JOB.search(block.document.read_text()):
@@ -45,6 +69,7 @@ def play(block: Block) -> str:
 def essence(text: str) -> str:
     """What must be the same in every run."""
     for pattern, instead in (
+        (r"\b[0-9a-f]{1,4}(?::{1,2}[0-9a-f]{1,4}){2,}\b", "ADDRESS"),
         (r"[\d,.]*\d", "N"),
         (r"\((?:tcg|kvm)\)", "(ACCELERATOR)"),
         (r"-{2,}", "--"),

@@ -54,6 +54,8 @@ $ rdma-nfsd ls
 ```sh
 rdma-nfsd ls
 ```
+
+    # rdma-nfsd check
 """
 
 
@@ -62,7 +64,7 @@ def test_a_document_is_written_anew_where_it_is_not_true_any_more(tmp_path: Path
     document.write_text(DOCUMENT)
     (block,) = blocks(document)
     assert [command for command, _ in block.steps] == ["echo one; \\\n  echo 2026-01-02 03:04:05", "false"]
-    assert unmarked(document) == ["$ rdma-nfsd ls"]
+    assert unmarked(document) == ["$ rdma-nfsd ls", "    # rdma-nfsd check"]
     assert not replace(document, played(document))
     assert document.read_text() == DOCUMENT
     document.write_text(DOCUMENT.replace("\none\n", "\ntwo\n"))

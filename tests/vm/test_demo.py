@@ -1,4 +1,4 @@
-"""``make demo`` does what README.md and docs/fio.md show of it."""
+"""What the documents show of guests is what happens there: ``make demo``, a fio job, RDMA devices."""
 
 import pytest
 
@@ -8,11 +8,11 @@ BLOCKS = all_blocks()
 
 
 @pytest.mark.parametrize("name", list(BLOCKS))
-def test_the_demonstration_is_what_the_document_shows(name: str) -> None:
+def test_what_a_document_shows_is_what_happens(name: str) -> None:
     block = BLOCKS[name]
     shown = block.document.read_text()[block.begin : block.end]
     assert essence(play(block)) == essence(shown), "python -m tests.transcripts.guest writes it anew"
 
 
-def test_the_documents_show_the_demonstration_and_a_job_beside_the_kernel() -> None:
-    assert set(BLOCKS) == {"demo", "fio"}
+def test_the_documents_show_the_demonstration_a_job_beside_the_kernel_and_devices() -> None:
+    assert set(BLOCKS) == {"demo", "devices", "fio"}
