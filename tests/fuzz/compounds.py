@@ -1,8 +1,8 @@
-"""Target ``compounds``: COMPOUNDs of NFSv4.1 and 4.2 from the wire, answered natively and by the general path.
+"""Target ``compounds``: COMPOUNDs of NFSv4.2 and 4.0 from the wire, answered natively and by the general path.
 
 One NFSv4 server stands behind two ports (:mod:`tests.support.nfs4_direct`), of which one answers natively what it can
-(``nfsd/v4/direct``). An input is a few COMPOUNDs: SEQUENCE, operations of the input's choice, and damage to the octets
-behind SEQUENCE. Both ports get the same octets but for their slot.
+(``nfsd/v4/direct``). An input is a few COMPOUNDs: SEQUENCE, which 4.0 has not, operations of the input's choice, and
+damage to the octets behind SEQUENCE. Both ports get the same octets but for their XID and slot.
 
 What must hold
     Both replies are the same, octet for octet, and both slots are left in the same state. The sanitizer watches the
@@ -63,19 +63,22 @@ class Target:
     async def start(self) -> None:
         self.serving = serving(self.path, state_dir=self.state)
         server = await self.serving.__aenter__()
-        self.both = both = Both(server, self.path, 2)
-        await both.connect()
+        self.ways = [Both(server, self.path, minor) for minor in (2, 0)]
         self.handles = [b"", b"no handle", b"x" * 128]
-        self.stateids = [
+        special = (
             p.stateid4(0, bytes(12)), p.stateid4(2**32 - 1, b"\xff" * 12), p.stateid4(1, bytes(12)),
             p.stateid4(1, b"none of ours"),
-        ]  # fmt: skip
+        )  # fmt: skip
+        self.stateids = [list(special) for _ in self.ways]
+        for both in self.ways:
+            await both.connect()
         for name, size in ((b"empty", 0), (b"large", 70_000), (b"written", 5000)):
             path = self.path / os.fsdecode(name)
             path.write_bytes(bytes(index * 3 & 0xFF for index in range(size)))
             path.chmod(0o666)
-            stateid, _ = await both.client.open("/0", name, access=3, owner=b"one")
-            self.stateids += [stateid, p.stateid4(0, stateid.other), p.stateid4(stateid.seqid + 1, stateid.other)]
+            for both, stateids in zip(self.ways, self.stateids, strict=True):
+                stateid, _ = await both.client.open("/0", name, access=3, owner=b"one")
+                stateids += [stateid, p.stateid4(0, stateid.other), p.stateid4(stateid.seqid + 1, stateid.other)]
             self.handles.append(await handle_of(both, name))
             os.utime(path, (2_000_000_000, 1_600_000_000))
         (self.path / "sub").mkdir()
@@ -87,7 +90,8 @@ class Target:
         """Stop the server and remove the files."""
 
         async def stop() -> None:
-            await self.both.close()
+            for both in self.ways:
+                await both.close()
             await self.serving.__aexit__(None, None, None)
 
         self.loop.run_until_complete(stop())
@@ -111,7 +115,7 @@ class Target:
                 return
             await self.compound(source)
 
-    def operation(self, source: Input) -> Any:
+    def operation(self, source: Input, stateids: list[p.stateid4]) -> Any:
         """One operation of the input's choice."""
         match source.octet() % 10:
             case 0:
@@ -123,11 +127,11 @@ class Target:
             case 3:
                 return (p.OP_ACCESS, p.ACCESS4args(source.number()))
             case 4 | 5:
-                stateid = self.stateids[source.octet() % len(self.stateids)]
+                stateid = stateids[source.octet() % len(stateids)]
                 offset, count = OFFSETS[source.octet() % len(OFFSETS)], COUNTS[source.octet() % len(COUNTS)]
                 return (p.OP_READ, p.READ4args(stateid, offset, count))
             case 6:
-                stateid = self.stateids[source.octet() % len(self.stateids)]
+                stateid = stateids[source.octet() % len(stateids)]
                 written = bytes(source.octet() * 9)
                 return (p.OP_WRITE, p.WRITE4args(stateid, source.number(), source.octet() % 3, written))
             case 7:
@@ -137,14 +141,17 @@ class Target:
 
     async def compound(self, source: Input) -> None:
         """One COMPOUND to both ports."""
-        both = self.both
-        operations = [self.operation(source) for _ in range(source.octet() % MOST_OPERATIONS)]
+        first = source.octet()
+        both, stateids = self.ways[first >> 7], self.stateids[first >> 7]
+        operations = [self.operation(source, stateids) for _ in range(first % MOST_OPERATIONS)]
         damage = [(source.octet(), source.number(), source.octet()) for _ in range(source.octet() % 4)]
         cache = source.octet() == 1
-        for slot in (1, 2):
+        for slot in (1, 2) if both.minor else ():
             both.sequences[slot] = both.session.slots[slot].seqid
-        messages = [self.damaged(both.message(slot, *operations, cache=cache), damage) for slot in (1, 0)]
-        if not self.harmless(messages[0]):
+        messages = [both.message(slot, *operations, cache=cache) for slot in (1, 0)]
+        start = self.start_of(messages[0], both.minor)
+        messages = [self.damaged(message, damage, start) for message in messages]
+        if not self.harmless(messages[0], start):
             return
         answered = both.answered
         async with asyncio.timeout(PATIENCE):
@@ -157,13 +164,14 @@ class Target:
         both.same_slots()
 
     @staticmethod
-    def start_of(message: bytes) -> int:
+    def start_of(message: bytes, minor: int) -> int:
         """Where the first operation behind SEQUENCE stands."""
         credential = int.from_bytes(message[28:32], "big")
-        return 32 + credential + 8 + 4 + 4 + 4 + 4 + 32
+        return 32 + credential + 8 + 4 + 4 + 4 + (4 + 32 if minor else 0)
 
-    def damaged(self, message: bytes, damage: list[tuple[int, int, int]]) -> bytes:
-        octets, start = bytearray(message), self.start_of(message)
+    @staticmethod
+    def damaged(message: bytes, damage: list[tuple[int, int, int]], start: int) -> bytes:
+        octets = bytearray(message)
         for kind, where, value in damage:
             at = start + where % (len(octets) - start + 1)
             match kind % 5:
@@ -180,14 +188,13 @@ class Target:
                     del octets[at : at + value % 9]
         return bytes(octets)
 
-    def harmless(self, message: bytes) -> bool:
+    @staticmethod
+    def harmless(message: bytes, start: int) -> bool:
         """Whether every operation that can be read from the message changes nothing that the other port would see."""
-        at = self.start_of(message)
-        count = int.from_bytes(message[at - 40 : at - 36], "big")
-        decoder = native.Decoder(message, (), at)
+        decoder = native.Decoder(message, (), start)
         written = looked = False
         try:
-            for _ in range(min(count - 1, MOST_OPERATIONS * 2)):
+            for _ in range(MOST_OPERATIONS * 2):
                 number = decoder.uint32()
                 if number in OPERATIONS and number not in HARMLESS:
                     return False
