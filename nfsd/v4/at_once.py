@@ -16,8 +16,8 @@ from nfsd.protocol import nfs4 as p
 from nfsd.state import Nfs4Error, StateEngine
 from nfsd.state.clients import Client
 from nfsd.state.opens import FileState, OpenState
-from nfsd.state.owners import SeqidOwner
-from nfsd.state.records import Delegation
+from nfsd.state.owners import OpenOwner, SeqidOwner
+from nfsd.state.records import Delegation, LockState
 from nfsd.state.types import UINT32_MAX, Stateid
 from nfsd.v4.descriptors import Descriptors
 from nfsd.v4.ops.delegations import SIGNALS, give, has_one
@@ -33,7 +33,9 @@ _WHY = p.why_no_delegation4
 T = TypeVar("T")
 
 
-def why_no_delegation(server: Nfs4Server, client: Client, node: Node, share_access: int) -> int | None:
+def why_no_delegation(
+    server: Nfs4Server, client: Client, node: Node, share_access: int, owner: bytes
+) -> int | None:  # fmt: skip
     """Why an OPEN would come without a delegation (:func:`nfsd.v4.ops.delegations.delegate`); None: it might not, or
     somebody else's would be in its way."""
     table, want = server.engine.delegations, share_access & _WANT
@@ -43,7 +45,7 @@ def why_no_delegation(server: Nfs4Server, client: Client, node: Node, share_acce
         return _WHY.WND4_NOT_WANTED
     if want == p.OPEN4_SHARE_ACCESS_WANT_CANCEL:
         return _WHY.WND4_CANCELLED
-    if not server.recalls.can_delegate(client):
+    if not server.recalls.can_delegate(client) or (not client.minor and not _is_confirmed(client, owner)):
         return _WHY.WND4_RESOURCE
     held = table.held_by(client, node.key)
     if held is not None:
@@ -67,10 +69,16 @@ def named(server: Nfs4Server, transport: Transport, clientid: int) -> Client | N
 
 
 def may_open(client: Client, owner: bytes, seqid: int) -> bool:
-    """v4.0: whether an OPEN is the next operation of an owner that has confirmed itself, and needs no record on stable
-    storage (RFC 7530 sections 9.1.7, 9.1.11)."""
+    """v4.0: whether an OPEN is the first operation of an owner, or the next of one that has confirmed itself, and needs
+    no record on stable storage (RFC 7530 sections 9.1.7, 9.1.11)."""
     found = client.open_owners.get(owner)
-    return found is not None and found.confirmed and client.recorded and _is_next(found, seqid)
+    return client.recorded and (found is None or (found.confirmed and _is_next(found, seqid)))
+
+
+def _is_confirmed(client: Client, owner: bytes) -> bool:
+    """v4.0: whether an owner has confirmed itself. Before, it may be a stray retransmission's."""
+    found = client.open_owners.get(owner)
+    return found is not None and found.confirmed
 
 
 def _is_next(owner: SeqidOwner, seqid: int) -> bool:
@@ -89,7 +97,7 @@ def may_make(server: Nfs4Server, client: Client, owner: bytes, host: str, direct
     return not directory.mount.inline or server.service.shares.has_room(host, directory.mount.lane)
 
 
-def begin(server: Nfs4Server, client: Client, owner: bytes, seqid: int) -> SeqidOwner:
+def begin(server: Nfs4Server, client: Client, owner: bytes, seqid: int) -> OpenOwner:
     """v4.0: begin the next operation of an owner that ``may_open``."""
     return server.engine.opens.begin40(client, owner, seqid)[0]
 
@@ -110,7 +118,9 @@ def open_made(
         opened.release()
         return int(error.status)
     _keep_open(state, opened, credential, access, caller)
-    flags = _open_flags(server, client)
+    flags = _open_flags(server, state)
+    if not state.owner.confirmed:
+        return state, flags, _WHY.WND4_RESOURCE
     # Nobody else can have the file open yet but a local process, which keeps it from being delegated at once.
     giving = give(server, client, node, state.opened, access, wish & _WANT, referring, patient=False)
     return state, flags, _result(giving)
@@ -123,9 +133,11 @@ def _keep_open(state: OpenState, opened: OpenFile, credential: Credential, acces
     state.file.node = opened.node
 
 
-def _open_flags(server: Nfs4Server, client: Client) -> int:
+def _open_flags(server: Nfs4Server, state: OpenState) -> int:
     """The rflags of an OPEN."""
-    flags = p.OPEN4_RESULT_LOCKTYPE_POSIX
+    flags, client = p.OPEN4_RESULT_LOCKTYPE_POSIX, state.client
+    if not state.owner.confirmed:
+        flags |= p.OPEN4_RESULT_CONFIRM
     if client.minor and server.callbacks.client_can_be_called(client):
         flags |= p.OPEN4_RESULT_MAY_NOTIFY_LOCK
     return flags
@@ -144,9 +156,11 @@ def open_(
     opened = _opened(server, credential, node, access)
     if opened is None:
         return None
-    state = None
+    state = turn = None
     try:
-        reservation = engine.opens.reserve(engine.opens.owner(client, owner), node.key, access, deny, reclaim=False)
+        holder = engine.opens.owner(client, owner) if client.minor else begin(server, client, owner, seqid)
+        turn = None if client.minor else holder
+        reservation = engine.opens.reserve(holder, node.key, access, deny, reclaim=False)
         try:
             if not _promised_more(engine):
                 state = reservation.commit()
@@ -156,13 +170,13 @@ def open_(
     except Nfs4Error:
         pass
     if state is None:
+        if turn is not None:
+            turn.abandon()
         opened.release()
         return None
     _keep_open(state, opened, credential, access, caller)
     state.file.node = node
-    if not client.minor:
-        engine.opens.begin40(client, owner, seqid)
-    return state, _open_flags(server, client)
+    return state, _open_flags(server, state)
 
 
 def _promised_more(engine: StateEngine) -> bool:
@@ -235,27 +249,93 @@ def close(server: Nfs4Server, state: OpenState, seqid: int) -> Stateid:
     return stateid
 
 
+def confirm(server: Nfs4Server, state: OpenState, seqid: int) -> Stateid | None:
+    """v4.0: OPEN_CONFIRM of an open, as :func:`nfsd.v4.ops.opens.open_confirm` does it; None: it must see to it."""
+    if state.owner.confirmed or not server.engine.stable or not _is_next(state.owner, seqid):
+        return None
+    server.engine.opens.begin_seqid(state.stateid, seqid)
+    return server.engine.opens.confirm(state)
+
+
+def lock40(
+    server: Nfs4Server, transport: Transport, node: Node, given: Stateid, owner: tuple[int, bytes] | None,
+    exclusive: bool, offset: int, length: int, seqid: int, lock_seqid: int,
+) -> tuple[Stateid, SeqidOwner] | None:  # fmt: skip
+    """As :func:`lock`, in v4.0, and the owner whose ``seqid`` has begun: the open's for a new lock ``owner`` (client id
+    and name), which has a ``lock_seqid`` of its own."""
+    engine = server.engine
+    if not engine.stable:
+        return None
+    try:
+        holder: OpenState | LockState
+        if owner is None:
+            holder = engine.stateids.find_lock(given, None, node.key)
+        else:
+            holder = engine.stateids.find_open(given, None, node.key)
+            if engine.clients.client40(owner[0], server.exports.speaker(transport)) is not holder.client:
+                return None
+        if not _is_next(holder.owner, seqid):
+            return None
+        turn, _ = holder.owner, engine.opens.begin_seqid(given, seqid)
+    except Nfs4Error:
+        return None
+    client = holder.client
+    known = client.lock_owners.get(owner[1]) if owner is not None else None
+    before = known.seqid if known is not None else None
+    name = owner[1] if owner is not None else None
+    stateid = lock(server, client, node, given, name, exclusive, offset, length, lock_seqid)
+    if stateid is None:
+        turn.abandon()
+        if known is not None:
+            known.seqid = before  # what is refused moves it on; it is asked for again
+        return None
+    return stateid, turn
+
+
+def unlock40(
+    server: Nfs4Server, node: Node, given: Stateid, offset: int, length: int, seqid: int
+) -> tuple[Stateid, SeqidOwner] | None:
+    """As :func:`unlock`, in v4.0: with the owner, whose ``seqid`` has begun."""
+    engine = server.engine
+    if not engine.stable:
+        return None
+    try:
+        holder = engine.stateids.find_lock(given, None, node.key)
+        if not _is_next(holder.owner, seqid):
+            return None
+        turn, _ = holder.owner, engine.opens.begin_seqid(given, seqid)
+    except Nfs4Error:
+        return None
+    stateid = unlock(server, holder.client, node, given, offset, length)
+    if stateid is None:
+        turn.abandon()
+        return None
+    return stateid, turn
+
+
 def lock(
     server: Nfs4Server, client: Client, node: Node, given: Stateid, owner: bytes | None, exclusive: bool, offset: int,
-    length: int,
+    length: int, lock_seqid: int = 0,
 ) -> Stateid | None:  # fmt: skip
-    """LOCK that can be had, as :func:`nfsd.v4.ops.locks.lock` does it in 4.1 and later; None: it must see to it.
-    ``owner``: of a new lock owner, whose open's stateid is given."""
+    """LOCK that can be had, as :func:`nfsd.v4.ops.locks.lock` does it; None: it must see to it. ``owner``: of a new
+    lock owner, whose open's stateid is given; ``lock_seqid``: its first in v4.0."""
     engine = server.engine
     if not engine.stable or not _locks_without_waiting(node):
         return None
     try:
         holder = (
-            engine.stateids.find_lock(given, client, node.key)
+            engine.stateids.find_lock(given, _of(client), node.key)
             if owner is None
-            else engine.stateids.find_open(given, client, node.key)
+            else engine.stateids.find_open(given, _of(client), node.key)
         )
         file = holder.file
         if file.waiters or not _free(file):
             return None  # who asks in vain joins them, or leaves
         if isinstance(holder, OpenState):
             assert owner is not None
-            plan = engine.locks.lock_new(holder, owner, exclusive, offset, length, reclaim=False, wait=False)
+            plan = engine.locks.lock_new(
+                holder, owner, exclusive, offset, length, reclaim=False, wait=False, lock_seqid=lock_seqid
+            )
         else:
             plan = engine.locks.lock(holder, exclusive, offset, length, reclaim=False, wait=False)
         with plan:
@@ -278,12 +358,12 @@ def lock(
 
 
 def unlock(server: Nfs4Server, client: Client, node: Node, given: Stateid, offset: int, length: int) -> Stateid | None:
-    """LOCKU, as :func:`nfsd.v4.ops.locks.locku` does it in 4.1 and later; None: it must see to it."""
+    """LOCKU, as :func:`nfsd.v4.ops.locks.locku` does it; None: it must see to it."""
     engine = server.engine
     if not engine.stable or not _locks_without_waiting(node):
         return None
     try:
-        state = engine.stateids.find_lock(given, client, node.key)
+        state = engine.stateids.find_lock(given, _of(client), node.key)
         if state.file.node is not node or not _free(state.file):
             return None
         stateid = engine.locks.unlock(state, offset, length)
@@ -291,6 +371,11 @@ def unlock(server: Nfs4Server, client: Client, node: Node, given: Stateid, offse
     except (Nfs4Error, OSError):
         return None  # to unlock once more does no harm
     return stateid
+
+
+def _of(client: Client) -> Client | None:
+    """The client as tables of stateids take it: in v4.0 the stateid tells it."""
+    return client if client.minor else None
 
 
 def _locks_without_waiting(node: Node) -> bool:

@@ -20,7 +20,7 @@ from nfsd.vfs.transfers cimport Sync, Transfer, errno_of
 from nfsd.wire.nfs4 cimport (
     ACCESS4_DELETE, ACCESS4_EXECUTE, ACCESS4_EXTEND, ACCESS4_LOOKUP, ACCESS4_MODIFY, ACCESS4_READ, ACCESS4_XALIST, ACCESS4_XAREAD,
     ACCESS4_XAWRITE, FILE_SYNC4, NFS4ERR_ACCESS, NFS4ERR_NOENT, NFS4_FHSIZE, OP_ACCESS, OP_CLOSE, OP_COMMIT, OP_CREATE, OP_GETATTR, OP_GETFH,
-    OP_LINK, OP_LOCK, OP_LOCKU, OP_LOOKUP, OP_OPEN, OP_PUTFH, OP_READ, OP_REMOVE, OP_RENAME, OP_RENEW, OP_RESTOREFH,
+    OP_LINK, OP_LOCK, OP_LOCKU, OP_LOOKUP, OP_OPEN, OP_OPEN_CONFIRM, OP_PUTFH, OP_READ, OP_REMOVE, OP_RENAME, OP_RENEW, OP_RESTOREFH,
     OP_SAVEFH, OP_SETATTR, OP_WRITE, READ4args_SIZE, UNSTABLE4, stateid4_SIZE,
 )
 from rpcrdma.declined cimport ATTRIBUTES, CHUNKS, PROCEDURE, SIZE, STATE
@@ -68,6 +68,8 @@ cdef class Nfs4Direct(DirectLocks):
             return self.commit(arguments, place)
         if number == OP_OPEN:
             return self.open(arguments, place)
+        if number == OP_OPEN_CONFIRM:
+            return self.open_confirm(arguments, place)
         if number == OP_CLOSE:
             return self.close(arguments, place)
         if number == OP_LOCK:

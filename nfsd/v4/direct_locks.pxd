@@ -9,6 +9,6 @@ cdef class DirectLocks(DirectMoves):
     """Names, attributes and opens too, and byte-range locks."""
 
     cdef bint may_lock(self, Place place) except -1
-    cdef bint locked(self, Place place, int number, object stateid) except -1
+    cdef bint locked(self, Place place, int number, object done) except -1
     cdef bint lock(self, Arguments *arguments, Place place) except -1
     cdef bint unlock(self, Arguments *arguments, Place place) except -1

@@ -10,6 +10,8 @@ from rpcrdma.place cimport Place
 # The open_delegation4 of an OPEN without a delegation; ``why``: for who has expressed a wish.
 cdef uint8_t *store_no_delegation(uint8_t *at, uint32_t wanted, uint32_t why) noexcept nogil
 
+cdef uint8_t *store_stateid(uint8_t *at, object stateid) except NULL
+
 
 cdef class DirectOpens(DirectCompound):
     # The OPEN at hand.
@@ -26,4 +28,5 @@ cdef class DirectOpens(DirectCompound):
     cdef object client_of(self, uint64_t clientid)
     cdef bint renew(self, Arguments *arguments, Place place) except -1
     cdef int recorded(self, object owner, uint32_t status, Place place, object handle) except -1
+    cdef bint open_confirm(self, Arguments *arguments, Place place) except -1
     cdef bint close(self, Arguments *arguments, Place place) except -1

@@ -14,7 +14,7 @@ from nfsd.vfs.direct cimport no
 from nfsd.vfs.records cimport Node
 from nfsd.wire.nfs4 cimport (
     CLAIM_FH, CLAIM_NULL, NFS4_OPAQUE_LIMIT, OPEN4_CREATE, OPEN4_NOCREATE, OPEN4_SHARE_ACCESS_BOTH, OPEN4_SHARE_ACCESS_WRITE,
-    OPEN4_SHARE_DENY_BOTH, OPEN_DELEGATE_NONE, OPEN_DELEGATE_NONE_EXT, OP_CLOSE, OP_OPEN, OP_RENEW, WND4_CONTENTION, WND4_RESOURCE,
+    OPEN4_SHARE_DENY_BOTH, OPEN_DELEGATE_NONE, OPEN_DELEGATE_NONE_EXT, OP_CLOSE, OP_OPEN, OP_OPEN_CONFIRM, OP_RENEW, WND4_CONTENTION, WND4_RESOURCE,
     change_info4_SIZE, stateid4_SIZE,
 )
 from rpcrdma.declined cimport PROCEDURE, RECALL, SIZE, STATE
@@ -40,6 +40,13 @@ cdef uint8_t *store_no_delegation(uint8_t *at, uint32_t wanted, uint32_t why) no
         return store32(at, OPEN_DELEGATE_NONE)
     at = store32(store32(at, OPEN_DELEGATE_NONE_EXT), why)
     return store32(at, 0) if why == WND4_CONTENTION or why == WND4_RESOURCE else at
+
+
+cdef uint8_t *store_stateid(uint8_t *at, object stateid) except NULL:
+    """A stateid4."""
+    cdef bytes other = stateid.other
+    memcpy(store32(at, stateid.seqid), <const uint8_t *>other, stateid4_SIZE - 4)
+    return at + stateid4_SIZE
 
 
 cdef class DirectOpens(DirectCompound):
@@ -93,7 +100,7 @@ cdef class DirectOpens(DirectCompound):
                 return False
         if node.type is not REG or (self.share & OPEN4_SHARE_ACCESS_WRITE and self.standing.read_only):
             return False
-        why = at_once.why_no_delegation(self.server, client, node, wanted)
+        why = at_once.why_no_delegation(self.server, client, node, wanted, self.owner)
         if why is None:
             return no(self.files, RECALL)
         self.files.pause()  # Python code of the file service runs as the server
@@ -173,6 +180,26 @@ cdef class DirectOpens(DirectCompound):
         place.at += stateid4_SIZE - 4
         if not self.minor:
             self.recorded(closing.owner, 0, place, None)
+        return True
+
+    cdef bint open_confirm(self, Arguments *arguments, Place place) except -1:
+        """OPEN_CONFIRM (RFC 7530 section 16.18)."""
+        cdef OpenState opened
+        cdef uint32_t seqid
+        if self.minor or left(arguments) < stateid4_SIZE + 4:
+            return no(self.files, PROCEDURE)
+        if not room(place, 8 + stateid4_SIZE):
+            return no(self.files, SIZE)
+        opened = self.state.open_of(None, arguments.at, self.current.key)
+        seqid = load32(arguments.at + stateid4_SIZE)
+        self.files.pause()  # Python code of the file service runs as the server
+        confirmed = None if opened is None else at_once.confirm(self.server, opened, seqid)
+        if confirmed is None:
+            return no(self.files, STATE)
+        arguments.at += stateid4_SIZE + 4
+        self.opened_by = opened.client
+        place.at = store_stateid(store32(store32(place.at, OP_OPEN_CONFIRM), 0), confirmed)
+        self.recorded(opened.owner, 0, place, None)
         return True
 
     cdef int recorded(self, object owner, uint32_t status, Place place, object handle) except -1:
