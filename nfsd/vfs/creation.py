@@ -18,6 +18,7 @@ from nfsd.vfs.attributes import attributes_of, changed_between, raw_ctime, raw_t
 from nfsd.vfs.directory import DirectoryOperations, check_name
 from nfsd.vfs.executor import Chain, Step
 from nfsd.vfs.inspect import InspectOperations, time_argument
+from nfsd.vfs.mounts import links_with_name
 from nfsd.vfs.posix_acl import DEFAULT_NAME
 from nfsd.vfs.records import Node, OpenFile
 from nfsd.vfs.syscalls import (
@@ -328,9 +329,11 @@ class CreationOperations(InspectOperations, DirectoryOperations):
             async with self._unmade_on_failure(credential, directory, name, node, attributes):
                 await self.run(node.mount, chain)
                 chain.check()
-        if type_ is FileType.DIR:
+        changed = (attributes.atime, attributes.mtime) != (None, None) or (
+            credential.uid == 0 and (attributes.uid, attributes.gid) != (None, None)
+        )
+        if type_ is FileType.DIR or changed or not links_with_name(directory.mount):
             await self.sync(node, credential)
-        # A link or device cannot be opened to be synchronised: its creation is in the directory's own transaction.
         await self.sync(directory, credential)
         return node, self.seen(node, status), change
 

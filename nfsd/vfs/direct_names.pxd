@@ -20,6 +20,7 @@ cdef class DirectNames(DirectAttributes):
     cdef NameChange here(self, NameChange change)
     cdef bint settled(self, NameChange change) except -1
     cdef Errand to_settle(self, NameChange change)
+    cdef bint made_whole(self, NameChange change) except -1
     cdef NameChange to_make(
         self, Kind kind, Credential credential, Node directory, const uint8_t *name, size_t size, changes_t *wanted,
         int64_t length, uint32_t umask=*, bint opens=*

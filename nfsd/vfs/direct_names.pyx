@@ -12,6 +12,7 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from libc.errno cimport EAGAIN, EMFILE, ENFILE, errno
 from libc.stdint cimport uint32_t, uint64_t
 
+from nfsd.vfs.mounts import creates_whole, links_with_name
 from nfsd.vfs.syscalls import (
     O_PATH as _O_PATH,
     RESOLVE_CACHED as _RESOLVE_CACHED,
@@ -19,6 +20,7 @@ from nfsd.vfs.syscalls import (
 )
 from nfsd.vfs.types import FileType
 
+from nfsd.vfs.attribute_changes cimport changes_owner, changes_times
 from nfsd.vfs.attributes cimport type_in
 from nfsd.vfs.kernel cimport AT_EMPTY_PATH, SYS_name_to_handle_at, SYS_openat2, c_close, c_syscall, how_t
 from nfsd.vfs.direct cimport NO_ID, ctime_of, no
@@ -120,9 +122,21 @@ cdef class DirectNames(DirectAttributes):
         cdef Node made = change.made
         if change.data.across:
             return Errand(self.service.settle_names(change.directory, change.old_directory, change.credential))
-        if made is not None and made.type is not REG and made.type is not DIR:
-            made = None  # it cannot be opened to be synchronised: it is in the directory's own transaction
+        if made is None or self.made_whole(change):
+            return Errand(self.service.sync(change.directory, change.credential))
         return Errand(self.service.settle_names(made, change.directory, change.credential))
+
+    cdef bint made_whole(self, NameChange change) except -1:
+        """Whether the new file is on the disk as soon as its directory is: nothing has been set after its creation."""
+        cdef changes_t *initial = &change.data.initial
+        if change.data.kind == ADD_NAME:
+            return change.made.type is not REG
+        if change.data.size != 0 or initial.mode >= 0 or changes_owner(initial) or changes_times(initial):
+            return False
+        if change.data.kind == MAKE_LINK:
+            return links_with_name(change.directory.mount)
+        known = change.directory.mount.creates_whole
+        return creates_whole(change.directory.mount) if known is None else known
 
     # -- files made ----------------------------------------------------------------------------------------------
     cdef NameChange to_make(

@@ -45,6 +45,7 @@ class Mount:
         "acls",
         "by_place",
         "caching",
+        "creates_whole",
         "device",
         "export",
         "fd",
@@ -105,6 +106,8 @@ class Mount:
         """Callers that wait for what only the whole file system can be synchronised for."""
         self.journal: bool | None = None
         """Whether all changes go through one journal, in order (see ``has_journal``); None: not yet asked."""
+        self.creates_whole: bool | None = None
+        """Whether a new file and its name reach the disk together (see ``creates_whole``); None: not yet asked."""
         self.acls: bool | None = None
         """Whether files have POSIX ACLs; None: not yet asked."""
         self.quotas: tuple[int, ...] | None = None
@@ -162,6 +165,22 @@ def has_journal(device: tuple[int, int], kind: int) -> bool:
             return file.read().strip().isdigit()
     except OSError:
         return False
+
+
+def creates_whole(mount: Mount) -> bool:
+    """Whether creating a regular file or a directory is one transaction of a journal, with its name, its directory's
+    change, the ACL that it inherits and its security label: then an fsync of the directory has all of it on the disk.
+    So it is in ext4. (XFS sets ACLs and labels in transactions that follow.)"""
+    if mount.journal is None:
+        mount.journal = has_journal(mount.device, mount.kind)
+    mount.creates_whole = mount.journal and mount.kind == EXT_MAGIC
+    return mount.creates_whole
+
+
+def links_with_name(mount: Mount) -> bool:
+    """Whether an fsync of its directory has a new link or device on the disk, too: wherever names and files are not
+    written one by one, as in ext4 without a journal."""
+    return mount.kind != EXT_MAGIC or creates_whole(mount)
 
 
 def disk_uuid_of(device: tuple[int, int], kind: int) -> str | None:

@@ -32,12 +32,19 @@ def disk(tmp_path, place, *, journal=True, make=("mkfs.ext4", "-q", "-F")):
         yield image
 
 
-def what_is_on(image, tmp_path, name):
-    """lstat(2) of a file as it is on the disk now: what a reboot after a power cut would find."""
+@contextlib.contextmanager
+def rebooted(image, tmp_path):
+    """The file system as it is on the disk now: what a reboot after a power cut would find."""
     copy, place = tmp_path / "copy", tmp_path / "rebooted"
     shutil.copyfile(image, copy)
     place.mkdir(exist_ok=True)
     with mounted(str(place), "-o", "loop", str(copy)):
+        yield place
+
+
+def what_is_on(image, tmp_path, name):
+    """lstat(2) of a file as it is on the disk now."""
+    with rebooted(image, tmp_path) as place:
         return os.lstat(place / name)
 
 
