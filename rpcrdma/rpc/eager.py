@@ -29,6 +29,7 @@ def start(coroutine: Coroutine[Any, Any, Any], outcome: Outcome) -> Run | None:
         return None
     except (Exception, asyncio.CancelledError) as exception:
         outcome(None, exception)
+        del outcome  # as in Run._step
         return None
     run = Run(coroutine, outcome)
     run._wait(waited)
@@ -83,6 +84,7 @@ class Run:
             exception = None  # its traceback leads to this frame: the call's buffers would wait for the collector
             self._outcome = None
             outcome(None, failure)
+            del outcome  # so does that of the failure, which may be kept
         else:
             self._wait(waited)
 

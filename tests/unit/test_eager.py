@@ -200,3 +200,34 @@ def test_yielding_something_else_is_an_error_of_that_coroutine_only() -> None:
         assert isinstance(outcome.calls[0][1], RuntimeError)
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("waits", [False, True])
+def test_a_failure_that_is_kept_keeps_nobody_who_was_told_of_it(waits):
+    """Its traceback leads to the frame that called: what belongs to the call stayed until the collector came by."""
+    kept = []
+
+    class Told:
+        def __call__(self, result, failure):
+            kept.append(failure)
+
+    async def failing():
+        if waits:
+            await asyncio.sleep(0)
+        raise ValueError
+
+    async def main():
+        told = Told()
+        alive = weakref.ref(told)
+        start(failing(), told)
+        del told
+        for _ in range(3):
+            await asyncio.sleep(0)
+        return alive() is None
+
+    gc.disable()
+    try:
+        assert asyncio.run(main())
+    finally:
+        gc.enable()
+    assert isinstance(kept[0], ValueError)
