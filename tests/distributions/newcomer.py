@@ -42,10 +42,11 @@ def parse(text: str) -> dict[str, tuple[float, float]]:
     return {name: (float(wall), float(user) + float(system)) for name, wall, user, system in rows}
 
 
-def measure(suite: str, lab: Path, target: str) -> Steps:
-    """Go the way on one Debian, from nothing. Raises CalledProcessError."""
+def measure(suite: str, lab: Path, target: str, *, go_on: bool) -> Steps:
+    """Go the way on one Debian, from nothing, or on from where it ended the last time. Raises CalledProcessError."""
     root = lab / f"newcomer-{suite}"
-    shutil.rmtree(root, ignore_errors=True)
+    if not go_on:
+        shutil.rmtree(root, ignore_errors=True)
     command = [str(HERE / "enter.sh"), suite, str(root), "tests/distributions/steps.sh", "/tmp/steps", target]
     done = subprocess.run(command, env={**os.environ, "RDMA_NFSD_INCLUDE": INCLUDE}, check=False)
     told = root / "tmp/steps"
@@ -76,10 +77,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("suites", nargs="+", help="Debian's names: bookworm, trixie, sid")
     parser.add_argument("--no-tests", action="store_true", help="stop when a file has been read over RDMA")
+    parser.add_argument("--go-on", action="store_true", help="do what was not done the last time")
     parser.add_argument("--write", action="store_true", help="put the table into docs/install.md")
     options = parser.parse_args()
     lab = Path(os.environ.get("RDMA_NFSD_LAB") or REPO / ".lab")
-    measured = [measure(suite, lab, "" if options.no_tests else "test-fast") for suite in options.suites]
+    measured = [
+        measure(suite, lab, "" if options.no_tests else "test-fast", go_on=options.go_on) for suite in options.suites
+    ]
     load = os.getloadavg()[2]
     text = table(measured) + (
         f"\nSeconds that passed, downloads among them, and in brackets those of a processor. {os.cpu_count()} "

@@ -6,6 +6,7 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+import kubernetes_validate
 import pytest
 import yaml
 
@@ -60,6 +61,18 @@ def test_kubernetes_asks_for_health_where_the_server_answers(tmp_path: Path) -> 
     assert container["livenessProbe"]["httpGet"] == {"path": "/healthz", "port": "metrics"}
     ports = {port["name"]: port["containerPort"] for port in container["ports"]}
     assert config.server.metrics.listen == f"0.0.0.0:{ports['metrics']}"
+
+
+@pytest.mark.parametrize("version", ["1.30", kubernetes_validate.latest_version()])
+def test_the_manifest_is_kubernetes_own_form(version: str) -> None:
+    """Strictly: what a schema does not know, as a misspelt name, is refused, where a cluster would pass over it."""
+    found = manifests()
+    for manifest in found.values():
+        kubernetes_validate.validate(manifest, version, strict=True)
+    (container,) = found["StatefulSet"]["spec"]["template"]["spec"]["containers"]
+    container["readynessProbe"] = container.pop("readinessProbe")
+    with pytest.raises(kubernetes_validate.ValidationError, match="readynessProbe"):
+        kubernetes_validate.validate(found["StatefulSet"], version, strict=True)
 
 
 def test_a_container_has_the_capabilities_of_the_unit() -> None:
