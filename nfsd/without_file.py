@@ -21,7 +21,7 @@ NAME = "command line"
 """Stands for the file in messages."""
 
 LISTEN = ("rdma://127.0.0.1:20049", "tcp://127.0.0.1:2049")
-"""This host only, as in the sample configuration: who wants the network says so."""
+"""This host only, as in the sample configuration: the network has to be asked for."""
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:

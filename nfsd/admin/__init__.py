@@ -1,1 +1,1 @@
-"""Commands for who runs a server: they ask the running one, by its control socket."""
+"""Commands for administrators: they ask the running one, by its control socket."""

@@ -21,7 +21,7 @@ from rpcrdma.rpc.program import Call, DropCall, Procedure
 _log = limited_logger(__name__)
 
 _ANSWERS: Final = 256
-"""Answers under way at most: who gets none asks again."""
+"""Answers under way at most. A client that gets none asks again."""
 
 
 class Messages:

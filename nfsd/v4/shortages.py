@@ -1,4 +1,4 @@
-"""What to say to who asks for one more descriptor than there is a place for. Owns :func:`shortage_told`."""
+"""What a client is told when there is no place for one more descriptor. Owns :func:`shortage_told`."""
 
 from __future__ import annotations
 

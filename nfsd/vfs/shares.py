@@ -51,7 +51,7 @@ _LITTLE: Final = 4
 """What little is; or of what is left, if that is more, a sixteenth for a host and a quarter for a network."""
 _LITTLE_OF_A_HOST, _LITTLE_OF_A_NETWORK = 16, 4
 _MODEST: Final = 8
-"""Places that make no difference to who has most."""
+"""Fewer places than this do not decide which holder has most."""
 _AHEAD: Final = 16
 """One part in so many of a bound is kept free, as far as there is something to close."""
 _LOOKS: Final = 16

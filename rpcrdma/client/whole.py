@@ -1,4 +1,4 @@
-"""Whole RPC messages over one TCP connection, for who makes and reads them himself (NFSv4.0 callbacks).
+"""Whole RPC messages over one TCP connection, for callers that make and read them themselves (NFSv4.0 callbacks).
 
 Owns :class:`WholeClient`; imports this package. No reconnection, no retransmission, no backward calls.
 """

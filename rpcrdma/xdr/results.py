@@ -1,4 +1,4 @@
-"""The reference codec's decoder for those who made the call: what was placed by RDMA is where they wanted it.
+"""The reference codec's decoder of replies: what RDMA has placed is where the caller wanted it.
 
 Imports :mod:`rpcrdma.xdr.codec`.
 """
