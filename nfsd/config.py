@@ -289,6 +289,17 @@ class Metrics:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Rate:
+    """What may be done in a second."""
+
+    __pydantic_config__ = _STRICT
+
+    octets: Annotated[Size, Field(ge=4096)] | None = None
+    """Of files, read and written."""
+    calls: Annotated[Integer, Field(ge=1)] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Server:
     """Everything but the exports."""
 
@@ -322,6 +333,8 @@ class Server:
     """Of NFS that are spoken; without it, all."""
     io_uring: StrictBool = True
     """Whether workers may make READs of disks many at a time, with io_uring(7)."""
+    client_rate: Rate = field(default_factory=Rate)
+    """What each client may do, on all exports that have no rate for it."""
     nfs4: Nfs4 = field(default_factory=Nfs4)
     limits: Limits = field(default_factory=Limits)
     log: Log = field(default_factory=Log)
@@ -347,6 +360,8 @@ class Client:
     anongid: Identity | None = None
     secure: Secure | None = None
     umask: Umask | None = None
+    rate: Rate | None = None
+    """Of this client on this export, in place of ``server.client_rate``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -377,6 +392,8 @@ class ExportEntry:
     """Without it, all that the server speaks."""
     max_read: TransferSize = 1 << 20
     max_write: TransferSize = 1 << 20
+    rate: Rate = field(default_factory=Rate)
+    """Of all clients together."""
     referral: tuple[StrictStr, ...] = ()
     replicas: tuple[StrictStr, ...] = ()
 

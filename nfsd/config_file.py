@@ -23,11 +23,13 @@ from nfsd.config import Config, ExportEntry, Location, Server, dotted
 from nfsd.config_text import BadText, check_size, read_text
 from nfsd.exports import ClientOverride, Export, Place, derive_id
 from nfsd.reach import real_paths
+from rpcrdma.paces import Bound
 
 _CLASSES: dict[Location, Any] = {
     (): config.File,
     ("server",): config.Server,
     ("server", "listen", "*"): config.Listen,
+    ("server", "client_rate"): config.Rate,
     ("server", "nfs4"): config.Nfs4,
     ("server", "nfs4", "limits"): config.Nfs4Limits,
     ("server", "limits"): config.Limits,
@@ -35,7 +37,9 @@ _CLASSES: dict[Location, Any] = {
     ("server", "audit"): config.Audit,
     ("server", "metrics"): config.Metrics,
     ("exports", "*"): config.ExportEntry,
+    ("exports", "*", "rate"): config.Rate,
     ("exports", "*", "clients", "*"): config.Client,
+    ("exports", "*", "clients", "*", "rate"): config.Rate,
 }
 _ALIASES = {"asynchronous": "async"}
 _AS_WRITTEN = frozenset(("umask", "versions"))
@@ -396,10 +400,16 @@ def _check_export(document: _Document, entry: ExportEntry, where: Location, base
         versions=versions.of_names(entry.versions),
         max_read=entry.max_read,
         max_write=entry.max_write,
+        rate=bound_of(entry.rate),
         origin=f"{document.file}:{document.line((*where, 'secure'))}",
         source=f"{document.file}:{document.line((*where, 'clients'))}",
         place=f"{document.file}:{document.line((*where, 'path'))}",
     )
+
+
+def bound_of(rate: config.Rate) -> Bound:
+    """A rate as the server goes by it."""
+    return Bound(rate.octets or 0, rate.calls or 0)
 
 
 def _places(document: _Document, texts: tuple[str, ...], where: Location) -> tuple[Place, ...]:
@@ -425,7 +435,9 @@ def _overrides(entry: ExportEntry) -> tuple[ClientOverride, ...]:
         if access is None and entry.access == "ro" and not _read_only(entry):
             access = "ro"
         read_only = None if access is None else access == "ro"
-        changed = (read_only, client.squash, client.anonuid, client.anongid, client.secure, client.umask)
+        rate = None if client.rate is None else bound_of(client.rate)
+        squash = (client.squash, client.anonuid, client.anongid)
+        changed = (read_only, *squash, client.secure, client.umask, rate)
         if any(setting is not None for setting in changed):
             overrides.append(ClientOverride(client.host, *changed))
     return tuple(overrides)

@@ -22,6 +22,7 @@ from nfsd import state_dir
 from nfsd.admission import Admission
 from nfsd.audit import Audit
 from nfsd.config import Config, Limits, Nfs4, split_host_port
+from nfsd.config_file import bound_of
 from nfsd.control import Control
 from nfsd.events import Events
 from nfsd.exports import ExportTable
@@ -38,6 +39,7 @@ from nfsd.nlm.messages import Messages
 from nfsd.nlm.nsm import Notifier, nsm_program
 from nfsd.nlm.peers import Peers
 from nfsd.nlm.program import nlm4_program
+from nfsd.pricing import Prices
 from nfsd.protocol.nfsacl import NFSACL_PROGRAM, NFSACL_V3
 from nfsd.protocol.nlm4 import NLM_PROGRAM, NLM_V4
 from nfsd.protocol.nsm import SM_PROGRAM, SM_VERS
@@ -67,6 +69,7 @@ from nfsd.web.app import App
 from nfsd.web.endpoint import start_endpoint
 from rpcrdma.capture.recorder import Captures
 from rpcrdma.memory import Pool
+from rpcrdma.paces import Paces
 from rpcrdma.rpc.dispatch import Dispatcher
 from rpcrdma.rpc.portmap import portmap_program
 from rpcrdma.rpc.program import Program
@@ -112,14 +115,16 @@ class Daemon:
         self.config = config
         self._strict = strict
         self.pool = Pool(server.limits.memory, server.limits.memory // RESERVE)
-        self.exports = ExportTable(as_served(config.exports, server.read_only))
+        self.paces = Paces()
+        prices = Prices(self.paces, bound_of(server.client_rate))
+        self.exports = ExportTable(as_served(config.exports, server.read_only), prices=prices)
         self._admission = Admission(self.exports)
         self.events: Events
         descriptors = raise_descriptor_limit()
         self.service = FileService(self.exports, server.state_dir, _file_limits(server.limits, descriptors))
         self.service.rings = server.io_uring
         self.captures = Captures()
-        self.listeners = Listeners(self.pool, server.limits, self.captures, descriptors)
+        self.listeners = Listeners(self.pool, server.limits, self.captures, descriptors, self.paces)
         self._rpcbind = rpcbind or Rpcbind()
         self._store = RecoveryStore(server.state_dir)
         self._mounts = MountList()

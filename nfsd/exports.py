@@ -20,10 +20,12 @@ from typing import NamedTuple, Protocol
 from nfsd.matching import RESERVED_PORTS, Access, Connection, Pattern
 from nfsd.matching import canonical_address as canonical_address
 from nfsd.names import GroupLists, HostNames
+from nfsd.pricing import Prices
 from nfsd.usage import Usage
 from nfsd.versions import ALL
 from nfsd.vfs.types import Credential
 from rpcrdma.addresses import host_of
+from rpcrdma.paces import NO_BOUND, Bound, Paces
 from rpcrdma.rpc.tally import Tally
 
 _log = logging.getLogger(__name__)
@@ -51,6 +53,7 @@ class ClientOverride:
     anongid: int | None = None
     secure: bool | str | None = None
     umask: int | None = None
+    rate: Bound | None = None
 
 
 class Place(NamedTuple):
@@ -110,6 +113,8 @@ class Export:
     """Octets of one READ; a longer one is answered short."""
     max_write: int = 1 << 20
     """Octets of one WRITE; likewise."""
+    rate: Bound = NO_BOUND
+    """What all clients together may do in a second."""
     origin: str = field(default="", compare=False)
     """Where the configuration speaks of it: file and line."""
     source: str = field(default="", compare=False)
@@ -166,7 +171,9 @@ class ExportTable:
         *,
         names: HostNames | None = None,
         groups: GroupLists | None = None,
+        prices: Prices | None = None,
     ) -> None:
+        self.prices = prices or Prices(Paces())
         self._names = names or HostNames()
         self._groups = groups or GroupLists()
         self._accesses: dict[tuple[int, str], Access | None] = {}
@@ -205,6 +212,8 @@ class ExportTable:
         self.ages = self.uses_names or any(export.manage_gids for export in self.exports)
         """Whether what :meth:`standing` says is to be asked for again every second: name services are behind it."""
         self._ports_matter = any(p.access.secure for patterns in self._patterns.values() for p in patterns)
+        rates = [one.rate for export in self.exports for one in export.overrides] + [one.rate for one in self.exports]
+        self.prices.changed(any(rate not in (None, NO_BOUND) for rate in rates))
         self._forget_accesses()
 
     def _forget_accesses(self) -> None:
@@ -218,7 +227,18 @@ class ExportTable:
 
     def tally(self, export: Export, peer_address: str) -> Tally:
         """Where calls of a client on an export are counted; good until ``generation`` grows."""
-        return self.usage.of(canonical_address(peer_address), export.id)
+        address = canonical_address(peer_address)
+        tally = self.usage.of(address, export.id)
+        if tally.priced != self.generation or (tally.dues is not None and tally.dues.pace.gone):
+            tally.priced = self.generation
+            self.prices.price(tally, address, export.id, export, self.access(export, peer_address))
+        return tally
+
+    def set_client_rate(self, rate: Bound) -> None:
+        """Let each client do so much in a second from now on."""
+        if rate != self.prices.client_rate:
+            self.prices.client_rate = rate
+            self.replace((*self.exports, *self.referrals))
 
     def on_change(self, callback: Callable[[], None]) -> None:
         """Have ``callback`` run whenever ``generation`` has grown."""
@@ -423,6 +443,7 @@ def _patterns(export: Export) -> list[Pattern]:
                 own.secure if override.secure is None else override.secure,
                 own.umask if override.umask is None else override.umask,
                 own.manage_gids,
+                override.rate or NO_BOUND,
             )
         patterns.append(Pattern(host, access))
     return sorted(patterns, key=lambda pattern: pattern.specificity, reverse=True)

@@ -26,6 +26,7 @@ from rpcrdma.engine.config import ResponderOptions
 from rpcrdma.firewall import contain, spawn
 from rpcrdma.hosts import HostLimits, Hosts
 from rpcrdma.memory import Pool
+from rpcrdma.paces import Paces
 from rpcrdma.rpc.dispatch import Dispatcher
 from rpcrdma.server.rdma import RdmaServer, RdmaServerOptions
 from rpcrdma.server.tcp import TcpLimits, TcpListener
@@ -78,9 +79,14 @@ class Listeners:
     """The listeners there are."""
 
     def __init__(
-        self, pool: Pool, limits: Limits, captures: Captures | None = None, descriptors: int = 1 << 20
+        self,
+        pool: Pool,
+        limits: Limits,
+        captures: Captures | None = None,
+        descriptors: int = 1 << 20,
+        paces: Paces | None = None,
     ) -> None:
-        self.hosts = Hosts(pool, host_limits(limits, descriptors))
+        self.hosts = Hosts(pool, host_limits(limits, descriptors), paces)
         self.started: list[Started] = []
         self.failures: list[str] = []
         """What could not be started, and why."""

@@ -13,6 +13,7 @@ from functools import lru_cache
 from typing import Protocol
 
 from nfsd.names import HostNames
+from rpcrdma.paces import NO_BOUND, Bound
 
 _CACHE_LIMIT = 4096
 RESERVED_PORTS = 1024
@@ -40,6 +41,8 @@ class Access:
     """Bits that the modes of new files lose."""
     manage_gids: bool = False
     """Whether the server's own lists of users' groups count, whatever their calls say."""
+    rate: Bound = NO_BOUND
+    """What the client may do in a second on this export, in place of what clients may do on all."""
 
     def takes(self, transport: Connection) -> bool:
         """Whether a client may use the export from the port it has. Below 1024, only root may bind one: the kernel of a

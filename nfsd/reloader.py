@@ -13,7 +13,7 @@ import time
 from dataclasses import fields, replace
 
 from nfsd.config import Config, Server
-from nfsd.config_file import ConfigError, load
+from nfsd.config_file import ConfigError, bound_of, load
 from nfsd.exports import Export
 from nfsd.read_only import as_served
 from nfsd.v4.server import Nfs4Server
@@ -26,7 +26,7 @@ _log = logging.getLogger(__name__)
 
 LOOK_AGAIN = 5.0
 """Seconds between looks for the directories of exports that are absent."""
-_AT_ONCE = ("log", "read_only")
+_AT_ONCE = ("log", "read_only", "client_rate")
 """Keys of ``server`` that take effect when the file is read again."""
 
 
@@ -146,6 +146,7 @@ class Reloader:
             except OSError as error:
                 _log.error("%s: %s", error.filename, error.strerror)
             else:
+                self._service.exports.set_client_rate(bound_of(config.server.client_rate))
                 self.read_only = read_only
                 self._told.clear()
                 self._tell()

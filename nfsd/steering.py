@@ -265,9 +265,9 @@ def _export_of(state: Any) -> int:
 
 
 def _differs(old: Any, new: Any) -> list[str]:
-    names = ("read_only", "squash", "anonuid", "anongid", "secure")
+    names = ("read_only", "squash", "anonuid", "anongid", "secure", "umask", "rate")
     return [
-        f"{name} {getattr(old, name)} -> {getattr(new, name)}"
+        f"{name} {getattr(old, name)!s} -> {getattr(new, name)!s}"
         for name in names
         if getattr(old, name) != getattr(new, name)
     ]

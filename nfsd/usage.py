@@ -1,7 +1,7 @@
 """Who uses which export how much: calls, errors, octets and time, by client and export; and statuses by operation.
 
 Owns :class:`Usage`; the export table has one. Both paths count in its tallies, the native one without asking here.
-Clients are bounded in number: those beyond share a tally of each export. Who makes no calls for a while is forgotten
+Clients are bounded in number: those beyond are shown as one. Who makes no calls for a while is forgotten
 when others come, and goes on to count for the export. Imports tallies.
 """
 
@@ -21,6 +21,8 @@ _IDLE: Final = 120.0
 """Seconds without a call after which a client may be forgotten."""
 OTHERS: Final = "others"
 """What clients beyond the bound are called."""
+_MOST_OTHERS: Final = 4096
+"""Tallies of clients beyond the bound. They are counted one by one, so that each is charged for what it does."""
 
 
 @dataclass(slots=True)
@@ -48,6 +50,8 @@ class Usage:
     def __init__(self, most: int = MOST, clock: Callable[[], float] = time.monotonic) -> None:
         self._most, self._clock = most, clock
         self._tallies: dict[tuple[str, int], Tally] = {}
+        self._others: dict[tuple[str, int], Tally] = {}
+        """Of clients that are called others, the first to come first."""
         self._past: dict[int, Amount] = {}
         """By export: of clients that are forgotten."""
         self._looked = clock()
@@ -63,9 +67,25 @@ class Usage:
         found = self._tallies.get((client, export))
         if found is None:
             if len(self._tallies) >= self._most and not self._make_room():
-                client = OTHERS
+                return self._one_of_others(client, export)
+            # What it did as one of the others stays theirs.
             found = self._tallies.setdefault((client, export), Tally())
         return found
+
+    def _one_of_others(self, client: str, export: int) -> Tally:
+        found = self._others.get((client, export))
+        if found is None:
+            if len(self._others) >= _MOST_OTHERS:
+                for key in list(self._others)[: _MOST_OTHERS // 2]:
+                    self._past.setdefault(key[1], Amount()).add(self._others.pop(key))
+                self.on_forgotten()
+            found = self._others[client, export] = Tally()
+        return found
+
+    def _all(self) -> list[tuple[tuple[str, int], Tally]]:
+        """Every tally, by the name that its client has here and the export."""
+        others = [((OTHERS, export), tally) for (_, export), tally in list(self._others.items())]
+        return [*list(self._tallies.items()), *others]
 
     def _make_room(self) -> bool:
         """Forget who has made no call since the last look; whether there is room then."""
@@ -74,7 +94,7 @@ class Usage:
             return False
         self._looked = now
         for key, tally in list(self._tallies.items()):
-            if key[0] != OTHERS and self._calls.get(key) == tally.calls:
+            if self._calls.get(key) == tally.calls:
                 del self._tallies[key]
                 self._past.setdefault(key[1], Amount()).add(tally)
         self._calls = {key: tally.calls for key, tally in self._tallies.items()}
@@ -84,15 +104,16 @@ class Usage:
     def keep(self, exports: Iterable[int]) -> None:
         """There are only these exports any more."""
         wanted = set(exports)
-        for key in [key for key in self._tallies if key[1] not in wanted]:
-            del self._tallies[key]
+        for tallies in (self._tallies, self._others):
+            for key in [key for key in tallies if key[1] not in wanted]:
+                del tallies[key]
         for export in [export for export in self._past if export not in wanted]:
             del self._past[export]
 
     def by_client(self) -> Mapping[str, Amount]:
         """What each client has done, on all exports."""
         found: dict[str, Amount] = {}
-        for (client, _), tally in list(self._tallies.items()):
+        for (client, _), tally in self._all():
             found.setdefault(client, Amount()).add(tally)
         return found
 
@@ -101,20 +122,20 @@ class Usage:
         found: dict[int, Amount] = {}
         for export, past in list(self._past.items()):
             found.setdefault(export, Amount()).add(past)
-        for (_, export), tally in list(self._tallies.items()):
+        for (_, export), tally in self._all():
             found.setdefault(export, Amount()).add(tally)
         return found
 
     def users(self) -> Mapping[int, set[str]]:
         """The clients of each export."""
         found: dict[int, set[str]] = {}
-        for client, export in list(self._tallies):
+        for (client, export), _ in self._all():
             found.setdefault(export, set()).add(client)
         return found
 
     def names(self, exports: Mapping[int, str]) -> Mapping[int, str]:
         """The export's name by the identity of a tally."""
-        return {id(tally): exports.get(export, "") for (_, export), tally in list(self._tallies.items())}
+        return {id(tally): exports.get(export, "") for (_, export), tally in self._all()}
 
     def failed(self, version: int, operation: str, status: str) -> None:
         """An operation was answered with a failure."""

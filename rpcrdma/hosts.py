@@ -27,6 +27,10 @@ Calls
 Memory
     The connections of a host share an account of the pool (:class:`rpcrdma.memory.Host`).
 
+Pace
+    So they do with what it may do in a second, if there is a bound on that (:mod:`rpcrdma.pace`). A host that has one
+    has only as many calls in progress as go into a second.
+
 Headway
     While memory is short, a connection that holds much of it, or of a host that uses more than its part, and waits for
     its peer must give back half of what it holds within 15 seconds, and all that is not more than a MiB. So all memory
@@ -49,6 +53,8 @@ from rpcrdma.addresses import host_of as host_of
 from rpcrdma.log_limits import limited_logger
 from rpcrdma.memory import Account, Pool
 from rpcrdma.networks import Displacements, Group, Networks, Recent
+from rpcrdma.pace import Pace
+from rpcrdma.paces import Paces
 
 _log = limited_logger(__name__)
 
@@ -266,7 +272,10 @@ class Seat:
 class Host(Group[Seat]):
     """One client."""
 
-    __slots__ = ("calls", "lately", "memory")
+    __slots__ = ("calls", "lately", "memory", "pace")
+
+    pace: Pace
+    """From its first connection on."""
 
     def __init__(self, key: str, parent: Group[Seat], memory: memory.Host, now: float) -> None:
         super().__init__(key, parent)
@@ -302,8 +311,9 @@ def least(group: Group[Seat], now: float, *, busy: bool = False) -> Seat | None:
 class Hosts:
     """All clients that hold something."""
 
-    def __init__(self, pool: Pool, limits: HostLimits | None = None) -> None:
+    def __init__(self, pool: Pool, limits: HostLimits | None = None, paces: Paces | None = None) -> None:
         self.pool = pool
+        self.paces = Paces() if paces is None else paces
         self.limits = limits or HostLimits()
         self.events: collections.Counter[str] = collections.Counter()
         """Connections refused and closed for want of something, by reason."""
@@ -347,7 +357,9 @@ class Hosts:
         except Refused as refused:
             self.events["refused_" + refused.reason] += 1
             raise
-        self._hosts[key] = host
+        if key not in self._hosts:
+            self._hosts[key] = host
+            host.pace = self.paces.of(key)
         seat = Seat(self, host, now)
         host.enter(seat)
         return seat
@@ -423,13 +435,15 @@ class Hosts:
 
     def _drop(self, host: Host) -> None:
         """Forget a host that holds nothing."""
-        if not host.connections and not host.memory.in_use and not host.calls:
-            self._hosts.pop(host.key, None)
+        idle = not host.connections and not host.memory.in_use and not host.calls
+        if idle and self._hosts.pop(host.key, None) is not None:
+            self.paces.left(host.key)
 
     def may_begin(self, host: Host) -> bool:
         """Whether the bounds allow the host another call. One each is allowed in any case: those that fill the bound in
         all may take long, and would keep everybody else from being served at all."""
-        return not host.calls or (host.calls < self.limits.host_calls and self.calls < self.limits.calls)
+        most = host.pace.most_calls or self.limits.host_calls
+        return not host.calls or (host.calls < min(most, self.limits.host_calls) and self.calls < self.limits.calls)
 
     def let_proceed(self) -> None:
         """A call is over: one of the connections that wait may go on."""
@@ -455,6 +469,7 @@ class Hosts:
             return
         self._ticked = now
         self.pool.tidy()
+        self.paces.tidy()
         for _ in range(len(self.queue)):
             self.let_proceed()  # whoever was told before may have had nothing to do after all
         for host in [host for host in self._hosts.values() if not host.connections]:

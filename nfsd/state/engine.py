@@ -34,6 +34,10 @@ def _nothing(*_: Any) -> None:
     pass
 
 
+def _false(*_: Any) -> bool:
+    return False
+
+
 class StateEngine:
     """All NFSv4 state of the server."""
 
@@ -57,6 +61,8 @@ class StateEngine:
         must not call back into the engine."""
         self.on_away: Callable[[Client], None] = _nothing
         """Called when a client's lease has run out and what it has is kept out of courtesy."""
+        self.held_back: Callable[[Client], bool] = _false
+        """Whether something that the client may have sent is left unread, as its host goes too fast."""
         self.on_moved: Callable[[Client, str], None] = _nothing
         """Called when a client has shown itself at another address."""
         self.epoch = recovered.epoch & UINT32_MAX
@@ -127,8 +133,9 @@ class StateEngine:
                 self.expire_client(client)
         elif not client.confirmed:
             self.expire_client(client)  # RFC 8881 section 18.35.4, item 5 of the record's fields
-        elif client.busy:
-            client.renew()  # no lease runs out while a request is executing (RFC 8881 section 8.3)
+        elif client.busy or self.held_back(client):
+            # No lease runs out while a request is executing (RFC 8881 section 8.3); nor while one may lie unread here.
+            client.renew()
         elif self.limits.courtesy <= 0:
             self.expire_client(client, Gone.SILENT)
         elif self.locks.waits.wanted(client):

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import collections
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from nfsd.protocol import nfs4 as p
@@ -50,6 +50,8 @@ class CallbackService:
         self._waiting: dict[Client, asyncio.Event] = {}
         """Clients for whose next path somebody waits."""
         self._swept = 0.0
+        self.on_call: Callable[[Client], None] = lambda client: None
+        """Told of each client that is called."""
         self._closed = False
         self.counters: collections.Counter[tuple[str, str]] = collections.Counter()
         """Callbacks that are over, by operation and result: ``ok``, the nfsstat4's name, or CallbackError's reason."""
@@ -116,6 +118,7 @@ class CallbackService:
         client may have executed the operations even so, or may be about to.
         """
         names = [p.CALLBACK_OPERATIONS[number].name for number, _ in operations]
+        self.on_call(client)
         try:
             reply = await self._until_done(client, operations, timeout, referring, wait_for_path)
         except CallbackError as error:

@@ -12,6 +12,7 @@ from typing import Protocol
 
 from nfsd.exports import Export, ExportTable
 from nfsd.idnames import IdNames
+from nfsd.pricing import host_of_any
 from nfsd.state import StateEngine
 from nfsd.state.clients import Client
 from nfsd.state.opens import FileState
@@ -69,6 +70,8 @@ class Nfs4Server:
         self.store = store
         self.owner = owner
         self.callbacks = CallbackService(engine, anywhere=callbacks_anywhere)
+        self.callbacks.on_call = self._hurry
+        engine.held_back = self._held_back
         self.blocked = BlockedLocks(engine, service, self.callbacks)
         self.recalls = Recalls(engine, self.callbacks)
         self.leases = leases
@@ -95,6 +98,18 @@ class Nfs4Server:
         if sizes not in self._facts:
             self._facts[sizes] = replace(self.facts, max_read=sizes[0], max_write=sizes[1])
         return self._facts[sizes]
+
+    def _held_back(self, client: Client) -> bool:
+        """Whether something of the client's may lie unread, because its host goes faster than it may."""
+        prices = self.exports.prices
+        return prices.any and any(prices.paces.holds(host_of_any(host.removesuffix("!"))) for host in client.hosts)
+
+    def _hurry(self, client: Client) -> None:
+        """The client is being called: its answer, or what it has to do first, is not to wait behind other calls."""
+        prices = self.exports.prices
+        if prices.any:
+            for host in client.hosts:
+                prices.paces.hurry(host_of_any(host.removesuffix("!")))
 
     def exports_changed(self, gone: Collection[int], now: Time) -> int:
         """The exports are others since ``now``; those with the ids ``gone`` are no more. What clients hold of their

@@ -11,6 +11,8 @@ something that was sent inline. What is sent is what the responder would send, p
 with Send-with-Invalidate of the handle that the version's rules choose. Everything else is the responder's: errors, control
 messages, what is not a call, calls that are declined, also those whose Read chunk has been fetched meanwhile.
 
+While the host is over its rates calls are left alone (``late``), with their Receives; what is no call is not.
+
 Credits. A call answered at once never counts as outstanding: its Receive is posted again, the very same buffer, before
 its reply is posted. One whose chunk is to be fetched is outstanding until it is answered, and keeps its buffer; another
 is posted in its place.
@@ -23,6 +25,7 @@ from rpcrdma.engine.credits cimport Credits
 from rpcrdma.engine.held cimport HeldCalls, HeldMessage, place_chunk
 from rpcrdma.engine.replies cimport SEGMENTS, DirectReply, Replies
 from rpcrdma.memory cimport Account, Lease
+from rpcrdma.pace cimport Pace
 from rpcrdma.place cimport ANSWERED, WAITS, Answerer, load32, load64
 from rpcrdma.verbs.native cimport Fetch, NativeEndpoint, NativeOwner, Target
 from rpcrdma.wire.chunk_lists cimport READ_ENTRY_SIZE
@@ -78,6 +81,8 @@ cdef class DirectResponder(NativeOwner):
     cdef size_t receive_buffer
     cdef size_t most                # octets of a Read chunk
     cdef size_t most_segments
+    cdef Pace pace                  # of the host; None: it may do anything
+    cdef readonly list late         # calls of the last batch that the host may not have yet; None: there are none
     # What holds for this batch.
     cdef bint begun
     cdef bint takes                 # calls
@@ -101,6 +106,25 @@ cdef class DirectResponder(NativeOwner):
         self.most = options.max_call_size
         self.most_segments = options.max_segments
         endpoint.native = self
+
+    def set_pace(self, Pace pace not None):
+        self.pace = pace
+
+    cdef bint over(self) noexcept:
+        """Whether the host is over its rates."""
+        return self.pace is not None and self.pace.limited and self.pace.over()
+
+    cdef bint begins_call(self, Lease message, size_t size) except -1:
+        """Whether a message is (the beginning of) a call."""
+        cdef header_t header
+        cdef int outcome = load_header(<const uint8_t *>message.address, size, self.most_segments, &header)
+        return outcome == GOOD and header.direction == CALL
+
+    def calls_and_others(self, messages):
+        calls, others = [], []
+        for message in messages:
+            (calls if self.begins_call(message[0], message[1]) else others).append(message)
+        return calls, others
 
     cdef int begin(self) except -1:
         """Find out what holds until :meth:`pause`."""
@@ -131,6 +155,7 @@ cdef class DirectResponder(NativeOwner):
         cdef list rest = []
         cdef Lease lease
         cdef size_t taken = 0
+        self.late = None
         self.begin()
         if not self.takes:
             self.begun = False
@@ -142,6 +167,10 @@ cdef class DirectResponder(NativeOwner):
                 for message in messages:
                     lease = message[0]
                     taken += 1
+                    if (self.late is not None or self.over()) and self.begins_call(lease, message[1]):
+                        self.late = self.late or []
+                        self.late.append(message)
+                        continue
                     if not self.answer(lease, message[1]):
                         self.spare += 1
                         rest.append(self.left(message, lease))
@@ -152,8 +181,9 @@ cdef class DirectResponder(NativeOwner):
                 self.replies.count()
         except BaseException:
             # The connection ends of it: what nobody has taken goes with it.
-            for message in rest + list(messages[taken:]):
+            for message in rest + (self.late or []) + list(messages[taken:]):
                 message[0].release()
+            self.late = None
             raise
         return rest
 
@@ -248,6 +278,8 @@ cdef class DirectResponder(NativeOwner):
         self.credits.asked = header.credit
         self.replies.reads += count
         self.replies.read_octets += length
+        if self.pace is not None:
+            self.pace.promise(length)
         self.credits.outstanding += 1
         self.replies.endpoint.repost(receive)
         self.replies.endpoint.post_fetch(sources, count, call)

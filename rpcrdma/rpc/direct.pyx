@@ -76,8 +76,7 @@ cdef class DirectProgram:
         """Count the call at hand, which took so long."""
         self.latencies.note(self.shown, seconds)
         if self.tally is not None:
-            self.tally.calls += 1
-            self.tally.seconds += seconds
+            self.tally.over(seconds)
 
     cdef int wait_for(self, Work work, Work earlier) except -1:
         """WAITS, for ``work``; ``earlier`` is what has been brought before."""

@@ -152,9 +152,7 @@ class Execution:
         row.latencies.observe(row.number[2] if call.shown < 0 else call.shown, seconds)
         tally = call.tally
         if tally is not None:
-            tally.calls += 1
-            tally.seconds += seconds
-            tally.errors += call.failed or exception is not None
+            tally.add(seconds, call.failed or exception is not None)
         running = self.dispatcher.running
         if self in running:
             running.discard(self)

@@ -2,6 +2,8 @@
 
 from libc.stdint cimport uint32_t, uint64_t
 
+from rpcrdma.pace cimport Dues
+
 cdef enum:
     ROWS = 128
     BUCKETS = 26
@@ -18,6 +20,15 @@ cdef class Tally:
     cdef public uint64_t read
     cdef public uint64_t written
     cdef public double seconds
+    cdef public Dues dues               # None: nobody is charged for them
+    cdef public unsigned long priced    # when that was found out, by whoever does
+
+    cdef inline void over(self, double seconds) noexcept:
+        """A call is over; what it has moved has been added."""
+        self.calls += 1
+        self.seconds += seconds
+        if self.dues is not None:
+            self.dues.take(self.read + self.written)
 
 
 cdef class Latencies:

@@ -1,5 +1,7 @@
 """What calls are counted in, on both paths. Read by other threads as it stands."""
 
+from rpcrdma.pace import Dues
+
 BOUNDS: tuple[float, ...]
 """The buckets' upper bounds in seconds; the last bucket has none."""
 
@@ -14,6 +16,13 @@ class Tally:
     written: int
     seconds: float
     """From dispatch to reply, all calls together."""
+    dues: Dues | None
+    """What they are charged to, if there are rates."""
+    priced: int
+    """When that was found out, by whoever does."""
+
+    def add(self, seconds: float, failed: bool) -> None:
+        """A call is over; what it has moved has been added."""
 
 class Latencies:
     """How long calls took: 128 rows, such as procedures or operations, with a bucket for each bound."""

@@ -51,6 +51,7 @@ from rpcrdma.place import Answerer
 from rpcrdma.rpc.dispatch import NO_REPLY
 from rpcrdma.rpc.program import RpcReply, Transport
 from rpcrdma.server import backward
+from rpcrdma.server.slowing import Slowing
 from rpcrdma.verbs.interface import (
     ConnectRequest,
     Endpoint,
@@ -138,6 +139,9 @@ class RdmaConnection:
         """Calls that wait for there being fewer of the same host."""
         self._held = 0
         """Calls that wait on the native path."""
+        self._late: deque[Received] = deque()
+        """Calls that have come faster than the host may have them."""
+        self._pace = Slowing(seat.host.pace, self._go_on, self.abort)
         self._on_close: list[Callable[[], None]] = []
         self._lease_waiters: set[asyncio.Future[Lease]] = set()
         self._running = False
@@ -211,6 +215,7 @@ class RdmaConnection:
                 self._run,
                 self,
             )
+            self._direct.set_pace(self._seat.host.pace)
         _log.debug(
             "%s: accepted with %d Receives, %d RDMA Reads, thresholds %d in and %d out, remote invalidation %s",
             self,
@@ -230,12 +235,43 @@ class RdmaConnection:
         """Take a batch of messages."""
         if self._tap is not None:
             self._tap.received(messages)
+        if self._late or self._pace.stops():
+            messages = self._put_off(messages)
+        if messages:
+            self._take(messages)
+
+    def _put_off(self, messages: Sequence[Received]) -> Sequence[Received]:
+        """Keep calls, in the Receives that they have taken, until the host may have them; the others are returned."""
+        calls: Sequence[Received] = messages
+        others: Sequence[Received] = ()
+        if self._direct is not None:
+            calls, others = self._direct.calls_and_others(messages)
+        self._late.extend(calls)
+        if self._late:
+            self._pace.wait()
+        return others
+
+    def _go_on(self) -> None:
+        """The host may have calls again."""
+        if self.closed:
+            return
+        messages = list(self._late)
+        self._late.clear()
+        if messages:
+            self._take(messages)
+        else:
+            self._run()
+
+    def _take(self, messages: Sequence[Received]) -> None:
         if self.responder.credits.due():
             self.responder.grow()
             self._post()
         try:
             if self._direct is not None and not self.responder.holds_too_many:
                 messages = self._direct.received(messages)
+                if self._direct.late is not None:
+                    self._late.extend(self._direct.late)
+                    self._pace.wait()
             if messages:
                 self.responder.received(messages)
         except Exception:
@@ -266,8 +302,11 @@ class RdmaConnection:
         _log.debug("%s: disconnected: %s", self, responder.failure or reason)
         self.closed = True
         self._seat.leave()
+        self._pace.close()
         while self._held_back:
             self._held_back.popleft().release()
+        while self._late:
+            self._late.popleft()[0].release()
         for step in (responder.close, self._account.close, self._receive_account.close):
             contain(None, step)
         for waiter in self._lease_waiters:
@@ -308,7 +347,7 @@ class RdmaConnection:
             return
         responder, events = self.responder, self._server.hosts.events
         self._seat.look(now)
-        if responder.received_messages != self._seen_receives or not responder.idle:
+        if responder.received_messages != self._seen_receives or not responder.idle or self._pace.waits:
             self._seen_receives, self._heard_at = responder.received_messages, now
         if now - self._credits_at >= _MINUTE:
             # Fewer calls in a minute than may be outstanding at a time.
@@ -472,20 +511,21 @@ class RdmaConnection:
             while True:
                 self._post()
                 calls, responder.calls = responder.calls, []
-                if self._held_back and not self._seat.queued:
+                if self._held_back and not self._seat.queued and not self._pace.waits:
                     calls, self._held_back = [*self._held_back, *calls], deque()
                 if not calls:
                     break
                 turn = turn or self._seat.begin_turn()
                 for call in calls:
                     # The first one is begun however late it is.
-                    if self._held_back or (until and _clock() >= until) or not self._seat.begin_call():
+                    late = self._held_back or (until and _clock() >= until) or self._pace.stops()
+                    if late or not self._seat.begin_call():
                         self._held_back.append(call)
                         continue
                     until = until or _clock() + turn
                     if not contain(self.abort, self._execute, call):
                         self._over(call)
-                if self._held_back and not self._seat.queued:
+                if self._held_back and not self._seat.queued and not self._pace.waits:
                     # Time is up: the others have their turn, then it goes on.
                     self._seat.cut_short()
                     self._post()

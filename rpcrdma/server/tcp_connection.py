@@ -1,14 +1,15 @@
 """One TCP connection of the server: records in, calls out, replies back, and what it may use.
 
-Owns :class:`TcpConnection` (a :class:`rpcrdma.rpc.program.Transport`) and :class:`TcpLimits`. Imports the record
-stream, the dispatcher and asyncio; :mod:`rpcrdma.server.tcp` makes connections and looks at each once a second.
+Owns :class:`TcpConnection` (a :class:`rpcrdma.rpc.program.Transport`). Imports the record stream, the dispatcher and
+asyncio; :mod:`rpcrdma.server.tcp` makes connections and looks at each once a second.
 
 Operation: one wake-up takes every call that has arrived; the replies of all that finish at once leave in one system
 call. Replies of calls that had to wait are gathered until the event loop's next turn and leave together as well.
 
 Back-pressure: a connection with ``max_calls`` in progress, or with too many octets of replies that its peer does not
-take, is not read from until that changes; TCP tells the peer. Memory is the connection's account, which is a share of
-its host's (:mod:`rpcrdma.hosts`); when it is used up reading waits.
+take, is not read from until that changes; TCP tells the peer. So it is while its host is over its rates
+(:mod:`rpcrdma.pace`). Memory is the connection's account, which is a share of its host's (:mod:`rpcrdma.hosts`);
+when it is used up reading waits.
 
 Time: one timer of the listener looks at all connections once a second. A record that has begun must arrive and replies
 must make headway within ``transfer_time``; a connection without any call is closed after ``idle_time``. One that waits
@@ -23,7 +24,6 @@ import socket
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -36,7 +36,9 @@ from rpcrdma.log_limits import limited_logger
 from rpcrdma.memory import Account, Lease, OutOfMemory
 from rpcrdma.rpc.dispatch import NO_REPLY
 from rpcrdma.rpc.program import RpcReply
+from rpcrdma.server.slowing import Slowing
 from rpcrdma.server.sockets import peer_is_gone, plain_address, set_options
+from rpcrdma.server.tcp_limits import TcpLimits as TcpLimits
 from rpcrdma.tcp.stream import RecordError, RecordStream
 from rpcrdma.turns import SLICE
 
@@ -48,19 +50,6 @@ _REPLY = b"\0\0\0\1"
 _clock = time.monotonic
 _RECORDS = 256
 """Waiting to be dispatched, about: what a peer sends beyond is left where it is."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TcpLimits:
-    """Bounds of one listener; octets and seconds."""
-
-    max_record: int = (1 << 20) + (128 << 10)
-    max_calls: int = 128
-    connection_memory: int = 64 << 20
-    max_unsent: int = 8 << 20
-    """Replies that the peer has not taken beyond which no further call is read."""
-    idle_time: float = 360.0
-    transfer_time: float = 60.0
 
 
 class TcpConnection:
@@ -88,6 +77,9 @@ class TcpConnection:
         direct = listener.dispatcher.direct_calls(self)
         if direct is not None:
             self._stream.answer_directly(direct, self._limits.max_unsent, self)
+            self._stream.set_pace(seat.host.pace)
+        self._paced = direct is not None  # MOUNT, NLM and others are never slowed down
+        self._pace = Slowing(seat.host.pace, self._go_on, self.close)
         self.calls = 0
         """Calls in progress."""
         self._callbacks: dict[int, asyncio.Future[memoryview]] = {}
@@ -195,6 +187,7 @@ class TcpConnection:
         if self._writing:
             self._loop.remove_writer(self._fd)
         self._reading = self._writing = False
+        self._pace.close()
         self._seat.leave()
         self._listener.forget(self)
         contain(None, self._stream.close)
@@ -244,7 +237,7 @@ class TcpConnection:
         elif self._unsent_since is not None and now - self._unsent_since >= limits.transfer_time:
             hosts.events["closed_slow"] += 1
             self._fail("the peer takes no replies")
-        elif self._seat.stuck(now, self._account, bool(stream.queued or (stream.partial and not starved))):
+        elif self._seat.stuck(now, self._account, self._waits_for_peer(starved)):
             hosts.events["closed_stuck"] += 1
             self._fail("the peer holds much memory, which is short, and makes no headway")
         elif starved and peer_is_gone(self._fd, stream.missing):
@@ -257,6 +250,10 @@ class TcpConnection:
             hosts.events["closed_idle"] += 1
             _log.debug("%s: idle, closing", self)
             self.close()
+
+    def _waits_for_peer(self, starved: bool) -> bool:
+        stream = self._stream
+        return bool(stream.queued or (stream.partial and not starved and not self._pace.waits))
 
     # -- what :mod:`rpcrdma.hosts` sees ----------------------------------------------------------------------------
 
@@ -273,7 +270,8 @@ class TcpConnection:
     def idle(self) -> bool:
         """Whether nothing is in progress in either direction."""
         stream = self._stream
-        return not (self.calls or self._waiting or self._callbacks or stream.queued or stream.unfinished)
+        busy = self.calls or self._waiting or self._callbacks or stream.queued or stream.unfinished or self._pace.waits
+        return not busy
 
     # -- events --------------------------------------------------------------------------------------------------
 
@@ -299,10 +297,19 @@ class TcpConnection:
             self._waiting.extend(records)
         self._work()
 
+    def _go_on(self) -> None:
+        """The host may have calls again."""
+        if self.closed or self._draining:
+            return
+        if self._waiting:
+            self._work()
+        else:
+            self._receive(True)
+
     def _resume(self) -> None:
         """The other connections have had their turn."""
         self._resuming = False
-        if self.closed or self._draining:
+        if self.closed or self._draining or self._pace.waits:
             return
         if self._waiting:
             self._work()
@@ -324,10 +331,13 @@ class TcpConnection:
                     waiting.popleft()
                     self._take_answer(record, hold)
                     continue
+                if self._paced and self._pace.stops():
+                    break
                 if not begin_call():
                     break  # until others of the same host are over
                 waiting.popleft()
                 self.calls += 1
+                self._pace.expect(len(record))
                 dispatch(self, record, (), [hold], self._done, room)
                 if _clock() >= until:
                     # Calls that never wait count no further than this; _settle has the others come next.
@@ -414,6 +424,8 @@ class TcpConnection:
         except OSError as error:
             self._broken(error)
             return
+        if self._stream.slowed and not self._draining:
+            self._pace.wait()
         over = self._stream.eof and not self._waiting and not self._stream.unfinished
         if sent and not self.calls and (self._draining or over):
             self.close()
@@ -424,7 +436,7 @@ class TcpConnection:
             else:
                 self._loop.add_writer(self._fd, contain, self.close, self._writable)
             self._writing = not sent
-        if sent and self._stream.unfinished and not self._waiting and not self._resuming:
+        if sent and self._stream.unfinished and not self._waiting and not self._resuming and not self._pace.waits:
             self._resuming = True
             self._loop.call_soon(contain, self.close, self._resume)
         elif (
@@ -433,6 +445,7 @@ class TcpConnection:
             and self.calls < self._limits.max_calls
             and not self._draining
             and not self._seat.queued
+            and not self._pace.waits
         ):
             # Time did, or replies that the peer has taken since, kept us from going on: nothing else would wake us.
             self._flush_soon()
@@ -446,7 +459,7 @@ class TcpConnection:
             except OSError as error:
                 self._broken(error)
                 return
-        if self._stream.unfinished and not self._waiting and not self._draining:
+        if self._stream.unfinished and not self._waiting and not self._draining and not self._pace.waits:
             self._receive(False)
         else:
             self._work()
@@ -459,6 +472,7 @@ class TcpConnection:
             or self._draining
             or stream.eof
             or stream.starved
+            or self._pace.waits
             or stream.queued > self._limits.max_unsent
             or (stream.unfinished and self._writing)
         )

@@ -3,6 +3,7 @@
 from libc.stdint cimport uint8_t
 
 from rpcrdma.memory cimport Account, Lease
+from rpcrdma.pace cimport Pace
 from rpcrdma.place cimport Answerer, Held
 from rpcrdma.tcp.outgoing cimport Outgoing
 from rpcrdma.tcp.replies cimport DirectReplies
@@ -28,6 +29,7 @@ cdef class RecordAnswers:
     cdef size_t most_unsent
     cdef size_t octets              # of replies, in the present turn
     cdef object tap
+    cdef Pace pace                  # of the host; None: it may do anything
     cdef bint closed
 
     cdef bint answer(self, const uint8_t *message, size_t length, Lease lease) except -1

@@ -27,6 +27,7 @@ from rpcrdma.memory import OutOfMemory
 cdef enum:
     LAST_FRAGMENT = 0x80000000
     LATE_ROOM = 4096        # octets for the head of a reply that comes later
+    MUCH = 16384            # octets of a call that its host's pace reckons with before it is over
 
 
 cdef class HeldRecord(Held):
@@ -91,6 +92,8 @@ cdef class RecordAnswers:
         held.answers = self
         held.message, held.size = message, length
         held.hold, held.room = lease.retain(), room
+        if self.pace is not None and length > MUCH:
+            self.pace.promise(length)
         self.direct.hold(held)
         return True
 

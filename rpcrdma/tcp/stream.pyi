@@ -5,6 +5,7 @@ from typing import Protocol, Self, type_check_only
 from rpcrdma.capture.recorder import Tap
 from rpcrdma.holds import Hold
 from rpcrdma.memory import Account, Lease
+from rpcrdma.pace import Pace
 from rpcrdma.place import Answerer
 from rpcrdma.rpc.program import RpcReply
 
@@ -48,6 +49,8 @@ class RecordStream:
     unfinished: bool
     """Whether the last :meth:`receive` left off because it had done much, or because much waits to be sent. Call it
     again, ``readable`` or not, when others have had their turn and what waits has been sent or can be."""
+    slowed: bool
+    """Whether the last :meth:`receive` left something alone because the host is over its rates."""
     queued: int
     """Octets that wait to be sent."""
     received_octets: int
@@ -57,6 +60,8 @@ class RecordStream:
     def answer_directly(self, direct: Answerer, most_unsent: int, owner: Owner | None = None) -> None:
         """Offer calls to ``direct`` before they are returned, as long as no more than ``most_unsent`` octets wait. Calls
         that have to wait are kept if the ``owner`` lets them."""
+    def set_pace(self, pace: Pace) -> None:
+        """Begin no record while the host is over its rates. To be called behind ``answer_directly``."""
     def set_tap(self, tap: Tap | None) -> None:
         """Show every record, in both directions, to ``tap``; None: to nobody."""
     def receive(self, readable: bool = True) -> list[tuple[memoryview, Lease]]:

@@ -19,6 +19,10 @@ Bounds
     When memory is short nothing is lost: ``starved`` says how much is wanted, and :meth:`RecordStream.receive` goes on
     from there, with what it has been given (:meth:`RecordStream.give`).
 
+Rates
+    While the host is over its rates no record is begun: what has come stays where it is, ``slowed`` says so, and the
+    owner has it go on when the host may. A record whose beginning has been taken is taken whole.
+
 Direct calls
     With an :class:`~rpcrdma.place.Answerer` set, a whole record is offered to it before it becomes an object
     (:mod:`rpcrdma.tcp.answers`).
@@ -39,6 +43,7 @@ from libc.string cimport memset
 from rpcrdma.clock cimport nanoseconds
 from rpcrdma.copying cimport copy_octets, move_octets
 from rpcrdma.memory cimport Account, Lease
+from rpcrdma.pace cimport Pace
 from rpcrdma.place cimport Answerer
 from rpcrdma.tcp.answers cimport RecordAnswers, record_answers
 from rpcrdma.tcp.outgoing cimport Outgoing
@@ -130,6 +135,9 @@ cdef class RecordStream:
     cdef readonly size_t answered
     cdef uint64_t until
     cdef readonly bint unfinished
+    # What its host may do; None: anything.
+    cdef Pace pace
+    cdef readonly bint slowed           # what is unfinished is so for that reason
     # The present turn: whether there are others, and how much has been and may be moved.
     cdef bint begun
     cdef bint shared
@@ -152,6 +160,19 @@ cdef class RecordStream:
     def answer_directly(self, Answerer direct not None, size_t most_unsent, owner=None):
         """Offer calls to ``direct`` first, as long as no more than ``most_unsent`` octets of replies wait."""
         self.answers = record_answers(direct, self.outgoing, self.account, most_unsent, owner)
+
+    def set_pace(self, Pace pace not None):
+        """Begin no record while the host is over its rates."""
+        self.pace = pace
+        if self.answers is not None:
+            self.answers.pace = pace
+
+    cdef bint over(self) noexcept:
+        """Whether nothing may be begun now."""
+        if self.pace is None or not self.pace.limited or not self.pace.over():
+            return False
+        self.slowed = True
+        return True
 
     def set_tap(self, tap):
         """Show every record to ``tap``; None: to nobody."""
@@ -204,7 +225,7 @@ cdef class RecordStream:
         if self.answers is not None:
             self.answers.octets = 0
         self.begin_turn()
-        self.unfinished = False
+        self.unfinished = self.slowed = False
         try:
             try:
                 self.starved = 0
@@ -212,6 +233,8 @@ cdef class RecordStream:
                 if readable:
                     for reads in range(READS_PER_WAKEUP):
                         if self.starved or self.eof or self.unfinished or self.answered >= DIRECT_CALLS:
+                            break
+                        if self.record is None and self.over():
                             break
                         if self.shared and (self.received_now >= SLICE or self.answered and nanoseconds() >= self.until):
                             break
@@ -248,6 +271,8 @@ cdef class RecordStream:
             return True
         if self.start == self.end and (self.record is None or self.fragment_left):
             return False  # there is no next call yet
+        if self.over():
+            return True
         if self.answered and nanoseconds() >= self.until:
             return True
         return self.shared and self.answers is not None and self.outgoing.queued >= SLICE

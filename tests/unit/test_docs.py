@@ -29,6 +29,7 @@ SECTIONS = {
     "server.metrics": config.Metrics,
     "exports[]": config.ExportEntry,
     "exports[].clients[]": config.Client,
+    "rate": config.Rate,
 }
 SIZES = {
     "memory", "connection_memory", "send_size", "receive_size",

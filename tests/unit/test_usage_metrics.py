@@ -205,7 +205,9 @@ def test_clients_are_bounded_and_exports_lose_nothing() -> None:
     usage.of("one too many", 1).calls += 10
     assert set(usage.by_client()) == {"client 0", "client 1", "client 2", OTHERS}
     assert usage.by_export()[1].calls == 13
-    assert usage.of("another", 1) is usage.of("one too many", 1), "nobody was forgotten a moment ago"
+    # Each is counted by itself, so that it is charged for what it does.
+    assert usage.of("another", 1) is usage.of("another", 1) is not usage.of("one too many", 1)
+    assert OTHERS in usage.by_client(), "nobody was forgotten a moment ago"
     now = 200.0
     usage.of("another", 1)  # the first look
     usage.of("client 1", 1).calls += 1
@@ -217,6 +219,18 @@ def test_clients_are_bounded_and_exports_lose_nothing() -> None:
     assert len(forgotten) == 2
     usage.keep([2])
     assert not usage.by_export()
+
+
+def test_others_are_bounded_too_and_exports_lose_nothing() -> None:
+    forgotten: list[int] = []
+    usage = Usage(1, lambda: 0.0)
+    usage.on_forgotten = lambda: forgotten.append(1)
+    for number in range(10001):
+        usage.of(f"client {number}", 1).calls += 1
+    assert set(usage.by_client()) == {"client 0", OTHERS}
+    assert usage.by_export()[1].calls == 10001
+    assert len(usage._others) <= 4096
+    assert len(forgotten) == 3, "each makes all callers be looked at again"
 
 
 def test_the_busiest_clients_are_told_apart() -> None:
