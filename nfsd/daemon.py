@@ -55,7 +55,7 @@ from nfsd.statistics import Statistics
 from nfsd.steering import Steering
 from nfsd.usage_metrics import UsageCollector
 from nfsd.v3.acl import nfsacl_program
-from nfsd.v3.direct import Nfs3Direct
+from nfsd.v3.procedures import Nfs3Procedures
 from nfsd.v3.program import nfs3_procedures
 from nfsd.v4.direct import Nfs4Direct
 from nfsd.v4.program import nfs4_procedures
@@ -131,7 +131,7 @@ class Daemon:
         self._parts: Parts
         self._inspector: Inspector
         self._statistics: Statistics
-        self._nfs3: Nfs3Direct
+        self._nfs3: Nfs3Procedures
         self._nfs4: Nfs4Server
         self._reloader: Reloader
         self._notifier: Notifier | None = None
@@ -205,7 +205,7 @@ class Daemon:
         spoken, recalls = self.config.server.spoken, self._nfs4.recalls
         versions: dict[int, Any] = {}
         direct: dict[tuple[int, int], Any] = {}
-        self._nfs3 = Nfs3Direct(self.service, delegations=recalls)
+        self._nfs3 = Nfs3Procedures(self.service, delegations=recalls)
         if spoken & V3:
             versions[3] = nfs3_procedures(self.service, self.exports, delegations=recalls)
             direct[NFS_PROGRAM, 3] = self._nfs3

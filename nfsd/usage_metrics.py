@@ -16,7 +16,7 @@ from nfsd.exports import ExportTable
 from nfsd.protocol.nfs4_ops import OPERATIONS
 from nfsd.state import StateEngine
 from nfsd.usage import OTHERS, Amount
-from nfsd.v3.direct import Nfs3Direct
+from nfsd.v3.procedures import Nfs3Procedures
 from nfsd.v4.server import Nfs4Server
 from rpcrdma.rpc.dispatch import Dispatcher
 from rpcrdma.rpc.tally import BOUNDS
@@ -37,7 +37,7 @@ class UsageCollector(Collector):
     """Metrics of what was done for whom."""
 
     def __init__(
-        self, dispatchers: Mapping[str, Dispatcher], exports: ExportTable, nfs4: Nfs4Server, nfs3: Nfs3Direct
+        self, dispatchers: Mapping[str, Dispatcher], exports: ExportTable, nfs4: Nfs4Server, nfs3: Nfs3Procedures
     ) -> None:
         self._dispatchers, self._exports, self._nfs4, self._nfs3 = dispatchers, exports, nfs4, nfs3
 

@@ -6,8 +6,8 @@ file, as far as they can be had (section 3.1). Imports the file service's direct
 
 from libc.stdint cimport INT64_MIN, int64_t, uint8_t, uint32_t
 
-from nfsd.v3.direct_changes cimport Nfs3Changes, time_in
-from nfsd.v3.direct_names cimport status_in
+from nfsd.v3.name_changes cimport Nfs3Changes, time_in
+from nfsd.v3.names cimport status_in
 from nfsd.v3.fattr cimport store_fattr, store_wcc
 from nfsd.v3.needs cimport LOOK, OPENING, PERMISSIONS
 from nfsd.v3.sattr cimport load_sattr

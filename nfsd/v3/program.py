@@ -2,7 +2,7 @@
 
 Owns the assembly of the procedure table; imports the families of procedures.
 
-Procedures without a handler here are answered natively (:mod:`nfsd.v3.direct`), and nowhere else.
+Procedures without a handler here are answered natively (:mod:`nfsd.v3.procedures`), and nowhere else.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""sattr3 in native code (RFC 1813 section 2.5.3): what :func:`nfsd.v3.convert.set_attributes` makes of it."""
+"""sattr3 in native code (RFC 1813 section 2.5.3): what is to be set, as the kernel takes it."""
 
 from libc.stdint cimport int64_t, uint8_t, uint32_t
 from libc.string cimport memset

@@ -1,7 +1,7 @@
 """Direct operations of the file service: what is known not to wait, done at once on the loop's thread.
 
 Owns nothing. Works on the records and tables of :mod:`nfsd.vfs`; a native
-program (:mod:`nfsd.v3.direct`) calls it. Each operation does what the one of the same name in
+program (:mod:`nfsd.v3.procedures`) calls it. Each operation does what the one of the same name in
 :class:`~nfsd.vfs.service.FileService` does, or declines before it has changed anything.
 
 What does not wait: everything on file systems in memory; on those with a page cache statx of an open file,

@@ -1,8 +1,8 @@
 """Target ``calls``: whole NFSv3 calls, answered where they arrive and as general calls, over TCP and over RDMA.
 
 One file service stands behind two servers of each kind; one of them answers calls where they arrive
-(``nfsd/v3/direct`` over ``rpcrdma/rpc/direct``, ``rpcrdma/engine/direct`` and ``rpcrdma/tcp/stream``), the other one as
-general calls (``rpcrdma/rpc/dispatch`` and ``offers``).
+(``nfsd/v3/procedures`` over ``rpcrdma/rpc/direct``, ``rpcrdma/engine/direct`` and ``rpcrdma/tcp/stream``), the other
+one as general calls (``rpcrdma/rpc/dispatch`` and ``offers``).
 Both get the same octets: over TCP in fragments and cuts of the input's choice, over RDMA with chunks of its choice.
 
 What must hold
@@ -28,7 +28,7 @@ import tempfile
 from typing import Any
 
 from nfsd.protocol.nfs3 import NFS_PROGRAM
-from nfsd.v3.direct import Nfs3Direct
+from nfsd.v3.procedures import Nfs3Procedures
 from nfsd.v3.program import nfs3_procedures
 from rpcrdma.memory import Pool
 from rpcrdma.rpc.dispatch import Dispatcher
@@ -402,7 +402,7 @@ class Target:
         self.pool, self.peer_pool = Pool(256 << 20), Pool(512 << 20)
         self.provider = SoftIwarp(self.pool)
         programs = [Program(NFS_PROGRAM, "nfs", {3: nfs3_procedures(self.service, self.service.exports)})]
-        natives = [{(NFS_PROGRAM, 3): Nfs3Direct(self.service)} for _ in range(2)]
+        natives = [{(NFS_PROGRAM, 3): Nfs3Procedures(self.service)} for _ in range(2)]
         self.direct = Dispatcher(programs, direct=natives[0])
         dispatchers = [self.direct, GeneralCalls(programs, direct=natives[1])]
         self.listeners = [TcpListener(each, self.pool, asyncio.get_running_loop()) for each in dispatchers]

@@ -14,7 +14,7 @@ from nfsd.exports import Export, ExportTable
 from nfsd.mount.program import mount3_program
 from nfsd.protocol.nfs3 import NFS_PROGRAM, nfs_fh3
 from nfsd.v3.acl import nfsacl_program
-from nfsd.v3.direct import Nfs3Direct
+from nfsd.v3.procedures import Nfs3Procedures
 from nfsd.v3.program import nfs3_procedures
 from nfsd.v3.request import Limits
 from nfsd.vfs.service import FileService
@@ -50,7 +50,7 @@ async def running(
     await service.start()
     nfs = Program(NFS_PROGRAM, "nfs", {3: nfs3_procedures(service, exports, limits)})
     programs = [nfs, nfsacl_program(service, exports), mount3_program(service, exports)]
-    native = {(NFS_PROGRAM, 3): Nfs3Direct(service, limits)}
+    native = {(NFS_PROGRAM, 3): Nfs3Procedures(service, limits)}
     dispatcher = Dispatcher(programs, gate=Admission(exports), direct=native)
     pool = Pool(256 << 20)
     listener = TcpListener(dispatcher, pool, asyncio.get_running_loop())

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from nfsd.exports import Export, ExportTable
 from nfsd.protocol.nfs3 import NFS_PROGRAM, PROCEDURES, nfs_fh3
-from nfsd.v3.direct import Nfs3Direct
+from nfsd.v3.procedures import Nfs3Procedures
 from nfsd.v3.program import nfs3_procedures
 from nfsd.vfs.service import FileService
 from nfsd.vfs.syscalls import SYS_GETDENTS64, parse_dirents
@@ -115,7 +115,7 @@ class RealRig:
             """Over TCP: what answers it takes octets only."""
             number = next(number for number, types in PROCEDURES.items() if types.name == name)
             program = Program(NFS_PROGRAM, "nfs", {3: nfs3_procedures(self.service, self.service.exports)})
-            dispatcher = Dispatcher([program], direct={(NFS_PROGRAM, 3): Nfs3Direct(self.service)})
+            dispatcher = Dispatcher([program], direct={(NFS_PROGRAM, 3): Nfs3Procedures(self.service)})
             listener = TcpListener(dispatcher, Pool(64 << 20), asyncio.get_running_loop())
             listener.listen("127.0.0.1", 0)
             async with await Nfs3Client.connect(*listener.address) as client:

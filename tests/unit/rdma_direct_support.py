@@ -5,7 +5,7 @@ import itertools
 import struct
 
 from nfsd.protocol.nfs3 import NFS_PROGRAM
-from nfsd.v3.direct import Nfs3Direct
+from nfsd.v3.procedures import Nfs3Procedures
 from nfsd.v3.program import nfs3_procedures
 from rpcrdma.engine.config import ResponderOptions
 from rpcrdma.memory import Pool
@@ -51,7 +51,7 @@ class Both:
             self.peer_pool = self.pool  # a device takes Receives only from the pool that is registered with it
         self.provider = make_provider(self.pool) if DEVICE_ADDRESS else SoftIwarp(self.pool)
         programs = [Program(NFS_PROGRAM, "nfs", {3: nfs3_procedures(self.service, self.service.exports)})]
-        natives = [{(NFS_PROGRAM, 3): Nfs3Direct(self.service)} for _ in range(2)]
+        natives = [{(NFS_PROGRAM, 3): Nfs3Procedures(self.service)} for _ in range(2)]
         self.dispatcher, general = Dispatcher(programs, direct=natives[0]), GeneralCalls(programs, direct=natives[1])
         self.servers = [
             RdmaServer(self.provider, self.pool, dispatcher, self.options) for dispatcher in (self.dispatcher, general)

@@ -9,7 +9,7 @@ import struct
 import pytest
 
 from nfsd.protocol.nfs3 import NFS_PROGRAM
-from nfsd.v3.direct import Nfs3Direct
+from nfsd.v3.procedures import Nfs3Procedures
 from nfsd.v3.program import nfs3_procedures
 from rpcrdma.capture.recorder import Captures
 from rpcrdma.firewall import Ticker, contain, last_resort, spawn
@@ -64,7 +64,7 @@ def run_direct(tmp_path, fault, scenario, **options):
         async def main(service, root):
             exports = inject(service, fault)
             programs = [Program(NFS_PROGRAM, "nfs", {3: nfs3_procedures(service, service.exports)})]
-            dispatcher = Dispatcher(programs, direct={(NFS_PROGRAM, 3): Nfs3Direct(service)})
+            dispatcher = Dispatcher(programs, direct={(NFS_PROGRAM, 3): Nfs3Procedures(service)})
             await scenario(service, root, exports, dispatcher)
 
         vfs_support.run(path, tmp_path, main, squash="none", **options)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from nfsd.protocol import nfs3 as v3
-from nfsd.v3.direct import Nfs3Direct
+from nfsd.v3.procedures import Nfs3Procedures
 from nfsd.v3.program import nfs3_procedures
 from rpcrdma.memory import Pool
 from rpcrdma.rpc.dispatch import Dispatcher
@@ -43,7 +43,7 @@ async def nfs3_client(server):
     """A client of NFSv3 beside NFSv4's, and the dispatcher that serves it."""
     procedures = nfs3_procedures(server.service, server.nfs4.exports, delegations=server.nfs4.recalls)
     programs = [Program(v3.NFS_PROGRAM, "nfs", {3: procedures})]
-    native = Nfs3Direct(server.service, delegations=server.nfs4.recalls)
+    native = Nfs3Procedures(server.service, delegations=server.nfs4.recalls)
     dispatcher = Dispatcher(programs, direct={(v3.NFS_PROGRAM, 3): native})
     listener = TcpListener(dispatcher, Pool(64 << 20), asyncio.get_running_loop())
     listener.listen("127.0.0.1", 0)

@@ -10,7 +10,7 @@ import struct
 import pytest
 
 from nfsd.protocol.nfs3 import NFS_PROGRAM
-from nfsd.v3.direct import Nfs3Direct
+from nfsd.v3.procedures import Nfs3Procedures
 from nfsd.v3.program import nfs3_procedures
 from rpcrdma.memory import Pool
 from rpcrdma.rpc.dispatch import Dispatcher
@@ -58,7 +58,7 @@ class Both:
         programs = [
             Program(NFS_PROGRAM, "nfs", {3: nfs3_procedures(service, service.exports, delegations=delegations)})
         ]
-        natives = [{(NFS_PROGRAM, 3): Nfs3Direct(service, delegations=delegations)} for _ in range(2)]
+        natives = [{(NFS_PROGRAM, 3): Nfs3Procedures(service, delegations=delegations)} for _ in range(2)]
         self.dispatcher, general = Dispatcher(programs, direct=natives[0]), GeneralCalls(programs, direct=natives[1])
         self.listeners = [TcpListener(self.dispatcher, pool, loop), TcpListener(general, pool, loop)]
         for listener in self.listeners:

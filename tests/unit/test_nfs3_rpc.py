@@ -20,7 +20,7 @@ from nfsd.protocol.nfs3 import (
     nfs_fh3,
     nfsstat3,
 )
-from nfsd.v3.direct import Nfs3Direct
+from nfsd.v3.procedures import Nfs3Procedures
 from nfsd.v3.program import nfs3_procedures
 from rpcrdma.rpc.dispatch import Dispatcher
 from rpcrdma.rpc.messages import accept_stat
@@ -40,7 +40,7 @@ class Server:
         self.rig = RealRig()
         nfs = Program(NFS, "nfs", {3: nfs3_procedures(self.rig.service, self.rig.service.exports)})
         mount = mount3_program(self.rig.service, self.rig.service.exports)
-        self.dispatcher = Dispatcher([nfs, mount], direct={(NFS, 3): Nfs3Direct(self.rig.service)})
+        self.dispatcher = Dispatcher([nfs, mount], direct={(NFS, 3): Nfs3Procedures(self.rig.service)})
         self.replies = Replies()
 
     def at(self, name: bytes) -> diropargs3:

@@ -8,7 +8,7 @@ import struct
 import pytest
 
 from nfsd.protocol.nfs3 import NFS_PROGRAM, fattr3, nfsstat3
-from nfsd.v3.direct import Nfs3Direct
+from nfsd.v3.procedures import Nfs3Procedures
 from nfsd.v3.program import nfs3_procedures
 from rpcrdma.memory import OutOfMemory
 from rpcrdma.rpc.direct import Gate
@@ -31,7 +31,7 @@ DATA = os.urandom(16 * BLOCK)
 
 def without_handlers(service, **options):
     """A dispatcher whose procedures of NFSv3 have nothing but their native functions."""
-    native = Nfs3Direct(service)
+    native = Nfs3Procedures(service)
     procedures = {
         number: dataclasses.replace(each, handler=None) if offers(native, number) else each
         for number, each in nfs3_procedures(service, service.exports).items()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from nfsd.exports import Export, ExportTable
 from nfsd.protocol.nfs3 import PROCEDURES
-from nfsd.v3.direct import Nfs3Direct
+from nfsd.v3.procedures import Nfs3Procedures
 from nfsd.v3.program import nfs3_procedures
 from nfsd.vfs.service import FileService
 from rpcrdma.rpc.offers import offers
@@ -17,7 +17,7 @@ IN_PYTHON = {"NULL", "READDIR", "READDIRPLUS", "FSSTAT", "FSINFO", "PATHCONF"}
 
 def test_each_procedure_has_one_body(tmp_path: Path) -> None:
     service = FileService(ExportTable((Export(1, str(tmp_path), "/x"),)), str(tmp_path))
-    native = Nfs3Direct(service)
+    native = Nfs3Procedures(service)
     procedures = nfs3_procedures(service, service.exports)
     assert procedures.keys() == PROCEDURES.keys()
     for number, row in procedures.items():

@@ -7,7 +7,7 @@ import struct
 import pytest
 
 from nfsd.protocol.nfs3 import NFS_PROGRAM
-from nfsd.v3.direct import Nfs3Direct
+from nfsd.v3.procedures import Nfs3Procedures
 from nfsd.v3.program import nfs3_procedures
 from rpcrdma.rpc.dispatch import Dispatcher
 from rpcrdma.rpc.program import Program
@@ -115,7 +115,7 @@ def run(kind, tmp_path, carrier, scenario, cache=None):
 
         async def main(service, root):
             programs = [Program(NFS_PROGRAM, "nfs", {3: nfs3_procedures(service, service.exports)})]
-            dispatcher = Dispatcher(programs, cache, direct={(NFS_PROGRAM, 3): Nfs3Direct(service)})
+            dispatcher = Dispatcher(programs, cache, direct={(NFS_PROGRAM, 3): Nfs3Procedures(service)})
             async with carrier(dispatcher) as clients:
                 await scenario(service, root, clients, dispatcher)
 

@@ -2,7 +2,7 @@
 
 from libc.stdint cimport uint8_t, uint32_t
 
-from nfsd.v3.direct_names cimport Nfs3Names
+from nfsd.v3.names cimport Nfs3Names
 from nfsd.v3.name_arguments cimport name_arguments_t
 from nfsd.vfs.direct cimport Standing, when_t
 from nfsd.vfs.name_changes cimport NameChange

@@ -1,6 +1,6 @@
 """NFSv3's native procedures as one program (RFC 1813 section 3.3): which they are, and the way of a call to its procedure.
 
-Owns :class:`Nfs3Direct`; imports the families of procedures, :mod:`rpcrdma.place` and :mod:`rpcrdma.rpc.direct`.
+Owns :class:`Nfs3Procedures`; imports the families of procedures, :mod:`rpcrdma.place` and :mod:`rpcrdma.rpc.direct`.
 Whatever a call waits for is a need (:mod:`nfsd.v3.needs`), a worker's or an errand: it is offered again with what has
 been brought. So all that is declined are calls for whose replies a transport has no room, which come again as general
 calls, and malformed ones.
@@ -10,7 +10,7 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t
 
 from nfsd.v3.attributes cimport load_setattr
 from nfsd.v3.data cimport Nfs3Data
-from nfsd.v3.direct_names cimport Carried
+from nfsd.v3.names cimport Carried
 from nfsd.v3.name_arguments cimport load_name_arguments, name_arguments_t
 from nfsd.v3.needs cimport ARRIVAL, Need, Progress
 from nfsd.vfs.direct cimport Standing, changes_t, no
@@ -61,7 +61,7 @@ cdef bint well_formed(uint32_t procedure, const uint8_t *arguments, size_t size,
     return True
 
 
-cdef class Nfs3Direct(Nfs3Data):
+cdef class Nfs3Procedures(Nfs3Data):
     def __init__(self, service, limits=None, delegations=None):
         limits = limits or Limits()
         self.read_max = limits.read_max

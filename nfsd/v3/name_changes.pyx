@@ -18,7 +18,7 @@ from libc.string cimport memchr
 
 from cpython.bytes cimport PyBytes_FromStringAndSize
 
-from nfsd.v3.direct_names cimport AGAIN, DONE, GENERAL, is_component, octets_of, status_in, walked
+from nfsd.v3.names cimport AGAIN, DONE, GENERAL, is_component, octets_of, status_in, walked
 from nfsd.v3.name_arguments cimport load_name_arguments, name_arguments_t
 from nfsd.v3.needs cimport OTHER, RECALLED
 from nfsd.vfs.direct cimport NO_ID, UTIME_NOW, UTIME_OMIT, Standing, changes_t, no, when_t

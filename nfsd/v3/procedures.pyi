@@ -1,11 +1,11 @@
-"""The common procedures of NFSv3, answered natively. Implemented in ``direct.pyx``."""
+"""NFSv3's native procedures as one program. Implemented in ``procedures.pyx``."""
 
 from nfsd.v3.request import Delegations, Limits
 from nfsd.vfs.service import FileService
 from rpcrdma.rpc.direct import DirectProgram
 
-class Nfs3Direct(DirectProgram):
-    """GETATTR, ACCESS, READ, WRITE and COMMIT; SETATTR, LOOKUP, CREATE and REMOVE as far as they are common."""
+class Nfs3Procedures(DirectProgram):
+    """All but NULL, READDIR, READDIRPLUS, FSSTAT, FSINFO and PATHCONF. Declines nothing that is well formed."""
 
     absent: int
     """LOOKUPs of names that there are not; their replies are failures."""
