@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import os
 import random
-import resource
 import stat
 import struct
 
@@ -401,31 +400,6 @@ def test_a_file_that_somebody_has_open_lives_on(tmp_path):
         del opened
         assert status(await both.direct.call(1, handle(node))) == struct.pack(">I", nfsstat3.NFS3ERR_STALE)
         assert both.answered(REMOVE) == 1
-
-    run("memory", tmp_path, scenario)
-
-
-def test_the_last_descriptor_is_enough_to_create_a_file(tmp_path):
-    async def scenario(both):
-        (one,) = await made(both, "one")
-        limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-        taken = [os.dup(0)]
-        try:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (taken[0] + 64, limits[1]))
-            with contextlib.suppress(OSError):
-                while True:
-                    taken.append(os.dup(0))
-            os.close(taken.pop())
-            reply = await both.direct.call(CREATE, creation(one, b"n"))
-            assert status(reply) == OK
-            assert both.answered(CREATE) == 1
-            refused = await both.direct.call(CREATE, creation(one, b"m"))
-        finally:
-            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
-            for fd in taken:
-                os.close(fd)
-        assert status(refused) in (OK, JUKEBOX)
-        assert status(await both.direct.call(REMOVE, removal(one, b"n"))) == OK
 
     run("memory", tmp_path, scenario)
 

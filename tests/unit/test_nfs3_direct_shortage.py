@@ -8,7 +8,7 @@ import pytest
 
 from nfsd.protocol.nfs3 import createmode3
 from tests.unit.test_nfs3_direct import run
-from tests.unit.test_nfs3_direct_names import CREATE, OK, creation, made, status
+from tests.unit.test_nfs3_direct_names import CREATE, JUKEBOX, OK, REMOVE, creation, made, removal, status
 
 
 @contextlib.contextmanager
@@ -39,5 +39,19 @@ def test_the_last_descriptor_is_enough_to_create_a_file_of_a_size(how, tmp_path)
             assert status(await both.direct.call(CREATE, creation(one, b"n", how=how, size=9))) == OK
             assert both.answered(CREATE) == 1
         assert os.stat(path).st_size == 9
+
+    run("memory", tmp_path, scenario)
+
+
+def test_the_last_descriptor_is_enough_to_create_a_file(tmp_path):
+    async def scenario(both):
+        (one,) = await made(both, "one")
+        with one_descriptor_left():
+            reply = await both.direct.call(CREATE, creation(one, b"n"))
+            assert status(reply) == OK
+            assert both.answered(CREATE) == 1
+            refused = await both.direct.call(CREATE, creation(one, b"m"))
+        assert status(refused) in (OK, JUKEBOX)
+        assert status(await both.direct.call(REMOVE, removal(one, b"n"))) == OK
 
     run("memory", tmp_path, scenario)
