@@ -26,6 +26,7 @@ cdef class DirectCreates(DirectChanges):
     cdef int make_and_open(
         self, Arguments *arguments, createhow_t *how, opaque_t *name, const uint8_t *behind, uint32_t wanted, Place place
     ) except -1
+    cdef bint open_instead(self, Arguments *arguments, opaque_t *name, uint32_t wanted, Place place) except -1
     cdef NameChange to_open_new(
         self, Arguments *arguments, createhow_t *how, opaque_t *name, uint32_t wanted
     )

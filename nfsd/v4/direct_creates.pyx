@@ -205,11 +205,22 @@ cdef class DirectCreates(DirectChanges):
         outcome = self.carry(change, brought, place)
         if outcome == ANSWERED and self.failure == NFS4ERR_EXIST and how.mode != GUARDED4 and not self.done:
             self.failure, place.at = 0, self.result_at
-            return no(self.files, FAILED)  # it depends on what is there
+            if how.mode != UNCHECKED4 or how.given.size >= 0:
+                return no(self.files, FAILED)  # it depends on what is there
+            return self.open_instead(arguments, name, wanted, place)
         if outcome != DONE:
             return outcome
         arguments.at = behind
         return self.opened_new(change, how, wanted, place)
+
+    cdef bint open_instead(self, Arguments *arguments, opaque_t *name, uint32_t wanted, Place place) except -1:
+        """UNCHECKED4, and the name is taken: what is there is opened, and keeps its attributes."""
+        client = self.opener_of(arguments.at + 12) if self.turn is None else self.turn.client
+        if self.turn is not None:
+            self.turn.abandon()  # it begins again
+            self.turn = None
+        arguments.at = name.octets - 4
+        return client is not None and self.open_there(arguments, client, CLAIM_NULL, wanted, place)
 
     cdef NameChange to_open_new(self, Arguments *arguments, createhow_t *how, opaque_t *name, uint32_t wanted):
         """The creation of a file to be opened; None declines, as long as nothing has begun."""

@@ -39,6 +39,34 @@ def kind(request):
     return request.param
 
 
+def test_what_is_there_is_opened_natively(tmp_path, minor):
+    """UNCHECKED4: the file keeps its attributes (RFC 8881 section 18.16.3)."""
+
+    async def scenario(both):
+        pair = await sides(both)
+        for side in pair:
+            (side.path / "a").write_bytes(b"content")
+            (side.path / "a").chmod(0o640)
+            (side.path / "sub").mkdir()
+            side.owner = b"owner" + side.path.name.encode()
+            await confirmed(both, side.owner)
+        before = both.answered
+
+        def make(name):
+            return lambda side: [
+                making(both, name, values={33: mode(0o777)}, owner=side.owner,
+                       seqid=0 if minor else next_seqid(both, side.owner)),
+                p.OP_GETFH, access(0x3F), getattr_(OF_CONTENT),
+            ]  # fmt: skip
+
+        assert (await agree(pair, make(b"a")))[0] == OK
+        assert both.answered == before + 1
+        assert (await agree(pair, make(b"sub")))[0] == p.NFS4ERR_EXIST
+        assert (pair[0].path / "a").stat().st_mode & 0o777 == 0o640
+
+    on("memory", tmp_path, minor, scenario)
+
+
 @pytest.mark.parametrize("seed", range(2))
 def test_random_openings_of_new_files(kind, tmp_path, minor, seed):
     rng = random.Random(seed)
