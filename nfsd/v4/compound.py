@@ -26,7 +26,8 @@ from nfsd.state.opens import SeqidOwner
 from nfsd.state.records import Slot
 from nfsd.state.sessions import Session
 from nfsd.state.types import INVALID, SeqidReplay, StateidLike
-from nfsd.v4.errors import status_of
+from nfsd.v4.arrivals import VERSIONS, arrive
+from nfsd.v4.errors import failure_of
 from nfsd.v4.halfway import Halfway
 from nfsd.v4.kept import give, keep
 from nfsd.v4.operations import ENCODED, ROOM_FOR_RESULT, TABLE, Operation
@@ -45,7 +46,6 @@ log = limited_logger(__name__)
 
 MAX_OPERATIONS_40 = 256
 """Bound on a COMPOUND without a session; NFSv4.0 negotiates none."""
-VERSIONS = ("NFSv4.0", "NFSv4.1", "NFSv4.2")
 _TAG_LIMIT = 1024
 _CURRENT_OTHER = bytes(12)
 
@@ -166,12 +166,8 @@ class Compound:
             if place is None:
                 raise Nfs4Error(p.NFS4ERR_STALE)
             return await self.enter(place)
-        node = await self.service.resolve(handle)
-        if not self.may_use(node.export):
-            self.server.exports.refuse(node.export, self.call.transport, self.version)
-            raise Nfs4Error(p.NFS4ERR_ACCESS)
-        self._check_port(node.export)
-        self._count(node.export)
+        node = await arrive(self.server, self.call.transport, self.minor, handle)
+        self.call.tally = self.server.exports.tally(node.export, self.call.transport.peer_address)
         return node
 
     async def enter(self, place: PseudoNode) -> Node | PseudoNode:
@@ -441,7 +437,7 @@ async def _run_one(c: Compound, row: Operation, at: int) -> int:
         status = await _give_again(c, row, replayed.replay)
     except (Nfs4Error, OSError, BadHandle, AttributeError4, XdrError, CrossingRefused, OutOfMemory) as error:
         results.truncate(body)
-        status = _status(error)
+        status = failure_of(error)
         _encode_failure(results, row.number, status)
     except SlotReplay:
         raise
@@ -484,17 +480,3 @@ async def _give_again(c: Compound, row: Operation, replay: SeqidReplay) -> int:
     if replay.filehandle is not None:
         c.go(await c.resolve(replay.filehandle))
     return replay.status
-
-
-def _status(error: Exception) -> int:
-    if isinstance(error, Nfs4Error | AttributeError4):
-        return error.status
-    if isinstance(error, OSError):
-        return status_of(error)
-    if isinstance(error, BadHandle):
-        return p.NFS4ERR_BADHANDLE
-    if isinstance(error, CrossingRefused):
-        return p.NFS4ERR_ACCESS
-    if isinstance(error, OutOfMemory):
-        return p.NFS4ERR_DELAY  # buffers come back as other calls end
-    return p.NFS4ERR_BADXDR

@@ -234,6 +234,10 @@ cdef class DirectCompound(UnderWay):
         outcome = self.operation(number, arguments, place)
         if outcome != ANSWERED:
             return outcome
+        if self.failure and self.bulk_wanted != NULL:
+            # The chunk may have taken something out of these arguments, which is another failure.
+            self.failure = 0
+            return no(self.files, CHUNKS)
         self.changed |= changing
         self.done = False
         if self.bulk_wanted != NULL and self.bulk_wanted < arguments.at:

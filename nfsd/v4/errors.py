@@ -1,10 +1,14 @@
-"""From errno to nfsstat4: the one table (RFC 7530 section 13, RFC 8881 section 15)."""
+"""From errno, and what else operations raise, to nfsstat4: the one table (RFC 7530 section 13, RFC 8881 section 15)."""
 
 from __future__ import annotations
 
 import errno
 
 from nfsd.protocol import nfs4 as p
+from nfsd.state import Nfs4Error
+from nfsd.v4.settable import AttributeError4
+from nfsd.vfs.types import BadHandle, CrossingRefused
+from rpcrdma.memory import OutOfMemory
 
 _STATUS: dict[int, int] = {
     errno.EPERM: p.NFS4ERR_PERM,
@@ -43,3 +47,18 @@ _STATUS: dict[int, int] = {
 def status_of(error: OSError) -> int:
     """The nfsstat4 of a file system's error; SERVERFAULT for one that no protocol foresaw."""
     return _STATUS.get(error.errno or 0, p.NFS4ERR_SERVERFAULT)
+
+
+def failure_of(error: Exception) -> int:
+    """The nfsstat4 of what operations raise."""
+    if isinstance(error, Nfs4Error | AttributeError4):
+        return error.status
+    if isinstance(error, OSError):
+        return status_of(error)
+    if isinstance(error, BadHandle):
+        return p.NFS4ERR_BADHANDLE
+    if isinstance(error, CrossingRefused):
+        return p.NFS4ERR_ACCESS
+    if isinstance(error, OutOfMemory):
+        return p.NFS4ERR_DELAY  # buffers come back as other calls end
+    return p.NFS4ERR_BADXDR
