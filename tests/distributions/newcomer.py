@@ -30,16 +30,16 @@ class Steps:
     """What was measured on one Debian."""
 
     name: str
-    steps: dict[str, tuple[float, float]]
-    """Of each step its seconds, and those of a processor."""
+    steps: dict[str, tuple[float, float, float]]
+    """Of each step its seconds, those of a processor, and how many processes ran or waited to."""
     tests: str
     """pytest's last line."""
 
 
-def parse(text: str) -> dict[str, tuple[float, float]]:
+def parse(text: str) -> dict[str, tuple[float, float, float]]:
     """The lines that steps.sh leaves."""
     rows = (line.split("\t") for line in text.splitlines())
-    return {name: (float(wall), float(user) + float(system)) for name, wall, user, system in rows}
+    return {name: (float(wall), float(user) + float(system), float(load)) for name, wall, user, system, load in rows}
 
 
 def measure(suite: str, lab: Path, target: str, *, go_on: bool) -> Steps:
@@ -65,7 +65,7 @@ def table(measured: list[Steps]) -> str:
     """Markdown: a row for each step, with its seconds and, in brackets, those of a processor."""
     lines = ["| | " + " | ".join(f"Debian {one.name}" for one in measured) + " |", "|---" * (len(measured) + 1) + "|"]
     for step in measured[0].steps:
-        cells = ["{:.0f} s ({:.0f} s)".format(*one.steps[step]) if step in one.steps else "" for one in measured]
+        cells = ["{:.0f} s ({:.0f} s)".format(*one.steps[step][:2]) if step in one.steps else "" for one in measured]
         lines.append(f"| {step} | " + " | ".join(cells) + " |")
     if any(one.tests for one in measured):
         lines.append("| its result | " + " | ".join(one.tests for one in measured) + " |")
@@ -84,10 +84,10 @@ def main() -> int:
     measured = [
         measure(suite, lab, "" if options.no_tests else "test-fast", go_on=options.go_on) for suite in options.suites
     ]
-    load = os.getloadavg()[2]
+    loads = [load for one in measured for *_, load in one.steps.values()]
     text = table(measured) + (
         f"\nSeconds that passed, downloads among them, and in brackets those of a processor. {os.cpu_count()} "
-        f"processors ({platform.machine()}), with {load:.1f} processes running besides on average.\n"
+        f"processors ({platform.machine()}), for which up to {max(loads):.0f} processes\nwere in need of one.\n"
     )
     print(text)
     if options.write:

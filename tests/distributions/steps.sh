@@ -1,19 +1,22 @@
 #!/bin/bash
 # steps.sh FILE [MAKE'S TARGET] - what a newcomer does in a clone on a bare Debian, timed: from nothing to a directory that is
 # served and listed, then the tests if a target is given. Each step leaves a line in FILE: its name, its seconds, and those of
-# a processor as user and as system; what has one already is not done again. Run by newcomer.py, in a Debian made for that.
+# a processor as user and as system, and how many processes ran or waited to in the last minute of it. What has a line
+# already is not done again. Run by newcomer.py, in a Debian made for that.
 set -eu
 told=$1
 tests=${2:-}
 TIMEFORMAT=$'%R\t%U\t%S'
 exec 3>&2
 
+taken() { echo "$(cat "$told.time")"$'\t'"$(cut -d ' ' -f 1 /proc/loadavg)"; }
+
 step() { # step NAME WORDS...: run a command and tell how long it took
     local status=0 name=$1
     shift
     ! grep -qF "$name"$'\t' "$told" || return 0
     { time "$@" 2>&3; } 2>"$told.time" || status=$?
-    [ $status != 0 ] || printf '%s\t%s\n' "$name" "$(cat "$told.time")" >>"$told"
+    [ $status != 0 ] || printf '%s\t%s\n' "$name" "$(taken)" >>"$told"
     return $status
 }
 
@@ -45,7 +48,7 @@ step "\`make run\`, \`rdma-nfsd ls\`, \`rdma-nfsd cat\`" serve
 step "what tests take" make tools develop
 status=0
 step "\`make $tests\`" make "$tests" >tests.log || status=$?
-[ $status = 0 ] || printf '%s\t%s\n' "\`make $tests\`" "$(cat "$told.time")" >>"$told"
+[ $status = 0 ] || printf '%s\t%s\n' "\`make $tests\`" "$(taken)" >>"$told"
 tail -n 60 tests.log
 sed -n 's/^=*\(.* in [0-9].*s\).*$/\1/p' tests.log | tail -n 1 >"$told.tests"
 exit $status
