@@ -44,6 +44,7 @@ from rpcrdma.rpc.program import (
     RpcReply,
     Transport,
 )
+from rpcrdma.rpc.refusals import accepted, denied, to_short
 from rpcrdma.rpc.tally import Latencies
 from rpcrdma.xdr import Decoder, Encoder, XdrError
 
@@ -56,7 +57,7 @@ NO_REPLY: Final = RpcReply(0, b"", [])
 _JOINED: Final = RpcReply(0, b"", [])
 
 _CALL, _REPLY = int(msg_type.CALL), int(msg_type.REPLY)
-_ACCEPTED, _DENIED = int(reply_stat.MSG_ACCEPTED), int(reply_stat.MSG_DENIED)
+_ACCEPTED = int(reply_stat.MSG_ACCEPTED)
 _HEADER: Final = struct.Struct(">8I")
 _WORDS: Final = struct.Struct(">II")
 _SUCCESS_HEADER: Final = struct.Struct(">6I")
@@ -322,7 +323,7 @@ class Dispatcher:
         connection, :data:`_JOINED` for nothing as yet."""
         size = len(data)
         if size < _SHORTEST:
-            return self._refuse(_short(data))
+            return self._refuse(to_short(data))
         xid, kind, rpc_version, program, version, procedure, flavor, length = _HEADER.unpack_from(data)
         if kind != _CALL:
             return self._refuse(None)
@@ -475,28 +476,6 @@ class Dispatcher:
 def _release(holds: list[Hold]) -> None:
     for lease in holds:
         lease.release()
-
-
-def _short(data: memoryview) -> RpcReply | None:
-    """The answer to a message that is too short to be a call."""
-    if len(data) < 8:
-        return None
-    xid, kind = _WORDS.unpack_from(data)
-    if kind != _CALL:
-        return None
-    if len(data) >= 12 and int.from_bytes(data[8:12], "big") != RPC_VERSION:
-        return denied(xid, reject_stat.RPC_MISMATCH, RPC_VERSION, RPC_VERSION)
-    return accepted(xid, accept_stat.GARBAGE_ARGS)
-
-
-def accepted(xid: int, status: accept_stat, *more: int) -> RpcReply:
-    """An accepted reply without results; ``more`` is the body of PROG_MISMATCH."""
-    return RpcReply(xid, struct.pack(f">{6 + len(more)}I", xid, _REPLY, _ACCEPTED, 0, 0, status, *more), [])
-
-
-def denied(xid: int, reason: int, *more: int) -> RpcReply:
-    """A denied reply (RFC 5531 section 9: rejected_reply)."""
-    return RpcReply(xid, struct.pack(f">{4 + len(more)}I", xid, _REPLY, _DENIED, reason, *more), [])
 
 
 def describe(transport: Transport) -> str:

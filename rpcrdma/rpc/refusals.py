@@ -1,0 +1,38 @@
+"""Replies without results: to calls that are not executed, or have failed (RFC 5531 section 9).
+
+Owns their octets; imports the vocabulary of messages and of programs.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final
+
+from rpcrdma.rpc.messages import RPC_VERSION, accept_stat, msg_type, reject_stat, reply_stat
+from rpcrdma.rpc.program import RpcReply
+
+_CALL, _REPLY = int(msg_type.CALL), int(msg_type.REPLY)
+_ACCEPTED, _DENIED = int(reply_stat.MSG_ACCEPTED), int(reply_stat.MSG_DENIED)
+_WORDS: Final = struct.Struct(">II")
+
+
+def to_short(data: memoryview) -> RpcReply | None:
+    """The answer to a message that is too short to be a call; None: the connection is to be closed."""
+    if len(data) < 8:
+        return None
+    xid, kind = _WORDS.unpack_from(data)
+    if kind != _CALL:
+        return None
+    if len(data) >= 12 and int.from_bytes(data[8:12], "big") != RPC_VERSION:
+        return denied(xid, reject_stat.RPC_MISMATCH, RPC_VERSION, RPC_VERSION)
+    return accepted(xid, accept_stat.GARBAGE_ARGS)
+
+
+def accepted(xid: int, status: accept_stat, *more: int) -> RpcReply:
+    """An accepted reply without results; ``more`` is the body of PROG_MISMATCH."""
+    return RpcReply(xid, struct.pack(f">{6 + len(more)}I", xid, _REPLY, _ACCEPTED, 0, 0, status, *more), [])
+
+
+def denied(xid: int, reason: int, *more: int) -> RpcReply:
+    """A denied reply (RFC 5531 section 9: rejected_reply)."""
+    return RpcReply(xid, struct.pack(f">{4 + len(more)}I", xid, _REPLY, _DENIED, reason, *more), [])
