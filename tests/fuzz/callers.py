@@ -18,8 +18,8 @@ from dataclasses import replace
 
 from rpcrdma.rpc.messages import auth_stat, authsys_parms, reject_stat
 from rpcrdma.xdr import pack
-from tests.fuzz.calls import Input
 from tests.fuzz.iwarp_fakes import Errors
+from tests.fuzz.nfs3_calls import Input
 from tests.nfs3_client import RpcFailure
 from tests.support.callers import ACTIONS, EDGES, SHARED, SQUASHES, VERSIONS, Served, Step
 

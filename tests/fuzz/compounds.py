@@ -22,8 +22,8 @@ from typing import Any
 from nfsd.protocol import nfs4 as p
 from nfsd.protocol.nfs4_ops import OPERATIONS
 from rpcrdma.xdr import XdrError, native
-from tests.fuzz.calls import COUNTS, NAMES, OFFSETS, Input
 from tests.fuzz.iwarp_fakes import Errors
+from tests.fuzz.nfs3_calls import COUNTS, NAMES, OFFSETS, Input
 from tests.support.nfs4 import serving, wanted
 from tests.support.nfs4_direct import Both, comparable, handle_of
 from tests.unit import vfs_support

@@ -14,7 +14,6 @@ FILES = {
     "rpcrdma/tcp/stream.pyx": 525,
     "rpcrdma/verbs/device/endpoint.pyx": 616,
     "rpcrdma/verbs/softiwarp/endpoint.pyx": 536,
-    "tests/fuzz/calls.py": 543,
     "tests/unit/test_admin.py": 555,
     "tests/unit/test_backward_long.py": 508,
     "tests/unit/test_rdma_server.py": 515,
