@@ -1,6 +1,6 @@
 """One RDMA connection of the server: a provider's endpoint joined to the responder engine and the dispatcher.
 
-Owns :class:`RdmaConnection` and :class:`RdmaServerOptions`; imports the provider interface, the engine and the
+Owns :class:`RdmaConnection`; imports the provider interface, the engine and the
 dispatcher; :mod:`rpcrdma.server.rdma` makes connections and looks at each once a second. RFC 8166, RFC 8167 and RFC
 8797; draft-cel version Two.
 
@@ -30,27 +30,29 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from rpcrdma.capture.events import Connection
 from rpcrdma.capture.recorder import Tap
 from rpcrdma.capture.tap import TapEndpoint
 from rpcrdma.engine.backward import BackwardCall
 from rpcrdma.engine.calls import ForwardCall
-from rpcrdma.engine.config import LARGEST_LEASE, ResponderOptions
+from rpcrdma.engine.config import ResponderOptions
 from rpcrdma.engine.direct import DirectResponder
 from rpcrdma.engine.responder import Responder
 from rpcrdma.firewall import contain
-from rpcrdma.holds import Hold
 from rpcrdma.hosts import Seat
 from rpcrdma.log_limits import limited_logger
 from rpcrdma.memory import Account, Lease, OutOfMemory
-from rpcrdma.place import Answerer
 from rpcrdma.rpc.dispatch import NO_REPLY
-from rpcrdma.rpc.program import RpcReply, Transport
+from rpcrdma.rpc.program import RpcReply
 from rpcrdma.server import backward
+from rpcrdma.server.dispatching import Dispatcher as Dispatcher
+from rpcrdma.server.rdma_options import SMALLEST_BLOCK as SMALLEST_BLOCK
+from rpcrdma.server.rdma_options import RdmaServerOptions as RdmaServerOptions
+from rpcrdma.server.rdma_options import receive_memory
 from rpcrdma.server.slowing import Slowing
 from rpcrdma.verbs.interface import (
     ConnectRequest,
@@ -70,52 +72,6 @@ _MINUTE = 60.0
 """Seconds after which it is looked at how many credits a peer uses."""
 _trace_log = logging.getLogger("rpcrdma.trace")
 """Trace points, at level DEBUG. Looked at when a connection is made."""
-
-SMALLEST_BLOCK = 1024
-"""Of the pool: a lease takes a power of two of octets, and no fewer."""
-
-
-class Dispatcher(Protocol):
-    """Where calls go: :class:`rpcrdma.rpc.dispatch.Dispatcher`."""
-
-    def direct_calls(self, transport: Transport) -> Answerer | None:
-        """What answers the common calls of a connection natively, if anything does."""
-
-    def admits(self, peer_address: str) -> bool:
-        """Whether calls of this host are executed, as far as is known by now."""
-
-    def dispatch(
-        self,
-        transport: Transport,
-        data: memoryview,
-        chunks: Sequence[tuple[int, memoryview]],
-        holds: list[Hold],
-        done: Callable[[RpcReply | None], None],
-        reply_room: int = 0,
-    ) -> None:
-        """Execute a call and call ``done`` exactly once."""
-
-
-@dataclass(frozen=True, slots=True)
-class RdmaServerOptions:
-    """The settings of an RDMA server."""
-
-    responder: ResponderOptions = field(default_factory=ResponderOptions)
-    connection_memory: int = 64 << 20
-    """Octets one connection may use for payloads: sinks of Read chunks, results, send buffers."""
-    max_reads: int = 16
-    """RDMA Reads to keep outstanding on a connection, if the peer lets us."""
-    lease_timeout: float = 20.0
-    """Seconds an operation waits for a buffer before it fails with OutOfMemory."""
-    idle_time: float = 360.0
-    """Seconds without a message after which a connection is closed."""
-
-    def __post_init__(self) -> None:
-        """Raise ValueError for what cannot work."""
-        if self.connection_memory < 2 * LARGEST_LEASE:
-            raise ValueError(f"connection_memory must be at least {2 * LARGEST_LEASE}")
-        if self.max_reads < 1:
-            raise ValueError("max_reads must be positive")
 
 
 class RdmaConnection:
@@ -161,7 +117,7 @@ class RdmaConnection:
         self._own_data = responder.private_data.encode()
         peer = private_data.find(request.private_data)
         properties = private_data.negotiate(responder.private_data, peer)
-        self._receive_account = self._seat.account(_receive_memory(responder))
+        self._receive_account = self._seat.account(receive_memory(responder))
         self._account: Account = self._seat.account(options.connection_memory)
         receives: list[Lease] = []
         try:
@@ -588,11 +544,3 @@ class RdmaConnection:
         else:
             self.responder.reply(call, reply)
         self._run()
-
-
-def _receive_memory(options: ResponderOptions) -> int:
-    """Octets of the Receives that a connection may hold: posted, and under the calls being worked on."""
-    block = SMALLEST_BLOCK
-    while block < options.receive_buffer:
-        block *= 2
-    return block * (3 * options.credits + 2 * options.backward_credits)

@@ -36,6 +36,7 @@ from rpcrdma.log_limits import limited_logger
 from rpcrdma.memory import Account, Lease, OutOfMemory
 from rpcrdma.rpc.dispatch import NO_REPLY
 from rpcrdma.rpc.program import RpcReply
+from rpcrdma.server.lease_waits import wait_for_lease
 from rpcrdma.server.slowing import Slowing
 from rpcrdma.server.sockets import peer_is_gone, plain_address, set_options
 from rpcrdma.server.tcp_limits import TcpLimits as TcpLimits
@@ -128,27 +129,7 @@ class TcpConnection:
             pass
         if self.closed:
             raise ConnectionError("the connection is closed")
-        waiter: asyncio.Future[Lease] = self._loop.create_future()
-        self._lease_waiters.add(waiter)
-        try:
-            self._account.when_available(size, partial(self._lease_available, waiter, size))
-            return await waiter
-        except asyncio.CancelledError:
-            # A cancelled call leaves what it waited for alone, so that the lease may arrive, or have arrived.
-            if not waiter.cancel() and not waiter.cancelled() and waiter.exception() is None:
-                waiter.result().release()
-            raise
-        finally:
-            self._lease_waiters.discard(waiter)
-            del waiter  # it may hold an exception whose traceback holds this frame
-
-    def _lease_available(self, waiter: asyncio.Future[Lease], size: int) -> None:
-        if waiter.done():
-            return
-        try:
-            waiter.set_result(self._account.lease(size))
-        except OutOfMemory:
-            self._account.when_available(size, partial(self._lease_available, waiter, size))
+        return await wait_for_lease(self._account, self._loop, self._lease_waiters, size)
 
     async def call_back(
         self,

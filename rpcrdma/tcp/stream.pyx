@@ -20,8 +20,7 @@ Bounds
     from there, with what it has been given (:meth:`RecordStream.give`).
 
 Rates
-    While the host is over its rates no record is begun: what has come stays where it is, ``slowed`` says so, and the
-    owner has it go on when the host may. A record whose beginning has been taken is taken whole.
+    While the host is over its rates no record is begun (``slowed``); one whose beginning has been taken is taken whole.
 
 Direct calls
     With an :class:`~rpcrdma.place.Answerer` set, a whole record is offered to it before it becomes an object
@@ -47,26 +46,13 @@ from rpcrdma.pace cimport Pace
 from rpcrdma.place cimport Answerer
 from rpcrdma.tcp.answers cimport RecordAnswers, record_answers
 from rpcrdma.tcp.outgoing cimport Outgoing
+from rpcrdma.tcp.receiving cimport MSG_DONTWAIT, iovec, msghdr, recvmsg
 from rpcrdma.turns cimport SLICE, one_is_gone, shared
 
 import os
 
 from rpcrdma.memory import OutOfMemory
-
-
-cdef extern from "<sys/uio.h>" nogil:
-    cdef struct iovec:
-        void *iov_base
-        size_t iov_len
-
-
-cdef extern from "<sys/socket.h>" nogil:
-    cdef struct msghdr:
-        iovec *msg_iov
-        size_t msg_iovlen
-
-    ssize_t recvmsg(int fd, msghdr *message, int flags)
-    int MSG_DONTWAIT
+from rpcrdma.tcp.parts import record_parts
 
 
 cdef enum:
@@ -90,20 +76,6 @@ class RecordError(Exception):
 cdef inline size_t load_mark(const char *at) noexcept:
     cdef const unsigned char *u = <const unsigned char *>at
     return (<size_t>u[0] << 24) | (<size_t>u[1] << 16) | (<size_t>u[2] << 8) | u[3]
-
-
-cdef list record_parts(reply):
-    """A reply's record in pieces, as :meth:`RecordStream.queue` puts it together."""
-    cdef list parts = []
-    cdef size_t done = 0
-    head = memoryview(reply.head)
-    for offset, payload in reply.payloads:
-        parts.append(head[done:offset])
-        done = offset
-        parts.append(payload.view)
-        parts.append(bytes(-len(payload.view) & 3))
-    parts.append(head[done:])
-    return parts
 
 
 cdef class RecordStream:
@@ -169,10 +141,8 @@ cdef class RecordStream:
 
     cdef bint over(self) noexcept:
         """Whether nothing may be begun now."""
-        if self.pace is None or not self.pace.limited or not self.pace.over():
-            return False
-        self.slowed = True
-        return True
+        self.slowed = self.pace is not None and self.pace.limited and self.pace.over()
+        return self.slowed
 
     def set_tap(self, tap):
         """Show every record to ``tap``; None: to nobody."""
