@@ -300,17 +300,17 @@ def test_a_removal_is_not_repeated_whatever_happens_while_it_waits(tmp_path, min
         handles = await directories(both)
         (both.path / "one" / "a").touch()
         service = both.server.service
-        settle = service.settle_names
+        settle = service.sync
 
         async def disturbed(*arguments):
             service.exports.generation += 1
             service.exports.standing = lambda *_: None
             await settle(*arguments)
 
-        service.settle_names = disturbed
+        service.sync = disturbed
         before = both.answered
         reply = await both.direct.call(None, both.message(SPARE, putfh(handles[0]), remove(b"a")))
-        service.settle_names = settle
+        service.sync = settle
         del service.exports.standing
         assert without_change_info(comparable(reply))[1] is not None
         assert both.answered == before + 1
