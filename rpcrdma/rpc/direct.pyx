@@ -22,10 +22,10 @@ from libc.string cimport memcmp, memset
 
 from rpcrdma.clock cimport nanoseconds
 from rpcrdma.declined cimport CALLER, GATE, NOBODY, PROCEDURE, RARE, REPLAY, SHAPE, SIZE, Declined, word
-from rpcrdma.digest cimport Digest, digest_add
 from rpcrdma.memory cimport Lease
 from rpcrdma.place cimport ANSWERED, DECLINED, WAITS, Answerer, Held, Place, load32, load64, store32
-from rpcrdma.rpc.replay cimport Entry, Peer, ReplayCache, caller_digest, digest_arguments, key_of
+from rpcrdma.rpc.calls cimport copy_of, key_of_call
+from rpcrdma.rpc.replay cimport Entry, Peer, ReplayCache, caller_digest
 from rpcrdma.rpc.work cimport Unbegun, Work
 from rpcrdma.wire.rpc cimport AUTH_SYS, MAX_AUTH_BYTES, SYSTEM_ERR
 
@@ -33,10 +33,8 @@ import asyncio
 
 from rpcrdma.callers import CALLING_HOST
 from rpcrdma.firewall import contain
-from rpcrdma.log_limits import limited_logger
+from rpcrdma.rpc.calls import failed
 from rpcrdma.rpc.program import RpcCredential, RpcReply
-
-_log = limited_logger(__name__)
 
 
 cdef enum:
@@ -331,11 +329,7 @@ cdef class DirectCalls(Answerer):
     cdef int carry_on(self, Held held, Place place, object holder) except -1:
         """Have others execute a call whose connection has gone: for one who waits for it on another, or because part of it
         has been done."""
-        cdef list chunks = []
-        message = memoryview(PyBytes_FromStringAndSize(<char *>held.message, held.size))
-        if place.bulk != NULL:
-            fetched = PyBytes_FromStringAndSize(<char *>place.bulk, place.bulk_size)
-            chunks.append((place.bulk_at - held.message, memoryview(fetched)))
+        message, chunks = copy_of(held, place)
         self.flights.carry_on(self.transport, message, chunks, holder)
         return 0
 
@@ -357,17 +351,12 @@ cdef class DirectCalls(Answerer):
         place.at = store32(store32(place.at, load32(message)), 1)
         memset(place.at, 0, 12)
         place.at = store32(place.at + 12, SYSTEM_ERR)
-        what = f"program {load32(message + 12)} version {load32(message + 16)}, procedure {procedure}"
         if version is not None:
             # Whoever it was on behalf of: nothing is done for anybody else in that one's name.
             version.program.pause()
-            if procedure < 64 and version.rows[procedure] is not None:
-                row = version.rows[procedure]
-                row.calls += 1
-                row.direct += 1
-                row.errors += 1
-                what = f"{row.label[0]}v{row.label[1]} {row.label[2]}"
-        _log.error("%s xid %#010x %s failed", self.transport, load32(message), what, exc_info=error)
+        row = version.rows[procedure] if version is not None and procedure < 64 else None
+        what = f"program {load32(message + 12)} version {load32(message + 16)}, procedure {procedure}"
+        failed(self.transport, load32(message), row, what, error)
         return ANSWERED
 
     cdef int attempt(self, const uint8_t *message, size_t size, Place place) except -1:
@@ -413,9 +402,7 @@ cdef class DirectCalls(Answerer):
         place.at = accepted(place.at, load32(message))
         self.why = BY_PROGRAM
         program = version.program
-        program.shown = procedure
-        program.tally = None
-        place.begun = None
+        program.shown, program.tally, place.begun = procedure, None, None
         if program.guards(procedure, message + offset, size - offset):
             key = self.key_of(version, caller, procedure, message, offset, size, place)
             if not self.replay.is_new(key):
@@ -432,9 +419,8 @@ cdef class DirectCalls(Answerer):
             version.counts[procedure].seconds += then
             program.note(then)
         elif outcome == DECLINED:
-            if place.begun is not None:
-                begun, place.begun = place.begun, None
-                self.left_off(begun, key)
+            begun, place.begun = place.begun, None
+            self.left_off(begun, key)
         else:
             try:
                 self.waiting = waiting_call(version, caller, message, procedure, offset, key, then)
@@ -458,14 +444,9 @@ cdef class DirectCalls(Answerer):
         size_t size, Place place
     ):
         """Of a call under the replay cache."""
-        cdef size_t padding = -place.bulk_size & 3
-        cdef Digest digest
-        digest_arguments(&digest, message + offset, size - offset, self.peer)
-        if place.bulk != NULL:
-            # As if it were in the message, padding included (see rpcrdma.rpc.replay.make_key).
-            digest_add(&digest, place.bulk, place.bulk_size)
-            digest_add(&digest, <const uint8_t *>b"\0\0\0", padding)
-        return key_of(load32(message), version.number, version.version, procedure, caller.digest, &digest, self.peer)
+        return key_of_call(
+            version.number, version.version, procedure, caller.digest, message, offset, size, place, self.peer
+        )
 
     cdef Caller caller_of(self, uint32_t flavor, const uint8_t *body, size_t size):
         """Who calls; None: for the general path to say."""
