@@ -22,6 +22,7 @@ from nfsd.state.nlm import NlmClient
 from nfsd.state.records import Delegation, OpenState
 from nfsd.state.types import Gone
 from nfsd.usage import OTHERS
+from nfsd.versions import shown as shown_versions
 
 _log = logging.getLogger(__name__)
 
@@ -248,6 +249,9 @@ class Steering:
             elif old is not None and new is not None:
                 if id_ in before and before[id_].pseudo != after[id_].pseudo:
                     lines.append(f"{before[id_].pseudo}: is called {name}{uses}")
+                if before[id_].versions != after[id_].versions:
+                    was, is_ = shown_versions(before[id_].versions), shown_versions(after[id_].versions)
+                    lines.append(f"{name}: versions {was} -> {is_}{uses}")
                 if old != new:
                     lines += [f"{name}: {what}{uses}" for what in _differs(old, new)]
         return lines
@@ -265,7 +269,7 @@ def _export_of(state: Any) -> int:
 
 
 def _differs(old: Any, new: Any) -> list[str]:
-    names = ("read_only", "squash", "anonuid", "anongid", "secure", "umask", "rate")
+    names = ("read_only", "squash", "anonuid", "anongid", "secure", "umask", "rate", "manage_gids")
     return [
         f"{name} {getattr(old, name)!s} -> {getattr(new, name)!s}"
         for name in names

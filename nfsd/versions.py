@@ -30,3 +30,8 @@ def of_names(names: Iterable[str] | None) -> int:
     for name in names:
         found |= NAMES[name]
     return found
+
+
+def shown(versions: int) -> str:
+    """Their names, for people."""
+    return ", ".join(name for name, bits in NAMES.items() if name != "4" and bits & versions)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from nfsd import versions
+from nfsd.admin.asking import ask
 from nfsd.config_file import ConfigError, parse
 from nfsd.protocol import nfs4 as p
 from nfsd.protocol.mount3 import MOUNT_PROGRAM, MOUNT_V3, exports, mountstat3
@@ -189,3 +190,21 @@ def test_names_and_bits() -> None:
     assert versions.of_names(("4",)) == versions.V4
     assert [versions.of_minor(minor) & versions.of_names(("4.1",)) != 0 for minor in range(4)] == [0, 1, 0, 0]
     assert versions.of_minor(3) == versions.of_minor(1 << 31) == 0
+    assert versions.shown(versions.of_names(("3", "4.2"))) == "3, 4.2"
+
+
+def test_a_reload_tells_what_would_change_for_whom(tmp_path: Path) -> None:
+    prepare(tmp_path)
+
+    async def test(server: Served) -> None:
+        client = await server.nfs3()
+        await client.lookup(await server.mount("/all"), b"file")
+        file = tmp_path / "exports.yaml"
+        text = file.read_text().replace("path: all,", "path: all, versions: [4.2], manage_gids: true,")
+        await asyncio.to_thread(file.write_text, text)
+        reply = await asyncio.to_thread(ask, str(tmp_path / "state"), "reload", dry_run=True)
+        lines = [line for row in reply["clients"] for line in row["changes"]]
+        assert any("versions 3, 4.0, 4.1, 4.2 -> 4.2" in line for line in lines), reply
+        assert any("manage_gids False -> True" in line for line in lines), reply
+
+    run(tmp_path, SIMPLE, test)
