@@ -182,7 +182,7 @@ def test_reasons_of_nfsv4_by_operation(tmp_path):
         assert await why(put, (p.OP_GETATTR, size)) == {}
         assert await why(put, (p.OP_GETATTR, acl)) == {("GETATTR", "attributes"): 1}
         assert await why((p.OP_PUTROOTFH, None)) == {("PUTROOTFH", "procedure"): 1}
-        assert await why(put, (p.OP_READLINK, None)) == {("procedure"): 1}
+        assert await why(put, (p.OP_READLINK, None)) == {("READLINK", "procedure"): 1}
         read = p.READ4args(p.stateid4(1, b"none of ours"), 0, 100)
         assert await why(put, (p.OP_READ, read)) == {("READ", "state"): 1}
         assert await why(*[put] * 8) == {("COMPOUND", "size"): 1}
