@@ -19,6 +19,7 @@ from nfsd.events import name_of, version_of
 from nfsd.exports import ExportTable, canonical_address
 from nfsd.listeners import Listeners
 from nfsd.mount.mountlist import MountList
+from nfsd.pricing import host_of_any
 from nfsd.shown import shown
 from nfsd.state import StateEngine
 from nfsd.state.clients import Client
@@ -100,13 +101,21 @@ class Inspector:
             address = client.host.removesuffix("!")
             row = self._record(client, address)
             named.add(address)
-            rows.append(row | _connected(over.get(address)) | _used(usage.get(address)))
+            rows.append(row | _connected(over.get(address)) | _used(usage.get(address)) | self._slowed(address))
         for address in [*mounted, *(one for one in usage if one not in mounted)]:
             if (address in named and address not in mounted) or address == OTHERS:
                 continue
             row = _nobody(address) | {"name": ", ".join(mounted.get(address, ())[:3])}
-            rows.append(row | _connected(over.get(address)) | _used(usage.get(address)))
+            rows.append(row | _connected(over.get(address)) | _used(usage.get(address)) | self._slowed(address))
         return rows
+
+    def _slowed(self, address: str) -> Row:
+        """Whether the client goes faster than its rates, and for how many seconds it has been held back for that."""
+        pace = self._parts.exports.prices.paces.known(host_of_any(address))
+        return {
+            "slowed": pace is not None and pace.held,
+            "slowed_seconds": round(pace.held_seconds, 1) if pace else 0.0,
+        }
 
     def _record(self, client: Client, address: str) -> Row:
         sessions = list(client.sessions.values())
@@ -229,6 +238,7 @@ class Inspector:
                 "path": export.path,
                 "access": "ro" if export.read_only else "rw",
                 "squash": export.squash,
+                "rate": str(export.rate),
                 "for": list(export.clients),
                 "clients": len(users.get(export.id, ())),
                 "opens": opens[export.id],

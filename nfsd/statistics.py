@@ -105,6 +105,10 @@ class Statistics:
                 f"{oldest['client']}{where}, {oldest['seconds']:.1f} s"
                 + (f" ({oldest['why']})" if oldest["why"] else "")
             )
+        slowed = [host for host, pace in self._parts.exports.prices.paces.all().items() if pace.held]
+        if slowed:
+            named = ", ".join(slowed[:3]) + ("…" if len(slowed) > 3 else "")
+            yield f"{len(slowed)} clients go faster than their rates, and are read from later: {named}"
         if self._pool.pressed:
             yield f"buffers are short: {self._pool.in_use >> 20} of {self._pool.limit >> 20} MiB are in use"
         if hosts.queue:

@@ -487,6 +487,7 @@ class Hosts:
             "connections": self.connections,
             "silent_connections": len(self.everybody.silent),
             "calls": self.calls,
+            "slowed_hosts": sum(pace.held for pace in self.paces.all().values()),
             "most_connections_of_a_host": max((host.connections for host in hosts), default=0),
             "most_memory_of_a_host": max((host.memory.in_use for host in hosts), default=0),
         }
