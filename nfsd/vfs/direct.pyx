@@ -396,6 +396,7 @@ cdef class DirectFiles:
         cdef Inode inode = opened.node.inode
         cdef Transfer transfer
         cdef statx_t status
+        cdef int why = self.why
         if size == 0 or offset > <uint64_t>OFFSET_MAX - size:
             return None
         if not self.tells_devices or not (held or inode.serial.moving()):
@@ -407,6 +408,7 @@ cdef class DirectFiles:
                 return None
             if not self.tells_devices and other_device(node, &status):
                 return None
+            self.why = why
         if not opened.unstable and len(inode.unstable) >= MOST_OF_ONE_FILE:
             self.why = BUSY
             return None
