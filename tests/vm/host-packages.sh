@@ -7,7 +7,8 @@
 #   captures  what reading captures of traffic needs (tshark)
 #   deb     what building the Debian package needs
 #   chroot  what making another Debian beside this one needs
-#   disks   what making the file systems of the tests needs, in a process (FUSE) too, and what says what of a file is in memory
+#   disks   what making the file systems of the tests needs, in a process (FUSE) too, what says what of a file is in memory,
+#           and what writes and reads files as fast as they go (fio)
 #   browser the browser that the tests look at the web page with: wanted, not needed
 # Every need is tested by what it provides, not by a package name, so that a Python or a compiler from elsewhere counts.
 # Nothing here brings a daemon. A machine that lacks nothing is left alone and no network is used.
@@ -88,6 +89,7 @@ for what; do
         need "btrfs-progs" command_in mkfs.btrfs
         need "bindfs" command_in bindfs
         need "util-linux-extra" command_in fincore # util-linux has it on Debian 12
+        need "fio" command_in fio
         ;;
     browser)
         wanted_only=1
