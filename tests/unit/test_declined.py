@@ -183,9 +183,18 @@ def test_reasons_of_nfsv4_by_operation(tmp_path):
         assert await why(put, (p.OP_GETATTR, acl)) == {("GETATTR", "attributes"): 1}
         assert await why((p.OP_PUTROOTFH, None)) == {("PUTROOTFH", "procedure"): 1}
         assert await why(put, (p.OP_READLINK, None)) == {("READLINK", "procedure"): 1}
-        read = p.READ4args(p.stateid4(1, b"none of ours"), 0, 100)
-        assert await why(put, (p.OP_READ, read)) == {("READ", "state"): 1}
-        assert await why(*[put] * 8) == {("COMPOUND", "size"): 1}
+        # READ tells natively what is wrong with a stateid, CLOSE leaves that to the general path.
+        foreign = p.stateid4(1, b"none of ours")
+        assert await why(put, (p.OP_READ, p.READ4args(foreign, 0, 100))) == {}
+        assert await why(put, (p.OP_CLOSE, p.CLOSE4args(0, foreign))) == {("CLOSE", "state"): 1}
+        # Where the COMPOUND stops, with the 17th operation.
+        assert await why(*[put] * 15) == {}
+        assert await why(*[put] * 16) == {("PUTFH", "size"): 1}
+        # What concerns no operation; after it, since no slot is taken for it.
+        both.client.minor = 3
+        assert await why(put) == {("COMPOUND", "version"): 1}
+        both.client.minor = 1
+        both.sequences[2] -= 1
         before = declined(both.dispatcher)
         both.sequences[2] += 1  # a request is skipped: not the next one
         await both.direct.call(None, both.message(1, put))
