@@ -14,7 +14,16 @@ from nfsd.config import Config, Server
 from nfsd.config_file import load
 from nfsd.daemon import Daemon
 from nfsd.protocol import nfs4 as p
-from nfsd.protocol.nfs3 import LINK3args, SETATTR3args, diropargs3, nfsstat3, stable_how
+from nfsd.protocol.nfs3 import (
+    NFS_PROGRAM,
+    COMMIT3args,
+    LINK3args,
+    SETATTR3args,
+    WRITE3args,
+    diropargs3,
+    nfsstat3,
+    stable_how,
+)
 from nfsd.read_only import ReadOnlySwitch
 from nfsd.reloader import Reloader
 from rpcrdma.rpc.rpcbind import Rpcbind
@@ -105,6 +114,45 @@ def test_every_change_is_refused_until_it_is_off(tmp_path: Path, admin: Admin, m
         assert await status3(v3.create(root, b"new", mode=0o666)) == 0
 
     on_site(tmp_path, test, clients, server=NO_GRACE)
+
+
+@pytest.mark.parametrize("minor", [0, 1, 2])
+def test_what_is_not_committed_yet_can_be_when_it_is_off(tmp_path: Path, admin: Admin, minor: int) -> None:
+    """COMMIT needs what WRITE needs, as with Linux's server. Who is refused keeps the data, and the server keeps what
+    it has: the same verifier says so afterwards."""
+
+    async def test(site: Site) -> None:
+        async with await client_of(site.daemon, "mountd") as mountd:
+            root = await mountd.mount("/export")
+        v3 = await client_of(site.daemon, uid=0, gid=0)
+        v4 = await (await site.client(HOST, minor)).connect()
+        stateid, handle = await v4.open("/export", b"four", create=mode(0o666))
+        file = await v3.create(root, b"three", mode=0o666)
+        commit = ((p.OP_PUTFH, p.PUTFH4args(handle)), (p.OP_COMMIT, p.COMMIT4args(0, 0)))
+        rows = site.daemon.dispatchers["nfs"].rows
+
+        async def commit3() -> Any:
+            return await v3._ok("COMMIT", COMMIT3args(file, 0, 0))
+
+        def native() -> int:
+            return rows[NFS_PROGRAM, 3, 21].direct + rows[NFS_PROGRAM, 4, 1].direct
+
+        args = p.WRITE4args(stateid, 0, p.stable_how4.UNSTABLE4, b"data")
+        written3 = await v3._ok("WRITE", WRITE3args(file, 0, 4, stable_how.UNSTABLE, memoryview(b"data")))
+        _, written4 = await v4.run((p.OP_PUTFH, p.PUTFH4args(handle)), (p.OP_WRITE, args))
+        assert written3.committed == written4.resok4.committed == stable_how.UNSTABLE
+        await admin.table("read-only", "on")
+        before = native()
+        assert await status3(commit3()) == nfsstat3.NFS3ERR_ROFS
+        assert await status4(v4.run(*commit)) == p.NFS4ERR_ROFS
+        assert native() == before + 2
+        await admin.table("read-only", "off")
+        assert (await commit3()).verf == written3.verf
+        _, committed4 = await v4.run(*commit)
+        assert committed4.resok4.writeverf == written4.resok4.writeverf
+        assert [(tmp_path / "export" / name).read_bytes() for name in ("three", "four")] == [b"data"] * 2
+
+    on_site(tmp_path, test, RW, server=NO_GRACE)
 
 
 def test_a_file_that_is_read_again_leaves_the_switch_but_for_its_own_word(tmp_path: Path, admin: Admin) -> None:
