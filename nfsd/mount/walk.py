@@ -20,6 +20,8 @@ from nfsd.vfs.types import Credential, FileType
 _SERVER: Final = Credential(0, 0)
 _MOST_LINKS: Final = 40
 """As many as Linux follows on one way (path_resolution(7))."""
+_MOST_NAMES: Final = 1024
+"""That links put on one way. Forty links of a PATH_MAX each would be 30 000 look-ups, for one call of 100 octets."""
 
 
 class LeadsOut(Exception):
@@ -33,7 +35,7 @@ async def walk(service: FileService, export: Export, names: list[bytes]) -> Node
     """The directory that these names lead to from the export's root. Raises OSError, CrossingRefused and LeadsOut."""
     way = [await service.root(export)]
     ahead = deque(names)
-    links = 0
+    links = added = 0
     while ahead:
         name = ahead.popleft()
         if name == b"..":
@@ -56,7 +58,10 @@ async def walk(service: FileService, export: Export, names: list[bytes]) -> Node
             if below is None:
                 raise LeadsOut
             del way[1:]
-            ahead.extendleft(reversed(below))
         else:
-            ahead.extendleft(reversed(split(target)))
+            below = split(target)
+        added += len(below)
+        if added > _MOST_NAMES:
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+        ahead.extendleft(reversed(below))
     return way[-1]

@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -103,3 +104,32 @@ def test_a_way_of_many_links_ends(tmp_path: Path) -> None:
         assert caught.value.status == mountstat3.MNT3ERR_NOTDIR
 
     run(tmp_path, "  - path: export\n", test)
+
+
+def test_links_lead_no_longer_way_than_is_looked_up_in_a_moment(tmp_path: Path) -> None:
+    """Forty links of a PATH_MAX each would be some 30 000 look-ups, for one call of 100 octets."""
+    top = tmp_path / "export"
+    (top / "d").mkdir(parents=True)
+    for number in range(20):
+        (top / f"long{number}").symlink_to("d/../" * 250 + (f"long{number + 1}" if number < 19 else "d"))
+    looked_up = 0
+
+    async def test(server: Served) -> None:
+        nonlocal looked_up
+        service = server.daemon.service
+        lookup = service.lookup
+
+        def counted(*arguments: Any) -> Any:
+            nonlocal looked_up
+            looked_up += 1
+            return lookup(*arguments)
+
+        service.lookup = counted  # type: ignore[method-assign]
+        assert await server.mount("/pseudo/long19") == await server.mount("/pseudo/d")
+        looked_up = 0
+        with pytest.raises(Nfs3Failure) as caught:
+            await server.mount("/pseudo/long0")
+        assert caught.value.status == mountstat3.MNT3ERR_NOTDIR
+        assert looked_up < 1024
+
+    run(tmp_path, f"  - path: {top}\n    pseudo: /pseudo\n", test)
