@@ -44,7 +44,9 @@ class Prices:
         own, key = (NO_BOUND if access is None else access.rate), export_id
         if own == NO_BOUND:
             own, key = self.client_rate, 0
-        self.paces.price(tally, host_of_any(address), key, own, export_id, export.rate)
+        # A host may come to have another rate (the addresses of a /64 differ, names and netgroups change): it is found
+        # by what it is, too.
+        self.paces.price(tally, host_of_any(address), (key, own), own, export_id, export.rate)
 
 
 def host_of_any(address: str) -> str:

@@ -167,7 +167,7 @@ class Compound:
                 raise Nfs4Error(p.NFS4ERR_STALE)
             return await self.enter(place)
         node = await arrive(self.server, self.call.transport, self.minor, handle)
-        self.call.tally = self.server.exports.tally(node.export, self.call.transport.peer_address)
+        self._count_on(node.export)
         return node
 
     async def enter(self, place: PseudoNode) -> Node | PseudoNode:
@@ -181,12 +181,20 @@ class Compound:
 
     def _count(self, export: Export) -> None:
         """Count the call as one on an export: on the last one that it comes to."""
-        exports, transport = self.server.exports, self.call.transport
-        exports.observer.used(export, transport, self.version)
-        self.call.tally = exports.tally(export, transport.peer_address)
+        self.server.exports.observer.used(export, self.call.transport, self.version)
+        self._count_on(export)
+
+    def _count_on(self, export: Export) -> None:
+        call = self.call
+        tally = self.server.exports.tally(export, call.transport.peer_address)
+        if call.tally is not None and call.tally is not tally:
+            call.tally.leave()  # what has been done there is charged there, not where the COMPOUND ends
+        call.tally = tally
 
     def transferred(self, *, read: int = 0, written: int = 0) -> None:
         """Count octets of the current file."""
+        if isinstance(self.current, Node):
+            self._count_on(self.current.export)  # RESTOREFH may have led back to another one
         tally = self.call.tally
         if tally is not None:
             tally.read += read

@@ -25,7 +25,7 @@ from nfsd.wire.nfs4 cimport (
     OP_ACCESS, OP_CLOSE, OP_COMMIT, OP_CREATE, OP_GETATTR, OP_GETFH, OP_LINK, OP_LOCK, OP_LOCKU, OP_LOOKUP, OP_OPEN, OP_OPEN_CONFIRM, OP_PUTFH, OP_READ, OP_REMOVE, OP_RENAME, OP_RENEW, OP_RESTOREFH,
     OP_SAVEFH, OP_SETATTR, OP_WRITE, READ4args_SIZE, UNSTABLE4, stateid4_SIZE,
 )
-from rpcrdma.declined cimport ATTRIBUTES, CHUNKS, FAILED, PROCEDURE, SIZE, STATE
+from rpcrdma.declined cimport ATTRIBUTES, CHUNKS, FAILED, PROCEDURE, SIZE, STANDING, STATE
 from rpcrdma.octets cimport load_opaque, opaque_t
 from rpcrdma.place cimport ANSWERED, DECLINED, Place, load32, load64, store32
 from rpcrdma.rpc.direct cimport Caller
@@ -123,6 +123,8 @@ cdef class Nfs4Direct(DirectLocks):
             standing = self.files.standing(self.caller, node)
         if standing is None:
             return self.to_arrive(handle[:length]) if brought is None else DECLINED
+        if self.charged_elsewhere(standing):
+            return no(self.files, STANDING)
         self.go(node)
         self.standing = standing
         arguments.at += 4 + padded(length)

@@ -15,7 +15,7 @@ from nfsd.wire.nfs4 cimport (
     NFS4ERR_EXIST, NFS4ERR_ISDIR, NFS4ERR_NOTDIR, NFS4ERR_ROFS, NFS4ERR_XDEV, NFS4_OK, OP_LINK, OP_RENAME, OP_RESTOREFH,
     OP_SAVEFH, change_info4_SIZE,
 )
-from rpcrdma.declined cimport PROCEDURE, SIZE
+from rpcrdma.declined cimport PROCEDURE, SIZE, STANDING
 from rpcrdma.octets cimport load_opaque, opaque_t
 from rpcrdma.place cimport ANSWERED, DECLINED, store32
 from rpcrdma.rpc.work cimport Work
@@ -38,6 +38,8 @@ cdef class DirectMoves(DirectCreates):
             return no(self.files, PROCEDURE)
         if not room(place, 8):
             return no(self.files, SIZE)
+        if self.charged_elsewhere(self.saved_standing):
+            return no(self.files, STANDING)
         self.seen = self.seen and self.saved is self.current
         self.current, self.standing, self.stateid = self.saved, self.saved_standing, self.saved_stateid
         place.at = store32(store32(place.at, OP_RESTOREFH), NFS4_OK)

@@ -84,4 +84,5 @@ cdef class UnderWay(DirectProgram):
     cdef bint hand_over(self, const uint8_t *arguments, Place place) except -1
     cdef int held_up(self, const uint8_t *arguments, Place place) except -1
     cdef Work brought_here(self)
+    cdef bint charged_elsewhere(self, Standing standing) noexcept
     cdef void count(self, size_t operations) noexcept

@@ -16,7 +16,7 @@ from libc.string cimport memcpy
 
 from nfsd.state.records cimport Slot
 from nfsd.v4.halfway cimport Halfway
-from nfsd.vfs.direct cimport no
+from nfsd.vfs.direct cimport Standing, no
 from rpcrdma.declined cimport MAY_WAIT, SIZE
 from rpcrdma.place cimport WAITS, Place
 from rpcrdma.rpc.direct cimport DirectProgram
@@ -157,6 +157,13 @@ cdef class UnderWay(DirectProgram):
         cdef Work brought = self.brought
         self.brought = None
         return brought
+
+    cdef bint charged_elsewhere(self, Standing standing) noexcept:
+        """Whether the COMPOUND leaves an export that it is to be charged for: others go on with it, who do that."""
+        return (
+            self.standing is not None and self.standing.tally is not standing.tally
+            and (self.standing.tally.dues is not None or standing.tally.dues is not None)
+        )
 
     # -- what is counted -----------------------------------------------------------------------------------------
     cdef void count(self, size_t operations) noexcept:

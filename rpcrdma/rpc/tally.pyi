@@ -24,6 +24,9 @@ class Tally:
     def add(self, seconds: float, failed: bool) -> None:
         """A call is over; what it has moved has been added."""
 
+    def leave(self) -> None:
+        """A call goes on elsewhere, and is counted there: it is charged for what it has moved here."""
+
 class Latencies:
     """How long calls took: 128 rows, such as procedures or operations, with a bucket for each bound."""
 

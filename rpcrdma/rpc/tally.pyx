@@ -10,6 +10,10 @@ cdef class Tally:
         self.over(seconds)
         self.errors += failed
 
+    def leave(self):
+        if self.dues is not None:
+            self.dues.take(self.read + self.written)
+
 
 cdef class Latencies:
     def __cinit__(self):

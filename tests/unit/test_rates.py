@@ -5,13 +5,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
+from nfsd.pricing import Prices
 from nfsd.protocol import nfs3
+from nfsd.protocol import nfs4 as p
 from rpcrdma.memory import Pool
 from rpcrdma.pace import pretend
+from rpcrdma.paces import NO_BOUND, Bound, Paces
+from rpcrdma.rpc.tally import Tally
 from rpcrdma.verbs.interface import ListenAddress
 from rpcrdma.verbs.softiwarp import SoftIwarp
 from tests.hostile.peer import nfs3_call
@@ -299,3 +303,53 @@ def on_site_listening(tmp_path: Path, test: Any, clients: str, listen: str) -> N
         on_site(tmp_path, test, clients)
     finally:
         hosts.write_config = original
+
+
+@pytest.mark.parametrize("how", ["leave", "restore", "general path"])
+def test_a_compound_pays_where_it_reads_not_where_it_ends(tmp_path: Path, clock: Clock, how: str) -> None:
+    """Who could end his COMPOUNDs on an export without a rate would have none anywhere."""
+    size = 64 << 10
+    (tmp_path / "free").mkdir()
+    (tmp_path / "export").mkdir()
+    (tmp_path / "export" / "file").write_bytes(b"x" * size)
+
+    async def test(site: Site) -> None:
+        client = await (await site.client(LIMITED, 2)).connect()
+        stateid, file = await client.open("/export", b"file", access=1)
+        *_, free = await client.run(*client.path("/free"), p.OP_GETFH)
+        clock.pass_by(10.0)
+        await client.run(*client.path("/free"))  # what it had saved up counts from here
+        pace = site.daemon.paces.of(LIMITED)
+        assert not pace.is_over()
+        elsewhere = (p.OP_PUTFH, p.PUTFH4args(free.resok4.object))
+        here = (p.OP_PUTFH, p.PUTFH4args(file))
+        read = (p.OP_READ, p.READ4args(stateid, 0, size))
+        if how == "restore":
+            anonymous = (p.OP_READ, p.READ4args(p.stateid4(0, bytes(12)), 0, size))
+            await client.run(here, p.OP_SAVEFH, elsewhere, p.OP_RESTOREFH, anonymous, elsewhere)
+        elif how == "general path":
+            await client.run(here, (p.OP_READ_PLUS, p.READ_PLUS4args(stateid, 0, size)), elsewhere)
+        else:
+            await client.run(here, read, elsewhere)
+        assert site.daemon.exports.usage.by_export()[1].read == size
+        # 64 KiB take sixteen seconds, of which half a one was saved.
+        assert 15 < pace.owed < 17
+
+    more = "    id: 1\n    rate: {octets: 4096}\n  - {path: free, pseudo: /free, id: 2, squash: none, clients: ['*']}\n"
+    on_site(tmp_path, on_clock(clock, test), server=NO_GRACE, more=more)
+
+
+class Rating(NamedTuple):
+    rate: Bound
+
+
+def test_addresses_of_one_network_have_their_own_rates() -> None:
+    """An IPv6 /64 is one host, and its addresses may have rates of their own in ``clients``."""
+    prices = Prices(Paces())
+    prices.changed(True)
+    slow, fast = Tally(), Tally()
+    export, no = Rating(NO_BOUND), 7
+    prices.price(slow, "fd00::1", no, export, Rating(Bound(calls=1)))
+    prices.price(fast, "fd00::2", no, export, Rating(Bound(calls=1000)))
+    rates = [tally.dues and tally.dues.own for tally in (slow, fast)]
+    assert [rate and rate.calls for rate in rates] == [1, 1000]

@@ -98,6 +98,7 @@ async def read_plus(c: Compound, args: p.READ_PLUS4args) -> Encoded:
         whole = count > 0 and not _is_lock(c, stateid)
         extents, eof = await c.service.read_extents(opened, args.rpa_offset, sink, whole_holes=whole)
         _encode(c.call.results, extents, eof)
+        c.transferred(read=sum(len(data) for _, _, data in extents if data is not None))
     finally:
         opened.release()
         if lease is not None:
