@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any, Protocol
 
-class Member(Protocol):
+class _Member(Protocol):
     """A connection, as it is seen from here."""
 
     def go_on(self) -> None:
@@ -58,10 +58,10 @@ class Pace:
     def limit(self, rate: Rate) -> None:
         """Go by this one, too."""
 
-    def wait(self, member: Member) -> None:
+    def wait(self, member: _Member) -> None:
         """Have ``member.go_on`` called when it is its turn."""
 
-    def leave(self, member: Member) -> None:
+    def leave(self, member: _Member) -> None:
         """It waits no more, if it did."""
 
     def turn(self) -> None:
