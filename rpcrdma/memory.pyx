@@ -132,7 +132,9 @@ cdef class Pool:
 
     cdef int pump(self) except -1:
         """Call waiters as long as one may succeed; look at a few of those that may not."""
-        cdef int looks
+        cdef int looks, passed
+        cdef Py_ssize_t hosts
+        cdef bint served = False
         if self.pumping:
             self.again = True
             return 0
@@ -143,9 +145,20 @@ cdef class Pool:
                 self.again = False
                 if self.saver is not None:
                     self.serve(self.saver)
-                looks = 0
-                while self.ring and looks < LOOKS:
-                    looks = 0 if self.serve(<Host>self.ring[0]) else looks + 1
+                looks = passed = 0
+                hosts = len(self.ring)
+                while passed < hosts and looks < LOOKS:
+                    if self.serve(<Host>self.ring[0]):
+                        looks = passed = 0
+                        served = True
+                    else:
+                        looks += 1
+                        passed += hosts == len(self.ring)  # or it is in the ring no more
+                    hosts = len(self.ring)
+                if served:
+                    # Whose turn it is does not depend on how many were looked at in vain. Where that were all, the
+                    # next release looks at others.
+                    self.ring.rotate(passed)
         finally:
             self.pumping = False
         return 0

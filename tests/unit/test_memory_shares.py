@@ -149,6 +149,31 @@ def test_hosts_take_turns_and_so_do_their_accounts() -> None:
     assert pool.waiting == 0
 
 
+@pytest.mark.parametrize("hosts", [3, 7, 8, 9])
+def test_hosts_take_turns_however_many_they_are(hosts: int) -> None:
+    pool = Pool(4 * MIB)
+    held = fill(pool.account(4 * MIB), MIB)
+    called: list[int] = []
+    got: list[Lease] = []
+
+    def wait(account: Account, number: int) -> None:
+        def available() -> None:
+            called.append(number)
+            got.append(account.lease(MIB))
+
+        account.when_available(MIB, available)
+
+    accounts = [pool.host(4 * MIB).account(4 * MIB) for _ in range(hosts)]
+    for _ in range(3):
+        for number, account in enumerate(accounts):
+            wait(account, number)
+    while held or got:
+        (held or got).pop(0).release()
+    turns = [called[at : at + hosts] for at in range(0, 3 * hosts, hosts)]
+    assert [sorted(turn) for turn in turns] == [list(range(hosts))] * 3
+    assert turns[1] == turns[2] == turns[0]
+
+
 def test_a_waiter_for_whom_there_is_no_room_holds_up_nobody_else() -> None:
     pool = Pool(4 * MIB)
     blocker = pool.account(4 * MIB)
