@@ -16,6 +16,7 @@ from pydantic import BeforeValidator, ConfigDict, Field, StrictBool, StrictStr
 
 from nfsd.exports import Export
 from nfsd.versions import of_names
+from rpcrdma.weights import HEAVIEST
 
 Location = tuple[str | int, ...]
 """A key by the keys and indices that lead to it."""
@@ -362,6 +363,8 @@ class Client:
     umask: Umask | None = None
     rate: Rate | None = None
     """Of this client on this export, in place of ``server.client_rate``."""
+    weight: Annotated[Integer, Field(ge=1, le=HEAVIEST)] | None = None
+    """Turns of this client on this export for one of another's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

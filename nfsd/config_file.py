@@ -437,7 +437,7 @@ def _overrides(entry: ExportEntry) -> tuple[ClientOverride, ...]:
         read_only = None if access is None else access == "ro"
         rate = None if client.rate is None else bound_of(client.rate)
         squash = (client.squash, client.anonuid, client.anongid)
-        changed = (read_only, *squash, client.secure, client.umask, rate)
+        changed = (read_only, *squash, client.secure, client.umask, rate, client.weight)
         if any(setting is not None for setting in changed):
             overrides.append(ClientOverride(client.host, *changed))
     return tuple(overrides)

@@ -123,6 +123,7 @@ class Daemon:
         descriptors = raise_descriptor_limit()
         self.service = FileService(self.exports, server.state_dir, _file_limits(server.limits, descriptors))
         self.service.rings = server.io_uring
+        self.paces.weights.for_one.append(self.service.weigh)
         self.captures = Captures()
         self.listeners = Listeners(self.pool, server.limits, self.captures, descriptors, self.paces)
         self._rpcbind = rpcbind or Rpcbind()

@@ -54,6 +54,7 @@ class ClientOverride:
     secure: bool | str | None = None
     umask: int | None = None
     rate: Bound | None = None
+    weight: int | None = None
 
 
 class Place(NamedTuple):
@@ -213,7 +214,10 @@ class ExportTable:
         """Whether what :meth:`standing` says is to be asked for again every second: name services are behind it."""
         self._ports_matter = any(p.access.secure for patterns in self._patterns.values() for p in patterns)
         rates = [one.rate for export in self.exports for one in export.overrides] + [one.rate for one in self.exports]
-        self.prices.changed(any(rate not in (None, NO_BOUND) for rate in rates))
+        weights = [one.weight for export in self.exports for one in export.overrides]
+        self.prices.changed(
+            any(rate not in (None, NO_BOUND) for rate in rates), any(one not in (None, 1) for one in weights)
+        )
         self._forget_accesses()
 
     def _forget_accesses(self) -> None:
@@ -444,6 +448,7 @@ def _patterns(export: Export) -> list[Pattern]:
                 own.umask if override.umask is None else override.umask,
                 own.manage_gids,
                 override.rate or NO_BOUND,
+                override.weight or 1,
             )
         patterns.append(Pattern(host, access))
     return sorted(patterns, key=lambda pattern: pattern.specificity, reverse=True)

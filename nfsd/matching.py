@@ -43,6 +43,8 @@ class Access:
     """Whether the server's own lists of users' groups count, whatever their calls say."""
     rate: Bound = NO_BOUND
     """What the client may do in a second on this export, in place of what clients may do on all."""
+    weight: int = 1
+    """Turns that the client has on this export for one of another's."""
 
     def takes(self, transport: Connection) -> bool:
         """Whether a client may use the export from the port it has. Below 1024, only root may bind one: the kernel of a

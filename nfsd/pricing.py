@@ -1,4 +1,4 @@
-"""What calls are charged to: the rates of the configuration, for each client and export.
+"""What calls are charged to, and how many turns they get: rates and weights, for each client and export.
 
 Owns :class:`Prices`; the export table has one. Imports the paces of hosts.
 """
@@ -20,6 +20,14 @@ class Rated(Protocol):
         """What may be done in a second."""
 
 
+class Weighed(Rated, Protocol):
+    """How a client may use an export."""
+
+    @property
+    def weight(self) -> int:
+        """Turns that the client has for one of another's."""
+
+
 class Prices:
     """Finds out what the calls of a client on an export are charged to."""
 
@@ -29,15 +37,22 @@ class Prices:
         """Of a client on all exports that have none for it."""
         self.any = False
         """Whether there are any rates at all."""
+        self.weighted = False
+        """Whether there are any weights."""
 
-    def changed(self, rated: bool) -> None:
-        """The exports, or the rate of clients, have changed; ``rated``: the exports have rates. Nothing is owed any
-        more."""
+    def changed(self, rated: bool, weighted: bool = False) -> None:
+        """The exports, or the rate of clients, have changed; ``rated``: the exports have rates, ``weighted``: some of
+        their clients have weights. Nothing is owed any more."""
         self.paces.forget_rates()
+        self.paces.weights.forget()
+        self.weighted = weighted
         self.any = rated or self.client_rate != NO_BOUND
 
-    def price(self, tally: Tally, address: str, export_id: int, export: Rated, access: Rated | None) -> None:
-        """Have what is counted in ``tally`` charged, to the client's rate and to the export's."""
+    def price(self, tally: Tally, address: str, export_id: int, export: Rated, access: Weighed | None) -> None:
+        """Have what is counted in ``tally`` charged, to the client's rate and to the export's; and the client have its
+        turns there."""
+        if self.weighted:
+            self.paces.weights.set(host_of_any(address), export_id, 1 if access is None else access.weight)
         if not self.any:
             tally.dues = None
             return

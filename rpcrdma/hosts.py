@@ -314,6 +314,7 @@ class Hosts:
     def __init__(self, pool: Pool, limits: HostLimits | None = None, paces: Paces | None = None) -> None:
         self.pool = pool
         self.paces = Paces() if paces is None else paces
+        self.paces.weights.for_all.append(self._weigh)
         self.limits = limits or HostLimits()
         self.events: collections.Counter[str] = collections.Counter()
         """Connections refused and closed for want of something, by reason."""
@@ -360,9 +361,14 @@ class Hosts:
         if key not in self._hosts:
             self._hosts[key] = host
             host.pace = self.paces.of(key)
+            host.memory.weight = self.paces.weights.of(key)
         seat = Seat(self, host, now)
         host.enter(seat)
         return seat
+
+    def _weigh(self, key: str, weight: int) -> None:
+        if key in self._hosts:
+            self._hosts[key].memory.weight = weight
 
     def _make_room(self, host: Host, now: float) -> None:
         limits = self.limits

@@ -35,6 +35,8 @@ cdef class Host:
     cdef object ready                   # accounts with waiters that their own bounds let pass
     cdef bint listed                    # in the pool's ring
     cdef int passed_over
+    cdef int turns                      # waiters that may still be called before others' have their turn
+    cdef int most_turns                 # the host's weight
 
     cdef Account first(self)
 

@@ -67,6 +67,8 @@ class Host:
     in_use: int
     pressed: bool
     """More than three quarters are in use."""
+    weight: int
+    """How many of its waiters are called in one turn of its, 1 at first. ValueError for less."""
     def account(self, limit: int) -> Account:
         """A share with its own bound (one per connection)."""
 

@@ -17,8 +17,8 @@ Bounds
 
 Waiting
     Each account's waiters queue in order. Hosts with waiters that their own bounds let pass take turns, and so do the
-    accounts of a host; one whose bound is met waits for a release of its own. A release looks at a bounded number of
-    them. A waiter that the pool has no room for is passed over, but not for ever: after some times, room is saved up
+    accounts of a host; one whose bound is met waits for a release of its own. In its turn a host has as many waiters
+    called as its weight says, one by default. A release looks at a bounded number of them. A waiter that the pool has no room for is passed over, but not for ever: after some times, room is saved up
     for it, that is, ordinary leases and other waiters leave so much free.
 
 Ownership
@@ -83,6 +83,7 @@ cdef class Pool:
         """A client's share, with its own bound."""
         cdef Host host = Host.__new__(Host)
         host.pool = self
+        host.most_turns = 1
         host.limit = min(limit, 2 * (self.limit - self.reserve) // 3) if self.reserve else limit
         return host
 
@@ -125,6 +126,7 @@ cdef class Pool:
             host.ready.append(account)
         if not host.listed and host.ready:
             host.listed = True
+            host.turns = host.most_turns
             self.ring.append(host)
         if self.ring:
             self.pump()
@@ -193,7 +195,10 @@ cdef class Pool:
             return False
         self.forgive(host)
         if self.ring[0] is host:
-            self.ring.rotate(-1)
+            host.turns -= 1
+            if host.turns <= 0:
+                host.turns = host.most_turns
+                self.ring.rotate(-1)
         callback = account.waiters.popleft()[1]
         self.waiting -= 1
         host.ready.rotate(-1)
@@ -242,6 +247,16 @@ cdef class Host:
     @property
     def pressed(self):
         return self.in_use > self.limit - self.limit // 4
+
+    @property
+    def weight(self):
+        return self.most_turns
+
+    @weight.setter
+    def weight(self, int weight):
+        if weight < 1:
+            raise ValueError("a host has one turn, at least")
+        self.most_turns = weight
 
     cdef Account first(self):
         """The first of its accounts with a waiter that the account's bound lets pass, or None."""

@@ -10,6 +10,7 @@ from collections.abc import Callable, Hashable
 from typing import Any, Final, NamedTuple, Protocol
 
 from rpcrdma.pace import Dues, Pace, Rate
+from rpcrdma.weights import Weights
 
 _MOST_LEFT: Final = 4096
 """Hosts without a connection whose debts are remembered."""
@@ -47,6 +48,7 @@ class Paces:
 
     def __init__(self, schedule: Callable[[float, Callable[[], None]], Any] = _later) -> None:
         self._schedule = schedule
+        self.weights = Weights()
         self._paces: dict[str, Pace] = {}
         self._shared: dict[Hashable, Rate] = {}
         self._left: dict[str, None] = {}

@@ -57,6 +57,7 @@ cdef class Executor:
     cdef list pending           # Jobs, each the head of its train
     cdef dict lanes             # Lanes by number
     cdef dict queues            # Queues by lane's number and host
+    cdef dict weights           # of hosts, where they are not 1, likewise
     cdef readonly Switch switch
     cdef readonly bint rings    # workers make READs of disks many at a time
 

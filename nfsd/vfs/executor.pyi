@@ -62,6 +62,8 @@ class Executor:
         """Run now, on the calling thread: only for what is known not to wait."""
     def set_lane(self, number: int, limit: int) -> None:
         """Bound the threads a lane may hold (default: half of them)."""
+    def set_weight(self, number: int, host: str, weight: int) -> None:
+        """Have so many jobs of a host taken in each of its turns in a lane (default: 1)."""
     def allow_threads(self, threads: int) -> None:
         """Let there be so many threads; never fewer than before."""
     def statistics(self) -> dict[str, int]:

@@ -175,6 +175,7 @@ cdef class Executor:
         self.pending = []
         self.lanes = {}
         self.queues = {}
+        self.weights = {}
         self.switch = Switch()
         self.rings = rings
         self.workers.shared.identity = &self.switch.server
@@ -223,6 +224,7 @@ cdef class Executor:
             queues.calls.lane = queues.syncs.lane = &self.lane(number).lane
             queues.syncs.syncs = 1
             queues.key = number, host
+            queues.calls.weight = queues.syncs.weight = self.weights.get(queues.key, 1) if self.weights else 1
             self.queues[queues.key] = queues
         return queues
 
@@ -230,6 +232,18 @@ cdef class Executor:
         if limit < 1:
             raise ValueError("a lane needs at least one thread")
         self.workers.bound(&self.lane(number).lane, limit)
+
+    def set_weight(self, number, host, int weight):
+        cdef Queues queues
+        if weight < 1:
+            raise ValueError("a host takes one job in its turn, at least")
+        if weight == 1:
+            self.weights.pop((number, host), None)
+        else:
+            self.weights[number, host] = weight
+        queues = self.queues.get((number, host))
+        if queues is not None:
+            self.workers.weigh(&queues.calls, &queues.syncs, weight)
 
     def allow_threads(self, int threads):
         self.max_threads = max(self.max_threads, min(threads, MAX_THREADS))

@@ -127,6 +127,12 @@ class FindingOperations(Core):
                 absent[export.id] = Absent(export, error, lane)
         return roots, absent
 
+    def weigh(self, export_id: int, host: str, weight: int) -> None:
+        """Have so many jobs of a host (:func:`rpcrdma.addresses.host_of`) done in each of its turns on an export."""
+        root = self._roots.get(export_id)
+        if root is not None:
+            self.executor.set_weight(root.mount.lane, host, weight)
+
     async def can_come_back(self) -> bool:
         """Whether an export that is absent could be served by now."""
         roots, still = await self.open_roots([one.export for one in self.absent.values()])

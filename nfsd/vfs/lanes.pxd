@@ -53,6 +53,8 @@ ctypedef struct queue_t:        # of one host's jobs, either those that sync or 
     job_t *tail
     int syncs
     int running
+    int weight                  # jobs that are taken in one turn
+    int turns                   # of those, how many are left in this one
 
 ctypedef struct ring_t:
     queue_t *head

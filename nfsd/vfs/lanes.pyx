@@ -10,6 +10,9 @@ next job waits for one of each. What waits for a disk to have written (fsync) is
 take turns with the others, and leave a quarter of the lane's threads, one at least, to them, if the lane has more than
 one. A host has half of the lane's threads for them while anybody waits.
 
+Weights. In its turn a host has as many jobs taken as its weight says, as far as it has them waiting (weighted round
+robin). It stays at its ring's head for so long, so a turn costs what it did.
+
 Batches. A thread that has taken a READ goes on taking those whose turn it is in the same lane, as long as no other lane
 waits for a thread: the kernel works on all of them at the same time (:mod:`nfsd.vfs.uring`). They count as one thread.
 """
@@ -24,6 +27,17 @@ cdef void enter(ring_t *ring, queue_t *queue) noexcept nogil:
     else:
         ring.tail.after = queue
     ring.tail = queue
+
+
+cdef void enter_first(ring_t *ring, queue_t *queue) noexcept nogil:
+    """Stand at the ring's head."""
+    queue.ring = ring
+    queue.before, queue.after = NULL, ring.head
+    if ring.head == NULL:
+        ring.tail = queue
+    else:
+        ring.head.before = queue
+    ring.head = queue
 
 
 cdef void leave(queue_t *queue) noexcept nogil:
@@ -50,17 +64,27 @@ cdef int may_sync(lane_t *lane) noexcept nogil:
     return lane.syncing < max(1, lane.limit - max(1, lane.limit // 4))
 
 
-cdef void line_up(queue_t *queue) noexcept nogil:
-    """Stand where the queue's next job is to be taken from."""
+cdef ring_t *place_of(queue_t *queue) noexcept nogil:
+    """The ring that the queue's next job is to be taken from; NULL: it has none."""
     cdef lane_t *lane = queue.lane
     if queue.head == NULL:
-        return
+        return NULL
     if not queue.syncs:
-        enter(&lane.calls, queue)
-    elif queue.running < host_syncs(lane):
-        enter(&lane.syncs, queue)
-    else:
-        enter(&lane.over, queue)
+        return &lane.calls
+    return &lane.syncs if queue.running < host_syncs(lane) else &lane.over
+
+
+cdef void line_up(queue_t *queue) noexcept nogil:
+    """Stand where the queue's next job is to be taken from."""
+    cdef ring_t *ring = place_of(queue)
+    if ring == NULL:
+        return
+    if queue.turns > 0 and ring == &queue.lane.syncs:
+        enter_first(ring, queue)  # its turn was not over when it had its part of the threads
+        return
+    if queue.turns <= 0 and ring != &queue.lane.over:
+        queue.turns = queue.weight
+    enter(ring, queue)
 
 
 cdef queue_t *next_queue(lane_t *lane) noexcept nogil:
@@ -90,6 +114,7 @@ cdef void put_job(shared_t *shared, job_t *job) noexcept nogil:
     job.next = NULL
     if queue.tail == NULL:
         queue.head = queue.tail = job
+        queue.turns = 0
         line_up(queue)
     else:
         queue.tail.next = job
@@ -107,8 +132,10 @@ cdef job_t *take_head(shared_t *shared, queue_t *queue) noexcept nogil:
     queue.running += 1
     lane.syncing += queue.syncs
     lane.synced_last = queue.syncs
-    leave(queue)
-    line_up(queue)
+    queue.turns -= 1
+    if queue.turns <= 0 or place_of(queue) != queue.ring:
+        leave(queue)
+        line_up(queue)
     shared.queued -= 1
     shared.running += 1
     return job

@@ -1,7 +1,7 @@
 """C declarations of the worker threads."""
 
 from nfsd.vfs.identity cimport thread_state_t
-from nfsd.vfs.lanes cimport job_t, lane_t, shared_t
+from nfsd.vfs.lanes cimport job_t, lane_t, queue_t, shared_t
 from nfsd.vfs.threads cimport pthread_t
 from nfsd.vfs.uring cimport uring_t
 
@@ -20,6 +20,7 @@ cdef class Workers:
     cdef readonly int count
 
     cdef int bound(self, lane_t *lane, int limit) except -1
+    cdef int weigh(self, queue_t *calls, queue_t *syncs, int weight) except -1
     cdef int hand_over(self, job_t *first, int count) except -1
     cdef job_t *take_finished(self) noexcept
     cdef int replace(self) except -1

@@ -27,8 +27,8 @@ from nfsd.vfs.identity cimport (
 )
 from nfsd.vfs.kernel cimport SYS_close, c_syscall, c_write
 from nfsd.vfs.lanes cimport (
-    ALWAYS, KEEP_GOING, OWN, job_done, job_t, lane_t, make_ready, put_job, reading_t, shared_t, step_t, take_another, take_job,
-    thread_done, threads_for,
+    ALWAYS, KEEP_GOING, OWN, job_done, job_t, lane_t, make_ready, put_job, queue_t, reading_t, shared_t, step_t, take_another,
+    take_job, thread_done, threads_for,
 )
 from nfsd.vfs.threads cimport (
     SIG_SETMASK, pthread_attr_destroy, pthread_attr_init, pthread_attr_setstacksize, pthread_attr_t,
@@ -278,6 +278,14 @@ cdef class Workers:
             lane.limit = limit
             make_ready(&self.shared, lane)
             pthread_cond_signal(&self.shared.work)
+            pthread_mutex_unlock(&self.shared.lock)
+        return 0
+
+    cdef int weigh(self, queue_t *calls, queue_t *syncs, int weight) except -1:
+        """Have so many jobs of the queues' host taken in each of its turns."""
+        with nogil:
+            pthread_mutex_lock(&self.shared.lock)
+            calls.weight = syncs.weight = weight
             pthread_mutex_unlock(&self.shared.lock)
         return 0
 

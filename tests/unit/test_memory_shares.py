@@ -316,3 +316,35 @@ def test_who_waits_no_more_is_not_what_others_wait_behind() -> None:
     account.wait_no_more(large)
     release(held)
     assert (told, pool.waiting, pool.in_use) == (["small"], 0, 0)
+
+
+def test_a_host_has_as_many_turns_as_its_weight_says() -> None:
+    pool = Pool(4 * MIB)
+    held = fill(pool.account(4 * MIB), MIB)
+    called, got = "", list[Lease]()
+
+    def wait(account: Account, name: str) -> None:
+        def available() -> None:
+            nonlocal called
+            called += name
+            got.append(account.lease(MIB))
+
+        account.when_available(MIB, available)
+
+    heavy, light = pool.host(64 * MIB), pool.host(64 * MIB)
+    assert (heavy.weight, light.weight) == (1, 1)
+    heavy.weight = 3
+    with pytest.raises(ValueError, match="one turn"):
+        light.weight = 0
+    accounts = [heavy.account(4 * MIB), light.account(4 * MIB), heavy.account(4 * MIB)]
+    for _ in range(8):
+        for account, name in zip(accounts, "HlH", strict=True):
+            wait(account, name)
+    while len(called) < 12:
+        (held or got).pop().release()
+    assert called == "HHHlHHHlHHHl"
+    heavy.weight = 1
+    while held or got:
+        (held or got).pop().release()
+    assert called[12:] == "HHHlHlHlHlHl", "what a turn has begun with it keeps"
+    assert pool.waiting == 0

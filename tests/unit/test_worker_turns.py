@@ -128,6 +128,47 @@ def test_a_host_that_comes_back_waits_for_one_of_each() -> None:
     on_lane(test, 1)
 
 
+@pytest.mark.parametrize("syncs", [False, True])
+def test_a_host_has_as_many_jobs_in_a_turn_as_its_weight_says(syncs: bool) -> None:
+    async def test(lane: Lane) -> None:
+        lane.executor.set_weight(1, HONEST, 4)
+        lane.executor.set_weight(2, OTHER, 4)  # in another lane
+        lane.put(GREEDY, "x", waits=True)
+        await lane.begin(1)
+        for _ in range(10):
+            for host, name in (HONEST, "b"), (GREEDY, "a"), (OTHER, "c"):
+                lane.put(host, name, syncs=syncs)
+        await asyncio.sleep(0)
+        order = await lane.all()
+        assert order[1:] == "bbbbacbbbbacbbac" + "ac" * 7
+
+    on_lane(test, 1)
+
+
+def test_a_weight_changes_while_jobs_wait() -> None:
+    async def test(lane: Lane) -> None:
+        lane.put("", "x", waits=True)
+        await lane.begin(1)
+        for _ in range(6):
+            lane.put(HONEST, "b")
+            lane.put(GREEDY, "a")
+        await asyncio.sleep(0)
+        lane.executor.set_weight(1, GREEDY, 3)
+        with pytest.raises(ValueError, match="one job"):
+            lane.executor.set_weight(1, GREEDY, 0)
+        assert (await lane.all())[1:] == "babaaabaabbb", "from its next turn on"
+        lane.put("", "x", waits=True)
+        await lane.begin(14)
+        lane.executor.set_weight(1, GREEDY, 1)
+        for _ in range(3):
+            lane.put(GREEDY, "a")
+            lane.put(HONEST, "b")
+        await asyncio.sleep(0)
+        assert (await lane.all())[14:] == "ababab"
+
+    on_lane(test, 1)
+
+
 def test_syncs_of_one_host_leave_workers_to_what_does_not_sync() -> None:
     async def test(lane: Lane) -> None:
         for _ in range(20):

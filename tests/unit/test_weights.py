@@ -1,0 +1,125 @@
+"""Weights of clients: who is told of them, and turns at a running server's workers, by count."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from pathlib import Path
+
+import pytest
+
+from nfsd.config_file import ConfigError, load
+from nfsd.protocol import nfs3
+from rpcrdma.hosts import Hosts
+from rpcrdma.memory import Pool
+from rpcrdma.paces import Paces
+from rpcrdma.weights import _MOST, Weights
+from tests.hostile.peer import nfs3_call, results3
+from tests.support.delegations import until
+from tests.support.hosts import Site, on_site, write_config
+from tests.unit.test_host_memory import root_of
+from tests.unit.test_rates import Caller
+from tests.unit.test_worker_turns import Lane, queued
+
+HEAVY, LIGHT, OTHER = "127.0.0.2", "127.0.0.3", "127.0.0.4"
+MANY = 12
+
+
+def test_followers_hear_of_what_has_changed() -> None:
+    weights, one, all_ = Weights(), list[tuple[int, str, int]](), list[tuple[str, int]]()
+    weights.for_one.append(lambda *told: one.append(told))
+    weights.for_all.append(lambda *told: all_.append(told))
+    weights.set("a", 1, 1)
+    assert not one, "that is what everybody has"
+    weights.set("a", 1, 4)
+    weights.set("a", 2, 2)
+    weights.set("a", 2, 2)
+    weights.set("b", 1, 3)
+    assert one == [(1, "a", 4), (2, "a", 2), (1, "b", 3)]
+    assert all_ == [("a", 4), ("a", 4), ("b", 3)]
+    assert (weights.of("a"), weights.of("b"), weights.of("c")) == (4, 3, 1)
+    weights.set("a", 1, 1)
+    assert (one[-1], all_[-1]) == ((1, "a", 1), ("a", 2))
+    weights.forget()
+    assert all_[-2:] == [("b", 1), ("a", 1)]
+    assert (weights.of("a"), weights.of("b")) == (1, 1)
+
+
+def test_hosts_whose_weights_are_known_are_bounded() -> None:
+    weights, told = Weights(), dict[str, int]()
+    weights.for_all.append(told.__setitem__)
+    for number in range(_MOST):
+        weights.set(f"host {number}", 1, 2)
+    weights.set("host 0", 1, 2)  # it is the newest again
+    weights.set("one more", 1, 2)
+    assert [host for host, weight in told.items() if weight == 1] == ["host 1"]
+    assert len(weights._of) == _MOST
+
+
+def test_memory_of_a_host_goes_by_the_largest_of_its_weights() -> None:
+    paces = Paces()
+    hosts = Hosts(Pool(4 << 20), paces=paces)
+    paces.weights.set(HEAVY, 1, 3)
+    seat = hosts.enter(HEAVY, 0.0)
+    assert seat.host.memory.weight == 3, "it was known before it had a connection"
+    paces.weights.set(HEAVY, 2, 5)
+    assert seat.host.memory.weight == 5
+    paces.weights.forget()
+    assert seat.host.memory.weight == 1
+
+
+@pytest.mark.parametrize("weight", [0, 17, "many"])
+def test_a_weight_is_bounded(tmp_path: Path, weight: object) -> None:
+    with pytest.raises(ConfigError, match=r"weight"):
+        load(str(write_config(tmp_path, f"[{{host: {HEAVY}, weight: {weight}}}]")))
+
+
+async def rounds(site: Site, lane: Lane, root: nfs3.nfs_fh3, weight: int) -> None:
+    """Calls of two hosts wait, and in each round one job of a third one, which lets nobody by for a while."""
+    wires = [await site.wire(HEAVY), await site.wire(LIGHT)]
+    call = nfs3_call("FSSTAT", nfs3.FSSTAT3args(root), uid=0)  # by the general path
+    for wire in wires:
+        assert results3("FSSTAT", await wire.call(None, call)).status == 0
+    heavy, light = (Caller(site, wire, root) for wire in wires)
+    begun = len(lane.begun)
+    lane.put("", "x", waits=True)
+    await lane.begin(begun + 1)
+    for _ in range(3):
+        lane.put(OTHER, "c", waits=True)
+    await queued(site, 3)
+    heavy.send(MANY, call)
+    await queued(site, 3 + MANY)
+    light.send(MANY, call)
+    await queued(site, 3 + 2 * MANY)
+    for number in range(3):
+        lane.let_go()
+        await lane.begin(begun + 2 + number)
+        await until(lambda number=number: heavy.answered == weight * number and light.answered == number)  # type: ignore[misc]
+        assert site.daemon.service.executor.statistics()["queued"] == 2 * MANY + 2 - number * (weight + 2)
+    lane.let_go()
+    await until(lambda: heavy.answered == light.answered == MANY)
+    for one in heavy, light:
+        one.task.cancel()
+        one.wire.writer.close()
+
+
+def test_a_client_has_turns_by_its_weight_and_by_another_after_a_reload(tmp_path: Path) -> None:
+    async def test(site: Site) -> None:
+        root = await root_of(site, OTHER)
+        number = (await site.daemon.service.resolve(bytes(root.data))).mount.lane
+        with contextlib.closing(Lane(site.daemon.service.executor, 1, number)) as lane:
+            await rounds(site, lane, root, 4)
+            hosts = site.daemon.listeners.hosts
+            wire = await site.wire(HEAVY)
+            await wire.call(None, nfs3_call("GETATTR", nfs3.GETATTR3args(root), uid=0))
+            assert hosts._hosts[HEAVY].memory.weight == 4
+            file = tmp_path / "exports.yaml"
+            for before, after, weight in (("weight: 4", "weight: 2", 2), (", weight: 2", "", 1)):
+                file.write_text(file.read_text().replace(before, after))
+                assert await site.daemon.reload()
+                site.daemon.service.executor.set_lane(number, 1)
+                await rounds(site, lane, root, weight)
+                assert hosts._hosts[HEAVY].memory.weight == weight
+            await asyncio.gather(*lane.running)
+
+    on_site(tmp_path, test, f"[{{host: {HEAVY}, weight: 4}}, '*']")
