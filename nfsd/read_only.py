@@ -13,6 +13,7 @@ import asyncio
 import logging
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from nfsd.exports import Export
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
+_PATIENCE: Final = 10.0
+"""Seconds that a reload waits for delegations at most."""
 _LOOK_AGAIN: Final = 0.02
 """Seconds between looks for delegations that have come back."""
 
@@ -43,6 +46,9 @@ class ReadOnlySwitch:
 
     def __init__(self, reloader: Reloader, nfs4: Nfs4Server) -> None:
         self._reloader, self._nfs4 = reloader, nfs4
+        # A file that is read again may turn it on as well.
+        reloader.before_read_only = partial(self._call_back, _PATIENCE)
+        reloader.after_read_only = self._call_back_the_rest
 
     @property
     def on(self) -> bool:
@@ -56,8 +62,7 @@ class ReadOnlySwitch:
             await self._call_back(seconds)
         changed = await self._reloader.set_read_only(on)
         if on:
-            # Of those that were given while the others were waited for.
-            self._recall(self._held())
+            self._call_back_the_rest()
         if changed:
             _log.warning("the whole server is %s now", "read-only" if on else "as its exports say")
         return {"read_only": on, "changed": changed, "delegations": len(self._held())}
@@ -71,6 +76,10 @@ class ReadOnlySwitch:
         for delegation in delegations:
             self._nfs4.engine.delegations.recall(delegation)
         self._nfs4.recalls.send()
+
+    def _call_back_the_rest(self) -> None:
+        """Those that were given while the others were waited for."""
+        self._recall(self._held())
 
     async def _call_back(self, seconds: float) -> None:
         held = self._held()

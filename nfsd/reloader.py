@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Awaitable, Callable
 from dataclasses import fields, replace
 
 from nfsd.config import Config, Server
@@ -30,6 +31,10 @@ _AT_ONCE = ("log", "read_only", "client_rate")
 """Keys of ``server`` that take effect when the file is read again."""
 
 
+async def _nothing() -> None:
+    pass
+
+
 class Reloader:
     """Knows the configuration in effect."""
 
@@ -37,6 +42,10 @@ class Reloader:
         self.config = config
         self.read_only = config.server.read_only
         """Whether nothing may be changed, whatever the exports say."""
+        self.before_read_only: Callable[[], Awaitable[None]] = _nothing
+        """Awaited before a file that is read again has nothing changed any more."""
+        self.after_read_only: Callable[[], None] = lambda: None
+        """Called as soon as that is so."""
         self._service = service
         self._nfs4 = nfs4
         self._turn = asyncio.Lock()
@@ -139,6 +148,8 @@ class Reloader:
             try:
                 config = await self.read()
                 read_only = self._read_only_with(config)
+                if read_only and not self.read_only:
+                    await self.before_read_only()
                 gone = await self._service.take_exports(self.served(config))
             except ConfigError as error:
                 for problem in error.problems:
@@ -147,6 +158,8 @@ class Reloader:
                 _log.error("%s: %s", error.filename, error.strerror)
             else:
                 self._service.exports.set_client_rate(bound_of(config.server.client_rate))
+                if read_only and not self.read_only:
+                    self.after_read_only()
                 self.read_only = read_only
                 self._told.clear()
                 self._tell()

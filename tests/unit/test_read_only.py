@@ -280,6 +280,39 @@ def test_what_is_written_while_delegations_come_back_is_taken(tmp_path: Path, mi
     with_two(tmp_path, minor, test)
 
 
+@pytest.mark.parametrize("minor", [0, 1])
+def test_a_file_that_is_read_again_waits_for_delegations_as_well(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, minor: int
+) -> None:
+    monkeypatch.setattr("nfsd.read_only._PATIENCE", 60.0, raising=False)
+
+    @prepared
+    async def test(server: Any, export: Path, one: Any, two: Any) -> None:
+        (export / "g").write_bytes(b"")
+        opened = await delegated(one, b"g", BOTH)
+        assert opened.delegation.delegation_type == WRITE_DELEGATION
+        one.end.keep = True  # it writes first
+        exports = server.service.exports.exports
+        reloader = Reloader(Config("", Server(listen=()), exports), server.service, server.nfs4)
+        ReadOnlySwitch(reloader, server.nfs4)
+
+        async def read() -> Config:
+            return Config("", Server(listen=(), read_only=True), exports)
+
+        reloader.read = read  # type: ignore[method-assign]
+        reloading = asyncio.ensure_future(reloader.reload())
+        await until(lambda: one.end.recalls == 1 or reloading.done())
+        args = p.WRITE4args(stateid_of(opened), 0, p.stable_how4.FILE_SYNC4, b"late")
+        assert await status4(one.on(one.handles[b"g"], (p.OP_WRITE, args))) == p.NFS4_OK
+        assert not reloading.done()
+        await one.give_back(stateid_of(opened), one.handles[b"g"])
+        assert await reloading
+        assert (export / "g").read_bytes() == b"late"
+        assert await two.open_status(b"g", p.OPEN4_SHARE_ACCESS_WRITE) == p.NFS4ERR_ROFS
+
+    with_two(tmp_path, minor, test)
+
+
 def test_who_keeps_a_delegation_does_not_keep_the_switch_off(tmp_path: Path) -> None:
     @prepared
     async def test(server: Any, export: Path, one: Any, two: Any) -> None:
