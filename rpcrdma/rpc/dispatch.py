@@ -310,6 +310,16 @@ class Dispatcher:
         """Execute a call whose connection has gone, for those who wait for its outcome on others."""
         self.dispatch(transport, data, chunks, [hold], lambda reply: None if reply is None else reply.release())
 
+    def drop(
+        self, transport: Transport, data: memoryview, chunks: Sequence[tuple[int, memoryview]], holds: list[Hold]
+    ) -> None:
+        """Let go of a call that has not been dispatched, and whose connection goes. One that has been begun natively
+        may have to be executed all the same: its retransmission must find what came of it."""
+        if any(type(hold) is replay.Passed and hold.wanted for hold in holds):
+            self.dispatch(transport, data, chunks, holds, lambda reply: None if reply is None else reply.release())
+        else:
+            _release(holds)
+
     def _begin(
         self,
         transport: Transport,

@@ -48,6 +48,10 @@ class Passed:
     @property
     def view(self) -> memoryview:
         """The lease's, which the call's message is in."""
+    @property
+    def wanted(self) -> bool:
+        """Whether the call is to be executed though its connection has gone: part of it has been done, or somebody waits
+        for it on another connection."""
     def take_begun(self) -> Any:
         """What others have begun of the call, once; None: nothing."""
     def release(self) -> None:

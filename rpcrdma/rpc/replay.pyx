@@ -171,6 +171,11 @@ cdef class Passed:
     def view(self):
         return self.lease.view
 
+    @property
+    def wanted(self):
+        begun, entry = self.begun, self.entry
+        return begun is not None and bool(begun.changed) or entry is not None and bool(entry.waiters)
+
     def take_begun(self):
         begun, self.begun = self.begun, None
         return begun

@@ -29,3 +29,8 @@ class Dispatcher(Protocol):
         reply_room: int = 0,
     ) -> None:
         """Execute a call and call ``done`` exactly once."""
+
+    def drop(
+        self, transport: Transport, data: memoryview, chunks: Sequence[tuple[int, memoryview]], holds: list[Hold]
+    ) -> None:
+        """Let go of a call that has not been dispatched, and whose connection goes."""

@@ -260,7 +260,8 @@ class RdmaConnection:
         self._seat.leave()
         self._pace.close()
         while self._held_back:
-            self._held_back.popleft().release()
+            call = self._held_back.popleft()
+            self._dispatcher.drop(self, call.data, call.chunks, call.holds)
         while self._late:
             self._late.popleft()[0].release()
         for step in (responder.close, self._account.close, self._receive_account.close):

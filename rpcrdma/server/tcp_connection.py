@@ -173,7 +173,8 @@ class TcpConnection:
         self._listener.forget(self)
         contain(None, self._stream.close)
         while self._waiting:
-            self._waiting.popleft()[1].release()
+            record, hold = self._waiting.popleft()
+            self._dispatcher.drop(self, record, (), [hold])
         contain(None, self._account.close)
         self._socket.close()
         callbacks, self._callbacks = self._callbacks, {}

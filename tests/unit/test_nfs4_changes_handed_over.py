@@ -1,7 +1,9 @@
 """COMPOUNDs that others go on with when something has changed: that happens once, whatever becomes of connections."""
 
 import asyncio
+import contextlib
 import os
+import socket
 import struct
 
 import pytest
@@ -193,6 +195,67 @@ def test_what_is_handed_over_without_its_connection_is_carried_through(tmp_path,
     on("disk", tmp_path, minor, scenario)
 
 
+@pytest.mark.parametrize("minor", [1, 2])
+def test_what_is_handed_over_and_not_begun_is_carried_through(tmp_path, monkeypatch, minor):
+    """The connection goes while the call waits for its turn, as when its host has many calls in progress."""
+
+    async def scenario(both):
+        (both.path / "a").write_bytes(b"content")
+        root = await handle_of(both)
+        listener, _ = both.listeners
+        (connection,) = listener.connections
+        other = Wire(*await asyncio.open_connection("127.0.0.1", listener.address[1]))
+        message = both.message(0, putfh(root), remove(b"a"), p.OP_PUTROOTFH, getattr_(), cache=True)
+        with monkeypatch.context() as patched:
+            patched.setattr(type(connection._seat), "begin_call", lambda seat: False)
+            both.direct.send(message)
+            await until(lambda: not (both.path / "a").exists())
+            assert both.session.slots[1].in_use
+            connection.close()
+        await until(lambda: not both.session.slots[1].in_use)
+        assert results_of(await other.call(None, message))[0] == OK  # and not that there is none
+        other.writer.close()
+
+    on("memory", tmp_path, minor, scenario)
+
+
+def test_what_is_handed_over_and_not_begun_is_done_once_in_40(tmp_path, monkeypatch):
+    """Likewise; the client comes back from its port, and the replay cache knows the COMPOUND."""
+
+    async def scenario(both):
+        (both.path / "a").write_bytes(b"content")
+        root = await handle_of(both)
+        listener, _ = both.listeners
+        (connection,) = listener.connections
+        message = both.message(0, putfh(root), remove(b"a"), READDIR)
+        await both.direct.call(None, both.message(0, putfh(root), READDIR))
+        port = both.direct.writer.get_extra_info("sockname")[1]
+        with monkeypatch.context() as patched:
+            patched.setattr(type(connection._seat), "begin_call", lambda seat: False)
+            both.direct.send(message)
+            await until(lambda: not (both.path / "a").exists())
+            (both.path / "a").write_bytes(b"another one")
+            connection.close()
+            both.direct.writer.transport.abort()
+        await until(lambda: not both.dispatcher.running)
+        again = socket.socket()
+        again.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+
+        def bound():
+            with contextlib.suppress(OSError):  # the end of the connection takes a moment
+                again.bind(("127.0.0.1", port))
+            return again.getsockname()[1] == port
+
+        await until(bound)
+        again.connect(listener.address[:2])
+        other = Wire(*await asyncio.open_connection(sock=again))
+        assert results_of(await other.call(None, message))[0] == OK
+        assert (both.path / "a").read_bytes() == b"another one"
+        other.writer.close()
+
+    on("memory", tmp_path, 0, scenario)
+
+
 def test_the_reply_waits_for_stable_storage(tmp_path, monkeypatch, minor):
     """What a native operation has promised may have to be put on stable storage first."""
 
@@ -238,4 +301,27 @@ def test_over_rdma(tmp_path, minor, done_in_python):
             assert (both.path / "a").read_bytes() == data
 
     with vfs_support.directory_on("disk", tmp_path) as path:
+        run(path, tmp_path, minor, scenario, BothRdma)
+
+
+@pytest.mark.parametrize("minor", [1, 2])
+def test_what_is_handed_over_and_not_begun_is_carried_through_over_rdma(tmp_path, monkeypatch, minor):
+    async def scenario(both):
+        stateid, handle = await both.client.open("/0", b"a", create=mode(0o644))
+        (connection,) = both.servers[0].connections
+        with monkeypatch.context() as patched:
+            patched.setattr(type(connection._seat), "begin_call", lambda seat: False)
+            operations = [putfh(handle), write(stateid, 0, b"once"), p.OP_PUTROOTFH]
+            asked = asyncio.ensure_future(both.call(0, 0, *operations, cache=True))
+            await until(lambda: (both.path / "a").read_bytes() == b"once")
+            await until(lambda: connection._held_back)
+            assert both.session.slots[1].in_use
+            connection.abort()
+            await until(lambda: connection.closed)
+        asked.cancel()
+        await asyncio.gather(asked, return_exceptions=True)
+        await until(lambda: not both.session.slots[1].in_use)
+        assert both.session.slots[1].reply is not None
+
+    with vfs_support.directory_on("memory", tmp_path) as path:
         run(path, tmp_path, minor, scenario, BothRdma)
