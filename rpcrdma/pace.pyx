@@ -14,7 +14,8 @@ Connections of a host that wait for it stand in a row; the first one goes on whe
 there is some left. Each step takes the same time however many there are. Who has no rate is never asked for the time.
 
 Where somebody waits for the host (a recall of its delegation, RFC 8881 section 10.4), it is read from for some seconds
-whatever it owes (``hurry``). It owes that all the same, and is not hurried again until it has paid.
+whatever it owes (``hurry``). It owes that all the same, and is not hurried again until it has paid. Those that share a rate
+with it do not pay for that: about a second's worth is charged to the rate, and what is beyond to the host alone.
 """
 
 from rpcrdma.clock cimport nanoseconds
@@ -202,8 +203,15 @@ cdef class Dues:
         """A call is over; ``octets``: of all calls there ever were."""
         cdef uint64_t now = clock()
         cdef uint64_t more = octets - self.charged
+        cdef double time
         self.charged = octets
         if self.own is not None:
             self.pace.until = max(self.pace.until, self.own.charge(more, now))
-        if self.shared is not None:
+        if self.shared is None:
+            return
+        if now < self.pace.hurried_until and max(self.shared.octets_paid, self.shared.calls_paid) > now + SECOND:
+            # It may go on whatever is owed. What is beyond the rate is its own debt: others do not wait for that.
+            time = max(more * self.shared.octet_time, self.shared.call_time)
+            self.pace.until = later(self.pace.until, now, time)
+        else:
             self.pace.until = max(self.pace.until, self.shared.charge(more, now))

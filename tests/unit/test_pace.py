@@ -269,3 +269,26 @@ def test_it_is_told_how_long_somebody_waited(clock: Clock) -> None:
     clock.pass_by(2.0)
     assert not one.pace.held_lately
     assert one.pace.held_seconds == pytest.approx(2.0)
+
+
+def test_others_do_not_wait_for_what_is_done_in_a_hurry() -> None:
+    clock = Clock()
+    try:
+        paces = Paces(clock.schedule)
+        hurried, other = Tally(), Tally()
+        for host, tally in (("hurried", hurried), ("other", other)):
+            paces.of(host)
+            paces.price(tally, host, 1, NO_BOUND, 1, Bound(octets=100 << 20))
+        assert paces.of("hurried").hurry()
+        for _ in range(25000):  # what memory gives in five seconds
+            hurried.read += 1 << 20
+            hurried.add(0.0, False)
+        other.add(0.0, False)
+        assert paces.of("other").owed < 2.0
+        assert paces.of("hurried").owed > 240.0, "but it pays for all of it"
+        assert not paces.of("hurried").is_over()
+        clock.pass_by(6.0)
+        assert paces.of("hurried").is_over()
+        assert not paces.of("other").is_over()
+    finally:
+        pretend(0)
