@@ -248,14 +248,13 @@ class RdmaConnection:
 
     def disconnected(self, reason: str) -> None:
         """The connection is gone; what still runs holds its own leases."""
-        responder = self.responder
         if isinstance(reason, RemoteAccessError):
             xid = None if self._direct is None else self._direct.refused_call(reason.handle)
             if xid is None:
-                xid = responder.suspects.refused_call(reason.handle)
+                xid = self.responder.suspects.refused_call(reason.handle)
             if xid is not None:
                 self._server.poisoned.add(self.peer_address, xid)
-        _log.debug("%s: disconnected: %s", self, responder.failure or reason)
+        _log.debug("%s: disconnected: %s", self, self.responder.failure or reason)
         self.closed = True
         self._seat.leave()
         self._pace.close()
@@ -264,7 +263,7 @@ class RdmaConnection:
             self._dispatcher.drop(self, call.data, call.chunks, call.holds)
         while self._late:
             self._late.popleft()[0].release()
-        for step in (responder.close, self._account.close, self._receive_account.close):
+        for step in (self.responder.close, self._account.close, self._receive_account.close):
             contain(None, step)
         for waiter in self._lease_waiters:
             if not waiter.done():
