@@ -29,6 +29,7 @@ from nfsd.usage import OTHERS, Amount
 from nfsd.usage_metrics import operation_name
 from nfsd.v4.server import Nfs4Server
 from nfsd.vfs.service import FileService
+from rpcrdma.paces import NO_BOUND
 from rpcrdma.rpc.direct import Waiting
 from rpcrdma.rpc.dispatch import Dispatcher, Execution
 from rpcrdma.rpc.program import Transport
@@ -110,9 +111,14 @@ class Inspector:
         return rows
 
     def _slowed(self, address: str) -> Row:
-        """Whether the client goes faster than its rates, and for how many seconds it has been held back for that."""
-        pace = self._parts.exports.prices.paces.known(host_of_any(address))
+        """The client's own rates and weights by export, that for all of them as of no name; whether it goes faster than
+        its rates, and for how many seconds it has been held back for that."""
+        host, paces = host_of_any(address), self._parts.exports.prices.paces
+        pace = paces.known(host)
+        names = {export.id: export.pseudo for export in self._parts.exports.exports}
         return {
+            "rates": {names.get(key, ""): str(own) for key, own in (pace.rates if pace else ())},
+            "weights": {names.get(key, ""): weight for key, weight in paces.weights.all_of(host).items()},
             "slowed": pace is not None and pace.held,
             "slowed_seconds": round(pace.held_seconds, 1) if pace else 0.0,
         }
@@ -240,6 +246,8 @@ class Inspector:
                 "squash": export.squash,
                 "rate": str(export.rate),
                 "for": list(export.clients),
+                "rates": {one.host: str(one.rate) for one in export.overrides if one.rate not in (None, NO_BOUND)},
+                "weights": {one.host: one.weight for one in export.overrides if one.weight},
                 "clients": len(users.get(export.id, ())),
                 "opens": opens[export.id],
                 "waiting": waiting[export.pseudo],

@@ -15,6 +15,8 @@ from rpcrdma.weights import Weights
 _MOST_LEFT: Final = 4096
 """Hosts without a connection whose debts are remembered."""
 
+_UNITS: Final = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
+
 
 class Bound(NamedTuple):
     """What may be done in a second; 0: any number."""
@@ -24,7 +26,8 @@ class Bound(NamedTuple):
     calls: int = 0
 
     def __str__(self) -> str:
-        words = [f"{self.octets} octets/s"] * bool(self.octets) + [f"{self.calls} calls/s"] * bool(self.calls)
+        size, unit = next(((size, unit) for size, unit in _UNITS if self.octets % size == 0), (1, " octets"))
+        words = [f"{self.octets // size}{unit}/s"] * bool(self.octets) + [f"{self.calls} calls/s"] * bool(self.calls)
         return ", ".join(words) or "none"
 
 

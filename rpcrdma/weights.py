@@ -30,6 +30,10 @@ class Weights:
         mine = self._of.get(host)
         return max(mine.values()) if mine else 1
 
+    def all_of(self, host: str) -> dict[int, int]:
+        """Those of a host that are not 1, by what they are for."""
+        return dict(self._of.get(host, ()))
+
     def set(self, host: str, key: int, weight: int) -> None:
         """From now on a host has this weight for ``key``."""
         mine = self._of.pop(host, {})

@@ -103,7 +103,39 @@ def _clients(answer: Answer) -> list[str]:
         ]
         for row in answer["rows"]
     ]  # fmt: skip
+    _add(heads, rows, "HELD", [_held_back(row) for row in answer["rows"]])
+    _add(heads, rows, "RATE", [_by_export(row["rates"]) for row in answer["rows"]])
+    _add(heads, rows, "WEIGHT", [_by_export(row["weights"]) for row in answer["rows"]])
     return _table(heads, rows, "no clients")
+
+
+def _add(heads: list[str], rows: Sequence[list[object]], head: str, cells: Sequence[str]) -> None:
+    """Add a column before the last one, if there is something in it."""
+    if any(cells):
+        heads.insert(-1, head)
+        for row, cell in zip(rows, cells, strict=True):
+            row.insert(-1, cell or "-")
+
+
+def _held_back(row: Answer) -> str:
+    """For how long a client was, for going faster than its rates; and whether it is."""
+    if not (row["slowed"] or row["slowed_seconds"]):
+        return ""
+    return duration(row["slowed_seconds"]) + (", now" if row["slowed"] else "")
+
+
+def _by_export(values: Answer) -> str:
+    return "; ".join(f"{value} on {export}" if export else str(value) for export, value in values.items())
+
+
+def _for(row: Answer) -> str:
+    """Whom an export is for, with their rates and weights."""
+    words = []
+    for host in row["for"]:
+        own = [row["rates"][host]] if host in row["rates"] else []
+        own += [f"weight {row['weights'][host]}"] if host in row["weights"] else []
+        words.append(f"{host} ({', '.join(own)})" if own else host)
+    return " ".join(words) or "nobody"
 
 
 def _sessions(answer: Answer) -> list[str]:
@@ -158,9 +190,10 @@ def _exports(answer: Answer) -> list[str]:
     rows = [
         [row["export"], row["access"], row["squash"], row["clients"], row["opens"], row["waiting"],
          number(row["calls"]), number(row["errors"]), octets(row["read"]), octets(row["written"]), mean(row),
-         row["path"], " ".join(row["for"]) or "nobody"]
+         row["path"], _for(row)]
         for row in answer["rows"]
     ]  # fmt: skip
+    _add(heads, rows, "RATE", ["" if row["rate"] == "none" else row["rate"] for row in answer["rows"]])
     absent = [f"{row['export']} is not served: {row['absent']}" for row in answer["rows"] if row.get("absent")]
     return _table(heads, rows, "nothing is exported") + ["", *absent] * bool(absent)
 

@@ -166,6 +166,7 @@ def test_it_is_told_who_is_held_back(tmp_path: Path, clock: Clock) -> None:
         clock.pass_by(0.001)
         rows = {row["client"]: row for row in await site.daemon._inspector.clients()}
         assert rows[LIMITED]["slowed"]
+        assert rows[LIMITED]["rates"] == {}, "it is the export's"
         assert [row["rate"] for row in await site.daemon._inspector.exports()] == ["10 calls/s"]
         notes = site.daemon._statistics.snapshot()["notes"]
         assert any(LIMITED in note and "faster than their rates" in note for note in notes)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 from pathlib import Path
 
 import pytest
 
+from nfsd.admin import shapes
 from nfsd.config_file import ConfigError, load
 from nfsd.protocol import nfs3
 from rpcrdma.hosts import Hosts
@@ -123,3 +125,38 @@ def test_a_client_has_turns_by_its_weight_and_by_another_after_a_reload(tmp_path
             await asyncio.gather(*lane.running)
 
     on_site(tmp_path, test, f"[{{host: {HEAVY}, weight: 4}}, '*']")
+
+
+def test_tables_show_rates_and_weights_where_there_are_any(tmp_path: Path) -> None:
+    def cells(lines: list[str], name: str) -> dict[str, str]:
+        """The row that begins with a name, by the heads: those of the columns that the test looks at."""
+        row = next(line for line in lines if line.startswith(name))
+        heads = [*re.finditer(r"\S+(?: \S+)*", lines[0])]
+        ends = [head.start() for head in heads[1:]] + [None]
+        return {head[0]: row[head.start() : end].strip() for head, end in zip(heads, ends, strict=True)}
+
+    async def test(site: Site) -> None:
+        root = await root_of(site, OTHER)
+        getattr_ = nfs3_call("GETATTR", nfs3.GETATTR3args(root), uid=0)
+        for host in (HEAVY, LIGHT):
+            await (await site.wire(host)).call(None, getattr_)
+        clients = shapes.SHAPES["clients"]({"rows": await site.daemon._inspector.clients()})
+        heavy, light = cells(clients, HEAVY), cells(clients, LIGHT)
+        assert (heavy["RATE"], heavy["WEIGHT"]) == ("20MiB/s, 500 calls/s on /export", "4 on /export")
+        assert (light["RATE"], light["WEIGHT"]) == ("4097 octets/s", "-")
+        assert "HELD" not in heavy, "nobody was"
+        exports = cells(shapes.SHAPES["exports"]({"rows": await site.daemon._inspector.exports()}), "/export")
+        assert exports["FOR"] == f"{HEAVY} (20MiB/s, 500 calls/s, weight 4) *"
+        assert exports["RATE"] == "1GiB/s"
+        file = tmp_path / "exports.yaml"
+        file.write_text(re.sub(r"(, |    |  client_)rate: \{.*?\}|, weight: 4", "", file.read_text()))
+        assert await site.daemon.reload()
+        await (await site.wire(HEAVY)).call(None, getattr_)
+        clients = shapes.SHAPES["clients"]({"rows": await site.daemon._inspector.clients()})
+        exports = cells(shapes.SHAPES["exports"]({"rows": await site.daemon._inspector.exports()}), "/export")
+        assert not {"RATE", "WEIGHT", "HELD"} & {*cells(clients, HEAVY), *exports}
+        assert exports["FOR"] == f"{HEAVY} *"
+
+    entry = f"{{host: {HEAVY}, rate: {{octets: 20MiB, calls: 500}}, weight: 4}}"
+    server, more = "  client_rate: {octets: 4097}\n", "    rate: {octets: 1GiB}\n"
+    on_site(tmp_path, test, f"[{entry}, '*']", server=server, more=more)
