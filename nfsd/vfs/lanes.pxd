@@ -78,7 +78,9 @@ ctypedef struct shared_t:
     lane_t *ready_tail
     job_t *finished             # newest first
     int event_fd
-    int idle
+    int idle                    # workers that wait and have not been called
+    int called                  # those that have been, and have not come yet
+    int left                    # 1: there are READs that no thread has been called for
     int stopping
     int queued
     int running
@@ -92,6 +94,7 @@ cdef void make_ready(shared_t *shared, lane_t *lane) noexcept nogil
 cdef void put_job(shared_t *shared, job_t *job) noexcept nogil
 cdef job_t *take_job(shared_t *shared) noexcept nogil
 cdef job_t *take_another(shared_t *shared, lane_t *lane) noexcept nogil
+cdef bint reads_left(lane_t *lane) noexcept nogil
 cdef void job_done(shared_t *shared, queue_t *queue) noexcept nogil
 cdef void thread_done(shared_t *shared, lane_t *lane) noexcept nogil
 cdef int threads_for(job_t *first) noexcept nogil

@@ -170,6 +170,12 @@ cdef job_t *take_another(shared_t *shared, lane_t *lane) noexcept nogil:
     return take_head(shared, queue)
 
 
+cdef bint reads_left(lane_t *lane) noexcept nogil:
+    """Whether the lane's next job is a READ, and another thread could take it."""
+    cdef queue_t *queue = next_queue(lane) if lane.ready else NULL
+    return queue != NULL and queue.head.reading != NULL
+
+
 cdef void job_done(shared_t *shared, queue_t *queue) noexcept nogil:
     """One of the queue's jobs is over. Nobody but its host sees the queue afterwards."""
     cdef lane_t *lane = queue.lane

@@ -27,8 +27,8 @@ from nfsd.vfs.identity cimport (
 )
 from nfsd.vfs.kernel cimport SYS_close, c_syscall, c_write
 from nfsd.vfs.lanes cimport (
-    ALWAYS, KEEP_GOING, OWN, job_done, job_t, lane_t, make_ready, put_job, queue_t, reading_t, shared_t, step_t, take_another,
-    take_job, thread_done, threads_for,
+    ALWAYS, KEEP_GOING, OWN, job_done, job_t, lane_t, make_ready, put_job, queue_t, reading_t, reads_left, shared_t, step_t,
+    take_another, take_job, thread_done, threads_for,
 )
 from nfsd.vfs.threads cimport (
     SIG_SETMASK, pthread_attr_destroy, pthread_attr_init, pthread_attr_setstacksize, pthread_attr_t,
@@ -41,6 +41,40 @@ from nfsd.vfs.uring cimport DEPTH, uring_close, uring_done, uring_enter, uring_o
 from rpcrdma.log_limits import limited_logger
 
 _log = limited_logger(__name__)
+
+
+# -- calling threads ----------------------------------------------------------------------------------------------
+cdef void call(shared_t *shared, int count) noexcept nogil:
+    """Have so many of the idle threads come, or all of them. Who has been called is idle no more, though it may take a
+    while to wake: another job needs another thread. Called with the lock."""
+    count = min(count, shared.idle)
+    shared.idle -= count
+    shared.called += count
+    while count > 0:
+        pthread_cond_signal(&shared.work)
+        count -= 1
+
+
+cdef void call_for_reads(shared_t *shared, lane_t *lane) noexcept nogil:
+    """Have another thread come for READs of the lane that this one does not take with its own: they had one thread for all
+    of them, and this one may now wait for as long as a disk does. Called with the lock."""
+    if not reads_left(lane):
+        return
+    if shared.idle > 0:
+        call(shared, 1)
+    else:
+        shared.left = 1  # the next jobs have a thread more started
+
+
+cdef void rest(shared_t *shared) noexcept nogil:
+    """Wait until some thread is called. Called with the lock."""
+    shared.idle += 1
+    while shared.called == 0 and not shared.stopping:
+        pthread_cond_wait(&shared.work, &shared.lock)
+    if shared.called > 0:
+        shared.called -= 1
+    else:
+        shared.idle -= 1
 
 
 # -- running a chain ----------------------------------------------------------------------------------------------
@@ -165,6 +199,7 @@ cdef void read_together(shared_t *shared, thread_state_t *thread, uring_t *ring,
             put_in(ring, job)
             under_way += 1
             job = take_another(shared, lane) if under_way < DEPTH else NULL
+        call_for_reads(shared, lane)
         pthread_mutex_unlock(&shared.lock)
         done = NULL
         made = gather(shared, thread, ring, &done)
@@ -229,16 +264,16 @@ cdef void *work(void *argument) noexcept nogil:
         if job == NULL:
             if shared.stopping:
                 break
-            shared.idle += 1
-            pthread_cond_wait(&shared.work, &shared.lock)
-            shared.idle -= 1
+            rest(shared)
             continue
         pthread_mutex_unlock(&shared.lock)
         if job.reading != NULL and may_read_together(shared, worker, &thread):
             read_together(shared, &thread, &worker.ring, job)
         else:
             if job.reading != NULL:
-                pthread_cond_signal(&shared.work)  # those behind it counted on one thread for all
+                pthread_mutex_lock(&shared.lock)
+                call_for_reads(shared, job.queue.lane)
+                pthread_mutex_unlock(&shared.lock)
             one_of_it = job
             while one_of_it != NULL:
                 run_here(shared, &thread, one_of_it)
@@ -277,7 +312,7 @@ cdef class Workers:
             pthread_mutex_lock(&self.shared.lock)
             lane.limit = limit
             make_ready(&self.shared, lane)
-            pthread_cond_signal(&self.shared.work)
+            call(&self.shared, 1)
             pthread_mutex_unlock(&self.shared.lock)
         return 0
 
@@ -296,18 +331,14 @@ cdef class Workers:
         with nogil:
             pthread_mutex_lock(&self.shared.lock)
             self.shared.queued += count
-            count = threads_for(first)
+            count = threads_for(first) + self.shared.left
+            self.shared.left = 0
             while first != NULL:
                 job = first
                 first = job.next
                 put_job(&self.shared, job)
             wanted = count - self.shared.idle
-            if count >= self.shared.idle:
-                pthread_cond_broadcast(&self.shared.work)
-            else:
-                while count > 0:
-                    pthread_cond_signal(&self.shared.work)
-                    count -= 1
+            call(&self.shared, count)
             pthread_mutex_unlock(&self.shared.lock)
         return max(0, wanted)
 

@@ -1,6 +1,7 @@
 """READs of what is not in memory, many at a time by one thread (io_uring)."""
 
 import asyncio
+import io
 import os
 import random
 import resource
@@ -10,12 +11,13 @@ import pytest
 
 from nfsd.vfs import core, uring
 from nfsd.vfs.executor import Chain
-from nfsd.vfs.syscalls import SYS_CLOSE
+from nfsd.vfs.syscalls import SYS_CLOSE, SYS_OPENAT
 from tests.unit.test_nfs3_direct import READ, handle
 from tests.unit.test_waiting_calls import on_disk
 
 BLOCK = 4096
 BLOCKS = 1024
+HANGING = 12  # exports
 RESULT = 20 + 8 + 84  # octets of a READ's reply before count, eof and data, without the XID
 NO_RINGS = uring.hindrance()
 needs_rings = pytest.mark.skipif(bool(NO_RINGS), reason=f"io_uring: {NO_RINGS}")
@@ -197,5 +199,66 @@ def test_a_connection_that_goes_away_leaves_nothing_behind(tmp_path):
         async with asyncio.timeout(30):
             while both.dispatcher.held:  # noqa: ASYNC110 (a thread's doing)
                 await asyncio.sleep(0.001)
+
+    on_disk(tmp_path, scenario)
+
+
+@needs_rings
+def test_reads_that_hang_hold_up_no_other_export(tmp_path, monkeypatch):
+    """One thread comes for both READs. It leaves the second one to others, since other exports wait for threads; should
+    nobody be called for that, it gets the thread that was called for the next call of an export whose disk is well."""
+    monkeypatch.setattr(core, "threads_for", lambda exports: 64)
+    monkeypatch.setattr(core, "SWEEP_SECONDS", 3600)  # its jobs would have threads called, too
+
+    async def scenario(both, node):
+        data = await prepare(both, node)
+        await read_all(both, node, data, range(0, BLOCKS, 16))  # the threads have rings
+        make_cold(os.path.join(both.path, "a"))
+        executor, loop = both.service.executor, asyncio.get_running_loop()
+        fifo = os.fsencode(tmp_path / "fifo")
+        os.mkfifo(fifo)
+        empty, end = os.pipe()
+        (opened,) = [one for one in node.inode.opens.values() if one.readable]
+        file = os.dup(opened.fd)
+        os.dup2(empty, opened.fd, inheritable=False)  # its disk does not answer
+        stuck = []
+
+        def others():
+            """Have other exports hang as well, behind the READs and in the same turn of the loop."""
+            if executor.statistics()["queued"] == 0:
+                loop.call_soon(others)
+                return
+            for lane in range(HANGING):
+                chain = Chain()
+                opening = chain.add(SYS_OPENAT, -1, fifo, os.O_RDONLY | os.O_CLOEXEC)
+                chain.add(SYS_CLOSE, opening)
+                stuck.append(executor.run(chain, 1000 + lane))
+
+        await asyncio.sleep(0.2)  # the threads there are by now are idle
+        loop.call_soon(others)
+        writer, both.direct.writer = both.direct.writer, io.BytesIO()
+        for block in (7, 14):
+            both.direct.send(READ, read_of(node, block), xid=10_000 + block)
+        writer.write(both.direct.writer.getvalue())  # at once, so that they are of one turn
+        both.direct.writer = writer
+        try:
+            async with asyncio.timeout(60):
+                while executor.statistics()["running"] < HANGING + 1:  # noqa: ASYNC110 (threads' doing)
+                    await asyncio.sleep(0.001)
+                await asyncio.sleep(0.2)  # who is called has come
+                for _ in range(3):
+                    well = Chain()
+                    well.add(SYS_CLOSE, -1, keep_going=True)
+                    await executor.run(well, 12345)
+        finally:
+            os.write(end, bytes(2 * BLOCK))
+            os.close(end)
+            os.close(os.open(fifo, os.O_WRONLY))
+            for _ in (7, 14):
+                await both.direct.reply()
+            await asyncio.gather(*stuck)
+            os.dup2(file, opened.fd, inheritable=False)
+            os.close(file)
+            os.close(empty)
 
     on_disk(tmp_path, scenario)
