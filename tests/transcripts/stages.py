@@ -11,6 +11,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -77,6 +78,15 @@ class Stage:
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, timeout=PATIENCE,
         )  # fmt: skip
         return done.stdout + (f"[exit status {done.returncode}]\n" if done.returncode else "")
+
+    def begin(self, command: str) -> None:
+        """Start a command that goes on until the stage ends; what it prints is lost."""
+        begun = subprocess.Popen(
+            [*self._inside, "bash", "-c", f"exec {command}"], cwd=self.home, env=self._environment,
+            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+        self._ends.callback(_end, begun)
+        self._ends.callback(begun.kill)  # it would wait for the server once more
 
     def serve(self, command: str) -> str:
         """Start a server; its ready line. Its log is ``log`` above the directory."""
@@ -160,6 +170,21 @@ def refusing(stage: Stage) -> None:
     stage.serve("rdma-nfsd serve --config exports.yaml")
 
 
+def slowed(stage: Stage) -> None:
+    """A server with a rate and a weight, and a client that is held back."""
+    put(stage.home.parent / "data/disk.img", bytes(8 << 20))
+    (stage.home / "exports.yaml").write_text(
+        CONFIGURATION + "  - path: ../data\n    squash: none\n    clients:\n"
+        "      - {host: 127.0.0.1, rate: {octets: 4KiB}, weight: 4}\n"
+    )
+    stage.serve("rdma-nfsd serve --config exports.yaml")
+    stage.begin("rdma-nfsd cat rdma://127.0.0.1/data/disk.img")
+    deadline = time.monotonic() + PATIENCE
+    while "faster than their rates" not in stage.run("rdma-nfsd stats --config exports.yaml"):
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+
+
 def captured(stage: Stage) -> None:
     """A capture ``trouble.pcapng`` of NFSv3 and NFSv4.1 over RDMA (version One) and TCP."""
 
@@ -187,6 +212,7 @@ STAGES: dict[str, Callable[[Stage], None]] = {
     "files": files,
     "configured": configured,
     "refusing": refusing,
+    "slowed": slowed,
     "captured": captured,
 }
 
