@@ -79,11 +79,12 @@ class Errands:
             return None
 
     async def _recall(self, hold: ExitStack, credential: Credential, *places: tuple[Node, bytes]) -> None:
-        """Nobody has a delegation of the files of these names until ``hold`` is closed. Raises JUKEBOX."""
+        """Nobody has a delegation of the files of these names until ``hold`` is closed. Raises JUKEBOX, and OSError
+        where it cannot be known which files those are: a shortage may be over before the change."""
         if self._delegations is not None and self._delegations.active:
             found = []
             for directory, name in places:
-                with suppress(OSError):
+                with suppress(FileNotFoundError, PermissionError):  # which the change meets as well
                     found.append((await self._service.lookup(credential, directory, name))[0])
             await clear(self._delegations, found, True, hold)
 

@@ -1,6 +1,7 @@
 """NFSv3's procedures about names are answered natively whatever they need, and decline nothing but malformed calls."""
 
 import asyncio
+import errno
 import os
 import struct
 
@@ -316,6 +317,40 @@ def test_delegations_come_back_before_names_change(kind, tmp_path, role):
         assert (file.inode.changing, both.declined()) == (0, 0)
 
     run(kind, tmp_path, scenario, delegations)
+
+
+@pytest.mark.parametrize("role", ["moved", "truncated"])
+def test_a_shortage_while_a_delegation_is_looked_for_lets_nothing_change(role, tmp_path):
+    """It may be over a moment later, when the file is changed."""
+    delegations = Recalling()
+
+    async def scenario(both):
+        delegations.given_back = asyncio.Event()
+        make(both, "f", "sub/")
+        os.truncate(os.path.join(both.path, "f"), 5)
+        file, sub = await found(both, b"f"), await found(both, b"sub")
+        procedure, arguments = {
+            "moved": (RENAME, renaming(both.root, b"f", sub, b"new")),
+            "truncated": (CREATE, creation(both.root, b"f", size=0)),
+        }[role]
+        delegations.key, file.inode.delegated = file.key, 1
+        lookup, asked = both.service.lookup, []
+
+        async def short_of_descriptors(credential, directory, name):
+            asked.append(name)
+            if name == b"f" and asked.count(name) == 1:
+                raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+            return await lookup(credential, directory, name)
+
+        both.service.lookup = short_of_descriptors
+        try:
+            outcome = status(await natively(both, procedure, arguments))
+        finally:
+            del both.service.lookup
+        assert (outcome, bool(asked)) == (JUKEBOX, True)
+        assert os.stat(os.path.join(both.path, "f")).st_size == 5
+
+    run("slow", tmp_path, scenario, delegations)
 
 
 def test_names_that_lead_elsewhere_when_their_turn_has_come(tmp_path):
