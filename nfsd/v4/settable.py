@@ -10,9 +10,10 @@ from nfsd.idnames import Answer, IdNames, Question
 from nfsd.protocol import nfs4 as p
 from nfsd.v4 import acl
 from nfsd.v4.acl import Ace
-from nfsd.v4.attributes import SETTABLE, mask_of, supported
+from nfsd.v4.attributes import NEED_ACLS, NEED_LABEL, NEED_QUOTA, SETTABLE, mask_of, supported
 from nfsd.vfs.labels import LABEL_MAX
 from nfsd.vfs.posix_acl import Acls, AclTag
+from nfsd.vfs.service import FileService, Node
 from nfsd.vfs.types import Attributes, FileType, SetAttributes, SetTo, Time
 from rpcrdma.xdr import Decoder, XdrError
 
@@ -111,6 +112,34 @@ class _Values:
             group = bool(flag & p.ACE4_IDENTIFIER_GROUP)
             aces.append(Ace(kind, flag, mask, AclTag.GROUP if group else AclTag.USER, self.identity(who, group=group)))
         return aces
+
+
+async def not_kept(service: FileService, node: Node) -> int:
+    """The attributes that are not kept where a file is."""
+    missing = 0 if await service.supports_acls(node) else NEED_ACLS
+    if not await service.supports_quotas(node):
+        missing |= NEED_QUOTA
+    if not service.supports_labels(node):
+        missing |= NEED_LABEL
+    return missing
+
+
+async def settable_on(
+    service: FileService,
+    names: IdNames,
+    minor: int,
+    given: p.fattr4,
+    where: Node,
+    kind: FileType,
+    current: Attributes | None = None,
+) -> SetAttributes:
+    """As :func:`settable`, for a file of this ``kind`` that is, or is to be made, on ``where``'s file system."""
+    missing = 0
+    if mask_of(given.attrmask) & (NEED_ACLS | NEED_LABEL):
+        missing = await not_kept(service, where)
+        if kind is FileType.LNK:
+            missing |= NEED_ACLS  # links show an ACL, that of their mode, but take none
+    return await settable(names, minor, given, kind, lacks=missing, current=current)
 
 
 async def settable(

@@ -21,7 +21,7 @@ from nfsd.v4.compound import Compound
 from nfsd.v4.errors import status_of
 from nfsd.v4.operations import ENCODED, Encoded, operation
 from nfsd.v4.pseudofs import PseudoNode
-from nfsd.v4.settable import settable
+from nfsd.v4.settable import not_kept, settable_on
 from nfsd.vfs.posix_acl import Acls, AclTag
 from nfsd.vfs.service import Node, OpenFile
 from nfsd.vfs.types import (
@@ -101,12 +101,7 @@ async def lacks(c: Compound, node: Node | PseudoNode) -> int:
     """The attributes that are not kept where a file is."""
     if isinstance(node, PseudoNode):
         return attributes.NEED_ACLS | attributes.NEED_QUOTA | attributes.NEED_LABEL
-    missing = 0 if await c.service.supports_acls(node) else attributes.NEED_ACLS
-    if not await c.service.supports_quotas(node):
-        missing |= attributes.NEED_QUOTA
-    if not c.service.supports_labels(node):
-        missing |= attributes.NEED_LABEL
-    return missing
+    return await not_kept(c.service, node)
 
 
 async def _quota_of(c: Compound, node: Node, now: Attributes) -> Quota:
@@ -141,12 +136,7 @@ async def given_attributes(
     c: Compound, given: p.fattr4, where: Node, kind: FileType, current: Attributes | None = None
 ) -> SetAttributes:
     """The attributes a client gives a file of this ``kind`` that is, or is to be made, on ``where``'s file system."""
-    missing = 0
-    if mask_of(given.attrmask) & (attributes.NEED_ACLS | attributes.NEED_LABEL):
-        missing = await lacks(c, where)
-        if kind is FileType.LNK:
-            missing |= attributes.NEED_ACLS  # links show an ACL, that of their mode, but take none
-    return await settable(c.server.names, c.minor, given, kind, lacks=missing, current=current)
+    return await settable_on(c.service, c.server.names, c.minor, given, where, kind, current)
 
 
 @operation(p.OP_GETATTR)
