@@ -19,7 +19,7 @@ from rpcrdma.verbs.loopback import LoopbackProvider
 from rpcrdma.verbs.softiwarp.provider import SoftIwarp
 from tests.peer import NULL, Peer, Rig, accept_status, echo_arguments, header, rpc_call, run
 from tests.unit.rpc_support import call
-from tests.unit.test_tcp_server import Service
+from tests.unit.tcp_support import Service
 
 MIB = 1 << 20
 OPTIONS = RdmaServerOptions(ResponderOptions(credits=128))

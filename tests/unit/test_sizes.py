@@ -21,7 +21,6 @@ FILES = {
     "tests/unit/test_state_locks.py": 539,
     "tests/unit/test_state_recovery.py": 547,
     "tests/unit/test_state_waiters.py": 540,
-    "tests/unit/test_tcp_server.py": 639,
     "tests/unit/test_v42_copy.py": 507,
     "tests/unit/test_v42_offload.py": 548,
     "tests/unit/test_v4_delegations.py": 530,

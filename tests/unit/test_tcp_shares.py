@@ -11,8 +11,8 @@ import pytest
 from rpcrdma.memory import Lease
 from rpcrdma.rpc.direct import Gate
 from tests.unit.rpc_support import call
+from tests.unit.tcp_support import Client, Server, data_call, run, serving, sum_call, turns, until
 from tests.unit.test_memory_shares import fill
-from tests.unit.test_tcp_server import Client, Server, data_call, run, serving, sum_call, turns, until
 
 MIB = 1 << 20
 
