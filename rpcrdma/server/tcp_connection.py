@@ -409,7 +409,7 @@ class TcpConnection:
         if self._stream.slowed and not self._draining:
             self._pace.wait()
         over = self._stream.eof and not self._waiting and not self._stream.unfinished
-        if sent and not self.calls and (self._draining or over):
+        if sent and (not self.calls or self._stream.severed) and (self._draining or over):
             self.close()
             return
         if sent == self._writing:
@@ -489,7 +489,11 @@ class TcpConnection:
 
     def _broken(self, error: OSError) -> None:
         _log.debug("%s: %s", self, error)
-        self.close()
+        if not self._waiting or self._draining:
+            self.close()
+        else:  # what has come whole is begun all the same
+            self._stream.sever()
+            self._flush_soon()
 
     def _fail(self, reason: str) -> None:
         _log.warning("%s: %s; closing", self, reason)

@@ -38,6 +38,8 @@ class RecordStream:
     ) -> Self: ...
     eof: bool
     """The peer has finished sending."""
+    severed: bool
+    """The connection is broken, but has brought records first: nothing comes any more, and nothing can be sent."""
     starved: int
     """Octets of a buffer that could not be had, else 0. Call :meth:`receive` again once it can."""
     partial: bool
@@ -66,12 +68,14 @@ class RecordStream:
         """Show every record, in both directions, to ``tap``; None: to nobody."""
     def receive(self, readable: bool = True) -> list[tuple[memoryview, Lease]]:
         """Take what has arrived: (record, hold), the hold with one count for the caller. Without ``readable`` only
-        what was read before is looked at. Raises RecordError, OSError."""
+        what was read before is looked at. Raises RecordError, OSError; that not if there are records (``severed``)."""
     def queue(self, reply: RpcReply) -> None:
         """Add a reply to what is to be sent; it is released when it has left or the stream is closed."""
     def flush(self, everything: bool = False) -> bool:
         """Send as much as the socket takes and the turn allows that began with :meth:`receive`, or begins here; or
         ``everything`` that the socket takes. Returns whether all has left. Raises OSError when the connection is broken.
         """
+    def sever(self) -> None:
+        """The connection is broken: what is to be sent is released, now and at each :meth:`flush`."""
     def close(self) -> None:
         """Release every buffer and every reply. Nothing may be called after it but this."""

@@ -8,6 +8,9 @@ Receiving
     and what is missing of it is received straight into that, together with the beginning of what follows. Between
     wake-ups a connection holds a buffer only if part of a record has arrived.
 
+    Whole records that a connection has brought before it is reset are handed over like others; replies to them go nowhere
+    (``severed``).
+
 Bounds
     A record is bounded in octets and fragments before anything is allocated for it. A peer that has sent records before
     gets a buffer for the whole of a large one as soon as its mark has come, while memory is plenty. For others the buffer
@@ -35,9 +38,8 @@ Sending
 
 from cpython.buffer cimport PyBUF_READ
 from cpython.memoryview cimport PyMemoryView_FromMemory
-from libc.errno cimport EAGAIN, EINTR, errno
+from libc.errno cimport EAGAIN, errno
 from libc.stdint cimport uint8_t, uint64_t
-from libc.string cimport memset
 
 from rpcrdma.clock cimport nanoseconds
 from rpcrdma.copying cimport copy_octets, move_octets
@@ -46,7 +48,7 @@ from rpcrdma.pace cimport Pace
 from rpcrdma.place cimport Answerer
 from rpcrdma.tcp.answers cimport RecordAnswers, record_answers
 from rpcrdma.tcp.outgoing cimport Outgoing
-from rpcrdma.tcp.receiving cimport MSG_DONTWAIT, iovec, msghdr, recvmsg
+from rpcrdma.tcp.receiving cimport iovec, load_mark, plenty, receive_into
 from rpcrdma.turns cimport SLICE, one_is_gone, shared
 
 import os
@@ -73,11 +75,6 @@ class RecordError(Exception):
     """The peer broke the record format or its bounds; the connection is of no use any more."""
 
 
-cdef inline size_t load_mark(const char *at) noexcept:
-    cdef const unsigned char *u = <const unsigned char *>at
-    return (<size_t>u[0] << 24) | (<size_t>u[1] << 16) | (<size_t>u[2] << 8) | u[3]
-
-
 cdef class RecordStream:
     """Receives and sends records on a descriptor that it does not own."""
 
@@ -87,6 +84,7 @@ cdef class RecordStream:
     cdef size_t max_fragments
     cdef size_t most_records
     cdef readonly bint eof
+    cdef readonly bint severed          # nothing can be sent any more
     cdef readonly size_t starved
     cdef readonly unsigned long long received_octets
     # The shared read buffer: what is between start and end has been received and not been looked at.
@@ -215,6 +213,11 @@ cdef class RecordStream:
             finally:
                 if self.answers is not None:
                     self.answers.pause()
+        except OSError:
+            if not records:
+                raise
+            # They have come whole: that the peer takes no answer any more does not undo them.
+            self.sever()
         except BaseException:
             for _, hold in records:
                 hold.release()
@@ -304,7 +307,6 @@ cdef class RecordStream:
     cdef bint read(self) except -1:
         """Receive once. Returns whether there may be more."""
         cdef iovec vectors[2]
-        cdef msghdr message
         cdef size_t room = 0, count = 0, direct
         cdef ssize_t got
         if self.record is not None and self.fragment_left:
@@ -330,13 +332,7 @@ cdef class RecordStream:
             self.starved = 0
         else:
             return False
-        memset(&message, 0, sizeof(message))
-        message.msg_iov = vectors
-        message.msg_iovlen = count
-        while True:
-            got = recvmsg(self.fd, &message, MSG_DONTWAIT)
-            if got >= 0 or errno != EINTR:
-                break
+        got = receive_into(self.fd, vectors, count)
         if got < 0:
             if errno == EAGAIN:
                 return False
@@ -425,12 +421,7 @@ cdef class RecordStream:
 
     cdef bint trusted(self) noexcept:
         """Whether a promise will do to get much memory."""
-        cdef Account account = self.account
-        return (
-            self.proven
-            and 2 * account.host.in_use <= account.host.limit
-            and 2 * account.pool.in_use <= account.pool.limit
-        )
+        return self.proven and plenty(self.account)
 
     cdef bint begin_fragment(self, size_t length, size_t have) except -1:
         """Begin a fragment, the record's first in a buffer of its own. False: no memory, nothing is changed."""
@@ -504,9 +495,18 @@ cdef class RecordStream:
         if not self.begun:
             self.begin_turn()
         self.begun = False
+        if self.severed:
+            return self.outgoing.close() == 0
         if everything:
             self.may_send = self.outgoing.queued
         return self.send()
+
+    def sever(self):
+        """The connection is broken: nothing comes any more, and what is to be sent is released."""
+        self.eof = self.severed = True
+        self.unfinished = self.slowed = False
+        self.starved = 0
+        self.outgoing.close()
 
     def close(self):
         """Release every buffer and every reply."""

@@ -365,6 +365,31 @@ def test_a_peer_that_is_gone_is_an_error(ends: Ends) -> None:
     assert hold.released == 1
 
 
+def test_records_that_came_before_a_reset_come_out() -> None:
+    """They fill the read buffer, so that the error comes with the next system call of the same wake-up."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    peer = socket.create_connection(listener.getsockname())
+    own, _ = listener.accept()
+    own.setblocking(False)
+    pool = Pool(64 << 20)
+    stream = RecordStream(own.fileno(), pool.account(64 << 20))
+    with listener, peer, own:
+        peer.sendall(record(bytes(60)) * 1024)
+        while len(own.recv(1 << 20, socket.MSG_PEEK)) < 1 << 16:
+            pass
+        peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        peer.close()
+        records = stream.receive()
+        for _, hold in records:
+            hold.release()
+        assert len(records) == 1024
+        assert (stream.eof, stream.severed) == (True, True)
+        stream.queue(reply(b"nobody gets it")[0])
+        assert stream.flush(), "nothing is kept for a connection that is broken"
+        stream.close()
+    assert pool.in_use == 0
+
+
 def test_no_more_records_come_out_at_once_than_were_asked_for(ends: Ends) -> None:
     stream = RecordStream(ends.own.fileno(), ends.account, most_records=100)
     messages = [bytes([i % 256]) * (i % 3) for i in range(1050)]

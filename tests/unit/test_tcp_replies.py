@@ -5,9 +5,11 @@ import contextlib
 import logging
 import socket
 import struct
+from typing import Literal
 
 import pytest
 
+from tests.unit.raw_tcp_support import reset
 from tests.unit.rpc_support import call
 from tests.unit.tcp_support import data_call, run, serving, sum_call, turns, until
 
@@ -132,6 +134,38 @@ def test_a_connection_that_breaks_while_executing_releases_everything() -> None:
             assert closed == [1, 2]
             gate.set()
             await until(lambda: not server.service.running)
+
+    run(test)
+
+
+class Gate(asyncio.Event):
+    """Those who have waited come to an end in the loop's next turn, not at once."""
+
+    async def wait(self) -> Literal[True]:
+        await super().wait()
+        await asyncio.sleep(0)
+        return True
+
+
+def test_calls_that_came_whole_before_a_reset_are_carried_out() -> None:
+    """More of them than may be in progress at a time."""
+
+    async def test() -> None:
+        async with serving(max_calls=2) as server:
+            gate = server.service.gate = Gate()
+            client = await server.connect()
+            for xid in range(9):
+                client.send(call(0, xid=xid))
+            await until(lambda: server.service.running == 2)
+            connection, closed = server.connection(), []
+            connection.on_close(lambda: closed.append(1))
+            assert len(connection._waiting) == 7
+            await reset(client.writer)
+            gate.set()
+            await until(lambda: closed)
+            await until(lambda: not server.service.running)
+            assert len(server.service.transports) == 9
+            assert server.service.most == 2
 
     run(test)
 
