@@ -370,9 +370,10 @@ class Dispatcher:
             transport, xid, program, version, procedure, credential, arguments, results, holds, data, False, reply_room,
             None, -1, False, chunks,
         )  # fmt: skip
+        passed = None
         for hold in holds:
             if type(hold) is replay.Passed:
-                call.begun = hold.take_begun()
+                passed, call.begun = hold, hold.take_begun()
         execution = Execution(self, row, call, offset, done, waiting, time.perf_counter())
         guarded = row.procedure.replay
         if guarded is True or (guarded and guarded(data[offset:])):
@@ -380,7 +381,7 @@ class Dispatcher:
             known = self.replay.look_up(key)
             if known is not None:
                 return known.recall()
-            execution.entry = self.replay.begin(key, transport)
+            execution.entry = self.replay.begin(key, transport, passed)
             if execution.entry is None:
                 return _JOINED if self.replay.join(key, transport, done) else NO_REPLY
         return execution

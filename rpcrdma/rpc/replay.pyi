@@ -79,9 +79,10 @@ class ReplayCache:
     def __len__(self) -> int: ...
     def look_up(self, key: Key) -> Entry | None:
         """The entry with the finished reply to this call, if there is one."""
-    def begin(self, key: Key, transport: Transport) -> Entry | None:
+    def begin(self, key: Key, transport: Transport, passed: Passed | None = None) -> Entry | None:
         """Take note that the call is being executed. None: it is already (then :meth:`join` or drop it). One that native
-        code began and passed on is taken up again, with those who joined."""
+        code began and ``passed`` on is taken up again, with those who joined: by that very call, not by a retransmission
+        that comes before it."""
     def join(self, key: Key, transport: Transport, done: Callable[[RpcReply | None], None]) -> bool:
         """Have ``done`` called with the result of the running call ``key``. False: its reply is on its way on this very
         connection, so there is nothing to wait for."""

@@ -255,9 +255,9 @@ cdef class ReplayCache:
         """Keep the reply of a call that was executed without waiting (:meth:`begin` and :meth:`finish` in one)."""
         return self.keep(make_entry(key, None), host, reply)
 
-    def begin(self, bytes key, transport):
+    def begin(self, bytes key, transport, Passed passed=None):
         cdef Entry entry = self.running.get(key)
-        if entry is not None and entry.passed_on and entry.transport is transport:
+        if entry is not None and entry.passed_on and passed is not None and passed.entry is entry:
             entry.passed_on = False
             return entry
         if entry is not None:
@@ -267,7 +267,7 @@ cdef class ReplayCache:
         return entry
 
     cdef Passed pass_on(self, Entry entry, object lease, object begun):
-        """The call is to be executed by whoever begins with it next on its connection. What is returned holds it
+        """The call is to be executed by whoever begins with it as ``passed``, which is returned. It holds the call
         until then, with the ``lease`` of its message, and what has been ``begun``. ``entry`` is None for a call that is not
         under the cache."""
         cdef Passed passed = Passed.__new__(Passed)

@@ -12,6 +12,7 @@ from nfsd.protocol import nfs4 as p
 from nfsd.state import StateEngine
 from nfsd.v4 import program
 from rpcrdma.server.tcp_connection import TcpConnection
+from tests.peer import wire
 from tests.support.nfs4 import Client4, mode, wanted
 from tests.support.nfs4_direct import BothRdma, Wire, handle_of, run
 from tests.unit import vfs_support
@@ -325,3 +326,28 @@ def test_what_is_handed_over_and_not_begun_is_carried_through_over_rdma(tmp_path
 
     with vfs_support.directory_on("memory", tmp_path) as path:
         run(path, tmp_path, minor, scenario, BothRdma)
+
+
+def test_a_retransmission_does_not_take_up_what_another_call_has_begun(tmp_path, monkeypatch):
+    """It came while the first was carried out natively, and is dispatched before that one, which was handed over."""
+
+    async def scenario(both):
+        stateid, handle = await both.client.open("/0", b"a", create=mode(0o644))
+        (connection,) = both.servers[0].connections
+        peer, message = both.peers[0], both.message(0, putfh(handle), write(stateid, 0, b"once"), p.OP_PUTROOTFH)
+        with monkeypatch.context() as patched:
+            patched.setattr(type(connection._seat), "begin_call", lambda seat: False)
+            for waiting in (1, 2):
+                peer.send(wire.header(int.from_bytes(message[:4], "big")), message)
+                await until(lambda waiting=waiting: len(connection._held_back) == waiting)
+            assert (both.path / "a").read_bytes() == b"once"
+            (both.path / "a").write_bytes(b"since")
+            connection._held_back.reverse()
+        connection.proceed()
+        results = Client4.parse((await peer.message()).header.payload)
+        assert results[0] == OK
+        assert (both.path / "a").read_bytes() == b"since"
+        assert both.dispatcher.replay.hits
+
+    with vfs_support.directory_on("memory", tmp_path) as path:
+        run(path, tmp_path, 0, scenario, BothRdma)
