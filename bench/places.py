@@ -17,7 +17,7 @@ from bench import disk
 
 MEMORY = "tmpfs"
 KINDS = ("ext4", "xfs")
-"""File systems that are made where a kind is asked for and the host has no disk of it."""
+"""File systems that are made where a kind is asked for and the host has no disk that suits."""
 IMAGE = 8 << 30
 """Octets of such a file system; its image is sparse."""
 _IN_MEMORY = Path("/dev/shm")
@@ -102,10 +102,26 @@ def file_system(path: Path) -> tuple[str, str]:
     return kind, Path(source).resolve().name if source.startswith("/dev/") else ""
 
 
+def suits(kind: str, path: Path) -> bool:
+    """Whether a directory is on a file system of this kind as people have it: an ext4 with its journal. One without
+    looks, for each new file, at every inode number that was freed in the last minutes: a creation then costs what has
+    been removed before, by whichever server."""
+    found, device = file_system(path)
+    return found == kind and (kind != "ext4" or journalled(device))
+
+
+def journalled(device: str) -> bool:
+    """Whether the ext4 on a block device has a journal."""
+    try:
+        return Path(f"/sys/fs/ext4/{device}/journal_task").read_text().strip().isdigit()
+    except OSError:
+        return False
+
+
 @contextmanager
 def places(wanted: Sequence[str], images: Path = Path("/var/tmp")) -> Iterator[list[Place]]:
-    """Memory, and what was asked for: directories, and kinds of file systems. A kind is the host's own disk if that is
-    of this kind, and otherwise one on a loop device whose image is in ``images``. Raises :class:`Impossible`."""
+    """Memory, and what was asked for: directories, and kinds of file systems. A kind is the host's own disk if that
+    :func:`suits`, and otherwise one on a loop device whose image is in ``images``. Raises :class:`Impossible`."""
     with ExitStack() as ends:
 
         def inside(directory: Path) -> Path:
@@ -113,7 +129,7 @@ def places(wanted: Sequence[str], images: Path = Path("/var/tmp")) -> Iterator[l
 
         found = [Place(MEMORY, inside(_IN_MEMORY))]
         for each in wanted:
-            ours = each in KINDS and file_system(images)[0] != each
+            ours = each in KINDS and not suits(each, images)
             above = ends.enter_context(loop(each, inside(images))) if ours else images if each in KINDS else Path(each)
             kind, device = file_system(above)
             same = sum(place.name.partition("-")[0] == kind for place in found)

@@ -49,6 +49,18 @@ def test_a_directory_is_a_place_beside_memory(tmp_path):
     assert not memory.path.exists()
 
 
+def test_an_ext4_without_a_journal_is_not_taken_for_ext4(monkeypatch, tmp_path):
+    without, with_one = tmp_path / "without", tmp_path / "with"
+    for path, task in ((without, "none\n"), (with_one, "83\n")):
+        path.mkdir()
+        (path / "journal_task").write_text(task)
+    devices = {"/a": ("ext4", "without"), "/b": ("ext4", "with"), "/c": ("xfs", "without"), "/d": ("ext4", "gone")}
+    monkeypatch.setattr(places, "file_system", lambda path: devices[str(path)])
+    monkeypatch.setattr(places, "Path", lambda text: tmp_path / str(text).removeprefix("/sys/fs/ext4/"))
+    assert [places.suits("ext4", path) for path in devices] == [False, True, False, False]
+    assert [places.suits("xfs", path) for path in devices] == [False, False, True, False]
+
+
 def cached(path):
     """Octets of a file that are cached."""
     command = ["fincore", "--bytes", "--noheadings", "--output", "RES", str(path)]
