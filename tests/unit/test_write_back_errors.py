@@ -41,10 +41,9 @@ def lying_disk(base: Path, export: Path):
                 os.posix_fallocate(file.fileno(), 0, PIECE * PIECES)
                 os.fchmod(file.fileno(), 0o666)
             subprocess.run(["sync", "-f", str(export)], check=True)
-            with open(thin / "filler", "wb") as file, contextlib.suppress(OSError):
+            with open(thin / "filler", "wb", buffering=0) as file, contextlib.suppress(OSError):
                 while True:
                     file.write(bytes(1 << 16))
-                    file.flush()
             yield
 
 

@@ -43,7 +43,7 @@ def plain_address(address: Any) -> tuple[str, int]:
     """Return (text, port) of a socket address: no zone, and IPv4 seen through an IPv6 socket as IPv4."""
     text, port = address[0].partition("%")[0], address[1]
     parsed = ipaddress.ip_address(text)
-    if parsed.version == 6 and parsed.ipv4_mapped is not None:
+    if isinstance(parsed, ipaddress.IPv6Address) and parsed.ipv4_mapped is not None:
         return str(parsed.ipv4_mapped), port
     return str(parsed), port
 
