@@ -1,91 +1,160 @@
 """READ, WRITE and COMMIT of NFSv4, natively (RFC 8881 sections 18.3, 18.22, 18.32; RFC 7530 sections 16.3, 16.23, 16.36).
 
-Owns :class:`Nfs4Data`; imports :mod:`nfsd.v4.direct_locks`, the file service's direct operations and its transfers. Data is
-read to where it leaves from, and written from where it arrived, by the loop's thread or by a worker.
+Owns :class:`Nfs4Data`; imports :mod:`nfsd.v4.direct_locks`, the file service's direct operations and its transfers, and
+:mod:`nfsd.v4.descriptors`. Data is read to where it leaves from, and written from where it arrived, by the loop's thread or
+by a worker.
+
+What is rare is an errand that changes nothing, after which the same function goes on: a descriptor opened as the caller (for
+a special stateid, or because somebody else holds the stateid), a look at the file's size that may wait, the question
+whether the caller may have a file synchronised.
 """
 
-from libc.errno cimport EAGAIN, EINTR, ESTALE
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
 from nfsd.v4.direct_changes cimport status_in
 from nfsd.v4.direct_compound cimport Arguments, left, padded, room
 from nfsd.v4.direct_locks cimport DirectLocks
-from nfsd.vfs.attributes cimport statx_t
-from nfsd.vfs.direct cimport no
+from nfsd.v4.direct_opens cimport store_stateid
+from nfsd.vfs.attributes cimport statx_t, status_in as looked_in
+from nfsd.vfs.direct cimport no, other_device
 from nfsd.vfs.records cimport Node, OpenFile
 from nfsd.vfs.transfers cimport Sync, Transfer, errno_of
 from nfsd.wire.nfs4 cimport (
-    FILE_SYNC4, NFS4ERR_BAD_STATEID, NFS4ERR_FBIG, NFS4ERR_INVAL, NFS4ERR_ISDIR, NFS4ERR_ROFS, NFS4ERR_SYMLINK,
-    NFS4ERR_WRONG_TYPE, NFS4_OK, OP_COMMIT, OP_READ, OP_WRITE, READ4args_SIZE, UNSTABLE4, stateid4_SIZE,
+    FILE_SYNC4, NFS4ERR_ACCESS, NFS4ERR_BADXDR, NFS4ERR_BAD_STATEID, NFS4ERR_DELAY, NFS4ERR_FBIG, NFS4ERR_INVAL, NFS4ERR_IO,
+    NFS4ERR_ISDIR, NFS4ERR_ROFS, NFS4ERR_SYMLINK, NFS4ERR_WRONG_TYPE, NFS4_OK, OP_COMMIT, OP_READ, OP_WRITE, READ4args_SIZE,
+    UNSTABLE4, stateid4_SIZE,
 )
-from rpcrdma.declined cimport CHUNKS, FAILED, SIZE, STATE
-from rpcrdma.place cimport ANSWERED, DECLINED, Place, load32, load64, store32
+from rpcrdma.declined cimport BUSY, OPEN, SIZE, STATE
+from rpcrdma.place cimport ANSWERED, Place, load32, load64, store32
 from rpcrdma.rpc.work cimport Errand, Work
 
 from nfsd.state import Nfs4Error
 from nfsd.state.types import Stateid
-from nfsd.v4.ops.data import RESULT_OVERHEAD
+from nfsd.v4.descriptors import may_commit, open_as
+from nfsd.v4.errors import failure_of
 from nfsd.vfs.types import FileType
 
-cdef size_t _result_overhead = RESULT_OVERHEAD
+cdef enum:
+    RESULT_OVERHEAD = 128       # octets of the reply that a READ leaves, for its own result and what stands behind it
+    WRITE_HEAD = stateid4_SIZE + 16     # of its arguments: stateid, offset, stable, and the length of the data
+
 cdef object REG = FileType.REG
 cdef object DIR = FileType.DIR
 cdef object LNK = FileType.LNK
 cdef uint64_t OFFSET_MAX = 0x7FFFFFFFFFFFFFFF
 
 
-cdef class Nfs4Data(DirectLocks):
-    cdef OpenFile opened(self, const uint8_t *stateid, bint write, bint *held):
-        """What :func:`nfsd.v4.ops.data.opened_for` gives; ``held``: the stateid's own, which needs no permission."""
-        cdef OpenFile opened
-        descriptors = self.state.opened_of(self.client, stateid, self.current.key, write)
-        if descriptors is None:
-            self.why_not(stateid, write)
-            return None
-        caller = self.caller.credential
-        if write:
-            opened, opener = descriptors.write, descriptors.writer
-        else:
-            opened, opener = descriptors.read, descriptors.reader
-        held[0] = opened is not None and (opener is caller or opener == caller)
-        if held[0]:
-            return opened
-        # The look comes first: it may tell that permissions have changed.
-        if write and (self.current.export.read_only or not self.look()):
-            return None
-        return self.files.opened(self.current, self.standing.credential, 2 if write else 1)
+cdef class Opening(Errand):
+    """A file is opened for one READ or WRITE, and stays open until that is over."""
 
-    cdef int why_not(self, const uint8_t *stateid, bint write) except -1:
-        """See what is wrong with a stateid of a READ or WRITE: ``failure`` is set, or it is for the general path."""
-        self.files.why = STATE
+    cdef OpenFile opened
+
+    def __del__(self):
+        if self.coroutine is not None:
+            self.coroutine.close()
+        if self.opened is not None:
+            self.opened.release()
+
+    def ended(self, result, error):
+        if error is None:
+            self.opened = <OpenFile?>result
+        Errand.ended(self, None, error)
+
+
+cdef Opening opening_of(Work brought):
+    """The descriptor that has been opened for the present operation; None: there is none."""
+    while brought is not None:
+        if isinstance(brought, Opening):
+            return brought
+        brought = brought.earlier
+    return None
+
+
+cdef class Nfs4Data(DirectLocks):
+    # -- whose I/O it is -------------------------------------------------------------------------------------------
+    cdef OpenFile opened(self, const uint8_t *stateid, bint write, bint *held):
+        """A descriptor for I/O under a stateid. ``held``: it is the open's or the delegation's, which needs no permission any
+        more. None: the stateid is good for nothing (``failure``), or a descriptor is to be opened as the caller."""
+        cdef uint8_t octets[stateid4_SIZE]
+        cdef OpenFile opened
+        cdef Node node = self.current
+        self.special = held[0] = False
         if self.is_current(stateid):
-            return 0
+            stateid = octets
+            store_stateid(octets, self.stateid)
+        descriptors = self.state.opened_of(self.client, stateid, node.key, write)
+        if descriptors is None:
+            descriptors = self.checked(stateid, write)
+            if self.failure:
+                return None
+        caller = self.caller.credential
+        if descriptors is not None:
+            if write:
+                opened, opener = descriptors.write, descriptors.writer
+            else:
+                opened, opener = descriptors.read, descriptors.reader
+            held[0] = opened is not None and (opener is caller or opener == caller)
+            if held[0]:
+                return opened
+        if self.special and node.inode.delegated >= (1 if write else 2):
+            return None
+        if write and node.export.read_only:
+            self.failure = NFS4ERR_ROFS
+            return None
+        # The look comes first: it may tell that permissions have changed.
+        if not self.look():
+            return None
+        opened = self.files.opened(node, self.standing.credential, 2 if write else 1)
+        if opened is not None and self.special and write:
+            self.delegations.pause(node.key)
+        return opened
+
+    cdef object checked(self, const uint8_t *stateid, bint write):
+        """As :meth:`StateidTable.check_io`: what the stateid's open or delegation has open, if it is none of the common ones.
+        ``failure`` is set, or ``special``: nothing has been opened."""
         engine = self.server.engine
         issued = engine.writes_issued
         self.files.pause()
         try:
-            engine.stateids.check_io(
+            state = engine.stateids.check_io(
                 Stateid(load32(stateid), <bytes>stateid[4:stateid4_SIZE]), self.client, self.current.key, write=write
             )
         except Nfs4Error as error:
             self.failure = error.status
+            return None
         finally:
             # A client was heard of that had not been: the reply waits until that is on stable storage.
             self.changed |= engine.writes_issued != issued
-        return 0
+        self.special = state is None
+        return None if state is None else state.opened
 
-    cdef int not_opened(self, Place place) except -1:
+    cdef int not_opened(self, bint write, Place place) except -1:
         """What becomes of a READ or WRITE for which :meth:`opened` has found nothing."""
-        return self.fail(self.failure, place) if self.failure else DECLINED
+        if self.failure:
+            return self.fail(self.failure, place)
+        self.files.why = OPEN if not self.special else STATE
+        client = self.client
+        if client is None:
+            client = self.server.speaker(self.caller.transport)
+        return self.wait_for(
+            Opening(open_as(self.server, client, self.standing.credential, self.current, self.special, write)), None
+        )
+
+    cdef int has_failed(self, Errand brought, Place place) except -1:
+        """What was to be brought does not come."""
+        error, brought.error = brought.error, None  # its traceback leads back to the errand
+        if not isinstance(error, (OSError, Nfs4Error)):
+            raise error
+        return self.fail(failure_of(error), place)
 
     cdef bint is_current(self, const uint8_t *stateid) noexcept:
         """Whether a stateid stands for the current one (RFC 8881 section 8.2.3)."""
         return self.minor > 0 and load32(stateid) == 1 and load64(stateid + 4) == 0 and load32(stateid + 12) == 0
 
     cdef uint32_t irregular(self, const uint8_t *stateid=NULL) noexcept:
-        """NFS4_OK, or what a file that is no regular one deserves (:func:`nfsd.v4.ops.data.regular`); before that, what a
-        ``stateid`` does that stands for none."""
+        """NFS4_OK, or what a file that is no regular one deserves; before that, what a ``stateid`` does that stands for
+        none."""
         if stateid != NULL and self.stateid is None and self.is_current(stateid):
             return NFS4ERR_BAD_STATEID
         if self.current.type is REG:
@@ -96,48 +165,94 @@ cdef class Nfs4Data(DirectLocks):
             return NFS4ERR_INVAL
         return NFS4ERR_SYMLINK if self.current.type is LNK else NFS4ERR_WRONG_TYPE
 
+    cdef int saw(self, Node node) except -1:
+        """``status`` is what was seen of a file: it serves a GETATTR, unless the file is another export's."""
+        self.seen = False
+        if node is self.current and self.index + 1 < self.operations:
+            self.seen = self.files.take(self.current, &self.status)
+        return 0
+
+    # -- READ ------------------------------------------------------------------------------------------------------
     cdef int read(self, Arguments *arguments, Place place) except -1:
+        cdef Work brought = self.brought_here()
+        cdef Opening opening = opening_of(brought)
         cdef OpenFile opened
-        cdef Transfer transfer = self.brought_here()
+        cdef Transfer transfer
         cdef uint64_t offset
         cdef uint32_t status
-        cdef size_t count, size, limit = self.limit
-        cdef uint8_t *head = place.at
-        cdef uint8_t *behind
+        cdef size_t count, used
         cdef ssize_t got
-        cdef bint eof = False, held = False
-        if left(arguments) < READ4args_SIZE or self.beside or self.cachethis or not room(place, 16):
-            return DECLINED
+        cdef bint eof = False, held = True
+        if left(arguments) < READ4args_SIZE:
+            return self.fail(NFS4ERR_BADXDR, place)
+        if self.beside or self.cachethis or not room(place, 16):
+            return no(self.files, SIZE)  # a kept reply stands in one piece
+        if isinstance(brought, Transfer):
+            return self.have_read(arguments, <Transfer>brought, place)
+        if isinstance(brought, Errand) and (<Errand>brought).error is not None:
+            return self.has_failed(<Errand>brought, place)
         status = self.irregular(arguments.at)
         if status != NFS4_OK:
             return self.fail(status, place)
-        offset = load64(arguments.at + stateid4_SIZE)
-        size = self.size(place) + 4 + _result_overhead
-        if size >= limit:
-            return no(self.files, SIZE)
-        count = min(
-            <size_t>load32(arguments.at + stateid4_SIZE + 8), self.max_transfer, self.standing.max_read, limit - size
-        )
-        if count == 0 or offset > OFFSET_MAX - count:
-            return DECLINED
+        # Past the kernel's last offset there is no file, so that is its end, not an error.
+        offset = min(load64(arguments.at + stateid4_SIZE), OFFSET_MAX)
+        count = load32(arguments.at + stateid4_SIZE + 8)
+        used = self.size(place) + 4 + RESULT_OVERHEAD
+        if count and used >= self.limit:
+            return self.fail_too_big(place)
+        count = min(count, self.max_transfer, self.standing.max_read, <size_t>(OFFSET_MAX - offset))
+        opened = self.opened(arguments.at, False, &held) if opening is None else opening.opened
+        if opened is None:
+            return self.not_opened(False, place)
+        if count == 0:
+            return self.read_nothing(arguments, offset, brought, place)
+        count = min(count, self.limit - used)
         place.at += 16
-        behind = place.at
-        if transfer is None:
-            opened = self.opened(arguments.at, False, &held)
-            if opened is None:
-                return self.not_opened(place)
-            got = self.files.read(opened, held, offset, place, count, &self.status, &eof)
-            if got < 0:
-                transfer = self.files.to_read(self.current, opened, held, offset, place, count)
-                return DECLINED if transfer is None else self.wait_for(transfer, None)
-            place.data_done(got)
+        got = self.files.read(opened, held, offset, place, count, &self.status, &eof)
+        if got < 0:
+            if self.files.why == OPEN and not held:
+                return self.not_opened(False, place)
+            transfer = self.files.to_read(self.current, opened, held, offset, place, count)
+            if transfer is None:
+                return self.fail(NFS4ERR_DELAY, place) if place.refused else no(self.files, SIZE)
+            return self.wait_for(transfer, brought)
+        place.data_done(got)
+        return self.store_read(arguments, opened.node, got, eof, place)
+
+    cdef int have_read(self, Arguments *arguments, Transfer transfer, Place place) except -1:
+        """What a READ has waited for is there."""
+        cdef bint eof
+        if transfer.data.error:
+            return self.fail(status_in(transfer.data.error), place)
+        place.at += 16
+        if not self.files.have_read(transfer, place, &eof):
+            if self.files.why != OPEN:
+                return no(self.files, SIZE)
+            self.special = False  # its delegations have been asked about
+            return self.not_opened(False, place)
+        self.status = transfer.data.after
+        return self.store_read(arguments, transfer.opened.node, transfer.data.done, eof, place)
+
+    cdef int read_nothing(self, Arguments *arguments, uint64_t offset, Work brought, Place place) except -1:
+        """A READ of no octets, or behind where files can end."""
+        cdef uint64_t size
+        if isinstance(brought, Errand) and not isinstance(brought, Opening):
+            size = looked_in((<Errand>brought).result).size
+        elif self.look():
+            size = self.status.size
         else:
-            if transfer.data.error or transfer.data.where.size != count or not self.files.have_read(transfer, place, &eof):
-                return DECLINED
-            opened, got = transfer.opened, transfer.data.done
-            self.status = transfer.data.after
+            return self.wait_for(Errand(self.server.service.look(self.current)), brought)
+        place.at += 16
+        if place.data(0) == NULL:
+            return no(self.files, SIZE)
+        place.data_done(0)
+        return self.store_read(arguments, None, 0, offset >= size, place)
+
+    cdef int store_read(self, Arguments *arguments, Node node, size_t got, bint eof, Place place) except -1:
+        """READ4resok, before its data. ``node``: ``status`` is its."""
+        cdef uint8_t *head = self.result_at
         store32(store32(store32(store32(head, OP_READ), 0), eof), <uint32_t>got)
-        if place.at == behind:
+        if place.at == head + 16:
             self.beside = padded(got)
             if self.data_at == NULL:
                 self.data_at, self.data_result_at, self.data_index = self.part_at, self.result_at, self.index
@@ -145,96 +260,84 @@ cdef class Nfs4Data(DirectLocks):
             self.data_octets += got
         arguments.at += READ4args_SIZE
         self.octets_read += got
-        self.saw(opened)
+        if node is not None:
+            self.saw(node)
         return ANSWERED
 
-    cdef int saw(self, OpenFile opened) except -1:
-        """``status`` was got through an open file: it serves a GETATTR, unless it is another export's."""
-        self.seen = False
-        if opened.node is self.current and self.index + 1 < self.operations:
-            self.seen = self.files.take(self.current, &self.status)
-        return 0
-
-    cdef const uint8_t *to_be_written(
-        self, Arguments *arguments, Place place, size_t count, const uint8_t **behind
-    ) noexcept:
-        """The data of a WRITE, in its message or fetched, and the end of its arguments; NULL declines."""
-        cdef const uint8_t *here = arguments.at + stateid4_SIZE + 16
-        behind[0] = here
-        if self.bulk_wanted != NULL:
-            if self.bulk_wanted != here or place.bulk_size != count or count & 3:
-                self.files.why = CHUNKS
-                return NULL
-            return place.bulk
-        behind[0] = here + padded(count)
-        return here if arguments.end >= behind[0] else NULL
-
+    # -- WRITE -----------------------------------------------------------------------------------------------------
     cdef int write(self, Arguments *arguments, Place place) except -1:
+        cdef const uint8_t *source = arguments.at + WRITE_HEAD
+        cdef const uint8_t *behind = source
+        cdef size_t count
+        cdef bint fetched = self.bulk_wanted != NULL and self.bulk_wanted == source
+        cdef int outcome
+        if left(arguments) < WRITE_HEAD or load32(arguments.at + stateid4_SIZE + 8) > FILE_SYNC4:
+            return self.malformed(place)
+        count = load32(arguments.at + WRITE_HEAD - 4)
+        if fetched:
+            # The chunk is the item, or the item with its padding (RFC 8166 section 3.4.5.2).
+            if place.bulk_size != count and place.bulk_size != padded(count):
+                return self.malformed(place)
+            source = place.bulk
+        else:
+            behind += padded(count)
+            if left(arguments) < WRITE_HEAD + padded(count) or (self.bulk_wanted != NULL and self.bulk_wanted < behind):
+                return self.malformed(place)
+        if not room(place, 24):
+            return no(self.files, SIZE)
+        outcome = self.written(arguments.at, source, count, fetched, place)
+        if outcome == ANSWERED:
+            arguments.at = behind
+            if fetched or self.failure:
+                self.bulk_wanted = NULL
+        return outcome
+
+    cdef int malformed(self, Place place) except -1:
+        """A WRITE's arguments do not decode, or a chunk took something else out of them (RFC 8166 section 4.5.2)."""
+        self.bulk_wanted = NULL
+        return self.fail(NFS4ERR_BADXDR, place)
+
+    cdef int written(
+        self, const uint8_t *arguments, const uint8_t *source, size_t count, bint fetched, Place place
+    ) except -1:
+        """A WRITE with so many octets of data."""
         cdef OpenFile opened
         cdef Work brought = self.brought_here()
+        cdef Opening opening = opening_of(brought)
         cdef Transfer transfer
-        cdef int error
-        cdef uint64_t offset
-        cdef uint32_t stable, status
-        cdef size_t count
+        cdef uint32_t status
+        cdef uint32_t stable = load32(arguments + stateid4_SIZE + 8)
+        cdef uint64_t offset = load64(arguments + stateid4_SIZE)
         cdef ssize_t done
         cdef statx_t before
         cdef bytes verifier
-        cdef bint held = False
-        cdef Node node = self.current
-        cdef const uint8_t *source
-        cdef const uint8_t *behind
-        if left(arguments) < stateid4_SIZE + 16:
-            return DECLINED
-        offset = load64(arguments.at + stateid4_SIZE)
-        stable = load32(arguments.at + stateid4_SIZE + 8)
-        count = load32(arguments.at + stateid4_SIZE + 12)
-        if count > self.max_transfer or count > self.standing.max_write or stable > FILE_SYNC4:
-            return DECLINED
-        source = self.to_be_written(arguments, place, count, &behind)
-        if source == NULL:
-            return DECLINED
-        if not room(place, 24):
-            return no(self.files, SIZE)
-        if brought is None:
-            status = self.unwritable(arguments.at, offset, count)
-            if status != NFS4_OK:
-                return self.fail(status, place)
-            opened = self.opened(arguments.at, True, &held)
-            if opened is None:
-                return self.not_opened(place)
-            if opened.node is not node:
-                return DECLINED
-            verifier = self.files.service.write_verifier
-            done = self.files.write(
-                opened, held, offset, source, count, stable != UNSTABLE4, &before, &self.status, place.bulk != NULL
-            )
-            if done < 0:
-                transfer = self.files.to_write(node, opened, held, offset, source, count)
-                return DECLINED if transfer is None else self.wait_for(transfer, None)
-        else:
-            transfer = <Transfer?>(brought if brought.earlier is None else brought.earlier)
-            if brought is transfer:
-                error = self.files.have_written(transfer)
-                if error == 0 and stable != UNSTABLE4 and not node.export.asynchronous:
-                    return self.wait_for(self.files.to_sync_written(transfer), transfer)
-            else:
-                error = errno_of(<Errand?>brought)
-            if error == ESTALE or error == EINTR or error == EAGAIN:
-                return no(self.files, FAILED)  # it may be done through another descriptor
-            if error:
-                return self.fail(status_in(error), place)
-            verifier, done = transfer.verifier, transfer.data.done
-            self.status = transfer.data.after
-        arguments.at = behind
-        self.bulk_wanted = NULL
-        place.at = store32(store32(place.at, OP_WRITE), 0)
-        place.at = store32(store32(place.at, <uint32_t>done), stable)
-        memcpy(place.at, <const uint8_t *>verifier, 8)
-        place.at += 8
-        self.octets_written += done
-        self.seen = True
-        return ANSWERED
+        cdef bint held = True
+        if brought is not None and (isinstance(brought, Transfer) or isinstance(brought.earlier, Transfer)):
+            return self.have_written(brought, stable, place)
+        if isinstance(brought, Errand) and (<Errand>brought).error is not None:
+            return self.has_failed(<Errand>brought, place)
+        status = self.unwritable(arguments, offset, count)
+        if status != NFS4_OK:
+            return self.fail(status, place)
+        # Taken before the data is handed over: should its write-back fail meanwhile, the client's COMMIT finds another
+        # one, and the client sends the data again (RFC 8881 section 18.32.3). The later one would vouch for data already lost.
+        verifier = self.files.service.write_verifier
+        opened = self.opened(arguments, True, &held) if opening is None else opening.opened
+        if opened is None:
+            return self.not_opened(True, place)
+        if count == 0:
+            return self.store_written(0, stable, verifier, place)
+        count = min(count, self.max_transfer, self.standing.max_write)
+        done = self.files.write(opened, held, offset, source, count, stable != UNSTABLE4, &before, &self.status, fetched)
+        if done < 0:
+            transfer = self.files.to_write(self.current, opened, held, offset, source, count)
+            if transfer is not None:
+                return self.wait_for(transfer, brought)
+            if self.files.why == BUSY:
+                return self.wait_for(Errand(self.server.service.unstable.make_room(opened.node.inode)), opening)
+            return self.fail(NFS4ERR_IO, place) if held else self.not_opened(True, place)
+        self.saw_written(opened.node)
+        return self.store_written(done, stable, verifier, place)
 
     cdef uint32_t unwritable(self, const uint8_t *stateid, uint64_t offset, size_t count) noexcept:
         """NFS4_OK, or why the current file takes no such WRITE."""
@@ -244,35 +347,89 @@ cdef class Nfs4Data(DirectLocks):
             return NFS4ERR_FBIG if self.minor else NFS4ERR_INVAL
         return self.irregular(stateid)
 
+    cdef int have_written(self, Work brought, uint32_t stable, Place place) except -1:
+        """What a WRITE has waited for is there: its turn on a worker is over, or the synchronisation behind that."""
+        cdef Transfer transfer = <Transfer?>(brought if isinstance(brought, Transfer) else brought.earlier)
+        cdef int error
+        if brought is transfer:
+            error = self.files.have_written(transfer)
+            if error == 0 and stable != UNSTABLE4 and not transfer.opened.node.export.asynchronous:
+                return self.wait_for(self.files.to_sync_written(transfer), transfer)
+        else:
+            error = errno_of(<Errand?>brought)
+        if error:
+            return self.fail(status_in(error), place)
+        self.status = transfer.data.after
+        self.saw_written(transfer.opened.node)
+        return self.store_written(transfer.data.done, stable, transfer.verifier, place)
+
+    cdef int saw_written(self, Node node) except -1:
+        """``status`` is what a WRITE has left of a file. The file service has observed it."""
+        self.seen = node is self.current and (self.files.tells_devices or not other_device(node, &self.status))
+        return 0
+
+    cdef int store_written(self, size_t done, uint32_t stable, bytes verifier, Place place) except -1:
+        """WRITE4resok."""
+        place.at = store32(store32(place.at, OP_WRITE), 0)
+        place.at = store32(store32(place.at, <uint32_t>done), stable)
+        memcpy(place.at, <const uint8_t *>verifier, 8)
+        place.at += 8
+        self.octets_written += done
+        return ANSWERED
+
+    # -- COMMIT ----------------------------------------------------------------------------------------------------
     cdef int commit(self, Arguments *arguments, Place place) except -1:
+        cdef Work brought = self.brought_here()
+        cdef Node node = self.current
+        cdef uint32_t status
+        cdef bint allowed = False
         cdef statx_t before
         cdef bytes verifier
-        cdef Work brought = self.brought_here()
-        cdef Sync sync
-        if left(arguments) < 12 or not room(place, 16):
-            return DECLINED
-        if self.standing.read_only:
-            return self.fail(NFS4ERR_ROFS, place)
-        if self.current.type is not REG:
-            return self.fail(self.irregular(), place)
-        if load64(arguments.at) > <uint64_t>0xFFFFFFFFFFFFFFFF - load32(arguments.at + 8):
-            return self.fail(NFS4ERR_INVAL, place)
-        if self.current.export.read_only:
-            return DECLINED
-        if brought is not None:
-            if errno_of(<Errand?>brought):
-                return self.fail(status_in(errno_of(<Errand>brought)), place)
-            if not self.files.look(self.current, &self.status):
-                return DECLINED
-        elif self.current.export.asynchronous:
-            return DECLINED
-        elif not self.files.commit(self.standing.credential, self.current, &before, &self.status):
-            sync = self.files.to_commit(self.standing.credential, self.current)
-            return DECLINED if sync is None else self.wait_for(sync, None)
+        if left(arguments) < 12:
+            return self.fail(NFS4ERR_BADXDR, place)
+        if not room(place, 16):
+            return no(self.files, SIZE)
+        if isinstance(brought, Errand) and (<Errand>brought).error is not None:
+            return self.has_failed(<Errand>brought, place)
+        if not isinstance(brought, Sync):
+            status = self.uncommittable(arguments)
+            if status != NFS4_OK:
+                return self.fail(status, place)
+            # The look comes first: it may tell that permissions have changed.
+            if brought is not None:
+                allowed = (<Errand>brought).result
+                if not allowed:
+                    return self.fail(NFS4ERR_ACCESS, place)
+            elif self.files.look(node, &before):
+                allowed = self.files.opened(node, self.standing.credential, 2) is not None
+            if not allowed:
+                return self.wait_for(
+                    Errand(may_commit(self.server, self.caller.credential, self.standing.credential, node)), None
+                )
+            if node.export.asynchronous:
+                self.seen = False
+            elif self.files.commit(self.standing.credential, node, &before, &self.status):
+                self.seen = True
+            else:
+                return self.wait_for(self.files.to_flush(self.standing.credential, node, &self.status), None)
+        else:
+            self.seen = self.files.look(node, &self.status)
+        # Read after the flush: if another caller's found data lost meanwhile, this client must hear of it, too.
         verifier = self.files.service.write_verifier
-        self.seen = True
         arguments.at += 12
         place.at = store32(store32(place.at, OP_COMMIT), 0)
         memcpy(place.at, <const uint8_t *>verifier, 8)
         place.at += 8
         return ANSWERED
+
+    cdef uint32_t uncommittable(self, Arguments *arguments) noexcept:
+        """NFS4_OK, or why nothing of the current file is to be synchronised for this client."""
+        cdef uint32_t status
+        if self.standing.read_only:
+            return NFS4ERR_ROFS
+        status = self.irregular()
+        if status != NFS4_OK:
+            return status
+        if load64(arguments.at) > <uint64_t>0xFFFFFFFFFFFFFFFF - load32(arguments.at + 8):
+            return NFS4ERR_INVAL
+        return NFS4ERR_ROFS if self.current.export.read_only else NFS4_OK

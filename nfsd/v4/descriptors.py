@@ -1,12 +1,16 @@
 """The descriptors behind a stateid: who may use them for what (RFC 7530 section 16.16.5). Owns :class:`Descriptors`.
 
 A client keeps them open for as long as it likes: they count as its host's (:meth:`nfsd.vfs.shares.Shares.hold`).
+For I/O that rests on no open, a descriptor is opened as the caller (:func:`open_as`).
 """
 
 from __future__ import annotations
 
 from nfsd.protocol import nfs4 as p
-from nfsd.vfs.service import OpenFile
+from nfsd.state.clients import Client
+from nfsd.v4.server import Nfs4Server
+from nfsd.vfs.service import Node, OpenFile
+from nfsd.vfs.types import Credential
 from rpcrdma.rpc.program import RpcCredential
 
 
@@ -66,3 +70,30 @@ class Descriptors:
     def release(self) -> None:
         """Give up everything."""
         self.keep(0)
+
+
+async def open_as(
+    server: Nfs4Server, client: Client | None, credential: Credential, node: Node, special: bool, write: bool
+) -> OpenFile:
+    """A descriptor for I/O as a caller of ``client``, with a count of its own. ``special``: under a special stateid.
+    Raises what the file service raises, and DelegationConflict."""
+    if special:
+        # Nothing was opened, so nothing was recalled (RFC 8881 section 10.4); and more of this is to be expected.
+        await server.recalls.clear(node.key, client, write=write)
+        if write:
+            server.engine.delegations.pause(node.key)
+    return await server.service.open(credential, node, read=not write, write=write)
+
+
+async def may_commit(server: Nfs4Server, caller: RpcCredential, credential: Credential, node: Node) -> bool:
+    """Whether a caller may have a file synchronised: who may write it, or has it open for writing. The WRITEs of the
+    latter are carried out whatever its permissions are now, and so must be their COMMIT. Raises ESTALE."""
+    return await server.service.may_commit(credential, node) or _holds_open(server, caller, node)
+
+
+def _holds_open(server: Nfs4Server, caller: RpcCredential, node: Node) -> bool:
+    file = server.engine.opens.file(node.key)
+    if file is None:
+        return False
+    descriptors = [state.opened for state in file.opens] + [state.opened for state in file.delegations]
+    return any(one is not None and one.serving(caller, write=True) is not None for one in descriptors)

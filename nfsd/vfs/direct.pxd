@@ -72,7 +72,6 @@ cdef class DirectFiles:
     cdef Transfer to_write(self, Node node, OpenFile opened, bint held, uint64_t offset, const uint8_t *source, size_t size)
     cdef int have_written(self, Transfer transfer) except -1
     cdef Sync to_sync_written(self, Transfer transfer)
-    cdef Sync to_commit(self, Credential credential, Node node)
     cdef Sync to_flush(self, Credential credential, Node node, statx_t *before)
     cdef bint commit(self, Credential credential, Node node, statx_t *before, statx_t *after) except -1
     cdef int access(self, Credential credential, Node node) except -2

@@ -304,8 +304,6 @@ cdef class DirectFiles:
         eof[0] = offset + <size_t>got >= after.size
         if <size_t>got < size and not eof[0]:
             return -1
-        if not self.tells_devices and other_device(node, after):
-            return -1
         if not node.inline:
             was_read(<uint64_t><void *>node.inode, offset, got, False)
         if not held:
@@ -336,8 +334,6 @@ cdef class DirectFiles:
             return -1
         self.why = OPEN
         if not stat_of(opened.fd, before) or (not held and ctime_of(before) != inode.ctime):
-            return -1
-        if not self.tells_devices and other_device(node, before):
             return -1
         if opened.credential is not None:
             # As the caller: blocks reserved for root, quotas and the clearing of set-user-id bits go by who writes.
@@ -381,8 +377,6 @@ cdef class DirectFiles:
         # Where the file has grown since the kernel came to its end, fewer octets than asked for are not the end.
         eof[0] = transfer.data.where.offset + got >= after.size
         was_read(<uint64_t><void *>node.inode, transfer.data.where.offset, got, True)
-        if not self.tells_devices and other_device(node, after):
-            return no(self, RARE)
         self.why = SIZE
         if not transfer.held:
             self.observe(node, after, False)
@@ -399,14 +393,12 @@ cdef class DirectFiles:
         cdef int why = self.why
         if size == 0 or offset > <uint64_t>OFFSET_MAX - size:
             return None
-        if not self.tells_devices or not (held or inode.serial.moving()):
-            # A look is needed: otherwise none would say that the caller has lost the permission, nor where the file is.
+        if not (held or inode.serial.moving()):
+            # A look is needed: otherwise none would say that the caller has lost the permission.
             self.why = OPEN
             if not node.caching and not node.inline:
                 return None  # it would be a wait
-            if not stat_of(opened.fd, &status) or not (held or unchanged(inode, &status)):
-                return None
-            if not self.tells_devices and other_device(node, &status):
+            if not stat_of(opened.fd, &status) or not unchanged(inode, &status):
                 return None
             self.why = why
         if not opened.unstable and len(inode.unstable) >= MOST_OF_ONE_FILE:
@@ -435,15 +427,8 @@ cdef class DirectFiles:
         sync.node = transfer.node
         return sync
 
-    cdef Sync to_commit(self, Credential credential, Node node):
-        """The whole file is to be on stable storage, for who has it open for writing; None declines."""
-        cdef statx_t before
-        if node.type is not REG or not self.look(node, &before) or self.opened(node, credential, 2) is None:
-            return None
-        return self.to_flush(credential, node, &before)
-
     cdef Sync to_flush(self, Credential credential, Node node, statx_t *before):
-        """Likewise, for who may have it done. ``before``: how the file is now."""
+        """The whole file is to be on stable storage, for who may have it done. ``before``: how the file is now."""
         cdef Sync sync = Sync(self.service.sync(node, credential))
         sync.node, sync.before = node, before[0]
         return sync

@@ -9,6 +9,7 @@ from nfsd.protocol import nfs4 as p
 from nfsd.state import Nfs4Error
 from nfsd.state.types import StateidLike
 from nfsd.v4.compound import Compound
+from nfsd.v4.descriptors import open_as
 from nfsd.v4.operations import operation
 from nfsd.vfs.service import Node, OpenFile
 from nfsd.vfs.types import FileType, Stability
@@ -28,12 +29,7 @@ async def opened_for(c: Compound, node: Node, stateid: StateidLike, *, write: bo
         if opened is not None:
             opened.retain()
             return opened
-    if state is None:
-        # Nothing was opened, so nothing was recalled (RFC 8881 section 10.4); and more of this is to be expected.
-        await c.server.recalls.clear(node.key, c.speaker, write=write)
-        if write:
-            c.engine.delegations.pause(node.key)
-    return await c.service.open(await c.credential(node), node, read=not write, write=write)
+    return await open_as(c.server, c.speaker, await c.credential(node), node, state is None, write)
 
 
 def regular(c: Compound, node: Node) -> None:
