@@ -6,14 +6,9 @@ from nfsd.v4.direct_compound cimport Arguments
 from nfsd.v4.direct_opens cimport DirectOpens
 from nfsd.vfs.attributes cimport statx_t
 from nfsd.vfs.direct cimport changes_t
-from nfsd.vfs.name_changes cimport NameChange
 from nfsd.vfs.records cimport Node
 from rpcrdma.octets cimport opaque_t
 from rpcrdma.place cimport Place
-from rpcrdma.rpc.work cimport Work
-
-cdef enum:
-    DONE = 3                    # of a change: what is left is the reply
 
 cdef struct settable_t:         # attributes that a client gives a file
     changes_t changes
@@ -27,18 +22,12 @@ cdef uint32_t status_in(int error) except 0
 cdef uint32_t wrong_name(opaque_t *name) noexcept nogil
 cdef uint8_t *store_change_info(uint8_t *at, uint64_t before, uint64_t after) noexcept nogil
 cdef uint8_t *store_bitmap(uint8_t *at, const uint32_t *words) noexcept nogil
-cdef NameChange begun(Work brought)
 
 
 cdef class DirectChanges(DirectOpens):
-    """OPEN and CLOSE too, and what changes names and attributes."""
+    """OPEN and CLOSE too, and what changes attributes."""
 
-    cdef int unprepared(self, Work brought) except -1
-    cdef int carry(self, NameChange change, Work brought, Place place) except -1
-    cdef int refused(self, int error, Node directory, Node other, Place place) except -1
-    cdef uint32_t changeable(self) noexcept
     cdef int saw_change(self, Node node, statx_t *status) except -1
-    cdef int remove(self, Arguments *arguments, Place place) except -1
     cdef int setattr(self, Arguments *arguments, Place place) except -1
     cdef int not_set(self, uint32_t status, Place place) except -1
     cdef object resized_through(self, const uint8_t *stateid)

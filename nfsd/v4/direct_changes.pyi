@@ -1,6 +1,6 @@
-"""REMOVE and SETATTR in native COMPOUNDs. Implemented in ``direct_changes.pyx``."""
+"""SETATTR in native COMPOUNDs. Implemented in ``direct_changes.pyx``."""
 
 from nfsd.v4.direct_opens import DirectOpens
 
 class DirectChanges(DirectOpens):
-    """OPEN and CLOSE too, and what changes names and attributes; of use to native code only."""
+    """OPEN and CLOSE too, and what changes attributes; of use to native code only."""

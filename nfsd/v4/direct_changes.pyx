@@ -1,24 +1,23 @@
-"""REMOVE and SETATTR in native COMPOUNDs (RFC 8881 sections 18.25, 18.30), and what all changes have in common.
+"""SETATTR in native COMPOUNDs (RFC 8881 section 18.30), and what all changes have in common.
 
-Owns the decoding and encoding; what they do is in :mod:`nfsd.vfs.direct_attributes` and :mod:`nfsd.vfs.direct_names`. They
-cannot be declined once they are done. What the kernel refuses is answered: nothing has been done then.
+Owns the decoding and encoding; what it does is in :mod:`nfsd.vfs.direct_attributes`. It cannot be declined once it is done.
+What the kernel refuses is answered: nothing has been done then.
 """
 
-from libc.errno cimport EINTR, EMFILE, ENFILE, ENOENT, ESTALE
+from libc.errno cimport ESTALE
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memchr, memcmp, memset
 
 from nfsd.v4.direct_compound cimport left, padded, room
 from nfsd.vfs.attribute_changes cimport AttributeChange
 from nfsd.vfs.attributes cimport statx_t
-from nfsd.vfs.direct cimport NAME_MAX, UTIME_NOW, no, no_changes, when_t
-from nfsd.vfs.name_changes cimport REMOVE_ANY, NameChange, Walk
+from nfsd.vfs.direct cimport UTIME_NOW, no, no_changes, when_t
 from nfsd.vfs.records cimport Node, OpenFile
 from nfsd.vfs.transfers cimport errno_of
 from nfsd.wire.nfs4 cimport (
     FATTR4_MODE, FATTR4_MODE_UMASK, FATTR4_OWNER, FATTR4_OWNER_GROUP, FATTR4_SIZE, FATTR4_TIME_ACCESS_SET,
-    FATTR4_TIME_MODIFY_SET, NFS4ERR_BADCHAR, NFS4ERR_BADNAME, NFS4ERR_INVAL, NFS4ERR_NOTDIR, NFS4ERR_ROFS, NFS4_OK,
-    OP_REMOVE, OP_SETATTR, SET_TO_CLIENT_TIME4, SET_TO_SERVER_TIME4, change_info4_SIZE, stateid4_SIZE,
+    FATTR4_TIME_MODIFY_SET, NFS4ERR_BADCHAR, NFS4ERR_BADNAME, NFS4ERR_INVAL, NFS4ERR_ROFS, NFS4_OK, OP_SETATTR,
+    SET_TO_CLIENT_TIME4, SET_TO_SERVER_TIME4, stateid4_SIZE,
 )
 from rpcrdma.declined cimport ATTRIBUTES, FAILED, SIZE, STATE
 from rpcrdma.octets cimport load_opaque, opaque_t
@@ -46,7 +45,6 @@ cdef enum:
 
 cdef object LNK = FileType.LNK
 cdef object REG = FileType.REG
-cdef object DIR = FileType.DIR
 
 
 cdef uint32_t status_in(int error) except 0:
@@ -95,57 +93,7 @@ cdef uint8_t *store_bitmap(uint8_t *at, const uint32_t *words) noexcept nogil:
     return at
 
 
-cdef NameChange begun(Work brought):
-    """The change of names that a COMPOUND has waited for, whatever it has waited for since; None: it has not begun."""
-    while brought is not None and not isinstance(brought, NameChange):
-        brought = brought.earlier
-    return <NameChange>brought
-
-
 cdef class DirectChanges(DirectOpens):
-    # -- what all have in common -----------------------------------------------------------------------------------
-    cdef int unprepared(self, Work brought) except -1:
-        """What becomes of a COMPOUND whose change could not be prepared: it waits for what that needs, once."""
-        if self.files.needs is None or brought is not None:
-            return DECLINED
-        return self.wait_for(self.files.needs, None)
-
-    cdef int carry(self, NameChange change, Work brought, Place place) except -1:
-        """Carry a change of names through. DONE: it is done and, on a disk, on stable storage; else the outcome for now.
-        ``brought``: what has been waited for, None at first."""
-        cdef bint inline = change.directory.inline
-        if begun(brought) is None and not inline:
-            return self.wait_for(change, None)
-        if begun(brought) is None or brought is change:
-            if not self.files.settled(change):
-                return self.refused(change.data.error, change.directory, change.old_directory, place)
-            self.done = True
-            if inline or change.directory.export.asynchronous:
-                return DONE
-            return self.wait_for(self.files.to_settle(change), change)
-        self.done = True
-        if errno_of(<Errand?>brought):
-            return self.fail(status_in(errno_of(<Errand>brought)), place)  # it is done, but perhaps not for good
-        return DONE
-
-    cdef int refused(self, int error, Node directory, Node other, Place place) except -1:
-        """The failure that an errno stands for, after nothing has been done; or that is for the general path to say: where
-        a directory is gone itself, where descriptors are short, where a name leads elsewhere by now."""
-        cdef statx_t status
-        if error == EMFILE or error == ENFILE or error == ESTALE or error == EINTR:
-            return no(self.files, FAILED)
-        if error == ENOENT and not (
-            self.files.look(directory, &status) and (other is None or self.files.look(other, &status))
-        ):
-            return no(self.files, FAILED)
-        return self.fail(status_in(error), place)
-
-    cdef uint32_t changeable(self) noexcept:
-        """NFS4_OK, or why no name in the current directory can be changed."""
-        if self.standing.read_only:
-            return NFS4ERR_ROFS
-        return NFS4ERR_NOTDIR if self.current.type is not DIR else NFS4_OK
-
     cdef int saw_change(self, Node node, statx_t *status) except -1:
         """A change has left the current file so. On a disk others may have changed it since, and what it is then belongs
         to the change attribute that it has by now."""
@@ -153,36 +101,6 @@ cdef class DirectChanges(DirectOpens):
         if not self.seen:
             self.status, self.seen = status[0], True
         return 0
-
-    # -- names removed ---------------------------------------------------------------------------------------------
-    cdef int remove(self, Arguments *arguments, Place place) except -1:
-        cdef opaque_t name
-        cdef uint32_t status
-        cdef int outcome
-        cdef Work brought = self.brought_here()
-        cdef NameChange change = begun(brought)
-        cdef const uint8_t *behind = load_opaque(arguments.at, arguments.end, NAME_MAX, &name)
-        if behind == NULL:
-            return DECLINED
-        if change is None:
-            if not room(place, 8 + change_info4_SIZE):
-                return no(self.files, SIZE)
-            status = wrong_name(&name) or self.changeable()
-            if status != NFS4_OK:
-                return self.fail(status, place)
-            self.files.walked = brought if isinstance(brought, Walk) else None
-            change = self.files.to_remove(REMOVE_ANY, self.standing.credential, self.current, name.octets, name.length)
-            if change is None:
-                return self.unprepared(brought)
-        outcome = self.carry(change, brought, place)
-        if outcome != DONE:
-            return outcome
-        arguments.at = behind
-        place.at = store_change_info(
-            store32(store32(place.at, OP_REMOVE), NFS4_OK), change.change_before, change.change_after
-        )
-        self.saw_change(self.current, &change.data.after)
-        return ANSWERED
 
     # -- attributes ------------------------------------------------------------------------------------------------
     cdef int setattr(self, Arguments *arguments, Place place) except -1:

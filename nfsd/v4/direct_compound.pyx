@@ -30,7 +30,7 @@ from nfsd.v4.unguarded cimport changes_unguarded
 from nfsd.vfs.direct cimport no
 from nfsd.vfs.direct_names cimport DirectNames
 from nfsd.wire.nfs4 cimport (
-    NFS4ERR_REP_TOO_BIG, NFS4ERR_REP_TOO_BIG_TO_CACHE, NFS4ERR_RESOURCE, OP_ACCESS, OP_GETATTR, OP_GETFH,
+    NFS4ERR_REP_TOO_BIG, NFS4ERR_REP_TOO_BIG_TO_CACHE, NFS4ERR_RESOURCE, OP_ACCESS, OP_CREATE, OP_GETATTR, OP_GETFH,
     OP_READ, OP_SEQUENCE, OP_WRITE, SEQUENCE4args_SIZE, SEQUENCE4resok_SIZE,
 )
 from rpcrdma.declined cimport CHUNKS, PROCEDURE, RARE, RECALL, REPLAY, SIZE, STATE, VERSION
@@ -227,14 +227,14 @@ cdef class DirectCompound(UnderWay):
         if self.data_at != NULL and not stays(number):
             return no(self.files, PROCEDURE)  # it is begun with the READ once more, in the same file
         if changing:
-            if self.bulk_wanted != NULL and number != OP_WRITE:
+            if self.bulk_wanted != NULL and number != OP_WRITE and number != OP_CREATE:
                 return no(self.files, CHUNKS)
             if self.brought is None and self.limit < self.size(place) + _room_for_result:
                 return no(self.files, SIZE)
         outcome = self.operation(number, arguments, place)
         if outcome != ANSWERED:
             return outcome
-        if self.failure and self.bulk_wanted != NULL:
+        if self.failure and self.bulk_wanted != NULL and not self.done:
             # The chunk may have taken something out of these arguments, which is another failure.
             self.failure = 0
             return no(self.files, CHUNKS)

@@ -2,12 +2,12 @@
 
 from libc.stdint cimport uint8_t, uint32_t
 
-from nfsd.v4.direct_changes cimport DirectChanges, settable_t
+from nfsd.v4.direct_changes cimport settable_t
 from nfsd.v4.direct_compound cimport Arguments
+from nfsd.v4.name_changes cimport NameChanges
 from nfsd.vfs.name_changes cimport NameChange
 from rpcrdma.octets cimport opaque_t
 from rpcrdma.place cimport Place
-from rpcrdma.rpc.work cimport Work
 
 cdef struct createhow_t:        # createhow4
     uint32_t mode
@@ -15,13 +15,9 @@ cdef struct createhow_t:        # createhow4
     settable_t given
 
 
-cdef class DirectCreates(DirectChanges):
-    """Changes, and what makes files."""
+cdef class DirectCreates(NameChanges):
+    """Changes, and OPEN that makes files."""
 
-    cdef NameChange to_create(
-        self, uint32_t kind, opaque_t *name, opaque_t *text, settable_t *given
-    )
-    cdef int create(self, Arguments *arguments, Place place) except -1
     cdef const uint8_t *load_how(self, const uint8_t *at, const uint8_t *end, createhow_t *how)
     cdef int make_and_open(
         self, Arguments *arguments, createhow_t *how, opaque_t *name, const uint8_t *behind, uint32_t wanted, Place place

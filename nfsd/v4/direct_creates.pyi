@@ -1,6 +1,6 @@
-"""CREATE, and OPEN that creates, in native COMPOUNDs. Implemented in ``direct_creates.pyx``."""
+"""OPEN that creates, in native COMPOUNDs. Implemented in ``direct_creates.pyx``."""
 
-from nfsd.v4.direct_changes import DirectChanges
+from nfsd.v4.name_changes import NameChanges
 
-class DirectCreates(DirectChanges):
-    """Changes, and what makes files; of use to native code only."""
+class DirectCreates(NameChanges):
+    """Changes, and OPEN that makes files; of use to native code only."""

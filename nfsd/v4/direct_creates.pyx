@@ -1,8 +1,7 @@
-"""CREATE of directories and symbolic links, and OPEN that creates, in native COMPOUNDs (RFC 8881 sections 18.4, 18.16; RFC
-7530 sections 16.4, 16.16).
+"""OPEN that creates, in native COMPOUNDs (RFC 8881 section 18.16; RFC 7530 section 16.16).
 
 Owns the decoding and encoding; what they do is in :mod:`nfsd.vfs.direct_names`, and in :mod:`nfsd.v4.at_once` for the state
-of an open. Imports that and :mod:`nfsd.v4.direct_changes`.
+of an open. Imports that and :mod:`nfsd.v4.name_changes`.
 
 An OPEN looks at what can refuse it before it makes a file. Then the file is there and stays open, so that opening it takes
 the share reservation and nothing else. In NFSv4.0 its owner's seqid has begun before (RFC 7530 section 9.1.7), and the
@@ -11,20 +10,20 @@ owner is busy for as long as the OPEN waits.
 
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
-from libc.string cimport memchr, memcpy, memset
+from libc.string cimport memcpy, memset
 
 from nfsd.state.records cimport Delegation
-from nfsd.v4.direct_changes cimport DONE, begun, store_bitmap, store_change_info, wrong_name
+from nfsd.v4.direct_changes cimport store_bitmap, store_change_info, wrong_name
 from nfsd.v4.direct_compound cimport room
 from nfsd.v4.direct_opens cimport store_no_delegation
+from nfsd.v4.name_changes cimport DONE, begun
 from nfsd.vfs.direct cimport NAME_MAX, UTIME_OMIT, no, no_changes
-from nfsd.vfs.name_changes cimport MAKE_DIRECTORY, MAKE_FILE, NameChange
+from nfsd.vfs.name_changes cimport MAKE_FILE, NameChange
 from nfsd.vfs.records cimport Credential, Node
 from nfsd.wire.nfs4 cimport (
-    CLAIM_NULL, EXCLUSIVE4, EXCLUSIVE4_1, FATTR4_TIME_ACCESS, FATTR4_TIME_MODIFY, GUARDED4, NF4DIR, NF4LNK,
-    NFS4ERR_EXIST, NFS4ERR_INVAL, NFS4_OK, NFS4_VERIFIER_SIZE, NFS_LIMIT_SIZE, OPEN4_SHARE_ACCESS_READ,
-    OPEN_DELEGATE_READ, OPEN_DELEGATE_WRITE, OP_CREATE, OP_OPEN, UNCHECKED4,
-    change_info4_SIZE, stateid4_SIZE,
+    CLAIM_NULL, EXCLUSIVE4, EXCLUSIVE4_1, FATTR4_TIME_ACCESS, FATTR4_TIME_MODIFY, GUARDED4,
+    NFS4ERR_EXIST, NFS4_OK, NFS4_VERIFIER_SIZE, NFS_LIMIT_SIZE, OPEN4_SHARE_ACCESS_READ,
+    OPEN_DELEGATE_READ, OPEN_DELEGATE_WRITE, OP_OPEN, UNCHECKED4, change_info4_SIZE, stateid4_SIZE,
 )
 from rpcrdma.declined cimport ATTRIBUTES, FAILED, OPEN, PROCEDURE, SIZE, STATE
 from rpcrdma.octets cimport load_opaque, opaque_t
@@ -34,14 +33,11 @@ from rpcrdma.rpc.work cimport Work
 from nfsd.v4 import at_once
 
 cdef enum:
-    TEXT_MAX = 4096             # of a symbolic link: what is longer is too long for every file system
     BITMAP_SIZE = 16
-    CREATE_RESULT = 8 + change_info4_SIZE + BITMAP_SIZE
     DELEGATION = 4 + stateid4_SIZE + 4 + 12 + 16    # at most: of a write delegation
     OPEN_RESULT = 8 + stateid4_SIZE + change_info4_SIZE + 4 + BITMAP_SIZE + DELEGATION
     VERIFIER_MASK = 0x7FFFFFFF  # nfsd.vfs.creation
     FILE_MODE = 0o600           # without one, as there
-    DIRECTORY_MODE = 0o755
     # In the second word.
     TIMES = 1 << (FATTR4_TIME_ACCESS - 32) | 1 << (FATTR4_TIME_MODIFY - 32)
 
@@ -60,72 +56,7 @@ cdef uint8_t *store_delegation(uint8_t *at, Delegation given) except NULL:
     return at + 16
 
 
-cdef class DirectCreates(DirectChanges):
-    # -- CREATE ----------------------------------------------------------------------------------------------------
-    cdef int create(self, Arguments *arguments, Place place) except -1:
-        cdef const uint8_t *at = arguments.at
-        cdef const uint8_t *end = arguments.end
-        cdef uint32_t kind, status
-        cdef opaque_t name, text
-        cdef settable_t given
-        cdef int outcome
-        cdef Work brought = self.brought_here()
-        cdef NameChange change = begun(brought)
-        if end - at < 4:
-            return DECLINED
-        kind = load32(at)
-        at += 4
-        if kind == NF4LNK:
-            at = load_opaque(at, end, TEXT_MAX, &text)
-        elif kind != NF4DIR:
-            return no(self.files, PROCEDURE)
-        if at != NULL:
-            at = load_opaque(at, end, NAME_MAX, &name)
-        if at == NULL:
-            return DECLINED
-        at = self.wanted(at, end, &given)
-        if at == NULL or given.size >= 0:
-            return no(self.files, ATTRIBUTES)
-        if change is None:
-            if not room(place, CREATE_RESULT):
-                return no(self.files, SIZE)
-            status = wrong_name(&name) or self.changeable()
-            if status == NFS4_OK and kind == NF4LNK and (
-                text.length == 0 or memchr(text.octets, 0, text.length) != NULL
-            ):
-                status = NFS4ERR_INVAL  # no local file system can keep it
-            if status != NFS4_OK:
-                return self.fail(status, place)
-            change = self.to_create(kind, &name, &text, &given)
-            if change is None:
-                return self.unprepared(brought)
-        outcome = self.carry(change, brought, place)
-        if outcome != DONE:
-            return outcome
-        arguments.at = at
-        place.at = store_change_info(
-            store32(store32(place.at, OP_CREATE), NFS4_OK), change.change_before, change.change_after
-        )
-        place.at = store_bitmap(place.at, given.mask)
-        self.go(change.made)
-        self.saw_change(change.made, &change.data.status)
-        return ANSWERED
-
-    cdef NameChange to_create(self, uint32_t kind, opaque_t *name, opaque_t *text, settable_t *given):
-        """The creation of a directory or a symbolic link; None declines."""
-        cdef Credential credential = self.standing.credential
-        if kind == NF4LNK:
-            return self.files.to_symlink(
-                credential, self.current, name.octets, name.length,
-                PyBytes_FromStringAndSize(<char *>text.octets, text.length), &given.changes,
-            )
-        if given.changes.mode < 0:
-            given.changes.mode = DIRECTORY_MODE
-        return self.files.to_make(
-            MAKE_DIRECTORY, credential, self.current, name.octets, name.length, &given.changes, 0, given.umask
-        )
-
-    # -- OPEN ------------------------------------------------------------------------------------------------------
+cdef class DirectCreates(NameChanges):
     cdef int open_new(self, Arguments *arguments, const uint8_t *how, uint32_t wanted, Place place) except -1:
         cdef createhow_t creation
         cdef opaque_t name

@@ -1,6 +1,6 @@
-"""RENAME and LINK in native COMPOUNDs. Implemented in ``direct_moves.pyx``."""
+"""SAVEFH and RESTOREFH in native COMPOUNDs. Implemented in ``direct_moves.pyx``."""
 
 from nfsd.v4.direct_creates import DirectCreates
 
 class DirectMoves(DirectCreates):
-    """What makes files too, and what gives them other names; of use to native code only."""
+    """What makes files too, and what remembers them; of use to native code only."""

@@ -150,7 +150,7 @@ async def agree(pair, make, **how):
     """Both ways' outcome of what ``make`` makes for a side; the change_info4 are what GETATTR tells."""
     before = [await side.change(side.handle) for side in pair]
     shown = [await side.run(putfh(side.handle), *make(side), **how) for side in pair]
-    assert shown[0] == shown[1]
+    assert shown[0] == shown[1], make(pair[0])
     for side, was in zip(pair, before, strict=True):
         if side.infos and side.infos[-1].before != side.infos[-1].after:
             assert (side.infos[-1].before, side.infos[-1].after) == (was, await side.change(side.handle))

@@ -1,0 +1,32 @@
+"""What several files of tests have in common."""
+
+from typing import Any
+
+import pytest
+
+from nfsd.v4 import program
+
+
+@pytest.fixture(params=[0, 1, 2])
+def minor(request: Any) -> Any:
+    """A minor version of NFSv4."""
+    return request.param
+
+
+@pytest.fixture(params=["disk", "memory"])
+def kind(request: Any) -> Any:
+    """A kind of file system (``vfs_support.directory_on``)."""
+    return request.param
+
+
+@pytest.fixture
+def done_in_python(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The operations of NFSv4 that are carried out in Python, by number."""
+    done: list[int] = []
+
+    async def carried_out(c, row, at, original=program.compound.__globals__["_run_one"]):  # type: ignore[no-untyped-def]
+        done.append(row.number)
+        return await original(c, row, at)
+
+    monkeypatch.setitem(program.compound.__globals__, "_run_one", carried_out)
+    return done
