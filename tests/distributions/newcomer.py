@@ -34,6 +34,8 @@ class Steps:
     """Of each step its seconds, those of a processor, and how many processes ran or waited to."""
     tests: str
     """pytest's last line."""
+    green: bool = True
+    """Whether every step came to its end."""
 
 
 def parse(text: str) -> dict[str, tuple[float, float, float]]:
@@ -58,7 +60,7 @@ def measure(suite: str, lab: Path, target: str, *, go_on: bool) -> Steps:
     assert version
     name = f"{release['PRETTY_NAME'].strip(chr(34)).removeprefix('Debian GNU/Linux ')}, Python {version[1]}"
     tests = Path(f"{told}.tests").read_text().strip() if target else ""
-    return Steps(name, parse(told.read_text()), tests)
+    return Steps(name, parse(told.read_text()), tests, not done.returncode)
 
 
 def table(measured: list[Steps]) -> str:
@@ -73,7 +75,7 @@ def table(measured: list[Steps]) -> str:
 
 
 def main() -> int:
-    """Measure, print the table, write it if asked to."""
+    """Measure, print the table, write it if asked to. The status is 1 where a test failed."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("suites", nargs="+", help="Debian's names: bookworm, trixie, sid")
     parser.add_argument("--no-tests", action="store_true", help="stop when a file has been read over RDMA")
@@ -94,7 +96,7 @@ def main() -> int:
         page = PAGE.read_text()
         assert BLOCK.search(page), f"{PAGE} has no place for the table"
         PAGE.write_text(BLOCK.sub(lambda _: text, page))
-    return 0
+    return 0 if all(one.green for one in measured) else 1
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from tests.peer import wire
 from tests.support.nfs4 import Client4, mode, wanted
 from tests.support.nfs4_direct import BothRdma, Wire, handle_of, run
 from tests.unit import vfs_support
+from tests.unit.raw_tcp_support import some_host
 from tests.unit.test_nfs4_direct import OF_CONTENT, getattr_, on, putfh, write
 from tests.unit.test_nfs4_direct_changes import remove
 from tests.unit.test_nfs4_direct_locks import WRITE, lock_more, lock_new
@@ -221,30 +222,34 @@ def test_what_is_handed_over_and_not_begun_is_carried_through(tmp_path, monkeypa
 
 
 def test_what_is_handed_over_and_not_begun_is_done_once_in_40(tmp_path, monkeypatch):
-    """Likewise; the client comes back from its port, and the replay cache knows the COMPOUND."""
+    """Likewise; the client comes back from its port, and the replay cache knows the COMPOUND. It has an address that no
+    other process uses: on 127.0.0.1 another connection may take the port meanwhile, for as long as it likes."""
+    address = some_host()
 
     async def scenario(both):
         (both.path / "a").write_bytes(b"content")
         root = await handle_of(both)
         listener, _ = both.listeners
-        (connection,) = listener.connections
+        others = set(listener.connections)
+        mine = Wire(*await asyncio.open_connection(*listener.address[:2], local_addr=(address, 0)))
         message = both.message(0, putfh(root), remove(b"a"), READDIR)
-        await both.direct.call(None, both.message(0, putfh(root), READDIR))
-        port = both.direct.writer.get_extra_info("sockname")[1]
+        await mine.call(None, both.message(0, putfh(root), READDIR))
+        (connection,) = listener.connections - others
+        port = mine.writer.get_extra_info("sockname")[1]
         with monkeypatch.context() as patched:
             patched.setattr(type(connection._seat), "begin_call", lambda seat: False)
-            both.direct.send(message)
+            mine.send(message)
             await until(lambda: not (both.path / "a").exists())
             (both.path / "a").write_bytes(b"another one")
             connection.close()
-            both.direct.writer.transport.abort()
+            mine.writer.transport.abort()
         await until(lambda: not both.dispatcher.running)
         again = socket.socket()
         again.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
 
         def bound():
             with contextlib.suppress(OSError):  # the end of the connection takes a moment
-                again.bind(("127.0.0.1", port))
+                again.bind((address, port))
             return again.getsockname()[1] == port
 
         await until(bound)
