@@ -7,6 +7,7 @@
 #   captures  what reading captures of traffic needs (tshark)
 #   deb     what building the Debian package needs
 #   chroot  what making another Debian beside this one needs
+#   containers  what building and running the container takes
 #   disks   what making the file systems of the tests needs, in a process (FUSE) too, what says what of a file is in memory,
 #           and what writes and reads files as fast as they go (fio)
 #   browser the browser that the tests look at the web page with: wanted, not needed
@@ -34,6 +35,7 @@ compiles() { # compiles HEADER: can C be compiled and linked here?
     echo "#include <$1>
 int main(void) { return 0; }" | gcc -x c -o /dev/null -
 }
+installed() { dpkg-query -W -f '${Status}' "$1" | grep -qx "install ok installed"; }
 python_ok() { python3 -c 'import sys; assert sys.version_info >= (3, 11)'; }
 python_headers() {
     python3 -c 'import os, sysconfig; assert os.path.exists(os.path.join(sysconfig.get_paths()["include"], "Python.h"))'
@@ -68,6 +70,7 @@ for what; do
         need "tshark" command_in tshark
         ;;
     deb)
+        need "build-essential" installed build-essential # every package asks for it, without saying so
         need "dpkg-dev" command_in dpkg-buildpackage
         need "debhelper" command_in dh_installsysusers
         need "dh-python" command_in dh_python3
@@ -82,6 +85,14 @@ for what; do
     chroot)
         need "mmdebstrap" command_in mmdebstrap
         need "util-linux" command_in unshare
+        ;;
+    containers)
+        need "mmdebstrap" command_in mmdebstrap
+        need "buildah" command_in buildah
+        need "podman" command_in podman
+        need "crun" command_in crun
+        need "runc" command_in runc
+        need "iproute2" command_in ip
         ;;
     disks)
         need "e2fsprogs" command_in mkfs.ext4
