@@ -5,13 +5,14 @@ looked at, as by any decoder.
 """
 
 from libc.stdint cimport uint8_t, uint32_t
-from libc.string cimport memcpy
+from libc.string cimport memchr, memcpy
 
 from nfsd.v3.sattr cimport load_sattr
 from nfsd.vfs.direct cimport no_changes
 from nfsd.wire.nfs3 cimport (
-    EXCLUSIVE, GUARDED, NF3BLK, NF3CHR, NF3FIFO, NF3SOCK, NFS3_OK, NFSPROC3_CREATE, NFSPROC3_LINK,
-    NFSPROC3_LOOKUP, NFSPROC3_MKNOD, NFSPROC3_REMOVE, NFSPROC3_RENAME, NFSPROC3_RMDIR, NFSPROC3_SYMLINK, load_nfs_fh3,
+    EXCLUSIVE, GUARDED, NF3BLK, NF3CHR, NF3FIFO, NF3SOCK, NFS3ERR_BADTYPE, NFS3ERR_INVAL, NFS3_OK, NFSPROC3_CREATE,
+    NFSPROC3_LINK, NFSPROC3_LOOKUP, NFSPROC3_MKNOD, NFSPROC3_REMOVE, NFSPROC3_RENAME, NFSPROC3_RMDIR, NFSPROC3_SYMLINK,
+    load_nfs_fh3,
 )
 from rpcrdma.octets cimport load32, load_opaque, opaque_t, padded
 from rpcrdma.place cimport Place
@@ -45,7 +46,13 @@ cdef bint load_name_arguments(
     at = load_sattr(at, end, &into.changes, &into.size, &into.wrong)
     if at == NULL:
         return False
-    return procedure != NFSPROC3_SYMLINK or load_text(at, end, place, &into.text)
+    if procedure == NFSPROC3_SYMLINK:
+        if not load_text(at, end, place, &into.text):
+            return False
+        if into.text.length == 0 or memchr(into.text.octets, 0, into.text.length) != NULL:
+            # No local file system can keep it: symlink(2) has ENOENT for an empty text and cannot be told of a NUL.
+            into.wrong = NFS3ERR_INVAL
+    return True
 
 
 cdef bint load_createhow3(const uint8_t *at, const uint8_t *end, name_arguments_t *into) noexcept:
@@ -71,7 +78,9 @@ cdef bint load_mknoddata3(const uint8_t *at, const uint8_t *end, name_arguments_
         return False
     into.type = load32(at)
     device = into.type == NF3CHR or into.type == NF3BLK
+    into.device[0] = into.device[1] = 0
     if not device and into.type != NF3SOCK and into.type != NF3FIFO:
+        into.wrong = NFS3ERR_BADTYPE
         return True
     at = load_sattr(at + 4, end, &into.changes, &into.size, &into.wrong)
     if at == NULL or not device:

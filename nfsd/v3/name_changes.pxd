@@ -25,17 +25,15 @@ cdef class Nfs3Changes(Nfs3Names):
     cdef int carry(
         self, uint32_t procedure, NameChange change, Work brought, Standing standing, Node node, Node other, Place place
     ) except -1
-    cdef int made(self, NameChange change, Place place) except -1
-    cdef int create(
-        self, Standing standing, Node directory, name_arguments_t *arguments, Place place, Work brought
+    cdef int make(
+        self, uint32_t procedure, Standing standing, Node directory, name_arguments_t *arguments, Place place, Work brought
     ) except -1
-    cdef int mkdir(
-        self, Standing standing, Node directory, name_arguments_t *arguments, Place place, Work brought
-    ) except -1
-    cdef int symlink(
-        self, Standing standing, Node directory, name_arguments_t *arguments, Place place, Work brought
-    ) except -1
-    cdef int mknod(self, Standing standing, Node directory, name_arguments_t *arguments, Place place) except -1
+    cdef NameChange to_make(
+        self, uint32_t procedure, Standing standing, Node directory, name_arguments_t *arguments
+    )
+    cdef object made_by_errand(
+        self, uint32_t procedure, Standing standing, Node directory, name_arguments_t *arguments
+    )
     cdef int remove(
         self, uint32_t procedure, Standing standing, Node directory, name_arguments_t *arguments, Place place,
         Work brought

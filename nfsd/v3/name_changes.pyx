@@ -14,7 +14,6 @@ EXCLUSIVE CREATE, which carries none), and until then only the owner may touch t
 
 from libc.errno cimport EEXIST
 from libc.stdint cimport int64_t, uint8_t, uint32_t
-from libc.string cimport memchr
 
 from cpython.bytes cimport PyBytes_FromStringAndSize
 
@@ -26,8 +25,7 @@ from nfsd.vfs.name_changes cimport MAKE_DIRECTORY, MAKE_FILE, REMOVE_DIRECTORY, 
 from nfsd.vfs.records cimport Node
 from nfsd.vfs.transfers cimport errno_of
 from nfsd.wire.nfs3 cimport (
-    CREATE3resok_MAX, EXCLUSIVE, GUARDED, NF3BLK, NF3CHR, NF3FIFO, NF3SOCK, NFS3ERR_ACCES, NFS3ERR_BADTYPE,
-    NFS3ERR_EXIST, NFS3ERR_INVAL, NFS3ERR_ISDIR, NFS3ERR_JUKEBOX, NFS3ERR_NOTDIR, NFS3ERR_ROFS, NFS3ERR_XDEV, NFS3_OK,
+    CREATE3resok_MAX, EXCLUSIVE, GUARDED, NFS3ERR_ACCES, NFS3ERR_EXIST, NFS3ERR_INVAL, NFS3ERR_ISDIR, NFS3ERR_JUKEBOX, NFS3ERR_NOTDIR, NFS3ERR_ROFS, NFS3ERR_XDEV, NFS3_OK,
     NFSPROC3_CREATE, NFSPROC3_LINK, NFSPROC3_LOOKUP, NFSPROC3_MKDIR, NFSPROC3_MKNOD, NFSPROC3_REMOVE, NFSPROC3_RENAME,
     NFSPROC3_RMDIR, NFSPROC3_SYMLINK,
 )
@@ -42,6 +40,7 @@ cdef enum:
     TAKEN = 6                   # of a creation: the name is taken, and it depends on what is there
     ROOM = 4 + CREATE3resok_MAX # for any of these replies
     TEXT_MAX = 4096             # what is longer is too long for every file system
+    MAKING = 1 << NFSPROC3_CREATE | 1 << NFSPROC3_MKDIR | 1 << NFSPROC3_SYMLINK | 1 << NFSPROC3_MKNOD
 
 cdef object DIR = FileType.DIR
 
@@ -85,6 +84,11 @@ cdef object initial(name_arguments_t *arguments):
     )
 
 
+cdef bytes text_of(name_arguments_t *arguments):
+    """The text of a symbolic link, or so much of it as is too long."""
+    return PyBytes_FromStringAndSize(<char *>arguments.text.octets, min(arguments.text.length, <uint32_t>TEXT_MAX))
+
+
 cdef class Nfs3Changes(Nfs3Names):
     cdef int run_named(
         self, uint32_t procedure, Standing standing, Node node, const uint8_t *arguments, size_t size, Place place,
@@ -99,14 +103,8 @@ cdef class Nfs3Changes(Nfs3Names):
         self.files.walked = walked(brought)
         if procedure == NFSPROC3_LOOKUP:
             return self.lookup(standing, node, &loaded, place, brought)
-        if procedure == NFSPROC3_CREATE:
-            return self.create(standing, node, &loaded, place, brought)
-        if procedure == NFSPROC3_MKDIR:
-            return self.mkdir(standing, node, &loaded, place, brought)
-        if procedure == NFSPROC3_SYMLINK:
-            return self.symlink(standing, node, &loaded, place, brought)
-        if procedure == NFSPROC3_MKNOD:
-            return self.mknod(standing, node, &loaded, place)
+        if (MAKING >> procedure) & 1:
+            return self.make(procedure, standing, node, &loaded, place, brought)
         if procedure == NFSPROC3_RENAME:
             return self.rename(standing, node, &loaded, place, brought)
         if procedure == NFSPROC3_LINK:
@@ -163,126 +161,70 @@ cdef class Nfs3Changes(Nfs3Names):
             return self.fail(procedure, status_in(errno_of(<Errand>brought)), node, other, place)
         return DONE
 
-    cdef int made(self, NameChange change, Place place) except -1:
-        return self.store_made(
-            change.made, &change.data.status, change.directory, &change.data.before, &change.data.after, place
-        )
-
     # -- files made ------------------------------------------------------------------------------------------------
-    cdef int create(
-        self, Standing standing, Node directory, name_arguments_t *arguments, Place place, Work brought
+    cdef int make(
+        self, uint32_t procedure, Standing standing, Node directory, name_arguments_t *arguments, Place place, Work brought
     ) except -1:
+        """CREATE, MKDIR, SYMLINK and MKNOD."""
         cdef NameChange change = begun(brought)
-        cdef opaque_t *name = &arguments.name
         cdef uint32_t status
-        cdef int outcome
+        cdef int outcome = GENERAL
         if change is None:
-            status = NFS3ERR_ROFS if standing.read_only else self.new_name(name) or arguments.wrong
+            status = NFS3ERR_ROFS if standing.read_only else self.new_name(&arguments.name) or arguments.wrong
             status = status or self.changeable(directory)
             if status != NFS3_OK:
-                return self.fail(NFSPROC3_CREATE, status, directory, None, place)
-            change = self.files.to_make(
-                MAKE_FILE, standing.credential, directory, name.octets, name.length, &arguments.changes,
-                max(arguments.size, 0),
-            )
-        if change is None:
-            outcome = self.unprepared(NFSPROC3_CREATE, directory, None, standing, place, brought)
-        else:
-            outcome = self.carry(NFSPROC3_CREATE, change, brought, standing, directory, None, place)
+                return self.fail(procedure, status, directory, None, place)
+            if procedure != NFSPROC3_MKNOD:
+                change = self.to_make(procedure, standing, directory, arguments)
+                if change is None:
+                    outcome = self.unprepared(procedure, directory, None, standing, place, brought)
+        if change is not None:
+            outcome = self.carry(procedure, change, brought, standing, directory, None, place)
         if outcome == DONE:
-            return self.made(change, place)
+            return self.store_made(
+                change.made, &change.data.status, directory, &change.data.before, &change.data.after, place
+            )
         if outcome == TAKEN and arguments.how == GUARDED:
-            return self.fail(NFSPROC3_CREATE, NFS3ERR_EXIST, directory, None, place)
+            return self.fail(procedure, NFS3ERR_EXIST, directory, None, place)
         if outcome < DONE:
             return outcome
-        verifier = None
-        if arguments.how == EXCLUSIVE:
+        return self.hand_over(self.made_by_errand(procedure, standing, directory, arguments), directory, None, standing)
+
+    cdef NameChange to_make(
+        self, uint32_t procedure, Standing standing, Node directory, name_arguments_t *arguments
+    ):
+        """What makes it, if that can be done at once or by one worker."""
+        cdef opaque_t *name = &arguments.name
+        if procedure == NFSPROC3_SYMLINK:
+            return self.files.to_symlink(
+                standing.credential, directory, name.octets, name.length, text_of(arguments), &arguments.changes
+            )
+        return self.files.to_make(
+            MAKE_FILE if procedure == NFSPROC3_CREATE else MAKE_DIRECTORY, standing.credential, directory,
+            name.octets, name.length, &arguments.changes, max(arguments.size, 0),
+        )
+
+    cdef object made_by_errand(
+        self, uint32_t procedure, Standing standing, Node directory, name_arguments_t *arguments
+    ):
+        """The errand that makes it otherwise."""
+        cdef bytes name = octets_of(&arguments.name)
+        cdef bytes verifier = None
+        if procedure == NFSPROC3_CREATE and arguments.how == EXCLUSIVE:
             verifier = PyBytes_FromStringAndSize(<char *>arguments.verifier, 8)
             # It is kept where these are, by whoever makes the file.
             arguments.changes.times[0].nanoseconds = arguments.changes.times[1].nanoseconds = UTIME_OMIT
-        coroutine = self.errands.create(
-            standing.credential, directory, None, octets_of(name), initial(arguments), arguments.how >= GUARDED, verifier
-        )
-        return self.hand_over(coroutine, directory, None, standing)
-
-    cdef int mkdir(
-        self, Standing standing, Node directory, name_arguments_t *arguments, Place place, Work brought
-    ) except -1:
-        cdef NameChange change = begun(brought)
-        cdef opaque_t *name = &arguments.name
-        cdef uint32_t status
-        cdef int outcome
-        if change is None:
-            status = NFS3ERR_ROFS if standing.read_only else self.new_name(name) or arguments.wrong
-            status = status or self.changeable(directory)
-            if status != NFS3_OK:
-                return self.fail(NFSPROC3_MKDIR, status, directory, None, place)
-            change = self.files.to_make(
-                MAKE_DIRECTORY, standing.credential, directory, name.octets, name.length, &arguments.changes, 0
+        credential, attributes = standing.credential, initial(arguments)
+        if procedure == NFSPROC3_CREATE:
+            return self.errands.create(
+                credential, directory, None, name, attributes, arguments.how >= GUARDED, verifier
             )
-        if change is None:
-            outcome = self.unprepared(NFSPROC3_MKDIR, directory, None, standing, place, brought)
-        else:
-            outcome = self.carry(NFSPROC3_MKDIR, change, brought, standing, directory, None, place)
-        if outcome == DONE:
-            return self.made(change, place)
-        if outcome < DONE:
-            return outcome
-        return self.hand_over(
-            self.errands.mkdir(standing.credential, directory, None, octets_of(name), initial(arguments)),
-            directory, None, standing,
-        )
-
-    cdef int symlink(
-        self, Standing standing, Node directory, name_arguments_t *arguments, Place place, Work brought
-    ) except -1:
-        cdef NameChange change = begun(brought)
-        cdef opaque_t *name = &arguments.name
-        cdef opaque_t *text = &arguments.text
-        cdef uint32_t status
-        cdef int outcome
-        cdef bytes target = None
-        if change is None:
-            status = NFS3ERR_ROFS if standing.read_only else self.new_name(name)
-            if status == NFS3_OK and (text.length == 0 or memchr(text.octets, 0, text.length) != NULL):
-                # No local file system can keep it: symlink(2) has ENOENT for an empty text and cannot be told of a NUL.
-                status = NFS3ERR_INVAL
-            status = status or arguments.wrong or self.changeable(directory)
-            if status != NFS3_OK:
-                return self.fail(NFSPROC3_SYMLINK, status, directory, None, place)
-            target = PyBytes_FromStringAndSize(<char *>text.octets, min(text.length, <uint32_t>TEXT_MAX))
-            change = self.files.to_symlink(
-                standing.credential, directory, name.octets, name.length, target, &arguments.changes
-            )
-        if change is None:
-            outcome = self.unprepared(NFSPROC3_SYMLINK, directory, None, standing, place, brought)
-        else:
-            target = change.text
-            outcome = self.carry(NFSPROC3_SYMLINK, change, brought, standing, directory, None, place)
-        if outcome == DONE:
-            return self.made(change, place)
-        if outcome < DONE:
-            return outcome
-        return self.hand_over(
-            self.errands.symlink(standing.credential, directory, None, octets_of(name), target, initial(arguments)),
-            directory, None, standing,
-        )
-
-    cdef int mknod(self, Standing standing, Node directory, name_arguments_t *arguments, Place place) except -1:
-        cdef uint32_t status = NFS3ERR_ROFS if standing.read_only else self.new_name(&arguments.name)
-        cdef tuple device = (0, 0)
-        cdef bint special = arguments.type == NF3SOCK or arguments.type == NF3FIFO
-        if arguments.type == NF3CHR or arguments.type == NF3BLK:
-            special, device = True, (arguments.device[0], arguments.device[1])
-        if status == NFS3_OK and not special:
-            status = NFS3ERR_BADTYPE
-        status = status or arguments.wrong
-        if status != NFS3_OK:
-            return self.fail(NFSPROC3_MKNOD, status, directory, None, place)
-        coroutine = self.errands.mknod(
-            standing.credential, directory, None, octets_of(&arguments.name), arguments.type, device, initial(arguments)
-        )
-        return self.hand_over(coroutine, directory, None, standing)
+        if procedure == NFSPROC3_MKDIR:
+            return self.errands.mkdir(credential, directory, None, name, attributes)
+        if procedure == NFSPROC3_SYMLINK:
+            return self.errands.symlink(credential, directory, None, name, text_of(arguments), attributes)
+        device = arguments.device[0], arguments.device[1]
+        return self.errands.mknod(credential, directory, None, name, arguments.type, device, attributes)
 
     # -- names removed and moved -----------------------------------------------------------------------------------
     cdef int remove(
