@@ -151,7 +151,7 @@ cdef class DirectNames(DirectAttributes):
             return None
         if kind == MAKE_FILE:
             change.share = self.service.shares.at_once(credential.host, directory.mount.lane)
-            if change.share is None and not directory.inline:
+            if change.share is None and (opens or not directory.inline):
                 self.why = TURN
                 return None  # who waits for a place does so before the turn, which others wait for
             change.data.size = length

@@ -93,7 +93,7 @@ cdef int find(name_change_t *change) noexcept nogil:
     change.naming = <int>c_syscall(SYS_openat2, name.directory, name.path, &NAMING, sizeof(NAMING))
     if change.naming < 0 and (errno == EMFILE or errno == ENFILE):
         change.short_of_descriptors = True
-        if change.descriptor >= 0:
+        if change.descriptor >= 0 and not change.opens:
             # The last descriptor: the file can do without being open.
             c_close(change.descriptor)
             change.descriptor = -1
@@ -169,6 +169,11 @@ cdef int make_file(name_change_t *change) noexcept nogil:
     if not handle_at(change.descriptor, b"", AT_EMPTY_PATH, &made):
         return errno
     error = find(change)
+    if (error == EMFILE or error == ENFILE) and handle_at(name.directory, name.path, 0, &name.kernel) and (
+        same(&name.kernel, &made)
+    ):
+        # It can only be had by a descriptor: it is not to be there when it is made again.
+        unlinkat(name.directory, name.path, 0)
     if error == 0 and not same(&name.kernel, &made):
         return ESTALE
     if error == 0:

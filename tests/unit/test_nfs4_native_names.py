@@ -16,10 +16,11 @@ from tests.support.delegations import WRITE, holder, until
 from tests.support.nfs4 import Client4
 from tests.support.nfs4_direct import BothRdma, handle_of, run
 from tests.unit import vfs_support
-from tests.unit.nfs4_names_support import OK, fattr, link, mkdir, rename, symlink
+from tests.unit.nfs4_names_support import OK, confirmed, fattr, link, making, mkdir, rename, symlink
 from tests.unit.test_nfs3_direct_shortage import one_descriptor_left
 from tests.unit.test_nfs4_direct import on, putfh
 from tests.unit.test_nfs4_direct_changes import directories, mode, remove
+from tests.unit.test_nfs4_direct_opens import next_seqid
 
 TYPES = p.nfs_ftype4
 OURS = {p.OP_CREATE, p.OP_REMOVE, p.OP_RENAME, p.OP_LINK}
@@ -315,6 +316,26 @@ def test_a_shortage_of_descriptors_leaves_nothing_behind(tmp_path, minor, done_i
         assert not OURS & set(done_in_python)
         made = (both.path / "one" / "x").exists()
         assert Client4.parse(reply)[0] == (OK if made else p.NFS4ERR_DELAY)
+
+    on("memory", tmp_path, minor, scenario)
+
+
+@pytest.mark.parametrize("how", [p.createmode4.UNCHECKED4, p.createmode4.GUARDED4])
+def test_an_open_short_of_descriptors_makes_no_file(tmp_path, minor, how):
+    """A new file needs two descriptors, of which there is one: the client is to come again, and makes the file then."""
+
+    async def scenario(both):
+        one, _ = await directories(both)
+        await confirmed(both)
+        with one_descriptor_left():
+            seqid = 0 if minor else next_seqid(both, b"owner")
+            reply = await both.direct.call(None, both.message(0, putfh(one), making(both, b"x", how, seqid=seqid)))
+        made = (both.path / "one" / "x").exists()
+        assert (Client4.parse(reply)[0], made) in ((OK, True), (p.NFS4ERR_DELAY, False))
+        if not made:
+            seqid = 0 if minor else next_seqid(both, b"owner")
+            reply = await both.direct.call(None, both.message(0, putfh(one), making(both, b"x", how, seqid=seqid)))
+            assert Client4.parse(reply)[0] == OK
 
     on("memory", tmp_path, minor, scenario)
 
