@@ -5,6 +5,8 @@
 #   make run        setup, then serve ./exports.yaml (a sample directory ./export) in the foreground
 #   make test       develop, build the guest, lint, then every test including the real Linux client's mounts
 #   make test-devices  the server on RDMA devices (rxe, siw) in a guest: up to an hour more, not part of make test
+#   make test GUEST=6.12  the same with another kernel of Debian's in the guest: 6.1, 6.12, newest (of its backports)
+#   make test-newest   the newest kernel's mounts, restart and delegations; not part of make test
 #   make test-fast  develop, then the tests that need no guest and build no package
 #   make test-trixie  the same on Debian 13, in a chroot below .lab (as root); PYTEST="..." for pytest
 #   make test-distribution DIST=sid  the same on another Debian
@@ -32,7 +34,7 @@ BENCH_SOURCES := $(wildcard bench/*.pyx bench/*.pxd)
 START := $(shell date +%s)
 SAY = echo "[$$(( $$(date +%s) - $(START) ))s]"
 
-.PHONY: setup develop tools run test test-devices test-fast test-guest test-trixie test-distribution demo deb lint lab fuzz hostile clean help
+.PHONY: setup develop tools run test test-devices test-fast test-guest test-newest test-trixie test-distribution demo deb lint lab fuzz hostile clean help
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -121,6 +123,12 @@ test-guest: tools develop lab
 
 test-devices: tools develop lab
 	$(BIN)/python -m pytest -v -s --durations=15 -m devices
+
+test-newest: tools develop
+	@tests/vm/host-packages.sh guest
+	@$(BIN)/python -m tests.vm.build newest
+	GUEST=newest $(BIN)/python -m pytest -vv -n 2 --dist loadfile --durations=15 \
+		tests/vm/test_mount.py tests/vm/test_restart.py tests/vm/test_delegations.py tests/vm/test_client_setup.py
 
 # What is in the way is said before the guest is built.
 demo: setup

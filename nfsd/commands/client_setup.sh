@@ -46,6 +46,7 @@ build_siw() {
     [ -e "$archive" ] || missing="$missing linux-source-$series"
     command -v make >/dev/null || missing="$missing make"
     command -v xz >/dev/null || missing="$missing xz-utils"
+    command -v as >/dev/null || missing="$missing binutils"
     # The compiler comes with the headers, which were made with it.
     install_packages $missing
     [ -z "$dry" ] || { echo "would build siw.ko of $archive for $release"; return 0; }
@@ -56,10 +57,15 @@ build_siw() {
     say "taking siw from $archive"
     tar -xJf "$archive" --strip-components=5 -C "$work" --wildcards '*/drivers/infiniband/sw/siw/*'
     [ -e "$work/siw_main.c" ] || fail "$archive holds no siw"
-    compiler=$(sed -n 's/^CONFIG_CC_VERSION_TEXT="\([^ ]*\).*/\1/p' "/boot/config-$release" 2>/dev/null || :)
-    command -v "${compiler:=gcc-12}" >/dev/null || compiler=gcc
-    say "building siw.ko for $release with $compiler"
-    make -s -C "$headers" "M=$work" "CC=$compiler" CONFIG_RDMA_SIW=m modules >"$work/log" 2>&1 ||
+    # Debian's headers name the compiler themselves. What types the kernel has (BTF) is nothing siw asks for.
+    set -- CONFIG_RDMA_SIW=m CONFIG_DEBUG_INFO_BTF_MODULES=
+    if [ ! -e "$headers/.kernelvariables" ]; then
+        compiler=$(sed -n 's/^CONFIG_CC_VERSION_TEXT="\([^ ]*\).*/\1/p' "/boot/config-$release" 2>/dev/null || :)
+        command -v "${compiler:=gcc}" >/dev/null || compiler=gcc
+        set -- "$@" "CC=$compiler"
+    fi
+    say "building siw.ko for $release"
+    make -s -C "$headers" "M=$work" "$@" modules >"$work/log" 2>&1 ||
         { tail -n 20 "$work/log" >&2; fail "siw does not build against the headers of $release"; }
     mkdir -p "/lib/modules/$release/updates"
     strip -g -o "/lib/modules/$release/updates/siw.ko" "$work/siw.ko" 2>/dev/null ||

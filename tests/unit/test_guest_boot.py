@@ -31,7 +31,7 @@ time.sleep(60)
 def qemu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A directory first on the PATH; a lab in which there is nothing."""
     lab = Lab("6.1", "/vmlinux", "/initrd", "/pkgs")
-    monkeypatch.setattr(guest, "_lab", lambda: lab)
+    monkeypatch.setattr(guest, "_lab", lambda _kernel: lab)
     monkeypatch.setattr(guest, "accelerator", lambda: "tcg")
     monkeypatch.setattr(guest, "lab_dir", lambda: tmp_path)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")

@@ -4,8 +4,8 @@ Owns everything under the lab directory (``.lab`` in the clone, or ``$RDMA_NFSD_
 
 * ``pkgs/``   Debian packages that only the guest needs (NFS client and server tools, fio, rdma tools), unpacked,
   never installed;
-* ``kernel/`` Debian's kernel image and modules, unpacked, with ``siw.ko`` added, which Debian leaves unset;
-* ``vmlinux``, ``initrd.img``, ``lab.json``  what qemu boots, and where it lies.
+* ``kernels/NAME/``  what qemu boots: a kernel of Debian's (:mod:`tests.vm.kernels`), and an initramfs that fits it;
+* ``apt/``    lists of packages of other Debians (:mod:`tests.vm.packages`).
 
 Each step leaves a stamp made from its inputs, and is skipped when the stamp fits: a lab that is complete costs no
 network access and a few milliseconds. Nothing is written outside the lab directory, and no root right is needed.
@@ -13,19 +13,15 @@ network access and a few milliseconds. Nothing is written outside the lab direct
 
 from __future__ import annotations
 
-import hashlib
-import json
+import argparse
 import lzma
 import os
-import re
-import shutil
-import subprocess
 import sys
-import time
-import zlib
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
+
+from tests.vm.kernels import DEFAULT, SUITES, build_kernel, kmod
+from tests.vm.packages import BuildError, Suite, digest, merged_usr, progress, step, unpack
 
 HERE = Path(__file__).resolve().parent
 REPO = HERE.parent.parent
@@ -44,17 +40,6 @@ TOOL_PACKAGES = ("nfs4-acl-tools", "systemd", "dmsetup")
 
 INITRD_MODULES = ("virtio_pci", "9pnet_virtio", "9p", "overlay", "virtio_net", "virtio_console")
 
-_START = time.monotonic()
-
-
-def progress(text: str) -> None:
-    """Print one line of progress, with the seconds since the start."""
-    print(f"[{time.monotonic() - _START:.0f}s] {text}", flush=True)
-
-
-class BuildError(Exception):
-    """A step of the build failed; the message says which command and shows the end of its output."""
-
 
 @dataclass(frozen=True)
 class Lab:
@@ -71,91 +56,25 @@ def lab_dir() -> Path:
     return Path(os.environ.get("RDMA_NFSD_LAB") or REPO / ".lab").resolve()
 
 
-def _run(*argv: str | Path, cwd: Path | None = None, env: dict[str, str] | None = None) -> str:
-    """Run a command, return its standard output. Raises BuildError with the end of its output when it fails."""
-    command = [str(word) for word in argv]
-    environment = {**os.environ, "LC_ALL": "C", **(env or {})}
-    try:
-        done = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, check=False)
-    except FileNotFoundError as missing:
-        raise BuildError(f"{command[0]}: not found ({missing}); run 'make lab'") from missing
-    if done.returncode:
-        raise BuildError(f"{' '.join(command[:6])}: status {done.returncode}\n{(done.stdout + done.stderr)[-2000:]}")
-    return done.stdout
-
-
-def _digest(*inputs: str | bytes) -> str:
-    sha = hashlib.sha256()
-    for item in inputs:
-        sha.update(item.encode() if isinstance(item, str) else item)
-        sha.update(b"\0")
-    return sha.hexdigest()[:24]
-
-
-def _step(lab: Path, name: str, inputs: str, action: Callable[[], None]) -> None:
-    """Run ``action`` unless the stamp of step ``name`` already shows these ``inputs``."""
-    stamp = lab / "stamps" / name
-    if stamp.exists() and stamp.read_text() == inputs:
-        return
-    stamp.parent.mkdir(parents=True, exist_ok=True)
-    stamp.unlink(missing_ok=True)
-    action()
-    stamp.write_text(inputs)
-
-
-def _download(lab: Path, packages: list[str]) -> list[Path]:
-    """``apt-get download`` the packages into the lab; return the .deb files, in the same order."""
-    into = lab / "dl"
-    into.mkdir(parents=True, exist_ok=True)
-    if not packages:
-        return []  # apt-get takes no names for a mistake
-    _run("apt-get", "-q", "-o", "APT::Sandbox::User=root", "download", *packages, cwd=into)
-    files = []
-    for package in packages:
-        found = sorted(into.glob(f"{package.split('=')[0]}_*.deb"), key=lambda path: path.stat().st_mtime)
-        if not found:
-            raise BuildError(f"apt-get download left no file for {package}")
-        files.append(found[-1])
-    return files
-
-
-def _missing_closure(packages: tuple[str, ...] | list[str]) -> list[str]:
-    """The packages, and of what they depend on whatever the host does not already have at a usable version."""
-    plan = _run("apt-get", "-s", "-q", "--no-install-recommends", "install", *packages)
-    closure = re.findall(
-        r"^Inst (\S+) (?!\[)", plan, re.MULTILINE
-    )  # "[" follows for mere upgrades of what is installed
-    return sorted(set(closure))
-
-
-def _unpack(deb: Path, root: Path) -> None:
-    """Unpack a .deb below ``root``, through the merged-/usr links there (dpkg -x replaces them by directories)."""
-    with subprocess.Popen(["dpkg-deb", "--fsys-tarfile", str(deb)], stdout=subprocess.PIPE) as archive:
-        _tar = ["tar", "-x", "--keep-directory-symlink", "--no-same-owner", "-C", str(root)]
-        status = subprocess.run(_tar, stdin=archive.stdout, check=False).returncode
-    if status or archive.returncode:
-        raise BuildError(f"cannot unpack {deb}")
-
-
-def _merged_usr(root: Path) -> None:
-    """Make ``root`` an empty tree with Debian's merged /usr: /bin, /sbin, /lib, /lib64 are links into /usr."""
-    shutil.rmtree(root, ignore_errors=True)
-    for name in ("bin", "sbin", "lib", "lib64"):
-        (root / "usr" / name).mkdir(parents=True)
-        (root / name).symlink_to(f"usr/{name}")
+def chosen_kernel() -> str:
+    """The name of the kernel that guests boot: ``$GUEST``, else the default. Raises BuildError for one that is none."""
+    name = os.environ.get("GUEST") or DEFAULT
+    if name not in SUITES:
+        raise BuildError(f"GUEST={name}: no such kernel; there are {', '.join(SUITES)}")
+    return name
 
 
 def _build_pkgs(lab: Path) -> None:
-    closure = _missing_closure(GUEST_PACKAGES)
+    suite = Suite(lab)
     # busybox-static conflicts with the busybox some machines have installed, so it is not part of the resolved set.
-    wanted = sorted({*closure, "busybox-static", "kmod"})
+    wanted = sorted({*suite.closure(GUEST_PACKAGES), "busybox-static", "kmod"})
     progress(f"guest packages: downloading {len(wanted)}")
-    debs = _download(lab, wanted)
+    debs = suite.download(wanted)
     progress("guest packages: unpacking")
     root = lab / "pkgs"
-    _merged_usr(root)
+    merged_usr(root)
     for deb in debs:
-        _unpack(deb, root)
+        unpack(deb, root)
         deb.unlink()
     (root / "var/lib/nfs/rpc_pipefs").mkdir(parents=True, exist_ok=True)
     for name in ("v4recovery", "sm", "sm.bak"):
@@ -165,125 +84,10 @@ def _build_pkgs(lab: Path) -> None:
 
 
 def _build_tools(lab: Path) -> None:
-    wanted = _missing_closure(TOOL_PACKAGES)
+    suite = Suite(lab)
+    wanted = suite.closure(TOOL_PACKAGES)
     progress(f"guest tools: downloading {len(wanted)}")
-    for deb in _download(lab, wanted):
-        _unpack(deb, lab / "pkgs")
-        deb.unlink()
-
-
-def _kmod(lab: Path, tool: str, *argv: str | Path) -> str:
-    """Run depmod or modprobe from the unpacked kmod package: the host needs none of its own."""
-    libraries = ":".join(str(path) for path in (lab / "pkgs/usr/lib").glob("*-linux-gnu"))
-    link = lab / tool  # kmod(8) is one program that goes by the name it is called with
-    link.unlink(missing_ok=True)
-    link.symlink_to("pkgs/usr/bin/kmod")
-    try:
-        return _run(link, *argv, env={"LD_LIBRARY_PATH": libraries})
-    finally:
-        link.unlink()
-
-
-def _latest_kernel() -> tuple[str, str]:
-    """(kernel release, package version) of the kernel that linux-image-amd64 stands for now."""
-    depends = _run("apt-cache", "depends", "linux-image-amd64")
-    match = re.search(r"Depends: linux-image-(\S+)", depends)
-    if not match:
-        raise BuildError("apt knows no linux-image-amd64: run 'apt-get update' as root, on Debian 12 (amd64)")
-    release = match[1]
-    policy = _run("apt-cache", "policy", f"linux-image-{release}")
-    version = re.search(r"Candidate: (\S+)", policy)
-    assert version
-    return release, version[1]
-
-
-def _build_kernel(lab: Path) -> None:
-    """Unpack Debian's kernel and build siw.ko for it, out of tree, against headers that are unpacked too."""
-    release, version = _latest_kernel()
-    major = ".".join(release.split(".")[:2])
-    flavour_free = re.sub(r"-amd64$", "", release)
-    progress(f"kernel {release}: downloading image, headers and source")
-    image, source, *headers = _download(
-        lab,
-        [
-            f"linux-image-{release}={version}",
-            f"linux-source-{major}={version}",
-            f"linux-headers-{release}={version}",
-            f"linux-headers-{flavour_free}-common={version}",
-            f"linux-kbuild-{major}={version}",
-        ],
-    )
-    progress(f"kernel {release}: unpacking")
-    kernel = lab / "kernel"
-    shutil.rmtree(kernel, ignore_errors=True)
-    kernel.mkdir()
-    _unpack(image, kernel)
-    tree = lab / "headers"
-    _merged_usr(tree)
-    for deb in headers:
-        _unpack(deb, tree)
-    include = tree / "usr/src" / f"linux-headers-{release}"
-    for makefile in (include / "Makefile", tree / "usr/src" / f"linux-headers-{flavour_free}-common" / "Makefile"):
-        makefile.write_text(re.sub(r"(?<![\w.])/usr/(src|lib)/", rf"{tree}/usr/\1/", makefile.read_text()))
-
-    progress("siw: unpacking its source from linux-source")
-    work = lab / "siw"
-    shutil.rmtree(work, ignore_errors=True)
-    work.mkdir()
-    with subprocess.Popen(["dpkg-deb", "--fsys-tarfile", str(source)], stdout=subprocess.PIPE) as archive:
-        inner = subprocess.Popen(
-            ["tar", "-xO", "--wildcards", f"./usr/src/linux-source-{major}.tar.xz"],
-            stdin=archive.stdout,
-            stdout=subprocess.PIPE,
-        )
-        outer = ["tar", "-xJ", "--strip-components=5", "-C", str(work), "--wildcards", "*/drivers/infiniband/sw/siw/*"]
-        status = subprocess.run(outer, stdin=inner.stdout, check=False).returncode
-        inner.wait()
-    if status or not (work / "siw_main.c").exists():
-        raise BuildError("linux-source holds no siw driver")
-    progress("siw: building")
-    compiler = "gcc-12" if shutil.which("gcc-12") else "gcc"
-    _run("make", "-s", "-C", include, f"M={work}", f"CC={compiler}", "CONFIG_RDMA_SIW=m", "modules")
-    updates = kernel / "lib/modules" / release / "updates"
-    updates.mkdir(parents=True, exist_ok=True)
-    _run("strip", "-g", "-o", updates / "siw.ko", work / "siw.ko")
-    _kmod(lab, "depmod", "-b", kernel, release)
-    # The guest finds its modules where modprobe looks: in the package layer of its root.
-    modules = lab / "pkgs/usr/lib/modules"
-    shutil.rmtree(modules, ignore_errors=True)
-    modules.mkdir(parents=True)
-    os.rename(kernel / "lib/modules" / release, modules / release)
-    progress("kernel: taking the ELF out of its compressed image")
-    _extract_vmlinux(kernel / f"boot/vmlinuz-{release}", lab / "vmlinux")
-    (lab / "release").write_text(release)
-    for path in (kernel, tree, work):
-        shutil.rmtree(path)
-    for deb in (image, source, *headers):
-        deb.unlink()
-
-
-def _extract_vmlinux(image: Path, out: Path) -> None:
-    """Write the ELF inside a bzImage.
-
-    A PVH-capable ELF is booted by qemu directly; the kernel's own decompressor would take seconds under emulation.
-    """
-    data = image.read_bytes()
-    formats: tuple[tuple[bytes, Callable[[bytes], bytes]], ...] = (
-        (b"\xfd7zXZ\0", lambda packed: lzma.LZMADecompressor(lzma.FORMAT_XZ).decompress(packed)),
-        (b"\x1f\x8b\x08", lambda packed: zlib.decompressobj(31).decompress(packed)),
-    )
-    for magic, decompress in formats:
-        at = data.find(magic)
-        while at >= 0:
-            try:
-                elf = decompress(data[at:])
-            except (lzma.LZMAError, zlib.error):
-                elf = b""
-            if elf.startswith(b"\x7fELF"):
-                out.write_bytes(elf)
-                return
-            at = data.find(magic, at + 1)
-    raise BuildError(f"{image}: no ELF payload that this knows how to decompress")
+    suite.unpack(wanted, lab / "pkgs")
 
 
 def _cpio(entries: list[tuple[str, int, bytes]]) -> bytes:
@@ -299,12 +103,12 @@ def _cpio(entries: list[tuple[str, int, bytes]]) -> bytes:
     return bytes(out)
 
 
-def _build_initrd(lab: Path) -> None:
+def _build_initrd(lab: Path, kernel: Path) -> None:
     """busybox, init, the agent, the modules that reach the 9p root; uncompressed, which TCG unpacks fastest."""
-    release = (lab / "release").read_text()
+    release = (kernel / "release").read_text()
     modules: list[str] = []
     for name in INITRD_MODULES:
-        plan = _kmod(lab, "modprobe", "-d", lab / "pkgs", "-S", release, "--show-depends", name)
+        plan = kmod(lab, "modprobe", "-d", lab / "pkgs", "-S", release, "--show-depends", name)
         modules += [line.split()[1] for line in plan.splitlines() if line.startswith("insmod")]
     directory, program, link = 0o040755, 0o100755, 0o120777
     entries = [(name, directory, b"") for name in ("bin", "modules")]
@@ -321,34 +125,40 @@ def _build_initrd(lab: Path) -> None:
         names.append(name)
         entries.append((f"modules/{name}", program, lzma.decompress(raw) if path.endswith(".xz") else raw))
     entries.append(("modules.list", 0o100644, "\n".join(names).encode()))
-    (lab / "initrd.img").write_bytes(_cpio(entries))
+    (kernel / "initrd.img").write_bytes(_cpio(entries))
 
 
-def build() -> Lab:
-    """Bring the lab up to date and return it. Raises BuildError."""
+def build(name: str = "") -> Lab:
+    """Bring the lab up to date for the kernel of a name, or the chosen one, and return it. Raises BuildError."""
+    name = name or chosen_kernel()
     lab = lab_dir()
     lab.mkdir(parents=True, exist_ok=True)
-    recipe = Path(__file__).read_bytes()
-    packages = _digest(*GUEST_PACKAGES, "2")
-    _step(lab, "pkgs", packages, lambda: _build_pkgs(lab))
-    _step(lab, "tools", _digest(packages, *TOOL_PACKAGES), lambda: _build_tools(lab))
-    _step(lab, "kernel", _digest(packages, "2"), lambda: _build_kernel(lab))
-    scripts = _digest(recipe, (HERE / "init.sh").read_bytes(), (HERE / "agent.sh").read_bytes())
-    _step(lab, "initrd", _digest(packages, scripts), lambda: _build_initrd(lab))
-    release = (lab / "release").read_text()
-    result = Lab(release, str(lab / "vmlinux"), str(lab / "initrd.img"), str(lab / "pkgs"))
-    (lab / "lab.json").write_text(json.dumps(asdict(result), indent=1) + "\n")
-    return result
+    pkgs, kernel = lab / "pkgs", lab / "kernels" / name
+    packages = digest(*GUEST_PACKAGES, "2")
+    step(lab, "pkgs", packages, lambda: _build_pkgs(lab))
+    step(lab, "tools", digest(packages, *TOOL_PACKAGES), lambda: _build_tools(lab))
+    step(lab, f"kernel-{name}", digest(packages, SUITES[name], "3"), lambda: build_kernel(lab, name, pkgs))
+    scripts = digest(Path(__file__).read_bytes(), (HERE / "init.sh").read_bytes(), (HERE / "agent.sh").read_bytes())
+    step(lab, f"initrd-{name}", digest(packages, scripts, "3"), lambda: _build_initrd(lab, kernel))
+    release = (kernel / "release").read_text()
+    return Lab(release, str(kernel / "vmlinux"), str(kernel / "initrd.img"), str(pkgs))
 
 
 def main() -> int:
     """Entry point of ``python -m tests.vm.build``."""
+    parser = argparse.ArgumentParser(prog="python -m tests.vm.build", description="Build the guest that tests boot.")
+    parser.add_argument(
+        "kernels", nargs="*", metavar="KERNEL", help=f"of {', '.join(SUITES)}; without one, $GUEST, or {DEFAULT}"
+    )
     try:
-        lab = build()
+        for name in parser.parse_args().kernels or [chosen_kernel()]:
+            if name not in SUITES:
+                parser.error(f"{name}: no such kernel; there are {', '.join(SUITES)}")
+            lab = build(name)
+            progress(f"guest ready: Linux {lab.kernel_version} in {lab_dir()}")
     except BuildError as error:
         print(f"guest build: {error}", file=sys.stderr)
         return 1
-    progress(f"guest ready: Linux {lab.kernel_version} in {lab_dir()}")
     return 0
 
 

@@ -84,8 +84,8 @@ def accelerator() -> str:
 
 
 @functools.cache
-def _lab() -> Lab:
-    return build()
+def _lab(kernel: str = "") -> Lab:
+    return build(kernel)
 
 
 class Job:
@@ -231,6 +231,7 @@ class Guest:
     (tests.vm.volatile_disk). ``time_limit`` (seconds) bounds the guest's whole life.
     With ``systemd`` process 1 is systemd, on its way to the target of that name when the guest is up.
     Of ``interfaces``, eth0 has its address when the guest is up; the others are the caller's to configure.
+    ``kernel``: the name of one of :mod:`tests.vm.kernels`, where it is not the chosen one.
     """
 
     def __init__(
@@ -245,8 +246,10 @@ class Guest:
         quiet: bool = False,
         interfaces: int = 1,
         systemd: str = "",
+        kernel: str = "",
     ) -> None:
         self.name = name
+        self._lab = _lab(kernel)
         self.network = network if network is not None else Slirp()
         self._quiet = quiet
         self._directory = Path(tempfile.mkdtemp(prefix="rnfsd-", dir="/tmp"))  # short: unix socket paths are
@@ -301,7 +304,7 @@ class Guest:
     def _command(
         self, nic: tuple[str, ...], memory: int, cpus: int, shares: list[Path], disk: Path | str | None
     ) -> list[str]:
-        lab = _lab()
+        lab = self._lab
         accel = accelerator()
         command = ["qemu-system-x86_64", "-M", "q35,usb=off,smm=off", "-accel", accel]
         command += ["-cpu", "host" if accel == "kvm" else "max", "-smp", str(cpus), "-m", str(memory)]
@@ -350,7 +353,14 @@ class Guest:
                 raise GuestError(f"{self.name}: did not boot: {why}\n{errors[-2000:]}\n{self.console_tail()}")
             time.sleep(0.02)
         self.boot_seconds = time.monotonic() - started
-        self._note(f"{self.name} up at {self.address} after {self.boot_seconds:.1f} s ({accelerator().split(',')[0]})")
+        how = f"{accelerator().split(',')[0]}, Linux {self._lab.kernel_version}"
+        self._note(f"{self.name} up at {self.address} after {self.boot_seconds:.1f} s ({how})")
+
+    @property
+    def linux(self) -> tuple[int, int]:
+        """The first two numbers of its kernel."""
+        major, minor = self._lab.kernel_version.split(".")[:2]
+        return int(major), int(minor)
 
     def _out_of_time(self) -> None:
         self._killed = f"its limit of {self._limit:.0f} s is over"

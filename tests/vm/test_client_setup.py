@@ -1,23 +1,25 @@
 """``rdma-nfsd client-setup`` for a Debian client without siw: it builds siw, loads it, and the client mounts.
 
-An emulated machine takes half an hour to compile a driver. So the script is run twice: on this host, on a view of /usr
-in which the guest's kernel is the running one and its packages are installed, to build; then in the guest, which has
-what was built.
+An emulated machine takes half an hour to compile a driver. So the script is run twice: on this host, in the client's
+Debian, where the guest's kernel is the running one and the packages that the script asks for are installed, to build;
+then in the guest, which has what was built.
 """
 
 from __future__ import annotations
 
 import os
-import subprocess
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.vm.build import REPO, build, lab_dir
+from tests.vm.build import REPO, build, chosen_kernel, lab_dir
 from tests.vm.guest import Guest
+from tests.vm.kernels import SUITES, in_tree
 from tests.vm.mounts import rdma_options, rdma_transports
 from tests.vm.network import Network
+from tests.vm.packages import Suite, merged_usr
 from tests.vm.server import Server
 
 pytestmark = [
@@ -28,59 +30,41 @@ pytestmark = [
 SCRIPT = f"{REPO}/nfsd/commands/client_setup.sh"
 SHIMS = {
     "uname": "echo {release}",
-    # What the kernel of this host has is nothing to the test.
     "modprobe": "case $* in '-n siw') [ -e /lib/modules/{release}/updates/siw.ko ];; esac",
     "rdma": ":",
     "mount.nfs": ":",
     "depmod": ":",
     "apt-get": "exit 1",
 }
-INSTALLED = """\
-mount -t overlay none -o lowerdir=/usr,upperdir={work}/usr,workdir={work}/work /usr
-for file in {packages}/*.deb; do dpkg-deb --fsys-tarfile $file | tar -x --keep-directory-symlink -C /; done
-mkdir -p /lib/modules/{release}
-ln -sfn /usr/src/linux-headers-{release} /lib/modules/{release}/build
-exec sh {script} lo
-"""
+INSTALLED = ("dash", "bash", "coreutils", "findutils", "grep", "mawk", "sed", "tar")
+"""What every Debian has that was installed."""
 
 
 @pytest.fixture(scope="module")
-def packages() -> Path:
-    """The packages that the script has apt-get install, as files: kept in the lab."""
-    release = build().kernel_version
-    series, flavour_free = ".".join(release.split(".")[:2]), release.removesuffix("-amd64")
-    into = lab_dir() / f"client-setup-{release}"
-    names = [f"linux-source-{series}", f"linux-kbuild-{series}"]
-    names += [f"linux-headers-{release}", f"linux-headers-{flavour_free}-common"]
-    if not all(list(into.glob(f"{name}_*.deb")) for name in names):
-        into.mkdir(parents=True, exist_ok=True)
-        download = ["apt-get", "-q", "-o", "APT::Sandbox::User=root", "download", *names]
-        subprocess.run(download, cwd=into, check=True)
-    return into
-
-
-@pytest.fixture(scope="module")
-def built(packages: Path, directory: Path) -> Path:
+def built(directory: Path) -> Path:
     """The directory with the siw.ko that the script has built."""
     release = build().kernel_version
-    work = directory / "client-setup"
-    for name in ("usr", "work", "shims"):
-        (work / name).mkdir(parents=True)
+    series = ".".join(release.split(".")[:2])
+    suite = Suite(lab_dir(), SUITES[chosen_kernel()])
+    asked = [f"linux-headers-{release}", f"linux-source-{series}", "make", "xz-utils", "binutils"]
+    tree, work = directory / "debian", directory / "client-setup"
+    merged_usr(tree)
+    suite.unpack(suite.closure([*asked, *INSTALLED]), tree)
+    (tree / "usr/bin/awk").symlink_to("mawk")
+    (tree / "shims").mkdir()
     for name, text in SHIMS.items():
-        (work / "shims" / name).write_text(f"#!/bin/sh\n{text.format(release=release)}\n")
-        (work / "shims" / name).chmod(0o755)
-    script = INSTALLED.format(work=work, packages=packages, release=release, script=SCRIPT)
-    done = subprocess.run(
-        ["unshare", "--mount", "--propagation", "private", "sh", "-euc", script],
-        env={**os.environ, "PATH": f"{work}/shims:{os.environ['PATH']}"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert f"building siw.ko for {release}" in done.stdout
-    assert not Path(f"/lib/modules/{release}").exists(), "this host is left alone"
-    return work / f"usr/lib/modules/{release}/updates"
+        (tree / "shims" / name).write_text(f"#!/bin/sh\n{text.format(release=release)}\n")
+        (tree / "shims" / name).chmod(0o755)
+    shutil.copy(SCRIPT, tree / "client_setup.sh")
+    link = tree / "usr/lib/modules" / release / "build"
+    link.parent.mkdir(parents=True, exist_ok=True)
+    link.unlink(missing_ok=True)
+    link.symlink_to(f"/usr/src/linux-headers-{release}")
+    said = in_tree(tree, "mkdir -p /tmp && PATH=/shims:$PATH sh /client_setup.sh lo")
+    assert f"building siw.ko for {release}" in said
+    work.mkdir()
+    shutil.copy(tree / "usr/lib/modules" / release / "updates/siw.ko", work)
+    return work
 
 
 @pytest.fixture(scope="module")
