@@ -1,7 +1,5 @@
 """``secure``: an export that takes clients with a port below 1024 only, where root on their host vouches for ids."""
 
-import asyncio
-import os
 import socket
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
@@ -9,25 +7,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import uvloop
 
 from nfsd.client import Options, connect
 from nfsd.client.url import parse
-from nfsd.config_file import ConfigError, load
+from nfsd.config_file import ConfigError
 from nfsd.config_file import parse as parse_file
-from nfsd.daemon import Daemon
 from nfsd.matching import Access
 from nfsd.protocol import nfs4 as p
 from nfsd.protocol.mount3 import mountstat3
 from nfsd.protocol.nfs3 import GETATTR3args, READ3args, nfsstat3
 from rpcrdma.client import ClientOptions
-from rpcrdma.rpc.rpcbind import Rpcbind
-from tests.nfs3_client import Nfs3Client, Nfs3Failure, auth_sys
-from tests.support import over_tcp
-from tests.support.nfs4 import Client4, Failed
+from tests.nfs3_client import Nfs3Failure
+from tests.support import served
+from tests.support.nfs4 import Failed
+from tests.support.served import Served
 
 RESERVED = range(1023, 899, -1)
-ANY: tuple[int, ...] = ()
 
 
 def can_bind_reserved() -> bool:
@@ -64,25 +59,6 @@ EXPORTS = """\
 """
 
 
-class Served:
-    """The daemon's ports."""
-
-    def __init__(self, daemon: Daemon, host: str, directory: Path) -> None:
-        of = daemon.listeners.of
-        self.host, self.directory, self.daemon = host, directory, daemon
-        self.ports = {started.address.scheme: started.address.port for started in of("nfs")}
-        self.mountd = of("mountd")[0].address.port
-
-    async def nfs3(self, ports: Any, port: int | None = None) -> Nfs3Client:
-        reader, writer = await over_tcp.connect(self.host, port or self.ports["tcp"], ports)
-        return Nfs3Client(reader, writer, auth_sys(0, 0))
-
-    async def nfs4(self, minor: int, ports: Any) -> Client4:
-        server: Any = over_tcp.OverTcp(self.host, self.ports["tcp"], ports)
-        name = b"good" if ports else b"bad"
-        return await Client4(server, minor, name=name + b"%d" % minor).connect()
-
-
 def run(
     tmp_path: Path, test: Callable[[Served], Awaitable[None]], secure: str = "true", host: str = "127.0.0.1"
 ) -> None:
@@ -90,46 +66,25 @@ def run(
     for name in ("open", "guarded"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "file").write_bytes(b"x" * 4096)
-    shown = f"[{host}]" if ":" in host else host
-    file = tmp_path / "exports.yaml"
-    file.write_text(
-        f'server:\n  listen: ["tcp://{shown}:0", "rdma://{shown}:0"]\n  mountd_port: 0\n  nlm: false\n'
-        f"  nfs4: {{grace_time: 0}}\nexports:\n{EXPORTS % secure}"
-    )
-
-    async def whole() -> None:
-        daemon = Daemon(load(str(file)), Rpcbind((), None))
-        async with asyncio.timeout(120):
-            await daemon.start()
-            try:
-                await test(Served(daemon, host, tmp_path))
-            finally:
-                await daemon.stop()
-
-    mask = os.umask(0o022)
-    try:
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(whole())
-    finally:
-        os.umask(mask)
+    served.run(tmp_path, EXPORTS % secure, test, "  nlm: false\n", host, ("tcp", "rdma"))
 
 
 @reserved
 @pytest.mark.parametrize("host", hosts())
 def test_nfs3_and_mount(tmp_path: Path, host: str, caplog: pytest.LogCaptureFixture) -> None:
     async def test(server: Served) -> None:
-        async with await server.nfs3(RESERVED, server.mountd) as client:
+        async with await server.nfs3(service="mountd", ports=RESERVED) as client:
             root = await client.mount("/guarded")
-        async with await server.nfs3(ANY, server.mountd) as client:
+        async with await server.nfs3(service="mountd") as client:
             await client.mount("/open")
             with pytest.raises(Nfs3Failure) as caught:
                 await client.mount("/guarded")
             assert caught.value.status == mountstat3.MNT3ERR_ACCES
-        async with await server.nfs3(RESERVED) as client:
+        async with await server.nfs3(ports=RESERVED) as client:
             file = await client.lookup(root, b"file")
             for _ in range(20):
                 assert (await client.nfs("READ", READ3args(file, 0, 10))).status == nfsstat3.NFS3_OK
-        async with await server.nfs3(ANY) as client:
+        async with await server.nfs3() as client:
             # A handle that has got out is of no use; nor is the path that answers natively once it knows a file.
             for _ in range(20):
                 for name, arguments in (("GETATTR", GETATTR3args(file)), ("READ", READ3args(file, 0, 10))):
@@ -149,7 +104,7 @@ def test_nfs3_and_mount(tmp_path: Path, host: str, caplog: pytest.LogCaptureFixt
 @pytest.mark.parametrize("host", hosts())
 def test_nfs4(tmp_path: Path, minor: int, host: str) -> None:
     async def test(server: Served) -> None:
-        good, bad = await server.nfs4(minor, RESERVED), await server.nfs4(minor, ANY)
+        good, bad = await server.nfs4(minor, ports=RESERVED), await server.nfs4(minor)
         *_, got = await good.run(*good.path("/guarded/file"), p.OP_GETFH)
         handle = got.resok4.object
         read = (p.OP_READ, p.READ4args(p.stateid4(0, bytes(12)), 0, 10))
@@ -177,9 +132,9 @@ def test_over_rdma(tmp_path: Path, secure: str, taken: bool, version: str) -> No
         options = Options(nfs_version=version, patience=30, rpc=rpc)  # type: ignore[arg-type]
 
         async def read(scheme: str, name: str) -> bytes:
-            url = parse(f"{scheme}://{server.host}:{server.ports[scheme]}/{name}")
+            url = parse(f"{scheme}://{server.host}:{server.port('nfs', scheme)}/{name}")
             # MOUNT is TCP: for NFSv3 the handle comes from an export's own setting, too.
-            async with connect(url, replace(options, mount_port=server.mountd)) as tree:
+            async with connect(url, replace(options, mount_port=server.port("mountd"))) as tree:
                 return await tree.read_bytes("file")
 
         assert await read("rdma", "open") == b"x" * 4096
@@ -197,14 +152,12 @@ def test_over_rdma(tmp_path: Path, secure: str, taken: bool, version: str) -> No
 
 def test_a_reload_changes_it_for_connections_that_are_there(tmp_path: Path) -> None:
     async def test(server: Served) -> None:
-        async with await server.nfs3(ANY, server.mountd) as client:
+        async with await server.nfs3(service="mountd") as client:
             root = await client.mount("/guarded")
-        async with await server.nfs3(ANY) as client:
+        async with await server.nfs3() as client:
             file = await client.lookup(root, b"file")
             assert (await client.nfs("READ", READ3args(file, 0, 10))).status == nfsstat3.NFS3_OK
-            config = server.directory / "exports.yaml"
-            config.write_text(config.read_text().replace("secure: false", "secure: true"))
-            assert await server.daemon.reload()
+            await server.reload("secure: false", "secure: true")
             assert (await client.nfs("READ", READ3args(file, 0, 10))).status == nfsstat3.NFS3ERR_PERM
 
     run(tmp_path, test, "false")
