@@ -105,11 +105,6 @@ def name(text):
     return struct.pack(">I", len(octets)) + octets + bytes(-len(octets) & 3)
 
 
-@pytest.fixture(params=["disk", "memory"])
-def kind(request):
-    return request.param
-
-
 def run(kind, tmp_path, scenario, delegations=None, **options):
     with vfs_support.directory_on("memory" if kind == "memory" else "disk", tmp_path) as path:
 

@@ -14,11 +14,6 @@ from tests.unit.test_nfs3_direct_names import made
 from tests.unit.test_vfs_mounts import command, unmounted
 
 
-@pytest.fixture(params=["disk", "memory"])
-def kind(request):
-    return request.param
-
-
 def status(reply):
     return nfsstat3(int.from_bytes(reply[20:24], "big")).name.removeprefix("NFS3ERR_")
 

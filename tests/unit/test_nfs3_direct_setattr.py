@@ -58,11 +58,6 @@ async def files(both, *names):
     return [await vfs_support.write_file(both.service, both.root, name, b"x" * 99, mode=0o666) for name in names]
 
 
-@pytest.fixture(params=["disk", "memory"])
-def kind(request):
-    return request.param
-
-
 @pytest.mark.parametrize("seed", range(4))
 def test_random_changes(kind, tmp_path, seed):
     rng = random.Random(seed)

@@ -15,11 +15,6 @@ READ, WRITE, WAIT_READ, _ = p.nfs_lock_type4
 END = (1 << 64) - 1
 
 
-@pytest.fixture(params=["disk", "memory"])
-def kind(request):
-    return request.param
-
-
 def confirming(stateid, seqid):
     return (p.OP_OPEN_CONFIRM, p.OPEN_CONFIRM4args(stateid, seqid))
 

@@ -27,24 +27,6 @@ COMMIT = (p.OP_COMMIT, p.COMMIT4args(0, 0))
 OK = 0
 
 
-@pytest.fixture(params=[0, 1, 2])
-def minor(request):
-    return request.param
-
-
-@pytest.fixture
-def done_in_python(monkeypatch):
-    """The operations that are carried out in Python, by number."""
-    done = []
-
-    async def carried_out(c, row, at, original=program.compound.__globals__["_run_one"]):
-        done.append(row.number)
-        return await original(c, row, at)
-
-    monkeypatch.setitem(program.compound.__globals__, "_run_one", carried_out)
-    return done
-
-
 def results_of(reply):
     return Client4.parse(reply)
 

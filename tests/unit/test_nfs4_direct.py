@@ -27,16 +27,6 @@ OPERATIONS_AT = 40 + 28 + 12
 """Where the operations stand in a call of NFSv4.0 as :class:`Client4` makes them: header, credential, tag, numbers."""
 
 
-@pytest.fixture(params=["disk", "memory"])
-def kind(request):
-    return request.param
-
-
-@pytest.fixture(params=[0, 1, 2])
-def minor(request):
-    return request.param
-
-
 def on(kind, tmp_path, minor, scenario, **options):
     with vfs_support.directory_on(kind, tmp_path) as path:
         return run(path, tmp_path, minor, scenario, **options)

@@ -34,11 +34,6 @@ SECONDS = 1_500_000_000
 NAMES = (b"a", b"b", b"c", b"kept", b"sub", b"full", b"link", b"x" * 255, b"x" * 256, b".", b"..", b"", b"a/b", b"a\0")
 
 
-@pytest.fixture(params=[0, 1, 2])
-def minor(request):
-    return request.param
-
-
 def remove(name):
     return (p.OP_REMOVE, p.REMOVE4args(name))
 
@@ -132,11 +127,6 @@ def fill(path, rng):
         (path / "link").symlink_to("a")
     (path / ("x" * 255)).touch()
     path.chmod(rng.choice((0o777, 0o777, 0o1777, 0o755)))
-
-
-@pytest.fixture(params=["disk", "memory"])
-def kind(request):
-    return request.param
 
 
 def test_what_stands_before_a_write_does_not_see_it(kind, tmp_path, minor):

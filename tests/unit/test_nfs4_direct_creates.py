@@ -29,16 +29,6 @@ from tests.unit.test_nfs4_direct_changes import change_of, directories, mode
 from tests.unit.test_nfs4_direct_opens import NO_DELEGATION, closing, next_seqid
 
 
-@pytest.fixture(params=[0, 1, 2])
-def minor(request):
-    return request.param
-
-
-@pytest.fixture(params=["disk", "memory"])
-def kind(request):
-    return request.param
-
-
 def test_what_is_there_is_opened_natively(tmp_path, minor):
     """UNCHECKED4: the file keeps its attributes (RFC 8881 section 18.16.3)."""
 

@@ -35,16 +35,6 @@ from tests.unit.test_nfs4_direct_changes import SPARE, directories, mode, remove
 from tests.unit.test_nfs4_direct_opens import closing, next_seqid
 
 
-@pytest.fixture(params=[0, 1, 2])
-def minor(request):
-    return request.param
-
-
-@pytest.fixture(params=["disk", "memory"])
-def kind(request):
-    return request.param
-
-
 @pytest.mark.parametrize("seed", range(2))
 def test_random_directories_and_links(kind, tmp_path, minor, seed):
     rng = random.Random(seed)

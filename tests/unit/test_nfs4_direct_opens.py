@@ -15,16 +15,6 @@ from tests.unit.test_nfs4_direct import CALLERS, OF_CONTENT, SESSIONS, access, g
 NO_DELEGATION, ANY = p.OPEN4_SHARE_ACCESS_WANT_NO_DELEG, p.OPEN4_SHARE_ACCESS_WANT_ANY_DELEG
 
 
-@pytest.fixture(params=["disk", "memory"])
-def kind(request):
-    return request.param
-
-
-@pytest.fixture(params=[0, 1, 2])
-def minor(request):
-    return request.param
-
-
 def opening(both, name, *, share=1, deny=0, owner=b"owner", create=p.opentype4.OPEN4_NOCREATE, seqid=0):
     """OPEN of a name, or of the current file."""
     kinds = p.open_claim_type4

@@ -12,16 +12,6 @@ from tests.unit.test_nfs4_direct import ANONYMOUS, CALLERS, OF_CONTENT, SESSIONS
 from tests.unit.test_nfs4_direct_changes import SECONDS, at, mode
 
 
-@pytest.fixture(params=[0, 1, 2])
-def minor(request):
-    return request.param
-
-
-@pytest.fixture(params=["disk", "memory"])
-def kind(request):
-    return request.param
-
-
 @pytest.mark.parametrize("seed", range(2))
 def test_random_sizes_and_owners(kind, tmp_path, minor, seed):
     rng = random.Random(seed)

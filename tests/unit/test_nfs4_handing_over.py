@@ -15,24 +15,6 @@ READDIR = (p.OP_READDIR, p.READDIR4args(0, bytes(8), 4096, 4096, wanted(1, 4).at
 OK = 0
 
 
-@pytest.fixture(params=[0, 1, 2])
-def minor(request):
-    return request.param
-
-
-@pytest.fixture
-def done_in_python(monkeypatch):
-    """The operations that are carried out in Python, by number."""
-    done = []
-
-    async def carried_out(c, row, at, original=program.compound.__globals__["_run_one"]):
-        done.append(row.number)
-        return await original(c, row, at)
-
-    monkeypatch.setitem(program.compound.__globals__, "_run_one", carried_out)
-    return done
-
-
 def status_of(reply):
     return Client4.parse(reply)[0]
 

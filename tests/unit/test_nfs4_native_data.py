@@ -18,16 +18,6 @@ OFFSET_MAX = (1 << 63) - 1
 WHOLE = b"0123456789"
 
 
-@pytest.fixture(params=[0, 1, 2])
-def minor(request):
-    return request.param
-
-
-@pytest.fixture(params=["memory", "disk"])
-def kind(request):
-    return request.param
-
-
 def commit(offset=0, count=0):
     return (p.OP_COMMIT, p.COMMIT4args(offset, count))
 

@@ -2,10 +2,7 @@
 
 import os
 
-import pytest
-
 from nfsd.protocol import nfs4 as p
-from nfsd.v4 import program
 from tests.support.nfs4_direct import handle_of
 from tests.unit.test_nfs4_direct import (
     ANONYMOUS,
@@ -21,16 +18,6 @@ from tests.unit.test_nfs4_direct import (
 )
 
 FAR = (1 << 63) - 1
-
-
-@pytest.fixture(params=[0, 1, 2])
-def minor(request):
-    return request.param
-
-
-@pytest.fixture(params=["memory", "disk"])
-def kind(request):
-    return request.param
 
 
 def commit(offset=0, count=0):
@@ -50,19 +37,6 @@ async def fails(both, done, status, *operations, **how):
     done.clear()
     await both.direct.call(None, both.message(2, *operations, **how))
     assert (both.answered, done) == (answered + 1, [])
-
-
-@pytest.fixture
-def done_in_python(monkeypatch):
-    """The operations that are carried out in Python, by number."""
-    done = []
-
-    async def carried_out(c, row, at, original=program.compound.__globals__["_run_one"]):
-        done.append(row.number)
-        return await original(c, row, at)
-
-    monkeypatch.setitem(program.compound.__globals__, "_run_one", carried_out)
-    return done
 
 
 def test_what_is_no_file_to_read_or_write(kind, tmp_path, minor, done_in_python):
