@@ -31,6 +31,7 @@ from rpcrdma.rpc.dispatch import Dispatcher
 from rpcrdma.server.rdma import RdmaServer, RdmaServerOptions
 from rpcrdma.server.tcp import TcpLimits, TcpListener
 from rpcrdma.server.udp import UdpListener
+from rpcrdma.server.visits import Visits
 from rpcrdma.verbs import device
 from rpcrdma.verbs.device import DeviceOptions
 from rpcrdma.verbs.interface import ListenAddress, Listener, Provider
@@ -87,6 +88,7 @@ class Listeners:
         paces: Paces | None = None,
     ) -> None:
         self.hosts = Hosts(pool, host_limits(limits, descriptors), paces)
+        self._visits = Visits(self.hosts)
         self.started: list[Started] = []
         self.failures: list[str] = []
         """What could not be started, and why."""
@@ -131,7 +133,7 @@ class Listeners:
                 self._failed(f"cannot listen on {address} for {what}: {_with_remedy(error, address)}")
 
     async def _start_udp(self, address: Address, dispatcher: Dispatcher, service: str) -> None:
-        listener = UdpListener(dispatcher)
+        listener = UdpListener(dispatcher, self._visits)
         await listener.listen(address.host, address.port)
         self.started.append(Started(address, service, udp=listener))
 

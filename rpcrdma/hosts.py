@@ -350,9 +350,7 @@ class Hosts:
             _log.warning("%s is refused: %s", address, why)
             raise Refused("user", why)
         key = host_of(address)
-        host = self._hosts.get(key)
-        if host is None:
-            host = Host(key, self._networks.of(key), self.pool.host(self.limits.host_memory), now)
+        host = self.known(key) or Host(key, self._networks.of(key), self.pool.host(self.limits.host_memory), now)
         try:
             self._make_room(host, now)
         except Refused as refused:
@@ -365,6 +363,10 @@ class Hosts:
         seat = Seat(self, host, now)
         host.enter(seat)
         return seat
+
+    def known(self, key: str) -> Host | None:
+        """A host that holds something."""
+        return self._hosts.get(key)
 
     def _weigh(self, key: str, weight: int) -> None:
         if key in self._hosts:
@@ -433,11 +435,10 @@ class Hosts:
 
     def leave(self, seat: Seat) -> None:
         """A connection is gone."""
-        host = seat.host
         seat.begin_turn()  # it does not wait for one any more
-        if host.leave(seat):
+        if seat.host.leave(seat):
             seat.queued = False
-            self._drop(host)
+            self._drop(seat.host)
 
     def _drop(self, host: Host) -> None:
         """Forget a host that holds nothing."""

@@ -12,6 +12,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Annotated, Any, Final
 
+from rpcrdma.log_limits import limited_logger
 from rpcrdma.rpc.program import Call, Procedure, ProcedureUnavailable, Program
 from rpcrdma.rpc.rpcbind import RPCBPROC_GETADDR, RPCBPROG, RPCBVERS4, Service, rpcb, universal_address
 from rpcrdma.xdr import chain, fixed_array, int32, opaque, struct, uint32
@@ -27,6 +28,7 @@ RPCBPROC_GETSTAT: Final = 12
 RPCBSTAT_HIGHPROC: Final = 13
 PMAPPROC_HIGHEST, RPCBPROC3_HIGHEST = 5, 8
 IPPROTO_TCP, IPPROTO_UDP = 6, 17
+_log = limited_logger(__name__)
 _PROTOCOLS: Final = {"tcp": IPPROTO_TCP, "udp": IPPROTO_UDP}
 _NETIDS: Final = {number: netid for netid, number in _PROTOCOLS.items()}
 _LONGEST_NETID: Final = 16
@@ -187,7 +189,7 @@ class Portmapper:
         # Another version of the program at least tells the caller, at that port, which ones there are.
         best = [service for service in found if service.version == wanted.vers] or found
         if (netid := _NETIDS.get(wanted.prot)) is not None:
-            self._statistics[call.version].looked_up(wanted.prog, wanted.vers, netid, found=bool(best))
+            self._looked_up(call, wanted.prog, wanted.vers, netid, found=bool(best))
         return port_of_universal_address(best[0].uaddr.encode()) if best else 0
 
     async def dump(self, call: Call, arguments: None) -> list[mapping]:
@@ -216,8 +218,24 @@ class Portmapper:
         if not best and not exact:
             best = found
         if len(netid) <= _LONGEST_NETID:
-            self._statistics[call.version].looked_up(wanted.r_prog, wanted.r_vers, netid, found=bool(best))
+            self._looked_up(call, wanted.r_prog, wanted.r_vers, netid, found=bool(best))
         return _as_seen(call, best[0]) if best else b""
+
+    def _looked_up(self, call: Call, program: int, version: int, netid: str, *, found: bool) -> None:
+        """Count it. Who looks for datagrams where there are none, as ``mount -o udp`` does, is told of in the log: the
+        client cannot say why it finds nothing."""
+        self._statistics[call.version].looked_up(program, version, netid, found=found)
+        if found or not netid.startswith("udp"):
+            return
+        others = sorted({service.netid for service in self._services() if service.program == program})
+        if others:
+            _log.warning(
+                "%s asks for program %d version %d over UDP, which is not served: it is over %s",
+                call.transport.peer_address,
+                program,
+                version,
+                " and ".join(others),
+            )
 
     async def getaddrlist(self, call: Call, wanted: rpcb) -> list[rpcb_entry]:
         """Every way to this very version of a program (section 2.2.1)."""

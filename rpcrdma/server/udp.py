@@ -1,7 +1,7 @@
 """Calls in datagrams, for the few programs whose callers know no other way: port mappers, and hosts that tell of their
-restart. Every size is bounded, and so is the number of calls under way.
+restart. Every size is bounded, and so is the number of calls under way, of each host and in all.
 
-Owns :class:`UdpListener`. Imports the dispatcher's vocabulary and asyncio.
+Owns :class:`UdpListener`. Imports the dispatcher's vocabulary, visits and asyncio.
 """
 
 from __future__ import annotations
@@ -17,17 +17,18 @@ from rpcrdma.memory import Lease, OutOfMemory
 from rpcrdma.rpc.dispatch import NO_REPLY, Dispatcher
 from rpcrdma.rpc.program import BackwardError, RpcReply
 from rpcrdma.server.sockets import bind, plain_address
+from rpcrdma.server.visits import Visits
 
 _MAX_CALL: Final = 4096
 """Octets of a call; longer ones are dropped. None of these programs has any."""
 _MAX_REPLY: Final = 1400
-_MAX_CALLS: Final = 64
 
 
 class Caller:
     """Where a datagram came from, as programs see it; implements :class:`rpcrdma.rpc.program.Transport`."""
 
     closed = False
+    slowing = None
     max_backchannel_size = max_long_backchannel_size = 0
 
     def __init__(self, peer: Any, local_host: str) -> None:
@@ -65,10 +66,9 @@ def _way_to(peer: Any) -> str:
 class UdpListener(asyncio.DatagramProtocol):
     """One socket."""
 
-    def __init__(self, dispatcher: Dispatcher) -> None:
-        self._dispatcher = dispatcher
+    def __init__(self, dispatcher: Dispatcher, visits: Visits) -> None:
+        self._dispatcher, self._visits = dispatcher, visits
         self._transport: asyncio.DatagramTransport | None = None
-        self._calls = 0
         self.address = ("", 0)
 
     async def listen(self, host: str, port: int) -> None:
@@ -92,13 +92,15 @@ class UdpListener(asyncio.DatagramProtocol):
         contain(None, self._take, data, addr)
 
     def _take(self, data: bytes, addr: Any) -> None:
-        if len(data) > _MAX_CALL or self._calls >= _MAX_CALLS:
-            return  # who called will call again
+        if len(data) > _MAX_CALL:
+            return
         caller = Caller(addr, self.address[0])
-        self._calls += 1
+        visit = self._visits.begin(caller.peer_address)
+        if visit is None:
+            return
 
         def done(reply: RpcReply | None) -> None:
-            self._calls -= 1
+            self._visits.end(visit)
             if reply is None or reply is NO_REPLY:
                 return
             transport = self._transport

@@ -26,6 +26,7 @@ from nfsd.state import ClientRecord, Limits, Recovered
 from nfsd.v4.callback_messages import accepted
 from rpcrdma.client.messages import auth_sys, encode_call
 from rpcrdma.client.whole import WholeClient
+from rpcrdma.hosts import Hosts
 from rpcrdma.memory import Pool
 from rpcrdma.rpc.dispatch import Dispatcher
 from rpcrdma.rpc.portmap import portmap_program
@@ -33,6 +34,7 @@ from rpcrdma.rpc.program import Call, Procedure, Program
 from rpcrdma.rpc.rpcbind import Service, services
 from rpcrdma.server.tcp import TcpListener
 from rpcrdma.server.udp import UdpListener
+from rpcrdma.server.visits import Visits
 from rpcrdma.xdr import Encoder
 from tests.support.nfs4 import Server4, StoreInMemory, serving
 
@@ -55,7 +57,7 @@ class NlmServer:
         self.ports = {}
         self.listeners: list[TcpListener] = []
         self.messages = Messages(self.manager, self.peers)
-        self.udp = UdpListener(Dispatcher([nsm_program(parts.nfs4, self.peers)]))
+        self.udp = UdpListener(Dispatcher([nsm_program(parts.nfs4, self.peers)]), Visits(Hosts(self.pool)))
         for program in (nlm4_program(self.manager, self.messages), nsm_program(parts.nfs4, self.peers)):
             self.ports[program.number] = self.listen(_SERVER, 0, program)
         self.hosts: list[Host] = []

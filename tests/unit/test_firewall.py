@@ -13,9 +13,12 @@ from nfsd.v3.procedures import Nfs3Procedures
 from nfsd.v3.program import nfs3_procedures
 from rpcrdma.capture.recorder import Captures
 from rpcrdma.firewall import Ticker, contain, last_resort, spawn
+from rpcrdma.hosts import Hosts
+from rpcrdma.memory import Pool
 from rpcrdma.rpc.dispatch import Dispatcher
 from rpcrdma.rpc.program import Call, Procedure, Program
 from rpcrdma.server.udp import UdpListener
+from rpcrdma.server.visits import Visits
 from rpcrdma.verbs.softiwarp import SoftIwarp
 from rpcrdma.xdr import uint32
 from tests.peer import header, header_two, wire
@@ -361,7 +364,9 @@ def test_the_clock_of_a_listener_goes_on_after_a_fault():
 
 def test_datagrams_that_go_wrong_do_not_use_up_the_calls():
     async def main():
-        listener = UdpListener(Dispatcher([FaultyProgram(RuntimeError("a datagram")).program]))
+        listener = UdpListener(
+            Dispatcher([FaultyProgram(RuntimeError("a datagram")).program]), Visits(Hosts(Pool(1 << 20)))
+        )
         await listener.listen("127.0.0.1", 0)
         client = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         client.setblocking(False)

@@ -25,7 +25,7 @@ async def port_of(server: Served, program: int, version: int, protocol: int) -> 
     return int(unpack(procedure.results, pack(procedure.results, found)))
 
 
-def test_mount_o_udp_finds_nothing(tmp_path: Path) -> None:
+def test_mount_o_udp_finds_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "data").mkdir()
 
     async def test(server: Served) -> None:
@@ -45,3 +45,6 @@ def test_mount_o_udp_finds_nothing(tmp_path: Path) -> None:
                     sock.recv(100)
 
     run(tmp_path, "  - path: data\n", test)
+    for program in (100003, 100005):
+        assert f"asks for program {program} version 3 over UDP, which is not served: it is over tcp" in caplog.text
+    assert "over UDP, which is not served: it is over udp" not in caplog.text

@@ -14,6 +14,7 @@ import pytest
 from nfsd.v4.callback_messages import CallbackError, accepted
 from rpcrdma.client.messages import AUTH_NONE, encode_call
 from rpcrdma.client.whole import WholeClient
+from rpcrdma.hosts import HostLimits, Hosts
 from rpcrdma.memory import Pool
 from rpcrdma.rpc.dispatch import Dispatcher
 from rpcrdma.rpc.portmap import (
@@ -30,6 +31,7 @@ from rpcrdma.rpc.program import Procedure, Program
 from rpcrdma.rpc.rpcbind import Service, rpcb, services
 from rpcrdma.server.tcp import TcpListener
 from rpcrdma.server.udp import UdpListener
+from rpcrdma.server.visits import MOST, MOST_OF_HOST, Visits
 from rpcrdma.xdr import Encoder, chain, opaque, uint32
 from tests.support.machine import needs_ipv6
 
@@ -57,7 +59,7 @@ class Rig:
         self.pool = Pool(1 << 24)
         self.tcp = TcpListener(self.dispatcher, self.pool, asyncio.get_running_loop())
         self.tcp.listen("127.0.0.1", 0)
-        self.udp = UdpListener(self.dispatcher)
+        self.udp = UdpListener(self.dispatcher, Visits(self.tcp.hosts))
 
     async def ask(self, version: int, procedure: int, arguments: Any, results: Any) -> Any:
         client = await WholeClient.connect("127.0.0.1", self.tcp.address[1], seconds=5, pool=self.pool)
@@ -227,6 +229,8 @@ def test_datagrams_are_answered_unless_the_answer_is_a_list(host: str) -> None:
 
 
 def test_calls_that_wait_are_bounded() -> None:
+    """Of one host, so that others are served, and in all."""
+
     async def main() -> None:
         waiting = 0
         ended = asyncio.Event()
@@ -236,18 +240,32 @@ def test_calls_that_wait_are_bounded() -> None:
             waiting += 1
             await ended.wait()
 
-        listener = UdpListener(Dispatcher([Program(PORTMAP, "slow", {2: {0: Procedure("SLOW", slow)}})]))
+        hosts = Hosts(Pool(1 << 24), HostLimits(host_calls=4))
+        slow_program = Program(PORTMAP, "slow", {2: {0: Procedure("SLOW", slow)}})
+        listener = UdpListener(Dispatcher([slow_program]), Visits(hosts))
         await listener.listen("127.0.0.1", 0)
+        busy = hosts.enter("127.0.0.99", 0.0)  # this one calls over TCP as well
+        assert busy.begin_call()
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
             sock.setblocking(False)
             sock.connect(("127.0.0.1", listener.address[1]))
             loop = asyncio.get_running_loop()
             for _ in range(150):
                 listener.datagram_received(message(2, 0, (None, None)), sock.getsockname())
-            assert waiting == 64
+            assert waiting == MOST_OF_HOST
+            for _ in range(150):
+                listener.datagram_received(message(2, 0, (None, None)), ("127.0.0.99", 9))
+            assert waiting == MOST_OF_HOST + 3, "its call over TCP is the fourth"
+            assert not busy.begin_call()
+            for number in range(2, 99):
+                listener.datagram_received(message(2, 0, (None, None)), (f"127.0.0.{number}", 9))
+            assert waiting == MOST
+            assert hosts.events["dropped_datagrams"] == 150 - 8 + 150 - 3 + 97 - (MOST - 11)
             ended.set()
-            for _ in range(64):
+            for _ in range(MOST_OF_HOST):
                 await asyncio.wait_for(loop.sock_recv(sock, 100), 10)
+        assert (hosts.calls, busy.host.calls) == (1, 1)
+        assert not listener._visits._of
         listener.close()
 
     asyncio.run(main())

@@ -1,6 +1,7 @@
 """RQUOTA: what clients' ``quota`` asks; who may ask for whom; 64-bit quotas in 32 bits. The kernel is played here."""
 
 import asyncio
+import contextlib
 import errno
 import os
 import socket
@@ -180,3 +181,51 @@ def test_it_is_not_served_unless_wanted(tmp_path: Path, kernel: Kernel) -> None:
         assert r.RQUOTA_PROGRAM not in {one.program for one in server.daemon._served()}
 
     run(tmp_path, EXPORTS, test)
+
+
+def test_a_client_whose_quotas_take_long_keeps_no_other_from_being_answered(
+    tmp_path: Path, kernel: Kernel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By datagrams, of which few of one host are under way at a time."""
+    go_on = threading.Event()
+
+    def ask(*what: Any) -> list[tuple[int, bytes]]:
+        assert go_on.wait(60)
+        return kernel.ask(*what)
+
+    monkeypatch.setattr(quotas, "ask", ask)
+
+    async def test(server: Served) -> None:
+        client = await server.nfs3(UID, GID)
+        udp = next(one for one in server.daemon.listeners.of("rquota") if one.address.scheme == "udp")
+        hosts = server.daemon.listeners.hosts
+        before = hosts.calls
+
+        def message(owner: int, xid: int) -> bytes:
+            return client.encode(
+                r.RQUOTA_PROGRAM, 2, 1, pack(r.ext_getquota_args, r.ext_getquota_args(b"/data", 0, owner)), xid
+            )
+
+        def ask_both() -> bytes:
+            with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as many:
+                many.bind(("127.0.0.7", 0))
+                for xid in range(200):
+                    many.sendto(message(UID, xid), (HOST, udp.address.port))
+                with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as other:
+                    other.bind(("127.0.0.8", 0))
+                    other.settimeout(5)
+                    for _ in range(12):
+                        other.sendto(message(0xFFFFFFFF, 7), (HOST, udp.address.port))  # nobody's: it takes no time
+                        with contextlib.suppress(TimeoutError):
+                            return other.recv(4096)
+            return b""
+
+        try:
+            reply = await asyncio.to_thread(ask_both)
+            assert unpack(r.getquota_rslt, reply[24:]).status == r.gqr_status.Q_NOQUOTA
+            assert hosts.events["dropped_datagrams"] > 0
+        finally:
+            go_on.set()
+        assert hosts.calls == before, "hosts without a connection are counted by themselves"
+
+    run(tmp_path, EXPORTS, test, SERVER)
