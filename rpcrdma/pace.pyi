@@ -40,6 +40,10 @@ class Pace:
         """So much has come of a call that is not charged yet."""
 
     @property
+    def now(self) -> int:
+        """Nanoseconds, by the clock that it goes by."""
+
+    @property
     def held(self) -> bool:
         """Whether a connection waits now."""
 

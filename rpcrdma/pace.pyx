@@ -89,6 +89,10 @@ cdef class Pace:
         self.promise(octets)
 
     @property
+    def now(self):
+        return clock()
+
+    @property
     def held(self):
         return bool(self.waiting)
 

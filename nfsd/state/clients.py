@@ -77,6 +77,8 @@ class Client(ClientRecord):
         "sessions",
         "states",
         "tag",
+        "trusted",
+        "trusted_until",
         "verifier",
     )
 
@@ -110,6 +112,8 @@ class Client(ClientRecord):
         self.introduced = engine.now()
         self.lease_end = self.introduced_until = self.introduced + engine.limits.lease
         """When its lease ends, now and as of its introduction, sessions included: if it was not heard of since."""
+        self.trusted, self.trusted_until = 0, 0.0
+        """Leases that it has had on trust, one behind the other, and the end of the last one."""
         self.may_reclaim = False
         self.claim = ""
         """The principal of its record on stable storage that says so."""

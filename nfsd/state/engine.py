@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, Final
 
 from nfsd.protocol import nfs4 as codes
 from nfsd.state.accounts import LOCK_OWNER, HostAccount, Ledger
@@ -27,15 +27,18 @@ from nfsd.state.records import Delegation, LockState, OpenState, StateEntry
 from nfsd.state.recovery import Grace, Recovered, StoreWrite
 from nfsd.state.sessions import SessionTable
 from nfsd.state.stateids import StateidTable, StateKind
-from nfsd.state.types import NLM, UINT32_MAX, Connection, Gone
+from nfsd.state.types import NLM, UINT32_MAX, Connection, Gone, Unread
+
+_ON_TRUST: Final = 3
+"""Leases."""
 
 
 def _nothing(*_: Any) -> None:
     pass
 
 
-def _false(*_: Any) -> bool:
-    return False
+def _nothing_unread(_: Client) -> Unread:
+    return Unread.NOTHING
 
 
 class StateEngine:
@@ -61,8 +64,8 @@ class StateEngine:
         must not call back into the engine."""
         self.on_away: Callable[[Client], None] = _nothing
         """Called when a client's lease has run out and what it has is kept out of courtesy."""
-        self.held_back: Callable[[Client], bool] = _false
-        """Whether something that the client may have sent is left unread, as its host goes too fast."""
+        self.unread: Callable[[Client], Unread] = _nothing_unread
+        """Whether something that the client has sent is left unread, as its host goes too fast."""
         self.on_moved: Callable[[Client, str], None] = _nothing
         """Called when a client has shown itself at another address."""
         self.epoch = recovered.epoch & UINT32_MAX
@@ -133,9 +136,8 @@ class StateEngine:
                 self.expire_client(client)
         elif not client.confirmed:
             self.expire_client(client)  # RFC 8881 section 18.35.4, item 5 of the record's fields
-        elif client.busy or self.held_back(client):
-            # No lease runs out while a request is executing (RFC 8881 section 8.3); nor while one may lie unread here.
-            client.renew()
+        elif self._keep(client):
+            pass
         elif self.limits.courtesy <= 0:
             self.expire_client(client, Gone.SILENT)
         elif self.locks.waits.wanted(client):
@@ -144,6 +146,27 @@ class StateEngine:
             client.courtesy = True
             self.clients.room.went(client)
             self.on_away(client)
+
+    def _keep(self, client: Client) -> bool:
+        """Renew the lease of a silent client, if a request of its is executing (RFC 8881 section 8.3) or may lie unread
+        here; whether that is so. Where only its host is known to be held back, what lies there may be a neighbour's
+        behind the same address: the client has few leases for that, until it is heard of."""
+        on_trust = False
+        if not client.busy:
+            unread = self.unread(client)
+            if unread is Unread.NOTHING:
+                return False
+            on_trust = unread is Unread.OF_ITS_HOST
+        if on_trust:
+            if client.lease_end != client.trusted_until:
+                client.trusted = 0
+            if client.trusted >= _ON_TRUST:
+                return False
+            client.trusted += 1
+        client.renew()
+        if on_trust:
+            client.trusted_until = client.lease_end
+        return True
 
     def statistics(self) -> dict[str, int]:
         """How much is remembered: octets, hosts, clients, sessions, stateids; and refusals for want of room so far."""

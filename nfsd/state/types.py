@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import StrEnum
+from enum import Enum, StrEnum
 from typing import Final, NamedTuple, Protocol
 
 UINT32_MAX = 0xFFFFFFFF
@@ -11,6 +11,16 @@ UINT64_MAX = 0xFFFFFFFFFFFFFFFF
 
 Connection = object
 """A connection is any hashable object of the layer above (a Transport): only its identity counts."""
+
+
+class Unread(Enum):
+    """What is left unread of a client."""
+
+    NOTHING = 0
+    OF_ITS_OWN = 1
+    """Something on a connection that is the client's."""
+    OF_ITS_HOST = 2
+    """Something on another connection of its host: perhaps its own next one, perhaps a neighbour's."""
 
 
 class StateidLike(Protocol):

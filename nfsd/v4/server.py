@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection
 from dataclasses import replace
-from typing import Protocol
+from typing import Protocol, cast
 
 from nfsd.exports import Export, ExportTable
 from nfsd.idnames import IdNames
@@ -17,7 +17,7 @@ from nfsd.state import StateEngine
 from nfsd.state.clients import Client
 from nfsd.state.opens import FileState
 from nfsd.state.records import Delegation, OpenState
-from nfsd.state.types import NLM, LocalRange
+from nfsd.state.types import NLM, LocalRange, Unread
 from nfsd.v4.attributes import ServerFacts
 from nfsd.v4.blocked import BlockedLocks
 from nfsd.v4.callbacks import CallbackService
@@ -71,7 +71,7 @@ class Nfs4Server:
         self.owner = owner
         self.callbacks = CallbackService(engine, anywhere=callbacks_anywhere)
         self.callbacks.on_call = self._hurry
-        engine.held_back = self._held_back
+        engine.unread = self._unread
         self.blocked = BlockedLocks(engine, service, self.callbacks)
         self.recalls = Recalls(engine, self.callbacks)
         self.leases = leases
@@ -99,10 +99,20 @@ class Nfs4Server:
             self._facts[sizes] = replace(self.facts, max_read=sizes[0], max_write=sizes[1])
         return self._facts[sizes]
 
-    def _held_back(self, client: Client) -> bool:
+    def _unread(self, client: Client) -> Unread:
         """Whether something of the client's may lie unread, because its host goes faster than it may."""
         prices = self.exports.prices
-        return prices.any and any(prices.paces.holds(host_of_any(host.removesuffix("!"))) for host in client.hosts)
+        if not prices.any or not any(prices.paces.holds(host_of_any(host.removesuffix("!"))) for host in client.hosts):
+            return Unread.NOTHING
+        slowed = (one.slowing is not None and one.slowing.lately for one in self._connections_of(client))
+        return Unread.OF_ITS_OWN if any(slowed) else Unread.OF_ITS_HOST
+
+    def _connections_of(self, client: Client) -> set[Transport]:
+        """Those that are known to be a client's."""
+        if client.minor == 0:
+            return {transport for transport, one in self._speakers.items() if one is client}
+        sessions = client.sessions.values()
+        return {cast("Transport", one) for s in sessions for one in (*s.connections, *s.backchannel.connections)}
 
     def _hurry(self, client: Client) -> None:
         """The client is being called: its answer, or what it has to do first, is not to wait behind other calls."""

@@ -24,6 +24,7 @@ class CallbackTransport:
     """The transport of backward calls on one carrier; implements :class:`rpcrdma.rpc.program.Transport`."""
 
     max_long_backchannel_size = 0
+    slowing = None
     max_backchannel_size = 0
     """Who is called back does not call back."""
 

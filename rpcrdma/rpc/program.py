@@ -45,6 +45,14 @@ class RpcCredential:
         return 0xFFFFFFFF if self.uid is None else self.uid
 
 
+class Slowed(Protocol):
+    """What a connection tells of being read from later, because its host goes faster than it may."""
+
+    @property
+    def lately(self) -> bool:
+        """Whether something of it is left unread for that, or was a moment ago."""
+
+
 class Transport(Protocol):
     """The connection a call came on, as programs see it."""
 
@@ -59,6 +67,10 @@ class Transport(Protocol):
     """As :attr:`max_backchannel_size`, for Long Calls and Long Replies. A peer takes these if the size of backchannel
     requests that it asks for exceeds ``max_backchannel_size`` (RFC 8267 section 6.5.2); any other gets short ones only.
     """
+
+    @property
+    def slowing(self) -> Slowed | None:
+        """None: it is never slowed down."""
 
     @property
     def max_backchannel_size(self) -> int:

@@ -97,7 +97,7 @@ class RdmaConnection:
         """Calls that wait on the native path."""
         self._late: deque[Received] = deque()
         """Calls that have come faster than the host may have them."""
-        self._pace = Slowing(seat.host.pace, self._go_on, self.abort)
+        self.slowing = self._pace = Slowing(seat.host.pace, self._go_on, self.abort)
         self._on_close: list[Callable[[], None]] = []
         self._lease_waiters: set[asyncio.Future[Lease]] = set()
         self._running = False

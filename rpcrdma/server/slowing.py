@@ -13,6 +13,8 @@ from rpcrdma.pace import Pace
 
 _MUCH: Final = 16384
 """Octets of a call that is reckoned with before it is over."""
+_LATELY: Final = 2_000_000_000
+"""Nanoseconds."""
 
 
 class Slowing:
@@ -23,6 +25,13 @@ class Slowing:
         self._pace, self._go_on, self._give_up = pace, go_on, give_up
         self.waits = False
         """Nothing is to be taken from the peer."""
+        self._waited = 0
+        """When it did last, by the pace's clock."""
+
+    @property
+    def lately(self) -> bool:
+        """Whether something of this connection's is left unread, or was a moment ago."""
+        return self.waits or (self._waited != 0 and self._pace.now - self._waited < _LATELY)
 
     def wait(self) -> None:
         """Have ``go_on`` called when it may."""
@@ -43,7 +52,7 @@ class Slowing:
 
     def go_on(self) -> None:
         """The host may have calls again."""
-        self.waits = False
+        self.waits, self._waited = False, self._pace.now
         contain(self._give_up, self._go_on)
 
     def close(self) -> None:

@@ -80,7 +80,7 @@ class TcpConnection:
             self._stream.answer_directly(direct, self._limits.max_unsent, self)
             self._stream.set_pace(seat.host.pace)
         self._paced = direct is not None  # MOUNT, NLM and others are never slowed down
-        self._pace = Slowing(seat.host.pace, self._go_on, self.close)
+        self.slowing = self._pace = Slowing(seat.host.pace, self._go_on, self.close)
         self.calls = 0
         """Calls in progress."""
         self._callbacks: dict[int, asyncio.Future[memoryview]] = {}

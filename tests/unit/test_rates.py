@@ -241,6 +241,73 @@ def test_a_client_that_is_slowed_down_keeps_its_lease(tmp_path: Path, clock: Clo
     on_site(tmp_path, on_clock(clock, test), server=NO_GRACE + TEN)
 
 
+async def swept(site: Site, now: float) -> None:
+    """The timer's work at another time; by itself it does nothing any more."""
+    site.daemon._nfs4._timer.cancel()
+    site.engine.now = lambda: now
+    site.engine.handle_timer(now)
+
+
+@pytest.mark.parametrize("minor", [0, 1])
+def test_a_dead_client_is_not_kept_alive_by_a_busy_neighbour(tmp_path: Path, clock: Clock, minor: int) -> None:
+    """Both are behind one address. While something of the host's lies unread it might be the client's, come back: for a
+    few leases, and again when it has been heard of."""
+
+    async def test(site: Site) -> None:
+        client = await (await site.client(LIMITED, minor)).connect()
+        await client.open("/export", b"file", create=mode(0o666))
+        root = await root_of(site, OTHER)
+        neighbour = await caller(site, LIMITED)
+        neighbour.send(MANY)
+        await quiet(site, root)
+        assert site.daemon.paces.of(LIMITED).held
+        (record,) = [found for found in site.engine.clients.all() if found.confirmed]
+        now = asyncio.get_running_loop().time()
+        for _ in range(3):
+            now += 100.0
+            await swept(site, now)
+            assert not record.expired
+        site.engine.now = lambda: now + 1.0
+        record.renew()  # as its SEQUENCE or RENEW would
+        for _ in range(3):
+            now += 100.0
+            await swept(site, now)
+            assert not record.expired
+        now += 100.0
+        await swept(site, now)
+        assert record.expired, "its neighbour is no sign of its life"
+        neighbour.task.cancel()
+
+    on_site(tmp_path, on_clock(clock, test), server=NO_GRACE + TEN)
+
+
+@pytest.mark.parametrize("minor", [0, 1])
+def test_a_client_whose_own_calls_lie_unread_keeps_its_lease(tmp_path: Path, clock: Clock, minor: int) -> None:
+    async def test(site: Site) -> None:
+        client = await (await site.client(LIMITED, minor)).connect()
+        await client.open("/export", b"file", create=mode(0o666))
+        root = await root_of(site, OTHER)
+
+        async def asks() -> None:
+            while True:
+                await client.open("/export", b"file")
+
+        asking = asyncio.ensure_future(asks())
+        pace = site.daemon.paces.of(LIMITED)
+        await until(lambda: pace.held)
+        await quiet(site, root)
+        (record,) = [found for found in site.engine.clients.all() if found.confirmed]
+        now = asyncio.get_running_loop().time()
+        for _ in range(10):
+            now += 100.0
+            await swept(site, now)
+            assert not record.expired
+        asking.cancel()
+        await asyncio.gather(asking, return_exceptions=True)
+
+    on_site(tmp_path, on_clock(clock, test), server=NO_GRACE + TEN)
+
+
 def test_who_is_called_back_is_read_from_at_once(tmp_path: Path, clock: Clock) -> None:
     async def test(site: Site) -> None:
         wire = await site.wire(LIMITED)
