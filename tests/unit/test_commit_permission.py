@@ -8,7 +8,6 @@ import pytest
 
 from nfsd.protocol import nfs4 as p
 from nfsd.protocol.nfs3 import COMMIT3args, nfs_fh3, nfsstat3
-from nfsd.vfs.types import Credential
 from tests.nfs3_client import Nfs3Client
 from tests.support.nfs4 import Client4, LoopbackTransport
 from tests.support.nfs4_direct import Wire
@@ -111,7 +110,8 @@ def test_who_has_the_file_open_for_writing_may_commit_whatever_the_mode_says(bas
             write = p.WRITE4args(stateid, 0, p.stable_how4.UNSTABLE4, b"data")
             for _ in range(2):  # the second finds everything on the disk
                 await four.on(handle, (p.OP_WRITE, write))
-                await callers.service.commit(Credential(0, 0), await callers.service.resolve(handle), 0, 0)
+                assert (await callers.commit(0)) == DONE
+                four.credential = (FRIEND, FRIEND, ())
                 await four.on(handle, (p.OP_COMMIT, p.COMMIT4args(0, 0)))
             assert await callers.commit(STRANGER) == REFUSED
             four.credential = (FRIEND, FRIEND, ())

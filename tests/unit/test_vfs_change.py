@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from nfsd.vfs.change import SETTLE_NS, ChangeRecord
 from nfsd.vfs.nodes import NodeTable
-from nfsd.vfs.types import SetAttributes, Stability
+from nfsd.vfs.types import SetAttributes
+from tests.support.native_files import FILE_SYNC, UNSTABLE, NativeFiles
 from tests.unit.vfs_support import ROOT, run, write_file
 
 TICK = 4_000_000
@@ -91,12 +92,11 @@ def test_every_write_counts_also_within_one_tick(tmp_path):
         for fine in (True, False):
             root.mount.fine = fine
             node = await write_file(service, root, b"f%d" % fine)
-            opened = await service.open(ROOT, node, read=True, write=True)
+            files = NativeFiles(service)
             seen = [(await service.attributes(node)).change]
             for number in range(200):
-                _, _, change = await service.write(opened, 0, memoryview(b"%d" % number), Stability.UNSTABLE)
-                assert change.before.change == seen[-1]
-                seen.append(change.after.change)
+                await files.write(ROOT, node, 0, b"%d" % number, UNSTABLE)
+                seen.append((await service.attributes(node)).change)
             change = await service.set_attributes(ROOT, node, SetAttributes(mode=0o600))
             seen.append(change.after.change)
             assert sorted(set(seen)) == seen
@@ -149,23 +149,26 @@ def test_changes_around_concurrent_operations_do_not_overlap(tmp_path):
 
     async def scenario(service, root):
         node = await write_file(service, root, b"f")
-        opened = await service.open(ROOT, node, read=True, write=True)
+        files = NativeFiles(service)
 
         async def write(number):
-            done, _, change = await service.write(opened, number * 4, memoryview(b"data"), Stability.FILE_SYNC)
-            assert done == 4
-            return change
+            written = await files.write(ROOT, node, number * 4, b"data", FILE_SYNC)
+            assert written.count == 4
+            return written.file_wcc
 
         async def make(number):
             return (await service.create(ROOT, root, b"n%d" % number, SetAttributes()))[2]
 
-        for changes in (
-            await asyncio.gather(*(write(number) for number in range(32))),
-            await asyncio.gather(*(make(number) for number in range(32))),
-        ):
-            changes.sort(key=lambda change: change.before.change)
-            for one, other in itertools.pairwise(changes):
-                assert one.after.change == other.before.change
+        written = await asyncio.gather(*(write(number) for number in range(32)))
+        written.sort(
+            key=lambda change: [(when.seconds, when.nseconds) for when in (change.before.ctime, change.after.ctime)]
+        )
+        for one, other in itertools.pairwise(written):
+            assert one.after.ctime == other.before.ctime
+        changes = await asyncio.gather(*(make(number) for number in range(32)))
+        changes.sort(key=lambda change: change.before.change)
+        for one, other in itertools.pairwise(changes):
+            assert one.after.change == other.before.change
         assert os.stat(place / "f").st_size == 128
 
     run(place, tmp_path, scenario)

@@ -12,7 +12,8 @@ from nfsd.vfs.executor import Chain
 from nfsd.vfs.serial import Serial
 from nfsd.vfs.syncing import GroupSync
 from nfsd.vfs.syscalls import SYS_FSYNC
-from nfsd.vfs.types import FileType, SetAttributes, Stability
+from nfsd.vfs.types import FileType, SetAttributes
+from tests.support.native_files import DATA_SYNC, FILE_SYNC, UNSTABLE, NativeFiles
 from tests.unit.test_vfs_mounts import mounted
 from tests.unit.vfs_support import ROOT, run, write_file
 
@@ -50,11 +51,11 @@ async def everything(service, root, synced):
         return result
 
     node = (await step("create", service.create(ROOT, root, b"f", SetAttributes(mode=0o600))))[0]
-    opened = await service.open(ROOT, node, read=False, write=True)
-    await step("unstable", service.write(opened, 0, memoryview(b"data"), Stability.UNSTABLE))
-    await step("commit", service.commit(ROOT, node, 0, 0))
-    await step("file_sync", service.write(opened, 0, memoryview(b"data"), Stability.FILE_SYNC))
-    await step("data_sync", service.write(opened, 0, memoryview(b"data"), Stability.DATA_SYNC))
+    files = NativeFiles(service)
+    await step("unstable", files.write(ROOT, node, 0, b"data", UNSTABLE))
+    await step("commit", files.commit(ROOT, node))
+    await step("file_sync", files.write(ROOT, node, 0, b"data", FILE_SYNC))
+    await step("data_sync", files.write(ROOT, node, 0, b"data", DATA_SYNC))
     await step("setattr", service.set_attributes(ROOT, node, SetAttributes(mode=0o640)))
     await step("truncate", service.set_attributes(ROOT, node, SetAttributes(size=2)))
     directory = (await step("mkdir", service.mkdir(ROOT, root, b"d", SetAttributes())))[0]
@@ -74,7 +75,7 @@ async def everything(service, root, synced):
     await step("copy", service.copy_for_a_while(service.begin_copy(space, 0, copy, 0, 4096)))
     await step("setxattr", service.set_xattr(ROOT, node, b"a", b"1"))
     await step("removexattr", service.remove_xattr(ROOT, node, b"a"))
-    for one in (opened, space, copy):
+    for one in (space, copy):
         one.release()
     return done
 
@@ -114,12 +115,9 @@ def test_an_async_export_synchronises_nothing(place, tmp_path, synced):
 def test_waiting_writers_share_an_fsync(place, tmp_path, synced):
     async def scenario(service, root):
         node = await write_file(service, root, b"f")
-        opened = await service.open(ROOT, node, read=False, write=True)
+        files = NativeFiles(service)
         synced.clear()
-        await asyncio.gather(
-            *(service.write(opened, 4096 * at, memoryview(bytes(4096)), Stability.FILE_SYNC) for at in range(40))
-        )
-        opened.release()
+        await asyncio.gather(*(files.write(ROOT, node, 4096 * at, bytes(4096), FILE_SYNC) for at in range(40)))
         return len(synced)
 
     # How many depends on how writes and fsyncs overlap on this machine; one for each write would be none shared.
@@ -223,15 +221,11 @@ def test_a_failing_disk_is_reported_and_changes_the_write_verifier(tmp_path):
 
         async def scenario(service, root):
             node = await write_file(service, root, b"f")
-            opened = await service.open(ROOT, node, read=False, write=True)
-            verifier = service.write_verifier
-            data = memoryview(os.urandom(32 << 20))
-            done, _, _ = await service.write(opened, 0, data, Stability.UNSTABLE)
-            assert done == len(data)
+            files, verifier = NativeFiles(service), service.write_verifier
+            await files.write_all(ROOT, node, 0, os.urandom(32 << 20))
             with pytest.raises(OSError, match=f"{os.strerror(errno.EIO)}|{os.strerror(errno.ENOSPC)}"):
-                await service.commit(ROOT, node, 0, 0)
+                await files.commit(ROOT, node)
             assert service.write_verifier != verifier
-            opened.release()
 
         with mounted(str(place), "-o", "loop", str(thin / "image")):
             run(place, tmp_path, scenario)

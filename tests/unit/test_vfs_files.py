@@ -9,7 +9,8 @@ import struct
 
 import pytest
 
-from nfsd.vfs.types import Credential, FileType, SetAttributes, SetTo, Stability, Time
+from nfsd.vfs.types import Credential, FileType, SetAttributes, SetTo, Time
+from tests.support.native_files import FILE_SYNC, UNSTABLE, NativeFiles
 from tests.unit.vfs_support import ALICE, BOB, ROOT, directory_on, read_file, run, write_file
 
 
@@ -26,8 +27,8 @@ def refused(code):
 def test_what_is_written_is_read_by_a_fresh_service(place, tmp_path):
     async def put(service, root):
         node = await write_file(service, root, b"f", b"hello")
-        change = await service.commit(ROOT, node, 0, 0)
-        assert change.after.size == 5
+        committed = await NativeFiles(service).commit(ROOT, node)
+        assert committed.file_wcc.after.size == 5
         return node.handle
 
     async def get(service, root):
@@ -82,19 +83,18 @@ def test_sparse_and_huge_files(place, tmp_path):
     async def scenario(service, root):
         node = await write_file(service, root, b"f")
         far = (15 << 40) + 5
-        opened = await service.open(ROOT, node, read=True, write=True)
-        done, reached, change = await service.write(opened, far, memoryview(b"end"), Stability.FILE_SYNC)
-        assert (done, reached) == (3, Stability.FILE_SYNC)
-        assert change.before.size == 0
-        assert change.after.size == far + 3
-        assert change.after.used < 1 << 20
+        files = NativeFiles(service)
+        written = await files.write(ROOT, node, far, b"end", FILE_SYNC)
+        assert (written.count, written.committed) == (3, FILE_SYNC)
+        assert written.file_wcc.before.size == 0
+        assert written.file_wcc.after.size == far + 3
+        assert written.file_wcc.after.used < 1 << 20
         assert await read_file(service, node, offset=far - 4, count=16) == (b"\0\0\0\0end", True)
         with refused(errno.EFBIG):
-            await service.write(opened, (1 << 63) - 2, memoryview(b"past"), Stability.UNSTABLE)
+            await files.write(ROOT, node, (1 << 63) - 2, b"past", UNSTABLE)
         limit = (await service.limits(node)).max_file_size
         with refused(errno.EFBIG):
-            await service.write(opened, limit, memoryview(b"x"), Stability.UNSTABLE)
-        opened.release()
+            await files.write(ROOT, node, limit, b"x", UNSTABLE)
 
     run(place, tmp_path, scenario)
 
@@ -140,8 +140,7 @@ def test_a_cached_open_ends_with_the_permission(place, tmp_path):
         first = await service.open(BOB, node, read=True, write=False)
         again = await service.open(BOB, node, read=True, write=False)
         assert again is first
-        writer = await service.open(ALICE, node, read=False, write=True)
-        await service.write(writer, 0, memoryview(b"more"), Stability.UNSTABLE)
+        await NativeFiles(service).write(ALICE, node, 0, b"more", UNSTABLE)
         assert await service.open(BOB, node, read=True, write=False) is first  # our own write changes no permission
         os.chmod(f"{place}/f", 0o600)
         with refused(errno.EACCES):
@@ -151,8 +150,7 @@ def test_a_cached_open_ends_with_the_permission(place, tmp_path):
         await service.set_attributes(ALICE, node, SetAttributes(mode=0o600))
         with refused(errno.EACCES):
             await service.open(BOB, node, read=True, write=False)
-        sink = bytearray(4)
-        assert await service.read(first, 0, memoryview(sink)) == (4, True)  # but who has it open keeps it
+        assert os.pread(first.fd, 5, 0) == b"more"  # but who has it open keeps it
 
     run(place, tmp_path, scenario)
 
@@ -161,9 +159,7 @@ def test_the_owner_writes_and_reads_despite_the_mode(place, tmp_path):
     async def scenario(service, root):
         node = await write_file(service, root, b"f", b"", ALICE, 0o444)
         service.forget_opens(node.inode)
-        opened = await service.open(ALICE, node, read=False, write=True)
-        done, _, _ = await service.write(opened, 0, memoryview(b"tar"), Stability.UNSTABLE)
-        assert done == 3
+        assert (await NativeFiles(service).write(ALICE, node, 0, b"tar", UNSTABLE)).count == 3
         await service.set_attributes(ALICE, node, SetAttributes(size=1))
         with refused(errno.EACCES):
             await service.open(ALICE, node, read=False, write=True, owner_override=False)
@@ -234,8 +230,7 @@ def test_creation_modes_of_rfc_1813(place, tmp_path):
         assert new
         assert attributes.mode == 0o640
         assert change.after.change > change.before.change
-        opened = await service.open(ALICE, node, read=False, write=True)
-        await service.write(opened, 0, memoryview(b"data"), Stability.UNSTABLE)
+        await NativeFiles(service).write(ALICE, node, 0, b"data", UNSTABLE)
         same, attributes, _, new = await service.create(ALICE, root, b"f", SetAttributes(mode=0o777))
         assert same is node
         assert not new
@@ -453,13 +448,12 @@ def deleted_files_held(place):
 def test_a_removed_file_stays_for_who_has_it_open_and_then_frees_its_space(place, tmp_path):
     async def scenario(service, root):
         node = await write_file(service, root, b"f", b"kept" * 1024, ALICE)
-        await service.commit(ROOT, node, 0, 0)
+        await NativeFiles(service).commit(ROOT, node)
         opened = await service.open(ALICE, node, read=True, write=False)
         await service.remove(ALICE, root, b"f", directory_wanted=False)
         assert (await service.attributes(node)).nlink == 0
         assert await service.resolve(node.handle) is node
-        sink = bytearray(4)
-        assert await service.read(opened, 0, memoryview(sink)) == (4, False)
+        assert await NativeFiles(service).read(ALICE, node, 0, 4) == (b"kept", False)
         opened.release()
         assert deleted_files_held(place)
         with refused(errno.ESTALE):

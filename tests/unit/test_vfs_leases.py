@@ -10,6 +10,7 @@ from nfsd.protocol import nfs4 as p
 from nfsd.vfs import leases
 from nfsd.vfs.types import SetAttributes
 from tests.support.delegations import BOTH, NONE, READ, READ_DELEGATION, WRITE_DELEGATION, until, with_two
+from tests.support.native_files import FILE_SYNC, NativeFiles
 from tests.support.nfs4 import mode
 from tests.unit.vfs_support import ALICE, ROOT, directory_on, run, write_file
 
@@ -59,7 +60,7 @@ def test_a_local_open_is_told_and_waits(tmp_path, kind, write, command, breaks):
         if breaks:
             await until(lambda: heard)
             # It waits until the lease is given up: what the holder writes meanwhile is seen.
-            await service.write(opened, 0, memoryview(b"DATA"), 2) if write else None
+            await NativeFiles(service).write(ROOT, node, 0, b"DATA", FILE_SYNC) if write else None
             assert not running.done()
             hold.release()
         output = await running
@@ -105,7 +106,7 @@ def test_own_opens_go_through_a_write_lease_with_their_own_permissions(tmp_path)
         os.chmod(tmp_path / "f", 0o600)
         with pytest.raises(PermissionError):
             await service.open(ALICE, node, read=True, write=False)
-        await service.commit(ROOT, node, 0, 0)
+        await NativeFiles(service).commit(ROOT, node)
         assert heard == []
         hold.release()
         opened.release()
@@ -117,7 +118,7 @@ def test_under_an_own_open_to_write_local_writers_are_noticed_when_they_write(tm
     async def scenario(service, root):
         node, opened, hold, heard = await leased(service, root, write=False)
         writing = await service.open(ROOT, node, read=False, write=True)
-        await service.write(writing, 0, memoryview(b"own"), 2)
+        await NativeFiles(service).write(ROOT, node, 0, b"own", FILE_SYNC)
         (await service.open(ALICE, node, read=True, write=True)).release()
         assert heard == []
         await shell(f"echo theirs >> {tmp_path}/f")
@@ -311,7 +312,7 @@ def test_the_servers_own_changes_are_no_news(tmp_path, kind):
         await service.link(ROOT, node, root, b"g")
         await service.rename(ROOT, root, b"g", root, b"h")
         await service.remove(ROOT, root, b"h", directory_wanted=False)
-        await service.write(opened, 0, memoryview(b"x"), 2)
+        await NativeFiles(service).write(ROOT, node, 0, b"x", FILE_SYNC)
         # Whatever the kernel had to say of these has been said when it speaks of another process.
         other = await write_file(service, root, b"other", b"x")
         service.forget_opens(other.inode)

@@ -10,7 +10,8 @@ import pytest
 
 from nfsd.exports import Export, ExportTable
 from nfsd.vfs.service import FileService
-from nfsd.vfs.types import CrossingRefused, SetAttributes, Stability
+from nfsd.vfs.types import CrossingRefused, SetAttributes
+from tests.support.native_files import FILE_SYNC, NativeFiles
 from tests.unit.vfs_support import ALICE, ROOT, read_file, run, write_file
 
 
@@ -156,14 +157,13 @@ def test_a_full_disk_is_said_to_be_full(tmp_path):
 
     async def scenario(service, root):
         node = await write_file(service, root, b"f", b"", ALICE)
-        opened = await service.open(ALICE, node, read=False, write=True)
-        chunk = memoryview(bytes(1 << 20))
+        files, chunk = NativeFiles(service), bytes(1 << 20)
         offset = 0
         with refused(errno.ENOSPC):
             while True:
-                done, _, change = await service.write(opened, offset, chunk, Stability.FILE_SYNC)
-                offset += done
-                assert change.after.size == offset
+                written = await files.write(ALICE, node, offset, chunk, FILE_SYNC)
+                offset += written.count
+                assert written.file_wcc.after.size == offset
         # Root's reserve is not for callers: the server writes as they are, not as itself.
         status = await service.status(root)
         assert status.free_bytes > (1 << 20)
@@ -171,7 +171,6 @@ def test_a_full_disk_is_said_to_be_full(tmp_path):
         with refused(errno.ENOSPC):
             for number in range(100):
                 await write_file(service, root, b"n%d" % number, b"", ALICE)
-        opened.release()
 
     with mounted(str(mount_point), "-o", "loop", str(image)):
         os.chmod(mount_point, 0o777)
@@ -210,14 +209,15 @@ def test_a_stalled_export_starves_nobody(tmp_path):
 
     async def main():
         exports = (
-            Export(id=1, path=str(frozen), pseudo="/frozen", workers=2),
-            Export(id=2, path=str(healthy), pseudo="/healthy", workers=2, asynchronous=True),
+            Export(id=1, path=str(frozen), pseudo="/frozen", workers=2, squash="none"),
+            Export(id=2, path=str(healthy), pseudo="/healthy", workers=2, squash="none", asynchronous=True),
         )
         service = FileService(ExportTable(exports), str(tmp_path))
         await service.start()
         stuck_root, root = [await service.root(export) for export in exports]
         known = await write_file(service, stuck_root, b"known", b"data")
-        await service.commit(ROOT, known, 0, 0)
+        files = NativeFiles(service)
+        await files.commit(ROOT, known)
         reader = await service.open(ROOT, known, read=True, write=False)
         opened = await service.open(ROOT, known, read=False, write=True)
         assert command("fsfreeze", "-f", str(frozen))
@@ -226,17 +226,16 @@ def test_a_stalled_export_starves_nobody(tmp_path):
                 asyncio.ensure_future(service.create(ROOT, stuck_root, b"%d" % number, SetAttributes()))
                 for number in range(10)
             ]
-            stuck.append(asyncio.ensure_future(service.write(opened, 0, memoryview(b"more"), Stability.FILE_SYNC)))
+            stuck.append(asyncio.ensure_future(files.write(ROOT, known, 0, b"more", FILE_SYNC)))
 
             async def others():
                 for number in range(20):
                     await write_file(service, root, b"%d" % number, b"data")
                 # What needs no disk is answered even here.
                 await service.attributes(stuck_root)
-                sink = bytearray(10)
-                return await service.read(reader, 0, memoryview(sink)), bytes(sink)
+                return await files.read(ROOT, known, 0, 10)
 
-            assert await asyncio.wait_for(others(), 30) == ((4, True), b"data" + bytes(6))
+            assert await asyncio.wait_for(others(), 30) == (b"data", True)
             assert not any(task.done() for task in stuck)
         finally:
             assert command("fsfreeze", "-u", str(frozen))

@@ -11,8 +11,8 @@ import pytest
 from nfsd.vfs import core, opens
 from nfsd.vfs.executor import Chain
 from nfsd.vfs.syscalls import SYS_CLOSE, SYS_FSYNC
-from nfsd.vfs.types import Stability
 from nfsd.vfs.unstable import MOST_OF_ONE_FILE
+from tests.support.native_files import FILE_SYNC, UNSTABLE, NativeFiles
 from tests.unit.test_vfs_mounts import mounted
 from tests.unit.vfs_support import ALICE, BOB, ROOT, run, write_file
 
@@ -61,12 +61,8 @@ async def sweep(service):
         await asyncio.sleep(0)
 
 
-async def write(service, node, credential=ROOT, data=b"data", stability=Stability.UNSTABLE):
-    opened = await service.open(credential, node, read=False, write=True)
-    try:
-        await service.write(opened, 0, memoryview(data), stability)
-    finally:
-        opened.release()
+async def write(service, node, credential=ROOT, data=b"data", stable=UNSTABLE):
+    await NativeFiles(service).write(credential, node, 0, data, stable)
 
 
 async def made(service, root, ended, name=b"f"):
@@ -126,7 +122,7 @@ def test_one_that_was_held_when_it_left_the_cache(place, tmp_path, ended):
     async def scenario(service, root):
         node = await made(service, root, ended)
         opened = await service.open(ROOT, node, read=False, write=True)
-        await service.write(opened, 0, memoryview(b"data"), Stability.UNSTABLE)
+        await write(service, node)
         await sweep(service)  # the cache forgets what somebody holds, too
         assert opened.cached is None
         assert ended == []
@@ -142,10 +138,10 @@ def test_one_that_was_held_when_it_left_the_cache(place, tmp_path, ended):
 def test_what_is_synchronised_closes_at_once(place, tmp_path, ended):
     async def scenario(service, root):
         node = await made(service, root, ended)
-        for stability in (Stability.FILE_SYNC, Stability.UNSTABLE):
-            await write(service, node, stability=stability)
-            if stability is Stability.UNSTABLE:
-                await service.commit(ROOT, node, 0, 0)
+        for stable in (FILE_SYNC, UNSTABLE):
+            await write(service, node, stable=stable)
+            if stable == UNSTABLE:
+                await NativeFiles(service).commit(ROOT, node)
             await sweep(service)
             await until(lambda: ("close", "f") in ended)
             assert [call for call in ended if call[1] == "f"] == [("fsync", "f"), ("close", "f")]
@@ -187,9 +183,9 @@ def test_a_commit_asks_every_descriptor_with_unstable_writes(place, tmp_path, en
         node = await made(service, root, ended)
         await write(service, node, ALICE)
         await write(service, node, BOB)
-        await service.commit(ROOT, node, 0, 0)
+        await NativeFiles(service).commit(ROOT, node)
         assert ended == [("fsync", "f")] * 2
-        await service.commit(ROOT, node, 0, 0)
+        await NativeFiles(service).commit(ROOT, node)
         assert ended == [("fsync", "f")] * 3
         assert len(service.unstable) == 0
 
@@ -201,13 +197,13 @@ def test_a_commit_under_way_when_the_file_is_removed(place, tmp_path, ended):
         node = await made(service, root, ended)
         reader = await service.open(ROOT, node, read=True, write=False)  # to whom the file is still there
         opened = await service.open(ALICE, node, read=False, write=True)
-        await service.write(opened, 0, memoryview(b"data"), Stability.UNSTABLE)
+        await write(service, node, ALICE)
         service.forget_open(opened)
         opened.release()
         del opened
         under_way = []
         earlier = node.inode.sync.join(under_way.append)
-        committing = asyncio.ensure_future(service.commit(ROOT, node, 0, 0))
+        committing = asyncio.ensure_future(NativeFiles(service).commit(ROOT, node))
         await until(lambda: node.inode.sync._next)
         await service.remove(ROOT, root, b"f", directory_wanted=False)
         under_way[0](0)
@@ -316,7 +312,7 @@ def test_a_file_system_that_an_error_made_read_only_has_not_kept_the_data(place,
         verifier = service.write_verifier
         fail(place)
         with pytest.raises(OSError, match=f"{os.strerror(errno.EROFS)}|{os.strerror(errno.EIO)}"):
-            await service.commit(ROOT, node, 0, 0)
+            await NativeFiles(service).commit(ROOT, node)
         assert service.write_verifier != verifier
 
     with mounted(str(place), "-o", "loop,errors=remount-ro", str(image)):
