@@ -1,8 +1,9 @@
 """NFSv4 attributes: one row for each, encoded from facts of the file service (RFC 7530 section 5, RFC 8881 section 5).
 
-Owns the table, the bitmaps and :func:`encode` for GETATTR, READDIR and friends; :mod:`nfsd.v4.settable` is the other
-direction. A bitmap is a Python int, bit n standing for attribute n. Imports the protocol's numbers, the ACL mapping and
-the VFS's types; the codec does the rest.
+Owns the bitmaps, the table of what does not follow from a ``struct statx``, and :func:`encode` for VERIFY, listings in
+Python and the rare GETATTR; what follows is :mod:`nfsd.v4.fattr`'s. :mod:`nfsd.v4.settable` is the other direction. A
+bitmap is a Python int, bit n standing for attribute n. Imports the protocol's numbers, the ACL mapping and the VFS's
+types.
 
 Not every file system has everything: :attr:`Facts.lacks` says what is missing where the file is, and neither is it
 answered there nor does SUPPORTED_ATTRS claim it.
@@ -18,6 +19,7 @@ from nfsd.exports import Place
 from nfsd.idnames import IdNames
 from nfsd.protocol import nfs4 as p
 from nfsd.v4 import acl
+from nfsd.v4.fattr import encoded, native_of
 from nfsd.vfs.posix_acl import Acls, AclTag
 from nfsd.vfs.types import Attributes, FileSystemStatus, FileType, PathLimits, Quota, Time
 from rpcrdma.xdr import Encoder
@@ -149,12 +151,6 @@ def _exclusive_create(encoder: Encoder, facts: Facts) -> None:
     encode_mask(encoder, EXCLUSIVE_CREATE & supported(facts.minor) & ~facts.lacks)
 
 
-def _fsid(encoder: Encoder, facts: Facts) -> None:
-    major, minor = facts.attributes.fsid
-    encoder.uint64(major)
-    encoder.uint64(minor)
-
-
 _OPEN_ARGUMENTS = p.open_arguments4(
     oa_share_access=[1 << p.OPEN4_SHARE_ACCESS_READ | 1 << p.OPEN4_SHARE_ACCESS_WRITE | 1 << p.OPEN4_SHARE_ACCESS_BOTH],
     oa_share_deny=[
@@ -179,18 +175,6 @@ _OPEN_ARGUMENTS = p.open_arguments4(
 
 def _open_arguments(encoder: Encoder, facts: Facts) -> None:
     encoder.encode(p.open_arguments4, _OPEN_ARGUMENTS)
-
-
-def _rawdev(encoder: Encoder, facts: Facts) -> None:
-    major, minor = facts.attributes.rdev
-    encoder.uint32(major)
-    encoder.uint32(minor)
-
-
-def _birthtime(encoder: Encoder, facts: Facts) -> None:
-    made = facts.attributes.birthtime
-    assert made is not None, "lacks is out of step with the table"
-    _time(encoder, made)
 
 
 def _pathname(encoder: Encoder, path: str) -> None:
@@ -267,26 +251,17 @@ EXCLUSIVE_CREATE = SETTABLE & ~_bits(p.FATTR4_TIME_ACCESS_SET, p.FATTR4_TIME_MOD
 """What EXCLUSIVE4_1 takes: the times keep the verifier (RFC 8881 section 18.16.3)."""
 _TABLE: dict[int, Write] = {
     p.FATTR4_SUPPORTED_ATTRS: _supported,
-    p.FATTR4_TYPE: _number(lambda f: f.attributes.type),
-    p.FATTR4_FH_EXPIRE_TYPE: _number(lambda f: p.FH4_PERSISTENT),
-    p.FATTR4_CHANGE: _hyper(lambda f: f.attributes.change),
-    p.FATTR4_SIZE: _hyper(lambda f: f.attributes.size),
     # FAT and its kin have one name per file, and no symbolic links either (Linux's server draws the same line).
     p.FATTR4_LINK_SUPPORT: _truth(lambda f: _limits(f).link_max > 1),
     p.FATTR4_SYMLINK_SUPPORT: _truth(lambda f: _limits(f).link_max > 1),
     p.FATTR4_NAMED_ATTR: _truth(lambda f: False),
-    p.FATTR4_FSID: _fsid,
     p.FATTR4_UNIQUE_HANDLES: _truth(lambda f: True),
-    p.FATTR4_LEASE_TIME: _number(lambda f: f.server.lease_time),
-    p.FATTR4_RDATTR_ERROR: _number(lambda f: f.error),
     p.FATTR4_ACL: _acl,
     p.FATTR4_ACLSUPPORT: _number(lambda f: 0 if f.lacks & NEED_ACLS else acl.SUPPORT),
     p.FATTR4_CANSETTIME: _truth(lambda f: True),
     p.FATTR4_CASE_INSENSITIVE: _truth(lambda f: _limits(f).case_insensitive),
     p.FATTR4_CASE_PRESERVING: _truth(lambda f: _limits(f).case_preserving),
     p.FATTR4_CHOWN_RESTRICTED: _truth(lambda f: _limits(f).chown_restricted),
-    p.FATTR4_FILEHANDLE: lambda encoder, f: encoder.opaque(f.handle),
-    p.FATTR4_FILEID: _hyper(lambda f: f.attributes.fileid),
     p.FATTR4_FILES_AVAIL: _hyper(lambda f: _status(f).available_files),
     p.FATTR4_FILES_FREE: _hyper(lambda f: _status(f).free_files),
     p.FATTR4_FILES_TOTAL: _hyper(lambda f: _status(f).total_files),
@@ -297,26 +272,17 @@ _TABLE: dict[int, Write] = {
     p.FATTR4_MAXNAME: _number(lambda f: _limits(f).name_max),
     p.FATTR4_MAXREAD: _hyper(lambda f: f.server.max_read),
     p.FATTR4_MAXWRITE: _hyper(lambda f: f.server.max_write),
-    p.FATTR4_MODE: _number(lambda f: f.attributes.mode),
     p.FATTR4_NO_TRUNC: _truth(lambda f: _limits(f).no_trunc),
-    p.FATTR4_NUMLINKS: _number(lambda f: f.attributes.nlink),
-    # RFC 8881 section 5.9: numbers as text stand for themselves with AUTH_SYS, which is what Linux sends.
+    # By name: numbers are encoded natively.
     p.FATTR4_OWNER: lambda encoder, f: encoder.opaque(f.server.names.owner(f.attributes.uid)),
     p.FATTR4_OWNER_GROUP: lambda encoder, f: encoder.opaque(f.server.names.owner_group(f.attributes.gid)),
     p.FATTR4_QUOTA_AVAIL_HARD: _hyper(lambda f: _quota(f).available_hard),
     p.FATTR4_QUOTA_AVAIL_SOFT: _hyper(lambda f: _quota(f).available_soft),
     p.FATTR4_QUOTA_USED: _hyper(lambda f: _quota(f).used),
-    p.FATTR4_RAWDEV: _rawdev,
     p.FATTR4_SPACE_AVAIL: _hyper(lambda f: _status(f).available_bytes),
     p.FATTR4_SPACE_FREE: _hyper(lambda f: _status(f).free_bytes),
     p.FATTR4_SPACE_TOTAL: _hyper(lambda f: _status(f).total_bytes),
-    p.FATTR4_SPACE_USED: _hyper(lambda f: f.attributes.used),
-    p.FATTR4_TIME_ACCESS: lambda encoder, f: _time(encoder, f.attributes.atime),
-    p.FATTR4_TIME_CREATE: _birthtime,
     p.FATTR4_TIME_DELTA: lambda encoder, f: _time(encoder, _limits(f).time_delta),
-    p.FATTR4_TIME_METADATA: lambda encoder, f: _time(encoder, f.attributes.ctime),
-    p.FATTR4_TIME_MODIFY: lambda encoder, f: _time(encoder, f.attributes.mtime),
-    p.FATTR4_MOUNTED_ON_FILEID: _hyper(lambda f: f.attributes.mounted_on_fileid),
     p.FATTR4_FS_STATUS: _fs_status,
     p.FATTR4_SUPPATTR_EXCLCREAT: _exclusive_create,
     p.FATTR4_CHANGE_ATTR_TYPE: _number(_change_attr_type),
@@ -327,7 +293,7 @@ _TABLE: dict[int, Write] = {
     p.FATTR4_XATTR_SUPPORT: _truth(lambda f: _limits(f).xattrs),
     p.FATTR4_OPEN_ARGUMENTS: _open_arguments,
 }
-"""How each attribute is encoded."""
+"""How each attribute is encoded that does not follow from a ``struct statx``; those are :mod:`nfsd.v4.fattr`'s."""
 
 NEED_STATUS = _bits(
     p.FATTR4_FILES_AVAIL, p.FATTR4_FILES_FREE, p.FATTR4_FILES_TOTAL,
@@ -364,7 +330,7 @@ _SINCE_42 = _bits(
     p.FATTR4_CHANGE_ATTR_TYPE, p.FATTR4_MODE_UMASK,
     p.FATTR4_CLONE_BLKSIZE, p.FATTR4_SPACE_FREED, p.FATTR4_XATTR_SUPPORT, p.FATTR4_SEC_LABEL,
 )  # fmt: skip
-_READABLE = _bits(*_TABLE)
+_READABLE = _bits(*_TABLE) | native_of(-1)
 
 
 @lru_cache(maxsize=3)
@@ -389,8 +355,8 @@ def write_only(mask: int, minor: int) -> bool:
 
 
 @lru_cache(maxsize=256)
-def _plan(mask: int) -> tuple[Write, ...]:
-    return tuple(_TABLE[number] for number in range(mask.bit_length()) if mask >> number & 1)
+def _plan(mask: int) -> tuple[tuple[int, Write], ...]:
+    return tuple((number, _TABLE[number]) for number in range(mask.bit_length()) if mask >> number & 1)
 
 
 def encode_mask(encoder: Encoder, mask: int) -> None:
@@ -404,9 +370,9 @@ def encode_mask(encoder: Encoder, mask: int) -> None:
 def encode(encoder: Encoder, mask: int, facts: Facts) -> None:
     """Write a fattr4 with the attributes of ``mask``, which must come from :func:`readable`, that the file has."""
     mask &= ~facts.lacks
-    encode_mask(encoder, mask)
-    at = encoder.position
-    encoder.uint32(0)
-    for write in _plan(mask):
-        write(encoder, facts)
-    encoder.patch_uint32(at, encoder.position - at - 4)
+    server, others = facts.server, []
+    for number, write in _plan(mask & ~native_of(mask, numeric=server.names.numeric)):
+        value = Encoder()
+        write(value, facts)
+        others.append((number, value.getvalue()))
+    encoder.append(encoded(mask, others, facts.attributes, facts.handle, server.lease_time, facts.error))

@@ -28,6 +28,7 @@ from nfsd.state.sessions import Session
 from nfsd.state.types import INVALID, SeqidReplay, StateidLike
 from nfsd.v4.arrivals import VERSIONS, arrive
 from nfsd.v4.errors import failure_of
+from nfsd.v4.facts import Asking
 from nfsd.v4.halfway import Halfway
 from nfsd.v4.kept import give, keep
 from nfsd.v4.operations import ENCODED, ROOM_FOR_RESULT, TABLE, Operation
@@ -267,6 +268,11 @@ class Compound:
             raise Replayed(replay)
         self.seqid_owner = owner
         self.opener = owner.client
+
+    @property
+    def asking(self) -> Asking:
+        """Who the caller is to what gathers attributes."""
+        return Asking(self.minor, self.call.transport, self.call.credential)
 
     @property
     def principal(self) -> str:

@@ -1,6 +1,6 @@
 """The common COMPOUNDs of NFSv4, answered natively: their operations (RFC 8881 section 18, RFC 7530 section 16).
 
-Owns :class:`Nfs4Direct`; imports :mod:`nfsd.v4.data`, the direct parts of the state engine, the file service and the
+Owns :class:`Nfs4Direct`; imports :mod:`nfsd.v4.file_attributes`, the direct parts of the state engine, the file service and the
 attributes. Replies are octet for octet those of :mod:`nfsd.v4.compound` and the operations in :mod:`nfsd.v4.ops`, which run
 whatever is declined here: all that fails, waits or is rare.
 """
@@ -8,20 +8,18 @@ whatever is declined here: all that fails, waits or is rare.
 from libc.errno cimport EACCES, ENOENT
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
-from nfsd.v4.data cimport Nfs4Data
-from nfsd.v4.direct_attributes cimport LARGEST_FATTR
 from nfsd.v4.direct_changes cimport wrong_name
 from nfsd.v4.direct_compound cimport Arguments, left, padded, room, store_opaque
+from nfsd.v4.file_attributes cimport Nfs4Attributes
 from nfsd.vfs.direct cimport NAME_MAX, Standing, no
 from nfsd.vfs.name_changes cimport Walk
 from nfsd.vfs.records cimport Node
 from nfsd.wire.nfs4 cimport (
-    ACCESS4_DELETE, ACCESS4_EXECUTE, ACCESS4_EXTEND, ACCESS4_LOOKUP, ACCESS4_MODIFY, ACCESS4_READ, ACCESS4_XALIST, ACCESS4_XAREAD,
-    ACCESS4_XAWRITE, NFS4ERR_ACCESS, NFS4ERR_NOENT, NFS4ERR_NOFILEHANDLE, NFS4ERR_NOTDIR, NFS4ERR_SYMLINK, NFS4_FHSIZE, NFS4_OK,
+    NFS4ERR_ACCESS, NFS4ERR_NOENT, NFS4ERR_NOFILEHANDLE, NFS4ERR_NOTDIR, NFS4ERR_SYMLINK, NFS4_FHSIZE, NFS4_OK,
     OP_ACCESS, OP_CLOSE, OP_COMMIT, OP_CREATE, OP_GETATTR, OP_GETFH, OP_LINK, OP_LOCK, OP_LOCKU, OP_LOOKUP, OP_OPEN, OP_OPEN_CONFIRM, OP_PUTFH, OP_READ, OP_REMOVE, OP_RENAME, OP_RENEW, OP_RESTOREFH,
     OP_SAVEFH, OP_SETATTR, OP_WRITE,
 )
-from rpcrdma.declined cimport ATTRIBUTES, FAILED, PROCEDURE, SIZE, STANDING
+from rpcrdma.declined cimport FAILED, PROCEDURE, STANDING
 from rpcrdma.octets cimport load_opaque, opaque_t
 from rpcrdma.place cimport ANSWERED, DECLINED, Place, load32, store32
 from rpcrdma.rpc.direct cimport Caller
@@ -32,18 +30,11 @@ from nfsd.v4.arrivals import arrive_as
 from nfsd.v4.errors import failure_of
 from nfsd.vfs.types import BadHandle, FileType
 
-cdef enum:
-    MODIFYING = ACCESS4_MODIFY | ACCESS4_EXTEND | ACCESS4_DELETE
-    ACCESS_ALL = ACCESS4_READ | ACCESS4_LOOKUP | ACCESS4_EXECUTE | MODIFYING
-    XATTRS = ACCESS4_XAREAD | ACCESS4_XAWRITE | ACCESS4_XALIST
-
-
-cdef object REG = FileType.REG
 cdef object DIR = FileType.DIR
 cdef object LNK = FileType.LNK
 
 
-cdef class Nfs4Direct(Nfs4Data):
+cdef class Nfs4Direct(Nfs4Attributes):
     cdef int operation(self, uint32_t number, Arguments *arguments, Place place) except -1:
         if number == OP_PUTFH:
             return self.putfh(arguments, place)
@@ -180,54 +171,4 @@ cdef class Nfs4Direct(Nfs4Data):
         self.seen = True
         arguments.at = behind
         place.at = store32(store32(place.at, OP_LOOKUP), 0)
-        return True
-
-    # -- attributes ----------------------------------------------------------------------------------------------
-    cdef bint getattr(self, Arguments *arguments, Place place) except -1:
-        cdef size_t used
-        cdef uint64_t mask
-        if not self.attributes.known(arguments.at, left(arguments), &used, &mask):
-            return no(self.files, ATTRIBUTES)
-        if not room(place, 8 + LARGEST_FATTR):
-            return no(self.files, SIZE)
-        if not self.told_by_us():
-            return False
-        arguments.at += used
-        if not self.look():
-            return False
-        place.at = store32(store32(place.at, OP_GETATTR), 0)
-        place.at = self.attributes.store(place.at, mask, self.current, &self.status)
-        return True
-
-    cdef bint access(self, Arguments *arguments, Place place) except -1:
-        cdef uint32_t asked
-        cdef int allowed
-        cdef bint is_directory = self.current.type is DIR
-        if left(arguments) < 4 or not room(place, 16):
-            return False
-        asked = load32(arguments.at) & (ACCESS_ALL if self.minor < 2 else ACCESS_ALL | XATTRS)
-        asked &= ~ACCESS4_EXECUTE if is_directory else ~(ACCESS4_LOOKUP | ACCESS4_DELETE)
-        if not self.look():
-            return False
-        allowed = self.files.access(self.standing.credential, self.current)
-        if allowed < 0:
-            return False
-        if asked & XATTRS:
-            kept = self.current.mount.xattrs
-            if kept is None:
-                return False
-            if not kept:
-                asked &= ~XATTRS
-            elif is_directory or self.current.type is REG:
-                if is_directory and not allowed & ACCESS4_MODIFY and not self.current.export.read_only:
-                    return False  # whether its attributes may be written is another matter than its entries
-                if allowed & ACCESS4_READ:
-                    allowed |= ACCESS4_XAREAD | ACCESS4_XALIST
-                if allowed & ACCESS4_MODIFY:
-                    allowed |= ACCESS4_XAWRITE
-        if self.standing.read_only:
-            allowed &= ~(MODIFYING | ACCESS4_XAWRITE)
-        arguments.at += 4
-        place.at = store32(store32(place.at, OP_ACCESS), 0)
-        place.at = store32(store32(place.at, asked), asked & <uint32_t>allowed)
         return True

@@ -4,7 +4,7 @@ from libc.stdint cimport uint8_t, uint32_t
 
 from nfsd.state.direct cimport DirectState
 from nfsd.state.sequence cimport Sequencer
-from nfsd.v4.direct_attributes cimport DirectAttributes
+from nfsd.v4.fattr cimport Fattr
 from nfsd.v4.under_way cimport Arguments, UnderWay, left, padded, room, store_opaque
 from nfsd.vfs.records cimport Node
 from rpcrdma.place cimport Place
@@ -15,7 +15,7 @@ cdef class DirectCompound(UnderWay):
 
     cdef DirectState state
     cdef Sequencer sequencer
-    cdef DirectAttributes attributes
+    cdef Fattr attributes
     cdef object delegations
     cdef size_t max_transfer
     cdef size_t max_reply

@@ -23,7 +23,7 @@ from libc.string cimport memcpy, memset
 
 from nfsd.state.direct cimport DirectState
 from nfsd.state.sequence cimport SequenceRequest, Sequencer
-from nfsd.v4.direct_attributes cimport DirectAttributes
+from nfsd.v4.fattr cimport Fattr
 from nfsd.v4.halfway cimport OPERATIONS, Halfway
 from nfsd.v4.under_way cimport UnderWay
 from nfsd.v4.unguarded cimport changes_unguarded
@@ -78,7 +78,7 @@ cdef class DirectCompound(UnderWay):
         self.files = DirectNames(server.service)
         self.state = DirectState(server.engine)
         self.sequencer = <Sequencer?>server.engine.sessions.sequencer
-        self.attributes = DirectAttributes(server, self.files)
+        self.attributes = Fattr(server, self.files)
         self.delegations = server.engine.delegations
         self.max_transfer = server.max_transfer
         self.max_reply = server.max_reply

@@ -2,8 +2,8 @@
 
 from libc.stdint cimport uint8_t, uint32_t
 
-from nfsd.v4.direct_changes cimport settable_t
 from nfsd.v4.direct_compound cimport Arguments
+from nfsd.v4.given cimport settable_t
 from nfsd.v4.name_changes cimport NameChanges
 from nfsd.vfs.name_changes cimport NameChange
 from rpcrdma.octets cimport opaque_t

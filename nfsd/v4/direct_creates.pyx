@@ -13,9 +13,11 @@ from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset
 
 from nfsd.state.records cimport Delegation
-from nfsd.v4.direct_changes cimport store_bitmap, store_change_info, wrong_name
+from nfsd.v4.direct_changes cimport store_change_info, wrong_name
 from nfsd.v4.direct_compound cimport room
 from nfsd.v4.direct_opens cimport store_no_delegation
+from nfsd.v4.fattr cimport WORDS, store_mask
+from nfsd.v4.given cimport load_given
 from nfsd.v4.name_changes cimport DONE, begun
 from nfsd.vfs.direct cimport NAME_MAX, UTIME_OMIT, no, no_changes
 from nfsd.vfs.name_changes cimport MAKE_FILE, NameChange
@@ -89,8 +91,8 @@ cdef class DirectCreates(NameChanges):
         memset(given.mask, 0, sizeof(given.mask))
         memset(how.shown, 0, sizeof(how.shown))
         if how.mode == UNCHECKED4 or how.mode == GUARDED4:
-            at = self.wanted(at, end, given)
-            if at == NULL or given.size > 0:
+            at = load_given(at, end, self.minor, self.server.names, given)
+            if at == NULL or given.failure or given.rare or given.size > 0:
                 return NULL
         elif how.mode == EXCLUSIVE4 or (how.mode == EXCLUSIVE4_1 and self.minor):
             verifier = at
@@ -101,8 +103,8 @@ cdef class DirectCreates(NameChanges):
                 no_changes(&given.changes)
                 given.size, given.umask, given.umask_given = -1, 0, False
             else:
-                at = self.wanted(at, end, given)
-                if at == NULL or given.size > 0:
+                at = load_given(at, end, self.minor, self.server.names, given)
+                if at == NULL or given.failure or given.rare or given.size > 0:
                     return NULL
                 if given.changes.times[0].nanoseconds != UTIME_OMIT or given.changes.times[1].nanoseconds != UTIME_OMIT:
                     return NULL  # the times keep the verifier (RFC 8881 section 18.16.3)
@@ -198,7 +200,7 @@ cdef class DirectCreates(NameChanges):
         place.at = store32(store32(store32(place.at, OP_OPEN), NFS4_OK), state.seqid)
         memcpy(place.at, <const uint8_t *>other, stateid4_SIZE - 4)
         place.at = store_change_info(place.at + stateid4_SIZE - 4, change.change_before, change.change_after)
-        place.at = store_bitmap(store32(place.at, flags), how.shown)
+        place.at = store_mask(store32(place.at, flags), how.shown, WORDS)
         if isinstance(given, Delegation):
             place.at = store_delegation(place.at, <Delegation>given)
         else:

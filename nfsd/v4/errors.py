@@ -8,7 +8,14 @@ from nfsd.protocol import nfs4 as p
 from nfsd.state import Nfs4Error
 from nfsd.v4.settable import AttributeError4
 from nfsd.vfs.types import BadHandle, CrossingRefused
+from rpcrdma.log_limits import limited_logger
 from rpcrdma.memory import OutOfMemory
+from rpcrdma.rpc.program import Transport
+from rpcrdma.xdr import XdrError
+
+_log = limited_logger(__name__)
+EXPECTED = (Nfs4Error, OSError, BadHandle, AttributeError4, XdrError, CrossingRefused, OutOfMemory)
+"""What operations raise for a failure to be told; everything else is the server's own."""
 
 _STATUS: dict[int, int] = {
     errno.EPERM: p.NFS4ERR_PERM,
@@ -62,3 +69,11 @@ def failure_of(error: Exception) -> int:
     if isinstance(error, OutOfMemory):
         return p.NFS4ERR_DELAY  # buffers come back as other calls end
     return p.NFS4ERR_BADXDR
+
+
+def told(error: BaseException, transport: Transport) -> int:
+    """The nfsstat4 of what an errand has raised. What no operation raises is logged, and SERVERFAULT."""
+    if isinstance(error, EXPECTED):
+        return failure_of(error)
+    _log.error("an operation for %s failed", transport.peer_address, exc_info=error)
+    return p.NFS4ERR_SERVERFAULT

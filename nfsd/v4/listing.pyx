@@ -1,7 +1,7 @@
 """Entries of READDIR in native code (RFC 7530 section 16.24, RFC 8881 section 18.23; contract: ``listing.pyi``).
 
 Owns the encoding of entry4, and what it counts against the sizes the client names. Attributes are those that GETATTR
-encodes natively, by the same function (:mod:`nfsd.v4.direct_attributes`).
+encodes natively, by the same function (:mod:`nfsd.v4.fattr`).
 """
 
 import os
@@ -10,7 +10,7 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcmp, memcpy
 
-from nfsd.v4.direct_attributes cimport LARGEST_FATTR, all_native, facts_t, store_fattr, wants_owners
+from nfsd.v4.fattr cimport LARGEST_FATTR, all_native, facts_t, store_fattr, wants_owners
 from nfsd.vfs.listing cimport (
     FAILED, FULL, GROW, NEEDS, SKIPPED, TAKEN, Listing, entry_t, listing_t, mark, outcome_t,
 )
@@ -89,7 +89,7 @@ cdef outcome_t encode_entry(listing_t *listing, entry_t *entry) noexcept nogil:
         facts.change = 0
         facts.change_at = NULL
         facts.fsid[0], facts.fsid[1] = entry.fsid[0], entry.fsid[1]
-        facts.lease_time = asked.lease_time
+        facts.lease_time, facts.error = asked.lease_time, 0
         facts.handle, facts.handle_size = entry.handle, entry.handle_size
         facts.mounted_on_fileid = entry.mounted_on_fileid
         at = store_fattr(at, asked.mask, entry.status, &facts)

@@ -2,8 +2,9 @@
 
 from libc.stdint cimport uint8_t, uint32_t
 
-from nfsd.v4.direct_changes cimport DirectChanges, settable_t
+from nfsd.v4.direct_changes cimport DirectChanges
 from nfsd.v4.direct_compound cimport Arguments
+from nfsd.v4.given cimport settable_t
 from nfsd.vfs.name_changes cimport NameChange
 from nfsd.vfs.records cimport Node
 from rpcrdma.octets cimport opaque_t
@@ -50,6 +51,7 @@ cdef class NameChanges(DirectChanges):
     cdef const uint8_t *load_text(
         self, const uint8_t *at, const uint8_t *end, Place place, creation_t *into
     ) noexcept
+    cdef bint makes_with(self, creation_t *creation, settable_t *given) except -1
     cdef NameChange to_create(self, creation_t *creation, settable_t *given)
     cdef int remove(self, Arguments *arguments, Place place) except -1
     cdef int rename(self, Arguments *arguments, Place place) except -1

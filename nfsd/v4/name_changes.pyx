@@ -14,8 +14,10 @@ from libc.errno cimport EINTR, EMFILE, ENFILE, ENOENT, ESTALE
 from libc.stdint cimport uint8_t, uint32_t
 from libc.string cimport memchr, memset
 
-from nfsd.v4.direct_changes cimport status_in, store_bitmap, store_change_info, wrong_name
+from nfsd.v4.direct_changes cimport status_in, store_change_info, wrong_name
 from nfsd.v4.direct_compound cimport padded, room
+from nfsd.v4.fattr cimport WORDS, store_mask
+from nfsd.v4.given cimport load_given
 from nfsd.vfs.attributes cimport statx_t
 from nfsd.vfs.direct cimport no
 from nfsd.vfs.name_changes cimport MAKE_DIRECTORY, REMOVE_ANY, NameChange, Walk
@@ -201,7 +203,7 @@ cdef class NameChanges(DirectChanges):
                 return self.fail(status, place)
             if creation.kind != NF4DIR and creation.kind != NF4LNK:
                 self.files.why = PROCEDURE
-            elif self.wanted(creation.attributes, creation.behind, &given) != creation.behind or given.size >= 0:
+            elif not self.makes_with(creation, &given):
                 self.files.why = ATTRIBUTES
             elif creation.kind == NF4LNK and cannot_be_kept(&creation.text):
                 return self.fail(NFS4ERR_INVAL, place)
@@ -226,7 +228,7 @@ cdef class NameChanges(DirectChanges):
             place.at = store_change_info(place.at, change.change_before, change.change_after)
             self.go(change.made)
             self.saw_change(change.made, &change.data.status)
-        place.at = store_bitmap(place.at, creation.mask)
+        place.at = store_mask(place.at, creation.mask, WORDS)
         return ANSWERED
 
     cdef const uint8_t *load_creation(
@@ -266,6 +268,11 @@ cdef class NameChanges(DirectChanges):
                 return NULL
             into.text.octets, into.text.length, into.fetched = place.bulk, length, True
         return at
+
+    cdef bint makes_with(self, creation_t *creation, settable_t *given) except -1:
+        """Whether all attributes of what is to be made are known natively, and can be given."""
+        load_given(creation.attributes, creation.behind, self.minor, self.server.names, given)
+        return not given.failure and not given.rare and given.size < 0
 
     cdef NameChange to_create(self, creation_t *creation, settable_t *given):
         """The creation of a directory or a symbolic link; None declines."""

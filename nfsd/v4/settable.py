@@ -19,7 +19,7 @@ from rpcrdma.xdr import Decoder, XdrError
 
 MAX_ACES = 1024
 """More than the largest ACL of any Linux file system but XFS needs; the mapping's work grows with the square."""
-_OWNER_LIMIT = 1024
+OWNER_LIMIT = 1024
 _LABEL_LIMIT = 65536
 _MINIMAL_ACE = 20
 
@@ -57,7 +57,7 @@ class _Values:
 
     def owner(self, *, group: bool) -> int:
         """An owner or owner_group."""
-        text = self.decoder.opaque(_OWNER_LIMIT)
+        text = self.decoder.opaque(OWNER_LIMIT)
         if not text:
             raise AttributeError4(p.NFS4ERR_INVAL)
         return self.identity(text, group=group)
@@ -103,7 +103,7 @@ class _Values:
             raise AttributeError4(p.NFS4ERR_NOSPC)
         aces = []
         for _ in range(count):
-            kind, flag, mask, who = decoder.uint32(), decoder.uint32(), decoder.uint32(), decoder.opaque(_OWNER_LIMIT)
+            kind, flag, mask, who = decoder.uint32(), decoder.uint32(), decoder.uint32(), decoder.opaque(OWNER_LIMIT)
             tag = acl.SPECIAL.get(who)
             if tag is not None:
                 # RFC 8881 section 6.2.1.5: IDENTIFIER_GROUP means nothing with them.

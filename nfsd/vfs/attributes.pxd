@@ -39,6 +39,7 @@ cdef enum:
 
 
 cdef object type_in(statx_t *status)
+cdef int fill_status(statx_t *status, object attributes) except -1
 cdef int set_status(statx_t *status, object attributes, object mount) except -1
 cdef object attributes_in(statx_t *status, mount, ChangeRecord record, bint changed)
 cdef statx_t *status_in(object buffer) except NULL

@@ -131,19 +131,28 @@ cdef inline void set_time(statx_timestamp *into, object time):
     into.seconds, into.nanoseconds = time
 
 
-cdef int set_status(statx_t *status, object attributes, object mount) except -1:
-    """A ``struct statx`` from which :func:`attributes_in` would make these attributes, of a file of this mount."""
-    cdef uint64_t device
+cdef int fill_status(statx_t *status, object attributes) except -1:
+    """What of a ``struct statx`` these attributes tell: all but the device."""
     memset(status, 0, sizeof(statx_t))
     status.mode = <uint32_t>_kinds[attributes.type] << 12 | <uint32_t>attributes.mode
     status.nlink, status.uid, status.gid = attributes.nlink, attributes.uid, attributes.gid
     status.size, status.blocks, status.ino = attributes.size, attributes.used >> 9, attributes.fileid
     status.rdev_major, status.rdev_minor = attributes.rdev
+    set_time(&status.atime, attributes.atime)
+    set_time(&status.mtime, attributes.mtime)
+    set_time(&status.ctime, attributes.ctime)
+    if attributes.birthtime is not None:
+        status.mask |= HAS_BIRTH_TIME
+        set_time(&status.btime, attributes.birthtime)
+    return 0
+
+
+cdef int set_status(statx_t *status, object attributes, object mount) except -1:
+    """A ``struct statx`` from which :func:`attributes_in` would make these attributes, of a file of this mount."""
+    cdef uint64_t device
+    fill_status(status, attributes)
     status.dev_major, status.dev_minor = mount.device
     if attributes.fsid != mount.fsid:  # a btrfs subvolume
         device = attributes.fsid[1]
         status.dev_major, status.dev_minor = <uint32_t>(device >> 32), <uint32_t>device
-    set_time(&status.atime, attributes.atime)
-    set_time(&status.mtime, attributes.mtime)
-    set_time(&status.ctime, attributes.ctime)
     return 0

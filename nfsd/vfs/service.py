@@ -10,8 +10,8 @@ kernel's) unless they say more; ``credential`` is the caller after squash. Where
 * ``sparse``: :meth:`seek`, :meth:`allocate`, :meth:`deallocate`, :meth:`read_extents`, :meth:`prefetch`, :meth:`drop`
 * ``copying``: :meth:`begin_copy`, :meth:`copy_for_a_while`, :meth:`clone_range`
 * ``inspect``: :meth:`set_attributes`, :meth:`access`, :meth:`readlink`, :meth:`status`, :meth:`limits`
-* ``xattrs``: :meth:`supports_xattrs`, :meth:`xattr_access`, :meth:`get_xattr`, :meth:`list_xattrs`, :meth:`set_xattr`,
-  :meth:`remove_xattr`
+* ``xattrs``: :meth:`supports_xattrs`, :meth:`may_write_xattrs`, :meth:`get_xattr`, :meth:`list_xattrs`,
+  :meth:`set_xattr`, :meth:`remove_xattr`
 * ``acls``: :meth:`supports_acls`, :meth:`acls`
 * ``labels``: :meth:`supports_labels`, :meth:`label`
 * ``quotas``: :meth:`supports_quotas`, :meth:`quota`

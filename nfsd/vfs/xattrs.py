@@ -11,7 +11,7 @@ import os
 
 from nfsd.vfs.attributes import attributes_of, changed_between, statx_buffer
 from nfsd.vfs.executor import Chain
-from nfsd.vfs.inspect import MODIFY, READ, InspectOperations
+from nfsd.vfs.inspect import MODIFY, InspectOperations
 from nfsd.vfs.records import Node
 from nfsd.vfs.syscalls import (
     ACCESS_READ,
@@ -32,8 +32,6 @@ from nfsd.vfs.syscalls import (
 )
 from nfsd.vfs.types import Change, Credential, FileType, PathLimits
 
-XAREAD, XAWRITE, XALIST = 0x40, 0x80, 0x100
-"""ACCESS4_XA* (RFC 8276 section 8.5)."""
 _PREFIX = b"user."
 _BEARERS = (FileType.REG, FileType.DIR)
 
@@ -74,17 +72,12 @@ class XattrOperations(InspectOperations):
         if not await self.supports_xattrs(node):
             raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
 
-    async def xattr_access(self, credential: Credential, node: Node) -> int:
-        """What the caller may do to extended attributes: bits XAREAD, XAWRITE and XALIST."""
-        if node.type not in _BEARERS:
-            return 0
-        allowed = await self.access(credential, node)
-        bits = XAREAD | XALIST if allowed & READ else 0
-        writable = bool(allowed & MODIFY)
-        if not writable and node.type is FileType.DIR and not node.export.read_only:
-            # A directory's entries need execute permission too, its attributes do not.
-            writable = await self.may_write(credential, node)
-        return bits | (XAWRITE if writable else 0)
+    async def may_write_xattrs(self, credential: Credential, node: Node, allowed: int) -> bool:
+        """Whether who may do so much with a file (ACCESS4_*) may set its extended attributes."""
+        if node.type not in _BEARERS or node.export.read_only:
+            return False
+        # A directory's entries need execute permission too, its attributes do not.
+        return bool(allowed & MODIFY) or (node.type is FileType.DIR and await self.may_write(credential, node))
 
     async def get_xattr(self, credential: Credential, node: Node, name: bytes) -> bytes:
         """An attribute's value. ENODATA when there is none of that name."""

@@ -293,7 +293,7 @@ def test_a_file_that_another_client_writes_under_a_delegation_is_asked_about(tmp
         assert both.server.engine.delegations.count == 1
         answered = both.answered
         await both.direct.call(None, both.message(0, putfh(handle), getattr_()))
-        assert both.answered == answered
+        assert both.answered == answered + 1
         assert p.OP_CB_GETATTR in end.operations
 
     v40(tmp_path, scenario, limits=Limits(grace=0))

@@ -18,9 +18,10 @@ from nfsd.v4 import attributes
 from nfsd.v4.attributes import Facts, mask_of
 from nfsd.v4.compound import Compound
 from nfsd.v4.errors import status_of
+from nfsd.v4.facts import learn_names
 from nfsd.v4.listing import Listing4, native
 from nfsd.v4.operations import ENCODED, Encoded, operation
-from nfsd.v4.ops.attributes import facts_of, learn_names
+from nfsd.v4.ops.attributes import facts_of
 from nfsd.v4.ops.files import place_of
 from nfsd.v4.pseudofs import PseudoNode
 from nfsd.versions import of_minor
@@ -191,7 +192,8 @@ async def _real_entries(c: Compound, directory: Node, cookie: int, mask: int) ->
     while True:
         page = await c.service.readdir(credential, directory, cookie, limit=limit, plus=True, gone=departed)
         if not c.server.names.numeric:
-            await learn_names(c, mask, [entry.attributes for entry in page.entries if entry.attributes is not None])
+            shown = [entry.attributes for entry in page.entries if entry.attributes is not None]
+            await learn_names(c.server, mask, shown)
         for entry in page.entries:
             cookie = entry.cookie
             if entry.name in (b".", b".."):

@@ -7,6 +7,7 @@ from nfsd.vfs.direct cimport DirectFiles
 from nfsd.vfs.records cimport Node
 
 cdef enum:
+    WORDS = 3               # of the numbers of all attributes there are
     LARGEST_FATTR = 640     # octets of a fattr4 with everything native code knows
 
 ctypedef struct facts_t:        # what does not follow from a struct statx
@@ -14,6 +15,7 @@ ctypedef struct facts_t:        # what does not follow from a struct statx
     uint8_t *change_at          # set to where it has been put
     uint64_t fsid[2]
     uint32_t lease_time
+    uint32_t error              # rdattr_error
     uint32_t handle_size
     const uint8_t *handle
     uint64_t mounted_on_fileid
@@ -22,17 +24,17 @@ ctypedef struct facts_t:        # what does not follow from a struct statx
 # Whether native code knows all of these attributes, the names of owners apart from numbers.
 cdef bint all_native(uint64_t mask) noexcept nogil
 cdef bint wants_owners(uint64_t mask) noexcept nogil
+cdef uint8_t *store_mask(uint8_t *at, const uint32_t *words, size_t length) noexcept nogil
+cdef uint8_t *store_values(uint8_t *at, uint64_t mask, statx_t *status, facts_t *facts) noexcept nogil
 # The fattr4 of them, in LARGEST_FATTR octets: behind it.
 cdef uint8_t *store_fattr(uint8_t *at, uint64_t mask, statx_t *status, facts_t *facts) noexcept nogil
 
 
-cdef class DirectAttributes:
+cdef class Fattr:
     """Attributes that follow from a ``struct statx``."""
 
     cdef DirectFiles files
     cdef object server
-    cdef object names
     cdef uint32_t lease_time
 
-    cdef bint known(self, const uint8_t *arguments, size_t size, size_t *used, uint64_t *mask) except -1
     cdef uint8_t *store(self, uint8_t *at, uint64_t mask, Node node, statx_t *status) except NULL

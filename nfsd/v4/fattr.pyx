@@ -1,12 +1,14 @@
 """Attributes in native code: the fattr4 of what follows from one ``struct statx`` (RFC 8881 section 5).
 
-Owns nothing; the table of all attributes is :mod:`nfsd.v4.attributes`, whose octets these are. A request for anything
-else is declined as a whole.
+Owns how these are encoded, for native operations and for Python; all others are encoded by :mod:`nfsd.v4.attributes`, which
+has the octets of both put together here.
 """
 
-from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
+from libc.string cimport memcpy
 
-from nfsd.vfs.attributes cimport ATTRIBUTE_MOUNT_ROOT, HAS_BIRTH_TIME, statx_t, statx_timestamp
+from nfsd.vfs.attributes cimport ATTRIBUTE_MOUNT_ROOT, HAS_BIRTH_TIME, fill_status, statx_t, statx_timestamp
 from nfsd.vfs.direct cimport DirectFiles, type_of
 from nfsd.vfs.records cimport Node
 from nfsd.wire.nfs4 cimport (
@@ -15,7 +17,7 @@ from nfsd.wire.nfs4 cimport (
     FATTR4_RDATTR_ERROR, FATTR4_SIZE, FATTR4_SPACE_USED, FATTR4_TIME_ACCESS, FATTR4_TIME_CREATE,
     FATTR4_TIME_METADATA, FATTR4_TIME_MODIFY, FATTR4_TYPE, FH4_PERSISTENT,
 )
-from rpcrdma.octets cimport load32, store32, store64, store_opaque
+from rpcrdma.octets cimport store32, store64, store_opaque
 
 cdef uint64_t NATIVE = sum(
     1 << number
@@ -63,19 +65,31 @@ cdef bint wants_owners(uint64_t mask) noexcept nogil:
     return mask & OWNERS != 0
 
 
+cdef uint8_t *store_mask(uint8_t *at, const uint32_t *words, size_t length) noexcept nogil:
+    """A bitmap4 of so many words, without those behind the last that says anything."""
+    cdef size_t index
+    while length and words[length - 1] == 0:
+        length -= 1
+    at = store32(at, <uint32_t>length)
+    for index in range(length):
+        at = store32(at, words[index])
+    return at
+
+
 cdef uint8_t *store_fattr(uint8_t *at, uint64_t mask, statx_t *status, facts_t *facts) noexcept nogil:
     cdef uint8_t *values
-    cdef size_t length
+    cdef uint32_t words[2]
     if not status.mask & HAS_BIRTH_TIME:
         mask &= ~(<uint64_t>1 << FATTR4_TIME_CREATE)
-    length = 2 if mask >> 32 else 1 if mask else 0
-    at = store32(at, <uint32_t>length)
-    if length > 0:
-        at = store32(at, <uint32_t>mask)
-    if length > 1:
-        at = store32(at, <uint32_t>(mask >> 32))
-    values = at
-    at += 4
+    words[0], words[1] = <uint32_t>mask, <uint32_t>(mask >> 32)
+    values = store_mask(at, words, 2)
+    at = store_values(values + 4, mask, status, facts)
+    store32(values, <uint32_t>(at - values - 4))
+    return at
+
+
+cdef uint8_t *store_values(uint8_t *at, uint64_t mask, statx_t *status, facts_t *facts) noexcept nogil:
+    """The values of these attributes, in the order of their numbers."""
     if asks(mask, FATTR4_TYPE):
         at = store32(at, type_of(status))
     if asks(mask, FATTR4_FH_EXPIRE_TYPE):
@@ -90,7 +104,7 @@ cdef uint8_t *store_fattr(uint8_t *at, uint64_t mask, statx_t *status, facts_t *
     if asks(mask, FATTR4_LEASE_TIME):
         at = store32(at, facts.lease_time)
     if asks(mask, FATTR4_RDATTR_ERROR):
-        at = store32(at, 0)
+        at = store32(at, facts.error)
     if asks(mask, FATTR4_FILEHANDLE):
         at = store_opaque(at, facts.handle, facts.handle_size)
     if asks(mask, FATTR4_FILEID):
@@ -117,35 +131,53 @@ cdef uint8_t *store_fattr(uint8_t *at, uint64_t mask, statx_t *status, facts_t *
         at = store_time(at, &status.mtime)
     if asks(mask, FATTR4_MOUNTED_ON_FILEID):
         at = store64(at, facts.mounted_on_fileid)
-    store32(values, <uint32_t>(at - values - 4))
     return at
 
 
-cdef class DirectAttributes:
+def native_of(mask, *, bint numeric=True):
+    return mask & (NATIVE if numeric else NATIVE & ~OWNERS)
+
+
+def encoded(mask, list others not None, attributes, bytes handle not None, uint32_t lease_time, uint32_t error):
+    cdef statx_t status
+    cdef facts_t facts
+    cdef uint32_t words[WORDS]
+    cdef uint64_t left = mask & NATIVE, before
+    cdef size_t size = LARGEST_FATTR, index
+    cdef bytes octets, whole
+    cdef uint8_t *at
+    cdef uint8_t *values
+    fill_status(&status, attributes)
+    facts.change = attributes.change
+    facts.fsid[0], facts.fsid[1] = attributes.fsid
+    facts.lease_time, facts.error = lease_time, error
+    facts.handle, facts.handle_size = <const uint8_t *>handle, <uint32_t>len(handle)
+    facts.mounted_on_fileid = attributes.mounted_on_fileid
+    for index in range(WORDS):
+        words[index] = mask >> (32 * index) & 0xFFFFFFFF
+    for number, octets in others:
+        size += len(octets)
+        if number < 64:
+            left &= ~(<uint64_t>1 << <int>number)
+    whole = PyBytes_FromStringAndSize(NULL, size)
+    values = store_mask(<uint8_t *>PyBytes_AS_STRING(whole), words, WORDS)
+    at = values + 4
+    for number, octets in others:
+        before = left if number > 63 else left & ((<uint64_t>1 << <int>number) - 1)
+        at = store_values(at, before, &status, &facts)
+        left &= ~before
+        memcpy(at, <const uint8_t *>octets, len(octets))
+        at += len(octets)
+    at = store_values(at, left, &status, &facts)
+    store32(values, <uint32_t>(at - values - 4))
+    return whole[:at - <uint8_t *>PyBytes_AS_STRING(whole)]
+
+
+cdef class Fattr:
     def __init__(self, server, DirectFiles files not None):
         self.files = files
         self.server = server    # whose pseudo file system is another after a reload
-        self.names = server.names
         self.lease_time = server.facts.lease_time
-
-    cdef bint known(self, const uint8_t *arguments, size_t size, size_t *used, uint64_t *mask) except -1:
-        """Whether a GETATTR4args asks for nothing but what is known here."""
-        cdef size_t words, index
-        cdef uint32_t word
-        if size < 4:
-            return False
-        words = load32(arguments)
-        if words > 3 or size < 4 + 4 * words:
-            return False
-        mask[0] = 0
-        for index in range(words):
-            word = load32(arguments + 4 + 4 * index)
-            if index < 2:
-                mask[0] |= <uint64_t>word << (32 * index)
-            elif word:
-                return False
-        used[0] = 4 + 4 * words
-        return not mask[0] & ~NATIVE and (not mask[0] & OWNERS or self.names.numeric)
 
     cdef uint8_t *store(self, uint8_t *at, uint64_t mask, Node node, statx_t *status) except NULL:
         """The fattr4 (:func:`nfsd.v4.attributes.encode`), ``status`` having been looked at just now."""
@@ -155,7 +187,7 @@ cdef class DirectAttributes:
         facts.change = node.inode.change.value
         facts.fsid[0] = <uint64_t>fsid[0]
         facts.fsid[1] = <uint64_t>fsid[1]
-        facts.lease_time = self.lease_time
+        facts.lease_time, facts.error = self.lease_time, 0
         facts.handle = <const uint8_t *>handle
         facts.handle_size = <uint32_t>len(handle)
         facts.mounted_on_fileid = status.ino

@@ -1,0 +1,1 @@
+"""Attributes that clients give files. Implemented in ``given.pyx``; of use to native code only."""
