@@ -1,4 +1,4 @@
-"""Exports: which directory is offered under which name to whom, and as whom callers act.
+"""Exports: to whom directories are offered (:mod:`nfsd.exported`), and as whom callers act.
 
 Owns the choice among ``clients`` and squashing of credentials (exports(5) semantics). Imports the VFS's types, the
 matching of one entry and the name services (:mod:`nfsd.names`).
@@ -10,13 +10,15 @@ Nothing here waits for the DNS except :meth:`ExportTable.admit`, which the dispa
 
 from __future__ import annotations
 
-import hashlib
 import ipaddress
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
+from nfsd.exported import ClientOverride as ClientOverride
+from nfsd.exported import Export as Export
+from nfsd.exported import Place as Place
+from nfsd.exported import derive_id as derive_id
 from nfsd.matching import RESERVED_PORTS, Access, Connection, Pattern
 from nfsd.matching import canonical_address as canonical_address
 from nfsd.names import GroupLists, HostNames
@@ -41,89 +43,6 @@ NOT_AMONG_CLIENTS = "it is not among its clients"
 NOT_BY_VERSION = "it is not served by this version of NFS"
 
 
-@dataclass(frozen=True, slots=True)
-class ClientOverride:
-    """What one entry of ``clients`` changes for the clients it matches; None keeps the export's own setting."""
-
-    host: str
-    """As it stands in :attr:`Export.clients`."""
-    read_only: bool | None = None
-    squash: str | None = None
-    anonuid: int | None = None
-    anongid: int | None = None
-    secure: bool | str | None = None
-    umask: int | None = None
-    rate: Bound | None = None
-    weight: int | None = None
-
-
-class Place(NamedTuple):
-    """A directory on some server, where clients are sent or find the same files."""
-
-    host: str
-    """A name or address, an IPv6 address without brackets."""
-    path: str
-    """As NFSv4 clients see it there."""
-
-    def __str__(self) -> str:
-        return f"[{self.host}]:{self.path}" if ":" in self.host else f"{self.host}:{self.path}"
-
-
-@dataclass(frozen=True, slots=True)
-class Export:
-    """One export as the configuration describes it; or, with a ``referral``, a name that leads to other servers."""
-
-    id: int
-    """Stable over restarts and edits of the configuration: derived from ``path``, or set by ``id:``. 1..2**32-1."""
-    path: str
-    """Absolute path of the directory."""
-    pseudo: str
-    """Its absolute name for clients, normalised: ``/export``; ``/`` is allowed."""
-    read_only: bool = False
-    squash: str = "root"
-    """``root``, ``none`` or ``all``."""
-    anonuid: int = 65534
-    anongid: int = 65534
-    clients: tuple[str, ...] = ("*",)
-    """Addresses, CIDR blocks, host names (with ``*`` and ``?``), netgroups behind an ``@``, ``*``."""
-    asynchronous: bool = False
-    """``async``: namespace changes and stable writes are not put on the disk before their reply."""
-    cross_mounts: bool = False
-    """Whether clients may walk into file systems mounted inside the export."""
-    workers: int = 8
-    """Jobs of this export that may wait for its disk at the same time."""
-    overrides: tuple[ClientOverride, ...] = ()
-    """Settings that differ for some of ``clients``."""
-    security_labels: bool = False
-    """Whether clients see and set the files' security labels."""
-    referral: tuple[Place, ...] = ()
-    """Where the files really are: nothing is served here, and ``path`` is empty."""
-    replicas: tuple[Place, ...] = ()
-    """Where the same files are to be had as well."""
-    secure: bool | str = False
-    """Whether clients must use a port below 1024: True, ``"tcp"`` (RDMA's ports are not looked at), or False."""
-    mountpoint: bool | str = False
-    """Whether something must be mounted at ``path``, or at another directory, for the export to be served."""
-    umask: int = 0
-    """Bits that the modes of new files lose, unless their directory has a default ACL."""
-    manage_gids: bool = False
-    """Whether users are in the groups that this server's system has them in, whatever their calls say."""
-    versions: int = ALL
-    """Of NFS that it is served by (:mod:`nfsd.versions`)."""
-    max_read: int = 1 << 20
-    """Octets of one READ; a longer one is answered short."""
-    max_write: int = 1 << 20
-    """Octets of one WRITE; likewise."""
-    rate: Bound = NO_BOUND
-    """What all clients together may do in a second."""
-    origin: str = field(default="", compare=False)
-    """Where the configuration speaks of it: file and line."""
-    source: str = field(default="", compare=False)
-    """Where its ``clients`` stand in the configuration: file and line."""
-    place: str = field(default="", compare=False)
-    """Where its ``path`` stands, likewise."""
-
-
 class Observer:
     """Hears of what clients do with exports; this one does nothing about it."""
 
@@ -141,11 +60,6 @@ class Observer:
 
     def denied(self, peer_address: str, path: str, why: str, remedy: str) -> None:
         """A client was refused, and the log has been told."""
-
-
-def derive_id(path: str) -> int:
-    """The export id that goes with a path: 1..2**32-1, the same at every start."""
-    return int.from_bytes(hashlib.blake2b(path.encode("utf-8", "surrogateescape"), digest_size=4).digest(), "big") or 1
 
 
 class Caller(Protocol):

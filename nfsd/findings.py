@@ -163,7 +163,8 @@ def _overlap(one: _Socket, other: _Socket) -> bool:
 async def _of_exports(config: Config) -> list[Finding]:
     index = {export.id: number for number, export in enumerate(config.exports)}
     with tempfile.TemporaryDirectory(prefix="rdma-nfsd-check-") as own:
-        service = FileService(ExportTable(config.exports), own)
+        exports = ExportTable(config.exports)
+        service = FileService(exports, own)
         silent = logging.getLogger("nfsd.vfs")
         level = silent.level
         silent.setLevel(logging.CRITICAL)  # what it would say is said here
@@ -173,14 +174,14 @@ async def _of_exports(config: Config) -> list[Finding]:
                 _finding(config, ("exports", index[id_], "path"), one.why, one.remedy)
                 for id_, one in service.absent.items()
             ]
-            for export in service.exports.exports:
+            for export in exports.exports:
                 mount = (await service.root(export)).mount
                 if mount.by_place:
                     found.append(_by_place(config, index[export.id], mount))
         finally:
             await service.close()
             silent.setLevel(level)
-            await service.exports.close()
+            await exports.close()
     return found
 
 

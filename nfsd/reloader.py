@@ -157,7 +157,7 @@ class Reloader:
             except OSError as error:
                 _log.error("%s: %s", error.filename, error.strerror)
             else:
-                self._service.exports.set_client_rate(bound_of(config.server.client_rate))
+                self._nfs4.exports.set_client_rate(bound_of(config.server.client_rate))
                 if read_only and not self.read_only:
                     self.after_read_only()
                 self.read_only = read_only

@@ -11,7 +11,7 @@ import os
 from dataclasses import dataclass
 from typing import Final
 
-from nfsd.exports import Export
+from nfsd.exported import Export
 
 _REMEDIES: Final = {
     errno.ENOENT: "create it (mkdir -p) or correct the path",

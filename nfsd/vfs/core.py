@@ -22,7 +22,7 @@ import os
 from collections.abc import Callable
 from weakref import WeakValueDictionary
 
-from nfsd.exports import ExportTable
+from nfsd.exported import Exports
 from nfsd.shown import path_shown
 from nfsd.vfs import uring
 from nfsd.vfs.attributes import (
@@ -65,7 +65,7 @@ class Core:
     write_verifier: bytes
     """8 octets, new at each start of the server and after each failure of write-back (RFC 1813 section 3.3.7)."""
 
-    def __init__(self, exports: ExportTable, state_dir: str, limits: FileLimits | None = None) -> None:
+    def __init__(self, exports: Exports, state_dir: str, limits: FileLimits | None = None) -> None:
         self.exports = exports
         self.file_limits = limits or FileLimits.of(raise_descriptor_limit())
         self.state_dir = state_dir

@@ -12,7 +12,7 @@ import os
 import time
 from collections.abc import Awaitable, Callable
 
-from nfsd.exports import ExportTable
+from nfsd.exported import Exports
 from nfsd.vfs.attributes import (
     attributes_of,
     raw_ctime,
@@ -93,7 +93,7 @@ def _place(status: bytearray) -> tuple[int, tuple[int, int], int]:
 class DirectoryOperations(OpenOperations):
     """Looking up and listing."""
 
-    def __init__(self, exports: ExportTable, state_dir: str, limits: FileLimits | None = None) -> None:
+    def __init__(self, exports: Exports, state_dir: str, limits: FileLimits | None = None) -> None:
         super().__init__(exports, state_dir, limits)
         self.streams = Streams(self.close_later)
         self.turns = ListingTurns()

@@ -11,7 +11,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Iterable
 
-from nfsd.exports import Export
+from nfsd.exported import Export
 from nfsd.vfs.directory import DirectoryOperations
 from nfsd.vfs.mounts import Mount
 from nfsd.vfs.resources import threads_for

@@ -15,7 +15,7 @@ import os
 from collections.abc import Iterable
 from typing import Final
 
-from nfsd.exports import Export, ExportTable
+from nfsd.exported import Export, Exports
 from nfsd.reach import silent
 from nfsd.vfs.absent import Absent, check_mounted
 from nfsd.vfs.attributes import raw_device, raw_mount, raw_nlink, raw_type, statx_buffer
@@ -79,7 +79,7 @@ _log = limited_logger(__name__)
 class FindingOperations(Core):
     """Export roots, handles, mounts."""
 
-    def __init__(self, exports: ExportTable, state_dir: str, limits: FileLimits | None = None) -> None:
+    def __init__(self, exports: Exports, state_dir: str, limits: FileLimits | None = None) -> None:
         super().__init__(exports, state_dir, limits)
         self.absent: dict[int, Absent] = {}
         """Exports that cannot be served as things are, by id."""

@@ -15,7 +15,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from weakref import WeakSet
 
-from nfsd.exports import ExportTable
+from nfsd.exported import Exports
 from nfsd.vfs.attributes import attributes_of, raw_ctime, raw_nlink, raw_uid, statx_buffer
 from nfsd.vfs.executor import Chain
 from nfsd.vfs.finding import FindingOperations
@@ -56,7 +56,7 @@ _STALE = os.strerror(errno.ESTALE)
 class OpenOperations(FindingOperations):
     """Opening files, and putting them on stable storage."""
 
-    def __init__(self, exports: ExportTable, state_dir: str, limits: FileLimits | None = None) -> None:
+    def __init__(self, exports: Exports, state_dir: str, limits: FileLimits | None = None) -> None:
         super().__init__(exports, state_dir, limits)
         self.shares = Shares(self.file_limits.open_files, self.file_limits.host_open_files, self)
         self.nodes.places = self.shares

@@ -14,7 +14,7 @@ import struct
 import threading
 from typing import Final
 
-from nfsd.exports import ExportTable
+from nfsd.exported import Exports
 from nfsd.vfs.executor import Chain
 from nfsd.vfs.inspect import InspectOperations
 from nfsd.vfs.mounts import Mount
@@ -40,7 +40,7 @@ _ASKING: Final = 4
 class QuotaOperations(InspectOperations):
     """Reading quotas. Keeping them is the kernel's: whoever is beyond gets EDQUOT."""
 
-    def __init__(self, exports: ExportTable, state_dir: str, limits: FileLimits | None = None) -> None:
+    def __init__(self, exports: Exports, state_dir: str, limits: FileLimits | None = None) -> None:
         super().__init__(exports, state_dir, limits)
         self._asking: dict[int, asyncio.Semaphore] = {}
         """By lane."""

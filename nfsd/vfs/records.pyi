@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable
 from typing import Self
 
-from nfsd.exports import Export
+from nfsd.exported import Export
 from nfsd.vfs.change import ChangeRecord
 from nfsd.vfs.leases import Lease
 from nfsd.vfs.locks import HeldLocks

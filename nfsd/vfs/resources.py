@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Self
 
-from nfsd.exports import Export
+from nfsd.exported import Export
 
 _SPARE_THREADS = 8
 _MOST_THREADS = 256
