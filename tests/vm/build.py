@@ -35,7 +35,7 @@ GUEST_PACKAGES = (
     *("fio", "e2fsprogs", "attr", "acl", "tcpdump", "kmod", "make", "gcc", "libc6-dev"),
 )
 
-TOOL_PACKAGES = ("nfs4-acl-tools", "systemd", "dmsetup")
+TOOL_PACKAGES = ("nfs4-acl-tools", "systemd", "dmsetup", "quota")
 """Unpacked over the others, which stay as they are when a tool is added here."""
 
 INITRD_MODULES = ("virtio_pci", "9pnet_virtio", "9p", "overlay", "virtio_net", "virtio_console")
