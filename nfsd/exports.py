@@ -152,6 +152,13 @@ class ExportTable:
             self.prices.price(tally, address, export.id, export, self.access(export, peer_address))
         return tally
 
+    def moved(self, export: Export, peer_address: str, *, read: int = 0, written: int = 0) -> None:
+        """Count octets that no call of the client's counts, and charge them."""
+        tally = self.tally(export, peer_address)
+        tally.read += read
+        tally.written += written
+        tally.leave()
+
     def set_client_rate(self, rate: Bound) -> None:
         """Let each client do so much in a second from now on."""
         if rate != self.prices.client_rate:

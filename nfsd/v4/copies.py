@@ -16,6 +16,7 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING
 
+from nfsd.pricing import host_of_any
 from nfsd.protocol import nfs4 as p
 from nfsd.state.clients import Client
 from nfsd.state.copies import CopyState
@@ -97,6 +98,17 @@ class Counters:
     callbacks: int = 0
     """CB_OFFLOAD sent, repetitions included."""
     acknowledged: int = 0
+
+
+class _Waiting:
+    """A copy that waits for its client's pace."""
+
+    def __init__(self) -> None:
+        self.may_go_on = asyncio.Event()
+
+    def go_on(self) -> None:
+        """The client may do more again."""
+        self.may_go_on.set()
 
 
 @dataclass(eq=False, slots=True)
@@ -204,9 +216,11 @@ class Copies:
         try:
             more = True
             while more:
+                await self._allowed(state.client)
                 try:
                     more = await self._step(state.client, work)
                 finally:
+                    self._charge(state.client, work, work.done - state.copied)
                     self.counters.octets += work.done - state.copied
                     state.copied = work.done
             status: int = p.NFS4_OK
@@ -222,6 +236,24 @@ class Copies:
             self.counters.completed += 1
         else:
             self.counters.failed += 1
+
+    async def _allowed(self, client: Client) -> None:
+        """Wait while the client's host goes faster than it may, in a row with its connections."""
+        paces = self._server.exports.prices.paces
+        pace = paces.known(host_of_any(client.host.removesuffix("!")))
+        if pace is not None and pace.limited and pace.is_over():
+            waiting = _Waiting()
+            pace.wait(waiting)
+            try:
+                await waiting.may_go_on.wait()
+            finally:
+                pace.leave(waiting)
+
+    def _charge(self, client: Client, work: RangeCopy, octets: int) -> None:
+        """Charge a piece to the client's rates and to those of the exports."""
+        exports, address = self._server.exports, client.host.removesuffix("!")
+        exports.moved(work.source.node.export, address, read=octets)
+        exports.moved(work.target.node.export, address, written=octets)
 
     async def _step(self, client: Client, work: RangeCopy) -> bool:
         node = work.target.node

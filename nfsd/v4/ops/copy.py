@@ -49,6 +49,16 @@ async def _count(c: Compound, source: Node, offset: int, count: int) -> int:
     return count or size - offset
 
 
+def _moved(c: Compound, source: Node, octets: int) -> None:
+    """Charge what was copied before the reply: as it would be if the client had read and written it."""
+    c.transferred(written=octets)
+    assert isinstance(c.current, Node)
+    if source.export is c.current.export:
+        c.transferred(read=octets)
+    else:
+        c.server.exports.moved(source.export, c.call.transport.peer_address, read=octets)
+
+
 @operation(p.OP_COPY, changes=True)
 async def copy(c: Compound, args: p.COPY4args) -> p.COPY4resok:
     """Copy a range of the saved file into the current one. The client commits it."""
@@ -77,7 +87,10 @@ async def copy(c: Compound, args: p.COPY4args) -> p.COPY4resok:
                 c.after = [*(c.after or ()), begun.replied.set]
                 stateids = [p.stateid4(*begun.state.stateid)]
         if not stateids:
-            await c.server.copies.at_once(c.client, work)
+            try:
+                await c.server.copies.at_once(c.client, work)
+            finally:
+                _moved(c, source, work.done)
     finally:
         reading.release()
         writing.release()
@@ -117,8 +130,9 @@ async def clone(c: Compound, args: p.CLONE4args) -> None:
     only_regular(source, target)
     reading, writing = await _open_both(c, source, args.cl_src_stateid, target, args.cl_dst_stateid)
     try:
-        await _count(c, source, args.cl_src_offset, args.cl_count)
+        count = await _count(c, source, args.cl_src_offset, args.cl_count)
         await c.service.clone_range(reading, args.cl_src_offset, writing, args.cl_dst_offset, args.cl_count)
+        _moved(c, source, count)
     finally:
         reading.release()
         writing.release()
