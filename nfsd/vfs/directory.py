@@ -96,7 +96,10 @@ class DirectoryOperations(OpenOperations):
     def __init__(self, exports: Exports, state_dir: str, limits: FileLimits | None = None) -> None:
         super().__init__(exports, state_dir, limits)
         self.streams = Streams(self.close_later)
-        self.turns = ListingTurns()
+        self.turns = ListingTurns(self._weight)
+
+    def _weight(self, lane: int, host: str) -> int:
+        return self.executor.weight_of(lane, host)
 
     # -- one name ------------------------------------------------------------------------------------------------
     async def lookup(self, credential: Credential, directory: Node, name: bytes) -> tuple[Node, Attributes]:

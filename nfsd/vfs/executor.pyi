@@ -64,6 +64,8 @@ class Executor:
         """Bound the threads a lane may hold (default: half of them)."""
     def set_weight(self, number: int, host: str, weight: int) -> None:
         """Have so many jobs of a host taken in each of its turns in a lane (default: 1)."""
+    def weight_of(self, number: int, host: str) -> int:
+        """The jobs of a host that are taken in one of its turns in a lane."""
     def allow_threads(self, threads: int) -> None:
         """Let there be so many threads; never fewer than before."""
     def statistics(self) -> dict[str, int]:

@@ -245,6 +245,9 @@ cdef class Executor:
         if queues is not None:
             self.workers.weigh(&queues.calls, &queues.syncs, weight)
 
+    def weight_of(self, number, host):
+        return self.weights.get((number, host), 1)
+
     def allow_threads(self, int threads):
         self.max_threads = max(self.max_threads, min(threads, MAX_THREADS))
 

@@ -25,9 +25,9 @@ KEYS = {
 }
 
 
-async def root_of(site: Site, host: str) -> nfs3.nfs_fh3:
+async def root_of(site: Site, host: str, name: str = "export") -> nfs3.nfs_fh3:
     wire = await site.wire(host, "mountd")
-    export = str(site.base / "export").encode()
+    export = str(site.base / name).encode()
     reply = await wire.call(None, rpc(MOUNT_PROGRAM, 3, 1, pack(dirpath, export), uid=0))
     found = Decoder(memoryview(accepted(reply))).decode(mountres3)
     return nfs3.nfs_fh3(found.mountinfo.fhandle)

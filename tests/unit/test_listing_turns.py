@@ -32,6 +32,28 @@ def test_hosts_take_turns_however_many_listings_they_have():
     asyncio.run(scenario())
 
 
+def test_hosts_have_as_many_turns_as_their_weights_say():
+    async def scenario():
+        weights = {(1, "heavy"): 3, (2, "light"): 9}
+        turns, order, all_wait = ListingTurns(lambda *who: weights.get(who, 1)), [], asyncio.Event()
+
+        async def one(host):
+            async with turns.turn(1, host, 1):
+                order.append(host[0])
+                await all_wait.wait()
+
+        tasks = [asyncio.ensure_future(one(host)) for host in ("x", *["heavy"] * 8, *["light"] * 8, "other")]
+        await asyncio.sleep(0)
+        tasks[1].cancel()  # one that waits no more is no turn
+        await asyncio.sleep(0)
+        all_wait.set()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        assert "".join(order) == "x" + "hhhlo" + "hhhl" + "hl" + "l" * 5
+        assert not turns._lanes
+
+    asyncio.run(scenario())
+
+
 def test_a_host_has_few_listings_begun_at_a_time():
     async def scenario():
         turns, all_wait = ListingTurns(), asyncio.Event()

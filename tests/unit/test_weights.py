@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
+from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,12 +17,16 @@ from nfsd.protocol import nfs3
 from rpcrdma.hosts import Hosts
 from rpcrdma.memory import Pool
 from rpcrdma.paces import Paces
+from rpcrdma.verbs.interface import ListenAddress
+from rpcrdma.verbs.softiwarp import SoftIwarp
 from rpcrdma.weights import _MOST, Weights
 from tests.hostile.peer import nfs3_call, results3
+from tests.peer.requester import Peer
+from tests.peer.wire import header as rdma_header
 from tests.support.delegations import until
 from tests.support.hosts import Site, on_site, write_config
 from tests.unit.test_host_memory import root_of
-from tests.unit.test_rates import Caller
+from tests.unit.test_rates import Caller, on_site_listening
 from tests.unit.test_worker_turns import Lane, queued
 
 HEAVY, LIGHT, OTHER = "127.0.0.2", "127.0.0.3", "127.0.0.4"
@@ -76,13 +82,39 @@ def test_a_weight_is_bounded(tmp_path: Path, weight: object) -> None:
         load(str(write_config(tmp_path, f"[{{host: {HEAVY}, weight: {weight}}}]")))
 
 
-async def rounds(site: Site, lane: Lane, root: nfs3.nfs_fh3, weight: int) -> None:
-    """Calls of two hosts wait, and in each round one job of a third one, which lets nobody by for a while."""
+class RdmaCaller:
+    """As :class:`Caller`, over RDMA, from 127.0.0.1."""
+
+    def __init__(self, peer: Peer) -> None:
+        self.peer, self.answered = peer, 0
+
+    async def _call(self, message: bytes) -> None:
+        await self.peer.call(rdma_header(int.from_bytes(message[:4], "big")), message)
+        self.answered += 1
+
+    def send(self, count: int, call: bytes) -> None:
+        first = int.from_bytes(call[:4], "big") + 1
+        calls = (self._call(xid.to_bytes(4, "big") + call[4:]) for xid in range(first, first + count))
+        self.task = asyncio.gather(*calls)
+
+
+async def callers(site: Site, root: nfs3.nfs_fh3, call: bytes) -> list[Caller]:
+    """One of each host, known to the server."""
     wires = [await site.wire(HEAVY), await site.wire(LIGHT)]
-    call = nfs3_call("FSSTAT", nfs3.FSSTAT3args(root), uid=0)  # by the general path
     for wire in wires:
         assert results3("FSSTAT", await wire.call(None, call)).status == 0
-    heavy, light = (Caller(site, wire, root) for wire in wires)
+    return [Caller(site, wire, root) for wire in wires]
+
+
+async def rounds(site: Site, lane: Lane, root: nfs3.nfs_fh3, weight: int, over_rdma: Peer | None = None) -> None:
+    """Calls of two hosts wait, and in each round one job of a third one, which lets nobody by for a while."""
+    call = nfs3_call("FSSTAT", nfs3.FSSTAT3args(root), uid=0)  # by the general path
+    heavy: Any
+    heavy, light = await callers(site, root, call)
+    if over_rdma is not None:
+        heavy.task.cancel()
+        heavy = RdmaCaller(over_rdma)
+        await over_rdma.call(rdma_header(int.from_bytes(call[:4], "big")), call)
     begun = len(lane.begun)
     lane.put("", "x", waits=True)
     await lane.begin(begun + 1)
@@ -102,7 +134,6 @@ async def rounds(site: Site, lane: Lane, root: nfs3.nfs_fh3, weight: int) -> Non
     await until(lambda: heavy.answered == light.answered == MANY)
     for one in heavy, light:
         one.task.cancel()
-        one.wire.writer.close()
 
 
 def test_a_client_has_turns_by_its_weight_and_by_another_after_a_reload(tmp_path: Path) -> None:
@@ -123,6 +154,72 @@ def test_a_client_has_turns_by_its_weight_and_by_another_after_a_reload(tmp_path
                 await rounds(site, lane, root, weight)
                 assert hosts._hosts[HEAVY].memory.weight == weight
             await asyncio.gather(*lane.running)
+
+    on_site(tmp_path, test, f"[{{host: {HEAVY}, weight: 4}}, '*']")
+
+
+def test_a_weight_is_of_its_export_only(tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+
+    async def test(site: Site) -> None:
+        roots = [await root_of(site, OTHER), await root_of(site, OTHER, "other")]
+        executor = site.daemon.service.executor
+        for root, weight in zip(roots, (4, 1), strict=True):
+            number = (await site.daemon.service.resolve(bytes(root.data))).mount.lane
+            with contextlib.closing(Lane(executor, 1, number)) as lane:
+                await rounds(site, lane, root, weight)
+                await asyncio.gather(*lane.running)
+        assert site.daemon.listeners.hosts._hosts[HEAVY].memory.weight == 4, "of memory nobody knows what it is for"
+
+    more = "    id: 1\n  - {path: other, pseudo: /other, id: 2, squash: none}\n"
+    on_site(tmp_path, test, f"[{{host: {HEAVY}, weight: 4}}, '*']", more=more)
+
+
+def test_a_client_over_rdma_has_its_turns_beside_one_over_tcp(tmp_path: Path) -> None:
+    async def test(site: Site) -> None:
+        root = await root_of(site, OTHER)
+        pool = Pool(64 << 20)
+        provider, peer = SoftIwarp(pool), Peer(pool.account(64 << 20), 4096)
+        port = next(s.address.port for s in site.daemon.listeners.started if s.address.scheme == "rdma")
+        await peer.connect(provider, ListenAddress("127.0.0.1", port), b"")
+        number = (await site.daemon.service.resolve(bytes(root.data))).mount.lane
+        with contextlib.closing(Lane(site.daemon.service.executor, 1, number)) as lane:
+            await rounds(site, lane, root, 4, peer)
+            await asyncio.gather(*lane.running)
+        assert site.daemon.listeners.hosts._hosts["127.0.0.1"].memory.weight == 4
+        peer.endpoint.close()
+        await provider.close()
+
+    listen = "  listen: ['tcp://127.0.0.1:0', {url: 'rdma://127.0.0.1:0', provider: softiwarp}]\n"
+    on_site_listening(tmp_path, test, "[{host: 127.0.0.1, weight: 4}, '*']", listen)
+
+
+def test_listings_take_turns_by_weight(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(site: Site) -> None:
+        service = site.daemon.service
+        root = await root_of(site, OTHER)
+        mount = (await service.resolve(bytes(root.data))).mount
+        monkeypatch.setattr(mount, "inline", False)
+        heavy, light = await callers(site, root, nfs3_call("FSSTAT", nfs3.FSSTAT3args(root), uid=0))
+        turns, original, order = service.turns, service.turns.turn, list[str]()
+
+        @contextlib.asynccontextmanager
+        async def turn(number: int, host: str, at_once: int, *, begun: bool = False) -> AsyncIterator[None]:
+            async with original(number, host, 1, begun=begun):
+                order.append({HEAVY: "h", LIGHT: "l"}[host])
+                yield
+
+        monkeypatch.setattr(turns, "turn", turn)
+        args = nfs3.READDIR3args(root, 0, bytes(8), 4096)
+        waiting = turns._lanes
+        async with original(mount.lane, OTHER, 1):
+            for caller in (heavy, light):
+                caller.send(MANY, nfs3_call("READDIR", args, uid=0))
+            await until(lambda: sum(map(len, waiting[mount.lane].waiting.values())) == 2 * MANY)
+        await until(lambda: heavy.answered == light.answered == MANY)
+        assert "".join(order) in ("hhhhl" * 3 + "l" * (MANY - 3), "l" + "hhhhl" * 3 + "l" * (MANY - 4))
+        for one in heavy, light:
+            one.task.cancel()
 
     on_site(tmp_path, test, f"[{{host: {HEAVY}, weight: 4}}, '*']")
 
