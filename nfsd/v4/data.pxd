@@ -19,7 +19,6 @@ cdef class Nfs4Data(DirectLocks):
     cdef object checked(self, const uint8_t *stateid, bint write)
     cdef int not_opened(self, bint write, Place place) except -1
     cdef int has_failed(self, Errand brought, Place place) except -1
-    cdef bint is_current(self, const uint8_t *stateid) noexcept
     cdef uint32_t irregular(self, const uint8_t *stateid=*) noexcept
     cdef int saw(self, Node node) except -1
     cdef int read(self, Arguments *arguments, Place place) except -1

@@ -22,7 +22,7 @@ from nfsd.vfs.records cimport Node, OpenFile
 from nfsd.vfs.transfers cimport Sync, Transfer, errno_of
 from nfsd.wire.nfs4 cimport (
     FILE_SYNC4, NFS4ERR_ACCESS, NFS4ERR_BADXDR, NFS4ERR_BAD_STATEID, NFS4ERR_DELAY, NFS4ERR_FBIG, NFS4ERR_INVAL, NFS4ERR_IO,
-    NFS4ERR_ISDIR, NFS4ERR_ROFS, NFS4ERR_SYMLINK, NFS4ERR_WRONG_TYPE, NFS4_OK, OP_COMMIT, OP_READ, OP_WRITE, READ4args_SIZE,
+    NFS4ERR_ROFS, NFS4_OK, OP_COMMIT, OP_READ, OP_WRITE, READ4args_SIZE,
     UNSTABLE4, stateid4_SIZE,
 )
 from rpcrdma.declined cimport BUSY, OPEN, SIZE, STATE
@@ -33,15 +33,11 @@ from nfsd.state import Nfs4Error
 from nfsd.state.types import Stateid
 from nfsd.v4.descriptors import may_commit, open_as
 from nfsd.v4.errors import failure_of
-from nfsd.vfs.types import FileType
 
 cdef enum:
     RESULT_OVERHEAD = 128       # octets of the reply that a READ leaves, for its own result and what stands behind it
     WRITE_HEAD = stateid4_SIZE + 16     # of its arguments: stateid, offset, stable, and the length of the data
 
-cdef object REG = FileType.REG
-cdef object DIR = FileType.DIR
-cdef object LNK = FileType.LNK
 cdef uint64_t OFFSET_MAX = 0x7FFFFFFFFFFFFFFF
 
 
@@ -148,22 +144,12 @@ cdef class Nfs4Data(DirectLocks):
             raise error
         return self.fail(failure_of(error), place)
 
-    cdef bint is_current(self, const uint8_t *stateid) noexcept:
-        """Whether a stateid stands for the current one (RFC 8881 section 8.2.3)."""
-        return self.minor > 0 and load32(stateid) == 1 and load64(stateid + 4) == 0 and load32(stateid + 12) == 0
-
     cdef uint32_t irregular(self, const uint8_t *stateid=NULL) noexcept:
         """NFS4_OK, or what a file that is no regular one deserves; before that, what a ``stateid`` does that stands for
         none."""
         if stateid != NULL and self.stateid is None and self.is_current(stateid):
             return NFS4ERR_BAD_STATEID
-        if self.current.type is REG:
-            return NFS4_OK
-        if self.current.type is DIR:
-            return NFS4ERR_ISDIR
-        if self.minor == 0:
-            return NFS4ERR_INVAL
-        return NFS4ERR_SYMLINK if self.current.type is LNK else NFS4ERR_WRONG_TYPE
+        return self.not_regular(self.current)
 
     cdef int saw(self, Node node) except -1:
         """``status`` is what was seen of a file: it serves a GETATTR, unless the file is another export's."""

@@ -58,16 +58,10 @@ cdef class Nfs4Direct(Nfs4Attributes):
             return self.getfh(place)
         if number == OP_COMMIT:
             return self.commit(arguments, place)
-        if number == OP_OPEN:
-            return self.open(arguments, place)
-        if number == OP_OPEN_CONFIRM:
-            return self.open_confirm(arguments, place)
-        if number == OP_CLOSE:
-            return self.close(arguments, place)
-        if number == OP_LOCK:
-            return self.lock(arguments, place)
-        if number == OP_LOCKU:
-            return self.unlock(arguments, place)
+        if (
+            number == OP_OPEN or number == OP_CLOSE or number == OP_LOCK or number == OP_LOCKU or number == OP_OPEN_CONFIRM
+        ):
+            return self.owned(number, arguments, place)
         if number == OP_REMOVE:
             return self.remove(arguments, place)
         if number == OP_SETATTR:

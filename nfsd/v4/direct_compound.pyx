@@ -36,7 +36,7 @@ from nfsd.wire.nfs4 cimport (
 from rpcrdma.declined cimport CHUNKS, PROCEDURE, RARE, RECALL, REPLAY, SIZE, STATE, VERSION
 from rpcrdma.place cimport ANSWERED, DECLINED, WAITS, Place, load32, store32
 from rpcrdma.rpc.direct cimport Caller
-from rpcrdma.rpc.work cimport Work
+from rpcrdma.rpc.work cimport Errand, Work
 
 from zlib import crc32
 
@@ -121,6 +121,8 @@ cdef class DirectCompound(UnderWay):
             self.slot = self.begun.take_slot()
             self.turn, self.begun.turn = self.begun.turn, None
             self.brought = None if type(brought) is Work else brought
+            if self.begun.errand is not None:
+                self.brought, self.begun.errand = self.begun.errand, None
         try:
             self.bulk_wanted = <const uint8_t *>NULL if place.bulk == NULL else place.bulk_at
             outcome = self.compound(&rest, caller.header + size + padded(place.bulk_size), place)
@@ -231,6 +233,8 @@ cdef class DirectCompound(UnderWay):
                 return no(self.files, CHUNKS)
             if self.brought is None and self.limit < self.size(place) + _room_for_result:
                 return no(self.files, SIZE)
+        if isinstance(self.brought, Errand) and not (<Errand>self.brought).ended_already:
+            return self.wait_for(self.brought_here(), None)  # the call has changed hands meanwhile
         outcome = self.operation(number, arguments, place)
         if outcome != ANSWERED:
             return outcome

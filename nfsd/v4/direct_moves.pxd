@@ -1,10 +1,10 @@
 """C declarations of SAVEFH and RESTOREFH in native COMPOUNDs."""
 
-from nfsd.v4.direct_creates cimport DirectCreates
+from nfsd.v4.name_changes cimport NameChanges
 from rpcrdma.place cimport Place
 
 
-cdef class DirectMoves(DirectCreates):
+cdef class DirectMoves(NameChanges):
     """What makes files too, and what remembers them."""
 
     cdef bint savefh(self, Place place) except -1

@@ -1,6 +1,6 @@
 """SAVEFH and RESTOREFH in native COMPOUNDs. Implemented in ``direct_moves.pyx``."""
 
-from nfsd.v4.direct_creates import DirectCreates
+from nfsd.v4.name_changes import NameChanges
 
-class DirectMoves(DirectCreates):
+class DirectMoves(NameChanges):
     """What makes files too, and what remembers them; of use to native code only."""

@@ -1,6 +1,6 @@
 """SAVEFH and RESTOREFH in native COMPOUNDs (RFC 8881 sections 18.27, 18.28; RFC 7530 sections 16.29, 16.30).
 
-Imports :mod:`nfsd.v4.direct_creates`.
+Imports :mod:`nfsd.v4.name_changes`.
 """
 
 from libc.stdint cimport uint8_t
@@ -12,7 +12,7 @@ from rpcrdma.declined cimport PROCEDURE, SIZE, STANDING
 from rpcrdma.place cimport store32
 
 
-cdef class DirectMoves(DirectCreates):
+cdef class DirectMoves(NameChanges):
     cdef bint savefh(self, Place place) except -1:
         if not room(place, 8):
             return no(self.files, SIZE)

@@ -1,7 +1,8 @@
-"""OPEN of a file that is there, and CLOSE, in native COMPOUNDs (RFC 8881 sections 18.2, 18.16; RFC 7530 sections
-16.2, 16.16), and RENEW (16.28).
+"""OPEN_CONFIRM and CLOSE in COMPOUNDs (RFC 8881 section 18.2; RFC 7530 sections 16.2, 16.18), RENEW (16.28), and the turns of
+NFSv4.0's owners (9.1.7).
 
-Owns the decoding and encoding, and :class:`DirectOpens`; what they do is in :mod:`nfsd.v4.at_once`. Imports that and :mod:`nfsd.v4.direct_compound`.
+Owns the decoding and encoding, and :class:`DirectOpens`. Imports :mod:`nfsd.v4.direct_compound`, and :mod:`nfsd.v4.locking`, which
+has what CLOSE does.
 """
 
 from cpython.bytes cimport PyBytes_FromStringAndSize
@@ -9,37 +10,30 @@ from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
 from nfsd.state.records cimport OpenState
-from nfsd.v4.direct_compound cimport Arguments, left, padded, room
-from nfsd.vfs.direct cimport no
+from nfsd.v4.direct_compound cimport Arguments, left, room
+from nfsd.vfs.direct cimport Standing, no
 from nfsd.vfs.records cimport Node
 from nfsd.wire.nfs4 cimport (
-    CLAIM_FH, CLAIM_NULL, NFS4_OPAQUE_LIMIT, OPEN4_CREATE, OPEN4_NOCREATE, OPEN4_SHARE_ACCESS_BOTH, OPEN4_SHARE_ACCESS_WRITE,
-    OPEN4_SHARE_DENY_BOTH, OPEN_DELEGATE_NONE, OPEN_DELEGATE_NONE_EXT, OP_CLOSE, OP_OPEN, OP_OPEN_CONFIRM, OP_RENEW, WND4_CONTENTION, WND4_RESOURCE,
-    change_info4_SIZE, stateid4_SIZE,
+    NFS4ERR_BADXDR, NFS4ERR_BAD_SEQID, NFS4ERR_BAD_STATEID, NFS4ERR_DELAY, NFS4ERR_INVAL, NFS4ERR_ISDIR, NFS4ERR_SYMLINK,
+    NFS4ERR_WRONG_TYPE, NFS4_OK, OP_CLOSE, OP_OPEN_CONFIRM, OP_RENEW, stateid4_SIZE,
 )
-from rpcrdma.declined cimport PROCEDURE, RECALL, SIZE, STATE
-from rpcrdma.place cimport DECLINED, Place, load32, load64, store32, store64
+from rpcrdma.declined cimport PROCEDURE, SIZE, STATE
+from rpcrdma.place cimport ANSWERED, DECLINED, WAITS, Place, load32, load64, store32
+from rpcrdma.rpc.work cimport Errand
 
-from nfsd.protocol import nfs4 as declared
-from nfsd.v4 import at_once
+from nfsd.state import Nfs4Error
+from nfsd.state.types import Stateid
+from nfsd.v4 import locking
+from nfsd.v4.arrivals import arrive_as
 from nfsd.vfs.types import FileType
 
-cdef enum:
-    NAME_MAX = 255
-    OPEN_RESULT = 8 + stateid4_SIZE + change_info4_SIZE + 4 + 4 + 12      # at most
-
-
-cdef uint32_t WISHES = at_once.WISHES
-cdef uint32_t WANT = declared.OPEN4_SHARE_ACCESS_WANT_DELEG_MASK
 cdef object REG = FileType.REG
 cdef object DIR = FileType.DIR
+cdef object LNK = FileType.LNK
 
 
-cdef uint8_t *store_no_delegation(uint8_t *at, uint32_t wanted, uint32_t why) noexcept nogil:
-    if not wanted & WANT:
-        return store32(at, OPEN_DELEGATE_NONE)
-    at = store32(store32(at, OPEN_DELEGATE_NONE_EXT), why)
-    return store32(at, 0) if why == WND4_CONTENTION or why == WND4_RESOURCE else at
+cdef object stateid_in(const uint8_t *at):
+    return Stateid(load32(at), <bytes>at[4:stateid4_SIZE])
 
 
 cdef uint8_t *store_stateid(uint8_t *at, object stateid) except NULL:
@@ -50,157 +44,161 @@ cdef uint8_t *store_stateid(uint8_t *at, object stateid) except NULL:
 
 
 cdef class DirectOpens(DirectCompound):
-    cdef int open(self, Arguments *arguments, Place place) except -1:
-        cdef const uint8_t *at = arguments.at
-        cdef uint32_t wanted, length, claim
-        # seqid, share_access, share_deny, clientid; owner; opentype, claim.
-        if left(arguments) < 24:
-            return DECLINED
-        wanted = load32(at + 4)
-        self.share, self.denied = wanted & ~WISHES if self.minor else wanted, load32(at + 8)
-        length = load32(at + 20)
-        if self.share < 1 or self.share > OPEN4_SHARE_ACCESS_BOTH or self.denied > OPEN4_SHARE_DENY_BOTH:
-            return DECLINED
-        if length > NFS4_OPAQUE_LIMIT:
-            return DECLINED
-        if left(arguments) < 24 + padded(length) + 8 or not room(place, OPEN_RESULT):
-            return DECLINED
-        self.owner = (at + 24)[:length]
-        self.seqid = load32(at)
-        at += 24 + padded(length)
-        if load32(at) == OPEN4_CREATE:
-            return self.open_new(arguments, at + 4, wanted, place)
-        claim = load32(at + 4)
-        if load32(at) != OPEN4_NOCREATE or (claim != CLAIM_NULL and (claim != CLAIM_FH or not self.minor)):
-            return no(self.files, PROCEDURE)
-        client = self.opener_of(arguments.at + 12)
-        if client is None:
-            return no(self.files, STATE)
-        arguments.at = at + 8
-        return self.open_there(arguments, client, claim, wanted, place)
+    # -- what operations on state and data have in common ----------------------------------------------------------
+    cdef bint is_current(self, const uint8_t *stateid) noexcept:
+        """Whether a stateid stands for the current one (RFC 8881 section 8.2.3)."""
+        return self.minor > 0 and load32(stateid) == 1 and load64(stateid + 4) == 0 and load32(stateid + 12) == 0
 
-    cdef object opener_of(self, const uint8_t *clientid):
-        """The client whose OPEN it is, if its owner may open; None: it is for the general path to say what is amiss."""
-        if self.client is not None:
-            return self.client
-        client = self.client_of(load64(clientid))
-        return client if client is not None and at_once.may_open(client, self.owner, self.seqid) else None
-
-    cdef bint open_there(self, Arguments *arguments, object client, uint32_t claim, uint32_t wanted, Place place) except -1:
-        """OPEN of a file that is there: the current one, or of the name that comes next."""
-        cdef Node node = self.current
-        cdef uint64_t change
-        cdef bytes other
-        if not self.look():
-            return False
-        change = node.inode.change.value
-        if claim == CLAIM_NULL:
-            node = self.named(arguments)
-            if node is None:
-                return False
-        if node.type is not REG or (self.share & OPEN4_SHARE_ACCESS_WRITE and self.standing.read_only):
-            return False
-        why = at_once.why_no_delegation(self.server, client, node, wanted, self.owner)
-        if why is None:
-            return no(self.files, RECALL)
-        self.files.pause()  # Python code of the file service runs as the server
-        done = at_once.open_(
-            self.server, client, self.caller.credential, self.standing.credential, node, self.owner, self.share,
-            self.denied, self.seqid,
-        )
-        if done is None:
-            return no(self.files, STATE)
-        state, flags = done
-        if not self.minor:
-            self.opened_by = client
-        self.current, self.stateid = node, state.stateid
-        other = state.other
-        place.at = store32(store32(store32(place.at, OP_OPEN), 0), state.seqid)
-        memcpy(place.at, <const uint8_t *>other, stateid4_SIZE - 4)
-        place.at = store64(store64(store32(place.at + stateid4_SIZE - 4, 1), change), change)
-        place.at = store_no_delegation(store32(store32(place.at, flags), 0), wanted, <uint32_t>why)
-        if not self.minor:
-            self.recorded(state.owner, 0, place, node.handle)
-        return True
-
-    cdef int open_new(self, Arguments *arguments, const uint8_t *how, uint32_t wanted, Place place) except -1:
-        """OPEN that creates, from its createhow4 on: for those who derive from this."""
-        return no(self.files, PROCEDURE)
-
-    cdef object client_of(self, uint64_t clientid):
-        """The client that a COMPOUND of NFSv4.0 names; None: it is for the general path to say what is amiss."""
-        self.files.pause()
-        return at_once.named(self.server, self.caller.transport, clientid)
+    cdef uint32_t not_regular(self, Node node) noexcept:
+        """NFS4_OK, or what a file that is no regular one deserves (:func:`nfsd.v4.ops.data.regular`)."""
+        if node.type is REG:
+            return NFS4_OK
+        if node.type is DIR:
+            return NFS4ERR_ISDIR
+        if self.minor == 0:
+            return NFS4ERR_INVAL
+        return NFS4ERR_SYMLINK if node.type is LNK else NFS4ERR_WRONG_TYPE
 
     cdef bint renew(self, Arguments *arguments, Place place) except -1:
         if self.minor or left(arguments) < 8 or not room(place, 8):
             return no(self.files, PROCEDURE)
-        client = self.client_of(load64(arguments.at))
+        self.files.pause()
+        client = self.named_before(load64(arguments.at))
         if client is None or client.delegations or not self.server.engine.stable:
             return no(self.files, STATE)
         arguments.at += 8
         place.at = store32(store32(place.at, OP_RENEW), 0)
         return True
 
-    cdef Node named(self, Arguments *arguments):
-        """The file of the name that comes next, in the current directory."""
-        cdef size_t length
-        cdef int error
-        cdef Node node
-        if left(arguments) < 4 or self.current.type is not DIR:
+    cdef object named_before(self, uint64_t clientid):
+        """The client that RENEW names, its lease renewed; None: there is something to say to that, or to put on stable
+        storage before the reply, as of a client not heard of since the grace period."""
+        known = self.server.engine.clients.lookup(clientid)
+        if known is None or known.unheard:
             return None
-        length = load32(arguments.at)
-        if length > NAME_MAX or left(arguments) < 4 + padded(length):
+        try:
+            client = self.named_client(clientid)
+        except Nfs4Error:
             return None
-        node = self.files.lookup(
-            self.standing.credential, self.current, arguments.at + 4, length, &self.status, &error
-        )
-        self.seen = node is not None
-        arguments.at += 4 + padded(length)
-        return node
+        self.server.heard(self.caller.transport, client)
+        return client
 
-    cdef bint close(self, Arguments *arguments, Place place) except -1:
+    # -- OPEN_CONFIRM and CLOSE ------------------------------------------------------------------------------------
+    cdef int close(self, Arguments *arguments, Place place) except -1:
         cdef OpenState closing
-        cdef bytes other
-        cdef uint32_t seqid
+        cdef Errand errand = self.brought_here()
+        cdef const uint8_t *stateid = arguments.at + 4
+        cdef const uint8_t *behind = stateid + stateid4_SIZE
+        cdef int outcome
         if left(arguments) < 4 + stateid4_SIZE:
-            return False
+            return self.fail(NFS4ERR_BADXDR, place)
+        if errand is None:
+            if not room(place, 8 + stateid4_SIZE):
+                return no(self.files, SIZE)
+            if not self.may_wait():
+                return DECLINED
+            self.files.pause()  # Python code of the server runs as the server
+            outcome = self.take_turn(stateid, load32(arguments.at), behind, arguments, place)
+            if outcome != BEGUN:
+                return outcome
+            closing = self.state.open_of(self.client, stateid, self.current.key)
+            if closing is None:
+                closing = self.server.engine.stateids.find_open(self.given(stateid), self.client, self.current.key)
+            left_over = locking.close_at_once(self.server, closing)
+            if left_over is None:
+                errand = Errand(locking.close(self.server, closing))
+                if self.begin(errand) == WAITS:
+                    return WAITS
+        if errand is not None:
+            error, errand.error = errand.error, None
+            if error is not None:
+                raise error
+            left_over = errand.result
+        self.stateid = left_over
+        arguments.at = behind
+        place.at = store_stateid(store32(store32(place.at, OP_CLOSE), NFS4_OK), left_over)
+        return ANSWERED
+
+    cdef int open_confirm(self, Arguments *arguments, Place place) except -1:
+        """OPEN_CONFIRM (RFC 7530 section 16.18): the new open owner's first OPEN was no stray retransmission."""
+        cdef const uint8_t *behind = arguments.at + stateid4_SIZE + 4
+        cdef int outcome
+        if left(arguments) < stateid4_SIZE + 4:
+            return self.fail(NFS4ERR_BADXDR, place)
         if not room(place, 8 + stateid4_SIZE):
             return no(self.files, SIZE)
-        closing = self.state.open_of(self.client, arguments.at + 4, self.current.key)
-        seqid = load32(arguments.at)
-        if closing is None or not at_once.closable(self.server, closing, seqid):
-            return no(self.files, STATE)
-        arguments.at += 4 + stateid4_SIZE
-        self.files.pause()  # Python code of the file service runs as the server
-        left_over = self.stateid = at_once.close(self.server, closing, seqid)
-        other = left_over.other
-        place.at = store32(store32(store32(place.at, OP_CLOSE), 0), left_over.seqid)
-        memcpy(place.at, <const uint8_t *>other, stateid4_SIZE - 4)
-        place.at += stateid4_SIZE - 4
-        if not self.minor:
-            self.recorded(closing.owner, 0, place, None)
+        self.files.pause()  # Python code of the server runs as the server
+        outcome = self.take_turn(arguments.at, load32(arguments.at + stateid4_SIZE), behind, arguments, place)
+        if outcome != BEGUN:
+            return outcome
+        engine = self.server.engine
+        confirmed = engine.opens.confirm(engine.stateids.find_open(stateid_in(arguments.at), None, self.current.key))
+        arguments.at = behind
+        place.at = store_stateid(store32(store32(place.at, OP_OPEN_CONFIRM), NFS4_OK), confirmed)
+        return ANSWERED
+
+    # -- v4.0: who it is, and whose turn ----------------------------------------------------------------------------
+    cdef object named_client(self, uint64_t clientid):
+        """The client that an operation of v4.0 names; its lease is renewed. Raises STALE_CLIENTID, EXPIRED."""
+        server, transport = self.server, self.caller.transport
+        return server.engine.clients.client40(clientid, server.exports.speaker(transport))
+
+    cdef int take_turn(
+        self, const uint8_t *stateid, uint32_t seqid, const uint8_t *behind, Arguments *arguments, Place place
+    ) except -1:
+        """In v4.0, begin the next operation of the owner that a stateid tells. BEGUN, or the outcome of a retransmission,
+        whose arguments end ``behind``. Raises BAD_SEQID and what the stateid deserves."""
+        if self.minor:
+            return BEGUN
+        owner, replay = self.server.engine.opens.begin_seqid(stateid_in(stateid), seqid)
+        if replay is not None:
+            arguments.at = behind
+            return self.give_again(replay, None, place)
+        self.turn, self.opened_by = owner, owner.client
+        return BEGUN
+
+    cdef int give_again(self, object replay, Errand arrived, Place place) except -1:
+        """Give an owner's last result again (RFC 7530 section 9.1.9). ``arrived``: what has been found of its file."""
+        cdef bytes result = replay.result
+        cdef const uint8_t *octets = result
+        if load32(octets) != self.number:
+            # Another operation than the one that had this seqid: no retransmission, and the old result has another form.
+            return self.fail(NFS4ERR_BAD_SEQID, place)
+        if not room(place, len(result)):
+            return no(self.files, SIZE)
+        if replay.filehandle is not None:
+            if arrived is not None and arrived.error is not None:
+                error, arrived.error = arrived.error, None
+                raise error
+            if not self.go_again(replay.filehandle, arrived):
+                if arrived is not None:
+                    return self.fail(NFS4ERR_DELAY, place)  # it has gone from the tables again
+                caller = self.caller
+                return self.wait_for(
+                    Errand(arrive_as(self.server, caller.transport, self.minor, replay.filehandle, caller.credential)), None
+                )
+        memcpy(place.at, octets, len(result))
+        place.at += len(result)
+        self.failure = replay.status
+        return ANSWERED
+
+    cdef bint go_again(self, bytes handle, Errand arrived) except -1:
+        """Go to the file of a handle that the client has been given."""
+        cdef Node node = self.files.find(handle, len(handle)) if arrived is None else arrived.result
+        cdef Standing standing = None if node is None else self.files.standing(self.caller, node)
+        if standing is None:
+            return False
+        self.go(node)
+        self.standing = standing
         return True
 
-    cdef bint open_confirm(self, Arguments *arguments, Place place) except -1:
-        """OPEN_CONFIRM (RFC 7530 section 16.18)."""
-        cdef OpenState opened
-        cdef uint32_t seqid
-        if self.minor or left(arguments) < stateid4_SIZE + 4:
-            return no(self.files, PROCEDURE)
-        if not room(place, 8 + stateid4_SIZE):
-            return no(self.files, SIZE)
-        opened = self.state.open_of(None, arguments.at, self.current.key)
-        seqid = load32(arguments.at + stateid4_SIZE)
-        self.files.pause()  # Python code of the file service runs as the server
-        confirmed = None if opened is None else at_once.confirm(self.server, opened, seqid)
-        if confirmed is None:
-            return no(self.files, STATE)
-        arguments.at += stateid4_SIZE + 4
-        self.opened_by = opened.client
-        place.at = store_stateid(store32(store32(place.at, OP_OPEN_CONFIRM), 0), confirmed)
-        self.recorded(opened.owner, 0, place, None)
-        return True
+    cdef object given(self, const uint8_t *stateid):
+        """A stateid argument, with the special value for the current stateid replaced (RFC 8881 section 8.2.3)."""
+        if not self.is_current(stateid):
+            return stateid_in(stateid)
+        if self.stateid is None:
+            raise Nfs4Error(NFS4ERR_BAD_STATEID)
+        return self.stateid
 
     cdef int recorded(self, object owner, uint32_t status, Place place, object handle) except -1:
         """An owner's operation, whose seqid has begun, is over; its result is kept for a retransmission (RFC 7530 section

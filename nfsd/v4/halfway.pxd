@@ -6,6 +6,7 @@ from nfsd.state.records cimport SessionRecord, Slot
 from nfsd.vfs.direct cimport Standing
 from nfsd.vfs.records cimport Node
 from rpcrdma.rpc.tally cimport Tally
+from rpcrdma.rpc.work cimport Errand
 
 cdef enum:
     OPERATIONS = 16         # of one COMPOUND that are carried out natively
@@ -24,6 +25,7 @@ cdef class Halfway:
     cdef readonly Node saved            # by SAVEFH, and what goes with it
     cdef Standing saved_standing
     cdef readonly object saved_stateid
+    cdef Errand errand                  # of the operation, which goes on by itself; None: there is none
     cdef object turn                    # v4.0: the owner whose operation waits
     cdef readonly object opened_by      # v4.0: the client whose OPEN is part of this; it does not know yet what it was given
     cdef readonly bint used             # the data that an RDMA Read fetched have been used

@@ -12,7 +12,7 @@ from nfsd.vfs.records cimport Node
 from rpcrdma.octets cimport padded, store_opaque
 from rpcrdma.place cimport Place
 from rpcrdma.rpc.direct cimport Caller, DirectProgram
-from rpcrdma.rpc.work cimport Work
+from rpcrdma.rpc.work cimport Errand, Work
 
 cdef struct Arguments:
     # What is left of the COMPOUND's arguments.
@@ -83,6 +83,8 @@ cdef class UnderWay(DirectProgram):
     cdef int count_failure(self) except -1
     cdef bint hand_over(self, const uint8_t *arguments, Place place) except -1
     cdef int held_up(self, const uint8_t *arguments, Place place) except -1
+    cdef int begin(self, Errand errand) except -1
+    cdef bint may_wait(self) except -1
     cdef Work brought_here(self)
     cdef bint charged_elsewhere(self, Standing standing) noexcept
     cdef void count(self, size_t operations) noexcept

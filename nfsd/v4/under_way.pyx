@@ -18,9 +18,9 @@ from nfsd.state.records cimport Slot
 from nfsd.v4.halfway cimport Halfway
 from nfsd.vfs.direct cimport Standing, no
 from rpcrdma.declined cimport MAY_WAIT, SIZE
-from rpcrdma.place cimport WAITS, Place
+from rpcrdma.place cimport ANSWERED, WAITS, Place
 from rpcrdma.rpc.direct cimport DirectProgram
-from rpcrdma.rpc.work cimport Work
+from rpcrdma.rpc.work cimport Errand, Work
 
 from nfsd.protocol import nfs4 as declared
 
@@ -140,7 +140,9 @@ cdef class UnderWay(DirectProgram):
 
     cdef object dismiss(self, Work work):
         cdef Halfway begun = work.kept
-        if begun.turn is not None:
+        if isinstance(work, Errand) and (<Errand>work).begun:
+            begun.errand, work.kept = <Errand>work, None
+        elif begun.turn is not None:
             # The operation is begun once more.
             begun.turn.abandon()
             begun.turn = None
@@ -151,6 +153,19 @@ cdef class UnderWay(DirectProgram):
         if slot is not None:
             slot.finish(None)
         return 0
+
+    cdef int begin(self, Errand errand) except -1:
+        """Begin with what the operation may have to wait for. ANSWERED: it is over already; WAITS. For an operation that
+        :meth:`may_wait`."""
+        self.files.pause()  # Python code runs as the server
+        if errand.begin(self.caller.peer_address):
+            return ANSWERED
+        self.changed = True  # it goes on, whatever becomes of the call
+        return self.wait_for(errand, None)
+
+    cdef bint may_wait(self) except -1:
+        """Whether the COMPOUND can be kept before the present operation."""
+        return self.result_at - self.start <= HELD or no(self.files, MAY_WAIT)
 
     cdef Work brought_here(self):
         """What has been brought for the present operation; None: nothing. It is handed over once."""

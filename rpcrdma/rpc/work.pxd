@@ -25,8 +25,12 @@ cdef class Errand(Work):
 
     cdef object coroutine
     cdef bint starting
+    cdef bint begun                 # before its call was kept
+    cdef readonly bint ended_already
     cdef readonly object result
     cdef readonly object error
+
+    cdef bint begin(self, str peer_address) except -1
 
 
 cdef Work kept_by(object kept)

@@ -8,6 +8,8 @@ from rpcrdma.place cimport Held
 
 import asyncio
 
+from rpcrdma.addresses import host_of
+from rpcrdma.callers import CALLING_HOST
 from rpcrdma.firewall import contain
 from rpcrdma.rpc import eager
 
@@ -36,7 +38,24 @@ cdef class Errand(Work):
         if self.coroutine is not None:
             self.coroutine.close()  # its call was not kept; Python would warn that it was never awaited
 
+    cdef bint begin(self, str peer_address) except -1:
+        """Take the first steps for a call of this peer before it is known that it has to wait; whether that was all. If not,
+        the call waits for this: it goes on by itself, whatever becomes of the call."""
+        caller = CALLING_HOST.set(host_of(peer_address))
+        self.begun = self.starting = True
+        try:
+            eager.start(self.coroutine, self.ended)
+        finally:
+            CALLING_HOST.reset(caller)
+        self.starting = False
+        self.coroutine = None
+        return self.ended_already
+
     cdef int start(self) except -1:
+        if self.begun:
+            if self.ended_already:
+                asyncio.get_running_loop().call_soon(contain, None, self.tell)
+            return 0
         self.starting = True
         eager.start(self.coroutine, self.ended)
         self.starting = False
@@ -45,7 +64,9 @@ cdef class Errand(Work):
 
     def ended(self, result, error):
         """What the coroutine has come to."""
-        self.result, self.error = result, error
+        self.result, self.error, self.ended_already = result, error, True
+        if self.starting and self.begun:
+            return
         if self.starting:
             asyncio.get_running_loop().call_soon(contain, None, self.tell)
         else:

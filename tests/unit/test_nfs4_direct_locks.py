@@ -149,7 +149,7 @@ def test_stateids_that_are_not_of_this_lock(tmp_path):
             assert replies[0] == replies[1]
             assert replies[0][1] is None
             assert files[0].state() == files[1].state()
-        assert both.answered == before
+        assert both.answered == before + 8  # failures
 
     on("memory", tmp_path, 1, scenario)
 
@@ -176,7 +176,7 @@ def test_locks_at_a_limit(tmp_path):
     (one, two), answered = on("memory", tmp_path, 1, scenario)
     assert one == two
     assert {refused for _, refused in one} == {True, False}
-    assert 3 < answered < 10
+    assert answered == 21  # with the refusals
 
 
 def test_a_lock_waits_for_what_other_compounds_promised(tmp_path):
@@ -229,7 +229,7 @@ def test_while_somebody_changes_the_files_locks_nobody_else_does(tmp_path):
         state.gate.release()
         reply = await file.wire.reply()
         assert struct.unpack_from(">II", reply, RESULT_AT + 4) == (p.OP_LOCK, 0)
-        assert both.answered == before + 1
+        assert both.answered == before + 2  # one of them has waited
 
     on("memory", tmp_path, 1, scenario)
 

@@ -205,7 +205,7 @@ def test_an_open_of_what_a_courtesy_client_denies_waits_until_that_one_cannot_re
     on("memory", tmp_path, 1, scenario)
 
 
-def test_an_open_that_may_be_given_a_delegation_is_the_general_paths(tmp_path):
+def test_an_open_is_given_a_delegation_natively(tmp_path):
     async def scenario(both):
         (both.path / "a").write_bytes(b"content")
         handle = await handle_of(both, b"a")
@@ -225,7 +225,7 @@ def test_an_open_that_may_be_given_a_delegation_is_the_general_paths(tmp_path):
         natively, delegation = await opened(1 | NO_DELEGATION)
         assert (natively, delegation.od_whynone.ond_why) == (1, p.why_no_delegation4.WND4_NOT_WANTED)
         natively, delegation = await opened(1)
-        assert (natively, delegation.delegation_type) == (0, p.open_delegation_type4.OPEN_DELEGATE_READ)
+        assert (natively, delegation.delegation_type) == (1, p.open_delegation_type4.OPEN_DELEGATE_READ)
         # It has one now.
         natively, delegation = await opened(1 | ANY)
         assert (natively, delegation.od_whynone.ond_why) == (1, p.why_no_delegation4.WND4_RESOURCE)
@@ -243,7 +243,7 @@ def test_nothing_is_opened_before_reclaim_complete_or_in_the_grace_period(tmp_pa
         both.server.engine.grace.active = True
         await both.same(putfh(handle), opening(both, None))
         both.server.engine.grace.active = False
-        assert both.answered == 0
+        assert both.answered == 4  # in each of the two ways
         assert not both.server.engine.opens._files
 
     on("memory", tmp_path, 1, scenario)

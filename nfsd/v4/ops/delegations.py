@@ -1,4 +1,4 @@
-"""Giving delegations with OPEN and WANT_DELEGATION; DELEGRETURN, DELEGPURGE, GET_DIR_DELEGATION.
+"""WANT_DELEGATION, DELEGRETURN, DELEGPURGE, GET_DIR_DELEGATION.
 
 RFC 7530 sections 10.4, 16.7, 16.8, 16.16; RFC 8881 sections 10.4, 18.5, 18.6, 18.16, 18.39, 18.49.
 """
@@ -11,22 +11,14 @@ from nfsd.state.clients import Client
 from nfsd.state.records import Delegation
 from nfsd.v4.compound import Compound
 from nfsd.v4.descriptors import Descriptors
+from nfsd.v4.giving import SIGNALS, give
 from nfsd.v4.operations import operation
 from nfsd.v4.ops.data import regular
-from nfsd.v4.server import Nfs4Server
-from nfsd.vfs.leases import LeaseHold
 from nfsd.vfs.service import Node
 from nfsd.vfs.types import FileType
 
-_READ, _WRITE, _BOTH = p.OPEN4_SHARE_ACCESS_READ, p.OPEN4_SHARE_ACCESS_WRITE, p.OPEN4_SHARE_ACCESS_BOTH
+_READ, _BOTH = p.OPEN4_SHARE_ACCESS_READ, p.OPEN4_SHARE_ACCESS_BOTH
 _WANT = p.OPEN4_SHARE_ACCESS_WANT_DELEG_MASK
-SIGNALS = (
-    p.OPEN4_SHARE_ACCESS_WANT_SIGNAL_DELEG_WHEN_RESRC_AVAIL
-    | p.OPEN4_SHARE_ACCESS_WANT_PUSH_DELEG_WHEN_UNCONTENDED
-    | p.OPEN4_SHARE_ACCESS_WANT_DELEG_TIMESTAMPS
-    | p.OPEN4_SHARE_ACCESS_WANT_OPEN_XOR_DELEGATION
-)
-"""Wishes that are taken and not granted (RFC 8881 section 18.16.3; RFC 9754: OPEN_ARGUMENTS says which)."""
 _WISHES = (
     p.OPEN4_SHARE_ACCESS_WANT_READ_DELEG,
     p.OPEN4_SHARE_ACCESS_WANT_WRITE_DELEG,
@@ -49,71 +41,6 @@ async def delegate(
         referring = (c.session.sessionid, c.sequence.sa_slotid, c.sequence.sa_sequenceid)
     made = await give(c.server, client, node, opened, access, want, referring, reclaim=reclaim)
     return given(made) if isinstance(made, Delegation) else none(c, want, made)
-
-
-async def give(
-    server: Nfs4Server, client: Client, node: Node, opened: Descriptors, access: int, want: int,
-    referring: tuple[bytes, int, int] | None, *, reclaim: int = 0, patient: bool = True,
-) -> Delegation | p.why_no_delegation4:  # fmt: skip
-    """The delegation, or why there is none. ``referring``: the session, slot and sequence id of the request. Unless
-    ``patient``, nothing is waited for: what stands in the way of a lease makes it none."""
-    if want == p.OPEN4_SHARE_ACCESS_WANT_NO_DELEG:
-        return _WHY.WND4_NOT_WANTED
-    if want == p.OPEN4_SHARE_ACCESS_WANT_CANCEL:
-        return _WHY.WND4_CANCELLED
-    write = reclaim == _TYPES.OPEN_DELEGATE_WRITE if reclaim else bool(access & _WRITE)
-    recalls, table = server.recalls, server.engine.delegations
-    callable_ = await recalls.learn_whether_to_delegate(client) if reclaim else recalls.can_delegate(client)
-    if not callable_ and not reclaim:
-        return _WHY.WND4_RESOURCE
-    if not reclaim:
-        snapshot = server.service.in_snapshot_at_once(node)
-        if snapshot is None and not patient:
-            return _WHY.WND4_CONTENTION
-        if snapshot or (snapshot is None and await server.service.in_snapshot(node)):
-            return _WHY.WND4_NOT_SUPP_FTYPE
-    held = table.held_by(client, node.key)
-    if held is not None:
-        return has_one(held, want)
-    if node.inode.serial.busy or node.inode.changing:
-        return _WHY.WND4_CONTENTION  # somebody's write or removal is under way
-    made = table.offer(client, node.key, write=write, reclaim=bool(reclaim))
-    if not isinstance(made, Delegation):
-        return made
-    made.file.node = node
-    recalls.mark(made.file)
-    made.handle, made.referring, made.opened = node.handle, referring, opened.copy()
-    try:
-        if server.leases:
-            lease = await _lease(server, made, opened, patient=patient)
-            if lease is None:
-                table.release(made)
-                return _WHY.WND4_CONTENTION
-            if not table.holds(made):
-                lease.release()
-                return _WHY.WND4_RESOURCE  # gone, with its client
-            made.lease = lease
-        if write:
-            made.change = (await server.service.attributes(node)).change
-    except BaseException:
-        table.release(made)
-        raise
-    if not table.settle(made):
-        return _WHY.WND4_CONTENTION
-    if not callable_:
-        table.recall(made)
-    return made
-
-
-async def _lease(server: Nfs4Server, delegation: Delegation, opened: Descriptors, *, patient: bool) -> LeaseHold | None:
-    """What makes the kernel tell us when a local process opens the file."""
-    through = opened.write if delegation.write else opened.read
-    if through is None:
-        return None
-    return await server.service.take_lease(
-        through, write=delegation.write, host=opened.host, patient=patient,
-        on_break=lambda: server.recalls.broken(delegation),
-    )  # fmt: skip
 
 
 def given(delegation: Delegation) -> p.open_delegation4:
@@ -142,26 +69,6 @@ def none(c: Compound, want: int, why: p.why_no_delegation4) -> p.open_delegation
     elif why == _WHY.WND4_RESOURCE:
         reason = p.open_none_delegation4(ond_why=why, ond_server_will_signal_avail=False)
     return p.open_delegation4(delegation_type=_TYPES.OPEN_DELEGATE_NONE_EXT, od_whynone=reason)
-
-
-def has_one(held: Delegation, want: int) -> p.why_no_delegation4:
-    """Why a client that has a delegation of the file is given no other one."""
-    if want == p.OPEN4_SHARE_ACCESS_WANT_WRITE_DELEG and not held.write:
-        return _WHY.WND4_NOT_SUPP_UPGRADE
-    if want == p.OPEN4_SHARE_ACCESS_WANT_READ_DELEG and held.write:
-        return _WHY.WND4_NOT_SUPP_DOWNGRADE
-    return _WHY.WND4_RESOURCE
-
-
-def current(c: Compound, client: Client, node: Node, stateid: p.stateid4, access: int) -> Delegation:
-    """The delegation that CLAIM_DELEGATE_CUR and CLAIM_DELEG_CUR_FH rest on. Raises what its stateid deserves, and
-    OPENMODE for more access than it stands for."""
-    found = c.engine.delegations.find(c.given(stateid), c.client, node.key)
-    if found.client is not client:
-        raise Nfs4Error(p.NFS4ERR_BAD_STATEID)
-    if access & _WRITE and not found.write:
-        raise Nfs4Error(p.NFS4ERR_OPENMODE)
-    return found
 
 
 @operation(p.OP_DELEGRETURN, changes=True)

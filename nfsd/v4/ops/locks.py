@@ -1,7 +1,6 @@
 """LOCK, LOCKT, LOCKU, RELEASE_LOCKOWNER (RFC 7530 sections 16.10 to 16.12, 16.37; RFC 8881 sections 18.10 to 18.12).
 
-A lock is granted by the state engine among NFS clients, then taken towards local processes, then committed; all under
-the file's gate, so that the two never tell different stories.
+What LOCK and LOCKU do is in :mod:`nfsd.v4.locking`.
 """
 
 from __future__ import annotations
@@ -9,13 +8,14 @@ from __future__ import annotations
 from nfsd.protocol import nfs4 as p
 from nfsd.state import LockDenied, Nfs4Error
 from nfsd.state.clients import Client
+from nfsd.state.records import LockState, OpenState
 from nfsd.state.types import Stateid
+from nfsd.v4 import locking
 from nfsd.v4.compound import Compound
-from nfsd.v4.local_locks import local_denial, take
+from nfsd.v4.local_locks import local_denial
 from nfsd.v4.operations import operation
 from nfsd.v4.ops.data import regular
 from nfsd.v4.ops.opens import wire
-from nfsd.v4.server import gate
 from nfsd.vfs.service import Node
 
 _EXCLUSIVE = (p.nfs_lock_type4.WRITE_LT, p.nfs_lock_type4.WRITEW_LT)
@@ -31,8 +31,6 @@ async def lock(c: Compound, args: p.LOCK4args) -> p.LOCK4resok | p.LOCK4res:
         stateid = await _lock(c, node, args)
     except LockDenied as denied:
         return p.LOCK4res(status=p.nfsstat4.NFS4ERR_DENIED, denied=_denied(denied))
-    finally:
-        c.server.blocked.tell()  # a lock may have become shared, or a cycle of waiters be suspected
     c.stateid = stateid
     return p.LOCK4resok(lock_stateid=wire(stateid))
 
@@ -40,35 +38,25 @@ async def lock(c: Compound, args: p.LOCK4args) -> p.LOCK4resok | p.LOCK4res:
 async def _lock(c: Compound, node: Node, args: p.LOCK4args) -> Stateid:
     new = args.locker.open_owner
     exist = args.locker.lock_owner
-    exclusive, wait = args.locktype in _EXCLUSIVE, args.locktype in _WAITING
+    holder: OpenState | LockState
     if new is not None:
         given = c.given(new.open_stateid)
         if not c.minor:
             client = c.engine.clients.client40(new.lock_owner.clientid, c.host)
             c.replayable(*c.engine.opens.begin_seqid(given, new.open_seqid))
-        state = c.engine.stateids.find_open(given, c.client, node.key)
-        if not c.minor and state.client is not client:
+        holder = c.engine.stateids.find_open(given, c.client, node.key)
+        if not c.minor and holder.client is not client:
             raise Nfs4Error(p.NFS4ERR_BAD_STATEID)  # an open of another client
-        file = state.file
     else:
         assert exist is not None
         given = c.given(exist.lock_stateid)
         if not c.minor:
             c.replayable(*c.engine.opens.begin_seqid(given, exist.lock_seqid))
-        locked = c.engine.stateids.find_lock(given, c.client, node.key)
-        file = locked.file
-    async with gate(file):
-        if new is not None:
-            plan = c.engine.locks.lock_new(
-                state, new.lock_owner.owner, exclusive, args.offset, args.length,
-                reclaim=args.reclaim, wait=wait, handle=node.handle, lock_seqid=new.lock_seqid,
-            )  # fmt: skip
-        else:
-            plan = c.engine.locks.lock(
-                locked, exclusive, args.offset, args.length, reclaim=args.reclaim, wait=wait, handle=node.handle
-            )
-        file.node = node
-        return await take(c.service, node, plan, reclaim=args.reclaim)
+        holder = c.engine.stateids.find_lock(given, c.client, node.key)
+    return await locking.lock(
+        c.server, node, holder, new.lock_owner.owner if new is not None else None, args.locktype in _EXCLUSIVE,
+        args.locktype in _WAITING, args.reclaim, args.offset, args.length, new.lock_seqid if new is not None else 0,
+    )  # fmt: skip
 
 
 def _denied(denied: LockDenied) -> p.LOCK4denied:
@@ -110,9 +98,7 @@ async def locku(c: Compound, args: p.LOCKU4args) -> p.stateid4:
     if not c.minor:
         c.replayable(*c.engine.opens.begin_seqid(given, args.seqid))
     state = c.engine.stateids.find_lock(given, c.client, node.key)
-    async with gate(state.file):
-        c.stateid = stateid = c.engine.locks.unlock(state, args.offset, args.length)
-        await c.server.clear_local(state.file)
+    c.stateid = stateid = await locking.unlock(c.server, state, args.offset, args.length)
     return wire(stateid)
 
 

@@ -1,0 +1,373 @@
+"""OPEN (RFC 8881 section 18.16; RFC 7530 section 16.16): what is done to a file that has been found or made, and the
+rare ways to find it.
+
+Owns :func:`open_file`, the one way for every OPEN from there on, and :func:`open_rarely`; the arguments are read and
+the results written by :mod:`nfsd.v4.opens`, which finds most files itself. Imports the state engine, the file service
+and :mod:`nfsd.v4.giving`.
+
+An OPEN looks at everything that can refuse it before it changes anything: grace, owner, the name, then the share
+reservation, which is taken before the file is opened or truncated and given back if that fails.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from typing import NamedTuple
+
+from nfsd.protocol import nfs4 as p
+from nfsd.state import Nfs4Error
+from nfsd.state.clients import Client
+from nfsd.state.errors import DelegationConflict
+from nfsd.state.opens import OpenOwner, OpenReservation, OpenState
+from nfsd.state.records import Delegation
+from nfsd.state.types import Stateid, StateidLike
+from nfsd.v4.attributes import EXCLUSIVE_CREATE, mask_of
+from nfsd.v4.descriptors import Descriptors
+from nfsd.v4.giving import SIGNALS, give
+from nfsd.v4.names import check_name
+from nfsd.v4.server import Nfs4Server
+from nfsd.v4.settable import settable_on
+from nfsd.v4.shortages import shortage_told
+from nfsd.vfs.service import Node, OpenFile
+from nfsd.vfs.types import Credential, FileType, SetAttributes
+from rpcrdma.rpc.program import RpcCredential, Transport
+from rpcrdma.xdr import Decoder
+
+_WANT = p.OPEN4_SHARE_ACCESS_WANT_DELEG_MASK
+"""Wishes about delegations (4.1)."""
+WISHES: int = _WANT | SIGNALS
+_READ, _WRITE, _BOTH = p.OPEN4_SHARE_ACCESS_READ, p.OPEN4_SHARE_ACCESS_WRITE, p.OPEN4_SHARE_ACCESS_BOTH
+_TIMES = 1 << p.FATTR4_TIME_ACCESS | 1 << p.FATTR4_TIME_MODIFY
+_KINDS = p.open_claim_type4
+_TYPES = p.open_delegation_type4
+_WHY = p.why_no_delegation4
+
+Opened = tuple[Stateid, int, Delegation | p.why_no_delegation4]
+"""What an OPEN grants: the stateid, rflags, and a delegation or why there is none (why_no_delegation4)."""
+
+
+class Asked(NamedTuple):
+    """Who asks for what."""
+
+    server: Nfs4Server
+    client: Client
+    owner: OpenOwner | bytes
+    """In v4.0 the owner, whose turn it is; in 4.1 its name."""
+    caller: RpcCredential
+    access: int
+    """OPEN4_SHARE_ACCESS_*, without wishes."""
+    deny: int
+    want: int
+    """The wish about a delegation; 0 in v4.0."""
+    request: tuple[bytes, int, int] | None
+    """The session, slot and sequence id; None in v4.0."""
+
+
+class Claim(NamedTuple):
+    """What is out of the ordinary about an OPEN."""
+
+    known: bool = False
+    """The client has the file open already, before a restart or under a delegation: whatever its mode is by now."""
+    delegable: bool = True
+    """Whether a delegation may be given."""
+    reclaim: int | None = None
+    """CLAIM_PREVIOUS: the type of the delegation (OPEN_DELEGATE_*) that the client had."""
+    size: int | None = None
+    """What the file's size is to be set to once its share reservation stands."""
+
+
+USUAL = Claim()
+
+
+async def open_file(
+    asked: Asked, credential: Credential, node: Node, opened: OpenFile | None = None, created: bool = False,
+    claim: Claim = USUAL,
+) -> Opened:  # fmt: skip
+    """Open a regular file at which the caller has looked just now. ``opened``: what its creation has left open, with a
+    count that is taken over. Who has ``created`` a file may open it whatever its mode. Raises SHARE_DENIED, DELAY while
+    another client's delegation is being recalled, what :meth:`OpenTable.reserve` raises, and OSError."""
+    server, access = asked.server, asked.access
+    engine, client, trusted = server.engine, asked.client, created or claim.known
+    try:
+        owner = engine.opens.owner(client, asked.owner) if isinstance(asked.owner, bytes) else asked.owner
+        reservation = await _reserve(asked, owner, credential, node, created, claim)
+        try:
+            if opened is not None and access == _READ and server.leases:
+                # What is open for reading only may be delegated: the lease needs a descriptor that cannot write.
+                opened.release()
+                opened = None
+            patient = opened is None
+            if opened is None:
+                opened = await _open(asked, credential, node, trusted=trusted)
+            if claim.size is not None:
+                through = opened if opened.writable else None
+                await server.service.set_attributes(credential, node, SetAttributes(size=claim.size), opened=through)
+            state = reservation.commit()
+        except BaseException:
+            reservation.abort()
+            raise
+    except BaseException:
+        if opened is not None:
+            opened.release()
+        raise
+    if state.opened is None:
+        state.opened = Descriptors(credential.host)
+    state.opened.add(opened, access, asked.caller)
+    del opened  # if the state had one before, this one may have to go for a lease
+    state.file.node = node
+    if claim.reclaim is not None:
+        owner.confirmed = True  # RFC 7530 section 9.1.11: a reclaim MUST NOT need an OPEN_CONFIRM
+    flags = p.OPEN4_RESULT_LOCKTYPE_POSIX
+    if not owner.confirmed:
+        flags |= p.OPEN4_RESULT_CONFIRM
+    if client.minor and server.callbacks.client_can_be_called(client):
+        flags |= p.OPEN4_RESULT_MAY_NOTIFY_LOCK
+    stateid = state.stateid
+    return stateid, flags, await _delegation(asked, node, state, claim, patient=patient)
+
+
+async def _reserve(
+    asked: Asked, owner: OpenOwner, credential: Credential, node: Node, created: bool, claim: Claim
+) -> OpenReservation:
+    """The share reservation; who may not open the file learns nothing of what others do with it, and has nothing
+    recalled."""
+    server = asked.server
+    engine, recalls, deadline = server.engine, server.recalls, None
+    if engine.delegations.count and engine.delegations.in_the_way(node.key, owner.client, write=True) is not None:
+        deadline = recalls.deadline()
+        (await _open(asked, credential, node, trusted=created)).release()
+    while True:
+        try:
+            return engine.opens.reserve(
+                owner, node.key, asked.access, asked.deny,
+                reclaim=claim.reclaim is not None, changes=claim.size is not None,
+            )  # fmt: skip
+        except DelegationConflict:
+            if not await recalls.progress(node.key, deadline or recalls.deadline()):
+                raise
+        except Nfs4Error as error:
+            if error.status == p.NFS4ERR_SHARE_DENIED:
+                (await _open(asked, credential, node, trusted=created)).release()
+            raise
+
+
+async def _open(asked: Asked, credential: Credential, node: Node, *, trusted: bool) -> OpenFile:
+    """The file open for this access, with a count. Whoever has just created a file may open it whatever its mode; after
+    that OPEN checks the mode like open(2)."""
+    server, access = asked.server, asked.access
+    service, exactly = server.service, server.leases
+    wanted = _BOTH if exactly and access == _WRITE else access
+    for kind in (wanted,) if exactly or wanted == _BOTH else (wanted, _BOTH):
+        opened = service.cached_open(node.inode, (credential, kind, False))
+        if opened is not None and service.shares.take(opened, credential.host):
+            return opened
+    with _shortage_told(server, credential.host, asked.client.minor):
+        if exactly and access == _WRITE:
+            # Under a write lease nothing but this descriptor may serve the client, which will want to read as well.
+            with contextlib.suppress(PermissionError):
+                return await service.open(credential, node, read=True, write=True, owner_override=trusted, exactly=True)
+        read, write = bool(access & _READ), bool(access & _WRITE)
+        return await service.open(credential, node, read=read, write=write, owner_override=trusted, exactly=exactly)
+
+
+def _shortage_told(server: Nfs4Server, host: str, minor: int) -> AbstractContextManager[None]:
+    return shortage_told(server.service, host, minor, p.NFS4ERR_NOSPC)
+
+
+async def _delegation(
+    asked: Asked, node: Node, state: OpenState, claim: Claim, *, patient: bool
+) -> Delegation | p.why_no_delegation4:
+    """The delegation that comes with an OPEN, or why there is none. Unless ``patient``, nothing is waited for: nobody
+    else can have a new file open yet but a local process, which keeps it from being delegated at once."""
+    server, client, reclaim = asked.server, state.client, claim.reclaim
+    if reclaim is not None:
+        if reclaim not in (_TYPES.OPEN_DELEGATE_READ, _TYPES.OPEN_DELEGATE_WRITE):
+            return _WHY.WND4_NOT_WANTED
+        return await give(server, client, node, state.opened, state.access, 0, asked.request, reclaim=reclaim)
+    if not claim.delegable or not state.owner.confirmed:
+        # A v4.0 owner that must yet confirm may be a stray retransmission's; under a delegation there is one already.
+        return _WHY.WND4_RESOURCE
+    return await give(server, client, node, state.opened, state.access, asked.want, asked.request, patient=patient)
+
+
+# -- the rare ways to find a file --------------------------------------------------------------------------------------
+class Target(NamedTuple):
+    """The file an OPEN is about, found or made, and what of that is told."""
+
+    node: Node
+    before: int
+    after: int
+    """The directory's change attribute."""
+    claim: Claim
+    created: bool = False
+    attrset: int = 0
+
+
+class Where(NamedTuple):
+    """Where an OPEN stands in its COMPOUND."""
+
+    transport: Transport
+    minor: int
+    node: Node
+    """The current file."""
+    credential: Credential
+    """Of the caller there."""
+    stateid: StateidLike | None
+    """The current one; None: there is none."""
+
+
+def decode(octets: memoryview) -> tuple[p.OPEN4args, int]:
+    """The arguments of an OPEN, and how many octets they are. Raises XdrError."""
+    decoder = Decoder(octets)
+    arguments = decoder.decode(p.OPEN4args)
+    return arguments, decoder.position
+
+
+def shares(args: p.OPEN4args, minor: int) -> tuple[int, int]:
+    """Access and deny bits. Raises INVAL."""
+    access, deny = args.share_access & ~(WISHES if minor else 0), args.share_deny
+    if not 1 <= access <= _BOTH or deny > p.OPEN4_SHARE_DENY_BOTH:
+        raise Nfs4Error(p.NFS4ERR_INVAL)
+    return access, deny
+
+
+async def open_rarely(asked: Asked, where: Where, args: p.OPEN4args) -> tuple[Opened, Target]:
+    """An OPEN whose file native code does not find: a claim of before, attributes that are ACLs or names, a name that
+    is taken or leads to another mount, a file system where every look may wait."""
+    target = await _target(asked, where, args)
+    node = target.node
+    if node.type is not FileType.REG:
+        raise Nfs4Error(_irregular(node, where.minor))
+    credential = await _credential(asked, where, node)
+    return await open_file(asked, credential, node, None, target.created, target.claim), target
+
+
+def _irregular(node: Node, minor: int) -> int:
+    """What a file deserves that cannot be opened."""
+    if node.type is FileType.DIR:
+        return p.NFS4ERR_ISDIR
+    if node.type is FileType.LNK or minor == 0:
+        return p.NFS4ERR_SYMLINK  # for special files too, says RFC 7530 section 16.16.5
+    return p.NFS4ERR_WRONG_TYPE
+
+
+async def _credential(asked: Asked, where: Where, node: Node) -> Credential:
+    """The caller as it acts on the node's export."""
+    if node.export is where.node.export:
+        return where.credential
+    caller = asked.caller
+    return await asked.server.exports.credential(
+        node.export, caller.flavor, caller.uid, caller.gid, caller.gids, where.transport.peer_address
+    )
+
+
+def _changing(asked: Asked, where: Where, node: Node) -> None:
+    """Raise ROFS if this client may change nothing on the node's export."""
+    if asked.server.exports.read_only(node.export, where.transport.peer_address):
+        raise Nfs4Error(p.NFS4ERR_ROFS)
+
+
+async def _target(asked: Asked, where: Where, args: p.OPEN4args) -> Target:
+    """Find or make the file."""
+    claim, create = args.claim.claim, args.openhow.opentype == p.opentype4.OPEN4_CREATE
+    if claim == _KINDS.CLAIM_NULL:
+        assert args.claim.file is not None
+        check_name(args.claim.file)
+        if create:
+            _changing(asked, where, where.node)
+            return await _create(asked, where, args, args.claim.file)
+        return await _by_name(asked, where, args.claim.file, USUAL)
+    if create:
+        raise Nfs4Error(p.NFS4ERR_INVAL)
+    if not where.minor and claim in (_KINDS.CLAIM_FH, _KINDS.CLAIM_DELEG_CUR_FH, _KINDS.CLAIM_DELEG_PREV_FH):
+        raise Nfs4Error(p.NFS4ERR_INVAL)
+    if claim in (_KINDS.CLAIM_DELEGATE_PREV, _KINDS.CLAIM_DELEG_PREV_FH):
+        # No delegation outlives the client that had it, hence neither this claim nor DELEGPURGE (RFC 8881 10.2.1).
+        raise Nfs4Error(p.NFS4ERR_NOTSUPP)
+    if claim == _KINDS.CLAIM_DELEGATE_CUR:
+        info = args.claim.delegate_cur_info
+        assert info is not None
+        check_name(info.file)
+        found = await _by_name(asked, where, info.file, Claim(known=True, delegable=False))
+        _rests_on(asked, where, found.node, info.delegate_stateid)
+        return found
+    node, how = where.node, USUAL
+    if asked.access & _WRITE:
+        _changing(asked, where, node)
+    if claim == _KINDS.CLAIM_DELEG_CUR_FH:
+        assert args.claim.oc_delegate_stateid is not None
+        _rests_on(asked, where, node, args.claim.oc_delegate_stateid)
+        how = Claim(known=True, delegable=False)
+    elif claim == _KINDS.CLAIM_PREVIOUS:
+        how = Claim(known=True, reclaim=int(args.claim.delegate_type or 0))
+    now = (await asked.server.service.attributes(node)).change
+    return Target(node, now, now, how)
+
+
+def _rests_on(asked: Asked, where: Where, node: Node, stateid: StateidLike) -> None:
+    """See that there is the delegation that CLAIM_DELEGATE_CUR and CLAIM_DELEG_CUR_FH rest on. Raises what its stateid
+    deserves, and OPENMODE for more access than it stands for."""
+    if where.minor and stateid.seqid == 1 and stateid.other == bytes(12):
+        if where.stateid is None:
+            raise Nfs4Error(p.NFS4ERR_BAD_STATEID)
+        stateid = where.stateid
+    client = asked.client if where.minor else None
+    found = asked.server.engine.delegations.find(stateid, client, node.key)
+    if found.client is not asked.client:
+        raise Nfs4Error(p.NFS4ERR_BAD_STATEID)
+    if asked.access & _WRITE and not found.write:
+        raise Nfs4Error(p.NFS4ERR_OPENMODE)
+
+
+async def _by_name(asked: Asked, where: Where, name: bytes, claim: Claim) -> Target:
+    service = asked.server.service
+    before = (await service.attributes(where.node)).change
+    node, _ = await service.lookup(where.credential, where.node, name)
+    if asked.access & _WRITE:
+        _changing(asked, where, node)
+    return Target(node, before, before, claim)
+
+
+async def _create(asked: Asked, where: Where, args: p.OPEN4args, name: bytes) -> Target:
+    """The four ways to create (RFC 8881 section 18.16.3)."""
+    how, modes = args.openhow.how, p.createmode4
+    assert how is not None
+    server, directory, credential = asked.server, where.node, where.credential
+    wanted: p.fattr4 | None = how.createattrs
+    verifier: bytes | None = how.createverf
+    if how.mode == modes.EXCLUSIVE4_1:
+        if not where.minor:
+            raise Nfs4Error(p.NFS4ERR_INVAL)
+        assert how.ch_createboth is not None
+        verifier, wanted = how.ch_createboth.cva_verf, how.ch_createboth.cva_attrs
+        if mask_of(wanted.attrmask) & ~EXCLUSIVE_CREATE:
+            raise Nfs4Error(p.NFS4ERR_INVAL)
+    # The times hold the verifier: the client knows to set them (RFC 7530 section 16.16.5).
+    shown = 0 if verifier is None else _TIMES
+    mask, attributes = 0, SetAttributes()
+    if wanted is not None:
+        mask = mask_of(wanted.attrmask)
+        attributes = await settable_on(server.service, server.names, where.minor, wanted, directory, FileType.REG)
+    # The size waits until the share reservation stands: another open's deny must be able to refuse it.
+    size, attributes = attributes.size, replace(attributes, size=None)
+    refusal = server.engine.opens.refusal(asked.client, args.owner.owner)
+    if refusal is not None:
+        # An OPEN that will be refused leaves no file behind; of one that is there, the rest of OPEN decides.
+        try:
+            await server.service.lookup(credential, directory, name)
+        except FileNotFoundError:
+            raise refusal from None
+    with _shortage_told(server, credential.host, where.minor):
+        node, now, change, created = await server.service.create(
+            credential, directory, name, attributes, exclusive=how.mode != modes.UNCHECKED4, verifier=verifier
+        )
+    before, after = change.before.change, change.after.change
+    if not created:
+        # An existing file keeps its attributes; only its size is set, and only to 0 (UNCHECKED).
+        resize = size == 0 and how.mode == modes.UNCHECKED4
+        claim = Claim(size=0) if resize else USUAL
+        return Target(node, before, after, claim, False, 1 << p.FATTR4_SIZE if resize else shown)
+    claim = Claim(size=size) if size and size != now.size else USUAL
+    return Target(node, before, after, claim, True, mask | shown)
