@@ -16,9 +16,9 @@ from nfsd.importing import run as import_exports
 from nfsd.without_file import add_arguments, configuration, is_complete
 
 _DESCRIPTION = """\
-An NFS server in user space: local directories over NFSv3 and NFSv4, on RPC-over-RDMA and on TCP, on hosts with or
-without an RDMA device. And a client for such servers, and for any other, that mounts nothing: ls, stat, df, cat, cp,
-mv, rm, mkdir.
+An NFS server in user space. It serves local directories by NFSv3 and NFSv4, over RPC-over-RDMA and TCP, on hosts with
+or without an RDMA device. The commands ls, stat, df, cat, cp, mv, rm and mkdir are clients of this server and of any
+other NFS server; they need no mount.
 """
 
 _EPILOG = """\
@@ -35,57 +35,58 @@ and how a Linux client mounts it:
   mount -t nfs -o vers=4.2 SERVER:/data /mnt
 
 exit status (serve, check, devices):
-  0  stopped by SIGTERM or SIGINT, or the configuration is good, or there is a device the server can use
-  1  no listener could be started, or the state directory cannot be used, or no device can be used; check: part of the
-     configuration could not be served on this host as it is
-  2  the configuration's text or the command line is wrong
+  0  stopped by SIGTERM or SIGINT; the configuration is good; there is a device that the server can use
+  1  no listener could be started, or the state directory cannot be used; part of the configuration cannot be served on
+     this host (check); no device can be used (devices)
+  2  the text of the configuration or the command line is wrong
 
 signals (serve):
-  SIGTERM, SIGINT  finish the calls in flight, then end; a second one ends at once
-  SIGHUP           read the configuration again: exports (and the log level) change while clients are served; other
-                   changes are named in the log and wait for a restart; a file that is wrong changes nothing
+  SIGTERM, SIGINT  finish the calls in flight, then end; a second one ends the server at once
+  SIGHUP           read the configuration again: exports and the log level change while clients are served; the log
+                   names other changes, which wait for a restart; a file with mistakes changes nothing
   SIGUSR1          write the calls in flight to the log
 """
 
 _SERVE = """\
-Serve in the foreground: what a configuration file says, or the directories that are named. When every listener that can
-be started accepts connections, one line goes to stdout:
+Serve the exports of a configuration file, or the named directories, in the foreground. When every listener that can be
+started accepts connections, the server prints one line to stdout:
   rdma-nfsd ready: rdma://0.0.0.0:20049 (softiwarp) tcp://0.0.0.0:2049 mountd tcp://0.0.0.0:20048
-The log goes to stderr. A listener that cannot be started is said there, and does not stop the others.
+The log goes to stderr. It names listeners that cannot be started; they do not stop the others.
 """
 
 _CHECK = """\
-Read a configuration and say what is wrong with it, by file, line, key and remedy; then what is wrong with this host for
-it: addresses and ports that cannot be had, a state directory that cannot be used, directories that are not there or can
-be served within limits only. Print a summary when nothing is wrong. Nothing is started or changed. Run it as the user
-that the server has.
+Read a configuration and print its mistakes, each with file, line, key and remedy. If there are none, check this host:
+addresses and ports that cannot be used, a state directory that cannot be used, directories that do not exist or can be
+served only with limits. If nothing is wrong, print a summary. Nothing is started or changed. Run it as the server's
+user.
 """
 
 _INTERRUPTED = 130
 """The exit status after SIGINT, as a shell has it."""
 
 _DEVICES = """\
-List the RDMA devices of this host: ports, addresses, GIDs, capabilities and limits that matter to the server; then what
-keeps the server from using each of them, with the remedy. Run it as the user, and with the limits, that the server has.
-Limits come from pyverbs where it is installed (Debian: python3-pyverbs); the server itself does not need it.
+List the RDMA devices of this host, with the ports, addresses, GIDs, capabilities and limits that matter to the server.
+Then say what keeps the server from using each device, with the remedy. Run it as the server's user and with its limits.
+Device limits come from pyverbs if it is installed (Debian: python3-pyverbs); the server itself does not need it.
 """
 
 
 _CAPTURE = """\
-Write what the running server sends and receives to a pcapng file, for Wireshark and for "rdma-nfsd decode": on every
-provider, RPC-over-RDMA messages, RDMA Writes and RDMA Reads, in the form of iWARP; and RPC records on TCP. It begins at
-once, with connections that are there already too, and ends with SIGINT or SIGTERM, or as the options say. The server is
-found by the state directory of its configuration; root and its own user may ask it.
+Write what the running server sends and receives to a pcapng file, for Wireshark and for "rdma-nfsd decode". This
+includes RPC-over-RDMA messages, RDMA Writes and RDMA Reads of every provider, in the form of iWARP, and RPC records on
+TCP. The capture begins at once, also for existing connections. It ends with SIGINT or SIGTERM, or as the options say.
+The state directory in the configuration leads to the server. Only root and the server's own user may capture.
 
-The file contains the data and the names of files: it is made readable for its owner alone.
+The file contains the names and the data of files. Only its owner can read it.
 
-Clients never wait for a capture. What it is too slow for is lost to it, counted in the file, and said at the end.
+Clients never wait for a capture. If the capture is too slow, it loses packets; the file and a message at the end say
+how many.
 """
 
 _DECODE = """\
-Print what is in a capture (pcapng or pcap, of "rdma-nfsd capture", or of iWARP or NFS over TCP by other programs), a
-line for each message: transport headers of RPC over RDMA in words, versions One and Two, with chunk lists and errors,
-private data of connection requests, and the names of the calls. "-" is the standard input.
+Print a capture in words, one line for each message: transport headers of RPC-over-RDMA versions One and Two with chunk
+lists and errors, private data of connection requests, and the names of calls. The capture is a pcapng or pcap file of
+"rdma-nfsd capture", or of another program that captured iWARP or NFS over TCP. "-" is the standard input.
 """
 
 
@@ -99,7 +100,8 @@ def build_parser() -> argparse.ArgumentParser:
     serve = commands.add_parser("serve", help=brief, description=_SERVE, formatter_class=raw)
     serve.add_argument("--config", metavar="FILE", help="the configuration, a YAML file")
     text = (
-        "do not start unless every export can be served; without it those that can are, and the others are looked for"
+        "do not start unless every export can be served; otherwise the server serves those that it can, and looks for "
+        "the others"
     )
     serve.add_argument("--strict", action="store_true", help=text)
     add_arguments(serve)
@@ -107,13 +109,13 @@ def build_parser() -> argparse.ArgumentParser:
     check.add_argument("--config", required=True, metavar="FILE", help="the configuration, a YAML file")
     check.add_argument("--file-only", action="store_true", help="look at the file alone, not at this host")
     check.add_argument("--json", action="store_true", help="print what is found as JSON")
-    brief = "make a configuration of /etc/exports"
+    brief = "make a configuration from /etc/exports"
     imported = commands.add_parser("import", help=brief, description=import_exports.DESCRIPTION, formatter_class=raw)
     import_exports.add_arguments(imported)
     brief = "list the host's RDMA devices and what keeps the server from using them"
     devices = commands.add_parser("devices", help=brief, description=_DEVICES, formatter_class=raw)
     devices.add_argument("--json", action="store_true", help="print everything as JSON")
-    devices.add_argument("--config", metavar="FILE", help="the configuration whose server.limits.memory is to fit")
+    devices.add_argument("--config", metavar="FILE", help="check for its server.limits.memory")
     add_admin_commands(commands)
     add_commands(commands)
     _add_capture(
@@ -122,7 +124,7 @@ def build_parser() -> argparse.ArgumentParser:
     brief = "print a capture's transport headers and calls in words"
     decode = commands.add_parser("decode", help=brief, description=_DECODE, formatter_class=raw)
     decode.add_argument("file", metavar="FILE", help="the capture")
-    brief = "make an RDMA device of a Linux client's network interface"
+    brief = "make an RDMA device from a Linux client's network interface"
     setup = commands.add_parser("client-setup", help=brief, description=client_setup.DESCRIPTION, formatter_class=raw)
     client_setup.add_arguments(setup)
     # Its own parser takes the rest of the line, and --help (see main).
@@ -154,10 +156,10 @@ def _add_capture(command: argparse.ArgumentParser) -> None:
         "-o", "--output", required=True, metavar="FILE", help='the file to write; "-": standard output'
     )
     command.add_argument("--config", required=True, metavar="FILE", help="the configuration of the running server")
-    command.add_argument("--seconds", type=float, default=0.0, metavar="N", help="end after so many seconds")
-    command.add_argument("--count", type=int, default=0, metavar="N", help="end after so many packets")
+    command.add_argument("--seconds", type=float, default=0.0, metavar="N", help="end after N seconds")
+    command.add_argument("--count", type=int, default=0, metavar="N", help="end after N packets")
     command.add_argument("--client", default="", metavar="ADDRESS", help="only what this client sends and receives")
-    text = "keep so many octets of each message, RDMA Write or Read, or record; the default is all"
+    text = "keep N octets of each message, RDMA Write, RDMA Read, or record; the default is all"
     command.add_argument("--snaplen", type=int, default=0, metavar="N", help=text)
     text = "MiB of traffic that may wait in the server for this command, 1 to 256; the default is 32"
     command.add_argument("--buffer", type=int, default=32, metavar="MIB", help=text)

@@ -26,23 +26,26 @@ LISTEN = ("rdma://127.0.0.1:20049", "tcp://127.0.0.1:2049")
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
     """The arguments that stand for a file."""
-    text = "a directory to export as /NAME, its own name; instead of a configuration"
+    text = "a directory to export under its own name, as /NAME; instead of a configuration"
     command.add_argument("directories", nargs="*", metavar="DIR", help=text)
     text = f"with DIR: where to serve; may be repeated; the default is {' and '.join(LISTEN)}"
     command.add_argument("--listen", action="append", metavar="URL", help=text)
-    text = "with DIR: an address, network or host name that may mount; may be repeated; the default is all"
+    text = "with DIR: an address, network or host name that may mount; may be repeated; the default is everybody"
     command.add_argument("--client", action="append", metavar="HOST", help=text)
-    command.add_argument("--read-only", action="store_true", help="with DIR: clients change nothing")
-    text = "with DIR: root: clients' root is nobody (the default); none: it is root; all: everybody is nobody"
+    command.add_argument("--read-only", action="store_true", help="with DIR: clients cannot change anything")
+    text = (
+        "with DIR: who becomes nobody: clients' root (root, the default), no one (none: clients' root is root), or "
+        "everybody (all)"
+    )
     command.add_argument("--squash", choices=("root", "none", "all"), help=text)
     text = (
         "with DIR: where the keys of file handles and the records of clients are kept; the default is a directory for "
-        "these DIRs below /var/lib/rdma-nfsd, or for other users than root below ~/.local/state/rdma-nfsd"
+        "these DIRs below /var/lib/rdma-nfsd, or below ~/.local/state/rdma-nfsd if you are not root"
     )
     command.add_argument("--state-dir", metavar="DIR", help=text)
     text = (
-        "with DIR, for other users than root: whose connections from this host are taken; own: yours and root's (the "
-        "default); all: every user's, who then may do with DIR what you may"
+        "with DIR, if you are not root: whose connections from this host are accepted; own: yours and root's (the "
+        "default); all: every user's, and then every user may do with DIR what you may"
     )
     command.add_argument("--local-users", choices=("own", "all"), help=text)
 

@@ -14,20 +14,20 @@ URLs:
   tcp://HOST[:PORT]/EXPORT/PATH    NFS over TCP; port 2049 unless given
   An IPv6 address stands in brackets. Write % as %25, ? as %3F, # as %23 and a space as %20.
 
-Calls are made with your own user and group ids (AUTH_SYS), and no RDMA device is needed: the commands speak iWARP
+The commands call with your own user and group ids (AUTH_SYS). They need no RDMA device, because they speak iWARP
 themselves.
 """
 
 _STATUS: Final = """\
 exit status:
   0    everything was done
-  1    something was not; stderr says what, and the rest was done
+  1    something failed; stderr says what; everything else was done
   2    the command line is wrong
   130  interrupted
 """
 
 _LS: Final = """\
-List directories and files of an NFS server, sorted by name, as ls(1) does it.
+List directories and files of an NFS server, sorted by name, as ls(1) does.
 """
 
 _LS_EXAMPLES: Final = """\
@@ -37,7 +37,7 @@ examples:
 """
 
 _STAT: Final = """\
-Show all attributes of files on an NFS server, as stat(1) does it. A symbolic link is shown itself.
+Show all attributes of files on an NFS server, as stat(1) does. Symbolic links are not followed.
 """
 
 _STAT_EXAMPLES: Final = """\
@@ -60,17 +60,16 @@ _CP: Final = """\
 Copy files to, from or between NFS servers: SOURCE to TARGET, or any number of SOURCEs into the directory TARGET.
 Sources and target are URLs or local paths.
 
-A file is written under a temporary name (.rdma-nfsd-…) beside its target, and gets its name when it is complete, on the
-server's disk and closed: what is under the target's name is either as before or the whole copy. So a target that
-exists is replaced, not overwritten: its other hard links keep the old content, and it takes the owner of whoever
-copies. A local target that is no regular file (a pipe, a device, /dev/stdout) is written to as it is.
+Each file is written under a temporary name (.rdma-nfsd-…) beside its target. It gets its name when it is complete, on
+the server's disk, and closed. So the target is either as it was before, or the whole copy. A target that exists is
+replaced, not overwritten: its other hard links keep the old content, and the new file belongs to you. A local target
+that is not a regular file (a pipe, a device, /dev/stdout) is written to directly.
 
-With --continue, what there is of a file when the copy fails stays beside its target, and the same command goes on with
-it, as long as the source has its size and its time of modification. It is good whatever happened, a crash of either
-side as well: at most the last 64 MiB are copied again. Files that are there already, as long as the source and not
-older, are left as they are.
+With --continue, a copy that fails leaves what it has beside the target. The same command then goes on with it, if the
+source still has its size and its time of modification. This works after a crash of either side, too: at most the
+last 64 MiB are copied again. Files that exist already, with the source's length and not older, are left alone.
 
-On a terminal, copies that take longer than a second show how far they are, and in the end how much it was and how fast.
+On a terminal, a copy that takes longer than a second shows its progress, and at the end its size and speed.
 """
 
 _CP_EXAMPLES: Final = """\
@@ -83,8 +82,8 @@ examples:
 
 _MV: Final = """\
 Move files and directories: SOURCE to TARGET, or any number of SOURCEs into the directory TARGET. On one server they are
-renamed. Between servers, to or from this host, and where the server says that a name cannot go there, they are copied
-with their permissions and times, and removed when all of it is on the target's disk.
+renamed. Between servers, to or from this host, and where the server cannot rename, they are copied with their
+permissions and times. The source is removed when the whole copy is on the target's disk.
 """
 
 _MV_EXAMPLES: Final = """\
@@ -94,8 +93,8 @@ examples:
 """
 
 _RM: Final = """\
-Remove files of an NFS server, and with -r directories with all that is in them. Symbolic links are removed, not
-followed. Exports, and other file systems inside of them, are not removed and not entered.
+Remove files of an NFS server, and with -r directories with everything in them. Symbolic links are removed, not
+followed. Exports, and file systems mounted inside them, are neither removed nor entered.
 """
 
 _RM_EXAMPLES: Final = """\
@@ -114,7 +113,7 @@ examples:
 """
 
 _DF: Final = """\
-Show how full the file systems of an NFS server are, for the user who asks: in units of 1024 octets.
+Show how full the file systems of an NFS server are, as the calling user sees them, in units of 1024 octets.
 """
 
 _DF_EXAMPLES: Final = """\
@@ -171,7 +170,7 @@ def _add_copying(commands: Any) -> None:
     cp.add_argument("-p", "--preserve", action="store_true", help="keep exact permissions and times")
     cp.add_argument("-n", "--no-clobber", action="store_true", help="leave what exists already")
     cp.add_argument("-v", "--verbose", action="store_true", help="name each file when it has been copied")
-    cp.add_argument("--continue", action="store_true", help="go on with a copy that was cut off")
+    cp.add_argument("--continue", action="store_true", help="go on with a copy that was interrupted")
     _add_progress(cp)
 
     mv = _command(commands, "mv", "move files of NFS servers", _MV, _MV_EXAMPLES)
@@ -183,20 +182,20 @@ def _add_copying(commands: Any) -> None:
 
 
 def _add_progress(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--progress", action="store_true", help="show how far it is though stderr is no terminal")
-    command.add_argument("--no-progress", action="store_true", help="never show it")
+    command.add_argument("--progress", action="store_true", help="show progress even if stderr is not a terminal")
+    command.add_argument("--no-progress", action="store_true", help="never show progress")
 
 
 def _add_changing(commands: Any) -> None:
     rm = _command(commands, "rm", "remove files of an NFS server", _RM, _RM_EXAMPLES)
     rm.add_argument("urls", nargs="+", metavar="URL", help="a file, or with -r a directory")
     rm.add_argument("-r", "--recursive", action="store_true", help="directories too, with all that is in them")
-    rm.add_argument("-f", "--force", action="store_true", help="say nothing of what is not there")
-    rm.add_argument("-v", "--verbose", action="store_true", help="name everything that has been removed")
+    rm.add_argument("-f", "--force", action="store_true", help="ignore files that do not exist")
+    rm.add_argument("-v", "--verbose", action="store_true", help="name everything that is removed")
 
     mkdir = _command(commands, "mkdir", "make directories on an NFS server", _MKDIR, _MKDIR_EXAMPLES)
-    mkdir.add_argument("urls", nargs="+", metavar="URL", help="the directory to be made")
-    mkdir.add_argument("-p", "--parents", action="store_true", help="those above it too; no error where it exists")
+    mkdir.add_argument("urls", nargs="+", metavar="URL", help="the directory to make")
+    mkdir.add_argument("-p", "--parents", action="store_true", help="make its parents too; no error if it exists")
     mkdir.add_argument("-m", "--mode", type=_mode, metavar="MODE", help="its permissions, in octal, as 0750")
     mkdir.add_argument("-v", "--verbose", action="store_true", help="name each directory that has been made")
 
@@ -209,10 +208,10 @@ def _command(commands: Any, name: str, brief: str, text: str, examples: str) -> 
     )  # fmt: skip
     parser.add_argument("--help", action="help", help="show this and exit")
     group = parser.add_argument_group("how to talk to the server")
-    group.add_argument("--nfs-version", choices=("3", "4.1"), help="otherwise 4.1, and 3 if the server has no 4.1")
+    group.add_argument("--nfs-version", choices=("3", "4.1"), help="default: 4.1, or 3 if the server has no 4.1")
     group.add_argument(
         "--rdma-version", type=int, choices=(1, 2), metavar="{1,2}",
-        help="of RPC-over-RDMA; otherwise Two if the server speaks it, and One if not",
+        help="version of RPC-over-RDMA; default: 2 if the server speaks it, otherwise 1",
     )  # fmt: skip
     group.add_argument(
         "--provider", choices=("softiwarp", "verbs"), default="softiwarp",
@@ -222,11 +221,11 @@ def _command(commands: Any, name: str, brief: str, text: str, examples: str) -> 
         "--mount-port",
         type=_port,
         metavar="PORT",
-        help="NFSv3: mountd's TCP port; otherwise rpcbind is asked, then 20048",
+        help="NFSv3: the TCP port of MOUNT; default: ask rpcbind, then 20048",
     )
     group.add_argument(
         "--patience", type=float, default=120.0, metavar="SECONDS",
-        help="how long to wait for a server that is busy, restarting or away (default: 120)",
+        help="how long to wait for a server that is busy, restarting or unreachable (default: 120)",
     )  # fmt: skip
     group.add_argument("--debug", action="store_true", help="log what happens to stderr")
     return parser
