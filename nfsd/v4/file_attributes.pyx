@@ -240,7 +240,7 @@ cdef class Nfs4Attributes(Nfs4Data):
         cdef tuple through = (None, None)
         if self.standing.read_only:
             return self.not_set(NFS4ERR_ROFS, place)
-        if given.failure:
+        if given.failure and not given.rare:
             return self.not_set(given.failure, place)
         if given.mask[2] & UMASK_SET:
             return self.not_set(NFS4ERR_INVAL, place)  # RFC 8275 section 3: only where a file is made

@@ -4,6 +4,7 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t
 
 from nfsd.v4.fattr cimport WORDS
 from nfsd.vfs.direct cimport changes_t
+from rpcrdma.octets cimport opaque_t
 
 cdef struct settable_t:
     changes_t changes
@@ -12,14 +13,17 @@ cdef struct settable_t:
     bint umask_given
     uint32_t mask[WORDS]   # which attributes
     uint32_t failure            # NFS4_OK, or why they cannot be set
-    bint rare                   # they are to be decoded by nfsd.v4.settable, from the fattr4's octets:
-    const uint8_t *at
-    const uint8_t *end
+    bint rare                   # some of them take more than is here (nfsd.v4.settable): those below, or a size no file has
+    opaque_t names[2]           # of owner and group, that are to be looked up
+    opaque_t acl                # octets of a fattr4_acl
+    opaque_t label
+    uint32_t masked[2]          # mode_masked4
+    const uint8_t *at           # the fattr4
 
 
 # The fattr4 at ``at``; behind it, or NULL: there is none (NFS4ERR_BADXDR).
 cdef const uint8_t *load_given(
     const uint8_t *at, const uint8_t *end, uint32_t minor, object names, settable_t *given
 ) except? NULL
-# Of a fattr4 that :func:`load_given` has found ``rare``, for nfsd.v4.settable.
+# The fattr4 that :func:`load_given` has read, for nfsd.v4.settable.
 cdef object declared_fattr(const settable_t *given)

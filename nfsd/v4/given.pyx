@@ -1,28 +1,37 @@
 """Attributes that clients give files by SETATTR, CREATE and OPEN, in native code (RFC 8881 section 5).
 
-Owns :c:struct:`settable_t`; imports which attributes there are, and the file service's changes. Values that take a question
-to the name service, and those of ACLs, labels and masked modes, are decoded by :mod:`nfsd.v4.settable`.
+Owns :c:struct:`settable_t`, the decoding of all values; imports which attributes there are, and the file service's changes.
+Names of users are looked up, and ACLs mapped, by :mod:`nfsd.v4.settable`, which has their octets from here.
 """
 
 from cpython.bytes cimport PyBytes_FromStringAndSize
-from libc.stdint cimport int64_t, uint8_t, uint32_t
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memset
 
-from nfsd.vfs.direct cimport UTIME_NOW, no_changes, when_t
+from nfsd.vfs.direct cimport NO_ID, UTIME_NOW, UTIME_OMIT, no_changes, when_t
 from nfsd.wire.nfs4 cimport (
-    FATTR4_MODE, FATTR4_MODE_UMASK, FATTR4_OWNER, FATTR4_OWNER_GROUP, FATTR4_SIZE, FATTR4_TIME_ACCESS_SET, FATTR4_TIME_MODIFY_SET, NFS4ERR_ATTRNOTSUPP, NFS4ERR_BADOWNER, NFS4ERR_BADXDR,
-    NFS4ERR_INVAL, NFS4_OK, SET_TO_CLIENT_TIME4, SET_TO_SERVER_TIME4,
+    FATTR4_ACL, FATTR4_MODE, FATTR4_MODE_SET_MASKED, FATTR4_MODE_UMASK, FATTR4_OWNER, FATTR4_OWNER_GROUP, FATTR4_SEC_LABEL,
+    FATTR4_SIZE, FATTR4_TIME_ACCESS_SET, FATTR4_TIME_MODIFY_SET, NFS4ERR_ATTRNOTSUPP, NFS4ERR_BADLABEL, NFS4ERR_BADOWNER,
+    NFS4ERR_BADXDR, NFS4ERR_INVAL, NFS4ERR_NOSPC, NFS4ERR_WRONG_LFS, NFS4_OK, SET_TO_CLIENT_TIME4, SET_TO_SERVER_TIME4,
 )
 from rpcrdma.octets cimport load32, load64, load_opaque, opaque_t, padded
 
 from nfsd.protocol import nfs4 as declared
 from nfsd.protocol.nfs4_types import ATTRIBUTES_LIMIT as _ATTRIBUTES_LIMIT, BITMAP_LIMIT as _BITMAP_LIMIT
 from nfsd.v4.attributes import SETTABLE as _SETTABLE, supported
-from nfsd.v4.settable import OWNER_LIMIT as _OWNER_LIMIT
+from nfsd.vfs.labels import LABEL_MAX as _LABEL_MAX
+from nfsd.vfs.types import SetAttributes, SetTo, Time
+from rpcrdma.xdr import Encoder
+
+cdef enum:
+    OWNER_LIMIT = 1024
+    LABEL_LIMIT = 65536
+    MAX_ACES = 1024             # more than the largest ACL of any Linux file system but XFS needs; mapping takes their square
+    MINIMAL_ACE = 20
 
 cdef uint32_t BITMAP_LIMIT = _BITMAP_LIMIT
 cdef uint32_t ATTRIBUTES_LIMIT = _ATTRIBUTES_LIMIT
-cdef uint32_t OWNER_LIMIT = _OWNER_LIMIT
+cdef uint32_t LABEL_MAX = _LABEL_MAX
 _RARE = 1 << declared.FATTR4_ACL | 1 << declared.FATTR4_MODE_SET_MASKED | 1 << declared.FATTR4_SEC_LABEL
 cdef uint32_t SETTABLE[WORDS]
 cdef uint32_t SUPPORTED[3][WORDS]     # by minor version
@@ -63,7 +72,7 @@ cdef const uint8_t *load_time(const uint8_t *at, const uint8_t *end, when_t *whe
 cdef const uint8_t *load_owner(
     const uint8_t *at, const uint8_t *end, object names, bint group, uint32_t *number, settable_t *given
 ) except? NULL:
-    """An owner or owner_group; returns what is behind it, or NULL: it is nobody's, or its name is to be looked up."""
+    """An owner or owner_group; returns what is behind it, or NULL: it is nobody's."""
     cdef opaque_t text
     at = load_opaque(at, end, OWNER_LIMIT, &text)
     if at == NULL:
@@ -73,16 +82,68 @@ cdef const uint8_t *load_owner(
     meant = names.question(text.octets[:text.length], group=group)
     if meant is None:
         return fails(given, NFS4ERR_BADOWNER)
-    if not isinstance(meant, int):
+    if isinstance(meant, int):
+        number[0] = <uint32_t>meant
+    else:
+        given.names[group] = text
         given.rare = True
-        return NULL
-    number[0] = <uint32_t>meant
     return at
+
+
+cdef const uint8_t *load_acl(const uint8_t *at, const uint8_t *end, settable_t *given) noexcept nogil:
+    """A fattr4_acl, whose entries are whole."""
+    cdef opaque_t who
+    cdef uint32_t count
+    given.acl.octets = at
+    if end - at < 4:
+        return fails(given, NFS4ERR_BADXDR)
+    count = load32(at)
+    at += 4
+    if <uint64_t>count * MINIMAL_ACE > <uint64_t>(end - at):
+        return fails(given, NFS4ERR_BADXDR)
+    if count > MAX_ACES:
+        return fails(given, NFS4ERR_NOSPC)
+    while count:
+        if end - at < 12:
+            return fails(given, NFS4ERR_BADXDR)
+        at = load_opaque(at + 12, end, OWNER_LIMIT, &who)
+        if at == NULL:
+            return fails(given, NFS4ERR_BADXDR)
+        count -= 1
+    given.acl.length = <uint32_t>(at - given.acl.octets)
+    return at
+
+
+cdef const uint8_t *load_masked_mode(const uint8_t *at, const uint8_t *end, settable_t *given) noexcept nogil:
+    """A mode_masked4 (RFC 8881 section 5.12); not together with MODE."""
+    if has(given, FATTR4_MODE):
+        return fails(given, NFS4ERR_INVAL)
+    if end - at < 8:
+        return fails(given, NFS4ERR_BADXDR)
+    given.masked[0], given.masked[1] = load32(at), load32(at + 4)
+    if given.masked[0] & ~given.masked[1] or given.masked[1] & ~<uint32_t>0o7777:
+        return fails(given, NFS4ERR_INVAL)
+    return at + 8
+
+
+cdef const uint8_t *load_label(const uint8_t *at, const uint8_t *end, settable_t *given) noexcept nogil:
+    """A sec_label4: octets of SELinux (RFC 7862 section 9.3: of no other format)."""
+    cdef const uint8_t *behind
+    if end - at < 8:
+        return fails(given, NFS4ERR_BADXDR)
+    behind = load_opaque(at + 8, end, LABEL_LIMIT, &given.label)
+    if behind == NULL:
+        return fails(given, NFS4ERR_BADXDR)
+    if load32(at):
+        return fails(given, NFS4ERR_WRONG_LFS)
+    if given.label.length == 0 or given.label.length > LABEL_MAX:
+        return fails(given, NFS4ERR_BADLABEL)
+    return behind
 
 
 cdef const uint8_t *load_mode_umask(const uint8_t *at, const uint8_t *end, settable_t *given) noexcept nogil:
     """A mode_umask4 (RFC 8275 section 3); not together with MODE."""
-    if has(given, FATTR4_MODE):
+    if has(given, FATTR4_MODE) or has(given, FATTR4_MODE_SET_MASKED):
         return fails(given, NFS4ERR_INVAL)
     if end - at < 8:
         return fails(given, NFS4ERR_BADXDR)
@@ -92,24 +153,23 @@ cdef const uint8_t *load_mode_umask(const uint8_t *at, const uint8_t *end, setta
 
 
 cdef const uint8_t *load_values(const uint8_t *at, const uint8_t *end, object names, settable_t *given) except? NULL:
-    """The values of these attributes, in the order of their numbers; returns what is behind them. NULL: they have failed, or
-    are rare."""
+    """The values of these attributes, in the order of their numbers; returns what is behind them. NULL: they have failed."""
     if has(given, FATTR4_SIZE):
         if end - at < 8:
             return fails(given, NFS4ERR_BADXDR)
         given.size = <int64_t>load64(at)
-        if given.size < 0:
-            given.rare = True  # what no file can have; when that is said, is not for here to know
-            return NULL
+        given.rare |= given.size < 0  # as no file can have; when that is said, is not for here to know
         at += 8
-    if has(given, FATTR4_MODE):
+    if has(given, FATTR4_ACL):
+        at = load_acl(at, end, given)
+    if at != NULL and has(given, FATTR4_MODE):
         if end - at < 4:
             return fails(given, NFS4ERR_BADXDR)
         if load32(at) & ~<uint32_t>0o7777:
             return fails(given, NFS4ERR_INVAL)
         given.changes.mode = <int>load32(at)
         at += 4
-    if has(given, FATTR4_OWNER):
+    if at != NULL and has(given, FATTR4_OWNER):
         at = load_owner(at, end, names, False, &given.changes.uid, given)
     if at != NULL and has(given, FATTR4_OWNER_GROUP):
         at = load_owner(at, end, names, True, &given.changes.gid, given)
@@ -117,6 +177,10 @@ cdef const uint8_t *load_values(const uint8_t *at, const uint8_t *end, object na
         at = load_time(at, end, &given.changes.times[0], given)
     if at != NULL and has(given, FATTR4_TIME_MODIFY_SET):
         at = load_time(at, end, &given.changes.times[1], given)
+    if at != NULL and has(given, FATTR4_MODE_SET_MASKED):
+        at = load_masked_mode(at, end, given)
+    if at != NULL and has(given, FATTR4_SEC_LABEL):
+        at = load_label(at, end, given)
     if at != NULL and has(given, FATTR4_MODE_UMASK):
         at = load_mode_umask(at, end, given)
     return at
@@ -150,16 +214,57 @@ cdef const uint8_t *load_given(
     values = at + 4
     if length > ATTRIBUTES_LIMIT or end - values < <int64_t>padded(length):
         return NULL
-    behind = given.end = values + padded(length)
+    behind = values + padded(length)
     if unknown:
         given.failure = NFS4ERR_ATTRNOTSUPP
     elif readable:
         given.failure = NFS4ERR_INVAL
-    elif not given.rare:
+    else:
         at = load_values(values, values + length, names, given)
-        if not given.rare and given.failure == NFS4_OK and at != values + length:
+        if given.failure == NFS4_OK and at != values + length:
             given.failure = NFS4ERR_BADXDR
     return behind
+
+
+cdef object meant(settable_t *given, bint group, uint32_t number):
+    """Whose id it is, the octets of the name that is to be looked up, or None."""
+    if given.names[group].octets != NULL:
+        return given.names[group].octets[:given.names[group].length]
+    return None if number == NO_ID else number
+
+
+cdef object octets_of(opaque_t *given):
+    return None if given.octets == NULL else PyBytes_FromStringAndSize(<char *>given.octets, given.length)
+
+
+cdef object time_in(when_t *when):
+    if when.nanoseconds == UTIME_OMIT:
+        return None
+    return SetTo.SERVER_TIME if when.nanoseconds == UTIME_NOW else Time(when.seconds, when.nanoseconds)
+
+
+def decoded(names, uint32_t minor, given not None):
+    cdef settable_t found
+    cdef bytes octets
+    cdef const uint8_t *at
+    encoder = Encoder()
+    encoder.encode(declared.fattr4, given)
+    octets = encoder.getvalue()
+    at = <const uint8_t *>octets
+    if load_given(at, at + len(octets), minor, names, &found) == NULL:
+        raise ValueError("no fattr4")
+    changes = SetAttributes(
+        mode=None if found.changes.mode < 0 else found.changes.mode,
+        size=<uint64_t>found.size if has(&found, FATTR4_SIZE) else None,
+        atime=time_in(&found.changes.times[0]),
+        mtime=time_in(&found.changes.times[1]),
+        label=octets_of(&found.label),
+        umask=found.umask,
+    )
+    return (
+        found.failure, changes, meant(&found, False, found.changes.uid), meant(&found, True, found.changes.gid),
+        octets_of(&found.acl), (found.masked[0], found.masked[1]),
+    )
 
 
 cdef object declared_fattr(const settable_t *given):
