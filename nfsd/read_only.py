@@ -1,4 +1,5 @@
 """The server-wide read-only switch: what exports are while it is on, and how it is thrown while clients are served.
+Exports that a reload makes read-only go the same way.
 
 Owns :func:`as_served` and :class:`ReadOnlySwitch`. An export that is read-only for everybody is so on every path that
 there is, so the switch makes each of them one; nothing else knows of it. Imports the reloader and the state engine.
@@ -11,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -46,7 +47,7 @@ class ReadOnlySwitch:
 
     def __init__(self, reloader: Reloader, nfs4: Nfs4Server) -> None:
         self._reloader, self._nfs4 = reloader, nfs4
-        # A file that is read again may turn it on as well.
+        # A file that is read again may turn it on as well, or make exports read-only one by one.
         reloader.before_read_only = partial(self._call_back, _PATIENCE)
         reloader.after_read_only = self._call_back_the_rest
 
@@ -67,22 +68,25 @@ class ReadOnlySwitch:
             _log.warning("the whole server is %s now", "read-only" if on else "as its exports say")
         return {"read_only": on, "changed": changed, "delegations": len(self._held())}
 
-    def _held(self) -> list[Delegation]:
-        """Delegations to write."""
+    def _held(self, exports: Collection[int] | None = None) -> list[Delegation]:
+        """Delegations to write, on these exports or on all."""
         entries = list(self._nfs4.engine.stateids.entries.values())
-        return [one for one in entries if isinstance(one, Delegation) and one.write]
+        held = [one for one in entries if isinstance(one, Delegation) and one.write]
+        if exports is None:
+            return held
+        return [one for one in held if one.opened is not None and one.opened.export_id in exports]
 
     def _recall(self, delegations: list[Delegation]) -> None:
         for delegation in delegations:
             self._nfs4.engine.delegations.recall(delegation)
         self._nfs4.recalls.send()
 
-    def _call_back_the_rest(self) -> None:
+    def _call_back_the_rest(self, exports: Collection[int] | None = None) -> None:
         """Those that were given while the others were waited for."""
-        self._recall(self._held())
+        self._recall(self._held(exports))
 
-    async def _call_back(self, seconds: float) -> None:
-        held = self._held()
+    async def _call_back(self, seconds: float, exports: Collection[int] | None = None) -> None:
+        held = self._held(exports)
         self._recall(held)
         loop, table = asyncio.get_running_loop(), self._nfs4.engine.delegations
         until = loop.time() + seconds

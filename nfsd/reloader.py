@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from dataclasses import fields, replace
 
 from nfsd.config import Config, Server
@@ -31,7 +31,7 @@ _AT_ONCE = ("log", "read_only", "client_rate")
 """Keys of ``server`` that take effect when the file is read again."""
 
 
-async def _nothing() -> None:
+async def _nothing(_: Collection[int]) -> None:
     pass
 
 
@@ -42,9 +42,9 @@ class Reloader:
         self.config = config
         self.read_only = config.server.read_only
         """Whether nothing may be changed, whatever the exports say."""
-        self.before_read_only: Callable[[], Awaitable[None]] = _nothing
-        """Awaited before a file that is read again has nothing changed any more."""
-        self.after_read_only: Callable[[], None] = lambda: None
+        self.before_read_only: Callable[[Collection[int]], Awaitable[None]] = _nothing
+        """Awaited before a file that is read again takes from somebody the right to change exports, with their ids."""
+        self.after_read_only: Callable[[Collection[int]], None] = lambda _: None
         """Called as soon as that is so."""
         self._service = service
         self._nfs4 = nfs4
@@ -147,10 +147,11 @@ class Reloader:
         async with self._turn:
             try:
                 config = await self.read()
-                read_only = self._read_only_with(config)
-                if read_only and not self.read_only:
-                    await self.before_read_only()
-                gone = await self._service.take_exports(self.served(config))
+                served = self.served(config)
+                less = narrowed(self._service.exports.exports, served)
+                if less:
+                    await self.before_read_only(less)
+                gone = await self._service.take_exports(served)
             except ConfigError as error:
                 for problem in error.problems:
                     _log.error("%s", problem)
@@ -158,9 +159,9 @@ class Reloader:
                 _log.error("%s: %s", error.filename, error.strerror)
             else:
                 self._nfs4.exports.set_client_rate(bound_of(config.server.client_rate))
-                if read_only and not self.read_only:
-                    self.after_read_only()
-                self.read_only = read_only
+                if less:
+                    self.after_read_only(less)
+                self.read_only = self._read_only_with(config)
                 self._told.clear()
                 self._tell()
                 lost = self._nfs4.exports_changed(gone, Time(*divmod(time.time_ns(), 10**9)))
@@ -177,6 +178,23 @@ class Reloader:
                 return True
             _log.error("not reloaded: everything stays as it was")
             return False
+
+
+def narrowed(before: Iterable[Export], after: Iterable[Export]) -> frozenset[int]:
+    """The ids of exports that somebody may change, and will not, as far as their entries tell."""
+    old = {export.id: export for export in before}
+    return frozenset(one.id for one in after if one.id in old and _writers(one) != _writers(old[one.id]) and _bars(one))
+
+
+def _writers(export: Export) -> tuple[bool, list[tuple[str, bool]]]:
+    """Who may change an export, in comparable form."""
+    own = [(one.host, one.read_only) for one in export.overrides if one.read_only is not None]
+    return export.read_only, own
+
+
+def _bars(export: Export) -> bool:
+    """Whether it is read-only for anybody."""
+    return export.read_only or any(one.read_only for one in export.overrides)
 
 
 def waiting_keys(before: Server, after: Server) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import urllib.request
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 from nfsd.config import Config, Server
 from nfsd.config_file import load
 from nfsd.daemon import Daemon
+from nfsd.exported import ClientOverride
 from nfsd.protocol import nfs4 as p
 from nfsd.protocol.nfs3 import (
     NFS_PROGRAM,
@@ -280,10 +282,12 @@ def test_what_is_written_while_delegations_come_back_is_taken(tmp_path: Path, mi
     with_two(tmp_path, minor, test)
 
 
+@pytest.mark.parametrize("how", ["switch", "export", "client"])
 @pytest.mark.parametrize("minor", [0, 1])
 def test_a_file_that_is_read_again_waits_for_delegations_as_well(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, minor: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, minor: int, how: str
 ) -> None:
+    """Whether it has the switch on, an export ``access: ro``, or an entry of ``clients``."""
     monkeypatch.setattr("nfsd.read_only._PATIENCE", 60.0, raising=False)
 
     @prepared
@@ -295,9 +299,17 @@ def test_a_file_that_is_read_again_waits_for_delegations_as_well(
         exports = server.service.exports.exports
         reloader = Reloader(Config("", Server(listen=()), exports), server.service, server.nfs4)
         ReadOnlySwitch(reloader, server.nfs4)
+        changed = {
+            "switch": exports,
+            "export": tuple(replace(each, read_only=True) for each in exports),
+            "client": tuple(
+                replace(each, clients=("127.0.0.0/8", "*"), overrides=(ClientOverride("127.0.0.0/8", read_only=True),))
+                for each in exports
+            ),
+        }[how]
 
         async def read() -> Config:
-            return Config("", Server(listen=(), read_only=True), exports)
+            return Config("", Server(listen=(), read_only=how == "switch"), changed)
 
         reloader.read = read  # type: ignore[method-assign]
         reloading = asyncio.ensure_future(reloader.reload())
@@ -309,6 +321,10 @@ def test_a_file_that_is_read_again_waits_for_delegations_as_well(
         assert await reloading
         assert (export / "g").read_bytes() == b"late"
         assert await two.open_status(b"g", p.OPEN4_SHARE_ACCESS_WRITE) == p.NFS4ERR_ROFS
+        through = p.WRITE4args(opened.stateid, 0, p.stable_how4.FILE_SYNC4, b"never")
+        assert await status4(one.on(one.handles[b"g"], (p.OP_WRITE, through))) == p.NFS4ERR_ROFS
+        assert await status4(one.on(one.handles[b"g"], (p.OP_COMMIT, p.COMMIT4args(0, 0)))) == p.NFS4ERR_ROFS
+        assert (export / "g").read_bytes() == b"late"
 
     with_two(tmp_path, minor, test)
 
