@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import glob
 import os
 import sys
@@ -11,16 +12,20 @@ from typing import Any, Final
 import yaml
 
 from nfsd.config_file import ConfigError, parse
+from nfsd.importing.ganesha import Unreadable, exports_of
 from nfsd.importing.lines import Grant, Line, read
 from nfsd.importing.mapping import Import, Note, configuration
+from nfsd.importing.nfs_conf import PLACE, ServerKeys, read_file, server_keys
 
 LISTEN: Final = ("rdma://0.0.0.0:20049", "tcp://0.0.0.0:2049")
 """Linux's server listens on all addresses."""
+_EXPORTS: Final = "/etc/exports"
 STATE_DIR: Final = "/var/lib/rdma-nfsd"
 
 DESCRIPTION: Final = """\
 Write a configuration that exports what /etc/exports does (exports(5)), and /etc/exports.d/*.exports with it, to the
-same clients. What cannot be as it was is said on stderr, by file and line. A client that must use Kerberos or TLS is
+same clients. What nfs.conf(5) says of the server goes with it: addresses, ports, versions, grace and lease times,
+manage-gids. What cannot be as it was is said on stderr, by file and line. A client that must use Kerberos or TLS is
 left out rather than let in without; so is the whole export, where another entry would let that client in. Read the
 result, check it (rdma-nfsd check), then serve it. Handles are others: clients mount again.
 
@@ -34,7 +39,12 @@ exit status:
 def add_arguments(command: argparse.ArgumentParser) -> None:
     """The command's arguments."""
     text = "files of exports(5), each with FILE.d/*.exports beside it; the default is /etc/exports"
-    command.add_argument("files", nargs="*", default=["/etc/exports"], metavar="FILE", help=text)
+    command.add_argument("files", nargs="*", metavar="FILE", help=text)
+    text = (
+        f"the file of nfs.conf(5), with FILE.d/*.conf beside it; the default is {PLACE}, if no FILE of exports is named"
+    )
+    command.add_argument("--nfs-conf", metavar="FILE", help=text)
+    command.add_argument("--ganesha", metavar="FILE", help="take the EXPORT blocks of a ganesha.conf instead")
     command.add_argument("-o", "--output", metavar="FILE", help="write there, not to stdout; it must not exist yet")
     text = f"where to serve; may be repeated; the default is {' and '.join(LISTEN)}"
     command.add_argument("--listen", action="append", metavar="URL", help=text)
@@ -44,15 +54,26 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 def main(parsed: argparse.Namespace) -> int:
     """Run the command."""
-    grants, notes = _read(parsed.files)
-    imports, more = configuration(grants)
-    notes = sorted([*notes, *more], key=lambda note: (note.line.file, note.line.number))
+    files = [parsed.ganesha] if parsed.ganesha else parsed.files or [_EXPORTS]
+    keys = ServerKeys()
+    if parsed.ganesha:
+        imports, notes = _ganesha(parsed.ganesha)
+        more: list[Note] = []
+    else:
+        grants, notes = _read(files)
+        imports, more = configuration(grants)
+        keys = _server(parsed, notes)
+    for one in imports:
+        one.entry |= keys.export
+    notes = sorted([*notes, *more, *keys.notes], key=lambda note: (note.line.file, note.line.number))
     for note in notes:
         print(note, file=sys.stderr)
     if not imports:
-        print(f"rdma-nfsd import: {', '.join(parsed.files)}: nothing to import", file=sys.stderr)
+        print(f"rdma-nfsd import: {', '.join(files)}: nothing to import", file=sys.stderr)
         return 2
-    text = as_text(imports, parsed.files, parsed.listen or list(LISTEN), parsed.state_dir)
+    listen = parsed.listen or keys.server.pop("listen", list(LISTEN))
+    keys.server.pop("listen", None)
+    text = as_text(imports, files, {"listen": listen, **keys.server}, parsed.state_dir)
     try:
         if parsed.output is None:
             print(text, end="")
@@ -66,6 +87,28 @@ def main(parsed: argparse.Namespace) -> int:
     for problem in wrong:
         print(problem, file=sys.stderr)
     return 1 if wrong or any(note.lost for note in notes) else 0
+
+
+def _ganesha(file: str) -> tuple[list[Import], list[Note]]:
+    try:
+        with open(file, encoding="utf-8", errors="surrogateescape") as opened:
+            return exports_of(opened.read(), file)
+    except OSError as error:
+        return [], [Note(Line(file, 0), error.strerror or str(error), True)]
+    except Unreadable as error:
+        return [], [Note(Line(file, error.line), str(error), True)]
+
+
+def _server(parsed: argparse.Namespace, notes: list[Note]) -> ServerKeys:
+    """What nfs.conf says, where it is asked for or all of Linux's files are imported."""
+    file = parsed.nfs_conf or ("" if parsed.files else PLACE)
+    if not file:
+        return ServerKeys()
+    if parsed.nfs_conf and not os.path.exists(file):
+        notes.append(Note(Line(file, 0), os.strerror(errno.ENOENT), True))
+    found, wrong = read_file(file)
+    notes += wrong
+    return server_keys(found)
 
 
 def _read(files: list[str]) -> tuple[list[Grant], list[Note]]:
@@ -84,9 +127,9 @@ def _read(files: list[str]) -> tuple[list[Grant], list[Note]]:
     return grants, notes
 
 
-def as_text(imports: list[Import], files: list[str], listen: list[str], state_dir: str) -> str:
+def as_text(imports: list[Import], files: list[str], keys: dict[str, Any], state_dir: str) -> str:
     """The file."""
-    server: dict[str, Any] = {"server": {"listen": listen, "state_dir": os.path.abspath(state_dir)}}
+    server: dict[str, Any] = {"server": {**keys, "state_dir": os.path.abspath(state_dir)}}
     lines = [f"# Imported from {', '.join(files)} by rdma-nfsd import.", _yaml(server).rstrip(), "exports:"]
     for one in imports:
         lines.append(f"  # {one.line}")

@@ -274,3 +274,81 @@ def test_what_is_imported_is_good_and_served(tmp_path, capsys):
 
     asyncio.run(serve())
     assert os.stat(tmp_path / "one" / "made").st_uid == 0, "no_root_squash"
+
+
+@pytest.fixture
+def with_conf(tmp_path, capsys):
+    """The whole configuration that one export and a text of nfs.conf become, and what was said of that file."""
+
+    def run(text, status=0, *arguments):
+        exports, conf = tmp_path / "exports", tmp_path / "nfs.conf"
+        exports.write_text("/srv *(rw)\n")
+        conf.write_text(text)
+        assert main(["import", str(exports), "--nfs-conf", str(conf), *arguments]) == status
+        out, err = capsys.readouterr()
+        return yaml.safe_load(out), [line.removeprefix(f"{conf}:") for line in err.splitlines()]
+
+    return run
+
+
+def test_what_nfs_conf_says_of_the_server(with_conf, tmp_path):
+    more = tmp_path / "nfs.conf.d"
+    more.mkdir()
+    (more / "local.conf").write_text("[nfsd]\nlease-time = 60\n")
+    (tmp_path / "ports").write_text("[lockd]\nport=4001\n")
+    made, said = with_conf(
+        "# a comment\n[general]\npipefs-directory=/run/rpc_pipefs\ninclude = ports\n"
+        "[mountd]\nmanage-gids = y\nport = 20050\n"
+        '[nfsd]\nhost = 10.0.0.1, \\\n  fd00::1\nport=2050\nrdma=y\nrdma-port=20100\nvers3="n"\nvers4.0=off\n'
+        "grace-time=30\nlease-time=90\n[statd]\nport=4002\n[gssd]\nverbosity=1\n"
+    )
+    assert said == []
+    assert made["server"] == {
+        "listen": [
+            "rdma://10.0.0.1:20100", "rdma://[fd00::1]:20100", "tcp://10.0.0.1:2050", "tcp://[fd00::1]:2050",
+        ],
+        "versions": [4.1, 4.2],
+        "nfs4": {"grace_time": 30, "lease_time": 60},
+        "mountd_port": 20050,
+        "nlm_port": 4001,
+        "nsm_port": 4002,
+        "state_dir": "/var/lib/rdma-nfsd",
+    }  # fmt: skip
+    assert made["exports"][0]["manage_gids"] is True
+
+
+@pytest.mark.parametrize(
+    ("text", "listen"),
+    [
+        ("", ["rdma://0.0.0.0:20049", "tcp://0.0.0.0:2049"]),
+        ("[nfsd]\nrdma=n\n", ["tcp://0.0.0.0:2049"]),
+        ("[nfsd]\nrdma=20100\ntcp=n\n", ["rdma://0.0.0.0:20100"]),
+        ("[nfsd]\nrdma=nfsrdma\nport=2050\n", ["rdma://0.0.0.0:20049", "tcp://0.0.0.0:2050"]),
+    ],
+)
+def test_where_nfs_conf_listens(with_conf, text, listen):
+    assert with_conf(text)[0]["server"]["listen"] == listen
+    assert with_conf(text, 0, "--listen", "tcp://127.0.0.1:1")[0]["server"]["listen"] == ["tcp://127.0.0.1:1"]
+
+
+@pytest.mark.parametrize(
+    ("line", "status", "said"),
+    [
+        ("threads=64", 0, "[nfsd] threads is left out: one event loop serves all"),
+        ("udp=y", 0, "[nfsd] udp is left out: this server has no NFS over UDP"),
+        ("vers3=perhaps", 0, "[nfsd] vers3=perhaps is left out: neither yes nor no"),
+        ("lease-time=soon", 0, "[nfsd] lease-time=soon is left out: no number"),
+        ("scope=here", 0, "[nfsd] scope is left out: the server's identity"),
+        ("nonsense", 0, "'nonsense' is neither [SECTION] nor KEY = VALUE"),
+        (
+            "host=server.example.org",
+            1,
+            "NOT IMPORTED: [nfsd] host=server.example.org is left out: it must be an address",
+        ),
+        ("[exports]\nrootdir=/data", 1, "NOT IMPORTED: [exports] rootdir=/data: the directories"),
+    ],
+)
+def test_what_of_nfs_conf_is_not_taken_over_is_named_with_its_line(with_conf, line, status, said):
+    (only,) = with_conf(f"[nfsd]\n{line}\n", status)[1]
+    number = 1 + len(line.split("\n"))
+    assert only.startswith(f"{number}: {said}")
