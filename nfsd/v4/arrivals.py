@@ -1,29 +1,51 @@
-"""Who may go to a file by its handle (RFC 7530 section 16.20, RFC 8881 section 18.19).
+"""Who may go to a file: by its handle, by its name, from the pseudo file system.
 
-Owns the one way to a file of a real file system; the pseudo file system's is in :mod:`nfsd.v4.compound`. Imports the
-state engine's errors, and :mod:`nfsd.v4.server`.
+RFC 7530 sections 16.13, 16.20; RFC 8881 sections 18.13, 18.19.
+
+Owns the ways to a file of a real file system, and those that lead there from the pseudo file system. Imports the state
+engine's errors, :mod:`nfsd.v4.server` and :mod:`nfsd.v4.pseudofs`.
 """
 
 from __future__ import annotations
 
-from typing import Final
+import os
+from typing import Final, NamedTuple
 
+from nfsd.exports import NOT_AMONG_CLIENTS, NOT_BY_VERSION, Export
 from nfsd.protocol import nfs4 as p
 from nfsd.state import Nfs4Error
+from nfsd.v4.names import NAME_MAX, check_name
+from nfsd.v4.pseudofs import PseudoNode
 from nfsd.v4.server import Nfs4Server
 from nfsd.versions import of_minor
 from nfsd.vfs.service import Node
+from nfsd.vfs.types import Credential, FileType
 from rpcrdma.rpc.program import RpcCredential, Transport
+from rpcrdma.rpc.tally import Tally
 
 VERSIONS: Final = ("NFSv4.0", "NFSv4.1", "NFSv4.2")
 
 
-async def arrive(server: Nfs4Server, transport: Transport, minor: int, handle: bytes) -> Node:
-    """The file of a handle, if this client may use its export. Raises BadHandle, OSError(ESTALE), Nfs4Error: ACCESS,
-    and PERM for a client that may use it, but not from its port (as Linux's server)."""
+class There(NamedTuple):
+    """What a caller is on an export."""
+
+    credential: Credential
+    read_only: bool
+    tally: Tally
+    """Where its client's calls are counted."""
+
+
+async def arrive(server: Nfs4Server, transport: Transport, minor: int, handle: bytes) -> Node | PseudoNode:
+    """The file of a handle, if this client may use its export. Raises BadHandle, OSError(ESTALE), Nfs4Error: STALE,
+    ACCESS, and PERM for a client that may use it, but not from its port (as Linux's server)."""
     exports = server.exports
+    if server.pseudo.owns(handle):
+        place = server.pseudo.resolve(handle)
+        if place is None:
+            raise Nfs4Error(p.NFS4ERR_STALE)
+        return await enter(server, transport, minor, place)
     node = await server.service.resolve(handle)
-    if not exports.visible(node.export, transport.peer_address, of_minor(minor)):
+    if not may_use(server, transport, minor, node.export):
         exports.refuse(node.export, transport, VERSIONS[minor])
         raise Nfs4Error(p.NFS4ERR_ACCESS)
     if not exports.takes(node.export, transport):
@@ -32,10 +54,109 @@ async def arrive(server: Nfs4Server, transport: Transport, minor: int, handle: b
     return node
 
 
-async def arrive_as(server: Nfs4Server, transport: Transport, minor: int, handle: bytes, caller: RpcCredential) -> Node:
-    """As :func:`arrive`; and who the caller is on the export is known by then."""
-    node = await arrive(server, transport, minor, handle)
-    await server.exports.credential(
+async def enter(server: Nfs4Server, transport: Transport, minor: int, place: PseudoNode) -> Node | PseudoNode:
+    """What a place of the pseudo file system leads to: the export's root, if this client may use it. Raises PERM for
+    one that may, but not from its port."""
+    export = place.export
+    if export is None or not may_use(server, transport, minor, export):
+        return place
+    if not server.exports.takes(export, transport):
+        raise Nfs4Error(p.NFS4ERR_PERM)
+    server.exports.observer.used(export, transport, VERSIONS[minor])
+    return await server.service.root(export)
+
+
+def may_use(server: Nfs4Server, transport: Transport, minor: int, export: Export) -> bool:
+    """Whether this client may use an export."""
+    return server.exports.visible(export, transport.peer_address, of_minor(minor))
+
+
+async def credential_of(server: Nfs4Server, transport: Transport, caller: RpcCredential, node: Node) -> Credential:
+    """A caller as it acts on the node's export."""
+    return await server.exports.credential(
         node.export, caller.flavor, caller.uid, caller.gid, caller.gids, transport.peer_address
     )
-    return node
+
+
+async def look_up(
+    server: Nfs4Server, transport: Transport, minor: int, here: Node | PseudoNode, name: bytes, caller: RpcCredential
+) -> Node | PseudoNode:
+    """A name in a directory: of the pseudo file system first, then of the real one."""
+    check_name(name)
+    place = await place_of(server, here)
+    if place is not None:
+        child = place.children.get(name)
+        if child is not None and server.pseudo.visible(child, transport.peer_address, of_minor(minor)):
+            return await enter(server, transport, minor, child)
+        if isinstance(here, PseudoNode):
+            _refuse(server, transport, minor, here, name, child)
+            raise Nfs4Error(p.NFS4ERR_NOENT if len(name) <= NAME_MAX else p.NFS4ERR_NAMETOOLONG)
+    assert isinstance(here, Node), "the others are places"
+    if here.type is FileType.LNK:
+        raise Nfs4Error(p.NFS4ERR_SYMLINK)  # RFC 7530 section 16.13.4
+    found, _ = await server.service.lookup(await credential_of(server, transport, caller, here), here, name)
+    return found
+
+
+async def place_of(server: Nfs4Server, node: Node | PseudoNode) -> PseudoNode | None:
+    """Where a node stands in the pseudo file system: itself, or the place whose export's root it is."""
+    if isinstance(node, PseudoNode):
+        return node
+    is_root = (await server.service.root(node.export)).handle == node.handle
+    return server.pseudo.of_export(node.export) if is_root else None
+
+
+def _refuse(
+    server: Nfs4Server, transport: Transport, minor: int, place: PseudoNode, name: bytes, child: PseudoNode | None
+) -> None:
+    """Note that a client asked for a name of the pseudo file system that there is not, as far as it may know."""
+    path = f"{place.path.rstrip('/')}/{os.fsdecode(name)}"
+    exports = child.exports() if child is not None else []
+    why = NOT_AMONG_CLIENTS if exports else "there is no such export"
+    if any(server.exports.visible(export, transport.peer_address) for export in exports):
+        exports, why = [], NOT_BY_VERSION
+    server.exports.observer.refused(transport, path, VERSIONS[minor], exports, why)
+
+
+# -- for native operations ---------------------------------------------------------------------------------------------
+async def arrive_as(
+    server: Nfs4Server, transport: Transport, minor: int, handle: bytes, caller: RpcCredential
+) -> tuple[Node | PseudoNode, There | None]:
+    """As :func:`arrive`, with what the caller is there; None in the pseudo file system."""
+    found = await arrive(server, transport, minor, handle)
+    return found, await _there(server, transport, found, caller)
+
+
+async def look_up_as(
+    server: Nfs4Server, transport: Transport, minor: int, here: Node | PseudoNode, name: bytes, caller: RpcCredential
+) -> tuple[Node | PseudoNode, There | None]:
+    """As :func:`look_up`, likewise; None for what has not changed, too."""
+    found = await look_up(server, transport, minor, here, name, caller)
+    if isinstance(found, Node) and isinstance(here, Node) and found.export is here.export:
+        return found, None
+    return found, await _there(server, transport, found, caller)
+
+
+async def learn(
+    server: Nfs4Server, transport: Transport, minor: int, caller: RpcCredential, *nodes: Node | None
+) -> list[There | None]:
+    """What a caller has become on the exports of these files. Raises Nfs4Error: ACCESS for a client that may not use
+    one any more, PERM as above."""
+    found = []
+    for node in nodes:
+        if node is not None and not may_use(server, transport, minor, node.export):
+            raise Nfs4Error(p.NFS4ERR_ACCESS)
+        if node is not None and not server.exports.takes(node.export, transport):
+            raise Nfs4Error(p.NFS4ERR_PERM)
+        found.append(await _there(server, transport, node, caller))
+    return found
+
+
+async def _there(
+    server: Nfs4Server, transport: Transport, node: Node | PseudoNode | None, caller: RpcCredential
+) -> There | None:
+    if not isinstance(node, Node):
+        return None
+    exports, address = server.exports, transport.peer_address
+    credential = await credential_of(server, transport, caller, node)
+    return There(credential, exports.read_only(node.export, address), exports.tally(node.export, address))

@@ -1,9 +1,10 @@
 """COMPOUND: the one procedure of NFSv4 that does anything (RFC 7530 section 15.2, RFC 8881 section 16.2).
 
-Operation. Operations are decoded, run and encoded one after the other, straight from the call and into the reply, until
-one fails. What they share stands in :class:`Compound`: the current and saved file, the stateids that go with them, the
-session. In 4.1 and later the first operation is SEQUENCE, which finds the slot; the slot keeps the reply.
-What native operations have begun (:mod:`nfsd.v4.direct_compound`) goes on here, with their results in front.
+Operation. Operations are carried out one after the other, until one fails. One that has a native body is offered to
+it, with those behind it (:mod:`nfsd.v4.stretches`). The others are decoded, run and encoded here, straight from the
+call and into the reply. What they share stands in :class:`Compound`: the current and saved file, the stateids that go
+with them, the session. In 4.1 and later the first operation is SEQUENCE, which finds the slot; that keeps the reply.
+What native code has begun (:mod:`nfsd.v4.direct_compound`) goes on here, with its results in front.
 
 Failures. An operation raises :class:`Nfs4Error` (or OSError, BadHandle… mapped here and nowhere else). A failure of the
 server itself is logged and answered SERVERFAULT.
@@ -15,7 +16,7 @@ storage, asked once per COMPOUND.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from nfsd.exports import Export
 from nfsd.protocol import nfs4 as p
@@ -26,22 +27,24 @@ from nfsd.state.opens import SeqidOwner
 from nfsd.state.records import Slot
 from nfsd.state.sessions import Session
 from nfsd.state.types import INVALID, SeqidReplay, StateidLike
-from nfsd.v4.arrivals import VERSIONS, arrive
-from nfsd.v4.errors import failure_of
+from nfsd.v4.arrivals import VERSIONS, arrive, credential_of, enter, may_use
+from nfsd.v4.errors import EXPECTED, failure_of
 from nfsd.v4.facts import Asking
 from nfsd.v4.halfway import Halfway
 from nfsd.v4.kept import give, keep
-from nfsd.v4.operations import ENCODED, ROOM_FOR_RESULT, TABLE, Operation
+from nfsd.v4.operations import ENCODED, NATIVE, ROOM_FOR_RESULT, TABLE, Operation
 from nfsd.v4.pseudofs import PseudoNode
 from nfsd.v4.server import Nfs4Server
-from nfsd.v4.settable import AttributeError4
+from nfsd.v4.stretches import carry_out, malformed, matches_chunks, take_chunks
 from nfsd.versions import of_minor
 from nfsd.vfs.service import Node
-from nfsd.vfs.types import BadHandle, Credential, CrossingRefused
+from nfsd.vfs.types import Credential
 from rpcrdma.log_limits import limited_logger
-from rpcrdma.memory import OutOfMemory
 from rpcrdma.rpc.program import Call, GarbageArguments
 from rpcrdma.xdr import Decoder, Encoder, XdrError
+
+if TYPE_CHECKING:
+    from nfsd.v4.direct import Nfs4Direct
 
 log = limited_logger(__name__)
 
@@ -71,13 +74,19 @@ class Compound:
     """What the operations of one COMPOUND share."""
 
     __slots__ = (
-        "after", "call", "current", "engine", "failure_after_sequence", "foreign", "index", "minor", "opener",
-        "operations", "room", "saved", "saved_foreign", "saved_stateid", "seqid_owner", "sequence", "server", "service",
-        "session", "slot", "start", "stateid",
+        "after", "arguments_at", "begun", "call", "current", "engine", "failure_after_sequence", "foreign", "index",
+        "minor", "native", "opener", "operations", "room", "saved", "saved_foreign", "saved_stateid", "seqid_owner",
+        "sequence", "server", "service", "session", "slot", "start", "stateid",
     )  # fmt: skip
 
-    def __init__(self, server: Nfs4Server, call: Call, minor: int, operations: int) -> None:
+    def __init__(
+        self, server: Nfs4Server, native: Nfs4Direct, call: Call, arguments_at: int, minor: int, operations: int
+    ) -> None:
+        """``arguments_at``: where COMPOUND4args begins in the message."""
         self.server = server
+        self.native = native
+        self.begun: Halfway | None = None  # with what the next operation has begun natively
+        self.arguments_at = arguments_at
         self.service = server.service
         self.engine = server.engine
         self.call = call
@@ -105,18 +114,29 @@ class Compound:
         self.after: list[Callable[[], None]] | None = None
         """What is to be done once the reply is on its way: callbacks about what it says must not overtake it."""
 
-    def go_on(self, begun: Halfway, arguments_at: int) -> None:
-        """Take up what native operations have begun; the arguments began at ``arguments_at``."""
-        call = self.call
-        call.arguments = Decoder(call.message, () if begun.used else call.chunks, arguments_at + begun.offset)
-        call.tally, call.forget = begun.tally, not begun.changed
-        call.shown = begun.shown if begun.index else -1
-        self.index, self.current, self.room = begun.index, begun.current, begun.room
-        self.saved, self.opener = begun.saved, begun.opened_by
-        self.stateid, self.saved_stateid = begun.stateid or INVALID, begun.saved_stateid or INVALID
+    def go_on(self, begun: Halfway) -> None:
+        """Take up what native operations have begun."""
+        self.follow(begun)
+        self.begun = begun
+        self.call.shown = begun.shown if begun.index else -1
+        self.room = begun.room
         if begun.session is not None:
             self.session, self.slot = begun.session, begun.take_slot()
             self.sequence = p.SEQUENCE4args(*begun.sequence)
+
+    def follow(self, begun: Halfway) -> None:
+        """Come to where native operations have got."""
+        call = self.call
+        if begun.used and call.chunks:
+            # Where the others belong is counted in what came with the message, and in chunks before them.
+            used = len(call.chunks[0][1]) + 3 & ~3
+            call.chunks = [(position - used, view) for position, view in call.chunks[1:]]
+        call.arguments = Decoder(call.message, call.chunks, self.arguments_at + begun.offset)
+        call.tally, call.forget, call.shown = begun.tally, not begun.changed, begun.shown
+        self.index, self.opener = begun.index, begun.opened_by
+        self.current, self.foreign = begun.current or begun.pseudo, begun.foreign
+        self.saved, self.saved_foreign = begun.saved or begun.saved_pseudo, begun.saved_foreign
+        self.stateid, self.saved_stateid = begun.stateid or INVALID, begun.saved_stateid or INVALID
 
     # -- files ---------------------------------------------------------------------------------------------------
     @property
@@ -161,29 +181,18 @@ class Compound:
         return node
 
     async def resolve(self, handle: bytes) -> Node | PseudoNode:
-        """The file of a handle, if this client may use its export. Raises BADHANDLE, STALE, ACCESS."""
-        if self.server.pseudo.owns(handle):
-            place = self.server.pseudo.resolve(handle)
-            if place is None:
-                raise Nfs4Error(p.NFS4ERR_STALE)
-            return await self.enter(place)
-        node = await arrive(self.server, self.call.transport, self.minor, handle)
-        self._count_on(node.export)
-        return node
+        """The file of a handle, if this client may use its export. Raises as :func:`nfsd.v4.arrivals.arrive`."""
+        return self._counted(await arrive(self.server, self.call.transport, self.minor, handle))
 
     async def enter(self, place: PseudoNode) -> Node | PseudoNode:
-        """What a place of the pseudo file system leads to: the export's root, if this client may use it. Raises PERM
-        for one that may, but not from its port."""
-        if place.export is not None and self.may_use(place.export):
-            self._check_port(place.export)
-            self._count(place.export)
-            return await self.service.root(place.export)
-        return place
+        """What a place of the pseudo file system leads to. Raises as :func:`nfsd.v4.arrivals.enter`."""
+        return self._counted(await enter(self.server, self.call.transport, self.minor, place))
 
-    def _count(self, export: Export) -> None:
+    def _counted(self, node: Node | PseudoNode) -> Node | PseudoNode:
         """Count the call as one on an export: on the last one that it comes to."""
-        self.server.exports.observer.used(export, self.call.transport, self.version)
-        self._count_on(export)
+        if isinstance(node, Node):
+            self._count_on(node.export)
+        return node
 
     def _count_on(self, export: Export) -> None:
         call = self.call
@@ -208,34 +217,15 @@ class Compound:
             return place
         return await self.service.root(export)
 
-    def _check_port(self, export: Export) -> None:
-        """See that a client that may use an export does so from a port that will do. Raises PERM, as Linux's server."""
-        if not self.server.exports.takes(export, self.call.transport):
-            raise Nfs4Error(p.NFS4ERR_PERM)
-
     def is_closed(self, place: PseudoNode) -> bool:
         """Whether a place is an export's that this client may not use: to it, it is but a directory that leads on to
         others (its handle is no secret, and there may be exports below)."""
-        return place.export is not None and not self.may_use(place.export)
-
-    async def is_root(self, node: Node) -> bool:
-        """Whether the node is its export's root."""
-        return (await self.service.root(node.export)).handle == node.handle
-
-    def may_use(self, export: Export) -> bool:
-        """Whether this client may use an export."""
-        return self.server.exports.visible(export, self.call.transport.peer_address, of_minor(self.minor))
-
-    def may_see(self, place: PseudoNode) -> bool:
-        """Whether this client may know of a place of the pseudo file system."""
-        return self.server.pseudo.visible(place, self.call.transport.peer_address, of_minor(self.minor))
+        export = place.export
+        return export is not None and not may_use(self.server, self.call.transport, self.minor, export)
 
     async def credential(self, node: Node) -> Credential:
         """The caller as it acts on the node's export."""
-        caller = self.call.credential
-        return await self.server.exports.credential(
-            node.export, caller.flavor, caller.uid, caller.gid, caller.gids, self.call.transport.peer_address
-        )
+        return await credential_of(self.server, self.call.transport, self.call.credential, node)
 
     def go(self, node: Node | PseudoNode | None) -> None:
         """Make a file the current one; the current stateid goes (RFC 8881 section 16.2.3.1.2)."""
@@ -295,7 +285,7 @@ class Compound:
         return self.room - self.call.results.size
 
 
-async def compound(server: Nfs4Server, call: Call) -> None:
+async def compound(server: Nfs4Server, native: Nfs4Direct, call: Call) -> None:
     """Run a COMPOUND. Raises GarbageArguments when not even its frame decodes."""
     arguments, results = call.arguments, call.results
     arguments_at = arguments.position
@@ -313,14 +303,14 @@ async def compound(server: Nfs4Server, call: Call) -> None:
     if not of_minor(minor) & server.versions:
         results.patch_uint32(status_at, p.NFS4ERR_MINOR_VERS_MISMATCH)
         return
-    c = Compound(server, call, minor, count)
+    c = Compound(server, native, call, arguments_at, minor, count)
     c.start = status_at
     call.forget, call.shown = True, -1
     begun, call.begun = call.begun, None
     if begun is not None:
         results.truncate(status_at)
         results.append(begun.results)
-        c.go_on(begun, arguments_at)
+        c.go_on(begun)
     engine, issued = server.engine, server.engine.writes_issued
     try:
         status = begun.failure if begun is not None and begun.failure else await _run(c, count_at)
@@ -351,9 +341,9 @@ async def compound(server: Nfs4Server, call: Call) -> None:
 async def _run(c: Compound, count_at: int) -> int:
     """Run the operations; returns the last one's status."""
     results, counts = c.call.results, c.server.counts
-    status, weight = int(p.NFS4_OK), counts.weight(max(c.call.shown, 0))
-    for index in range(c.index, c.operations):
-        c.index = index
+    status, chunks = int(p.NFS4_OK), bool(c.call.chunks)
+    while c.index < c.operations:
+        offset = c.call.arguments.position - c.arguments_at
         try:
             number = c.call.arguments.uint32()
         except XdrError:
@@ -361,21 +351,33 @@ async def _run(c: Compound, count_at: int) -> int:
             raise GarbageArguments from None
         at = results.position
         row = TABLE.get(number)
-        if number < 128 and counts.weight(number) >= weight:
-            c.call.shown, weight = number, counts.weight(number)
         status, shown = _admit(c, number, row)
+        if status == p.NFS4_OK and number in NATIVE and matches_chunks(c, number):
+            begun = await carry_out(c.native, c, c.arguments_at, offset)
+            if begun is not None:
+                c.follow(begun)
+                results.patch_uint32(count_at, c.index)
+                status = begun.failure
+                if status != p.NFS4_OK:
+                    _count_failure(c, begun.number, status)
+                    return status
+                continue
+        if number < 128 and counts.weight(number) >= counts.weight(max(c.call.shown, 0)):
+            c.call.shown = number
         results.uint32(shown)
         if status == p.NFS4_OK:
             assert row is not None
             status = await _run_one(c, row, at)
         else:
             _encode_failure(results, shown, status)
-        results.patch_uint32(count_at, index + 1)
+        c.index += 1
+        results.patch_uint32(count_at, c.index)
         counts.note(number)
         if status != p.NFS4_OK:
             _count_failure(c, shown, status)
             return status
-    if c.call.chunks:
+        take_chunks(c)
+    if chunks:
         try:
             c.call.arguments.finish()
         except XdrError:
@@ -434,6 +436,8 @@ async def _run_one(c: Compound, row: Operation, at: int) -> int:
     if row.changes:
         c.call.forget = False
     try:
+        if row.handler is None:
+            raise malformed(c, row)
         if row.arguments is None:
             value = await row.handler(c)
         else:
@@ -449,7 +453,7 @@ async def _run_one(c: Compound, row: Operation, at: int) -> int:
             results.uint32(status)
     except Replayed as replayed:
         status = await _give_again(c, row, replayed.replay)
-    except (Nfs4Error, OSError, BadHandle, AttributeError4, XdrError, CrossingRefused, OutOfMemory) as error:
+    except EXPECTED as error:
         results.truncate(body)
         status = failure_of(error)
         _encode_failure(results, row.number, status)

@@ -171,7 +171,7 @@ cdef class Nfs4Data(DirectLocks):
         cdef bint eof = False, held = True
         if left(arguments) < READ4args_SIZE:
             return self.fail(NFS4ERR_BADXDR, place)
-        if self.beside or self.cachethis or not room(place, 16):
+        if self.beside or (self.cachethis and not self.driven) or not room(place, 16):
             return no(self.files, SIZE)  # a kept reply stands in one piece
         if isinstance(brought, Transfer):
             return self.have_read(arguments, <Transfer>brought, place)

@@ -7,4 +7,7 @@ class Nfs4Direct(DirectProgram):
     """COMPOUNDs that do not wait, made of SEQUENCE, PUTFH, GETFH, LOOKUP, GETATTR, SETATTR, ACCESS, READ, WRITE,
     COMMIT, REMOVE, OPEN, CLOSE."""
 
+    short: bool
+    """Whether the latest operation was declined for want of room for its result."""
+
     def __init__(self, server: Nfs4Server) -> None: ...

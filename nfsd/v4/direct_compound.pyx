@@ -25,13 +25,13 @@ from nfsd.state.direct cimport DirectState
 from nfsd.state.sequence cimport SequenceRequest, Sequencer
 from nfsd.v4.fattr cimport Fattr
 from nfsd.v4.halfway cimport OPERATIONS, Halfway
-from nfsd.v4.under_way cimport UnderWay
+from nfsd.v4.under_way cimport Learning, UnderWay
 from nfsd.v4.unguarded cimport changes_unguarded
-from nfsd.vfs.direct cimport no
+from nfsd.vfs.direct cimport Standing, no, standing_on
 from nfsd.vfs.direct_names cimport DirectNames
 from nfsd.wire.nfs4 cimport (
-    NFS4ERR_REP_TOO_BIG, NFS4ERR_REP_TOO_BIG_TO_CACHE, NFS4ERR_RESOURCE, OP_ACCESS, OP_CREATE, OP_GETATTR, OP_GETFH,
-    OP_READ, OP_SEQUENCE, OP_WRITE, SEQUENCE4args_SIZE, SEQUENCE4resok_SIZE,
+    NFS4ERR_REP_TOO_BIG, NFS4ERR_REP_TOO_BIG_TO_CACHE, NFS4ERR_RESOURCE, NFS4ERR_SERVERFAULT, OP_ACCESS, OP_CREATE,
+    OP_GETATTR, OP_GETFH, OP_READ, OP_SEQUENCE, OP_SETATTR, OP_WRITE, SEQUENCE4args_SIZE, SEQUENCE4resok_SIZE,
 )
 from rpcrdma.declined cimport CHUNKS, PROCEDURE, RARE, RECALL, REPLAY, SIZE, STATE, VERSION
 from rpcrdma.place cimport ANSWERED, DECLINED, WAITS, Place, load32, store32
@@ -41,7 +41,7 @@ from rpcrdma.rpc.work cimport Errand, Work
 from zlib import crc32
 
 from nfsd.protocol import nfs4 as declared
-from nfsd.v4.operations import ROOM_FOR_RESULT, TABLE
+from nfsd.v4.operations import NATIVE, ROOM_FOR_RESULT, TABLE
 from nfsd.v4.ops.sessions import FINGERPRINTED
 from nfsd.versions import of_minor
 from rpcrdma.log_limits import limited_logger
@@ -53,7 +53,7 @@ cdef extern from "Python.h":
 
 cdef enum:
     COMPOUND = 1
-    TAG_MAX = 64
+    TAG_MAX = 1024
     OPERATIONS_40 = 256     # of a COMPOUND without a session
     RPC_HEADER = 24         # of an accepted reply
     SEQUENCE_RESULT = 8 + SEQUENCE4resok_SIZE       # with its number and status
@@ -86,12 +86,18 @@ cdef class DirectCompound(UnderWay):
         self.counts = server.counts
         self.procedures = 1 << COMPOUND
         self.guarded = 0
+        self.elsewhere = RPC_HEADER
         for number in range(128):
             self.changing[number] = number in TABLE and TABLE[number].changes
+            self.native[number] = number in NATIVE
         for number in declared.nfs_opnum4:
             if number.value < len(self.declined.names):
                 self.declined.names[number.value] = number.name.removeprefix("OP_")
                 self.waited.names[number.value] = number.name.removeprefix("OP_")
+
+    @property
+    def short(self):
+        return self.files.why == SIZE
 
     cdef int pause(self) except -1:
         return self.files.pause()
@@ -123,6 +129,7 @@ cdef class DirectCompound(UnderWay):
             self.brought = None if type(brought) is Work else brought
             if self.begun.errand is not None:
                 self.brought, self.begun.errand = self.begun.errand, None
+            self.driven = self.begun.driven
         try:
             self.bulk_wanted = <const uint8_t *>NULL if place.bulk == NULL else place.bulk_at
             outcome = self.compound(&rest, caller.header + size + padded(place.bulk_size), place)
@@ -130,12 +137,23 @@ cdef class DirectCompound(UnderWay):
                 outcome = self.held_up(arguments, place)
             if outcome == DECLINED and self.done:
                 raise RuntimeError(f"operation {self.number} is declined behind its change")
+            if self.driven:
+                if outcome == DECLINED:
+                    self.failure = 0
+                return WAITS if outcome == WAITS else self.lay_down(arguments, place)
             if outcome == DECLINED and not self.hand_over(arguments, place):
                 self.give_back()
             return outcome
         except Exception as error:
             if self.turn is not None:
                 self.turn.abandon()
+                self.turn = None
+            if self.driven and self.part_at != NULL:
+                _log.error("%s: operation %d of a COMPOUND failed", caller.transport, self.number, exc_info=error)
+                self.refuse(NFS4ERR_SERVERFAULT, place)
+                self.over()
+                self.result_at = place.at
+                return self.lay_down(arguments, place)
             if self.changed or self.begun is not None or self.changing[self.number & 127]:
                 if self.slot is not None:
                     self.slot.finish(None)
@@ -154,8 +172,12 @@ cdef class DirectCompound(UnderWay):
             self.opened_by = None
             self.turn = None
             self.current = self.saved = None
+            self.pseudo = self.saved_pseudo = None
             self.standing = self.saved_standing = None
             self.stateid = self.saved_stateid = None
+            self.foreign = self.saved_foreign = 0
+            self.driven = False
+            self.base, self.elsewhere = 0, RPC_HEADER
 
     cdef int compound(self, Arguments *arguments, size_t octets, Place place) except -1:
         """Answer a COMPOUND whose call has so many octets."""
@@ -168,6 +190,10 @@ cdef class DirectCompound(UnderWay):
         if self.begun is not None:
             if not self.resume(whole, arguments, place):
                 return DECLINED
+            if type(self.brought) is Learning:
+                self.failure = self.learned()
+            elif self.brought is None and not self.same_standing():
+                return self.learn()
         elif not self.anew(whole, arguments, tag, octets, place):
             return DECLINED
         elif self.bulk_wanted != NULL and self.bulk_wanted < arguments.at:
@@ -196,26 +222,35 @@ cdef class DirectCompound(UnderWay):
     cdef int run(self, Arguments *arguments, uint32_t tag, Place place) except -1:
         """Carry out the operations from the present one on."""
         cdef size_t resumed = self.index
+        cdef size_t most = self.base + (1 if self.driven and self.begun.alone else OPERATIONS)
         cdef int outcome
         while self.index < self.operations:
             self.part_at, self.result_at = arguments.at, place.at
-            if self.index == OPERATIONS:
+            if self.index == most:
                 return no(self.files, SIZE)
             if left(arguments) < 4:
                 return DECLINED
             if self.begun is not None and self.index == resumed + 1 and not self.same_standing():
-                return DECLINED
+                return self.learn()
             outcome = self.step(arguments, place)
             if outcome != ANSWERED:
                 return outcome
-            self.index += 1
+            self.over()
             if self.failure:
-                store32(store32(self.start, self.failure) + 4 + padded(tag), <uint32_t>self.index)
                 break
         self.part_at, self.result_at = arguments.at, place.at
+        if self.driven:
+            return ANSWERED
+        if self.failure:
+            store32(store32(self.start, self.failure) + 4 + padded(tag), <uint32_t>self.index)
         if self.failure == 0 and place.bulk != NULL and (self.bulk_wanted != NULL or left(arguments)):
             return no(self.files, CHUNKS)  # nothing belongs there, and the general path tells what to do about it
         return self.end(place)
+
+    cdef void over(self) noexcept:
+        """The present operation has been carried out, or has failed."""
+        self.numbers[self.index - self.base] = <uint8_t>self.number
+        self.index += 1
 
     cdef int step(self, Arguments *arguments, Place place) except -1:
         """Carry out the present operation."""
@@ -226,10 +261,12 @@ cdef class DirectCompound(UnderWay):
         self.files.why = RARE
         self.done = False
         arguments.at += 4
+        if self.failure:
+            return self.refuse(self.failure, place)  # for what the caller has become
         if self.data_at != NULL and not stays(number):
             return no(self.files, PROCEDURE)  # it is begun with the READ once more, in the same file
         if changing:
-            if self.bulk_wanted != NULL and number != OP_WRITE and number != OP_CREATE:
+            if self.bulk_wanted != NULL and not self.driven and number != OP_WRITE and number != OP_CREATE:
                 return no(self.files, CHUNKS)
             if self.brought is None and self.limit < self.size(place) + _room_for_result:
                 return no(self.files, SIZE)
@@ -238,7 +275,7 @@ cdef class DirectCompound(UnderWay):
         outcome = self.operation(number, arguments, place)
         if outcome != ANSWERED:
             return outcome
-        if self.failure and self.bulk_wanted != NULL and not self.done:
+        if self.failure and self.bulk_wanted != NULL and not self.done and not self.driven:
             # The chunk may have taken something out of these arguments, which is another failure.
             self.failure = 0
             return no(self.files, CHUNKS)
@@ -246,7 +283,6 @@ cdef class DirectCompound(UnderWay):
         self.done = False
         if self.bulk_wanted != NULL and self.bulk_wanted < arguments.at:
             return no(self.files, CHUNKS)  # something is missing that the operation has not missed
-        self.numbers[self.index] = <uint8_t>number
         if self.failure == 0 and self.size(place) > self.limit:
             return self.fail_too_big(place)
         return ANSWERED
@@ -268,6 +304,17 @@ cdef class DirectCompound(UnderWay):
         self.failure = status
         place.at = store32(store32(self.result_at, self.number), status)
         return ANSWERED
+
+    cdef int refuse(self, uint32_t status, Place place) except -1:
+        """As :meth:`fail`, whatever the operation is."""
+        self.fail(status, place)
+        if self.number == OP_SETATTR:
+            place.at = store32(place.at, 0)  # SETATTR4res has its bitmap in any case
+        return ANSWERED
+
+    cdef int not_brought(self, Errand errand, Place place) except -1:
+        """The present operation fails, with what its errand has failed with."""
+        return self.refuse(self.failed_in(errand), place)
 
     cdef int fail_too_big(self, Place place) except -1:
         """The present operation's result is more than the reply may have (RFC 8881 section 2.10.6.4)."""
@@ -331,8 +378,27 @@ cdef class DirectCompound(UnderWay):
     cdef int go(self, Node node) except -1:
         """Make a file the current one; the current stateid goes."""
         self.current = node
+        self.pseudo = None
+        self.foreign = 0
         self.stateid = None
         self.seen = False
+        return 0
+
+    cdef int arrived(self, tuple found) except -1:
+        """Go to a file that an errand has brought, with what the caller is there; None: what it is already. Or to a place in
+        the pseudo file system."""
+        cdef Standing standing
+        node, there = found
+        if not isinstance(node, Node):
+            self.leave()
+            self.go(None)
+            self.pseudo = node
+            return 0
+        if there is not None:
+            standing = standing_on(node.export, there[0], there[1], there[2])
+            self.charge(standing)
+            self.standing = standing
+        self.go(node)
         return 0
 
     cdef bint begins(self, Arguments *arguments, uint32_t *tag) except -1:
@@ -357,7 +423,7 @@ cdef class DirectCompound(UnderWay):
 
     cdef size_t size(self, Place place) noexcept:
         """Octets of the reply so far."""
-        return RPC_HEADER + (place.at - self.start) + self.beside
+        return self.elsewhere + (place.at - self.start) + self.beside
 
     cdef uint32_t fingerprint(self, Arguments *arguments, Place place) except? 0xFFFFFFFF:
         """What tells a retransmission from another request (:func:`nfsd.v4.ops.sessions._digest`)."""

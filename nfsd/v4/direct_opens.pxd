@@ -18,8 +18,6 @@ cdef uint8_t *store_stateid(uint8_t *at, object stateid) except NULL
 cdef class DirectOpens(DirectCompound):
     cdef bint is_current(self, const uint8_t *stateid) noexcept
     cdef uint32_t not_regular(self, Node node) noexcept
-    cdef bint renew(self, Arguments *arguments, Place place) except -1
-    cdef object named_before(self, uint64_t clientid)
     cdef int close(self, Arguments *arguments, Place place) except -1
     cdef int open_confirm(self, Arguments *arguments, Place place) except -1
     cdef object named_client(self, uint64_t clientid)

@@ -1,4 +1,4 @@
-"""OPEN_CONFIRM and CLOSE in COMPOUNDs (RFC 8881 section 18.2; RFC 7530 sections 16.2, 16.18), RENEW (16.28), and the turns of
+"""OPEN_CONFIRM and CLOSE in COMPOUNDs (RFC 8881 section 18.2; RFC 7530 sections 16.2, 16.18), and the turns of
 NFSv4.0's owners (9.1.7).
 
 Owns the decoding and encoding, and :class:`DirectOpens`. Imports :mod:`nfsd.v4.direct_compound`, and :mod:`nfsd.v4.locking`, which
@@ -15,7 +15,7 @@ from nfsd.vfs.direct cimport Standing, no
 from nfsd.vfs.records cimport Node
 from nfsd.wire.nfs4 cimport (
     NFS4ERR_BADXDR, NFS4ERR_BAD_SEQID, NFS4ERR_BAD_STATEID, NFS4ERR_DELAY, NFS4ERR_INVAL, NFS4ERR_ISDIR, NFS4ERR_SYMLINK,
-    NFS4ERR_WRONG_TYPE, NFS4_OK, OP_CLOSE, OP_OPEN_CONFIRM, OP_RENEW, stateid4_SIZE,
+    NFS4ERR_WRONG_TYPE, NFS4_OK, OP_CLOSE, OP_OPEN_CONFIRM, stateid4_SIZE,
 )
 from rpcrdma.declined cimport PROCEDURE, SIZE, STATE
 from rpcrdma.place cimport ANSWERED, DECLINED, WAITS, Place, load32, load64, store32
@@ -58,30 +58,6 @@ cdef class DirectOpens(DirectCompound):
         if self.minor == 0:
             return NFS4ERR_INVAL
         return NFS4ERR_SYMLINK if node.type is LNK else NFS4ERR_WRONG_TYPE
-
-    cdef bint renew(self, Arguments *arguments, Place place) except -1:
-        if self.minor or left(arguments) < 8 or not room(place, 8):
-            return no(self.files, PROCEDURE)
-        self.files.pause()
-        client = self.named_before(load64(arguments.at))
-        if client is None or client.delegations or not self.server.engine.stable:
-            return no(self.files, STATE)
-        arguments.at += 8
-        place.at = store32(store32(place.at, OP_RENEW), 0)
-        return True
-
-    cdef object named_before(self, uint64_t clientid):
-        """The client that RENEW names, its lease renewed; None: there is something to say to that, or to put on stable
-        storage before the reply, as of a client not heard of since the grace period."""
-        known = self.server.engine.clients.lookup(clientid)
-        if known is None or known.unheard:
-            return None
-        try:
-            client = self.named_client(clientid)
-        except Nfs4Error:
-            return None
-        self.server.heard(self.caller.transport, client)
-        return client
 
     # -- OPEN_CONFIRM and CLOSE ------------------------------------------------------------------------------------
     cdef int close(self, Arguments *arguments, Place place) except -1:
@@ -184,10 +160,16 @@ cdef class DirectOpens(DirectCompound):
 
     cdef bint go_again(self, bytes handle, Errand arrived) except -1:
         """Go to the file of a handle that the client has been given."""
-        cdef Node node = self.files.find(handle, len(handle)) if arrived is None else arrived.result
-        cdef Standing standing = None if node is None else self.files.standing(self.caller, node)
+        cdef Node node
+        cdef Standing standing
+        if arrived is not None:
+            self.arrived(arrived.result)
+            return True
+        node = self.files.find(handle, len(handle))
+        standing = None if node is None else self.files.standing(self.caller, node)
         if standing is None:
             return False
+        self.charge(standing)
         self.go(node)
         self.standing = standing
         return True

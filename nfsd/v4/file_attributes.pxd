@@ -17,7 +17,6 @@ cdef class Setting(Errand):
 cdef class Nfs4Attributes(Nfs4Data):
     """Names, opens, locks and data too, and attributes."""
 
-    cdef uint32_t failed_in(self, Errand errand) except 0
     cdef object asker(self)
     cdef int getattr(self, Arguments *arguments, Place place) except -1
     cdef bint asks_others(self, uint64_t mask) except -1

@@ -31,7 +31,6 @@ from nfsd.state import Nfs4Error
 from nfsd.state.types import Stateid
 from nfsd.v4 import attribute_errands as errands
 from nfsd.v4.attributes import readable, write_only
-from nfsd.v4.errors import told
 from nfsd.v4.facts import CACHED as _CACHED, Asking
 from nfsd.vfs.types import FileType, SetAttributes, SetTo
 
@@ -87,11 +86,6 @@ cdef class Setting(Errand):
 
 
 cdef class Nfs4Attributes(Nfs4Data):
-    cdef uint32_t failed_in(self, Errand errand) except 0:
-        """The status of a failure that an errand has met."""
-        error, errand.error = errand.error, None  # its traceback leads back to the errand
-        return told(error, self.caller.transport)
-
     cdef object asker(self):
         cdef Caller caller = self.caller
         return Asking(self.minor, caller.transport, caller.credential)

@@ -3,7 +3,7 @@
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
 from nfsd.v4.direct_compound cimport Arguments
-from nfsd.v4.direct_moves cimport DirectMoves
+from nfsd.v4.name_changes cimport NameChanges
 from nfsd.v4.given cimport settable_t
 from nfsd.vfs.name_changes cimport NameChange
 from nfsd.vfs.records cimport Node
@@ -29,7 +29,7 @@ cdef class Opening(Errand):
     cdef size_t used                # octets of arguments
 
 
-cdef class Nfs4Opens(DirectMoves):
+cdef class Nfs4Opens(NameChanges):
     """Names and attributes too, and OPEN."""
 
     # The OPEN at hand.

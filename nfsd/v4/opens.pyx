@@ -1,6 +1,6 @@
 """OPEN in COMPOUNDs (RFC 8881 section 18.16; RFC 7530 section 16.16).
 
-Owns the decoding and encoding, and :class:`Nfs4Opens`. Imports :mod:`nfsd.v4.direct_moves`, and :mod:`nfsd.v4.opening`, which has what
+Owns the decoding and encoding, and :class:`Nfs4Opens`. Imports :mod:`nfsd.v4.name_changes`, and :mod:`nfsd.v4.opening`, which has what
 is done to the state of clients.
 
 The file is found here if it is the current one, or has a name in the current directory, on the same mount, or is to be made.
@@ -96,7 +96,7 @@ cdef Opening opening_of(object coroutine, Node node, NameChange change, size_t u
     return made
 
 
-cdef class Nfs4Opens(DirectMoves):
+cdef class Nfs4Opens(NameChanges):
     cdef int open(self, Arguments *arguments, Place place) except -1:
         cdef Work brought = self.brought_here()
         cdef const uint8_t *at = NULL

@@ -13,7 +13,8 @@ from typing import Protocol, cast
 from nfsd.exports import Export, ExportTable
 from nfsd.idnames import IdNames
 from nfsd.pricing import host_of_any
-from nfsd.state import StateEngine
+from nfsd.protocol import nfs4 as p
+from nfsd.state import Nfs4Error, StateEngine
 from nfsd.state.clients import Client
 from nfsd.state.opens import FileState
 from nfsd.state.records import Delegation, OpenState
@@ -210,6 +211,15 @@ class Nfs4Server:
             self._speakers[transport] = client if known is not None and known.expired else None
         elif transport not in self._speakers:
             self._speakers[self.connection(transport)] = client
+
+    def renew(self, transport: Transport, clientid: int) -> None:
+        """v4.0: renew a client's lease. Raises STALE_CLIENTID, EXPIRED, and CB_PATH_DOWN, the lease renewed, when
+        delegations could not be recalled."""
+        client = self.engine.clients.renew(clientid, self.exports.speaker(transport))
+        self.heard(transport, client)
+        if client.delegations and self.callbacks.callback_path_down(client):
+            # RFC 7530 section 16.28.4. The client gives its delegations back, or sets another callback address.
+            raise Nfs4Error(p.NFS4ERR_CB_PATH_DOWN)
 
     def speaker(self, transport: Transport) -> Client | None:
         """The v4.0 client whose connection it is, as far as can be told: most operations do not name theirs."""

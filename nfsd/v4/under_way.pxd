@@ -28,6 +28,10 @@ cdef inline bint room(Place place, size_t wanted) noexcept:
     return <size_t>(place.end - place.at) >= wanted
 
 
+cdef class Learning(Errand):
+    pass
+
+
 cdef class UnderWay(DirectProgram):
     """One COMPOUND at a time."""
 
@@ -46,7 +50,10 @@ cdef class UnderWay(DirectProgram):
     cdef Work brought           # for its next operation
     cdef bint cachethis
     cdef OperationCounts counts
-    cdef uint8_t numbers[OPERATIONS]    # of the operations so far
+    cdef bint driven            # by nfsd.v4.compound, which has the slot and the results before ``base``
+    cdef size_t base            # the first operation that stands here
+    cdef size_t elsewhere       # octets of the reply that do not
+    cdef uint8_t numbers[OPERATIONS]    # of the operations from there on
     cdef size_t counted         # so many of them are counted
     cdef uint64_t octets_read
     cdef uint64_t octets_written
@@ -66,7 +73,11 @@ cdef class UnderWay(DirectProgram):
     cdef Node current
     cdef Standing standing
     cdef object stateid         # the current one (RFC 8881 section 16.2.3.1.2); None: there is none
+    cdef object pseudo          # a place in the pseudo file system, instead of the current file
+    cdef uint32_t foreign       # what is wrong with the current file's handle, where that is not said before it is used
     cdef Node saved             # by SAVEFH, and what goes with it
+    cdef object saved_pseudo
+    cdef uint32_t saved_foreign
     cdef Standing saved_standing
     cdef object saved_stateid
     cdef object turn            # v4.0: an owner whose operation is under way
@@ -78,6 +89,9 @@ cdef class UnderWay(DirectProgram):
 
     cdef bint resume(self, const uint8_t *whole, Arguments *arguments, Place place) except -1
     cdef bint same_standing(self) except -1
+    cdef int learn(self) except -1
+    cdef uint32_t learned(self) except? 0xFFFFFFFF
+    cdef int lay_down(self, const uint8_t *arguments, Place place) except -1
     cdef Halfway halt(self, const uint8_t *arguments)
     cdef int give_back(self) except -1
     cdef int count_failure(self) except -1
@@ -86,5 +100,7 @@ cdef class UnderWay(DirectProgram):
     cdef int begin(self, Errand errand) except -1
     cdef bint may_wait(self) except -1
     cdef Work brought_here(self)
-    cdef bint charged_elsewhere(self, Standing standing) noexcept
+    cdef void charge(self, Standing standing) noexcept
+    cdef void leave(self) noexcept
+    cdef uint32_t failed_in(self, Errand errand) except 0
     cdef void count(self, size_t operations) noexcept

@@ -16,16 +16,23 @@ from libc.string cimport memcpy
 
 from nfsd.state.records cimport Slot
 from nfsd.v4.halfway cimport Halfway
-from nfsd.vfs.direct cimport Standing, no
+from nfsd.vfs.direct cimport Standing, no, standing_on
 from rpcrdma.declined cimport MAY_WAIT, SIZE
-from rpcrdma.place cimport ANSWERED, WAITS, Place
+from rpcrdma.place cimport ANSWERED, DECLINED, WAITS, Place
 from rpcrdma.rpc.direct cimport DirectProgram
+from rpcrdma.rpc.tally cimport Tally
 from rpcrdma.rpc.work cimport Errand, Work
 
 from nfsd.protocol import nfs4 as declared
+from nfsd.v4.arrivals import learn
+from nfsd.v4.errors import told
 
 cdef enum:
     HELD = 3072             # octets of results with which a COMPOUND may wait: there is room for them, and for more, then
+
+
+cdef class Learning(Errand):
+    """Finds out what the caller is on the exports of the current and the saved file."""
 
 
 cdef class UnderWay(DirectProgram):
@@ -46,26 +53,30 @@ cdef class UnderWay(DirectProgram):
         cdef size_t index = self.index
         cdef const uint8_t *at = self.part_at
         cdef uint8_t *behind = self.result_at
-        if self.data_at != NULL:
+        if self.data_at != NULL and not self.driven:
             index, at, behind = self.data_index, self.data_at, self.data_result_at
         if halfway is None or halfway.index != index:
             halfway = Halfway.__new__(Halfway)
             halfway.index, halfway.offset = index, at - arguments
             halfway.results = PyBytes_FromStringAndSize(<char *>self.start, behind - self.start)
-            halfway.failure = 0 if self.data_at != NULL else self.failure
-            halfway.current, halfway.standing, halfway.stateid = self.current, self.standing, self.stateid
+            halfway.failure = 0 if behind != self.result_at else self.failure
+            halfway.current, halfway.stateid = self.current, self.stateid
+            halfway.pseudo, halfway.foreign = self.pseudo, self.foreign
+            halfway.saved_pseudo, halfway.saved_foreign = self.saved_pseudo, self.saved_foreign
+            halfway.driven, halfway.base, halfway.elsewhere = self.driven, self.base, self.elsewhere
             halfway.opened_by, halfway.changed = self.opened_by, self.changed
             halfway.used = self.bulk_wanted == NULL
-            halfway.saved, halfway.saved_standing = self.saved, self.saved_standing
-            halfway.saved_stateid = self.saved_stateid
+            halfway.saved, halfway.saved_stateid = self.saved, self.saved_stateid
             halfway.session, halfway.sequenceid = self.session, self.sequenceid
             halfway.slotid, halfway.highest_slotid = self.slotid, self.highest_slotid
             halfway.cachethis, halfway.room = self.cachethis, self.limit
             memcpy(halfway.numbers, self.numbers, sizeof(self.numbers))
             halfway.counted, halfway.shown, halfway.tally = self.counted, self.shown, self.tally
+            halfway.number = self.number
             halfway.octets_read, halfway.octets_written = self.octets_read, self.octets_written
-            if self.data_at != NULL:
+            if self.data_at != NULL and not self.driven:
                 halfway.octets_read -= self.data_octets
+        halfway.standing, halfway.saved_standing = self.standing, self.saved_standing
         halfway.slot, self.slot = self.slot, None
         halfway.turn, self.turn = self.turn, None
         return halfway
@@ -74,9 +85,13 @@ cdef class UnderWay(DirectProgram):
         """Take up the COMPOUND where it stands. False: others do."""
         cdef Halfway begun = self.begun
         cdef size_t size = len(begun.results)
+        self.files.attend()
         self.index = begun.index
         self.part_at = arguments.at = whole + begun.offset
         self.current, self.standing, self.stateid = begun.current, begun.standing, begun.stateid
+        self.pseudo, self.foreign = begun.pseudo, begun.foreign
+        self.saved_pseudo, self.saved_foreign = begun.saved_pseudo, begun.saved_foreign
+        self.base, self.elsewhere = begun.base, begun.elsewhere
         self.opened_by, self.changed = begun.opened_by, begun.changed
         if begun.used:
             self.bulk_wanted = NULL
@@ -95,10 +110,10 @@ cdef class UnderWay(DirectProgram):
         memcpy(place.at, <const uint8_t *>begun.results, size)
         self.start = place.at
         self.result_at = place.at = place.at + size
-        return self.brought is not None or self.same_standing()
+        return True
 
     cdef bint same_standing(self) except -1:
-        """See what the caller is on the exports of the current and the saved file by now."""
+        """See what the caller is on the exports of the current and the saved file by now. False: that takes time."""
         if self.current is not None:
             self.standing = self.files.standing(self.caller, self.current)
             if self.standing is None:
@@ -107,6 +122,45 @@ cdef class UnderWay(DirectProgram):
             self.saved_standing = self.files.standing(self.caller, self.saved)
             return self.saved_standing is not None
         return True
+
+    cdef int learn(self) except -1:
+        """WAITS, for what the caller is on the exports of the current and the saved file."""
+        self.files.pause()
+        return self.wait_for(
+            Learning(learn(self.server, self.caller.transport, self.minor, self.caller.credential, self.current, self.saved)),
+            None,
+        )
+
+    cdef uint32_t learned(self) except? 0xFFFFFFFF:
+        """Take what :meth:`learn` has brought, if that is what the COMPOUND has waited for: NFS4_OK, or what the next
+        operation fails with."""
+        cdef Learning learning = <Learning>self.brought
+        self.brought = None
+        if learning.error is not None:
+            return self.failed_in(learning)
+        standing, saved = learning.result
+        if standing is not None:
+            self.standing = standing_on(self.current.export, standing[0], standing[1], standing[2])
+        if saved is not None:
+            self.saved_standing = standing_on(self.saved.export, saved[0], saved[1], saved[2])
+        return 0
+
+    cdef uint32_t failed_in(self, Errand errand) except 0:
+        """What the present operation fails with, of which an errand has failed."""
+        error, errand.error = errand.error, None  # its traceback leads back to the errand
+        return <uint32_t>told(error, self.caller.transport)
+
+    cdef int lay_down(self, const uint8_t *arguments, Place place) except -1:
+        """The stretch that :mod:`nfsd.v4.compound` has carried out natively is over, as far as it goes: with ANSWERED the
+        place has its results, and the COMPOUND as it stands behind them. DECLINED: it has not come past its first operation."""
+        if self.index == self.base:
+            return DECLINED
+        place.at = self.result_at
+        halfway = self.halt(arguments)
+        place.begun = halfway
+        self.count(self.index)
+        halfway.shown, halfway.tally = self.shown, self.tally
+        return ANSWERED
 
     cdef bint hand_over(self, const uint8_t *arguments, Place place) except -1:
         """The present operation is declined: others go on from there. False: they begin anew, nothing has been done."""
@@ -173,12 +227,22 @@ cdef class UnderWay(DirectProgram):
         self.brought = None
         return brought
 
-    cdef bint charged_elsewhere(self, Standing standing) noexcept:
-        """Whether the COMPOUND leaves an export that it is to be charged for: others go on with it, who do that."""
-        return (
-            self.standing is not None and self.standing.tally is not standing.tally
-            and (self.standing.tally.dues is not None or standing.tally.dues is not None)
-        )
+    cdef void charge(self, Standing standing) noexcept:
+        """The COMPOUND goes on where the caller is ``standing``. What has been done on another export is charged there."""
+        cdef Tally tally = self.tally if self.standing is None else self.standing.tally
+        if tally is None or tally is standing.tally:
+            return
+        self.leave()
+        tally.left()
+
+    cdef void leave(self) noexcept:
+        """The COMPOUND goes to where nothing is counted, or on from there."""
+        if self.standing is not None:
+            self.tally = self.standing.tally
+            self.tally.read += self.octets_read
+            self.tally.written += self.octets_written
+            self.octets_read = self.octets_written = 0
+            self.standing = None
 
     # -- what is counted -----------------------------------------------------------------------------------------
     cdef void count(self, size_t operations) noexcept:
@@ -186,7 +250,7 @@ cdef class UnderWay(DirectProgram):
         cdef size_t index
         cdef uint8_t number, weight = self.counts.weights[self.shown & 127] if self.counted else 0
         for index in range(self.counted, operations):
-            number = self.numbers[index]
+            number = self.numbers[index - self.base]
             self.counts.calls[number] += 1
             if self.counts.weights[number] >= weight:
                 weight = self.counts.weights[number]

@@ -57,6 +57,7 @@ cdef class DirectFiles:
     cdef Executor executor
     cdef bint tells_devices         # who asks tells a btrfs subvolume, which numbers its files anew, by its device
 
+    cdef int attend(self) except -1
     cdef Node find(self, const uint8_t *handle, size_t size)
     cdef Node reopened(self, bytes handle)
     cdef Standing standing(self, Caller caller, Node node)

@@ -117,15 +117,20 @@ cdef class DirectFiles:
         self.exports = service.exports
 
     # -- files and callers ---------------------------------------------------------------------------------------
-    cdef Node find(self, const uint8_t *handle, size_t size):
-        """The node of a handle if it is among those in use, or its file is in memory; None otherwise."""
-        cdef Node node
-        cdef bytes octets = PyBytes_FromStringAndSize(<char *>handle, size)
-        if self.nodes is not self.service.nodes:  # made anew when the service starts
+    cdef int attend(self) except -1:
+        """See that the tables are those of the service, which makes them anew when it starts. Before anything else."""
+        if self.nodes is not self.service.nodes:
             self.nodes = <NodeTable?>self.service.nodes
             self.recent = self.nodes.recent
             self.executor = <Executor?>self.service.executor
             self.switch = self.executor.switch
+        return 0
+
+    cdef Node find(self, const uint8_t *handle, size_t size):
+        """The node of a handle if it is among those in use, or its file is in memory; None otherwise."""
+        cdef Node node
+        cdef bytes octets = PyBytes_FromStringAndSize(<char *>handle, size)
+        self.attend()
         node = self.recent.get(octets)
         if node is None:
             return self.reopened(octets)

@@ -1,13 +1,28 @@
 """General calls, offered to the native function of their procedure. Implemented in ``offers.pyx``."""
 
+from typing import Protocol
+
 from rpcrdma.rpc.direct import DirectProgram
-from rpcrdma.rpc.dispatch import Execution
+from rpcrdma.rpc.program import Call, RpcReply
+
+class Offered(Protocol):
+    """Whose call is offered."""
+
+    call: Call
+    """When the call is over its ``begun`` is what the function has passed on with it."""
+    def waits(self) -> None:
+        """The call goes on later."""
+    def over(self, result: RpcReply | None, exception: BaseException | None) -> None:
+        """It has been answered, or has failed."""
+    def declined(self) -> None:
+        """It has waited, and is left to others after all."""
 
 class Offer:
     """One call. It is offered again each time that what it waits for is there."""
 
-    def __init__(self, program: DirectProgram, execution: Execution, offset: int) -> None:
-        """``offset``: where in its message the arguments begin. At most one item of them came in a chunk."""
+    def __init__(self, program: DirectProgram, execution: Offered, offset: int, head: int = 4096) -> None:
+        """``offset``: where in its message the arguments begin. Of the items that came in chunks the first one is offered.
+        ``head``: so many octets the reply may have without its data."""
     def begin(self) -> bool:
         """Offer the call. False: it is declined, and nothing has happened; it is for others to execute.
 

@@ -35,6 +35,9 @@ cdef class ReplyPlace(Place):
     """Where the reply of one general call is written."""
 
     cdef uint8_t octets[HEAD]
+    cdef uint8_t *head      # these, or those of ``large``
+    cdef size_t size        # of the head
+    cdef bytearray large
     cdef Offer offer
     cdef list payloads      # (where in the head, Payload)
     cdef Lease room         # for the payload that is being written
@@ -42,12 +45,20 @@ cdef class ReplyPlace(Place):
     cdef bint asking        # the transport is still to say whether it lends something
     cdef bint over
 
+    cdef int have(self, size_t size) except -1:
+        """Have room for so many octets, without data."""
+        self.head, self.size = self.octets, HEAD
+        if size > HEAD:
+            self.large = bytearray(size)
+            self.head, self.size = <uint8_t *><char *>self.large, size
+        return 0
+
     cdef int begin(self, uint32_t xid) except -1:
         """A reply begins: an accepted one without results."""
         self.forget_payload()
         self.payloads = []
-        self.at = accepted(self.octets, xid)
-        self.end = self.octets + HEAD
+        self.at = accepted(self.head, xid)
+        self.end = self.head + self.size
         return 0
 
     cdef Lease borrow(self, size_t size):
@@ -60,7 +71,7 @@ cdef class ReplyPlace(Place):
             if self.asking or self.refused:
                 return None
             self.asking = True
-            eager.start(self.offer.transport.lease(size), self.lent)
+            eager.start(self.offer.call.lease(size), self.lent)
             lease = self.spare
         self.spare = None
         return lease
@@ -91,7 +102,7 @@ cdef class ReplyPlace(Place):
     cdef object reply(self, uint32_t xid):
         """What has been written; its payloads go with it."""
         payloads, self.payloads = self.payloads, []
-        return RpcReply(xid, PyBytes_FromStringAndSize(<char *>self.octets, self.at - self.octets), payloads)
+        return RpcReply(xid, PyBytes_FromStringAndSize(<char *>self.head, self.at - self.head), payloads)
 
     cdef int add(self, Lease lease, size_t length) except -1:
         """A payload stands here. Takes the count. One of no octets is one all the same: a Write chunk may be for it."""
@@ -99,7 +110,7 @@ cdef class ReplyPlace(Place):
             lease.release()
             lease = None
         view = memoryview(b"") if lease is None else lease.view[:length]
-        self.payloads.append((self.at - self.octets, Payload(view, lease)))
+        self.payloads.append((self.at - self.head, Payload(view, lease)))
         return 0
 
     cdef uint8_t *data(self, size_t room) except? NULL:
@@ -157,7 +168,7 @@ cdef class Offer(Held):
     cdef bint has_chunk
     cdef const uint8_t *chunk_at
 
-    def __init__(self, DirectProgram program not None, execution, size_t offset):
+    def __init__(self, DirectProgram program not None, execution, size_t offset, size_t head=HEAD):
         cdef Caller caller = Caller.__new__(Caller)
         call = self.call = execution.call
         self.program, self.execution, self.offset = program, execution, offset
@@ -170,6 +181,7 @@ cdef class Offer(Held):
         caller.header = offset
         self.place = ReplyPlace.__new__(ReplyPlace)
         self.place.offer = self
+        self.place.have(head)
         begun, call.begun = call.begun, None
         if begun is not None:
             self.work = kept_by(begun)
@@ -238,10 +250,10 @@ cdef class Offer(Held):
         except Exception as error:
             self.over(None, error)
             return True
+        self.call.begun, self.place.begun = self.place.begun, None
         if outcome == ANSWERED:
             self.over(self.place.reply(self.call.xid), None)
             return True
-        self.call.begun, self.place.begun = self.place.begun, None
         self.resting = self.place.asking and self.call.begun is None
         if self.resting:
             self.execution.waits()
@@ -252,6 +264,7 @@ cdef class Offer(Held):
         cdef ReplyPlace place = self.place
         cdef int outcome
         place.begin(self.call.xid)
+        place.begun = None
         if self.has_chunk:
             # Of one that is empty, too, it must be seen that it is there.
             place.bulk = <const uint8_t *>self.chunk.buf if self.chunk.buf != NULL else place.octets

@@ -31,6 +31,12 @@ cdef class Tally:
             self.dues.take(self.read + self.written)
 
 
+    cdef inline void left(self) noexcept:
+        """As :meth:`leave`."""
+        if self.dues is not None:
+            self.dues.take(self.read + self.written)
+
+
 cdef class Latencies:
     """How long calls took, by row, in buckets of which each has twice the bound of the one before."""
 

@@ -11,8 +11,7 @@ cdef class Tally:
         self.errors += failed
 
     def leave(self):
-        if self.dues is not None:
-            self.dues.take(self.read + self.written)
+        self.left()
 
 
 cdef class Latencies:

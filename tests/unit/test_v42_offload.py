@@ -409,14 +409,14 @@ def test_the_callback_does_not_overtake_the_reply(place, tmp_path):
             return await call_back(message)
 
         server.service.attributes, client.transport.call_back = slow_look, noting
-        one, other = await handle_of(client, "source"), await handle_of(client, "target")
+        files = two_files(await handle_of(client, "source"), await handle_of(client, "target"))
         copy = (p.OP_COPY, p.COPY4args(ANONYMOUS, ANONYMOUS, 0, 0, 0, True, False, []))
-        call = client.message(*client.in_session(*two_files(one, other), copy, (p.OP_GETATTR, wanted(p.FATTR4_SIZE))))
+        empty = p.fattr4(wanted(p.FATTR4_SIZE).attr_request, bytes(8))
+        call = client.message(*client.in_session(*files, copy, (p.OP_NVERIFY, p.NVERIFY4args(empty))))
         replied = asyncio.get_running_loop().create_future()
 
         def done(reply):
-            order.append("reply")
-            replied.set_result(reply)
+            replied.set_result(order.append("reply") or reply)
 
         server.dispatcher.dispatch(client.transport, memoryview(call), (), [], done)
         (await replied).release()
@@ -424,8 +424,8 @@ def test_the_callback_does_not_overtake_the_reply(place, tmp_path):
         await until(lambda: "callback" in order)
         assert order == ["reply", "callback"]
         asked = p.referring_call4(client.sequence, 0)
-        sequence = client.transport.callbacks.received[0].sequence
-        assert sequence.csa_referring_call_lists == [p.referring_call_list4(client.session, [asked])]
+        told = client.transport.callbacks.received[0].sequence.csa_referring_call_lists
+        assert told == [p.referring_call_list4(client.session, [asked])]
 
     with_clients(place, tmp_path, test, backchannel=True)
 

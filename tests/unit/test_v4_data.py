@@ -100,15 +100,15 @@ def test_a_write_carries_the_verifier_of_before_it(tmp_path, minor):
     async def test(client, export, server):
         (export / "f").write_bytes(b"")
         service, here = server.service, client.path("/0/f")
-        before, really = service.write_verifier, service.write
+        before, really = service.write_verifier, service.sync_open
 
         async def failing_meanwhile(*arguments):
             done = await really(*arguments)
             service.write_verifier = b"another."  # as an fsync that fails does
             return done
 
-        service.write = failing_meanwhile
-        *_, written = await client.run(*here, writing(0, b"x"))
+        service.sync_open = failing_meanwhile
+        *_, written = await client.run(*here, writing(0, b"x", stable=p.stable_how4.FILE_SYNC4))
         *_, committed = await client.run(*here, (p.OP_COMMIT, p.COMMIT4args(0, 0)))
         assert written.resok4.writeverf == before
         assert committed.resok4.writeverf == b"another."

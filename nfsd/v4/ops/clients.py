@@ -52,16 +52,6 @@ async def setclientid_confirm(c: Compound, args: p.SETCLIENTID_CONFIRM4args) -> 
     c.server.callbacks.client_can_be_called(client)  # looks for the path, if it is not known yet
 
 
-@operation(p.OP_RENEW)
-async def renew(c: Compound, args: p.RENEW4args) -> None:
-    """v4.0: renew the lease. Raises CB_PATH_DOWN, the lease renewed, when delegations could not be recalled."""
-    client = c.engine.clients.renew(args.clientid, c.host)
-    c.server.heard(c.call.transport, client)
-    if client.delegations and c.server.callbacks.callback_path_down(client):
-        # RFC 7530 section 16.28.4. The client gives its delegations back, or sets another callback address.
-        raise Nfs4Error(p.NFS4ERR_CB_PATH_DOWN)
-
-
 @operation(p.OP_EXCHANGE_ID, changes=True, alone=True)
 async def exchange_id(c: Compound, args: p.EXCHANGE_ID4args) -> p.EXCHANGE_ID4resok:
     """v4.1: introduce a client."""

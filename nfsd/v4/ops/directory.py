@@ -15,6 +15,7 @@ from nfsd.listed import Listed
 from nfsd.protocol import nfs4 as p
 from nfsd.state import Nfs4Error
 from nfsd.v4 import attributes
+from nfsd.v4.arrivals import place_of
 from nfsd.v4.attributes import Facts, mask_of
 from nfsd.v4.compound import Compound
 from nfsd.v4.errors import status_of
@@ -22,7 +23,6 @@ from nfsd.v4.facts import learn_names
 from nfsd.v4.listing import Listing4, native
 from nfsd.v4.operations import ENCODED, Encoded, operation
 from nfsd.v4.ops.attributes import facts_of
-from nfsd.v4.ops.files import place_of
 from nfsd.v4.pseudofs import PseudoNode
 from nfsd.versions import of_minor
 from nfsd.vfs.directory import VERIFIER, ListingFailed
@@ -106,10 +106,14 @@ async def _list_natively(c: Compound, args: p.READDIR4args, mask: int, bound: in
 
 async def _children(c: Compound, directory: Node) -> dict[bytes, PseudoNode]:
     """What leads on from a directory in the pseudo file system, as far as this client may see it."""
-    place = await place_of(c, directory)
+    place = await place_of(c.server, directory)
     if place is None:
         return {}
-    return {name: child for name, child in place.children.items() if c.may_see(child)}
+    return {
+        name: child
+        for name, child in place.children.items()
+        if c.server.pseudo.visible(child, c.call.transport.peer_address, of_minor(c.minor))
+    }
 
 
 def _name_octets(name: bytes) -> int:
