@@ -452,7 +452,7 @@ async def _run_one(c: Compound, row: Operation, at: int) -> int:
             status = _too_big(c)
             results.uint32(status)
     except Replayed as replayed:
-        status = await _give_again(c, row, replayed.replay)
+        status = _give_again(c, row, replayed.replay)
     except EXPECTED as error:
         results.truncate(body)
         status = failure_of(error)
@@ -466,8 +466,7 @@ async def _run_one(c: Compound, row: Operation, at: int) -> int:
         _encode_failure(results, row.number, status)
     owner, c.seqid_owner = c.seqid_owner, None
     if owner is not None:
-        handle = c.current.handle if row.number == p.OP_OPEN and c.current is not None else None
-        owner.finish(status, bytes(results.getbuffer()[at:]), handle)
+        owner.finish(status, bytes(results.getbuffer()[at:]))
     return status
 
 
@@ -489,12 +488,10 @@ def _encode_failure(results: Encoder, number: int, status: int) -> None:
         results.uint32(0)  # SETATTR4res has its bitmap in any case
 
 
-async def _give_again(c: Compound, row: Operation, replay: SeqidReplay) -> int:
+def _give_again(c: Compound, row: Operation, replay: SeqidReplay) -> int:
     if int.from_bytes(replay.result[:4], "big") != row.number:
         # Another operation than the one that had this seqid: no retransmission, and the old result has another form.
         c.call.results.uint32(p.NFS4ERR_BAD_SEQID)
         return p.NFS4ERR_BAD_SEQID
     c.call.results.append(replay.result[4:])
-    if replay.filehandle is not None:
-        c.go(await c.resolve(replay.filehandle))
     return replay.status

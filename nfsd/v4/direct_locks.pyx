@@ -12,7 +12,7 @@ from nfsd.v4.direct_compound cimport left, padded, room, store_opaque
 from nfsd.v4.direct_opens cimport BEGUN, stateid_in, store_stateid
 from nfsd.vfs.direct cimport no
 from nfsd.wire.nfs4 cimport (
-    NFS4ERR_BADXDR, NFS4ERR_BAD_STATEID, NFS4ERR_SERVERFAULT, NFS4_OK, NFS4_OPAQUE_LIMIT, OP_CLOSE, OP_LOCK, OP_LOCKU, OP_OPEN,
+    NFS4ERR_BADXDR, NFS4ERR_BAD_STATEID, NFS4_OK, NFS4_OPAQUE_LIMIT, OP_CLOSE, OP_LOCK, OP_LOCKU, OP_OPEN,
     OP_OPEN_CONFIRM, READW_LT, READ_LT, WRITEW_LT, WRITE_LT, stateid4_SIZE,
 )
 from rpcrdma.declined cimport SIZE
@@ -21,15 +21,7 @@ from rpcrdma.rpc.work cimport Errand
 
 from nfsd.state import LockDenied, Nfs4Error
 from nfsd.v4 import locking
-from nfsd.v4.errors import failure_of
-from nfsd.v4.settable import AttributeError4
-from nfsd.vfs.types import BadHandle, CrossingRefused
-from rpcrdma.log_limits import limited_logger
-from rpcrdma.memory import OutOfMemory
-from rpcrdma.xdr import XdrError
-
-_log = limited_logger(__name__)
-_EXPECTED = Nfs4Error, OSError, BadHandle, CrossingRefused, OutOfMemory, AttributeError4, XdrError
+from nfsd.v4.errors import told
 
 cdef enum:
     LOCK_RESULT = 8 + 32 + NFS4_OPAQUE_LIMIT    # at most: that of a denied one
@@ -81,7 +73,8 @@ cdef class DirectLocks(Nfs4Opens):
             outcome = self.failed(error, place)
         if self.turn is not None and outcome != WAITS:
             if outcome == ANSWERED:
-                self.recorded(self.turn, self.failure, place, self.current.handle if number == OP_OPEN else None)
+                handle = self.current.handle if number == OP_OPEN and self.current is not None else None
+                self.recorded(self.turn, self.failure, place, handle)
             else:
                 self.turn.abandon()
             self.turn = None
@@ -90,11 +83,7 @@ cdef class DirectLocks(Nfs4Opens):
     cdef int failed(self, object error, Place place) except -1:
         """The present operation fails so: LOCK tells what is in the way."""
         cdef bytes owner
-        if isinstance(error, _EXPECTED):
-            self.fail(<uint32_t>int(failure_of(error)), place)
-        else:
-            _log.error("operation %d failed (from %s)", self.number, self.caller.peer_address, exc_info=error)
-            self.fail(NFS4ERR_SERVERFAULT, place)
+        self.fail(<uint32_t>told(error, self.caller.transport), place)
         if isinstance(error, LockDenied):
             owner = error.owner
             place.at = store64(store64(place.at, error.offset), error.length)

@@ -207,7 +207,9 @@ cdef class FileHandles(Nfs4Attributes):
             return self.getfh(place)
         if number == OP_SAVEFH:
             return self.savefh(place)
-        if number == OP_ACCESS or number == OP_OPEN:
+        if number == OP_OPEN:
+            return self.owned(number, arguments, place)
+        if number == OP_ACCESS:
             return no(self.files, PROCEDURE)
         if (
             number == OP_WRITE or number == OP_COMMIT or number == OP_SETATTR or number == OP_CREATE or number == OP_REMOVE

@@ -27,6 +27,7 @@ from nfsd.v4.attributes import EXCLUSIVE_CREATE, mask_of
 from nfsd.v4.descriptors import Descriptors
 from nfsd.v4.giving import SIGNALS, give
 from nfsd.v4.names import check_name
+from nfsd.v4.pseudofs import PseudoNode
 from nfsd.v4.server import Nfs4Server
 from nfsd.v4.settable import settable_on
 from nfsd.v4.shortages import shortage_told
@@ -269,23 +270,42 @@ def _changing(asked: Asked, where: Where, node: Node) -> None:
         raise Nfs4Error(p.NFS4ERR_ROFS)
 
 
-async def _target(asked: Asked, where: Where, args: p.OPEN4args) -> Target:
-    """Find or make the file."""
-    claim, create = args.claim.claim, args.openhow.opentype == p.opentype4.OPEN4_CREATE
-    if claim == _KINDS.CLAIM_NULL:
-        assert args.claim.file is not None
-        check_name(args.claim.file)
-        if create:
-            _changing(asked, where, where.node)
-            return await _create(asked, where, args, args.claim.file)
-        return await _by_name(asked, where, args.claim.file, USUAL)
-    if create:
+def _check_claim(args: p.OPEN4args, minor: int) -> None:
+    """Raise what a claim deserves that there is never a file for. Raises INVAL, NOTSUPP."""
+    claim = args.claim.claim
+    if claim != _KINDS.CLAIM_NULL and args.openhow.opentype == p.opentype4.OPEN4_CREATE:
         raise Nfs4Error(p.NFS4ERR_INVAL)
-    if not where.minor and claim in (_KINDS.CLAIM_FH, _KINDS.CLAIM_DELEG_CUR_FH, _KINDS.CLAIM_DELEG_PREV_FH):
+    if not minor and claim in (_KINDS.CLAIM_FH, _KINDS.CLAIM_DELEG_CUR_FH, _KINDS.CLAIM_DELEG_PREV_FH):
         raise Nfs4Error(p.NFS4ERR_INVAL)
     if claim in (_KINDS.CLAIM_DELEGATE_PREV, _KINDS.CLAIM_DELEG_PREV_FH):
         # No delegation outlives the client that had it, hence neither this claim nor DELEGPURGE (RFC 8881 10.2.1).
         raise Nfs4Error(p.NFS4ERR_NOTSUPP)
+
+
+def in_pseudo(place: PseudoNode, args: p.OPEN4args, access: int, minor: int) -> int:
+    """What an OPEN deserves at a place of the pseudo file system, which is read-only and has no files."""
+    _check_claim(args, minor)
+    info = args.claim.delegate_cur_info
+    name = args.claim.file if info is None else info.file
+    if name is None:
+        return p.NFS4ERR_ROFS if access & _WRITE else p.NFS4ERR_INVAL
+    check_name(name)
+    if args.openhow.opentype == p.opentype4.OPEN4_CREATE:
+        return p.NFS4ERR_ROFS
+    return p.NFS4ERR_ISDIR if name in place.children else p.NFS4ERR_NOENT
+
+
+async def _target(asked: Asked, where: Where, args: p.OPEN4args) -> Target:
+    """Find or make the file."""
+    _check_claim(args, where.minor)
+    claim = args.claim.claim
+    if claim == _KINDS.CLAIM_NULL:
+        assert args.claim.file is not None
+        check_name(args.claim.file)
+        if args.openhow.opentype == p.opentype4.OPEN4_CREATE:
+            _changing(asked, where, where.node)
+            return await _create(asked, where, args, args.claim.file)
+        return await _by_name(asked, where, args.claim.file, USUAL)
     if claim == _KINDS.CLAIM_DELEGATE_CUR:
         info = args.claim.delegate_cur_info
         assert info is not None

@@ -4,7 +4,8 @@ Owns the decoding and encoding, and :class:`Nfs4Opens`. Imports :mod:`nfsd.v4.na
 is done to the state of clients.
 
 The file is found here if it is the current one, or has a name in the current directory, on the same mount, or is to be made.
-Every other OPEN is an errand that finds the file as well. From there on there is one way for all.
+Every other OPEN is an errand that finds the file as well. From there on there is one way for all. In the pseudo file
+system there is nothing to be opened.
 
 An OPEN looks at what can refuse it before it makes a file. Then the file is there and stays open, so that opening it takes
 the share reservation and nothing else. In NFSv4.0 its owner's turn has begun before (RFC 7530 section 9.1.7), and the owner is
@@ -39,6 +40,7 @@ from rpcrdma.place cimport ANSWERED, DECLINED, WAITS, load32, load64, store32, s
 from rpcrdma.rpc.work cimport Errand, Work
 
 from nfsd.protocol import nfs4 as declared
+from nfsd.state import Nfs4Error
 from nfsd.v4 import opening
 from nfsd.vfs.types import FileType
 
@@ -110,7 +112,7 @@ cdef class Nfs4Opens(NameChanges):
             return no(self.files, SIZE)
         if not self.may_wait():
             return DECLINED
-        if not self.usual(arguments, &at):
+        if self.pseudo is not None or not self.usual(arguments, &at):
             return self.open_rarely(brought, arguments, place)
         if load32(at) == OPEN4_CREATE:
             at = self.load_how(at + 4, arguments.end, &how)
@@ -248,6 +250,8 @@ cdef class Nfs4Opens(NameChanges):
         outcome = self.open_turn(args.claim.claim == CLAIM_PREVIOUS, brought, arguments, place)
         if outcome != BEGUN:
             return outcome
+        if self.pseudo is not None:
+            raise Nfs4Error(opening.in_pseudo(self.pseudo, args, self.share, self.minor))
         where = Where(
             self.caller.transport, self.minor, self.current, self.standing.credential, self.stateid
         )
