@@ -338,6 +338,8 @@ cdef class Executor:
                 head.train_finished()
             except Exception as error:
                 report(self.drain, error)
+        if self.workers.shared.left and not self.closed:
+            self.workers.relieve(self.max_threads)
         if self.workers.shared.ended and not self.closed:
             self.workers.replace()
 

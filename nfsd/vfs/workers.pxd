@@ -20,6 +20,7 @@ cdef class Workers:
     cdef readonly int count
 
     cdef int bound(self, lane_t *lane, int limit) except -1
+    cdef int relieve(self, int most) except -1
     cdef int weigh(self, queue_t *calls, queue_t *syncs, int weight) except -1
     cdef int hand_over(self, job_t *first, int count) except -1
     cdef job_t *take_finished(self) noexcept

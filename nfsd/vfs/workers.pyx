@@ -58,12 +58,14 @@ cdef void call(shared_t *shared, int count) noexcept nogil:
 cdef void call_for_reads(shared_t *shared, lane_t *lane) noexcept nogil:
     """Have another thread come for READs of the lane that this one does not take with its own: they had one thread for all
     of them, and this one may now wait for as long as a disk does. Called with the lock."""
+    cdef uint64_t one = 1
     if not reads_left(lane):
         return
     if shared.idle > 0:
         call(shared, 1)
-    else:
-        shared.left = 1  # the next jobs have a thread more started
+    elif not shared.left:
+        shared.left = 1
+        c_write(shared.event_fd, &one, 8)  # the loop starts one
 
 
 cdef void rest(shared_t *shared) noexcept nogil:
@@ -331,8 +333,7 @@ cdef class Workers:
         with nogil:
             pthread_mutex_lock(&self.shared.lock)
             self.shared.queued += count
-            count = threads_for(first) + self.shared.left
-            self.shared.left = 0
+            count = threads_for(first)
             while first != NULL:
                 job = first
                 first = job.next
@@ -358,6 +359,18 @@ cdef class Workers:
             oldest_first = job
             job = next_job
         return oldest_first
+
+    cdef int relieve(self, int most) except -1:
+        """Start a thread, unless there are ``most``, for READs that another one has left."""
+        cdef int left
+        with nogil:
+            pthread_mutex_lock(&self.shared.lock)
+            left = self.shared.left
+            self.shared.left = 0
+            pthread_mutex_unlock(&self.shared.lock)
+        if left and self.count < most:
+            self.start_thread()
+        return 0
 
     cdef int replace(self) except -1:
         """Others take the place of workers that have ended before their time."""

@@ -204,9 +204,11 @@ def test_a_connection_that_goes_away_leaves_nothing_behind(tmp_path):
 
 
 @needs_rings
-def test_reads_that_hang_hold_up_no_other_export(tmp_path, monkeypatch):
+@pytest.mark.parametrize("more", [True, False], ids=["more calls come", "none comes"])
+def test_reads_that_hang_hold_up_no_other_export(tmp_path, monkeypatch, more):
     """One thread comes for both READs. It leaves the second one to others, since other exports wait for threads; should
-    nobody be called for that, it gets the thread that was called for the next call of an export whose disk is well."""
+    nobody be called for that, it gets the thread that was called for the next call of an export whose disk is well. If
+    no call comes, it has a thread all the same."""
     monkeypatch.setattr(core, "threads_for", lambda exports: 64)
     monkeypatch.setattr(core, "SWEEP_SECONDS", 3600)  # its jobs would have threads called, too
 
@@ -245,6 +247,10 @@ def test_reads_that_hang_hold_up_no_other_export(tmp_path, monkeypatch):
             async with asyncio.timeout(60):
                 while executor.statistics()["running"] < HANGING + 1:  # noqa: ASYNC110 (threads' doing)
                     await asyncio.sleep(0.001)
+                if not more:
+                    while executor.statistics()["queued"]:  # noqa: ASYNC110 (likewise)
+                        await asyncio.sleep(0.001)
+                    return
                 await asyncio.sleep(0.2)  # who is called has come
                 for _ in range(3):
                     well = Chain()
