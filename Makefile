@@ -10,6 +10,8 @@
 #   make test-fast  develop, then the tests that need no guest and build no package
 #   make test-trixie  the same on Debian 13, in a chroot below .lab (as root); PYTEST="..." for pytest
 #   make test-distribution DIST=sid  the same on another Debian
+#   make test-deb DIST=trixie  build the Debian package on that Debian, install, upgrade and remove it under its systemd (as root)
+#   make test-container  build the container, run it with crun and runc (as root); not part of make test
 #   make hostile SECONDS=60  every attack on a running server for a minute each, with a table; a second of each is in make test
 #   make demo       setup, build the guest, then show a mount over RDMA with fio running on it
 #   make fuzz TARGET=iwarp MINUTES=10  fuzz what takes octets from peers (docs/fuzzing.md); not part of make test
@@ -34,7 +36,7 @@ BENCH_SOURCES := $(wildcard bench/*.pyx bench/*.pxd)
 START := $(shell date +%s)
 SAY = echo "[$$(( $$(date +%s) - $(START) ))s]"
 
-.PHONY: setup develop tools run test test-devices test-fast test-guest test-newest test-trixie test-distribution demo deb lint lab fuzz hostile clean help
+.PHONY: setup develop tools run test test-devices test-fast test-guest test-newest test-trixie test-distribution test-deb test-container demo deb lint lab fuzz hostile clean help
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -114,6 +116,12 @@ DIST ?= sid
 
 test-distribution:
 	@tests/distributions/run.sh $(DIST) $(PYTEST)
+
+test-deb:
+	@tests/distributions/deb.sh $(DIST)
+
+test-container: develop
+	$(BIN)/python -m pytest -v -s -m container tests/containers
 
 test-fast: tools develop
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not guest and not package"

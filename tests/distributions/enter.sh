@@ -15,14 +15,15 @@ if [ ! -e "$root/made" ]; then
     rm -rf "$root" && mkdir -p "$(dirname "$root")"
     # What Debian says of sid is good for a week, and mirrors may be further behind. Who signed it is looked at all the same.
     mmdebstrap --quiet --variant=apt --aptopt='Acquire::Check-Valid-Until "false"' --include="$RDMA_NFSD_INCLUDE" \
-        "$suite" "$root" "$(sed -n 's/^ *\(URIs: *\|deb \)\(http[^ ]*debian\) *.*/\2/p' /etc/apt/sources.list.d/* \
-            /etc/apt/sources.list 2>/dev/null | head -n 1)"
+        "$suite" "$root" "$("$here/tests/distributions/mirror.sh")"
     touch "$root/made"
 fi
 
 # The clone, with the times of its files and without what was built here; what was built there stays.
 mkdir -p "$root/clone"
-(cd "$root/clone" && find . \( -path ./.venv -o -path ./build \) -prune -o -type f ! -name '*.so' ! -name '*.c' -exec rm {} +)
+(cd "$root/clone" && find . \( -path ./.venv -o -path ./build -o -path './nfsd/wire/nfs*.pxd' -o -path './rpcrdma/wire/rpc.pxd' \
+    -o -path './rpcrdma/wire/rdma[12].pxd' -o -path './rpcrdma/wire/chunk_lists.pxd' \) -prune \
+    -o -type f ! -name '*.so' ! -name '*.c' -exec rm {} +)
 (cd "$here" && git ls-files -z --cached --others --exclude-standard | tar -c --null -T - --ignore-failed-read 2>/dev/null) |
     tar -x -C "$root/clone"
 

@@ -11,7 +11,8 @@ A document has a transcript between a mark and the end of its block:
 The commands are the document's own. NAME says where they run (:mod:`tests.transcripts.stages`); all blocks of a name
 in a document run there in order. ``python -m tests.transcripts`` writes what the commands print now, and a test fails
 where a document says something else: but for times, numbers that the kernel gives, and ports. ``guest transcript``
-instead of ``transcript`` marks what boots guests (:mod:`tests.transcripts.guest`). Programs that a document shows
+instead of ``transcript`` marks what boots guests (:mod:`tests.transcripts.guest`), ``container transcript`` what runs
+a container (:mod:`tests.containers`). Programs that a document shows
 behind ``<!-- file NAME -->`` are there for its commands.
 """
 
@@ -25,6 +26,7 @@ from pathlib import Path
 REPO = Path(__file__).parents[2]
 _BLOCK = r"^<!-- {kind} (?P<name>\S+) -->\n+```console\n(?P<text>.*?)^```$"
 BLOCK = re.compile(_BLOCK.format(kind="transcript"), re.MULTILINE | re.DOTALL)
+CONTAINER_BLOCK = re.compile(_BLOCK.format(kind="container transcript"), re.MULTILINE | re.DOTALL)
 GUEST_BLOCK = re.compile(_BLOCK.format(kind="guest transcript"), re.MULTILINE | re.DOTALL)
 SHELL = re.compile(r"^```(?:console|text)\n(?P<text>(?:.*\n)*?)```$", re.MULTILINE)
 PROMPT = "$ "
@@ -118,7 +120,7 @@ def essence(text: str) -> str:
 def unmarked(document: Path) -> list[str]:
     """First lines of blocks that look like transcripts, and have no mark; and indented commands."""
     text = document.read_text()
-    marked = {found.start("text") for form in (BLOCK, GUEST_BLOCK) for found in form.finditer(text)}
+    marked = {found.start("text") for form in (BLOCK, CONTAINER_BLOCK, GUEST_BLOCK) for found in form.finditer(text)}
     fenced = [
         found["text"].partition("\n")[0]
         for found in SHELL.finditer(text)

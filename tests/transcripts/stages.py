@@ -34,12 +34,16 @@ class Impossible(Exception):
 
 
 @contextmanager
-def namespace() -> Iterator[list[str]]:
-    """A network of its own; gives the words that run a command there. Raises :class:`Impossible`."""
-    script = "ip link set lo up && echo up && exec sleep infinity"
+def namespace(mounts: str = "true") -> Iterator[list[str]]:
+    """A network and mounts of its own, which the shell script ``mounts`` may change; gives the words that run a command
+    there. Raises :class:`Impossible`."""
+    script = f"{mounts} && ip link set lo up && echo up && exec sleep infinity"
     try:
         holder = subprocess.Popen(
-            ["unshare", "--net", "sh", "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            ["unshare", "--net", "--mount", "sh", "-c", script],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
         )
     except FileNotFoundError as error:
         raise Impossible(str(error)) from None
@@ -48,7 +52,7 @@ def namespace() -> Iterator[list[str]]:
         assert holder.stderr is not None
         if holder.stdout.readline() != "up\n":
             raise Impossible(holder.stderr.read().strip())
-        yield ["nsenter", f"--net=/proc/{holder.pid}/ns/net", "--"]
+        yield ["nsenter", f"--target={holder.pid}", "--net", "--mount", "--"]
     finally:
         _end(holder)
 
@@ -56,17 +60,18 @@ def namespace() -> Iterator[list[str]]:
 class Stage:
     """A directory in which commands run, and the servers that they reach."""
 
-    def __init__(self, base: Path, ends: ExitStack) -> None:
+    def __init__(self, base: Path, ends: ExitStack, *, mounts: str = "true", **more: str) -> None:
+        """``mounts``: as :func:`namespace` has it. ``more``: variables of the commands' environment."""
         self.home = base / "home"
         self.home.mkdir()
         self._ends = ends
-        self._inside = ends.enter_context(namespace())
+        self._inside = ends.enter_context(namespace(mounts))
         own_command(base)
         put(base / "python", f'#!/bin/sh\nPYTHONPATH={REPO} exec {sys.executable} "$@"\n')
         (base / "python").chmod(0o755)
         path = f"{base}:{environment()['PATH']}"
         fixed = {"PATH": path, "COLUMNS": "100", "TZ": "UTC", "LC_ALL": "C.UTF-8", "PYTHONUNBUFFERED": "1"}
-        self._environment = {**environment(), **fixed}
+        self._environment = {**environment(), **fixed, **more}
 
     def run(self, command: str) -> str:
         """Run one command of a transcript; what it prints. ``rdma-nfsd serve`` goes on until the stage ends: it has

@@ -7,6 +7,7 @@
 #   captures  what reading captures of traffic needs (tshark)
 #   deb     what building the Debian package needs
 #   chroot  what making another Debian beside this one needs
+#   nspawn  what booting another Debian's systemd in a container takes
 #   containers  what building and running the container takes
 #   disks   what making the file systems of the tests needs, in a process (FUSE) too, what says what of a file is in memory,
 #           and what writes and reads files as fast as they go (fio)
@@ -85,6 +86,11 @@ for what; do
     chroot)
         need "mmdebstrap" command_in mmdebstrap
         need "util-linux" command_in unshare
+        ;;
+    nspawn)
+        need "systemd-container" command_in systemd-nspawn
+        need "mmdebstrap" command_in mmdebstrap
+        need "dpkg-dev" command_in dpkg-deb
         ;;
     containers)
         need "mmdebstrap" command_in mmdebstrap
