@@ -1,8 +1,8 @@
-"""Whose calls are executed: hosts that some export is for. Everybody else gets an answer to NULL, and to nothing else.
+"""Only hosts that may use some export have their calls executed. All others get an answer to NULL, and to nothing else.
 
-Owns :class:`Admission`, which the dispatchers ask before they do anything about a call: no state is made, no name
-looked at, no reply kept for a stranger. The answers follow the exports and the name service; the log says once about
-each host what would admit it. Linux's server does the same (svcauth_unix_set_client: AUTH_BADCRED, NULL excepted).
+Owns :class:`Admission`, which the dispatchers ask before they do anything with a call. For a stranger they make no
+state, look up no name, and keep no reply. The answers follow the exports and the name service. The log says once for
+each host what would admit it. Linux's server does the same (svcauth_unix_set_client: AUTH_BADCRED, except for NULL).
 
 Imports the exports.
 """

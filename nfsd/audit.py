@@ -1,9 +1,8 @@
-"""The audit log: what happens with clients as JSON lines in a file, every event of it.
+"""The audit log: all events of clients, as JSON lines in a file.
 
-Owns :class:`Audit`; imports nothing of the project but the limits of the log. Lines are written by a thread of its own,
-so that the loop never waits for a disk. The file is bounded: when it has its size, it becomes ``FILE.1``, in place of
-the one before. What waits for the thread is bounded too; what is too much for that is counted, and the count is
-written.
+Owns :class:`Audit`; imports nothing of the project but the limits of the log. A separate thread writes the lines, so
+the loop never waits for a disk. The file is bounded: when it reaches its size, it is renamed to ``FILE.1`` and replaces
+the previous one. The queue to the thread is bounded too. Lines that do not fit are counted, and the count is written.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The configuration's text before anything is made of it: it is a file of a sensible size, and stays one when read.
+"""The text of the configuration is checked before it is parsed: it has a sensible size, and so has what it expands to.
 
 Owns the bounds; imports YAML's parser. Aliases (``*name``) make a few lines stand for more values than there is memory;
 nesting is followed by recursion. Both are counted over the parser's events, which keep nothing.

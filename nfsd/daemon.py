@@ -2,8 +2,9 @@
 
 Owns :class:`Daemon`. Imports everything below; :mod:`nfsd.serving` makes a process of it.
 
-Starting: state directory, file service, stable storage and NFSv4's state, then the listeners, then rpcbind. Stopping:
-no more connections and calls, those in flight are answered (for a bounded time), state is flushed, descriptors closed.
+The daemon starts the state directory, the file service, stable storage and NFSv4's state, then the listeners, and then
+registers with rpcbind. To stop, it accepts no more connections and calls, answers those in flight (for a limited time),
+flushes the state, and closes the descriptors.
 """
 
 from __future__ import annotations

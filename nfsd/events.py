@@ -1,12 +1,13 @@
-"""What happens with clients, told in one line of the log each, and to the audit log if there is one: mounts, refusals,
-departures, restarts, recalls that were not answered.
+"""Events of clients: mounts, refusals, departures, restarts, and recalls without an answer. Each is a line of the log,
+and of the audit log if there is one.
 
-Owns :class:`Events`, which the exports and the state engine tell. Imports the exports, records of the state engine, the
-audit log. What peers choose (paths, names of clients) is cut short and escaped; lines of one cause are limited, those
-of one host in the audit log are, too, and a refusal is told once for each client and path until the exports change.
+Owns :class:`Events`, to which the exports and the state engine report. Imports the exports, records of the state
+engine, and the audit log. Text that peers choose (paths, names of clients) is shortened and escaped. The lines of one
+cause are limited, and so are those of one host in the audit log. A refusal is reported once for each client and path
+until the exports change.
 
-NFSv4 has no mount operation: a client's first use of an export stands for it, and the end of its last client record for
-its departure. Both are remembered by host, an address or an IPv6 /64, for so many hosts as may be.
+NFSv4 has no mount operation. So a client's first use of an export counts as its mount, and the end of its last client
+record as its departure. Both are remembered by host (an address or an IPv6 /64), for a bounded number of hosts.
 """
 
 from __future__ import annotations

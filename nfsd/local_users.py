@@ -1,8 +1,9 @@
 """Which users of this host may connect to a server that acts as one user, whoever calls.
 
-Owns :class:`LocalUsers`. A server that cannot act as other users does everything as its own: anybody on this host who
-can connect to it would have that user's rights. The kernel knows whose socket is at the other end of a connection
-within the host (sock_diag(7)), which a call's credential does not say. Imports nothing of the project but addresses.
+Owns :class:`LocalUsers`. A server that cannot act as other users does everything as its own user. So everybody on this
+host who can connect to it would have that user's rights. A call's credential proves nothing, but the kernel knows who
+owns the socket at the other end of a connection within the host (sock_diag(7)). Imports nothing of the project but
+addresses.
 """
 
 from __future__ import annotations

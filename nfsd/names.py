@@ -3,11 +3,10 @@
 Owns :class:`HostNames` and :class:`GroupLists`; imports netgroups, the log's limits, and whose an address is. Both are
 used from one event loop.
 
-The addresses of the configuration's names and the names of peers are asked for on threads of their own: whose names
-are slow to come, by accident or because he answers for them himself, holds up no others. Peers' networks take turns,
-and so do the largest of them: one that is cut into many has no more turns than others.
-An answer past its time to live is still given while a fresh one is on its way: a slow name service delays the first
-question about a client or user, never the later ones.
+Threads of their own look up the addresses of the configuration's names and the names of peers. A peer whose names come
+slowly, by accident or because it runs their name server, holds up no others. The networks of peers take turns, and so
+do the largest networks, so that a network gains nothing from being divided. An answer past its time to live is still
+used while a fresh one is on its way. So a slow name service delays only the first question about a client or user.
 """
 
 from __future__ import annotations

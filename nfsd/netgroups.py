@@ -1,7 +1,7 @@
 """Netgroups, as the system's name service has them (innetgr(3)): which hosts belong together.
 
-Owns :func:`in_netgroup`; imports the look-up of addresses. Which service is asked is nsswitch's business: files, NIS,
-LDAP. What it does not answer, or where there is none, nobody is in a netgroup.
+Owns :func:`in_netgroup`; imports the look-up of addresses. nsswitch says which service is asked: files, NIS, LDAP. If
+there is none, or it does not answer, nobody is in a netgroup.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Directories that do not answer: a dead NFS mount, or a FUSE file system whose process hangs, holds whoever looks.
+"""Directories that do not answer: a dead NFS mount, or a FUSE file system whose process hangs, blocks whoever looks
+there.
 
-Owns :func:`silent` and :func:`real_paths`. Looks are made by threads that nobody waits for, not at the process's end
-either, and one for each path: a directory that hangs for days costs one thread.
+Owns :func:`silent` and :func:`real_paths`. Threads do the looking, one for each path. Nobody waits for them, not even
+at the end of the process. So a directory that hangs for days costs one thread.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """The server-wide read-only switch: what exports are while it is on, and how it is thrown while clients are served.
 Exports that a reload makes read-only go the same way.
 
-Owns :func:`as_served` and :class:`ReadOnlySwitch`. An export that is read-only for everybody is so on every path that
-there is, so the switch makes each of them one; nothing else knows of it. Imports the reloader and the state engine.
+Owns :func:`as_served` and :class:`ReadOnlySwitch`. Every path through the server respects an export that is read-only
+for everybody. So the switch makes every export read-only, and nothing else has to know about it. Imports the reloader
+and the state engine.
 
 Before the switch is on, write delegations are called back and given some time to come: what their holders have not
 written yet is still taken (RFC 8881 section 10.4.5).

@@ -1,7 +1,7 @@
 """The state directory: nobody but the server may read it or put anything into it.
 
-Owns the directory's checks; imports nothing of the project. Who can read the handle key there can make a handle of any
-file; who can write there can have the server believe anything about clients, or write where a symbolic link leads.
+Owns the directory's checks; imports nothing of the project. With the handle key one can make a handle of any file. With
+write access one can make the server believe anything about clients, or write to where a symbolic link leads.
 """
 
 from __future__ import annotations

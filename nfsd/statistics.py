@@ -1,7 +1,7 @@
 """One look at all counters of a running server, for whoever shows them live: ``rdma-nfsd stats``, ``top``, the page.
 
-Owns :class:`Statistics`. Counters are as they are since the start; who shows rates looks twice. It is the loop's
-thread that looks. Imports the inspector and the server's parts.
+Owns :class:`Statistics`. Counters count from the start; to show rates, look twice. The loop's thread reads them.
+Imports the inspector and the server's parts.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """On whose behalf something is done: the host whose call it is, wherever the call has to wait.
 
-Owns one context variable; imports contextvars, and whose an address is. Who begins with what a call waits for sets it;
-what goes on from there, in coroutines, tasks and callbacks, has it too, as contexts go (PEP 567).
+Owns one context variable; imports contextvars, and whose an address is. The code that starts the work for which a call
+waits sets it. Coroutines, tasks and callbacks that go on from there inherit it, as contexts do (PEP 567).
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
 """Which of TCP's algorithms decides when a connection may send.
 
-That is the administrator's choice (``net.ipv4.tcp_congestion_control``, or a route's), but for connections within this
-machine. Some algorithms pace: they have a timer send one segment after another, so as not to fill the queues of a
-network. Between two ends of one machine there is none, and a large READ spends up to half of its CPU time in those
-timers. Such connections therefore get an algorithm that does not pace.
+The administrator chooses it (``net.ipv4.tcp_congestion_control``, or a route), except for connections within this
+machine. Some algorithms pace: a timer sends one segment after another, so that the queues of a network do not fill.
+Within one machine there is no network, and a large READ spends up to half of its CPU time in those timers. Such
+connections therefore get an algorithm that does not pace.
 
-Owns that decision; imports nothing of the project. A connection whose algorithm once paced is paced for good, so it is
-the listening socket, from which connections inherit, that is given another one; connections from elsewhere get the
-machine's own when they are accepted.
+Owns that decision; imports nothing of the project. A connection that was paced once is paced for good. So the listening
+socket gets the other algorithm, and connections inherit it. Connections from elsewhere get the machine's own algorithm
+when they are accepted.
 """
 
 from __future__ import annotations

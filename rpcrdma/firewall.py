@@ -1,8 +1,8 @@
-"""What goes wrong in a callback of the event loop costs the call or the connection that it was for, and nobody else.
+"""A fault in a callback of the event loop costs only the call or the connection that the callback was for.
 
-Owns the few ways in which the loop gets to our code: :func:`contain` around a callback, :class:`Ticker` for what is to
-be done again and again, :func:`spawn` for tasks, and :func:`last_resort` for whatever the loop meets all the same.
-Imports :mod:`rpcrdma.log_limits` and asyncio.
+Owns the few ways in which the loop calls our code: :func:`contain` around a callback, :class:`Ticker` for repeated
+work, :func:`spawn` for tasks, and :func:`last_resort` for everything else that the loop meets. Imports
+:mod:`rpcrdma.log_limits` and asyncio.
 
 The contract
     An ``Exception`` never leaves a contained callback. It is logged, lines of one cause limited in number, and then

@@ -4,38 +4,39 @@ Owns :class:`Hosts`, shared by all listeners and providers; imports the pool and
 or the /64 of its IPv6 address: within one of these a peer has as many addresses as it likes.
 
 Seats
-    Every connection, half-open ones included, has a seat. Seats are bounded for each host and in all. At the host's own
-    bound one of its connections gives way to a new one: one that never made a call, the oldest first; then, of a few,
-    that which gives least: without a call in progress, not quite new, with fewest calls lately.
+    Every connection has a seat, also while it is half open. Seats are bounded for each host and in all. When a host is
+    at its own bound, one of its connections gives way to a new one. The oldest connection that never made a call goes
+    first. If there is none, the least useful of a few goes: one that has no call in progress, is not quite new, and has
+    made the fewest calls lately.
 
-    At the bound in all, the newcomer's network is compared with the others, then, if that is one of those that have
-    most, the next smaller one, down to hosts (:mod:`rpcrdma.networks`). One that has more gives way, by a connection
-    without a call, or the one that gives least of a few. So many addresses of one network are worth no more than few.
-    Where none has more, a host without any connection takes the place of one that has been silent for some time, or of
-    the one that gives least of a few; one that has some, of one of its own that it has not used for some time: its
-    client may have forgotten it. Connections that have made a call in the last minutes give way to newcomers a few
-    times a second at most (:class:`rpcrdma.networks.Displacements`), unless these are of a host that makes more calls
-    by each of the connections that it has. When nobody is worse, the newcomer is refused.
+    At the bound in all, the newcomer's network is compared with the others. If it is among those that have most, its
+    parts are compared next, down to hosts (:mod:`rpcrdma.networks`). A network that has more than the newcomer's gives
+    way, with a connection that never made a call, or with the least useful of a few. So many addresses in one network
+    are worth no more than a few. If no network has more, a host without any connection replaces one that has been
+    silent for some time, or the least useful of a few. A host that has connections replaces one of its own that it has
+    not used for some time, because its client may have forgotten that one. Connections that have made a call in the
+    last minutes give way to newcomers only a few times a second (:class:`rpcrdma.networks.Displacements`), unless the
+    newcomer's host makes more calls on each of its connections. If nobody is worse, the newcomer is refused.
 
-    All this takes the same time however many there are. Calls of hosts that may make none but NULL do not count: their
-    connections give way as those without a call.
+    All this takes the same time however many connections there are. The calls of hosts that may make only NULL do not
+    count: their connections give way like those without a call.
 
 Calls
-    Calls in progress are bounded for each host and in all; a host that has none may always begin one. A connection
+    Calls in progress are bounded for each host and in all. A host that has none may always begin one. A connection
     whose call has to wait is not read from, and those that wait take turns.
 
 Memory
     The connections of a host share an account of the pool (:class:`rpcrdma.memory.Host`).
 
 Pace
-    So they do with what it may do in a second, if there is a bound on that (:mod:`rpcrdma.pace`). A host that has one
-    has only as many calls in progress as go into a second.
+    The connections of a host also share its rate, if it has one (:mod:`rpcrdma.pace`). Such a host has only as many
+    calls in progress as fit into a second.
 
 Headway
-    While memory is short, a connection that holds much of it, or of a host that uses more than its part, and waits for
-    its peer must give back half of what it holds within 15 seconds, and all that is not more than a MiB. So all memory
-    there is comes back to be shared out anew, at a pace that grows with it. One that holds much and waits for more
-    memory gives way when its host uses more than its part.
+    While memory is short, some connections that wait for their peer must give back half of what they hold within 15
+    seconds, or all of it if that is at most a MiB. These are the connections that hold much, and those of hosts that
+    use more than their part. So all memory comes back to be shared out again, at a pace that grows with it. A
+    connection that holds much and waits for more memory gives way if its host uses more than its part.
 """
 
 from __future__ import annotations

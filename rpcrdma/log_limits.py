@@ -1,4 +1,4 @@
-"""What a peer can provoke is not logged as often as it likes: so many lines of one cause, then their number.
+"""A peer cannot fill the log: of one cause a few lines are written, then only their number.
 
 Owns :class:`LogLimit` and the one that the loggers of this package and of the server share. Imports the standard
 library only. A module whose lines a peer can provoke takes its logger from :func:`limited_logger`.

@@ -1,10 +1,10 @@
 """Networks within networks, with hosts at the end: how much each has (connections, descriptors), and which has most.
 
-Owns what :mod:`rpcrdma.hosts` decides by who gives way, the state engine for clients, and the file service for
-descriptors; imports addresses.
+Owns the comparison by which :mod:`rpcrdma.hosts` decides which connection gives way, the state engine which client, and
+the file service which descriptor. Imports addresses.
 
-A group's parts are sorted by weight: what they have, but no less than ``floor``. So parts that have little weigh the
-same. However many connections and parts there are, one that comes or goes takes the same time.
+The parts of a group are sorted by weight: what they have, but at least ``floor``. So parts that have little weigh the
+same. Adding or removing one takes the same time, however many connections and parts there are.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """How many turns hosts have for one of another's, where it is not one.
 
-Owns :class:`Weights`; imports nothing of the project. Whoever shares something out in turns follows it.
+Owns :class:`Weights`; imports nothing of the project. All code that grants turns follows it.
 """
 
 from __future__ import annotations
