@@ -52,7 +52,7 @@ def namespace(mounts: str = "true") -> Iterator[list[str]]:
         assert holder.stderr is not None
         if holder.stdout.readline() != "up\n":
             raise Impossible(holder.stderr.read().strip())
-        yield ["nsenter", f"--target={holder.pid}", "--net", "--mount", "--"]
+        yield ["nsenter", f"--target={holder.pid}", "--net", "--mount", "--wd=.", "--"]
     finally:
         _end(holder)
 
