@@ -14,21 +14,18 @@ from nfsd.state.clients import Client
 from nfsd.v4 import attributes
 from nfsd.v4.attributes import mask_of
 from nfsd.v4.errors import status_of
-from nfsd.v4.facts import Asking, ask_holder, facts_of
+from nfsd.v4.facts import Asking, encoded
+from nfsd.v4.pseudofs import PseudoNode
 from nfsd.v4.server import Nfs4Server
 from nfsd.v4.settable import settable_on
 from nfsd.vfs.service import FileService, Node, OpenFile
 from nfsd.vfs.types import Credential, FileType, PartialChange, SetAttributes
-from rpcrdma.xdr import Encoder
 
 
-async def fattr(server: Nfs4Server, asking: Asking, node: Node, mask: int, client: Client | None) -> bytes:
-    """The fattr4 of a file, as it is known to all but ``client``, who knows what it does itself."""
-    facts = await facts_of(server, asking, node, mask)
-    await ask_holder(server, asking, node, mask, facts, client)
-    encoder = Encoder()
-    attributes.encode(encoder, mask, facts)
-    return encoder.getvalue()
+async def fattr(server: Nfs4Server, asking: Asking, node: Node | PseudoNode, mask: int, client: Client | None) -> bytes:
+    """The fattr4 of a file (:func:`nfsd.v4.facts.encoded`)."""
+    found, _ = await encoded(server, asking, node, mask, client)
+    return found
 
 
 async def permissions(service: FileService, credential: Credential, node: Node, xattrs: bool) -> int:

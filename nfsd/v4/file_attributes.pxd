@@ -22,6 +22,7 @@ cdef class Nfs4Attributes(Nfs4Data):
     cdef bint asks_others(self, uint64_t mask) except -1
     cdef int fetched(self, Errand brought, Place place) except -1
     cdef int access(self, Arguments *arguments, Place place) except -1
+    cdef int granted(self, Arguments *arguments, uint32_t supported, uint32_t allowed, Place place) except -1
     cdef int permitted(self, bint xattrs) except -2
     cdef int setattr(self, Arguments *arguments, Place place) except -1
     cdef int set_first(self, const uint8_t *stateid, settable_t *given, Place place) except -1

@@ -112,13 +112,14 @@ cdef class Nfs4Attributes(Nfs4Data):
             mask = wanted & <uint64_t>0xFFFFFFFFFFFFFFFF
         else:
             wanted = None
-        if more or not all_native(mask) or self.asks_others(mask) or not self.look():
-            self.files.why = ATTRIBUTES if more or not all_native(mask) else self.files.why
+        if more or not all_native(mask) or self.current is None or self.asks_others(mask) or not self.look():
+            if more or not all_native(mask) or self.current is None:
+                self.files.why = ATTRIBUTES
+            here = self.current if self.current is not None else self.pseudo
             client = self.client or self.server.speaker(self.caller.transport) or self.opened_by
             self.files.pause()
             return self.wait_for(
-                Errand(errands.fattr(self.server, self.asker(), self.current, mask if wanted is None else wanted, client)),
-                None,
+                Errand(errands.fattr(self.server, self.asker(), here, mask if wanted is None else wanted, client)), None
             )
         arguments.at = behind
         place.at = store32(store32(place.at, OP_GETATTR), NFS4_OK)
@@ -151,13 +152,16 @@ cdef class Nfs4Attributes(Nfs4Data):
     cdef int access(self, Arguments *arguments, Place place) except -1:
         cdef uint32_t asked
         cdef int allowed
-        cdef bint is_directory = self.current.type is DIR
+        cdef bint is_directory = self.current is None or self.current.type is DIR
         cdef Work brought = self.brought_here()
         if left(arguments) < 4:
             return self.fail(NFS4ERR_BADXDR, place)
         if not room(place, 16):
             return no(self.files, SIZE)
         asked = load32(arguments.at) & (ACCESS_ALL if self.minor < 2 else ACCESS_ALL | XATTRS)
+        if self.current is None:  # in the pseudo file system, of directories that anybody may read
+            asked &= ACCESS_ALL
+            return self.granted(arguments, asked, asked & (ACCESS4_READ | ACCESS4_LOOKUP), place)
         asked &= ~ACCESS4_EXECUTE if is_directory else ~(ACCESS4_LOOKUP | ACCESS4_DELETE)
         if brought is None:
             allowed = self.permitted(asked & XATTRS != 0)
@@ -181,9 +185,12 @@ cdef class Nfs4Attributes(Nfs4Data):
             allowed |= ACCESS4_XAREAD | ACCESS4_XALIST
         if self.standing.read_only:
             allowed &= ~(MODIFYING | ACCESS4_XAWRITE)
+        return self.granted(arguments, asked, asked & <uint32_t>allowed, place)
+
+    cdef int granted(self, Arguments *arguments, uint32_t supported, uint32_t allowed, Place place) except -1:
         arguments.at += 4
         place.at = store32(store32(place.at, OP_ACCESS), NFS4_OK)
-        place.at = store32(store32(place.at, asked), asked & <uint32_t>allowed)
+        place.at = store32(store32(place.at, supported), allowed)
         return ANSWERED
 
     cdef int permitted(self, bint xattrs) except -2:

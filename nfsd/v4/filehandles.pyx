@@ -198,7 +198,7 @@ cdef class FileHandles(Nfs4Attributes):
                 return self.savefh(place)
             return self.refuse(self.foreign or NFS4ERR_NOFILEHANDLE, place)
         if number == OP_GETATTR:
-            return no(self.files, PROCEDURE)  # what there is of them in an absent file system, too (RFC 8881 section 11.3)
+            return self.getattr(arguments, place)  # there are some in an absent file system, too (RFC 8881 section 11.3)
         if self.pseudo.referral is not None:
             return self.refuse(NFS4ERR_MOVED, place)
         if number == OP_LOOKUP:
@@ -210,7 +210,7 @@ cdef class FileHandles(Nfs4Attributes):
         if number == OP_OPEN:
             return self.owned(number, arguments, place)
         if number == OP_ACCESS:
-            return no(self.files, PROCEDURE)
+            return self.access(arguments, place)
         if (
             number == OP_WRITE or number == OP_COMMIT or number == OP_SETATTR or number == OP_CREATE or number == OP_REMOVE
             or number == OP_RENAME or number == OP_LINK

@@ -19,10 +19,9 @@ from nfsd.v4.arrivals import place_of
 from nfsd.v4.attributes import Facts, mask_of
 from nfsd.v4.compound import Compound
 from nfsd.v4.errors import status_of
-from nfsd.v4.facts import learn_names
+from nfsd.v4.facts import facts_of, learn_names
 from nfsd.v4.listing import Listing4, native
 from nfsd.v4.operations import ENCODED, Encoded, operation
-from nfsd.v4.ops.attributes import facts_of
 from nfsd.v4.pseudofs import PseudoNode
 from nfsd.versions import of_minor
 from nfsd.vfs.directory import VERIFIER, ListingFailed
@@ -81,7 +80,7 @@ async def _list_natively(c: Compound, args: p.READDIR4args, mask: int, bound: in
         child = children.get(entry.name)
         facts: Facts | None = None
         if child is not None:
-            facts = await facts_of(c, await c.listed(child), mask)
+            facts = await facts_of(c.server, c.asking, await c.listed(child), mask)
         elif entry.attributes is not None:
             facts = Facts(c.server.facts_on(directory.export), c.minor, entry.attributes, entry.handle or b"")
         encoder = Encoder()
@@ -169,7 +168,7 @@ async def _pseudo_entries(c: Compound, place: PseudoNode, cookie: int, mask: int
         if number <= cookie:
             continue
         try:
-            facts = await facts_of(c, await c.listed(child), mask)
+            facts = await facts_of(c.server, c.asking, await c.listed(child), mask)
         except OSError:
             continue  # an export whose directory is away is not listed
         if facts.error and not mask & attributes.RDATTR_ERROR:
@@ -206,10 +205,10 @@ async def _real_entries(c: Compound, directory: Node, cookie: int, mask: int) ->
             error: int = p.NFS4ERR_STALE
             child = children.get(entry.name)
             if child is not None:
-                facts = await facts_of(c, await c.listed(child), mask)
+                facts = await facts_of(c.server, c.asking, await c.listed(child), mask)
             elif entry.handle is not None and mask & attributes.NEED_NODE:
                 try:
-                    facts = await facts_of(c, await c.resolve(entry.handle), mask)
+                    facts = await facts_of(c.server, c.asking, await c.resolve(entry.handle), mask)
                 except OSError as gone:
                     error = status_of(gone)
             elif entry.attributes is not None:
