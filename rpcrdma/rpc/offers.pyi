@@ -5,7 +5,7 @@ from typing import Protocol
 from rpcrdma.rpc.direct import DirectProgram
 from rpcrdma.rpc.program import Call, RpcReply
 
-class Offered(Protocol):
+class _Offered(Protocol):
     """Whose call is offered."""
 
     call: Call
@@ -20,7 +20,7 @@ class Offered(Protocol):
 class Offer:
     """One call. It is offered again each time that what it waits for is there."""
 
-    def __init__(self, program: DirectProgram, execution: Offered, offset: int, head: int = 4096) -> None:
+    def __init__(self, program: DirectProgram, execution: _Offered, offset: int, head: int = 4096) -> None:
         """``offset``: where in its message the arguments begin. Of the items that came in chunks the first one is offered.
         ``head``: so many octets the reply may have without its data."""
     def begin(self) -> bool:
