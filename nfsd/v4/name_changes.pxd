@@ -42,7 +42,7 @@ cdef class NameChanges(DirectChanges):
     cdef int hand_on(self, object coroutine) except -1
     cdef int succeeded(self, NameChange change, Work brought, Place place) except -1
     cdef uint32_t changeable(self) noexcept
-    cdef uint32_t moving(self, bint wrong_kind, uint32_t status) noexcept
+    cdef uint32_t moving(self, bint directory, uint32_t status) noexcept
     cdef int create(self, Arguments *arguments, Place place) except -1
     cdef int create_this(self, creation_t *creation, Place place) except -1
     cdef const uint8_t *load_creation(

@@ -24,8 +24,8 @@ from nfsd.vfs.name_changes cimport MAKE_DIRECTORY, REMOVE_ANY, NameChange, Walk
 from nfsd.vfs.records cimport Credential, Node
 from nfsd.vfs.transfers cimport errno_of
 from nfsd.wire.nfs4 cimport (
-    NF4BLK, NF4CHR, NF4DIR, NF4LNK, NFS4ERR_BADXDR, NFS4ERR_EXIST, NFS4ERR_INVAL,
-    NFS4ERR_ISDIR, NFS4ERR_NOTDIR, NFS4ERR_ROFS, NFS4ERR_XDEV, NFS4_OK, OP_CREATE, OP_LINK, OP_REMOVE, OP_RENAME,
+    NF4BLK, NF4CHR, NF4DIR, NF4LNK, NFS4ERR_BADXDR, NFS4ERR_EXIST, NFS4ERR_INVAL, NFS4ERR_ISDIR,
+    NFS4ERR_NOFILEHANDLE, NFS4ERR_NOTDIR, NFS4ERR_ROFS, NFS4ERR_XDEV, NFS4_OK, OP_CREATE, OP_LINK, OP_REMOVE, OP_RENAME,
     change_info4_SIZE,
 )
 from rpcrdma.declined cimport ATTRIBUTES, FAILED, PROCEDURE, SIZE
@@ -159,14 +159,16 @@ cdef class NameChanges(DirectChanges):
             return NFS4ERR_ROFS
         return NFS4ERR_NOTDIR if self.current.type is not DIR else NFS4_OK
 
-    cdef uint32_t moving(self, bint wrong_kind, uint32_t status) noexcept:
+    cdef uint32_t moving(self, bint directory, uint32_t status) noexcept:
         """NFS4_OK, or why nothing gets a name in the current directory that comes from the saved file; ``status`` if that
-        is of the ``wrong_kind``."""
+        is a ``directory``, or is none."""
+        if self.saved is None:
+            return self.saved_foreign or (NFS4ERR_NOFILEHANDLE if self.saved_pseudo is None else NFS4ERR_ROFS)
         if self.saved_standing.read_only or self.standing.read_only:
             return NFS4ERR_ROFS
         if self.current.type is not DIR:
             return NFS4ERR_NOTDIR
-        if wrong_kind:
+        if (self.saved.type is DIR) == directory:
             return status
         if self.saved.export.id != self.current.export.id or self.saved.mount is not self.current.mount:
             return NFS4ERR_XDEV
@@ -333,12 +335,10 @@ cdef class NameChanges(DirectChanges):
             arguments.at = load_opaque(arguments.at, arguments.end, NAME_LIMIT, &new)
         if arguments.at == NULL:
             return self.fail(NFS4ERR_BADXDR, place)
-        if source is None:
-            return no(self.files, PROCEDURE)
         if begins(brought):
             if not room(place, 8 + 2 * change_info4_SIZE):
                 return no(self.files, SIZE)
-            status = wrong_name(&old) or wrong_name(&new) or self.moving(source.type is not DIR, NFS4ERR_NOTDIR)
+            status = wrong_name(&old) or wrong_name(&new) or self.moving(False, NFS4ERR_NOTDIR)
             if status != NFS4_OK:
                 return self.fail(status, place)
             self.files.walked = <Walk>brought
@@ -376,12 +376,10 @@ cdef class NameChanges(DirectChanges):
         arguments.at = load_opaque(arguments.at, arguments.end, NAME_LIMIT, &name)
         if arguments.at == NULL:
             return self.fail(NFS4ERR_BADXDR, place)
-        if node is None:
-            return no(self.files, PROCEDURE)
         if begins(brought):
             if not room(place, 8 + change_info4_SIZE):
                 return no(self.files, SIZE)
-            status = wrong_name(&name) or self.moving(node.type is DIR, NFS4ERR_ISDIR)
+            status = wrong_name(&name) or self.moving(True, NFS4ERR_ISDIR)
             if status != NFS4_OK:
                 return self.fail(status, place)
             change = self.files.to_link(self.standing.credential, node, self.current, name.octets, name.length)

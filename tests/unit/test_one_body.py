@@ -29,7 +29,7 @@ def test_each_procedure_has_one_body(tmp_path: Path) -> None:
 
 
 TWO_IN_NFS4 = {
-    "COMMIT", "CREATE", "LINK", "READ", "REMOVE", "RENAME", "WRITE",
+    "COMMIT", "READ", "WRITE",
 }  # fmt: skip
 """Operations of NFSv4 that are carried out natively, and in Python what native functions leave. A name that has gone
 from here does not come back."""
