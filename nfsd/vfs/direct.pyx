@@ -25,13 +25,14 @@ from nfsd.vfs.kernel cimport (
     clock_gettime, fsync, kernel_handle_t, pread, pwrite, timespec,
 )
 from nfsd.vfs.executor cimport Executor
+from nfsd.vfs.flushes cimport Sync, sync_of, sync_through
 from nfsd.vfs.identity cimport Switch
 from nfsd.vfs.resident cimport in_memory, was_read
 from nfsd.wire.nfs3 cimport (
     ACCESS3_DELETE, ACCESS3_EXECUTE, ACCESS3_EXTEND, ACCESS3_LOOKUP, ACCESS3_MODIFY, ACCESS3_READ,
 )
 from rpcrdma.declined cimport BUSY, CALLER, DATA, FAILED, MAY_WAIT, NODE, OPEN, RARE, RECALL, SIZE, STANDING, TURN
-from nfsd.vfs.transfers cimport Sync, Transfer, reading, writing
+from nfsd.vfs.transfers cimport Transfer, reading, writing
 from rpcrdma.memory cimport Lease
 from rpcrdma.turns cimport BULK, crowded
 
@@ -426,16 +427,12 @@ cdef class DirectFiles:
 
     cdef Sync to_sync_written(self, Transfer transfer):
         """Data that has just been written is to be on stable storage."""
-        cdef Sync sync = Sync(
-            self.service.sync_open(transfer.opened.node, transfer.opened, transfer.failures)
-        )
-        sync.node = transfer.node
-        return sync
+        return sync_through(self.service, transfer.opened.node, transfer.opened, transfer.failures)
 
     cdef Sync to_flush(self, Credential credential, Node node, statx_t *before):
         """The whole file is to be on stable storage, for who may have it done. ``before``: how the file is now."""
-        cdef Sync sync = Sync(self.service.sync(node, credential))
-        sync.node, sync.before = node, before[0]
+        cdef Sync sync = sync_of(self.service, node, credential)
+        sync.before = before[0]
         return sync
 
     cdef bint commit(self, Credential credential, Node node, statx_t *before, statx_t *after) except -1:

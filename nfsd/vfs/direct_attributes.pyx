@@ -9,6 +9,7 @@ from libc.errno cimport EPERM
 from nfsd.vfs.attribute_changes cimport AttributeChange, changes_owner, changes_times
 from nfsd.vfs.attributes cimport statx_t
 from nfsd.vfs.direct cimport UTIME_NOW, UTIME_OMIT, no
+from nfsd.vfs.flushes cimport sync_of, sync_through
 from nfsd.vfs.records cimport OpenFile
 from rpcrdma.declined cimport BUSY, FAILED, MAY_WAIT, RARE, RECALL
 from rpcrdma.rpc.work cimport Errand
@@ -87,9 +88,9 @@ cdef class DirectAttributes(DirectLookup):
         """What has been set on a disk is to be on stable storage; None: nothing has."""
         cdef changes_t *changes = &change.data.changes
         if change.opened is not None:
-            return Errand(self.service.sync_open(change.node, change.opened, change.failures))
+            return sync_through(self.service, change.node, change.opened, change.failures)
         if changes_owner(changes) or changes_times(changes) or changes.mode >= 0:
-            return Errand(self.service.sync(change.node, change.credential))
+            return sync_of(self.service, change.node, change.credential)
         return None
 
 

@@ -5,9 +5,9 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t
 from nfsd.vfs.attributes cimport statx_t
 from nfsd.vfs.direct cimport changes_t
 from nfsd.vfs.direct_attributes cimport DirectAttributes
+from nfsd.vfs.flushes cimport Sync
 from nfsd.vfs.name_changes cimport Kind, NameChange, Walk, name_t
 from nfsd.vfs.records cimport Credential, Inode, Node
-from rpcrdma.rpc.work cimport Errand
 
 
 cdef class DirectNames(DirectAttributes):
@@ -19,7 +19,7 @@ cdef class DirectNames(DirectAttributes):
     cdef NameChange change_of(self, Kind kind, Credential credential, Node directory, const uint8_t *name, size_t size)
     cdef NameChange here(self, NameChange change)
     cdef bint settled(self, NameChange change) except -1
-    cdef Errand to_settle(self, NameChange change)
+    cdef Sync to_settle(self, NameChange change)
     cdef bint made_whole(self, NameChange change) except -1
     cdef NameChange to_make(
         self, Kind kind, Credential credential, Node directory, const uint8_t *name, size_t size, changes_t *wanted,

@@ -12,7 +12,7 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from libc.errno cimport EAGAIN, EMFILE, ENFILE, errno
 from libc.stdint cimport uint32_t, uint64_t
 
-from nfsd.vfs.mounts import creates_whole, links_with_name
+from nfsd.vfs.mounts import creates_whole, journalled, links_with_name
 from nfsd.vfs.syscalls import (
     O_PATH as _O_PATH,
     RESOLVE_CACHED as _RESOLVE_CACHED,
@@ -23,18 +23,19 @@ from nfsd.vfs.types import FileType
 from nfsd.vfs.attribute_changes cimport changes_owner, changes_times
 from nfsd.vfs.attributes cimport type_in
 from nfsd.vfs.kernel cimport AT_EMPTY_PATH, SYS_name_to_handle_at, SYS_openat2, c_close, c_syscall, how_t
-from nfsd.vfs.direct cimport NO_ID, ctime_of, no
+from nfsd.vfs.direct cimport NO_ID, DirectFiles, ctime_of, no
 from nfsd.vfs.direct_lookup cimport component
+from nfsd.vfs.flushes cimport Sync, sync_of
 from nfsd.vfs.name_changes cimport (
     ADD_NAME, MAKE_DIRECTORY, MAKE_FILE, MAKE_LINK, REMOVE_NAME, RENAME, NameChange, Walk, change_of_kind,
     name_change_t, name_t,
 )
 from nfsd.vfs.records cimport OpenFile, closed_at_once
 from rpcrdma.declined cimport BUSY, DATA, FAILED, MAY_WAIT, RARE, RECALL, TURN
-from rpcrdma.rpc.work cimport Errand
 
 cdef uint64_t RESOLVE_CACHED = _RESOLVE_CACHED
 cdef object DIR = FileType.DIR
+cdef object LNK = FileType.LNK
 cdef object REG = FileType.REG
 cdef how_t NAMING
 NAMING.flags, NAMING.mode, NAMING.resolve = _O_PATH, 0, _RESOLVE_COMPONENT
@@ -117,14 +118,20 @@ cdef class DirectNames(DirectAttributes):
             self.removed(change)
         return True
 
-    cdef Errand to_settle(self, NameChange change):
+    cdef Sync to_settle(self, NameChange change):
         """What has been done on a disk is to be on stable storage."""
         cdef Node made = change.made
+        cdef Sync sync
         if change.data.across:
-            return Errand(self.service.settle_names(change.directory, change.old_directory, change.credential))
-        if made is None or self.made_whole(change):
-            return Errand(self.service.sync(change.directory, change.credential))
-        return Errand(self.service.settle_names(made, change.directory, change.credential))
+            sync = sync_of(self.service, change.directory, change.credential)
+            sync.behind = change.old_directory
+        elif made is None or self.made_whole(change):
+            sync = sync_of(self.service, change.directory, change.credential)
+        else:
+            sync = sync_of(self.service, made, change.credential)
+            # Its name is part of an earlier transaction of the journal, or of the same one.
+            sync.behind = None if made.type is not LNK and journalled(change.directory.mount) else change.directory
+        return sync
 
     cdef bint made_whole(self, NameChange change) except -1:
         """Whether the new file is on the disk as soon as its directory is: nothing has been set after its creation."""

@@ -167,13 +167,18 @@ def has_journal(device: tuple[int, int], kind: int) -> bool:
         return False
 
 
+def journalled(mount: Mount) -> bool:
+    """As :func:`has_journal`, which is asked once."""
+    if mount.journal is None:
+        mount.journal = has_journal(mount.device, mount.kind)
+    return mount.journal
+
+
 def creates_whole(mount: Mount) -> bool:
     """Whether creating a regular file or a directory is one transaction of a journal, with its name, its directory's
     change, the ACL that it inherits and its security label: then an fsync of the directory has all of it on the disk.
     So it is in ext4. (XFS sets ACLs and labels in transactions that follow.)"""
-    if mount.journal is None:
-        mount.journal = has_journal(mount.device, mount.kind)
-    mount.creates_whole = mount.journal and mount.kind == EXT_MAGIC
+    mount.creates_whole = journalled(mount) and mount.kind == EXT_MAGIC
     return mount.creates_whole
 
 

@@ -20,13 +20,12 @@ from nfsd.vfs.attributes import attributes_of, raw_ctime, raw_nlink, raw_uid, st
 from nfsd.vfs.executor import Chain
 from nfsd.vfs.finding import FindingOperations
 from nfsd.vfs.leases import Lease, LeaseHold, Leases
-from nfsd.vfs.mounts import Mount, has_journal
+from nfsd.vfs.mounts import Mount, journalled
 from nfsd.vfs.nodes import IDLE_SWEEPS, SWEPT_AT_ONCE
 from nfsd.vfs.open_accounts import Bound, Share, idle_within
 from nfsd.vfs.records import Inode, Node, OpenFile
 from nfsd.vfs.resources import FileLimits
 from nfsd.vfs.shares import Shares
-from nfsd.vfs.syncing import Finished
 from nfsd.vfs.syscalls import (
     ACCESS_EXECUTE,
     ACCESS_READ,
@@ -46,6 +45,9 @@ from nfsd.vfs.unstable import UnstableWrites
 
 OpenKey = tuple[Credential | None, int, bool]
 """Caller (None: the server itself), access (1 read, 2 write, 3 both), whether NFS's own rules had to help."""
+
+Finished = Callable[[int], None]
+"""What a started fsync calls at its end, with its errno or 0."""
 
 _FLAGS = {1: os.O_RDONLY, 2: os.O_WRONLY, 3: os.O_RDWR}
 _LEASE_TRIES = 3
@@ -442,9 +444,7 @@ class OpenOperations(FindingOperations):
         share a journal, that of a file without a name, made now, takes all earlier ones with it. Elsewhere nothing but
         syncfs(2) will do, which writes back everybody's data too: a caller could keep the disk busy with that, but
         with no more than what is due anyway, and one at a time."""
-        if mount.journal is None:
-            mount.journal = has_journal(mount.device, mount.kind)
-        if not mount.journal:
+        if not journalled(mount):
             self._syncfs(mount, finished)
             return
         chain = Chain()

@@ -4,6 +4,7 @@ from libc.stdint cimport uint8_t, uint64_t
 
 from nfsd.vfs.attributes cimport statx_t
 from nfsd.vfs.executor cimport Executor, Job
+from nfsd.vfs.flushes cimport Sync  # for programs
 from nfsd.vfs.records cimport Node, OpenFile
 from nfsd.vfs.lanes cimport job_t, reading_t
 from rpcrdma.memory cimport Lease
@@ -29,13 +30,6 @@ cdef class Transfer(Job):
     cdef bytes verifier         # likewise
 
     cdef int settle(self) except -1
-
-
-cdef class Sync(Errand):
-    """An fsync for a COMMIT, or for a WRITE that is to be stable."""
-
-    cdef Node node
-    cdef statx_t before
 
 
 cdef int errno_of(Errand errand) except -1

@@ -1,5 +1,6 @@
 """REMOVE and SETATTR answered natively: replies, files and tables are those of the general path."""
 
+import asyncio
 import os
 import random
 import struct
@@ -10,6 +11,7 @@ from nfsd.protocol import nfs4 as p
 from nfsd.v4 import program
 from tests.support.nfs4 import wanted
 from tests.support.nfs4_direct import SEQUENCE_AT, handle_of
+from tests.unit.client_support import until
 from tests.unit.test_nfs3_direct_names import listing
 from tests.unit.test_nfs4_direct import (
     ANONYMOUS,
@@ -290,17 +292,15 @@ def test_a_removal_is_not_repeated_whatever_happens_while_it_waits(tmp_path, min
         handles = await directories(both)
         (both.path / "one" / "a").touch()
         service = both.server.service
-        settle = service.sync
-
-        async def disturbed(*arguments):
-            service.exports.generation += 1
-            service.exports.standing = lambda *_: None
-            await settle(*arguments)
-
-        service.sync = disturbed
-        before = both.answered
-        reply = await both.direct.call(None, both.message(SPARE, putfh(handles[0]), remove(b"a")))
-        service.sync = settle
+        begun, before = [], both.answered
+        directory = (await service.resolve(handles[0])).inode
+        directory.sync.join(begun.append)
+        removing = asyncio.ensure_future(both.direct.call(None, both.message(SPARE, putfh(handles[0]), remove(b"a"))))
+        await until(lambda: directory.sync.waiting)
+        service.exports.generation += 1
+        service.exports.standing = lambda *_: None
+        begun[0](0)
+        reply = await removing
         del service.exports.standing
         assert without_change_info(comparable(reply))[1] is not None
         assert both.answered == before + 1

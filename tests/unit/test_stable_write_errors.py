@@ -10,7 +10,6 @@ import errno
 import pytest
 
 from nfsd.protocol.nfs3 import SETATTR3args, nfs_fh3, nfsstat3, stable_how
-from nfsd.vfs.syscalls import SYS_FSYNC
 from tests.nfs3_client import Nfs3Client, Nfs3Failure, attributes
 from tests.unit.nfs_client_support import Rig
 from tests.unit.test_waiting_calls import stalled
@@ -22,22 +21,6 @@ async def until(condition):
             return
         await asyncio.sleep(0.005)
     pytest.fail("it does not happen")
-
-
-class Disk:
-    """In place of the service's: a fsync ends when and as the test says."""
-
-    def __init__(self, service, monkeypatch):
-        self.begun = []
-        run_sync = service._run_sync
-
-        def slow(mount, number, descriptors, finished):
-            if number == SYS_FSYNC:
-                self.begun.append(finished)
-            else:
-                run_sync(mount, number, descriptors, finished)
-
-        monkeypatch.setattr(service, "_run_sync", slow)
 
 
 async def write(client, file):
@@ -53,7 +36,7 @@ async def truncate(client, file):
 @pytest.mark.parametrize(
     ("change", "asks"), [(write, "before"), (write, "after"), (truncate, "before")], ids=["write", "late-write", "size"]
 )
-def test_a_stable_change_fails_with_the_fsync_that_was_told_of_it(tmp_path, monkeypatch, change, asks):
+def test_a_stable_change_fails_with_the_fsync_that_was_told_of_it(tmp_path, change, asks):
     rig = Rig(tmp_path)
 
     async def main():
@@ -63,23 +46,24 @@ def test_a_stable_change_fails_with_the_fsync_that_was_told_of_it(tmp_path, monk
         first, second = [await Nfs3Client.connect("127.0.0.1", rig.ports["tcp"]) for _ in range(2)]
         file = await first.create(root, b"f")
         inode = (await service.resolve(file.data)).inode
-        disk = Disk(service, monkeypatch)
         await first.write(file, 0, b"data")
+        begun = []  # fsyncs that end when and as the test says
+        inode.sync.join(begun.append)
         committing = asyncio.ensure_future(first.commit(file))
-        await until(lambda: disk.begun)
+        await until(lambda: inode.sync.waiting)
+        inode.sync.join(begun.append)
+        begun[0](0)
+        assert len(begun) == 2  # the COMMIT's
         async with contextlib.AsyncExitStack() as stack:
             if asks == "after":  # what is written is on its way to the file when the fsync ends
                 await stack.enter_async_context(stalled(service, directory, tmp_path))
             changing = asyncio.ensure_future(change(second, file))
-            await until(lambda: inode.serial.busy if asks == "after" else inode.sync._next)
-            disk.begun[0](errno.EIO)  # of either's data
-        await until(lambda: len(disk.begun) == 2)
-        disk.begun[1](0)  # for there is nothing left that could fail
+            await until(lambda: inode.serial.busy if asks == "after" else inode.sync.waiting)
+            begun[1](errno.EIO)  # of either's data; the next one finds nothing left that could fail
         for call in (committing, changing):
             with pytest.raises(Nfs3Failure) as failure:
                 await asyncio.wait_for(call, 30)
             assert failure.value.status is nfsstat3.NFS3ERR_IO
-        monkeypatch.undo()
         await change(second, file)  # it is over
         for client in (first, second):
             await client.close()

@@ -7,14 +7,16 @@ import subprocess
 
 import pytest
 
-from nfsd.vfs import opens
+from nfsd.vfs import flushes, opens
 from nfsd.vfs.executor import Chain
 from nfsd.vfs.serial import Serial
 from nfsd.vfs.syncing import GroupSync
 from nfsd.vfs.syscalls import SYS_FSYNC
 from nfsd.vfs.types import FileType, SetAttributes
 from tests.support.native_files import DATA_SYNC, FILE_SYNC, UNSTABLE, NativeFiles
+from tests.unit.test_nfs3_direct_names import REMOVE, removal
 from tests.unit.test_vfs_mounts import mounted
+from tests.unit.test_waiting_calls import on_disk, stalled, until, waiting
 from tests.unit.vfs_support import ROOT, run, write_file
 
 
@@ -36,7 +38,11 @@ def synced(monkeypatch):
                 paths.append(os.path.basename(os.readlink(f"/proc/self/fd/{arguments[0]}")))
             return super().add(number, *arguments, **flags)
 
+    def record(descriptor):
+        paths.append(os.path.basename(os.readlink(f"/proc/self/fd/{descriptor}")))
+
     monkeypatch.setattr(opens, "Chain", Recording)
+    monkeypatch.setattr(flushes, "on_fsync", record)
     return paths
 
 
@@ -229,3 +235,26 @@ def test_a_failing_disk_is_reported_and_changes_the_write_verifier(tmp_path):
 
         with mounted(str(place), "-o", "loop", str(thin / "image")):
             run(place, tmp_path, scenario)
+
+
+def test_changes_that_are_made_in_one_turn_share_an_fsync(tmp_path, synced):
+    """One for the first, which goes alone, and one for all the others, which a worker makes one behind the other."""
+
+    counts = []
+
+    async def scenario(both, node):
+        names = [b"f%d" % number for number in range(17)]
+        for each in names:
+            open(os.path.join(os.fsencode(both.path), each), "wb").close()
+        await both.direct.call(REMOVE, removal(both.root, names.pop()))  # it has the directory opened
+        synced.clear()
+        async with stalled(both.service, both.root, tmp_path):
+            for each in names:
+                both.direct.send(REMOVE, removal(both.root, each))
+            await until(lambda: waiting(both) == 16)
+        replies = [await both.direct.reply() for _ in range(16)]
+        assert [reply[24:28] for reply in replies] == [bytes(4)] * 16
+        counts.append(len(synced))
+
+    on_disk(tmp_path, scenario)
+    assert 1 <= counts[0] <= 2

@@ -10,7 +10,7 @@ import subprocess
 import pytest
 
 from nfsd.protocol.nfs3 import SETATTR3args, nfs_fh3, nfsstat3
-from nfsd.vfs import opens
+from nfsd.vfs import flushes, opens
 from nfsd.vfs.executor import Chain
 from nfsd.vfs.syscalls import SYS_FSYNC, SYS_SYNCFS
 from nfsd.vfs.types import FileType, SetAttributes
@@ -60,6 +60,7 @@ def calls(monkeypatch):
             return super().add(number, *arguments, **flags)
 
     monkeypatch.setattr(opens, "Chain", Recording)
+    monkeypatch.setattr(flushes, "on_fsync", lambda descriptor: made.append("fsync"))
     return made
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from nfsd.vfs import core, opens
+from nfsd.vfs import core, flushes, opens
 from nfsd.vfs.executor import Chain
 from nfsd.vfs.syscalls import SYS_CLOSE, SYS_FSYNC
 from nfsd.vfs.unstable import MOST_OF_ONE_FILE
@@ -44,6 +44,13 @@ def ended(monkeypatch):
 
     monkeypatch.setattr(opens, "Chain", recording(opens))
     monkeypatch.setattr(core, "Chain", recording(core))
+
+    def natively(descriptor):
+        path = os.readlink(f"/proc/self/fd/{descriptor}")
+        if "/export/" in path:
+            calls.append(("fsync", os.path.basename(path)))
+
+    monkeypatch.setattr(flushes, "on_fsync", natively)
     return calls
 
 
@@ -204,7 +211,7 @@ def test_a_commit_under_way_when_the_file_is_removed(place, tmp_path, ended):
         under_way = []
         earlier = node.inode.sync.join(under_way.append)
         committing = asyncio.ensure_future(NativeFiles(service).commit(ROOT, node))
-        await until(lambda: node.inode.sync._next)
+        await until(lambda: node.inode.sync.waiting)
         await service.remove(ROOT, root, b"f", directory_wanted=False)
         under_way[0](0)
         await committing

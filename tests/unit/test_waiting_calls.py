@@ -359,14 +359,14 @@ def test_what_waits_begins_as_the_server(tmp_path):
         os.chmod(both.path, 0o755)
         os.chmod(path, 0o666)
         assert (await both.direct.call(WRITE, write_arguments(node, 0, b"a"), caller))[20:24] == SUCCESS
-        synchronise, seen = both.service.sync, []
+        take, seen = both.service.unstable.take, []
 
-        async def sync(*whose):
+        def beginning(inode):
             with open("/proc/thread-self/status") as file:
                 seen.extend(line.split()[-1] for line in file if line.startswith("Uid:"))
-            await synchronise(*whose)
+            return take(inode)
 
-        both.service.sync = sync
+        both.service.unstable.take = beginning
         lookup = handle(both.root) + struct.pack(">I", 1) + b"a" + bytes(3)
         both.direct.send(LOOKUP, lookup, caller)
         both.direct.send(COMMIT, handle(node) + bytes(12), caller)

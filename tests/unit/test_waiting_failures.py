@@ -10,7 +10,6 @@ import warnings
 import pytest
 
 from nfsd.protocol.nfs3 import createmode3, nfsstat3
-from rpcrdma.rpc import eager
 from rpcrdma.rpc.messages import accept_stat
 from rpcrdma.server.tcp_connection import TcpConnection
 from tests.support.nfs4_direct import Both as Both4
@@ -144,15 +143,7 @@ def test_a_train_that_no_worker_takes_fails_and_lets_the_next_one_go(tmp_path, m
 
 def test_an_fsync_that_cannot_begin_is_answered_and_gives_everything_back(tmp_path, monkeypatch):
     async def scenario(both, node):
-        start, refused = eager.start, []
-
-        def refuse(coroutine, outcome):
-            if coroutine.__name__ == "sync" and not refused:
-                refused.append(coroutine)
-                raise NotStarted
-            return start(coroutine, outcome)
-
-        monkeypatch.setattr(eager, "start", refuse)
+        refused = keep_from_workers(monkeypatch)
         commit = handle(node) + bytes(12)
         assert (await both.direct.call(COMMIT, commit))[16:20] == SYSTEM_ERR
         assert refused

@@ -1,0 +1,45 @@
+"""C declarations of fsyncs that native calls wait for."""
+
+from nfsd.vfs.attributes cimport statx_t
+from nfsd.vfs.executor cimport Job
+from nfsd.vfs.records cimport Node, OpenFile
+from nfsd.vfs.syncing cimport GroupSync, Sharer
+
+cdef enum:
+    MOST_AT_ONCE = 64           # descriptors of one file
+
+ctypedef struct flush_t:
+    int descriptors[MOST_AT_ONCE]
+    int count
+    int error                   # the first errno, or 0
+
+
+cdef class Fsync(Job):
+    """A file is synchronised through one or several descriptors, by a worker."""
+
+    cdef flush_t data
+    cdef GroupSync group
+    cdef object service
+    cdef list through           # OpenFiles
+
+    cdef bint add(self, list more) except -1
+
+
+cdef class Sync(Sharer):
+    """A file's changes are to be on stable storage, and perhaps those of another one behind it."""
+
+    cdef Node node              # as the call named the file
+    cdef statx_t before         # for a COMMIT, how the file was
+    cdef object service
+    cdef object credential      # of who asks
+    cdef Node behind            # is synchronised afterwards; None: nothing is
+    cdef OpenFile opened        # through which; None: it has to be found
+    cdef object failures        # of fsync, before a change of data that is to be called stable
+    cdef object host            # whose turn at a worker it takes
+
+    cdef bint found(self) except -1
+    cdef int settled(self, int error) except -1
+
+
+cdef Sync sync_of(object service, Node node, object credential)
+cdef Sync sync_through(object service, Node node, OpenFile opened, object failures)
