@@ -36,6 +36,7 @@ cdef class DirectNames(DirectAttributes):
     cdef NameChange to_link(self, Credential credential, Node node, Node directory, const uint8_t *name, size_t size)
     cdef int set_initial(self, NameChange change, changes_t *wanted) except -1
     cdef int created(self, NameChange change) except -1
+    cdef bint free_to_change(self, NameChange change) except -1
     cdef bint undelegated(self, NameChange change, Inode victim, Inode moved) except -1
     cdef bint named(self, NameChange change, name_t *name) except -1
     cdef Walk walk(self, NameChange change)

@@ -51,6 +51,10 @@ cdef bytes kernel_of(name_t *name):
     return PyBytes_FromStringAndSize(<char *>&name.kernel.kind, 4 + name.kernel.size)
 
 
+cdef inline bint is_delegated(Inode victim, Inode moved) noexcept:
+    return (victim is not None and victim.delegated) or (moved is not None and moved.delegated)
+
+
 cdef class DirectNames(DirectAttributes):
     cdef int pause(self) except -1:
         self.delegated = None
@@ -221,12 +225,7 @@ cdef class DirectNames(DirectAttributes):
     cdef NameChange to_remove(self, Kind kind, Credential credential, Node directory, const uint8_t *name, size_t size):
         """The removal of a name, as yet to be run; None declines."""
         cdef NameChange change = self.change_of(kind, credential, directory, name, size)
-        if change is None or not self.become(credential):
-            return None
-        if not self.named(change, &change.data.name):
-            self.needs = self.walk(change)
-            return None
-        if not self.undelegated(change, self.inode_of(change, &change.data.name), None):
+        if change is None or not self.free_to_change(change):
             return None
         return self.here(change)
 
@@ -240,14 +239,11 @@ cdef class DirectNames(DirectAttributes):
         if change is None or not self.changeable(old_directory):
             return None
         data = &change.data
-        if not component(data.old.path, old, old_size) or not self.become(credential):
+        if not component(data.old.path, old, old_size):
             return None
         change.old_directory, data.old.directory = old_directory, old_directory.fd
         data.across = old_directory.inode is not directory.inode
-        if not self.named(change, &data.name) or not self.named(change, &data.old):
-            self.needs = self.walk(change)
-            return None
-        if not self.undelegated(change, self.inode_of(change, &data.name), self.inode_of(change, &data.old)):
+        if not self.free_to_change(change):
             return None
         return self.here(change)
 
@@ -262,9 +258,34 @@ cdef class DirectNames(DirectAttributes):
             return None
         return self.here(change)
 
+    cdef bint free_to_change(self, NameChange change) except -1:
+        """Find out what files the names lead to, and whether nobody has a delegation of them. On a disk the server looks
+        as itself, which spares two changes of identity, and what comes of it concerns nobody but the server: a delegation is
+        recalled only for those that may look themselves."""
+        cdef bint as_caller = change.directory.inline
+        cdef Inode victim, moved
+        while True:
+            if not as_caller:
+                DirectFiles.pause(self)
+            elif not self.become(<Credential>change.credential):
+                return False
+            if not self.named(change, &change.data.name) or (
+                change.data.kind == RENAME and not self.named(change, &change.data.old)
+            ):
+                self.needs = self.walk(change)
+                return False
+            victim = self.inode_of(change, &change.data.name)
+            moved = self.inode_of(change, &change.data.old) if change.data.kind == RENAME else None
+            if as_caller or not is_delegated(victim, moved):
+                return self.undelegated(change, victim, moved)
+            as_caller = True
+            if change.data.naming >= 0:
+                c_close(change.data.naming)
+                change.data.naming = -1
+
     cdef bint undelegated(self, NameChange change, Inode victim, Inode moved) except -1:
         """Whether nobody has a delegation of these; they get none as long as the change is under way."""
-        if (victim is not None and victim.delegated) or (moved is not None and moved.delegated):
+        if is_delegated(victim, moved):
             self.delegated = (victim, moved)
             return no(self, RECALL)
         change.hold(victim, moved)

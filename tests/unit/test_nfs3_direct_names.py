@@ -474,3 +474,20 @@ def test_what_was_made_and_removed_keeps_no_file_system_mounted(tmp_path):
 @pytest.fixture(params=["disk", "memory"])
 def kind(request):
     return request.param
+
+
+def test_nothing_is_recalled_for_who_may_not_look(tmp_path):
+    """The server looks as itself what a name leads to, and recalls for those only that may look as well."""
+    delegated = Delegated()
+
+    async def scenario(both):
+        node = await vfs_support.write_file(both.service, both.root, b"f")
+        node.inode.delegated, delegated.key = 1, node.key
+        os.chmod(both.path, 0o700)
+        stranger = await both.direct.call(REMOVE, removal(both.root, b"f"), (4242, 4242))
+        assert status(stranger) == struct.pack(">I", nfsstat3.NFS3ERR_ACCES)
+        assert delegated.asked == 0
+        assert status(await both.direct.call(REMOVE, removal(both.root, b"f"))) == JUKEBOX
+        assert delegated.asked == 1
+
+    run("disk", tmp_path, scenario, delegated)
