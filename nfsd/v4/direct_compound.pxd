@@ -22,7 +22,6 @@ cdef class DirectCompound(UnderWay):
     cdef size_t max_reply
     cdef uint8_t changing[128]  # by operation: whether it may change something
     cdef uint8_t native[128]    # by operation: whether it has a native body
-    cdef uint32_t minor
     cdef uint32_t versions          # that are spoken
     cdef size_t operations
 

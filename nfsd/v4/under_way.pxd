@@ -39,6 +39,7 @@ cdef class UnderWay(DirectProgram):
     cdef DirectNames files
     # The COMPOUND at hand.
     cdef Caller caller
+    cdef uint32_t minor
     cdef SessionRecord session  # None in NFSv4.0
     cdef ClientRecord client    # likewise
     cdef object opened_by       # v4.0: the client whose OPEN is part of this; it does not know yet what it was given
