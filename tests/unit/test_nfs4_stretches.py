@@ -1,4 +1,4 @@
-"""Operations with a native body are carried out by it, whoever drives the COMPOUND; those about the current file always."""
+"""Operations with a native body are carried out by it, whoever drives; those about the current file always are."""
 
 import pytest
 
@@ -35,7 +35,16 @@ def test_places_of_the_pseudo_file_system_are_handles_like_others(tmp_path, mino
     async def scenario(both):
         (both.path / "a").write_bytes(b"content")
         root = both.server.nfs4.pseudo.root.handle
-        saved = [putfh(root), p.OP_SAVEFH, lookup(b"0"), p.OP_GETFH, p.OP_RESTOREFH, p.OP_GETFH, lookup(b"0"), lookup(b"a")]
+        saved = [
+            putfh(root),
+            p.OP_SAVEFH,
+            lookup(b"0"),
+            p.OP_GETFH,
+            p.OP_RESTOREFH,
+            p.OP_GETFH,
+            lookup(b"0"),
+            lookup(b"a"),
+        ]
         answered = both.answered
         done_in_python.clear()
         assert status_of(await both.direct.call(None, both.message(2, *saved, getattr_(OF_CONTENT)))) == p.NFS4_OK
