@@ -7,7 +7,7 @@ from nfsd.v4.direct_locks cimport DirectLocks
 from nfsd.vfs.records cimport Node, OpenFile
 from nfsd.vfs.transfers cimport Transfer
 from rpcrdma.place cimport Place
-from rpcrdma.rpc.work cimport Errand, Work
+from rpcrdma.rpc.work cimport Work
 
 
 cdef class Nfs4Data(DirectLocks):
@@ -18,7 +18,6 @@ cdef class Nfs4Data(DirectLocks):
     cdef OpenFile opened(self, const uint8_t *stateid, bint write, bint *held)
     cdef object checked(self, const uint8_t *stateid, bint write)
     cdef int not_opened(self, bint write, Place place) except -1
-    cdef int has_failed(self, Errand brought, Place place) except -1
     cdef uint32_t irregular(self, const uint8_t *stateid=*) noexcept
     cdef int saw(self, Node node) except -1
     cdef int read(self, Arguments *arguments, Place place) except -1

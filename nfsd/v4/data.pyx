@@ -32,7 +32,6 @@ from rpcrdma.rpc.work cimport Errand, Work
 from nfsd.state import Nfs4Error
 from nfsd.state.types import Stateid
 from nfsd.v4.descriptors import may_commit, open_as
-from nfsd.v4.errors import failure_of
 
 cdef enum:
     RESULT_OVERHEAD = 128       # octets of the reply that a READ leaves, for its own result and what stands behind it
@@ -137,13 +136,6 @@ cdef class Nfs4Data(DirectLocks):
             Opening(open_as(self.server, client, self.standing.credential, self.current, self.special, write)), None
         )
 
-    cdef int has_failed(self, Errand brought, Place place) except -1:
-        """What was to be brought does not come."""
-        error, brought.error = brought.error, None  # its traceback leads back to the errand
-        if not isinstance(error, (OSError, Nfs4Error)):
-            raise error
-        return self.fail(failure_of(error), place)
-
     cdef uint32_t irregular(self, const uint8_t *stateid=NULL) noexcept:
         """NFS4_OK, or what a file that is no regular one deserves; before that, what a ``stateid`` does that stands for
         none."""
@@ -176,7 +168,7 @@ cdef class Nfs4Data(DirectLocks):
         if isinstance(brought, Transfer):
             return self.have_read(arguments, <Transfer>brought, place)
         if isinstance(brought, Errand) and (<Errand>brought).error is not None:
-            return self.has_failed(<Errand>brought, place)
+            return self.not_brought(<Errand>brought, place)
         status = self.irregular(arguments.at)
         if status != NFS4_OK:
             return self.fail(status, place)
@@ -301,7 +293,7 @@ cdef class Nfs4Data(DirectLocks):
         if brought is not None and (isinstance(brought, Transfer) or isinstance(brought.earlier, Transfer)):
             return self.have_written(brought, stable, place)
         if isinstance(brought, Errand) and (<Errand>brought).error is not None:
-            return self.has_failed(<Errand>brought, place)
+            return self.not_brought(<Errand>brought, place)
         status = self.unwritable(arguments, offset, count)
         if status != NFS4_OK:
             return self.fail(status, place)
@@ -376,7 +368,7 @@ cdef class Nfs4Data(DirectLocks):
         if not room(place, 16):
             return no(self.files, SIZE)
         if isinstance(brought, Errand) and (<Errand>brought).error is not None:
-            return self.has_failed(<Errand>brought, place)
+            return self.not_brought(<Errand>brought, place)
         if not isinstance(brought, Sync):
             status = self.uncommittable(arguments)
             if status != NFS4_OK:

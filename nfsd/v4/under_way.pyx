@@ -190,6 +190,8 @@ cdef class UnderWay(DirectProgram):
         if self.standing is not None:
             self.tally = self.standing.tally
         self.work.kept = self.halt(arguments)
+        if self.counts.weights[self.number & 127] >= self.counts.weights[self.shown & 127]:
+            self.shown = self.number    # to who asks what is in flight
         return WAITS
 
     cdef object dismiss(self, Work work):

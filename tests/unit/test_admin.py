@@ -183,13 +183,14 @@ def test_a_call_that_waits_is_in_flight_with_its_operation_and_export(tmp_path: 
         client = await (await site.client(OTHER)).connect()
         _, handle = await client.open("/export", b"file", create=mode(0o666))
         service = site.daemon.service
-        gate, read = asyncio.Event(), service.read
+        gate, opening = asyncio.Event(), service.open
 
-        async def slow(*arguments: Any) -> Any:
+        async def slow(*arguments: Any, **how: Any) -> Any:
             await gate.wait()
-            return await read(*arguments)
+            return await opening(*arguments, **how)
 
-        service.read = slow  # type: ignore[method-assign]
+        service.open = slow  # type: ignore[method-assign]
+        client.credential = (1001, 1001, ())  # for whom it is not open yet
         operation = (p.OP_READ, p.READ4args(p.stateid4(0, bytes(12)), 0, 10))
         # Asked to keep its reply, a READ is not for the native path.
         there = (p.OP_PUTFH, p.PUTFH4args(handle))

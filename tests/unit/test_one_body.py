@@ -1,4 +1,4 @@
-"""Each procedure of NFSv3 has one body, and many operations of NFSv4: a native function, or a handler in Python."""
+"""Each procedure of NFSv3 and each operation of NFSv4 has one body: a native function, or a handler in Python."""
 
 from __future__ import annotations
 
@@ -28,19 +28,11 @@ def test_each_procedure_has_one_body(tmp_path: Path) -> None:
     assert {row.name for row in procedures.values() if row.handler is not None} == IN_PYTHON
 
 
-TWO_IN_NFS4 = {
-    "COMMIT", "READ", "WRITE",
-}  # fmt: skip
-"""Operations of NFSv4 that are carried out natively, and in Python what native functions leave. A name that has gone
-from here does not come back."""
-
-
-def test_how_many_operations_have_two_bodies() -> None:
+def test_each_native_operation_has_one_body() -> None:
     """SEQUENCE's is the state engine's, which both ways call."""
     source = (Path(nfsd.v4.__file__).parent / "direct.pyx").read_text()
     dispatched = re.search(r"cdef int operation\(.*?(?:\n\n|\Z)", source, re.DOTALL)
     assert dispatched is not None
     native = set(re.findall(r"number == OP_([A-Z_]+)\b", dispatched.group()))
     assert native == {TABLE[number].name for number in NATIVE}
-    assert {TABLE[number].name for number in NATIVE if TABLE[number].handler is not None} == TWO_IN_NFS4
-    assert {row.name for row in TABLE.values() if row.handler is None} == native - TWO_IN_NFS4
+    assert {row.name for row in TABLE.values() if row.handler is None} == native

@@ -103,9 +103,8 @@ def test_a_write_carries_the_verifier_of_before_it(tmp_path, minor):
         before, really = service.write_verifier, service.sync_open
 
         async def failing_meanwhile(*arguments):
-            done = await really(*arguments)
-            service.write_verifier = b"another."  # as an fsync that fails does
-            return done
+            await really(*arguments)
+            service.write_verifier = b"another."  # as somebody else's fsync does that fails
 
         service.sync_open = failing_meanwhile
         *_, written = await client.run(*here, writing(0, b"x", stable=p.stable_how4.FILE_SYNC4))

@@ -176,6 +176,26 @@ def test_a_session_holds_its_compounds_to_what_was_negotiated(tmp_path, minor):
 
 
 @pytest.mark.parametrize("minor", MINORS)
+def test_a_read_that_the_reply_has_no_room_for_is_no_read_of_nothing(tmp_path, minor):
+    async def test(client, export, server):
+        (export / "f").write_bytes(b"x" * 1000)
+        (created,) = await client.run(create_session(client.clientid, 2, response=400, operations=32))
+        small = created.csr_resok4.csr_sessionid
+        assert created.csr_resok4.csr_fore_chan_attrs.ca_maxresponsesize == 400
+        reading = (p.OP_READ, p.READ4args(p.stateid4(0, bytes(12)), 0, 1000))
+        before, got = [], []
+        for number in range(1, 15):
+            status, results = await client.raw(sequence(small, number), *client.path("/0/f"), *before, reading)
+            got.append(len(results[-1][1].resok4.data) if status == p.NFS4_OK else 0)
+            assert got[-1] or status == p.NFS4ERR_REP_TOO_BIG
+            before.append((p.OP_GETATTR, wanted(p.FATTR4_TYPE)))
+        assert got[0] > 100
+        assert got[-1] == 0
+
+    with_client(tmp_path, minor, test)
+
+
+@pytest.mark.parametrize("minor", MINORS)
 def test_create_session_is_replayed_and_ordered(tmp_path, minor):
     async def test(client, export, server):
         creating = create_session(client.clientid, 2)
