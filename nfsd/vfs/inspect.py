@@ -9,9 +9,9 @@ import errno
 import os
 from dataclasses import replace
 
-from nfsd.vfs.attributes import attributes_of, changed_between, raw_ctime, statx_buffer
-from nfsd.vfs.data import DataOperations
+from nfsd.vfs.attributes import attributes_of, changed_between, raw_ctime, raw_uid, statx_buffer
 from nfsd.vfs.executor import Chain, Step
+from nfsd.vfs.opens import OpenOperations
 from nfsd.vfs.posix_acl import ACCESS_NAME, DEFAULT_NAME
 from nfsd.vfs.posix_acl import encode as encode_acl
 from nfsd.vfs.records import Node, OpenFile
@@ -91,8 +91,8 @@ def time_argument(wanted: Time | SetTo | None) -> tuple[int, int]:
     return wanted.seconds, wanted.nanoseconds
 
 
-class InspectOperations(DataOperations):
-    """SETATTR, ACCESS, READLINK, FSSTAT, PATHCONF."""
+class InspectOperations(OpenOperations):
+    """SETATTR, ACCESS, READLINK, FSSTAT, PATHCONF; and who may COMMIT."""
 
     # -- setting attributes --------------------------------------------------------------------------------------
     async def set_attributes(
@@ -283,6 +283,17 @@ class InspectOperations(DataOperations):
     def directory_of(self, root: Node) -> bytes:
         """Where an export's root is, as the kernel names it: without symbolic links."""
         return os.readlink(b"/proc/self/fd/%d" % root.fd)
+
+    async def may_commit(self, credential: Credential, node: Node) -> bool:
+        """Whether this caller may have the file synchronised: whoever may write it, since to keep the disk busy with
+        somebody else's data is no reader's business. Nothing is opened, which could break a lease. Raises ESTALE."""
+        if credential.uid == raw_uid(await self.look(node)):
+            return True
+        for access in (2, 3):
+            for helped in (False, True):
+                if self.cached_open(node.inode, (credential, access, helped)) is not None:
+                    return True
+        return await self.may_write(credential, node)
 
     # -- links and file systems ----------------------------------------------------------------------------------
     async def readlink(self, credential: Credential, node: Node) -> bytes:

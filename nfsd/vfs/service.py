@@ -6,10 +6,10 @@ kernel's) unless they say more; ``credential`` is the caller after squash. Where
 * ``finding``: :meth:`start`, :meth:`close`, :meth:`resolve`, :meth:`root`
 * ``exporting``: :meth:`take_exports`
 * ``opens``: :meth:`attributes`, :meth:`open`
-* ``data``: :meth:`read`, :meth:`write`, :meth:`commit`
 * ``sparse``: :meth:`seek`, :meth:`allocate`, :meth:`deallocate`, :meth:`read_extents`, :meth:`prefetch`, :meth:`drop`
 * ``copying``: :meth:`begin_copy`, :meth:`copy_for_a_while`, :meth:`clone_range`
-* ``inspect``: :meth:`set_attributes`, :meth:`access`, :meth:`readlink`, :meth:`status`, :meth:`limits`
+* ``inspect``: :meth:`set_attributes`, :meth:`access`, :meth:`readlink`, :meth:`may_commit`, :meth:`status`,
+  :meth:`limits`
 * ``xattrs``: :meth:`supports_xattrs`, :meth:`may_write_xattrs`, :meth:`get_xattr`, :meth:`list_xattrs`,
   :meth:`set_xattr`, :meth:`remove_xattr`
 * ``acls``: :meth:`supports_acls`, :meth:`acls`

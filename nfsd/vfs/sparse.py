@@ -1,7 +1,7 @@
 """Space and holes: SEEK, ALLOCATE, DEALLOCATE, READ_PLUS, IO_ADVISE (RFC 7862 sections 15.1, 15.4, 15.5, 15.10, 15.11).
 
-Owns nothing. Changes of one file's data take turns as in ``data``. Calls that may take long even in memory (making or
-freeing much space at once) go to the workers whatever the file system.
+Owns nothing. Changes of one file's data take turns with its WRITEs (:mod:`nfsd.vfs.serial`). Calls that may take long
+even in memory (making or freeing much space at once) go to the workers whatever the file system.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ import errno
 import os
 
 from nfsd.vfs.attributes import attributes_of, changed_between, raw_size, statx_buffer
-from nfsd.vfs.data import DataOperations
 from nfsd.vfs.executor import Chain, Step
+from nfsd.vfs.opens import OpenOperations
 from nfsd.vfs.records import OpenFile
 from nfsd.vfs.syscalls import (
     AT_EMPTY_PATH,
@@ -47,7 +47,7 @@ def check_readable_open(opened: OpenFile) -> None:
         raise OSError(errno.EBADF, os.strerror(errno.EBADF))
 
 
-class SparseOperations(DataOperations):
+class SparseOperations(OpenOperations):
     """Finding, making and filling holes."""
 
     async def change_data(self, opened: OpenFile, chain: Chain, before: bytearray, after: bytearray) -> Change:

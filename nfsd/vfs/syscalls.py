@@ -35,7 +35,6 @@ _X86_64: Final = {
     "open_by_handle_at": 304,
     "syncfs": 306,
     "renameat2": 316,
-    "preadv2": 327,
     "statx": 332,
     "close": 3,
     "openat2": 437,
@@ -76,7 +75,6 @@ _GENERIC: Final = {
     "open_by_handle_at": 265,
     "syncfs": 267,
     "renameat2": 276,
-    "preadv2": 286,
     "statx": 291,
     "close": 57,
     "openat2": 437,
@@ -119,7 +117,6 @@ SYS_NAME_TO_HANDLE_AT: Final = _NUMBERS["name_to_handle_at"]
 SYS_OPEN_BY_HANDLE_AT: Final = _NUMBERS["open_by_handle_at"]
 SYS_SYNCFS: Final = _NUMBERS["syncfs"]
 SYS_RENAMEAT2: Final = _NUMBERS["renameat2"]
-SYS_PREADV2: Final = _NUMBERS["preadv2"]
 SYS_STATX: Final = _NUMBERS["statx"]
 SYS_CLOSE: Final = _NUMBERS["close"]
 SYS_OPENAT2: Final = _NUMBERS["openat2"]
@@ -164,7 +161,6 @@ OPEN_HOW_SIZE: Final = 24
 STATX_MASK: Final = 0x7FF | 0x800 | 0x1000
 """Basic statistics, birth time and mount id."""
 
-RWF_NOWAIT: Final = 0x8
 
 UTIME_NOW: Final = (1 << 30) - 1
 UTIME_OMIT: Final = (1 << 30) - 2

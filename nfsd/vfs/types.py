@@ -190,14 +190,6 @@ class Extent(NamedTuple):
     data: memoryview | None
 
 
-class Stability(enum.IntEnum):
-    """How far a WRITE must get before its reply; numbered as stable_how (RFC 1813 section 3.3.7)."""
-
-    UNSTABLE = 0
-    DATA_SYNC = 1
-    FILE_SYNC = 2
-
-
 class LocalLock(NamedTuple):
     """A byte-range lock held by a local process. ``length`` 0 reaches to the end of the file, however it grows."""
 
