@@ -100,14 +100,14 @@ def test_a_write_carries_the_verifier_of_before_it(tmp_path, minor):
     async def test(client, export, server):
         (export / "f").write_bytes(b"")
         service, here = server.service, client.path("/0/f")
-        before, really = service.write_verifier, service.sync_open
+        before, really = service.write_verifier, service.unstable.add
 
-        async def failing_meanwhile(*arguments):
-            await really(*arguments)
-            service.write_verifier = b"another."  # as somebody else's fsync does that fails
+        def failing_meanwhile(opened):
+            really(opened)
+            service.write_verifier = b"another."  # as an fsync does that fails
 
-        service.sync_open = failing_meanwhile
-        *_, written = await client.run(*here, writing(0, b"x", stable=p.stable_how4.FILE_SYNC4))
+        service.unstable.add = failing_meanwhile
+        *_, written = await client.run(*here, writing(0, b"x"))
         *_, committed = await client.run(*here, (p.OP_COMMIT, p.COMMIT4args(0, 0)))
         assert written.resok4.writeverf == before
         assert committed.resok4.writeverf == b"another."
