@@ -28,7 +28,10 @@ from nfsd.v4.arrivals import learn
 from nfsd.v4.errors import told
 
 cdef enum:
-    HELD = 3072             # octets of results with which a COMPOUND may wait: there is room for them, and for more, then
+    # Octets of results with which a COMPOUND may wait. Where it goes on there may be no more room than 4 KiB: for them, for
+    # what stands before them, and for the longest result that an operation gives without looking for room again, which
+    # is 1064 octets of a LOCK that is denied.
+    HELD = 2944
 
 
 cdef class Learning(Errand):

@@ -114,6 +114,7 @@ class Both(InStep):
     async def connect(self) -> None:
         """Make the connections and the session."""
         pool, loop = Pool(256 << 20), asyncio.get_running_loop()
+        self.pool = pool
         self.listeners = [TcpListener(self.dispatcher, pool, loop), TcpListener(Dispatcher(self.programs), pool, loop)]
         for listener in self.listeners:
             listener.listen("127.0.0.1", 0)

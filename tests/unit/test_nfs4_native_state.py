@@ -13,7 +13,7 @@ from tests.support.delegations import READ, WRITE_DELEGATION, holder
 from tests.support.nfs4 import Client4
 from tests.support.nfs4_direct import handle_of
 from tests.unit.nfs4_names_support import OK, confirmed, how, making
-from tests.unit.test_nfs4_direct import on, putfh
+from tests.unit.test_nfs4_direct import getattr_, on, putfh
 from tests.unit.test_nfs4_direct_locks import lock_more, lock_new, unlock
 from tests.unit.test_nfs4_direct_opens import closing, next_seqid, opening
 from tests.unit.test_waiting_calls import until
@@ -231,5 +231,46 @@ def test_what_is_denied_is_told_natively(tmp_path, minor, done_in_python):
             assert (await sent(both, putfh(handle), closing(opened)))[0] == OK
             assert (await sent(both, putfh(handle), closing(opened)))[0] == p.NFS4ERR_BAD_STATEID
         assert not OURS & set(done_in_python)
+
+    on("memory", tmp_path, minor, scenario, limits=Limits(grace=0))
+
+
+def test_a_lock_that_waited_writes_who_is_in_the_way_within_its_reply(tmp_path, minor):
+    """Behind as many results as a COMPOUND may wait with, the longest result of a LOCK goes beyond no memory."""
+
+    async def scenario(both):
+        await confirmed(both)
+        (both.path / "a").write_bytes(b"content")
+        opened, handle = await both.client.open("/0", b"a", access=3)
+        file = both.server.engine.opens.file(both.server.nfs4.service.nodes.find(handle).key)
+        owner = b"x" * 1024
+
+        def locking(owner, seqid):
+            locker = p.open_to_lock_owner4(seqid, opened, 1, p.lock_owner4(both.client.clientid, owner))
+            return (p.OP_LOCK, p.LOCK4args(p.nfs_lock_type4.WRITE_LT, False, 0, 10, p.locker4(True, open_owner=locker)))
+
+        assert (await sent(both, putfh(handle), locking(owner, 0 if minor else next_seqid(both, b"owner"))))[0] == OK
+        before = [putfh(handle), *[getattr_()] * 13]
+        reply = await both.direct.call(None, both.message(0, *before))
+        for at in (2940, 2944, 2948, 3004, 3008, 3020):
+            tag = at - (len(reply) - 24)
+            assert 0 <= tag <= 1024
+            seqid = 0 if minor else next_seqid(both, b"owner")
+            message = both.message(0, *before, locking(b"other", seqid))
+            message = message[:68] + tag.to_bytes(4, "big") + b"t" * tag + message[72:]
+            await file.gate.acquire()
+            both.direct.send(message)
+            await until(lambda: file.gate._waiters)
+            # What other calls would have beside its reply.
+            beside = [both.pool.account(4096).lease(4096) for _ in range(64)]
+            for lease in beside:
+                lease.view[:] = b"\xaa" * len(lease.view)
+            file.gate.release()
+            reply_of_lock = await both.direct.reply()
+            assert all(bytes(lease.view) == b"\xaa" * len(lease.view) for lease in beside), at
+            for lease in beside:
+                lease.release()
+            assert struct.unpack_from(">I", reply_of_lock, 24) == (p.NFS4ERR_DENIED,)
+            assert reply_of_lock[-1028:] == struct.pack(">I", 1024) + owner
 
     on("memory", tmp_path, minor, scenario, limits=Limits(grace=0))
