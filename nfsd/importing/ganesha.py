@@ -6,13 +6,15 @@ is never given more here: where that cannot be said, the whole export is left ou
 
 from __future__ import annotations
 
+import ipaddress
+import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from nfsd.importing.lines import Line
-from nfsd.importing.mapping import Import, Note, may_cover
+from nfsd.importing.mapping import Import, Note, may_cover, never_reached
 
 _TOKEN: Final = re.compile(
     r'(?P<space>[ \t\r]+)|(?P<line>\n)|(?P<comment>#[^\n]*)|(?P<quoted>"[^"\n]*"|\'[^\'\n]*\')|(?P<mark>[{}=;,])'
@@ -38,7 +40,9 @@ _OF_CLIENT: Final = (
     "protocols",
 )
 _WITHOUT_LOSS: Final = frozenset(("tag", "filesystem_id", "delegations", "transports", "attr_expiration_time"))
-_LOCAL: Final = ("*", "0.0.0.0/0", "::/0")
+_VERSIONS: Final = {f"{prefix}{number}": number for number in (3, 4) for prefix in ("", "v", "nfs", "nfsv")}
+_LOOSER: Final = {"access": ("ro", "rw"), "squash": ("all", "root", "none"), "secure": (True, False)}
+"""Values, each looser than those before it."""
 
 
 class Unreadable(Exception):
@@ -80,10 +84,15 @@ def parsed(text: str) -> Block:
             end = at + 2
             while end < len(tokens) and tokens[end][0] not in (";", "{", "}"):
                 end += 1
-            stack[-1].values[word.lower()] = [one.strip("\"'") for one, _ in tokens[at + 2 : end] if one != ","], line
+            words, values = [one.strip("\"'") for one, _ in tokens[at + 2 : end] if one != ","], stack[-1].values
+            if word.lower() == "clients" and "clients" in values:
+                values["clients"][0].extend(words)  # repeated, it goes on
+            else:
+                values[word.lower()] = words, line
             at = end
         elif word.startswith("%"):
-            at += 2
+            what = "is not followed, and may say who is not let in: put what it stands for in its place"
+            raise Unreadable(line, f"{word} {tokens[at + 1][0] if at + 1 < len(tokens) else ''}: {what}")
         else:
             raise Unreadable(line, f"{word!r} is not expected here")
     if len(stack) > 1:
@@ -107,36 +116,45 @@ def exports_of(text: str, file: str) -> tuple[list[Import], list[Note]]:
     """The exports, and what is not as it was. Raises Unreadable."""
     whole = parsed(text)
     notes: list[Note] = []
-    defaults: dict[str, tuple[list[str], int]] = {}
+    defaults = Block("export_defaults", 0)
     for block in whole.blocks:
         if block.name == "export_defaults":
-            defaults |= block.values
-    for number, what in _others(whole, text):
-        notes.append(Note(Line(file, number), what, False))
-    imports = []
+            defaults.values |= block.values
+            defaults.blocks += block.blocks
+        elif block.name != "export":
+            what = f"{block.name.upper()} is left out: only EXPORT blocks are taken over"
+            notes.append(Note(Line(file, block.line), what, False))
+    imports, left_out = [], []
     for block in whole.blocks:
         if block.name == "export":
-            made = _Export(block, defaults, file, notes).entry()
+            export = _Export(block, defaults, file, notes)
+            made = export.entry()
             if made is not None:
                 imports.append(Import(made, Line(file, block.line)))
+            else:
+                left_out.append(export)
+    for export in left_out:
+        above = [one.entry["path"] for one in imports if _is_below(export.path, one.entry["path"])]
+        if above:
+            export.note(
+                0, f"clients reach it all the same: {above[0]}, which it lies inside of, is exported", lost=True
+            )
     return imports, notes
 
 
-def _others(whole: Block, text: str) -> Iterator[tuple[int, str]]:
-    for block in whole.blocks:
-        if block.name not in ("export", "export_defaults"):
-            yield block.line, f"{block.name.upper()} is left out: only EXPORT blocks are taken over"
-    for number, line in enumerate(text.splitlines(), 1):
-        if line.lstrip().startswith("%"):
-            yield number, f"{line.strip()}: is not followed; import that file as well"
+def _is_below(path: str, above: str) -> bool:
+    return (os.path.normpath(path) + "/").startswith(os.path.normpath(above).rstrip("/") + "/")
 
 
 class _Export:
     """One EXPORT block."""
 
-    def __init__(self, block: Block, defaults: dict[str, tuple[list[str], int]], file: str, notes: list[Note]) -> None:
+    def __init__(self, block: Block, defaults: Block, file: str, notes: list[Note]) -> None:
         self.block, self.file, self.notes = block, file, notes
-        self.values = defaults | block.values
+        self.values = defaults.values | block.values
+        self.clients = _clients_of(block) or _clients_of(defaults)
+        """Those of EXPORT_DEFAULTS count for an EXPORT that has none."""
+        self.versions = {3, 4}
         self.path = " ".join(self.values.get("path", ([], 0))[0])
 
     def note(self, line: int, what: str, *, lost: bool = False) -> None:
@@ -175,34 +193,36 @@ class _Export:
 
     def _clients(self) -> list[tuple[str, dict[str, Any]]] | None:
         """Who may use it, and how; None: nobody, or not as it was."""
-        kept: list[tuple[str, dict[str, Any]]] = []
-        barred: list[tuple[str, int]] = []
-        own = _Of(self, self.values, self.block.line)
-        for block in (one for one in self.block.blocks if one.name == "client"):
+        listed: list[_Entry] = []
+        for block in self.clients:
             of = _Of(self, self.values | block.values, block.line)
             for key, (_, line) in block.values.items():
                 if key == "protocols" or key not in ("clients", *_OF_CLIENT):
                     self.note(line, f"{key} of a CLIENT is left out: it cannot differ by client here")
-            for host in (block.values.get("clients") or ([], 0))[0]:
-                name = "*" if host in _LOCAL else host
-                (barred.append((name, block.line)) if of.barred else kept.append((name, of.keys)))
-        if not own.barred:
-            kept.append(("*", own.keys))
-        names = [host for host, _ in kept]
-        kept = [one for at, one in enumerate(kept) if one[0] not in names[:at]]  # the first one that fits counts there
-        for host, line in barred:
-            other = next((name for name in names if may_cover(name, host)), None)
-            if other is not None:
-                self.note(line, f"is left out: {other} would let in {host}, which may not use it there", lost=True)
-                return None
-        if not kept:
+            hosts = (block.values.get("clients") or ([], 0))[0]
+            listed += [_Entry("0.0.0.0/0" if host == "0.0.0.0" else host, of, block.line) for host in hosts]
+        listed.append(_Entry("*", _Of(self, self.values, self.block.line), self.block.line))
+        # There the first that fits counts, here the most specific.
+        listed = [
+            one for at, one in enumerate(listed) if not any(never_reached(one.host, of.host) for of in listed[:at])
+        ]
+        kept = [one for one in listed if not one.of.barred]
+        for at, first in enumerate(listed):
+            for one in listed[at + 1 :]:
+                if why := _loosened(first, one):
+                    self.note(first.line, f"is left out: {why}", lost=True)
+                    return None
+        self.versions = self.versions.intersection(*(one.of.versions for one in kept))
+        if not kept or not self.versions:
             self.note(self.block.line, "is left out: nobody may use it (Access_Type is None by default)", lost=True)
             return None
-        return kept
+        return [(one.host, one.of.keys) for one in kept]
 
     def _of_export(self) -> dict[str, Any]:
         """What holds for all clients."""
         found: dict[str, Any] = {}
+        if len(self.versions) == 1:
+            found["versions"] = [3] if 3 in self.versions else [4.0, 4.1, 4.2]
         for key, (words, line) in self.values.items():
             value = " ".join(words)
             if key in ("maxread", "maxwrite") and value.isdecimal():
@@ -211,12 +231,6 @@ class _Export:
                 found |= {"manage_gids": True} if value.lower() in _TRUE else {}
             elif key == "security_label":
                 found |= {"security_labels": True} if value.lower() in _TRUE else {}
-            elif key == "protocols":
-                versions = [
-                    int(one[-1]) for one in (word.lower() for word in words) if one in ("3", "4", "nfsv3", "nfsv4")
-                ]
-                if versions and set(versions) != {3, 4}:
-                    found["versions"] = [3] if versions == [3] else [4.0, 4.1, 4.2]
             elif key not in ("path", "pseudo", "export_id", *_OF_CLIENT, *_WITHOUT_LOSS):
                 self.note(line, f"{key} is left out: there is no such key here")
             elif key in _WITHOUT_LOSS:
@@ -245,6 +259,11 @@ class _Of:
                 lost=True,
             )
             self.barred = True
+        words, at = values.get("protocols", (["3", "4"], line))
+        self.versions = {_VERSIONS[one.lower()] for one in words if one.lower() in _VERSIONS}
+        if not self.versions:
+            export.note(at, f"Protocols = {', '.join(words)}: is no NFS", lost=True)
+            self.barred = True
         squash, at = word("squash", "root_squash")
         if squash not in _SQUASH:
             export.note(at, f"Squash = {squash} is not known: all are squashed")
@@ -253,6 +272,48 @@ class _Of:
         self.keys: dict[str, Any] = {"access": _ACCESS.get(access) or "ro", "squash": _SQUASH.get(squash, "all")}
         for key, name in (("anonymous_uid", "anonuid"), ("anonymous_gid", "anongid")):
             number, _ = word(key, "-2")
-            value = int(number) & 0xFFFFFFFF if re.fullmatch(r"-?\d+", number) else _NOBODY
+            value = int(number) & 0xFFFFFFFF if re.fullmatch(r"-?[1-9]\d*|0", number) else _NOBODY
             self.keys[name] = value if value < 0xFFFFFFFE else _NOBODY
         self.keys["secure"] = word("privilegedport", "false")[0] in _TRUE
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """A client, in the order of the list."""
+
+    host: str
+    of: _Of
+    line: int
+
+
+def _clients_of(block: Block) -> list[Block]:
+    return [one for one in block.blocks if one.name == "client"]
+
+
+def _loosened(first: _Entry, later: _Entry) -> str:
+    """How some client of the first entry would have more here, by the later one."""
+    if later.of.barred:
+        return ""
+    if first.of.barred:
+        if may_cover(later.host, first.host) or may_cover(first.host, later.host):
+            return f"{later.host} would let in {first.host}, which may not use it there"
+        return ""
+    if first.host.startswith("@") and later.host.startswith("@"):
+        return ""  # here, too, the first of these counts
+    if _single(first.host) or not may_cover(first.host, later.host) or not _more(later.of.keys, first.of.keys):
+        return ""  # a single address counts first
+    return f"{later.host} may do more than {first.host}, which stands before it and may count for it there"
+
+
+def _single(host: str) -> bool:
+    try:
+        return ipaddress.ip_network(host, strict=False).num_addresses == 1
+    except ValueError:
+        return False
+
+
+def _more(keys: dict[str, Any], than: dict[str, Any]) -> bool:
+    ranks = _LOOSER.items()
+    return any(order.index(keys[key]) > order.index(than[key]) for key, order in ranks) or any(
+        keys[key] != than[key] for key in ("anonuid", "anongid")
+    )

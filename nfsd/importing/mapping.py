@@ -102,6 +102,19 @@ def may_cover(kept: str, refused: str) -> bool:
     return isinstance(outer, ipaddress.IPv6Network) and inner != outer and inner.subnet_of(outer)
 
 
+def never_reached(host: str, before: str) -> bool:
+    """Whether every client that ``host`` stands for is one of ``before``, for certain."""
+    if before == "*" or host.casefold() == before.casefold():
+        return True
+    try:
+        inner, outer = ipaddress.ip_network(host, strict=False), ipaddress.ip_network(before, strict=False)
+    except ValueError:
+        return False
+    if isinstance(inner, ipaddress.IPv4Network):
+        return isinstance(outer, ipaddress.IPv4Network) and inner.subnet_of(outer)
+    return isinstance(outer, ipaddress.IPv6Network) and inner.subnet_of(outer)
+
+
 def _distinct(path: str, clients: list[Settings], notes: list[Note]) -> list[Settings]:
     """Each client once: the first counts, as with exportfs."""
     kept: dict[str, Settings] = {}

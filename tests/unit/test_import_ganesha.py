@@ -59,6 +59,8 @@ def test_its_defaults_are_its_own(imported):
         ("CLIENT { Clients = 10.1.0.0/16; Access_Type = NONE; }", 6, "* would let in 10.1.0.0/16"),
         ("CLIENT { Clients = 10.1.0.0/16; SecType = krb5; }", 6, "SecType = krb5: only sys is supported"),
         ("CLIENT { Clients = 10.1.0.0/16; Access_Type = MDONLY; }", 6, "Access_Type = mdonly: not supported"),
+        ("CLIENT { Clients = 10.0.0.1; Clients = 10.0.0.2; Access_Type = None; }", 6, "* would let in 10.0.0.1"),
+        ("Protocols = 9P;", 6, "Protocols = 9P: is no NFS"),
         ("SecType = krb5, krb5i;", 6, "SecType = krb5, krb5i: only sys is supported"),
     ],
 )
@@ -81,10 +83,76 @@ def test_nobody_is_let_in_by_looser_settings_than_there(imported, more, line, wh
             "7: /srv: protocols of",
         ),
         (HEAD + "Access_Type = RW;\nSquash = RootId;\n}", 0, "7: /srv: Squash = rootid: root's group is squashed"),
-        (HEAD + 'Access_Type = RW;\n}\n%include "other.conf"\n', 0, '8: %include "other.conf": is not followed'),
+        (HEAD + 'Access_Type = RW;\n}\n%include "other.conf"\n', 2, '8: NOT IMPORTED: %include "other.conf": is'),
         (HEAD + "Access_Type = RW;", 2, "1: NOT IMPORTED: the block export does not end"),
         ("EXPORT {\n = }", 2, "2: NOT IMPORTED: '=' is not expected here"),
     ],
 )
 def test_what_is_not_taken_over_is_named_with_its_line(imported, text, status, said):
     assert imported(text, status)[1][0].startswith(said)
+
+
+def clients(*blocks, access="None"):
+    """An EXPORT with CLIENT blocks, each a list of clients and its settings."""
+    listed = "".join(f"CLIENT {{ Clients = {hosts}; {settings} }}\n" for hosts, settings in blocks)
+    return f"{HEAD}{listed}Access_Type = {access}; }}"
+
+
+RW, NONE = "Access_Type = RW;", "Access_Type = None;"
+
+
+@pytest.mark.parametrize(
+    "blocks",
+    [
+        [("10.0.0.1", NONE), ("10.0.0.1", RW)],
+        [("10.0.0.0/8", NONE), ("10.0.0.0/24", RW)],
+        [("*", NONE), ("10.0.0.1", RW)],
+        [("0.0.0.0", NONE), ("10.0.0.1", RW)],
+        [("@banned", NONE), ("10.0.0.1", RW)],
+        [("*.example.org", NONE), ("10.0.0.1", RW)],
+        [("@all", "Access_Type = RO;"), ("10.0.0.1", RW)],
+        [("10.0.0.0/8", "Access_Type = RW; Squash = all;"), ("host", RW)],
+        [("*.org", "Access_Type = RW; PrivilegedPort = true;"), ("*.example.org", RW)],
+    ],
+)
+def test_a_later_client_has_no_more_than_an_earlier_one_leaves_it(imported, blocks):
+    """There the first that fits counts, here the most specific."""
+    made, said = imported(clients(*blocks), 2)
+    assert made == []
+    assert "NOT IMPORTED: /srv: is left out" in said[0]
+
+
+def test_the_order_of_clients_is_kept_where_it_can_be(imported):
+    (made,), said = imported(clients(("10.0.0.1", RW), ("@admins, @others", RW), ("*", NONE), access="RO"))
+    assert (made["clients"], said) == (["10.0.0.1", "@admins", "@others"], [])
+    (made,), said = imported(clients(("10.0.0.0/8", "Access_Type = RO;"), ("10.0.0.1", RW)))
+    assert (made["access"], made["clients"], said) == ("ro", ["10.0.0.0/8"], [])
+    (made,), said = imported(clients(("10.0.0.1", "Access_Type = RO;"), ("10.0.0.0/8", RW)))
+    assert (made["access"], made["clients"]) == ("ro", ["10.0.0.1", {"host": "10.0.0.0/8", "access": "rw"}])
+    (made,), said = imported(clients(("0.0.0.0/0", RW)))
+    assert made["clients"] == ["0.0.0.0/0"], "IPv6 is not let in"
+
+
+def test_clients_of_the_defaults_count_where_an_export_has_none(imported):
+    defaults = "EXPORT_DEFAULTS { CLIENT { Clients = 10.0.0.1; Access_Type = None; } }\n"
+    made, said = imported(defaults + clients(access="RW"), 2)
+    assert made == []
+    assert "* would let in 10.0.0.1" in said[0]
+    (made,), _ = imported(defaults + clients(("10.0.0.1", "Access_Type = RO;"), access="RW"))
+    assert made["clients"] == ["10.0.0.1", {"host": "*", "access": "rw"}]
+
+
+@pytest.mark.parametrize("word", ["4", "NFS4", "v4", "NFSv4"])
+def test_no_version_is_served_that_was_not(imported, word):
+    (made,), _ = imported(HEAD + f"Access_Type = RW; Protocols = {word}; }}")
+    assert made["versions"] == [4.0, 4.1, 4.2]
+    (made,), said = imported(clients(("10.0.0.1", f"Access_Type = RW; Protocols = {word};"), access="RO"))
+    assert made["versions"] == [4.0, 4.1, 4.2]
+    assert "protocols of a CLIENT is left out" in said[0]
+
+
+def test_what_lies_inside_of_others_is_named(imported):
+    inner = HEAD.replace("/srv", "/srv/secret").replace("/data", "/secret").replace("7", "8")
+    made, said = imported(f"{HEAD}Access_Type = RW; }}\n{inner}Access_Type = RW; SecType = krb5; }}", 1)
+    assert [one["path"] for one in made] == ["/srv"]
+    assert any("clients reach it all the same: /srv" in one for one in said)
