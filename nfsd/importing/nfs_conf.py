@@ -20,11 +20,13 @@ from nfsd.importing.mapping import Note
 
 PLACE: Final = "/etc/nfs.conf"
 _SECTION: Final = re.compile(r"\[\s*([^\s\]\"]+)\s*(?:\"[^\"]*\")?\s*\]")
+_REMARK: Final = re.compile(r"(^|\s+)[#;].*")
 _YES: Final = frozenset(("1", "t", "true", "y", "yes", "on"))
 _NO: Final = frozenset(("0", "f", "false", "n", "no", "off"))
 _VERSIONS: Final = {"vers3": (3,), "vers4": (4.0, 4.1, 4.2), "vers4.0": (4.0,), "vers4.1": (4.1,), "vers4.2": (4.2,)}
 _PORTS: Final = {("mountd", "port"): "mountd_port", ("lockd", "port"): "nlm_port", ("statd", "port"): "nsm_port"}
 _TIMES: Final = {"grace-time": "grace_time", "lease-time": "lease_time"}
+_ELSE: Final = "; where nothing is left, only 127.0.0.1 is listened at"
 _NFS_PORT, _RDMA_PORT = 2049, 20049
 _OF_SERVERS: Final = (
     "nfsd",
@@ -63,6 +65,8 @@ class ServerKeys:
     export: dict[str, Any] = field(default_factory=dict)
     """Keys of every export."""
     notes: list[Note] = field(default_factory=list)
+    root: str = ""
+    """Where the directories of the exports begin."""
 
 
 def read_file(file: str) -> tuple[dict[tuple[str, str], Setting], list[Note]]:
@@ -97,6 +101,8 @@ def _take(file: str, found: dict[tuple[str, str], Setting], notes: list[Note], *
                 name = os.path.join(os.path.dirname(file), value.removeprefix("-"))
                 _take(name, found, notes, depth=depth + 1)
         else:
+            if value[:1] not in ("'", '"'):
+                value = _REMARK.sub("", value)
             found[section, key.lower()] = Setting(value.strip("\"'"), place)
 
 
@@ -138,8 +144,7 @@ def server_keys(settings: dict[tuple[str, str], Setting]) -> ServerKeys:
         if section not in _OF_SERVERS or (section, key) in used:
             continue
         if (section, key) == ("exports", "rootdir"):
-            what = f"[exports] rootdir={setting.value}: the directories of the exports are taken as they stand"
-            made.notes.append(Note(setting.line, what, True))
+            made.root = setting.value
             continue
         why = _WHY_NOT.get(key, "this server does not know it")
         made.notes.append(Note(setting.line, f"[{section}] {key} is left out: {why}", False))
@@ -185,14 +190,17 @@ def _listen(settings: dict[tuple[str, str], Setting], made: ServerKeys) -> None:
             literal = ipaddress.ip_address(name)
         except ValueError:
             assert host is not None
-            made.notes.append(Note(host.line, f"[nfsd] host={name} is left out: it must be an address", True))
+            made.notes.append(Note(host.line, f"[nfsd] host={name} is left out: it must be an address{_ELSE}", True))
             continue
         hosts.append(f"[{literal}]" if literal.version == 6 else str(literal))
     listen = [f"rdma://{one}:{rdma_port}" for one in hosts if rdma_port is not None]
     listen += [f"tcp://{one}:{port}" for one in hosts if tcp is not False]
     keys = {("nfsd", key) for key in ("host", "port", "tcp", "rdma", "rdma-port")}
-    if keys & settings.keys() and listen:
-        made.server["listen"] = listen
+    if hosts and not listen:
+        off = settings["nfsd", "tcp"].line
+        made.notes.append(Note(off, f"[nfsd] neither tcp nor rdma is on, and there is nothing else here{_ELSE}", True))
+    if keys & settings.keys():
+        made.server["listen"] = listen or [f"tcp://127.0.0.1:{port}"]
 
 
 def _versions(settings: dict[tuple[str, str], Setting], made: ServerKeys) -> None:

@@ -65,6 +65,8 @@ def main(parsed: argparse.Namespace) -> int:
         keys = _server(parsed, notes)
     for one in imports:
         one.entry |= keys.export
+        if keys.root and "path" in one.entry:
+            one.entry["path"] = os.path.normpath(f"{keys.root}/{one.entry['path']}")
     notes = sorted([*notes, *more, *keys.notes], key=lambda note: (note.line.file, note.line.number))
     for note in notes:
         print(note, file=sys.stderr)

@@ -323,6 +323,7 @@ def test_what_nfs_conf_says_of_the_server(with_conf, tmp_path):
         ("", ["rdma://0.0.0.0:20049", "tcp://0.0.0.0:2049"]),
         ("[nfsd]\nrdma=n\n", ["tcp://0.0.0.0:2049"]),
         ("[nfsd]\nrdma=20100\ntcp=n\n", ["rdma://0.0.0.0:20100"]),
+        ("[nfsd]\nhost=10.0.0.1 # of storage\nrdma=n ; none\n", ["tcp://10.0.0.1:2049"]),
         ("[nfsd]\nrdma=nfsrdma\nport=2050\n", ["rdma://0.0.0.0:20049", "tcp://0.0.0.0:2050"]),
     ],
 )
@@ -345,10 +346,24 @@ def test_where_nfs_conf_listens(with_conf, text, listen):
             1,
             "NOT IMPORTED: [nfsd] host=server.example.org is left out: it must be an address",
         ),
-        ("[exports]\nrootdir=/data", 1, "NOT IMPORTED: [exports] rootdir=/data: the directories"),
+        ("tcp=n\nrdma=n", 1, "NOT IMPORTED: [nfsd] neither tcp nor rdma is on"),
     ],
 )
 def test_what_of_nfs_conf_is_not_taken_over_is_named_with_its_line(with_conf, line, status, said):
     (only,) = with_conf(f"[nfsd]\n{line}\n", status)[1]
-    number = 1 + len(line.split("\n"))
-    assert only.startswith(f"{number}: {said}")
+    assert only.startswith(f"2: {said}")
+
+
+@pytest.mark.parametrize("text", ["host=server.example.org", "tcp=n\nrdma=n"])
+def test_it_does_not_listen_everywhere_where_it_listened_nowhere_or_elsewhere(with_conf, text):
+    assert with_conf(f"[nfsd]\n{text}\n", 1)[0]["server"]["listen"] == ["tcp://127.0.0.1:2049"]
+
+
+def test_directories_begin_where_they_began(with_conf):
+    made, said = with_conf("[exports]\nrootdir = /data\n")
+    assert said == []
+    assert [(one["path"], one["pseudo"]) for one in made["exports"]] == [("/data/srv", "/srv")]
+
+
+def test_a_version_is_not_served_again_for_a_remark(with_conf):
+    assert with_conf("[nfsd]\nvers3=n # nobody has it\n")[0]["server"]["versions"] == [4.0, 4.1, 4.2]
