@@ -90,10 +90,9 @@ async def open_file(
     count that is taken over. Who has ``created`` a file may open it whatever its mode. Raises SHARE_DENIED, DELAY while
     another client's delegation is being recalled, what :meth:`OpenTable.reserve` raises, and OSError."""
     server, access = asked.server, asked.access
-    engine, client, trusted = server.engine, asked.client, created or claim.known
+    client, trusted = asked.client, created or claim.known
     try:
-        owner = engine.opens.owner(client, asked.owner) if isinstance(asked.owner, bytes) else asked.owner
-        reservation = await _reserve(asked, owner, credential, node, created, claim)
+        reservation = await _reserve(asked, credential, node, created, claim)
         try:
             if opened is not None and access == _READ and server.leases:
                 # What is open for reading only may be delegated: the lease needs a descriptor that cannot write.
@@ -118,6 +117,7 @@ async def open_file(
     state.opened.add(opened, access, asked.caller)
     del opened  # if the state had one before, this one may have to go for a lease
     state.file.node = node
+    owner = reservation.owner
     if claim.reclaim is not None:
         owner.confirmed = True  # RFC 7530 section 9.1.11: a reclaim MUST NOT need an OPEN_CONFIRM
     flags = p.OPEN4_RESULT_LOCKTYPE_POSIX
@@ -129,17 +129,17 @@ async def open_file(
     return stateid, flags, await _delegation(asked, node, state, claim, patient=patient)
 
 
-async def _reserve(
-    asked: Asked, owner: OpenOwner, credential: Credential, node: Node, created: bool, claim: Claim
-) -> OpenReservation:
+async def _reserve(asked: Asked, credential: Credential, node: Node, created: bool, claim: Claim) -> OpenReservation:
     """The share reservation; who may not open the file learns nothing of what others do with it, and has nothing
     recalled."""
     server = asked.server
     engine, recalls, deadline = server.engine, server.recalls, None
-    if engine.delegations.count and engine.delegations.in_the_way(node.key, owner.client, write=True) is not None:
+    if engine.delegations.count and engine.delegations.in_the_way(node.key, asked.client, write=True) is not None:
         deadline = recalls.deadline()
         (await _open(asked, credential, node, trusted=created)).release()
     while True:
+        # Found each time: in 4.1 an owner goes with its last open, which may be closed while this one waits.
+        owner = engine.opens.owner(asked.client, asked.owner) if isinstance(asked.owner, bytes) else asked.owner
         try:
             return engine.opens.reserve(
                 owner, node.key, asked.access, asked.deny,

@@ -9,7 +9,7 @@ import pytest
 from nfsd.protocol import nfs4 as p
 from nfsd.state import Limits
 from rpcrdma.server.tcp_connection import TcpConnection
-from tests.support.delegations import READ, WRITE_DELEGATION, holder
+from tests.support.delegations import READ, WRITE_DELEGATION, holder, stateid_of
 from tests.support.nfs4 import Client4
 from tests.support.nfs4_direct import handle_of
 from tests.unit.nfs4_names_support import OK, confirmed, how, making
@@ -272,5 +272,35 @@ def test_a_lock_that_waited_writes_who_is_in_the_way_within_its_reply(tmp_path, 
                 lease.release()
             assert struct.unpack_from(">I", reply_of_lock, 24) == (p.NFS4ERR_DENIED,)
             assert reply_of_lock[-1028:] == struct.pack(">I", 1024) + owner
+
+    on("memory", tmp_path, minor, scenario, limits=Limits(grace=0))
+
+
+@pytest.mark.parametrize("minor", [1, 2])
+def test_an_owner_whose_open_waits_stays_the_one_it_is(tmp_path, minor):
+    """Its last open is closed while another one waits for a delegation: both OPENs of the file are of one owner."""
+
+    async def scenario(both):
+        for name in ("a", "b"):
+            (both.path / name).write_bytes(b"content")
+        other = await holder(both.server, 1)
+        given = await other.opening(b"a", 3)
+        assert given.delegation.delegation_type == WRITE_DELEGATION
+        other.end.keep = True
+        root, handle = await handle_of(both), await handle_of(both, b"b")
+        _, opened = await sent(both, putfh(root), opening(both, b"b", share=READ))
+        both.direct.send(both.message(0, putfh(root), opening(both, b"a", share=READ)))
+        await until(lambda: other.end.recalls)
+        status, _ = Client4.parse(
+            await both.general.call(None, both.message(1, putfh(handle), closing(opened.resok4.stateid)))
+        )
+        assert status == OK
+        await other.give_back(stateid_of(given), other.handles[b"a"])
+        status, results = Client4.parse(await both.direct.reply())
+        assert status == OK
+        first = results[-1][1].resok4.stateid
+        assert list(both.session.client.open_owners) == [b"owner"]
+        status, again = await sent(both, putfh(root), opening(both, b"a", share=READ))
+        assert (status, again.resok4.stateid) == (OK, p.stateid4(first.seqid + 1, first.other))
 
     on("memory", tmp_path, minor, scenario, limits=Limits(grace=0))
