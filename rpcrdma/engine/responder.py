@@ -1,7 +1,8 @@
 """The responder of RPC-over-RDMA: from received messages to calls, and from replies to posted chains (RFC 8166).
 
-Owns the state of one connection above its queue pair; imports :mod:`rpcrdma.wire`, the rest of this package, the
-vocabulary of :mod:`rpcrdma.verbs.interface`, and no I/O.
+Owns the state of one connection above its queue pair. How calls are answered is its base's matter
+(:mod:`rpcrdma.engine.answers`). Imports :mod:`rpcrdma.wire`, the rest of this package, the vocabulary of
+:mod:`rpcrdma.verbs.interface`, and no I/O.
 
 Operation
     Inputs are :meth:`Responder.received`, :meth:`~Responder.completed`, :meth:`~Responder.reply`,
@@ -35,20 +36,18 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from rpcrdma.engine import assembly
+from rpcrdma.engine.answers import Answers
 from rpcrdma.engine.assembly import SMALLEST_RPC
-from rpcrdma.engine.backward import BackwardCall, BackwardChannel
-from rpcrdma.engine.calls import Chain, ForwardCall, OptionAnswer, Refusal, Suspects
+from rpcrdma.engine.backward import BackwardCall
+from rpcrdma.engine.calls import Chain, ForwardCall
 from rpcrdma.engine.config import ResponderOptions
 from rpcrdma.engine.counters import Counters
-from rpcrdma.engine.credits import Credits
 from rpcrdma.engine.environment import Memory, Poisoned, Trace
-from rpcrdma.engine.extensions import ask
-from rpcrdma.engine.reduce import NoRoom, Reply, reduce
-from rpcrdma.engine.transmit import compose
-from rpcrdma.engine.versions import VERSIONS, Versions
+from rpcrdma.engine.reduce import Reply
+from rpcrdma.engine.versions import VERSIONS
 from rpcrdma.holds import Hold
 from rpcrdma.memory import Lease, OutOfMemory
-from rpcrdma.verbs.interface import RdmaRead, RdmaWrite, Received, Send
+from rpcrdma.verbs.interface import RdmaRead, Received
 from rpcrdma.wire.header import (
     CALL,
     FIXED_WORDS,
@@ -62,16 +61,14 @@ from rpcrdma.wire.header import (
     Fault,
     Header,
     HeaderFault,
-    Shortage,
 )
 from rpcrdma.wire.private_data import Properties
-from rpcrdma.wire.version_two import OptionHeader, VersionTwo
 
 _XID_AND_TYPE = struct.Struct(">II")
 """The first words of an RPC message (RFC 5531 section 9)."""
 
 
-class Responder:
+class Responder(Answers):
     """One connection's responder.
 
     ``negotiated`` is what both sides' private data say (RFC 8797). ``posted`` Receives (at least one) were posted
@@ -93,12 +90,11 @@ class Responder:
         trace: Trace | None = None,
         on_settled: Callable[[int, Properties], None] | None = None,
     ) -> None:
+        super().__init__(options, negotiated, posted, memory, counters or Counters(), trace, on_settled)
         self.receives: list[Lease] = []
         """Receives to post."""
         self.reads: list[tuple[list[RdmaRead], ForwardCall]] = []
         """RDMA Reads to post, each chain with its token."""
-        self.chains: list[tuple[Sequence[RdmaWrite], Send, Chain]] = []
-        """Writes and Sends to post, each chain with its token."""
         self.calls: list[ForwardCall] = []
         """Calls to execute."""
         self.failure: str | None = None
@@ -109,22 +105,11 @@ class Responder:
         """New calls are no longer taken."""
         self.may_read = True
         """Whether the peer allows any RDMA Read. Where it does not, calls with Read chunks get an error."""
-        self.versions = Versions(options, negotiated, on_settled)
-        self.counters = counters or Counters()
-        # Where memory was too short for all Receives, the connection begins with fewer credits.
-        limit = min(options.credits, max(posted - options.backward_credits, 1))
-        self.credits = Credits(limit, min(options.backward_credits, posted - limit), posted, options.credits)
-        self.backward = BackwardChannel(self.credits.target - limit, self.credits, self.counters)
-        self._options = options
         self._receive_memory = receive_memory
-        self._memory = memory
         self._wake = wake
         self.poisoned = poisoned
         """Calls that get an error when they come, if there may be any."""
-        self._trace = trace
-        self.suspects = Suspects()
         self._to_read: deque[ForwardCall] = deque()
-        self._to_answer: deque[tuple[ForwardCall, Reply] | Refusal | OptionAnswer] = deque()
         self._awaiting_receive = False
         self._awaiting_sink = False
         self._may_wait = True
@@ -350,19 +335,6 @@ class Responder:
             self.versions.heard(version)
         return header
 
-    def _take_option(self, header: Header, view: memoryview) -> None:
-        """Answer an RDMA2_OPTIONAL message as its extension says, if there is one."""
-        assert isinstance(header, OptionHeader)
-        self.counters.options += 1
-        answer = ask(self._options.extensions, header, view)
-        if header.optdir != CALL:
-            return
-        if isinstance(answer, Fault):
-            self._refuse(header.xid, header.version, answer, f"option {header.opttype}")
-        elif answer is not None:
-            self.credits.outstanding += 1
-            self._to_answer.append(OptionAnswer(header.xid, header.opttype, answer))
-
     def _begin(self, header: Header, view: memoryview, lease: Lease) -> bool:
         """Take up a call. Returns whether ``lease`` is now the call's."""
         if self.draining:
@@ -466,94 +438,6 @@ class Responder:
                 self._refuse(header.xid, header.version, Fault.HEADER, "the Long Call is not this call", counted=True)
                 return
         self.calls.append(call)
-
-    # Answers
-
-    def _refuse(self, xid: int, version: int, fault: Fault, reason: object, *, counted: bool = False) -> None:
-        """Queue an error. It is an answer like any other: it needs a credit, and a Receive to back it."""
-        if not counted:
-            self.credits.outstanding += 1
-        if self._trace is not None:
-            self._trace("svcrdma_decode_error", xid, f"{fault.value}: {reason}")
-        self.counters.refused(version, fault)
-        codec = None if fault is Fault.VERSION else VERSIONS[version]
-        self._to_answer.append(Refusal(xid, version, fault, codec))
-
-    def _answer(self) -> None:
-        """Post what is to be answered, as long as a credit can be granted with it (never zero, section 3.3.1)."""
-        while self._to_answer:
-            grant = self.credits.grant()
-            if not grant:
-                self.counters.starved_grants += 1
-                return
-            answer = self._to_answer.popleft()
-            self.credits.outstanding -= 1
-            self.credits.unsent += 1
-            if isinstance(answer, tuple):
-                self._post_reply(*answer, grant)
-            elif isinstance(answer, Refusal):
-                self._post_message(answer.encode(grant, self.versions.supported))
-            else:
-                self._settle(VersionTwo.version)
-                self._post_message(answer.encode(grant))
-
-    def _post_reply(self, call: ForwardCall, reply: Reply, grant: int) -> None:
-        header = call.header
-        codec = call.codec
-        header_size = call.reply_header
-        properties = self.versions.properties
-        if header.version != self.versions.settled:
-            properties = self.versions.initial(header.version)
-        try:
-            reduction = reduce(header, reply, header_size, properties.send_threshold)
-        except NoRoom as no_room:
-            self.counters.refused(header.version, Fault.NO_ROOM)
-            if self._trace is not None:
-                self._trace("svcrdma_small_chunk", header.xid, no_room)
-            shortage = Shortage(True, no_room.segment, no_room.needed)
-            self._post_message(codec.encode_error(header.xid, grant, Fault.NO_ROOM, shortage))
-            reply.release()
-            return
-        if self.versions.settled is None:
-            self._settle(header.version)
-        counters = self.counters
-        lease, segments = compose(codec, header, grant, reduction, header_size, self._options.pull_up, self._memory)
-        invalidate = codec.invalidates(header) if properties.remote_invalidation else None
-        counters.replies += 1
-        if invalidate is not None:
-            counters.invalidations += 1
-        if reduction.procedure == RDMA_NOMSG:
-            counters.long_replies += 1
-        else:
-            counters.inline_replies += 1
-        if reduction.writes:
-            self.suspects.written.append(header)
-            counters.writes += len(reduction.writes)
-            counters.write_bytes += sum(len(write.source) for write in reduction.writes)
-        if self._trace is not None:
-            self._trace(
-                "svcrdma_post_send", header.xid, (reduction.procedure, len(reduction.writes), invalidate, grant)
-            )
-        chain = Chain(header if reduction.writes else None, reply, lease)
-        self.chains.append((reduction.writes, Send(segments, invalidate), chain))
-
-    def _post_message(self, message: bytes) -> None:
-        self.chains.append(((), Send((message,)), Chain()))
-
-    def _settle(self, version: int) -> None:
-        """The first reply that is no error settles the version and its thresholds."""
-        if self.versions.settled is None:
-            self.versions.settle(version)
-            self.counters.settled(version)
-
-    # Backward calls
-
-    def _send_backward(self) -> None:
-        while (call := self.backward.next()) is not None:
-            self.credits.unsent += 1
-            self.counters.backward_calls += 1
-            codec = VERSIONS[self.versions.version]
-            self._post_message(call.encode(codec, self._options.backward_credits))
 
     # Memory and failure
 

@@ -9,7 +9,6 @@ from tests.rules.sizes import MOST_IN_FILE, MOST_IN_FUNCTION, functions, sources
 ROOT = Path(__file__).parents[2]
 
 FILES = {
-    "rpcrdma/engine/responder.py": 610,
     "rpcrdma/server/rdma_connection.py": 546,
     "rpcrdma/tcp/stream.pyx": 524,
     "rpcrdma/verbs/device/endpoint.pyx": 616,
