@@ -29,8 +29,7 @@ Memory
     The connections of a host share an account of the pool (:class:`rpcrdma.memory.Host`).
 
 Pace
-    The connections of a host also share its rate, if it has one (:mod:`rpcrdma.pace`). Such a host has only as many
-    calls in progress as fit into a second.
+    They also share its rate, if it has one (:mod:`rpcrdma.pace`): then it has only a second's calls in progress.
 
 Headway
     While memory is short, some connections that wait for their peer must give back half of what they hold within 15

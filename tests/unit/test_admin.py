@@ -193,8 +193,7 @@ def test_a_call_that_waits_is_in_flight_with_its_operation_and_export(tmp_path: 
         client.credential = (1001, 1001, ())  # for whom it is not open yet
         operation = (p.OP_READ, p.READ4args(p.stateid4(0, bytes(12)), 0, 10))
         # Asked to keep its reply, a READ is not for the native path.
-        there = (p.OP_PUTFH, p.PUTFH4args(handle))
-        reading = asyncio.ensure_future(client.run(there, operation, cache=True))
+        reading = asyncio.ensure_future(client.run((p.OP_PUTFH, p.PUTFH4args(handle)), operation, cache=True))
         await until(lambda: site.daemon.dispatchers["nfs"].running)
         (row,) = await admin.rows("inflight")
         assert (row["client"], row["over"], row["call"], row["export"]) == (OTHER, "tcp", "nfsv4 READ", "/export")
