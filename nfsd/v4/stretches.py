@@ -28,14 +28,17 @@ if TYPE_CHECKING:
 _HEADER = 24
 """Octets of an accepted reply's header, with which each stretch's results begin."""
 _HEAD = 4096
-_LARGEST_HEAD = 256 * 1024
+_LARGE_HEAD = 256 * 1024
+"""Octets that results are given at first, and when they do not fit; then, all that the reply may have."""
 
 
 class Stretch:
     """One offer of operations."""
 
-    def __init__(self, call: Call) -> None:
-        self.call = call
+    def __init__(self, native: Nfs4Direct, call: Call) -> None:
+        self.native, self.call = native, call
+        self.short = False
+        """Whether it was declined for want of room."""
         self._outcome: tuple[RpcReply | None, BaseException | None] | None = None
         self._over: asyncio.Future[None] | None = None
         self._abandoned = False
@@ -55,7 +58,9 @@ class Stretch:
             self._over.set_result(None)
 
     def declined(self) -> None:
-        """The first one has waited, and cannot be carried out natively."""
+        """The first one cannot be carried out natively, or not here. What native code says of why is to be asked now:
+        others are carried out before :meth:`outcome` returns."""
+        self.short = self.native.short
         self.over(None, None)
 
     async def outcome(self) -> RpcReply | None:
@@ -82,12 +87,14 @@ async def carry_out(native: Nfs4Direct, c: Compound, arguments_at: int, offset: 
 
     ``arguments_at``: where COMPOUND4args begins in the message; ``offset``: the operation in that."""
     call, shown, tally = c.call, c.call.shown, c.call.tally
-    room = c.room_left()
-    for head in (_HEAD, min(_LARGEST_HEAD, room)):
+    most = _HEADER + c.room_left()
+    for head in dict.fromkeys((_HEAD, min(_LARGE_HEAD, most), most)):
         call.begun = stretch_of(c, offset, bool(call.chunks))
-        stretch = Stretch(call)
+        stretch = Stretch(native, call)
         offer = Offer(native, stretch, arguments_at, head)
-        reply = await stretch.outcome() if offer.begin() else None
+        if not offer.begin():
+            stretch.declined()
+        reply = await stretch.outcome()
         begun: Halfway | None = call.begun
         call.begun = None
         if reply is not None:
@@ -95,7 +102,7 @@ async def carry_out(native: Nfs4Direct, c: Compound, arguments_at: int, offset: 
             _add(c, reply)
             return begun
         call.shown, call.tally = shown, tally
-        if not native.short:
+        if not stretch.short:
             break
     return None
 

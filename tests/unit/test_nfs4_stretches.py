@@ -1,9 +1,12 @@
 """Operations with a native body are carried out by it, whoever drives; those about the current file always are."""
 
+import asyncio
+import struct
+
 import pytest
 
 from nfsd.protocol import nfs4 as p
-from nfsd.v4 import program
+from nfsd.v4 import attribute_errands, program
 from tests.support.nfs4 import Client4
 from tests.support.nfs4_direct import handle_of
 from tests.unit.test_nfs4_direct import OF_CONTENT, access, getattr_, lookup, on, putfh, read
@@ -95,3 +98,52 @@ def test_callers_whose_groups_the_server_looks_up(tmp_path, minor, done_in_pytho
         assert (both.answered - answered, done_in_python) == (1, [])
 
     on("memory", tmp_path, minor, scenario)
+
+
+@pytest.mark.parametrize("size", [6000, 300000])
+def test_results_that_need_more_room_than_most(tmp_path, minor, size, monkeypatch):
+    """A GETATTR has waited when it is known that its result needs more room; others are answered before it is begun
+    again."""
+
+    async def scenario(both):
+        root = await handle_of(both)
+        (connection,) = both.listeners[0].connections
+        asked = (p.OP_GETATTR, p.GETATTR4args([1 << p.FATTR4_ACL]))
+        offered = []
+
+        def another():
+            message = both.message(3, p.OP_PUTROOTFH, putfh(root), p.OP_READLINK)
+            both.dispatcher.dispatch(connection, memoryview(message), (), [], lambda reply: reply.release())
+
+        async def fattr(*_):
+            await asyncio.sleep(0)
+            offered.append(None)
+            asyncio.get_running_loop().call_soon(another)
+            return struct.pack(">III", 1, 1 << p.FATTR4_ACL, size) + bytes(size)
+
+        monkeypatch.setattr(attribute_errands, "fattr", fattr)
+        reply = await both.direct.call(None, both.message(0, p.OP_PUTROOTFH, putfh(root), asked))
+        assert (reply[24:28], len(offered) > 1) == (bytes(4), True)
+        assert reply[-size - 4 :] == struct.pack(">I", size) + bytes(size)
+
+    on("memory", tmp_path, minor, scenario)
+
+
+@pytest.mark.parametrize("short_of", [0, 1, 20, 24, 28])
+def test_a_result_may_have_all_that_is_left_of_the_reply(tmp_path, short_of, monkeypatch):
+    async def scenario(both):
+        root = await handle_of(both)
+        asked = (p.OP_GETATTR, p.GETATTR4args([1 << p.FATTR4_ACL]))
+        size = 0
+
+        async def fattr(*_):
+            await asyncio.sleep(0)
+            return struct.pack(">III", 1, 1 << p.FATTR4_ACL, size) + bytes(size)
+
+        monkeypatch.setattr(attribute_errands, "fattr", fattr)
+        length = len(await both.direct.call(None, both.message(0, p.OP_PUTROOTFH, putfh(root), asked)))
+        size = both.session.fore.maxresponsesize - length - short_of & ~3
+        reply = await both.direct.call(None, both.message(0, p.OP_PUTROOTFH, putfh(root), asked))
+        assert (reply[24:28], len(reply)) == (bytes(4), length + size)
+
+    on("memory", tmp_path, 1, scenario)
