@@ -5,11 +5,8 @@ from nfsd.vfs.executor cimport Job
 from nfsd.vfs.records cimport Node, OpenFile
 from nfsd.vfs.syncing cimport GroupSync, Sharer
 
-cdef enum:
-    MOST_AT_ONCE = 64           # descriptors of one file
-
 ctypedef struct flush_t:
-    int descriptors[MOST_AT_ONCE]
+    int *descriptors
     int count
     int error                   # the first errno, or 0
 
@@ -22,7 +19,7 @@ cdef class Fsync(Job):
     cdef object service
     cdef list through           # OpenFiles
 
-    cdef bint add(self, list more) except -1
+    cdef int add(self, list more) except -1
 
 
 cdef class Sync(Sharer):

@@ -7,6 +7,7 @@ is the file service's (:meth:`~nfsd.vfs.opens.Opens.sync`), whose rules hold her
 """
 
 from libc.errno cimport EINTR, EINVAL, errno
+from libc.stdlib cimport free, realloc
 from libc.string cimport memset
 
 from nfsd.vfs.kernel cimport fsync
@@ -46,19 +47,25 @@ cdef class Fsync(Job):
         self.job.syncs = 1
         self.through = []
 
-    cdef bint add(self, list more) except -1:
-        """Synchronise through these as well, which stay open until it is over. False: they are too many."""
+    def __dealloc__(self):
+        free(self.data.descriptors)
+
+    cdef int add(self, list more) except -1:
+        """Synchronise through these as well, which stay open until it is over; not once it has departed. All of them: any
+        may know of an error that no other one knows of."""
         cdef OpenFile opened
         cdef list new = [opened for opened in more if opened not in self.through]
-        if self.data.count + len(new) > MOST_AT_ONCE:
-            return False
+        cdef int *room = <int *>realloc(self.data.descriptors, (self.data.count + len(new)) * sizeof(int))
+        if room == NULL:
+            raise MemoryError
+        self.data.descriptors = room
         for opened in new:
             if on_fsync is not None:
                 on_fsync(opened.fd)
             self.data.descriptors[self.data.count] = opened.fd
             self.data.count += 1
             self.through.append(opened)
-        return True
+        return 0
 
     cdef int finished(self) except -1:
         cdef int error = self.job.refused or self.data.error
@@ -126,17 +133,16 @@ cdef class Sync(Sharer):
         cdef Fsync job = Fsync.__new__(Fsync)
         job.executor, job.lane, job.host = self.service.executor, self.node.mount.lane, self.host
         job.group, job.service = group, self.service
-        through = self.service.unstable.take(self.node.inode) if self.node.inode.unstable else [self.opened]
-        job.add(through[:MOST_AT_ONCE])
+        job.add(self.node.inode.unstable or [self.opened])
         job.executor.submit(job, job.lane)
+        self.service.unstable.take(self.node.inode)
         return job
 
     cdef bint covered(self) except -1:
         cdef Fsync job = <Fsync?>(<GroupSync>self.node.inode.sync).job
         cdef list owed = self.node.inode.unstable
         if owed:
-            if not job.add(owed):
-                return False
+            job.add(owed)
             self.service.unstable.take(self.node.inode)
         return True
 

@@ -11,6 +11,7 @@ import pytest
 from nfsd.vfs import core, flushes, opens
 from nfsd.vfs.executor import Chain
 from nfsd.vfs.syscalls import SYS_CLOSE, SYS_FSYNC
+from nfsd.vfs.types import Credential
 from nfsd.vfs.unstable import MOST_OF_ONE_FILE
 from tests.support.native_files import FILE_SYNC, UNSTABLE, NativeFiles
 from tests.unit.test_vfs_mounts import mounted
@@ -194,6 +195,25 @@ def test_a_commit_asks_every_descriptor_with_unstable_writes(place, tmp_path, en
         assert ended == [("fsync", "f")] * 2
         await NativeFiles(service).commit(ROOT, node)
         assert ended == [("fsync", "f")] * 3
+        assert len(service.unstable) == 0
+
+    run(place, tmp_path, scenario)
+
+
+def test_a_commit_asks_them_all_however_many_there_are(place, tmp_path, ended):
+    """WRITEs that wait for the file together are not counted before they are over."""
+    many = MOST_OF_ONE_FILE + 6
+
+    async def scenario(service, root):
+        node = await made(service, root, ended)
+        writers = [Credential(2000 + number, 2000) for number in range(many)]
+        for writer in writers:
+            (await service.open(writer, node, read=False, write=True)).release()
+        await asyncio.gather(*(write(service, node, writer) for writer in writers))
+        assert len(node.inode.unstable) == many
+        ended.clear()
+        await NativeFiles(service).commit(ROOT, node)
+        assert ended == [("fsync", "f")] * many
         assert len(service.unstable) == 0
 
     run(place, tmp_path, scenario)
