@@ -41,7 +41,8 @@ async def arrive(server: Nfs4Server, transport: Transport, minor: int, handle: b
     exports = server.exports
     if server.pseudo.owns(handle):
         place = server.pseudo.resolve(handle)
-        if place is None:
+        # Handles follow from paths, which are no secret; where a referral leads is told to whom it is meant for.
+        if place is None or (place.referral is not None and not may_use(server, transport, minor, place.referral)):
             raise Nfs4Error(p.NFS4ERR_STALE)
         return await enter(server, transport, minor, place)
     node = await server.service.resolve(handle)

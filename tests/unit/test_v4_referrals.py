@@ -10,6 +10,7 @@ from nfsd.exports import Export, Place
 from nfsd.protocol import nfs4 as p
 from nfsd.v4 import attributes
 from nfsd.v4.attributes import words_of
+from nfsd.v4.pseudofs import PseudoNode
 from tests.support.nfs4 import Client4, Failed, LoopbackTransport, serving, values, wanted
 
 MINORS = [0, 1, 2]
@@ -186,6 +187,24 @@ def test_who_is_not_meant_does_not_see_it(tmp_path):
         assert [entry.name for entry in listed.resok4.reply.entries] == [b"0", b"home"]
 
     with_referral(tmp_path, 1, test, address="192.0.2.1")
+
+
+@pytest.mark.parametrize("minor", MINORS)
+def test_who_is_not_meant_learns_nothing_by_its_handle(tmp_path, minor):
+    """Handles of the pseudo file system follow from paths: a stranger may know them."""
+
+    async def test(stranger):
+        meant = await Client4(stranger.server, minor, transport=LoopbackTransport("127.0.0.1"), name=b"meant").connect()
+        for path, asked, status in (
+            ("/deep/away", LOCATIONS, p.NFS4ERR_STALE),
+            ("/home", 1 << p.FATTR4_TYPE, p.NFS4_OK),
+            ("/", 1 << p.FATTR4_TYPE, p.NFS4_OK),
+        ):
+            there = (p.OP_PUTFH, p.PUTFH4args(PseudoNode(b"", None, path).handle))
+            assert await meant.status(there, asking(asked)) == p.NFS4_OK
+            assert await stranger.status(there, asking(asked)) == status, path
+
+    with_referral(tmp_path, minor, test, address="192.0.2.1")
 
 
 CONFIG = """
