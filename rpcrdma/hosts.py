@@ -446,11 +446,11 @@ class Hosts:
         if idle and self._hosts.pop(host.key, None) is not None:
             self.paces.left(host.key)
 
-    def may_begin(self, host: Host) -> bool:
-        """Whether the bounds allow the host another call. One each is allowed in any case: those that fill the bound in
-        all may take long, and would keep everybody else from being served at all."""
-        most = host.pace.most_calls or self.limits.host_calls
-        return not host.calls or (host.calls < min(most, self.limits.host_calls) and self.calls < self.limits.calls)
+    def may_begin(self, host: Host, more: int = 0) -> bool:
+        """Whether the bounds allow the host a call beside its own and ``more``. One is allowed in any case: those that
+        fill the bound in all may take long, and would keep all others from being served."""
+        calls, most = host.calls + more, host.pace.most_calls or self.limits.host_calls
+        return not calls or (calls < min(most, self.limits.host_calls) and self.calls < self.limits.calls)
 
     def let_proceed(self) -> None:
         """A call is over: one of the connections that wait may go on."""

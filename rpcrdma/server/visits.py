@@ -1,28 +1,20 @@
 """Calls in progress of hosts that need no connection for them: those in datagrams.
 
-Owns :class:`Visits`, which all listeners for datagrams share; imports :mod:`rpcrdma.hosts`. Such a call counts among
-its host's as those by its connections do. Anybody can put another's address into a datagram, so it costs that host
-nothing that lasts: its rates are left alone, and only a few calls at a time come in its name.
+Owns :class:`Visits`, which all listeners for datagrams share; imports :mod:`rpcrdma.hosts`. Such a call is begun only
+where its host may have one more beside those by its connections. Anybody can put another's address into a datagram, so
+it costs that host nothing: its rates are left alone, its connections may begin as many calls as ever, and only a few
+datagrams at a time come in its name.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-from rpcrdma.hosts import Host, Hosts, host_of
+from rpcrdma.hosts import Hosts, host_of
 
 MOST: Final = 64
 """In progress, of all hosts."""
 MOST_OF_HOST: Final = 8
-
-
-class Visit:
-    """One call."""
-
-    __slots__ = ("host", "key")
-
-    def __init__(self, key: str, host: Host | None) -> None:
-        self.key, self.host = key, host
 
 
 class Visits:
@@ -33,28 +25,21 @@ class Visits:
         self._all = 0
         self._of: dict[str, int] = {}
 
-    def begin(self, address: str) -> Visit | None:
-        """Count a call. None: there are too many; it is to be dropped, for who called will call again."""
+    def begin(self, address: str) -> str | None:
+        """Count a call; what is returned is for :meth:`end`. None: there are too many. It is to be dropped: who called
+        will call again."""
         key = host_of(address)
         mine, host = self._of.get(key, 0), self._hosts.known(key)
-        if self._all >= MOST or mine >= MOST_OF_HOST or (host is not None and not self._hosts.may_begin(host)):
+        if self._all >= MOST or mine >= MOST_OF_HOST or (host is not None and not self._hosts.may_begin(host, mine)):
             self._hosts.events["dropped_datagrams"] += 1
             return None
         self._all += 1
         self._of[key] = mine + 1
-        if host is not None:
-            host.calls += 1
-            self._hosts.calls += 1
-        return Visit(key, host)
+        return key
 
-    def end(self, visit: Visit) -> None:
-        """It is over."""
+    def end(self, key: str) -> None:
+        """One is over that :meth:`begin` has counted."""
         self._all -= 1
-        self._of[visit.key] -= 1
-        if not self._of[visit.key]:
-            del self._of[visit.key]
-        if visit.host is not None:
-            visit.host.calls -= 1
-            self._hosts.calls -= 1
-            if self._hosts.queue:
-                self._hosts.let_proceed()
+        self._of[key] -= 1
+        if not self._of[key]:
+            del self._of[key]

@@ -256,6 +256,9 @@ def test_calls_that_wait_are_bounded() -> None:
             for _ in range(150):
                 listener.datagram_received(message(2, 0, (None, None)), ("127.0.0.99", 9))
             assert waiting == MOST_OF_HOST + 3, "its call over TCP is the fourth"
+            # Who can put its address into a datagram does not keep it from calling.
+            for _ in range(3):
+                assert busy.begin_call()
             assert not busy.begin_call()
             for number in range(2, 99):
                 listener.datagram_received(message(2, 0, (None, None)), (f"127.0.0.{number}", 9))
@@ -264,7 +267,7 @@ def test_calls_that_wait_are_bounded() -> None:
             ended.set()
             for _ in range(MOST_OF_HOST):
                 await asyncio.wait_for(loop.sock_recv(sock, 100), 10)
-        assert (hosts.calls, busy.host.calls) == (1, 1)
+        assert (hosts.calls, busy.host.calls) == (4, 4)
         assert not listener._visits._of
         listener.close()
 
@@ -278,3 +281,14 @@ def test_calls_that_wait_are_bounded() -> None:
 )  # fmt: skip
 def test_ports_of_universal_addresses(address: bytes, port: int) -> None:
     assert port_of_universal_address(address) == port
+
+
+def test_a_host_is_forgotten_although_a_datagram_came_in_its_name() -> None:
+    hosts = Hosts(Pool(1 << 24), HostLimits())
+    visits = Visits(hosts)
+    seat = hosts.enter("192.0.2.1", 0.0)
+    visit = visits.begin("192.0.2.1")
+    assert visit is not None
+    hosts.leave(seat)
+    visits.end(visit)
+    assert len(hosts) == 0
