@@ -85,7 +85,7 @@ fi
 have_module rpcrdma || [ -n "$dry" ] || fail "the kernel $release has no rpcrdma, NFS's side of RDMA: another kernel package has it"
 run modprobe -a siw rpcrdma || fail "siw is not loaded; see dmesg (with Secure Boot only signed modules are)"
 # Link names are of 15 characters at most, as those of interfaces.
-if [ -z "$dry" ] && rdma link show </dev/null | grep -q "netdev $netdev\b"; then
+if [ -z "$dry" ] && rdma link show </dev/null | grep -q "netdev $netdev *\$"; then
     say "$netdev has an RDMA device"
 else
     run rdma link add "siw_$(echo "$netdev" | cut -c1-11)" type siw netdev "$netdev"

@@ -101,3 +101,16 @@ def test_the_command_prints_the_script_for_other_hosts(capsys: pytest.CaptureFix
     )
     assert done.returncode == 1
     assert "no network interface nosuch0" in done.stderr
+
+
+@pytest.mark.parametrize(("device", "made"), [("lo.100", True), ("lo", False)])
+def test_the_device_of_a_vlan_is_not_that_of_the_interface_below_it(host: Path, device: str, made: bool) -> None:
+    shows = f"echo 'link siw0/1 state ACTIVE physical_state LINK_UP netdev {device} '"
+    (host / "rdma").write_text(f'#!/bin/sh\necho "rdma $*" >>{host}/calls\n{shows}\n')
+    (host / "mount.nfs").write_text("#!/bin/sh\n")
+    (host / "modprobe").write_text("#!/bin/sh\n")
+    for name in ("rdma", "mount.nfs", "modprobe"):
+        (host / name).chmod(0o755)
+    done = run(host, "lo")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert ("rdma link add siw_lo type siw netdev lo" in (host / "calls").read_text().splitlines()) is made
