@@ -131,7 +131,7 @@ if [ "$(id -u)" != 0 ]; then
     echo "Run the same make command as root, or: sudo apt-get install --no-install-recommends $missing" >&2
     give_up
 fi
-log=${TMPDIR:-/tmp}/rdma-nfsd-apt.$$.log
+log=$(mktemp "${TMPDIR:-/tmp}/rdma-nfsd-apt.XXXXXX") # another user could foresee a name made of $$
 apt() { DEBIAN_FRONTEND=noninteractive apt-get -q -y -o DPkg::Lock::Timeout=300 "$@" >>"$log" 2>&1; }
 step "apt-get update"
 apt update || step "apt-get update reported errors (see $log); going on with the lists there are"
