@@ -11,7 +11,7 @@ from nfsd.state import Limits
 from rpcrdma.server.tcp_connection import TcpConnection
 from tests.support.delegations import READ, WRITE_DELEGATION, holder, stateid_of
 from tests.support.nfs4 import Client4
-from tests.support.nfs4_direct import handle_of
+from tests.support.nfs4_direct import Wire, handle_of
 from tests.unit.nfs4_names_support import OK, confirmed, how, making
 from tests.unit.test_nfs4_direct import getattr_, on, putfh
 from tests.unit.test_nfs4_direct_locks import lock_more, lock_new, unlock
@@ -304,3 +304,42 @@ def test_an_owner_whose_open_waits_stays_the_one_it_is(tmp_path, minor):
         assert (status, again.resok4.stateid) == (OK, p.stateid4(first.seqid + 1, first.other))
 
     on("memory", tmp_path, minor, scenario, limits=Limits(grace=0))
+
+
+@pytest.mark.parametrize("kept", ["where it was received", "elsewhere", "nowhere yet"])
+def test_an_open_whose_connection_goes_while_it_waits_is_its_owners_last(tmp_path, monkeypatch, kept):
+    """NFSv4.0: sent again from another port, with its old seqid, it is given its result (RFC 7530 section 9.1.9)."""
+
+    async def scenario(both):
+        (both.path / "a").write_bytes(b"content")
+        await confirmed(both)
+        other = await holder(both.server, 1)
+        given = await other.opening(b"a", 3)
+        assert given.delegation.delegation_type == WRITE_DELEGATION
+        other.end.keep = True
+        root, listener = await handle_of(both), both.listeners[0]
+        (connection,) = listener.connections
+        asked = opening(both, b"a", share=READ, seqid=next_seqid(both, b"owner"))
+        engine = both.server.engine
+        (owner,) = engine.clients.lookup(both.client.clientid).open_owners.values()
+        with monkeypatch.context() as patched:
+            if kept == "elsewhere":
+                patched.setattr(TcpConnection, "begin_held", lambda connection: False)
+            elif kept == "nowhere yet":
+                patched.setattr(type(connection._seat), "begin_call", lambda seat: False)
+            both.direct.send(both.message(0, putfh(root), asked))
+            await until(lambda: other.end.recalls)
+            connection.close()
+            await until(lambda: not listener.connections)
+        assert owner.busy
+        await other.give_back(stateid_of(given), other.handles[b"a"])
+        await until(lambda: not owner.busy)
+        (state,) = owner.states.values()
+        assert owner.seqid == asked[1].seqid
+        again = Wire(*await asyncio.open_connection("127.0.0.1", listener.address[1]))
+        status, results = Client4.parse(await again.call(None, both.message(0, putfh(root), asked)))
+        assert (status, results[-1][1].resok4.stateid) == (OK, p.stateid4(state.seqid, state.other))
+        assert state.seqid == 1
+        again.writer.close()
+
+    on("memory", tmp_path, 0, scenario, limits=Limits(grace=0))
