@@ -48,6 +48,8 @@ def test_the_configuration_in_kubernetes_is_good_and_what_it_takes_is_there(tmp_
     listening = {int(str(entry.address).rpartition(":")[2]) for entry in config.server.listen}
     assert listening == {port["port"] for port in found["Service"]["spec"]["ports"]}
     assert listening < {port["containerPort"] for port in container["ports"]}
+    # Pods of most clusters are in 10.0.0.0/8, and root is not squashed: as it stands, nobody is let in (RFC 5737).
+    assert config.exports[0].clients == ("192.0.2.0/24",)
     volume = found["PersistentVolume"]
     assert volume["spec"]["nfs"] == {"server": found["Service"]["spec"]["clusterIP"], "path": config.exports[0].pseudo}
     assert found["PersistentVolumeClaim"]["spec"]["volumeName"] == volume["metadata"]["name"]
