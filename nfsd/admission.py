@@ -15,7 +15,7 @@ from typing import Final
 
 from nfsd.exports import NOT_A_CLIENT, ExportTable, canonical_address
 from nfsd.without_file import NAME as COMMAND_LINE
-from rpcrdma.rpc.direct import Gate
+from rpcrdma.rpc.native import Gate
 
 _log = logging.getLogger(__name__)
 

@@ -58,7 +58,7 @@ from nfsd.usage_metrics import UsageCollector
 from nfsd.v3.acl import nfsacl_program
 from nfsd.v3.procedures import Nfs3Procedures
 from nfsd.v3.program import nfs3_procedures
-from nfsd.v4.direct import Nfs4Direct
+from nfsd.v4.procedures import Nfs4Procedures
 from nfsd.v4.program import nfs4_procedures
 from nfsd.v4.server import Nfs4Server
 from nfsd.versions import V3, V4
@@ -212,7 +212,7 @@ class Daemon:
             versions[3] = nfs3_procedures(self.service, self.exports, delegations=recalls)
             direct[NFS_PROGRAM, 3] = self._nfs3
         if spoken & V4:
-            direct[NFS_PROGRAM, 4] = native = Nfs4Direct(self._nfs4)
+            direct[NFS_PROGRAM, 4] = native = Nfs4Procedures(self._nfs4)
             versions[4] = nfs4_procedures(self._nfs4, native)
         programs = [Program(NFS_PROGRAM, "nfs", versions)]
         if spoken & V3:

@@ -30,8 +30,8 @@ from nfsd.usage_metrics import operation_name
 from nfsd.v4.server import Nfs4Server
 from nfsd.vfs.service import FileService
 from rpcrdma.paces import NO_BOUND
-from rpcrdma.rpc.direct import Waiting
 from rpcrdma.rpc.dispatch import Dispatcher, Execution
+from rpcrdma.rpc.native import Waiting
 from rpcrdma.rpc.program import Transport
 
 Row = dict[str, Any]

@@ -10,7 +10,7 @@ The contract
     event that was not served does not come again for ever. KeyboardInterrupt and SystemExit pass.
 
     An exception in answering a call is not for here: it is the dispatcher's (:mod:`rpcrdma.rpc.dispatch`) or the direct
-    calls' (:mod:`rpcrdma.rpc.direct`), which answer SYSTEM_ERR. What gets here is a mistake in a transport.
+    calls' (:mod:`rpcrdma.rpc.native`), which answer SYSTEM_ERR. What gets here is a mistake in a transport.
 """
 
 from __future__ import annotations

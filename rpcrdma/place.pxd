@@ -1,4 +1,4 @@
-"""C declarations of what lies between transports and direct calls: places for replies, and who answers."""
+"""C declarations of what lies between transports and native calls: places for replies, and who answers."""
 
 from libc.stdint cimport uint8_t, uint64_t
 

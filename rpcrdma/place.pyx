@@ -1,9 +1,9 @@
 """Where native code writes replies, and who writes them (contract: ``place.pyi``).
 
 Owns the two interfaces between a transport, which knows where a reply's octets must go to leave without a copy, and the
-direct calls of :mod:`rpcrdma.rpc.direct`, which know what a reply says. Imports :mod:`rpcrdma.memory`.
+native calls of :mod:`rpcrdma.rpc.native`, which know what a reply says. Imports :mod:`rpcrdma.memory`.
 
-A place begins empty, with room for at least the head of any direct reply. The head is written at ``at``, which advances.
+A place begins empty, with room for at least the head of any native reply. The head is written at ``at``, which advances.
 One payload may follow at a time: ``data`` gives room for it (NULL: there is none, and the call is declined), and
 ``data_done`` tells how long it has become and adds the XDR padding; then the head goes on behind it.
 

@@ -5,7 +5,7 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t
 from nfsd.v3.name_changes cimport Nfs3Changes
 from nfsd.vfs.attribute_changes cimport AttributeChange
 from nfsd.vfs.attributes cimport statx_t
-from nfsd.vfs.direct cimport Standing, changes_t
+from nfsd.vfs.native_files cimport Standing, changes_t
 from nfsd.vfs.records cimport Node
 from rpcrdma.place cimport Place
 from rpcrdma.rpc.work cimport Work

@@ -1,7 +1,7 @@
 """GETATTR, SETATTR and ACCESS of NFSv3, natively (RFC 1813 sections 3.3.1, 3.3.2 and 3.3.4).
 
 Owns :class:`Nfs3Attributes`, which also tells the failures of all procedures about one file: with the attributes of that
-file, as far as they can be had (section 3.1). Imports the file service's direct operations and :mod:`nfsd.v3.needs`.
+file, as far as they can be had (section 3.1). Imports the file service's native operations and :mod:`nfsd.v3.needs`.
 """
 
 from libc.stdint cimport INT64_MIN, int64_t, uint8_t, uint32_t
@@ -13,7 +13,7 @@ from nfsd.v3.needs cimport LOOK, OPENING, PERMISSIONS
 from nfsd.v3.sattr cimport load_sattr
 from nfsd.vfs.attribute_changes cimport AttributeChange
 from nfsd.vfs.attributes cimport statx_t
-from nfsd.vfs.direct cimport NO_ID, Standing, changes_t
+from nfsd.vfs.native_files cimport NO_ID, Standing, changes_t
 from nfsd.vfs.records cimport Node, OpenFile
 from nfsd.vfs.transfers cimport errno_of
 from nfsd.wire.nfs3 cimport (

@@ -4,7 +4,7 @@ from libc.stdint cimport uint8_t, uint32_t
 
 from nfsd.v3.attributes cimport Nfs3Attributes
 from nfsd.vfs.attributes cimport statx_t
-from nfsd.vfs.direct cimport Standing
+from nfsd.vfs.native_files cimport Standing
 from nfsd.vfs.records cimport Node, OpenFile
 from nfsd.vfs.transfers cimport Transfer
 from rpcrdma.place cimport Place

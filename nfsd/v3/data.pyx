@@ -1,6 +1,6 @@
 """READLINK, READ, WRITE and COMMIT of NFSv3, natively (RFC 1813 sections 3.3.5 to 3.3.7 and 3.3.21).
 
-Owns :class:`Nfs3Data`; imports the file service's direct operations, its transfers and :mod:`nfsd.v3.needs`. Data is
+Owns :class:`Nfs3Data`; imports the file service's native operations, its transfers and :mod:`nfsd.v3.needs`. Data is
 read to where it leaves from, and written from where it arrived, by the loop's thread or by a worker.
 """
 
@@ -11,7 +11,7 @@ from nfsd.v3.attributes cimport Nfs3Attributes
 from nfsd.v3.fattr cimport store_fattr, store_wcc
 from nfsd.v3.needs cimport COMMITTING, LOOK, OPENING, ROOM, TEXT
 from nfsd.vfs.attributes cimport statx_t
-from nfsd.vfs.direct cimport Standing, no
+from nfsd.vfs.native_files cimport Standing, no
 from nfsd.vfs.records cimport Node, OpenFile
 from nfsd.vfs.transfers cimport Sync, Transfer, errno_of
 from nfsd.wire.nfs3 cimport (

@@ -3,7 +3,7 @@
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
 from nfsd.vfs.attributes cimport statx_t, statx_timestamp
-from nfsd.vfs.direct cimport type_of
+from nfsd.vfs.native_files cimport type_of
 from nfsd.wire.nfs3 cimport NF3BLK, NF3CHR, fattr3_t, nfstime3_t, store_fattr3, store_wcc_data, wcc_data_t
 
 

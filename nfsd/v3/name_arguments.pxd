@@ -2,7 +2,7 @@
 
 from libc.stdint cimport int64_t, uint8_t, uint32_t
 
-from nfsd.vfs.direct cimport changes_t
+from nfsd.vfs.native_files cimport changes_t
 from nfsd.wire.nfs3 cimport nfs_fh3_t
 from rpcrdma.octets cimport opaque_t
 from rpcrdma.place cimport Place

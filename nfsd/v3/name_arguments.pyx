@@ -8,7 +8,7 @@ from libc.stdint cimport uint8_t, uint32_t
 from libc.string cimport memchr, memcpy
 
 from nfsd.v3.sattr cimport load_sattr
-from nfsd.vfs.direct cimport no_changes
+from nfsd.vfs.native_files cimport no_changes
 from nfsd.wire.nfs3 cimport (
     EXCLUSIVE, GUARDED, NF3BLK, NF3CHR, NF3FIFO, NF3SOCK, NFS3ERR_BADTYPE, NFS3ERR_INVAL, NFS3_OK, NFSPROC3_CREATE,
     NFSPROC3_LINK, NFSPROC3_LOOKUP, NFSPROC3_MKNOD, NFSPROC3_REMOVE, NFSPROC3_RENAME, NFSPROC3_RMDIR, NFSPROC3_SYMLINK,

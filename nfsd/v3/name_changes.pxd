@@ -4,7 +4,7 @@ from libc.stdint cimport uint8_t, uint32_t
 
 from nfsd.v3.names cimport Nfs3Names
 from nfsd.v3.name_arguments cimport name_arguments_t
-from nfsd.vfs.direct cimport Standing, when_t
+from nfsd.vfs.native_files cimport Standing, when_t
 from nfsd.vfs.name_changes cimport NameChange
 from nfsd.vfs.records cimport Node
 from rpcrdma.octets cimport opaque_t

@@ -1,7 +1,7 @@
 """NFSv3's native changes of names: CREATE, MKDIR, SYMLINK, MKNOD, REMOVE, RMDIR, RENAME and LINK (RFC 1813 sections 3.3.8
 to 3.3.15).
 
-Owns :class:`Nfs3Changes`; imports what NFSv3's native procedures share and the file service's direct operations.
+Owns :class:`Nfs3Changes`; imports what NFSv3's native procedures share and the file service's native operations.
 
 Each procedure looks at its arguments, has the change prepared, or finds the one that has been brought, has it carried
 through (:meth:`Nfs3Changes.carry`), and writes the reply. What such a change cannot do (GENERAL) is an errand's
@@ -20,7 +20,7 @@ from cpython.bytes cimport PyBytes_FromStringAndSize
 from nfsd.v3.names cimport AGAIN, DONE, GENERAL, is_component, octets_of, status_in, walked
 from nfsd.v3.name_arguments cimport load_name_arguments, name_arguments_t
 from nfsd.v3.needs cimport OTHER, RECALLED
-from nfsd.vfs.direct cimport NO_ID, UTIME_NOW, UTIME_OMIT, Standing, changes_t, no, when_t
+from nfsd.vfs.native_files cimport NO_ID, UTIME_NOW, UTIME_OMIT, Standing, changes_t, no, when_t
 from nfsd.vfs.name_changes cimport MAKE_DIRECTORY, MAKE_FILE, REMOVE_DIRECTORY, REMOVE_NAME, NameChange
 from nfsd.vfs.records cimport Node
 from nfsd.vfs.transfers cimport errno_of

@@ -5,13 +5,13 @@ from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from nfsd.v3.name_arguments cimport name_arguments_t
 from nfsd.v3.needs cimport Kind, Progress
 from nfsd.vfs.attributes cimport statx_t
-from nfsd.vfs.direct cimport Standing
-from nfsd.vfs.direct_names cimport DirectNames
+from nfsd.vfs.native_files cimport Standing
+from nfsd.vfs.native_names cimport NativeNames
 from nfsd.vfs.name_changes cimport Walk
 from nfsd.vfs.records cimport Node
 from rpcrdma.octets cimport opaque_t
 from rpcrdma.place cimport Place
-from rpcrdma.rpc.direct cimport Caller, DirectProgram
+from rpcrdma.rpc.native cimport Caller, NativeProgram
 from rpcrdma.rpc.work cimport Errand, Work
 
 cdef enum:
@@ -25,8 +25,8 @@ cdef class Carried(Errand):
     """A coroutine of :class:`nfsd.v3.errands.Errands`, whose result is what the reply is made of."""
 
 
-cdef class Nfs3Names(DirectProgram):
-    cdef DirectNames files
+cdef class Nfs3Names(NativeProgram):
+    cdef NativeNames files
     cdef object delegations
     cdef object errands
     cdef Caller caller                  # the present one

@@ -1,7 +1,7 @@
 """What NFSv3's native procedures share, and LOOKUP (RFC 1813 section 3.3.3).
 
-Owns :class:`Nfs3Names`; imports the file service's direct operations, :mod:`rpcrdma.place` and
-:mod:`rpcrdma.rpc.direct`. LOOKUP declines nothing that is well formed: what it cannot find out itself is an errand's
+Owns :class:`Nfs3Names`; imports the file service's native operations, :mod:`rpcrdma.place` and
+:mod:`rpcrdma.rpc.native`. LOOKUP declines nothing that is well formed: what it cannot find out itself is an errand's
 (:mod:`nfsd.v3.errands`), with whose result it comes again.
 """
 
@@ -15,8 +15,8 @@ from nfsd.v3.fattr cimport fsid3, store_fattr, store_wcc
 from nfsd.v3.name_arguments cimport name_arguments_t
 from nfsd.v3.needs cimport Kind, Need, Progress, progress_of
 from nfsd.vfs.attributes cimport set_status, statx_t
-from nfsd.vfs.direct cimport Standing
-from nfsd.vfs.direct_names cimport DirectNames
+from nfsd.vfs.native_files cimport Standing
+from nfsd.vfs.native_names cimport NativeNames
 from nfsd.vfs.name_changes cimport Walk
 from nfsd.vfs.records cimport Node
 from nfsd.wire.nfs3 cimport (
@@ -25,7 +25,7 @@ from nfsd.wire.nfs3 cimport (
 )
 from rpcrdma.octets cimport opaque_t, store32, store_opaque
 from rpcrdma.place cimport ANSWERED, DECLINED, Place
-from rpcrdma.rpc.direct cimport Caller, DirectProgram
+from rpcrdma.rpc.native cimport Caller, NativeProgram
 from rpcrdma.rpc.work cimport Errand, Work
 
 from os import strerror
@@ -75,9 +75,9 @@ cdef class Carried(Errand):
     pass
 
 
-cdef class Nfs3Names(DirectProgram):
+cdef class Nfs3Names(NativeProgram):
     def __cinit__(self, service, limits=None, delegations=None):
-        self.files = DirectNames(service)
+        self.files = NativeNames(service)
         self.files.version = V3
         self.delegations = delegations
         self.errands = Errands(service, delegations)

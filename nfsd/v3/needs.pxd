@@ -3,9 +3,9 @@
 from libc.stdint cimport uint32_t
 
 from nfsd.vfs.attributes cimport statx_t
-from nfsd.vfs.direct cimport Standing
+from nfsd.vfs.native_files cimport Standing
 from nfsd.vfs.records cimport Node, OpenFile
-from rpcrdma.rpc.direct cimport Caller
+from rpcrdma.rpc.native cimport Caller
 from rpcrdma.rpc.tally cimport Tally
 from rpcrdma.rpc.work cimport Errand
 

@@ -7,7 +7,7 @@ changes anything, so a call may have many of these needs, one behind the other, 
 from contextlib import ExitStack
 
 from nfsd.vfs.attributes cimport status_in
-from nfsd.vfs.direct cimport Standing, standing_on
+from nfsd.vfs.native_files cimport Standing, standing_on
 from nfsd.vfs.records cimport Node, OpenFile
 from rpcrdma.rpc.tally cimport Tally
 from rpcrdma.rpc.work cimport Errand

@@ -2,9 +2,9 @@
 
 from nfsd.v3.request import Delegations, Limits
 from nfsd.vfs.service import FileService
-from rpcrdma.rpc.direct import DirectProgram
+from rpcrdma.rpc.native import NativeProgram
 
-class Nfs3Procedures(DirectProgram):
+class Nfs3Procedures(NativeProgram):
     """All but NULL, READDIR, READDIRPLUS, FSSTAT, FSINFO and PATHCONF. Declines nothing that is well formed."""
 
     absent: int

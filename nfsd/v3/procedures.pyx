@@ -1,6 +1,6 @@
 """NFSv3's native procedures as one program (RFC 1813 section 3.3): which they are, and the way of a call to its procedure.
 
-Owns :class:`Nfs3Procedures`; imports the families of procedures, :mod:`rpcrdma.place` and :mod:`rpcrdma.rpc.direct`.
+Owns :class:`Nfs3Procedures`; imports the families of procedures, :mod:`rpcrdma.place` and :mod:`rpcrdma.rpc.native`.
 Whatever a call waits for is a need (:mod:`nfsd.v3.needs`), a worker's or an errand: it is offered again with what has
 been brought. So all that is declined are calls for whose replies a transport has no room, which come again as general
 calls, and malformed ones.
@@ -13,7 +13,7 @@ from nfsd.v3.data cimport Nfs3Data
 from nfsd.v3.names cimport Carried
 from nfsd.v3.name_arguments cimport load_name_arguments, name_arguments_t
 from nfsd.v3.needs cimport ARRIVAL, Need, Progress
-from nfsd.vfs.direct cimport Standing, changes_t, no
+from nfsd.vfs.native_files cimport Standing, changes_t, no
 from nfsd.vfs.records cimport Node
 from nfsd.wire.nfs3 cimport (
     FILE_SYNC, NFSPROC3_ACCESS, NFSPROC3_COMMIT, NFSPROC3_CREATE, NFSPROC3_GETATTR, NFSPROC3_LINK, NFSPROC3_LOOKUP,
@@ -23,7 +23,7 @@ from nfsd.wire.nfs3 cimport (
 from rpcrdma.declined cimport CHUNKS, RARE, SHAPE, SIZE
 from rpcrdma.octets cimport load32, padded
 from rpcrdma.place cimport Place
-from rpcrdma.rpc.direct cimport Caller
+from rpcrdma.rpc.native cimport Caller
 from rpcrdma.rpc.work cimport Work
 
 from nfsd.v3.errors import DATA_EXCEPTIONS, EXPECTED, NO_EXCEPTIONS, status_of

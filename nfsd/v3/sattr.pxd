@@ -3,7 +3,7 @@
 from libc.stdint cimport int64_t, uint8_t, uint32_t
 from libc.string cimport memset
 
-from nfsd.vfs.direct cimport NO_ID, UTIME_NOW, UTIME_OMIT, changes_t, when_t
+from nfsd.vfs.native_files cimport NO_ID, UTIME_NOW, UTIME_OMIT, changes_t, when_t
 from nfsd.wire.nfs3 cimport (
     NFS3ERR_FBIG, NFS3ERR_INVAL, NFS3_OK, SET_TO_CLIENT_TIME, SET_TO_SERVER_TIME, load_sattr3, nfstime3_t, sattr3_t,
 )

@@ -4,7 +4,7 @@ Operation. Operations are carried out one after the other, until one fails. One 
 it, with those behind it (:mod:`nfsd.v4.stretches`). The others are decoded, run and encoded here, straight from the
 call and into the reply. What they share stands in :class:`Compound`: the current and saved file, the stateids that go
 with them, the session. In 4.1 and later the first operation is SEQUENCE, which finds the slot; that keeps the reply.
-What native code has begun (:mod:`nfsd.v4.direct_compound`) goes on here, with its results in front.
+What native code has begun (:mod:`nfsd.v4.native_compound`) goes on here, with its results in front.
 
 Failures. An operation raises :class:`Nfs4Error` (or OSError, BadHandle… mapped here and nowhere else). A failure of the
 server itself is logged and answered SERVERFAULT.
@@ -44,7 +44,7 @@ from rpcrdma.rpc.program import Call, GarbageArguments
 from rpcrdma.xdr import Decoder, Encoder, XdrError
 
 if TYPE_CHECKING:
-    from nfsd.v4.direct import Nfs4Direct
+    from nfsd.v4.procedures import Nfs4Procedures
 
 log = limited_logger(__name__)
 
@@ -80,7 +80,7 @@ class Compound:
     )  # fmt: skip
 
     def __init__(
-        self, server: Nfs4Server, native: Nfs4Direct, call: Call, arguments_at: int, minor: int, operations: int
+        self, server: Nfs4Server, native: Nfs4Procedures, call: Call, arguments_at: int, minor: int, operations: int
     ) -> None:
         """``arguments_at``: where COMPOUND4args begins in the message."""
         self.server = server
@@ -285,7 +285,7 @@ class Compound:
         return self.room - self.call.results.size
 
 
-async def compound(server: Nfs4Server, native: Nfs4Direct, call: Call) -> None:
+async def compound(server: Nfs4Server, native: Nfs4Procedures, call: Call) -> None:
     """Run a COMPOUND. Raises GarbageArguments when not even its frame decodes."""
     arguments, results = call.arguments, call.results
     arguments_at = arguments.position

@@ -2,15 +2,15 @@
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
-from nfsd.v4.direct_compound cimport Arguments
-from nfsd.v4.direct_locks cimport DirectLocks
+from nfsd.v4.native_compound cimport Arguments
+from nfsd.v4.locks cimport Nfs4Locks
 from nfsd.vfs.records cimport Node, OpenFile
 from nfsd.vfs.transfers cimport Transfer
 from rpcrdma.place cimport Place
 from rpcrdma.rpc.work cimport Work
 
 
-cdef class Nfs4Data(DirectLocks):
+cdef class Nfs4Data(Nfs4Locks):
     """Names, attributes, opens and locks too, and data."""
 
     cdef bint special           # the stateid of the present operation is: nothing has been opened for it

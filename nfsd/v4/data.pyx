@@ -1,6 +1,6 @@
 """READ, WRITE and COMMIT of NFSv4, natively (RFC 8881 sections 18.3, 18.22, 18.32; RFC 7530 sections 16.3, 16.23, 16.36).
 
-Owns :class:`Nfs4Data`; imports :mod:`nfsd.v4.direct_locks`, the file service's direct operations and its transfers, and
+Owns :class:`Nfs4Data`; imports :mod:`nfsd.v4.locks`, the file service's native operations and its transfers, and
 :mod:`nfsd.v4.descriptors`. Data is read to where it leaves from, and written from where it arrived, by the loop's thread or
 by a worker.
 
@@ -12,12 +12,12 @@ whether the caller may have a file synchronised.
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
-from nfsd.v4.direct_changes cimport status_in
-from nfsd.v4.direct_compound cimport Arguments, left, padded, room
-from nfsd.v4.direct_locks cimport DirectLocks
-from nfsd.v4.direct_opens cimport store_stateid
+from nfsd.v4.changes cimport status_in
+from nfsd.v4.native_compound cimport Arguments, left, padded, room
+from nfsd.v4.locks cimport Nfs4Locks
+from nfsd.v4.owners cimport store_stateid
 from nfsd.vfs.attributes cimport statx_t, status_in as looked_in
-from nfsd.vfs.direct cimport no, other_device
+from nfsd.vfs.native_files cimport no, other_device
 from nfsd.vfs.records cimport Node, OpenFile
 from nfsd.vfs.transfers cimport Sync, Transfer, errno_of
 from nfsd.wire.nfs4 cimport (
@@ -66,7 +66,7 @@ cdef Opening opening_of(Work brought):
     return None
 
 
-cdef class Nfs4Data(DirectLocks):
+cdef class Nfs4Data(Nfs4Locks):
     # -- whose I/O it is -------------------------------------------------------------------------------------------
     cdef OpenFile opened(self, const uint8_t *stateid, bint write, bint *held):
         """A descriptor for I/O under a stateid. ``held``: it is the open's or the delegation's, which needs no permission any

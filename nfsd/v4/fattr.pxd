@@ -3,7 +3,7 @@
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
 from nfsd.vfs.attributes cimport statx_t
-from nfsd.vfs.direct cimport DirectFiles
+from nfsd.vfs.native_files cimport NativeFiles
 from nfsd.vfs.records cimport Node
 
 cdef enum:
@@ -33,7 +33,7 @@ cdef uint8_t *store_fattr(uint8_t *at, uint64_t mask, statx_t *status, facts_t *
 cdef class Fattr:
     """Attributes that follow from a ``struct statx``."""
 
-    cdef DirectFiles files
+    cdef NativeFiles files
     cdef object server
     cdef uint32_t lease_time
 

@@ -9,7 +9,7 @@ from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
 from nfsd.vfs.attributes cimport ATTRIBUTE_MOUNT_ROOT, HAS_BIRTH_TIME, fill_status, statx_t, statx_timestamp
-from nfsd.vfs.direct cimport DirectFiles, type_of
+from nfsd.vfs.native_files cimport NativeFiles, type_of
 from nfsd.vfs.records cimport Node
 from nfsd.wire.nfs4 cimport (
     FATTR4_CHANGE, FATTR4_FH_EXPIRE_TYPE, FATTR4_FILEHANDLE, FATTR4_FILEID, FATTR4_FSID, FATTR4_LEASE_TIME,
@@ -174,7 +174,7 @@ def encoded(mask, list others not None, attributes, bytes handle not None, uint3
 
 
 cdef class Fattr:
-    def __init__(self, server, DirectFiles files not None):
+    def __init__(self, server, NativeFiles files not None):
         self.files = files
         self.server = server    # whose pseudo file system is another after a reload
         self.lease_time = server.facts.lease_time

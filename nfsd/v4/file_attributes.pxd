@@ -3,7 +3,7 @@
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
 from nfsd.v4.data cimport Nfs4Data
-from nfsd.v4.direct_compound cimport Arguments
+from nfsd.v4.native_compound cimport Arguments
 from nfsd.v4.given cimport settable_t
 from nfsd.vfs.attribute_changes cimport AttributeChange
 from rpcrdma.place cimport Place

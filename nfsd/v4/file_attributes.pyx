@@ -8,12 +8,12 @@ those that are given (:mod:`nfsd.v4.given`), and the file service's changes. Wha
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset
 
-from nfsd.v4.direct_changes cimport status_in
-from nfsd.v4.direct_compound cimport left, room
+from nfsd.v4.changes cimport status_in
+from nfsd.v4.native_compound cimport left, room
 from nfsd.v4.fattr cimport LARGEST_FATTR, all_native, store_mask, wants_owners
 from nfsd.v4.given cimport WORDS, declared_fattr, load_given
 from nfsd.vfs.attribute_changes cimport AttributeChange, changes_owner, changes_times
-from nfsd.vfs.direct cimport UTIME_NOW, no, when_t
+from nfsd.vfs.native_files cimport UTIME_NOW, no, when_t
 from nfsd.vfs.transfers cimport errno_of
 from nfsd.wire.nfs4 cimport (
     ACCESS4_DELETE, ACCESS4_EXECUTE, ACCESS4_EXTEND, ACCESS4_LOOKUP, ACCESS4_MODIFY, ACCESS4_READ, ACCESS4_XALIST, ACCESS4_XAREAD,
@@ -24,7 +24,7 @@ from nfsd.wire.nfs4 cimport (
 from rpcrdma.declined cimport ATTRIBUTES, BUSY, MAY_WAIT, RARE, RECALL, SIZE
 from rpcrdma.octets cimport load32, load_array, array_t, store32
 from rpcrdma.place cimport ANSWERED
-from rpcrdma.rpc.direct cimport Caller
+from rpcrdma.rpc.native cimport Caller
 
 from nfsd.protocol.nfs4_types import BITMAP_LIMIT as _BITMAP_LIMIT
 from nfsd.state import Nfs4Error

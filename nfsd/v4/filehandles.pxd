@@ -3,7 +3,7 @@
 from libc.stdint cimport uint8_t, uint32_t
 
 from nfsd.v4.file_attributes cimport Nfs4Attributes
-from nfsd.v4.direct_compound cimport Arguments
+from nfsd.v4.native_compound cimport Arguments
 from rpcrdma.octets cimport opaque_t
 from rpcrdma.place cimport Place
 

@@ -10,9 +10,9 @@ The current file is a ``Node``, or a place of the pseudo file system, of which o
 from libc.errno cimport ENOENT, ESTALE
 from libc.stdint cimport uint8_t, uint32_t
 
-from nfsd.v4.direct_changes cimport status_in, wrong_name
-from nfsd.v4.direct_compound cimport left, padded, room, store_opaque
-from nfsd.vfs.direct cimport Standing, no
+from nfsd.v4.changes cimport status_in, wrong_name
+from nfsd.v4.native_compound cimport left, padded, room, store_opaque
+from nfsd.vfs.native_files cimport Standing, no
 from nfsd.vfs.name_changes cimport Walk
 from nfsd.vfs.records cimport Node
 from nfsd.wire.nfs4 cimport (

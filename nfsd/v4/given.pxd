@@ -3,7 +3,7 @@
 from libc.stdint cimport int64_t, uint8_t, uint32_t
 
 from nfsd.v4.fattr cimport WORDS
-from nfsd.vfs.direct cimport changes_t
+from nfsd.vfs.native_files cimport changes_t
 from rpcrdma.octets cimport opaque_t
 
 cdef struct settable_t:

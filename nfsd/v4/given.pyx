@@ -8,7 +8,7 @@ from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memset
 
-from nfsd.vfs.direct cimport NO_ID, UTIME_NOW, UTIME_OMIT, no_changes, when_t
+from nfsd.vfs.native_files cimport NO_ID, UTIME_NOW, UTIME_OMIT, no_changes, when_t
 from nfsd.wire.nfs4 cimport (
     FATTR4_ACL, FATTR4_MODE, FATTR4_MODE_SET_MASKED, FATTR4_MODE_UMASK, FATTR4_OWNER, FATTR4_OWNER_GROUP, FATTR4_SEC_LABEL,
     FATTR4_SIZE, FATTR4_TIME_ACCESS_SET, FATTR4_TIME_MODIFY_SET, NFS4ERR_ATTRNOTSUPP, NFS4ERR_BADLABEL, NFS4ERR_BADOWNER,

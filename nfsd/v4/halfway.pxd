@@ -3,7 +3,7 @@
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
 from nfsd.state.records cimport SessionRecord, Slot
-from nfsd.vfs.direct cimport Standing
+from nfsd.vfs.native_files cimport Standing
 from nfsd.vfs.records cimport Node
 from rpcrdma.rpc.tally cimport Tally
 from rpcrdma.rpc.work cimport Errand

@@ -1,6 +1,6 @@
 """COMPOUNDs that stand between two operations: they wait, or change hands (contract: ``halfway.pyi``).
 
-Owns :class:`Halfway`, made by :mod:`nfsd.v4.direct_compound`, and taken up there when what an operation waits for has come,
+Owns :class:`Halfway`, made by :mod:`nfsd.v4.native_compound`, and taken up there when what an operation waits for has come,
 or by :mod:`nfsd.v4.compound` where an operation is not carried out natively. The slot that the COMPOUND holds goes along, and
 is given back if nobody takes it.
 

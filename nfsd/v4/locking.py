@@ -1,7 +1,7 @@
 """LOCK, LOCKU and CLOSE, from where it is known what a stateid stands for (RFC 8881 sections 18.2, 18.10, 18.12).
 
-Owns what these do; the arguments are read and the results written by :mod:`nfsd.v4.direct_locks` and
-:mod:`nfsd.v4.direct_opens`. Imports the state engine and :mod:`nfsd.v4.local_locks`.
+Owns what these do; the arguments are read and the results written by :mod:`nfsd.v4.locks` and
+:mod:`nfsd.v4.owners`. Imports the state engine and :mod:`nfsd.v4.local_locks`.
 
 A lock is granted by the state engine among NFS clients, then taken towards local processes, then committed; all under
 the file's gate, so that the two never tell different stories.

@@ -2,8 +2,8 @@
 
 from libc.stdint cimport uint8_t, uint32_t
 
-from nfsd.v4.direct_changes cimport DirectChanges
-from nfsd.v4.direct_compound cimport Arguments
+from nfsd.v4.changes cimport Nfs4Changes
+from nfsd.v4.native_compound cimport Arguments
 from nfsd.v4.given cimport settable_t
 from nfsd.vfs.name_changes cimport NameChange
 from nfsd.vfs.records cimport Node
@@ -32,7 +32,7 @@ cdef class Carried(Errand):
 cdef NameChange begun(Work brought)
 
 
-cdef class NameChanges(DirectChanges):
+cdef class NameChanges(Nfs4Changes):
     """Attributes, and what changes names."""
 
     cdef int proceed(self, NameChange change, Work brought, Place place) except -1

@@ -1,7 +1,7 @@
 """CREATE, REMOVE, RENAME and LINK in native COMPOUNDs (RFC 8881 sections 18.4, 18.9, 18.25, 18.26; RFC 7530 sections 16.4,
 16.9, 16.26, 16.27).
 
-Owns :class:`NameChanges`; imports :mod:`nfsd.v4.direct_changes`, the file service's direct changes of names, and
+Owns :class:`NameChanges`; imports :mod:`nfsd.v4.changes`, the file service's native changes of names, and
 :mod:`nfsd.v4.name_errands`.
 
 Each operation looks at its arguments, has the change prepared, or finds the one that has been brought, has it carried
@@ -14,12 +14,12 @@ from libc.errno cimport EINTR, EMFILE, ENFILE, ENOENT, ESTALE
 from libc.stdint cimport uint8_t, uint32_t
 from libc.string cimport memchr, memset
 
-from nfsd.v4.direct_changes cimport status_in, store_change_info, wrong_name
-from nfsd.v4.direct_compound cimport padded, room
+from nfsd.v4.changes cimport status_in, store_change_info, wrong_name
+from nfsd.v4.native_compound cimport padded, room
 from nfsd.v4.fattr cimport WORDS, store_mask
 from nfsd.v4.given cimport load_given
 from nfsd.vfs.attributes cimport statx_t
-from nfsd.vfs.direct cimport no
+from nfsd.vfs.native_files cimport no
 from nfsd.vfs.name_changes cimport MAKE_DIRECTORY, REMOVE_ANY, NameChange, Walk
 from nfsd.vfs.records cimport Credential, Node
 from nfsd.vfs.transfers cimport errno_of
@@ -88,7 +88,7 @@ cdef class Carried(Errand):
     pass
 
 
-cdef class NameChanges(DirectChanges):
+cdef class NameChanges(Nfs4Changes):
     # -- what all have in common -----------------------------------------------------------------------------------
     cdef int proceed(self, NameChange change, Work brought, Place place) except -1:
         """Go on with an operation, with what it has waited for, or with a ``change`` that has just been prepared (None: it

@@ -2,7 +2,7 @@
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
-from nfsd.v4.direct_compound cimport Arguments
+from nfsd.v4.native_compound cimport Arguments
 from nfsd.v4.name_changes cimport NameChanges
 from nfsd.v4.given cimport settable_t
 from nfsd.vfs.name_changes cimport NameChange

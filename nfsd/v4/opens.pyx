@@ -18,13 +18,13 @@ from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset
 
 from nfsd.state.records cimport Delegation
-from nfsd.v4.direct_changes cimport store_change_info, wrong_name
-from nfsd.v4.direct_compound cimport left, padded, room
-from nfsd.v4.direct_opens cimport BEGUN, store_stateid
+from nfsd.v4.changes cimport store_change_info, wrong_name
+from nfsd.v4.native_compound cimport left, padded, room
+from nfsd.v4.owners cimport BEGUN, store_stateid
 from nfsd.v4.fattr cimport WORDS, store_mask
 from nfsd.v4.given cimport load_given
 from nfsd.v4.name_changes cimport DONE, begun
-from nfsd.vfs.direct cimport NAME_MAX, UTIME_OMIT, no, no_changes
+from nfsd.vfs.native_files cimport NAME_MAX, UTIME_OMIT, no, no_changes
 from nfsd.vfs.name_changes cimport MAKE_FILE, NameChange, Walk
 from nfsd.vfs.records cimport Node
 from nfsd.wire.nfs4 cimport (

@@ -22,8 +22,8 @@ from rpcrdma.xdr import Decoder, XdrError
 
 if TYPE_CHECKING:
     from nfsd.v4.compound import Compound
-    from nfsd.v4.direct import Nfs4Direct
     from nfsd.v4.operations import Operation
+    from nfsd.v4.procedures import Nfs4Procedures
 
 _HEADER = 24
 """Octets of an accepted reply's header, with which each stretch's results begin."""
@@ -35,7 +35,7 @@ _LARGE_HEAD = 256 * 1024
 class Stretch:
     """One offer of operations."""
 
-    def __init__(self, native: Nfs4Direct, call: Call) -> None:
+    def __init__(self, native: Nfs4Procedures, call: Call) -> None:
         self.native, self.call = native, call
         self.short = False
         """Whether it was declined for want of room."""
@@ -81,7 +81,7 @@ class Stretch:
         return result
 
 
-async def carry_out(native: Nfs4Direct, c: Compound, arguments_at: int, offset: int) -> Halfway | None:
+async def carry_out(native: Nfs4Procedures, c: Compound, arguments_at: int, offset: int) -> Halfway | None:
     """Have native code carry out the next operation of a COMPOUND, and those behind it that it can; their results are
     added to the reply. Returns where the COMPOUND stands then. None: it is declined, and nothing has happened.
 

@@ -6,12 +6,12 @@ from nfsd.state.records cimport ClientRecord, SessionRecord, Slot
 from nfsd.v4.counts cimport OperationCounts
 from nfsd.v4.halfway cimport OPERATIONS, Halfway
 from nfsd.vfs.attributes cimport statx_t
-from nfsd.vfs.direct cimport Standing
-from nfsd.vfs.direct_names cimport DirectNames
+from nfsd.vfs.native_files cimport Standing
+from nfsd.vfs.native_names cimport NativeNames
 from nfsd.vfs.records cimport Node
 from rpcrdma.octets cimport padded, store_opaque
 from rpcrdma.place cimport Place
-from rpcrdma.rpc.direct cimport Caller, DirectProgram
+from rpcrdma.rpc.native cimport Caller, NativeProgram
 from rpcrdma.rpc.work cimport Errand, Work
 
 cdef struct Arguments:
@@ -32,11 +32,11 @@ cdef class Learning(Errand):
     pass
 
 
-cdef class UnderWay(DirectProgram):
+cdef class UnderWay(NativeProgram):
     """One COMPOUND at a time."""
 
     cdef object server
-    cdef DirectNames files
+    cdef NativeNames files
     # The COMPOUND at hand.
     cdef Caller caller
     cdef uint32_t minor

@@ -1,7 +1,7 @@
 """A COMPOUND that is under way natively: where it stands, and how it is put down and taken up (contract: ``under_way.pyi``).
 
-Owns :class:`UnderWay`, from which :mod:`nfsd.v4.direct_compound` derives. Imports :mod:`nfsd.v4.halfway` and
-:mod:`rpcrdma.rpc.direct`.
+Owns :class:`UnderWay`, from which :mod:`nfsd.v4.native_compound` derives. Imports :mod:`nfsd.v4.halfway` and
+:mod:`rpcrdma.rpc.native`.
 
 Between two operations a COMPOUND can be put down (:class:`~nfsd.v4.halfway.Halfway`): its slot, its current file, its results
 so far. It is put down where an operation waits, and taken up again with that operation. Where one is declined it is handed
@@ -16,10 +16,10 @@ from libc.string cimport memcpy
 
 from nfsd.state.records cimport Slot
 from nfsd.v4.halfway cimport Halfway
-from nfsd.vfs.direct cimport Standing, no, standing_on
+from nfsd.vfs.native_files cimport Standing, no, standing_on
 from rpcrdma.declined cimport MAY_WAIT, SIZE
 from rpcrdma.place cimport ANSWERED, DECLINED, WAITS, Place
-from rpcrdma.rpc.direct cimport DirectProgram
+from rpcrdma.rpc.native cimport NativeProgram
 from rpcrdma.rpc.tally cimport Tally
 from rpcrdma.rpc.work cimport Errand, Work
 
@@ -38,7 +38,7 @@ cdef class Learning(Errand):
     """Finds out what the caller is on the exports of the current and the saved file."""
 
 
-cdef class UnderWay(DirectProgram):
+cdef class UnderWay(NativeProgram):
     cdef int give_back(self) except -1:
         """The COMPOUND is declined: its request is to be begun by others, or to be gone on with from where it was."""
         if self.slot is None:

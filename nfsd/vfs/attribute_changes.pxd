@@ -3,7 +3,7 @@
 from libc.stdint cimport int64_t
 
 from nfsd.vfs.attributes cimport statx_t
-from nfsd.vfs.direct cimport NO_ID, UTIME_OMIT, changes_t
+from nfsd.vfs.native_files cimport NO_ID, UTIME_OMIT, changes_t
 from nfsd.vfs.executor cimport Job
 from nfsd.vfs.records cimport Node, OpenFile
 

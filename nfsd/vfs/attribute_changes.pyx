@@ -7,7 +7,7 @@ by a worker, in its turn on the file; either way by the same function.
 from libc.errno cimport ESTALE, errno
 from libc.string cimport memset
 
-from nfsd.vfs.direct cimport ctime_of, stat_of
+from nfsd.vfs.native_files cimport ctime_of, stat_of
 from nfsd.vfs.lanes cimport job_t
 from nfsd.vfs.kernel cimport (
     AT_EMPTY_PATH, SYS_fchmodat, SYS_fchownat, SYS_utimensat, c_ftruncate, c_syscall,

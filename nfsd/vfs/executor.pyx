@@ -25,7 +25,7 @@ from nfsd.vfs.threads cimport pthread_mutex_lock, pthread_mutex_unlock
 from nfsd.vfs.workers cimport MAX_THREADS, Workers, run_here
 from nfsd.vfs.lanes cimport ALWAYS, KEEP_GOING, OWN, job_t, step_t
 
-from rpcrdma.rpc.direct cimport Work
+from rpcrdma.rpc.native cimport Work
 
 from rpcrdma.callers import CALLING_HOST
 from rpcrdma.firewall import contain, report

@@ -3,7 +3,7 @@
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
 from nfsd.vfs.attributes cimport statx_t
-from nfsd.vfs.direct cimport NAME_MAX, changes_t
+from nfsd.vfs.native_files cimport NAME_MAX, changes_t
 from nfsd.vfs.executor cimport Job
 from nfsd.vfs.kernel cimport kernel_handle_t
 from nfsd.vfs.records cimport Inode, Node, OpenFile

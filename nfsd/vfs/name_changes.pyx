@@ -16,7 +16,7 @@ from libc.string cimport memcmp, memset
 
 from nfsd.vfs.attribute_changes cimport apply_changes, changes_owner, changes_times
 from nfsd.vfs.attributes cimport statx_t
-from nfsd.vfs.direct cimport access_to, ctime_of, no_changes, stat_of
+from nfsd.vfs.native_files cimport access_to, ctime_of, no_changes, stat_of
 from nfsd.vfs.executor cimport Job
 from nfsd.vfs.kernel cimport (
     AT_EMPTY_PATH, AT_REMOVEDIR, AT_SYMLINK_FOLLOW, SYS_getxattr, SYS_linkat, SYS_mkdirat,

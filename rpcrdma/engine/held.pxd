@@ -3,14 +3,14 @@
 from libc.stdint cimport uint8_t
 
 from rpcrdma.engine.credits cimport Credits
-from rpcrdma.engine.replies cimport DirectReply, Replies
+from rpcrdma.engine.replies cimport NativeReply, Replies
 from rpcrdma.memory cimport Account, Lease
 from rpcrdma.place cimport Answerer, Held
 from rpcrdma.wire.transport_header cimport header_t
 
 
 cdef int place_chunk(
-    DirectReply reply, const uint8_t *octets, const header_t *header, Lease sink, size_t size
+    NativeReply reply, const uint8_t *octets, const header_t *header, Lease sink, size_t size
 ) except -1
 
 

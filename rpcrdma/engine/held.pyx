@@ -11,7 +11,7 @@ connection has gone it is carried through all the same, and the reply is dropped
 from libc.stdint cimport uint8_t
 
 from rpcrdma.declined cimport CREDITS, MEMORY
-from rpcrdma.engine.replies cimport DirectReply, Replies
+from rpcrdma.engine.replies cimport NativeReply, Replies
 from rpcrdma.memory cimport Account, Lease
 from rpcrdma.octets cimport load32
 from rpcrdma.place cimport ANSWERED, WAITS, Held
@@ -23,7 +23,7 @@ from rpcrdma.memory import OutOfMemory
 
 
 cdef int place_chunk(
-    DirectReply reply, const uint8_t *octets, const header_t *header, Lease sink, size_t size
+    NativeReply reply, const uint8_t *octets, const header_t *header, Lease sink, size_t size
 ) except -1:
     """Let the content of the call's Read chunk stand beside its message, but for a Long Call, which it is itself."""
     if sink is None or header.procedure == RDMA_NOMSG:
@@ -53,7 +53,7 @@ cdef class HeldCalls:
 
     cdef HeldMessage keep(self, Lease message, size_t size, Lease sink, size_t sink_size, const header_t *header):
         """The call that has just been answered so, to be given to ``hold``, with its memory; None: it cannot be kept."""
-        cdef DirectReply reply = self.replies.reply
+        cdef NativeReply reply = self.replies.reply
         cdef HeldMessage held
         reply.forget_payload()
         if self.owner is None or not self.owner.begin_held():
@@ -113,7 +113,7 @@ cdef class HeldCalls:
 
     cdef bint offer(self, HeldMessage held) except -1:
         """Offer the call again; whether it is over."""
-        cdef DirectReply reply = self.replies.reply
+        cdef NativeReply reply = self.replies.reply
         cdef const uint8_t *octets = <const uint8_t *>held.lease.address
         cdef header_t header
         cdef int outcome
@@ -136,7 +136,7 @@ cdef class HeldCalls:
 
     cdef int conclude(self, HeldMessage held, int outcome, const header_t *header) except -1:
         """Send the reply of a call that waited, or leave the call to the responder."""
-        cdef DirectReply reply = self.replies.reply
+        cdef NativeReply reply = self.replies.reply
         cdef Lease message = held.lease, sink = held.sink
         cdef object holder = message if outcome == ANSWERED else self.direct.passed_on(held, message)
         cdef long grant = self.credits.grant()

@@ -34,7 +34,7 @@ cdef struct Filling:
     size_t room
 
 
-cdef class DirectReply(Place):
+cdef class NativeReply(Place):
     cdef Account account
     cdef NativeEndpoint endpoint
     cdef Lease head
@@ -65,7 +65,7 @@ cdef class Replies:
     cdef object counters
     cdef NativeEndpoint endpoint
     cdef Answerer direct
-    cdef DirectReply reply
+    cdef NativeReply reply
     # What holds for this batch.
     cdef uint32_t version
     cdef size_t threshold

@@ -1,6 +1,6 @@
 """Replies that native code writes and posts (RFC 8166 section 4; C declarations: ``replies.pxd``).
 
-Owns :class:`DirectReply`, where one reply is written, and :class:`Replies`, which has each call answered there and posts
+Owns :class:`NativeReply`, where one reply is written, and :class:`Replies`, which has each call answered there and posts
 what stands there. Imports :mod:`rpcrdma.memory`, :mod:`rpcrdma.pipes`, :mod:`rpcrdma.place`, :mod:`rpcrdma.wire` and the
 vocabulary of :mod:`rpcrdma.verbs`.
 
@@ -80,7 +80,7 @@ cdef int fill(Filling *filling, const uint8_t *source, size_t length) noexcept n
     return 0
 
 
-cdef class DirectReply(Place):
+cdef class NativeReply(Place):
     """A reply's head in a send buffer, and its payload in a buffer of its own if it goes to a Write chunk, or may go to
     the Reply chunk."""
 
@@ -221,7 +221,7 @@ cdef class Replies:
         self.counters = responder.counters
         self.endpoint = endpoint
         self.direct = direct
-        self.reply = DirectReply.__new__(DirectReply)
+        self.reply = NativeReply.__new__(NativeReply)
         self.reply.account = account
         self.reply.endpoint = endpoint
 
@@ -244,7 +244,7 @@ cdef class Replies:
 
     cdef int prepare(self, const uint8_t *octets, const header_t *header) except -2:
         """See where the parts of a call's reply may go. -1: it may be answered; else why it is left to the responder."""
-        cdef DirectReply reply = self.reply
+        cdef NativeReply reply = self.reply
         if header.write_size + header.reply_size > SEGMENTS or (header.write_size == 0 and header.write_count > 1):
             return CHUNKS  # in the latter case, a second result would have a chunk of its own
         if reply_header_size(header) >= self.threshold:
@@ -256,7 +256,7 @@ cdef class Replies:
 
     cdef int write(self, const uint8_t *call, size_t size, const header_t *header) except -1:
         """Have the call answered in ``reply``, for which it has been prepared. WAITS: the head's memory stays there."""
-        cdef DirectReply reply = self.reply
+        cdef NativeReply reply = self.reply
         cdef int outcome
         try:
             reply.head = reply.account.lease(self.threshold)
@@ -276,7 +276,7 @@ cdef class Replies:
     cdef bint send(self, const uint8_t *octets, const header_t *header, long grant, Lease receive) except -1:
         """Post the reply that stands in ``reply`` to the call whose header this is; and before it ``receive``, if there is
         one: the call's own, which may be overwritten from then on. Returns True."""
-        cdef DirectReply reply = self.reply
+        cdef NativeReply reply = self.reply
         cdef Filling filling
         cdef size_t in_write = 0, in_reply = 0, length, beside
         cdef uint32_t handle = 0

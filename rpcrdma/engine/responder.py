@@ -116,7 +116,7 @@ class Responder(Answers):
 
     @property
     def answers_directly(self) -> bool:
-        """Whether short calls may be answered without it (:mod:`rpcrdma.engine.direct`): not before the version is
+        """Whether short calls may be answered without it (:mod:`rpcrdma.engine.native`): not before the version is
         settled, nor while something is to be looked at more closely."""
         return (
             self.versions.settled is not None
@@ -198,7 +198,7 @@ class Responder(Answers):
         self._advance()
 
     def take_back(self, lease: Lease, length: int, sink: Lease | None, holder: Hold) -> None:
-        """Take over a call from who stands before (:mod:`rpcrdma.engine.direct`): it was found to be in order, and
+        """Take over a call from who stands before (:mod:`rpcrdma.engine.native`): it was found to be in order, and
         counted there; its Read chunk, if any, is in ``sink``; ``holder`` is released in place of the lease."""
         self._fetched(self._counted(lease, length, sink, holder), True)
 

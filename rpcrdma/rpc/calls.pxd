@@ -1,4 +1,4 @@
-"""C declarations of what direct calls are to the replay cache, and to others."""
+"""C declarations of what native calls are to the replay cache, and to others."""
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 

@@ -1,4 +1,4 @@
-"""What direct calls are to the replay cache, to those who execute them instead, and to the log (contract: ``calls.pyi``).
+"""What native calls are to the replay cache, to those who execute them instead, and to the log (contract: ``calls.pyi``).
 
 Owns nothing. Imports :mod:`rpcrdma.place`, digests and :mod:`rpcrdma.rpc.replay`.
 """

@@ -29,8 +29,8 @@ from rpcrdma.holds import Hold
 from rpcrdma.log_limits import limited_logger
 from rpcrdma.rpc import eager, replay
 from rpcrdma.rpc.credentials import CredentialReader
-from rpcrdma.rpc.direct import DirectCalls, DirectProgram, Gate, Waiting
 from rpcrdma.rpc.messages import MAX_AUTH_BYTES, RPC_VERSION, accept_stat, auth_stat, msg_type, reject_stat, reply_stat
+from rpcrdma.rpc.native import Gate, NativeCalls, NativeProgram, Waiting
 from rpcrdma.rpc.offers import Offer, offers
 from rpcrdma.rpc.program import (
     ENCODED,
@@ -75,7 +75,7 @@ class Row:
     __slots__ = ("calls", "direct", "errors", "label", "latencies", "native", "number", "procedure", "seconds")
 
     def __init__(
-        self, program: Program, version: int, number: int, procedure: Procedure, native: DirectProgram | None
+        self, program: Program, version: int, number: int, procedure: Procedure, native: NativeProgram | None
     ) -> None:
         self.procedure = procedure
         self.native = native if native is not None and offers(native, number) else None
@@ -211,7 +211,7 @@ class Dispatcher:
         replay_cache: replay.ReplayCache | None = None,
         *,
         gate: Gate | None = None,
-        direct: Mapping[tuple[int, int], DirectProgram] | None = None,
+        direct: Mapping[tuple[int, int], NativeProgram] | None = None,
     ) -> None:
         """``gate`` says whose calls are executed; anybody's without one. What it turns away is denied with AUTH_BADCRED
         before anything is done about it, as Linux's server does it. ``direct`` are native answers to the common
@@ -242,7 +242,7 @@ class Dispatcher:
                     native.declined.names[procedure_number] = row.label[2]
                     native.waited.names[procedure_number] = row.label[2]
 
-    def direct_calls(self, transport: Transport) -> DirectCalls | None:
+    def direct_calls(self, transport: Transport) -> NativeCalls | None:
         """What answers the common calls of a connection natively; None: nothing does."""
         if not self._direct:
             return None
@@ -250,7 +250,7 @@ class Dispatcher:
             (number, version, program, [self.rows.get((number, version, procedure)) for procedure in range(64)])
             for (number, version), program in self._direct.items()
         ]
-        return DirectCalls(transport, self.replay, self._credentials.read, versions, self._gate, self._unread, self)
+        return NativeCalls(transport, self.replay, self._credentials.read, versions, self._gate, self._unread, self)
 
     def declined(self) -> Iterator[tuple[tuple[str, str, str], str, int]]:
         """What has not been answered natively: label, reason, count. In place of the procedure COMPOUND stands the
@@ -267,7 +267,7 @@ class Dispatcher:
             for name, reason, count in native.waited.counted():
                 yield (*label, name), reason, count
 
-    def _native(self) -> Iterator[tuple[tuple[str, str], DirectProgram]]:
+    def _native(self) -> Iterator[tuple[tuple[str, str], NativeProgram]]:
         for (number, version), native in self._direct.items():
             program = next((row.label[0] for row in self.rows.values() if row.number[0] == number), str(number))
             yield (program, str(version)), native

@@ -2,7 +2,7 @@
 
 from typing import Protocol
 
-from rpcrdma.rpc.direct import DirectProgram
+from rpcrdma.rpc.native import NativeProgram
 from rpcrdma.rpc.program import Call, RpcReply
 
 class _Offered(Protocol):
@@ -20,7 +20,7 @@ class _Offered(Protocol):
 class Offer:
     """One call. It is offered again each time that what it waits for is there."""
 
-    def __init__(self, program: DirectProgram, execution: _Offered, offset: int, head: int = 4096) -> None:
+    def __init__(self, program: NativeProgram, execution: _Offered, offset: int, head: int = 4096) -> None:
         """``offset``: where in its message the arguments begin. Of the items that came in chunks the first one is offered.
         ``head``: so many octets the reply may have without its data."""
     def begin(self) -> bool:
@@ -29,5 +29,5 @@ class Offer:
         Otherwise it is over when this returns, or it has called ``waits`` of its execution, and ends later: by
         ``over``, once, or by ``declined``."""
 
-def offers(program: DirectProgram, procedure: int) -> bool:
+def offers(program: NativeProgram, procedure: int) -> bool:
     """Whether calls of this procedure may be offered to the program."""

@@ -17,7 +17,7 @@ from libc.stdint cimport uint8_t, uint32_t
 
 from rpcrdma.memory cimport Lease
 from rpcrdma.place cimport ANSWERED, DECLINED, WAITS, Held, Place
-from rpcrdma.rpc.direct cimport Caller, DirectProgram, accepted
+from rpcrdma.rpc.native cimport Caller, NativeProgram, accepted
 from rpcrdma.rpc.work cimport Work, kept_by
 
 from rpcrdma.addresses import host_of
@@ -154,7 +154,7 @@ cdef class Offer(Held):
     cdef readonly object transport
     cdef object execution
     cdef object call
-    cdef DirectProgram program
+    cdef NativeProgram program
     cdef Caller caller
     cdef ReplyPlace place
     cdef Work work              # what the call waits for, or goes on from
@@ -168,7 +168,7 @@ cdef class Offer(Held):
     cdef bint has_chunk
     cdef const uint8_t *chunk_at
 
-    def __init__(self, DirectProgram program not None, execution, size_t offset, size_t head=HEAD):
+    def __init__(self, NativeProgram program not None, execution, size_t offset, size_t head=HEAD):
         cdef Caller caller = Caller.__new__(Caller)
         call = self.call = execution.call
         self.program, self.execution, self.offset = program, execution, offset
@@ -260,7 +260,7 @@ cdef class Offer(Held):
         return self.resting
 
     cdef int attempt(self) except -1:
-        cdef DirectProgram program = self.program
+        cdef NativeProgram program = self.program
         cdef ReplyPlace place = self.place
         cdef int outcome
         place.begin(self.call.xid)
@@ -282,7 +282,7 @@ cdef class Offer(Held):
 
     cdef int wait(self) except -1:
         """Begin with what the call waits for."""
-        cdef DirectProgram program = self.program
+        cdef NativeProgram program = self.program
         cdef uint32_t row = self.procedure
         cdef int reason = program.reason(self.procedure, &row)
         self.work, program.work = program.work, None
@@ -300,5 +300,5 @@ cdef class Offer(Held):
             CALLING_HOST.reset(caller)
 
 
-def offers(DirectProgram program not None, uint32_t procedure):
+def offers(NativeProgram program not None, uint32_t procedure):
     return procedure < 64 and (program.procedures >> procedure) & 1 == 1

@@ -1,4 +1,4 @@
-"""C declarations of what direct calls wait for."""
+"""C declarations of what native calls wait for."""
 
 from rpcrdma.place cimport Held
 

@@ -1,4 +1,4 @@
-"""What a direct call waits for.
+"""What a native call waits for.
 
 Owns :class:`Work` and :class:`Errand`, a coroutine; workers' are the file service's. Imports :mod:`rpcrdma.place` and how
 coroutines are run without tasks.

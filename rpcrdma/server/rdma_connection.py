@@ -40,7 +40,7 @@ from rpcrdma.capture.tap import TapEndpoint
 from rpcrdma.engine.backward import BackwardCall
 from rpcrdma.engine.calls import ForwardCall
 from rpcrdma.engine.config import ResponderOptions
-from rpcrdma.engine.direct import DirectResponder
+from rpcrdma.engine.native import NativeResponder
 from rpcrdma.engine.responder import Responder
 from rpcrdma.firewall import contain
 from rpcrdma.hosts import Seat
@@ -103,7 +103,7 @@ class RdmaConnection:
         self._running = False
         self._drained: asyncio.Future[None] | None = None
         self._tap: Tap | None = None
-        self._direct: DirectResponder | None = None
+        self._direct: NativeResponder | None = None
         self._peer_data = request.private_data
         self._accept(request)
 
@@ -161,7 +161,7 @@ class RdmaConnection:
         self.responder.may_read = self._endpoint.max_reads > 0
         direct = self._dispatcher.direct_calls(self)
         if direct is not None and isinstance(self._endpoint, NativeEndpoint):
-            self._direct = DirectResponder(
+            self._direct = NativeResponder(
                 self.responder,
                 self._endpoint,
                 direct,

@@ -6,7 +6,7 @@ from rpcrdma.memory cimport Account, Lease
 from rpcrdma.pace cimport Pace
 from rpcrdma.place cimport Answerer, Held
 from rpcrdma.tcp.outgoing cimport Outgoing
-from rpcrdma.tcp.replies cimport DirectReplies
+from rpcrdma.tcp.replies cimport NativeReplies
 
 
 cdef class HeldRecord(Held):
@@ -24,8 +24,8 @@ cdef class RecordAnswers:
     cdef Outgoing outgoing
     cdef Account account
     cdef object owner               # of the stream; None: no call can be kept
-    cdef DirectReplies replies      # of calls that are answered in the stack in which they arrive
-    cdef DirectReplies late         # of those that had to wait
+    cdef NativeReplies replies      # of calls that are answered in the stack in which they arrive
+    cdef NativeReplies late         # of those that had to wait
     cdef size_t most_unsent
     cdef size_t octets              # of replies, in the present turn
     cdef object tap
@@ -36,8 +36,8 @@ cdef class RecordAnswers:
     cdef bint hold(self, const uint8_t *message, size_t length, Lease lease) except -1
     cdef int again(self, HeldRecord held) except -1
     cdef bint offer(self, HeldRecord held) except -1
-    cdef int queue(self, DirectReplies replies) except -1
-    cdef int show(self, DirectReplies replies, size_t head) except -1
+    cdef int queue(self, NativeReplies replies) except -1
+    cdef int show(self, NativeReplies replies, size_t head) except -1
     cdef int pause(self) except -1
     cdef int close(self) except -1
 

@@ -20,7 +20,7 @@ from rpcrdma.declined cimport MEMORY, TURN
 from rpcrdma.memory cimport Account, Lease
 from rpcrdma.place cimport ANSWERED, WAITS, Answerer, Held, store32
 from rpcrdma.tcp.outgoing cimport Outgoing
-from rpcrdma.tcp.replies cimport DirectReplies
+from rpcrdma.tcp.replies cimport NativeReplies
 
 from rpcrdma.memory import OutOfMemory
 
@@ -40,9 +40,9 @@ cdef RecordAnswers record_answers(Answerer direct, Outgoing outgoing, Account ac
     cdef RecordAnswers answers = RecordAnswers.__new__(RecordAnswers)
     answers.direct, answers.outgoing, answers.account = direct, outgoing, account
     answers.most_unsent, answers.owner = most_unsent, owner
-    answers.replies = DirectReplies.__new__(DirectReplies)
+    answers.replies = NativeReplies.__new__(NativeReplies)
     answers.replies.account = account
-    answers.late = DirectReplies.__new__(DirectReplies)
+    answers.late = NativeReplies.__new__(NativeReplies)
     answers.late.account = account
     return answers
 
@@ -50,7 +50,7 @@ cdef RecordAnswers record_answers(Answerer direct, Outgoing outgoing, Account ac
 cdef class RecordAnswers:
     cdef bint answer(self, const uint8_t *message, size_t length, Lease lease) except -1:
         """Answer a call, which stands in ``lease``, now or later; or leave it to the dispatcher."""
-        cdef DirectReplies replies = self.replies
+        cdef NativeReplies replies = self.replies
         cdef int outcome
         if self.outgoing.queued > self.most_unsent or not replies.begin():
             self.direct.decline(message, length, TURN if self.outgoing.queued > self.most_unsent else MEMORY)
@@ -115,7 +115,7 @@ cdef class RecordAnswers:
 
     cdef bint offer(self, HeldRecord held) except -1:
         """Offer the call again; whether it is over."""
-        cdef DirectReplies replies = self.late
+        cdef NativeReplies replies = self.late
         cdef Lease hold = held.hold
         cdef int outcome
         cdef size_t at
@@ -145,7 +145,7 @@ cdef class RecordAnswers:
 
     # -- replies -------------------------------------------------------------------------------------------------
 
-    cdef int queue(self, DirectReplies replies) except -1:
+    cdef int queue(self, NativeReplies replies) except -1:
         """Add the present reply to what is to be sent."""
         cdef size_t head = replies.at - replies.start - 4
         cdef size_t payload = 0, split
@@ -171,7 +171,7 @@ cdef class RecordAnswers:
         self.octets += head + payload
         return 0
 
-    cdef int show(self, DirectReplies replies, size_t head) except -1:
+    cdef int show(self, NativeReplies replies, size_t head) except -1:
         """Show the present reply, without its record mark."""
         cdef Lease lease = replies.payload
         cdef size_t split = head + 4 if lease is None else replies.payload_at

@@ -1,4 +1,4 @@
-"""C declarations of direct replies on their way into a record stream."""
+"""C declarations of native replies on their way into a record stream."""
 
 from libc.stdint cimport uint8_t
 
@@ -7,7 +7,7 @@ from rpcrdma.place cimport Place
 from rpcrdma.pipes cimport Pipe
 
 
-cdef class DirectReplies(Place):
+cdef class NativeReplies(Place):
     cdef Account account
     cdef Lease lease
     cdef uint8_t *start         # of the present reply, at its record mark

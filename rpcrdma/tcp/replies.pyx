@@ -1,6 +1,6 @@
-"""Where the replies of direct calls are written on their way into a record stream.
+"""Where the replies of native calls are written on their way into a record stream.
 
-Owns :class:`DirectReplies`; imports :mod:`rpcrdma.memory`, :mod:`rpcrdma.place` and :mod:`rpcrdma.pipes`. Small replies stand one behind the other
+Owns :class:`NativeReplies`; imports :mod:`rpcrdma.memory`, :mod:`rpcrdma.place` and :mod:`rpcrdma.pipes`. Small replies stand one behind the other
 in a buffer that leaves as it is; a payload too large for that has a buffer of its own, or stays in the pages of its file.
 """
 
@@ -18,8 +18,8 @@ cdef enum:
     LARGEST_LEASE = 4 << 20
 
 
-cdef class DirectReplies(Place):
-    """The buffer in which the replies of direct calls are gathered; beside it one large payload of the present reply."""
+cdef class NativeReplies(Place):
+    """The buffer in which the replies of native calls are gathered; beside it one large payload of the present reply."""
 
     cdef bint begin(self) except -1:
         """Begin a reply. False: no memory."""

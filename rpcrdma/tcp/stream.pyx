@@ -25,7 +25,7 @@ Bounds
 Rates
     While the host is over its rates no record is begun (``slowed``); one whose beginning has been taken is taken whole.
 
-Direct calls
+Native calls
     With an :class:`~rpcrdma.place.Answerer` set, a whole record is offered to it before it becomes an object
     (:mod:`rpcrdma.tcp.answers`).
 

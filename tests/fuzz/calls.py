@@ -1,7 +1,7 @@
 """Target ``calls``: whole NFSv3 calls, answered where they arrive and as general calls, over TCP and over RDMA.
 
 One file service stands behind two servers of each kind; one of them answers calls where they arrive
-(``nfsd/v3/procedures`` over ``rpcrdma/rpc/direct``, ``rpcrdma/engine/direct`` and ``rpcrdma/tcp/stream``), the other
+(``nfsd/v3/procedures`` over ``rpcrdma/rpc/native``, ``rpcrdma/engine/native`` and ``rpcrdma/tcp/stream``), the other
 one as general calls (``rpcrdma/rpc/dispatch`` and ``offers``).
 Both get the same octets: over TCP in fragments and cuts of the input's choice, over RDMA with chunks of its choice.
 

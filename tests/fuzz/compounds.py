@@ -1,6 +1,6 @@
 """Target ``compounds``: COMPOUNDs of NFSv4.2 and 4.0 from the wire, answered natively and by the general path.
 
-One NFSv4 server stands behind two ports (:mod:`tests.support.nfs4_direct`), of which one answers natively what it can
+One NFSv4 server stands behind two ports (:mod:`tests.support.nfs4_native`), of which one answers natively what it can
 (``nfsd/v4/direct``). An input is a few COMPOUNDs: SEQUENCE, which 4.0 has not, operations of the input's choice, and
 damage to the octets behind SEQUENCE. Both ports get the same octets but for their XID and slot.
 
@@ -25,7 +25,7 @@ from rpcrdma.xdr import XdrError, native
 from tests.fuzz.iwarp_fakes import Errors
 from tests.fuzz.nfs3_calls import COUNTS, NAMES, OFFSETS, Input
 from tests.support.nfs4 import serving, wanted
-from tests.support.nfs4_direct import Both, comparable, handle_of
+from tests.support.nfs4_native import Both, comparable, handle_of
 from tests.unit import vfs_support
 
 MOST_COMPOUNDS, MOST_OPERATIONS = 4, 8

@@ -16,7 +16,7 @@ from nfsd.daemon import Daemon
 from rpcrdma.rpc.rpcbind import Rpcbind
 from rpcrdma.xdr import Encoder
 from tests.support.nfs4 import Client4, LoopbackTransport
-from tests.support.nfs4_direct import Wire
+from tests.support.nfs4_native import Wire
 
 _xids = itertools.count(0x10000)
 

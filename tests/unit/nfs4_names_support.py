@@ -6,8 +6,8 @@ import struct
 
 from nfsd.protocol import nfs4 as p
 from tests.support.nfs4 import Client4, wanted
-from tests.unit.test_nfs4_direct import putfh
-from tests.unit.test_nfs4_direct_changes import SECONDS, at, change_of, directories, mode
+from tests.unit.test_nfs4_native import putfh
+from tests.unit.test_nfs4_native_changes import SECONDS, at, change_of, directories, mode
 
 OK = 0
 NAMES = (b"a", b"b", b"c", b"d", b"sub", b"full", b"link", b"x" * 255, b"x" * 256, b".", b"..", b"", b"a/b", b"a\0")

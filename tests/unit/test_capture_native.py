@@ -7,9 +7,9 @@ import pytest
 from rpcrdma.capture.events import Kind
 from rpcrdma.capture.recorder import Recorder
 from tests.unit import vfs_support
-from tests.unit.rdma_direct_support import GETATTR, READ, WRITE, handle, run
+from tests.unit.rdma_native_support import GETATTR, READ, WRITE, handle, run
 from tests.unit.test_capture_providers import drain
-from tests.unit.test_rdma_direct_reads import tail
+from tests.unit.test_rdma_native_reads import tail
 
 DATA = bytes(range(250)) * 400
 

@@ -7,8 +7,8 @@ import pytest
 
 from nfsd.vfs.types import Credential
 from tests.unit import vfs_support
-from tests.unit.test_nfs3_direct import handle, name
-from tests.unit.test_nfs3_direct_names import REMOVE
+from tests.unit.test_nfs3_native import handle, name
+from tests.unit.test_nfs3_native_names import REMOVE
 from tests.unit.test_waiting_calls import SUCCESS, on_disk, until, waiting
 
 RENAME = 14

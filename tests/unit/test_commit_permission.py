@@ -10,7 +10,7 @@ from nfsd.protocol import nfs4 as p
 from nfsd.protocol.nfs3 import COMMIT3args, nfs_fh3, nfsstat3
 from tests.nfs3_client import Nfs3Client
 from tests.support.nfs4 import Client4, LoopbackTransport
-from tests.support.nfs4_direct import Wire
+from tests.support.nfs4_native import Wire
 from tests.unit.nfs_client_support import Rig
 from tests.unit.vfs_support import directory_on
 

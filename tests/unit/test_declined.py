@@ -14,12 +14,12 @@ from nfsd.protocol import nfs4 as p
 from nfsd.protocol.nfs3 import NFS_PROGRAM
 from rpcrdma.memory import Pool
 from tests.peer import wire
-from tests.support.nfs4_direct import handle_of
-from tests.support.nfs4_direct import run as run4
-from tests.unit import rdma_direct_support as rdma
-from tests.unit import test_nfs3_direct as tcp
+from tests.support.nfs4_native import handle_of
+from tests.support.nfs4_native import run as run4
+from tests.unit import rdma_native_support as rdma
+from tests.unit import test_nfs3_native as tcp
 from tests.unit import vfs_support
-from tests.unit.test_nfs3_direct import CALLERS, GETATTR, LOOKUP, READ, WRITE, files, handle, name, random_call
+from tests.unit.test_nfs3_native import CALLERS, GETATTR, LOOKUP, READ, WRITE, files, handle, name, random_call
 
 READDIR = 16
 

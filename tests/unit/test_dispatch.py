@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rpcrdma.memory import Pool
-from rpcrdma.rpc.direct import Gate
 from rpcrdma.rpc.dispatch import NO_REPLY, Dispatcher
 from rpcrdma.rpc.messages import accept_stat, auth_flavor, auth_stat, opaque_auth, reject_stat, reply_stat
+from rpcrdma.rpc.native import Gate
 from rpcrdma.rpc.program import Call, DropCall, GarbageArguments, Procedure, Program, RpcCredential
 from rpcrdma.xdr import DDP, Payload, XdrError, opaque, struct, uint32
 from tests.unit.rpc_support import FakeTransport, Replies, auth_sys, call

@@ -23,7 +23,7 @@ from rpcrdma.verbs.softiwarp import SoftIwarp
 from rpcrdma.xdr import uint32
 from tests.peer import header, header_two, wire
 from tests.peer import run as run_rig
-from tests.unit import rdma_direct_support as rdma
+from tests.unit import rdma_native_support as rdma
 from tests.unit import vfs_support
 from tests.unit.raw_tcp_support import TcpServer, call, handle, record, status_of
 
@@ -33,7 +33,7 @@ FAULTS = pytest.mark.parametrize("fault", [OSError(5, "no disk"), RuntimeError("
 
 
 class FaultyExports:
-    """A file service's export table, asked anew for each call of a direct program; some askers get an exception."""
+    """A file service's export table, asked anew for each call of a native program; some askers get an exception."""
 
     def __init__(self, exports, fault):
         self._exports, self.fault = exports, fault

@@ -4,14 +4,14 @@ import os
 import struct
 
 from nfsd.protocol import nfs4 as p
-from tests.support import nfs4_direct
+from tests.support import nfs4_native
 from tests.support.nfs4 import wanted
 from tests.unit import vfs_support
 from tests.unit.raw_tcp_support import status_of
 from tests.unit.test_firewall import FAULTS, SYSTEM_ERR, inject
 
 
-class Both4(nfs4_direct.Both):
+class Both4(nfs4_native.Both):
     """A server whose native COMPOUNDs can be made to fail."""
 
     def __init__(self, server, path, minor):
@@ -46,7 +46,7 @@ def test_a_fault_in_a_native_compound_is_the_general_paths_to_answer(fault, tmp_
 
     async def scenario(both):
         both.exports.fault = fault
-        file = await nfs4_direct.handle_of(both, b"f")
+        file = await nfs4_native.handle_of(both, b"f")
         there = p.OP_PUTFH, p.PUTFH4args(file)
         look = there, (p.OP_GETATTR, wanted(1, 4))
         assert await both.native(*look) == (0, p.NFS4_OK, 1)
@@ -74,4 +74,4 @@ def test_a_fault_in_a_native_compound_is_the_general_paths_to_answer(fault, tmp_
 
     with vfs_support.directory_on("memory", tmp_path) as path:
         open(os.path.join(path, "f"), "w").close()
-        nfs4_direct.run(path, tmp_path, 1, scenario, Both4, squash="none")
+        nfs4_native.run(path, tmp_path, 1, scenario, Both4, squash="none")

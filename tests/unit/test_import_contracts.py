@@ -50,17 +50,17 @@ def test_the_contracts_hold(tree):
 @pytest.mark.parametrize(
     ("path", "line", "broken"),
     [
-        ("rpcrdma/engine/direct.pyx", "import asyncio", "state machines do no I/O"),
-        ("rpcrdma/engine/direct.pyx", "def f():\n    import socket", "state machines do no I/O"),
-        ("rpcrdma/engine/direct.pyx", "from nfsd.v4.server import Nfs4Server", "rpcrdma knows nothing of NFS"),
-        ("rpcrdma/engine/direct.pyx", "from nfsd.vfs.records cimport Node", "rpcrdma knows nothing of NFS"),
+        ("rpcrdma/engine/native.pyx", "import asyncio", "state machines do no I/O"),
+        ("rpcrdma/engine/native.pyx", "def f():\n    import socket", "state machines do no I/O"),
+        ("rpcrdma/engine/native.pyx", "from nfsd.v4.server import Nfs4Server", "rpcrdma knows nothing of NFS"),
+        ("rpcrdma/engine/native.pyx", "from nfsd.vfs.records cimport Node", "rpcrdma knows nothing of NFS"),
         ("rpcrdma/engine/credits.pxd", "cimport nfsd.vfs.records", "rpcrdma knows nothing of NFS"),
         ("rpcrdma/place.pyx", "from rpcrdma.rpc.replay cimport ReplayCache", "layers of rpcrdma"),
         ("rpcrdma/place.pyx", "from .rpc.replay cimport ReplayCache", "layers of rpcrdma"),
-        ("nfsd/vfs/direct.pyx", "from nfsd.v4.direct_compound cimport left", "layers of nfsd"),
+        ("nfsd/vfs/native_files.pyx", "from nfsd.v4.native_compound cimport left", "layers of nfsd"),
         # Python files that import native modules: to import-linter alone they lead nowhere.
-        ("rpcrdma/memory_plan.py", "from rpcrdma.engine.direct import DirectResponder", None),
-        ("rpcrdma/xdr/errors.py", "from rpcrdma.engine.direct import DirectResponder", "layers of rpcrdma"),
+        ("rpcrdma/memory_plan.py", "from rpcrdma.engine.native import NativeResponder", None),
+        ("rpcrdma/xdr/errors.py", "from rpcrdma.engine.native import NativeResponder", "layers of rpcrdma"),
     ],
 )
 def test_an_import_in_native_code_breaks_a_contract(tree, path, line, broken):
@@ -108,7 +108,7 @@ def test_every_spelling_is_read(tmp_path):
 def test_no_edge_is_left_out():
     """Every line of native code that begins with an import of ours gives an edge."""
     modules, edges = native_imports(ROOT, PACKAGES)
-    assert "rpcrdma.engine.direct" in modules
+    assert "rpcrdma.engine.native" in modules
     read = {(edge.path, edge.line) for edge in edges}
     for package in PACKAGES:
         for path in (ROOT / package).rglob("*.p[yx]*"):

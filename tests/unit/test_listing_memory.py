@@ -14,7 +14,7 @@ from rpcrdma.rpc import program
 from rpcrdma.server.tcp import TcpListener
 from rpcrdma.server.tcp_connection import TcpLimits
 from tests.support.nfs4 import Client4, LoopbackTransport, serving
-from tests.support.nfs4_direct import Wire
+from tests.support.nfs4_native import Wire
 
 _IN_A_CYCLE = """
 import gc

@@ -11,7 +11,7 @@ from rpcrdma.verbs.softiwarp.crc import crc32c
 from tests.peer import wire
 from tests.peer.rig import DEVICE_ADDRESS, LINUX
 from tests.unit import vfs_support
-from tests.unit.rdma_direct_support import WRITE, handle, rpc, run
+from tests.unit.rdma_native_support import WRITE, handle, rpc, run
 from tests.unit.softiwarp_support import (
     READ_REQUEST,
     READ_RESPONSE,

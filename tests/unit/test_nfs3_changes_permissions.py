@@ -10,8 +10,8 @@ import pytest
 from nfsd.protocol.nfs3 import nfsstat3, time_how
 from nfsd.vfs import posix_acl
 from nfsd.vfs.posix_acl import AclEntry, AclTag
-from tests.unit.test_nfs3_direct import run
-from tests.unit.test_nfs3_direct_changes import MKDIR, SETTLED, SYMLINK, Twins, linking_to, making, outcome, tree
+from tests.unit.test_nfs3_native import run
+from tests.unit.test_nfs3_native_changes import MKDIR, SETTLED, SYMLINK, Twins, linking_to, making, outcome, tree
 
 
 @pytest.fixture(params=["disk", "memory", "slow"])

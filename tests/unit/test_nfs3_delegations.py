@@ -16,7 +16,7 @@ from rpcrdma.server.tcp import TcpListener
 from rpcrdma.xdr import pack
 from tests.nfs3_client import attributes as no_attributes
 from tests.support.delegations import BOTH, READ, two_clients
-from tests.unit.test_nfs3_direct import Client
+from tests.unit.test_nfs3_native import Client
 from tests.unit.vfs_support import directory_on
 
 

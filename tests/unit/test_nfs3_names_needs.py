@@ -12,8 +12,8 @@ from nfsd.protocol.nfs3 import CREATE3res, LOOKUP3res, RENAME3res, createmode3, 
 from nfsd.vfs.service import FileService
 from rpcrdma.xdr import unpack
 from tests.unit import vfs_support
-from tests.unit.test_nfs3_direct import LOOKUP, Both, handle, name, run
-from tests.unit.test_nfs3_direct_changes import (
+from tests.unit.test_nfs3_native import LOOKUP, Both, handle, name, run
+from tests.unit.test_nfs3_native_changes import (
     CREATE,
     KINDS,
     LINK,
@@ -32,7 +32,7 @@ from tests.unit.test_nfs3_direct_changes import (
     renaming,
     unmaking,
 )
-from tests.unit.test_nfs3_direct_shortage import one_descriptor_left
+from tests.unit.test_nfs3_native_shortage import one_descriptor_left
 from tests.unit.test_nfs3_needs import Recalling, natively, same, status
 from tests.unit.test_vfs_mounts import command, unmounted
 from tests.unit.test_waiting_calls import until

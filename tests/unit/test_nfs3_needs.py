@@ -12,7 +12,7 @@ from nfsd.vfs import unstable
 from rpcrdma.xdr import pack
 from tests.support import nfs3_truth
 from tests.unit import vfs_support
-from tests.unit.test_nfs3_direct import ACCESS, COMMIT, GETATTR, READ, WRITE, Both, handle
+from tests.unit.test_nfs3_native import ACCESS, COMMIT, GETATTR, READ, WRITE, Both, handle
 from tests.unit.test_waiting_calls import until
 
 READLINK = 5

@@ -25,7 +25,7 @@ from rpcrdma.xdr import pack, unpack
 from tests.nfs3_client import attributes
 from tests.support import nfs3_truth
 from tests.unit import vfs_support
-from tests.unit.test_nfs3_direct import handle
+from tests.unit.test_nfs3_native import handle
 from tests.unit.test_nfs3_needs import Recalling, natively, nodes_of, run, status
 from tests.unit.test_waiting_calls import until
 

@@ -7,9 +7,9 @@ import pytest
 
 from nfsd.protocol import nfs4 as p
 from tests.support.nfs4 import Client4
-from tests.support.nfs4_direct import handle_of
-from tests.unit.test_nfs4_direct import OF_CONTENT, access, getattr_, on, putfh
-from tests.unit.test_nfs4_direct_opens import closing, next_seqid, opening
+from tests.support.nfs4_native import handle_of
+from tests.unit.test_nfs4_native import OF_CONTENT, access, getattr_, on, putfh
+from tests.unit.test_nfs4_native_opens import closing, next_seqid, opening
 
 READ, WRITE, WAIT_READ, _ = p.nfs_lock_type4
 END = (1 << 64) - 1

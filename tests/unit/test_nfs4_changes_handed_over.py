@@ -14,12 +14,12 @@ from nfsd.v4 import program
 from rpcrdma.server.tcp_connection import TcpConnection
 from tests.peer import wire
 from tests.support.nfs4 import Client4, mode, wanted
-from tests.support.nfs4_direct import BothRdma, Wire, handle_of, run
+from tests.support.nfs4_native import BothRdma, Wire, handle_of, run
 from tests.unit import vfs_support
 from tests.unit.raw_tcp_support import some_host
-from tests.unit.test_nfs4_direct import OF_CONTENT, getattr_, on, putfh, write
-from tests.unit.test_nfs4_direct_changes import remove
-from tests.unit.test_nfs4_direct_locks import WRITE, lock_more, lock_new
+from tests.unit.test_nfs4_native import OF_CONTENT, getattr_, on, putfh, write
+from tests.unit.test_nfs4_native_changes import remove
+from tests.unit.test_nfs4_native_locks import WRITE, lock_more, lock_new
 from tests.unit.test_waiting_calls import stalled, until
 
 READDIR = (p.OP_READDIR, p.READDIR4args(0, bytes(8), 4096, 4096, wanted(1).attr_request))

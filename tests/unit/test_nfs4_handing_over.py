@@ -8,8 +8,8 @@ from nfsd.protocol import nfs4 as p
 from nfsd.v4 import program
 from nfsd.v4.compound import Compound
 from tests.support.nfs4 import Client4, wanted
-from tests.support.nfs4_direct import handle_of
-from tests.unit.test_nfs4_direct import ANONYMOUS, OF_CONTENT, access, getattr_, lookup, on, putfh, read, write
+from tests.support.nfs4_native import handle_of
+from tests.unit.test_nfs4_native import ANONYMOUS, OF_CONTENT, access, getattr_, lookup, on, putfh, read, write
 
 READDIR = (p.OP_READDIR, p.READDIR4args(0, bytes(8), 4096, 4096, wanted(1, 4).attr_request))
 OK = 0

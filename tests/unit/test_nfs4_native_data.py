@@ -9,9 +9,9 @@ from nfsd.protocol import nfs4 as p
 from nfsd.state import Limits
 from tests.support.delegations import BOTH, READ, delegated, holder
 from tests.support.nfs4 import Client4, mode
-from tests.support.nfs4_direct import BothRdma, handle_of, run
+from tests.support.nfs4_native import BothRdma, handle_of, run
 from tests.unit import vfs_support
-from tests.unit.test_nfs4_direct import ANONYMOUS, BYPASS, CURRENT, OF_CONTENT, getattr_, on, putfh, read, write
+from tests.unit.test_nfs4_native import ANONYMOUS, BYPASS, CURRENT, OF_CONTENT, getattr_, on, putfh, read, write
 
 OWNER, FRIEND, STRANGER = (1001, 1001), (1002, 1002), (1003, 1003)
 OFFSET_MAX = (1 << 63) - 1

@@ -3,8 +3,8 @@
 import os
 
 from nfsd.protocol import nfs4 as p
-from tests.support.nfs4_direct import handle_of
-from tests.unit.test_nfs4_direct import (
+from tests.support.nfs4_native import handle_of
+from tests.unit.test_nfs4_native import (
     ANONYMOUS,
     CURRENT,
     OF_CONTENT,

@@ -14,13 +14,13 @@ from nfsd.vfs import mounts
 from nfsd.vfs.posix_acl import ACCESS_NAME
 from tests.support.delegations import WRITE, holder, until
 from tests.support.nfs4 import Client4
-from tests.support.nfs4_direct import BothRdma, handle_of, run
+from tests.support.nfs4_native import BothRdma, handle_of, run
 from tests.unit import vfs_support
 from tests.unit.nfs4_names_support import OK, confirmed, fattr, link, making, mkdir, rename, symlink
-from tests.unit.test_nfs3_direct_shortage import one_descriptor_left
-from tests.unit.test_nfs4_direct import on, putfh
-from tests.unit.test_nfs4_direct_changes import directories, mode, remove
-from tests.unit.test_nfs4_direct_opens import next_seqid
+from tests.unit.test_nfs3_native_shortage import one_descriptor_left
+from tests.unit.test_nfs4_native import on, putfh
+from tests.unit.test_nfs4_native_changes import directories, mode, remove
+from tests.unit.test_nfs4_native_opens import next_seqid
 
 TYPES = p.nfs_ftype4
 OURS = {p.OP_CREATE, p.OP_REMOVE, p.OP_RENAME, p.OP_LINK}

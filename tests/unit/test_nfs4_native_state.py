@@ -11,11 +11,11 @@ from nfsd.state import Limits
 from rpcrdma.server.tcp_connection import TcpConnection
 from tests.support.delegations import READ, WRITE_DELEGATION, holder, stateid_of
 from tests.support.nfs4 import Client4
-from tests.support.nfs4_direct import Wire, handle_of
+from tests.support.nfs4_native import Wire, handle_of
 from tests.unit.nfs4_names_support import OK, confirmed, how, making
-from tests.unit.test_nfs4_direct import getattr_, on, putfh
-from tests.unit.test_nfs4_direct_locks import lock_more, lock_new, unlock
-from tests.unit.test_nfs4_direct_opens import closing, next_seqid, opening
+from tests.unit.test_nfs4_native import getattr_, on, putfh
+from tests.unit.test_nfs4_native_locks import lock_more, lock_new, unlock
+from tests.unit.test_nfs4_native_opens import closing, next_seqid, opening
 from tests.unit.test_waiting_calls import until
 
 OURS = {p.OP_OPEN, p.OP_OPEN_CONFIRM, p.OP_CLOSE, p.OP_LOCK, p.OP_LOCKU}

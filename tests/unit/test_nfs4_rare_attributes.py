@@ -13,8 +13,8 @@ from nfsd.v4.attributes import words_of
 from rpcrdma.xdr import Encoder
 from tests.support.callbacks import CallbackEnd
 from tests.support.nfs4 import Client4, LoopbackTransport
-from tests.support.nfs4_direct import handle_of
-from tests.unit.test_nfs4_direct import on, putfh
+from tests.support.nfs4_native import handle_of
+from tests.unit.test_nfs4_native import on, putfh
 
 SPARE = 2
 """A slot that need not keep step."""

@@ -8,8 +8,8 @@ import pytest
 from nfsd.protocol import nfs4 as p
 from nfsd.v4 import attribute_errands, program
 from tests.support.nfs4 import Client4
-from tests.support.nfs4_direct import handle_of
-from tests.unit.test_nfs4_direct import OF_CONTENT, access, getattr_, lookup, on, putfh, read
+from tests.support.nfs4_native import handle_of
+from tests.unit.test_nfs4_native import OF_CONTENT, access, getattr_, lookup, on, putfh, read
 
 
 @pytest.fixture(params=[0, 1, 2])

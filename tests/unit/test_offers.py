@@ -11,16 +11,16 @@ from nfsd.protocol.nfs3 import NFS_PROGRAM, fattr3, nfsstat3
 from nfsd.v3.procedures import Nfs3Procedures
 from nfsd.v3.program import nfs3_procedures
 from rpcrdma.memory import OutOfMemory
-from rpcrdma.rpc.direct import Gate
 from rpcrdma.rpc.dispatch import NO_REPLY, Dispatcher
 from rpcrdma.rpc.messages import accept_stat
+from rpcrdma.rpc.native import Gate
 from rpcrdma.rpc.offers import offers
 from rpcrdma.rpc.program import Program, RpcCredential
 from rpcrdma.xdr import pack
 from tests.support import nfs3_truth
-from tests.unit import rdma_direct_support as rdma
+from tests.unit import rdma_native_support as rdma
 from tests.unit import vfs_support
-from tests.unit.rdma_direct_support import GETATTR, READ, WRITE, handle
+from tests.unit.rdma_native_support import GETATTR, READ, WRITE, handle
 from tests.unit.rpc_support import FakeTransport, Replies
 from tests.unit.test_firewall import inject
 from tests.unit.test_waiting_calls import stalled, until

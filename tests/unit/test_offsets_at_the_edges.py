@@ -16,7 +16,7 @@ from nfsd.protocol import nfs4 as p
 from nfsd.protocol.nfs3 import COMMIT3args, READ3args, SETATTR3args, WRITE3args, nfs_fh3, nfsstat3, stable_how
 from tests.nfs3_client import Nfs3Client, attributes
 from tests.support.nfs4 import Client4, LoopbackTransport, mode
-from tests.support.nfs4_direct import Wire
+from tests.support.nfs4_native import Wire
 from tests.unit.nfs_client_support import Rig
 from tests.unit.vfs_support import directory_on
 

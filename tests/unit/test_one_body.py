@@ -30,7 +30,7 @@ def test_each_procedure_has_one_body(tmp_path: Path) -> None:
 
 def test_each_native_operation_has_one_body() -> None:
     """SEQUENCE's is the state engine's, which both ways call."""
-    source = (Path(nfsd.v4.__file__).parent / "direct.pyx").read_text()
+    source = (Path(nfsd.v4.__file__).parent / "procedures.pyx").read_text()
     dispatched = re.search(r"cdef int operation\(.*?(?:\n\n|\Z)", source, re.DOTALL)
     assert dispatched is not None
     native = set(re.findall(r"number == OP_([A-Z_]+)\b", dispatched.group()))

@@ -12,7 +12,7 @@ import pytest
 from rpcrdma import pipes
 from rpcrdma.capture.events import Kind
 from tests.unit import vfs_support
-from tests.unit.rdma_direct_support import READ, handle, rpc, run
+from tests.unit.rdma_native_support import READ, handle, rpc, run
 from tests.unit.softiwarp_support import CLIENT_REQUEST, SEND, SEND_INVALIDATE, WRITE, Raw, untagged
 
 pytestmark = pytest.mark.usefixtures("alone")

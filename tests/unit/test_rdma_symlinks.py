@@ -5,8 +5,8 @@ import struct
 
 import pytest
 
-from tests.unit.rdma_direct_support import run
-from tests.unit.test_nfs3_direct_changes import MKDIR, REMOVE, SYMLINK, linking_to, making, removal
+from tests.unit.rdma_native_support import run
+from tests.unit.test_nfs3_native_changes import MKDIR, REMOVE, SYMLINK, linking_to, making, removal
 
 OK, INVAL, NAMETOOLONG = (struct.pack(">I", status) for status in (0, 22, 63))
 SUCCESS, GARBAGE = bytes(4), struct.pack(">I", 4)

@@ -12,7 +12,7 @@ import pytest
 from nfsd.vfs import core, uring
 from nfsd.vfs.executor import Chain
 from nfsd.vfs.syscalls import SYS_CLOSE, SYS_OPENAT
-from tests.unit.test_nfs3_direct import READ, handle
+from tests.unit.test_nfs3_native import READ, handle
 from tests.unit.test_waiting_calls import on_disk
 
 BLOCK = 4096

@@ -16,7 +16,7 @@ from nfsd.protocol.nfs3 import nfsstat3, stable_how
 from rpcrdma.rpc.rpcbind import Rpcbind
 from tests.nfs3_client import Nfs3Client, Nfs3Failure, RpcFailure
 from tests.support.nfs4 import Client4, Failed, Server4, mode, values, wanted
-from tests.support.nfs4_direct import Wire
+from tests.support.nfs4_native import Wire
 from tests.unit.test_daemon import client_of, port_of
 from tests.unit.test_vfs_mounts import command, unmounted
 

@@ -4,7 +4,7 @@ import contextlib
 import os
 import time
 
-from tests.unit.test_nfs3_direct_names import REMOVE, removal
+from tests.unit.test_nfs3_native_names import REMOVE, removal
 from tests.unit.test_waiting_calls import on_disk, stalled, until, waiting
 
 

@@ -13,9 +13,9 @@ from rpcrdma.verbs.interface import ListenAddress
 from tests.peer import wire
 from tests.peer.requester import Peer
 from tests.peer.rig import LINUX
-from tests.support.nfs4_direct import BothRdma, comparable, handle_of, run
+from tests.support.nfs4_native import BothRdma, comparable, handle_of, run
 from tests.unit import vfs_support
-from tests.unit.test_nfs4_direct import getattr_, putfh, read
+from tests.unit.test_nfs4_native import getattr_, putfh, read
 
 TARGET = "t" * 201
 CANT_REPLY, ERROR = wire.CANT_REPLY, wire.ERROR

@@ -9,10 +9,10 @@ from types import SimpleNamespace
 import pytest
 
 from rpcrdma import pipes
-from tests.support.nfs4_direct import run as v4_run
-from tests.unit import test_nfs4_direct as v4
+from tests.support.nfs4_native import run as v4_run
+from tests.unit import test_nfs4_native as v4
 from tests.unit import vfs_support
-from tests.unit.test_nfs3_direct import GETATTR, READ, handle, run
+from tests.unit.test_nfs3_native import GETATTR, READ, handle, run
 
 pytestmark = pytest.mark.usefixtures("alone")
 """Where there are others, no more than one reply of this size waits at a time."""

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from rpcrdma.memory import Lease
-from rpcrdma.rpc.direct import Gate
+from rpcrdma.rpc.native import Gate
 from tests.unit.rpc_support import call
 from tests.unit.tcp_support import Client, Server, data_call, run, serving, sum_call, turns, until
 from tests.unit.test_memory_shares import fill

@@ -12,7 +12,7 @@ from rpcrdma import turns
 from rpcrdma.turns import SLICE
 from rpcrdma.verbs.interface import RdmaWrite, Send
 from tests.unit.softiwarp_support import world
-from tests.unit.test_nfs3_direct import GETATTR, READ, WRITE, handle, run
+from tests.unit.test_nfs3_native import GETATTR, READ, WRITE, handle, run
 from tests.unit.test_tcp_pages import HEAD, MIB, file_of, read
 
 SECOND = 1_000_000_000

@@ -14,7 +14,7 @@ from nfsd.vfs.syncing import GroupSync
 from nfsd.vfs.syscalls import SYS_FSYNC
 from nfsd.vfs.types import FileType, SetAttributes
 from tests.support.native_files import DATA_SYNC, FILE_SYNC, UNSTABLE, NativeFiles
-from tests.unit.test_nfs3_direct_names import REMOVE, removal
+from tests.unit.test_nfs3_native_names import REMOVE, removal
 from tests.unit.test_vfs_mounts import mounted
 from tests.unit.test_waiting_calls import on_disk, stalled, until, waiting
 from tests.unit.vfs_support import ROOT, run, write_file

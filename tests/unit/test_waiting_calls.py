@@ -13,9 +13,9 @@ import pytest
 from nfsd.vfs.executor import Chain
 from nfsd.vfs.syscalls import SYS_CLOSE, SYS_OPENAT
 from tests.unit import vfs_support
-from tests.unit.rdma_direct_support import run as run_rdma
-from tests.unit.test_nfs3_direct import ACCESS, COMMIT, GETATTR, LOOKUP, READ, WRITE, Both, handle
-from tests.unit.test_nfs3_direct_names import CREATE, REMOVE
+from tests.unit.rdma_native_support import run as run_rdma
+from tests.unit.test_nfs3_native import ACCESS, COMMIT, GETATTR, LOOKUP, READ, WRITE, Both, handle
+from tests.unit.test_nfs3_native_names import CREATE, REMOVE
 
 BLOCK = 4096
 EFBIG = 27

@@ -9,9 +9,9 @@ from nfsd.protocol import nfs4 as p
 from rpcrdma.server.rdma_connection import RdmaConnection
 from rpcrdma.server.tcp_connection import TcpConnection
 from rpcrdma.wire.private_data import PrivateData
-from tests.support import nfs4_direct
+from tests.support import nfs4_native
 from tests.support.nfs4 import mode, wanted
-from tests.support.nfs4_direct import Both, BothRdma, run
+from tests.support.nfs4_native import Both, BothRdma, run
 from tests.unit import vfs_support
 from tests.unit.test_waiting_calls import stalled, until
 
@@ -87,7 +87,7 @@ def test_a_compound_that_cannot_be_kept_gives_its_slot_back(tmp_path, monkeypatc
 def test_a_late_reply_is_no_longer_than_the_peer_takes(tmp_path, monkeypatch):
     takes = 3072  # leases are 2048 or 4096 octets
     monkeypatch.setattr(
-        nfs4_direct, "LINUX", PrivateData(remote_invalidation=True, send_size=4096, receive_size=takes).encode()
+        nfs4_native, "LINUX", PrivateData(remote_invalidation=True, send_size=4096, receive_size=takes).encode()
     )
 
     async def scenario(both):

@@ -12,11 +12,11 @@ import pytest
 from nfsd.protocol.nfs3 import createmode3, nfsstat3
 from rpcrdma.rpc.messages import accept_stat
 from rpcrdma.server.tcp_connection import TcpConnection
-from tests.support.nfs4_direct import Both as Both4
+from tests.support.nfs4_native import Both as Both4
 from tests.unit import test_waiting_compounds as compounds
-from tests.unit.rdma_direct_support import run as run_rdma
-from tests.unit.test_nfs3_direct import COMMIT, WRITE, handle
-from tests.unit.test_nfs3_direct_names import CREATE, creation
+from tests.unit.rdma_native_support import run as run_rdma
+from tests.unit.test_nfs3_native import COMMIT, WRITE, handle
+from tests.unit.test_nfs3_native_names import CREATE, creation
 from tests.unit.test_waiting_calls import SUCCESS, on_disk, stalled, until, waiting, write_arguments
 
 SYSTEM_ERR = struct.pack(">I", accept_stat.SYSTEM_ERR)

@@ -16,7 +16,7 @@ from nfsd.protocol import nfs4 as p
 from nfsd.protocol.nfs3 import nfs_fh3
 from tests.nfs3_client import Nfs3Client, Nfs3Failure
 from tests.support.nfs4 import Client4, Failed, LoopbackTransport, mode
-from tests.support.nfs4_direct import Wire
+from tests.support.nfs4_native import Wire
 from tests.unit.nfs_client_support import Rig
 from tests.unit.test_vfs_mounts import mounted
 

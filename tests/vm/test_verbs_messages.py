@@ -32,7 +32,7 @@ CHOSEN = (
     "not invalidat and not any_size_in_any_place and not discarded_messages_use_up"
     " and not (test_a_long_call_and_a_long_reply and two) and not (test_only_what_is_too_large and two)"
 )
-DIRECT = ("test_rdma_direct.py", "test_rdma_direct_reads.py")
+DIRECT = ("test_rdma_native.py", "test_rdma_native_reads.py")
 DIRECT_CHOSEN = "(random or credits or drains or little_memory or stable or retransmitted) and not disk"
 
 

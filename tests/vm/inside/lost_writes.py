@@ -19,7 +19,7 @@ import time
 from nfsd.protocol import nfs4 as p
 from tests.nfs3_client import Nfs3Client, Nfs3Failure
 from tests.support.nfs4 import Client4, Failed, LoopbackTransport
-from tests.support.nfs4_direct import Wire
+from tests.support.nfs4_native import Wire
 from tests.vm.server import MOUNTD_PORT, TCP_PORT
 
 PIECE, PIECES = 512 << 10, 80

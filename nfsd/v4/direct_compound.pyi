@@ -1,9 +1,0 @@
-"""COMPOUND and SEQUENCE in native code. Implemented in ``direct_compound.pyx``."""
-
-from nfsd.v4.server import Nfs4Server
-from nfsd.v4.under_way import UnderWay
-
-class DirectCompound(UnderWay):
-    """COMPOUNDs that do not wait, without their operations; of use to native code only."""
-
-    def __init__(self, server: Nfs4Server) -> None: ...

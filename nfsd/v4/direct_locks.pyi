@@ -1,6 +1,0 @@
-"""LOCK and LOCKU in native COMPOUNDs. Implemented in ``direct_locks.pyx``."""
-
-from nfsd.v4.opens import Nfs4Opens
-
-class DirectLocks(Nfs4Opens):
-    """Names, attributes and opens too, and byte-range locks; of use to native code only."""

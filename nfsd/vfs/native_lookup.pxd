@@ -1,0 +1,26 @@
+"""C declarations of the file service's native LOOKUP."""
+
+from libc.stdint cimport uint8_t
+
+from nfsd.vfs.attributes cimport statx_t
+from nfsd.vfs.native_files cimport NativeFiles
+from nfsd.vfs.name_changes cimport Walk
+from nfsd.vfs.records cimport Credential, Node
+
+
+cdef class NativeLookup(NativeFiles):
+    """Native operations, LOOKUP included."""
+
+    cdef dict handles           # (export id, file system, kernel handle) -> NFS handle
+    cdef Walk needs             # what the operation that has just declined would have to wait for; None: nothing helps
+    cdef Walk walked            # what the call at hand has waited for; None: nothing, or something else
+
+    cdef Node lookup(
+        self, Credential credential, Node directory, const uint8_t *name, size_t size, statx_t *status, int *error
+    )
+    cdef Walk to_walk(self, Credential credential, Node directory)
+    cdef Node adopt(self, Node directory, int descriptor, bytes kernel, statx_t *status)
+    cdef bytes handle_of(self, mount, bytes kernel)
+
+
+cdef bint component(char *path, const uint8_t *name, size_t size) noexcept nogil

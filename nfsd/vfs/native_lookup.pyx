@@ -1,0 +1,147 @@
+"""LOOKUP for native programs: of what the kernel has in memory at once, of other names after a worker has looked.
+
+Owns :class:`NativeLookup`, which has the NFS handles that were made lately; imports the records and
+:mod:`nfsd.vfs.native_files`, whose rules hold here.
+"""
+
+from cpython.bytes cimport PyBytes_FromStringAndSize
+from libc.errno cimport EAGAIN, EMFILE, ENFILE, EXDEV, errno
+from libc.stdint cimport uint64_t
+
+from nfsd.vfs.syscalls import (
+    O_PATH as _O_PATH,
+    RESOLVE_CACHED as _RESOLVE_CACHED,
+    RESOLVE_COMPONENT as _RESOLVE_COMPONENT,
+)
+from nfsd.vfs.types import FileType
+
+from nfsd.vfs.attributes cimport type_in
+from nfsd.vfs.native_files cimport NAME_MAX, no, stat_of
+from nfsd.vfs.kernel cimport AT_EMPTY_PATH, SYS_name_to_handle_at, SYS_openat2, c_close, c_syscall, how_t, kernel_handle_t
+from rpcrdma.declined cimport DATA, FAILED, MAY_WAIT
+
+cdef enum:
+    HANDLES = 262144        # NFS handles remembered by kernel handle
+
+cdef object DIR = FileType.DIR
+cdef how_t CACHED
+CACHED.flags, CACHED.mode, CACHED.resolve = _O_PATH, 0, _RESOLVE_COMPONENT | _RESOLVE_CACHED
+
+
+cdef bint component(char *path, const uint8_t *name, size_t size) noexcept nogil:
+    """Make a C string, in NAME_MAX + 2 octets, of a name that is one of an entry in its directory; whether it is. What is
+    too long for every file system is cut, but stays too long."""
+    cdef size_t at
+    if size == 0 or (name[0] == c"." and (size == 1 or (size == 2 and name[1] == c"."))):
+        return False
+    for at in range(size):
+        if name[at] == 0 or name[at] == c"/":
+            return False
+        if at <= NAME_MAX:
+            path[at] = name[at]
+    path[min(size, <size_t>(NAME_MAX + 1))] = 0
+    return True
+
+
+cdef class NativeLookup(NativeFiles):
+    def __cinit__(self, service):
+        self.handles = {}
+
+    cdef int pause(self) except -1:
+        # What these refer to would stay open.
+        self.needs = self.walked = None
+        return NativeFiles.pause(self)
+
+    cdef Node lookup(
+        self, Credential credential, Node directory, const uint8_t *name, size_t size, statx_t *status, int *error
+    ):
+        """The node of a name, with a fresh ``struct statx``. None: ``error`` is what the kernel says of it, or 0 when this
+        declines, for want of what it ``needs`` if that is set."""
+        cdef char path[NAME_MAX + 2]
+        cdef kernel_handle_t kernel
+        cdef int mount_id = -1
+        cdef int descriptor = -1
+        cdef int failed
+        cdef bytes key, handle
+        cdef Node node
+        error[0] = 0
+        self.needs = None
+        if directory.type is not DIR or directory.mount.by_place or not component(path, name, size):
+            return None
+        kernel.size = sizeof(kernel.octets)
+        if not directory.inline and not directory.caching:
+            self.why = MAY_WAIT
+            return None
+        if not self.become(credential):
+            return None
+        self.why = FAILED
+        if directory.inline:
+            failed = 0 if c_syscall(SYS_name_to_handle_at, directory.fd, path, &kernel, &mount_id, 0) == 0 else errno
+        else:
+            descriptor = <int>c_syscall(SYS_openat2, directory.fd, path, &CACHED, sizeof(CACHED))
+            failed = 0 if descriptor >= 0 else errno
+            if failed == EAGAIN and self.walked is not None:
+                failed = self.walked.data.errors[0]
+                kernel, mount_id = self.walked.data.kernels[0], self.walked.data.mounts[0]
+            elif failed == EAGAIN:
+                self.why = DATA
+                self.needs = self.to_walk(credential, directory)
+                self.needs.data.paths[0] = path
+                return None
+            elif not failed and c_syscall(SYS_name_to_handle_at, descriptor, b"", &kernel, &mount_id, AT_EMPTY_PATH) != 0:
+                failed = errno
+        if failed and failed != EXDEV and failed != EMFILE and failed != ENFILE:
+            error[0] = failed
+        node = None
+        if not failed and mount_id == directory.mnt_id:
+            key = PyBytes_FromStringAndSize(<char *>&kernel.kind, 4 + kernel.size)
+            handle = self.handle_of(directory.mount, key)
+            if descriptor >= 0:
+                node = self.recent.get(handle)
+                if node is None and stat_of(descriptor, status):
+                    node, descriptor = self.adopt(directory, descriptor, key, status), -1
+            else:
+                node = self.find(handle, len(handle))
+        if descriptor >= 0:
+            c_close(descriptor)
+        if node is None or not self.look(node, status):
+            return None
+        node.used = self.nodes.sweep_number
+        return node
+
+    cdef Walk to_walk(self, Credential credential, Node directory):
+        """A worker's look at a name, which is yet to be put there: then it is in memory."""
+        cdef Walk walk = Walk.__new__(Walk)
+        walk.executor, walk.lane = self.executor, directory.mount.lane
+        walk.one, walk.data.directories[0] = directory, directory.fd
+        walk.credential = credential
+        walk.job.as_caller = True
+        walk.job.caller = credential.identity
+        return walk
+
+    cdef Node adopt(self, Node directory, int descriptor, bytes kernel, statx_t *status):
+        """The node of a file in a directory, whose O_PATH descriptor is taken over."""
+        cdef object mount = directory.mount
+        cdef bytes handle = self.handle_of(mount, kernel)
+        cdef Node node = self.nodes.find(handle)
+        if node is None:
+            inode = self.nodes.inode(mount.key_prefix + kernel[:1] + kernel[4:])
+            node = Node(handle, inode, mount, descriptor, type_in(status), self.service.close_later)
+            self.nodes.add(node)
+        else:
+            c_close(descriptor)
+        return node
+
+    cdef bytes handle_of(self, mount, bytes kernel):
+        """The NFS handle of a kernel handle: always the same, so it is worth remembering what took a hash to make.
+        Remembered by what the mount is called, not by the mount, whose descriptor must go when nobody uses it."""
+        cdef tuple key = (mount.export.id, mount.fs_id, kernel)
+        cdef bytes handle = self.handles.get(key)
+        if handle is None:
+            handle = self.service.codec.encode(
+                key[0], key[1], int.from_bytes(kernel[:4], "little", signed=True), kernel[4:]
+            )
+            if len(self.handles) >= HANDLES:
+                self.handles.clear()
+            self.handles[key] = handle
+        return handle

@@ -1,0 +1,141 @@
+"""C declarations of native calls: calls answered in native code, in the stack in which they arrived."""
+
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
+from libc.string cimport memset
+
+from rpcrdma.declined cimport Declined
+from rpcrdma.octets cimport store32
+from rpcrdma.place cimport Answerer, Held, Place
+from rpcrdma.rpc.replay cimport Entry, Peer, ReplayCache
+from rpcrdma.rpc.tally cimport Latencies, Tally
+from rpcrdma.rpc.work cimport Errand, Work  # for programs
+from rpcrdma.rpc.work cimport Errand, Work  # for programs
+
+
+cdef inline uint8_t *accepted(uint8_t *at, uint32_t xid) noexcept nogil:
+    """An accepted reply with an empty verifier, and SUCCESS (RFC 5531 section 9)."""
+    at = store32(store32(at, xid), 1)
+    memset(at, 0, 16)
+    return at + 16
+
+
+cdef class Caller:
+    """One caller on one connection, as far as native programs know it."""
+
+    cdef readonly object credential     # RpcCredential
+    cdef readonly str peer_address
+    cdef readonly object transport      # the connection
+    cdef uint64_t digest                # of the credential, for the replay cache
+    cdef uint32_t mark                  # likewise 32 bits, which differ for callers of different uids and flavors
+    cdef readonly size_t header         # octets of its calls before the procedure's arguments
+    cdef public object notes            # what the program has found out about the caller
+
+    cdef inline int take(self, object credential) except -1:
+        """Note whose calls these are."""
+        self.credential = credential
+        self.mark = <uint32_t>credential.mark ^ <uint32_t>credential.flavor << 28
+        return 0
+
+
+cdef class NativeProgram:
+    """The procedures of one version of one program that can be answered directly."""
+
+    cdef uint64_t procedures        # bit n: procedure n may be tried
+    cdef uint64_t guarded           # bit n: procedure n is under the replay cache
+    cdef readonly Latencies latencies
+    # Of the call at hand, to be set by ``answer`` if it is to be counted so.
+    cdef uint32_t shown             # its row in ``latencies``; otherwise the procedure
+    cdef Tally tally                # of its client
+    cdef readonly Declined declined
+    cdef readonly Declined waited
+    cdef Work work                  # what the call waits for that has just been answered so
+
+    cdef bint guards(self, uint32_t procedure, const uint8_t *arguments, size_t size) except -1
+    cdef int reason(self, uint32_t procedure, uint32_t *row) noexcept
+    cdef int answer(self, Caller caller, uint32_t procedure, const uint8_t *arguments, size_t size, Place place,
+                    Work brought) except -1
+    cdef void note(self, double seconds) noexcept
+    cdef int wait_for(self, Work work, Work earlier) except -1
+    cdef object dismiss(self, Work work)
+    cdef int give_up(self, Work work) except -1
+    cdef int pause(self) except -1
+
+
+cdef struct Count:
+    uint64_t calls
+    double seconds
+
+
+cdef class NativeVersion:
+    """A native program on one connection, with what is to be counted for it."""
+
+    cdef NativeProgram program
+    cdef uint32_t number
+    cdef uint32_t version
+    cdef list rows
+    cdef Count counts[64]
+
+
+cdef class Waiting:
+    """A call that waits."""
+
+    cdef NativeVersion version
+    cdef Caller caller
+    cdef readonly uint32_t xid
+    cdef uint32_t procedure
+    cdef readonly uint32_t row      # the procedure, or the operation of a COMPOUND that waits
+    cdef int reason
+    cdef readonly Tally tally       # its client's on the export, if that is known
+    cdef size_t offset              # of the arguments in the message
+    cdef bytes key                  # for the replay cache; None: it is not under it
+    cdef Entry entry
+    cdef readonly double since
+    cdef Work work
+
+    cdef int told(self) except -1
+
+
+cdef class Gate:
+    """Whom the server is for."""
+
+    cdef public unsigned long generation
+    cdef public double lasts
+
+
+cdef class NativeCalls(Answerer):
+    """The native calls of one connection."""
+
+    cdef object transport
+    cdef str peer_address
+    cdef Peer peer
+    cdef ReplayCache replay
+    cdef object read_credential
+    cdef list versions
+    cdef NativeVersion latest
+    cdef dict callers
+    cdef bytes latest_key
+    cdef Caller latest_caller
+    cdef bint counting
+    cdef double clock
+    cdef Gate gate
+    cdef unsigned long admitted_in      # the gate's generation in which the peer was let in
+    cdef double admitted_until          # on ``clock``
+    cdef int why                        # the present call is declined, unless its program does it
+    cdef Declined unknown               # calls whose message is not known
+    cdef Waiting waiting                # the call that has just been answered so
+    cdef object flights                 # where calls that wait are entered
+    cdef object begun                   # what has been done of the call that has just been declined,
+    cdef Entry entry                    # and its place in the replay cache; None if it has none
+
+    cdef bint admitted(self) except -1
+    cdef int attempt(self, const uint8_t *message, size_t size, Place place) except -1
+    cdef int failed(self, const uint8_t *message, Place place, object error) except -1
+    cdef NativeVersion version_of(self, uint32_t number, uint32_t version)
+    cdef bytes key_of(self, NativeVersion version, Caller caller, uint32_t procedure, const uint8_t *message,
+                      size_t offset, size_t size, Place place)
+    cdef int left_off(self, object begun, bytes key) except -1
+    cdef int enter(self, Held held, Waiting waiting) except -1
+    cdef int cannot_begin(self, Waiting waiting, object error) except -1
+    cdef int over(self, Held held, Waiting waiting, int outcome, Place place, const uint8_t *start) except -1
+    cdef int carry_on(self, Held held, Place place, object holder) except -1
+    cdef Caller caller_of(self, uint32_t flavor, const uint8_t *body, size_t size)

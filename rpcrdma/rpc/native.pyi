@@ -1,0 +1,76 @@
+"""Calls answered natively, in the stack in which they arrived. Implemented in ``native.pyx``."""
+
+from collections.abc import Awaitable, Callable
+
+from rpcrdma.declined import Declined
+from rpcrdma.place import Answerer
+from rpcrdma.rpc.dispatch import Dispatcher, Row
+from rpcrdma.rpc.messages import auth_stat
+from rpcrdma.rpc.program import RpcCredential, Transport
+from rpcrdma.rpc.replay import ReplayCache
+from rpcrdma.rpc.tally import Latencies, Tally
+
+class NativeProgram:
+    """The procedures of one version of one program that can be answered directly; derived from in native code.
+
+    ``latencies`` has the times of its calls.
+
+    ``answer`` writes the results of a procedure, or declines: then it has changed nothing. ``pause`` gives up what was
+    held between calls (such as the caller's identity)."""
+
+    latencies: Latencies
+    declined: Declined
+    waited: Declined
+    """Likewise calls that had to wait, for what stands for the reason."""
+
+class Waiting:
+    """A call that waits; as text, which one it is."""
+
+    since: float
+    """On the clock of time.perf_counter, in seconds."""
+    xid: int
+    row: int
+    """Its procedure's number, or that of the operation of a COMPOUND that waits."""
+    tally: Tally | None
+    """Where it will be counted, if that is known."""
+    transport: Transport
+    label: tuple[str, int, str]
+    """Program, version, procedure."""
+    number: tuple[int, int, int]
+    why: str
+    """For what."""
+
+class Gate:
+    """Whom the server is for; derived from by who knows. Both paths ask it before a call of a peer is executed, the
+    native one once per connection, generation and ``lasts``."""
+
+    generation: int
+    """To be raised whenever an answer of :meth:`admits` may have changed."""
+    lasts: float
+    """Seconds after which the native path asks again in any case; without bound unless set."""
+
+    def learn(self, peer_address: str) -> Awaitable[None] | None:
+        """What to wait for before it can be said who the peer is (such as the name service's answer); None: nothing."""
+
+    def admits(self, peer_address: str) -> bool:
+        """Whether calls of the peer are executed; without waiting, by what is known now."""
+
+    def turned_away(self, peer_address: str) -> None:
+        """A call of the peer has been refused (to tell the log)."""
+
+class NativeCalls(Answerer):
+    """The native calls of one connection."""
+
+    def __init__(
+        self,
+        transport: Transport,
+        replay: ReplayCache,
+        read_credential: Callable[[int, memoryview], RpcCredential | auth_stat],
+        versions: list[tuple[int, int, NativeProgram, list[Row | None]]],
+        gate: Gate | None = None,
+        unknown: Declined | None = None,
+        flights: Dispatcher | None = None,
+    ) -> None:
+        """``versions``: (program, version, native program, rows by procedure). ``unknown``: where calls are counted that
+        are declined before their program is known. ``flights`` has the calls that wait in its ``held``, and is told by
+        ``ended`` when there are none any more."""

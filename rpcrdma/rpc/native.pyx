@@ -1,0 +1,500 @@
+"""Native calls: the common procedures, answered natively in the stack in which they arrived (contract: ``native.pyi``).
+
+Owns the RPC header of such calls (RFC 5531 section 9) and their callers. Imports :mod:`rpcrdma.rpc` and knows neither
+transport nor program: a transport hands in messages and a :class:`~rpcrdma.place.Place` for the reply, a program
+derives from :class:`NativeProgram`.
+
+The rule: a native call gives the very answer that the general path (:mod:`rpcrdma.rpc.dispatch`) would give, or declines,
+and the general path answers: from the beginning, or from where the native call has come to, with what it says that it has
+begun (:meth:`~rpcrdma.place.Place.pass_on`). What raises, which nothing should, is answered SYSTEM_ERR: it may have changed
+something.
+
+What has to wait says for what, by a :class:`Work`, and is offered to the same function again when that is there. Each
+function is thus written once, and never waits itself: it looks at what has been brought, and goes on from there.
+No state is kept for native calls alone but memos whose truth is checked at each use.
+
+Calls are counted here and added to the dispatcher's rows when the transport pauses (at the end of a wake-up).
+"""
+
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from libc.math cimport INFINITY
+from libc.string cimport memcmp, memset
+
+from rpcrdma.clock cimport nanoseconds
+from rpcrdma.declined cimport CALLER, GATE, NOBODY, PROCEDURE, RARE, REPLAY, SHAPE, SIZE, Declined, word
+from rpcrdma.memory cimport Lease
+from rpcrdma.place cimport ANSWERED, DECLINED, WAITS, Answerer, Held, Place, load32, load64, store32
+from rpcrdma.rpc.calls cimport copy_of, key_of_call
+from rpcrdma.rpc.replay cimport Entry, Peer, ReplayCache, caller_digest
+from rpcrdma.rpc.work cimport Unbegun, Work
+from rpcrdma.wire.rpc cimport AUTH_SYS, MAX_AUTH_BYTES, SYSTEM_ERR
+
+import asyncio
+
+from rpcrdma.callers import CALLING_HOST
+from rpcrdma.firewall import contain
+from rpcrdma.rpc.calls import failed
+from rpcrdma.rpc.program import RpcCredential, RpcReply
+
+
+cdef enum:
+    CALL_HEADER = 40        # with empty credential and verifier
+    CALLERS = 256           # per connection; beyond it all are forgotten and learnt again
+    BY_PROGRAM = -1         # why a call is declined: it knows
+
+
+cdef class Caller:
+    def __init__(self):
+        raise TypeError("callers are made by NativeCalls")
+
+
+cdef class NativeProgram:
+    def __cinit__(self, *args, **kwargs):
+        self.latencies = Latencies()
+        self.declined = Declined()
+        self.waited = Declined()
+
+    cdef bint guards(self, uint32_t procedure, const uint8_t *arguments, size_t size) except -1:
+        """Whether a call is under the replay cache."""
+        return (self.guarded >> procedure) & 1
+
+    cdef int reason(self, uint32_t procedure, uint32_t *row) noexcept:
+        """Why the present call is declined (:mod:`rpcrdma.declined`); ``row``: to be counted there."""
+        return RARE
+
+    cdef int answer(
+        self, Caller caller, uint32_t procedure, const uint8_t *arguments, size_t size, Place place, Work brought
+    ) except -1:
+        """Write the results: ANSWERED. DECLINED: nothing has happened, or what has been passed on to ``place``. WAITS: for
+        ``work``. ``brought``: what the call has waited for, a mere Work if it goes on from what was passed on, None when it
+        is offered for the first time."""
+        return DECLINED
+
+    cdef void note(self, double seconds) noexcept:
+        """Count the call at hand, which took so long."""
+        self.latencies.note(self.shown, seconds)
+        if self.tally is not None:
+            self.tally.over(seconds)
+
+    cdef int wait_for(self, Work work, Work earlier) except -1:
+        """WAITS, for ``work``; ``earlier`` is what has been brought before."""
+        work.earlier = earlier
+        self.work = work
+        return WAITS
+
+    cdef object dismiss(self, Work work):
+        """The call that has just been answered WAITS, for ``work``, cannot be kept: it is declined. What others go on from,
+        or None: nothing has happened."""
+
+    cdef int give_up(self, Work work) except -1:
+        """What a call was to wait for could not be begun: it is answered SYSTEM_ERR, and never offered again."""
+        return 0
+
+    cdef int pause(self) except -1:
+        return 0
+
+
+cdef class Waiting:
+    @property
+    def transport(self):
+        return self.caller.transport
+
+    @property
+    def label(self):
+        return self.version.rows[self.procedure].label
+
+    @property
+    def number(self):
+        return self.version.rows[self.procedure].number
+
+    @property
+    def why(self):
+        return word(self.reason)
+
+    cdef int told(self) except -1:
+        """Take over what the program says of the call, and for what it waits."""
+        cdef NativeProgram program = self.version.program
+        self.work, program.work = program.work, None
+        self.row = self.procedure
+        self.reason = program.reason(self.procedure, &self.row)
+        self.tally = program.tally
+        return 0
+
+    def __str__(self):
+        row, transport = self.version.rows[self.procedure], self.caller.transport
+        return (
+            f"{transport.netid} {transport.peer_address} port {transport.peer_port} xid {self.xid:#010x} "
+            f"{row.label[0]}v{row.label[1]} {row.label[2]}"
+        )
+
+
+cdef Waiting waiting_call(
+    NativeVersion version, Caller caller, const uint8_t *message, uint32_t procedure, size_t offset, bytes key,
+    double since
+):
+    """The call that a program has just answered so."""
+    cdef Waiting waiting = Waiting.__new__(Waiting)
+    waiting.version, waiting.caller, waiting.xid = version, caller, load32(message)
+    waiting.procedure, waiting.offset, waiting.key, waiting.since = procedure, offset, key, since
+    waiting.told()
+    return waiting
+
+
+cdef class NativeVersion:
+    def __init__(self, NativeProgram program not None, uint32_t number, uint32_t version, list rows not None):
+        self.program, self.number, self.version, self.rows = program, number, version, rows
+        memset(self.counts, 0, sizeof(self.counts))
+
+
+cdef class Gate:
+    def __cinit__(self, *args, **kwargs):
+        self.generation = 1
+        self.lasts = INFINITY
+
+    def learn(self, peer_address):
+        return None
+
+    def admits(self, peer_address):
+        raise NotImplementedError
+
+    def turned_away(self, peer_address):
+        pass
+
+
+cdef class NativeCalls(Answerer):
+    def __init__(
+        self, transport, replay, read_credential, list versions not None, Gate gate=None, Declined unknown=None, flights=None
+    ):
+        self.transport, self.peer_address, self.peer = transport, transport.peer_address, Peer(transport)
+        self.replay, self.flights, self.read_credential = replay, flights, read_credential
+        self.versions = [NativeVersion(program, number, version, rows) for number, version, program, rows in versions]
+        self.callers = {}
+        self.gate, self.admitted_in = gate, 0
+        self.unknown = unknown or Declined()
+
+    cdef NativeVersion version_of(self, uint32_t number, uint32_t version):
+        cdef NativeVersion known = self.latest
+        if known is not None and known.number == number and known.version == version:
+            return known
+        for known in self.versions:
+            if known.number == number and known.version == version:
+                if self.latest is not None:
+                    self.latest.program.pause()
+                self.latest = known
+                return known
+        return None
+
+    cdef int answer(self, const uint8_t *message, size_t size, Place place) except -1:
+        """Answer the call, or not: then nothing has happened, and what was written to ``place`` is void. A program
+        that fails is answered for: it costs no other call anything, and no connection."""
+        cdef uint8_t *start = place.at
+        cdef int outcome
+        try:
+            outcome = self.attempt(message, size, place)
+            if outcome == DECLINED:
+                self.decline(message, size, self.why)
+            return outcome
+        except Exception as error:
+            if size < CALL_HEADER or place.end - start < 24:
+                raise
+            place.forget_payload()
+            place.at = start
+            return self.failed(message, place, error)
+
+    cdef void decline(self, const uint8_t *message, size_t size, int reason) noexcept:
+        cdef uint32_t procedure, row
+        cdef NativeVersion known
+        if message == NULL:
+            self.unknown.add(NOBODY, reason)
+            return
+        if size < 24 or load32(message + 4) != 0:
+            return  # no call
+        row = procedure = load32(message + 20)
+        for known in self.versions:
+            if known.number == load32(message + 12) and known.version == load32(message + 16):
+                if reason == BY_PROGRAM:
+                    reason = known.program.reason(procedure, &row)
+                known.program.declined.add(row, reason)
+
+    cdef int hold(self, Held held) except -1:
+        cdef bint entered = self.waiting is None
+        cdef Waiting waiting = held.state if entered else self.waiting
+        held.state, self.waiting = waiting, None
+        waiting.work.held = held
+        caller = CALLING_HOST.set(self.peer.host)
+        try:
+            if not entered:
+                self.enter(held, waiting)
+            return waiting.work.start()
+        except Exception as error:
+            return self.cannot_begin(waiting, error)
+        finally:
+            CALLING_HOST.reset(caller)
+
+    cdef int enter(self, Held held, Waiting waiting) except -1:
+        """The call waits from now on, and is known to others."""
+        self.flights.held.add(waiting)
+        if waiting.key is not None:
+            waiting.entry = self.replay.begin(waiting.key, self.transport)
+        # The calls before it may have left the thread a caller's, and an errand's first steps are taken at once.
+        waiting.version.program.pause()
+        return 0
+
+    cdef int cannot_begin(self, Waiting waiting, object error) except -1:
+        """What the call was to wait for does not come: it is answered in the loop's next turn."""
+        cdef Unbegun unbegun = Unbegun.__new__(Unbegun)
+        unbegun.error = error
+        unbegun.held, waiting.work.held = waiting.work.held, None
+        try:
+            waiting.version.program.give_up(waiting.work)
+        finally:
+            waiting.work = unbegun
+            asyncio.get_running_loop().call_soon(contain, None, unbegun.tell)
+        return 0
+
+    cdef int dismiss(self) except -1:
+        cdef Waiting waiting = self.waiting
+        self.waiting = None
+        if waiting is not None:
+            self.left_off(waiting.version.program.dismiss(waiting.work), waiting.key)
+        return 0  # whoever could not keep it says why
+
+    cdef int left_off(self, object begun, bytes key) except -1:
+        """A call is declined, of which so much has been done. ``key``: its own in the replay cache; it is entered there, so
+        that a retransmission does not begin anew meanwhile."""
+        self.begun = begun
+        if begun is not None and key is not None:
+            self.entry = self.replay.begin(key, self.transport)
+        return 0
+
+    cdef int answer_again(self, Held held, Place place) except -1:
+        cdef Waiting waiting = held.state
+        cdef NativeProgram program = waiting.version.program
+        cdef uint8_t *start = place.at
+        cdef int outcome
+        place.at = accepted(start, waiting.xid)
+        place.begun = None
+        program.shown = waiting.procedure
+        program.tally = None
+        try:
+            if type(waiting.work) is Unbegun:
+                raise (<Unbegun>waiting.work).error
+            outcome = program.answer(
+                waiting.caller, waiting.procedure, held.message + waiting.offset, held.size - waiting.offset, place,
+                waiting.work,
+            )
+        except Exception as error:
+            place.forget_payload()
+            place.at = start
+            outcome = self.failed(held.message, place, error)
+        program.pause()
+        if outcome == WAITS:
+            waiting.told()
+            return WAITS
+        if outcome == DECLINED:
+            program.declined.add(waiting.row, program.reason(waiting.procedure, &waiting.row))
+            self.begun, place.begun = place.begun, None
+        self.over(held, waiting, outcome, place, start)
+        return outcome
+
+    cdef int over(self, Held held, Waiting waiting, int outcome, Place place, const uint8_t *start) except -1:
+        """A call that waited is over; its reply's head stands there. One that is now declined goes on elsewhere, and
+        whoever has joined it waits for that."""
+        cdef Entry entry = waiting.entry
+        cdef bytes reply
+        cdef double taken
+        self.flights.held.discard(waiting)
+        if not self.flights.held:
+            self.flights.ended()
+        waiting.work = None
+        if outcome == DECLINED:
+            changed = self.begun is not None and self.begun.changed
+            if self.transport.closed and (changed or entry is not None and entry.waiters):
+                self.carry_on(held, place, self.passed_on(held, None))
+        elif entry is not None:
+            reply = PyBytes_FromStringAndSize(<char *>start, place.at - start)
+            if start[23] == 0:
+                self.replay.conclude(entry, reply, ())
+            else:
+                self.replay.abandon(entry, RpcReply(waiting.xid, reply, []))
+        if outcome == ANSWERED and start[23] == 0:
+            taken = nanoseconds() * 1e-9 - waiting.since
+            row = waiting.version.rows[waiting.procedure]
+            row.calls += 1
+            row.direct += 1
+            row.seconds += taken
+            waiting.version.program.note(taken)
+        return 0
+
+    cdef int carry_on(self, Held held, Place place, object holder) except -1:
+        """Have others execute a call whose connection has gone: for one who waits for it on another, or because part of it
+        has been done."""
+        message, chunks = copy_of(held, place)
+        self.flights.carry_on(self.transport, message, chunks, holder)
+        return 0
+
+    cdef object passed_on(self, Held held, Lease message):
+        cdef Waiting waiting
+        cdef Entry entry = self.entry
+        begun, self.begun, self.entry = self.begun, None, None
+        if held is not None:
+            waiting = held.state
+            entry, waiting.entry = waiting.entry, None
+        if entry is None and begun is None:
+            return message
+        return self.replay.pass_on(entry, message, begun)
+
+    cdef int failed(self, const uint8_t *message, Place place, object error) except -1:
+        """Answer a call in which a program has failed, as the general path does. Returns ANSWERED."""
+        cdef uint32_t procedure = load32(message + 20)
+        cdef NativeVersion version = self.version_of(load32(message + 12), load32(message + 16))
+        place.at = store32(store32(place.at, load32(message)), 1)
+        memset(place.at, 0, 12)
+        place.at = store32(place.at + 12, SYSTEM_ERR)
+        if version is not None:
+            # Whoever it was on behalf of: nothing is done for anybody else in that one's name.
+            version.program.pause()
+        row = version.rows[procedure] if version is not None and procedure < 64 else None
+        what = f"program {load32(message + 12)} version {load32(message + 16)}, procedure {procedure}"
+        failed(self.transport, load32(message), row, what, error)
+        return ANSWERED
+
+    cdef int attempt(self, const uint8_t *message, size_t size, Place place) except -1:
+        cdef size_t offset
+        cdef uint32_t length, procedure
+        cdef NativeVersion version
+        cdef Caller caller
+        cdef NativeProgram program
+        cdef int outcome
+        cdef bytes key = None
+        cdef uint8_t *start = place.at
+        cdef double then
+        self.why = SHAPE
+        if size < CALL_HEADER or load32(message + 4) != 0 or load32(message + 8) != 2:
+            return DECLINED
+        length = load32(message + 28)
+        if length > MAX_AUTH_BYTES:
+            return DECLINED
+        offset = 32 + ((length + 3) & ~<uint32_t>3)
+        procedure = load32(message + 20)
+        if procedure >= 64 or offset + 8 > size or load64(message + offset) != 0:
+            return DECLINED
+        offset += 8
+        self.why = PROCEDURE
+        version = self.version_of(load32(message + 12), load32(message + 16))
+        if version is None or not (version.program.procedures >> procedure) & 1:
+            return DECLINED
+        self.why = SIZE
+        if place.end - place.at < 24:
+            return DECLINED
+        self.why = CALLER
+        caller = self.caller_of(load32(message + 24), message + 32, length)
+        if caller is None:
+            return DECLINED
+        if not self.counting:
+            self.counting = True
+            self.clock = nanoseconds() * 1e-9
+        self.why = GATE
+        if self.gate is not None and not (
+            self.admitted_in == self.gate.generation and self.clock < self.admitted_until
+        ) and not self.admitted():
+            return DECLINED
+        place.at = accepted(place.at, load32(message))
+        self.why = BY_PROGRAM
+        program = version.program
+        program.shown, program.tally, place.begun = procedure, None, None
+        if program.guards(procedure, message + offset, size - offset):
+            key = self.key_of(version, caller, procedure, message, offset, size, place)
+            if not self.replay.is_new(key):
+                self.why = REPLAY  # what is known already is the general path's to answer
+                return DECLINED
+        outcome = program.answer(caller, procedure, message + offset, size - offset, place, None)
+        if key is not None and outcome == ANSWERED:
+            self.replay.remember(key, self.peer.host, PyBytes_FromStringAndSize(<char *>start, place.at - start))
+        then = self.clock
+        self.clock = nanoseconds() * 1e-9
+        if outcome == ANSWERED:
+            version.counts[procedure].calls += 1
+            then = self.clock - then
+            version.counts[procedure].seconds += then
+            program.note(then)
+        elif outcome == DECLINED:
+            begun, place.begun = place.begun, None
+            self.left_off(begun, key)
+        else:
+            try:
+                self.waiting = waiting_call(version, caller, message, procedure, offset, key, then)
+            except BaseException:
+                program.dismiss(program.work)
+                raise
+            program.waited.add(self.waiting.row, self.waiting.reason)
+        return outcome
+
+    cdef bint admitted(self) except -1:
+        """Ask the gate about the peer; False: it is for the general path to refuse, or to wait for an answer."""
+        cdef unsigned long generation = self.gate.generation
+        if self.gate.learn(self.peer_address) is not None or not self.gate.admits(self.peer_address):
+            return False
+        self.admitted_in = generation
+        self.admitted_until = self.clock + self.gate.lasts
+        return True
+
+    cdef bytes key_of(
+        self, NativeVersion version, Caller caller, uint32_t procedure, const uint8_t *message, size_t offset,
+        size_t size, Place place
+    ):
+        """Of a call under the replay cache."""
+        return key_of_call(
+            version.number, version.version, procedure, caller.digest, message, offset, size, place, self.peer
+        )
+
+    cdef Caller caller_of(self, uint32_t flavor, const uint8_t *body, size_t size):
+        """Who calls; None: for the general path to say."""
+        cdef bytes key = self.latest_key
+        cdef Caller caller
+        if flavor != AUTH_SYS or size < 20:
+            return None
+        # The stamp in front is arbitrary (RFC 5531 appendix A): without it equal callers have equal octets.
+        body += 4
+        size -= 4
+        if key is not None and <size_t>PyBytes_GET_SIZE(key) == size and memcmp(PyBytes_AS_STRING(key), body, size) == 0:
+            return self.latest_caller
+        key = PyBytes_FromStringAndSize(<char *>body, size)
+        caller = self.callers.get(key)
+        if caller is None:
+            credential = self.read_credential(flavor, memoryview(bytes(4) + key))
+            if not isinstance(credential, RpcCredential):
+                return None
+            caller = Caller.__new__(Caller)
+            caller.take(credential)
+            caller.peer_address = self.peer_address
+            caller.transport = self.transport
+            caller.digest = caller_digest(flavor, body - 4, size + 4)
+            caller.header = CALL_HEADER + ((size + 4 + 3) & ~<size_t>3)
+            if len(self.callers) >= CALLERS:
+                self.callers.clear()
+            self.callers[key] = caller
+        self.latest_key = key
+        self.latest_caller = caller
+        return caller
+
+    cdef int pause(self) except -1:
+        """No native call is made for a while: programs let go of what they held, and the counts are told."""
+        cdef NativeVersion version
+        cdef Count *count
+        cdef int procedure
+        if not self.counting:
+            return 0
+        self.counting = False
+        if self.latest is not None:
+            self.latest.program.pause()
+        for version in self.versions:
+            for procedure in range(64):
+                count = &version.counts[procedure]
+                if count.calls:
+                    row = version.rows[procedure]
+                    row.calls += count.calls
+                    row.direct += count.calls
+                    row.seconds += count.seconds
+                    count.calls, count.seconds = 0, 0
+        return 0
