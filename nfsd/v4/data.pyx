@@ -163,8 +163,8 @@ cdef class Nfs4Data(Nfs4Locks):
         cdef bint eof = False, held = True
         if left(arguments) < READ4args_SIZE:
             return self.fail(NFS4ERR_BADXDR, place)
-        if self.beside or (self.cachethis and not self.driven) or not room(place, 16):
-            return no(self.files, SIZE)  # a kept reply stands in one piece
+        if self.data_at != NULL or (self.cachethis and not self.driven) or not room(place, 16):
+            return no(self.files, SIZE)  # one lot of data to a place; a kept reply stands in one piece
         if isinstance(brought, Transfer):
             return self.have_read(arguments, <Transfer>brought, place)
         if isinstance(brought, Errand) and (<Errand>brought).error is not None:
