@@ -21,6 +21,7 @@ from nfsd.protocol.nfs3 import (
     stable_how,
 )
 from nfsd.v3.request import Limits
+from nfsd.vfs import flushes
 from nfsd.vfs.types import FileType
 from tests.nfs3_client import auth_sys
 from tests.support.nfs3_server import Server, running
@@ -267,7 +268,9 @@ def test_a_full_file_system(stable: stable_how, small: Path) -> None:
     serve(small, test)
 
 
-def test_writes_answer_the_verifier_from_before_and_commits_the_one_after(tmp_path: Path) -> None:
+def test_writes_answer_the_verifier_from_before_and_commits_the_one_after(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Data lost while a call is under way shows as a verifier that differs between the WRITE and the COMMIT."""
     (tmp_path / "export").mkdir(mode=0o777)
 
@@ -283,13 +286,7 @@ def test_writes_answer_the_verifier_from_before_and_commits_the_one_after(tmp_pa
                     await asyncio.sleep(0.001)
             service.write_verifier = b"lost1..."
         assert (await writing).resok.verf == first
-        plain = service.sync
-
-        async def losing(*arguments: Any) -> None:
-            await plain(*arguments)
-            service.write_verifier = b"lost2..."
-
-        service.sync = losing  # type: ignore[method-assign, assignment]
+        monkeypatch.setattr(flushes, "on_fsync", lambda _: setattr(service, "write_verifier", b"lost2..."))
         assert (await commit(server, handle)).resok.verf == b"lost2..."
 
     serve(tmp_path / "export", test)
@@ -315,11 +312,17 @@ def test_commit_reports_data_that_was_lost(tmp_path: Path) -> None:
         handle = await add(server)
         await write(server, handle, b"abc", stable=stable_how.UNSTABLE)
 
-        async def lost(*_: Any) -> None:
-            raise OSError(errno.EIO, "")
-
-        server.service.sync = lost  # type: ignore[method-assign, assignment]
-        value = await commit(server, handle)
+        sync = (await server.service.resolve(handle.data)).inode.sync
+        begun: list[Callable[[int], None]] = []  # fsyncs that end when and as the test says
+        sync.join(begun.append)
+        committing = asyncio.ensure_future(commit(server, handle))
+        async with asyncio.timeout(30):
+            while not sync.waiting:  # noqa: ASYNC110 (the server's doing)
+                await asyncio.sleep(0.001)
+        sync.join(begun.append)
+        begun[0](0)
+        begun[1](errno.EIO)  # of what the COMMIT waits for
+        value = await committing
         assert value.status == nfsstat3.NFS3ERR_IO
         assert value.resfail.file_wcc.after == await server.client.getattr(handle)
 

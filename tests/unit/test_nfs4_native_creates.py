@@ -8,6 +8,7 @@ import pytest
 
 from nfsd.protocol import nfs4 as p
 from nfsd.state import Limits
+from nfsd.vfs import flushes
 from tests.support.callbacks import CallbackEnd
 from tests.support.nfs4 import Client4, LoopbackTransport
 from tests.unit.nfs4_names_support import (
@@ -197,24 +198,17 @@ def test_nothing_is_made_that_would_not_be_opened(kind, tmp_path, minor):
     on(kind, tmp_path, minor, scenario, limits=Limits(grace=0))
 
 
-def test_an_owner_is_busy_while_its_opening_waits(tmp_path):
+def test_an_owner_is_busy_while_its_opening_waits(tmp_path, monkeypatch):
     async def scenario(both):
         one, _ = await directories(both)
         await confirmed(both)
-        service, seqid, busy = both.server.service, next_seqid(both, b"owner"), []
-        settle = service.sync
+        seqid, busy = next_seqid(both, b"owner"), []
         owner = both.server.engine.clients.lookup(both.client.clientid).open_owners[b"owner"]
-
-        async def looking(*arguments):
-            busy.append(owner.busy)
-            await settle(*arguments)
-
-        service.sync = looking
+        monkeypatch.setattr(flushes, "on_fsync", lambda _: busy.append(owner.busy))
         await natively(both, putfh(one), making(both, b"new", seqid=seqid), p.OP_GETFH)
         await both.direct.call(
             None, both.message(0, putfh(one), making(both, b"new", p.createmode4.GUARDED4, seqid=seqid + 1))
         )
-        service.sync = settle
         assert busy
         assert all(busy)
         assert (owner.busy, owner.seqid) == (False, seqid + 1)
