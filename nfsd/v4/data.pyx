@@ -163,8 +163,8 @@ cdef class Nfs4Data(Nfs4Locks):
         cdef bint eof = False, held = True
         if left(arguments) < READ4args_SIZE:
             return self.fail(NFS4ERR_BADXDR, place)
-        if self.data_at != NULL or (self.cachethis and not self.driven) or not room(place, 16):
-            return no(self.files, SIZE)  # one lot of data to a place; a kept reply stands in one piece
+        if self.beside or (self.cachethis and not self.driven) or not room(place, 16):
+            return no(self.files, SIZE)  # a kept reply stands in one piece
         if isinstance(brought, Transfer):
             return self.have_read(arguments, <Transfer>brought, place)
         if isinstance(brought, Errand) and (<Errand>brought).error is not None:
@@ -190,6 +190,8 @@ cdef class Nfs4Data(Nfs4Locks):
         if got < 0:
             if self.files.why == OPEN and not held:
                 return self.not_opened(False, place)
+            if self.data_at != NULL:
+                return no(self.files, SIZE)  # a READ of nothing has left a payload, and the wait would drop it
             transfer = self.files.to_read(self.current, opened, held, offset, place, count)
             if transfer is None:
                 return self.fail(NFS4ERR_DELAY, place) if place.refused else no(self.files, SIZE)
