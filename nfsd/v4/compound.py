@@ -164,11 +164,11 @@ class Compound:
         """The current file on a real file system; ``changing`` also asks that this client may write there."""
         return await self.real(self.here, changing=changing)
 
-    async def saved_node(self, *, changing: bool = False) -> Node:
-        """The saved file, likewise."""
+    async def saved_node(self) -> Node:
+        """The saved file on a real file system."""
         if self.saved is None:
             raise Nfs4Error(self.saved_foreign or p.NFS4ERR_NOFILEHANDLE)
-        return await self.real(self.saved, changing=changing)
+        return await self.real(self.saved)
 
     async def real(self, node: Node | PseudoNode, *, changing: bool = False) -> Node:
         """The file on a real file system that a node stands for; the pseudo file system is read-only."""
@@ -274,11 +274,6 @@ class Compound:
     def host(self) -> str:
         """For which host the caller speaks: as much a part of who it is, with AUTH_SYS, as its user."""
         return self.server.exports.speaker(self.call.transport)
-
-    def next_is(self, number: int) -> bool:
-        """Whether the next operation of the COMPOUND is this one."""
-        at = self.call.arguments.position
-        return self.index + 1 < self.operations and self.call.message[at : at + 4] == number.to_bytes(4, "big")
 
     def room_left(self) -> int:
         """Octets of reply still free."""

@@ -13,15 +13,7 @@ from nfsd.v4.compound import Compound
 from nfsd.v4.facts import encoded
 from nfsd.v4.operations import operation
 from nfsd.v4.pseudofs import PseudoNode
-from nfsd.v4.settable import settable_on
-from nfsd.vfs.service import Node
-from nfsd.vfs.types import FileType, SetAttributes
 from rpcrdma.xdr import Encoder
-
-
-async def given_attributes(c: Compound, given: p.fattr4, where: Node, kind: FileType) -> SetAttributes:
-    """The attributes a client gives a file of this ``kind`` that is to be made on ``where``'s file system."""
-    return await settable_on(c.service, c.server.names, c.minor, given, where, kind)
 
 
 async def _matches(c: Compound, wanted: p.fattr4) -> bool:
