@@ -1,6 +1,7 @@
 """One connection: its queue pair, what is posted on it, and the ways it ends.
 
-Owns :class:`Endpoint`, which implements ``rpcrdma.verbs.interface.Endpoint``. Imports its siblings and the interface.
+Owns :class:`Endpoint`, which implements ``rpcrdma.verbs.interface.Endpoint``. Imports its siblings and the interface; what
+completions come to is :class:`rpcrdma.verbs.device.reports.Reporter`, of which this is the part that posts, and ends.
 
 Turns
     Completions are noted while their queue is polled; then each queue pair that got some has its turn: completions,
@@ -33,58 +34,36 @@ from rpcrdma.verbs.device.chains cimport (
     chain_of_reply,
 )
 from rpcrdma.verbs.device.cm cimport Identifier
-from rpcrdma.verbs.device.completions cimport Target
 from rpcrdma.verbs.device.device cimport Device
-from rpcrdma.verbs.device.pair cimport INDEX_BITS, QueuePair, make_queue_pair
-from rpcrdma.verbs.device.queue cimport Job, Piece, SendQueue
-from rpcrdma.verbs.device.receives cimport Receives, is_receive
+from rpcrdma.verbs.device.pair cimport make_queue_pair
+from rpcrdma.verbs.device.queue cimport SendQueue
+from rpcrdma.verbs.device.receives cimport Receives
 from rpcrdma.verbs.device.registrations cimport Registration
+from rpcrdma.verbs.device.reports cimport CLOSED, DRAINING, ENDING, OPEN, OPENING, Reporter
 from rpcrdma.verbs.device.verbs_api cimport (
-    IBV_ACCESS_LOCAL_WRITE,
-    IBV_ACCESS_REMOTE_READ,
-    IBV_ACCESS_REMOTE_WRITE,
-    IBV_WC_REM_ACCESS_ERR,
-    IBV_WC_REM_INV_REQ_ERR,
-    IBV_WC_REM_OP_ERR,
-    IBV_WC_SUCCESS,
-    IBV_WC_WITH_INV,
-    IBV_WC_WR_FLUSH_ERR,
-    IBV_WR_SEND,
-    IBV_WR_SEND_WITH_INV,
-    ibv_srq,
-    ibv_wc,
-    ibv_wc_status_str,
+    IBV_ACCESS_LOCAL_WRITE, IBV_ACCESS_REMOTE_READ, IBV_ACCESS_REMOTE_WRITE, ibv_srq,
 )
 from rpcrdma.verbs.native cimport Fetch, Target as Remote
 
 from rpcrdma.firewall import contain
 from rpcrdma.log_limits import limited_logger
 from rpcrdma.memory import OutOfMemory
-from rpcrdma.verbs.device.errors import failure
 from rpcrdma.verbs.device.overlooked import unread
-from rpcrdma.verbs.interface import Received, RemoteAccessError
+from rpcrdma.verbs.device.reports import NUDGE
+from rpcrdma.verbs.interface import RemoteAccessError
 from rpcrdma.verbs.native import ANSWERED
 
 
 cdef enum:
-    OPEN = 0
-    DRAINING = 1
-    ENDING = 2
-    CLOSED = 3
-    OPENING = 4
     SPARE_SLOTS = 8
 
 cdef double OVERLOOKED_AFTER = 0.1
 """Seconds after which a first message that siw has had, and has not handed over, was overlooked by it."""
 
-NUDGE = object()
-"""The token of a Read that is ours alone."""
-
 log = limited_logger("rpcrdma.verbs")
-new_tuple = tuple.__new__
 
 
-cdef class Endpoint(Target):
+cdef class Endpoint(Reporter):
     """A connection's queue pair."""
 
     def __init__(
@@ -114,16 +93,8 @@ cdef class Endpoint(Target):
         self.peer_address, self.peer_port = identifier.peer
         self.local_address = identifier.local[0]
         self.max_reads = min(max_reads, device.max_outbound_reads)
-        self.messages = []
-        self.finished = []
-        self.failed = []
-        self.refused = []
         self.reposted = []
-        self.unposted = []
         self.spare = []
-        self.flushed = []
-        self.registrations = {}
-        self.state = OPENING
         self.given = receives
         if may_share and receives:
             self.shared = device.shared_of((<Lease>receives[0]).capacity)
@@ -347,73 +318,6 @@ cdef class Endpoint(Target):
             self.fail_soon(problem)
         return 0
 
-    # -- Completions ---------------------------------------------------------------------------------------------
-
-    cdef int take(self, ibv_wc *completion) except -1:
-        """Note a completion."""
-        cdef Lease lease
-        cdef Piece *piece
-        cdef uint64_t sequence
-        cdef int slot, index
-        cdef object invalidated = None
-        if is_receive(completion.wr_id):
-            slot = <int>(completion.wr_id & 0xFFFFFFFF)
-            lease = self.own.take(slot) if self.shared is None else self.shared.take(slot)
-            if completion.status == IBV_WC_SUCCESS and (
-                self.state == OPEN or self.state == DRAINING or self.state == OPENING
-            ):
-                if completion.wc_flags & IBV_WC_WITH_INV:
-                    invalidated = completion.invalidated_rkey
-                    self.registrations.pop(invalidated, None)
-                self.receives += 1
-                self.messages.append(new_tuple(Received, (lease, completion.byte_len, invalidated)))
-            elif self.shared is not None:
-                self.shared.post([lease], False)
-                if completion.status != IBV_WC_SUCCESS:
-                    self.note_failure(completion, 0, None)
-            else:
-                # Released at the end; or it is the caller's again, when the connection does not come about.
-                self.flushed.append(lease)
-                if completion.status != IBV_WC_SUCCESS:
-                    self.note_failure(completion, 0, None)
-            return 0
-        sequence = completion.wr_id >> INDEX_BITS
-        index = <int>(completion.wr_id & ((1 << INDEX_BITS) - 1))
-        if sequence < self.queue.completed or sequence >= self.queue.posted:
-            return 0
-        piece = self.queue.ring + sequence % self.queue.depth
-        if completion.status != IBV_WC_SUCCESS:
-            self.note_failure(completion, index, <Chain>piece.job)
-        if index != (piece.first + piece.count - 1) & ((1 << INDEX_BITS) - 1):
-            return 0
-        self.queue.finish(
-            sequence, completion.status != IBV_WC_SUCCESS, self.failed if self.errored else self.finished
-        )
-        return 0
-
-    cdef int note_failure(self, ibv_wc *completion, int index, Chain chain) except -1:
-        """The first failure is the reason of the end; what follows was flushed."""
-        cdef int status = completion.status
-        if self.errored:
-            return 0
-        self.errored = True
-        if status == IBV_WC_WR_FLUSH_ERR:
-            return 0
-        text = (
-            f"{self.device.name}: {ibv_wc_status_str(completion.status).decode()} "
-            f"(vendor's code {completion.vendor_err:#x})"
-        )
-        if chain is not None and status in (IBV_WC_REM_ACCESS_ERR, IBV_WC_REM_INV_REQ_ERR, IBV_WC_REM_OP_ERR):
-            handle = None
-            if chain.requests[index].opcode not in (IBV_WR_SEND, IBV_WR_SEND_WITH_INV):
-                handle = chain.requests[index].wr.rdma.rkey
-                text = f"{text}, handle {handle:#x}"
-            self.reason = RemoteAccessError(text, handle)
-        else:
-            self.reason = text
-        log.warning("%s: %s", self, text)
-        return 0
-
     cdef int turn(self) except -1:
         """Hand up what was noted, post what comes of it, and see how an end goes on."""
         if self.state == OPENING:
@@ -445,50 +349,10 @@ cdef class Endpoint(Target):
             self.device.schedule(self)
         return 0
 
-    cdef int deliver(self) except -1:
-        """Hand over completions, then messages as one batch."""
-        cdef list messages
-        if self.finished:
-            self.report(self.finished, True)
-        if self.failed:
-            self.report(self.failed, False)
-        if self.refused:
-            refused, self.refused = self.refused, []
-            self.tell(self.handler, refused, False)
-        if self.messages:
-            messages = self.messages
-            self.messages = []
-            try:
-                self.handler.received(messages)
-            except Exception:
-                self.handler_failed()
-        return 0
-
-    cdef int report(self, list over, bint ok) except -1:
-        """Report jobs that are over; empties the list."""
-        cdef Chain chain
-        cdef list tokens = []
-        for job in over:
-            chain = <Chain>job
-            chain.release()
-            if chain.token is not NUDGE:
-                tokens.append(chain.token)
-        over.clear()
-        return self.tell(self.handler, tokens, ok)
-
     cdef int handler_failed(self) except -1:
         """Our own mistake costs this connection, and is logged."""
         log.exception("%s: the connection's owner failed; the connection is closed", self)
         self.close(abort=True)
-        return 0
-
-    cdef int take_refusal(self, uint64_t identifier, int error) except -1:
-        """Nothing was posted from the work request of this identifier on."""
-        # Reported at the end: earlier pieces of a job may still be the device's.
-        self.queue.unpost(identifier >> INDEX_BITS, self.unposted)
-        if not self.errored:
-            self.errored = True
-            self.reason = self.reason or str(failure("ibv_post_send", self.device.name, error))
         return 0
 
     # -- The end -------------------------------------------------------------------------------------------------
@@ -576,24 +440,13 @@ cdef class Endpoint(Target):
 
     def gone(self):
         """Nothing is the device's any more: report every token, release every buffer, and tell the owner."""
-        cdef Job job
         cdef Lease lease
         self.state = CLOSED
         self.identifier.destroy()
         for registration in self.registrations.values():
             (<Registration>registration).withdraw()
         self.registrations.clear()
-        self.errored = True
-        while self.queue.completed < self.queue.posted:
-            job = self.queue.complete_one()
-            if job is not None:
-                self.failed.append(job)
-        self.failed.extend(self.unposted)
-        while True:
-            job = self.queue.waiting()
-            if job is None:
-                break
-            self.failed.append(job)
+        self.give_up_work()
         self.in_turn = True
         try:
             for received in self.messages:
