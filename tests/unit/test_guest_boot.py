@@ -69,3 +69,20 @@ def test_one_that_never_answers_is_started_again(qemu: Path, monkeypatch: pytest
     monkeypatch.setattr(guest, "FIRST_BOOT", 1)
     with pytest.warns(UserWarning, match="no sign of its agents in 3 s"), guest.Guest(quiet=True) as booted:
         assert booted.alive()
+
+
+@pytest.mark.parametrize(
+    ("flags", "best"),
+    [("fpu vmx cx16", "kvm"), ("fpu svm", "kvm"), ("fpu cx16 hypervisor", "tcg,thread=multi,tb-size=512")],
+)
+def test_kvm_is_taken_where_the_processor_virtualises(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flags: str, best: str
+) -> None:
+    """Without that the device may be there, make a machine, and fail at one of a kernel's first instructions."""
+    (tmp_path / "cpuinfo").write_text(f"processor\t: 0\nflags\t\t: {flags}\nvmx flags\t: none\n")
+    (tmp_path / "qemu-system-x86_64").write_text("#!/bin/sh\n")
+    (tmp_path / "qemu-system-x86_64").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    monkeypatch.setattr(guest, "DEVICE", tmp_path)
+    monkeypatch.setattr(guest, "PROCESSORS", tmp_path / "cpuinfo")
+    assert guest.accelerator.__wrapped__() == best

@@ -10,14 +10,15 @@ Time: each command has a timeout and each guest a limit after which qemu is kill
 kernel log and blocked tasks, so that a hang explains itself. All are given in seconds of a machine that does nothing
 else, and multiplied by ``PATIENCE``: they are there to end what hangs, not to judge what is slow.
 
-KVM is used where it truly works, which is tried, since /dev/kvm may exist on a processor without virtualisation; else
-TCG.
+KVM is used where it truly works: a machine is made to see that. Where the processor has no virtualisation, KVM may be
+there all the same, and emulate; a kernel does not get far on that. Else TCG.
 """
 
 from __future__ import annotations
 
 import base64
 import functools
+import re
 import secrets
 import shutil
 import signal
@@ -38,6 +39,7 @@ from tests.vm.network import Network, Slirp
 
 AGENTS = 4
 PATIENCE = 3
+DEVICE, PROCESSORS = Path("/dev/kvm"), Path("/proc/cpuinfo")
 FIRST_BOOT, SECOND_BOOT = 60, 120
 """Seconds for a guest to come up, and when it did not, to come up after all."""
 
@@ -70,7 +72,7 @@ class Result:
 @functools.cache
 def accelerator() -> str:
     """The best accelerator that works: a machine is really created with KVM before it is believed."""
-    if Path("/dev/kvm").exists():
+    if DEVICE.exists() and re.search(r"^flags\s*:.*\b(vmx|svm)\b", PROCESSORS.read_text(), re.MULTILINE):
         probe = ["qemu-system-x86_64", "-accel", "kvm", "-M", "q35", "-cpu", "host", "-nodefaults", "-display", "none"]
         try:
             done = subprocess.run(
