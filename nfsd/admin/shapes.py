@@ -249,7 +249,7 @@ def _level(answer: Answer) -> list[str]:
 
 
 def _reloaded(answer: Answer) -> list[str]:
-    head = "would change" if answer["dry_run"] else "changed"
+    head = "a dry run" if answer["dry_run"] else "taken up"
     lines = [f"{answer['file']}: {head}: {answer['exports']}"]
     before, after = answer["level"]
     if before != after:

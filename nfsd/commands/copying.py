@@ -13,7 +13,7 @@ from nfsd.client.pipeline import each
 from nfsd.client.url import is_url, parse
 from nfsd.commands.common import Context, printable
 from nfsd.commands.files import Wanted, transfer
-from nfsd.commands.places import TEMPORARY, Facts, Local, Remote, Somewhere
+from nfsd.commands.places import TEMPORARY, Facts, Local, Remote, Somewhere, about
 from nfsd.commands.progress import Progress
 
 FILES_AT_A_TIME = 4
@@ -72,25 +72,27 @@ class Copying:
         self._umask = os.umask(0)
         os.umask(self._umask)
 
-    def failed(self, what: str, error: BaseException | str) -> None:
-        """Say that something was not copied, and go on."""
+    def failed(self, source: str, error: OSError) -> None:
+        """Say that a source was not copied, by the place that is at fault if the error names one, and go on."""
         self._progress.clear()
-        self._context.complain(what, error)
+        self._context.complain(error.filename or source, error)
         for note in getattr(error, "__notes__", ()):
             if note.startswith("the incomplete copy"):
                 print(f"rdma-nfsd {self._context.command}: {printable(note)}", file=sys.stderr)
 
     async def copy(self, source: Somewhere, target: Somewhere, *, top: bool = False) -> None:
         """Copy whatever it is. Raises OSError for ``source`` itself; says what fails below it."""
-        facts = await source.facts(follow=not self._how.recursive)
+        with about(source):
+            facts = await source.facts(follow=not self._how.recursive)
         if facts is None:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), source.text)
-        there = await target.facts(follow=False)
-        if there is not None and top and modes.S_ISLNK(there.mode):
-            # What the command line names is written through links; what lies below is not (it may be somebody's trap).
-            there = await target.facts(follow=True)
-            if isinstance(target, Local):
-                target = target.resolved()
+        with about(target):
+            there = await target.facts(follow=False)
+            if there is not None and top and modes.S_ISLNK(there.mode):
+                # What the command line names is written through links; what lies below is not: it may be a trap.
+                there = await target.facts(follow=True)
+                if isinstance(target, Local):
+                    target = target.resolved()
         if there is not None and there.identity == facts.identity:
             raise OSError(errno.EINVAL, "source and target are the same file")
         if modes.S_ISDIR(facts.mode):
@@ -103,7 +105,10 @@ class Copying:
         if there is not None and (self._how.no_clobber or (self._how.continuing and self._is_done(facts, there))):
             return
         if modes.S_ISLNK(facts.mode):
-            await target.symlink(await source.readlink())
+            with about(source):
+                text = await source.readlink()
+            with about(target):
+                await target.symlink(text)
         elif modes.S_ISREG(facts.mode) or (isinstance(source, Local) and self._to_be_read(facts.mode)):
             await self._file(source, target, facts)
         else:
@@ -142,11 +147,13 @@ class Copying:
     async def _directory(self, source: Somewhere, target: Somewhere, facts: Facts, there: Facts | None) -> None:
         if facts.identity in self._made:
             raise OSError(errno.EINVAL, f"not copied: the directory cannot be copied into itself, {target.text}")
-        names = [name async for name in source.names() if not name.startswith(TEMPORARY)]
+        with about(source):
+            names = [name async for name in source.names() if not name.startswith(TEMPORARY)]
         if there is None:
             # Whatever its permissions will be: it must be written into first.
-            await target.mkdir(0o700)
-            made = await target.facts(follow=False)
+            with about(target):
+                await target.mkdir(0o700)
+                made = await target.facts(follow=False)
             if made is not None:
                 self._made.add(made.identity)
         elif not modes.S_ISDIR(there.mode):
@@ -165,9 +172,10 @@ class Copying:
 
         await each(names, one, FILES_AT_A_TIME)
         mode = modes.S_IMODE(facts.mode) if self._how.preserve else facts.mode & 0o777 & ~self._umask
-        if self._how.preserve:
-            await target.set(Facts(mode, 0, facts.atime_ns, facts.mtime_ns, ()))
-        elif there is None:
-            await target.chmod(mode)
+        with about(target):
+            if self._how.preserve:
+                await target.set(Facts(mode, 0, facts.atime_ns, facts.mtime_ns, ()))
+            elif there is None:
+                await target.chmod(mode)
         if self._context.failures == failed_before and self._how.verbose:
             print(f"{printable(source.text)} -> {printable(target.text)}", flush=True)

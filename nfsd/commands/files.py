@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from nfsd.client import Changes, File, NfsClientError
 from nfsd.client.transfer import Count, Staged, continued_at, copy, receive, send, write_all
-from nfsd.commands.places import Facts, Local, Remote, temporary, unfinished
+from nfsd.commands.places import Facts, Local, Remote, about, temporary, unfinished
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,54 +33,63 @@ async def transfer(source: Local | Remote, target: Local | Remote, wanted: Wante
     """Copy one regular file; ``target`` has the whole copy in the end, or is as it was. ``count`` is told of octets
     that were copied, ``skip`` of those that were there already. Raises OSError."""
     if isinstance(source, Remote):
-        async with source.fs.open(source.path) as file:
+        with about(source):
+            opened = await source.fs.open(source.path)
+        async with opened as file:
             if isinstance(target, Local):
-                await _to_local(file, target, wanted, count, skip)
+                await _to_local(file, source, target, wanted, count, skip)
                 return
             async with _draft(target, wanted) as (made, start):
                 skip(start)
-                await copy(file, made, count, start=start, staged=wanted.continuing is not None)
+                with about(source, target):
+                    await copy(file, made, count, start=start, staged=wanted.continuing is not None)
         return
-    descriptor = os.open(source.path, os.O_RDONLY | os.O_CLOEXEC)
+    with about(source):
+        descriptor = os.open(source.path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         if isinstance(target, Local):
-            raise OSError(errno.EINVAL, "both are on this host; cp(1) copies that", source.path)
+            raise OSError(errno.EINVAL, "both are on this host; cp(1) copies that")
         async with _draft(target, wanted) as (made, start):
             skip(start)
             if start:
                 os.lseek(descriptor, start, os.SEEK_SET)
             backend = target.fs.backend
-            await send(
-                descriptor, made, count, piece=backend.write_size, depth=backend.depth, start=start,
-                staged=wanted.continuing is not None,
-            )  # fmt: skip
+            with about(source, target):
+                await send(
+                    descriptor, made, count, piece=backend.write_size, depth=backend.depth, start=start,
+                    staged=wanted.continuing is not None,
+                )  # fmt: skip
     finally:
         os.close(descriptor)
 
 
-async def _to_local(file: File, target: Local, wanted: Wanted, count: Count, skip: Count) -> None:
+async def _to_local(file: File, source: Remote, target: Local, wanted: Wanted, count: Count, skip: Count) -> None:
     try:
         known = os.stat(target.path).st_mode
     except FileNotFoundError:
         known = modes.S_IFREG
     if not modes.S_ISREG(known):
         # A pipe or a device is written to: there is nothing to be replaced.
-        descriptor = os.open(target.path, os.O_WRONLY | os.O_CLOEXEC)
+        with about(target):
+            descriptor = os.open(target.path, os.O_WRONLY | os.O_CLOEXEC)
         try:
-            await receive(file, lambda data: write_all(descriptor, data), count)
+            with about(source, target):
+                await receive(file, lambda data: write_all(descriptor, data), count)
         finally:
             os.close(descriptor)
         return
     with _local_draft(target, wanted) as (descriptor, start):
-        if wanted.continuing is None:
-            await receive(file, lambda data: write_all(descriptor, data), count)
-        else:
-            skip(start)
-            os.lseek(descriptor, start, os.SEEK_SET)
-            await receive(file, Staged(descriptor, start).write, count, start=start)
-        os.fchmod(descriptor, wanted.mode)
-        if wanted.times is not None:
-            os.utime(descriptor, ns=wanted.times)
+        with about(source, target):
+            if wanted.continuing is None:
+                await receive(file, lambda data: write_all(descriptor, data), count)
+            else:
+                skip(start)
+                os.lseek(descriptor, start, os.SEEK_SET)
+                await receive(file, Staged(descriptor, start).write, count, start=start)
+        with about(target):
+            os.fchmod(descriptor, wanted.mode)
+            if wanted.times is not None:
+                os.utime(descriptor, ns=wanted.times)
 
 
 @contextlib.contextmanager
@@ -91,7 +100,8 @@ def _local_draft(target: Local, wanted: Wanted) -> Iterator[tuple[int, int]]:
     name = temporary() if continuing is None else unfinished(target.name, continuing)
     path = os.path.join(os.path.dirname(target.path), name)
     flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-    descriptor = os.open(path, flags | (os.O_EXCL if continuing is None else os.O_NONBLOCK), 0o600)
+    with about(target):
+        descriptor = os.open(path, flags | (os.O_EXCL if continuing is None else os.O_NONBLOCK), 0o600)
     try:
         try:
             found = os.fstat(descriptor)
@@ -101,7 +111,8 @@ def _local_draft(target: Local, wanted: Wanted) -> Iterator[tuple[int, int]]:
             yield descriptor, continued_at(found.st_size)
         finally:
             os.close(descriptor)
-        os.rename(path, target.path)
+        with about(target):
+            os.rename(path, target.path)
     except BaseException as error:
         if continuing is None:
             os.unlink(path)
@@ -130,7 +141,8 @@ async def _draft(target: Remote, wanted: Wanted) -> AsyncIterator[tuple[File, in
         with contextlib.suppress(FileNotFoundError):
             there = await target.fs.lstat(path)
     if there is None:
-        made = await target.fs.open(path, "x", permissions=0o600)
+        with about(target):
+            made = await target.fs.open(path, "x", permissions=0o600)
     elif not modes.S_ISREG(there.st_mode) or there.st_nlink != 1 or there.st_uid != await _who_we_are(target):
         # It may be somebody's trap, with what it has in it already.
         raise OSError(errno.EPERM, "it is in the way of the incomplete copy, and not one of ours", path)
@@ -139,11 +151,13 @@ async def _draft(target: Remote, wanted: Wanted) -> AsyncIterator[tuple[File, in
     try:
         async with made:
             yield made, start
-            await made.change(
-                Changes(wanted.mode) if wanted.times is None
-                else Changes(wanted.mode, atime_ns=wanted.times[0], mtime_ns=wanted.times[1])
-            )  # fmt: skip
-        await target.fs.rename(path, target.path)
+            with about(target):
+                await made.change(
+                    Changes(wanted.mode) if wanted.times is None
+                    else Changes(wanted.mode, atime_ns=wanted.times[0], mtime_ns=wanted.times[1])
+                )  # fmt: skip
+        with about(target):
+            await target.fs.rename(path, target.path)
     except BaseException as error:
         if continuing is not None:
             error.add_note(f"the incomplete copy {path} is kept; the same command goes on with it")

@@ -12,7 +12,7 @@ from nfsd.client import NfsClientError
 from nfsd.client.url import is_url, parse
 from nfsd.commands.common import Context, Usage, printable, run
 from nfsd.commands.copying import Copying, How, destination, inside, place
-from nfsd.commands.places import Local, Remote, Somewhere
+from nfsd.commands.places import Local, Remote, Somewhere, about
 from nfsd.commands.progress import on_stderr
 from nfsd.commands.rm import Removing
 
@@ -84,7 +84,8 @@ class Moving:
         ):
             return False
         try:
-            await source.fs.rename(source.path, target.path, into=target.fs)
+            with about(source, target):
+                await source.fs.rename(source.path, target.path, into=target.fs)
         except OSError as error:
             if error.errno != errno.EXDEV:
                 raise

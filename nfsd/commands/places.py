@@ -7,11 +7,12 @@ may be continued has a name that is made of what is copied: it is found again as
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import secrets
 import stat as modes
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -66,6 +67,17 @@ class Place(Protocol):
 
     async def chmod(self, mode: int) -> None:
         """Give the file permissions."""
+
+
+@contextlib.contextmanager
+def about(*places: Place) -> Iterator[None]:
+    """Have an OSError of this block name the place that it is about, as the command line has it: a path on the server or
+    a temporary name tells the user nothing. With two places, either may be at fault."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = " -> ".join(place.text for place in places)
+        raise
 
 
 def temporary() -> str:

@@ -347,7 +347,7 @@ def test_an_export_is_drained_until_the_next_reload(tmp_path: Path, admin: Admin
         assert status == 1
         assert "no export /nothing" in err
         changes = await admin.table("reload")
-        assert changes[0].endswith("changed: now exported: /export")
+        assert changes[0].endswith("taken up: now exported: /export")
         assert f"{HOST}  /export: may use it, read-write" in changes
         await client.run((p.OP_PUTFH, p.PUTFH4args(handle)), p.OP_GETFH)
 
@@ -372,9 +372,9 @@ def test_a_server_without_a_file_is_steered_too(
             await (await site.client(OTHER)).connect()
         assert f"{OTHER} is refused: no export is for it; to admit it, serve with --client {OTHER}" in caplog.text
         for command, said in (
-            (["reload", "--dry-run"], "command line: would change: the exports are the same"),
+            (["reload", "--dry-run"], "command line: a dry run: the exports are the same"),
             (["drain", "/export", "--seconds", "0"], "/export is not served until `rdma-nfsd reload`"),
-            (["reload"], "command line: changed: now exported: /export"),
+            (["reload"], "command line: taken up: now exported: /export"),
         ):
             assert await asyncio.to_thread(cli.main, [*command, "--state-dir", state]) == 0
             assert said in capsys.readouterr().out
@@ -395,13 +395,13 @@ def test_a_dry_run_says_what_would_change_for_whom_and_changes_nothing(tmp_path:
         two = await (await site.client(OTHER, name=b"two")).connect()
         await one.open("/export", b"file", create=mode(0o666))
         await two.run(*two.path("/export"))
-        assert (await admin.table("reload", "--dry-run"))[0] == f"{file}: would change: the exports are the same"
+        assert (await admin.table("reload", "--dry-run"))[0] == f"{file}: a dry run: the exports are the same"
         text = file.read_text().replace("clients: ['*']", f"clients: ['{OTHER}']\n    access: ro")
         text += f"  - {{path: other, pseudo: /other, clients: [{HOST}]}}\n"
         file.write_text(text.replace("server:\n", "server:\n  nlm: false\n  log: {level: error}\n"))
         lines = await admin.table("reload", "--dry-run")
         assert lines == [
-            f"{file}: would change: now exported: /other; changed: /export",
+            f"{file}: a dry run: now exported: /other; changed: /export",
             "log level: info -> error",
             "server.nlm: at the next start",
             f"{HOST}  /export: may not use it any more (in use)",

@@ -258,6 +258,29 @@ def test_cp_says_what_it_does_not_do(server: Running, tmp_path: Path, capfd: pyt
     assert (tmp_path / "file").read_bytes() == b"x"
 
 
+def test_a_copy_names_the_place_that_is_at_fault(
+    server: Running, version: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """As the command line has it: not the source where the target is refused, and no temporary name."""
+    (server.export / "tree").mkdir()
+    (server.export / "tree" / "file").write_bytes(b"x")
+    (tmp_path / "local").write_bytes(b"x")
+    local, missing = str(tmp_path / "local"), server.url("missing/file")
+    there, nowhere = server.url("tree/file"), str(tmp_path / "missing" / "file")
+
+    def complaint(command: str, *arguments: str) -> str:
+        assert main([command, *server.options(version), *arguments]) == 1
+        return capfd.readouterr().err.strip()
+
+    said = "No such file or directory"
+    assert complaint("cp", local, missing) == f"rdma-nfsd cp: {missing}: {said}"
+    assert complaint("cp", there, missing) == f"rdma-nfsd cp: {missing}: {said}"
+    assert complaint("cp", there, nowhere) == f"rdma-nfsd cp: {nowhere}: {said}"
+    assert complaint("cp", "-r", server.url("tree"), missing) == f"rdma-nfsd cp: {missing}: {said}"
+    assert complaint("cp", missing, local) == f"rdma-nfsd cp: {missing}: {said}"
+    assert complaint("mv", there, missing) == f"rdma-nfsd mv: {there} -> {missing}: {said}"
+
+
 def test_a_copy_that_is_interrupted_leaves_nothing(server: Running) -> None:
     """Neither a part under the target's name nor a temporary file."""
     (server.export / "file").write_bytes(b"old")
