@@ -1,9 +1,4 @@
-"""``rdma-nfsd bench``: what operations cost the server, beside what the machine can do at best, in one run.
-
-Server CPU per operation is the figure that counts: user and system time of the server's process over the calls answered
-meanwhile. The load is native (:mod:`bench.generator`), on loopback, from a file in memory. A scenario is one kind of
-call on one connection, with every server asked for; the studies ask more of rdma-nfsd.
-"""
+"""The command line of ``rdma-nfsd bench``, and its runs. The load is native (:mod:`bench.generator`)."""
 
 from __future__ import annotations
 
@@ -156,11 +151,20 @@ def begin(
     return server, files
 
 
+_DESCRIPTION = """\
+Measure what calls cost this server and others, beside what this machine can do at best, in one run.
+
+The figure that counts is the server's CPU per call: the time of its process, user and system, divided by the calls that
+it answered. The load comes over loopback from this host. A scenario is one kind of call on one connection, for each
+server that is named. The studies look closer at rdma-nfsd: many connections, large directories, memory, stopped disks.
+"""
+
+
 def parser() -> argparse.ArgumentParser:
     """The command line."""
     named = argparse.ArgumentParser(
         prog="rdma-nfsd bench",
-        description=__doc__,
+        description=_DESCRIPTION,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         epilog="scenarios:\n  "
         + " ".join(scenario.name for scenario in SCENARIOS)

@@ -1,4 +1,4 @@
-"""``python -m bench compare OLDTREE NEWTREE [SCENARIO …]``: CPU per call of two builds of rdma-nfsd, in turns A B B A.
+"""Compare the CPU per call of two builds of rdma-nfsd, in turns A B B A.
 
 Both servers run at the same time, each with the code of its own tree, and only one of them has work. Each turn of the
 one has a turn of the other beside it, so that whatever else the machine does meets both; the ratio of a scenario is the

@@ -1,4 +1,4 @@
-"""``rdma-nfsd bench fio JOB DIR…``: a fio job in several mounted directories in turns, and a table of what came of it.
+"""Run a fio job in several mounted directories in turns, and print a table of the results.
 
 Each turn has a new subdirectory, in which fio lays out its files before anything is measured. The servers take turns
 A B B A, so that whatever else the machines do meets all of them. CPU is that of the serving host, all its processors,
@@ -215,7 +215,7 @@ def parser() -> argparse.ArgumentParser:
     """The command line."""
     named = argparse.ArgumentParser(
         prog="rdma-nfsd bench fio",
-        description=__doc__,
+        description=(__doc__ or "").partition("\n\nOwns")[0],
         formatter_class=argparse.RawDescriptionHelpFormatter,
         epilog="for example, on a client that has both servers' exports mounted:\n"
         "  rdma-nfsd bench fio my.job /mnt/rdma-nfsd /mnt/kernel --stat 'ssh SERVER cat /proc/stat'",

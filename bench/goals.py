@@ -258,7 +258,8 @@ def table(result: Result) -> list[str]:
 
 def extended(named: argparse.ArgumentParser) -> argparse.ArgumentParser:
     """The command line: a run's, with what goals need for its defaults."""
-    named.prog, named.description, named.epilog = "python -m bench goals", __doc__, None
+    named.prog, named.epilog = "python -m bench goals", None
+    named.description = "Measure what the goals need, and say of each whether it is met."
     named.set_defaults(server=[RdmaNfsd.name, RdmaNfsdAsync.name, Ganesha.name], on=list(KINDS), only=list(NEEDED))
     named.add_argument(
         "--before", type=Path, metavar="OLDTREE", help="a built checkout to compare today's scenarios with"

@@ -87,7 +87,8 @@ class Inspector:
         return found
 
     async def clients(self) -> list[Row]:
-        """Each client record of NFSv4 and of the lock manager, and each address that only NFSv3 is spoken from."""
+        """Each client record of NFSv4 and of the lock manager, and each address without one that has used an export: by
+        NFSv3 if it has mounted one by MOUNT, or by NFSv4 before its client left."""
         engine = self._parts.engine
         over: dict[str, Counter[str]] = {}
         for transport in self.connections():
@@ -106,7 +107,8 @@ class Inspector:
         for address in [*mounted, *(one for one in usage if one not in mounted)]:
             if (address in named and address not in mounted) or address == OTHERS:
                 continue
-            row = _nobody(address) | {"name": ", ".join(mounted.get(address, ())[:3])}
+            version = "NFSv3" if address in mounted else ""
+            row = _nobody(address) | {"version": version, "name": ", ".join(mounted.get(address, ())[:3])}
             rows.append(row | _connected(over.get(address)) | _used(usage.get(address)) | self._slowed(address))
         return rows
 
@@ -295,7 +297,7 @@ def _held(waiting: Waiting, now: float, export: str) -> Row:
 def _nobody(address: str) -> Row:
     """A client without a record."""
     counts = dict.fromkeys(("sessions", "opens", "locks", "delegations"), 0)
-    return {"client": address, "id": "", "version": "NFSv3", "name": "", "state": "", "lease": None, **counts}
+    return {"client": address, "id": "", "state": "", "lease": None, **counts}
 
 
 def _connected(over: Counter[str] | None) -> Row:

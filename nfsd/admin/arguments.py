@@ -14,8 +14,9 @@ _TABLES: Final = {
     "clients": (
         "list clients, what they hold and what they do",
         """\
-List each client record of NFSv4 and of NFSv3's lock manager, and each address that uses only NFSv3: its lease, what it
-holds, its connections, and how much it has read and written. Reads and writes are counted by address.
+List each client record of NFSv4 and of NFSv3's lock manager, and each other address that uses an export or has used
+one: its lease, what it holds, its connections, and how much it has read and written. Reads and writes are counted by
+address. An address without a version has no record and no mount by NFSv3: its NFSv4 client has left.
 """,
     ),
     "sessions": ("list sessions of NFSv4.1 and 4.2", "List each session with its slots and connections.\n"),

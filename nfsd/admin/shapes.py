@@ -96,7 +96,8 @@ def _clients(answer: Answer) -> list[str]:
              "WRITTEN", "MEAN", "ID", "NAME"]  # fmt: skip
     rows = [
         [
-            row["client"], row["version"], row["state"] or "-", "-" if row["lease"] is None else f"{row['lease']:.0f}s",
+            row["client"], row["version"] or "-", row["state"] or "-",
+            "-" if row["lease"] is None else f"{row['lease']:.0f}s",
             row["sessions"], row["opens"], row["locks"], row["delegations"],
             " ".join(f"{count} {netid}" for netid, count in row["connections"].items()) or "-",
             number(row["calls"]), octets(row["read"]), octets(row["written"]), mean(row), row["id"] or "-", row["name"],

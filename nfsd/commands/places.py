@@ -71,8 +71,8 @@ class Place(Protocol):
 
 @contextlib.contextmanager
 def about(*places: Place) -> Iterator[None]:
-    """Have an OSError of this block name the place that it is about, as the command line has it: a path on the server or
-    a temporary name tells the user nothing. With two places, either may be at fault."""
+    """Have an OSError of this block name the place that it is about, as the command line has it: a path on the server
+    or a temporary name tells the user nothing. With two places, either may be at fault."""
     try:
         yield
     except OSError as error:
