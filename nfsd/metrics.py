@@ -87,7 +87,7 @@ class ServerCollector(Collector):
         for kind, value in self._workers().items():
             workers.add_metric([kind], value)
         yield workers
-        losses = CounterMetricFamily(_PREFIX + "write_back_failures", "Times that written data was lost below")
+        losses = CounterMetricFamily(_PREFIX + "write_back_failures", "Times that written data did not reach the disk")
         losses.add_metric([], self._losses())
         yield losses
         labels = ["operation", "result"]
@@ -136,7 +136,7 @@ class ServerCollector(Collector):
         )
         waited = CounterMetricFamily(
             _PREFIX + "waited",
-            "Calls that native code answered when what they waited for was there, likewise",
+            "Times that a native call waited, and for what, likewise",
             labels=[*labels, "reason"],
         )
         errors = CounterMetricFamily(_PREFIX + "rpc_errors", "Calls that ended in an RPC error or none", labels=labels)
@@ -178,7 +178,7 @@ class ServerCollector(Collector):
         yield from self._shares()
 
     def _shares(self) -> Iterator[Metric]:
-        short = CounterMetricFamily(_PREFIX + "memory_short", "Buffers that were not to be had", labels=["bound"])
+        short = CounterMetricFamily(_PREFIX + "memory_short", "Buffers that could not be had", labels=["bound"])
         for bound in ("account", "host", "pool"):
             short.add_metric([bound], getattr(self._pool, "short_of_" + bound))
         yield short
