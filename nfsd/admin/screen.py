@@ -158,11 +158,12 @@ def _rdma(now: Answer) -> RenderableType:
 
 def _held(now: Answer) -> RenderableType:
     memory, workers = now["memory"], now["workers"]
+    grace = f"{now['grace']:.0f} s left" if now["grace"] else "over"
     lines = [
         f"in use {octets(memory['in_use'])} · resident {octets(memory['resident'])} · mapped {octets(memory['mapped'])}"
         f" · limit {octets(memory['limit'])} · threads {workers['running']} of {workers['threads']} busy, "
         f"{workers['queued']} jobs wait",
-        _words(now["held"]) + f" · grace {now['grace']:.0f} s",
+        _words(now["held"]) + f" · grace period {grace}",
     ]
     return _named("MEMORY", lines)
 

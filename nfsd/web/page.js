@@ -152,7 +152,7 @@ function show(now, delta) {
     row.call, number(row.count * per), mean(row.seconds, row.count),
     duration(quantile(now.bounds, row.buckets, 0.5)), duration(quantile(now.bounds, row.buckets, 0.99)),
   ]), "no calls");
-  table("inflight", ["call", "client", "over", "export", "for", "because of"], now.inflight.map((row) => [
+  table("inflight", ["call", "client", "over", "export", "age", "reason"], now.inflight.map((row) => [
     row.call, row.client, row.over, row.export || "–", duration(row.seconds), row.why || "–",
   ]), "none");
   const rates = { calls: "calls", "RDMA Reads": "reads", "RDMA Writes": "writes", "long calls": "long_calls",
@@ -161,7 +161,7 @@ function show(now, delta) {
     ...Object.entries(rates).map(([label, name]) => [label, `${number((delta.rdma[name] || 0) * per)}/s`]),
     ["octets by RDMA Read", `${octets((delta.rdma.read_bytes || 0) * per)}/s`],
     ["octets by RDMA Write", `${octets((delta.rdma.write_bytes || 0) * per)}/s`],
-    ["credits, of them in use", `${now.credits.limit}, ${now.credits.outstanding}`],
+    ["credits granted, in use", `${now.credits.limit}, ${now.credits.outstanding}`],
     ["Receives posted", `${now.credits.posted}`],
     ...Object.entries(now.devices).map(([name, counters]) => [name,
       Object.entries(counters).map(([what, count]) => `${what.replaceAll("_", " ")} ${count}`).join(", ")]),
