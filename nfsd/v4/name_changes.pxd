@@ -53,6 +53,9 @@ cdef class NameChanges(Nfs4Changes):
     ) noexcept
     cdef bint makes_with(self, creation_t *creation, settable_t *given) except -1
     cdef NameChange to_create(self, creation_t *creation, settable_t *given)
+    cdef int name_given(
+        self, Arguments *arguments, bint first, uint32_t refusal, opaque_t *name, Place place
+    ) except -1
     cdef int remove(self, Arguments *arguments, Place place) except -1
     cdef int rename(self, Arguments *arguments, Place place) except -1
     cdef int link(self, Arguments *arguments, Place place) except -1

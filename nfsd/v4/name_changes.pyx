@@ -294,22 +294,32 @@ cdef class NameChanges(Nfs4Changes):
             MAKE_DIRECTORY, credential, self.current, name.octets, name.length, &given.changes, 0, given.umask
         )
 
-    # -- REMOVE ----------------------------------------------------------------------------------------------------
+    # -- REMOVE and LINK -------------------------------------------------------------------------------------------
+    cdef int name_given(
+        self, Arguments *arguments, bint first, uint32_t refusal, opaque_t *name, Place place
+    ) except -1:
+        """Load the name that REMOVE or LINK is about; at ``first`` see that there may be a change: ``refusal`` is NFS4_OK or
+        why not. DONE, or the outcome."""
+        cdef uint32_t status
+        arguments.at = load_opaque(arguments.at, arguments.end, NAME_LIMIT, name)
+        if arguments.at == NULL:
+            return self.fail(NFS4ERR_BADXDR, place)
+        if not first:
+            return DONE
+        if not room(place, 8 + change_info4_SIZE):
+            return no(self.files, SIZE)
+        status = wrong_name(name) or refusal
+        return DONE if status == NFS4_OK else self.fail(status, place)
+
     cdef int remove(self, Arguments *arguments, Place place) except -1:
         cdef opaque_t name
-        cdef uint32_t status
         cdef int outcome
         cdef Work brought = self.brought_here()
         cdef NameChange change = begun(brought)
-        arguments.at = load_opaque(arguments.at, arguments.end, NAME_LIMIT, &name)
-        if arguments.at == NULL:
-            return self.fail(NFS4ERR_BADXDR, place)
+        outcome = self.name_given(arguments, begins(brought), self.changeable(), &name, place)
+        if outcome != DONE:
+            return outcome
         if begins(brought):
-            if not room(place, 8 + change_info4_SIZE):
-                return no(self.files, SIZE)
-            status = wrong_name(&name) or self.changeable()
-            if status != NFS4_OK:
-                return self.fail(status, place)
             self.files.walked = <Walk>brought
             change = self.files.to_remove(REMOVE_ANY, self.standing.credential, self.current, name.octets, name.length)
         outcome = self.proceed(change, brought, place)
@@ -322,7 +332,28 @@ cdef class NameChanges(Nfs4Changes):
         place.at = store32(store32(place.at, OP_REMOVE), NFS4_OK)
         return self.succeeded(change, brought, place)
 
-    # -- RENAME and LINK -------------------------------------------------------------------------------------------
+    cdef int link(self, Arguments *arguments, Place place) except -1:
+        cdef opaque_t name
+        cdef int outcome
+        cdef Node node = self.saved
+        cdef Work brought = self.brought_here()
+        cdef NameChange change = begun(brought)
+        outcome = self.name_given(arguments, begins(brought), self.moving(True, NFS4ERR_ISDIR), &name, place)
+        if outcome != DONE:
+            return outcome
+        if begins(brought):
+            change = self.files.to_link(self.standing.credential, node, self.current, name.octets, name.length)
+        outcome = self.proceed(change, brought, place)
+        if outcome == DECLINED:
+            return self.hand_on(name_errands.link(
+                self.server, self.client, self.standing.credential, node, self.current, octets_of(&name)
+            ))
+        if outcome != DONE:
+            return outcome
+        place.at = store32(store32(place.at, OP_LINK), NFS4_OK)
+        return self.succeeded(change, brought, place)
+
+    # -- RENAME ----------------------------------------------------------------------------------------------------
     cdef int rename(self, Arguments *arguments, Place place) except -1:
         cdef opaque_t old, new
         cdef uint32_t status
@@ -364,31 +395,4 @@ cdef class NameChanges(Nfs4Changes):
             place.at = store_change_info(place.at, change.old_change_before, change.old_change_after)
         else:
             place.at = store_change_info(place.at, change.change_before, change.change_after)
-        return self.succeeded(change, brought, place)
-
-    cdef int link(self, Arguments *arguments, Place place) except -1:
-        cdef opaque_t name
-        cdef uint32_t status
-        cdef int outcome
-        cdef Node node = self.saved
-        cdef Work brought = self.brought_here()
-        cdef NameChange change = begun(brought)
-        arguments.at = load_opaque(arguments.at, arguments.end, NAME_LIMIT, &name)
-        if arguments.at == NULL:
-            return self.fail(NFS4ERR_BADXDR, place)
-        if begins(brought):
-            if not room(place, 8 + change_info4_SIZE):
-                return no(self.files, SIZE)
-            status = wrong_name(&name) or self.moving(True, NFS4ERR_ISDIR)
-            if status != NFS4_OK:
-                return self.fail(status, place)
-            change = self.files.to_link(self.standing.credential, node, self.current, name.octets, name.length)
-        outcome = self.proceed(change, brought, place)
-        if outcome == DECLINED:
-            return self.hand_on(name_errands.link(
-                self.server, self.client, self.standing.credential, node, self.current, octets_of(&name)
-            ))
-        if outcome != DONE:
-            return outcome
-        place.at = store32(store32(place.at, OP_LINK), NFS4_OK)
         return self.succeeded(change, brought, place)
