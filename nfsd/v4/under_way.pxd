@@ -9,10 +9,16 @@ from nfsd.vfs.attributes cimport statx_t
 from nfsd.vfs.native_files cimport Standing
 from nfsd.vfs.native_names cimport NativeNames
 from nfsd.vfs.records cimport Node
+from nfsd.wire.nfs4 cimport NFS4_OPAQUE_LIMIT
 from rpcrdma.octets cimport padded, store_opaque
 from rpcrdma.place cimport Place
 from rpcrdma.rpc.native cimport Caller, NativeProgram
 from rpcrdma.rpc.work cimport Errand, Work
+
+cdef enum:
+    # The longest result that an operation gives after it has waited without looking for room again: that of a LOCK that is
+    # denied, with its number and status.
+    UNCHECKED_RESULT = 8 + 32 + NFS4_OPAQUE_LIMIT
 
 cdef struct Arguments:
     # What is left of the COMPOUND's arguments.

@@ -28,10 +28,11 @@ from nfsd.v4.arrivals import learn
 from nfsd.v4.errors import told
 
 cdef enum:
-    # Octets of results with which a COMPOUND may wait. Where it goes on there may be no more room than 4 KiB: for them, for
-    # what stands before them, and for the longest result that an operation gives without looking for room again, which
-    # is 1064 octets of a LOCK that is denied.
-    HELD = 2944
+    # Octets of results with which a COMPOUND may wait: where it goes on there may be no more room than this, for what stands
+    # before them, for them, and for the result that an operation gives without looking for room again.
+    LEAST_ROOM = 4096
+    BEFORE = 88
+    HELD = LEAST_ROOM - BEFORE - UNCHECKED_RESULT
 
 
 cdef class Learning(Errand):
