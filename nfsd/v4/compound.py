@@ -23,10 +23,9 @@ from nfsd.protocol import nfs4 as p
 from nfsd.protocol.nfs4_ops import OPERATIONS
 from nfsd.state import Nfs4Error
 from nfsd.state.clients import Client
-from nfsd.state.opens import SeqidOwner
 from nfsd.state.records import Slot
 from nfsd.state.sessions import Session
-from nfsd.state.types import INVALID, SeqidReplay, StateidLike
+from nfsd.state.types import INVALID, StateidLike
 from nfsd.v4.arrivals import VERSIONS, arrive, credential_of, enter, may_use
 from nfsd.v4.errors import EXPECTED, failure_of
 from nfsd.v4.facts import Asking
@@ -54,14 +53,6 @@ _TAG_LIMIT = 1024
 _CURRENT_OTHER = bytes(12)
 
 
-class Replayed(Exception):
-    """A v4.0 operation is a retransmission: its first result is given again (RFC 7530 section 9.1.9)."""
-
-    def __init__(self, replay: SeqidReplay) -> None:
-        super().__init__()
-        self.replay = replay
-
-
 class SlotReplay(Exception):
     """The whole COMPOUND is a retransmission: the slot's reply is sent again (RFC 8881 section 2.10.6.1)."""
 
@@ -75,8 +66,8 @@ class Compound:
 
     __slots__ = (
         "after", "arguments_at", "begun", "call", "current", "engine", "failure_after_sequence", "foreign", "index",
-        "minor", "native", "opener", "operations", "room", "saved", "saved_foreign", "saved_stateid", "seqid_owner",
-        "sequence", "server", "service", "session", "slot", "start", "stateid",
+        "minor", "native", "opener", "operations", "room", "saved", "saved_foreign", "saved_stateid", "sequence",
+        "server", "service", "session", "slot", "start", "stateid",
     )  # fmt: skip
 
     def __init__(
@@ -110,7 +101,6 @@ class Compound:
         self.failure_after_sequence = 0
         self.opener: Client | None = None
         """v4.0: the client whose OPEN is part of this COMPOUND; it does not know yet what it was given."""
-        self.seqid_owner: SeqidOwner | None = None
         self.after: list[Callable[[], None]] | None = None
         """What is to be done once the reply is on its way: callbacks about what it says must not overtake it."""
 
@@ -252,13 +242,6 @@ class Compound:
             return self.stateid
         return stateid
 
-    def replayable(self, owner: SeqidOwner, replay: SeqidReplay | None) -> None:
-        """After ``begin`` of a v4.0 operation: give the old result again, or see that the new one is recorded."""
-        if replay is not None:
-            raise Replayed(replay)
-        self.seqid_owner = owner
-        self.opener = owner.client
-
     @property
     def asking(self) -> Asking:
         """Who the caller is to what gathers attributes."""
@@ -324,8 +307,6 @@ async def compound(server: Nfs4Server, native: Nfs4Procedures, call: Call) -> No
         results.truncate(status_at)
         give(replay.reply, results)
     finally:
-        if c.seqid_owner is not None:
-            c.seqid_owner.abandon()  # cut off in the middle: the owner's next operation must not wait for it
         if c.slot is not None:
             # The server failed: a retransmission may try again.
             c.slot.finish(None)
@@ -446,8 +427,6 @@ async def _run_one(c: Compound, row: Operation, at: int) -> int:
             results.truncate(body)
             status = _too_big(c)
             results.uint32(status)
-    except Replayed as replayed:
-        status = _give_again(c, row, replayed.replay)
     except EXPECTED as error:
         results.truncate(body)
         status = failure_of(error)
@@ -459,9 +438,6 @@ async def _run_one(c: Compound, row: Operation, at: int) -> int:
         results.truncate(body)
         status = p.NFS4ERR_SERVERFAULT
         _encode_failure(results, row.number, status)
-    owner, c.seqid_owner = c.seqid_owner, None
-    if owner is not None:
-        owner.finish(status, bytes(results.getbuffer()[at:]))
     return status
 
 
@@ -481,12 +457,3 @@ def _encode_failure(results: Encoder, number: int, status: int) -> None:
     results.uint32(status)
     if number == p.OP_SETATTR:
         results.uint32(0)  # SETATTR4res has its bitmap in any case
-
-
-def _give_again(c: Compound, row: Operation, replay: SeqidReplay) -> int:
-    if int.from_bytes(replay.result[:4], "big") != row.number:
-        # Another operation than the one that had this seqid: no retransmission, and the old result has another form.
-        c.call.results.uint32(p.NFS4ERR_BAD_SEQID)
-        return p.NFS4ERR_BAD_SEQID
-    c.call.results.append(replay.result[4:])
-    return replay.status

@@ -10,10 +10,11 @@ from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from nfsd.state.records cimport OpenState, StateEntry
 from nfsd.v4.native_compound cimport left, padded, room, store_opaque
 from nfsd.v4.owners cimport BEGUN, stateid_in, store_stateid
+from nfsd.v4.under_way cimport UNCHECKED_RESULT
 from nfsd.vfs.native_files cimport no
 from nfsd.wire.nfs4 cimport (
     NFS4ERR_BADXDR, NFS4ERR_BAD_STATEID, NFS4_OK, NFS4_OPAQUE_LIMIT, OP_CLOSE, OP_LOCK, OP_LOCKU, OP_OPEN,
-    OP_OPEN_CONFIRM, READW_LT, READ_LT, WRITEW_LT, WRITE_LT, stateid4_SIZE,
+    OP_OPEN_CONFIRM, OP_OPEN_DOWNGRADE, READW_LT, READ_LT, WRITEW_LT, WRITE_LT, stateid4_SIZE,
 )
 from rpcrdma.declined cimport SIZE
 from rpcrdma.place cimport ANSWERED, DECLINED, WAITS, load32, load64, store32, store64
@@ -22,10 +23,6 @@ from rpcrdma.rpc.work cimport Errand
 from nfsd.state import LockDenied, Nfs4Error
 from nfsd.v4 import locking
 from nfsd.v4.errors import told
-
-cdef enum:
-    LOCK_RESULT = 8 + 32 + NFS4_OPAQUE_LIMIT    # at most: that of a denied one
-
 
 
 cdef const uint8_t *load_lock(const uint8_t *at, const uint8_t *end, lock_t *asked) noexcept:
@@ -63,6 +60,8 @@ cdef class Nfs4Locks(Nfs4Opens):
                 outcome = self.open(arguments, place)
             elif number == OP_OPEN_CONFIRM:
                 outcome = self.open_confirm(arguments, place)
+            elif number == OP_OPEN_DOWNGRADE:
+                outcome = self.downgrade(arguments, place)
             elif number == OP_CLOSE:
                 outcome = self.close(arguments, place)
             elif number == OP_LOCK:
@@ -110,7 +109,7 @@ cdef class Nfs4Locks(Nfs4Opens):
         if behind == NULL:
             return self.fail(NFS4ERR_BADXDR, place)
         if errand is None:
-            if not room(place, LOCK_RESULT):
+            if not room(place, UNCHECKED_RESULT):
                 return no(self.files, SIZE)
             if not self.may_wait():
                 return DECLINED

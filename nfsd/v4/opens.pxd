@@ -55,3 +55,4 @@ cdef class Nfs4Opens(NameChanges):
         self, createhow_t *how, opaque_t *name, const uint8_t *behind, Work brought, Arguments *arguments, Place place
     ) except -1
     cdef bint may_make(self, object client) except -1
+    cdef int downgrade(self, Arguments *arguments, Place place) except -1

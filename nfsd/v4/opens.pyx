@@ -1,4 +1,4 @@
-"""OPEN in COMPOUNDs (RFC 8881 section 18.16; RFC 7530 section 16.16).
+"""OPEN and OPEN_DOWNGRADE in COMPOUNDs (RFC 8881 sections 18.16, 18.18; RFC 7530 sections 16.16, 16.19).
 
 Owns the decoding and encoding, and :class:`Nfs4Opens`. Imports :mod:`nfsd.v4.name_changes`, and :mod:`nfsd.v4.opening`, which has what
 is done to the state of clients.
@@ -12,12 +12,13 @@ the share reservation and nothing else. In NFSv4.0 its owner's turn has begun be
 busy for as long as the OPEN waits.
 """
 
+from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.memoryview cimport PyMemoryView_FromMemory
 from libc.errno cimport EACCES, ENOENT
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset
 
-from nfsd.state.records cimport Delegation
+from nfsd.state.records cimport Delegation, OpenState
 from nfsd.v4.changes cimport store_change_info, wrong_name
 from nfsd.v4.native_compound cimport left, padded, room
 from nfsd.v4.owners cimport BEGUN, store_stateid
@@ -29,10 +30,11 @@ from nfsd.vfs.name_changes cimport MAKE_FILE, NameChange, Walk
 from nfsd.vfs.records cimport Node
 from nfsd.wire.nfs4 cimport (
     CLAIM_FH, CLAIM_NULL, CLAIM_PREVIOUS, EXCLUSIVE4, EXCLUSIVE4_1, FATTR4_TIME_ACCESS, FATTR4_TIME_MODIFY, GUARDED4,
-    NFS4ERR_ACCESS, NFS4ERR_EXIST, NFS4ERR_NOENT, NFS4ERR_ROFS, NFS4ERR_SYMLINK, NFS4_OK, NFS4_OPAQUE_LIMIT, NFS4_VERIFIER_SIZE,
+    NFS4ERR_ACCESS, NFS4ERR_BADXDR, NFS4ERR_EXIST, NFS4ERR_INVAL, NFS4ERR_NOENT, NFS4ERR_ROFS, NFS4ERR_SYMLINK, NFS4_OK,
+    NFS4_OPAQUE_LIMIT, NFS4_VERIFIER_SIZE,
     NFS_LIMIT_SIZE, OPEN4_CREATE, OPEN4_NOCREATE, OPEN4_SHARE_ACCESS_BOTH, OPEN4_SHARE_ACCESS_WRITE,
     OPEN4_SHARE_DENY_BOTH, OPEN_DELEGATE_NONE, OPEN_DELEGATE_NONE_EXT, OPEN_DELEGATE_READ, OPEN_DELEGATE_WRITE, OP_OPEN,
-    UNCHECKED4, WND4_CONTENTION, WND4_RESOURCE, change_info4_SIZE, stateid4_SIZE,
+    OP_OPEN_DOWNGRADE, UNCHECKED4, WND4_CONTENTION, WND4_RESOURCE, change_info4_SIZE, stateid4_SIZE,
 )
 from rpcrdma.declined cimport SIZE
 from rpcrdma.octets cimport load_opaque, opaque_t
@@ -66,7 +68,8 @@ cdef object Where = opening.Where
 
 
 cdef uint8_t *store_no_delegation(uint8_t *at, uint32_t wanted, uint32_t why) noexcept nogil:
-    """The open_delegation4 of an OPEN without a delegation; ``why``: for who has expressed a wish."""
+    """No delegation; in 4.1, ``why`` for a client that has expressed a wish (RFC 8881 section 18.16.3). No wish is
+    remembered: the client asks again when it opens the file the next time."""
     if not wanted & WANT:
         return store32(at, OPEN_DELEGATE_NONE)
     at = store32(store32(at, OPEN_DELEGATE_NONE_EXT), why)
@@ -74,17 +77,28 @@ cdef uint8_t *store_no_delegation(uint8_t *at, uint32_t wanted, uint32_t why) no
 
 
 cdef uint8_t *store_delegation(uint8_t *at, Delegation given) except NULL:
-    """The open_delegation4 of a delegation (:func:`nfsd.v4.ops.delegations.given`)."""
+    """A delegation; ``recall`` is set if it is being recalled already."""
     cdef bytes other = given.other
     at = store32(at, OPEN_DELEGATE_WRITE if given.write else OPEN_DELEGATE_READ)
     memcpy(store32(at, given.seqid), <const uint8_t *>other, stateid4_SIZE - 4)
     at = store32(at + stateid4_SIZE, given.recall_by is not None)
     if given.write:
-        # No space is reserved for what the client caches.
+        # No space is reserved for what the client caches: like Linux's server, and like a local disk's page cache.
         at = store64(store32(at, NFS_LIMIT_SIZE), <uint64_t>0xFFFFFFFFFFFFFFFF)
-    # An nfsace4 that allows nobody anything: ACCESS_ALLOWED, no flags, no access, no name.
+    # An nfsace4 that allows nobody anything (ACCESS_ALLOWED, no flags, no access, no name): the client asks ACCESS before it
+    # opens the file on somebody's behalf.
     memset(at, 0, 16)
     return at + 16
+
+
+def open_delegation4(granted, uint32_t wanted):
+    cdef uint8_t octets[DELEGATION]
+    cdef uint8_t *behind
+    if isinstance(granted, Delegation):
+        behind = store_delegation(octets, <Delegation>granted)
+    else:
+        behind = store_no_delegation(octets, wanted, <uint32_t>granted)
+    return PyBytes_FromStringAndSize(<char *>octets, behind - octets)
 
 
 cdef class Opening(Errand):
@@ -379,3 +393,32 @@ cdef class Nfs4Opens(NameChanges):
             return True
         mount = self.current.mount
         return self.server.service.shares.has_room(self.standing.credential.host, mount.lane)
+
+    # -- OPEN_DOWNGRADE --------------------------------------------------------------------------------------------
+    cdef int downgrade(self, Arguments *arguments, Place place) except -1:
+        """OPEN_DOWNGRADE: part of the access or deny of an open is given up."""
+        cdef const uint8_t *at = arguments.at
+        cdef const uint8_t *behind = at + stateid4_SIZE + 12
+        cdef OpenState opened
+        cdef uint32_t share, denied
+        cdef int outcome
+        if left(arguments) < stateid4_SIZE + 12:
+            return self.fail(NFS4ERR_BADXDR, place)
+        if not room(place, 8 + stateid4_SIZE):
+            return no(self.files, SIZE)
+        self.files.pause()  # Python code of the server runs as the server
+        outcome = self.take_turn(at, load32(at + stateid4_SIZE), behind, arguments, place)
+        if outcome != BEGUN:
+            return outcome
+        opened = self.server.engine.stateids.find_open(self.given(at), self.client, self.current.key)
+        share, denied = load32(at + stateid4_SIZE + 4), load32(at + stateid4_SIZE + 8)
+        if self.minor:
+            share &= ~WISHES
+        if share < 1 or share > OPEN4_SHARE_ACCESS_BOTH or denied > OPEN4_SHARE_DENY_BOTH:
+            return self.fail(NFS4ERR_INVAL, place)
+        self.stateid = self.server.engine.opens.downgrade(opened, share, denied)
+        if opened.opened is not None:
+            opened.opened.keep(share)
+        arguments.at = behind
+        place.at = store_stateid(store32(store32(place.at, OP_OPEN_DOWNGRADE), NFS4_OK), self.stateid)
+        return ANSWERED

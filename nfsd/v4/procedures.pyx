@@ -10,7 +10,8 @@ from nfsd.v4.filehandles cimport FileHandles
 from nfsd.vfs.native_files cimport no
 from nfsd.wire.nfs4 cimport (
     OP_ACCESS, OP_CLOSE, OP_COMMIT, OP_CREATE, OP_GETATTR, OP_GETFH, OP_LINK, OP_LOCK, OP_LOCKU, OP_LOOKUP, OP_OPEN,
-    OP_OPEN_CONFIRM, OP_PUTFH, OP_READ, OP_REMOVE, OP_RENAME, OP_RENEW, OP_RESTOREFH, OP_SAVEFH, OP_SETATTR, OP_WRITE,
+    OP_OPEN_CONFIRM, OP_OPEN_DOWNGRADE, OP_PUTFH, OP_READ, OP_REMOVE, OP_RENAME, OP_RENEW, OP_RESTOREFH, OP_SAVEFH,
+    OP_SETATTR, OP_WRITE,
 )
 from rpcrdma.declined cimport PROCEDURE
 from rpcrdma.place cimport Place
@@ -44,6 +45,7 @@ cdef class Nfs4Procedures(FileHandles):
             return self.commit(arguments, place)
         if (
             number == OP_OPEN or number == OP_CLOSE or number == OP_LOCK or number == OP_LOCKU or number == OP_OPEN_CONFIRM
+            or number == OP_OPEN_DOWNGRADE
         ):
             return self.owned(number, arguments, place)
         if number == OP_REMOVE:
