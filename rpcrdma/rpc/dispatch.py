@@ -45,7 +45,7 @@ from rpcrdma.rpc.program import (
     Transport,
 )
 from rpcrdma.rpc.refusals import accepted, denied, to_short
-from rpcrdma.rpc.tally import Latencies
+from rpcrdma.rpc.tally import Counts, Latencies
 from rpcrdma.xdr import Decoder, Encoder, XdrError
 
 _log = limited_logger(__name__)
@@ -69,10 +69,10 @@ class TurnedAway(Exception):
     """The server is not for this caller."""
 
 
-class Row:
+class Row(Counts):
     """A procedure with its counters, resolved when the dispatcher is made."""
 
-    __slots__ = ("calls", "direct", "errors", "label", "latencies", "native", "number", "procedure", "seconds")
+    __slots__ = ("label", "latencies", "native", "number", "procedure")
 
     def __init__(
         self, program: Program, version: int, number: int, procedure: Procedure, native: NativeProgram | None
@@ -86,14 +86,6 @@ class Row:
         """Of all procedures of its program's version; natively answered calls are in them at once."""
         self.number = (program.number, version, number)
         self.label = (program.name, version, procedure.name)
-        self.calls = 0
-        """Calls that are over."""
-        self.direct = 0
-        """Those of them that were answered natively."""
-        self.errors = 0
-        """Those of them that were answered with an RPC error, or not at all."""
-        self.seconds = 0.0
-        """From dispatch to reply, all calls together."""
 
 
 class Execution:

@@ -61,19 +61,15 @@ cdef class NativeProgram:
     cdef int pause(self) except -1
 
 
-cdef struct Count:
-    uint64_t calls
-    double seconds
-
-
 cdef class NativeVersion:
     """A native program on one connection, with what is to be counted for it."""
 
     cdef NativeProgram program
     cdef uint32_t number
     cdef uint32_t version
-    cdef list rows
-    cdef Count counts[64]
+    cdef list rows              # Counts by procedure, or None
+
+    cdef int answered(self, uint32_t procedure, double seconds) except -1
 
 
 cdef class Waiting:
@@ -115,7 +111,7 @@ cdef class NativeCalls(Answerer):
     cdef dict callers
     cdef bytes latest_key
     cdef Caller latest_caller
-    cdef bint counting
+    cdef bint calling                   # since the last pause
     cdef double clock
     cdef Gate gate
     cdef unsigned long admitted_in      # the gate's generation in which the peer was let in

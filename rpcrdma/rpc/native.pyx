@@ -13,7 +13,7 @@ What has to wait says for what, by a :class:`Work`, and is offered to the same f
 function is thus written once, and never waits itself: it looks at what has been brought, and goes on from there.
 No state is kept for native calls alone but memos whose truth is checked at each use.
 
-Calls are counted here and added to the dispatcher's rows when the transport pauses (at the end of a wake-up).
+Calls are counted in the dispatcher's rows.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
@@ -26,6 +26,7 @@ from rpcrdma.memory cimport Lease
 from rpcrdma.place cimport ANSWERED, DECLINED, WAITS, Answerer, Held, Place, load32, load64, store32
 from rpcrdma.rpc.calls cimport copy_of, key_of_call
 from rpcrdma.rpc.replay cimport Entry, Peer, ReplayCache, caller_digest
+from rpcrdma.rpc.tally cimport Counts
 from rpcrdma.rpc.work cimport Unbegun, Work
 from rpcrdma.wire.rpc cimport AUTH_SYS, MAX_AUTH_BYTES, SYSTEM_ERR
 
@@ -141,9 +142,20 @@ cdef Waiting waiting_call(
 
 
 cdef class NativeVersion:
+        cdef int procedure
+        for procedure in range(64):
+            if (program.procedures >> procedure) & 1 and not isinstance(rows[procedure], Counts):
+                raise ValueError(f"procedure {procedure} has nothing to be counted in")
     def __init__(self, NativeProgram program not None, uint32_t number, uint32_t version, list rows not None):
         self.program, self.number, self.version, self.rows = program, number, version, rows
-        memset(self.counts, 0, sizeof(self.counts))
+
+    cdef int answered(self, uint32_t procedure, double seconds) except -1:
+        """Count a call of a procedure that has been answered with success, after so long."""
+        cdef Counts counts = self.rows[procedure]
+        counts.calls += 1
+        counts.direct += 1
+        counts.seconds += seconds
+        return 0
 
 
 cdef class Gate:
@@ -319,10 +331,7 @@ cdef class NativeCalls(Answerer):
                 self.replay.abandon(entry, RpcReply(waiting.xid, reply, []))
         if outcome == ANSWERED and start[23] == 0:
             taken = nanoseconds() * 1e-9 - waiting.since
-            row = waiting.version.rows[waiting.procedure]
-            row.calls += 1
-            row.direct += 1
-            row.seconds += taken
+            waiting.version.answered(waiting.procedure, taken)
             waiting.version.program.note(taken)
         return 0
 
@@ -391,8 +400,8 @@ cdef class NativeCalls(Answerer):
         caller = self.caller_of(load32(message + 24), message + 32, length)
         if caller is None:
             return DECLINED
-        if not self.counting:
-            self.counting = True
+        if not self.calling:
+            self.calling = True
             self.clock = nanoseconds() * 1e-9
         self.why = GATE
         if self.gate is not None and not (
@@ -414,9 +423,8 @@ cdef class NativeCalls(Answerer):
         then = self.clock
         self.clock = nanoseconds() * 1e-9
         if outcome == ANSWERED:
-            version.counts[procedure].calls += 1
             then = self.clock - then
-            version.counts[procedure].seconds += then
+            version.answered(procedure, then)
             program.note(then)
         elif outcome == DECLINED:
             begun, place.begun = place.begun, None
@@ -479,22 +487,10 @@ cdef class NativeCalls(Answerer):
         return caller
 
     cdef int pause(self) except -1:
-        """No native call is made for a while: programs let go of what they held, and the counts are told."""
-        cdef NativeVersion version
-        cdef Count *count
-        cdef int procedure
-        if not self.counting:
+        """No native call is made for a while: programs let go of what they held."""
+        if not self.calling:
             return 0
-        self.counting = False
+        self.calling = False
         if self.latest is not None:
             self.latest.program.pause()
-        for version in self.versions:
-            for procedure in range(64):
-                count = &version.counts[procedure]
-                if count.calls:
-                    row = version.rows[procedure]
-                    row.calls += count.calls
-                    row.direct += count.calls
-                    row.seconds += count.seconds
-                    count.calls, count.seconds = 0, 0
         return 0

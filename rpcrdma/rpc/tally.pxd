@@ -37,6 +37,15 @@ cdef class Tally:
             self.dues.take(self.read + self.written)
 
 
+cdef class Counts:
+    """Calls of one procedure that are over."""
+
+    cdef public uint64_t calls
+    cdef public uint64_t direct         # of them, those that were answered natively
+    cdef public uint64_t errors         # of them, those that were answered with an RPC error, or not at all
+    cdef public double seconds
+
+
 cdef class Latencies:
     """How long calls took, by row, in buckets of which each has twice the bound of the one before."""
 

@@ -27,6 +27,17 @@ class Tally:
     def leave(self) -> None:
         """A call goes on elsewhere, and is counted there: it is charged for what it has moved here."""
 
+class Counts:
+    """Calls of one procedure that are over."""
+
+    calls: int
+    direct: int
+    """Those of them that were answered natively."""
+    errors: int
+    """Those of them that were answered with an RPC error, or not at all."""
+    seconds: float
+    """From dispatch to reply, all calls together."""
+
 class Latencies:
     """How long calls took: 128 rows, such as procedures or operations, with a bucket for each bound."""
 

@@ -14,6 +14,10 @@ cdef class Tally:
         self.left()
 
 
+cdef class Counts:
+    pass
+
+
 cdef class Latencies:
     def __cinit__(self):
         memset(self.buckets, 0, sizeof(self.buckets))
