@@ -326,7 +326,7 @@ cdef class NativeCalls(Answerer):
         elif entry is not None:
             reply = PyBytes_FromStringAndSize(<char *>start, place.at - start)
             if start[23] == 0:
-                self.replay.conclude(entry, reply, ())
+                self.replay.conclude(entry, self.peer.host, reply, ())
             else:
                 self.replay.abandon(entry, RpcReply(waiting.xid, reply, []))
         if outcome == ANSWERED and start[23] == 0:

@@ -63,7 +63,7 @@ cdef class ReplayCache:
 
     cdef bint is_new(self, bytes key) except -1
     cdef Passed pass_on(self, Entry entry, object lease, object begun)
-    cdef int conclude(self, Entry entry, bytes reply, tuple cuts) except -1
+    cdef int conclude(self, Entry entry, object host, bytes reply, tuple cuts) except -1
     cdef int remember(self, bytes key, object host, bytes reply) except -1
     cdef int keep(self, Entry entry, object host, bytes reply) except -1
     cdef int account(self, Share share, size_t octets, bint more) except -1

@@ -286,16 +286,17 @@ cdef class ReplayCache:
         return True
 
     def finish(self, Entry entry not None, reply):
-        self.conclude(entry, join_reply(reply), cuts(reply) if reply.payloads else ())
+        host = host_of(entry.transport.peer_address)
+        self.conclude(entry, host, join_reply(reply), cuts(reply) if reply.payloads else ())
 
-    cdef int conclude(self, Entry entry, bytes reply, tuple cuts) except -1:
+    cdef int conclude(self, Entry entry, object host, bytes reply, tuple cuts) except -1:
         """As :meth:`finish`, of a reply in one piece, and where payloads stand in it."""
-        transport, entry.transport = entry.transport, None
+        entry.transport = None
         waiters, entry.waiters = entry.waiters, None
         del self.running[entry.key]
         try:
             entry.reply, entry.cuts = reply, cuts
-            self.keep(entry, host_of(transport.peer_address), reply)
+            self.keep(entry, host, reply)
         finally:
             for waiting, done in waiters or ():
                 contain(waiting.close, done, entry.recall() if entry.reply else None)
