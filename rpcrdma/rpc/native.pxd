@@ -119,7 +119,8 @@ cdef class NativeCalls(Answerer):
     cdef int why                        # the present call is declined, unless its program does it
     cdef Declined unknown               # calls whose message is not known
     cdef Waiting waiting                # the call that has just been answered so
-    cdef object flights                 # where calls that wait are entered
+    cdef object flights                 # where calls that wait are entered,
+    cdef set held                       # in its table
     cdef object begun                   # what has been done of the call that has just been declined,
     cdef Entry entry                    # and its place in the replay cache; None if it has none
 

@@ -178,6 +178,7 @@ cdef class NativeCalls(Answerer):
         self, transport, replay, read_credential, list versions not None, Gate gate=None, Declined unknown=None, flights=None
     ):
         self.transport, self.peer_address, self.peer = transport, transport.peer_address, Peer(transport)
+        self.held = None if flights is None else flights.held
         self.replay, self.flights, self.read_credential = replay, flights, read_credential
         self.versions = [NativeVersion(program, number, version, rows) for number, version, program, rows in versions]
         self.callers = {}
@@ -245,7 +246,7 @@ cdef class NativeCalls(Answerer):
 
     cdef int enter(self, Held held, Waiting waiting) except -1:
         """The call waits from now on, and is known to others."""
-        self.flights.held.add(waiting)
+        self.held.add(waiting)
         if waiting.key is not None:
             waiting.entry = self.replay.begin(waiting.key, self.transport)
         # The calls before it may have left the thread a caller's, and an errand's first steps are taken at once.
@@ -315,8 +316,8 @@ cdef class NativeCalls(Answerer):
         cdef Entry entry = waiting.entry
         cdef bytes reply
         cdef double taken
-        self.flights.held.discard(waiting)
-        if not self.flights.held:
+        self.held.discard(waiting)
+        if not self.held:
             self.flights.ended()
         waiting.work = None
         if outcome == DECLINED:
