@@ -31,7 +31,6 @@ cdef class Job(Work):
     cdef bint departed          # handed over: nothing joins its train any more
     cdef Executor executor
     cdef object lane
-    cdef object host            # whose turn it takes; None: the caller's as of when it is handed over
     cdef Queues queues
 
     cdef int finished(self) except -1

@@ -32,7 +32,6 @@ cdef class Sync(Sharer):
     cdef Node behind            # is synchronised afterwards; None: nothing is
     cdef OpenFile opened        # through which; None: it has to be found
     cdef object failures        # of fsync, before a change of data that is to be called stable
-    cdef object host            # whose turn at a worker it takes
 
     cdef bint found(self) except -1
     cdef int settled(self, int error) except -1

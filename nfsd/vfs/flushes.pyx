@@ -160,12 +160,9 @@ cdef class Sync(Sharer):
             self.error = OSError(error, strerror(error))
         elif self.behind is not None:
             self.node, self.behind = self.behind, None
-            caller = CALLING_HOST.set(self.host)
             try:
                 return self.start()
             except Exception as failure:
                 self.error = failure
-            finally:
-                CALLING_HOST.reset(caller)
         self.ended_already = True
         return self.over()

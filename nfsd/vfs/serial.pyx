@@ -54,7 +54,8 @@ cdef class Serial:
     cdef int join(self, Job job) except -1:
         """Run a job in its turn. The first job of each train has :meth:`release` called when all of it is over. What
         raises has not taken the job."""
-        job.host = CALLING_HOST.get()  # whoever lets the train depart later
+        if job.host is None:
+            job.host = CALLING_HOST.get()  # whoever lets the train depart later
         if not self.busy:
             job.executor.submit(job, job.lane)
             self.busy = True

@@ -32,7 +32,6 @@ from rpcrdma.wire.rpc cimport AUTH_SYS, MAX_AUTH_BYTES, SYSTEM_ERR
 
 import asyncio
 
-from rpcrdma.callers import CALLING_HOST
 from rpcrdma.firewall import contain
 from rpcrdma.rpc.calls import failed
 from rpcrdma.rpc.program import RpcCredential, RpcReply
@@ -142,11 +141,11 @@ cdef Waiting waiting_call(
 
 
 cdef class NativeVersion:
+    def __init__(self, NativeProgram program not None, uint32_t number, uint32_t version, list rows not None):
         cdef int procedure
         for procedure in range(64):
             if (program.procedures >> procedure) & 1 and not isinstance(rows[procedure], Counts):
                 raise ValueError(f"procedure {procedure} has nothing to be counted in")
-    def __init__(self, NativeProgram program not None, uint32_t number, uint32_t version, list rows not None):
         self.program, self.number, self.version, self.rows = program, number, version, rows
 
     cdef int answered(self, uint32_t procedure, double seconds) except -1:
@@ -178,8 +177,8 @@ cdef class NativeCalls(Answerer):
         self, transport, replay, read_credential, list versions not None, Gate gate=None, Declined unknown=None, flights=None
     ):
         self.transport, self.peer_address, self.peer = transport, transport.peer_address, Peer(transport)
-        self.held = None if flights is None else flights.held
         self.replay, self.flights, self.read_credential = replay, flights, read_credential
+        self.held = None if flights is None else flights.held
         self.versions = [NativeVersion(program, number, version, rows) for number, version, program, rows in versions]
         self.callers = {}
         self.gate, self.admitted_in = gate, 0
@@ -233,16 +232,13 @@ cdef class NativeCalls(Answerer):
         cdef bint entered = self.waiting is None
         cdef Waiting waiting = held.state if entered else self.waiting
         held.state, self.waiting = waiting, None
-        waiting.work.held = held
-        caller = CALLING_HOST.set(self.peer.host)
+        waiting.work.held, waiting.work.host = held, self.peer.host
         try:
             if not entered:
                 self.enter(held, waiting)
             return waiting.work.start()
         except Exception as error:
             return self.cannot_begin(waiting, error)
-        finally:
-            CALLING_HOST.reset(caller)
 
     cdef int enter(self, Held held, Waiting waiting) except -1:
         """The call waits from now on, and is known to others."""

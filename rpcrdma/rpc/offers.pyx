@@ -21,7 +21,6 @@ from rpcrdma.rpc.native cimport Caller, NativeProgram, accepted
 from rpcrdma.rpc.work cimport Work, kept_by
 
 from rpcrdma.addresses import host_of
-from rpcrdma.callers import CALLING_HOST
 from rpcrdma.rpc import eager
 from rpcrdma.rpc.program import RpcReply
 from rpcrdma.xdr.payload import Payload
@@ -289,15 +288,13 @@ cdef class Offer(Held):
         program.waited.add(row, reason)
         self.work.held = self
         self.execution.waits()
-        caller = CALLING_HOST.set(host_of(self.caller.peer_address))
+        self.work.host = host_of(self.caller.peer_address)
         try:
             return self.work.start()
         except Exception:
             self.work.held = None
             program.give_up(self.work)
             raise
-        finally:
-            CALLING_HOST.reset(caller)
 
 
 def offers(NativeProgram program not None, uint32_t procedure):

@@ -9,6 +9,7 @@ cdef class Work:
     cdef Held held
     cdef Work earlier               # what the same call has waited for before
     cdef object kept                # what the program keeps for the call meanwhile
+    cdef str host                   # on whose behalf it is done; None: on the caller's as of when it begins
 
     cdef int start(self) except -1
     cdef int over(self) except -1

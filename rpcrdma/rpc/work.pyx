@@ -56,8 +56,13 @@ cdef class Errand(Work):
             if self.ended_already:
                 asyncio.get_running_loop().call_soon(contain, None, self.tell)
             return 0
+        caller = None if self.host is None else CALLING_HOST.set(self.host)
         self.starting = True
-        eager.start(self.coroutine, self.ended)
+        try:
+            eager.start(self.coroutine, self.ended)
+        finally:
+            if caller is not None:
+                CALLING_HOST.reset(caller)
         self.starting = False
         self.coroutine = None
         return 0
