@@ -152,10 +152,8 @@ def _beside_a_server(parsed: argparse.Namespace) -> int:
 
 
 def _add_capture(command: argparse.ArgumentParser) -> None:
-    command.add_argument(
-        "-o", "--output", required=True, metavar="FILE", help='the file to write; "-": standard output'
-    )
-    command.add_argument("--config", required=True, metavar="FILE", help="the configuration of the running server")
+    command.add_argument("-o", "--output", metavar="FILE", help='the file to write; "-": standard output')
+    command.add_argument("--config", metavar="FILE", help="the configuration of the running server")
     command.add_argument("--seconds", type=float, default=0.0, metavar="N", help="end after N seconds")
     command.add_argument("--count", type=int, default=0, metavar="N", help="end after N packets")
     command.add_argument("--client", default="", metavar="ADDRESS", help="only what this client sends and receives")
@@ -163,6 +161,8 @@ def _add_capture(command: argparse.ArgumentParser) -> None:
     command.add_argument("--snaplen", type=int, default=0, metavar="N", help=text)
     text = "MiB of traffic that may wait in the server for this command, 1 to 256; the default is 32"
     command.add_argument("--buffer", type=int, default=32, metavar="MIB", help=text)
+    text = "capture nothing; print where Wireshark's dissector of RPC-over-RDMA version Two is, a script in Lua"
+    command.add_argument("--dissector", action="store_true", help=text)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -193,6 +193,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from nfsd.decode import run as decode
 
         return decode(parsed.file)
+    if parsed.command == "capture" and parsed.dissector:
+        from rpcrdma.capture import DISSECTOR
+
+        print(DISSECTOR)
+        return 0
+    if parsed.command == "capture" and not (parsed.output and parsed.config):
+        parser.error("capture: --output and --config are required")
     if parsed.command == "devices" and parsed.config is None:
         return show_devices(Limits().memory, parsed.json)
     if parsed.command == "serve" and (wrong := is_complete(parsed)):

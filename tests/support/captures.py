@@ -54,11 +54,15 @@ def decoded(file: Path) -> str:
         return "\n".join(Decoder().lines(octets))
 
 
-def dissected(file: Path, fields: Sequence[str], show: str = "") -> list[dict[str, str]]:
-    """tshark's fields of each packet that passes the filter ``show``. Two passes, as Wireshark itself makes them: the
-    second puts together what went through Write chunks."""
+def dissected(file: Path, fields: Sequence[str], show: str = "", script: Path | None = None) -> list[dict[str, str]]:
+    """tshark's fields of each packet that passes the filter ``show``, with a dissector in Lua if ``script`` is one. Two
+    passes, as Wireshark itself makes them: the second puts together what went through Write chunks."""
     assert shutil.which("tshark") is not None, WITHOUT_TSHARK
     command = ["tshark", "-2", "-n", "-r", str(file), "-T", "fields", "-E", "separator=/t", "-E", "occurrence=a"]
+    # A port of the kernel's choice may be another protocol's by Wireshark's tables, which would go first.
+    command += ["-o", "tcp.try_heuristic_first:TRUE"]
+    if script is not None:
+        command += ["-X", f"lua_script:{script}"]
     if show:
         command += ["-Y", show]
     for field in fields:

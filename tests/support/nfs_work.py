@@ -1,4 +1,4 @@
-"""NFS work with messages of every kind, for captures: NFSv3 and NFSv4.1 over RPC-over-RDMA version One, and over TCP.
+"""NFS work with messages of every kind, for captures: NFSv3 and NFSv4.1 over RPC-over-RDMA, and over TCP.
 
 The same names and data either way; over RDMA data go in Read chunks and Write chunks, and there are a Long Call and a
 Long Reply.
@@ -20,7 +20,7 @@ from rpcrdma.xdr import Decoder, pack
 from tests.nfs3_client import Nfs3Client, attributes, auth_sys
 from tests.peer.requester import Peer
 from tests.peer.rig import DEVICE_ADDRESS, LINUX
-from tests.peer.wire import NOMSG, header
+from tests.peer.wire import NOMSG, header, header_two
 from tests.support.nfs4 import Client4, mode
 
 NAME3, NAME4 = b"name of version three", b"name of version four"
@@ -57,10 +57,11 @@ class OverTcp(Way):
 
 
 class OverRdma(Way):
-    """Version One, one call at a time."""
+    """One call at a time, in version One or Two."""
 
-    def __init__(self, peer: Peer) -> None:
+    def __init__(self, peer: Peer, version: int) -> None:
         self.peer = peer
+        self._header = header if version == 1 else header_two
 
     async def send(
         self, message: bytes, *, bulk: bytes = b"", into: Sequence[int] = (), room: int = 0, long: bool = False
@@ -83,9 +84,9 @@ class OverRdma(Way):
             chunks |= {"writes": [segments]} if into else {"reply": segments}
         if long:
             chunks["reads"] = [(0, self.peer.readable(message).segment())]
-            self.peer.send(header(xid, procedure=NOMSG, **chunks))
+            self.peer.send(self._header(xid, procedure=NOMSG, **chunks))
         else:
-            self.peer.send(header(xid, **chunks), message)
+            self.peer.send(self._header(xid, **chunks), message)
         reply = await self.peer.reply()
         assert reply.error == 0, reply
         return reply.payload, b"".join(bytes(target.memory) for target in targets)
@@ -143,10 +144,12 @@ async def work_in_version_four(way: Way) -> None:
     assert not chunk or chunk == DATA
 
 
-async def work_over_rdma(provider: Provider, pool: Pool, address: ListenAddress, root: nfs3.nfs_fh3) -> None:
+async def work_over_rdma(
+    provider: Provider, pool: Pool, address: ListenAddress, root: nfs3.nfs_fh3, version: int = 1
+) -> None:
     peer = Peer(pool.account(64 << 20))
     await peer.connect(provider, address, LINUX, initiator_depth=4)
-    way = OverRdma(peer)
+    way = OverRdma(peer, version)
     await work_in_version_three(way, root)
     await work_in_version_four(way)
     peer.endpoint.close()

@@ -191,25 +191,28 @@ def slowed(stage: Stage) -> None:
 
 
 def captured(stage: Stage) -> None:
-    """A capture ``trouble.pcapng`` of NFSv3 and NFSv4.1 over RDMA (version One) and TCP."""
+    """Captures of NFSv3 and NFSv4.1: ``trouble.pcapng`` over RDMA (version One) and TCP, ``two.pcapng`` over RDMA in
+    version Two."""
 
     async def mounted(port: int) -> nfs_fh3:
         async with await Nfs3Client.connect("127.0.0.1", port) as mountd:
             return await mountd.mount("/export")
 
-    async def work(ports: dict[str, int], root: nfs_fh3) -> None:
+    async def work(ports: dict[str, int], root: nfs_fh3, version: int) -> None:
         pool = Pool(256 << 20)
         provider = SoftIwarp(pool)
-        await work_over_rdma(provider, pool, ListenAddress("127.0.0.1", ports["two"]), root)
-        await work_over_tcp("127.0.0.1", ports["tcp"], root)
+        await work_over_rdma(provider, pool, ListenAddress("127.0.0.1", ports["two"]), root, version)
+        if version == 1:
+            await work_over_tcp("127.0.0.1", ports["tcp"], root)
         await provider.close()
 
-    base = stage.home.parent / "captured"
-    base.mkdir()
-    with server_of_both(base) as ports:
-        root = asyncio.run(mounted(ports["mountd"]))
-        with capturing(base, stage.home / "trouble.pcapng"):
-            asyncio.run(work(ports, root))
+    for version, name in ((1, "trouble"), (2, "two")):
+        base = stage.home.parent / name
+        base.mkdir()
+        with server_of_both(base) as ports:
+            root = asyncio.run(mounted(ports["mountd"]))
+            with capturing(base, stage.home / f"{name}.pcapng"):
+                asyncio.run(work(ports, root, version))
 
 
 STAGES: dict[str, Callable[[Stage], None]] = {

@@ -18,8 +18,11 @@ from tests.support.installed import REPO, copy_clone, environment, install, run,
 
 EXTENSION = sysconfig.get_config_var("EXT_SUFFIX")
 
-PAGE = ("page.html", "page.js", "page.css", "grafana.json")
-"""What is served as it stands."""
+AS_IT_STANDS = {
+    *(f"nfsd/web/{name}" for name in ("page.html", "page.js", "page.css", "grafana.json")),
+    "rpcrdma/capture/rpcordma2.lua",
+}
+"""What is served, or given to Wireshark, as it stands."""
 
 
 def sources(suffix: str) -> set[str]:
@@ -61,7 +64,7 @@ def test_the_source_distribution_has_all_sources_and_the_wheel_every_extension(b
     with tarfile.open(next(built.glob("*.tar.gz"))) as archive:
         packed = {name.partition("/")[2] for name in archive.getnames()}
     assert sources(".pyx") | sources(".pxd") | sources(".pyi") | sources(".py") <= packed
-    assert {f"nfsd/web/{name}" for name in PAGE} <= packed
+    assert packed >= AS_IT_STANDS
     assert {"Makefile", "systemd/rdma-nfsd.service", "tests/vm/host-packages.sh", "bench/generator.pyx"} <= packed
     assert [name for name in packed if name.endswith((".c", ".so", ".pyc"))] == []
     with zipfile.ZipFile(next(built.glob("*.whl"))) as wheel:
@@ -70,7 +73,7 @@ def test_the_source_distribution_has_all_sources_and_the_wheel_every_extension(b
     if not (REPO / f"rpcrdma/verbs/device/device{EXTENSION}").exists():  # no headers of the verbs on this host
         extensions = {name for name in extensions if "/device/" not in name or name.endswith(f"/queue{EXTENSION}")}
     assert {name for name in names if name.endswith(".so")} == extensions
-    assert {f"nfsd/web/{name}" for name in PAGE} <= names
+    assert names >= AS_IT_STANDS
     assert sources(".pyi") | sources(".py") | {"nfsd/py.typed", "rpcrdma/py.typed"} <= names
     assert [name for name in names if name.endswith((".c", ".pyx", ".pxd")) or name.startswith("tests")] == []
     assert any(name.endswith("share/rdma-nfsd/rdma-nfsd.service") for name in names)
