@@ -12,6 +12,7 @@ from nfsd.commands import client_setup
 from nfsd.commands.arguments import CLIENT_COMMANDS, add_commands
 from nfsd.config import Config, Limits
 from nfsd.config_file import ConfigError, load
+from nfsd.conformance import command as conformance
 from nfsd.importing import run as import_exports
 from nfsd.without_file import add_arguments, configuration, is_complete
 
@@ -124,6 +125,11 @@ def build_parser() -> argparse.ArgumentParser:
     brief = "print a capture's transport headers and calls in words"
     decode = commands.add_parser("decode", help=brief, description=_DECODE, formatter_class=raw)
     decode.add_argument("file", metavar="FILE", help="the capture")
+    brief = "ask any NFS server whether it does what the specifications demand"
+    asked = commands.add_parser(
+        "conformance", help=brief, description=conformance.DESCRIPTION, epilog=conformance.EPILOG, formatter_class=raw
+    )
+    conformance.add_arguments(asked)
     brief = "make an RDMA device from a Linux client's network interface"
     setup = commands.add_parser("client-setup", help=brief, description=client_setup.DESCRIPTION, formatter_class=raw)
     client_setup.add_arguments(setup)
@@ -187,6 +193,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return _INTERRUPTED  # before the command has said what is to be done then
     if parsed.command == "client-setup":
         return client_setup.main(parsed)
+    if parsed.command == "conformance":
+        return conformance.main(parsed)
     if parsed.command == "import":
         return import_exports.main(parsed)
     if parsed.command == "decode":

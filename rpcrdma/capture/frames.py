@@ -94,7 +94,7 @@ def checksum(data: bytes) -> int:
     return 0xFFFF - total
 
 
-class _Shown:
+class Shown:
     """A connection that packets are made of."""
 
     def __init__(self, connection: Connection) -> None:
@@ -110,6 +110,7 @@ class _Shown:
     def segment(
         self, time: int, inward: bool, data: bytes, length: int, comment: str = "", flags: int = ACK | PUSH
     ) -> Frame:
+        """The next TCP segment of a direction; ``length`` is what ``data`` were before they were cut."""
         pipe, other = (self.inward, self.outward) if inward else (self.outward, self.inward)
         packet, whole = pipe.packet(data, length, other.sequence, flags)
         lost, self.lost = self.lost, 0
@@ -126,7 +127,7 @@ class Framer:
     """Packets of one capture."""
 
     def __init__(self) -> None:
-        self._shown: dict[int, _Shown] = {}
+        self._shown: dict[int, Shown] = {}
         self.lost: dict[str, int] = {}
         """Lost events by provider; of connections that nobody knows, by the empty name."""
 
@@ -155,7 +156,7 @@ class Framer:
 
     def _opened(self, event: Event) -> Iterator[Frame]:
         connection = Connection.decode(event.data)
-        shown = _Shown(connection)
+        shown = Shown(connection)
         if not connection.rejected:
             self._shown[event.connection] = shown
         if connection.provider == "tcp":
@@ -170,14 +171,14 @@ class Framer:
             frame = key + struct.pack(">BBH", flags, 1, len(private)) + private
             yield shown.segment(event.time, inward, frame, len(frame), connection.note if inward else "")
 
-    def _record(self, shown: _Shown, event: Event) -> Iterator[Frame]:
+    def _record(self, shown: Shown, event: Event) -> Iterator[Frame]:
         # RFC 5531 section 11: the mark, with the bit of the last fragment.
         data = struct.pack(">I", 0x80000000 | event.length) + event.data
         for start, piece, length, _ in _cut(data, event.length + 4):
             del start
             yield shown.segment(event.time, event.kind is Kind.RECORD_IN, piece, length)
 
-    def _send(self, shown: _Shown, event: Event) -> Iterator[Frame]:
+    def _send(self, shown: Shown, event: Event) -> Iterator[Frame]:
         inward = event.kind is Kind.SEND_IN
         opcode = SEND if event.handle is None else SEND_INVALIDATE
         number = shown.untagged(SEND_QUEUE, inward)
@@ -193,7 +194,7 @@ class Framer:
             )
             yield _fpdu(shown, event.time, inward, head, piece, length)
 
-    def _tagged(self, shown: _Shown, event: Event) -> Iterator[Frame]:
+    def _tagged(self, shown: Shown, event: Event) -> Iterator[Frame]:
         if event.kind is Kind.READ_OUT:
             number = shown.untagged(READ_QUEUE, False)
             head = struct.pack(
@@ -222,7 +223,7 @@ def _cut(data: bytes, length: int) -> Iterator[tuple[int, bytes, int, bool]]:
             return
 
 
-def _fpdu(shown: _Shown, time: int, inward: bool, head: bytes, data: bytes, length: int) -> Frame:
+def _fpdu(shown: Shown, time: int, inward: bool, head: bytes, data: bytes, length: int) -> Frame:
     """One FPDU (RFC 5044 section 4): length, ULPDU, padding, and a CRC field that nobody agreed to use."""
     size = len(head) + length
     start = struct.pack(">H", size) + head

@@ -3,7 +3,7 @@
 An input is a series of messages, each behind its length in two octets (the last one takes what is left). The version
 word of each is set to the target's unless its top bit is set. Each message is decoded on its own and its parts encoded
 again; then all of them go to one responder (a state machine without I/O), whose answers are read by the headers of
-:mod:`tests.peer.wire`, written independently of the code under test.
+:mod:`rpcrdma.peer.wire`, written independently of the code under test.
 
 What must hold
     Headers: only Discard and HeaderFault are raised; what is decoded is bounded and encodes to the octets it came from;
@@ -25,6 +25,7 @@ from rpcrdma.engine.backward import BackwardCall
 from rpcrdma.engine.config import ResponderOptions
 from rpcrdma.engine.responder import Responder
 from rpcrdma.memory import Pool
+from rpcrdma.peer.wire import ReplyHeader
 from rpcrdma.rpc import messages
 from rpcrdma.verbs.interface import Received
 from rpcrdma.wire import private_data
@@ -48,7 +49,6 @@ from rpcrdma.wire.version_one import VersionOne
 from rpcrdma.wire.version_two import MessageHeader, OptionHeader, VersionTwo
 from rpcrdma.xdr import XdrError, codec, native
 from rpcrdma.xdr.payload import Payload
-from tests.peer.wire import ReplyHeader
 from tests.support.headers import check_native_header
 from tests.unit.xdr_values import DECLARED
 

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 
 from nfsd.protocol import nfs4 as p
 from nfsd.protocol import nlm4
+from rpcrdma.peer.wire import header
 from rpcrdma.xdr import pack
 from tests.hostile.peer import Iwarp, Refused, Tcp, accepted, client4, drive, record, rpc
-from tests.peer.wire import header
 from tests.support.nfs4 import Client4, mode
 
 Way = Tcp | Iwarp

@@ -25,11 +25,11 @@ import uvloop
 from nfsd.protocol import nfs3
 from nfsd.protocol import nfs4 as p
 from rpcrdma.memory import Pool
+from rpcrdma.peer.requester import Peer
 from rpcrdma.verbs.interface import ListenAddress
 from rpcrdma.verbs.softiwarp import SoftIwarp, SoftIwarpOptions
 from tests.hostile.peer import NULL3, accepted, nfs3_call, results3
 from tests.nfs3_client import Nfs3Client, attributes
-from tests.peer.requester import Peer
 from tests.peer.rig import LINUX
 from tests.support.nfs4 import Client4, mode
 from tests.support.nfs_work import OverRdma, OverTcp, Way

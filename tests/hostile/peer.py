@@ -18,9 +18,9 @@ from typing import Any, Self
 
 from nfsd.protocol import nfs3
 from nfsd.protocol.mount3 import MOUNT_PROGRAM, dirpath, mountres3
+from rpcrdma.peer.wire import NOMSG, Segment, header
 from rpcrdma.xdr import Decoder, pack
 from tests.nfs3_client import auth_sys
-from tests.peer.wire import NOMSG, Segment, header
 from tests.support.nfs4 import Client4
 from tests.unit.softiwarp_support import CLIENT_REQUEST, SEND, fpdu, untagged
 

@@ -5,21 +5,8 @@ header, :func:`header_two` and :func:`option` any of version Two; :func:`echo_ar
 what the program takes and returns.
 """
 
-from tests.peer.echo import (
-    CALL_HEADER,
-    ECHO,
-    NULL,
-    ONCE,
-    REPLY_HEADER,
-    Arguments,
-    accept_status,
-    echo_arguments,
-    echo_results,
-    rpc_call,
-)
-from tests.peer.requester import FILL, Exposed, Message, Peer
-from tests.peer.rig import LINUX, Rig, run
-from tests.peer.wire import (
+from rpcrdma.peer.requester import FILL, Exposed, Message, Peer
+from rpcrdma.peer.wire import (
     BAD_XDR,
     CALL,
     CANT_REPLY,
@@ -41,6 +28,19 @@ from tests.peer.wire import (
     option,
     words,
 )
+from tests.peer.echo import (
+    CALL_HEADER,
+    ECHO,
+    NULL,
+    ONCE,
+    REPLY_HEADER,
+    Arguments,
+    accept_status,
+    echo_arguments,
+    echo_results,
+    rpc_call,
+)
+from tests.peer.rig import LINUX, Rig, run
 
 __all__ = [
     "BAD_XDR",

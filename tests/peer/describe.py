@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import struct
 
-from tests.peer.wire import Segment
+from rpcrdma.peer.wire import Segment
 
 PROCEDURES = {
     1: {0: "RDMA_MSG", 1: "RDMA_NOMSG", 2: "RDMA_MSGP", 3: "RDMA_DONE", 4: "RDMA_ERROR"},

@@ -10,9 +10,9 @@ import struct
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from rpcrdma.peer.requester import Exposed, Peer
+from rpcrdma.peer.wire import CALL, DONE, ERROR, MSG, MSGP, NOMSG, OPTIONAL, REPLY, Segment, lists, option, words
 from tests.peer.echo import NULL, Arguments, rpc_call
-from tests.peer.requester import Exposed, Peer
-from tests.peer.wire import CALL, DONE, ERROR, MSG, MSGP, NOMSG, OPTIONAL, REPLY, Segment, lists, option, words
 
 EXTREMES = (0, 1, 2, 3, 4, 5, 7, 40, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFC, 0xFFFFFFFF)
 

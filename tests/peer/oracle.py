@@ -12,8 +12,7 @@ import struct
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from tests.peer import echo
-from tests.peer.wire import (
+from rpcrdma.peer.wire import (
     BAD_XDR,
     CALL,
     CANT_REPLY,
@@ -29,6 +28,7 @@ from tests.peer.wire import (
     REPLY,
     Segment,
 )
+from tests.peer import echo
 
 SMALLEST = 28
 """RFC 8166 section 4.5: what is shorter is discarded."""

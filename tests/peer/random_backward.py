@@ -17,11 +17,11 @@ import time
 from collections import Counter
 from collections.abc import Callable
 
+from rpcrdma.peer.requester import Peer
+from rpcrdma.peer.wire import ERROR, MSG, NOMSG, REPLY, Segment, header, header_two, words
 from tests.peer.echo import NULL, rpc_call
 from tests.peer.random_messages import PROVIDERS, Difference, no_errors_logged
-from tests.peer.requester import Peer
 from tests.peer.rig import LINUX, Rig
-from tests.peer.wire import ERROR, MSG, NOMSG, REPLY, Segment, header, header_two, words
 
 REPLIED, FAILED, DISCARDED = "reply", "error", "discarded"
 LIFE = 40

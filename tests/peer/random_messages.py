@@ -23,16 +23,16 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from rpcrdma.peer.requester import FILL, Message, Peer
+from rpcrdma.peer.wire import ERR_VERS, ERROR, REPLY, Malformed, Segment, words
 from rpcrdma.server.rdma import RdmaConnection
 from rpcrdma.verbs.loopback import LoopbackProvider
 from rpcrdma.verbs.softiwarp.provider import SoftIwarp
 from rpcrdma.wire.private_data import PrivateData
 from tests.peer.messages import KINDS, Draft, Maker
 from tests.peer.oracle import RECEIVE, Answered, Discarded, Lost, Memory, Oracle, Outcome, Refused
-from tests.peer.requester import FILL, Message, Peer
 from tests.peer.rig import Rig
 from tests.peer.store import Witness, store_program
-from tests.peer.wire import ERR_VERS, ERROR, REPLY, Segment, words
 
 PROVIDERS = {"loopback": LoopbackProvider, "softiwarp": SoftIwarp}
 PRIVATE_DATA = (
@@ -102,7 +102,7 @@ def difference(outcome: Outcome, message: Message) -> str | None:
     """What distinguishes an answer from the one prescribed; None if nothing does."""
     try:
         got = message.header
-    except AssertionError as error:
+    except Malformed as error:
         return f"the answer cannot be read: {error}"
     wanted: dict[str, object] = {"direction": REPLY}
     found: dict[str, object] = {"invalidated": message.invalidated}

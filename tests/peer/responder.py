@@ -8,10 +8,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from rpcrdma.memory import Pool
+from rpcrdma.peer.requester import Peer
+from rpcrdma.peer.wire import REPLY, ReplyHeader, Segment, header, header_two, words
 from rpcrdma.verbs.interface import ConnectRequest, ListenAddress, Provider
-from tests.peer.requester import Peer
 from tests.peer.rig import DEVICE_ADDRESS, LINUX, Rig
-from tests.peer.wire import REPLY, ReplyHeader, Segment, header, header_two, words
 
 
 @dataclass

@@ -10,6 +10,7 @@ from typing import Any
 from rpcrdma.engine.config import ResponderOptions
 from rpcrdma.hosts import HostLimits, Hosts
 from rpcrdma.memory import Pool
+from rpcrdma.peer.requester import Peer
 from rpcrdma.rpc.dispatch import Dispatcher
 from rpcrdma.rpc.program import Program
 from rpcrdma.server.rdma import RdmaConnection, RdmaServer, RdmaServerOptions
@@ -17,7 +18,6 @@ from rpcrdma.verbs.interface import ListenAddress, Provider
 from rpcrdma.verbs.loopback import LoopbackProvider
 from rpcrdma.wire.private_data import PrivateData
 from tests.peer.echo import Control, echo_program
-from tests.peer.requester import Peer
 
 DEVICE_ADDRESS = os.environ.get("RDMA_NFSD_TEST_DEVICE", "")
 """An address of an RDMA device of this host: rigs are then made over devices instead (tests/vm/test_verbs_peers.py)."""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import struct
 
+from rpcrdma.peer.requester import Peer
+from rpcrdma.peer.wire import header, header_two, words
 from rpcrdma.rpc.program import Call, GarbageArguments, Procedure, Program
 from rpcrdma.xdr import XdrError
 from rpcrdma.xdr.payload import Payload
-from tests.peer.requester import Peer
-from tests.peer.wire import header, header_two, words
 
 PROGRAM, VERSION = 0x20000078, 1
 PUT, GET = 1, 2

@@ -25,6 +25,8 @@ from typing import Any
 from nfsd.protocol import nfs3
 from nfsd.protocol import nfs4 as p
 from rpcrdma.memory import Pool
+from rpcrdma.peer.requester import Exposed, Peer
+from rpcrdma.peer.wire import NOMSG, ReplyHeader, header, header_two, option, words
 from rpcrdma.verbs.device import make_provider
 from rpcrdma.verbs.interface import ListenAddress, Provider
 from rpcrdma.verbs.softiwarp.provider import SoftIwarp
@@ -32,8 +34,6 @@ from rpcrdma.wire.private_data import PrivateData
 from rpcrdma.xdr import pack
 from tests.nfs3_client import Nfs3Client, attributes, auth_sys
 from tests.peer.describe import describe
-from tests.peer.requester import Exposed, Peer
-from tests.peer.wire import NOMSG, ReplyHeader, header, header_two, option, words
 from tests.support.callbacks import CallbackEnd
 from tests.support.nfs4 import Client4, mode
 

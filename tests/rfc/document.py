@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 
-from tests.rfc.items import ITEMS, Item
+from nfsd.conformance.demands import ITEMS, Item
 
 HEAD = """# What the specifications demand, and which test shows it
 
@@ -17,12 +17,13 @@ Written by the test suite; do not edit:
 
     python -m pytest tests/unit tests/rfc -m covers --rfc-coverage docs/rfc-coverage.md
 
-Items are the demands of each specification on a responder, in the words of `tests/rfc/items.py`; M, S and O are MUST,
-SHOULD and what is left open. Tests send the messages themselves, octet by octet, and most run on the loopback and the
-embedded iWARP provider. A test with several cases counts once here, and passes if all of them do.
+Items are the demands of each specification on a responder, in the words of `nfsd/conformance/demands.py`; M, S and O
+are MUST, SHOULD and what is left open. Tests send the messages themselves, octet by octet, and most run on the loopback
+and the embedded iWARP provider. A test with several cases counts once here, and passes if all of them do.
 
 The last column is Linux's own NFS server, kernel {kernel}, over siw: what its answers show of those demands that an NFS
-server's answers can show. The questions are `tests/peer/checklist`, which `rdma-nfsd` answers as demanded, every one
+server's answers can show. The questions are those of [`rdma-nfsd conformance`](conformance.md) and of
+`tests/peer/checklist` (about callbacks). `rdma-nfsd` answers every one as demanded
 (`tests/unit/test_checklist.py`); `python -m tests.vm.checklist` puts them to the kernel, in a guest.
 """
 

@@ -1,7 +1,7 @@
 """Which test proves which demand of the specifications: ``@covers("RFC 8166 3.3.1 never-zero", …)``.
 
-Loaded for every run by ``tests/conftest.py``. A name that is in no list of :mod:`tests.rfc.items` is an error at
-collection. ``--rfc-coverage FILE`` writes the results of the run as a document: item, tests, result; run it over all
+Loaded for every run by ``tests/conftest.py``. A name that is in no list of :mod:`nfsd.conformance.demands` is an error
+at collection. ``--rfc-coverage FILE`` writes the results of the run as a document: item, tests, result; run it over all
 tests that need no guest:
 
     python -m pytest tests/unit tests/rfc -m covers --rfc-coverage docs/rfc-coverage.md
@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
+from nfsd.conformance.demands import ITEMS
 from tests.rfc.document import Outcome, render
-from tests.rfc.items import ITEMS
 
 
 def covers(*names: str) -> Callable[[Any], Any]:
@@ -48,7 +48,7 @@ class Recorder:
             names = tuple(name for mark in item.iter_markers("covers") for name in mark.args)
             unknown = [name for name in names if name not in ITEMS]
             if unknown:
-                raise pytest.UsageError(f"{item.nodeid} covers {unknown}, which tests/rfc/items.py does not have")
+                raise pytest.UsageError(f"{item.nodeid} covers {unknown}, which no specification demands")
             self._items[item.nodeid] = names
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
+from nfsd.conformance.demands import ITEMS
 from tests.rfc.document import Outcome, render, rows
-from tests.rfc.items import ITEMS
 
 ROOT = Path(__file__).parents[2]
 DOCUMENT = ROOT / "docs" / "rfc-coverage.md"

@@ -15,12 +15,12 @@ from typing import Any
 from nfsd.protocol import nfs3
 from nfsd.protocol import nfs4 as p
 from rpcrdma.memory import Pool
+from rpcrdma.peer.requester import Peer
+from rpcrdma.peer.wire import NOMSG, header, header_two
 from rpcrdma.verbs.interface import ListenAddress, Provider
 from rpcrdma.xdr import Decoder, pack
 from tests.nfs3_client import Nfs3Client, attributes, auth_sys
-from tests.peer.requester import Peer
 from tests.peer.rig import DEVICE_ADDRESS, LINUX
-from tests.peer.wire import NOMSG, header, header_two
 from tests.support.nfs4 import Client4, mode
 
 NAME3, NAME4 = b"name of version three", b"name of version four"

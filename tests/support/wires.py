@@ -10,13 +10,13 @@ import asyncio
 import struct
 
 from rpcrdma.memory import Pool
+from rpcrdma.peer.requester import Peer
+from rpcrdma.peer.wire import header, header_two
 from rpcrdma.server.rdma import RdmaServer, RdmaServerOptions
 from rpcrdma.server.tcp import TcpListener
 from rpcrdma.verbs.interface import ListenAddress
 from rpcrdma.verbs.softiwarp.provider import SoftIwarp
-from tests.peer.requester import Peer
 from tests.peer.rig import LINUX
-from tests.peer.wire import header, header_two
 from tests.support.callbacks import CallbackEnd
 from tests.support.nfs4 import Server4
 

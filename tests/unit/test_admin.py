@@ -20,13 +20,13 @@ from nfsd.protocol import nlm4
 from nfsd.protocol.nfs3 import nfs_fh3, stable_how
 from nfsd.without_file import configuration
 from rpcrdma.memory import Pool
+from rpcrdma.peer.requester import Peer
+from rpcrdma.peer.wire import header as rdma_header
 from rpcrdma.rpc.rpcbind import Rpcbind
 from rpcrdma.verbs.interface import ListenAddress
 from rpcrdma.verbs.softiwarp import SoftIwarp
 from rpcrdma.xdr import Encoder, XdrError
 from tests.nfs3_client import Nfs3Client
-from tests.peer.requester import Peer
-from tests.peer.wire import header as rdma_header
 from tests.support.delegations import until
 from tests.support.hosts import Site, on_site, rpc_call, verdict
 from tests.support.nfs4 import Client4, Failed, mode

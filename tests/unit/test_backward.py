@@ -7,9 +7,9 @@ import struct
 
 import pytest
 
+from rpcrdma.peer.wire import words
 from rpcrdma.wire.private_data import PrivateData
 from tests.peer import ERROR, MSG, NULL, Segment, accept_status, header, rpc_call, run
-from tests.peer.wire import words
 from tests.rfc.plugin import covers
 
 

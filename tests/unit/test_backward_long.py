@@ -9,6 +9,7 @@ import asyncio
 
 import pytest
 
+from rpcrdma.peer.wire import BAD_XDR, words
 from rpcrdma.rpc.program import BackwardError
 from tests.peer import (
     CALL,
@@ -28,7 +29,6 @@ from tests.peer import (
     run,
 )
 from tests.peer.providers import provider  # noqa: F401 (runs each test on every provider)
-from tests.peer.wire import BAD_XDR, words
 from tests.rfc.plugin import covers
 
 XID = 0x5555

@@ -7,26 +7,35 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.peer.checklist.__main__ import ask, put
-from tests.peer.checklist.link import QUESTIONS, Differs
+from nfsd.client.url import Url
+from nfsd.conformance.demands import BASICS, ITEMS
+from nfsd.conformance.link import QUESTIONS, TRANSPORTS, Differs
+from nfsd.conformance.run import Options, ask, put
+from tests.peer.checklist import backward
 from tests.peer.version_two_session import server
 from tests.rfc.document import linux
-from tests.rfc.items import ITEMS
 
 
 def test_this_server_does_all_that_is_demanded(tmp_path):
     with server(tmp_path) as ports:
-        for listener in ("two", "one"):
-            found = asyncio.run(ask("127.0.0.1", ports[listener], ports["mountd"]))
-            assert {item: how for item, how in found.items() if how} == {}, listener
-            assert found.keys() == QUESTIONS.keys()
+        for transport, listener in (("rdma", "two"), ("rdma", "one"), ("tcp", "tcp")):
+            url = Url(transport, "127.0.0.1", ports[listener], (b"export",))
+            found = asyncio.run(ask(url, Options(patience=0.0, mount_port=ports["mountd"])))
+            assert {answer.question: answer.differs for answer in found if answer.differs} == {}, listener
+            wanted = {name for name, question in QUESTIONS.items() if transport in TRANSPORTS[question]}
+            assert {item.name for answer in found for item in answer.items} == wanted
+        assert list((tmp_path / "export").iterdir()) == [], "the questions clean up behind them"
 
 
 def test_the_questions_are_about_items_that_there_are_and_have_been_put_to_linux():
-    assert set(QUESTIONS) <= set(ITEMS)
+    assert set(QUESTIONS) <= set(ITEMS) | set(BASICS)
+    assert set(BASICS) <= set(QUESTIONS)
     kernel, differs = linux()
     assert kernel.startswith("6.")
-    assert differs.keys() == QUESTIONS.keys()
+    assert differs.keys() == QUESTIONS.keys() & ITEMS.keys()
+
+
+assert backward  # its questions are among them
 
 
 @pytest.mark.parametrize(

@@ -8,11 +8,7 @@ import struct
 import pytest
 
 from rpcrdma.client import Connection, connect
-from rpcrdma.rpc.program import BackwardError, Call, Procedure, Program
-from tests.peer.echo import NULL, PROGRAM, VERSION
-from tests.peer.providers import provider  # noqa: F401 (runs each test on every provider)
-from tests.peer.responder import CallHeader, Server, Side
-from tests.peer.wire import (
+from rpcrdma.peer.wire import (
     CALL,
     CANT_REPLY,
     ERROR,
@@ -25,6 +21,10 @@ from tests.peer.wire import (
     option,
     words,
 )
+from rpcrdma.rpc.program import BackwardError, Call, Procedure, Program
+from tests.peer.echo import NULL, PROGRAM, VERSION
+from tests.peer.providers import provider  # noqa: F401 (runs each test on every provider)
+from tests.peer.responder import CallHeader, Server, Side
 from tests.unit.client_support import Client, carrier_of, pattern, run, run_alone, start, until
 from tests.unit.test_client_tcp import TcpServer
 

@@ -15,11 +15,11 @@ from typing import Annotated, Any
 import pytest
 
 from rpcrdma.client import BadReply, CallError, ChunkChoice, Connection
+from rpcrdma.peer.wire import CALL, DONE, ERROR, MSGP, NOMSG, REPLY, Segment, header, words
 from rpcrdma.wire.private_data import PrivateData
 from rpcrdma.xdr import DDP, Payload, opaque
 from tests.peer.providers import provider  # noqa: F401 (runs each test on every provider)
 from tests.peer.responder import CallHeader, Server, Side, filled, reply_header, rpc_reply
-from tests.peer.wire import CALL, DONE, ERROR, MSGP, NOMSG, REPLY, Segment, header, words
 from tests.unit.client_support import carrier_of, run_alone, start, until
 
 BOTH = pytest.mark.parametrize("version", [1, 2])

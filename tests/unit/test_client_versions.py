@@ -7,10 +7,10 @@ import asyncio
 import pytest
 
 from rpcrdma.client import Connection, TransportError
+from rpcrdma.peer.wire import CANT_REPLY, ERR_CHUNK, ERR_VERS, ERROR, words
 from rpcrdma.wire.private_data import PrivateData, find
 from tests.peer.providers import provider  # noqa: F401 (runs each test on every provider)
 from tests.peer.responder import CallHeader, Server
-from tests.peer.wire import CANT_REPLY, ERR_CHUNK, ERR_VERS, ERROR, words
 from tests.unit.client_support import Client, carrier_of, pattern, run, run_alone, start
 
 

@@ -15,12 +15,12 @@ from nfsd.protocol import nfs4 as p
 from rpcrdma.memory import Pool
 from rpcrdma.pace import pretend
 from rpcrdma.paces import NO_BOUND, Bound, Paces
+from rpcrdma.peer.requester import Peer
+from rpcrdma.peer.wire import header as rdma_header
 from rpcrdma.rpc.tally import Tally
 from rpcrdma.verbs.interface import ListenAddress
 from rpcrdma.verbs.softiwarp import SoftIwarp
 from tests.hostile.peer import nfs3_call
-from tests.peer.requester import Peer
-from tests.peer.wire import header as rdma_header
 from tests.support import hosts
 from tests.support.delegations import until
 from tests.support.hosts import Site, on_site

@@ -9,15 +9,15 @@ import pytest
 from nfsd.protocol.nfs3 import NFS_PROGRAM
 from nfsd.v3.procedures import Nfs3Procedures
 from nfsd.v3.program import nfs3_procedures
+from rpcrdma.peer.requester import Peer
+from rpcrdma.peer.wire import header
 from rpcrdma.rpc.dispatch import Dispatcher
 from rpcrdma.rpc.program import Program
 from rpcrdma.rpc.replay import ReplayCache
 from rpcrdma.server.rdma import RdmaServer
 from rpcrdma.verbs.interface import ListenAddress
 from rpcrdma.verbs.softiwarp import SoftIwarp
-from tests.peer.requester import Peer
 from tests.peer.rig import LINUX
-from tests.peer.wire import header
 from tests.unit import vfs_support
 from tests.unit.raw_tcp_support import TcpServer, call, handle, name, some_host
 

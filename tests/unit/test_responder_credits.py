@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from rpcrdma.engine.config import ResponderOptions
 from rpcrdma.engine.credits import Credits
 from rpcrdma.memory import OutOfMemory
+from rpcrdma.peer.wire import words
 from rpcrdma.server.rdma import RdmaServerOptions
 from rpcrdma.wire.private_data import PrivateData
 from tests.peer import ERR_CHUNK, ERROR, MSG, NULL, accept_status, echo_arguments, echo_results, header, rpc_call, run
-from tests.peer.wire import words
 from tests.rfc.plugin import covers
 
 

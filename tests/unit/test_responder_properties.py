@@ -10,6 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from rpcrdma.engine.reduce import fill
+from rpcrdma.peer.wire import Malformed, ReplyHeader, words
 from rpcrdma.server.rdma import RdmaConnection
 from rpcrdma.wire import chunks
 from rpcrdma.wire.header import Discard, HeaderFault
@@ -31,7 +32,6 @@ from tests.peer import (
     header_two,
     rpc_call,
 )
-from tests.peer.wire import ReplyHeader, words
 from tests.rfc.plugin import covers
 
 segments = st.builds(Segment, st.integers(0, 2**32 - 1), st.integers(0, 2**32 - 1), st.integers(0, 2**64 - 1))
@@ -182,7 +182,7 @@ def test_no_message_harms_the_server(octets):
 def is_reply(message: bytes) -> bool:
     try:
         return ReplyHeader.parse(message).payload[4:8] == words(1)
-    except AssertionError:
+    except Malformed:
         # The count of read segments is all that parse() needs to skip them.
         return False
 

@@ -17,12 +17,12 @@ from nfsd.protocol import nfs3
 from rpcrdma.hosts import Hosts
 from rpcrdma.memory import Pool
 from rpcrdma.paces import Paces
+from rpcrdma.peer.requester import Peer
+from rpcrdma.peer.wire import header as rdma_header
 from rpcrdma.verbs.interface import ListenAddress
 from rpcrdma.verbs.softiwarp import SoftIwarp
 from rpcrdma.weights import _MOST, Weights
 from tests.hostile.peer import nfs3_call, results3
-from tests.peer.requester import Peer
-from tests.peer.wire import header as rdma_header
 from tests.support.delegations import until
 from tests.support.hosts import Site, on_site, write_config
 from tests.unit.test_host_memory import root_of

@@ -5,10 +5,10 @@ from __future__ import annotations
 import random
 import struct
 
+from rpcrdma.peer.wire import header
 from tests.fuzz.corpus import kept
 from tests.hostile.attack import Refused, Scene, attack, ignoring, reset
 from tests.hostile.peer import NULL3, Iwarp, dial
-from tests.peer.wire import header
 from tests.unit.softiwarp_support import (
     CLIENT_REQUEST,
     PRIVATE,

@@ -5,11 +5,11 @@ from __future__ import annotations
 import itertools
 
 from nfsd.protocol import nfs3
+from rpcrdma.peer.wire import Segment, header
 from tests.hostile.attack import Scene, attack, ignoring
 from tests.hostile.attacks.tcp import MIB, file_of
 from tests.hostile.peer import Tcp, accepted, mount, nfs3_call, record, results3, rpc
 from tests.nfs3_client import attributes
-from tests.peer.wire import Segment, header
 
 EDGES = (0, 1, (1 << 31) - 1, 1 << 32, (1 << 63) - 1, 1 << 63, (1 << 64) - 4096, (1 << 64) - 1)
 COUNTS = (0, 1, 8192, MIB, MIB + 1, 0x7FFFFFFF, 0xFFFFFFFF)

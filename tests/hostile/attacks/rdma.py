@@ -8,11 +8,11 @@ import struct
 import time
 
 from nfsd.protocol import nfs3
+from rpcrdma.peer.wire import DONE, ERROR, MSGP, NOMSG, Segment, header, header_two, option, words
 from tests.fuzz.corpus import kept
 from tests.hostile.attack import Scene, attack, ignoring
 from tests.hostile.attacks.tcp import MIB, file_of
 from tests.hostile.peer import NULL3, Iwarp, long_call, nfs3_call, read_into, rpc
-from tests.peer.wire import DONE, ERROR, MSGP, NOMSG, Segment, header, header_two, option, words
 
 
 def _read(way: Iwarp, handle: nfs3.nfs_fh3, xid: int) -> None:

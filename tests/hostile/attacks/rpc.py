@@ -11,12 +11,12 @@ from typing import Any
 
 from nfsd.protocol import nfs3
 from nfsd.protocol import nfs4 as p
+from rpcrdma.peer.wire import header
 from tests.fuzz.corpus import kept
 from tests.hostile.attack import Refused, Scene, attack, ignoring
 from tests.hostile.attacks.tcp import file_of
 from tests.hostile.peer import Iwarp, Tcp, accepted, client4, drive, mount, nfs3_call, record, results3, rpc
 from tests.nfs3_client import attributes
-from tests.peer.wire import header
 from tests.support.nfs4 import mode
 
 NOBODY = 0xFFFFFFFF

@@ -9,10 +9,10 @@ import struct
 from collections.abc import AsyncIterator
 from typing import Any
 
+from nfsd.conformance.link import INLINE, Differs, Link, Target, asks, check, expect, opaque, rpc_call
 from nfsd.protocol import nfs4 as p
-from tests.peer.checklist.link import INLINE, Differs, Link, Target, asks, check, expect, opaque, rpc_call
-from tests.peer.requester import Message
-from tests.peer.wire import ReplyHeader, header
+from rpcrdma.peer.requester import Message
+from rpcrdma.peer.wire import ReplyHeader, header
 from tests.support.callbacks import CallbackEnd
 from tests.support.nfs4 import Client4
 

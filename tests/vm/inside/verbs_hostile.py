@@ -24,11 +24,11 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 
 from rpcrdma.memory import Pool
+from rpcrdma.peer.wire import DONE, ERROR, NOMSG, Segment, header, header_two, words
 from rpcrdma.verbs.device import DeviceOptions, make_provider
 from rpcrdma.verbs.device.provider import DeviceProvider
 from rpcrdma.verbs.interface import Endpoint, ListenAddress, Received, Send
 from rpcrdma.wire.private_data import PrivateData
-from tests.peer.wire import DONE, ERROR, NOMSG, Segment, header, header_two, words
 
 PATIENCE = 20.0
 """Seconds for an answer, in an emulated guest."""

@@ -7,14 +7,15 @@ import contextlib
 import itertools
 import random
 import struct
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Any, Protocol
 
+from nfsd.conformance.records import Records
 from rpcrdma.memory import Account
+from rpcrdma.peer.requester import Exposed, Message, Peer
+from rpcrdma.peer.wire import NOMSG, Malformed, ReplyHeader, Segment, header, words
 from rpcrdma.verbs.interface import ListenAddress, Provider
 from rpcrdma.wire.private_data import PrivateData
-from tests.peer.requester import Exposed, Message, Peer
-from tests.peer.wire import NOMSG, ReplyHeader, Segment, header, words
 
 NFS = 100003
 LINUX = PrivateData(remote_invalidation=True, send_size=4096, receive_size=4096).encode()
@@ -35,10 +36,15 @@ QUESTIONS: dict[str, Question] = {}
 """By item; one question may be about several."""
 
 
-def asks(*items: str) -> Callable[[Question], Question]:
-    """Name a question."""
+TRANSPORTS: dict[Question, frozenset[str]] = {}
+"""Over which a question can be put."""
+
+
+def asks(*items: str, over: Iterable[str] = ("rdma",)) -> Callable[[Question], Question]:
+    """Name a question: the demands it is about, and the transports (``rdma``, ``tcp``) over which it can be put."""
 
     def add(question: Question) -> Question:
+        TRANSPORTS[question] = frozenset(over)
         for item in items:
             assert item not in QUESTIONS, item
             QUESTIONS[item] = question
@@ -103,11 +109,13 @@ class Link:
                 raise ConnectionError("no answer to NULL")
 
     def send_null(self, credit: int = 32) -> int:
+        """A NULL call, whose answer nobody waits for; returns its XID."""
         self.next_xid()
         self.peer.send(header(self.xid, credit=credit), rpc_call(self.xid, 0))
         return self.xid
 
     async def message(self) -> Message:
+        """The next message, whatever it is."""
         message = await self.peer.message()
         self.grant = int.from_bytes(message.octets[8:12], "big")
         self.least = min(self.least, self.grant)
@@ -118,7 +126,7 @@ class Link:
         message = await self.message()
         try:
             return message.header
-        except AssertionError as error:
+        except Malformed as error:
             raise Differs(f"{error}: {message.octets[:64].hex()}") from error
 
     async def call(
@@ -251,6 +259,27 @@ def outcome(rpc: bytes) -> str:
     return f"NFS status {state}" if state else "success"
 
 
+class Exchanger(Protocol):
+    """A connection for whole RPC messages."""
+
+    async def exchange(self, message: bytes) -> bytes:
+        """The answer to a message. Raises ConnectionError, Differs."""
+
+
+class Inline:
+    """The same over RDMA: messages that need no chunks."""
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+
+    async def exchange(self, message: bytes) -> bytes:
+        """The answer to a message. Raises ConnectionError, Differs."""
+        found = await self._link.raw(header(int.from_bytes(message[:4], "big")), message)
+        if found.error:
+            raise Differs(f"it is answered with {name(found)}")
+        return found.payload
+
+
 class Target:
     """The server that is asked."""
 
@@ -262,13 +291,16 @@ class Target:
         root: bytes,
         path: Sequence[bytes] = (),
         patience: float = 0.0,
+        transport: str = "rdma",
     ) -> None:
-        """``path`` leads from NFSv4's root to the export. ``patience``: seconds after which a message is known to be
-        discarded; a server that answers messages in their order needs none."""
+        """``root`` is NFSv3's handle of a directory in which everything may be done; ``path`` leads there from NFSv4's
+        root. ``patience``: seconds after which a message is known to be discarded; a server that answers messages in
+        their order needs none."""
         self.patience = patience
         self.provider, self.account, self.address, self.root = provider, account, address, root
         self.path = path
-        self.peers: list[Peer] = []
+        self.transport = transport
+        self.peers: list[Peer | Records] = []
 
     async def link(self, private_data: bytes = LINUX) -> Link:
         """A new connection that has been used for a NULL."""
@@ -279,10 +311,20 @@ class Target:
         await link.wake()
         return link
 
+    async def exchanger(self) -> Exchanger:
+        """A new connection for whole RPC messages, over whatever transport it is."""
+        if self.transport == "rdma":
+            return Inline(await self.link())
+        records = await Records.connect(self.address.host, self.address.port)
+        self.peers.append(records)
+        return records
+
     async def leave(self) -> None:
         """End all connections."""
         for peer in self.peers:
-            if peer.reason is None:
+            if isinstance(peer, Records):
+                peer.close()
+            elif peer.reason is None:
                 peer.endpoint.close(abort=True)
                 await peer.over()
         self.peers.clear()

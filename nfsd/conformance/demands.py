@@ -1,4 +1,4 @@
-"""What the specifications of RPC-over-RDMA demand of a responder, item by item, in our own words.
+"""What the specifications demand of a server, item by item, in our own words.
 
 An item has a name: document, section, and a word for the point. Tests say which they prove with
 ``@covers("RFC 8166 3.3.1 never-zero")`` (:mod:`tests.rfc.plugin`). An item that no test can prove says why.
@@ -194,4 +194,50 @@ DRAFT_02 = _items(
     """,
 )
 
+RFC_5531 = _items(
+    "RFC 5531",
+    """
+    9 xid | M | A reply has the XID of its call.
+    9 rpc-mismatch | M | Another version of RPC than 2 is denied with RPC_MISMATCH and the range 2 to 2.
+    9 prog-unavail | M | A program that is not there gets PROG_UNAVAIL.
+    9 prog-mismatch | M | A version that is not there gets PROG_MISMATCH, with a range that it is not in.
+    9 proc-unavail | M | A procedure that is not there gets PROC_UNAVAIL.
+    9 garbage-args | M | Arguments that cannot be decoded get GARBAGE_ARGS.
+    9 auth-error | M | A credential of an unknown flavor is denied with AUTH_ERROR.
+    11 fragments | M | A record may come in any number of fragments.
+    """,
+)
+
+RFC_1813 = _items(
+    "RFC 1813",
+    """
+    3.3.0 null | M | NULL takes nothing, returns nothing, and needs no credential.
+    2.6 bad-handle | M | A handle that is none gets NFS3ERR_BADHANDLE or NFS3ERR_STALE.
+    3.3.2 guard | M | SETATTR with another ctime as its guard gets NFS3ERR_NOT_SYNC, and changes nothing.
+    3.3.3 noent | M | LOOKUP of a name that is not there gets NFS3ERR_NOENT.
+    3.3.6 eof | M | READ behind the end returns nothing, and eof.
+    3.3.7 stable | M | WRITE with FILE_SYNC is committed as FILE_SYNC.
+    3.3.8 exclusive | M | CREATE EXCLUSIVE again with its verifier succeeds; with another one it gets NFS3ERR_EXIST.
+    3.3.13 notempty | M | RMDIR of a directory that is not empty fails.
+    3.3.16 cookies | M | READDIR goes on at a cookie, and each name comes once.
+    3.3.21 verifier | M | COMMIT returns the verifier of WRITE, as long as the server has not restarted.
+    """,
+)
+
+RFC_8881 = _items(
+    "RFC 8881",
+    """
+    16.2.3 minor-version | M | A minor version that is not there gets NFS4ERR_MINOR_VERS_MISMATCH, without results.
+    2.10.6.1 replay | M | A request again with its slot and sequence ID gets the cached reply.
+    2.10.6.1 misordered | M | Another sequence ID than the next gets NFS4ERR_SEQ_MISORDERED.
+    15.1.11.1 bad-session | M | SEQUENCE in no session gets NFS4ERR_BADSESSION.
+    15.1.11.2 bad-slot | M | A slot that is not in the table gets NFS4ERR_BADSLOT.
+    2.10.2 not-in-session | M | An operation that needs a session and has none gets NFS4ERR_OP_NOT_IN_SESSION.
+    18.46.3 sequence-pos | M | SEQUENCE behind another operation gets NFS4ERR_SEQUENCE_POS.
+    15.1.3.4 illegal | M | An operation that there is not gets NFS4ERR_OP_ILLEGAL as operation OP_ILLEGAL.
+    """,
+)
+
+BASICS = {item.name: item for item in (*RFC_5531, *RFC_1813, *RFC_8881)}
+"""What any NFS client relies on: a choice. Tests of this project show more of it, by other names."""
 ITEMS = {item.name: item for item in (*RFC_8166, *RFC_8167, *RFC_8267, *RFC_8797, *DRAFT_02)}

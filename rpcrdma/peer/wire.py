@@ -15,29 +15,45 @@ BAD_XDR, CANT_REPLY, INVAL_PROC, INVAL_OPTION = 2, 3, 4, 5
 CALL, REPLY = 0, 1
 
 
+class Malformed(Exception):
+    """A message that no server may send; the text says why."""
+
+
+def _demand(holds: bool, why: str) -> None:
+    if not holds:
+        raise Malformed(why)
+
+
 class Segment(NamedTuple):
+    """Handle, length in octets, and offset of a part of memory."""
+
     handle: int
     length: int
     offset: int
 
 
 def words(*values: int) -> bytes:
+    """XDR unsigned integers."""
     return struct.pack(f">{len(values)}I", *values)
 
 
 def segment(item: Segment) -> bytes:
+    """A segment's 16 octets."""
     return struct.pack(">IIQ", *item)
 
 
 def chunk(segments: Sequence[Segment]) -> bytes:
+    """A Write or Reply chunk."""
     return words(len(segments)) + b"".join(segment(item) for item in segments)
 
 
 def read_list(reads: Sequence[tuple[int, Segment]]) -> bytes:
+    """A Read list of (position, segment)."""
     return b"".join(words(1, position) + segment(item) for position, item in reads) + words(0)
 
 
 def write_list(writes: Sequence[Sequence[Segment]]) -> bytes:
+    """A Write list of chunks."""
     return b"".join(words(1) + chunk(item) for item in writes) + words(0)
 
 
@@ -58,6 +74,7 @@ def header(
 def lists(
     reads: Sequence[tuple[int, Segment]], writes: Sequence[Sequence[Segment]], reply: Sequence[Segment] | None
 ) -> bytes:
+    """Read list, Write list and Reply chunk, as both versions have them."""
     tail = words(0) if reply is None else words(1) + chunk(reply)
     return read_list(reads) + write_list(writes) + tail
 
@@ -104,6 +121,7 @@ class ReplyHeader:
 
     @classmethod
     def parse(cls, message: bytes) -> ReplyHeader:
+        """Read a message. Raises Malformed."""
         reader = _Reader(message)
         self = cls(reader.word(), reader.word(), reader.word(), reader.word())
         if self.procedure == ERROR:
@@ -112,8 +130,8 @@ class ReplyHeader:
                 self.versions = (reader.word(), reader.word())
             elif self.version == 2 and self.error == CANT_REPLY:
                 self.shortage = (reader.word(), reader.word(), reader.word())
-                assert self.shortage[0] <= 1
-            assert reader.rest() == b"", "octets behind an error"
+                _demand(self.shortage[0] <= 1, "rdma_processed is no boolean")
+            _demand(reader.rest() == b"", "octets behind an error")
             return self
         if self.version == 2:
             self.direction = reader.word()
@@ -121,8 +139,8 @@ class ReplyHeader:
                 self.opttype = reader.word()
                 length = reader.word()
                 self.payload = reader.take(length)
-                assert reader.take(-length & 3).strip(b"\0") == b""
-                assert reader.rest() == b"", "octets behind an answer without a payload stream"
+                _demand(reader.take(-length & 3).strip(b"\0") == b"", "round-up that is not zero")
+                _demand(reader.rest() == b"", "octets behind an answer without a payload stream")
                 return self
             self.inv_handle = reader.word()
         while reader.optional():
@@ -145,7 +163,7 @@ class _Reader:
 
     def take(self, length: int) -> bytes:
         taken = self._message[self._at : self._at + length]
-        assert len(taken) == length, "the message is too short"
+        _demand(len(taken) == length, "the message is too short")
         self._at += length
         return taken
 
@@ -154,7 +172,7 @@ class _Reader:
 
     def optional(self) -> bool:
         word = self.word()
-        assert word in (0, 1)
+        _demand(word in (0, 1), "a list goes on with neither 0 nor 1")
         return word == 1
 
     def chunk(self) -> tuple[Segment, ...]:

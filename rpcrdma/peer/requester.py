@@ -8,19 +8,22 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from rpcrdma.memory import Account, Lease
+from rpcrdma.peer.wire import ReplyHeader, Segment
 from rpcrdma.verbs.interface import Endpoint, ListenAddress, Provider, RdmaRead, RdmaWrite, Received, Send
-from tests.peer.wire import ReplyHeader, Segment
 
 FILL = 0xEE
 """What exposed memory holds before anybody writes to it."""
 
 
 class Message(NamedTuple):
+    """What one Send brought, and the handle that it invalidated."""
+
     octets: bytes
     invalidated: int | None
 
     @property
     def header(self) -> ReplyHeader:
+        """Its header, read. Raises Malformed."""
         return ReplyHeader.parse(self.octets)
 
 
@@ -36,6 +39,7 @@ class Exposed:
         self.handle, self.base = peer.endpoint.register(self.memory, remote_read=read, remote_write=write)
 
     def segment(self, start: int = 0, length: int | None = None) -> Segment:
+        """``length`` octets from ``start`` on; all that follow unless told."""
         return Segment(self.handle, len(self.memory) - start if length is None else length, self.base + start)
 
     def segments(self, *lengths: int) -> list[Segment]:
@@ -66,6 +70,7 @@ class Peer:
     async def connect(
         self, provider: Provider, address: ListenAddress, private_data: bytes, receives: int = 160, **depths: int
     ) -> Peer:
+        """Connect, with so many Receives posted; returns itself. Raises ConnectionError."""
         leases = [self._account.lease(self._receive_size) for _ in range(receives)]
         try:
             self.endpoint, self.private_data = await provider.connect(address, self, private_data, leases, **depths)
@@ -78,6 +83,7 @@ class Peer:
     # Events
 
     def received(self, messages: Sequence[Received]) -> None:
+        """Messages came."""
         for lease, length, invalidated in messages:
             self._messages.put_nowait(Message(bytes(lease.view[:length]), invalidated))
             lease.release()
@@ -85,6 +91,7 @@ class Peer:
             self.endpoint.post_receives([self._account.lease(self._receive_size) for _ in messages])
 
     def completed(self, token: object, ok: bool) -> None:
+        """What was posted is done."""
         if isinstance(token, Lease):
             token.release()
         if isinstance(token, asyncio.Future) and not token.done():
@@ -92,11 +99,12 @@ class Peer:
         self._completions.append(ok)
 
     def disconnected(self, reason: str) -> None:
+        """The connection is over."""
         assert self.reason is None, "disconnected twice"
         self.reason = reason
         self._over.set()
 
-    # What a test does
+    # What whoever tests does
 
     def readable(self, data: bytes) -> Exposed:
         """Memory for RDMA Reads."""
@@ -107,6 +115,7 @@ class Peer:
         return Exposed(self, bytearray([FILL]) * length, read=False, write=True)
 
     def send(self, *parts: bytes, invalidate: int | None = None) -> None:
+        """One Send of any octets, perhaps with an invalidation."""
         self.endpoint.post((), Send((b"".join(parts),), invalidate), None)
 
     async def fetch(self, segment: Segment) -> bytes:
@@ -140,9 +149,11 @@ class Peer:
         raise ConnectionError(self.reason or "no message within 20 s")
 
     async def reply(self) -> ReplyHeader:
+        """The next message's header. Raises Malformed, ConnectionError."""
         return (await self.message()).header
 
     async def call(self, *parts: bytes) -> ReplyHeader:
+        """Send, and take the next message for the answer."""
         self.send(*parts)
         return await self.reply()
 

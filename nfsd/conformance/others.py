@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 
-from tests.peer.checklist.link import (
+from nfsd.conformance.link import (
     LINUX,
     NFS,
     Differs,
@@ -20,8 +20,8 @@ from tests.peer.checklist.link import (
     rpc_call,
     status,
 )
-from tests.peer.checklist.rfc8166 import DATA, crowded, readdir_plus
-from tests.peer.wire import ERROR, MSG, NOMSG, ReplyHeader, header, header_two, words
+from nfsd.conformance.rfc8166 import DATA, crowded, readdir_plus
+from rpcrdma.peer.wire import ERROR, MSG, NOMSG, ReplyHeader, header, header_two, words
 
 MOUNT = 100005
 PUTROOTFH, LOOKUP, READ, READLINK = 24, 15, 25, 27
@@ -155,7 +155,7 @@ async def write_chunks(target: Target) -> None:
 def said(octets: bytes) -> tuple[int, int, int, int] | None:
     """Version, flags, send and receive size in private data; None if there are none."""
     at = octets.find(words(0xF6AB0E18))
-    return None if at < 0 else struct.unpack_from("4B", octets, at + 4)  # type: ignore[return-value]
+    return None if at < 0 else struct.unpack_from("4B", octets, at + 4)
 
 
 @asks("RFC 8797 4 format")

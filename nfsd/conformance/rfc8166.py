@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 
-from tests.peer.checklist.link import (
+from nfsd.conformance.link import (
     INLINE,
     RECEIVES,
     Differs,
@@ -20,8 +20,8 @@ from tests.peer.checklist.link import (
     rpc_call,
     untouched,
 )
-from tests.peer.requester import FILL
-from tests.peer.wire import DONE, ERROR, MSG, MSGP, NOMSG, ReplyHeader, Segment, header, words
+from rpcrdma.peer.requester import FILL
+from rpcrdma.peer.wire import DONE, ERROR, MSG, MSGP, NOMSG, ReplyHeader, Segment, header, words
 
 DATA = bytes((number * 7 + (number >> 8)) & 0xFF for number in range(100_001))
 BAD = 0x7E57BAD0
@@ -309,7 +309,7 @@ async def malformed(target: Target) -> None:
         "a Reply chunk of 268435457 segments": words(0, 0, 1, 0x10000001) + bytes(16),
         "4294967295 octets in a Read chunk": words(1, 68, 1, 0xFFFFFFFF, 0, 0, 0, 0, 0),
     }
-    found = []
+    found: list[str] = []
     for what, lists in cases.items():
         await _refused(target, found, what, lists)
     link = await target.link()

@@ -1,0 +1,171 @@
+"""Putting the questions to a server: in a directory made for them, one after the other."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Callable, Container, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from nfsd.client.mount import Mounts
+from nfsd.client.rpc import Caller
+from nfsd.client.url import Url
+from nfsd.conformance import basics, others, rfc8166, sessions
+from nfsd.conformance.basics import directory_of, entries, good, nfs3
+from nfsd.conformance.demands import BASICS, ITEMS, Item
+from nfsd.conformance.link import QUESTIONS, TRANSPORTS, Differs, Exchanger, Question, Target, opaque, outcome
+from nfsd.conformance.relay import Relay
+from rpcrdma import client as rpc
+from rpcrdma.memory import Pool
+from rpcrdma.verbs.interface import ListenAddress
+from rpcrdma.verbs.softiwarp.provider import SoftIwarp
+
+MODULES = (basics, sessions, rfc8166, others)
+LIMIT = 60.0
+"""Seconds for one question."""
+PATIENCE = 3.0
+"""Seconds after which a message counts as discarded."""
+_POOL = 256 << 20
+_SHARE = 64 << 20
+
+
+class CannotAsk(Exception):
+    """No question can be put; the text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a question came to."""
+
+    question: str
+    """Its function's name."""
+    items: tuple[Item, ...]
+    differs: str
+    """How the server differs from what is demanded; empty if it does not."""
+    seconds: float
+    capture: str = ""
+    """The file of what passed, if it differs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What is asked, and how."""
+
+    only: Container[str] = ()
+    """Questions by their names; all if empty."""
+    captures: str = ""
+    """The directory for captures; none are made if empty."""
+    patience: float = PATIENCE
+    mount_port: int | None = None
+    root: str | None = None
+    """The export's path from NFSv4's root, if it is not that of the URL."""
+
+
+async def put(question: Question, target: Target) -> str:
+    """How the server differs from what the items demand; empty if it does not."""
+    try:
+        async with asyncio.timeout(LIMIT):
+            await question(target)
+    except Differs as differs:
+        return str(differs)
+    except ConnectionError as lost:
+        if all(peer.reason is None for peer in target.peers):
+            return str(lost)
+        return f"the connection is lost ({lost})"
+    except TimeoutError:
+        return "there is no answer"
+    finally:
+        await target.leave()
+    return ""
+
+
+def chosen(transport: str, only: Container[str] = ()) -> Iterator[tuple[Question, tuple[Item, ...]]]:
+    """The questions that can be put over a transport, each with its items."""
+    of: dict[Question, list[Item]] = {}
+    for name, question in QUESTIONS.items():
+        # A question of somebody's own may be about what is not in our lists.
+        item = ITEMS.get(name) or BASICS.get(name) or Item(name, "M", "")
+        of.setdefault(question, []).append(item)
+    for question, items in of.items():
+        if transport in TRANSPORTS[question] and (not only or question.__name__ in only):
+            yield question, tuple(items)
+
+
+async def mounted(url: Url, port: int | None) -> bytes:
+    """NFSv3's handle of what the URL names. Raises CannotAsk."""
+
+    async def to_port(number: int) -> Caller:
+        over_tcp = rpc.connect(
+            url.host, number, transport="tcp", options=rpc.ClientOptions(reconnect=0, connect_timeout=5)
+        )
+        await over_tcp.open()
+        return Caller(over_tcp)
+
+    handle, rest = await Mounts(to_port, url.server, port).mount(url.names)
+    if rest:
+        raise CannotAsk(f"{url}: name the export itself; the questions make a directory there")
+    return handle
+
+
+async def ask(url: Url, options: Options, told: Callable[[Answer], None] = lambda _: None) -> list[Answer]:
+    """Put the questions to the server at ``url``; ``told`` hears each answer at once. Raises CannotAsk, OSError,
+    NfsClientError."""
+    root = await mounted(url, options.mount_port)
+    path = url.names if options.root is None else tuple(part for part in os.fsencode(options.root).split(b"/") if part)
+    pool = Pool(_POOL)
+    provider = SoftIwarp(pool)
+    relay = Relay(url.host, url.port, url.transport)
+    await relay.open()
+    name = b"conformance-%d-%d" % (os.getpid(), time.time_ns() % 1_000_000_000)
+
+    def target(handle: bytes) -> Target:
+        there = ListenAddress("127.0.0.1", relay.port)
+        account = pool.account(_SHARE)
+        return Target(provider, account, there, handle, (*path, name), options.patience, url.transport)
+
+    place = target(root)
+    try:
+        try:
+            inside = await directory_of(await place.exchanger(), root, name)
+        except (Differs, ConnectionError, TimeoutError) as error:
+            raise CannotAsk(f"{url}: no directory can be made there: {error}") from error
+        answers = []
+        for question, items in chosen(url.transport, options.only):
+            relay.forget()
+            begun = time.monotonic()
+            differs = await put(question, target(inside))
+            seconds = time.monotonic() - begun
+            file = _capture(relay, question, differs, options.captures) if differs and options.captures else ""
+            answers.append(Answer(question.__name__, items, differs, seconds, file))
+            told(answers[-1])
+        await empty(await place.exchanger(), inside)
+        await nfs3(await place.exchanger(), 13, opaque(root) + opaque(name))
+        return answers
+    finally:
+        await place.leave()
+        await relay.close()
+        await provider.close()
+
+
+def _capture(relay: Relay, question: Question, differs: str, directory: str) -> str:
+    file = Path(directory) / f"{question.__name__}.pcapng"
+    relay.save(file, f"{question.__name__}: {differs}")
+    return str(file)
+
+
+async def empty(to: Exchanger, directory: bytes) -> None:
+    """Remove what is in a directory, and what is in directories there."""
+    while True:
+        found = entries(await good(to, 16, opaque(directory) + bytes(16) + (1000).to_bytes(4, "big"), "READDIR"))[1]
+        names = [name for name, _ in found if name not in (b".", b"..")]
+        if not names:
+            return
+        for name in names:
+            there = opaque(directory) + opaque(name)
+            if outcome(await nfs3(to, 12, there)) == "success":
+                continue
+            inside = await good(to, 3, there, "LOOKUP")
+            await empty(to, inside[32 : 32 + int.from_bytes(inside[28:32], "big")])
+            await good(to, 13, there, "RMDIR")
