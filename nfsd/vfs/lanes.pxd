@@ -80,6 +80,7 @@ ctypedef struct shared_t:
     int event_fd
     int idle                    # workers that wait and have not been called
     int called                  # those that have been, and have not come yet
+    int coming                  # 1: one of these has been woken
     int left                    # 1: there are READs that no thread has been called for
     int stopping
     int queued

@@ -44,20 +44,35 @@ _log = limited_logger(__name__)
 
 
 # -- calling threads ----------------------------------------------------------------------------------------------
+# Threads are called at once, one for each job, and come one behind the other: who has come and taken a job wakes the next
+# one. Jobs that take less time than a thread takes to wake are done by few threads then, and one that waits for a disk
+# keeps no other waiting. Whoever wakes a thread does so without the lock, or the thread would wake to wait for that.
 cdef void call(shared_t *shared, int count) noexcept nogil:
     """Have so many of the idle threads come, or all of them. Who has been called is idle no more, though it may take a
-    while to wake: another job needs another thread. Called with the lock."""
+    while to come: another job needs another thread. Called with the lock; see :func:`to_wake`."""
     count = min(count, shared.idle)
     shared.idle -= count
     shared.called += count
-    while count > 0:
-        pthread_cond_signal(&shared.work)
-        count -= 1
+
+
+cdef bint to_wake(shared_t *shared) noexcept nogil:
+    """Whether to signal one of the threads that have been called, once the lock is given up."""
+    if shared.called == 0 or shared.coming:
+        return False
+    shared.coming = 1
+    return True
+
+
+cdef void call_off(shared_t *shared, int count) noexcept nogil:
+    """Let so many of the called threads that do not wake yet, or all of them, be idle again: others do their work."""
+    count = min(count, shared.called - shared.coming)
+    shared.called -= count
+    shared.idle += count
 
 
 cdef void call_for_reads(shared_t *shared, lane_t *lane) noexcept nogil:
     """Have another thread come for READs of the lane that this one does not take with its own: they had one thread for all
-    of them, and this one may now wait for as long as a disk does. Called with the lock."""
+    of them, and this one may now wait for as long as a disk does. Called with the lock; see :func:`to_wake`."""
     cdef uint64_t one = 1
     if not reads_left(lane):
         return
@@ -68,14 +83,25 @@ cdef void call_for_reads(shared_t *shared, lane_t *lane) noexcept nogil:
         c_write(shared.event_fd, &one, 8)  # the loop starts one
 
 
+cdef void let_go_on(shared_t *shared) noexcept nogil:
+    """Give up the lock, and wake who is to come."""
+    cdef bint wakes = to_wake(shared)
+    pthread_mutex_unlock(&shared.lock)
+    if wakes:
+        pthread_cond_signal(&shared.work)
+
+
 cdef void rest(shared_t *shared) noexcept nogil:
-    """Wait until some thread is called. Called with the lock."""
+    """Wait until it is this thread's turn to come. Called with the lock, when there is no job."""
+    call_off(shared, shared.called)
     shared.idle += 1
-    while shared.called == 0 and not shared.stopping:
+    while not shared.coming and not shared.stopping:
         pthread_cond_wait(&shared.work, &shared.lock)
-    if shared.called > 0:
+    if shared.coming:
+        shared.coming = 0
         shared.called -= 1
     else:
+        call_off(shared, shared.called)
         shared.idle -= 1
 
 
@@ -202,7 +228,7 @@ cdef void read_together(shared_t *shared, thread_state_t *thread, uring_t *ring,
             under_way += 1
             job = take_another(shared, lane) if under_way < DEPTH else NULL
         call_for_reads(shared, lane)
-        pthread_mutex_unlock(&shared.lock)
+        let_go_on(shared)
         done = NULL
         made = gather(shared, thread, ring, &done)
         under_way -= made
@@ -258,6 +284,7 @@ cdef void *work(void *argument) noexcept nogil:
     cdef thread_state_t thread
     cdef job_t *job
     cdef job_t *one_of_it
+    cdef bint expected = True  # a job has been handed over for it
     cdef uint64_t one = 1
     memset(&thread, 0, sizeof(thread))
     pthread_mutex_lock(&shared.lock)
@@ -267,15 +294,19 @@ cdef void *work(void *argument) noexcept nogil:
             if shared.stopping:
                 break
             rest(shared)
+            expected = True
             continue
-        pthread_mutex_unlock(&shared.lock)
+        if not expected:
+            call_off(shared, 1)
+        expected = False
+        let_go_on(shared)
         if job.reading != NULL and may_read_together(shared, worker, &thread):
             read_together(shared, &thread, &worker.ring, job)
         else:
             if job.reading != NULL:
                 pthread_mutex_lock(&shared.lock)
                 call_for_reads(shared, job.queue.lane)
-                pthread_mutex_unlock(&shared.lock)
+                let_go_on(shared)
             one_of_it = job
             while one_of_it != NULL:
                 run_here(shared, &thread, one_of_it)
@@ -315,7 +346,7 @@ cdef class Workers:
             lane.limit = limit
             make_ready(&self.shared, lane)
             call(&self.shared, 1)
-            pthread_mutex_unlock(&self.shared.lock)
+            let_go_on(&self.shared)
         return 0
 
     cdef int weigh(self, queue_t *calls, queue_t *syncs, int weight) except -1:
@@ -340,7 +371,7 @@ cdef class Workers:
                 put_job(&self.shared, job)
             wanted = count - self.shared.idle
             call(&self.shared, count)
-            pthread_mutex_unlock(&self.shared.lock)
+            let_go_on(&self.shared)
         return max(0, wanted)
 
     cdef job_t *take_finished(self) noexcept:

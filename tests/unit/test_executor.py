@@ -196,6 +196,30 @@ def test_a_stalled_lane_leaves_threads_to_the_others(tmp_path):
     in_loop(test)
 
 
+def test_idle_threads_come_for_each_job_though_those_before_it_wait(tmp_path):
+    """They come one behind the other: nobody waits for one that waits."""
+
+    async def test(executor):
+        executor.set_lane(0, 8)
+        for _ in range(3):
+            reader, writer = os.pipe()
+            waiting = []
+            for _ in range(7):
+                chain = Chain()
+                chain.add(READ, reader, bytearray(1), 1)
+                waiting.append(executor.run(chain))
+            last = Chain()
+            last.add(WRITE, writer, b"1234567", 7)
+            async with asyncio.timeout(60):
+                await asyncio.gather(*waiting, executor.run(last))
+            last.check()
+            os.close(reader)
+            os.close(writer)
+        assert executor.statistics()["threads"] == 8
+
+    in_loop(test, threads=8)
+
+
 def test_many_chains_wake_the_loop_few_times(tmp_path):
     (tmp_path / "file").write_bytes(b"ok")
 
