@@ -347,9 +347,7 @@ class CreationOperations(InspectOperations, DirectoryOperations):
         except OSError:
             if attributes.access_acl is not None:
                 with contextlib.suppress(OSError):
-                    found, _ = await self.lookup(credential, directory, name)
-                    if found is node:
-                        await self._unmake(directory, name, node)
+                    await self._unmake(credential, directory, name, node)
             raise
 
     async def _unmade_for_want_of(
@@ -361,7 +359,9 @@ class CreationOperations(InspectOperations, DirectoryOperations):
             chain.add(SYS_UNLINKAT, directory.fd, name, flags)
             await self.run(directory.mount, chain)
 
-    async def _unmake(self, directory: Node, name: bytes, node: Node) -> None:
+    async def _unmake(self, credential: Credential, directory: Node, name: bytes, node: Node) -> None:
+        """Remove what has been made. In one turn with the look whether the name is still its: another client may have
+        removed it meanwhile, and made something else of that name."""
         chain = Chain()
         before = self._add_stat(chain, directory.fd)
         chain.add(SYS_UNLINKAT, directory.fd, name, AT_REMOVEDIR if node.type is FileType.DIR else 0)
@@ -369,6 +369,9 @@ class CreationOperations(InspectOperations, DirectoryOperations):
         serial = directory.inode.serial
         await serial.acquire()
         try:
+            found, _ = await self.lookup(credential, directory, name)
+            if found is not node:
+                return
             await self._run_change(directory, chain)
             chain.check()
             self._changed(directory, before, after)

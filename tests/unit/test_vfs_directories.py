@@ -1,11 +1,14 @@
 """Directories through the file service: listing with stable cookies, and no way out of the export."""
 
+import asyncio
+import contextlib
 import errno
 import os
 
 import pytest
 
 from nfsd.vfs.listing import cookie_of, offset_of
+from nfsd.vfs.posix_acl import AclEntry, AclTag
 from nfsd.vfs.types import CrossingRefused, FileType, SetAttributes
 from tests.unit.vfs_support import ALICE, ROOT, directory_on, run, write_file
 
@@ -199,5 +202,36 @@ def test_a_listing_from_the_end_hides_nothing_from_one_from_the_start(place, tmp
         await service.readdir(ROOT, directory, (1 << 63) - 1, limit=10, plus=False)
         names = {entry.name for entry in await listing(service, directory, 10)}
         assert names == {b".", b"..", b"f"}
+
+    run(place, tmp_path, scenario)
+
+
+def test_what_another_client_has_made_meanwhile_is_not_unmade(place, tmp_path, monkeypatch):
+    """What cannot be given its ACL is removed again, but not what has its name by then."""
+
+    async def scenario(service, root):
+        async def remove_and_make():
+            with contextlib.suppress(FileNotFoundError):
+                await service.remove(ROOT, root, b"f", directory_wanted=False)
+            return await create(ROOT, root, b"f", SetAttributes(mode=0o644))
+
+        async def look_and_lose(credential, directory, name):
+            found = await lookup(credential, directory, name)
+            others.append(asyncio.create_task(remove_and_make()))
+            if not root.inode.serial.busy:  # its turn comes now
+                await others[0]
+            return found
+
+        others = []
+        lookup, create = service.lookup, service.create
+        monkeypatch.setattr(service, "lookup", look_and_lose)
+        incomplete = (AclEntry(AclTag.USER_OBJ, 6),)
+        with refused(errno.EINVAL):
+            await service.create(ROOT, root, b"f", SetAttributes(access_acl=incomplete))
+        (other,) = others
+        made, *_ = await other
+        monkeypatch.undo()
+        found, _ = await service.lookup(ROOT, root, b"f")
+        assert found is made
 
     run(place, tmp_path, scenario)
