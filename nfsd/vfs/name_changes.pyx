@@ -152,34 +152,36 @@ cdef int initialize(name_change_t *change) noexcept nogil:
     return error
 
 
+cdef void unmake(name_t *name, kernel_handle_t *made, int flags) noexcept nogil:
+    """Take the name away from what has just been made, but not from what a local process has put in its place."""
+    cdef kernel_handle_t now
+    if handle_at(name.directory, name.path, 0, &now) and same(&now, made):
+        unlinkat(name.directory, name.path, flags)
+
+
 cdef int make_file(name_change_t *change) noexcept nogil:
     """Make a regular file of a name that is not taken; 0 or an errno."""
     cdef name_t *name = &change.name
     cdef how_t how = CREATION
     cdef kernel_handle_t made
-    cdef int error
+    cdef int error = 0
     how.mode = created_with(change)
     change.descriptor = <int>c_syscall(SYS_openat2, name.directory, name.path, &how, sizeof(how))
-    if change.descriptor < 0:
+    if change.descriptor < 0 or not handle_at(change.descriptor, b"", AT_EMPTY_PATH, &made):
         return errno
     if change.size != 0 and c_ftruncate(change.descriptor, change.size) != 0:  # who finds the file may have to close it
         error = errno
-        unlinkat(name.directory, name.path, 0)
-        return error
-    if not handle_at(change.descriptor, b"", AT_EMPTY_PATH, &made):
-        return errno
-    error = find(change)
-    if (error == EMFILE or error == ENFILE) and handle_at(name.directory, name.path, 0, &name.kernel) and (
-        same(&name.kernel, &made)
-    ):
-        # It can only be had by a descriptor: it is not to be there when it is made again.
-        unlinkat(name.directory, name.path, 0)
-    if error == 0 and not same(&name.kernel, &made):
-        return ESTALE
+    if error == 0:
+        error = find(change)
+        if error != 0 and error != EMFILE and error != ENFILE:
+            return error
+        if error == 0 and not same(&name.kernel, &made):
+            return ESTALE
     if error == 0:
         error = initialize(change)
-        if error != 0:  # something forbids it: as if nothing had been done
-            unlinkat(name.directory, name.path, 0)
+    if error != 0:
+        # Something forbids it, or it can only be had by a descriptor: it is not to be there when it is made again.
+        unmake(name, &made, 0)
     return error
 
 
@@ -187,17 +189,21 @@ cdef int make_other(name_change_t *change) noexcept nogil:
     """Make a directory or a symbolic link; 0 or an errno."""
     cdef name_t *name = &change.name
     cdef bint directory = change.kind == MAKE_DIRECTORY
+    cdef int flags = AT_REMOVEDIR if directory else 0
     cdef int error
     if directory and c_syscall(SYS_mkdirat, name.directory, name.path, created_with(change)) != 0:
         return errno
     if not directory and c_syscall(SYS_symlinkat, change.text, name.directory, name.path) != 0:
         return errno
     error = find(change)
-    # Otherwise a local process has replaced it already, and its attributes are that process's business.
-    if error == 0 and change.status.mode & S_IFMT == (S_IFDIR if directory else S_IFLNK):
-        error = initialize(change)
     if error != 0:
-        unlinkat(name.directory, name.path, AT_REMOVEDIR if directory else 0)
+        unlinkat(name.directory, name.path, flags)
+        return error
+    # Otherwise a local process has replaced it already, and its attributes are that process's business.
+    if change.status.mode & S_IFMT == (S_IFDIR if directory else S_IFLNK):
+        error = initialize(change)
+        if error != 0:
+            unmake(name, &name.kernel, flags)
     return error
 
 
