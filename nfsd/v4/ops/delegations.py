@@ -8,10 +8,10 @@ from __future__ import annotations
 from nfsd.protocol import nfs4 as p
 from nfsd.state import Nfs4Error
 from nfsd.state.records import Delegation
+from nfsd.v4 import opens
 from nfsd.v4.compound import Compound
 from nfsd.v4.descriptors import Descriptors
 from nfsd.v4.giving import SIGNALS, give
-from nfsd.v4.opens import open_delegation4
 from nfsd.v4.operations import ENCODED, Encoded, operation
 from nfsd.v4.ops.data import regular
 from nfsd.vfs.service import Node
@@ -50,7 +50,7 @@ async def want_delegation(c: Compound, args: p.WANT_DELEGATION4args) -> Encoded:
     """A delegation without an open."""
     granted = await _wanted(c, args)
     c.call.results.uint32(p.NFS4_OK)
-    c.call.results.append(open_delegation4(granted, args.wda_want))
+    c.call.results.append(opens.open_delegation4(granted, args.wda_want))
     return ENCODED
 
 
