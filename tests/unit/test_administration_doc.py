@@ -36,7 +36,7 @@ def test_keys() -> None:
         section, _, key = code.rpartition(".")
         assert key in keys(SECTIONS[section]), code
     plain = {code for code in here() if re.fullmatch(r"[a-z]+(_[a-z]+)+|anonuid|anongid|squash|clients|umask", code)}
-    known = keys(config.Server) | keys(config.ExportEntry) | keys(config.Client)
+    known = keys(config.Server) | keys(config.Listen) | keys(config.ExportEntry) | keys(config.Client)
     assert {"max_read", "manage_gids", "state_dir"} <= plain
     assert plain <= known | {"no_acl"}
 
