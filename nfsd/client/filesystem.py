@@ -159,8 +159,10 @@ class FileSystem:
                         stat = (await self.backend.lookup(found.handle, entry.name)).stat
                     except FileNotFoundError:
                         continue  # gone since
-                    except PermissionError:
-                        stat = None
+                    except OSError as error:
+                        # A referral has a name, and hardly any attributes (RFC 8881 section 11.4.2).
+                        if not isinstance(error, PermissionError) and error.errno != errno.EREMOTE:
+                            raise
                 name = os.fsdecode(entry.name)
                 yield DirEntry(name, f"{text.rstrip('/')}/{name}" if text else name, stat)
 

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from nfsd.client import NOW, Changes, FileSystem, NfsClientError
+from nfsd.client import NOW, Changes, FileSystem, NfsClientError, connect
+from nfsd.client.url import parse
 from rpcrdma.client import auth_sys
 from rpcrdma.rpc.dispatch import Dispatcher
 from tests.unit.nfs_client_support import MORE_WAYS, WAYS, Rig
@@ -162,6 +163,24 @@ def test_a_stream_that_is_left_early_disturbs_nothing(rig: Rig) -> None:
                 await stream.aclose()  # type: ignore[attr-defined]
             assert await file.read() == data
             assert fs.backend.caller.connection.reconnections == 0  # type: ignore[attr-defined]
+
+    rig.run(test)
+
+
+@pytest.mark.parametrize("transport", ["tcp", "rdma"])
+def test_a_referral_is_a_name_without_attributes(tmp_path: Path, transport: str) -> None:
+    rig = Rig(tmp_path, transport)
+
+    async def test() -> None:
+        with (tmp_path / "exports.yaml").open("a") as file:
+            file.write("  - {pseudo: /away, referral: ['other:/data']}\n")
+        assert await rig.daemon.reload()
+        async with connect(parse(f"{transport}://127.0.0.1:{rig.ports[transport]}/"), rig.options) as fs:
+            found = {entry.name: entry.stat is not None async for entry in fs.scandir()}
+            assert found == {"export": True, "away": False}
+            with pytest.raises(OSError, match="remote") as refused:
+                await fs.stat("away")
+            assert refused.value.errno == errno.EREMOTE
 
     rig.run(test)
 
