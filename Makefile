@@ -1,9 +1,9 @@
-# rdma-nfsd - what there is to do, each in one command. On a fresh Debian 12 machine, as root: make run; make test.
+# rdma-nfsd: each task is one command. On a fresh Debian 12 or 13 machine, as root: make run; make test.
 #
 #   make setup      install the Debian packages that are missing, build into .venv, leave .venv/bin/rdma-nfsd
 #   make develop    setup, and the tools for tests, lint and measuring
 #   make run        setup, then serve ./exports.yaml (a sample directory ./export) in the foreground
-#   make test       develop, build the guest, lint, then every test including the real Linux client's mounts
+#   make test       develop, build the guest, lint, then every test, with mounts by a real Linux client
 #   make test-devices  the server on RDMA devices (rxe, siw) in a guest: up to an hour more, not part of make test
 #   make test GUEST=6.12  the same with another kernel of Debian's in the guest: 6.1, 6.12, newest (of its backports)
 #   make test-newest   the newest kernel's mounts, restart and delegations; not part of make test
@@ -12,14 +12,14 @@
 #   make test-distribution DIST=sid  the same on another Debian
 #   make test-deb DIST=trixie  build the Debian package on that Debian, install, upgrade and remove it under its systemd (as root)
 #   make test-container  build the container, run it with crun and runc (as root); not part of make test
-#   make hostile SECONDS=60  every attack on a running server for a minute each, with a table; a second of each is in make test
+#   make hostile SECONDS=60  attack a running server in every way, for a minute each, and print a table; make test has a second of each
 #   make demo       setup, build the guest, then show a mount over RDMA with fio running on it
-#   make fuzz TARGET=iwarp MINUTES=10  fuzz what takes octets from peers (docs/fuzzing.md); not part of make test
+#   make fuzz TARGET=iwarp MINUTES=10  fuzz the code that takes octets from peers (docs/fuzzing.md); not part of make test
 #   make deb        a Debian package, in ./dist
 #   make lint       ruff, mypy, import-linter
 #   make clean      remove everything that was built (.venv, .lab, extensions); not ./export and ./state
 #
-# Every step leaves a stamp: when nothing changed, nothing is done and no network is used.
+# Every step leaves a stamp. If nothing has changed, a step does nothing and uses no network.
 
 SHELL := /bin/sh
 PYTHON ?= python3
@@ -28,7 +28,7 @@ BIN := $(VENV)/bin
 STAMPS := $(VENV)/stamps
 BUILDING := build/in-progress
 
-# With the declarations, from which formats are generated (nfsd/wire/).
+# The declarations are sources, too: formats are generated from them (nfsd/wire/).
 SOURCES := $(shell find nfsd rpcrdma -name '*.pyx' -o -name '*.pxd' -o -name '*.pxi') setup.py \
 	$(wildcard nfsd/protocol/*.py nfsd/wire/*.py rpcrdma/xdr/*.py rpcrdma/wire/*.py rpcrdma/rpc/messages.py)
 DEB_SOURCES := $(shell git ls-files nfsd rpcrdma bench debian systemd docs setup.py pyproject.toml exports.yaml '*.md' 2>/dev/null)
@@ -47,8 +47,8 @@ setup: $(STAMPS)/extensions
 develop: $(STAMPS)/development
 	@:
 
-# The virtual environment, with what serving and building takes, and the package in editable form (its extensions are built
-# below, once). "incomplete" is there while this is being done: an environment that has it was left half-way.
+# The virtual environment, with everything that serving and building need, and the package in editable form. (Its extensions
+# are built once, below.) The file "incomplete" exists while this runs. An environment that has it was left half-way.
 $(STAMPS)/package: pyproject.toml setup.py tests/vm/host-packages.sh
 	@tests/vm/host-packages.sh build
 	@tests/vm/host-packages.sh verbs
@@ -62,8 +62,8 @@ $(STAMPS)/package: pyproject.toml setup.py tests/vm/host-packages.sh
 		--no-build-isolation --editable .
 	@rm $(STAMPS)/incomplete && touch $@
 
-# The extensions, and those once more whose sources changed: with the environment's own Cython, without network. What a
-# build wrote that did not come to its end ($(BUILDING) is still there) may be half of a file.
+# Build the extensions whose sources have changed, with the environment's own Cython and without network. If $(BUILDING) is
+# still there, an earlier build was interrupted, and the files that it wrote may be incomplete.
 $(STAMPS)/extensions: $(STAMPS)/package $(SOURCES)
 	@$(SAY) "building the extensions (less than a minute on two processors)"
 	@[ ! -e $(BUILDING) ] || find nfsd rpcrdma bench build \( -name '*.c' -o -name '*.o' -o -name '*.so' \) \
@@ -73,7 +73,7 @@ $(STAMPS)/extensions: $(STAMPS)/package $(SOURCES)
 	@rm $(BUILDING) && touch $@
 	@$(SAY) "installed: $(BIN)/rdma-nfsd"
 
-# What tests, lint and measuring take besides: the tools, and the load generator.
+# Tests, lint and measuring also need the tools and the load generator.
 $(STAMPS)/development: $(STAMPS)/extensions $(BENCH_SOURCES)
 	@$(SAY) "installing the development tools"
 	@RDMA_NFSD_EXTENSIONS=none $(BIN)/python -m pip install --quiet --disable-pip-version-check \
@@ -98,7 +98,7 @@ run: setup
 	@[ -e export ] || $(MAKE) -s export/README.txt
 	exec $(BIN)/rdma-nfsd serve --config exports.yaml
 
-# File systems that the tests make and mount; the dissector of captures; a browser.
+# The tests make and mount file systems, dissect captures and open a browser.
 tools:
 	@tests/vm/host-packages.sh disks captures
 	@tests/vm/host-packages.sh browser
@@ -108,7 +108,7 @@ test: tools develop lab lint
 	$(BIN)/python -m pytest -vv -n 2 --dist loadfile --durations=15 -m "guest and not devices"
 	@echo "not run: the server on RDMA devices in a guest; that is make test-devices"
 
-# On a Debian of another version, in a directory below .lab that chroot(8) makes its root. As root.
+# The tests on another release of Debian, in a chroot below .lab. This needs root.
 test-trixie:
 	@tests/distributions/run.sh trixie $(PYTEST)
 
@@ -138,14 +138,14 @@ test-newest: tools develop
 	GUEST=newest $(BIN)/python -m pytest -vv -n 2 --dist loadfile --durations=15 \
 		tests/vm/test_mount.py tests/vm/test_restart.py tests/vm/test_delegations.py tests/vm/test_client_setup.py
 
-# What is in the way is said before the guest is built.
+# --check reports obstacles before the guest is built.
 demo: setup
 	@tests/vm/host-packages.sh guest
 	@$(BIN)/python -m tests.vm.demo --check $(DEMO)
 	@$(MAKE) -s lab
 	@$(BIN)/python -m tests.vm.demo $(DEMO)
 
-# In a copy without what was built here: dpkg-buildpackage writes beside the directory it builds. By this Debian's own Python.
+# Build in a copy of the sources, because dpkg-buildpackage writes beside the directory that it builds. It uses Debian's own Python.
 deb: dist/.deb-of-these-sources
 	@:
 
@@ -168,7 +168,7 @@ hostile: develop
 TARGET ?= iwarp
 MINUTES ?= 10
 
-# MINUTES are of processor time. KEEP=--keep: then minimise what was found into tests/fuzz/corpus.
+# MINUTES are of processor time. KEEP=--keep then minimises the inputs into tests/fuzz/corpus.
 fuzz: develop
 	@tests/vm/host-packages.sh fuzz
 	@$(BIN)/python -c 'import atheris' 2>/dev/null || $(BIN)/python -m pip install --quiet --disable-pip-version-check 'atheris>=3.0'

@@ -1,5 +1,5 @@
 #!/usr/bin/python3 -I
-"""rdma-nfsd as the Debian package has it: with the packages that came with it, before those of the system."""
+"""rdma-nfsd in the Debian package: it imports the Python packages that come with it before those of the system."""
 
 import sys
 
