@@ -1,6 +1,8 @@
-"""What is asked of a server: NFSv3 calls (RFC 1813) and COMPOUNDs (RFC 7530, RFC 8881), as Linux sends them.
+"""The calls that a server is measured with: NFSv3 calls (RFC 1813) and COMPOUNDs (RFC 7530, RFC 8881), as Linux sends
+them.
 
-Owns :class:`Files`, whom and what calls are about, and a function for each kind of call; imports :mod:`bench.nfs4`.
+Owns :class:`Files`, the files and the user of the calls, and a function for each kind of call; imports
+:mod:`bench.nfs4`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Pictures of servers beside each other, as SVG: a row for each kind of call, a dot for each server.
+"""Charts that compare servers, as SVG: a row for each kind of call, a dot for each server.
 
-Imports :mod:`bench.plots` for matplotlib and :mod:`bench.sides` for what was measured.
+Imports :mod:`bench.plots` for matplotlib and :mod:`bench.sides` for the figures.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What the kernel copies for a server: the octets that its system calls move into its memory and out of it.
+"""Copies that the kernel makes for a server: the octets that its system calls move into its memory and out of it.
 
-Any server's, as strace(1) sees them. What goes from the page cache to a socket without passing the server's memory
-(splice, sendfile, MSG_ZEROCOPY) is no copy here, and neither is what the peer's receiving costs. Owns how strace is run
-and read; imports nothing of the project.
+strace(1) counts them, for any server. Data that goes from the page cache to a socket without passing through the
+server's memory (splice, sendfile, MSG_ZEROCOPY) is no copy here. Neither are the copies of the receiving peer. Owns
+the running of strace and the reading of its output; imports nothing of the project.
 """
 
 from __future__ import annotations

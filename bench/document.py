@@ -1,6 +1,6 @@
 """The pages of figures: tables and pictures between markers. Owns the markers; imports :mod:`bench.report`.
 
-docs/performance.md has what servers cost beside each other and docs/studies.md the studies; both are a clone's.
+docs/performance.md compares servers, and docs/studies.md has the studies. Only a clone has both.
 """
 
 from __future__ import annotations

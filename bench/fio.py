@@ -1,7 +1,7 @@
 """Run a fio job in several mounted directories in turns, and print a table of the results.
 
-Each turn has a new subdirectory, in which fio lays out its files before anything is measured. The servers take turns
-A B B A, so that whatever else the machines do meets all of them. CPU is that of the serving host, all its processors,
+Each turn has a new subdirectory, in which fio lays out its files before the measurement. The servers take turns
+A B B A, so other work on the machines affects all of them. CPU is that of all processors of the serving host,
 because kernel threads and softirqs work for a server, too.
 
 Owns the reading of fio's output and the table; the guest lab uses both. Imports nothing of the servers.

@@ -1,4 +1,4 @@
-"""What must be in an exported directory before calls are made, and in what state: made here, without the server."""
+"""Makes the files that calls need in an exported directory, in the right state, without the server."""
 
 from __future__ import annotations
 

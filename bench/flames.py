@@ -1,6 +1,6 @@
 """``python -m bench.flames``: flame graphs of the server, one SVG per scenario and transport, from perf's samples.
 
-The width of a frame is its share of the server's CPU time, the kernel's included; what is above it was called by it.
+The width of a frame is its share of the server's CPU time, with the kernel's. It has called the frames above it.
 Needs perf (apt-get install linux-perf) and the right to use it.
 """
 

@@ -1,4 +1,4 @@
-"""What one operation costs when there is much of something: names in a directory, open files, locks, handles in use."""
+"""The cost of one operation when there are many names in a directory, open files, locks, or handles in use."""
 
 from __future__ import annotations
 

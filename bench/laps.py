@@ -1,4 +1,4 @@
-"""Loads that are not endless: calls that change things and are undone, and calls that can be made only once."""
+"""Loads with an end: calls whose changes are undone afterwards, and calls that can be made only once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The machine that measures: what it is, and what it can do at best.
+"""The measuring machine: a description of it, and the best that it can do.
 
 Owns the limits that servers' figures are put beside; imports :mod:`bench.limits` and :mod:`bench.servers`.
 """

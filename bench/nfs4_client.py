@@ -1,4 +1,4 @@
-"""An NFSv4 client for load generators and tests, one COMPOUND at a time. Whoever makes it gives it what carries calls.
+"""An NFSv4 client for load generators and tests, one COMPOUND at a time. Its maker gives it a transport for calls.
 
     client = await Client4(server, 1, transport=connection).connect()
     stateid, handle = await client.open("/export", b"name")

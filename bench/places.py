@@ -1,7 +1,7 @@
-"""Where servers export from: memory, a directory on a disk, or a file system of our own on a loop device.
+"""The places that servers export: memory, a directory on a disk, or a file system of our own on a loop device.
 
-Owns the mounts and loop devices that it makes, and undoes them; they are in a mount namespace of this process. Imports
-:mod:`bench.disk` for how that is done.
+Owns the mounts and loop devices that it makes, in a mount namespace of this process, and removes them. Imports
+:mod:`bench.disk`, which makes them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a load is to whoever measures: a generator's own, or something around it; and that it cannot be measured."""
+"""The load as those who measure see it: a generator's own, or something around it; and the failure to measure one."""
 
 from __future__ import annotations
 

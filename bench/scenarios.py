@@ -1,4 +1,4 @@
-"""Scenarios: what is asked of a server, as loads ready to run, over TCP and over RDMA.
+"""Scenarios: the calls to a server as loads that are ready to run, over TCP and over RDMA.
 
 The calls are those of :mod:`bench.calls`. Over RDMA (RFC 8166), READ offers a Write chunk and WRITE a Read chunk; the
 others are short messages.

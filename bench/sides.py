@@ -1,4 +1,4 @@
-"""Servers side by side, in memory and on disks: what each call costs them there. Imports scenarios for their names."""
+"""The cost of each call, for servers side by side, in memory and on disks. Imports scenarios for their names."""
 
 from __future__ import annotations
 

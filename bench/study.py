@@ -1,4 +1,4 @@
-"""What a study is: a question to the server that one kind of call on one connection does not answer.
+"""Studies: questions about the server that one kind of call on one connection does not answer.
 
 Owns :class:`Study`, the terms it runs under, how calls are measured, and tables; imports :mod:`bench.servers`.
 """

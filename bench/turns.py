@@ -1,6 +1,6 @@
-"""Servers that take turns at scenarios, so that whatever else the machine does meets them all.
+"""Servers take turns at scenarios, so that other work on the machine affects all of them.
 
-Owns the order of things and what becomes of failures; imports :mod:`bench.scenarios` and :mod:`bench.servers`.
+Owns the order of the turns and the handling of failures; imports :mod:`bench.scenarios` and :mod:`bench.servers`.
 """
 
 from __future__ import annotations
