@@ -1,7 +1,7 @@
-"""What a call is called: program, procedure, and the operations of a COMPOUND, read from an RPC message.
+"""The name of a call: program, procedure, and the operations of a COMPOUND, read from an RPC message.
 
-Owns the naming, for ``rdma-nfsd decode``; imports the declarations of the protocols and the codec. Everything is taken
-as far as it can be read.
+Owns the naming, for ``rdma-nfsd decode``; imports the declarations of the protocols and the codec. It reads a message
+as far as it can.
 """
 
 from __future__ import annotations

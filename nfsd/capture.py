@@ -1,7 +1,7 @@
-"""The command ``rdma-nfsd capture``: what a running daemon sends and receives, as a pcapng file.
+"""The command ``rdma-nfsd capture``: writes the traffic of a running daemon to a pcapng file.
 
-Owns the client of the control socket and the file; imports the socket's address and request, and the making of packets.
-Packets are made here, in a process of their own, so that the daemon only copies.
+Owns the client of the control socket and the file; imports the socket's address and request, and the making of
+packets. This process makes the packets, so that the daemon only copies.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""``rdma-nfsd check``: what is wrong with a configuration, or a summary of it. Imports the findings and the tables."""
+"""``rdma-nfsd check``: reports mistakes in a configuration, or sums it up. Imports the findings and the tables."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """From a YAML file to :class:`nfsd.config.Config`, or to problems that name file, line, key and remedy.
 
-Owns reading and checking; imports :mod:`nfsd.config` (what there is) and :mod:`nfsd.exports`. All problems of a file
-are found in one go. Relative paths are relative to the directory of the file.
+Owns reading and checking; imports :mod:`nfsd.config` (the declarations) and :mod:`nfsd.exports`. One check finds all
+problems of a file. Relative paths are relative to the directory of the file.
 """
 
 from __future__ import annotations

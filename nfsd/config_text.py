@@ -1,7 +1,7 @@
-"""The text of the configuration is checked before it is parsed: it has a sensible size, and so has what it expands to.
+"""Checks the text of the configuration before it is parsed: it must have a sensible size, and so must its expansion.
 
-Owns the bounds; imports YAML's parser. Aliases (``*name``) make a few lines stand for more values than there is memory;
-nesting is followed by recursion. Both are counted over the parser's events, which keep nothing.
+Owns the bounds; imports YAML's parser. Aliases (``*name``) can make a few lines stand for more values than memory can
+hold. The parser follows nesting by recursion. This module counts both in the parser's events, which keep nothing.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""The running daemon's control socket: who may speak to it, and what it does when asked.
+"""The running daemon's control socket: its users, and its requests.
 
 Owns :class:`Control` and the addresses of the socket; imports the captures. The socket is ``control`` in the state
-directory, for root and the daemon's own user alone: the directory's and the socket's modes say so, and the kernel is
-asked who connected (SO_PEERCRED, unix(7)).
+directory. Only root and the daemon's own user may use it. The modes of the directory and of the socket ensure that,
+and the kernel says who has connected (SO_PEERCRED, unix(7)).
 
-One request per connection: a line of JSON, answered by a line of JSON. ``{"command": "capture", ...}``
-(:class:`CaptureRequest`) is followed by events (:mod:`rpcrdma.capture.events`) until either side has had enough: the
-client by shutting its side down, whereupon what is queued still comes. All other requests are commands that were given
-to :class:`Control`, answered once, with ``error`` for what could not be done.
+A connection has one request. It is a line of JSON, and so is the answer. After ``{"command": "capture", ...}``
+(:class:`CaptureRequest`) the server sends events (:mod:`rpcrdma.capture.events`) until either side ends the capture.
+The client ends it by shutting down its side; it still gets the queued events. All other requests are commands that
+were given to :class:`Control`. They have one answer, with ``error`` if the command failed.
 """
 
 from __future__ import annotations

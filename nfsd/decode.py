@@ -1,7 +1,7 @@
-"""The command ``rdma-nfsd decode``: a capture in words.
+"""The command ``rdma-nfsd decode``: prints a capture in words.
 
-Owns the lines and what must be remembered to write them: the names of calls, for their replies; what Long Calls and
-Long Replies are made of. Imports the reading of captures, the words for headers and the names of calls.
+Owns the lines, and what it must remember to write them: the names of calls, for their replies, and the pieces of Long
+Calls and Long Replies. Imports the reading of captures, the words for headers and the names of calls.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What is wrong on this host for a configuration that is right in itself: found before a start, as at the start.
+"""Finds what on this host is in the way of a correct configuration, before the server starts and as the start would.
 
-Owns :func:`examine`, which ``rdma-nfsd check`` prints. Each part is tried with what the server itself uses: the state
-directory's checks, the listeners' sockets (which do not listen here), the file service with a state of its own. Nothing
-is changed, and nobody is served. Imports the configuration and those parts.
+Owns :func:`examine`, whose findings ``rdma-nfsd check`` prints. It tries each part with the server's own code: the
+state directory's checks, the listeners' sockets (which do not listen here), and the file service with a state of its
+own. It changes nothing and serves nobody. Imports the configuration and those parts.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Users and groups by name, as NFSv4 sends them: ``name@domain`` (RFC 8881 section 5.9, RFC 7530 section 5.9).
 
-Owns :class:`IdNames`: the questions to the system's name service (nsswitch: files, LDAP, …), asked on threads of its
-own and remembered for a while, unknown names too. Imports nothing of the project. Used from one event loop.
+Owns :class:`IdNames`. Threads of its own ask the system's name service (nsswitch: files, LDAP, …). It remembers
+answers for a while, and unknown names too. Imports nothing of the project. Used from one event loop.
 
-Answers are given from memory at once; what is not known there is first learnt (:meth:`IdNames.learn`), which waits for
-the name service, but not for ever. An answer past its time is still given while a fresh one is on its way.
+It answers from memory at once. :meth:`IdNames.learn` asks for a name that is not in memory, and waits for the name
+service, but not for ever. An answer past its time is still given while a fresh one is on its way.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""What the running server knows, in rows for people and programs: clients, sessions, opens, locks, calls, exports.
+"""Shows what the running server knows, in rows for people and programs: clients, sessions, opens, locks, calls,
+exports.
 
-Owns :class:`Inspector`, which the control socket asks. It reads the tables of others and changes nothing; rows are
-plain values for JSON. Where a table may be long it lets the loop go on now and then, so that what was found may be a
-moment apart. Imports the server's parts.
+Owns :class:`Inspector`, which the control socket asks. It reads the tables of others and changes nothing. Rows are
+plain values for JSON. In a long table it lets the loop go on now and then, so its rows may be of different moments.
+Imports the server's parts.
 """
 
 from __future__ import annotations

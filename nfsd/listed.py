@@ -1,7 +1,7 @@
-"""Where a reply's listing is while it is made, and how it gets into the reply.
+"""The buffer in which a reply's listing is made, and its way into the reply.
 
-Owns the transport's buffer. A short listing is copied behind the rest of the reply; a longer one leaves from the buffer
-it was made in, which counts for the connection as READ's does.
+Owns the transport's buffer. A short listing is copied behind the rest of the reply. A longer one leaves from the
+buffer in which it was made, which counts for the connection as READ's does.
 """
 
 from __future__ import annotations

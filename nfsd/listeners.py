@@ -1,11 +1,11 @@
-"""Starting the listeners of a configuration: each by itself, so that one that cannot start stops no other.
+"""Starts the listeners of a configuration, each by itself, so that one that cannot start stops no other.
 
 Owns :class:`Listeners`; imports the servers of :mod:`rpcrdma`, the embedded provider and that over devices.
 
 ``provider: auto``
-    A device, where the address has one; otherwise the embedded provider, and the device as well as soon as there is
-    one. Software iWARP then goes on, unless the device is an iWARP device that needs its TCP port: in that case no new
-    connections are taken over software iWARP, and those there are go on.
+    A device if the address has one. Otherwise the embedded provider, and a device as well as soon as there is one.
+    Software iWARP then goes on, unless the device is an iWARP device that needs its TCP port. In that case software
+    iWARP accepts no new connections, and keeps those that exist.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Where the server's log goes, and in which form. Owns :func:`set_up_logging`; imports nothing of the project."""
+"""The destination and the form of the server's log. Owns :func:`set_up_logging`; imports nothing of the project."""
 
 from __future__ import annotations
 

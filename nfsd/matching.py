@@ -1,7 +1,7 @@
-"""The entries of ``clients``: which hosts each is for, and how those may use the export.
+"""The entries of ``clients``: which hosts each is for, and how these may use the export.
 
-Owns :class:`Pattern` and :class:`Access`; imports the name services. Address matching is exact arithmetic; names are
-answered from :class:`nfsd.names.HostNames`, so nothing here waits.
+Owns :class:`Pattern` and :class:`Access`; imports the name services. Addresses match by exact arithmetic. Names match
+by what :class:`nfsd.names.HostNames` already knows, so nothing here waits.
 """
 
 from __future__ import annotations

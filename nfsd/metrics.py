@@ -1,6 +1,6 @@
-"""Numbers for Prometheus, read from the counters that the server keeps anyway at the moment they are asked for.
+"""Numbers for Prometheus, read on request from the counters that the server keeps anyway.
 
-Owns :class:`ServerCollector`, which is asked in a thread of the endpoint's and only reads plain numbers.
+Owns :class:`ServerCollector`. A thread of the endpoint asks it, so it only reads plain numbers.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Stable storage of the NFSv4 state engine: client records and the boot epoch, in SQLite (WAL, synchronous=FULL).
 
-One thread owns the database. Changes that come while it is committing wait together and are committed together; a flush
-returns when everything the engine had promised by then is committed. A commit that fails is not forgotten: its changes
-stay first in line and every flush fails until they are on the disk, so that no reply promises what a restart would not
-know.
+One thread owns the database. Changes that come while it is committing wait together and are committed together. A
+flush returns when everything that the engine had promised by then is committed. If a commit fails, its changes stay
+first in line, and every flush fails until they are on the disk. So no reply promises what a restart would not know.
 
 RFC 8881 section 8.4.3, RFC 7530 section 9.6.3.4. Imports asyncio, sqlite3 and the engine's records.
 """

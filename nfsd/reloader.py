@@ -1,8 +1,8 @@
 """Taking up a changed configuration while clients are served.
 
-Owns :class:`Reloader`. What takes effect at once: the exports, with everything in them, the log's level, and
-``read_only``. Everything else of ``server`` is fixed at the start. A file that is wrong changes nothing. Exports whose
-directory is not there are looked for again every few seconds.
+Owns :class:`Reloader`. The exports with all their settings, the log's level, and ``read_only`` take effect at once.
+Everything else of ``server`` is fixed at the start. A file with mistakes changes nothing. If an export's directory is
+not there, the reloader looks for it again every few seconds.
 """
 
 from __future__ import annotations

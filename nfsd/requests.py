@@ -1,4 +1,4 @@
-"""The requests of the control socket, and what answers them: tables of the inspector, acts of the steering, statistics.
+"""The requests of the control socket. The inspector, the steering and the statistics answer them.
 
 Owns the names and the fields of requests, which are checked here. Imports the inspector, the steering and statistics.
 """

@@ -1,4 +1,4 @@
-"""Telling systemd how we are (sd_notify(3), Type=notify). Imports nothing of the project."""
+"""Tells systemd the state of the server (sd_notify(3), Type=notify). Imports nothing of the project."""
 
 from __future__ import annotations
 

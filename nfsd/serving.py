@@ -1,4 +1,4 @@
-"""The server as a process: its loop, its signals, what it tells systemd.
+"""The server as a process: its loop, its signals, and its messages to systemd.
 
 Owns :func:`run`; imports the daemon, and :mod:`nfsd.cli` imports this.
 """

@@ -1,4 +1,4 @@
-"""What peers choose (names, paths), as it may stand in a line of the log: :func:`shown`, :func:`path_shown`. Imports
+"""Makes names and paths that peers choose safe for a line of the log: :func:`shown`, :func:`path_shown`. Imports
 nothing of the project."""
 
 from __future__ import annotations

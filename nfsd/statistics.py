@@ -1,4 +1,4 @@
-"""One look at all counters of a running server, for whoever shows them live: ``rdma-nfsd stats``, ``top``, the page.
+"""One look at all counters of a running server, for ``rdma-nfsd stats``, ``rdma-nfsd top`` and the web page.
 
 Owns :class:`Statistics`. Counters count from the start; to show rates, look twice. The loop's thread reads them.
 Imports the inspector and the server's parts.

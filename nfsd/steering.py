@@ -1,7 +1,7 @@
-"""What an administrator has the running server do: give up clients, drain an export, change the log's level, reload.
+"""Carries out an administrator's orders: evict clients, drain an export, change the log's level, reload.
 
-Owns :class:`Steering`, which the control socket asks; imports the inspector, the reloader and the server's parts. Every
-act is told to the log and the audit log.
+Owns :class:`Steering`, which the control socket asks; imports the inspector, the reloader and the server's parts.
+Every act has a line in the log and in the audit log.
 """
 
 from __future__ import annotations

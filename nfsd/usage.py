@@ -1,8 +1,8 @@
-"""Who uses which export how much: calls, errors, octets and time, by client and export; and statuses by operation.
+"""Usage of exports: calls, errors, octets and time, by client and export; and statuses by operation.
 
-Owns :class:`Usage`; the export table has one. The native and the general path count in its tallies; the native one does
-so directly. The number of clients is bounded: those beyond it are shown as one. A client that makes no calls for a
-while is forgotten when others come; what it did still counts for the export. Imports tallies.
+Owns :class:`Usage`; the export table has one. The native and the general path count in its tallies; the native one
+does so directly. The number of clients is bounded: those beyond it are shown as one. A client that makes no calls for
+a while is forgotten when others come; what it did still counts for the export. Imports tallies.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Who does how much, and how long it takes, for Prometheus: operations, exports, clients, NFSv4's state.
+"""Usage and times for Prometheus: operations, exports, clients, and NFSv4's state.
 
-Owns :class:`UsageCollector`; like :mod:`nfsd.metrics` it only reads numbers that are kept anyway, from a thread of its
-own. Clients are told apart up to a bound, those with most calls first; docs/metrics.md lists every metric.
+Owns :class:`UsageCollector`. Like :mod:`nfsd.metrics` it only reads numbers that are kept anyway, from a thread of its
+own. It tells clients apart up to a bound, those with most calls first. docs/metrics.md lists every metric.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The configuration of ``rdma-nfsd serve DIR``, which names no file.
 
-Owns what is served then, and where its state lies; imports :mod:`nfsd.config_file`, whose checks the result goes
-through as a file does.
+Owns the choice of what is served and where its state lies. Imports :mod:`nfsd.config_file`, which checks the result as
+it checks a file.
 """
 
 from __future__ import annotations

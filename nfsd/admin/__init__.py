@@ -1,1 +1,1 @@
-"""Commands for administrators: they ask the running one, by its control socket."""
+"""Commands for administrators. They ask the running server through its control socket."""

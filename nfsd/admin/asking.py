@@ -1,4 +1,4 @@
-"""Asking a running server: finding its control socket, one request, one answer.
+"""Asks a running server: finds its control socket, sends one request, and reads one answer.
 
 Owns :func:`ask` and the search for the server. Imports the socket's address and the configuration.
 """

@@ -1,4 +1,4 @@
-"""The commands that ask a running server, but for the live screen: the request, and the answer as a table or as JSON.
+"""The commands that ask a running server, except the live screen: the request, and the answer as a table or as JSON.
 
 Owns :func:`main`; imports the asking and the shapes. Exit status: 0, 1 when the server could not or would not, 2 for a
 wrong configuration or command line.

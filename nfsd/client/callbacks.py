@@ -1,8 +1,9 @@
-"""Callbacks from an NFSv4.1 server: CB_COMPOUND answered. Owns :class:`Backchannel`; imports messages and the protocol.
+"""Callbacks from an NFSv4.1 server: CB_COMPOUND answered. Owns :class:`Backchannel`; imports messages and the
+protocol.
 
-CB_SEQUENCE with a replay cache of one reply per slot (RFC 8881 section 2.10.6.1). CB_RECALL is answered at once, and
-the delegation goes back with DELEGRETURN: nothing is cached under one, so nothing is to be written first. What this
-client never asks for is answered with the status that says so.
+CB_SEQUENCE has a replay cache of one reply per slot (RFC 8881 section 2.10.6.1). The client answers CB_RECALL at once,
+and returns the delegation with DELEGRETURN. It caches nothing under a delegation, so it has nothing to write first.
+Callbacks that this client never asks for get the status that says so.
 
 RFC 8881 section 20.
 """

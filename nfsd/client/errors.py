@@ -1,4 +1,4 @@
-"""What goes wrong at a server, as a program on this host expects to hear of it. Owns the tables from NFS's status
+"""Errors of a server as Python's exceptions. Owns the tables from NFS's status
 codes to errno; imports the protocols' declarations.
 
 Every error of a file is an OSError of the class that Python has for its errno (FileNotFoundError, PermissionError…),

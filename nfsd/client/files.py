@@ -1,7 +1,7 @@
 """An open file on a server. Owns :class:`File`; imports the backends' protocol.
 
-Reads and writes are cut into the server's sizes, several in flight. Writes are unstable, and their data are kept
-until a COMMIT has shown by its verifier that the server did not lose them by a restart; what it lost is written again
+Reads and writes are cut into calls of the server's sizes, with several in flight. Writes are unstable. Their data are
+kept until the verifier of a COMMIT shows that the server did not lose them by a restart. Lost data are written again
 (RFC 1813 section 3.3.7 and 3.3.21, RFC 8881 section 18.32.4). So an error of the server's disk may come as late as
 ``flush`` or ``close``.
 """

@@ -1,7 +1,7 @@
-"""What a client of NFSv4.1 holds at a server: open files and delegations. Owns :class:`Opened4` and :class:`Opens`;
+"""Open files and delegations that a client of NFSv4.1 holds. Owns :class:`Opened4` and :class:`Opens`;
 imports the protocol only.
 
-Every open has an open-owner of its own: opens of one owner and one file would be one (RFC 8881 section 9.9).
+Every open has an open-owner of its own, because opens of one owner and one file would be one (RFC 8881 section 9.9).
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """How a client introduces itself to an NFSv4.1 server, keeps its lease, and comes back after the server has forgotten
 it.
 
-Owns :class:`Client4`; imports the session and the protocol. EXCHANGE_ID with an owner that no other process has; one
-session with a backchannel on the same connection; RECLAIM_COMPLETE; a SEQUENCE now and then. When the session is
-lost: the same again, and if the server does not know the client any more, every open file is reclaimed
-(CLAIM_PREVIOUS), or opened like new where there is nothing to be reclaimed from.
+Owns :class:`Client4`; imports the session and the protocol. The client sends EXCHANGE_ID with an owner that no other
+process has, makes one session with a backchannel on the same connection, sends RECLAIM_COMPLETE, and then a SEQUENCE
+now and then. When the session is lost, it does the same again. If the server has forgotten the client, it reclaims
+every open file (CLAIM_PREVIOUS), or opens it like new if nothing can be reclaimed.
 
 RFC 8881 sections 2.4, 2.10, 8.3, 8.4, 18.35, 18.36, 18.51.
 """

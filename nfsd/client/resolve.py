@@ -1,11 +1,10 @@
 """From a path to a file: names looked up one after another, symbolic links followed. Owns :class:`Resolver`.
 
-Links are followed by the client, as everywhere in NFS: a relative one from its directory; an absolute one names
-something in the tree of whoever follows it, and a client that mounts nothing has none, so that is an error. ``..`` is
+The client follows links, as everywhere in NFS. A relative link begins at its directory. An absolute link names
+something in the client's own tree. A client that mounts nothing has no tree, so that is an error. ``..`` is
 the directory that the path came through. Neither leads above the root.
 
-Directories that were looked up are remembered for some seconds, so that a tree is not walked from its root for each
-file.
+The resolver remembers directories for some seconds, so that it does not walk a tree from its root for each file.
 """
 
 from __future__ import annotations

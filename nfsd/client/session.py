@@ -4,15 +4,15 @@ connections.
 Owns :class:`Session`, which is given the operations of a COMPOUND and returns their results; imports the slots, the
 calls and the protocol. Establishing and recovering a session is :mod:`nfsd.client.recovery`.
 
-Operation. ``run`` takes a slot, puts SEQUENCE in front and sends. It is given a function that builds the operations,
-not the operations: after a recovery stateids are others, and the same work is built anew.
+Operation. ``run`` takes a slot, puts SEQUENCE in front and sends. Its caller passes a function that builds the
+operations, because stateids change in a recovery, and the operations must then be built again.
 
-Errors. The connection below sends again what a lost connection left unanswered; the slot's replay cache makes that
-safe. A server that does not know the session any more is asked for another one, opens are reclaimed, and the work
-starts over. A server that asks to wait (DELAY, GRACE) is waited for. All other statuses are the caller's: OSError.
+Errors. The connection below sends unanswered calls again after it was lost. The slot's replay cache makes that safe.
+If the server has forgotten the session, the client makes another, reclaims its opens, and starts the work again. It
+waits if the server asks it to (DELAY, GRACE). All other statuses go to the caller, as OSError.
 
-Cancellation. Who stops waiting leaves the request on its slot until it is answered: only then is the slot's sequence
-id known.
+Cancellation. If the caller stops waiting, the request stays on its slot until it is answered, because only then is the
+slot's sequence id known.
 
 RFC 8881 sections 2.10.6, 8.4, 18.46.
 """

@@ -1,11 +1,11 @@
 """Whole files between a server and a descriptor of this host. Imports asyncio and this package's files.
 
-A copy that may be continued goes in stages: what lies before a stage is on stable storage before its first octet is
-written, whatever the order of the WRITEs in it. So the length of what is found later says where to go on
+A copy that may be continued goes in stages. Everything before a stage is on stable storage before the first octet of
+the stage is written, whatever the order of its WRITEs. So the length of the part tells where to go on
 (:func:`continued_at`), also after a crash of either side.
 
-The server's side has several calls in flight; the descriptor is read and written in order, so that it may be a pipe,
-and on a thread, so that a slow disk holds up no calls.
+The server's side has several calls in flight. The descriptor is read and written in order, so it may be a pipe. A
+thread does that, so a slow disk holds up no calls.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""NFSv3 for a client: one procedure, one method. Owns :class:`Nfs3`; imports the protocol's declarations and the calls.
+"""NFSv3 for a client: one procedure, one method. Owns :class:`Nfs3`; imports the protocol's declarations and the
+calls.
 
-NFS3ERR_JUKEBOX is waited out (RFC 1813 section 2.6). What a reply may leave out (post_op_attr, post_op_fh3) is asked
-for when it is needed. Weak cache consistency data are of no use without a cache.
+The client waits while the server answers NFS3ERR_JUKEBOX (RFC 1813 section 2.6). If a reply leaves out what is needed
+(post_op_attr, post_op_fh3), the client asks for it. It has no cache, so it does not use weak cache consistency data.
 
 RFC 1813 section 3.
 """

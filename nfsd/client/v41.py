@@ -1,9 +1,9 @@
 """NFSv4.1 for a client: one operation on files or names, one method. Owns :class:`Nfs41`; imports the session and the
 protocol.
 
-What cannot be done twice asks the server to keep its reply (sa_cachethis). Files are opened by their name when they are
-created, and by their handle (CLAIM_FH) otherwise. Delegations are refused unless the caller wants them; the client
-caches nothing, so all that they are good for is to show that it gives them back.
+Operations that must not be done twice ask the server to keep their reply (sa_cachethis). The client opens files by
+name when it creates them, and by handle (CLAIM_FH) otherwise. It refuses delegations unless the caller wants them. It
+caches nothing, so delegations are only good for showing that it returns them.
 
 RFC 8881 section 18.
 """

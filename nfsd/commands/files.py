@@ -1,7 +1,7 @@
 """The copy of one regular file between places: whole, or not at all. Owns :func:`transfer`; imports client and places.
 
-A copy is written under a temporary name beside its target, and gets its name when it is complete, on stable storage and
-closed. If it may be continued, what there is of it stays when it fails, and is gone on with the next time.
+A copy is written under a temporary name beside its target, and gets its name when it is complete, on stable storage
+and closed. If a copy that may be continued fails, its part stays, and the next attempt goes on from there.
 """
 
 from __future__ import annotations

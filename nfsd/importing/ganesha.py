@@ -1,7 +1,7 @@
 """The EXPORT blocks of a ganesha.conf as exports of ours (ganesha-export-config(8)).
 
-Owns :func:`exports_of`; imports lines, notes and the rule for who is left out. A client that has less there than others
-is never given more here: where that cannot be said, the whole export is left out.
+Owns :func:`exports_of`; imports lines, notes and the rule that leaves clients out. A client never gets more here than
+there. If that cannot be expressed, the whole export is left out.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The configuration that exports(5) are. Owns :func:`configuration`; imports lines, options and the checks."""
+"""Makes a configuration from exports(5). Owns :func:`configuration`; imports lines, options and the checks."""
 
 from __future__ import annotations
 

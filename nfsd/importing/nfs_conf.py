@@ -1,8 +1,8 @@
-"""What nfs.conf(5) says of Linux's server, as keys of ours.
+"""Settings of nfs.conf(5) for Linux's server, as keys of ours.
 
 Owns :func:`read_file` and :func:`server_keys`; imports lines and notes.
 
-A section's key stands for what the last file and line say, as there. What has no counterpart is named by its line.
+As there, the last file and line that name a key count. A key without a counterpart is reported with its line.
 """
 
 from __future__ import annotations

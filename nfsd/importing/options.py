@@ -1,7 +1,6 @@
-"""What the options of exports(5) are here. Owns :func:`settings`; imports the lines.
+"""The options of exports(5) as settings of ours. Owns :func:`settings`; imports the lines.
 
-What is stricter there than it could be here is not loosened: a client that must use Kerberos or TLS is left out, and
-said to be.
+The import loosens nothing. It leaves out a client that must use Kerberos or TLS, and says so.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""RQUOTA (program 100011): what ``quota`` of NFS clients asks, of NFSv4's as well (quota(1), rpc.rquotad(8)).
+"""RQUOTA (program 100011) answers the command ``quota`` of NFS clients, of NFSv4 too (quota(1), rpc.rquotad(8)).
 
-Owns its procedures; imports the declarations, the file service, the exports, and the way to a directory, which is
-MOUNT's. A caller is who it is on the export, squashed: he may ask for himself and for his groups, root for everybody.
-Nobody sets quotas here.
+Owns its procedures; imports the declarations, the file service, the exports, and MOUNT's way to a directory. The
+caller is squashed as on the export. Users may ask about themselves and their groups, and root about everybody.
+Nobody can set quotas.
 """
 
 from __future__ import annotations
