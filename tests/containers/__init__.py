@@ -1,7 +1,7 @@
 """The container of deploy/Containerfile, built by buildah and run by podman.
 
-``python -m tests.containers`` writes the transcripts of docs/containers.md anew; test_container.py compares them.
-That takes root, and what ``host-packages.sh containers`` installs.
+``python -m tests.containers`` writes the transcripts of docs/containers.md again; test_container.py compares them.
+Both need root, and the packages of ``host-packages.sh containers``.
 
 Nothing comes from an image registry. mmdebstrap makes the base image, from the mirror that this Debian installs from.
 The image has the name that the recipe asks for. Images lie in the lab, apart from the host's. Where pip is set up for

@@ -1,4 +1,4 @@
-"""``python -m tests.containers``: write the transcripts of docs/containers.md anew."""
+"""``python -m tests.containers``: write the transcripts of docs/containers.md again."""
 
 import sys
 import tempfile

@@ -1,12 +1,13 @@
-"""Target ``callers``: who the kernel takes callers for, whatever their credentials say and whoever called before.
+"""Target ``callers``: as whom the kernel sees callers, whatever their credentials say and whoever called before.
 
 Two running servers (:class:`tests.support.callers.Served`), of a directory on a disk and of one in memory, get calls of
 NFSv3 and of all minor versions of NFSv4, which are answered natively, at once by the general path, and on workers. An
 input is a few of them, good and bad callers mixed; the octets of some NFSv3 credentials are damaged.
 
 What must hold
-    The caller is who a model of squash says, by the owner of what is made and by what may be read, made and looked up;
-    what is no AUTH_SYS credential, by a decoder of its own, is refused with AUTH_BADCRED, and nothing is done for it.
+    The caller is the one that a model of squash predicts. The owner of new files shows that, and what the caller may
+    read, make and look up. A second decoder says what is no AUTH_SYS credential. Such a call is refused with
+    AUTH_BADCRED, and the server does nothing for it.
 """
 
 from __future__ import annotations

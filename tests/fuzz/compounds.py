@@ -1,8 +1,8 @@
 """Target ``compounds``: COMPOUNDs of NFSv4.2 and 4.0 from the wire, answered natively and by the general path.
 
 One NFSv4 server stands behind two ports (:mod:`tests.support.nfs4_native`), of which one answers natively what it can
-(``nfsd/v4/direct``). An input is a few COMPOUNDs: SEQUENCE, which 4.0 has not, operations of the input's choice, and
-damage to the octets behind SEQUENCE. Both ports get the same octets but for their XID and slot.
+(``nfsd/v4/procedures``). An input is a few COMPOUNDs: SEQUENCE (except in 4.0), operations of the input's choice, and
+damage to the octets behind SEQUENCE. Both ports get the same octets, except for their XID and slot.
 
 What must hold
     Both replies are the same, octet for octet, and both slots are left in the same state. The sanitizer watches the

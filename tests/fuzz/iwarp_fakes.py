@@ -1,4 +1,4 @@
-"""What stands around a connection under test: an event loop run by hand, an owner, a reader of what is sent."""
+"""The surroundings of a connection under test: an event loop run by hand, an owner, and a reader of sent octets."""
 
 from __future__ import annotations
 

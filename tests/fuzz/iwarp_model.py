@@ -1,7 +1,7 @@
-"""What a conforming receiver of an iWARP stream does (RFC 5040, 5041, 5044), in plain Python.
+"""A conforming receiver of an iWARP stream (RFC 5040, 5041, 5044), in plain Python.
 
-Written to be compared with: :class:`Model` is fed what the connection under test is fed, in the same cuts, and holds
-what must have come of it. A violation is ``(first octet, code)`` of the Terminate that answers it.
+Tests compare the connection under test with it. :class:`Model` gets the same octets, in the same cuts, and holds
+the expected result. A violation is ``(first octet, code)`` of the Terminate that answers it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What an input of the target ``calls`` says: calls of NFSv3, damaged or not; and what to compare of their replies."""
+"""Inputs of the target ``calls``: NFSv3 calls, damaged or not, and the parts of their replies to compare."""
 
 from __future__ import annotations
 

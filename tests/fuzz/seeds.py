@@ -1,4 +1,4 @@
-"""Well-formed inputs to begin from, made anew each time: every declared type, header and operation once."""
+"""Well-formed inputs to begin with, made each time: every declared type, header and operation once."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Who fills the server's memory as fast as it goes: calls prepared as octets, of many operations, many outstanding.
+"""Floods fill the server's memory as fast as possible, by prepared calls of many operations, many outstanding.
 
-Each flood is of one host's client, over TCP or iWARP. What it sends is put together from octets that differ in a few
-places only, and of what comes back it reads how far it got and what ended it: the server is what takes the time. It
-ends when it is refused, has all it was to have, or is over.
+Each flood is one host's client, over TCP or iWARP. Its calls are prepared octets that differ in a few places only. Of
+the replies it reads only how far it got and what ended it. So the server needs most of the time. A flood ends when it
+is refused, has everything it wanted, or its time is over.
 """
 
 from __future__ import annotations

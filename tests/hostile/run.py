@@ -1,6 +1,6 @@
-"""One attack at a time: what the honest client notices, what the server uses, and what must hold.
+"""Runs one attack at a time, and checks what the honest client notices and what the server uses.
 
-The criteria are no times, but for patience with a busy machine: see :meth:`Outcome.faults`.
+The criteria are no times, except patience with a busy machine: see :meth:`Outcome.faults`.
 """
 
 from __future__ import annotations

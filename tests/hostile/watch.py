@@ -1,4 +1,4 @@
-"""What the server uses, read from /proc, and what it writes to its log."""
+"""Watches what the server uses, in /proc, and what it writes to its log."""
 
 from __future__ import annotations
 

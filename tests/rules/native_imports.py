@@ -1,4 +1,4 @@
-"""What modules import that import-linter does not see: it reads Python files, and half of the hot code is Cython.
+"""Finds imports that import-linter does not see, because it reads Python files, and half of the hot code is Cython.
 
 Owns the reading: :func:`imports_of` parses a .pyx or .pxd with Cython's own parser (so that no import hides in an odd
 spelling, a function or an ``extern`` block), :func:`native_imports` gives the edges of whole packages. A .pxd is part

@@ -1,4 +1,4 @@
-"""Who a call acts as: a running server of three exports, callers of every kind, and what each of them must be.
+"""As whom a call acts: a running server of three exports, callers of every kind, and the expected user of each.
 
 :func:`model` is written from exports(5) and credentials(7), not from the code under test. :class:`Served` has a daemon
 with the exports ``root``, ``none`` and ``all`` (by what they squash), on a disk or in memory, and asks the kernel who

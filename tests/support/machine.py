@@ -1,4 +1,4 @@
-"""What tests ask of the machine they run on."""
+"""Requirements of tests on the machine that runs them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``python -m tests.transcripts [DOCUMENT…]``: write the documents' transcripts anew."""
+"""``python -m tests.transcripts [DOCUMENT…]``: write the documents' transcripts again."""
 
 from __future__ import annotations
 

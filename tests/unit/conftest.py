@@ -1,4 +1,4 @@
-"""What several files of tests have in common."""
+"""Fixtures for several files of tests."""
 
 from typing import Any
 

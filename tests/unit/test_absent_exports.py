@@ -1,4 +1,4 @@
-"""Exports whose directory is not there: the others are served, it is told of, and served as soon as it is there."""
+"""If an export's directory is not there, the log says so, the others are served, and it is served once it is there."""
 
 import asyncio
 import contextlib

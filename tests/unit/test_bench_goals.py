@@ -1,4 +1,4 @@
-"""What is to be reached: computed from the figures of one run."""
+"""Goals are computed from the figures of one run."""
 
 import copy
 

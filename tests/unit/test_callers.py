@@ -1,4 +1,4 @@
-"""Whom calls act as, seen from the wire: the kernel takes every caller for exactly who they are to be."""
+"""As whom calls act, seen from the wire: the kernel sees every caller as exactly the expected user."""
 
 import asyncio
 import struct

@@ -1,4 +1,4 @@
-"""What happens to a file while the server changes it, or takes its name, is noticed."""
+"""The server notices what others do to a file while it changes the file, or takes its name."""
 
 import os
 import stat

@@ -1,4 +1,4 @@
-"""The client library makes a lost connection anew and sends its calls again, with the XIDs they had."""
+"""The client library replaces a lost connection and sends its calls again, with their old XIDs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""COMMIT is for who may write the file, on the native path and on the general one."""
+"""COMMIT needs permission to write the file, on the native path and on the general one."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""What is copied within the process is counted: nothing for what arrives whole, once for what has to be moved."""
+"""Copies within the process are counted: none for data that arrives whole, one for data that has to be moved."""
 
 import asyncio
 import socket

@@ -1,4 +1,4 @@
-"""What the log and the audit log say of clients: mounts, refusals, departures, restarts, recalls not answered."""
+"""The log and the audit log have lines for mounts, refusals, departures, restarts and unanswered recalls."""
 
 from __future__ import annotations
 

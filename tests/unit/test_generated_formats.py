@@ -1,4 +1,4 @@
-"""What is generated for native code from the declarations does with octets what the reference codec does."""
+"""Formats that are generated for native code from the declarations agree with the reference codec."""
 
 import importlib
 import os

@@ -1,4 +1,4 @@
-"""Whom threads act as: exactly the caller, with no capability more, or nobody; whatever the kernel refuses."""
+"""Threads act exactly as the caller, with no further capability, or as nobody, whatever the kernel refuses."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""What the kernel refuses of a LINK is told by its own name, natively, in every version."""
+"""If the kernel refuses a LINK, the reply names that very error, natively, in every version."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""What one program's connection breaks is not held against another connection of its host (RFC 8166 section 4.5.3)."""
+"""A mistake on one program's connection does not affect another connection of its host (RFC 8166 section 4.5.3)."""
 
 from __future__ import annotations
 

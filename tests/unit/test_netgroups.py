@@ -1,4 +1,4 @@
-"""Netgroups in ``clients``: who is in one is what the system's name service says."""
+"""Netgroups in ``clients``: the system's name service says which hosts are in one."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""Whose the files are that are made natively, and who may use them: as from the file service's functions."""
+"""Files that are made natively have the same owner and permissions as those that the file service makes."""
 
 import errno
 import os

@@ -1,5 +1,5 @@
-"""What is answered natively is what is true of the files, whatever has happened to them, on a transport's own path and
-as a general call."""
+"""Native answers are true of the files, whatever has happened to them, on a transport's own path and as a general
+call."""
 
 import asyncio
 import contextlib

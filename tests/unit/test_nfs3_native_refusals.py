@@ -1,4 +1,4 @@
-"""What a file system refuses for reasons that no test can bring about everywhere."""
+"""Refusals of file systems, for reasons that no test can bring about everywhere."""
 
 import errno
 import os

@@ -1,4 +1,4 @@
-"""What is answered natively is octet for octet what the general path answers, and leaves the same state behind."""
+"""Native answers are those of the general path, octet for octet, and leave the same state behind."""
 
 import contextlib
 import os

@@ -1,4 +1,4 @@
-"""What a program can do with files through nfsd.client: NFSv3 and NFSv4.1 against the whole daemon."""
+"""Programs use files through nfsd.client: NFSv3 and NFSv4.1 against the whole daemon."""
 
 import asyncio
 import errno

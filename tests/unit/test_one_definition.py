@@ -1,4 +1,4 @@
-"""What native code shares is defined once: words of XDR, system calls, and numbers that a protocol declares."""
+"""Native code defines words of XDR, system calls, and a protocol's numbers once."""
 
 import importlib
 import re

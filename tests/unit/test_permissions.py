@@ -1,4 +1,4 @@
-"""What the server may not do: said at the start with the remedy, and never guessed at."""
+"""At the start the server says which permissions it lacks, with the remedy, and never guesses."""
 
 import asyncio
 import errno

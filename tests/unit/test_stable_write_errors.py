@@ -1,4 +1,4 @@
-"""What a client is told to be on the disk is there, also when another caller's fsync was told of the error.
+"""Data that a client believes to be on the disk is there, even if another caller's fsync got the error.
 
 The kernel tells each descriptor of an error of write-back once. A fsync that began before a change may end after it.
 """

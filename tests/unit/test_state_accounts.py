@@ -1,4 +1,4 @@
-"""What the state engine counts on its clients' hosts: all of it, no less than it takes, and what gives way."""
+"""The state engine counts all state on its clients' hosts, no less than it takes; and which state gives way."""
 
 import contextlib
 import gc

@@ -1,4 +1,4 @@
-"""What the .pyi say of native modules is what these are: names, arguments, defaults (mypy's stubtest)."""
+"""The .pyi files agree with their native modules: names, arguments, defaults (mypy's stubtest)."""
 
 import subprocess
 import sys

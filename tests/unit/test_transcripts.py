@@ -1,4 +1,4 @@
-"""What the documents show of commands is what the commands print."""
+"""The documents' transcripts are what the commands print."""
 
 from pathlib import Path
 

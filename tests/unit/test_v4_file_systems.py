@@ -1,4 +1,4 @@
-"""What attributes say of different file systems, each made for the test: times, births, ACLs, space, changes."""
+"""Attributes on different file systems, each made for the test: times, births, ACLs, space, changes."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""What clients were told survives a crash at any moment, and nobody reclaims what another was given since.
+"""Promises to clients survive a crash at any moment, and nobody reclaims what another client got since.
 
 Real servers over one state directory, cut off around the commit of what a reply promises (RFC 8881 section 8.4.3).
 """

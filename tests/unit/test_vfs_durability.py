@@ -1,4 +1,4 @@
-"""What is acknowledged as stable is on the disk, waiting calls share an fsync, and its errors are told."""
+"""Acknowledged stable data is on the disk, waiting calls share an fsync, and its errors are reported."""
 
 import asyncio
 import errno

@@ -1,4 +1,4 @@
-"""What reading would start no I/O: all that is there up to what would be read ahead, or what stands alone."""
+"""Which reads start no I/O: those of data in memory up to the next read-ahead, or of data that stands alone."""
 
 import os
 

@@ -1,5 +1,5 @@
-"""Calls that wait natively and come to nothing: the general path's, with those who joined, or SYSTEM_ERR. Either
-way everything that they held is given back."""
+"""Native calls that wait in vain go to the general path, with calls that joined them, or get SYSTEM_ERR. Either
+way they give back everything that they held."""
 
 import asyncio
 import gc

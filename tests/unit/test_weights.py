@@ -1,4 +1,4 @@
-"""Weights of clients: who is told of them, and turns at a running server's workers, by count."""
+"""Weights of clients: where they are shown, and turns at a running server's workers, by count."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the codecs put on the wire and what they refuse (RFC 4506), and reduction (RFC 8166 section 3.4)."""
+"""The codecs' octets and refusals (RFC 4506), and reduction (RFC 8166 section 3.4)."""
 
 from __future__ import annotations
 

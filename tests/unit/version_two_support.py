@@ -1,4 +1,4 @@
-"""What the tests of version Two share."""
+"""Helpers for the tests of version Two."""
 
 from __future__ import annotations
 

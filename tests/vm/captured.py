@@ -1,4 +1,4 @@
-"""What RDMA operations went over the wire, from a capture: opcodes of RoCE v2 (UDP port 4791) and of iWARP (over TCP).
+"""Counts RDMA operations on the wire in a capture: opcodes of RoCE v2 (UDP port 4791) and of iWARP (over TCP).
 
 The device's own counters do not tell Writes from Reads; the packets do. Owns the formats: pcap, IBTA's base transport
 header, MPA (RFC 5044), DDP (RFC 5041) and RDMAP (RFC 5040).

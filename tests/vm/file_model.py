@@ -1,4 +1,4 @@
-"""What must be on a disk after a power cut: replays the lines of inside/recorder.py, and compares with what was found.
+"""Replays the lines of inside/recorder.py, and compares them with the disk that is found after a power cut.
 
 Everything acknowledged must be there. The one operation that was under way may have happened, or not, or, a write, in
 part.
