@@ -16,6 +16,7 @@ from pydantic import BeforeValidator, ConfigDict, Field, StrictBool, StrictStr
 
 from nfsd.exports import Export
 from nfsd.versions import of_names
+from rpcrdma.tls.certificates import Files
 from rpcrdma.weights import HEAVIEST
 
 Location = tuple[str | int, ...]
@@ -115,6 +116,7 @@ Identity = Annotated[int, BeforeValidator(_id), Field(strict=True, ge=0, le=0xFF
 Port = Annotated[int, Field(strict=True, ge=0, le=65535)]
 Squash = Literal["root", "none", "all"]
 Secure = Annotated[Literal[True, False, "tcp"], BeforeValidator(_secure)]
+XprtSec = Annotated[tuple[Literal["none", "tls", "mtls"], ...], Field(min_length=1)]
 TransferSize = Annotated[Size, Field(ge=4096, le=1 << 20, multiple_of=4096)]
 Version = Literal["3", "4", "4.0", "4.1", "4.2"]
 Versions = Annotated[tuple[Version, ...], Field(min_length=1)]
@@ -301,6 +303,26 @@ class Rate:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Tls:
+    """TLS on the TCP listeners (RFC 9289). Names of PEM files."""
+
+    __pydantic_config__ = _STRICT
+
+    certificate: StrictStr
+    """The server's, with those between it and a root."""
+    key: StrictStr
+    """Its private key."""
+    client_roots: StrictStr | None = None
+    """Whose clients' certificates are believed. Without it clients are not asked for one."""
+    revoked: StrictStr | None = None
+    """Revocation lists of those roots."""
+
+    def files(self) -> Files:
+        """As the transport has them."""
+        return Files(self.certificate, self.key, self.client_roots or "", self.revoked or "")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Server:
     """Everything but the exports."""
 
@@ -336,6 +358,8 @@ class Server:
     """Whether workers may make READs of disks many at a time, with io_uring(7)."""
     client_rate: Rate = field(default_factory=Rate)
     """What each client may do, on all exports that have no rate for it."""
+    tls: Tls | None = None
+    """Without it connections cannot be secured."""
     nfs4: Nfs4 = field(default_factory=Nfs4)
     limits: Limits = field(default_factory=Limits)
     log: Log = field(default_factory=Log)
@@ -360,6 +384,7 @@ class Client:
     anonuid: Identity | None = None
     anongid: Identity | None = None
     secure: Secure | None = None
+    xprtsec: XprtSec | None = None
     umask: Umask | None = None
     rate: Rate | None = None
     """Of this client on this export, in place of ``server.client_rate``."""
@@ -389,6 +414,9 @@ class ExportEntry:
     workers: Annotated[Integer, Field(ge=1, le=256)] = 8
     security_labels: StrictBool = False
     secure: Secure = False
+    xprtsec: XprtSec = ("none", "tls", "mtls")
+    """How connections may be secured: not at all, by TLS, by TLS with a client's certificate. exports(5) has the words.
+    """
     umask: Umask = 0
     manage_gids: StrictBool = False
     versions: Versions | None = None

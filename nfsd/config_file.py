@@ -96,6 +96,7 @@ def parse(text: str, file: str) -> Config:
     base = os.path.dirname(os.path.abspath(file))
     server = _check_server(document, found.server, base)
     exports = _check_exports(document, found.exports, base)
+    _check_security(document, found)
     for index, export in enumerate(exports):
         if not export.versions & server.spoken:
             document.problem(("exports", index, "versions"), "names none of server.versions; add one")
@@ -307,7 +308,11 @@ def _check_server(document: _Document, server: Server, base: str) -> Server:
     audit = server.audit
     if audit.file is not None:
         audit = dataclasses.replace(audit, file=os.path.normpath(os.path.join(base, audit.file)))
-    return dataclasses.replace(server, state_dir=os.path.normpath(state_dir), audit=audit)
+    tls = server.tls
+    if tls is not None:
+        names = {field.name: getattr(tls, field.name) for field in dataclasses.fields(tls)}
+        tls = config.Tls(**{key: name and os.path.normpath(os.path.join(base, name)) for key, name in names.items()})
+    return dataclasses.replace(server, state_dir=os.path.normpath(state_dir), audit=audit, tls=tls)
 
 
 def _check_exports(document: _Document, entries: tuple[ExportEntry, ...], base: str) -> tuple[Export, ...]:
@@ -336,6 +341,20 @@ def _check_exports(document: _Document, entries: tuple[ExportEntry, ...], base: 
                 line = document.line(("exports", other_index, "pseudo"))
                 document.problem(("exports", index, "pseudo"), f"{export.pseudo} {message} line {line}; choose another")
     return tuple(exports)
+
+
+def _check_security(document: _Document, file: config.File) -> None:
+    """See that what clients must do can be done: nobody could use the export otherwise."""
+    tls = file.server.tls
+    for index, entry in enumerate(file.exports):
+        demands: list[tuple[Location, tuple[str, ...]]] = [((), entry.xprtsec)]
+        demands += [(("clients", number), client.xprtsec or ()) for number, client in enumerate(entry.clients)]
+        for where, wanted in demands:
+            place = ("exports", index, *where, "xprtsec")
+            if wanted and "none" not in wanted and tls is None:
+                document.problem(place, "demands TLS, which takes a certificate; set server.tls")
+            elif wanted == ("mtls",) and tls is not None and tls.client_roots is None:
+                document.problem(place, "demands clients' certificates; set server.tls.client_roots, which checks them")
 
 
 def _overlap(name: str, other: str) -> str:
@@ -395,6 +414,7 @@ def _check_export(document: _Document, entry: ExportEntry, where: Location, base
         referral=_places(document, entry.referral, (*where, "referral")),
         replicas=_places(document, entry.replicas, (*where, "replicas")),
         secure=entry.secure,
+        xprtsec=entry.xprtsec,
         umask=entry.umask,
         manage_gids=entry.manage_gids,
         versions=versions.of_names(entry.versions),
@@ -437,7 +457,7 @@ def _overrides(entry: ExportEntry) -> tuple[ClientOverride, ...]:
         read_only = None if access is None else access == "ro"
         rate = None if client.rate is None else bound_of(client.rate)
         squash = (client.squash, client.anonuid, client.anongid)
-        changed = (read_only, *squash, client.secure, client.umask, rate, client.weight)
+        changed = (read_only, *squash, client.secure, client.umask, rate, client.weight, client.xprtsec)
         if any(setting is not None for setting in changed):
             overrides.append(ClientOverride(client.host, *changed))
     return tuple(overrides)

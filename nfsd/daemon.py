@@ -287,6 +287,8 @@ class Daemon:
     async def _start_listeners(self) -> None:
         server = self.config.server
         self._undo.append(self.listeners.close)
+        if server.tls is not None:
+            self.listeners.secure(server.tls.files())
         await self.listeners.start(server.listen, self.dispatchers["nfs"])
         if not self.listeners.started:
             raise StartError("none of the listeners could be started")

@@ -13,6 +13,9 @@ from typing import NamedTuple, Protocol
 from nfsd.versions import ALL
 from rpcrdma.paces import NO_BOUND, Bound
 
+ANY_SECURITY = ("none", "tls", "mtls")
+"""What connections may be secured by unless something is demanded, with the words of exports(5)."""
+
 
 @dataclass(frozen=True, slots=True)
 class ClientOverride:
@@ -28,6 +31,7 @@ class ClientOverride:
     umask: int | None = None
     rate: Bound | None = None
     weight: int | None = None
+    xprtsec: tuple[str, ...] | None = None
 
 
 class Place(NamedTuple):
@@ -75,6 +79,8 @@ class Export:
     """Where the same files are to be had as well."""
     secure: bool | str = False
     """Whether clients must use a port below 1024: True, ``"tcp"`` (RDMA's ports are not looked at), or False."""
+    xprtsec: tuple[str, ...] = ANY_SECURITY
+    """How connections may be secured: ``none``, ``tls``, ``mtls``."""
     mountpoint: bool | str = False
     """Whether something must be mounted at ``path``, or at another directory, for the export to be served."""
     umask: int = 0

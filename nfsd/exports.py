@@ -218,26 +218,31 @@ class ExportTable:
                 return pattern.access
         return None
 
-    def takes(self, export: Export, transport: Connection) -> bool:
-        """Whether a client that may use the export may do so from the port it has; the log names it once if not."""
+    def takes(self, export: Export, transport: Connection, *, secured: bool = True) -> bool:
+        """Whether a client that may use the export may do so on the connection it has: from its port, and secured as it
+        must be if that is asked. The log names it once if not."""
         access = self.access(export, transport.peer_address)
-        if access is None or access.takes(transport):
+        if access is None or (access.takes(transport) if secured else access.has_port(transport)):
             return True
+        if access.has_port(transport):
+            key, why = "xprtsec", f"its connection has {transport.security} and needs {' or '.join(access.xprtsec)}"
+        else:
+            key, why = "secure", f"port {transport.peer_port} is not below {RESERVED_PORTS}"
         named = self._named.setdefault(export.id, set())
         if transport.peer_address not in named and len(named) < _MOST_NAMED:
             named.add(transport.peer_address)
+            origin = export.origin or "in the configuration"
             _log.warning(
-                "%s %s port %d: refused: clients of %s must use a port below %d (secure: %s)",
-                transport.netid,
-                transport.peer_address,
-                transport.peer_port,
-                export.pseudo,
-                RESERVED_PORTS,
-                export.origin or "in the configuration",
-            )
-            why = f"port {transport.peer_port} is not below {RESERVED_PORTS}"
-            self.observer.denied(transport.peer_address, export.pseudo, why, f"secure: {export.origin}")
+                "%s %s is refused %s: %s (%s: %s)",
+                transport.netid, transport.peer_address, export.pseudo, why, key, origin,
+            )  # fmt: skip
+            self.observer.denied(transport.peer_address, export.pseudo, why, f"{key}: {export.origin}")
         return False
+
+    def is_secured(self, export: Export, transport: Connection) -> bool:
+        """Whether a client that may use the export has its connection secured as it must be."""
+        access = self.access(export, transport.peer_address)
+        return access is None or access.is_secured(transport)
 
     def refuse(self, export: Export, transport: Connection, version: str) -> None:
         """Note that a client was not let to an export that it asked for: it is for others."""
@@ -349,6 +354,7 @@ def _own_access(export: Export) -> Access:
         export.secure,
         export.umask,
         export.manage_gids,
+        xprtsec=export.xprtsec,
     )
 
 
@@ -370,6 +376,7 @@ def _patterns(export: Export) -> list[Pattern]:
                 own.manage_gids,
                 override.rate or NO_BOUND,
                 override.weight or 1,
+                override.xprtsec or own.xprtsec,
             )
         patterns.append(Pattern(host, access))
     return sorted(patterns, key=lambda pattern: pattern.specificity, reverse=True)

@@ -26,6 +26,7 @@ from nfsd.vfs.service import FileService
 from nfsd.vfs.syscalls import Naming
 from rpcrdma.rpc.rpcbind import PORT as PORTMAPPER_PORT
 from rpcrdma.server.sockets import bind
+from rpcrdma.tls.certificates import TlsError, make_context
 from rpcrdma.verbs import device
 
 
@@ -62,6 +63,7 @@ def examine(config: Config) -> list[Finding]:
     """Everything that is found, in the order of the configuration's lines."""
     running, found = _of_state_dir(config)
     found += _of_sockets(config, running)
+    found += _of_tls(config)
     # Last, since the file service gives up privileges of this process.
     found += asyncio.run(_of_exports(config))
     return sorted(found, key=lambda finding: finding.line)
@@ -83,6 +85,17 @@ def _of_state_dir(config: Config) -> tuple[bool, list[Finding]]:
     except OSError as error:
         message = f"{error.filename or path}: {(error.strerror or str(error)).lower()}"
         return False, [_finding(config, where, message, "let the server's user write there, or name another directory")]
+
+
+# -- TLS -------------------------------------------------------------------------------------------------------------
+def _of_tls(config: Config) -> Iterator[Finding]:
+    tls = config.server.tls
+    if tls is not None:
+        try:
+            make_context(tls.files())
+        except TlsError as error:
+            message, _, remedy = str(error).rpartition("; ")
+            yield _finding(config, ("server", "tls"), message, remedy)
 
 
 # -- sockets ---------------------------------------------------------------------------------------------------------

@@ -29,9 +29,12 @@ from rpcrdma.memory import Pool
 from rpcrdma.paces import Paces
 from rpcrdma.rpc.dispatch import Dispatcher
 from rpcrdma.server.rdma import RdmaServer, RdmaServerOptions
+from rpcrdma.server.securing import Secure
 from rpcrdma.server.tcp import TcpLimits, TcpListener
 from rpcrdma.server.udp import UdpListener
 from rpcrdma.server.visits import Visits
+from rpcrdma.tls.certificates import Certificates, Files, TlsError
+from rpcrdma.tls.relay import Relay
 from rpcrdma.verbs import device
 from rpcrdma.verbs.device import DeviceOptions
 from rpcrdma.verbs.interface import ListenAddress, Listener, Provider
@@ -96,6 +99,8 @@ class Listeners:
         self._captures = Captures() if captures is None else captures
         self._providers: list[SoftIwarp] = []
         self._devices: DeviceProvider | None = None
+        self._relay: Relay | None = None
+        self._secure: Secure | None = None
         self._hopeful: list[_Hopeful] = []
         self._seen_devices: list[str] = []
         self._look: asyncio.TimerHandle | None = None
@@ -104,6 +109,16 @@ class Listeners:
     def of(self, service: str) -> list[Started]:
         """Those of one service."""
         return [started for started in self.started if started.service == service]
+
+    def secure(self, files: Files) -> None:
+        """Have connections secured by TLS that ask for it. To be called before there are listeners."""
+        try:
+            certificates = Certificates(files)
+        except TlsError as error:
+            self._failed(f"no TLS: {error}")
+            return
+        self._relay = relay = Relay()
+        self._secure = lambda sock, host, outcome: relay.secure(sock, host, certificates.wrap, outcome)
 
     async def start(self, entries: Iterable[Listen], dispatcher: Dispatcher) -> None:
         """Start what serves NFS."""
@@ -148,7 +163,9 @@ class Listeners:
             idle_time=self._limits.idle_time,
             transfer_time=self._limits.transfer_time,
         )
-        listener = TcpListener(dispatcher, self._pool, asyncio.get_running_loop(), limits, self._captures, self.hosts)
+        listener = TcpListener(
+            dispatcher, self._pool, asyncio.get_running_loop(), limits, self._captures, self.hosts, self._secure
+        )
         listener.listen(address.host, address.port)
         self.started.append(Started(Address("tcp", *listener.address), service, tcp=listener))
 
@@ -335,6 +352,8 @@ class Listeners:
             await provider.close()
         if self._devices is not None:
             await self._devices.close()
+        if self._relay is not None:
+            self._relay.close()
 
 
 def host_limits(limits: Limits, descriptors: int = 1 << 20) -> HostLimits:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Protocol
 
+from nfsd.exported import ANY_SECURITY
 from nfsd.names import HostNames
 from rpcrdma.paces import NO_BOUND, Bound
 
@@ -26,6 +27,7 @@ class Connection(Protocol):
     netid: str
     peer_address: str
     peer_port: int
+    security: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,13 +47,26 @@ class Access:
     """What the client may do in a second on this export, in place of what clients may do on all."""
     weight: int = 1
     """Turns that the client has on this export for one of another's."""
+    xprtsec: tuple[str, ...] = ANY_SECURITY
+    """How its connections may be secured."""
 
-    def takes(self, transport: Connection) -> bool:
+    def is_secured(self, transport: Connection) -> bool:
+        """Whether a connection is secured as it must be. With a certificate a client may do what it may without one."""
+        if self.xprtsec == ANY_SECURITY:
+            return True
+        security = transport.security
+        return security in self.xprtsec or (security == "mtls" and "tls" in self.xprtsec)
+
+    def has_port(self, transport: Connection) -> bool:
         """Whether a client may use the export from the port it has. Below 1024, only root may bind one: the kernel of a
         host that is trusted vouches for the ids in its calls. Nothing vouches for them elsewhere."""
         if not self.secure or 0 < transport.peer_port < RESERVED_PORTS:
             return True
         return self.secure == "tcp" and transport.netid.startswith("rdma")
+
+    def takes(self, transport: Connection) -> bool:
+        """Whether a client may use the export on the connection it has."""
+        return self.has_port(transport) and self.is_secured(transport)
 
 
 @lru_cache(maxsize=_CACHE_LIMIT)

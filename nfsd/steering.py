@@ -269,7 +269,7 @@ def _export_of(state: Any) -> int:
 
 
 def _differs(old: Any, new: Any) -> list[str]:
-    names = ("read_only", "squash", "anonuid", "anongid", "secure", "umask", "rate", "weight", "manage_gids")
+    names = ("read_only", "squash", "anonuid", "anongid", "secure", "xprtsec", "umask", "rate", "weight", "manage_gids")
     return [
         f"{name} {getattr(old, name)!s} -> {getattr(new, name)!s}"
         for name in names

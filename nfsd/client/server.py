@@ -11,7 +11,7 @@ import os
 import socket
 import stat as modes
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 from nfsd.client.callbacks import Backchannel
@@ -26,7 +26,11 @@ from nfsd.client.types import Backend, Found
 from nfsd.client.url import DEFAULT_PORTS, Url, parse
 from nfsd.client.v3 import Nfs3
 from nfsd.client.v41 import Nfs41
+from nfsd.protocol.mount3 import MOUNT_PROGRAM, MOUNT_V3
+from nfsd.protocol.nfs3 import NFS_PROGRAM
 from rpcrdma import client as rpc
+from rpcrdma.client import ClientOptions, Tls
+from rpcrdma.rpc.rpcbind import PORT as RPCBIND_PORT
 from rpcrdma.verbs.interface import Provider
 
 SIZE: Final = 1 << 20
@@ -57,6 +61,12 @@ class Options:
     """Seconds to wait for a server that says that it is busy or has just been restarted."""
     delegations: bool = False
     """NFSv4.1: ask for a read delegation with every file opened for reading."""
+    tls_roots: str | None = None
+    """``tls://``: a PEM file of roots that the server's certificate is checked with. None: those of the system."""
+    tls_certificate: str | None = None
+    """``tls://``: a PEM file with the client's own certificate, if the server wants one."""
+    tls_key: str | None = None
+    """Its private key. None: it is in the same file."""
     rpc: rpc.ClientOptions | None = None
     """Of the connection (docs/client.md)."""
 
@@ -70,6 +80,16 @@ class Options:
             raise ValueError(f"size {self.size} is not from {_SMALLEST_SIZE} to {_LARGEST_SIZE}")
         if self.depth < 1 or self.slots < 1:
             raise ValueError("at least one call and one slot are needed")
+
+    def of_connection(self, url: Url, program: int, version: int) -> ClientOptions:
+        """The options of a connection to that server, for calls of that program."""
+        options = self.rpc or ClientOptions()
+        if url.transport != "tls":
+            return options
+        tls = Tls(
+            program=program, version=version, roots=self.tls_roots, certificate=self.tls_certificate, key=self.tls_key
+        )
+        return replace(options, tls=tls)
 
 
 class Server:
@@ -91,7 +111,7 @@ class Server:
             provider=options.provider,
             version=options.rdma_version,
             callbacks=() if options.nfs_version == "3" else [backchannel.program()],
-            options=options.rpc,
+            options=options.of_connection(url, NFS_PROGRAM, 3 if options.nfs_version == "3" else 4),
         )
         try:
             await connection.open()
@@ -138,9 +158,10 @@ async def _agree(url: Url, caller: Caller, options: Options) -> Backend:
             return newer
 
     async def to_port(port: int) -> Caller:
-        over_tcp = rpc.connect(
-            url.host, port, transport="tcp", options=rpc.ClientOptions(reconnect=0, connect_timeout=5)
-        )
+        settings = replace(options.of_connection(url, MOUNT_PROGRAM, MOUNT_V3), reconnect=0, connect_timeout=5)
+        if port == RPCBIND_PORT:
+            settings = replace(settings, tls=None)  # it tells a port, and has no TLS anywhere
+        over_tcp = rpc.connect(url.host, port, transport="tcp", options=settings)
         await over_tcp.open()
         return Caller(over_tcp)
 

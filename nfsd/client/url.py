@@ -1,4 +1,4 @@
-"""URLs that name a file on a server: ``rdma://host[:port]/export/path`` and ``tcp://``. Owns :class:`Url`; no I/O.
+"""URLs that name a file on a server: ``rdma://host[:port]/export/path``, ``tcp://``, ``tls://``. Owns :class:`Url`.
 
 The form is that of RFC 3986: octets that a URL cannot carry are escaped with ``%``. Nothing in the path is interpreted
 here; ``%2F`` is refused, since no name can have a slash.
@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import quote, unquote_to_bytes, urlsplit
 
-DEFAULT_PORTS: Final = {"rdma": 20049, "tcp": 2049}
-"""RFC 8267 section 7 for RDMA, RFC 8881 section 2.9.3 for TCP."""
+DEFAULT_PORTS: Final = {"rdma": 20049, "tcp": 2049, "tls": 2049}
+"""RFC 8267 section 7 for RDMA, RFC 8881 section 2.9.3 for TCP, with TLS (RFC 9289) at the same port."""
 _SAFE: Final = "/-._~!$&'()*+,;=:@"
 
 
@@ -26,7 +26,7 @@ class Url:
     """One place on one server."""
 
     transport: str
-    """``rdma`` or ``tcp``."""
+    """``rdma``, ``tcp`` or ``tls``."""
     host: str
     """A name or a literal address, without brackets."""
     port: int
@@ -69,7 +69,7 @@ def parse(text: str) -> Url:
     except ValueError as error:
         raise UrlError(f"{text!r}: {error}") from None
     if parts.scheme not in DEFAULT_PORTS:
-        raise UrlError(f"{text!r}: the scheme is rdma or tcp, as in {example}")
+        raise UrlError(f"{text!r}: the scheme is rdma, tcp or tls, as in {example}")
     if parts.username is not None:
         raise UrlError(f"{text!r}: NFS takes no user name in a URL; calls are made with your own user and group ids")
     if parts.query or parts.fragment or text.endswith(("?", "#")):

@@ -12,6 +12,7 @@ _URLS: Final = """\
 URLs:
   rdma://HOST[:PORT]/EXPORT/PATH   NFS over RPC-over-RDMA; port 20049 unless given
   tcp://HOST[:PORT]/EXPORT/PATH    NFS over TCP; port 2049 unless given
+  tls://HOST[:PORT]/EXPORT/PATH    the same with TLS; the server's certificate must be for HOST
   An IPv6 address stands in brackets. Write % as %25, ? as %3F, # as %23 and a space as %20.
 
 The commands call with your own user and group ids (AUTH_SYS). They need no RDMA device, because they speak iWARP
@@ -223,6 +224,12 @@ def _command(commands: Any, name: str, brief: str, text: str, examples: str) -> 
         metavar="PORT",
         help="NFSv3: the TCP port of MOUNT; default: ask rpcbind, then 20048",
     )
+    group.add_argument(
+        "--tls-roots", metavar="FILE",
+        help="tls://: PEM roots that the server's certificate is checked with; default: the system's",
+    )  # fmt: skip
+    group.add_argument("--tls-certificate", metavar="FILE", help="tls://: a PEM certificate of your own")
+    group.add_argument("--tls-key", metavar="FILE", help="tls://: its private key, if it is in another file")
     group.add_argument(
         "--patience", type=float, default=120.0, metavar="SECONDS",
         help="how long to wait for a server that is busy, restarting or unreachable (default: 120)",

@@ -114,7 +114,9 @@ def run(parsed: argparse.Namespace, work: Callable[[Context, argparse.Namespace]
     try:
         options = Options(
             nfs_version=parsed.nfs_version, rdma_version=parsed.rdma_version, provider=parsed.provider,
-            mount_port=parsed.mount_port, patience=parsed.patience, rpc=ClientOptions(reconnect=parsed.patience),
+            mount_port=parsed.mount_port, patience=parsed.patience, tls_roots=parsed.tls_roots,
+            tls_certificate=parsed.tls_certificate, tls_key=parsed.tls_key,
+            rpc=ClientOptions(reconnect=parsed.patience),
         )  # fmt: skip
     except ValueError as error:
         print(f"rdma-nfsd {parsed.command}: {error}", file=sys.stderr)

@@ -97,7 +97,8 @@ class MountService:
                 status = mountstat3.MNT3ERR_ACCES
                 closed.append(export)
                 continue
-            if not self._exports.takes(export, call.transport):
+            # Clients' mount(8) has no TLS for MOUNT, which tells a handle only; what is done with it must be secured.
+            if not self._exports.takes(export, call.transport, secured=False):
                 status = mountstat3.MNT3ERR_ACCES  # as rpc.mountd has it
                 continue
             try:

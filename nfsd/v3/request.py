@@ -112,6 +112,8 @@ async def arrive(
         exports.refuse(node.export, transport, "NFSv3")
         raise OSError(errno.EACCES, "the client may not use this export")
     if not exports.takes(node.export, transport):
+        if not exports.is_secured(node.export, transport):
+            raise OSError(errno.EACCES, "the connection must be secured otherwise")
         raise OSError(errno.EPERM, "the client must use a port below 1024")
     exports.observer.used(node.export, transport, "NFSv3")
     arrived(node)

@@ -50,7 +50,7 @@ async def arrive(server: Nfs4Server, transport: Transport, minor: int, handle: b
         exports.refuse(node.export, transport, VERSIONS[minor])
         raise Nfs4Error(p.NFS4ERR_ACCESS)
     if not exports.takes(node.export, transport):
-        raise Nfs4Error(p.NFS4ERR_PERM)
+        raise Nfs4Error(_refusal(server, node.export, transport))
     exports.observer.used(node.export, transport, VERSIONS[minor])
     return node
 
@@ -62,9 +62,15 @@ async def enter(server: Nfs4Server, transport: Transport, minor: int, place: Pse
     if export is None or not may_use(server, transport, minor, export):
         return place
     if not server.exports.takes(export, transport):
-        raise Nfs4Error(p.NFS4ERR_PERM)
+        raise Nfs4Error(_refusal(server, export, transport))
     server.exports.observer.used(export, transport, VERSIONS[minor])
     return await server.service.root(export)
+
+
+def _refusal(server: Nfs4Server, export: Export, transport: Transport) -> int:
+    """What a client gets that may use an export, but not on the connection it has: WRONGSEC where it must be secured
+    otherwise, PERM where it must come from another port, both as from Linux's server."""
+    return p.NFS4ERR_PERM if server.exports.is_secured(export, transport) else p.NFS4ERR_WRONGSEC
 
 
 def may_use(server: Nfs4Server, transport: Transport, minor: int, export: Export) -> bool:
@@ -148,7 +154,7 @@ async def learn(
         if node is not None and not may_use(server, transport, minor, node.export):
             raise Nfs4Error(p.NFS4ERR_ACCESS)
         if node is not None and not server.exports.takes(node.export, transport):
-            raise Nfs4Error(p.NFS4ERR_PERM)
+            raise Nfs4Error(_refusal(server, node.export, transport))
         found.append(await _there(server, transport, node, caller))
     return found
 

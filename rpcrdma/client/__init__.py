@@ -24,6 +24,7 @@ from rpcrdma.client.errors import BadReply, CallError, Denied, Refused, RpcError
 from rpcrdma.client.messages import AUTH_NONE, Reply, auth_sys, own_credential
 from rpcrdma.client.options import ClientOptions
 from rpcrdma.client.rdma import RdmaDialer
+from rpcrdma.client.tls import Tls
 from rpcrdma.engine.choice import LINUX, ChunkChoice
 from rpcrdma.memory import Pool
 from rpcrdma.rpc.messages import opaque_auth
@@ -44,6 +45,7 @@ __all__ = [
     "Refused",
     "Reply",
     "RpcError",
+    "Tls",
     "TransportError",
     "auth_sys",
     "connect",
@@ -77,7 +79,7 @@ def connect(
     name = f"{transport} {host} port {port}"
     if transport == "tcp":
         pool = Pool(POOL)
-        tcp_dialer = tcp.TcpDialer(settings, pool)
+        tcp_dialer = tcp.TcpDialer(settings, pool, host)
 
         async def dial_tcp(owner: Owner) -> Carrier:
             return await _dial_any(host, port, lambda address: tcp_dialer.dial(address, port, owner))

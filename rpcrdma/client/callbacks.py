@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from rpcrdma.client.calls import Carrier
 from rpcrdma.memory import Lease, Pool
+from rpcrdma.rpc.program import Unsecured
 
 if TYPE_CHECKING:
     from rpcrdma.client.connection import Connection
@@ -20,7 +21,7 @@ _log = logging.getLogger(__name__)
 _MEMORY = 8 << 20
 
 
-class CallbackTransport:
+class CallbackTransport(Unsecured):
     """The transport of backward calls on one carrier; implements :class:`rpcrdma.rpc.program.Transport`."""
 
     max_long_backchannel_size = 0

@@ -1,9 +1,10 @@
-"""What a connection of a client may be told. Imports the private data's format only."""
+"""What a connection of a client may be told. Imports the private data's format, and TLS."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from rpcrdma.client.tls import Tls
 from rpcrdma.wire.private_data import PrivateData
 from rpcrdma.wire.version_two import THRESHOLD
 
@@ -46,6 +47,9 @@ class ClientOptions:
     """How often a call is sent, on a new connection each time, before it fails: it may be what ends the connections."""
     silence: float = 60.0
     """A connection on which a call was not answered for so long is replaced by another."""
+
+    tls: Tls | None = None
+    """How connections over TCP are secured; None: not at all."""
 
     def __post_init__(self) -> None:
         """Raise ValueError for what cannot work."""

@@ -13,6 +13,7 @@ import socket
 from rpcrdma.client.calls import Owner
 from rpcrdma.client.messages import Message
 from rpcrdma.client.options import ClientOptions
+from rpcrdma.client.tls import secure
 from rpcrdma.engine.requester import Request
 from rpcrdma.firewall import contain
 from rpcrdma.memory import OutOfMemory, Pool
@@ -34,9 +35,10 @@ async def connect(
     *,
     source: str | None = None,
     source_port: int = 0,
+    name: str = "",
 ) -> TcpCarrier:
-    """A connection to a literal address, from the address ``source`` and from ``source_port`` if they matter. Raises
-    OSError, TimeoutError among them."""
+    """A connection to a literal address, from the address ``source`` and from ``source_port`` if they matter;
+    ``name`` is the server's, for TLS. Raises OSError, TimeoutError among them."""
     sock = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
     try:
         sock.setblocking(False)
@@ -50,7 +52,10 @@ async def connect(
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         async with asyncio.timeout(options.connect_timeout):
             await asyncio.get_running_loop().sock_connect(sock, (host, port))
-        return TcpCarrier(sock, owner, options, pool)
+            ends = sock.getsockname()[:2], sock.getpeername()[0]
+            if options.tls is not None:
+                sock = await secure(sock, name or host, options.tls)
+        return TcpCarrier(sock, *ends, owner, options, pool)
     except BaseException:
         sock.close()
         raise
@@ -59,8 +64,9 @@ async def connect(
 class TcpDialer:
     """Connects, again and again from the same port where it can be had: servers know retransmissions by it."""
 
-    def __init__(self, options: ClientOptions, pool: Pool) -> None:
-        self._options, self._pool = options, pool
+    def __init__(self, options: ClientOptions, pool: Pool, name: str = "") -> None:
+        """``name`` is the server's, as the user has it."""
+        self._options, self._pool, self._name = options, pool, name
         self._port = 0
 
     async def dial(self, host: str, port: int, owner: Owner) -> TcpCarrier:
@@ -69,7 +75,7 @@ class TcpDialer:
         if self._port:
             carrier = await self._from_the_same_port(host, port, owner)
         if carrier is None:
-            carrier = await connect(host, port, owner, self._options, self._pool)
+            carrier = await connect(host, port, owner, self._options, self._pool, name=self._name)
         self._port = carrier.local_port
         return carrier
 
@@ -77,7 +83,9 @@ class TcpDialer:
         """None: somebody has the port. For a moment that may be the old connection, until its end is acknowledged."""
         for patience in (*_PATIENCE, None):
             try:
-                return await connect(host, port, owner, self._options, self._pool, source_port=self._port)
+                return await connect(
+                    host, port, owner, self._options, self._pool, source_port=self._port, name=self._name
+                )
             except OSError as error:
                 if error.errno not in (errno.EADDRINUSE, errno.EADDRNOTAVAIL):
                     raise
@@ -91,9 +99,17 @@ class TcpCarrier:
 
     version = 0
 
-    def __init__(self, sock: socket.socket, owner: Owner, options: ClientOptions, pool: Pool) -> None:
-        self.local_address, self.local_port = sock.getsockname()[:2]
-        self.peer_address = sock.getpeername()[0]
+    def __init__(
+        self,
+        sock: socket.socket,
+        local: tuple[str, int],
+        peer_address: str,
+        owner: Owner,
+        options: ClientOptions,
+        pool: Pool,
+    ) -> None:
+        """``local`` and ``peer_address`` are the connection's, whatever lies between it and ``sock``."""
+        (self.local_address, self.local_port), self.peer_address = local, peer_address
         self._socket, self._owner = sock, owner
         self._loop = asyncio.get_running_loop()
         self._fd = sock.fileno()

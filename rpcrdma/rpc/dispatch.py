@@ -33,6 +33,7 @@ from rpcrdma.rpc.messages import MAX_AUTH_BYTES, RPC_VERSION, accept_stat, auth_
 from rpcrdma.rpc.native import Gate, NativeCalls, NativeProgram, Waiting
 from rpcrdma.rpc.offers import Offer, offers
 from rpcrdma.rpc.program import (
+    AUTH_TLS,
     ENCODED,
     Call,
     DropCall,
@@ -44,7 +45,7 @@ from rpcrdma.rpc.program import (
     RpcReply,
     Transport,
 )
-from rpcrdma.rpc.refusals import accepted, denied, to_short
+from rpcrdma.rpc.refusals import accepted, denied, starttls, to_short
 from rpcrdma.rpc.tally import Counts, Latencies
 from rpcrdma.xdr import Decoder, Encoder, XdrError
 
@@ -338,6 +339,8 @@ class Dispatcher:
             return self._refuse(accepted(xid, accept_stat.GARBAGE_ARGS))
         credential = self._credentials.read(flavor, data[32 : 32 + length])
         if not isinstance(credential, RpcCredential):
+            if (flavor, length, procedure) == (AUTH_TLS, 0, 0) and size == _SHORTEST and transport.begin_tls():
+                return starttls(xid)
             return self._refuse(denied(xid, reject_stat.AUTH_ERROR, credential))
         if _WORDS.unpack_from(data, verifier) != (0, 0):
             # RFC 5531 appendix A: the verifier that goes with AUTH_SYS is AUTH_NONE of length zero.

@@ -63,6 +63,8 @@ class Transport(Protocol):
     peer_port: int
     local_address: str
     closed: bool
+    security: str
+    """``none``, or by TLS: ``tls``, and ``mtls`` with a certificate of the peer's (RFC 9289)."""
     max_long_backchannel_size: int
     """As :attr:`max_backchannel_size`, for Long Calls and Long Replies. A peer takes these if the size of backchannel
     requests that it asks for exceeds ``max_backchannel_size`` (RFC 8267 section 6.5.2); any other gets short ones only.
@@ -100,8 +102,21 @@ class Transport(Protocol):
         and ``reply_size`` is the most octets that the reply may have, should it be above ``max_backchannel_size``.
         """
 
+    def begin_tls(self) -> bool:
+        """Have TLS begin behind the reply to the present call (RFC 9289 section 4.1). False: there is none here."""
+
     def close(self) -> None:
         """Close the connection (RFC 8881 section 2.9.2: a call may only be dropped together with its connection)."""
+
+
+class Unsecured:
+    """A transport that TLS is not for."""
+
+    security = "none"
+
+    def begin_tls(self) -> bool:
+        """It does not."""
+        return False
 
 
 class BackwardError(ConnectionError):

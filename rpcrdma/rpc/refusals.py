@@ -1,4 +1,4 @@
-"""Replies without results: to calls that are not executed, or have failed (RFC 5531 section 9).
+"""Replies without results: to calls that are not executed, or have failed (RFC 5531 section 9), and to AUTH_TLS.
 
 Owns their octets; imports the vocabulary of messages and of programs.
 """
@@ -9,7 +9,7 @@ import struct
 from typing import Final
 
 from rpcrdma.rpc.messages import RPC_VERSION, accept_stat, msg_type, reject_stat, reply_stat
-from rpcrdma.rpc.program import RpcReply
+from rpcrdma.rpc.program import AUTH_NONE, RpcReply
 
 _CALL, _REPLY = int(msg_type.CALL), int(msg_type.REPLY)
 _ACCEPTED, _DENIED = int(reply_stat.MSG_ACCEPTED), int(reply_stat.MSG_DENIED)
@@ -36,3 +36,10 @@ def accepted(xid: int, status: accept_stat, *more: int) -> RpcReply:
 def denied(xid: int, reason: int, *more: int) -> RpcReply:
     """A denied reply (RFC 5531 section 9: rejected_reply)."""
     return RpcReply(xid, struct.pack(f">{4 + len(more)}I", xid, _REPLY, _DENIED, reason, *more), [])
+
+
+def starttls(xid: int) -> RpcReply:
+    """The reply to NULL with AUTH_TLS that lets the peer begin TLS (RFC 9289 section 4.1)."""
+    return RpcReply(
+        xid, struct.pack(">5I8sI", xid, _REPLY, _ACCEPTED, AUTH_NONE, 8, b"STARTTLS", accept_stat.SUCCESS), []
+    )

@@ -47,7 +47,7 @@ from rpcrdma.hosts import Seat
 from rpcrdma.log_limits import limited_logger
 from rpcrdma.memory import Account, Lease, OutOfMemory
 from rpcrdma.rpc.dispatch import NO_REPLY
-from rpcrdma.rpc.program import RpcReply
+from rpcrdma.rpc.program import RpcReply, Unsecured
 from rpcrdma.server import backward
 from rpcrdma.server.dispatching import Dispatcher as Dispatcher
 from rpcrdma.server.rdma_options import SMALLEST_BLOCK as SMALLEST_BLOCK
@@ -74,7 +74,7 @@ _trace_log = logging.getLogger("rpcrdma.trace")
 """Trace points, at level DEBUG. Looked at when a connection is made."""
 
 
-class RdmaConnection:
+class RdmaConnection(Unsecured):
     """One connection: handler of its endpoint's events, and the transport of its calls."""
 
     def __init__(self, server: RdmaServer, request: ConnectRequest, seat: Seat) -> None:

@@ -16,6 +16,7 @@ from rpcrdma.hosts import HostLimits, Hosts, Refused
 from rpcrdma.log_limits import limited_logger
 from rpcrdma.memory import Pool
 from rpcrdma.rpc.dispatch import Dispatcher
+from rpcrdma.server.securing import Secure
 from rpcrdma.server.sockets import bind, plain_address
 from rpcrdma.server.tcp_connection import TcpConnection, TcpLimits
 
@@ -38,11 +39,14 @@ class TcpListener:
         limits: TcpLimits | None = None,
         captures: Captures | None = None,
         hosts: Hosts | None = None,
+        secure: Secure | None = None,
     ) -> None:
+        """``secure`` begins the handshake of a connection that asks for TLS; without it none can."""
         self.dispatcher, self.pool, self.loop = dispatcher, pool, loop
         self.limits = limits or TcpLimits()
         self.hosts = Hosts(pool, HostLimits(host_memory=pool.limit)) if hosts is None else hosts
         self.captures = Captures() if captures is None else captures
+        self.secure = secure
         self.connections: set[TcpConnection] = set()
         self.accepted = 0
         self.refused = 0

@@ -25,7 +25,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rpcrdma.capture.events import Connection
 from rpcrdma.capture.recorder import Tap
@@ -36,7 +36,10 @@ from rpcrdma.log_limits import limited_logger
 from rpcrdma.memory import Account, Lease, OutOfMemory
 from rpcrdma.rpc.dispatch import NO_REPLY
 from rpcrdma.rpc.program import RpcReply
+from rpcrdma.server.awaited import Awaited
+from rpcrdma.server.headway import Headway
 from rpcrdma.server.lease_waits import wait_for_lease
+from rpcrdma.server.securing import Securing
 from rpcrdma.server.slowing import Slowing
 from rpcrdma.server.sockets import peer_is_gone, plain_address, set_options
 from rpcrdma.server.tcp_limits import TcpLimits as TcpLimits
@@ -69,6 +72,8 @@ class TcpConnection:
         self.netid = "tcp6" if ":" in self.peer_address else "tcp"
         self.max_backchannel_size = self.max_long_backchannel_size = self._limits.max_record
         self.closed = False
+        self.security = "none"
+        """How it is secured: ``none``, ``tls`` or ``mtls``."""
         self.served = 0
         """Calls taken so far."""
         self._fd = sock.fileno()
@@ -83,7 +88,8 @@ class TcpConnection:
         self.slowing = self._pace = Slowing(seat.host.pace, self._go_on, self.close)
         self.calls = 0
         """Calls in progress."""
-        self._callbacks: dict[int, asyncio.Future[memoryview]] = {}
+        self._callbacks = Awaited(self._loop)
+        self._securing = Securing(listener.secure, self._loop, self)
         self._close_handlers: list[Callable[[], None]] = []
         self._lease_waiters: set[asyncio.Future[Lease]] = set()
         self._reading = self._writing = self._draining = False
@@ -91,9 +97,7 @@ class TcpConnection:
         now = self._loop.time()
         self.last_call = now
         """When the latest call arrived or ended."""
-        self._record_since: float | None = None
-        self._unsent_since: float | None = None
-        self._sent_then = 0
+        self._headway = Headway(self._stream, self._limits.transfer_time)
         self._done = self._finished  # bound once: every call needs it
         set_options(sock, self._limits.transfer_time)
         self._regulate()
@@ -144,16 +148,31 @@ class TcpConnection:
         if self.closed or self._draining:
             raise ConnectionError("the connection is closed")
         xid = int.from_bytes(message[:4], "big")
-        if xid in self._callbacks:
-            raise ValueError(f"XID {xid:#x} is in use")
-        future: asyncio.Future[memoryview] = self._loop.create_future()
-        self._callbacks[xid] = future
+        return await self._callbacks.reply(xid, partial(self._send, RpcReply(xid, message, [])), timeout)
+
+    def begin_tls(self) -> bool:
+        """Have TLS begin behind the next reply (RFC 9289 section 4.1). False: it cannot."""
+        return self.calls == 1 and self._securing.ask()
+
+    def _secure(self) -> None:
+        """The reply to AUTH_TLS has left: the handshake is next."""
+        self._stop_waiting()
+        if self._waiting or self._stream.partial:
+            self._fail("octets in the clear behind AUTH_TLS")
+            return
         try:
-            self._send(RpcReply(xid, message, []))
-            return await asyncio.wait_for(future, timeout)
-        finally:
-            if self._callbacks.get(xid) is future:
-                del self._callbacks[xid]
+            self._socket = self._securing.begin(self._socket, self._seat.host.key, self._regulate)
+        except OSError as error:
+            self._fail(f"no TLS: {error}")
+            return
+        self._fd = self._stream.fd = self._socket.fileno()
+
+    def _stop_waiting(self) -> None:
+        if self._reading:
+            self._loop.remove_reader(self._fd)
+        if self._writing:
+            self._loop.remove_writer(self._fd)
+        self._reading = self._writing = False
 
     def close(self) -> None:
         """Close the connection now; replies that the socket takes at once still leave."""
@@ -162,12 +181,7 @@ class TcpConnection:
         contain(None, self._listener.captures.discard, self, "closed")
         contain(None, self._flush_all)
         self.closed = True
-        # First what would bring us here again.
-        if self._reading:
-            self._loop.remove_reader(self._fd)
-        if self._writing:
-            self._loop.remove_writer(self._fd)
-        self._reading = self._writing = False
+        self._stop_waiting()  # first what would bring us here again
         self._pace.close()
         self._seat.leave()
         self._listener.forget(self)
@@ -177,9 +191,8 @@ class TcpConnection:
             self._dispatcher.drop(self, record, (), [hold])
         contain(None, self._account.close)
         self._socket.close()
-        callbacks, self._callbacks = self._callbacks, {}
-        waiting: list[asyncio.Future[Any]] = [*callbacks.values(), *self._lease_waiters]
-        for future in waiting:
+        self._callbacks.fail()
+        for future in list(self._lease_waiters):
             if not future.done():
                 future.set_exception(ConnectionError("the connection is closed"))
         handlers, self._close_handlers = self._close_handlers, []
@@ -205,20 +218,9 @@ class TcpConnection:
         limits, stream, hosts = self._limits, self._stream, self._listener.hosts
         self._seat.look(now)
         starved = bool(stream.starved)
-        if stream.partial and self._reading:
-            self._record_since = now if self._record_since is None else self._record_since
-        else:
-            self._record_since = None  # reading is held up by us, or nothing is under way
-        if not stream.queued or stream.sent_octets != self._sent_then:
-            self._unsent_since = None
-        if stream.queued and self._unsent_since is None:
-            self._unsent_since, self._sent_then = now, stream.sent_octets
-        if self._record_since is not None and now - self._record_since >= limits.transfer_time:
+        if lack := self._headway.lack(now, self._reading):
             hosts.events["closed_slow"] += 1
-            self._fail("a record did not arrive in time")
-        elif self._unsent_since is not None and now - self._unsent_since >= limits.transfer_time:
-            hosts.events["closed_slow"] += 1
-            self._fail("the peer takes no replies")
+            self._fail(lack)
         elif self._seat.stuck(now, self._account, self._waits_for_peer(starved)):
             hosts.events["closed_stuck"] += 1
             self._fail("the peer holds much memory, which is short, and makes no headway")
@@ -271,7 +273,7 @@ class TcpConnection:
             return
         taken = len(records) + self._stream.answered
         if taken:
-            self._record_since = None
+            self._headway.made()
             self.served += taken
             if not self._seat.called and self._dispatcher.admits(self.peer_address):
                 self._seat.call_made()
@@ -306,12 +308,13 @@ class TcpConnection:
         until = _clock() + self._seat.begin_turn()
         try:
             while waiting and self.calls < limit and not self.closed and not self._draining:
-                if stream.queued > self._limits.max_unsent:
+                if stream.queued > self._limits.max_unsent or self._securing.waits:
                     break
                 record, hold = waiting[0]
                 if len(record) >= 8 and record[7] == 1 and bytes(record[4:8]) == _REPLY:
                     waiting.popleft()
-                    self._take_answer(record, hold)
+                    self._callbacks.take(record)
+                    hold.release()
                     continue
                 if self._paced and self._pace.stops():
                     break
@@ -357,13 +360,6 @@ class TcpConnection:
         """It is to be dispatched after all, before those that came later."""
         self._waiting.appendleft((record, hold))
 
-    def _take_answer(self, record: memoryview, hold: Hold) -> None:
-        """A reply to a backward call. One that nobody waits for (any more) is dropped."""
-        future = self._callbacks.pop(int.from_bytes(record[:4], "big"), None)
-        if future is not None and not future.done():
-            future.set_result(memoryview(bytes(record)))
-        hold.release()
-
     def _finished(self, reply: RpcReply | None) -> None:
         """The outcome of one call."""
         self.calls -= 1
@@ -408,6 +404,9 @@ class TcpConnection:
             return
         if self._stream.slowed and not self._draining:
             self._pace.wait()
+        if sent and self._securing.due and not self.calls:
+            self._secure()
+            return
         over = self._stream.eof and not self._waiting and not self._stream.unfinished
         if sent and (not self.calls or self._stream.severed) and (self._draining or over):
             self.close()
@@ -449,15 +448,9 @@ class TcpConnection:
     def _regulate(self) -> None:
         """Read exactly while we can do something with what comes."""
         stream = self._stream
-        reading = not (
-            self._waiting
-            or self._draining
-            or stream.eof
-            or stream.starved
-            or self._pace.waits
-            or stream.queued > self._limits.max_unsent
-            or (stream.unfinished and self._writing)
-        )
+        held_up = self._waiting or self._draining or self._securing.waits or self._pace.waits
+        full = stream.starved or stream.queued > self._limits.max_unsent
+        reading = not (held_up or full or stream.eof or (stream.unfinished and self._writing))
         if stream.starved and not self._draining:
             self._await_memory(stream.starved)
         if reading != self._reading and not self.closed:

@@ -15,7 +15,7 @@ from typing import Any, Final
 from rpcrdma.firewall import contain
 from rpcrdma.memory import Lease, OutOfMemory
 from rpcrdma.rpc.dispatch import NO_REPLY, Dispatcher
-from rpcrdma.rpc.program import BackwardError, RpcReply
+from rpcrdma.rpc.program import BackwardError, RpcReply, Unsecured
 from rpcrdma.server.sockets import bind, plain_address
 from rpcrdma.server.visits import Visits
 
@@ -24,7 +24,7 @@ _MAX_CALL: Final = 4096
 _MAX_REPLY: Final = 1400
 
 
-class Caller:
+class Caller(Unsecured):
     """Where a datagram came from, as programs see it; implements :class:`rpcrdma.rpc.program.Transport`."""
 
     closed = False

@@ -36,6 +36,8 @@ class RecordStream:
         max_fragments: int = ...,
         most_records: int = ...,
     ) -> Self: ...
+    fd: int
+    """Where records come from and go to. Another one may take its place between two calls."""
     eof: bool
     """The peer has finished sending."""
     severed: bool

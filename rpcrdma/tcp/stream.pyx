@@ -78,7 +78,7 @@ class RecordError(Exception):
 cdef class RecordStream:
     """Receives and sends records on a descriptor that it does not own."""
 
-    cdef int fd
+    cdef public int fd                  # another one once TLS lies between it and the peer
     cdef Account account
     cdef size_t max_record
     cdef size_t max_fragments

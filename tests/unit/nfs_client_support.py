@@ -39,6 +39,8 @@ class Rig:
         self.daemon: Daemon
         self.ports = {"rdma": 0, "tcp": 0, "mountd": 0}
         self.extra = "  nfs4: {grace_time: 0}\n"
+        self.entry = ""
+        """More of the export's entry, each key behind a comma."""
 
     async def start(self) -> None:
         """Start the daemon, at the ports it had before if it did."""
@@ -46,7 +48,7 @@ class Rig:
         file = self.base / "exports.yaml"
         file.write_text(
             f"server:\n  listen: {listen}\n  mountd_port: {self.ports['mountd']}\n{self.extra}"
-            "exports:\n  - {path: export, pseudo: /export, squash: none}\n"
+            f"exports:\n  - {{path: export, pseudo: /export, squash: none{self.entry}}}\n"
         )
         self.daemon = Daemon(load(str(file)), Rpcbind((), None))
         await self.daemon.start()
@@ -56,7 +58,8 @@ class Rig:
 
     def url(self, path: str = "") -> Url:
         """A place in the export."""
-        return parse(f"{self.transport}://127.0.0.1:{self.ports[self.transport]}/export/{path}")
+        port = self.ports["rdma" if self.transport == "rdma" else "tcp"]
+        return parse(f"{self.transport}://127.0.0.1:{port}/export/{path}")
 
     def connect(self, path: str = "", **changes: Any) -> Managed[FileSystem]:
         """A client."""

@@ -21,6 +21,7 @@ DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
 SECTIONS = {
     "server": config.Server,
     "server.listen[]": config.Listen,
+    "server.tls": config.Tls,
     "server.nfs4": config.Nfs4,
     "server.nfs4.limits": config.Nfs4Limits,
     "server.limits": config.Limits,
@@ -51,6 +52,8 @@ def shown(key: str, value: Any) -> str:
         return str(value).lower()
     if isinstance(value, float):
         return f"{value:g}"
+    if isinstance(value, tuple) and all(isinstance(one, str) for one in value):
+        return "[" + ", ".join(value) + "]"
     if isinstance(value, tuple):
         return "[" + ", ".join(f'"{client.host}"' for client in value) + "]"
     return size(value) if key in SIZES else str(value)

@@ -251,7 +251,7 @@ def test_cp_says_what_it_does_not_do(server: Running, tmp_path: Path, capfd: pyt
     assert "no directory" in complaint(1, "-r", server.url("directory"), server.url("file"))
     assert "none of these is a URL" in complaint(2, here, here)
     assert "local" in complaint(2, server.url("file"), str(tmp_path / "local"), here)
-    assert "the scheme is rdma or tcp" in complaint(2, "http://host/file", here)
+    assert "the scheme is rdma, tcp or tls" in complaint(2, "http://host/file", here)
     assert not Path(here).exists()
     # What can be copied is, and the status says that something was not.
     assert "nothing" in complaint(1, server.url("file"), server.url("nothing"), str(tmp_path))

@@ -33,7 +33,7 @@ def test_urls(text: str, transport: str, host: str, port: int, names: tuple[byte
     ("text", "complaint"),
     [
         ("/local/path", "is no URL; one looks like rdma://host/export/path"),
-        ("http://host/", "the scheme is rdma or tcp"),
+        ("http://host/", "the scheme is rdma, tcp or tls"),
         ("rdma:///export", "names no host"),
         ("rdma://host:0/", "no port 0"),
         ("rdma://host:70000/", "range"),

@@ -1,0 +1,140 @@
+"""The server's certificate, and whose certificates it believes (RFC 9289 section 5).
+
+Owns :class:`Certificates`, which makes the context of each handshake, and :class:`Peer`, what a handshake has told of a
+client. Imports nothing of the project. Files that have changed are read again: a certificate that is renewed is used
+by the next handshake. One that cannot be used any more leaves the one before in use, and the log says so.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import ssl
+from dataclasses import dataclass
+from typing import Any, Final
+
+_log = logging.getLogger(__name__)
+
+ALPN: Final = "sunrpc"
+"""RFC 9289 section 4.1: what both sides name in their handshake."""
+_NAMES: Final = {"DNS": "dns", "IP Address": "ip", "email": "email", "URI": "uri"}
+
+
+class TlsError(Exception):
+    """The certificates cannot be used; the text says why, and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """Where everything is, as the configuration names it. PEM files."""
+
+    certificate: str
+    """The server's certificate, with those between it and a root."""
+    key: str
+    """Its private key."""
+    clients: str = ""
+    """Roots that clients' certificates are checked with. Empty: clients have no certificates."""
+    revoked: str = ""
+    """Revocation lists of those roots. With them a certificate of an issuer without a list is not believed."""
+
+    def names(self) -> list[str]:
+        """Those that are there."""
+        return [name for name in (self.certificate, self.key, self.clients, self.revoked) if name]
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """A client whose connection is secured."""
+
+    cipher: str
+    subject: str = ""
+    """Of its certificate, for people; empty: it has shown none."""
+    names: tuple[str, ...] = ()
+    """Its subject alternative names (RFC 5280 section 4.2.1.6), as in ``dns:host``, ``ip:10.0.0.1``, ``email:…``."""
+
+    @property
+    def verified(self) -> bool:
+        """Whether it has shown a certificate. One that is not believed ends the handshake."""
+        return bool(self.subject)
+
+    @property
+    def security(self) -> str:
+        """``mtls`` or ``tls``, as the configuration's ``xprtsec`` names them."""
+        return "mtls" if self.verified else "tls"
+
+
+class Certificates:
+    """Makes contexts for handshakes. Used by one thread at a time."""
+
+    def __init__(self, files: Files) -> None:
+        """Raises TlsError."""
+        self.files = files
+        self._seen = _stamps(files)
+        self._context = make_context(files)
+
+    def wrap(self, sock: socket.socket) -> ssl.SSLSocket:
+        """The server's part in a handshake that begins now. Raises OSError."""
+        seen = _stamps(self.files)
+        if seen != self._seen:
+            self._seen = seen
+            try:
+                self._context = make_context(self.files)
+                _log.info("TLS: %s is used from now on", self.files.certificate)
+            except TlsError as error:
+                _log.error("TLS: %s; what was read before stays in use", error)
+        return self._context.wrap_socket(sock, server_side=True, do_handshake_on_connect=False)
+
+
+def _stamps(files: Files) -> tuple[tuple[int, int, int] | None, ...]:
+    """What changes when a file does."""
+    found: list[tuple[int, int, int] | None] = []
+    for name in files.names():
+        try:
+            about = os.stat(name)
+            found.append((about.st_ino, about.st_mtime_ns, about.st_size))
+        except OSError:
+            found.append(None)
+    return tuple(found)
+
+
+def make_context(files: Files) -> ssl.SSLContext:
+    """Read the files. RFC 9289 section 5: TLS 1.3 and nothing older; and no early data, which could be replayed
+    (OpenSSL takes none unless told to). Raises TlsError."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.num_tickets = 0  # a client connects seldom; and what was not asked for would lie between replies
+    context.set_alpn_protocols([ALPN])
+    what = files.certificate
+    try:
+        context.load_cert_chain(files.certificate, files.key)
+        if files.clients:
+            what = files.clients
+            context.load_verify_locations(files.clients)
+            context.verify_mode = ssl.CERT_OPTIONAL
+        if files.revoked:
+            what = files.revoked
+            context.load_verify_locations(files.revoked)
+            context.verify_flags |= ssl.VerifyFlags.VERIFY_CRL_CHECK_LEAF
+    except ssl.SSLError as error:
+        if error.reason == "KEY_VALUES_MISMATCH":
+            raise TlsError(f"{files.key} is not the key of {files.certificate}; name the one that is") from None
+        raise TlsError(f"{what} cannot be used ({error.reason or error}); it must be PEM") from None
+    except OSError as error:
+        missing = next((name for name in files.names() if not os.access(name, os.R_OK)), what)
+        raise TlsError(
+            f"{missing}: {error.strerror or error}; it must be there and readable by the server's user"
+        ) from None
+    return context
+
+
+def peer_of(sock: ssl.SSLSocket) -> Peer:
+    """What a handshake that has come to its end tells of the client."""
+    cipher = sock.cipher()
+    shown: Any = sock.getpeercert()
+    if not shown:
+        return Peer(cipher[0] if cipher else "")
+    subject = ",".join(f"{key}={value}" for part in shown.get("subject", ()) for key, value in part)
+    names = tuple(f"{_NAMES[kind]}:{name}" for kind, name in shown.get("subjectAltName", ()) if kind in _NAMES)
+    serial = shown.get("serialNumber", "?")
+    return Peer(cipher[0] if cipher else "", subject or f"serial {serial}", names)
