@@ -31,6 +31,7 @@ from nfsd.protocol.nfs3 import NFS_PROGRAM
 from nfsd.v3.procedures import Nfs3Procedures
 from nfsd.v3.program import nfs3_procedures
 from rpcrdma.memory import Pool
+from rpcrdma.peer import wire
 from rpcrdma.peer.requester import Exposed, Peer
 from rpcrdma.rpc.dispatch import Dispatcher
 from rpcrdma.rpc.program import Program
@@ -41,7 +42,6 @@ from rpcrdma.verbs.softiwarp import SoftIwarp
 from rpcrdma.wire.private_data import PrivateData
 from tests.fuzz.iwarp_fakes import Errors
 from tests.fuzz.nfs3_calls import COUNTS, NAMING, WRITE, Call, Input, comparable
-from tests.peer import wire
 from tests.support import nfs3_truth
 from tests.support.general_calls import GeneralCalls
 from tests.unit import vfs_support

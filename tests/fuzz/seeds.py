@@ -7,13 +7,13 @@ import struct
 from collections.abc import Iterator
 from typing import Any
 
+from rpcrdma.peer import wire
 from rpcrdma.peer.wire import Segment
 from rpcrdma.rpc import messages
 from rpcrdma.wire.private_data import PrivateData
 from rpcrdma.xdr import codec, node_of
 from rpcrdma.xdr.payload import Payload
 from tests.fuzz.transport import ARGUMENTS, COMPOUNDS, join
-from tests.peer import wire
 from tests.unit.xdr_values import DECLARED, samples_of
 
 CREDENTIAL = struct.pack(">7I", 1, 20, 7, 0, 0, 0, 0) + bytes(8)

@@ -14,6 +14,7 @@ from nfsd.v4.procedures import Nfs4Procedures
 from nfsd.v4.program import nfs4_procedures
 from rpcrdma.engine.config import ResponderOptions
 from rpcrdma.memory import Pool
+from rpcrdma.peer import wire
 from rpcrdma.peer.requester import Peer
 from rpcrdma.rpc.dispatch import Dispatcher
 from rpcrdma.rpc.program import Program
@@ -21,7 +22,6 @@ from rpcrdma.server.rdma import RdmaServer, RdmaServerOptions
 from rpcrdma.server.tcp import TcpListener
 from rpcrdma.verbs.interface import ListenAddress
 from rpcrdma.verbs.softiwarp import SoftIwarp
-from tests.peer import wire
 from tests.peer.rig import LINUX
 from tests.support.nfs4 import NFS, Client4, LoopbackTransport, Operation, Server4, serving
 

@@ -9,6 +9,7 @@ from nfsd.v3.procedures import Nfs3Procedures
 from nfsd.v3.program import nfs3_procedures
 from rpcrdma.engine.config import ResponderOptions
 from rpcrdma.memory import Pool
+from rpcrdma.peer import wire
 from rpcrdma.peer.requester import Peer
 from rpcrdma.rpc.dispatch import Dispatcher
 from rpcrdma.rpc.program import Program
@@ -16,7 +17,6 @@ from rpcrdma.server.rdma import RdmaServer, RdmaServerOptions
 from rpcrdma.verbs.device import make_provider
 from rpcrdma.verbs.interface import ListenAddress
 from rpcrdma.verbs.softiwarp import SoftIwarp
-from tests.peer import wire
 from tests.peer.rig import DEVICE_ADDRESS, LINUX
 from tests.support.general_calls import GeneralCalls
 from tests.support.nfs4_native import TRIES

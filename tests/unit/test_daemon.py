@@ -20,12 +20,12 @@ from nfsd.logs import JournalFormatter
 from nfsd.nlm.peers import Peers
 from nfsd.protocol.nfs3 import nfsstat3, stable_how
 from rpcrdma.memory import Pool
+from rpcrdma.peer import wire
 from rpcrdma.peer.requester import Peer
 from rpcrdma.rpc.rpcbind import Rpcbind
 from rpcrdma.verbs.interface import ListenAddress
 from rpcrdma.verbs.softiwarp import SoftIwarp
 from tests.nfs3_client import Nfs3Client, Nfs3Failure, RpcFailure
-from tests.peer import wire
 from tests.rfc.plugin import covers
 from tests.support.machine import needs_ipv6
 from tests.unit.rpc_support import call

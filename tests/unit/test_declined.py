@@ -13,7 +13,7 @@ from nfsd.metrics import ServerCollector
 from nfsd.protocol import nfs4 as p
 from nfsd.protocol.nfs3 import NFS_PROGRAM
 from rpcrdma.memory import Pool
-from tests.peer import wire
+from rpcrdma.peer import wire
 from tests.support.nfs4_native import handle_of
 from tests.support.nfs4_native import run as run4
 from tests.unit import rdma_native_support as rdma

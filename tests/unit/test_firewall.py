@@ -15,13 +15,14 @@ from rpcrdma.capture.recorder import Captures
 from rpcrdma.firewall import Ticker, contain, last_resort, spawn
 from rpcrdma.hosts import Hosts
 from rpcrdma.memory import Pool
+from rpcrdma.peer import wire
 from rpcrdma.rpc.dispatch import Dispatcher
 from rpcrdma.rpc.program import Call, Procedure, Program
 from rpcrdma.server.udp import UdpListener
 from rpcrdma.server.visits import Visits
 from rpcrdma.verbs.softiwarp import SoftIwarp
 from rpcrdma.xdr import uint32
-from tests.peer import header, header_two, wire
+from tests.peer import header, header_two
 from tests.peer import run as run_rig
 from tests.unit import rdma_native_support as rdma
 from tests.unit import vfs_support

@@ -7,8 +7,8 @@ import struct
 
 import pytest
 
+from rpcrdma.peer import wire
 from rpcrdma.verbs.softiwarp.crc import crc32c
-from tests.peer import wire
 from tests.peer.rig import DEVICE_ADDRESS, LINUX
 from tests.unit import vfs_support
 from tests.unit.rdma_native_support import WRITE, handle, rpc, run

@@ -11,8 +11,8 @@ import pytest
 from nfsd.protocol import nfs4 as p
 from nfsd.state import StateEngine
 from nfsd.v4 import program
+from rpcrdma.peer import wire
 from rpcrdma.server.tcp_connection import TcpConnection
-from tests.peer import wire
 from tests.support.nfs4 import Client4, mode, wanted
 from tests.support.nfs4_native import BothRdma, Wire, handle_of, run
 from tests.unit import vfs_support

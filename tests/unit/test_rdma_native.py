@@ -8,9 +8,9 @@ import struct
 import pytest
 
 from rpcrdma.engine.config import ResponderOptions
+from rpcrdma.peer import wire
 from rpcrdma.server.rdma import RdmaServerOptions
 from rpcrdma.wire.private_data import PrivateData
-from tests.peer import wire
 from tests.unit import vfs_support
 from tests.unit.rdma_native_support import ACCESS, GETATTR, LOOKUP, READ, READLINK, handle, rpc, run
 

@@ -10,8 +10,8 @@ import struct
 import pytest
 
 from rpcrdma.engine.config import ResponderOptions
+from rpcrdma.peer import wire
 from rpcrdma.server.rdma import RdmaServerOptions
-from tests.peer import wire
 from tests.unit import vfs_support
 from tests.unit.rdma_native_support import GETATTR, READ, WRITE, handle, rpc, run
 

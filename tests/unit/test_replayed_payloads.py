@@ -9,9 +9,9 @@ import random
 import pytest
 
 from nfsd.protocol import nfs4 as p
+from rpcrdma.peer import wire
 from rpcrdma.peer.requester import Peer
 from rpcrdma.verbs.interface import ListenAddress
-from tests.peer import wire
 from tests.peer.rig import LINUX
 from tests.support.nfs4_native import BothRdma, comparable, handle_of, run
 from tests.unit import vfs_support
