@@ -154,6 +154,12 @@ def test_the_questions_can_be_listed():
     assert ["rdma", "replay"] in listed
 
 
+def test_nothing_is_said_of_memory_that_our_end_refuses(own):
+    _, rdma, _, more = own
+    done = command(rdma, *more[:2], "--only", "refused_memory")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_only_what_a_must_demands_counts_for_the_exit_status():
     def answer(level: str, differs: str) -> Answer:
         return Answer("question", (Item("RFC 0 1 word", level, "Text."),), differs, 0.0)
