@@ -10,6 +10,7 @@ import hashlib
 import os
 import re
 import shutil
+import stat
 import subprocess
 import time
 from collections.abc import Callable, Sequence
@@ -18,6 +19,7 @@ from functools import cached_property
 from pathlib import Path
 
 KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
+DOWNLOADER = "_apt"
 MIRROR, SECURITY = "http://deb.debian.org/debian", "http://deb.debian.org/debian-security"
 
 _START = time.monotonic()
@@ -81,7 +83,9 @@ class Suite:
     @cached_property
     def options(self) -> tuple[str, ...]:
         """What apt is told, so that it works on this suite and needs no root right."""
-        options = ["-q", "-o", "APT::Sandbox::User=root"]
+        options = ["-q"]
+        if not open_to_others(self.directory):
+            options += ["-o", "APT::Sandbox::User=root"]  # where its own user cannot go, apt would only complain
         if not self.name:
             return tuple(options)
         where = self.directory
@@ -126,6 +130,8 @@ class Suite:
         into.mkdir(parents=True, exist_ok=True)
         if not packages:
             return []  # apt-get takes no names for a mistake
+        if os.geteuid() == 0 and open_to_others(self.directory):
+            shutil.chown(into, DOWNLOADER)
         run("apt-get", *self.options, "download", *packages, cwd=into)
         files = []
         for package in packages:
@@ -140,6 +146,13 @@ class Suite:
         for deb in self.download(packages):
             unpack(deb, root)
             deb.unlink()
+
+
+def open_to_others(directory: Path) -> bool:
+    """Whether any user may enter a directory, of which not all need be there yet. What apt downloads for root it
+    downloads as a user of its own (apt.conf(5): APT::Sandbox::User), who has to."""
+    there = (path for path in (directory, *directory.parents) if path.exists())
+    return all(path.stat().st_mode & stat.S_IXOTH for path in there)
 
 
 def _mirror(name: str, otherwise: str) -> str:
