@@ -91,7 +91,6 @@ class Listeners:
         paces: Paces | None = None,
     ) -> None:
         self.hosts = Hosts(pool, host_limits(limits, descriptors), paces)
-        self._visits = Visits(self.hosts)
         self.started: list[Started] = []
         self.failures: list[str] = []
         """What could not be started, and why."""
@@ -137,18 +136,19 @@ class Listeners:
     ) -> None:
         """Start a program other than NFS on these hosts; ``what`` names it in messages. ``udp``: it takes datagrams
         too, at the same port."""
+        visits = Visits(self.hosts)
         for host in mount_hosts(hosts):
             address = Address("tcp", host, port)
             try:
                 self._start_tcp(address, dispatcher, service)
                 if udp:
                     address = Address("udp", host, self.started[-1].address.port)
-                    await self._start_udp(address, dispatcher, service)
+                    await self._start_udp(address, dispatcher, service, visits)
             except OSError as error:
                 self._failed(f"cannot listen on {address} for {what}: {_with_remedy(error, address)}")
 
-    async def _start_udp(self, address: Address, dispatcher: Dispatcher, service: str) -> None:
-        listener = UdpListener(dispatcher, self._visits)
+    async def _start_udp(self, address: Address, dispatcher: Dispatcher, service: str, visits: Visits) -> None:
+        listener = UdpListener(dispatcher, visits)
         await listener.listen(address.host, address.port)
         self.started.append(Started(address, service, udp=listener))
 

@@ -8,6 +8,9 @@ it in a datagram, and anybody can send one in its name. So the host is asked bac
 its state number (SM_STAT), which must be the one that was told. A host without a status monitor (it begins one when it
 first mounts), or with one that does not tell, has no word against it. One that does not answer is believed over TCP,
 whose handshake shows the address, and not when a datagram says it; the call is not answered then, and comes again.
+
+Who sends datagrams in the names of many hosts that are off has all of them asked, for as long as one that does not
+answer is waited for. Then those that have been asked the longest make room: one that is there answers at once.
 """
 
 from __future__ import annotations
@@ -44,6 +47,9 @@ _FIRST_PAUSE: Final = 1.0
 _LONGEST_PAUSE: Final = 30.0
 _PATIENCE: Final = 900.0
 """Seconds for which a client is called that does not answer: what Linux's sm-notify takes."""
+MOST_ASKED: Final = 32
+"""Hosts that are asked at a time because a datagram told of them: fewer than datagrams that are taken, and than calls
+to other hosts that may be under way (:mod:`nfsd.nlm.peers`)."""
 
 
 class StatusMonitor:
@@ -54,6 +60,8 @@ class StatusMonitor:
         self._peers = peers
         self._asking: set[str] = set()
         """Hosts that are being asked; the clients that there are bound them."""
+        self._asked_for: dict[str, asyncio.Future[int | None]] = {}
+        """Those of them that datagrams told of, in the order in which they came."""
 
     async def null(self, call: Call, arguments: None) -> None:
         """Answer, and do no work at all."""
@@ -68,14 +76,19 @@ class StatusMonitor:
             return
         if address in self._asking:
             raise DropCall(silently=True)
+        datagram = transport.netid.startswith("udp")
         self._asking.add(address)
         try:
             # The call's coroutine is no task, which time limits need.
-            word = await asyncio.ensure_future(
-                self._ask(address, transport.local_address, args.mon_name, datagram=transport.netid.startswith("udp"))
-            )
+            asked = asyncio.ensure_future(self._ask(address, transport.local_address, args.mon_name, datagram=datagram))
+            if datagram:
+                self._make_room(address, asked)
+            word = await asked
+        except asyncio.CancelledError:
+            raise DropCall(silently=True) from None
         finally:
             self._asking.discard(address)
+            self._asked_for.pop(address, None)
         if word is not None and word != args.state:
             _log.warning("%s is said to have been restarted, and says that it was not: its locks stay", address)
             return
@@ -83,6 +96,12 @@ class StatusMonitor:
             _log.info('%s "%s" was restarted: its NFSv3 locks are free', address, shown(client.name))
         await self._nfs4.clear_all()
         self._nfs4.blocked.tell()
+
+    def _make_room(self, address: str, asked: asyncio.Future[int | None]) -> None:
+        """One more host is asked for a datagram; if there are too many, who has been asked the longest is no more."""
+        self._asked_for[address] = asked
+        if len(self._asked_for) > MOST_ASKED:
+            self._asked_for.pop(next(iter(self._asked_for))).cancel()
 
     async def _ask(self, address: str, source: str, name: bytes, *, datagram: bool) -> int | None:
         """The state number of a host as its own status monitor tells it; None: there is none, or it does not tell.

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from nfsd.nlm import nsm
 from nfsd.nlm.nsm import own_state
 from nfsd.protocol import nlm4 as n
 from nfsd.protocol.nsm import SM_NOTIFY, SM_PROGRAM
@@ -16,6 +17,7 @@ from nfsd.recovery_store import RecoveryStore
 from nfsd.state import ClientRecord, Limits, Recovered, StateEngine
 from nfsd.state.types import NLM
 from nfsd.vfs.types import Credential
+from tests.support.delegations import until
 from tests.support.nfs4 import StoreInMemory
 from tests.support.nlm import BLOCKED, DENIED, GRACE, GRANTED, NlmServer, locking_server
 from tests.unit.state_support import World
@@ -238,6 +240,35 @@ def test_a_datagram_in_a_hosts_name_does_not_free_its_locks(tmp_path: Path) -> N
             one.told = 9
             assert await one.datagram_of_restart(9)
             assert (await two.granted()).l_offset == 5
+
+    asyncio.run(main())
+
+
+def test_hosts_that_do_not_answer_keep_no_other_from_being_heard(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Datagrams in the names of many hosts that are off have as many asked as may be; then one comes that is there."""
+    monkeypatch.setattr(nsm, "MOST_ASKED", 2)
+
+    async def main() -> None:
+        async with asyncio.timeout(60), locking_server(tmp_path) as server:
+            server.peers._patience = 60  # for as long as the test takes
+            handle = await handle_of(server)
+            off = [server.host(number).take_calls() for number in (2, 3)]
+            there = server.host(4).take_calls()
+            for number, host in enumerate((*off, there)):
+                host.handle, host.told = handle, None
+                assert await host.lock(20 * number, 10) == GRANTED
+            in_their_names = [asyncio.ensure_future(host.datagram_of_restart(9)) for host in off]
+            visits = server.udp._visits
+            await until(lambda: len(visits._of) == 2)
+            there.told = 9
+            assert await there.datagram_of_restart(9)
+            assert len(visits._of) == 1, "who was asked the longest made room"
+            assert await off[0].test(40, 10) is None, "it was heard"
+            assert await there.test(0, 10) is not None, "the others' locks are there"
+            for waiting in in_their_names:
+                waiting.cancel()
 
     asyncio.run(main())
 
