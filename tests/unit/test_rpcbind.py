@@ -29,6 +29,11 @@ NFS3 = Service(100003, 3, "tcp", "127.0.0.1.8.1")
 MOUNT = Service(100005, 3, "tcp", "127.0.0.1.78.80")
 
 
+def ours(caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
+    """Without asyncio's: Python 3.12.1's logs an error where a server's handler is cancelled, as the fake's is."""
+    return [record for record in caplog.records if record.name != "asyncio"]
+
+
 class FakeRpcbind:
     """SET, UNSET and GETADDR as rpcbind does them."""
 
@@ -116,7 +121,7 @@ def test_another_servers_registration_is_left_alone(tmp_path: Path, caplog: pyte
     with caplog.at_level(logging.INFO):
         run(test)
     assert "keeps another registration" in caplog.text
-    assert all(record.levelno == logging.INFO for record in caplog.records)
+    assert all(record.levelno == logging.INFO for record in ours(caplog))
 
 
 def test_what_a_killed_server_left_on_our_port_is_taken_over(tmp_path: Path) -> None:
@@ -148,7 +153,7 @@ def test_whatever_rpcbind_does_is_one_line_of_information(
     with caplog.at_level(logging.INFO):
         run(test)
     assert len([r for r in caplog.records if r.name == "rpcrdma.rpc.rpcbind"]) == 1
-    assert all(record.levelno == logging.INFO for record in caplog.records)
+    assert all(record.levelno == logging.INFO for record in ours(caplog))
 
 
 def test_tcp_when_there_is_no_socket() -> None:
