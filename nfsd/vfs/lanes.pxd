@@ -3,7 +3,7 @@
 from libc.stdint cimport uint64_t
 
 from nfsd.vfs.identity cimport identity_t, server_identity_t
-from nfsd.vfs.threads cimport pthread_cond_t, pthread_mutex_t
+from nfsd.vfs.threads cimport pthread_mutex_t, sem_t
 
 cdef enum:
     # Flags of steps.
@@ -73,7 +73,7 @@ ctypedef struct lane_t:
 
 ctypedef struct shared_t:
     pthread_mutex_t lock
-    pthread_cond_t work
+    sem_t calls                 # what workers rest on
     lane_t *ready_head
     lane_t *ready_tail
     job_t *finished             # newest first

@@ -32,9 +32,8 @@ from nfsd.vfs.lanes cimport (
 )
 from nfsd.vfs.threads cimport (
     SIG_SETMASK, pthread_attr_destroy, pthread_attr_init, pthread_attr_setstacksize, pthread_attr_t,
-    pthread_cond_broadcast, pthread_cond_destroy, pthread_cond_init, pthread_cond_signal, pthread_cond_wait,
     pthread_create, pthread_join, pthread_mutex_destroy, pthread_mutex_init, pthread_mutex_lock,
-    pthread_mutex_unlock, pthread_sigmask, sigfillset, sigset_t,
+    pthread_mutex_unlock, pthread_sigmask, sem_destroy, sem_init, sem_post, sem_wait, sigfillset, sigset_t,
 )
 from nfsd.vfs.uring cimport DEPTH, uring_close, uring_done, uring_enter, uring_open, uring_read, uring_t, uring_take_back
 
@@ -84,11 +83,13 @@ cdef void call_for_reads(shared_t *shared, lane_t *lane) noexcept nogil:
 
 
 cdef void let_go_on(shared_t *shared) noexcept nogil:
-    """Give up the lock, and wake who is to come."""
+    """Give up the lock, and wake who is to come. A semaphore never has the loop wait. A condition variable may: glibc lets
+    nobody signal further waiters until those it has signalled before have had a processor, and that takes milliseconds
+    where processors are scarce."""
     cdef bint wakes = to_wake(shared)
     pthread_mutex_unlock(&shared.lock)
     if wakes:
-        pthread_cond_signal(&shared.work)
+        sem_post(&shared.calls)
 
 
 cdef void rest(shared_t *shared) noexcept nogil:
@@ -96,7 +97,9 @@ cdef void rest(shared_t *shared) noexcept nogil:
     call_off(shared, shared.called)
     shared.idle += 1
     while not shared.coming and not shared.stopping:
-        pthread_cond_wait(&shared.work, &shared.lock)
+        pthread_mutex_unlock(&shared.lock)
+        sem_wait(&shared.calls)  # woken for a call that another thread has come for, or by a signal, it waits again
+        pthread_mutex_lock(&shared.lock)
     if shared.coming:
         shared.coming = 0
         shared.called -= 1
@@ -331,12 +334,12 @@ cdef class Workers:
         memset(&self.shared, 0, sizeof(self.shared))
         self.shared.event_fd = -1
         pthread_mutex_init(&self.shared.lock, NULL)
-        pthread_cond_init(&self.shared.work, NULL)
+        sem_init(&self.shared.calls, 0, 0)
 
     def __dealloc__(self):
-        # Threads that wait must be gone before what they wait on (pthread_cond_destroy blocks).
+        # Threads that wait must be gone before what they wait on.
         self.stop()
-        pthread_cond_destroy(&self.shared.work)
+        sem_destroy(&self.shared.calls)
         pthread_mutex_destroy(&self.shared.lock)
 
     cdef int bound(self, lane_t *lane, int limit) except -1:
@@ -457,8 +460,9 @@ cdef class Workers:
         with nogil:
             pthread_mutex_lock(&self.shared.lock)
             self.shared.stopping = 1
-            pthread_cond_broadcast(&self.shared.work)
             pthread_mutex_unlock(&self.shared.lock)
+            for index in range(self.count):
+                sem_post(&self.shared.calls)
             for index in range(self.count):
                 pthread_join(self.workers[index].thread, NULL)
                 free(self.workers[index])
