@@ -105,6 +105,8 @@ def times(factor: float, value: float | None) -> float | None:
 def unchanged(before: Mapping[str, Any] | None) -> list[Row]:
     """Today's scenarios beside an earlier build."""
     goal = f"tmpfs, each of the {len(TODAY)} native scenarios: at most {1 + TOLERANCE:.2f} x before"
+    if before and "commit" in before:
+        goal += f" ({before['commit']})"
     if not before or not before["ratios"]:
         return [Row("today's scenarios", goal, "not measured: --before OLDTREE", None)]
     worse = {key: ratio for key, ratio in before["ratios"].items() if ratio > 1 + TOLERANCE}
@@ -272,6 +274,7 @@ def compared(old: Path, new: Path) -> dict[str, Any]:
     """Today's scenarios of two trees."""
     found, failures = compare.run(compare.parser().parse_args([str(old), str(new)]))
     return {
+        "commit": compare.commit_of(old.resolve()),
         "ratios": {" ".join(key): pairs.ratio() for key, pairs in found.items()},
         "failures": {" ".join(key): why for key, why in failures.items()},
     }

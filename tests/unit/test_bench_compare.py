@@ -1,5 +1,8 @@
 """``python -m bench compare``: two builds in turns."""
 
+import shutil
+import subprocess
+
 import pytest
 
 from bench import compare
@@ -30,6 +33,27 @@ def test_the_table_says_what_is_worse_and_what_failed():
     assert "failed: NFS3ERR_IO" in lines[5]
     assert lines[-1] == "The geometric mean of the ratios is 1.007."
     assert {line.count("|") for line in lines[:6]} == {9}
+
+
+def git(tree, *words):
+    command = ["git", "-C", tree, "-c", "user.name=a", "-c", "user.email=a@b", *words]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+
+@pytest.mark.skipif(shutil.which("git") is None, reason="there is no git")
+def test_a_checkout_is_told_by_its_commit(tmp_path):
+    tree = tmp_path / "before"
+    tree.mkdir()
+    assert compare.commit_of(tree) == "before", "it is no repository"
+    git(tree, "init", "--quiet")
+    assert compare.commit_of(tree) == "before", "it has no commit yet"
+    (tree / "file").write_text("text")
+    git(tree, "add", "file")
+    git(tree, "commit", "--quiet", "--message", "First")
+    commit = git(tree, "rev-parse", "--short", "HEAD")
+    assert compare.commit_of(tree) == commit
+    (tree / "file").write_text("another")
+    assert compare.commit_of(tree) == f"{commit}+"
 
 
 def test_extensions_of_another_tree_are_seen(tmp_path):

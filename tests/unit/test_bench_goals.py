@@ -92,8 +92,10 @@ def test_an_earlier_build_is_beside_this_one():
     result["before"] = {"ratios": {"getattr tcp": 1.04, "lookup tcp": 1.0}, "failures": {"access rdma": "NFS3ERR_IO"}}
     first = rows(result)[0]
     assert (first.figure, first.met) == ("getattr tcp 1.040; access rdma failed", False)
-    result["before"] = {"ratios": {}, "failures": {}}
+    assert first.goal.endswith("x before"), "earlier results do not say which commit"
+    result["before"] = {"commit": "52dc732", "ratios": {}, "failures": {}}
     assert rows(result)[0].met is None
+    assert rows(result)[0].goal.endswith("x before (52dc732)")
 
 
 def test_what_was_not_measured_is_neither():
@@ -174,7 +176,7 @@ def test_two_trees_are_compared_with_all_of_todays_scenarios(monkeypatch, tmp_pa
 
     monkeypatch.setattr(compare, "run", run)
     before = goals.compared(tmp_path / "old", tmp_path / "new")
-    assert before == {"ratios": {"getattr tcp": 1.5}, "failures": {"access rdma": "NFS3ERR_IO"}}
+    assert before == {"commit": "old", "ratios": {"getattr tcp": 1.5}, "failures": {"access rdma": "NFS3ERR_IO"}}
     (options,) = asked
     assert (options.old, options.new) == (tmp_path / "old", tmp_path / "new")
     assert (options.scenario, options.transport) == ([], ["tcp", "rdma"]), "none named: today's"
