@@ -122,8 +122,9 @@ class Daemon:
         self._admission = Admission(self.exports)
         self.events: Events
         descriptors = raise_descriptor_limit()
-        self.service = FileService(self.exports, server.state_dir, _file_limits(server.limits, descriptors))
-        self.service.rings = server.io_uring
+        self.service = FileService(
+            self.exports, server.state_dir, _file_limits(server.limits, descriptors), rings=server.io_uring
+        )
         self.paces.weights.for_one.append(self.service.weigh)
         self.captures = Captures()
         self.listeners = Listeners(self.pool, server.limits, self.captures, descriptors, self.paces)
@@ -250,7 +251,7 @@ class Daemon:
             self._keep_to_one_user()
         for sentence in missing(self.service.executor):
             _log.warning("%s", sentence)
-        _log.info("READs of disks: %s", self.service.way_of_reading)
+        _log.info("READs of disks: %s", self.service.chains.way_of_reading)
         return recovered
 
     def _keep_to_one_user(self) -> None:
@@ -319,7 +320,7 @@ class Daemon:
             lambda: self._nfs4.callbacks.counters,
             self._nfs4.copies.statistics,
             self._nfs4.recalls.statistics,
-            lambda: self.service.losses,
+            lambda: self.service.write_back.failures,
             self._state,
             self.listeners.hosts,
             self.service.shares,

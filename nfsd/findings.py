@@ -21,7 +21,7 @@ from nfsd.config import Config, Location, dotted, split_host_port
 from nfsd.exports import ExportTable
 from nfsd.listeners import mount_hosts, remedy_for
 from nfsd.versions import V3
-from nfsd.vfs.finding import LIMITS
+from nfsd.vfs.places import LIMITS
 from nfsd.vfs.service import FileService
 from nfsd.vfs.syscalls import Naming
 from rpcrdma.rpc.rpcbind import PORT as PORTMAPPER_PORT

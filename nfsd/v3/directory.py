@@ -30,7 +30,7 @@ from nfsd.v3.convert import FATTR3_SIZE, fattr
 from nfsd.v3.errors import DIRECTORY_EXCEPTIONS, Nfs3Error
 from nfsd.v3.listing import ENTRY_SIZE, Listing3
 from nfsd.v3.request import Aftermath, Operation, Request
-from nfsd.vfs.directory import VERIFIER
+from nfsd.vfs.listings import VERIFIER
 from nfsd.vfs.types import DirectoryEntry
 from rpcrdma.rpc.program import ENCODED, Encoded
 from rpcrdma.xdr import Encoder

@@ -161,7 +161,7 @@ async def _open(asked: Asked, credential: Credential, node: Node, *, trusted: bo
     service, exactly = server.service, server.leases
     wanted = _BOTH if exactly and access == _WRITE else access
     for kind in (wanted,) if exactly or wanted == _BOTH else (wanted, _BOTH):
-        opened = service.cached_open(node.inode, (credential, kind, False))
+        opened = service.open_files.cached(node.inode, (credential, kind, False))
         if opened is not None and service.shares.take(opened, credential.host):
             return opened
     with _shortage_told(server, credential.host, asked.client.minor):

@@ -7,14 +7,16 @@ one does not keep others from the file, and it ends early rather than late.
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
 from collections.abc import Awaitable, Callable
 
 from nfsd.vfs.attributes import statx_buffer
+from nfsd.vfs.data_changes import DataChanges, check_readable_open, check_writable_open
 from nfsd.vfs.executor import Chain, Step
 from nfsd.vfs.records import OpenFile
-from nfsd.vfs.sparse import SparseOperations, check_readable_open, check_writable_open
+from nfsd.vfs.stable import StableStorage
 from nfsd.vfs.syscalls import (
     AT_EMPTY_PATH,
     FICLONERANGE,
@@ -45,7 +47,7 @@ class RangeCopy:
 
     def __init__(
         self,
-        operations: CopyOperations,
+        operations: Copying,
         source: OpenFile,
         source_offset: int,
         target: OpenFile,
@@ -53,7 +55,7 @@ class RangeCopy:
         count: int,
     ) -> None:
         self._operations = operations
-        self._copy_piece = operations._copy_by_kernel
+        self._copy_piece = operations.copy_by_kernel
         self.source, self.source_offset = source, source_offset
         self.target, self.target_offset = target, target_offset
         self.count = count
@@ -73,16 +75,20 @@ class RangeCopy:
         try:
             copied = await self._copy_piece(*where)
         except OSError as error:
-            if error.errno not in _NOT_BY_KERNEL or self._copy_piece != operations._copy_by_kernel:
+            if error.errno not in _NOT_BY_KERNEL or self._copy_piece != operations.copy_by_kernel:
                 raise
-            self._copy_piece = operations._copy_by_hand
+            self._copy_piece = operations.copy_by_hand
             copied = await self._copy_piece(*where)
         self.done += copied
         return copied > 0 and self.done < self.count
 
 
-class CopyOperations(SparseOperations):
+class Copying:
     """Copying and cloning."""
+
+    def __init__(self, data_changes: DataChanges, stable: StableStorage) -> None:
+        self._data_changes = data_changes
+        self._stable = stable
 
     def begin_copy(
         self, source: OpenFile, source_offset: int, target: OpenFile, target_offset: int, count: int
@@ -98,17 +104,19 @@ class CopyOperations(SparseOperations):
     async def copy_for_a_while(self, copying: RangeCopy, step: Callable[[], Awaitable[bool]] | None = None) -> None:
         """Go on with a copy until it is done or has ended early, a second is over, or an error comes after some octets.
         Raises OSError when there are none. ``step``: what makes the steps, if they must take turns."""
-        deadline = self.loop.time() + _SECONDS
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + _SECONDS
         try:
-            while await (step or copying.step)() and self.loop.time() < deadline:
+            while await (step or copying.step)() and loop.time() < deadline:
                 pass
         except OSError:
             if not copying.done:
                 raise  # otherwise what was copied counts; whoever goes on meets the error again
 
-    async def _copy_by_kernel(
+    async def copy_by_kernel(
         self, source: OpenFile, source_offset: int, target: OpenFile, target_offset: int, count: int
     ) -> int:
+        """Have the kernel copy a piece of a range; how long it was. Raises OSError."""
         before, after = statx_buffer(), statx_buffer()
         chain = self._begin(target, before)
         step = chain.add(
@@ -117,9 +125,10 @@ class CopyOperations(SparseOperations):
         )  # fmt: skip
         return await self._end(target, chain, before, after, step)
 
-    async def _copy_by_hand(
+    async def copy_by_hand(
         self, source: OpenFile, source_offset: int, target: OpenFile, target_offset: int, count: int
     ) -> int:
+        """Copy a piece of a range through this process; how long it was. Raises OSError."""
         before, after = statx_buffer(), statx_buffer()
         buffer = bytearray(min(count, _PIECE_BY_HAND))
         chain = self._begin(target, before)
@@ -136,7 +145,7 @@ class CopyOperations(SparseOperations):
 
     async def _end(self, target: OpenFile, chain: Chain, before: bytearray, after: bytearray, step: Step) -> int:
         chain.add(SYS_STATX, target.fd, b"", AT_EMPTY_PATH, STATX_MASK, after)
-        await self.change_data(target, chain, before, after)
+        await self._data_changes.make(target, chain, before, after)
         return step.result
 
     async def clone_range(
@@ -156,11 +165,11 @@ class CopyOperations(SparseOperations):
         chain.add(SYS_STATX, target.fd, b"", AT_EMPTY_PATH, STATX_MASK, after)
         failures = target.node.inode.sync.failures
         try:
-            change = await self.change_data(target, chain, before, after)
+            change = await self._data_changes.make(target, chain, before, after)
         except OSError as error:
             if step.error == errno.ENOTTY:  # a file system that does not know the call at all
                 raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP)) from error
             raise
         if not target.node.export.asynchronous:
-            await self.sync_open(target.node, target, failures)
+            await self._stable.sync_open(target.node, target, failures)
         return change

@@ -14,25 +14,29 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 
 from nfsd.vfs import posix_acl
-from nfsd.vfs.attributes import attributes_of, changed_between, raw_ctime, raw_type, statx_buffer
-from nfsd.vfs.directory import DirectoryOperations, check_name
+from nfsd.vfs.attributes import raw_ctime, raw_type, statx_buffer
+from nfsd.vfs.chains import Chains
+from nfsd.vfs.directory_changes import DirectoryChanges, add_stat, check_directory
 from nfsd.vfs.executor import Chain, Step
-from nfsd.vfs.inspect import InspectOperations, time_argument
+from nfsd.vfs.known_files import KnownFiles, add_look, identity
+from nfsd.vfs.looking import Looking
+from nfsd.vfs.lookups import Lookups
 from nfsd.vfs.mounts import links_with_name
+from nfsd.vfs.open_files import OpenFiles
 from nfsd.vfs.posix_acl import DEFAULT_NAME
 from nfsd.vfs.records import Node, OpenFile
+from nfsd.vfs.setting import Setting, time_argument
+from nfsd.vfs.shares import Shares
+from nfsd.vfs.stable import StableStorage
 from nfsd.vfs.syscalls import (
-    AT_EMPTY_PATH,
     AT_REMOVEDIR,
     O_PATH,
     OPEN_HOW_SIZE,
-    STATX_MASK,
     SYS_FTRUNCATE,
     SYS_GETXATTR,
     SYS_MKDIRAT,
     SYS_MKNODAT,
     SYS_OPENAT2,
-    SYS_STATX,
     SYS_SYMLINKAT,
     SYS_UNLINKAT,
     handle_buffer,
@@ -68,39 +72,30 @@ def _verifier_times(verifier: bytes) -> tuple[Time, Time]:
     )
 
 
-class CreationOperations(InspectOperations, DirectoryOperations):
+class Creation:
     """CREATE, MKDIR, SYMLINK, MKNOD."""
 
-    def _check_directory(self, directory: Node, name: bytes, dots: int) -> None:
-        """A directory that may be changed, and a name for it; ``dots``: the error for ``.`` and ``..``."""
-        check_name(name)
-        if directory.type is not FileType.DIR:
-            raise OSError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
-        if name in (b".", b".."):
-            raise OSError(dots, os.strerror(dots))
-        self.check_writable(directory)
-
-    async def _run_change(self, directory: Node, chain: Chain, *opens: Step) -> None:
-        await self.run(directory.mount, chain, *opens)
-        failed = chain.failed
-        if failed is not None and failed.error == errno.ENOENT:
-            try:
-                await self.look(directory)  # ESTALE when it is the directory that is gone
-            except OSError:
-                self.abandon(*opens)
-                raise
-
-    def _changed(self, node: Node, before: bytearray, after: bytearray, *, happened: bool = True) -> Change:
-        """The change of a directory around an operation of ours, under its turn; some succeed and do nothing."""
-        inode = node.inode
-        first = attributes_of(before, node.mount, inode.change)
-        changed_between(inode, before, after)
-        return Change(first, attributes_of(after, node.mount, inode.change, changed=happened))
-
-    def _add_stat(self, chain: Chain, descriptor: int | Step) -> bytearray:
-        status = statx_buffer()
-        chain.add(SYS_STATX, descriptor, b"", AT_EMPTY_PATH, STATX_MASK, status)
-        return status
+    def __init__(
+        self,
+        chains: Chains,
+        known: KnownFiles,
+        looking: Looking,
+        lookups: Lookups,
+        open_files: OpenFiles,
+        shares: Shares,
+        setting: Setting,
+        stable: StableStorage,
+        directory_changes: DirectoryChanges,
+    ) -> None:
+        self._chains = chains
+        self._known = known
+        self._looking = looking
+        self._lookups = lookups
+        self._open_files = open_files
+        self._shares = shares
+        self._setting = setting
+        self._stable = stable
+        self._directory_changes = directory_changes
 
     async def create(
         self,
@@ -117,7 +112,7 @@ class CreationOperations(InspectOperations, DirectoryOperations):
         Without ``exclusive`` an existing regular file is returned, size set if asked (UNCHECKED). With it an
         existing one raises EEXIST (GUARDED), unless ``verifier`` (8 octets) is that of its creation (EXCLUSIVE: kept
         durably with the file until its first SETATTR, as knfsd does in atime and mtime)."""
-        self._check_directory(directory, name, errno.EEXIST)
+        check_directory(directory, name, errno.EEXIST)
         wanted = attributes
         if verifier is not None:
             atime, mtime = _verifier_times(verifier)
@@ -132,14 +127,8 @@ class CreationOperations(InspectOperations, DirectoryOperations):
                     continue  # removed in between, by a local process: try again to make it
             async with self._unmade_on_failure(credential, directory, name, node, wanted):
                 status = await self._finish_file(credential, node, opened, wanted, inherited)
-            await self.settle_names(node, directory, credential)
-            return node, self.seen(node, status), change, True
-
-    async def settle_names(self, made: Node | None, directory: Node, credential: Credential) -> None:
-        """A new file, if there is one, and the directory of its name are on the disk when this returns."""
-        if made is not None:
-            await self.sync(made, credential)
-        await self.sync(directory, credential)
+            await self._stable.settle_names(node, directory, credential)
+            return node, self._looking.seen(node, status), change, True
 
     async def _create_new(
         self, credential: Credential, directory: Node, name: bytes, attributes: SetAttributes
@@ -149,37 +138,37 @@ class CreationOperations(InspectOperations, DirectoryOperations):
         umask = _Umask(credential, attributes, _DEFAULT_MODE)
         status, kernel, same = statx_buffer(), handle_buffer(), handle_buffer()
         chain = Chain(credential)
-        before = self._add_stat(chain, directory.fd)
+        before = add_stat(chain, directory.fd)
         umask.ask(chain, directory)
         opening = chain.add(SYS_OPENAT2, directory.fd, name, open_how(CREATION_FLAGS, umask.mode), OPEN_HOW_SIZE)
-        after = self._add_stat(chain, directory.fd)
+        after = add_stat(chain, directory.fd)
         made = statx_buffer()
-        self.add_look(chain, opening, made, same, directory.mount.naming)
+        add_look(chain, opening, made, same, directory.mount.naming)
         naming = chain.add(SYS_OPENAT2, directory.fd, name, _HOW, OPEN_HOW_SIZE)
-        self.add_look(chain, naming, status, kernel, directory.mount.naming)
+        add_look(chain, naming, status, kernel, directory.mount.naming)
         serial = directory.inode.serial
         host, lane = credential.host, directory.mount.lane
         # Before the turn, which others wait for.
-        share = self.shares.at_once(host, lane) or await self.shares.wait(host, lane)
+        share = self._shares.at_once(host, lane) or await self._shares.wait(host, lane)
         try:
             await serial.acquire()
             try:
-                await self._run_change(directory, chain, opening, naming)
+                await self._directory_changes.run(directory, chain, opening, naming)
                 if opening.result >= 0:
                     await self._unmade_for_want_of(naming, credential, directory, name, 0)
-                self.check(chain, opening, naming)
-                change = self._changed(directory, before, after)
+                self._chains.check(chain, opening, naming)
+                change = self._directory_changes.changed(directory, before, after)
             finally:
                 serial.release()
-            if self.identity(directory.mount, status, kernel) != self.identity(directory.mount, made, same):
+            if identity(directory.mount, status, kernel) != identity(directory.mount, made, same):
                 # A local process put another file in its place at once: let the caller see that one.
-                self.abandon(opening, naming)
+                self._chains.abandon(opening, naming)
                 raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
-            node = self.adopt(directory.mount, naming.result, status, kernel, directory, name)
+            node = self._known.adopt(directory.mount, naming.result, status, kernel, directory, name)
         except BaseException:
             share.give_back()
             raise
-        opened = self.new_open(node, opening.result, 3, credential, share)
+        opened = self._open_files.new(node, opening.result, 3, credential, share)
         return node, opened, change, umask.inherited()
 
     async def _finish_file(
@@ -190,13 +179,13 @@ class CreationOperations(InspectOperations, DirectoryOperations):
         if attributes.size:
             chain.add(SYS_FTRUNCATE, opened.fd, attributes.size)
         self._add_initial(chain, credential, node, attributes, inherited)
-        status = self._add_stat(chain, node.fd)
-        await self.run(node.mount, chain)
+        status = add_stat(chain, node.fd)
+        await self._chains.run(node.mount, chain)
         chain.check()
         inode = node.inode
         inode.saw_ctime(raw_ctime(status))
         opened.epoch = inode.epoch
-        self.remember_open(opened, (credential, 3, True))
+        self._open_files.remember(opened, (credential, 3, True))
         return status
 
     def _add_initial(
@@ -215,7 +204,7 @@ class CreationOperations(InspectOperations, DirectoryOperations):
             attributes, mode=mode, uid=attributes.uid if root else None, gid=attributes.gid if root else None
         )
         times = timespecs(time_argument(owner.atime), time_argument(owner.mtime))
-        self.add_changes(chain, node.fd, b"%d" % node.fd, owner, times)
+        self._setting.add_changes(chain, node.fd, b"%d" % node.fd, owner, times)
 
     async def _create_over(
         self,
@@ -227,18 +216,18 @@ class CreationOperations(InspectOperations, DirectoryOperations):
         verifier: bytes | None,
     ) -> tuple[Node, Attributes, Change, bool]:
         """The name exists already."""
-        around = await self.attributes(directory)
-        node, found = await self.lookup(credential, directory, name)
+        around = await self._looking.attributes(directory)
+        node, found = await self._lookups.lookup(credential, directory, name)
         if node.type is not FileType.REG:
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
         if exclusive:
             # A retransmission of the call that made the file, which the replay cache no longer knows.
             if verifier is None or (found.atime, found.mtime) != _verifier_times(verifier) or found.size:
                 raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
-            await self.sync(node, credential)
-            await self.sync(directory, credential)
+            await self._stable.sync(node, credential)
+            await self._stable.sync(directory, credential)
         elif attributes.size is not None:
-            change = await self.set_attributes(credential, node, SetAttributes(size=attributes.size))
+            change = await self._setting.set_attributes(credential, node, SetAttributes(size=attributes.size))
             found = change.after
         return node, found, Change(around, around), False
 
@@ -301,41 +290,41 @@ class CreationOperations(InspectOperations, DirectoryOperations):
         umask: _Umask | None = None,
     ) -> tuple[Node, Attributes, Change]:
         """Create what open(2) does not create."""
-        self._check_directory(directory, name, errno.EEXIST)
+        check_directory(directory, name, errno.EEXIST)
         status, kernel = statx_buffer(), handle_buffer()
         chain = Chain(credential)
-        before = self._add_stat(chain, directory.fd)
+        before = add_stat(chain, directory.fd)
         make(chain)
-        after = self._add_stat(chain, directory.fd)
+        after = add_stat(chain, directory.fd)
         opening = chain.add(SYS_OPENAT2, directory.fd, name, _HOW, OPEN_HOW_SIZE)
-        self.add_look(chain, opening, status, kernel, directory.mount.naming)
+        add_look(chain, opening, status, kernel, directory.mount.naming)
         serial = directory.inode.serial
         await serial.acquire()
         try:
-            await self._run_change(directory, chain, opening)
+            await self._directory_changes.run(directory, chain, opening)
             await self._unmade_for_want_of(
                 opening, credential, directory, name, AT_REMOVEDIR if type_ is FileType.DIR else 0
             )
-            self.check(chain, opening)
-            change = self._changed(directory, before, after)
+            self._chains.check(chain, opening)
+            change = self._directory_changes.changed(directory, before, after)
         finally:
             serial.release()
-        node = self.adopt(directory.mount, opening.result, status, kernel, directory, name)
+        node = self._known.adopt(directory.mount, opening.result, status, kernel, directory, name)
         if raw_type(status) is type_:
             # Otherwise a local process has replaced it already, and its attributes are that process's business.
             chain = Chain(credential)
             self._add_initial(chain, credential, node, attributes, umask.inherited() if umask is not None else None)
-            status = self._add_stat(chain, node.fd)
+            status = add_stat(chain, node.fd)
             async with self._unmade_on_failure(credential, directory, name, node, attributes):
-                await self.run(node.mount, chain)
+                await self._chains.run(node.mount, chain)
                 chain.check()
         changed = (attributes.atime, attributes.mtime) != (None, None) or (
             credential.uid == 0 and (attributes.uid, attributes.gid) != (None, None)
         )
         if type_ is FileType.DIR or changed or not links_with_name(directory.mount):
-            await self.sync(node, credential)
-        await self.sync(directory, credential)
-        return node, self.seen(node, status), change
+            await self._stable.sync(node, credential)
+        await self._stable.sync(directory, credential)
+        return node, self._looking.seen(node, status), change
 
     @contextlib.asynccontextmanager
     async def _unmade_on_failure(
@@ -357,27 +346,27 @@ class CreationOperations(InspectOperations, DirectoryOperations):
         if found.error in (errno.EMFILE, errno.ENFILE):
             chain = Chain(credential)
             chain.add(SYS_UNLINKAT, directory.fd, name, flags)
-            await self.run(directory.mount, chain)
+            await self._chains.run(directory.mount, chain)
 
     async def _unmake(self, credential: Credential, directory: Node, name: bytes, node: Node) -> None:
         """Remove what has been made. In one turn with the look whether the name is still its: another client may have
         removed it meanwhile, and made something else of that name."""
         chain = Chain()
-        before = self._add_stat(chain, directory.fd)
+        before = add_stat(chain, directory.fd)
         chain.add(SYS_UNLINKAT, directory.fd, name, AT_REMOVEDIR if node.type is FileType.DIR else 0)
-        after = self._add_stat(chain, directory.fd)
+        after = add_stat(chain, directory.fd)
         serial = directory.inode.serial
         await serial.acquire()
         try:
-            found, _ = await self.lookup(credential, directory, name)
+            found, _ = await self._lookups.lookup(credential, directory, name)
             if found is not node:
                 return
-            await self._run_change(directory, chain)
+            await self._directory_changes.run(directory, chain)
             chain.check()
-            self._changed(directory, before, after)
+            self._directory_changes.changed(directory, before, after)
         finally:
             serial.release()
-        self.nodes.forget(node)
+        self._known.nodes.forget(node)
 
 
 class _Umask:

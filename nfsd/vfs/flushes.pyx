@@ -3,7 +3,7 @@
 
 Owns :class:`Sync` and :class:`Fsync`; imports the executor, the records and :mod:`nfsd.vfs.syncing`. What has an open
 descriptor is synchronised without a step in Python. The rest (what has yet to be opened, links and devices, files in memory)
-is the file service's (:meth:`~nfsd.vfs.opens.Opens.sync`), whose rules hold here.
+is the file service's (:meth:`~nfsd.vfs.stable.StableStorage.sync`), whose rules hold here.
 """
 
 from libc.errno cimport EINTR, EINVAL, errno
@@ -71,21 +71,21 @@ cdef class Fsync(Job):
         cdef int error = self.job.refused or self.data.error
         try:
             if error:
-                self.service.lost_writes(error, self.data.descriptors[0])
+                self.service.write_back.failed(error, self.data.descriptors[0])
         except Exception as failure:
             report(self, failure)
         return self.group.over(error)
 
 
 cdef Sync sync_of(object service, Node node, object credential):
-    """The file is to be on stable storage, for whoever this is. See :meth:`~nfsd.vfs.opens.Opens.sync`."""
+    """The file is to be on stable storage, for whoever this is. See :meth:`~nfsd.vfs.stable.StableStorage.sync`."""
     cdef Sync sync = Sync.__new__(Sync)
     sync.service, sync.node, sync.credential = service, node, credential
     return sync
 
 
 cdef Sync sync_through(object service, Node node, OpenFile opened, object failures):
-    """What has been written through a descriptor is. See :meth:`~nfsd.vfs.opens.Opens.sync_open`."""
+    """What has been written through a descriptor is. See :meth:`~nfsd.vfs.stable.StableStorage.sync_open`."""
     cdef Sync sync = sync_of(service, node, None)
     sync.opened, sync.failures = opened, failures
     return sync
@@ -99,12 +99,12 @@ cdef class Sync(Sharer):
         if self.found():
             return (<GroupSync>self.node.inode.sync).share(self)
         if written:
-            self.coroutine = self.service.sync_open(self.node, self.opened, self.failures)
+            self.coroutine = self.service.stable.sync_open(self.node, self.opened, self.failures)
         elif self.behind is not None:
-            self.coroutine = self.service.settle_names(self.node, self.behind, self.credential)
+            self.coroutine = self.service.stable.settle_names(self.node, self.behind, self.credential)
             self.behind = None
         else:
-            self.coroutine = self.service.sync(self.node, self.credential)
+            self.coroutine = self.service.stable.sync(self.node, self.credential)
         return Errand.start(self)
 
     cdef bint found(self) except -1:
@@ -126,12 +126,12 @@ cdef class Sync(Sharer):
         self.opened = self.node.inode.opens.get((None, 1, False))
         if self.opened is None:
             return False
-        self.opened.used = self.service.open_sweep
+        self.opened.used = self.service.open_files.sweep_number
         return True
 
     cdef Job depart(self, GroupSync group):
         cdef Fsync job = Fsync.__new__(Fsync)
-        job.executor, job.lane, job.host = self.service.executor, self.node.mount.lane, self.host
+        job.executor, job.lane, job.host = self.service.chains.executor, self.node.mount.lane, self.host
         job.group, job.service = group, self.service
         job.add(self.node.inode.unstable or [self.opened])
         job.executor.submit(job, job.lane)

@@ -11,17 +11,21 @@ import os
 from typing import Final
 
 from nfsd.vfs.acls import descriptor_path
+from nfsd.vfs.chains import Chains
 from nfsd.vfs.executor import Chain
-from nfsd.vfs.inspect import LABEL_NAME, InspectOperations
 from nfsd.vfs.records import Node
+from nfsd.vfs.setting import LABEL_NAME
 from nfsd.vfs.syscalls import SYS_GETXATTR
 
 LABEL_MAX: Final = 2048
 """Octets of a label; as long as Linux clients take (NFS4_MAXLABELLEN)."""
 
 
-class LabelOperations(InspectOperations):
+class Labels:
     """Reading labels; they are set with the other attributes."""
+
+    def __init__(self, chains: Chains) -> None:
+        self._chains = chains
 
     selinux: bool = os.path.exists("/sys/fs/selinux/enforce")
     """Whether SELinux runs here."""
@@ -35,7 +39,7 @@ class LabelOperations(InspectOperations):
         buffer = bytearray(LABEL_MAX)
         chain = Chain()
         step = chain.add(SYS_GETXATTR, descriptor_path(node.fd), LABEL_NAME, buffer, len(buffer))
-        await self.run(node.mount, chain)
+        await self._chains.run(node.mount, chain)
         if step.error in (errno.ENODATA, errno.EOPNOTSUPP):
             return b""
         chain.check()

@@ -17,10 +17,12 @@ import errno
 import os
 
 from nfsd.spans import SpanMap
+from nfsd.vfs.chains import Chains
 from nfsd.vfs.executor import Chain
 from nfsd.vfs.open_accounts import Share
-from nfsd.vfs.opens import OpenOperations
+from nfsd.vfs.opens import Opening
 from nfsd.vfs.records import Inode, Node, OpenFile
+from nfsd.vfs.shares import Shares
 from nfsd.vfs.syscalls import (
     F_OFD_GETLK,
     F_OFD_SETLK,
@@ -65,8 +67,21 @@ def lock_end(start: int, length: int) -> int:
     return end
 
 
-class LockOperations(OpenOperations):
+class LocalLocks:
     """The three operations on local locks."""
+
+    def __init__(self, chains: Chains, opening: Opening, shares: Shares) -> None:
+        self._chains = chains
+        self._opening = opening
+        self._shares = shares
+        self.locked: dict[bytes, Inode] = {}
+        """Inodes with local locks, which must not be forgotten."""
+
+    def close(self) -> None:
+        """Give up all of them."""
+        for inode in self.locked.values():
+            inode.locks = None
+        self.locked.clear()
 
     async def set_local_lock(self, node: Node, start: int, length: int, *, exclusive: bool, host: str = "") -> None:
         """Hold this range towards local processes (replacing what was held there). EAGAIN: one of them holds it.
@@ -120,7 +135,7 @@ class LockOperations(OpenOperations):
         held = node.inode.locks
         if held is None or host in held.hosts or held.opened.share.host.key == host:
             return
-        if self.shares.is_full(host, node.mount.lane):
+        if self._shares.is_full(host, node.mount.lane):
             raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
     def hold_locks(self, node: Node, host: str) -> None:
@@ -128,14 +143,14 @@ class LockOperations(OpenOperations):
         held = node.inode.locks
         if held is not None and host not in held.hosts:
             held.hosts.add(host)
-            self.shares.hold(held.opened, host)
+            self._shares.hold(held.opened, host)
 
     def let_locks(self, node: Node, host: str) -> None:
         """No client of this host has any more."""
         held = node.inode.locks
         if held is not None and host in held.hosts:
             held.hosts.discard(host)
-            self.shares.let(held.opened, host)
+            self._shares.let(held.opened, host)
 
     async def test_local_lock(self, node: Node, start: int, length: int, *, exclusive: bool) -> LocalLock | None:
         """The local process's lock that would stand in the way, or None."""
@@ -192,7 +207,7 @@ class LockOperations(OpenOperations):
                 code = errno.EISDIR if node.type is FileType.DIR else errno.EINVAL
                 raise OSError(code, os.strerror(code))
             lane = node.mount.lane
-            share = self.shares.at_any_rate("", lane) if host is None else self.shares.at_once(host, lane)
+            share = self._shares.at_any_rate("", lane) if host is None else self._shares.at_once(host, lane)
             if share is None:
                 raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
             try:
@@ -206,17 +221,17 @@ class LockOperations(OpenOperations):
 
     async def _open_for_locks(self, node: Node, share: Share) -> OpenFile:
         try:
-            return await self.private_open(node, 3, share)
+            return await self._opening.private_open(node, 3, share)
         except OSError as error:
             if error.errno not in (errno.EROFS, errno.EACCES, errno.EPERM, errno.ETXTBSY):
                 raise
-            return await self.private_open(node, 1, share)
+            return await self._opening.private_open(node, 1, share)
 
     def _drop_if_unused(self, inode: Inode) -> None:
         held = inode.locks
         if held is not None and not held.ranges:
             for host in held.hosts:
-                self.shares.let(held.opened, host)
+                self._shares.let(held.opened, host)
             inode.locks = None
             self.locked.pop(inode.key, None)
 
@@ -224,7 +239,7 @@ class LockOperations(OpenOperations):
         chain = Chain()
         chain.add(SYS_FCNTL, opened.fd, command, argument)
         if node.mount.inline or node.mount.caching:
-            self.executor.run_inline(chain)
+            self._chains.executor.run_inline(chain)
         else:
-            await self.run_in_lane(node.mount.lane, chain)
+            await self._chains.run_in_lane(node.mount.lane, chain)
         chain.check()

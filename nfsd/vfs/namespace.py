@@ -8,10 +8,16 @@ from __future__ import annotations
 import errno
 import os
 
+from nfsd.exported import Exports
 from nfsd.vfs.attributes import attributes_of, raw_fileid, raw_nlink, raw_type, statx_buffer
-from nfsd.vfs.creation import CreationOperations
+from nfsd.vfs.chains import Chains
+from nfsd.vfs.directory_changes import DirectoryChanges, add_stat, check_directory
 from nfsd.vfs.executor import Chain, Step
+from nfsd.vfs.known_files import KnownFiles, identity
+from nfsd.vfs.looking import Looking
+from nfsd.vfs.open_files import OpenFiles
 from nfsd.vfs.records import Node, closed_at_once
+from nfsd.vfs.stable import StableStorage
 from nfsd.vfs.syscalls import (
     AT_EMPTY_PATH,
     AT_REMOVEDIR,
@@ -34,14 +40,32 @@ from nfsd.vfs.types import Attributes, Change, Credential, FileType
 _HOW = open_how(O_PATH)
 
 
-class NamespaceOperations(CreationOperations):
+class Namespace:
     """REMOVE, RMDIR, RENAME, LINK."""
+
+    def __init__(
+        self,
+        exports: Exports,
+        chains: Chains,
+        known: KnownFiles,
+        looking: Looking,
+        open_files: OpenFiles,
+        stable: StableStorage,
+        directory_changes: DirectoryChanges,
+    ) -> None:
+        self._exports = exports
+        self._chains = chains
+        self._known = known
+        self._looking = looking
+        self._open_files = open_files
+        self._stable = stable
+        self._directory_changes = directory_changes
 
     async def remove(
         self, credential: Credential, directory: Node, name: bytes, *, directory_wanted: bool | None
     ) -> Change:
         """Remove a name: True only a directory (ENOTDIR, ENOTEMPTY), False never one (EISDIR), None either."""
-        self._check_directory(directory, name, errno.EINVAL)
+        check_directory(directory, name, errno.EINVAL)
         serial = directory.inode.serial
         await serial.acquire()
         try:
@@ -53,22 +77,22 @@ class NamespaceOperations(CreationOperations):
                 change = await self._remove(credential, directory, name, AT_REMOVEDIR)
         finally:
             serial.release()
-        await self.sync(directory, credential)
+        await self._stable.sync(directory, credential)
         return change
 
     async def _remove(self, credential: Credential, directory: Node, name: bytes, flags: int) -> Change:
         chain = Chain(credential)
         victim = self._add_victim(chain, directory, name)
-        before = self._add_stat(chain, directory.fd)
+        before = add_stat(chain, directory.fd)
         chain.add(SYS_UNLINKAT, directory.fd, name, flags)
-        after = self._add_stat(chain, directory.fd)
+        after = add_stat(chain, directory.fd)
         victim.look_again(chain)
-        await self._run_change(directory, chain, victim.opening)
+        await self._directory_changes.run(directory, chain, victim.opening)
         try:
             chain.check()
         finally:
             self._bury(directory, victim)
-        return self._changed(directory, before, after)
+        return self._directory_changes.changed(directory, before, after)
 
     def _add_victim(self, chain: Chain, directory: Node, name: bytes) -> _Victim:
         """Find out which file is about to lose a name."""
@@ -89,37 +113,37 @@ class NamespaceOperations(CreationOperations):
         """Let go of a file that has lost its last name, so that its space is freed."""
         opened = victim.opening.result
         if opened < 0 or not directory.mount.inline or not closed_at_once(opened):
-            self.abandon(victim.opening)
+            self._chains.abandon(victim.opening)
         again = victim.again
         if victim.naming.result != 0 or again is None or again.result != 0:
             return
-        kind, octets = self.identity(directory.mount, victim.named, victim.kernel)
-        inode = self.nodes.known_inode(self.key_of(directory.mount, kind, octets))
+        kind, octets = identity(directory.mount, victim.named, victim.kernel)
+        inode = self._known.nodes.known_inode(self._known.key_of(directory.mount, kind, octets))
         if inode is None or (raw_nlink(victim.status) and raw_type(victim.status) is not FileType.DIR):
             return
-        self.forget_removed_inode(inode)
-        for export in self.exports.exports:
-            node = self.nodes.find(self.codec.encode(export.id, directory.mount.fs_id, kind, octets))
+        self._open_files.forget_removed_inode(inode)
+        for export in self._exports.exports:
+            node = self._known.nodes.find(self._known.codec.encode(export.id, directory.mount.fs_id, kind, octets))
             if node is not None:
-                self.nodes.forget(node)
+                self._known.nodes.forget(node)
 
     async def rename(
         self, credential: Credential, source: Node, name: bytes, target: Node, new_name: bytes
     ) -> tuple[Change, Change]:
         """Rename; both directories' changes. EXDEV across exports or file systems."""
-        self._check_directory(source, name, errno.EINVAL)
-        self._check_directory(target, new_name, errno.EINVAL)
+        check_directory(source, name, errno.EINVAL)
+        check_directory(target, new_name, errno.EINVAL)
         if source.export.id != target.export.id or source.mount is not target.mount:
             raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
         chain = Chain(credential)
         victim = self._add_victim(chain, target, new_name)
-        source_before = self._add_stat(chain, source.fd)
-        target_before = self._add_stat(chain, target.fd)
+        source_before = add_stat(chain, source.fd)
+        target_before = add_stat(chain, target.fd)
         moving = statx_buffer()
         chain.add(SYS_STATX, source.fd, name, AT_SYMLINK_NOFOLLOW, STATX_MASK, moving)
         chain.add(SYS_RENAMEAT2, source.fd, name, target.fd, new_name, 0)
-        source_after = self._add_stat(chain, source.fd)
-        target_after = self._add_stat(chain, target.fd)
+        source_after = add_stat(chain, source.fd)
+        target_after = add_stat(chain, target.fd)
         victim.look_again(chain)
         moved = self._add_victim(chain, target, new_name) if target.mount.by_place else None
         turns = sorted({source.key: source.inode, target.key: target.inode}.items())
@@ -128,9 +152,9 @@ class NamespaceOperations(CreationOperations):
             for _, inode in turns:
                 await inode.serial.acquire()
                 taken.append(inode)
-            await self._run_change(source, chain, victim.opening, *([moved.opening] if moved else []))
+            await self._directory_changes.run(source, chain, victim.opening, *([moved.opening] if moved else []))
             if chain.failed is not None and chain.failed.error == errno.ENOENT:
-                await self.look(target)
+                await self._looking.look(target)
             try:
                 chain.check()
             finally:
@@ -139,51 +163,51 @@ class NamespaceOperations(CreationOperations):
                     self._moved(moved, target, new_name)
             # A rename of a file to itself or onto a further link of it does nothing (RFC 8881 section 18.26.3).
             happened = not victim.is_file(moving)
-            source_change = self._changed(source, source_before, source_after, happened=happened)
+            source_change = self._directory_changes.changed(source, source_before, source_after, happened=happened)
             same = target is source
             target_change = source_change
             if not same:
-                target_change = self._changed(target, target_before, target_after, happened=happened)
+                target_change = self._directory_changes.changed(target, target_before, target_after, happened=happened)
         finally:
             for inode in taken:
                 inode.serial.release()
-        await self.sync(target, credential)
+        await self._stable.sync(target, credential)
         if not same:
-            await self.sync(source, credential)
+            await self._stable.sync(source, credential)
         return source_change, target_change
 
     def _moved(self, moved: _Victim, directory: Node, name: bytes) -> None:
         """Remember where a file is now."""
-        self.abandon(moved.opening)
+        self._chains.abandon(moved.opening)
         if moved.naming.result == 0:
             mount = directory.mount
-            kind, octets = self.identity(mount, moved.named, moved.kernel)
-            self.found_at(mount, self.codec.encode(mount.export.id, mount.fs_id, kind, octets), directory, name)
+            kind, octets = identity(mount, moved.named, moved.kernel)
+            self._known.found_at(mount, self._known.handle_of(mount, kind, octets), directory, name)
 
     async def link(self, credential: Credential, node: Node, directory: Node, name: bytes) -> tuple[Attributes, Change]:
         """A further name. Returns the file's attributes and the directory's change."""
-        self._check_directory(directory, name, errno.EEXIST)
+        check_directory(directory, name, errno.EEXIST)
         if node.type is FileType.DIR:
             raise OSError(errno.EISDIR, os.strerror(errno.EISDIR))
         if node.export.id != directory.export.id or node.mount is not directory.mount:
             raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
         chain = Chain(credential)
-        before = self._add_stat(chain, directory.fd)
-        chain.add(SYS_LINKAT, self.proc_fd, b"%d" % node.fd, directory.fd, name, AT_SYMLINK_FOLLOW)
-        after = self._add_stat(chain, directory.fd)
-        status = self._add_stat(chain, node.fd)
+        before = add_stat(chain, directory.fd)
+        chain.add(SYS_LINKAT, self._chains.proc_fd, b"%d" % node.fd, directory.fd, name, AT_SYMLINK_FOLLOW)
+        after = add_stat(chain, directory.fd)
+        status = add_stat(chain, node.fd)
         serial = directory.inode.serial
         await serial.acquire()
         try:
-            await self._run_change(directory, chain)
+            await self._directory_changes.run(directory, chain)
             chain.check()
-            change = self._changed(directory, before, after)
+            change = self._directory_changes.changed(directory, before, after)
         finally:
             serial.release()
-        self.found_at(node.mount, node.handle, directory, name)
+        self._known.found_at(node.mount, node.handle, directory, name)
         if node.type is FileType.REG:
-            await self.sync(node, credential)
-        await self.sync(directory, credential)
+            await self._stable.sync(node, credential)
+        await self._stable.sync(directory, credential)
         return attributes_of(status, node.mount, node.inode.change, changed=True), change
 
 

@@ -59,7 +59,7 @@ cdef class NativeAttributes(NativeLookup):
         change.executor, change.lane, change.node = self.executor, node.mount.lane, node
         change.credential, change.failures = credential, node.inode.sync.failures
         change.job.as_caller, change.job.caller = True, credential.identity
-        change.data.file, change.data.proc = node.fd, self.service.proc_fd
+        change.data.file, change.data.proc = node.fd, self.service.chains.proc_fd
         change.data.changes, change.data.size = changes[0], size
         change.data.used = node.inode.used_count != 0
         if opened is not None:

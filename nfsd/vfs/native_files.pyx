@@ -124,6 +124,7 @@ cdef class NativeFiles:
             self.nodes = <NodeTable?>self.service.nodes
             self.recent = self.nodes.recent
             self.executor = <Executor?>self.service.executor
+            self.open_files, self.write_back = self.service.open_files, self.service.write_back
             self.switch = self.executor.switch
         return 0
 
@@ -149,7 +150,7 @@ cdef class NativeFiles:
         if node is not None:
             return node
         self.why = NODE
-        found = self.service.in_memory(handle)
+        found = self.service.finding.in_memory(handle)
         if found is None:
             return None
         mount, kernel.kind, octets = found
@@ -162,7 +163,7 @@ cdef class NativeFiles:
         if not stat_of(<int>descriptor, &status) or status.nlink == 0:
             c_close(<int>descriptor)
             return None
-        return self.service.adopt_handle(mount, handle, kernel.kind, octets, descriptor, type_in(&status))
+        return self.service.known.adopt_handle(mount, handle, kernel.kind, octets, descriptor, type_in(&status))
 
     cdef Standing standing(self, Caller caller, Node node):
         """The caller on the node's export; None when that takes time to find out, or it may not use it."""
@@ -268,7 +269,7 @@ cdef class NativeFiles:
             for helped in (False, True):
                 opened = inode.opens.get((credential, wider, helped))
                 if opened is not None and <unsigned long long>opened.epoch == inode.epoch:
-                    opened.used = self.service.open_sweep
+                    opened.used = self.open_files.sweep_number
                     return opened
         return None
 
@@ -413,7 +414,7 @@ cdef class NativeFiles:
         transfer = writing(self.executor, self.service.unstable, opened, offset, source, size)
         transfer.node, transfer.held = node, held
         transfer.failures = inode.sync.failures
-        transfer.verifier = self.service.write_verifier
+        transfer.verifier = self.write_back.verifier
         return transfer
 
     cdef int have_written(self, Transfer transfer) except -1:

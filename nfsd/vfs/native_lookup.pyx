@@ -126,7 +126,7 @@ cdef class NativeLookup(NativeFiles):
         cdef Node node = self.nodes.find(handle)
         if node is None:
             inode = self.nodes.inode(mount.key_prefix + kernel[:1] + kernel[4:])
-            node = Node(handle, inode, mount, descriptor, type_in(status), self.service.close_later)
+            node = Node(handle, inode, mount, descriptor, type_in(status), self.service.chains.close_later)
             self.nodes.add(node)
         else:
             c_close(descriptor)
@@ -138,7 +138,7 @@ cdef class NativeLookup(NativeFiles):
         cdef tuple key = (mount.export.id, mount.fs_id, kernel)
         cdef bytes handle = self.handles.get(key)
         if handle is None:
-            handle = self.service.codec.encode(
+            handle = self.service.known.codec.encode(
                 key[0], key[1], int.from_bytes(kernel[:4], "little", signed=True), kernel[4:]
             )
             if len(self.handles) >= HANDLES:

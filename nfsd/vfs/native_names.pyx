@@ -82,7 +82,7 @@ cdef class NativeNames(NativeAttributes):
         change.executor, change.lane = self.executor, directory.mount.lane
         change.directory, change.data.name.directory = directory, directory.fd
         change.data.certain = directory.inline
-        change.data.proc = self.service.proc_fd
+        change.data.proc = self.service.chains.proc_fd
         change.credential = credential
         change.job.as_caller = True
         change.job.caller = credential.identity
@@ -211,11 +211,11 @@ cdef class NativeNames(NativeAttributes):
         if data.opens and data.access >= 0:
             node.inode.accesses[credential] = (node.inode.epoch, data.access)
         if data.descriptor >= 0 and change.share is not None:
-            opened = self.service.new_open(node, data.descriptor, 3, credential, change.share)
+            opened = self.open_files.new(node, data.descriptor, 3, credential, change.share)
             data.descriptor, change.share = -1, None
             opened.epoch = node.inode.epoch
             # Its creator may write whatever its mode.
-            self.service.remember_open(opened, (credential, 3, True))
+            self.open_files.remember(opened, (credential, 3, True))
             if data.opens and self.service.shares.take(opened, credential.host):
                 change.opened = opened
         # Without a share it must not stay open: whoever writes to it opens it again, when there is a place.
@@ -358,16 +358,16 @@ cdef class NativeNames(NativeAttributes):
             self.bury(change.directory, change.victim, kernel_of(&data.name))
         data.naming = -1
         if naming >= 0 and not (change.directory.inline and closed_at_once(naming)):
-            self.service.close_later(naming, change.directory.mount.lane)
+            self.service.chains.close_later(naming, change.directory.mount.lane)
         return 0
 
     cdef int bury(self, Node directory, Inode inode, bytes kernel) except -1:
         """Let go of a file that has lost its last name, so that its space is freed."""
         cdef object fs_id = directory.mount.fs_id
         cdef int kind = int.from_bytes(kernel[:4], "little", signed=True)
-        self.service.forget_removed_inode(inode)
+        self.open_files.forget_removed_inode(inode)
         for export in self.exports.exports:
-            node = self.nodes.find(self.service.codec.encode(export.id, fs_id, kind, kernel[4:]))
+            node = self.nodes.find(self.service.known.codec.encode(export.id, fs_id, kind, kernel[4:]))
             if node is not None:
                 self.nodes.forget(node)
         self.handles.pop((directory.export.id, fs_id, kernel), None)

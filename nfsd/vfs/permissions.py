@@ -12,14 +12,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from nfsd.vfs.executor import Chain, Executor
-from nfsd.vfs.syscalls import (
-    AT_FDCWD,
-    SYS_CACHESTAT,
-    SYS_CLOSE,
-    SYS_FANOTIFY_INIT,
-    SYS_FANOTIFY_MARK,
-    SYS_QUOTACTL_FD,
-)
+from nfsd.vfs.syscalls import AT_FDCWD, SYS_CACHESTAT, SYS_CLOSE, SYS_FANOTIFY_INIT, SYS_FANOTIFY_MARK, SYS_QUOTACTL_FD
 
 _FORBIDDEN: Final = (errno.EPERM, errno.EACCES, errno.ENOSYS)
 _FAN_CLOEXEC, _FAN_REPORT_FID, _FAN_MARK_ADD, _FAN_ATTRIB = 0x1, 0x200, 0x1, 0x4

@@ -21,6 +21,7 @@ import errno
 import os
 import sqlite3
 from concurrent.futures import ThreadPoolExecutor
+from typing import Final
 
 from rpcrdma.firewall import contain
 from rpcrdma.log_limits import limited_logger
@@ -29,6 +30,11 @@ _SCHEMA = """
 CREATE TABLE IF NOT EXISTS places (file BLOB PRIMARY KEY, parent BLOB NOT NULL, name BLOB NOT NULL) WITHOUT ROWID;
 """
 _log = limited_logger(__name__)
+
+LIMITS: Final = (
+    "a file that a local process renames or moves is stale to clients until they look it up again, and of several hard "
+    "links the one seen last counts"
+)
 
 Place = tuple[bytes, bytes]
 """Handle of the directory, name in it."""

@@ -14,13 +14,12 @@ import struct
 import threading
 from typing import Final
 
-from nfsd.exported import Exports
+from nfsd.vfs.chains import Chains
 from nfsd.vfs.executor import Chain
-from nfsd.vfs.inspect import InspectOperations
+from nfsd.vfs.file_systems import FileSystems
 from nfsd.vfs.mounts import Mount
 from nfsd.vfs.owner_quotas import ask
 from nfsd.vfs.records import Node
-from nfsd.vfs.resources import FileLimits
 from nfsd.vfs.syscalls import SYS_QUOTACTL_FD
 from nfsd.vfs.types import OwnerQuota, Quota
 
@@ -37,11 +36,12 @@ _ASKING: Final = 4
 """Threads of one export that may wait for its disk at a time."""
 
 
-class QuotaOperations(InspectOperations):
+class Quotas:
     """Reading quotas. Keeping them is the kernel's: whoever is beyond gets EDQUOT."""
 
-    def __init__(self, exports: Exports, state_dir: str, limits: FileLimits | None = None) -> None:
-        super().__init__(exports, state_dir, limits)
+    def __init__(self, chains: Chains, file_systems: FileSystems) -> None:
+        self._chains = chains
+        self._file_systems = file_systems
         self._asking: dict[int, asyncio.Semaphore] = {}
         """By lane."""
 
@@ -53,7 +53,7 @@ class QuotaOperations(InspectOperations):
             state[0] = _STATE_VERSION
             chain = Chain()
             step = chain.add(SYS_QUOTACTL_FD, mount.fd, _GETSTATE << 8, 0, state)
-            await self.run(mount, chain)
+            await self._chains.run(mount, chain)
             flags = _state.unpack_from(state)[0] if step.error == 0 else 0
             mount.quotas = tuple(kind for kind, enforced in _ENFORCED.items() if flags & enforced)
         return mount.quotas
@@ -65,7 +65,7 @@ class QuotaOperations(InspectOperations):
     async def quota(self, node: Node, uid: int, gid: int) -> Quota:
         """What this user and group have left together on the file system the node is on, and what they have used.
         Never more than there is at all."""
-        available = (await self.status(node)).available_bytes
+        available = (await self._file_systems.status(node)).available_bytes
         best = Quota(available, available, 0)
         kinds = await self.quota_kinds(node)
         for kind, (error, block) in zip(kinds, await self._ask(node.mount, uid, gid, kinds), strict=True):
@@ -105,7 +105,8 @@ class QuotaOperations(InspectOperations):
             return []
         turns = self._asking.setdefault(mount.lane, asyncio.Semaphore(_ASKING))
         await turns.acquire()
-        answer: asyncio.Future[list[tuple[int, bytes]]] = self.loop.create_future()
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[list[tuple[int, bytes]]] = loop.create_future()
 
         def over(found: list[tuple[int, bytes]]) -> None:
             # Not who waits does this: it may have been cancelled, and the thread still wait for the disk.
@@ -116,8 +117,8 @@ class QuotaOperations(InspectOperations):
         def run() -> None:
             found = ask(descriptor, uid, gid, kinds)
             os.close(descriptor)
-            if not self.loop.is_closed():
-                self.loop.call_soon_threadsafe(over, found)
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(over, found)
 
         try:
             descriptor = os.dup(mount.fd)

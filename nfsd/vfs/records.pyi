@@ -9,7 +9,7 @@ from nfsd.vfs.leases import Lease
 from nfsd.vfs.locks import HeldLocks
 from nfsd.vfs.mounts import Mount
 from nfsd.vfs.open_accounts import Share
-from nfsd.vfs.opens import OpenKey
+from nfsd.vfs.open_files import OpenKey
 from nfsd.vfs.serial import Serial
 from nfsd.vfs.syncing import GroupSync
 from nfsd.vfs.types import FileType

@@ -1,51 +1,213 @@
 """The file service: every operation on local files, asynchronous, under the caller's credential.
 
-Owns nothing itself: it puts the parts together. Knows nothing of NFS versions. Methods raise OSError (the errno is the
-kernel's) unless they say more; ``credential`` is the caller after squash. Where each operation lives:
-
-* ``finding``: :meth:`start`, :meth:`close`, :meth:`resolve`, :meth:`root`
-* ``exporting``: :meth:`take_exports`
-* ``opens``: :meth:`attributes`, :meth:`open`
-* ``sparse``: :meth:`seek`, :meth:`allocate`, :meth:`deallocate`, :meth:`read_extents`, :meth:`prefetch`, :meth:`drop`
-* ``copying``: :meth:`begin_copy`, :meth:`copy_for_a_while`, :meth:`clone_range`
-* ``inspect``: :meth:`set_attributes`, :meth:`access`, :meth:`readlink`, :meth:`may_commit`, :meth:`status`,
-  :meth:`limits`
-* ``xattrs``: :meth:`supports_xattrs`, :meth:`may_write_xattrs`, :meth:`get_xattr`, :meth:`list_xattrs`,
-  :meth:`set_xattr`, :meth:`remove_xattr`
-* ``acls``: :meth:`supports_acls`, :meth:`acls`
-* ``labels``: :meth:`supports_labels`, :meth:`label`
-* ``quotas``: :meth:`supports_quotas`, :meth:`quota`
-* ``directory``: :meth:`lookup`, :meth:`readdir`, :meth:`parent`
-* ``creation``: :meth:`create`, :meth:`mkdir`, :meth:`symlink`, :meth:`mknod`
-* ``namespace``: :meth:`remove`, :meth:`rename`, :meth:`link`
-* ``locks``: :meth:`set_local_lock`, :meth:`clear_local_lock`, :meth:`test_local_lock`
+Puts the parts together, and lets callers have their operations. A part is given the parts it needs. All
+run on the event loop's thread. Nothing here knows of NFS versions or transports. Operations raise OSError (the errno is
+the kernel's) unless they say more; ``credential`` is the caller after squash.
 """
 
 from __future__ import annotations
 
-from nfsd.vfs.acls import AclOperations
-from nfsd.vfs.copying import CopyOperations
-from nfsd.vfs.exporting import ExportingOperations
-from nfsd.vfs.labels import LabelOperations
-from nfsd.vfs.locks import LockOperations
-from nfsd.vfs.namespace import NamespaceOperations
-from nfsd.vfs.quotas import QuotaOperations
+import asyncio
+import os
+
+from nfsd.exported import Exports
+from nfsd.vfs.absent import Absent
+from nfsd.vfs.acls import AclReading
+from nfsd.vfs.chains import Chains
+from nfsd.vfs.copying import Copying
+from nfsd.vfs.creation import Creation
+from nfsd.vfs.data_changes import DataChanges
+from nfsd.vfs.directory_changes import DirectoryChanges
+from nfsd.vfs.executor import Executor
+from nfsd.vfs.exporting import Exporting
+from nfsd.vfs.file_systems import FileSystems
+from nfsd.vfs.finding import Finding
+from nfsd.vfs.inspect import Inspection
+from nfsd.vfs.known_files import KnownFiles
+from nfsd.vfs.labels import Labels
+from nfsd.vfs.leasing import Leasing
+from nfsd.vfs.listings import Listings
+from nfsd.vfs.locks import LocalLocks
+from nfsd.vfs.looking import Looking
+from nfsd.vfs.lookups import Lookups
+from nfsd.vfs.mount_table import MountTable
+from nfsd.vfs.namespace import Namespace
+from nfsd.vfs.nodes import NodeTable
+from nfsd.vfs.open_files import OpenFiles
+from nfsd.vfs.opens import Opening
+from nfsd.vfs.quotas import Quotas
 from nfsd.vfs.records import Node, OpenFile
-from nfsd.vfs.snapshots import SnapshotOperations
-from nfsd.vfs.xattrs import XattrOperations
+from nfsd.vfs.resources import FileLimits, raise_descriptor_limit, threads_for
+from nfsd.vfs.roots import Roots
+from nfsd.vfs.setting import Setting
+from nfsd.vfs.shares import Shares
+from nfsd.vfs.snapshots import Snapshots
+from nfsd.vfs.sparse import Space
+from nfsd.vfs.stable import StableStorage
+from nfsd.vfs.unstable import UnstableWrites
+from nfsd.vfs.write_back import WriteBack
+from nfsd.vfs.xattrs import Xattrs
+from rpcrdma.firewall import Ticker
 
 __all__ = ["FileService", "Node", "OpenFile"]
 
+SWEEP_SECONDS = 4.0
 
-class FileService(
-    CopyOperations,
-    XattrOperations,
-    AclOperations,
-    QuotaOperations,
-    LabelOperations,
-    NamespaceOperations,
-    LockOperations,
-    SnapshotOperations,
-    ExportingOperations,
-):
+
+class FileService:
     """Operations on the files of all exports."""
+
+    def __init__(
+        self, exports: Exports, state_dir: str, limits: FileLimits | None = None, *, rings: bool = True
+    ) -> None:
+        """``rings``: READs of disks may be made many at a time (:mod:`nfsd.vfs.uring`)."""
+        self.exports = exports
+        self._umask = 0
+        self._sweeper: Ticker | None = None
+        self._put_together(state_dir, limits or FileLimits.of(raise_descriptor_limit()), rings)
+        self._offer_files()
+        self._offer_names()
+
+    def _put_together(self, state_dir: str, limits: FileLimits, rings: bool) -> None:
+        """Make the parts: tables and workers first, then what finds, opens and synchronises files, then operations."""
+        self.nodes = NodeTable(limits.nodes, limits.inodes)
+        self.nodes.files = limits.files
+        self.write_back = WriteBack()
+        self.chains = Chains(self.nodes, self.write_back, rings=rings)
+        self.known = KnownFiles(self.nodes, self.chains, state_dir)
+        self._mount_table = MountTable(self.chains, self.known)
+        self.roots = Roots(self.exports, self.chains, self.known, self._mount_table)
+        self.finding = Finding(self.chains, self.known, self._mount_table, self.roots)
+
+        self.unstable = UnstableWrites(self._settle)
+        self.open_files = OpenFiles(self.nodes, self.chains, self.unstable)
+        self.shares = Shares(limits.open_files, limits.host_open_files, self.open_files)
+        self.nodes.places = self.shares
+        self._looking = Looking(self.chains, self.open_files)
+        self.opening = Opening(self.chains, self._looking, self.open_files, self.shares)
+        self.stable = StableStorage(self.chains, self.write_back, self.unstable, self.opening)
+        self.leasing = Leasing(self.chains, self.known, self.open_files, self.unstable)
+
+        self._inspection = Inspection(self.chains, self._looking, self.open_files)
+        self._setting = Setting(self.chains, self._looking, self.opening, self.stable)
+        self._data_changes = DataChanges(self.chains, self.unstable)
+        self._xattrs = Xattrs(self.chains, self._looking, self.stable)
+        self._file_systems = FileSystems(self.chains, self._looking, self._xattrs)
+        self.labels = Labels(self.chains)
+        self.locks = LocalLocks(self.chains, self.opening, self.shares)
+        self.lookups = Lookups(self.chains, self._looking, self.known, self._mount_table, self.roots)
+        self.listings = Listings(self.chains, self._looking, self.known, self.roots, self.lookups)
+        self._directory_changes = DirectoryChanges(self.chains, self._looking)
+        self._exporting = Exporting(
+            self.exports, self.chains, self.known, self._mount_table, self.roots, self.open_files, self.listings.streams
+        )
+
+    async def _settle(self, opened: OpenFile) -> None:
+        # Stable storage stands on open files, and these on unstable writes, which close only once they are stable.
+        await self.stable.settle(opened)
+
+    def _offer_files(self) -> None:
+        """What is done with files, and with the exports they are in."""
+        roots, exporting = self.roots, self._exporting
+        self.root, self.is_root, self.directory_of = roots.root, roots.is_root, roots.directory_of
+        self.weigh = roots.weigh
+        self.can_come_back, self.take_exports = roots.can_come_back, exporting.take_exports
+        self.mounts_of, self.are_closed = exporting.mounts_of, exporting.are_closed
+        self.resolve = self.finding.resolve
+
+        self.look, self.attributes = self._looking.look, self._looking.attributes
+        self.set_attributes, self.touch = self._setting.set_attributes, self._setting.touch
+        inspection = self._inspection
+        self.access, self.may_commit, self.readlink = inspection.access, inspection.may_commit, inspection.readlink
+        self.open = self.opening.open
+        self.take_lease = self.leasing.take_lease
+
+        space = Space(self.chains, self._looking, self._data_changes, self.stable)
+        self.seek, self.read_extents = space.seek, space.read_extents
+        self.allocate, self.deallocate = space.allocate, space.deallocate
+        self.prefetch, self.drop = space.prefetch, space.drop
+        copying = Copying(self._data_changes, self.stable)
+        self.begin_copy, self.copy_for_a_while = copying.begin_copy, copying.copy_for_a_while
+        self.clone_range = copying.clone_range
+
+        xattrs, acls, labels = self._xattrs, AclReading(self.chains), self.labels
+        self.supports_xattrs, self.may_write_xattrs = xattrs.supports_xattrs, xattrs.may_write_xattrs
+        self.get_xattr, self.list_xattrs = xattrs.get_xattr, xattrs.list_xattrs
+        self.set_xattr, self.remove_xattr = xattrs.set_xattr, xattrs.remove_xattr
+        self.supports_acls, self.acls = acls.supports_acls, acls.acls
+        self.supports_labels, self.label = labels.supports_labels, labels.label
+
+        snapshots, quotas = Snapshots(self.chains), Quotas(self.chains, self._file_systems)
+        self.in_snapshot, self.in_snapshot_at_once = snapshots.in_snapshot, snapshots.in_snapshot_at_once
+        self.status, self.limits = self._file_systems.status, self._file_systems.limits
+        self.supports_quotas, self.quota, self.owner_quota = quotas.supports_quotas, quotas.quota, quotas.owner_quota
+
+        locks = self.locks
+        self.set_local_lock, self.clear_local_lock = locks.set_local_lock, locks.clear_local_lock
+        self.test_local_lock, self.check_room_for_locks = locks.test_local_lock, locks.check_room_for_locks
+        self.hold_locks, self.let_locks = locks.hold_locks, locks.let_locks
+
+    def _offer_names(self) -> None:
+        """What is done with names."""
+        self.lookup, self.parent = self.lookups.lookup, self.lookups.parent
+        self.list_directory, self.readdir = self.listings.list_directory, self.listings.readdir
+        creation = Creation(
+            self.chains, self.known, self._looking, self.lookups, self.open_files, self.shares, self._setting,
+            self.stable, self._directory_changes,
+        )  # fmt: skip
+        self.create, self.mkdir = creation.create, creation.mkdir
+        self.symlink, self.mknod = creation.symlink, creation.mknod
+        namespace = Namespace(
+            self.exports, self.chains, self.known, self._looking, self.open_files, self.stable, self._directory_changes
+        )
+        self.remove, self.rename, self.link = namespace.remove, namespace.rename, namespace.link
+
+    @property
+    def executor(self) -> Executor:
+        """The workers, once the service has started."""
+        return self.chains.executor
+
+    @property
+    def absent(self) -> dict[int, Absent]:
+        """Exports that cannot be served as things are, by id."""
+        return self.roots.absent
+
+    # -- starting and stopping -----------------------------------------------------------------------------------
+    async def start(self) -> None:
+        """Open what is in the state directory, begin to work, and open the export roots; those that cannot be opened
+        are ``absent``. Raises OSError naming the path, of what is in the state directory."""
+        # Creating with the client's mode, whatever the daemon's umask: default ACLs take effect as in local creation.
+        self._umask = os.umask(0)
+        self.known.start()
+        self.chains.start(threads_for(self.exports.exports))
+        self._sweeper = Ticker(asyncio.get_running_loop(), SWEEP_SECONDS, self.sweep)
+        await self.roots.start()
+        self.shares.exports = len(self.roots)
+        self.leasing.start()
+
+    async def close(self) -> None:
+        """Finish running jobs, close every descriptor, even if somebody still holds it."""
+        self.listings.streams.clear()
+        self.leasing.close()
+        self.shares.close()
+        self.open_files.close()
+        await self.unstable.close()
+        self.locks.close()
+        self.roots.close()
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+            self._sweeper = None
+            await self.known.close()
+            self.chains.close()
+            self.known.shut()
+            self._mount_table.shut()
+            os.umask(self._umask)
+        self.open_files.shut()
+
+    def sweep(self) -> None:
+        """Let go of what has not been used for some seconds."""
+        self.listings.streams.clear()
+        self.open_files.sweep()
+        self.shares.exports = len(self.roots)
+        self.unstable.sweep()
+        self.nodes.sweep()

@@ -1,6 +1,6 @@
 """Files of snapshots: below a directory that file systems show them in, or where nothing can be changed at all.
 
-Owns :class:`SnapshotOperations`. A delegation of such a file is of no use: nobody can change it, and what the server
+Owns :class:`Snapshots`. A delegation of such a file is of no use: nobody can change it, and what the server
 holds open for it keeps the snapshot from being removed or unmounted.
 """
 
@@ -10,8 +10,8 @@ import errno
 import os
 from typing import Final
 
+from nfsd.vfs.chains import Chains
 from nfsd.vfs.executor import Chain, Step
-from nfsd.vfs.inspect import InspectOperations
 from nfsd.vfs.records import Node
 from nfsd.vfs.syscalls import ACCESS_WRITE, AT_EACCESS, AT_EMPTY_PATH, SYS_FACCESSAT2
 
@@ -19,8 +19,11 @@ _NAMES: Final = frozenset((b".snapshot", b".snapshots", b".zfs", b".snap"))
 """Of directories with snapshots: of filers and many scripts, of snapper (btrfs, XFS on LVM), of ZFS, of CephFS."""
 
 
-class SnapshotOperations(InspectOperations):
+class Snapshots:
     """Telling them."""
+
+    def __init__(self, chains: Chains) -> None:
+        self._chains = chains
 
     async def in_snapshot(self, node: Node) -> bool:
         """Whether a file that has just been opened is a snapshot's, as far as that can be seen: by a name on the way
@@ -29,7 +32,7 @@ class SnapshotOperations(InspectOperations):
         if known is not None:
             return known
         chain, asked = _question(node)
-        await self.run(node.mount, chain)
+        await self._chains.run(node.mount, chain)
         return asked.error == errno.EROFS
 
     def in_snapshot_at_once(self, node: Node) -> bool | None:
@@ -43,7 +46,7 @@ class SnapshotOperations(InspectOperations):
         if not node.mount.inline and not node.mount.caching:
             return None
         chain, asked = _question(node)
-        self.executor.run_inline(chain)  # who has opened it has had all in memory that is looked at
+        self._chains.executor.run_inline(chain)  # who has opened it has had all in memory that is looked at
         return asked.error == errno.EROFS
 
 

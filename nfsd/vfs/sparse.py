@@ -9,10 +9,13 @@ from __future__ import annotations
 import errno
 import os
 
-from nfsd.vfs.attributes import attributes_of, changed_between, raw_size, statx_buffer
+from nfsd.vfs.attributes import raw_size, statx_buffer
+from nfsd.vfs.chains import Chains
+from nfsd.vfs.data_changes import DataChanges, check_readable_open, check_writable_open
 from nfsd.vfs.executor import Chain, Step
-from nfsd.vfs.opens import OpenOperations
+from nfsd.vfs.looking import Looking
 from nfsd.vfs.records import OpenFile
+from nfsd.vfs.stable import StableStorage
 from nfsd.vfs.syscalls import (
     AT_EMPTY_PATH,
     FALLOC_FL_KEEP_SIZE,
@@ -35,42 +38,14 @@ _PREFETCH = 16 << 20
 """Octets one hint brings into memory."""
 
 
-def check_writable_open(opened: OpenFile) -> None:
-    """EBADF unless the file is open for writing."""
-    if not opened.writable:
-        raise OSError(errno.EBADF, os.strerror(errno.EBADF))
-
-
-def check_readable_open(opened: OpenFile) -> None:
-    """EBADF unless the file is open for reading."""
-    if not opened.readable:
-        raise OSError(errno.EBADF, os.strerror(errno.EBADF))
-
-
-class SparseOperations(OpenOperations):
+class Space:
     """Finding, making and filling holes."""
 
-    async def change_data(self, opened: OpenFile, chain: Chain, before: bytearray, after: bytearray) -> Change:
-        """Run a chain that fills ``before``, changes the file's data, and fills ``after``: in the file's turn, on the
-        workers. Returns the attributes around it."""
-        node = opened.node
-        inode = node.inode
-        if not opened.unstable:
-            await self.unstable.make_room(opened.node.inode)
-        await inode.serial.acquire()
-        try:
-            try:
-                await self.run_in_lane(node.mount.lane, chain)
-            finally:
-                self.unstable.add(opened)
-            chain.check()
-            changed_between(inode, before, after)
-            return Change(
-                attributes_of(before, node.mount, inode.change),
-                attributes_of(after, node.mount, inode.change, changed=True),
-            )
-        finally:
-            inode.serial.release()
+    def __init__(self, chains: Chains, looking: Looking, data_changes: DataChanges, stable: StableStorage) -> None:
+        self._chains = chains
+        self._looking = looking
+        self._data_changes = data_changes
+        self._stable = stable
 
     async def _fallocate(self, opened: OpenFile, mode: int, offset: int, length: int) -> Change:
         check_writable_open(opened)
@@ -80,9 +55,9 @@ class SparseOperations(OpenOperations):
         chain.add(SYS_FALLOCATE, opened.fd, mode, offset, length)
         chain.add(SYS_STATX, opened.fd, b"", AT_EMPTY_PATH, STATX_MASK, after)
         failures = opened.node.inode.sync.failures
-        change = await self.change_data(opened, chain, before, after)
+        change = await self._data_changes.make(opened, chain, before, after)
         if not opened.node.export.asynchronous:
-            await self.sync_open(opened.node, opened, failures)
+            await self._stable.sync_open(opened.node, opened, failures)
         return change
 
     async def allocate(self, opened: OpenFile, offset: int, length: int) -> Change:
@@ -99,7 +74,7 @@ class SparseOperations(OpenOperations):
             raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
         if offset + length > OFFSET_MAX:
             # "To the end" is legal however far that is; the file system's largest offset is not ours to know.
-            size = raw_size(await self.look(opened.node))
+            size = raw_size(await self._looking.look(opened.node))
             length = max(size - offset, 1)
         return await self._fallocate(opened, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, offset, length)
 
@@ -111,7 +86,7 @@ class SparseOperations(OpenOperations):
         chain = Chain()
         chain.add(SYS_STATX, opened.fd, b"", AT_EMPTY_PATH, STATX_MASK, status)
         found = self._add_seek(chain, opened, min(offset, OFFSET_MAX), os.SEEK_HOLE if hole else os.SEEK_DATA)
-        await self.run(opened.node.mount, chain)
+        await self._chains.run(opened.node.mount, chain)
         chain.check()
         size = raw_size(status)
         if offset >= size:
@@ -143,7 +118,7 @@ class SparseOperations(OpenOperations):
             chain.add(SYS_STATX, opened.fd, b"", AT_EMPTY_PATH, STATX_MASK, status)
             data = self._add_seek(chain, opened, min(position, OFFSET_MAX), os.SEEK_DATA)
             hole = self._add_seek(chain, opened, min(position, OFFSET_MAX), os.SEEK_HOLE)
-            await self.run(opened.node.mount, chain)
+            await self._chains.run(opened.node.mount, chain)
             chain.check()
             size = raw_size(status)
             if position >= min(end, size) or len(extents) == MAX_EXTENTS:
@@ -168,7 +143,7 @@ class SparseOperations(OpenOperations):
     async def _read_some(self, opened: OpenFile, offset: int, sink: memoryview) -> int:
         chain = Chain()
         step = chain.add(SYS_PREAD64, opened.fd, sink, len(sink), offset)
-        await self.run(opened.node.mount, chain)
+        await self._chains.run(opened.node.mount, chain)
         chain.check()
         return step.result
 
@@ -185,5 +160,5 @@ class SparseOperations(OpenOperations):
             return
         chain = Chain()
         chain.add(SYS_FADVISE64, opened.fd, offset, min(length, OFFSET_MAX - offset), advice)
-        await self.run_in_lane(opened.node.mount.lane, chain)
+        await self._chains.run_in_lane(opened.node.mount.lane, chain)
         chain.check()

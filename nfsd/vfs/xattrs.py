@@ -10,9 +10,13 @@ import errno
 import os
 
 from nfsd.vfs.attributes import attributes_of, changed_between, statx_buffer
+from nfsd.vfs.chains import Chains
+from nfsd.vfs.directory_changes import check_writable
 from nfsd.vfs.executor import Chain
-from nfsd.vfs.inspect import MODIFY, InspectOperations
+from nfsd.vfs.inspect import MODIFY
+from nfsd.vfs.looking import Looking
 from nfsd.vfs.records import Node
+from nfsd.vfs.stable import StableStorage
 from nfsd.vfs.syscalls import (
     ACCESS_READ,
     AT_EACCESS,
@@ -30,7 +34,7 @@ from nfsd.vfs.syscalls import (
     XATTR_REPLACE,
     XATTR_SIZE_MAX,
 )
-from nfsd.vfs.types import Change, Credential, FileType, PathLimits
+from nfsd.vfs.types import Change, Credential, FileType
 
 _PREFIX = b"user."
 _BEARERS = (FileType.REG, FileType.DIR)
@@ -50,8 +54,13 @@ def _path(descriptor: int) -> bytes:
     return b"/proc/self/fd/%d" % descriptor
 
 
-class XattrOperations(InspectOperations):
+class Xattrs:
     """Reading, listing, setting and removing extended attributes."""
+
+    def __init__(self, chains: Chains, looking: Looking, stable: StableStorage) -> None:
+        self._chains = chains
+        self._looking = looking
+        self._stable = stable
 
     async def supports_xattrs(self, node: Node) -> bool:
         """Whether the file system the node is on keeps extended attributes for users."""
@@ -60,13 +69,9 @@ class XattrOperations(InspectOperations):
             chain = Chain()
             # Any name will do: a file system that could have it says that it has not.
             step = chain.add(SYS_GETXATTR, _path(mount.fd), _PREFIX + b"x", None, 0)
-            await self.run(mount, chain)
+            await self._chains.run(mount, chain)
             mount.xattrs = step.error != errno.EOPNOTSUPP
         return mount.xattrs
-
-    async def limits(self, node: Node) -> PathLimits:
-        """What there can be on the file system the node is on."""
-        return (await super().limits(node))._replace(xattrs=await self.supports_xattrs(node))
 
     async def _check_supported(self, node: Node) -> None:
         if not await self.supports_xattrs(node):
@@ -77,7 +82,7 @@ class XattrOperations(InspectOperations):
         if node.type not in _BEARERS or node.export.read_only:
             return False
         # A directory's entries need execute permission too, its attributes do not.
-        return bool(allowed & MODIFY) or (node.type is FileType.DIR and await self.may_write(credential, node))
+        return bool(allowed & MODIFY) or (node.type is FileType.DIR and await self._looking.may_write(credential, node))
 
     async def get_xattr(self, credential: Credential, node: Node, name: bytes) -> bytes:
         """An attribute's value. ENODATA when there is none of that name."""
@@ -88,7 +93,7 @@ class XattrOperations(InspectOperations):
         buffer = bytearray(XATTR_SIZE_MAX)
         chain = Chain(credential)
         step = chain.add(SYS_GETXATTR, _path(node.fd), wanted, buffer, len(buffer))
-        await self.run(node.mount, chain)
+        await self._chains.run(node.mount, chain)
         chain.check()
         return bytes(memoryview(buffer)[: step.result])
 
@@ -102,7 +107,7 @@ class XattrOperations(InspectOperations):
         # listxattr(2) asks for no permission; NFS does, as knfsd has it.
         chain.add(SYS_FACCESSAT2, node.fd, b"", ACCESS_READ, AT_EMPTY_PATH | AT_EACCESS)
         step = chain.add(SYS_LISTXATTR, _path(node.fd), buffer, len(buffer))
-        await self.run(node.mount, chain)
+        await self._chains.run(node.mount, chain)
         chain.check()
         names = bytes(memoryview(buffer)[: step.result]).split(b"\0")
         return [name[len(_PREFIX) :] for name in names if name.startswith(_PREFIX)]
@@ -128,7 +133,7 @@ class XattrOperations(InspectOperations):
         return await self._change_xattr(credential, node, SYS_REMOVEXATTR, full_name(name))
 
     async def _change_xattr(self, credential: Credential, node: Node, number: int, *arguments: int | bytes) -> Change:
-        self.check_writable(node)
+        check_writable(node)
         await self._check_supported(node)
         if node.type not in _BEARERS:
             raise OSError(errno.EPERM, os.strerror(errno.EPERM))
@@ -140,7 +145,7 @@ class XattrOperations(InspectOperations):
         chain.add(SYS_STATX, node.fd, b"", AT_EMPTY_PATH, STATX_MASK, after)
         await inode.serial.acquire()
         try:
-            await self.run(node.mount, chain)
+            await self._chains.run(node.mount, chain)
             chain.check()
             changed_between(inode, before, after)
             change = Change(
@@ -149,5 +154,5 @@ class XattrOperations(InspectOperations):
             )
         finally:
             inode.serial.release()
-        await self.sync(node, credential)
+        await self._stable.sync(node, credential)
         return change

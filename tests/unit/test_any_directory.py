@@ -143,7 +143,7 @@ def test_it_is_served_and_restarts_are_survived(kind, version, tmp_path, caplog)
             await fs.close()
             await rig.daemon.stop()
 
-    with caplog.at_level(logging.WARNING, "nfsd.vfs.finding"):
+    with caplog.at_level(logging.WARNING, "nfsd.vfs.mount_table"):
         asyncio.run(asyncio.wait_for(main(), 200))
     said = [record.getMessage() for record in caplog.records if "has no file handles" in record.getMessage()]
     assert len(said) == 2, "once at each start"
@@ -222,7 +222,7 @@ def test_two_overlays_of_the_same_layer_share_nothing(tmp_path, monkeypatch):
             roots = [await service.root(export) for export in exports]
             nodes = [(await service.lookup(ROOT, root, b"file"))[0] for root in roots]
             assert nodes[0].inode is not nodes[1].inode
-            assert service.codec.decode(nodes[0].handle)[2] == NUMBERED
+            assert service.known.codec.decode(nodes[0].handle)[2] == NUMBERED
         finally:
             await service.close()
 

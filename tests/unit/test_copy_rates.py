@@ -42,7 +42,7 @@ def test_what_is_copied_before_the_reply_is_charged(place, tmp_path, monkeypatch
     async def cloned(*_):
         """On a file system that can."""
 
-    monkeypatch.setattr(copying.CopyOperations, "clone_range", cloned)
+    monkeypatch.setattr(copying.Copying, "clone_range", cloned)
 
     async def test(server, client):
         paces = limited(server, clock)

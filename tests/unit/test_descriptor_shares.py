@@ -38,7 +38,7 @@ HONEST, CROWD = "127.0.0.3", "127.0.0.2"
 SERVER = """
 import resource, struct, sys
 resource.setrlimit(resource.RLIMIT_NOFILE, (%(descriptors)d,) * 2)
-from nfsd.vfs import opens
+from nfsd.vfs import stable
 from nfsd.vfs.executor import Chain
 from nfsd.vfs.syscalls import SYS_FSYNC
 
@@ -48,8 +48,8 @@ class SlowDisk(Chain):
             super().add(35, struct.pack("qq", 0, 100_000_000), None, keep_going=True)  # nanosleep(2)
         return super().add(number, *arguments, **flags)
 
-opens.Chain = SlowDisk
-opens._FSYNCS_PER_CHAIN = 4
+stable.Chain = SlowDisk
+stable._FSYNCS_PER_CHAIN = 4
 sys.argv = ["rdma-nfsd", "serve", "--config", sys.argv[1]]
 from nfsd.cli import main
 sys.exit(main())

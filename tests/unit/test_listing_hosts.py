@@ -9,7 +9,7 @@ import struct
 import pytest
 
 from nfsd.protocol.nfs3 import READDIR3args, nfsstat3
-from nfsd.vfs.directory import DirectoryOperations
+from nfsd.vfs.chains import Chains
 from nfsd.vfs.streams import Stream, Streams
 from nfsd.vfs.types import Credential
 from tests.nfs3_client import Nfs3Client, auth_sys
@@ -72,7 +72,7 @@ def test_one_host_does_not_push_out_another_of_the_same_user_in_one_directory():
 def test_the_half_read_listing_of_a_client_is_there_still_when_another_has_listed_much(tmp_path):
     async def test(site):
         root = await root_of(site, HONEST)
-        streams = site.daemon.service.streams
+        streams = site.daemon.service.listings.streams
         site.daemon.service._sweeper.cancel()  # which closes all of them every few seconds
         async with client(site, HONEST) as honest, client(site, CROWD) as crowd:
             listed = await honest.nfs("READDIR", READDIR3args(root, 0, bytes(8), 512))
@@ -95,7 +95,7 @@ def test_the_half_read_listing_of_a_client_is_there_still_when_another_has_liste
 def test_nothing_is_listed_for_who_has_gone(tmp_path, monkeypatch):
     """Fifty listings wait for their turns when their connection closes."""
     turns = 0
-    real = DirectoryOperations.run_in_lane
+    real = Chains.run_in_lane
 
     async def counted(self, lane, chain, *opened):
         nonlocal turns
@@ -105,12 +105,12 @@ def test_nothing_is_listed_for_who_has_gone(tmp_path, monkeypatch):
     async def test(site):
         root = await root_of(site, CROWD)
         service = site.daemon.service
-        lane = next(iter(service._roots.values())).mount.lane
+        lane = next(iter(service.roots._by_export.values())).mount.lane
         at_once = max(1, site.daemon.exports.exports[0].workers // 2)
         async with contextlib.AsyncExitStack() as held:
             for number in range(at_once):
-                await held.enter_async_context(service.turns.turn(lane, f"holder {number}", at_once))
-            waiting = service.turns._lanes[lane].waiting
+                await held.enter_async_context(service.listings.turns.turn(lane, f"holder {number}", at_once))
+            waiting = service.listings.turns._lanes[lane].waiting
             async with client(site, CROWD) as gone:
                 calls = [
                     asyncio.ensure_future(gone.nfs("READDIR", READDIR3args(root, 0, bytes(8), 4096))) for _ in range(50)
@@ -122,8 +122,8 @@ def test_nothing_is_listed_for_who_has_gone(tmp_path, monkeypatch):
                 call.cancel()
             await asyncio.gather(*calls, return_exceptions=True)
             await until(lambda: not site.daemon.listeners.hosts.connections)
-            monkeypatch.setattr(DirectoryOperations, "run_in_lane", counted)
-        await until(lambda: lane not in service.turns._lanes)
+            monkeypatch.setattr(Chains, "run_in_lane", counted)
+        await until(lambda: lane not in service.listings.turns._lanes)
         assert turns == 0
 
     (tmp_path / "export").mkdir()

@@ -307,7 +307,7 @@ def test_a_removed_file_takes_no_space_and_no_descriptor(tmp_path, size):
                 file.write(bytes(size))
             if not known:
                 # Not in use any more, or nothing known of it at all.
-                both.service.forget_opens(both.service.nodes.recent[await handle_of(both, one, b"n")].inode)
+                both.service.open_files.forget_all(both.service.nodes.recent[await handle_of(both, one, b"n")].inode)
                 both.service.nodes.forget(both.service.nodes.recent[await handle_of(both, one, b"n")])
                 if known is None:
                     both.service.nodes.remembered.clear()
@@ -428,7 +428,7 @@ def test_nothing_is_made_or_removed_on_a_read_only_export(tmp_path):
     async def scenario(both):
         with open(os.path.join(both.path, "a"), "wb"):
             pass
-        await both.service.own_open(both.root, "")
+        await both.service.opening.own_open(both.root, "")
         for arguments, procedure in ((creation(both.root, b"b"), CREATE), (removal(both.root, b"a"), REMOVE)):
             assert status(await both.direct.call(procedure, arguments)) == struct.pack(">I", nfsstat3.NFS3ERR_ROFS)
         assert os.listdir(both.path) == ["a"]
@@ -455,7 +455,7 @@ def test_what_was_made_and_removed_keeps_no_file_system_mounted(tmp_path):
         assert command("mount", "-t", "tmpfs", "-o", "size=4m", "none", inner)
         try:
             directory, _ = await both.service.lookup(vfs_support.ROOT, both.root, b"inner")
-            await both.service.own_open(directory, "")
+            await both.service.opening.own_open(directory, "")
             for each in (b"a", b"b"):
                 assert status(await both.direct.call(CREATE, creation(directory, each))) == OK
             assert status(await both.direct.call(REMOVE, removal(directory, b"a"))) == OK

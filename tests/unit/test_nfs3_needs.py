@@ -99,16 +99,16 @@ def test_what_has_to_be_brought_first(kind, tmp_path):
             for procedure, arguments in ((GETATTR, handle(node)), (ACCESS, access(node)), (READ, read(node))):
                 for caller in ((0, 0), (1001, 1001), (1002, 1002)):
                     both.service.nodes.forget(node)
-                    both.service.forget_opens(node.inode)
+                    both.service.open_files.forget_all(node.inode)
                     await both.direct.call(procedure, arguments, caller)  # sets atime
                     both.service.nodes.forget(node)
-                    both.service.forget_opens(node.inode)
+                    both.service.open_files.forget_all(node.inode)
                     reply = await same(both, procedure, arguments, caller)
                     assert reply[20:] == nfs3_truth.results(node, procedure, arguments, caller)
         for caller, expected in (((1001, 1001), OK), ((1002, 1002), ACCES)):
-            both.service.forget_opens(private.inode)
+            both.service.open_files.forget_all(private.inode)
             assert status(await natively(both, WRITE, write(private), caller)) == expected
-            both.service.forget_opens(private.inode)
+            both.service.open_files.forget_all(private.inode)
             assert status(await natively(both, COMMIT, commit(private), caller)) == expected
 
     run(kind, tmp_path, scenario)

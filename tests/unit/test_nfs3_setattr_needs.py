@@ -83,7 +83,7 @@ def test_a_size_takes_a_descriptor(kind, tmp_path):
             (directory, (0, 0), 0, ISDIR),
             (link, (0, 0), 0, INVAL),
         ):
-            both.service.forget_opens(node.inode)
+            both.service.open_files.forget_all(node.inode)
             assert await told(both, node, caller, size=size) == outcome
             if outcome == OK:
                 assert os.fstat(node.fd).st_size == size

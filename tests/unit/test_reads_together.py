@@ -9,7 +9,8 @@ import struct
 
 import pytest
 
-from nfsd.vfs import core, uring
+from nfsd.vfs import service as service_module
+from nfsd.vfs import uring
 from nfsd.vfs.executor import Chain
 from nfsd.vfs.syscalls import SYS_CLOSE, SYS_OPENAT
 from tests.unit.test_nfs3_native import READ, handle
@@ -94,7 +95,7 @@ def test_the_end_of_the_file_and_what_is_larger_than_a_page(tmp_path):
 
 @needs_rings
 def test_another_export_gets_the_only_thread_though_reads_never_cease(tmp_path, monkeypatch):
-    monkeypatch.setattr(core, "threads_for", lambda exports: 1)
+    monkeypatch.setattr(service_module, "threads_for", lambda exports: 1)
 
     async def scenario(both, node):
         await prepare(both, node)
@@ -122,7 +123,7 @@ def test_another_export_gets_the_only_thread_though_reads_never_cease(tmp_path, 
 
 @needs_rings
 def test_a_ring_that_the_kernel_takes_no_more_of_costs_nothing_but_itself(tmp_path, monkeypatch):
-    monkeypatch.setattr(core, "threads_for", lambda exports: 1)
+    monkeypatch.setattr(service_module, "threads_for", lambda exports: 1)
 
     async def scenario(both, node):
         data = await prepare(both, node)
@@ -153,7 +154,7 @@ def test_without_rings_each_keeps_a_thread(tmp_path, monkeypatch):
         data = await prepare(both, node)
         await read_all(both, node, data, range(0, BLOCKS, 8))
         assert both.service.executor.statistics()["together"] == 0
-        assert both.service.way_of_reading == "one by each thread (io_uring: Operation not permitted (EPERM))"
+        assert both.service.chains.way_of_reading == "one by each thread (io_uring: Operation not permitted (EPERM))"
 
     on_disk(tmp_path, scenario)
 
@@ -209,8 +210,8 @@ def test_reads_that_hang_hold_up_no_other_export(tmp_path, monkeypatch, more):
     """One thread comes for both READs. It leaves the second one to others, since other exports wait for threads; should
     nobody be called for that, it gets the thread that was called for the next call of an export whose disk is well. If
     no call comes, it has a thread all the same."""
-    monkeypatch.setattr(core, "threads_for", lambda exports: 64)
-    monkeypatch.setattr(core, "SWEEP_SECONDS", 3600)  # its jobs would have threads called, too
+    monkeypatch.setattr(service_module, "threads_for", lambda exports: 64)
+    monkeypatch.setattr(service_module, "SWEEP_SECONDS", 3600)  # its jobs would have threads called, too
 
     async def scenario(both, node):
         data = await prepare(both, node)

@@ -49,7 +49,7 @@ class Kernel:
         async def quota_kinds(_: Any, node: Any) -> tuple[int, ...]:
             return kernel.kinds
 
-        monkeypatch.setattr(quotas.QuotaOperations, "quota_kinds", quota_kinds)
+        monkeypatch.setattr(quotas.Quotas, "quota_kinds", quota_kinds)
 
     def ask(self, fd: int, uid: int, gid: int, kinds: tuple[int, ...]) -> list[tuple[int, bytes]]:
         assert threading.current_thread() is not threading.main_thread()

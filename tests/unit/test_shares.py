@@ -270,7 +270,7 @@ def test_what_a_host_keeps_open_is_at_no_other_hosts_expense(tmp_path, monkeypat
         held = []
         for number in range(15):
             node, _, _, _ = await service.create(ROOT, root, b"f%d" % number, SetAttributes(mode=0o644))
-            service.forget_opens(node.inode)
+            service.open_files.forget_all(node.inode)
             (await service.open(first, node, read=True, write=False)).release()
             held.append(await service.open(second, node, read=True, write=False))
         assert len({opened.fd for opened in held}) == len(held)

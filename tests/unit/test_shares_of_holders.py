@@ -35,7 +35,7 @@ def test_a_model_of_opens_by_many_hosts_agrees(tmp_path, kind, seed):
         shares = service.shares
         nodes = [await write_file(service, root, b"f%d" % number) for number in range(8)]
         for node in nodes:
-            service.forget_opens(node.inode)
+            service.open_files.forget_all(node.inode)
         credentials = {host: Credential(0, 0, host=host) for host in HOSTS}
         held = []
         for _ in range(400):
@@ -51,7 +51,7 @@ def test_a_model_of_opens_by_many_hosts_agrees(tmp_path, kind, seed):
             elif action == "touch":
                 (await service.open(credentials[host], chance.choice(nodes), read=True, write=False)).release()
             elif action == "forget":
-                service.forget_opens(chance.choice(nodes).inode)
+                service.open_files.forget_all(chance.choice(nodes).inode)
             else:
                 service.sweep()
             await asyncio.sleep(0)
@@ -63,7 +63,7 @@ def test_a_model_of_opens_by_many_hosts_agrees(tmp_path, kind, seed):
             opened = None
             check(service, held)
         for node in nodes:
-            service.forget_opens(node.inode)
+            service.open_files.forget_all(node.inode)
         for _ in range(1000):
             if not shares.in_use:
                 break
@@ -150,7 +150,7 @@ def test_the_place_of_locks_goes_to_who_still_has_some(tmp_path, minor):
             lock = locking(clients[host], stateids[host], 0, 10, kind=READ_LT)
             (locked,) = await clients[host].on(handle, lock)
             locks[host] = locked.resok4.lock_stateid
-        held = next(iter(site.daemon.service.locked.values())).locks
+        held = next(iter(site.daemon.service.locks.locked.values())).locks
         assert held.opened.share.host.key == ONE
         assert counted(shares) == {ONE: (2, 0), TWO: (0, 2)}
         await clients[ONE].on(handle, unlocking(locks[ONE], 1, 0, 10))
@@ -163,7 +163,7 @@ def test_the_place_of_locks_goes_to_who_still_has_some(tmp_path, minor):
         held = None
         site.engine.expire_client(record)
         await site.daemon._nfs4.clear_all()
-        assert not site.daemon.service.locked
+        assert not site.daemon.service.locks.locked
         assert all(guests == 0 for _, guests in counted(shares).values())
 
     files(tmp_path, 1)
@@ -190,7 +190,7 @@ def test_a_delegation_is_paid_by_who_has_it(tmp_path):
 
     async def scenario(service, root):
         node = await write_file(service, root, b"f")
-        service.forget_opens(node.inode)
+        service.open_files.forget_all(node.inode)
         opened = await service.open(Credential(0, 0, host=ONE), node, read=True, write=False, exactly=True)
         holds = [await service.take_lease(opened, write=False, on_break=list, host=host) for host in (ONE, TWO)]
         opened.release()

@@ -90,13 +90,13 @@ def test_what_the_largest_network_has_idle_closes_first(tmp_path):
         mine = []
         for number in range(20):
             node = await write_file(service, root, b"honest%d" % number)
-            service.forget_opens(node.inode)
+            service.open_files.forget_all(node.inode)
             opened = await service.open(honest, node, read=True, write=False)
             opened.release()
             mine.append(opened)
         for number in range(400):
             node = await write_file(service, root, b"f%d" % number)
-            service.forget_opens(node.inode)
+            service.open_files.forget_all(node.inode)
             crowd = Credential(4001, 4001, host=f"2001:db8::{number % 256:x}:0:0:0:0/64")
             (await service.open(crowd, node, read=True, write=False)).release()
         assert service.shares.in_use > 150

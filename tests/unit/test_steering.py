@@ -147,7 +147,7 @@ def test_what_is_drained_can_be_unmounted_at_once(tmp_path: Path, admin: Admin, 
         listing = p.READDIR4args(0, bytes(8), 400, 500, words_of(1 << p.FATTR4_FILEID))
         await client.run(*client.path("/export"), (p.OP_READDIR, listing))
         service = site.daemon.service
-        assert len(service.streams) == 1
+        assert len(service.listings.streams) == 1
         lines = await admin.table("drain", "/export", "--seconds", "0")
         unmount = functools.partial(subprocess.run, ["umount", export], check=False, capture_output=True)
         unmounting = await asyncio.to_thread(unmount)
@@ -170,7 +170,7 @@ def test_what_is_not_closed_in_time_is_not_called_drained(
     async def test(site: Site) -> None:
         client = await (await site.client("127.0.0.2")).connect()
         await client.open("/export", b"f", create=mode(0o666))
-        opened = next(iter(site.daemon.service._all_opens))
+        opened = next(iter(site.daemon.service.open_files._all_opens))
         opened.retain()  # as a call in progress does
         lines = await admin.table("drain", "/export", "--seconds", "0")
         assert lines[-1].startswith("some of its files are open still")

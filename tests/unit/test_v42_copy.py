@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from nfsd.protocol import nfs4 as p
-from nfsd.vfs import copying, opens
+from nfsd.vfs import copying, stable
 from nfsd.vfs.executor import Chain
 from nfsd.vfs.syscalls import SYS_COPY_FILE_RANGE, SYS_FSYNC
 from tests.support.nfs4 import Client4, Failed, mode, values, wanted
@@ -319,13 +319,13 @@ def test_copies_agree_with_a_model(tmp_path_factory, size, steps):
         patch.setattr(copying, "_PIECE_BY_HAND", 3_000)
         put(f"{place}/source", source)
         put(f"{place}/target", b"")
-        by_hand = copying.CopyOperations._copy_by_hand
-        by_kernel = copying.CopyOperations._copy_by_kernel
+        by_hand = copying.Copying.copy_by_hand
+        by_kernel = copying.Copying.copy_by_kernel
 
         async def test(server, client):
             one, other = await handle_of(client, "source"), await handle_of(client, "target")
             for offset, to, count, hand in steps:
-                patch.setattr(copying.CopyOperations, "_copy_by_kernel", by_hand if hand else by_kernel)
+                patch.setattr(copying.Copying, "copy_by_kernel", by_hand if hand else by_kernel)
                 if offset > size or offset + count > size:
                     wrong = copy_args(ANONYMOUS, ANONYMOUS, offset=offset, to=to, count=count)
                     assert await refused(client, one, other, wrong) == p.NFS4ERR_INVAL
@@ -439,7 +439,7 @@ def test_a_clone_is_on_the_disk_before_its_reply_and_a_copy_is_the_clients_to_co
                 synced.append(os.path.basename(os.readlink(f"/proc/self/fd/{arguments[0]}")))
             return super().add(number, *arguments, **how)
 
-    monkeypatch.setattr(opens, "Chain", Recording)
+    monkeypatch.setattr(stable, "Chain", Recording)
 
     async def test(server, client):
         source, target = await handle_of(client, "source"), await handle_of(client, "target")

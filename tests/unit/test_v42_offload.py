@@ -46,7 +46,7 @@ class Pieces:
         self.begun = 0
         self.fail_at = {}
         """Number of the piece: errno."""
-        original = copying.CopyOperations._copy_by_kernel
+        original = copying.Copying.copy_by_kernel
 
         async def piece(operations, *where):
             await self.allowed.acquire()
@@ -55,7 +55,7 @@ class Pieces:
                 raise OSError(self.fail_at[self.begun], "made up")
             return await original(operations, *where)
 
-        monkeypatch.setattr(copying.CopyOperations, "_copy_by_kernel", piece)
+        monkeypatch.setattr(copying.Copying, "copy_by_kernel", piece)
 
     def go(self, count):
         for _ in range(count):
@@ -105,7 +105,7 @@ async def until(condition):
 
 def descriptors(server):
     """Open files somebody has a count of."""
-    return sum(opened.count for opened in server.service._all_opens)
+    return sum(opened.count for opened in server.service.open_files._all_opens)
 
 
 def test_a_long_copy_is_answered_at_once_and_told_about_at_its_end(place, tmp_path, monkeypatch):

@@ -27,7 +27,7 @@ def labelled(tmp_path, test, *, selinux=True, allowed=True):
         with directory_on("disk", tmp_path) as place:
             export = Export(9, place, "/0", squash="none", security_labels=allowed)
             async with serving(state_dir=tmp_path / "state", more=(export,)) as server:
-                server.service.selinux = selinux
+                server.service.labels.selinux = selinux
                 await test(await Client4(server, 2).connect(), place)
 
     asyncio.run(main())

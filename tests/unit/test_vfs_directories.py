@@ -224,7 +224,7 @@ def test_what_another_client_has_made_meanwhile_is_not_unmade(place, tmp_path, m
 
         others = []
         lookup, create = service.lookup, service.create
-        monkeypatch.setattr(service, "lookup", look_and_lose)
+        monkeypatch.setattr(service.lookups, "lookup", look_and_lose)
         incomplete = (AclEntry(AclTag.USER_OBJ, 6),)
         with refused(errno.EINVAL):
             await service.create(ROOT, root, b"f", SetAttributes(access_acl=incomplete))

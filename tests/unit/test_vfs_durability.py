@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-from nfsd.vfs import flushes, opens
+from nfsd.vfs import flushes, stable
 from nfsd.vfs.executor import Chain
 from nfsd.vfs.serial import Serial
 from nfsd.vfs.syncing import GroupSync
@@ -41,7 +41,7 @@ def synced(monkeypatch):
     def record(descriptor):
         paths.append(os.path.basename(os.readlink(f"/proc/self/fd/{descriptor}")))
 
-    monkeypatch.setattr(opens, "Chain", Recording)
+    monkeypatch.setattr(stable, "Chain", Recording)
     monkeypatch.setattr(flushes, "on_fsync", record)
     return paths
 
@@ -227,11 +227,11 @@ def test_a_failing_disk_is_reported_and_changes_the_write_verifier(tmp_path):
 
         async def scenario(service, root):
             node = await write_file(service, root, b"f")
-            files, verifier = NativeFiles(service), service.write_verifier
+            files, verifier = NativeFiles(service), service.write_back.verifier
             await files.write_all(ROOT, node, 0, os.urandom(32 << 20))
             with pytest.raises(OSError, match=f"{os.strerror(errno.EIO)}|{os.strerror(errno.ENOSPC)}"):
                 await files.commit(ROOT, node)
-            assert service.write_verifier != verifier
+            assert service.write_back.verifier != verifier
 
         with mounted(str(place), "-o", "loop", str(thin / "image")):
             run(place, tmp_path, scenario)

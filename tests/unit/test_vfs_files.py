@@ -158,7 +158,7 @@ def test_a_cached_open_ends_with_the_permission(place, tmp_path):
 def test_the_owner_writes_and_reads_despite_the_mode(place, tmp_path):
     async def scenario(service, root):
         node = await write_file(service, root, b"f", b"", ALICE, 0o444)
-        service.forget_opens(node.inode)
+        service.open_files.forget_all(node.inode)
         assert (await NativeFiles(service).write(ALICE, node, 0, b"tar", UNSTABLE)).count == 3
         await service.set_attributes(ALICE, node, SetAttributes(size=1))
         with refused(errno.EACCES):

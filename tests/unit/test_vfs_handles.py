@@ -119,7 +119,7 @@ def test_handles_of_other_exports_and_servers_are_refused(tmp_path):
             await service.resolve(handle)
 
     async def other_export(service, root):
-        service._roots.clear()  # as after the export was taken out of the configuration
+        service.roots._by_export.clear()  # as after the export was taken out of the configuration
         with pytest.raises(OSError, match=os.strerror(errno.ESTALE)):
             await service.resolve(handle)
 

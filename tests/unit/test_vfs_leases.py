@@ -34,7 +34,7 @@ async def shell(command):
 async def leased(service, root, *, write, data=b"data"):
     """(node, open file, hold, the breaks heard of) of a new file."""
     node = await write_file(service, root, b"f", data, mode=0o666)
-    service.forget_opens(node.inode)
+    service.open_files.forget_all(node.inode)
     opened = await service.open(ROOT, node, read=True, write=write)
     heard = []
     hold = await service.take_lease(opened, write=write, on_break=lambda: heard.append(1))
@@ -79,7 +79,7 @@ def test_a_file_that_a_local_process_has_open_gets_no_lease(tmp_path):
     async def scenario(service, root):
         for write, flags in ((False, os.O_WRONLY), (True, os.O_RDONLY), (True, os.O_RDWR)):
             node = await write_file(service, root, b"f%d%d" % (write, flags), b"x")
-            service.forget_opens(node.inode)
+            service.open_files.forget_all(node.inode)
             local = os.open(tmp_path / f"f{write:d}{flags}", flags)
             opened = await service.open(ROOT, node, read=True, write=write)
             assert await service.take_lease(opened, write=write, on_break=pytest.fail) is None
@@ -133,7 +133,7 @@ def test_under_an_own_open_to_write_local_writers_are_noticed_when_they_write(tm
 
 def test_without_news_of_writes_an_own_open_to_write_ends_a_read_lease_and_says_so(tmp_path):
     async def scenario(service, root):
-        service.leases._watches.close()
+        service.leasing._leases._watches.close()
         node, opened, hold, heard = await leased(service, root, write=False)
         writing = await service.open(ROOT, node, read=False, write=True)
         assert heard == [1]
@@ -148,7 +148,7 @@ def test_without_news_of_writes_an_own_open_to_write_ends_a_read_lease_and_says_
 def test_the_server_does_not_wait_for_the_leases_of_others(tmp_path):
     async def scenario(service, root):
         node = await write_file(service, root, b"f", b"x")
-        service.forget_opens(node.inode)
+        service.open_files.forget_all(node.inode)
         await asyncio.sleep(0.05)
         theirs = await asyncio.create_subprocess_exec(
             sys.executable,
@@ -315,7 +315,7 @@ def test_the_servers_own_changes_are_no_news(tmp_path, kind):
         await NativeFiles(service).write(ROOT, node, 0, b"x", FILE_SYNC)
         # Whatever the kernel had to say of these has been said when it speaks of another process.
         other = await write_file(service, root, b"other", b"x")
-        service.forget_opens(other.inode)
+        service.open_files.forget_all(other.inode)
         reading = await service.open(ROOT, other, read=True, write=False)
         told = []
         second = await service.take_lease(reading, write=False, on_break=lambda: told.append(1))

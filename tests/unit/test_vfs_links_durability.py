@@ -10,7 +10,7 @@ import subprocess
 import pytest
 
 from nfsd.protocol.nfs3 import SETATTR3args, nfs_fh3, nfsstat3
-from nfsd.vfs import flushes, opens
+from nfsd.vfs import flushes, stable
 from nfsd.vfs.executor import Chain
 from nfsd.vfs.syscalls import SYS_FSYNC, SYS_SYNCFS
 from nfsd.vfs.types import FileType, SetAttributes
@@ -59,7 +59,7 @@ def calls(monkeypatch):
                 made.append("fsync" if number == SYS_FSYNC else "syncfs")
             return super().add(number, *arguments, **flags)
 
-    monkeypatch.setattr(opens, "Chain", Recording)
+    monkeypatch.setattr(stable, "Chain", Recording)
     monkeypatch.setattr(flushes, "on_fsync", lambda descriptor: made.append("fsync"))
     return made
 
@@ -124,7 +124,7 @@ def test_those_who_wait_share_it(place, tmp_path, calls, monkeypatch):
                 for number in range(40)
             ]
             calls.clear()
-            running, most, really = 0, 0, service._syncfs
+            running, most, really = 0, 0, service.stable._syncfs
 
             def syncfs(mount, finished):
                 nonlocal running, most
@@ -138,7 +138,7 @@ def test_those_who_wait_share_it(place, tmp_path, calls, monkeypatch):
                 most = max(most, running)
                 really(mount, over)
 
-            monkeypatch.setattr(service, "_syncfs", syncfs)
+            monkeypatch.setattr(service.stable, "_syncfs", syncfs)
             await asyncio.gather(*(service.set_attributes(ROOT, link, SetAttributes(uid=1)) for link in links))
             assert most == 1
             assert set(calls) == {"syncfs"}

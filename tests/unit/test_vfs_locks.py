@@ -53,7 +53,7 @@ def test_nfs_locks_exclude_local_processes(place, tmp_path):
         # Nothing else the server does with the file lets the lock go, as closing a descriptor does with POSIX locks.
         opened = await service.open(ROOT, node, read=True, write=True)
         opened.release()
-        service.forget_opens(node.inode)
+        service.open_files.forget_all(node.inode)
         await service.status(root)
         assert not local_lock(path, fcntl.F_WRLCK, 15, 1)
         await service.clear_local_lock(node, 0, 15)
@@ -61,7 +61,7 @@ def test_nfs_locks_exclude_local_processes(place, tmp_path):
         assert not local_lock(path, fcntl.F_WRLCK, 15, 1)
         await service.clear_local_lock(node, 0, 0)
         assert local_lock(path, fcntl.F_WRLCK, 0, 0)
-        assert not service.locked
+        assert not service.locks.locked
         assert node.inode.locks is None
 
     run(place, tmp_path, scenario)

@@ -64,7 +64,7 @@ def test_files_are_found_again_by_their_place(place, tmp_path):
     (place / "a" / "b" / "local").write_text("local")
 
     async def first(service, root):
-        assert service.places is not None
+        assert service.known.places is not None
         a, _ = await service.lookup(ALICE, root, b"a")
         b, _ = await service.lookup(ALICE, a, b"b")
         local, _ = await service.lookup(ALICE, b, b"local")

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from nfsd.vfs import core, flushes, opens
+from nfsd.vfs import chains, flushes
+from nfsd.vfs import stable as stable_module
 from nfsd.vfs.executor import Chain
 from nfsd.vfs.syscalls import SYS_CLOSE, SYS_FSYNC
 from nfsd.vfs.types import Credential
@@ -43,8 +44,8 @@ def ended(monkeypatch):
         monkeypatch.setattr(module, "Chain", recording)
         return Recording
 
-    monkeypatch.setattr(opens, "Chain", recording(opens))
-    monkeypatch.setattr(core, "Chain", recording(core))
+    monkeypatch.setattr(stable_module, "Chain", recording(stable_module))
+    monkeypatch.setattr(chains, "Chain", recording(chains))
 
     def natively(descriptor):
         path = os.readlink(f"/proc/self/fd/{descriptor}")
@@ -77,7 +78,7 @@ async def made(service, root, ended, name=b"f"):
     """A file that is on the disk and closed but for its node."""
     node = await write_file(service, root, name, mode=0o666)
     await sweep(service)
-    await until(lambda: not service._opens and not service._closing and not service._closes)
+    await until(lambda: not service.open_files._opens and not service.chains._closing and not service.chains._closes)
     ended.clear()
     return node
 
@@ -225,7 +226,7 @@ def test_a_commit_under_way_when_the_file_is_removed(place, tmp_path, ended):
         reader = await service.open(ROOT, node, read=True, write=False)  # to whom the file is still there
         opened = await service.open(ALICE, node, read=False, write=True)
         await write(service, node, ALICE)
-        service.forget_open(opened)
+        service.open_files.forget(opened)
         opened.release()
         del opened
         under_way = []
@@ -283,7 +284,7 @@ def test_who_writes_to_ever_more_files_waits_for_a_slow_disk(place, tmp_path):
         while done != before:  # it stands still
             before = done
             await asyncio.sleep(0.2)
-        assert sum(one.fd >= 0 and one.writable for one in service._all_opens) <= limit
+        assert sum(one.fd >= 0 and one.writable for one in service.open_files._all_opens) <= limit
         assert done < files
         assert (await service.attributes(nodes[-1])).size == 0  # others are served
         goes_on.set()
@@ -312,10 +313,10 @@ def test_an_error_of_close_changes_the_verifier(place, tmp_path):
     """As file systems over a network tell it. Here the descriptor is one that close(2) does not know."""
 
     async def scenario(service, root):
-        verifier = service.write_verifier
-        service.close_later(1 << 20)
-        await until(lambda: service.losses)
-        assert service.write_verifier != verifier
+        verifier = service.write_back.verifier
+        service.chains.close_later(1 << 20)
+        await until(lambda: service.write_back.failures)
+        assert service.write_back.verifier != verifier
 
     run(place, tmp_path, scenario)
 
@@ -336,11 +337,11 @@ def test_a_file_system_that_an_error_made_read_only_has_not_kept_the_data(place,
 
     async def scenario(service, root):
         node = await write_file(service, root, b"f", b"data")
-        verifier = service.write_verifier
+        verifier = service.write_back.verifier
         fail(place)
         with pytest.raises(OSError, match=f"{os.strerror(errno.EROFS)}|{os.strerror(errno.EIO)}"):
             await NativeFiles(service).commit(ROOT, node)
-        assert service.write_verifier != verifier
+        assert service.write_back.verifier != verifier
 
     with mounted(str(place), "-o", "loop,errors=remount-ro", str(image)):
         run(place, tmp_path, scenario)

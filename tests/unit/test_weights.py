@@ -201,7 +201,7 @@ def test_listings_take_turns_by_weight(tmp_path: Path, monkeypatch: pytest.Monke
         mount = (await service.resolve(bytes(root.data))).mount
         monkeypatch.setattr(mount, "inline", False)
         heavy, light = await callers(site, root, nfs3_call("FSSTAT", nfs3.FSSTAT3args(root), uid=0))
-        turns, original, order = service.turns, service.turns.turn, list[str]()
+        turns, original, order = service.listings.turns, service.listings.turns.turn, list[str]()
 
         @contextlib.asynccontextmanager
         async def turn(number: int, host: str, at_once: int, *, begun: bool = False) -> AsyncIterator[None]:

@@ -121,7 +121,7 @@ async def idle(service) -> None:
 
 
 def open_for_writing(service) -> list[int]:
-    return [one.fd for one in service._all_opens if one.fd >= 0 and one.writable]
+    return [one.fd for one in service.open_files._all_opens if one.fd >= 0 and one.writable]
 
 
 def somebody_else_hears_of_it(path: Path) -> None:

@@ -24,7 +24,7 @@ from nfsd.v4.listing import Listing4, native
 from nfsd.v4.operations import ENCODED, Encoded, operation
 from nfsd.v4.pseudofs import PseudoNode
 from nfsd.versions import of_minor
-from nfsd.vfs.directory import VERIFIER, ListingFailed
+from nfsd.vfs.listings import VERIFIER, ListingFailed
 from nfsd.vfs.service import Node
 from nfsd.vfs.types import DirectoryEntry, FileSystemStatus, FileType, PathLimits
 from rpcrdma.xdr import Encoder

@@ -1,0 +1,161 @@
+"""Stable storage: files and directories are on the disk before a client is told so.
+
+Owns nothing. Callers that wait for the same file share an fsync (:mod:`nfsd.vfs.syncing`).
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable
+
+from nfsd.vfs.attributes import raw_nlink, statx_buffer
+from nfsd.vfs.chains import Chains
+from nfsd.vfs.executor import Chain
+from nfsd.vfs.mounts import Mount, journalled
+from nfsd.vfs.opens import Opening
+from nfsd.vfs.records import Node, OpenFile
+from nfsd.vfs.syscalls import AT_EMPTY_PATH, STATX_MASK, SYS_CLOSE, SYS_FSYNC, SYS_OPENAT, SYS_STATX, SYS_SYNCFS
+from nfsd.vfs.types import Credential, FileType
+from nfsd.vfs.unstable import UnstableWrites
+from nfsd.vfs.write_back import WriteBack
+
+Finished = Callable[[int], None]
+"""What a started fsync calls at its end, with its errno or 0."""
+_FSYNCS_PER_CHAIN = 16
+
+
+class StableStorage:
+    """Putting files there."""
+
+    def __init__(self, chains: Chains, write_back: WriteBack, unstable: UnstableWrites, opening: Opening) -> None:
+        self._chains = chains
+        self._write_back = write_back
+        self._unstable = unstable
+        self._opening = opening
+
+    async def sync(self, node: Node, credential: Credential | None) -> None:
+        """The file's data and attributes, or the directory's entries, are on the disk when this returns, unless the
+        export says async. ``credential``: of who asks. Raises EIO, ENOSPC or EDQUOT of earlier write-back."""
+        if node.export.asynchronous:
+            return
+        opened: OpenFile | None = None
+        if node.type in (FileType.REG, FileType.DIR):
+            opened = next((entry for entry in node.inode.opens.values() if entry.writable), None)
+            if opened is None and node.inode.unstable:
+                opened = node.inode.unstable[0]  # kept, should a removal let go of all of them before the fsync begins
+            if opened is None:
+                try:
+                    opened = await self._opening.own_open(node, "" if credential is None else credential.host)
+                except OSError as error:
+                    # A server that is not root may have files it must not read, and descriptors may be short when what
+                    # is to be synchronised has been done already: the whole file system, then.
+                    if error.errno not in (errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE):
+                        raise
+        await self.sync_open(node, opened)
+
+    async def settle_names(self, made: Node | None, directory: Node, credential: Credential) -> None:
+        """A new file, if there is one, and the directory of its name are on the disk when this returns."""
+        if made is not None:
+            await self.sync(made, credential)
+        await self.sync(directory, credential)
+
+    async def sync_open(self, node: Node, opened: OpenFile | None, before: tuple[int, int] | None = None) -> None:
+        """:meth:`sync` through this descriptor, or rather through all that have unstable writes, each of which may know
+        of an error that no other one knows of. None for what cannot be opened: its file system is synchronised, as far
+        as that is needed.
+
+        ``before``: the file's ``sync.failures`` of before a change of data that the caller calls stable. An fsync that
+        began earlier may end after it, and be the one that is told what of it was lost. The kernel does not say so
+        twice, and whoever was promised stable data looks at no write verifier."""
+        mount = node.mount
+
+        def start(finished: Finished) -> None:
+            through = self._unstable.take(node.inode)
+            if not through and opened is not None:
+                through = [opened]
+            if through:
+                self._fsync(mount, through, finished)
+            else:
+                self._sync_mount(mount, finished)
+
+        # What is of the whole file system is shared by all who ask, so that there is one such thing at a time.
+        group = mount.sync if opened is None and not node.inode.unstable else node.inode.sync
+        error = await group.join(start)
+        if before is not None and node.inode.sync.failures != before:
+            error = error or node.inode.sync.failures[1]
+        if error:
+            raise OSError(error, os.strerror(error))
+
+    async def settle(self, opened: OpenFile) -> None:
+        """Synchronise a file so that its descriptors can close, unless it has no name left and no holder."""
+        node = opened.node
+        status = statx_buffer()
+        chain = Chain()
+        chain.add(SYS_STATX, opened.fd, b"", AT_EMPTY_PATH, STATX_MASK, status)
+        await self._chains.run(node.mount, chain)
+        if chain.failed is None and raw_nlink(status) == 0 and node.inode.used_count == 0:
+            self._unstable.drop(node.inode)
+        else:
+            await self.sync_open(node, opened)
+
+    def _fsync(self, mount: Mount, through: list[OpenFile], finished: Finished) -> None:
+        """fsync each of these. It stays open until that is over."""
+
+        def done(error: int) -> None:
+            if error:
+                self._write_back.failed(error, through[0].fd)
+            rest = through[_FSYNCS_PER_CHAIN:]
+            if rest:
+                self._fsync(mount, rest, lambda later: finished(error or later))
+            else:
+                finished(error)
+
+        self._run_sync(mount, SYS_FSYNC, [one.fd for one in through[:_FSYNCS_PER_CHAIN]], done)
+
+    def _sync_mount(self, mount: Mount, finished: Finished) -> None:
+        """Put changes of links and devices on the disk, which cannot be opened and so have no fsync. Where changes
+        share a journal, that of a file without a name, made now, takes all earlier ones with it. Elsewhere nothing but
+        syncfs(2) will do, which writes back everybody's data too: a caller could keep the disk busy with that, but
+        with no more than what is due anyway, and one at a time."""
+        if not journalled(mount):
+            self._syncfs(mount, finished)
+            return
+        chain = Chain()
+        flags = os.O_TMPFILE | os.O_WRONLY | os.O_EXCL | os.O_CLOEXEC
+        opening = chain.add(SYS_OPENAT, mount.fd, b".", flags, 0)
+        flushing = chain.add(SYS_FSYNC, opening, keep_going=True)
+        chain.add(SYS_CLOSE, opening)
+
+        def done(_: object) -> None:
+            if opening.error:  # no room for it, or not for a server that is not root
+                self._syncfs(mount, finished)
+                return
+            if flushing.error:
+                self._write_back.failed(flushing.error, mount.fd)
+            finished(flushing.error)
+
+        self._chains.executor.run(chain, mount.lane).add_done_callback(done)
+
+    def _syncfs(self, mount: Mount, finished: Finished) -> None:
+        def done(error: int) -> None:
+            if error:
+                self._write_back.failed(error, mount.fd)
+            finished(error)
+
+        self._run_sync(mount, SYS_SYNCFS, [mount.fd], done)
+
+    def _run_sync(self, mount: Mount, number: int, descriptors: list[int], finished: Finished) -> None:
+        chain = Chain()
+        steps = [chain.add(number, descriptor, keep_going=True) for descriptor in descriptors]
+
+        def done(_: object = None) -> None:
+            # EINVAL: there is no fsync on this file system. (EROFS is no excuse: a file system that an error has made
+            # read-only says so, and the data is gone.)
+            finished(next((step.error for step in steps if step.error not in (0, errno.EINVAL)), 0))
+
+        if mount.inline:
+            self._chains.executor.run_inline(chain)
+            done()
+        else:
+            self._chains.executor.run(chain, mount.lane).add_done_callback(done)
