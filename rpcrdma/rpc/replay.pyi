@@ -74,7 +74,7 @@ class ReplayCache:
         max_bytes: int = ...,
         *,
         ttl: float = ...,
-        clock: Callable[[], float] = ...,
+        clock: Callable[[], float] | None = None,
     ) -> None: ...
     def __len__(self) -> int: ...
     def look_up(self, key: Key) -> Entry | None:

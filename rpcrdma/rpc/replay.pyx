@@ -27,7 +27,6 @@ Shares
     All of it takes a bounded number of steps, and no more memory than there are entries.
 """
 
-import time
 from collections import OrderedDict, deque
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
@@ -35,6 +34,7 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
+from rpcrdma.clock cimport nanoseconds
 from rpcrdma.digest cimport Digest, digest_add, digest_begin, digest_end
 from rpcrdma.place cimport load32, store32, store64
 from rpcrdma.wire.rpc cimport AUTH_SYS
@@ -220,8 +220,13 @@ cdef int level_of(size_t size) noexcept:
     return level
 
 
+cdef inline double now_of(ReplayCache cache) except? -1:
+    """Seconds, by the machine's clock or a test's."""
+    return nanoseconds() * 1e-9 if cache.clock is None else cache.clock()
+
+
 cdef class ReplayCache:
-    def __init__(self, max_bytes=16 << 20, *, ttl=120.0, clock=time.monotonic):
+    def __init__(self, max_bytes=16 << 20, *, ttl=120.0, clock=None):
         self.max_bytes = max_bytes
         self.ttl, self.clock = ttl, clock
         self.running = {}
@@ -242,7 +247,7 @@ cdef class ReplayCache:
         cdef Entry entry = self.finished.get(key)
         if entry is None:
             return None
-        if entry.expires <= self.clock():
+        if entry.expires <= now_of(self):
             return None  # the same call as long ago; its reply takes this one's place
         self.hits += 1
         return entry
@@ -302,20 +307,21 @@ cdef class ReplayCache:
                 contain(waiting.close, done, entry.recall() if entry.reply else None)
 
     cdef int keep(self, Entry entry, object host, bytes reply) except -1:
-        cdef double now = self.clock()
+        cdef double now = now_of(self)
         cdef size_t cost = PyBytes_GET_SIZE(reply) + entry_cost
         cdef Share share
-        # First the room for it: in a full cache, sizes would else go up and down with each entry, over a power of two
-        # that is the bound, and shares from level to level.
-        while self.size + cost > self.max_bytes and self.size:
-            self.drop_oldest(self.largest())
-        entry.reply = reply
-        entry.expires = now + self.ttl
         share = self.shares.get(host)
         if share is None:
             share = Share(host)
             self.shares[host] = share
             self.order.append(share)
+        # First the room for it: in a full cache, sizes would else go up and down with each entry, over a power of two
+        # that is the bound, and shares from level to level.
+        while self.size + cost > self.max_bytes and self.size:
+            # Most often the host itself is one of those that hold the most.
+            self.drop_oldest(share if share.size and share.level == self.top else self.largest())
+        entry.reply = reply
+        entry.expires = now + self.ttl
         self.finished[entry.key] = entry
         share.entries.append(entry)
         self.account(share, cost, True)
