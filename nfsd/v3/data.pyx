@@ -194,7 +194,7 @@ cdef class Nfs3Data(Nfs3Attributes):
             opened, held, offset, source, count, stable != UNSTABLE, &before, &after, place.bulk != NULL
         )
         if done < 0:
-            transfer = self.files.to_write(node, opened, held, offset, source, count)
+            transfer = self.files.to_write(node, opened, held, offset, source, count, self.caller)
             if transfer is None:
                 return self.cannot_write(standing, node, held, place)
             return self.waits(transfer, None, node, standing)

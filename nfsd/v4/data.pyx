@@ -310,7 +310,7 @@ cdef class Nfs4Data(Nfs4Locks):
         count = min(count, self.max_transfer, self.standing.max_write)
         done = self.files.write(opened, held, offset, source, count, stable != UNSTABLE4, &before, &self.status, fetched)
         if done < 0:
-            transfer = self.files.to_write(self.current, opened, held, offset, source, count)
+            transfer = self.files.to_write(self.current, opened, held, offset, source, count, self.caller)
             if transfer is not None:
                 return self.wait_for(transfer, brought)
             if self.files.why == BUSY:

@@ -72,7 +72,8 @@ cdef class NativeFiles:
     cdef ssize_t write(self, OpenFile opened, bint held, uint64_t offset, const uint8_t *source, size_t size, bint stable, statx_t *before, statx_t *after, bint fetched) except -2
     cdef Transfer to_read(self, Node node, OpenFile opened, bint held, uint64_t offset, Place place, size_t size)
     cdef bint have_read(self, Transfer transfer, Place place, bint *eof) except -1
-    cdef Transfer to_write(self, Node node, OpenFile opened, bint held, uint64_t offset, const uint8_t *source, size_t size)
+    cdef Transfer to_write(self, Node node, OpenFile opened, bint held, uint64_t offset, const uint8_t *source, size_t size,
+                           Caller caller)
     cdef int have_written(self, Transfer transfer) except -1
     cdef Sync to_sync_written(self, Transfer transfer)
     cdef Sync to_flush(self, Credential credential, Node node, statx_t *before)

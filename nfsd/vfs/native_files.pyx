@@ -391,7 +391,7 @@ cdef class NativeFiles:
         return place.take(sink, got)
 
     cdef Transfer to_write(
-        self, Node node, OpenFile opened, bint held, uint64_t offset, const uint8_t *source, size_t size
+        self, Node node, OpenFile opened, bint held, uint64_t offset, const uint8_t *source, size_t size, Caller caller
     ):
         """What is to be waited for where :meth:`write` declines; None: that is of no use. ``source`` stays there."""
         cdef Inode inode = opened.node.inode
@@ -411,7 +411,7 @@ cdef class NativeFiles:
         if not opened.unstable and len(inode.unstable) >= MOST_OF_ONE_FILE:
             self.why = BUSY
             return None
-        transfer = writing(self.executor, self.service.unstable, opened, offset, source, size)
+        transfer = writing(self.executor, self.service.unstable, opened, offset, source, size, caller)
         transfer.node, transfer.held = node, held
         transfer.failures = inode.sync.failures
         transfer.verifier = self.write_back.verifier
@@ -422,7 +422,8 @@ cdef class NativeFiles:
         cdef Node node = transfer.opened.node
         if transfer.data.error:
             return transfer.data.error
-        self.observe(node, &transfer.data.before, False)
+        if not transfer.data.follows:
+            self.observe(node, &transfer.data.before, False)
         self.observe(node, &transfer.data.after, True)
         return 0
 

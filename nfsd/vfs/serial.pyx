@@ -2,8 +2,8 @@
 
 Owns no descriptor; imports the executor's jobs, and asyncio for its futures.
 
-A train is a row of jobs that one worker runs one behind the other. Writes to one file get into each other's way in the
-kernel when several threads make them; and around each of them the file's attributes are to be its own. So those that
+A train is jobs that one worker runs one behind the other. Writes to one file get into each other's way in the
+kernel when several threads make them; and nobody else's are to come between the looks at the file around one. So those that
 arrive while a train is under way are the next train. An operation that waits for its turn gets it between two trains.
 """
 

@@ -12,6 +12,8 @@ from rpcrdma.rpc.work cimport Errand
 
 ctypedef struct transfer_t:
     bint writes
+    bint follows                # a write made in a row with the one in front of it: the looks are those around the row
+    void *writer                # whose write it is; NULL: it is nobody's who could have another
     reading_t where             # of a write, too
     ssize_t done                # octets
     int error                   # errno, or 0
@@ -28,6 +30,7 @@ cdef class Transfer(Job):
     cdef object unstable        # of the service: :class:`nfsd.vfs.unstable.UnstableWrites`
     cdef object failures        # of fsync, before a write
     cdef bytes verifier         # likewise
+    cdef object writer          # the caller of a write
 
     cdef int settle(self) except -1
 
@@ -35,5 +38,5 @@ cdef class Transfer(Job):
 cdef int errno_of(Errand errand) except -1
 cdef Transfer reading(Executor executor, OpenFile opened, uint64_t offset, Lease sink, size_t size)
 cdef Transfer writing(
-    Executor executor, object unstable, OpenFile opened, uint64_t offset, const uint8_t *source, size_t size
+    Executor executor, object unstable, OpenFile opened, uint64_t offset, const uint8_t *source, size_t size, object writer
 )

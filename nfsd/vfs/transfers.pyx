@@ -2,6 +2,11 @@
 
 Owns :class:`Transfer`; imports the executor and the records. A read goes alone, a write in its turn on the file. Each
 is one stay on a worker, with the looks around it, and takes no interpreter there.
+
+Writes of one caller through one descriptor that stand behind each other in a train are a *row*, with one look before and one
+after all of it. wcc_data is to show a client that somebody else has changed the file (RFC 1813 section 2.6), and between two
+writes of its own there is nobody else. It also saves the file system work: after each look, the next write must move
+ctime, which ext4 and XFS enter in their journals.
 """
 
 from libc.errno cimport EINTR, errno
@@ -20,35 +25,79 @@ from nfsd.vfs.syscalls import STATX_MASK as _STATX_MASK
 cdef unsigned int STATX_MASK = _STATX_MASK
 
 
-cdef void transfer(job_t *job) noexcept nogil:
-    """What the worker does; a read may have been made with others."""
+cdef inline bint look(int fd, statx_t *status) noexcept nogil:
+    return c_syscall(SYS_statx, fd, b"", AT_EMPTY_PATH, STATX_MASK, status) == 0
+
+
+cdef void read(job_t *job) noexcept nogil:
+    """What the worker does for a READ; it may have been made with others."""
     cdef transfer_t *data = <transfer_t *>job.data
     cdef reading_t *where = &data.where
-    if data.writes and c_syscall(SYS_statx, where.fd, b"", AT_EMPTY_PATH, STATX_MASK, &data.before) != 0:
-        data.error = errno
-        return
     if where.made:
         data.done = where.result
         if data.done < 0:
             data.error = <int>-data.done
     else:
-        while True:
-            if data.writes:
-                data.done = pwrite(where.fd, where.octets, where.size, <long>where.offset)
-            else:
-                data.done = pread(where.fd, where.octets, where.size, <long>where.offset)
-            if data.done >= 0 or errno != EINTR:
-                break
+        data.done = pread(where.fd, where.octets, where.size, <long>where.offset)
+        while data.done < 0 and errno == EINTR:
+            data.done = pread(where.fd, where.octets, where.size, <long>where.offset)
         if data.done < 0:
             data.error = errno
-    if c_syscall(SYS_statx, where.fd, b"", AT_EMPTY_PATH, STATX_MASK, &data.after) != 0 and data.error == 0:
+    if not look(where.fd, &data.after) and data.error == 0:
         data.error = errno
+
+
+cdef void put(transfer_t *data) noexcept nogil:
+    """One write."""
+    cdef reading_t *where = &data.where
+    data.done = pwrite(where.fd, where.octets, where.size, <long>where.offset)
+    while data.done < 0 and errno == EINTR:
+        data.done = pwrite(where.fd, where.octets, where.size, <long>where.offset)
+    if data.done < 0:
+        data.error = errno
+
+
+cdef inline transfer_t *next_of_row(job_t *job) noexcept nogil:
+    """The write behind this one, if it is of the same row; or NULL."""
+    cdef job_t *behind = job.behind
+    cdef transfer_t *data = <transfer_t *>job.data
+    cdef transfer_t *other
+    if behind == NULL or behind.run != write or data.writer == NULL:
+        return NULL
+    other = <transfer_t *>behind.data
+    return other if other.writer == data.writer and other.where.fd == data.where.fd else NULL
+
+
+cdef void write(job_t *job) noexcept nogil:
+    """What the worker does for a WRITE, and for all of its row."""
+    cdef transfer_t *first = <transfer_t *>job.data
+    cdef transfer_t *data = first
+    cdef job_t *start = job
+    cdef int error = 0
+    if first.follows:
+        return  # it has been made
+    if not look(first.where.fd, &first.before):
+        first.error = errno
+        return
+    while data != NULL:
+        put(data)
+        data, job = next_of_row(job), job.behind
+        if data != NULL:
+            data.follows = True
+    if not look(first.where.fd, &first.after):
+        error = errno
+    data, job = first, start
+    while data != NULL:
+        data.before, data.after = first.before, first.after
+        if data.error == 0:
+            data.error = error
+        data, job = next_of_row(job), job.behind
 
 
 cdef class Transfer(Job):
     def __cinit__(self):
         memset(&self.data, 0, sizeof(self.data))
-        self.job.run = transfer
+        self.job.run = read
         self.job.data = &self.data
 
     def __del__(self):
@@ -77,12 +126,14 @@ cdef class Transfer(Job):
         return 0
 
     cdef int settle(self) except -1:
-        """Tell the file's records what a write has done."""
+        """Tell the file's records what a write has done; the first of a row tells for all of it."""
         cdef Inode inode = self.opened.node.inode
         cdef statx_t *before = &self.data.before
         cdef statx_t *after = &self.data.after
-        if not self.opened.unstable and not self.job.refused:
+        if not self.opened.unstable and (self.data.follows or not self.job.refused):
             self.unstable.add(self.opened)  # of what has failed, too, some may have been written
+        if self.data.follows:
+            return 0
         if before.mask == 0 or after.mask == 0:
             inode.permissions_changed()  # it is not known what has come before: the kernel is asked again
             return 0
@@ -123,13 +174,15 @@ cdef Transfer reading(Executor executor, OpenFile opened, uint64_t offset, Lease
 
 
 cdef Transfer writing(
-    Executor executor, object unstable, OpenFile opened, uint64_t offset, const uint8_t *source, size_t size
+    Executor executor, object unstable, OpenFile opened, uint64_t offset, const uint8_t *source, size_t size, object writer
 ):
     """To write ``source``, which the caller keeps, as whom the file is open for: blocks reserved for root, quotas and the
-    clearing of set-user-id bits go by who writes."""
+    clearing of set-user-id bits go by who writes. Writes of one ``writer``, who is one connection's, may go in a row."""
     cdef Transfer new = made(executor, opened, offset, <void *>source, size)
     new.data.writes = True
+    new.job.run = write
     new.unstable = unstable
+    new.writer, new.data.writer = writer, <void *>writer
     if opened.credential is not None:
         new.job.as_caller = True
         new.job.caller = (<Credential>opened.credential).identity

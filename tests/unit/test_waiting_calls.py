@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import itertools
 import os
 import resource
 import signal
@@ -14,7 +15,7 @@ from nfsd.vfs.executor import Chain
 from nfsd.vfs.syscalls import SYS_CLOSE, SYS_OPENAT
 from tests.unit import vfs_support
 from tests.unit.rdma_native_support import run as run_rdma
-from tests.unit.test_nfs3_native import ACCESS, COMMIT, GETATTR, LOOKUP, READ, WRITE, Both, handle
+from tests.unit.test_nfs3_native import ACCESS, COMMIT, GETATTR, LOOKUP, READ, WRITE, Both, Client, handle
 from tests.unit.test_nfs3_native_names import CREATE, REMOVE
 
 BLOCK = 4096
@@ -100,12 +101,61 @@ def test_many_writes_to_one_file_are_answered_natively_and_in_full(tmp_path):
             before, after = before_and_after(reply)
             sizes[int.from_bytes(reply[:4], "big") - 1000] = before[0], after
         assert sorted(sizes) == list(blocks)
-        # The attributes around each are its own: nobody else's write came between its two looks.
-        assert all(after - before in (0, BLOCK - 5, BLOCK) for before, after in sizes.values())
+        # The attributes around each are those around its row: nobody else's write came between the two looks.
+        rows = sorted(set(sizes.values()))
+        assert rows[0][0] == 5
+        assert rows[-1][1] == len(blocks) * BLOCK
+        assert all(row[1] == behind[0] for row, behind in itertools.pairwise(rows))
+        assert all(before <= max(number * BLOCK, 5) < after for number, (before, after) in sizes.items())
         with open(os.path.join(both.path, "a"), "rb") as file:
             assert file.read() == b"".join(blocks.values())
         assert both.answered(WRITE) - natively == len(blocks)
         assert not waiting(both)
+
+    on_disk(tmp_path, scenario)
+
+
+def test_writes_of_one_client_share_their_looks_and_those_of_another_do_not(tmp_path):
+    async def scenario(both, node):
+        port = both.listeners[0].address[1]
+        other = Client(*await asyncio.open_connection("127.0.0.1", port))
+        natively, change = both.answered(WRITE), node.inode.change
+        epoch = node.inode.epoch
+        async with stalled(both.service, both.root, tmp_path):
+            for number, client in enumerate((both.direct, both.direct, both.direct, other, both.direct, both.direct)):
+                client.send(WRITE, write_arguments(node, number * BLOCK, bytes(BLOCK)), xid=number)
+                await until(lambda count=number + 1: waiting(both) == count)
+        replies = {}
+        for client in (both.direct,) * 5 + (other,):
+            reply = await client.reply()
+            replies[int.from_bytes(reply[:4], "big")] = before_and_after(reply)
+        sizes = {number: (before[0], after) for number, (before, after) in replies.items()}
+        assert sizes[0] == (5, BLOCK)  # it has not waited for another
+        assert sizes[1] == sizes[2] == (BLOCK, 3 * BLOCK)
+        assert sizes[3] == (3 * BLOCK, 4 * BLOCK)
+        assert sizes[4] == sizes[5] == (4 * BLOCK, 6 * BLOCK)
+        assert both.answered(WRITE) - natively == 6
+        # All of it was our own doing, and is known so.
+        status = os.stat(os.path.join(both.path, "a"))
+        assert (node.inode.epoch, node.inode.ctime) == (epoch, status.st_ctime_ns)
+        if node.mount.fine:
+            assert change.observe(status.st_ctime_ns, 0, fine=True, changed=False) == status.st_ctime_ns
+        other.writer.close()
+
+    on_disk(tmp_path, scenario)
+
+
+def test_a_write_that_fails_costs_none_of_its_row(tmp_path):
+    async def scenario(both, node):
+        async with stalled(both.service, both.root, tmp_path):
+            for number, offset in enumerate((0, BLOCK, 1 << 62, 2 * BLOCK)):
+                both.direct.send(WRITE, write_arguments(node, offset, bytes(BLOCK)), xid=number)
+                await until(lambda count=number + 1: waiting(both) == count)
+        replies = {int.from_bytes(reply[:4], "big"): reply for reply in [await both.direct.reply() for _ in range(4)]}
+        assert struct.unpack(">I", replies[2][24:28])[0] == EFBIG
+        for number in (1, 3):
+            before, after = before_and_after(replies[number])
+            assert (before[0], after) == (BLOCK, 3 * BLOCK)
 
     on_disk(tmp_path, scenario)
 
