@@ -292,7 +292,7 @@ class House:
         peer = Peer(account)
         await peer.connect(self._provider, ListenAddress(self.host, self._ports[1]), LINUX, 32, initiator_depth=4)
         try:
-            yield OverRdma(peer)
+            yield OverRdma(peer, 1)
         finally:
             if peer.reason is None:
                 peer.endpoint.close()
