@@ -213,8 +213,8 @@ class Daemon:
             versions[3] = nfs3_procedures(self.service, self.exports, delegations=recalls)
             direct[NFS_PROGRAM, 3] = self._nfs3
         if spoken & V4:
-            direct[NFS_PROGRAM, 4] = native = Nfs4Procedures(self._nfs4)
-            versions[4] = nfs4_procedures(self._nfs4, native)
+            direct[NFS_PROGRAM, 4] = Nfs4Procedures(self._nfs4)
+            versions[4] = nfs4_procedures()
         programs = [Program(NFS_PROGRAM, "nfs", versions)]
         if spoken & V3:
             programs.append(nfsacl_program(self.service, self.exports, delegations=recalls))

@@ -131,7 +131,7 @@ async def arrive_as(
 ) -> tuple[Node | PseudoNode, There | None]:
     """As :func:`arrive`, with what the caller is there; None in the pseudo file system."""
     found = await arrive(server, transport, minor, handle)
-    return found, await _there(server, transport, found, caller)
+    return found, await there(server, transport, found, caller)
 
 
 async def look_up_as(
@@ -141,7 +141,7 @@ async def look_up_as(
     found = await look_up(server, transport, minor, here, name, caller)
     if isinstance(found, Node) and isinstance(here, Node) and found.export is here.export:
         return found, None
-    return found, await _there(server, transport, found, caller)
+    return found, await there(server, transport, found, caller)
 
 
 async def learn(
@@ -155,13 +155,14 @@ async def learn(
             raise Nfs4Error(p.NFS4ERR_ACCESS)
         if node is not None and not server.exports.takes(node.export, transport):
             raise Nfs4Error(_refusal(server, node.export, transport))
-        found.append(await _there(server, transport, node, caller))
+        found.append(await there(server, transport, node, caller))
     return found
 
 
-async def _there(
+async def there(
     server: Nfs4Server, transport: Transport, node: Node | PseudoNode | None, caller: RpcCredential
 ) -> There | None:
+    """What a caller is on a file's export; None in the pseudo file system."""
     if not isinstance(node, Node):
         return None
     exports, address = server.exports, transport.peer_address

@@ -163,7 +163,7 @@ cdef class Nfs4Data(Nfs4Locks):
         cdef bint eof = False, held = True
         if left(arguments) < READ4args_SIZE:
             return self.fail(NFS4ERR_BADXDR, place)
-        if self.beside or (self.cachethis and not self.driven) or not room(place, 16):
+        if (self.general is None and (self.beside or self.cachethis)) or not room(place, 16):
             return no(self.files, SIZE)  # a kept reply stands in one piece
         if isinstance(brought, Transfer):
             return self.have_read(arguments, <Transfer>brought, place)
@@ -233,8 +233,8 @@ cdef class Nfs4Data(Nfs4Locks):
         cdef uint8_t *head = self.result_at
         store32(store32(store32(store32(head, OP_READ), 0), eof), <uint32_t>got)
         if place.at == head + 16:
-            self.beside = padded(got)
-            if self.data_at == NULL:
+            self.beside += padded(got)
+            if self.data_at == NULL and self.general is None:
                 self.data_at, self.data_result_at, self.data_index = self.part_at, self.result_at, self.index
                 self.data_octets = 0
             self.data_octets += got

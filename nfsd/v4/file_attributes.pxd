@@ -29,6 +29,5 @@ cdef class Nfs4Attributes(Nfs4Data):
     cdef int set_rarely(self, settable_t *given, object opened, object client) except -1
     cdef int set_so_far(self, AttributeChange change, settable_t *given, Place place) except -1
     cdef int set_otherwise(self, Setting brought, settable_t *given, Place place) except -1
-    cdef int not_set(self, uint32_t status, Place place) except -1
     cdef int was_set(self, const uint32_t *mask, Place place) except -1
     cdef tuple resizable(self, const uint8_t *stateid)

@@ -6,7 +6,7 @@ those that are given (:mod:`nfsd.v4.given`), and the file service's changes. Wha
 """
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
-from libc.string cimport memcpy, memset
+from libc.string cimport memset
 
 from nfsd.v4.changes cimport status_in
 from nfsd.v4.native_compound cimport left, room
@@ -141,11 +141,10 @@ cdef class Nfs4Attributes(Nfs4Data):
         octets = brought.result
         if self.size(place) + 8 + len(octets) > self.limit:
             return self.fail_too_big(place)
-        if not room(place, 8 + len(octets)):
-            return no(self.files, SIZE)
         place.at = store32(store32(place.at, OP_GETATTR), NFS4_OK)
-        memcpy(place.at, <const uint8_t *>octets, len(octets))
-        place.at += len(octets)
+        if not self.put(octets, (), place):
+            self.brought = brought
+            return no(self.files, SIZE)
         return ANSWERED
 
     # -- ACCESS ----------------------------------------------------------------------------------------------------
@@ -217,7 +216,7 @@ cdef class Nfs4Attributes(Nfs4Data):
         if left(arguments) >= stateid4_SIZE:
             behind = load_given(stateid + stateid4_SIZE, arguments.end, self.minor, self.server.names, &given)
         if behind == NULL:
-            return self.not_set(NFS4ERR_BADXDR, place)
+            return self.fail(NFS4ERR_BADXDR, place)
         if not room(place, SETATTR_RESULT):
             return no(self.files, SIZE)
         arguments.at = behind
@@ -231,7 +230,7 @@ cdef class Nfs4Attributes(Nfs4Data):
         if isinstance(brought, AttributeChange):
             return self.set_so_far(<AttributeChange>brought, &given, place)
         if errno_of(<Errand?>brought):
-            return self.not_set(status_in(errno_of(<Errand>brought)), place)
+            return self.fail(status_in(errno_of(<Errand>brought)), place)
         self.saw_change(self.current, &(<AttributeChange?>brought.earlier).data.after)
         return self.was_set(given.mask, place)
 
@@ -240,16 +239,16 @@ cdef class Nfs4Attributes(Nfs4Data):
         cdef AttributeChange change
         cdef tuple through = (None, None)
         if self.standing.read_only:
-            return self.not_set(NFS4ERR_ROFS, place)
+            return self.fail(NFS4ERR_ROFS, place)
         if given.failure and not given.rare:
-            return self.not_set(given.failure, place)
+            return self.fail(given.failure, place)
         if given.mask[2] & UMASK_SET:
-            return self.not_set(NFS4ERR_INVAL, place)  # RFC 8275 section 3: only where a file is made
+            return self.fail(NFS4ERR_INVAL, place)  # RFC 8275 section 3: only where a file is made
         if given.mask[0] & SIZE_SET:
             # The stateid is for the size (RFC 8881 section 18.30.3).
             through = self.resizable(stateid)
             if through is None:
-                return self.not_set(self.failure, place)
+                return self.fail(self.failure, place)
         if given.rare:
             self.files.why = ATTRIBUTES
             return self.set_rarely(given, through[0], through[1])
@@ -303,7 +302,7 @@ cdef class Nfs4Attributes(Nfs4Data):
                 Setting(errands.set_times(self.files.service, self.standing.credential, self.current, times)), change
             )
         # RFC 8881 section 18.30.3: attrsset tells what has been set, also when the rest could not be; in this order.
-        self.not_set(status_in(change.data.error), place)
+        self.fail(status_in(change.data.error), place)
         memset(words, 0, sizeof(words))
         if made and given.size >= 0:
             words[0] = given.mask[0] & SIZE_SET
@@ -335,14 +334,8 @@ cdef class Nfs4Attributes(Nfs4Data):
             words[1] &= ~<uint32_t>TIMES_SET
         if status == NFS4_OK:
             return self.was_set(words, place)
-        self.not_set(status, place)
-        place.at = store_mask(place.at - 4, words, WORDS)
-        return ANSWERED
-
-    cdef int not_set(self, uint32_t status, Place place) except -1:
-        """SETATTR fails, and has set nothing: its result has a bitmap in any case."""
         self.fail(status, place)
-        place.at = store32(place.at, 0)
+        place.at = store_mask(place.at - 4, words, WORDS)
         return ANSWERED
 
     cdef int was_set(self, const uint32_t *mask, Place place) except -1:

@@ -16,13 +16,13 @@ from nfsd.vfs.native_files cimport Standing, no
 from nfsd.vfs.name_changes cimport Walk
 from nfsd.vfs.records cimport Node
 from nfsd.wire.nfs4 cimport (
-    NFS4ERR_INVAL, NFS4ERR_MOVED, NFS4ERR_NOENT, NFS4ERR_NOFILEHANDLE, NFS4ERR_NOTDIR, NFS4ERR_RESTOREFH, NFS4ERR_ROFS,
+    NFS4ERR_BADXDR, NFS4ERR_INVAL, NFS4ERR_MOVED, NFS4ERR_NOENT, NFS4ERR_NOFILEHANDLE, NFS4ERR_NOTDIR, NFS4ERR_RESTOREFH, NFS4ERR_ROFS,
     NFS4ERR_SYMLINK, NFS4_FHSIZE, NFS4_OK, OP_ACCESS, OP_COMMIT, OP_CREATE, OP_GETATTR, OP_GETFH, OP_LINK, OP_LOOKUP,
     OP_OPEN, OP_PUTFH, OP_READ, OP_REMOVE, OP_RENAME, OP_RENEW, OP_RESTOREFH, OP_SAVEFH, OP_SETATTR, OP_WRITE,
 )
-from rpcrdma.declined cimport PROCEDURE, SIZE
+from rpcrdma.declined cimport SIZE
 from rpcrdma.octets cimport load_opaque, opaque_t
-from rpcrdma.place cimport ANSWERED, DECLINED, load32, load64, store32
+from rpcrdma.place cimport ANSWERED, load32, load64, store32
 from rpcrdma.rpc.work cimport Errand, Work
 
 from nfsd.state import Nfs4Error
@@ -45,7 +45,7 @@ cdef class FileHandles(Nfs4Attributes):
         cdef Work brought = self.brought_here()
         cdef const uint8_t *behind = load_opaque(arguments.at, arguments.end, NFS4_FHSIZE, &handle)
         if behind == NULL:
-            return DECLINED
+            return self.fail(NFS4ERR_BADXDR, place)
         if not room(place, 8):
             return no(self.files, SIZE)
         if brought is None:
@@ -98,7 +98,7 @@ cdef class FileHandles(Nfs4Attributes):
         cdef Work brought = self.brought_here()
         cdef const uint8_t *behind = load_opaque(arguments.at, arguments.end, LONGEST, &name)
         if behind == NULL:
-            return DECLINED
+            return self.fail(NFS4ERR_BADXDR, place)
         if not room(place, 8):
             return no(self.files, SIZE)
         if brought is not None and type(brought) is not Walk:
@@ -170,10 +170,8 @@ cdef class FileHandles(Nfs4Attributes):
         return ANSWERED
 
     cdef int renew(self, Arguments *arguments, Place place) except -1:
-        if self.minor:
-            return no(self.files, PROCEDURE)  # 4.0 alone has it
         if left(arguments) < 8:
-            return DECLINED
+            return self.fail(NFS4ERR_BADXDR, place)
         if not room(place, 8):
             return no(self.files, SIZE)
         engine = self.server.engine
@@ -196,11 +194,11 @@ cdef class FileHandles(Nfs4Attributes):
         if self.pseudo is None:
             if number == OP_SAVEFH and self.foreign:
                 return self.savefh(place)
-            return self.refuse(self.foreign or NFS4ERR_NOFILEHANDLE, place)
+            return self.fail(self.foreign or NFS4ERR_NOFILEHANDLE, place)
         if number == OP_GETATTR:
             return self.getattr(arguments, place)  # there are some in an absent file system, too (RFC 8881 section 11.3)
         if self.pseudo.referral is not None:
-            return self.refuse(NFS4ERR_MOVED, place)
+            return self.fail(NFS4ERR_MOVED, place)
         if number == OP_LOOKUP:
             return self.lookup(arguments, place)
         if number == OP_GETFH:
@@ -215,5 +213,5 @@ cdef class FileHandles(Nfs4Attributes):
             number == OP_WRITE or number == OP_COMMIT or number == OP_SETATTR or number == OP_CREATE or number == OP_REMOVE
             or number == OP_RENAME or number == OP_LINK
         ):
-            return self.refuse(NFS4ERR_ROFS, place)
-        return self.refuse(NFS4ERR_INVAL, place)
+            return self.fail(NFS4ERR_ROFS, place)
+        return self.fail(NFS4ERR_INVAL, place)

@@ -9,6 +9,7 @@ layer only.
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 
 from rpcrdma.xdr import Encoder
 from rpcrdma.xdr.payload import Payload
@@ -24,15 +25,10 @@ class KeptReply(bytes):
     have as many as it has operations."""
 
 
-def keep(results: Encoder, start: int, most: int) -> bytes | None:
-    """The reply from ``start`` on; None if these are more octets than that."""
-    if results.size - start > most:
-        return None
-    head = results.getbuffer()
-    if not results.payloads:
-        return bytes(head[start:])
-    whole, items, last = bytearray(), bytearray(), start
-    for offset, payload in results.payloads:
+def keep(head: bytes, payloads: Sequence[tuple[int, Payload]]) -> bytes:
+    """A reply: its head, and what belongs into that at the offsets given."""
+    whole, items, last = bytearray(), bytearray(), 0
+    for offset, payload in payloads:
         whole += head[last:offset]
         if payload.eligible:
             items += _ITEM.pack(len(whole), len(payload))

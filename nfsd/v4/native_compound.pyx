@@ -1,62 +1,72 @@
-"""COMPOUND and SEQUENCE in native code (RFC 8881 sections 16.2, 2.10.6 and 18.46; RFC 7530 section 15.2).
+"""COMPOUND (RFC 8881 section 16.2; RFC 7530 section 15.2).
 
-Owns :class:`NativeCompound`, from which :mod:`nfsd.v4.procedures` derives, with the operations. Imports :mod:`nfsd.v4.under_way`,
-the native parts of the state engine and the file service, :mod:`rpcrdma.place` and :mod:`rpcrdma.rpc.native`.
+Owns :class:`NativeCompound`, from which :mod:`nfsd.v4.sequence` derives, and at last :mod:`nfsd.v4.procedures`, with the
+operations. Imports :mod:`nfsd.v4.under_way`, the native parts of the state engine and the file service, :mod:`rpcrdma.place` and
+:mod:`rpcrdma.rpc.offers`.
 
-SEQUENCE comes first, and is carried out first: the COMPOUND holds its slot, so that a retransmission finds it in use (RFC
-8881 section 2.10.6.2). NFSv4.0 has no sessions: its COMPOUNDs begin with their first operation, stateids tell the client, and
-one that may change something is under the RPC replay cache.
+This is the one frame for all COMPOUNDs: their tag and minor version, which operation may stand where, the slot and the reply
+that it keeps, how much a reply may have, how failures are told, what is counted. SEQUENCE comes first, and is carried out first:
+the COMPOUND holds its slot, so that a retransmission finds it in use (RFC 8881 section 2.10.6.2). NFSv4.0 has no sessions: its
+COMPOUNDs begin with their first operation, stateids tell the client, and one that may change something is under the RPC replay
+cache.
 
 Operation. Each operation is carried out when its turn comes. It is answered, with success or a failure, which ends the
-COMPOUND; or it waits, or is declined. Whatever an operation that is declined or waits has done is nothing that shows.
+COMPOUND; or it waits, or is declined. Whatever an operation that is declined or waits has done is nothing that shows. One that
+has no native body waits for an errand that carries it out in Python (:mod:`nfsd.v4.in_python`), once the COMPOUND is a general
+call.
 
-Where it waits or is declined, the COMPOUND is put down before it, and others go on from there (:mod:`nfsd.v4.under_way`).
+Where it waits or is declined, the COMPOUND is put down before it, and goes on from there (:mod:`nfsd.v4.under_way`). A general
+call declines nothing but what does not decode, and what needs more room.
 
-Stable storage. A COMPOUND that has changed something is handed over at its end, too, where what its reply promises is not yet
-on stable storage. What an operation has seen of its file serves the GETATTR behind it.
+Stable storage. A COMPOUND that has changed something waits at its end until what its reply promises is on stable storage.
+What an operation has seen of its file serves the GETATTR behind it.
 """
 
-from cpython.bytes cimport PyBytes_FromStringAndSize
-from cpython.memoryview cimport PyMemoryView_FromMemory
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
-from libc.string cimport memcpy, memset
+from libc.string cimport memcpy
 
 from nfsd.state.lookups cimport StateLookups
-from nfsd.state.sequence cimport SequenceRequest, Sequencer
+from nfsd.state.sequence cimport Sequencer
 from nfsd.v4.fattr cimport Fattr
-from nfsd.v4.halfway cimport OPERATIONS, Halfway
+from nfsd.v4.halfway cimport Halfway
 from nfsd.v4.under_way cimport Learning, UnderWay
 from nfsd.v4.unguarded cimport changes_unguarded
 from nfsd.vfs.native_files cimport Standing, no, standing_on
 from nfsd.vfs.native_names cimport NativeNames
 from nfsd.wire.nfs4 cimport (
-    NFS4ERR_REP_TOO_BIG, NFS4ERR_REP_TOO_BIG_TO_CACHE, NFS4ERR_RESOURCE, NFS4ERR_SERVERFAULT, OP_ACCESS, OP_CREATE,
-    OP_GETATTR, OP_GETFH, OP_READ, OP_SEQUENCE, OP_SETATTR, OP_WRITE, SEQUENCE4args_SIZE, SEQUENCE4resok_SIZE,
+    NFS4ERR_BADXDR, NFS4ERR_DELAY, NFS4ERR_MINOR_VERS_MISMATCH, NFS4ERR_NOTSUPP, NFS4ERR_NOT_ONLY_OP, NFS4ERR_OP_ILLEGAL,
+    NFS4ERR_OP_NOT_IN_SESSION, NFS4ERR_REP_TOO_BIG, NFS4ERR_REP_TOO_BIG_TO_CACHE, NFS4ERR_RESOURCE, NFS4ERR_SEQUENCE_POS,
+    NFS4ERR_SERVERFAULT, NFS4_OK, OP_ACCESS, OP_BIND_CONN_TO_SESSION, OP_CREATE, OP_GETATTR, OP_GETFH, OP_ILLEGAL, OP_READ,
+    OP_SEQUENCE, OP_SETATTR, OP_WRITE,
 )
-from rpcrdma.declined cimport CHUNKS, PROCEDURE, RARE, RECALL, REPLAY, SIZE, STATE, VERSION
+from rpcrdma.declined cimport CHUNKS, PROCEDURE, RARE, RECALL, SIZE, STATE
 from rpcrdma.place cimport ANSWERED, DECLINED, WAITS, Place, load32, store32
 from rpcrdma.rpc.native cimport Caller
+from rpcrdma.rpc.offers cimport ReplyPlace
 from rpcrdma.rpc.work cimport Errand, Work
 
-from zlib import crc32
-
 from nfsd.protocol import nfs4 as declared
+from nfsd.protocol.nfs4_ops import OPERATIONS
 from nfsd.v4.operations import NATIVE, ROOM_FOR_RESULT, TABLE
-from nfsd.v4.ops.sessions import FINGERPRINTED
 from nfsd.versions import of_minor
 from rpcrdma.log_limits import limited_logger
+from rpcrdma.xdr import XdrError
+from rpcrdma.xdr.payload import Payload
 
 _log = limited_logger(__name__)
-
-cdef extern from "Python.h":
-    const int PyBUF_READ
 
 cdef enum:
     COMPOUND = 1
     TAG_MAX = 1024
-    OPERATIONS_40 = 256     # of a COMPOUND without a session
-    RPC_HEADER = 24         # of an accepted reply
-    SEQUENCE_RESULT = 8 + SEQUENCE4resok_SIZE       # with its number and status
+    OPERATIONS_40 = 256     # of a COMPOUND without a session: NFSv4.0 negotiates none
+    FAILURE = 12            # the longest result of an operation that fails without looking for room
+    # Of an operation.
+    OF_40 = 1               # a minor version has it; the others follow
+    CARRIED_OUT = 8         # there is a body
+    NATIVELY = 16           # which is native
+    CHANGING = 32           # it may change something
+    ALONE = 64              # it may stand in a COMPOUND without SEQUENCE, then as the only one (RFC 8881 section 2.10.3)
 
 
 cdef inline bint stays(uint32_t number) noexcept nogil:
@@ -64,12 +74,24 @@ cdef inline bint stays(uint32_t number) noexcept nogil:
     return number == OP_GETATTR or number == OP_GETFH or number == OP_ACCESS or number == OP_READ
 
 
-assert FINGERPRINTED <= 256
-
-cdef size_t _fingerprinted = FINGERPRINTED
 cdef size_t _room_for_result = ROOM_FOR_RESULT
 cdef uint32_t[3] OF_MINORS
 OF_MINORS[0], OF_MINORS[1], OF_MINORS[2] = of_minor(0), of_minor(1), of_minor(2)
+
+
+cdef uint8_t kind_of(uint32_t number):
+    """What is known of an operation."""
+    cdef uint8_t kind = 0
+    row = OPERATIONS.get(number)
+    if row is None or number == OP_ILLEGAL:
+        return 0
+    for minor in row.minors:
+        kind |= OF_40 << <int>minor
+    row = TABLE.get(number)
+    if row is not None:
+        kind |= CARRIED_OUT | (CHANGING if row.changes else 0) | (ALONE if row.alone else 0)
+        kind |= NATIVELY if row.handler is None else 0
+    return kind
 
 
 cdef class NativeCompound(UnderWay):
@@ -86,18 +108,12 @@ cdef class NativeCompound(UnderWay):
         self.counts = server.counts
         self.procedures = 1 << COMPOUND
         self.guarded = 0
-        self.elsewhere = RPC_HEADER
         for number in range(128):
-            self.changing[number] = number in TABLE and TABLE[number].changes
-            self.native[number] = number in NATIVE
+            self.kinds[number] = kind_of(number)
         for number in declared.nfs_opnum4:
             if number.value < len(self.declined.names):
                 self.declined.names[number.value] = number.name.removeprefix("OP_")
                 self.waited.names[number.value] = number.name.removeprefix("OP_")
-
-    @property
-    def short(self):
-        return self.files.why == SIZE
 
     cdef int pause(self) except -1:
         return self.files.pause()
@@ -110,270 +126,336 @@ cdef class NativeCompound(UnderWay):
         row[0] = self.number
         return self.files.why
 
+    # -- from the call to the reply ----------------------------------------------------------------------------------
     cdef int answer(
         self, Caller caller, uint32_t procedure, const uint8_t *arguments, size_t size, Place place, Work brought
     ) except -1:
         cdef Arguments rest
         cdef int outcome
         rest.at, rest.end = arguments, arguments + size
-        self.caller = caller
-        self.changed = self.done = False
-        self.part_at = self.data_at = NULL
-        self.failure = 0
-        self.number = COMPOUND
-        self.files.why = RARE
-        if brought is not None:
-            self.begun = <Halfway?>brought.kept
-            self.slot = self.begun.take_slot()
-            self.turn, self.begun.turn = self.begun.turn, None
-            self.brought = None if type(brought) is Work else brought
-            if self.begun.errand is not None:
-                self.brought, self.begun.errand = self.begun.errand, None
-            self.driven = self.begun.driven
+        self.caller, self.octets = caller, caller.header + size
+        self.general = <ReplyPlace>place if type(place) is ReplyPlace else None
+        self.chunked = place.bulk != NULL
+        self.bulk_wanted = place.bulk_at if self.chunked else NULL
+        self.take_up(brought)
         try:
-            self.bulk_wanted = <const uint8_t *>NULL if place.bulk == NULL else place.bulk_at
-            outcome = self.compound(&rest, caller.header + size + padded(place.bulk_size), place)
+            try:
+                outcome = self.compound(&rest, place)
+                if outcome == DECLINED and self.done:
+                    raise RuntimeError(f"operation {self.number} is declined behind its change")
+            except Exception as error:
+                outcome = self.fault(error, &rest, place)
             if outcome == WAITS:
                 outcome = self.held_up(arguments, place)
-            if outcome == DECLINED and self.done:
-                raise RuntimeError(f"operation {self.number} is declined behind its change")
-            if self.driven:
-                if outcome == DECLINED:
-                    self.failure = 0
-                return WAITS if outcome == WAITS else self.lay_down(arguments, place)
             if outcome == DECLINED and not self.hand_over(arguments, place):
                 self.give_back()
             return outcome
-        except Exception as error:
-            if self.turn is not None:
-                self.turn.abandon()
-                self.turn = None
-            if self.driven and self.part_at != NULL:
-                _log.error("%s: operation %d of a COMPOUND failed", caller.transport, self.number, exc_info=error)
-                self.refuse(NFS4ERR_SERVERFAULT, place)
-                self.over()
-                self.result_at = place.at
-                return self.lay_down(arguments, place)
-            if self.changed or self.begun is not None or self.changing[self.number & 127]:
-                if self.slot is not None:
-                    self.slot.finish(None)
-                raise  # the caller learns that something may have happened
-            self.give_back()
-            # The general path says which operation failed, and in the slot.
-            _log.error("%s: a COMPOUND is not answered natively", caller.transport, exc_info=error)
-            return DECLINED
+        except Exception:
+            if self.slot is not None:
+                self.slot.finish(None)  # a retransmission may try again
+            self.tell()
+            raise
         finally:
-            self.brought = None
-            self.begun = None
-            self.caller = None
-            self.session = None
-            self.slot = None
-            self.client = None
-            self.opened_by = None
-            self.turn = None
-            self.current = self.saved = None
-            self.pseudo = self.saved_pseudo = None
-            self.standing = self.saved_standing = None
-            self.stateid = self.saved_stateid = None
-            self.foreign = self.saved_foreign = 0
-            self.driven = False
-            self.base, self.elsewhere = 0, RPC_HEADER
+            self.put_away()
 
-    cdef int compound(self, Arguments *arguments, size_t octets, Place place) except -1:
-        """Answer a COMPOUND whose call has so many octets."""
+    cdef int fault(self, object error, Arguments *arguments, Place place) except -1:
+        """The server itself has failed: so does the present operation. Raises the error if it is no operation's."""
+        if self.turn is not None:
+            self.turn.abandon()
+            self.turn = None
+        if self.part_at == NULL or self.ended:
+            raise error
+        _log.error("%s: operation %d of a COMPOUND failed", self.caller.transport, self.number, exc_info=error)
+        self.forget_data(place)
+        self.changed |= self.number < 128 and self.kinds[self.number] & CHANGING != 0
+        self.fail(NFS4ERR_SERVERFAULT, place)
+        self.over()
+        return self.conclude(arguments, place)
+
+    cdef int compound(self, Arguments *arguments, Place place) except -1:
+        """Carry out a COMPOUND. DECLINED: its frame does not decode, or it goes on elsewhere."""
         cdef const uint8_t *whole = arguments.at
-        cdef uint32_t tag
-        if not self.begins(arguments, &tag):
+        if not self.begins(arguments):
             return DECLINED
-        self.beside = 0
-        self.seen = False
-        if self.begun is not None:
-            if not self.resume(whole, arguments, place):
-                return DECLINED
+        if self.begun is None:
+            if not room(place, 12 + padded(self.tag)):
+                return no(self.files, SIZE)
+            self.anew(whole, arguments.end, place)
+            if self.files.version == 0:
+                store32(self.start, NFS4ERR_MINOR_VERS_MISMATCH)
+                return ANSWERED
+            if self.chunked and self.bulk_wanted < arguments.at:
+                return no(self.files, CHUNKS)  # the tag is none that may be in a chunk
+        elif not self.resume(whole, arguments, place):
+            return DECLINED
+        elif self.index < self.operations and self.failure == 0:
             if type(self.brought) is Learning:
-                self.failure = self.learned()
+                self.refusal = self.learned()
             elif self.brought is None and not self.same_standing():
                 return self.learn()
-        elif not self.anew(whole, arguments, tag, octets, place):
-            return DECLINED
-        elif self.bulk_wanted != NULL and self.bulk_wanted < arguments.at:
-            return no(self.files, CHUNKS)
-        return self.run(arguments, tag, place)
+        return self.run(arguments, place)
 
-    cdef bint anew(
-        self, const uint8_t *whole, Arguments *arguments, uint32_t tag, size_t octets, Place place
-    ) except -1:
-        """Begin the COMPOUND, with its tag of so many octets and its SEQUENCE."""
-        if not room(place, 12 + padded(tag) + SEQUENCE_RESULT):
-            return no(self.files, SIZE)
-        self.start = place.at
-        place.at = store_opaque(store32(place.at, 0), whole + 4, tag)
-        place.at = store32(place.at, <uint32_t>self.operations)
-        self.limit = self.max_reply
-        self.counted = self.index = 0
-        self.octets_read = self.octets_written = 0
-        if self.minor:
-            self.index = 1
-            return self.sequence(arguments, octets, place)
-        # The replay cache keeps what stands in one piece: data that stand beside it would be missing there.
-        self.cachethis = changes_unguarded(whole, arguments.end)
+    cdef bint begins(self, Arguments *arguments) except -1:
+        """Whether the COMPOUND begins as one does. What is left of it are its operations."""
+        if left(arguments) < 4:
+            return False
+        self.tag = load32(arguments.at)
+        if self.tag > TAG_MAX or left(arguments) < 4 + padded(self.tag) + 8:
+            return False
+        arguments.at += 4 + padded(self.tag)
+        self.minor = load32(arguments.at)
+        self.operations = load32(arguments.at + 4)
+        arguments.at += 8
+        self.files.version = OF_MINORS[self.minor] & self.versions if self.minor < 3 else 0
         return True
 
-    cdef int run(self, Arguments *arguments, uint32_t tag, Place place) except -1:
+    cdef int anew(self, const uint8_t *whole, const uint8_t *end, Place place) except -1:
+        """Begin the COMPOUND, with its status, its tag, and no results."""
+        self.start = place.at
+        place.at = store_opaque(store32(place.at, NFS4_OK), whole + 4, self.tag)
+        place.at = store32(place.at, 0)
+        self.limit = self.max_reply
+        self.beside = 0
+        self.counted = self.index = 0
+        self.octets_read = self.octets_written = 0
+        # The replay cache keeps what stands in one piece: data that stand beside it would be missing there.
+        self.cachethis = self.minor == 0 and changes_unguarded(whole, end)
+        return 0
+
+    cdef int run(self, Arguments *arguments, Place place) except -1:
         """Carry out the operations from the present one on."""
         cdef size_t resumed = self.index
-        cdef size_t most = self.base + (1 if self.driven and self.begun.alone else OPERATIONS)
         cdef int outcome
-        while self.index < self.operations:
+        while self.index < self.operations and self.failure == 0:
             self.part_at, self.result_at = arguments.at, place.at
-            if self.index == most:
-                return no(self.files, SIZE)
             if left(arguments) < 4:
-                return DECLINED
+                return no(self.files, RARE)
             if self.begun is not None and self.index == resumed + 1 and not self.same_standing():
                 return self.learn()
             outcome = self.step(arguments, place)
-            if outcome != ANSWERED:
+            if outcome != ANSWERED or self.replayed:
                 return outcome
             self.over()
-            if self.failure:
-                break
-        self.part_at, self.result_at = arguments.at, place.at
-        if self.driven:
-            return ANSWERED
-        if self.failure:
-            store32(store32(self.start, self.failure) + 4 + padded(tag), <uint32_t>self.index)
-        if self.failure == 0 and place.bulk != NULL and (self.bulk_wanted != NULL or left(arguments)):
-            return no(self.files, CHUNKS)  # nothing belongs there, and the general path tells what to do about it
-        return self.end(place)
+        return self.conclude(arguments, place)
 
-    cdef void over(self) noexcept:
+    cdef int over(self) except -1:
         """The present operation has been carried out, or has failed."""
-        self.numbers[self.index - self.base] = <uint8_t>self.number
+        if self.index - self.counted == sizeof(self.numbers):
+            self.count(self.index)
+        self.numbers[self.index - self.counted] = <uint8_t>self.number if self.number < 128 else 0
         self.index += 1
+        return 0
 
-    cdef int step(self, Arguments *arguments, Place place) except -1:
-        """Carry out the present operation."""
-        cdef uint32_t number = load32(arguments.at)
-        cdef bint changing = number < 128 and self.changing[number]
-        cdef int outcome
-        self.number = number
-        self.files.why = RARE
-        self.done = False
-        arguments.at += 4
-        if self.failure:
-            return self.refuse(self.failure, place)  # for what the caller has become
-        if self.data_at != NULL and not stays(number):
-            return no(self.files, PROCEDURE)  # it is begun with the READ once more, in the same file
-        if changing:
-            if self.bulk_wanted != NULL and not self.driven and number != OP_WRITE and number != OP_CREATE:
-                return no(self.files, CHUNKS)
-            if self.brought is None and self.limit < self.size(place) + _room_for_result:
-                return no(self.files, SIZE)
-        if isinstance(self.brought, Errand) and not (<Errand>self.brought).ended_already:
-            return self.wait_for(self.brought_here(), None)  # the call has changed hands meanwhile
-        outcome = self.operation(number, arguments, place)
-        if outcome != ANSWERED:
-            return outcome
-        if self.failure and self.bulk_wanted != NULL and not self.done and not self.driven:
-            # The chunk may have taken something out of these arguments, which is another failure.
-            self.failure = 0
-            return no(self.files, CHUNKS)
-        self.changed |= changing
-        self.done = False
-        if self.bulk_wanted != NULL and self.bulk_wanted < arguments.at:
-            return no(self.files, CHUNKS)  # something is missing that the operation has not missed
-        if self.failure == 0 and self.size(place) > self.limit:
-            return self.fail_too_big(place)
-        return ANSWERED
-
-    cdef int end(self, Place place) except -1:
+    cdef int conclude(self, Arguments *arguments, Place place) except -1:
         """All operations have been carried out, or the last one has failed."""
-        if self.changed and not self.server.engine.stable:
-            return no(self.files, STATE)  # who goes on waits for that, and has nothing else to do
+        cdef Work flushed = self.brought_here()
+        self.ended = True
+        self.result_at = place.at
+        if self.failure == 0:
+            self.part_at = arguments.at
+            if self.chunked and (self.bulk_wanted != NULL or left(arguments)):
+                return no(self.files, CHUNKS)  # nothing belongs there
+        store32(store32(self.start, self.failure) + 4 + padded(self.tag), <uint32_t>self.index)
+        if flushed is None and self.changed and not self.server.engine.stable:
+            # Somebody else's write counts as well: what this COMPOUND was granted may rest on it. One that changed nothing
+            # promises nothing, and waits for nobody.
+            self.files.pause()
+            self.files.why = STATE
+            return self.wait_for(Errand(self.server.store.flush(self.server.engine)), None)
+        if flushed is not None and (<Errand?>flushed).error is not None:
+            raise (<Errand>flushed).error
         if self.slot is not None:
             self.slot.finish(self.kept(place))
             self.slot = None
         self.count(self.index)
         if self.failure:
             self.count_failure()
+        if self.general is not None:
+            self.general.call.forget = not self.changed
+        self.tell()
         return ANSWERED
+
+    # -- one operation -----------------------------------------------------------------------------------------------
+    cdef int step(self, Arguments *arguments, Place place) except -1:
+        """Carry out the present operation."""
+        cdef uint32_t number = load32(arguments.at), status
+        cdef uint8_t kind = self.kinds[number] if number < 128 else 0
+        cdef bint changing = kind & CHANGING != 0
+        cdef int outcome
+        self.number = number
+        self.files.why = RARE
+        self.done = False
+        self.beside_before = self.beside
+        if not room(place, FAILURE):
+            return self.declined_here(no(self.files, SIZE), place)
+        arguments.at += 4
+        status = self.admit(kind, place)
+        if status != NFS4_OK:
+            return self.fail(status, place)
+        if self.data_at != NULL and not stays(number):
+            return no(self.files, PROCEDURE)  # it is begun with the READ once more, in the same file
+        if isinstance(self.brought, Errand) and not (<Errand>self.brought).ended_already:
+            return self.wait_for(self.brought_here(), None)  # the call has changed hands meanwhile
+        if changing and self.bulk_wanted != NULL and self.brought is None and number != OP_WRITE and number != OP_CREATE:
+            if self.general is None:
+                return no(self.files, CHUNKS)
+            if kind & NATIVELY and self.chunk_is_astray(arguments.at):
+                return self.fail(NFS4ERR_BADXDR, place)
+        if kind & NATIVELY:
+            outcome = self.operation(number, arguments, place)
+        else:
+            outcome = self.in_python(arguments, place)
+        if outcome == DECLINED:
+            outcome = self.declined_here(outcome, place)
+        if outcome != ANSWERED or self.replayed:
+            return outcome
+        self.changed |= changing
+        self.done = False
+        return self.carried_out(changing, arguments, place)
+
+    cdef uint32_t admit(self, uint8_t kind, Place place) noexcept:
+        """NFS4_OK, or why the present operation may not run here."""
+        cdef uint32_t number = self.number
+        cdef bint known = kind & (OF_40 << self.minor) != 0
+        if not known and not kind & OF_40:
+            self.number = OP_ILLEGAL
+            return NFS4ERR_OP_ILLEGAL
+        if self.refusal:
+            return self.refusal
+        if self.minor == 0:
+            if self.operations > OPERATIONS_40:
+                return NFS4ERR_RESOURCE
+        elif self.index == 0:
+            if number != OP_SEQUENCE:
+                if not known or not kind & ALONE:
+                    return NFS4ERR_OP_NOT_IN_SESSION
+                if self.operations != 1:
+                    return NFS4ERR_NOT_ONLY_OP
+        elif number == OP_SEQUENCE:
+            return NFS4ERR_SEQUENCE_POS
+        elif number == OP_BIND_CONN_TO_SESSION:
+            # RFC 8881 section 18.34.3; the others that go without SEQUENCE (18.35.3, 18.36.3…) may also follow one.
+            return NFS4ERR_NOT_ONLY_OP
+        if not known or not kind & CARRIED_OUT:
+            return NFS4ERR_NOTSUPP  # what 4.0 alone has is no more illegal later than that (RFC 8881 section 8.8)
+        if kind & CHANGING and self.brought is None and self.limit < self.size(place) + _room_for_result:
+            return self.too_big()  # its reply could not be sent
+        return NFS4_OK
+
+    cdef int carried_out(self, bint changing, Arguments *arguments, Place place) except -1:
+        """The present operation has a result: see whether that may stand, and what has become of the chunk."""
+        if self.bulk_wanted != NULL and not changing and (self.failure or self.bulk_wanted < arguments.at):
+            # The chunk has perhaps taken something out of these arguments (RFC 8166 section 4.5.2).
+            if self.general is None:
+                self.failure = 0
+                return no(self.files, CHUNKS)
+            if self.bulk_wanted < arguments.at or self.chunk_is_astray(self.part_at + 4):
+                self.forget_data(place)
+                return self.fail(NFS4ERR_BADXDR, place)
+        if self.chunked and self.bulk_wanted == NULL and place.bulk != NULL and self.general is not None:
+            self.general.go_to_chunk(self.general.used + 1)
+            self.bulk_wanted = place.bulk_at
+        if self.failure == 0 and self.size(place) > self.limit:
+            return self.fail_too_big(place)
+        return ANSWERED
+
+    cdef int declined_here(self, int outcome, Place place) except -1:
+        """The present operation is declined. A general call goes nowhere else: it is offered again with more room, or fails."""
+        if self.general is None or self.done:
+            return outcome
+        if self.files.why != SIZE:
+            raise RuntimeError(f"operation {self.number} is declined, which nobody else carries out")
+        if self.general.asking or not (self.general.refused or self.general.full()):
+            return outcome
+        return self.fail(NFS4ERR_DELAY if self.general.refused else self.too_big(), place)
 
     cdef int fail(self, uint32_t status, Place place) except -1:
         """The present operation fails, and the COMPOUND ends with its result."""
         self.failure = status
         place.at = store32(store32(self.result_at, self.number), status)
-        return ANSWERED
-
-    cdef int refuse(self, uint32_t status, Place place) except -1:
-        """As :meth:`fail`, whatever the operation is."""
-        self.fail(status, place)
         if self.number == OP_SETATTR:
             place.at = store32(place.at, 0)  # SETATTR4res has its bitmap in any case
         return ANSWERED
 
     cdef int not_brought(self, Errand errand, Place place) except -1:
         """The present operation fails, with what its errand has failed with."""
-        return self.refuse(self.failed_in(errand), place)
+        return self.fail(self.failed_in(errand), place)
+
+    cdef uint32_t too_big(self) noexcept:
+        """What an operation fails with whose result is more than the reply may have (RFC 8881 section 2.10.6.4)."""
+        if self.session is None:
+            return NFS4ERR_RESOURCE
+        return NFS4ERR_REP_TOO_BIG_TO_CACHE if self.cachethis else NFS4ERR_REP_TOO_BIG
 
     cdef int fail_too_big(self, Place place) except -1:
-        """The present operation's result is more than the reply may have (RFC 8881 section 2.10.6.4)."""
-        if self.data_at != NULL and self.number == OP_READ:
-            if self.data_index != self.index:
-                return no(self.files, SIZE)
+        """As :meth:`too_big` says, without the data that the operation has perhaps put beside the results."""
+        if self.data_at != NULL and self.number == OP_READ and self.data_index != self.index:
+            return no(self.files, SIZE)
+        self.forget_data(place)
+        return self.fail(self.too_big(), place)
+
+    cdef int forget_data(self, Place place) except -1:
+        """Let go of the data that the present operation has put beside the results."""
+        if self.general is not None:
+            self.general.forget_behind(self.result_at)
+        elif self.data_at == NULL or self.data_index == self.index:
             place.forget_payload()
             self.data_at = NULL
-            self.beside = 0
-        if self.session is None:
-            return self.fail(NFS4ERR_RESOURCE, place)
-        return self.fail(NFS4ERR_REP_TOO_BIG_TO_CACHE if self.cachethis else NFS4ERR_REP_TOO_BIG, place)
+        self.beside = self.beside_before
+        return 0
 
-    cdef bint sequence(self, Arguments *arguments, size_t octets, Place place) except -1:
-        """Carry out the first operation, if it is a SEQUENCE that begins a new request; everything else is for the general
-        path to say."""
-        cdef SequenceRequest request
-        cdef Sequencer sequencer = self.sequencer
-        cdef uint8_t *at = place.at
-        if left(arguments) < 4 + SEQUENCE4args_SIZE or load32(arguments.at) != OP_SEQUENCE:
-            return no(self.files, PROCEDURE)
-        self.number = OP_SEQUENCE
-        if load32(arguments.at + 32) > 1:
-            return False
-        request.sessionid = arguments.at + 4
-        self.sequenceid = request.sequenceid = load32(arguments.at + 20)
-        self.slotid = request.slotid = load32(arguments.at + 24)
-        self.highest_slotid = request.highest_slotid = load32(arguments.at + 28)
-        self.cachethis = request.cachethis = load32(arguments.at + 32)
-        request.operations = self.operations
-        request.octets = octets
-        arguments.at += 4 + SEQUENCE4args_SIZE
-        if sequencer.run(self.caller.transport, &request, self.fingerprint(arguments, place)) != 0:
-            return no(self.files, STATE)
-        if sequencer.verdict != 0:
-            return no(self.files, REPLAY)
-        self.session, self.slot = sequencer.session, sequencer.slot
-        sequencer.session, sequencer.slot = None, None
-        if sequencer.bound:
-            self.server.met(self.caller.transport, self.session.client)
-        self.client = self.session.client
-        # The bounds that the session put on replies (RFC 8881 section 2.10.6.4).
-        self.limit = self.session.max_response
-        if self.cachethis:
-            self.limit = min(self.limit, self.session.max_cached + RPC_HEADER)
-        at = store32(store32(at, OP_SEQUENCE), 0)
-        memcpy(at, request.sessionid, 24)  # session, sequence id and slot
-        at = store32(store32(at + 24, self.session.highest_slotid), self.session.target_highest_slotid)
-        place.at = store32(at, self.session.status_flags())
-        self.numbers[0] = OP_SEQUENCE
-        return self.size(place) <= self.limit or no(self.files, SIZE)
+    cdef bint chunk_is_astray(self, const uint8_t *at) except -1:
+        """Whether the present chunk has been taken out of the arguments there, but is no item of theirs that may be (RFC
+        8166 section 4.5.2)."""
+        decoder = self.general.decoder(at)
+        try:
+            decoder.decode(OPERATIONS[self.number].arguments)
+        except XdrError:
+            return True
+        return decoder.skipped_chunk
 
-    cdef bytes kept(self, Place place):
-        """The reply as its slot keeps it: None unless the client has asked for that, or it is a lone SEQUENCE's."""
-        if not self.cachethis and self.operations > 1:
-            return None
-        if self.size(place) - RPC_HEADER > self.session.max_cached:
-            return None
-        return PyBytes_FromStringAndSize(<char *>self.start, place.at - self.start)
+    # -- what operations have in common --------------------------------------------------------------------------------
+    cdef size_t size(self, Place place) noexcept:
+        """Octets of the reply so far."""
+        return RPC_HEADER + (place.at - self.start) + self.beside
+
+    cdef bint put(self, object octets, object payloads, Place place) except -1:
+        """Put what has been encoded elsewhere into the reply. What is long leaves from where it is, if the call is a general
+        one. False: there is no room."""
+        cdef Py_buffer view
+        PyObject_GetBuffer(octets, &view, PyBUF_SIMPLE)
+        try:
+            if self.general is None:
+                if place.end - place.at < view.len or payloads:
+                    return False
+                memcpy(place.at, view.buf, view.len)
+                place.at += view.len
+                return True
+            if place.end - place.at >= view.len:
+                self.general.put(<const uint8_t *>view.buf, view.len, payloads)
+            elif payloads:
+                return False
+            else:
+                payloads = [(0, Payload(memoryview(octets), eligible=False))]
+                self.general.put(NULL, 0, payloads)
+        finally:
+            PyBuffer_Release(&view)
+        for _, payload in payloads:
+            self.beside += padded(len(payload))
+        return True
+
+    # -- for those who derive from this --------------------------------------------------------------------------------
+    cdef int operation(self, uint32_t number, Arguments *arguments, Place place) except -1:
+        """Carry out an operation that has a native body."""
+        raise NotImplementedError
+
+    cdef object kept(self, Place place):
+        """The reply as its slot keeps it."""
+        raise NotImplementedError
+
+    cdef int in_python(self, Arguments *arguments, Place place) except -1:
+        """Carry out an operation that has no native body."""
+        raise NotImplementedError
 
     cdef int go(self, Node node) except -1:
         """Make a file the current one; the current stateid goes."""
@@ -400,56 +482,6 @@ cdef class NativeCompound(UnderWay):
             self.standing = standing
         self.go(node)
         return 0
-
-    cdef bint begins(self, Arguments *arguments, uint32_t *tag) except -1:
-        """Whether the COMPOUND begins as one does that is answered here. What is left of it are its operations; ``tag`` is
-        the tag's length."""
-        cdef uint32_t length
-        if left(arguments) < 4:
-            return False
-        length = tag[0] = load32(arguments.at)
-        if length > TAG_MAX or left(arguments) < 4 + padded(length) + 8:
-            return False
-        arguments.at += 4 + padded(length)
-        self.minor = load32(arguments.at)
-        self.operations = load32(arguments.at + 4)
-        arguments.at += 8
-        self.files.version = OF_MINORS[self.minor] & self.versions if self.minor < 3 else 0
-        if self.files.version == 0:
-            return no(self.files, VERSION)
-        if self.operations < 1 or (self.minor == 0 and self.operations > OPERATIONS_40):
-            return no(self.files, SIZE)
-        return True
-
-    cdef size_t size(self, Place place) noexcept:
-        """Octets of the reply so far."""
-        return self.elsewhere + (place.at - self.start) + self.beside
-
-    cdef uint32_t fingerprint(self, Arguments *arguments, Place place) except? 0xFFFFFFFF:
-        """What tells a retransmission from another request (:func:`nfsd.v4.ops.sessions._digest`)."""
-        cdef uint8_t head[256]
-        cdef const uint8_t *octets = arguments.at
-        cdef size_t behind = left(arguments) + padded(place.bulk_size)
-        cdef size_t covered = min(behind, _fingerprinted), before, there
-        if self.bulk_wanted != NULL:
-            # As if what was fetched stood in its place.
-            if self.bulk_wanted < octets:
-                return 0  # it is nothing's; the COMPOUND is declined
-            before = self.bulk_wanted - octets
-            if before < covered:
-                memset(head, 0, sizeof(head))
-                memcpy(head, octets, before)
-                there = min(place.bulk_size, covered - before)
-                memcpy(head + before, place.bulk, there)
-                there = before + padded(place.bulk_size)
-                if there < covered:
-                    memcpy(head + there, self.bulk_wanted, covered - there)
-                octets = head
-        return crc32(PyMemoryView_FromMemory(<char *>octets, covered, PyBUF_READ), <uint32_t>behind ^ self.caller.mark)
-
-    cdef int operation(self, uint32_t number, Arguments *arguments, Place place) except -1:
-        """Carry out the next operation, or decline, or wait: for those who derive from this."""
-        return DECLINED
 
     cdef bint told_by_us(self) except -1:
         """Whether no other client may know the file's attributes better (RFC 8881 section 10.4.3)."""

@@ -21,7 +21,8 @@ NATIVE: Final[Mapping[int, bool]] = {
     p.OP_ACCESS: False, p.OP_CLOSE: True, p.OP_COMMIT: False, p.OP_CREATE: True, p.OP_GETATTR: False, p.OP_GETFH: False,
     p.OP_LINK: True, p.OP_LOCK: True, p.OP_LOCKU: True, p.OP_LOOKUP: False, p.OP_OPEN: True, p.OP_OPEN_CONFIRM: True,
     p.OP_OPEN_DOWNGRADE: True, p.OP_PUTFH: False, p.OP_READ: False, p.OP_REMOVE: True, p.OP_RENAME: True,
-    p.OP_RENEW: False, p.OP_RESTOREFH: False, p.OP_SAVEFH: False, p.OP_SETATTR: True, p.OP_WRITE: True,
+    p.OP_RENEW: False, p.OP_RESTOREFH: False, p.OP_SAVEFH: False, p.OP_SEQUENCE: False,
+    p.OP_SETATTR: True, p.OP_WRITE: True,
 }  # fmt: skip
 """The operations that have a native body, and whether they change anything."""
 
@@ -33,7 +34,7 @@ ROOM_FOR_RESULT = 256
 class Operation:
     """One operation. ``handler(compound[, arguments])`` returns the OK arm's value (None where that is void), or a
     whole result (``READ4res``…) where a failure carries data; it raises for every other failure. Without a handler the
-    operation is its native function, which declines nothing but malformed arguments."""
+    operation is its native function."""
 
     number: int
     name: str

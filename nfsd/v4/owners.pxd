@@ -2,7 +2,8 @@
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
-from nfsd.v4.native_compound cimport Arguments, NativeCompound
+from nfsd.v4.in_python cimport PythonOperations
+from nfsd.v4.native_compound cimport Arguments
 from nfsd.vfs.records cimport Node
 from rpcrdma.place cimport Place
 from rpcrdma.rpc.work cimport Errand
@@ -15,7 +16,7 @@ cdef object stateid_in(const uint8_t *at)
 cdef uint8_t *store_stateid(uint8_t *at, object stateid) except NULL
 
 
-cdef class Nfs4Owners(NativeCompound):
+cdef class Nfs4Owners(PythonOperations):
     cdef bint is_current(self, const uint8_t *stateid) noexcept
     cdef uint32_t not_regular(self, Node node) noexcept
     cdef int close(self, Arguments *arguments, Place place) except -1

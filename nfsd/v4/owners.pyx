@@ -1,7 +1,7 @@
 """OPEN_CONFIRM and CLOSE in COMPOUNDs (RFC 8881 section 18.2; RFC 7530 sections 16.2, 16.18), and the turns of
 NFSv4.0's owners (9.1.7).
 
-Owns the decoding and encoding, and :class:`Nfs4Owners`. Imports :mod:`nfsd.v4.native_compound`, and :mod:`nfsd.v4.locking`, which
+Owns the decoding and encoding, and :class:`Nfs4Owners`. Imports :mod:`nfsd.v4.in_python`, and :mod:`nfsd.v4.locking`, which
 has what CLOSE does.
 """
 
@@ -43,7 +43,7 @@ cdef uint8_t *store_stateid(uint8_t *at, object stateid) except NULL:
     return at + stateid4_SIZE
 
 
-cdef class Nfs4Owners(NativeCompound):
+cdef class Nfs4Owners(PythonOperations):
     # -- what operations on state and data have in common ----------------------------------------------------------
     cdef bint is_current(self, const uint8_t *stateid) noexcept:
         """Whether a stateid stands for the current one (RFC 8881 section 8.2.3)."""

@@ -1,32 +1,33 @@
 """The operations of COMPOUNDs that have a native body (RFC 8881 section 18, RFC 7530 section 16).
 
-Owns :class:`Nfs4Procedures`, which leads to each; imports :mod:`nfsd.v4.filehandles`. All others are :mod:`nfsd.v4.ops`'.
+Owns :class:`Nfs4Procedures`, which leads to each; imports :mod:`nfsd.v4.filehandles`. SEQUENCE is :mod:`nfsd.v4.sequence`'s, all others are
+:mod:`nfsd.v4.ops`'.
 """
 
 from libc.stdint cimport uint32_t
 
 from nfsd.v4.native_compound cimport Arguments
 from nfsd.v4.filehandles cimport FileHandles
-from nfsd.vfs.native_files cimport no
 from nfsd.wire.nfs4 cimport (
     OP_ACCESS, OP_CLOSE, OP_COMMIT, OP_CREATE, OP_GETATTR, OP_GETFH, OP_LINK, OP_LOCK, OP_LOCKU, OP_LOOKUP, OP_OPEN,
     OP_OPEN_CONFIRM, OP_OPEN_DOWNGRADE, OP_PUTFH, OP_READ, OP_REMOVE, OP_RENAME, OP_RENEW, OP_RESTOREFH, OP_SAVEFH,
-    OP_SETATTR, OP_WRITE,
+    OP_SEQUENCE, OP_SETATTR, OP_WRITE,
 )
-from rpcrdma.declined cimport PROCEDURE
 from rpcrdma.place cimport Place
+
+import nfsd.v4.ops  # fills the table of operations
 
 
 cdef class Nfs4Procedures(FileHandles):
     cdef int operation(self, uint32_t number, Arguments *arguments, Place place) except -1:
         if number == OP_PUTFH:
             return self.putfh(arguments, place)
+        if number == OP_SEQUENCE:
+            return self.sequence(arguments, place)
         if number == OP_RENEW:
             return self.renew(arguments, place)
         if number == OP_RESTOREFH:
             return self.restorefh(place)
-        if number >= 128 or not self.native[number]:
-            return no(self.files, PROCEDURE)
         if self.current is None:
             return self.nowhere(number, arguments, place)
         if number == OP_GETATTR:
@@ -60,4 +61,4 @@ cdef class Nfs4Procedures(FileHandles):
             return self.link(arguments, place)
         if number == OP_SAVEFH:
             return self.savefh(place)
-        return no(self.files, PROCEDURE)
+        raise NotImplementedError

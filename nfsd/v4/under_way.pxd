@@ -4,7 +4,7 @@ from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
 from nfsd.state.records cimport ClientRecord, SessionRecord, Slot
 from nfsd.v4.counts cimport OperationCounts
-from nfsd.v4.halfway cimport OPERATIONS, Halfway
+from nfsd.v4.halfway cimport Halfway
 from nfsd.vfs.attributes cimport statx_t
 from nfsd.vfs.native_files cimport Standing
 from nfsd.vfs.native_names cimport NativeNames
@@ -13,6 +13,7 @@ from nfsd.wire.nfs4 cimport NFS4_OPAQUE_LIMIT
 from rpcrdma.octets cimport padded, store_opaque
 from rpcrdma.place cimport Place
 from rpcrdma.rpc.native cimport Caller, NativeProgram
+from rpcrdma.rpc.offers cimport ReplyPlace
 from rpcrdma.rpc.work cimport Errand, Work
 
 cdef enum:
@@ -57,11 +58,17 @@ cdef class UnderWay(NativeProgram):
     cdef Work brought           # for its next operation
     cdef bint cachethis
     cdef OperationCounts counts
-    cdef bint driven            # by nfsd.v4.compound, which has the slot and the results before ``base``
-    cdef size_t base            # the first operation that stands here
-    cdef size_t elsewhere       # octets of the reply that do not
-    cdef uint8_t numbers[OPERATIONS]    # of the operations from there on
-    cdef size_t counted         # so many of them are counted
+    cdef ReplyPlace general     # where the reply of a general call is written; None: it is a transport's own path
+    cdef uint32_t tag           # octets of it
+    cdef size_t operations
+    cdef size_t octets          # of the request, but for what came in chunks
+    cdef bint chunked           # there are such
+    cdef bint ended             # its operations are over
+    cdef bint replayed          # the reply is one that a slot has kept
+    cdef uint32_t refusal       # what the next operation is refused with, whatever it is; NFS4_OK
+    cdef list after             # what is to be done once the reply is on its way
+    cdef size_t counted         # so many operations are counted
+    cdef uint8_t numbers[16]    # of those behind them
     cdef uint64_t octets_read
     cdef uint64_t octets_written
     cdef size_t index
@@ -72,7 +79,8 @@ cdef class UnderWay(NativeProgram):
     cdef uint8_t *start         # COMPOUND4res, in the reply
     cdef size_t limit           # octets that the reply may have
     cdef size_t beside          # of it that do not stand in the head
-    # The (first) READ whose data stand beside the results; NULL: there is none.
+    cdef size_t beside_before   # likewise, before the present operation
+    # On a transport's own path, the (first) READ whose data stand beside the results; NULL: there is none.
     cdef const uint8_t *data_at     # where it stands in the arguments
     cdef uint8_t *data_result_at
     cdef size_t data_index
@@ -91,6 +99,7 @@ cdef class UnderWay(NativeProgram):
     cdef bint done              # by the present operation; it cannot be declined any more
     cdef bint seen              # ``status`` is the current file's
     cdef bint changed           # an operation has been carried out that may change something
+    cdef bint going             # one has been begun that goes on whatever becomes of the call
     cdef statx_t status
     cdef const uint8_t *bulk_wanted     # where the data belong that an RDMA Read fetched; NULL: nowhere any more
 
@@ -98,8 +107,10 @@ cdef class UnderWay(NativeProgram):
     cdef bint same_standing(self) except -1
     cdef int learn(self) except -1
     cdef uint32_t learned(self) except? 0xFFFFFFFF
-    cdef int lay_down(self, const uint8_t *arguments, Place place) except -1
     cdef Halfway halt(self, const uint8_t *arguments)
+    cdef int take_up(self, Work brought) except -1
+    cdef int put_away(self) except -1
+    cdef int tell(self) except -1
     cdef int give_back(self) except -1
     cdef int count_failure(self) except -1
     cdef bint hand_over(self, const uint8_t *arguments, Place place) except -1

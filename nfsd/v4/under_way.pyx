@@ -5,9 +5,9 @@ Owns :class:`UnderWay`, from which :mod:`nfsd.v4.native_compound` derives. Impor
 
 Between two operations a COMPOUND can be put down (:class:`~nfsd.v4.halfway.Halfway`): its slot, its current file, its results
 so far. It is put down where an operation waits, and taken up again with that operation. Where one is declined it is handed
-over, and others go on from there: the same operations, in a place that has more room (:mod:`rpcrdma.rpc.offers`), or those
-in Python (:mod:`nfsd.v4.compound`). Nothing is done twice but a READ whose data stand beside the results: nothing native
-behind it changes anything or leaves its file, so that it can be done again.
+over to where there is more room (:mod:`rpcrdma.rpc.offers`), and goes on there. Nothing is done twice but a READ whose data
+stand beside the results on a transport's own path: no operation behind it there changes anything or leaves its file, so that it
+can be done again. A general call takes such data along.
 """
 
 from cpython.bytes cimport PyBytes_FromStringAndSize
@@ -17,9 +17,10 @@ from libc.string cimport memcpy
 from nfsd.state.records cimport Slot
 from nfsd.v4.halfway cimport Halfway
 from nfsd.vfs.native_files cimport Standing, no, standing_on
-from rpcrdma.declined cimport MAY_WAIT, SIZE
+from rpcrdma.declined cimport MAY_WAIT, RARE, SIZE
 from rpcrdma.place cimport ANSWERED, DECLINED, WAITS, Place
 from rpcrdma.rpc.native cimport NativeProgram
+from rpcrdma.rpc.offers cimport ReplyPlace
 from rpcrdma.rpc.tally cimport Tally
 from rpcrdma.rpc.work cimport Errand, Work
 
@@ -40,6 +41,45 @@ cdef class Learning(Errand):
 
 
 cdef class UnderWay(NativeProgram):
+    cdef int take_up(self, Work brought) except -1:
+        """Another COMPOUND is at hand. ``brought``: what it has waited for, or from where it goes on."""
+        self.changed = self.going = self.done = self.ended = self.replayed = False
+        self.part_at = self.data_at = NULL
+        self.failure = self.refusal = 0
+        self.number = self.shown
+        self.files.why = RARE
+        self.seen = False
+        if brought is None:
+            return 0
+        self.begun = <Halfway?>brought.kept
+        self.slot = self.begun.take_slot()
+        self.turn, self.begun.turn = self.begun.turn, None
+        self.after, self.begun.after = self.begun.after, None
+        self.brought = None if type(brought) is Work else brought
+        if self.begun.errand is not None:
+            self.brought, self.begun.errand = self.begun.errand, None
+        return 0
+
+    cdef int put_away(self) except -1:
+        """No COMPOUND is at hand."""
+        self.brought = self.begun = None
+        self.caller = self.general = None
+        self.session = self.slot = self.client = None
+        self.opened_by = self.turn = self.after = None
+        self.current = self.saved = None
+        self.pseudo = self.saved_pseudo = None
+        self.standing = self.saved_standing = None
+        self.stateid = self.saved_stateid = None
+        self.foreign = self.saved_foreign = 0
+        return 0
+
+    cdef int tell(self) except -1:
+        """The reply is on its way: callbacks about what it says would not overtake it."""
+        after, self.after = self.after, None
+        for action in after or ():
+            action()
+        return 0
+
     cdef int give_back(self) except -1:
         """The COMPOUND is declined: its request is to be begun by others, or to be gone on with from where it was."""
         if self.slot is None:
@@ -57,32 +97,33 @@ cdef class UnderWay(NativeProgram):
         cdef size_t index = self.index
         cdef const uint8_t *at = self.part_at
         cdef uint8_t *behind = self.result_at
-        if self.data_at != NULL and not self.driven:
+        if self.data_at != NULL:
             index, at, behind = self.data_index, self.data_at, self.data_result_at
+            self.octets_read -= self.data_octets
+        self.count(index)
         if halfway is None or halfway.index != index:
             halfway = Halfway.__new__(Halfway)
             halfway.index, halfway.offset = index, at - arguments
             halfway.results = PyBytes_FromStringAndSize(<char *>self.start, behind - self.start)
-            halfway.failure = 0 if behind != self.result_at else self.failure
-            halfway.current, halfway.stateid = self.current, self.stateid
-            halfway.pseudo, halfway.foreign = self.pseudo, self.foreign
-            halfway.saved_pseudo, halfway.saved_foreign = self.saved_pseudo, self.saved_foreign
-            halfway.driven, halfway.base, halfway.elsewhere = self.driven, self.base, self.elsewhere
-            halfway.opened_by, halfway.changed = self.opened_by, self.changed
-            halfway.used = self.bulk_wanted == NULL
-            halfway.saved, halfway.saved_stateid = self.saved, self.saved_stateid
-            halfway.session, halfway.sequenceid = self.session, self.sequenceid
-            halfway.slotid, halfway.highest_slotid = self.slotid, self.highest_slotid
-            halfway.cachethis, halfway.room = self.cachethis, self.limit
-            memcpy(halfway.numbers, self.numbers, sizeof(self.numbers))
-            halfway.counted, halfway.shown, halfway.tally = self.counted, self.shown, self.tally
-            halfway.number = self.number
-            halfway.octets_read, halfway.octets_written = self.octets_read, self.octets_written
-            if self.data_at != NULL and not self.driven:
-                halfway.octets_read -= self.data_octets
-        halfway.standing, halfway.saved_standing = self.standing, self.saved_standing
+        halfway.failure = 0 if self.data_at != NULL else self.failure
+        if self.general is not None:
+            halfway.payloads, halfway.beside = self.general.set_aside(), self.beside
+            halfway.chunks_used = self.general.used
+        else:
+            halfway.chunks_used = self.chunked and self.bulk_wanted == NULL
+        halfway.current, halfway.stateid, halfway.standing = self.current, self.stateid, self.standing
+        halfway.pseudo, halfway.foreign = self.pseudo, self.foreign
+        halfway.saved, halfway.saved_stateid, halfway.saved_standing = self.saved, self.saved_stateid, self.saved_standing
+        halfway.saved_pseudo, halfway.saved_foreign = self.saved_pseudo, self.saved_foreign
+        halfway.opened_by, halfway.altered, halfway.going = self.opened_by, self.changed, self.going
+        halfway.session, halfway.sequenceid = self.session, self.sequenceid
+        halfway.slotid, halfway.highest_slotid = self.slotid, self.highest_slotid
+        halfway.cachethis, halfway.room = self.cachethis, self.limit
+        halfway.number, halfway.shown, halfway.tally = self.number, self.shown, self.tally
+        halfway.errand = <Errand>self.brought if isinstance(self.brought, Errand) else None
         halfway.slot, self.slot = self.slot, None
         halfway.turn, self.turn = self.turn, None
+        halfway.after, self.after = self.after, None
         return halfway
 
     cdef bint resume(self, const uint8_t *whole, Arguments *arguments, Place place) except -1:
@@ -92,28 +133,34 @@ cdef class UnderWay(NativeProgram):
         self.files.attend()
         self.index = begun.index
         self.part_at = arguments.at = whole + begun.offset
+        self.failure, self.number = begun.failure, begun.number
         self.current, self.standing, self.stateid = begun.current, begun.standing, begun.stateid
         self.pseudo, self.foreign = begun.pseudo, begun.foreign
         self.saved_pseudo, self.saved_foreign = begun.saved_pseudo, begun.saved_foreign
-        self.base, self.elsewhere = begun.base, begun.elsewhere
-        self.opened_by, self.changed = begun.opened_by, begun.changed
-        if begun.used:
-            self.bulk_wanted = NULL
+        self.opened_by, self.changed, self.going = begun.opened_by, begun.altered, begun.going
         self.saved, self.saved_standing, self.saved_stateid = begun.saved, begun.saved_standing, begun.saved_stateid
         self.session, self.sequenceid = begun.session, begun.sequenceid
         self.client = None if begun.session is None else begun.session.client
         self.slotid, self.highest_slotid = begun.slotid, begun.highest_slotid
         self.cachethis, self.limit = begun.cachethis, begun.room
-        memcpy(self.numbers, begun.numbers, sizeof(self.numbers))
-        self.counted, self.tally = begun.counted, begun.tally
-        if begun.counted:
+        self.counted, self.tally = begun.index, begun.tally
+        if begun.index:
             self.shown = begun.shown
-        self.octets_read, self.octets_written = begun.octets_read, begun.octets_written
-        if begun.failure or not room(place, size):
+        self.octets_read = self.octets_written = 0
+        self.start = self.result_at = place.at
+        if not room(place, size):
             return no(self.files, SIZE)
         memcpy(place.at, <const uint8_t *>begun.results, size)
-        self.start = place.at
         self.result_at = place.at = place.at + size
+        self.beside = begun.beside
+        if self.general is not None:
+            if begun.payloads is not None:
+                self.general.take_back(begun.payloads)
+                begun.payloads = None
+            self.general.go_to_chunk(begun.chunks_used)
+            self.bulk_wanted = place.bulk_at
+        elif begun.chunks_used:
+            self.bulk_wanted = NULL
         return True
 
     cdef bint same_standing(self) except -1:
@@ -154,18 +201,6 @@ cdef class UnderWay(NativeProgram):
         error, errand.error = errand.error, None  # its traceback leads back to the errand
         return <uint32_t>told(error, self.caller.transport)
 
-    cdef int lay_down(self, const uint8_t *arguments, Place place) except -1:
-        """The stretch that :mod:`nfsd.v4.compound` has carried out natively is over, as far as it goes: with ANSWERED the
-        place has its results, and the COMPOUND as it stands behind them. DECLINED: it has not come past its first operation."""
-        if self.index == self.base:
-            return DECLINED
-        place.at = self.result_at
-        halfway = self.halt(arguments)
-        place.begun = halfway
-        self.count(self.index)
-        halfway.shown, halfway.tally = self.shown, self.tally
-        return ANSWERED
-
     cdef bint hand_over(self, const uint8_t *arguments, Place place) except -1:
         """The present operation is declined: others go on from there. False: they begin anew, nothing has been done."""
         cdef Halfway halfway
@@ -175,24 +210,14 @@ cdef class UnderWay(NativeProgram):
         if not place.pass_on(halfway, halfway.changed):
             self.slot = halfway.take_slot()
             return False
-        if halfway.index > halfway.counted:
-            if self.data_at != NULL:
-                self.octets_read -= self.data_octets
-            self.count(halfway.index)
-            if halfway.failure:
-                self.count_failure()
-            halfway.counted, halfway.octets_read, halfway.octets_written = halfway.index, 0, 0
-            halfway.shown, halfway.tally = self.shown, self.tally
         return True
 
     cdef int held_up(self, const uint8_t *arguments, Place place) except -1:
         """An operation waits for :attr:`work`: the COMPOUND keeps its slot meanwhile."""
-        if self.begun is None or self.begun.index != self.index:
+        if self.general is None and (self.begun is None or self.begun.index != self.index):
             if self.data_at != NULL or self.result_at - self.start > HELD:
                 self.work = None
                 return no(self.files, MAY_WAIT)
-        if self.standing is not None:
-            self.tally = self.standing.tally
         self.work.kept = self.halt(arguments)
         if self.counts.weights[self.number & 127] >= self.counts.weights[self.shown & 127]:
             self.shown = self.number    # to who asks what is in flight
@@ -220,12 +245,12 @@ cdef class UnderWay(NativeProgram):
         self.files.pause()  # Python code runs as the server
         if errand.begin(self.caller.peer_address):
             return ANSWERED
-        self.changed = True  # it goes on, whatever becomes of the call
+        self.going = True
         return self.wait_for(errand, None)
 
     cdef bint may_wait(self) except -1:
         """Whether the COMPOUND can be kept before the present operation."""
-        return self.result_at - self.start <= HELD or no(self.files, MAY_WAIT)
+        return self.general is not None or self.result_at - self.start <= HELD or no(self.files, MAY_WAIT)
 
     cdef Work brought_here(self):
         """What has been brought for the present operation; None: nothing. It is handed over once."""
@@ -256,15 +281,17 @@ cdef class UnderWay(NativeProgram):
         cdef size_t index
         cdef uint8_t number, weight = self.counts.weights[self.shown & 127] if self.counted else 0
         for index in range(self.counted, operations):
-            number = self.numbers[index - self.base]
+            number = self.numbers[index - self.counted]
             self.counts.calls[number] += 1
             if self.counts.weights[number] >= weight:
                 weight = self.counts.weights[number]
                 self.shown = number
+        self.counted = operations
         if self.standing is not None:
             self.tally = self.standing.tally
             self.tally.read += self.octets_read
             self.tally.written += self.octets_written
+            self.octets_read = self.octets_written = 0
 
     cdef int count_failure(self) except -1:
         if self.tally is not None:

@@ -399,8 +399,7 @@ class Dispatcher:
     def proceed(self, execution: Execution) -> None:
         """Have a call answered natively, or carry it out."""
         native = execution.row.native
-        # A place has room for one item that came in a chunk.
-        if native is not None and len(execution.call.chunks) <= 1:
+        if native is not None and len(execution.call.chunks) <= execution.row.procedure.chunks:
             try:
                 offer = Offer(native, execution, execution.offset)
             except Exception as error:

@@ -20,9 +20,8 @@ class _Offered(Protocol):
 class Offer:
     """One call. It is offered again each time that what it waits for is there."""
 
-    def __init__(self, program: NativeProgram, execution: _Offered, offset: int, head: int = 4096) -> None:
-        """``offset``: where in its message the arguments begin. Of the items that came in chunks the first one is offered.
-        ``head``: so many octets the reply may have without its data."""
+    def __init__(self, program: NativeProgram, execution: _Offered, offset: int) -> None:
+        """``offset``: where in its message the arguments begin."""
     def begin(self) -> bool:
         """Offer the call. False: it is declined, and nothing has happened; it is for others to execute.
 

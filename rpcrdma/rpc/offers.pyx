@@ -6,16 +6,22 @@ Owns :class:`Offer` and the place in which such a call's reply is written; impor
 So there is one body of each common operation, wherever its call comes from: on a transport's native path, or as a
 general call, because of how the message came (version Two, Reply chunks, Long Calls, datagrams).
 
-The reply's head stands in memory of its own. Data stands in a lease of the transport, and travels as the payload that it
-is, so that the transport may reduce it (RFC 8166 section 3.4.2; RFC 8267). Where there is no memory for it, the function
-declines, as it does on a transport's own path; then the call waits for the memory, and is offered again with it.
+The reply's head stands in memory of its own, and a long one in a lease of the transport: what has too little room is offered
+again with more. Data stands in leases of the transport, too, and travels as the payload that it is, so that the transport
+may reduce it (RFC 8166 section 3.4.2; RFC 8267). Where there is no memory for it, the function declines, as it does on a
+transport's own path; then the call waits for the memory, and is offered again with it.
+
+A call may have several chunks of data that did not come with its message. The present one is where any place has it.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.stdint cimport uint8_t, uint32_t
+from libc.string cimport memcpy
 
+from rpcrdma.declined cimport SIZE
 from rpcrdma.memory cimport Lease
+from rpcrdma.octets cimport padded
 from rpcrdma.place cimport ANSWERED, DECLINED, WAITS, Held, Place
 from rpcrdma.rpc.native cimport Caller, NativeProgram, accepted
 from rpcrdma.rpc.work cimport Work, kept_by
@@ -23,41 +29,55 @@ from rpcrdma.rpc.work cimport Work, kept_by
 from rpcrdma.addresses import host_of
 from rpcrdma.rpc import eager
 from rpcrdma.rpc.program import RpcReply
+from rpcrdma.xdr import Decoder
 from rpcrdma.xdr.payload import Payload
 
 cdef enum:
-    HEAD = 4096             # octets of a reply, without data: as many as a transport's own path has
+    LARGE_HEAD = 256 << 10
+    LARGEST_HEAD = (1 << 20) + (128 << 10)      # more than any reply may have beside its data
     LARGEST_LEASE = 4 << 20
+    SPARE = 16              # octets behind the room in a head: to tell a failure in
 
 
 cdef class ReplyPlace(Place):
-    """Where the reply of one general call is written."""
-
-    cdef uint8_t octets[HEAD]
-    cdef uint8_t *head      # these, or those of ``large``
-    cdef size_t size        # of the head
-    cdef bytearray large
-    cdef Offer offer
-    cdef list payloads      # (where in the head, Payload)
-    cdef Lease room         # for the payload that is being written
-    cdef Lease spare        # what was lent and is not in use
-    cdef bint asking        # the transport is still to say whether it lends something
-    cdef bint over
-
-    cdef int have(self, size_t size) except -1:
-        """Have room for so many octets, without data."""
-        self.head, self.size = self.octets, HEAD
-        if size > HEAD:
-            self.large = bytearray(size)
-            self.head, self.size = <uint8_t *><char *>self.large, size
-        return 0
-
     cdef int begin(self, uint32_t xid) except -1:
         """A reply begins: an accepted one without results."""
-        self.forget_payload()
+        cdef Lease lease
+        self.forget_behind(NULL)
+        lease = self.spare
+        if self.growing and lease is not None and lease.capacity >= self.growing:
+            self.spare = None
+            self.stand_in(lease)
+        self.growing = 0
         self.payloads = []
         self.at = accepted(self.head, xid)
-        self.end = self.head + self.size
+        self.end = self.head + self.size - SPARE
+        return self.go_to_chunk(0)
+
+    cdef bint full(self) noexcept:
+        """Whether the head has all the room that there is for heads."""
+        return self.size >= LARGEST_HEAD
+
+    cdef bint grow(self) except -1:
+        """Have more room for the head from the next beginning on, in memory that is on the caller's account. False: there
+        is no more. That has yet to come if the transport is ``asking``."""
+        cdef size_t size = LARGE_HEAD if self.size < LARGE_HEAD else LARGEST_HEAD
+        cdef Lease lease
+        if self.refused or self.full():
+            return False
+        lease = self.borrow(size)
+        if lease is None:
+            self.growing = size
+        else:
+            self.stand_in(lease)
+        return True
+
+    cdef int stand_in(self, Lease lease) except -1:
+        """The head stands there from now on. Takes the count."""
+        cdef Lease before = self.ground
+        self.ground, self.head, self.size = lease, <uint8_t *>lease.address, lease.capacity
+        if before is not None:
+            before.release()
         return 0
 
     cdef Lease borrow(self, size_t size):
@@ -70,7 +90,8 @@ cdef class ReplyPlace(Place):
             if self.asking or self.refused:
                 return None
             self.asking = True
-            eager.start(self.offer.call.lease(size), self.lent)
+            self.call.holding = bool(self.payloads)
+            eager.start(self.call.lease(size), self.lent)
             lease = self.spare
         self.spare = None
         return lease
@@ -83,7 +104,7 @@ cdef class ReplyPlace(Place):
                 lease.release()
             return
         self.refused, self.spare = error is not None, lease
-        self.offer.go_on()
+        self.lent_to()
 
     cdef int give_back(self) except -1:
         cdef Lease lease = self.spare
@@ -94,8 +115,14 @@ cdef class ReplyPlace(Place):
 
     cdef int finish(self) except -1:
         """Nothing more is written."""
+        cdef Lease ground = self.ground
         self.over = True
-        self.forget_payload()
+        self.forget_behind(NULL)
+        self.let_go()
+        self.lent_to = None
+        if ground is not None:
+            self.ground = None
+            ground.release()
         return self.give_back()
 
     cdef object reply(self, uint32_t xid):
@@ -103,6 +130,7 @@ cdef class ReplyPlace(Place):
         payloads, self.payloads = self.payloads, []
         return RpcReply(xid, PyBytes_FromStringAndSize(<char *>self.head, self.at - self.head), payloads)
 
+    # -- data ------------------------------------------------------------------------------------------------------
     cdef int add(self, Lease lease, size_t length) except -1:
         """A payload stands here. Takes the count. One of no octets is one all the same: a Write chunk may be for it."""
         if lease is not None and length == 0:
@@ -110,6 +138,15 @@ cdef class ReplyPlace(Place):
             lease = None
         view = memoryview(b"") if lease is None else lease.view[:length]
         self.payloads.append((self.at - self.head, Payload(view, lease)))
+        return 0
+
+    cdef int put(self, const uint8_t *octets, size_t length, object payloads) except -1:
+        """Write what has been encoded elsewhere, with its payloads. Takes these."""
+        cdef size_t start = self.at - self.head
+        for offset, payload in payloads:
+            self.payloads.append((start + offset, payload))
+        memcpy(self.at, octets, length)
+        self.at += length
         return 0
 
     cdef uint8_t *data(self, size_t room) except? NULL:
@@ -125,14 +162,29 @@ cdef class ReplyPlace(Place):
         return self.add(lease, length)
 
     cdef int forget_payload(self) except -1:
+        """There are several: let go of what was to become one."""
         cdef Lease lease = self.room
         if lease is not None:
             self.give_back()
             self.room, self.spare = None, lease
-        if self.payloads:
-            payloads, self.payloads = self.payloads, []
-            for _, payload in payloads:
-                payload.release()
+        return 0
+
+    cdef int forget_behind(self, const uint8_t *at) except -1:
+        """Let go of the payloads behind this octet of the head, and of what was to become one."""
+        cdef size_t kept = 0 if at == NULL else at - self.head
+        self.forget_payload()
+        while self.payloads and self.payloads[len(self.payloads) - 1][0] > kept:
+            self.payloads.pop()[1].release()
+        return 0
+
+    cdef list set_aside(self):
+        """The payloads so far, for whoever goes on."""
+        payloads, self.payloads = self.payloads, []
+        return payloads
+
+    cdef int take_back(self, list payloads) except -1:
+        """What has been set aside, with the head up to here."""
+        self.payloads = payloads
         return 0
 
     cdef Lease sink(self, size_t room):
@@ -142,11 +194,51 @@ cdef class ReplyPlace(Place):
         self.add(payload, length)
         return True
 
-    cdef bint pass_on(self, object begun, bint changed) except -1:
-        if self.asking and not changed:
-            return False  # the call is offered again when the transport has lent memory
-        self.begun = begun
-        return True
+    # -- what did not come with the message ------------------------------------------------------------------------
+    def __dealloc__(self):
+        self.let_go()
+
+    cdef void let_go(self) noexcept:
+        if self.has_chunk:
+            self.has_chunk = False
+            PyBuffer_Release(&self.chunk)
+
+    cdef int go_to_chunk(self, size_t used) except -1:
+        """The present chunk is the one behind so many; perhaps there is none."""
+        cdef size_t index, before = 0
+        self.let_go()
+        self.used = used
+        self.bulk, self.bulk_at, self.bulk_size = NULL, NULL, 0
+        if used >= <size_t>len(self.call.chunks):
+            return 0
+        for index in range(used):
+            before += padded(len(self.call.chunks[index][1]))
+        position, view = self.call.chunks[used]
+        PyObject_GetBuffer(view, &self.chunk, PyBUF_SIMPLE)
+        self.has_chunk = True
+        # Of one that is empty, too, it must be seen that it is there.
+        self.bulk = <const uint8_t *>self.chunk.buf if self.chunk.buf != NULL else self.octets
+        self.bulk_size, self.bulk_at = self.chunk.len, self.message + <size_t>position - before
+        return 0
+
+    cdef object decoder(self, const uint8_t *at):
+        """What decodes the message from there on, with the present chunk and those behind it."""
+        cdef size_t index, before = 0
+        chunks = self.call.chunks
+        for index in range(self.used):
+            before += padded(len(chunks[index][1]))
+        rest = [(position - before, view) for position, view in chunks[self.used:]]
+        return Decoder(self.call.message, rest, at - self.message)
+
+    cdef const uint8_t *decoded(self, object decoder) except NULL:
+        """Behind what a decoder has decoded; the chunks among that have been used."""
+        cdef size_t octets = decoder.unreduced_position - decoder.position, used = self.used
+        while octets:
+            octets -= padded(len(self.call.chunks[used][1]))
+            used += 1
+        if used != self.used:
+            self.go_to_chunk(used)
+        return self.message + <size_t>decoder.position
 
 
 cdef class Offer(Held):
@@ -162,13 +254,11 @@ cdef class Offer(Held):
     cdef uint32_t procedure
     cdef size_t offset
     cdef Py_buffer message_octets
-    cdef Py_buffer chunk
     cdef bint has_message
-    cdef bint has_chunk
-    cdef const uint8_t *chunk_at
 
-    def __init__(self, NativeProgram program not None, execution, size_t offset, size_t head=HEAD):
+    def __init__(self, NativeProgram program not None, execution, size_t offset):
         cdef Caller caller = Caller.__new__(Caller)
+        cdef ReplyPlace place = ReplyPlace.__new__(ReplyPlace)
         call = self.call = execution.call
         self.program, self.execution, self.offset = program, execution, offset
         self.transport = call.transport
@@ -178,20 +268,15 @@ cdef class Offer(Held):
         caller.transport = call.transport
         caller.peer_address = call.transport.peer_address
         caller.header = offset
-        self.place = ReplyPlace.__new__(ReplyPlace)
-        self.place.offer = self
-        self.place.have(head)
+        self.place, place.call, place.lent_to = place, call, self.go_on
+        place.head, place.size = place.octets, HEAD
         begun, call.begun = call.begun, None
         if begun is not None:
             self.work = kept_by(begun)
         PyObject_GetBuffer(call.message, &self.message_octets, PyBUF_SIMPLE)
         self.has_message = True
         self.message, self.size = <const uint8_t *>self.message_octets.buf, self.message_octets.len
-        if call.chunks:
-            position, view = call.chunks[0]
-            PyObject_GetBuffer(view, &self.chunk, PyBUF_SIMPLE)
-            self.has_chunk = True
-            self.chunk_at = self.message + <size_t>position
+        place.message = self.message
 
     def __dealloc__(self):
         self.let_go()
@@ -201,9 +286,6 @@ cdef class Offer(Held):
         if self.has_message:
             self.has_message = False
             PyBuffer_Release(&self.message_octets)
-        if self.has_chunk:
-            self.has_chunk = False
-            PyBuffer_Release(&self.chunk)
 
     def begin(self):
         cdef bint goes_on = self.step()
@@ -228,7 +310,6 @@ cdef class Offer(Held):
     cdef int end(self) except -1:
         """The call is over, or others do it."""
         self.place.finish()
-        self.place.offer = None
         self.let_go()
         self.work = None
         return 0
@@ -240,23 +321,33 @@ cdef class Offer(Held):
 
     cdef bint step(self) except -1:
         """Offer the call. False: it is declined; otherwise it is over, or waits."""
+        cdef NativeProgram program = self.program
+        cdef ReplyPlace place = self.place
         cdef int outcome
+        cdef uint32_t row
         try:
-            outcome = self.attempt()
-            if outcome == WAITS:
-                self.wait()
-                return True
+            while True:
+                outcome = self.attempt()
+                if outcome == WAITS:
+                    self.wait()
+                    return True
+                if outcome == ANSWERED:
+                    break
+                begun, place.begun = place.begun, None
+                if begun is not None:
+                    self.work = kept_by(begun)
+                if not place.asking and not (program.reason(self.procedure, &row) == SIZE and place.grow()):
+                    self.call.begun = begun
+                    return False
+                if place.asking:
+                    self.resting = True
+                    self.execution.waits()
+                    return True
         except Exception as error:
             self.over(None, error)
             return True
-        self.call.begun, self.place.begun = self.place.begun, None
-        if outcome == ANSWERED:
-            self.over(self.place.reply(self.call.xid), None)
-            return True
-        self.resting = self.place.asking and self.call.begun is None
-        if self.resting:
-            self.execution.waits()
-        return self.resting
+        self.over(place.reply(self.call.xid), None)
+        return True
 
     cdef int attempt(self) except -1:
         cdef NativeProgram program = self.program
@@ -264,10 +355,6 @@ cdef class Offer(Held):
         cdef int outcome
         place.begin(self.call.xid)
         place.begun = None
-        if self.has_chunk:
-            # Of one that is empty, too, it must be seen that it is there.
-            place.bulk = <const uint8_t *>self.chunk.buf if self.chunk.buf != NULL else place.octets
-            place.bulk_size, place.bulk_at = self.chunk.len, self.chunk_at
         program.shown, program.tally = self.procedure, None
         try:
             outcome = program.answer(

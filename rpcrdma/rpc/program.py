@@ -153,11 +153,13 @@ class Call:
     """What was taken out of ``message``, and where in the unreduced message it belongs."""
     begun: Any = None
     """What a native function has done of the call, if others go on from there."""
+    holding: bool = False
+    """Whether the reply holds memory already, beside what is in ``results``."""
 
     async def lease(self, size: int) -> Lease:
         """The transport's ``lease`` for a result. A call whose results hold memory already waits for PATIENCE only,
         since what it holds may be what others like it wait for. Raises OutOfMemory, ConnectionError."""
-        if not self.results.payloads:
+        if not self.holding and not self.results.payloads:
             return await self.transport.lease(size)
         waiting = asyncio.ensure_future(self.transport.lease(size))
         try:
@@ -219,6 +221,8 @@ class Procedure:
     results: Any = None
     raw: bool = False
     replay: bool | Callable[[memoryview], bool] = False
+    chunks: int = 1
+    """So many items of a call that came in chunks of their own its native function knows what to do with."""
     open: bool = False
     """Whether peers that the server is not for are answered too, as they always are to procedure 0 (NULL)."""
 

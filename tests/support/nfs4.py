@@ -13,6 +13,7 @@ from bench import nfs4_client
 from bench.nfs4_client import NFS, Failed, Operation, mode, values, wanted
 from nfsd.exports import Export, ExportTable
 from nfsd.state import Limits, Recovered, StateEngine
+from nfsd.v4.procedures import Nfs4Procedures
 from nfsd.v4.program import nfs4_procedures
 from nfsd.v4.server import Nfs4Server
 from nfsd.vfs.service import FileService
@@ -107,8 +108,8 @@ class Server4:
         self.nfs4 = Nfs4Server(
             service, exports, engine, store, started=Time(1, 0), owner=b"test server", names=names, leases=leases
         )
-        program = Program(NFS, "nfs", {4: nfs4_procedures(self.nfs4)})
-        self.dispatcher = Dispatcher([program])
+        program = Program(NFS, "nfs", {4: nfs4_procedures()})
+        self.dispatcher = Dispatcher([program], direct={(NFS, 4): Nfs4Procedures(self.nfs4)})
 
     async def call(self, transport: Any, message: bytes, chunks: Sequence[Any] = ()) -> bytes:
         """One RPC, with what Read chunks took out of it; the reply with its payloads put in their places."""

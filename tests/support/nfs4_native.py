@@ -23,6 +23,7 @@ from rpcrdma.server.tcp import TcpListener
 from rpcrdma.verbs.interface import ListenAddress
 from rpcrdma.verbs.softiwarp import SoftIwarp
 from tests.peer.rig import LINUX
+from tests.support.general_calls import GeneralCalls
 from tests.support.nfs4 import NFS, Client4, LoopbackTransport, Operation, Server4, serving
 
 SEQUENCE_AT = 24 + 12
@@ -61,8 +62,9 @@ class InStep:
 
     def __init__(self, server: Server4, path: Path, minor: int) -> None:
         self.server, self.path, self.minor = server, path, minor
-        self.programs = [Program(NFS, "nfs", {4: nfs4_procedures(server.nfs4)})]
+        self.programs = [Program(NFS, "nfs", {4: nfs4_procedures()})]
         self.dispatcher = Dispatcher(self.programs, direct={(NFS, 4): Nfs4Procedures(server.nfs4)})
+        self.general_dispatcher = GeneralCalls(self.programs, direct={(NFS, 4): Nfs4Procedures(server.nfs4)})
         self.sequences: dict[int, int] = {}
 
     @property
@@ -115,7 +117,7 @@ class Both(InStep):
         """Make the connections and the session."""
         pool, loop = Pool(256 << 20), asyncio.get_running_loop()
         self.pool = pool
-        self.listeners = [TcpListener(self.dispatcher, pool, loop), TcpListener(Dispatcher(self.programs), pool, loop)]
+        self.listeners = [TcpListener(self.dispatcher, pool, loop), TcpListener(self.general_dispatcher, pool, loop)]
         for listener in self.listeners:
             listener.listen("127.0.0.1", 0)
         self.wires = [
@@ -156,7 +158,7 @@ class BothRdma(InStep):
         self.provider = SoftIwarp(self.pool)
         self.servers = [
             RdmaServer(self.provider, self.pool, dispatcher, RdmaServerOptions(ResponderOptions(first_credits=128)))
-            for dispatcher in (self.dispatcher, Dispatcher(self.programs))
+            for dispatcher in (self.dispatcher, self.general_dispatcher)
         ]
         self.peers = []
         for server in self.servers:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from nfsd.v4 import program
+from nfsd.v4 import compound
 
 
 @pytest.fixture(params=[0, 1, 2])
@@ -24,9 +24,9 @@ def done_in_python(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The operations of NFSv4 that are carried out in Python, by number."""
     done: list[int] = []
 
-    async def carried_out(c, row, at, original=program.compound.__globals__["_run_one"]):  # type: ignore[no-untyped-def]
+    def carried_out(c, row, *arguments, original=compound.carry_out):  # type: ignore[no-untyped-def]
         done.append(row.number)
-        return await original(c, row, at)
+        return original(c, row, *arguments)
 
-    monkeypatch.setitem(program.compound.__globals__, "_run_one", carried_out)
+    monkeypatch.setattr(compound, "carry_out", carried_out)
     return done

@@ -197,10 +197,13 @@ def test_an_open_of_what_a_courtesy_client_denies_waits_until_that_one_cannot_re
         away = await Client4(both.general, 1, name=b"away", transport=LoopbackTransport()).connect()
         await away.open("/0", b"a", access=1, deny=1)
         engine.clients.lookup(away.clientid).courtesy = True
-        for answered in (0, 1):
+        issued = engine.writes_issued
+        for written in (1, 0):
             before = both.answered
             done = await both.direct.call(None, both.message(0, putfh(handle), opening(both, None)))
-            assert (Client4.parse(done)[0], both.answered - before, engine.stable) == (0, answered, True)
+            assert (Client4.parse(done)[0], both.answered - before, engine.stable) == (0, 1, True)
+            issued, before = engine.writes_issued, issued
+            assert (issued > before) == bool(written)
 
     on("memory", tmp_path, 1, scenario)
 

@@ -290,10 +290,10 @@ def test_a_listing_in_a_kept_reply_is_no_item(tmp_path):
     results = Encoder()
     results.uint32(1)
     results.splice(Payload(memoryview(b"listing."), eligible=False))
-    assert type(keep(results, 0, 1 << 20)) is bytes
+    assert type(keep(results.getvalue(), results.payloads)) is bytes
     results.bulk(Payload(memoryview(b"item")))
     results.uint32(2)
-    kept = keep(results, 0, 1 << 20)
+    kept = keep(results.getvalue(), results.payloads)
     assert isinstance(kept, KeptReply)
     again = Encoder()
     give(kept, again)

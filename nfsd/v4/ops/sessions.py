@@ -1,21 +1,16 @@
-"""Sessions: CREATE_SESSION, SEQUENCE, BIND_CONN_TO_SESSION, BACKCHANNEL_CTL, DESTROY_SESSION.
+"""Sessions: CREATE_SESSION, BIND_CONN_TO_SESSION, BACKCHANNEL_CTL, DESTROY_SESSION.
 
-RFC 8881 sections 2.10, 18.33, 18.34, 18.36, 18.37, 18.46.
+SEQUENCE is native (:mod:`nfsd.v4.sequence`). RFC 8881 sections 2.10, 18.33, 18.34, 18.36, 18.37.
 """
 
 from __future__ import annotations
 
-import zlib
-
 from nfsd.protocol import nfs4 as p
-from nfsd.state import NEW, REPLAY, Nfs4Error
+from nfsd.state import Nfs4Error
 from nfsd.state.types import CallbackCredential, ChannelAttributes
-from nfsd.v4.compound import Compound, SlotReplay
+from nfsd.v4.compound import Compound
 from nfsd.v4.operations import operation
-from rpcrdma.rpc.program import AUTH_NONE, AUTH_SYS, Call
-
-FINGERPRINTED = 256
-"""Octets after SEQUENCE that tell a retransmission from another request with its sequence number."""
+from rpcrdma.rpc.program import AUTH_NONE, AUTH_SYS
 
 
 def _attributes(wire: p.channel_attrs4) -> ChannelAttributes:
@@ -84,81 +79,6 @@ async def create_session(c: Compound, args: p.CREATE_SESSION4args) -> p.CREATE_S
         csr_fore_chan_attrs=_wire(made.fore),
         csr_back_chan_attrs=_wire(made.back),
     )
-
-
-@operation(p.OP_SEQUENCE, alone=True)
-async def sequence(c: Compound, args: p.SEQUENCE4args) -> p.SEQUENCE4resok:
-    """Find the slot of a COMPOUND. A retransmission is answered from it."""
-    digest, octets = _digest(c.call)
-    session, slot, verdict = c.engine.sessions.sequence(
-        c.call.transport,
-        args.sa_sessionid,
-        args.sa_sequenceid,
-        args.sa_slotid,
-        args.sa_highest_slotid,
-        args.sa_cachethis,
-        digest,
-        operations=c.operations,
-        request_octets=octets,
-    )
-    c.server.met(c.call.transport, session.client)
-    if verdict == REPLAY:
-        raise SlotReplay(slot.reply or b"")
-    c.session, c.sequence = session, args
-    if verdict == NEW:
-        c.slot = slot
-        _hold_to_session(c, session.fore)
-    else:
-        c.failure_after_sequence = p.NFS4ERR_RETRY_UNCACHED_REP
-    return p.SEQUENCE4resok(
-        sr_sessionid=args.sa_sessionid,
-        sr_sequenceid=args.sa_sequenceid,
-        sr_slotid=args.sa_slotid,
-        sr_highest_slotid=session.highest_slotid,
-        sr_target_highest_slotid=session.target_highest_slotid,
-        sr_status_flags=session.status_flags(),
-    )
-
-
-def _digest(call: Call) -> tuple[int, int]:
-    """What tells a retransmission from another request, and the octets of the request as XDR has it.
-
-    Neither the RPC header, since a retransmission may have another xid (RFC 8881 section 2.10.6.1.3.1), nor how the
-    request came: the same one may come by TCP, or with other Read chunks. The caller counts.
-    """
-    message, caller, start = call.message, call.credential, call.arguments.position
-    octets = len(message)
-    head = message[start : start + FINGERPRINTED]
-    if call.chunks:
-        octets += sum(len(view) + 3 & ~3 for _, view in call.chunks)
-        head = _unreduced(call, start)
-    return zlib.crc32(head, octets - start ^ caller.mark ^ caller.flavor << 28), octets
-
-
-def _unreduced(call: Call, start: int) -> memoryview:
-    """The first octets behind SEQUENCE, with the chunks in their places."""
-    whole, at = bytearray(), start
-    for position, view in call.chunks:
-        # Octets of chunks before this one shift its place in what came inline.
-        inline = position - start - len(whole)
-        whole += call.message[at : at + inline]
-        at += inline
-        room = FINGERPRINTED - len(whole)
-        if room <= 0:
-            break
-        whole += view[:room]
-        if len(view) <= room:
-            whole += bytes(-len(view) & 3)
-    whole += call.message[at : at + max(FINGERPRINTED - len(whole), 0)]
-    return memoryview(whole)[:FINGERPRINTED]
-
-
-def _hold_to_session(c: Compound, fore: ChannelAttributes) -> None:
-    """The bounds the session put on replies (RFC 8881 section 2.10.6.4)."""
-    assert c.sequence is not None
-    c.room = fore.maxresponsesize
-    if c.sequence.sa_cachethis:
-        c.room = min(c.room, fore.maxresponsesize_cached + c.start)
 
 
 @operation(p.OP_BIND_CONN_TO_SESSION, changes=True, alone=True)
