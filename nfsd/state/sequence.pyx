@@ -1,8 +1,8 @@
 """SEQUENCE: the next request of a slot, or one that has been before (RFC 8881 sections 2.10.6 and 18.46).
 
 Owns :class:`Sequencer`, which finds session and slot and begins the request there; the slot's own rule is in
-:mod:`nfsd.state.records`. Works on the tables of :mod:`nfsd.state.sessions`. The one body of SEQUENCE: native COMPOUNDs
-call :meth:`Sequencer.run`, all others come by :meth:`SessionTable.sequence`.
+:mod:`nfsd.state.records`. Works on the tables of :mod:`nfsd.state.sessions`. The one body of SEQUENCE: COMPOUNDs call
+:meth:`Sequencer.run`; :meth:`SessionTable.sequence` is the same for Python.
 """
 
 from libc.stdint cimport uint8_t, uint32_t
