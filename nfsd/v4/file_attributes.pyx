@@ -178,7 +178,7 @@ cdef class Nfs4Attributes(Nfs4Data):
             return self.fail(self.failed_in(<Errand>brought), place)
         else:
             allowed = (<Errand>brought).result
-        if asked & XATTRS and not self.current.mount.xattrs:
+        if asked & XATTRS and not self.current.mount.features.xattrs:
             asked &= ~XATTRS  # RFC 8276 section 8.5: where there are none, the bits mean nothing
         if allowed & ACCESS4_READ and (is_directory or self.current.type is REG):
             allowed |= ACCESS4_XAREAD | ACCESS4_XALIST
@@ -200,12 +200,12 @@ cdef class Nfs4Attributes(Nfs4Data):
         allowed = self.files.access(self.standing.credential, self.current)
         if allowed < 0 or not xattrs or self.current.export.read_only:
             return allowed
-        if self.current.mount.xattrs is None:
+        if self.current.mount.features is None:
             return -1
         if allowed & ACCESS4_MODIFY and (self.current.type is DIR or self.current.type is REG):
             return allowed | ACCESS4_XAWRITE
         # Whether a directory's attributes may be written is another matter than its entries.
-        return -1 if self.current.mount.xattrs and self.current.type is DIR else allowed
+        return -1 if self.current.mount.features.xattrs and self.current.type is DIR else allowed
 
     # -- SETATTR ---------------------------------------------------------------------------------------------------
     cdef int setattr(self, Arguments *arguments, Place place) except -1:

@@ -19,7 +19,7 @@ from rpcrdma.octets cimport load32, load64, load_opaque, opaque_t, padded
 from nfsd.protocol import nfs4 as declared
 from nfsd.protocol.nfs4_types import ATTRIBUTES_LIMIT as _ATTRIBUTES_LIMIT, BITMAP_LIMIT as _BITMAP_LIMIT
 from nfsd.v4.attributes import SETTABLE as _SETTABLE, supported
-from nfsd.vfs.labels import LABEL_MAX as _LABEL_MAX
+from nfsd.vfs.syscalls import LABEL_MAX as _LABEL_MAX
 from nfsd.vfs.types import SetAttributes, SetTo, Time
 from rpcrdma.xdr import Encoder
 

@@ -80,7 +80,7 @@ async def not_kept(service: FileService, node: Node) -> int:
     missing = 0 if await service.supports_acls(node) else NEED_ACLS
     if not await service.supports_quotas(node):
         missing |= NEED_QUOTA
-    if not service.supports_labels(node):
+    if not await service.supports_labels(node):
         missing |= NEED_LABEL
     return missing
 

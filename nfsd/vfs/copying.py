@@ -1,6 +1,6 @@
 """Copies and clones of ranges between files (RFC 7862 sections 15.2 and 15.13).
 
-Owns nothing. The kernel copies where it can (sharing blocks where the file system does); octets go through this process
+Owns nothing. The store copies where it can (sharing blocks where the file system does); octets go through this process
 only between file systems that do not know each other. A copy goes in pieces, each in the target's turn, so that a long
 one does not keep others from the file, and it ends early rather than late.
 """
@@ -11,25 +11,13 @@ import asyncio
 import errno
 import os
 from collections.abc import Awaitable, Callable
+from functools import partial
 
-from nfsd.vfs.attributes import statx_buffer
-from nfsd.vfs.data_changes import DataChanges, check_readable_open, check_writable_open
-from nfsd.vfs.executor import Chain, Step
+from nfsd.backends.interface import CopyStore
+from nfsd.vfs.changes import check_readable_open, check_writable_open
+from nfsd.vfs.data_changes import DataChanges
 from nfsd.vfs.records import OpenFile
-from nfsd.vfs.stable import StableStorage
-from nfsd.vfs.syscalls import (
-    AT_EMPTY_PATH,
-    FICLONERANGE,
-    OFFSET_MAX,
-    STATX_MASK,
-    SYS_COPY_FILE_RANGE,
-    SYS_IOCTL,
-    SYS_PREAD64,
-    SYS_PWRITE64,
-    SYS_STATX,
-    clone_range,
-    offset_buffer,
-)
+from nfsd.vfs.syscalls import OFFSET_MAX
 from nfsd.vfs.types import Change
 
 _PIECE = 8 << 20
@@ -86,9 +74,9 @@ class RangeCopy:
 class Copying:
     """Copying and cloning."""
 
-    def __init__(self, data_changes: DataChanges, stable: StableStorage) -> None:
+    def __init__(self, store: CopyStore, data_changes: DataChanges) -> None:
+        self._store = store
         self._data_changes = data_changes
-        self._stable = stable
 
     def begin_copy(
         self, source: OpenFile, source_offset: int, target: OpenFile, target_offset: int, count: int
@@ -116,37 +104,17 @@ class Copying:
     async def copy_by_kernel(
         self, source: OpenFile, source_offset: int, target: OpenFile, target_offset: int, count: int
     ) -> int:
-        """Have the kernel copy a piece of a range; how long it was. Raises OSError."""
-        before, after = statx_buffer(), statx_buffer()
-        chain = self._begin(target, before)
-        step = chain.add(
-            SYS_COPY_FILE_RANGE, source.fd, offset_buffer(source_offset), target.fd, offset_buffer(target_offset),
-            min(count, _PIECE), 0,
-        )  # fmt: skip
-        return await self._end(target, chain, before, after, step)
+        """Have the store copy a piece of a range; how long it was. Raises OSError."""
+        copy = partial(self._store.copy, source, source_offset, target, target_offset, min(count, _PIECE))
+        return (await self._data_changes.make(target, copy))[1]
 
     async def copy_by_hand(
         self, source: OpenFile, source_offset: int, target: OpenFile, target_offset: int, count: int
     ) -> int:
         """Copy a piece of a range through this process; how long it was. Raises OSError."""
-        before, after = statx_buffer(), statx_buffer()
-        buffer = bytearray(min(count, _PIECE_BY_HAND))
-        chain = self._begin(target, before)
-        got = chain.add(SYS_PREAD64, source.fd, buffer, len(buffer), source_offset)
-        step = chain.add(SYS_PWRITE64, target.fd, buffer, got, target_offset)
-        return await self._end(target, chain, before, after, step)
-
-    @staticmethod
-    def _begin(target: OpenFile, before: bytearray) -> Chain:
-        # As the caller, as for WRITE: quotas and the clearing of set-user-id bits go by who writes.
-        chain = Chain(target.credential)
-        chain.add(SYS_STATX, target.fd, b"", AT_EMPTY_PATH, STATX_MASK, before)
-        return chain
-
-    async def _end(self, target: OpenFile, chain: Chain, before: bytearray, after: bytearray, step: Step) -> int:
-        chain.add(SYS_STATX, target.fd, b"", AT_EMPTY_PATH, STATX_MASK, after)
-        await self._data_changes.make(target, chain, before, after)
-        return step.result
+        at, to, count = source_offset, target_offset, min(count, _PIECE_BY_HAND)
+        copy = partial(self._store.copy_through, source, at, target, to, count)
+        return (await self._data_changes.make(target, copy))[1]
 
     async def clone_range(
         self, source: OpenFile, source_offset: int, target: OpenFile, target_offset: int, count: int
@@ -158,18 +126,5 @@ class Copying:
         check_writable_open(target)
         if max(source_offset, target_offset) + count > OFFSET_MAX:
             raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
-        before, after = statx_buffer(), statx_buffer()
-        chain = self._begin(target, before)
-        argument = clone_range(source.fd, source_offset, count, target_offset)
-        step = chain.add(SYS_IOCTL, target.fd, FICLONERANGE, argument)
-        chain.add(SYS_STATX, target.fd, b"", AT_EMPTY_PATH, STATX_MASK, after)
-        failures = target.node.inode.sync.failures
-        try:
-            change = await self._data_changes.make(target, chain, before, after)
-        except OSError as error:
-            if step.error == errno.ENOTTY:  # a file system that does not know the call at all
-                raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP)) from error
-            raise
-        if not target.node.export.asynchronous:
-            await self._stable.sync_open(target.node, target, failures)
-        return change
+        clone = partial(self._store.clone, source, source_offset, target, target_offset, count)
+        return await self._data_changes.make_durably(target, clone)

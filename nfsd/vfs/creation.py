@@ -16,6 +16,7 @@ from dataclasses import replace
 from nfsd.vfs import posix_acl
 from nfsd.vfs.attributes import raw_ctime, raw_type, statx_buffer
 from nfsd.vfs.chains import Chains
+from nfsd.vfs.changes import change_of
 from nfsd.vfs.directory_changes import DirectoryChanges, add_stat, check_directory
 from nfsd.vfs.executor import Chain, Step
 from nfsd.vfs.known_files import KnownFiles, add_look, identity
@@ -157,7 +158,7 @@ class Creation:
                 if opening.result >= 0:
                     await self._unmade_for_want_of(naming, credential, directory, name, 0)
                 self._chains.check(chain, opening, naming)
-                change = self._directory_changes.changed(directory, before, after)
+                change = change_of(directory, before, after)
             finally:
                 serial.release()
             if identity(directory.mount, status, kernel) != identity(directory.mount, made, same):
@@ -306,7 +307,7 @@ class Creation:
                 opening, credential, directory, name, AT_REMOVEDIR if type_ is FileType.DIR else 0
             )
             self._chains.check(chain, opening)
-            change = self._directory_changes.changed(directory, before, after)
+            change = change_of(directory, before, after)
         finally:
             serial.release()
         node = self._known.adopt(directory.mount, opening.result, status, kernel, directory, name)
@@ -363,7 +364,7 @@ class Creation:
                 return
             await self._directory_changes.run(directory, chain)
             chain.check()
-            self._directory_changes.changed(directory, before, after)
+            change_of(directory, before, after)
         finally:
             serial.release()
         self._known.nodes.forget(node)

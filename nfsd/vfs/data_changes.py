@@ -5,54 +5,43 @@ Owns nothing. They take turns with its WRITEs (:mod:`nfsd.vfs.serial`).
 
 from __future__ import annotations
 
-import errno
-import os
+from collections.abc import Awaitable, Callable
 
-from nfsd.vfs.attributes import attributes_of, changed_between
-from nfsd.vfs.chains import Chains
-from nfsd.vfs.executor import Chain
+from nfsd.backends.interface import Made
+from nfsd.vfs.changes import change_of
 from nfsd.vfs.records import OpenFile
+from nfsd.vfs.stable import StableStorage
 from nfsd.vfs.types import Change
 from nfsd.vfs.unstable import UnstableWrites
-
-
-def check_writable_open(opened: OpenFile) -> None:
-    """EBADF unless the file is open for writing."""
-    if not opened.writable:
-        raise OSError(errno.EBADF, os.strerror(errno.EBADF))
-
-
-def check_readable_open(opened: OpenFile) -> None:
-    """EBADF unless the file is open for reading."""
-    if not opened.readable:
-        raise OSError(errno.EBADF, os.strerror(errno.EBADF))
 
 
 class DataChanges:
     """Making them."""
 
-    def __init__(self, chains: Chains, unstable: UnstableWrites) -> None:
-        self._chains = chains
+    def __init__(self, unstable: UnstableWrites, stable: StableStorage) -> None:
         self._unstable = unstable
+        self._stable = stable
 
-    async def make(self, opened: OpenFile, chain: Chain, before: bytearray, after: bytearray) -> Change:
-        """Run a chain that fills ``before``, changes the file's data, and fills ``after``: in the file's turn, on the
-        workers. Returns the attributes around it."""
+    async def make(self, opened: OpenFile, make: Callable[[], Awaitable[Made]]) -> tuple[Change, int]:
+        """Have a change of data made in the file's turn. Returns the attributes around it, and the octets copied."""
         node = opened.node
-        inode = node.inode
         if not opened.unstable:
-            await self._unstable.make_room(opened.node.inode)
-        await inode.serial.acquire()
+            await self._unstable.make_room(node.inode)
+        serial = node.inode.serial
+        await serial.acquire()
         try:
             try:
-                await self._chains.run_in_lane(node.mount.lane, chain)
+                made = await make()
             finally:
                 self._unstable.add(opened)
-            chain.check()
-            changed_between(inode, before, after)
-            return Change(
-                attributes_of(before, node.mount, inode.change),
-                attributes_of(after, node.mount, inode.change, changed=True),
-            )
+            return change_of(node, made.before, made.after), made.octets
         finally:
-            inode.serial.release()
+            serial.release()
+
+    async def make_durably(self, opened: OpenFile, make: Callable[[], Awaitable[Made]]) -> Change:
+        """The same, and it is on stable storage when this returns, unless the export says async."""
+        failures = opened.node.inode.sync.failures
+        change, _ = await self.make(opened, make)
+        if not opened.node.export.asynchronous:
+            await self._stable.sync_open(opened.node, opened, failures)
+        return change

@@ -8,20 +8,15 @@ from __future__ import annotations
 import errno
 import os
 
-from nfsd.vfs.attributes import attributes_of, changed_between, statx_buffer
+from nfsd.vfs.attributes import statx_buffer
 from nfsd.vfs.chains import Chains
+from nfsd.vfs.changes import check_writable
 from nfsd.vfs.executor import Chain, Step
 from nfsd.vfs.looking import Looking
 from nfsd.vfs.lookups import check_name
 from nfsd.vfs.records import Node
 from nfsd.vfs.syscalls import AT_EMPTY_PATH, STATX_MASK, SYS_STATX
-from nfsd.vfs.types import Change, FileType
-
-
-def check_writable(node: Node) -> None:
-    """EROFS on a read-only export."""
-    if node.export.read_only:
-        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+from nfsd.vfs.types import FileType
 
 
 def check_directory(directory: Node, name: bytes, dots: int) -> None:
@@ -58,11 +53,3 @@ class DirectoryChanges:
             except OSError:
                 self._chains.abandon(*opens)
                 raise
-
-    @staticmethod
-    def changed(node: Node, before: bytearray, after: bytearray, *, happened: bool = True) -> Change:
-        """The change of a directory around an operation of ours, under its turn; some succeed and do nothing."""
-        inode = node.inode
-        first = attributes_of(before, node.mount, inode.change)
-        changed_between(inode, before, after)
-        return Change(first, attributes_of(after, node.mount, inode.change, changed=happened))

@@ -8,34 +8,23 @@ from __future__ import annotations
 import errno
 import os
 
+from nfsd.backends.interface import FileStore
 from nfsd.vfs.attributes import raw_uid
-from nfsd.vfs.chains import Chains
-from nfsd.vfs.executor import Chain
 from nfsd.vfs.looking import Looking
 from nfsd.vfs.open_files import OpenFiles
 from nfsd.vfs.records import Node
-from nfsd.vfs.syscalls import (
-    ACCESS_EXECUTE,
-    ACCESS_READ,
-    ACCESS_WRITE,
-    AT_EACCESS,
-    AT_EMPTY_PATH,
-    SYS_FACCESSAT2,
-    SYS_READLINKAT,
-)
 from nfsd.vfs.types import Credential, FileType
 
 READ, LOOKUP, MODIFY, EXTEND, DELETE, EXECUTE = 0x01, 0x02, 0x04, 0x08, 0x10, 0x20
 """ACCESS3_* (RFC 1813 section 3.3.4)."""
 ACCESSES_KEPT = 64
-_LINK_MAX = 4096
 
 
 class Inspection:
     """What concerns one file but not its data or its names."""
 
-    def __init__(self, chains: Chains, looking: Looking, open_files: OpenFiles) -> None:
-        self._chains = chains
+    def __init__(self, store: FileStore, looking: Looking, open_files: OpenFiles) -> None:
+        self._store = store
         self._looking = looking
         self._open_files = open_files
 
@@ -50,17 +39,9 @@ class Inspection:
         if known is not None and known[0] == inode.epoch:
             return known[1] & _export_mask(node)
         epoch = inode.epoch
-        chain = Chain(credential)
-        read, write, execute = (
-            chain.add(SYS_FACCESSAT2, node.fd, b"", mode, AT_EMPTY_PATH | AT_EACCESS, keep_going=True)
-            for mode in (ACCESS_READ, ACCESS_WRITE, ACCESS_EXECUTE)
-        )
-        await self._chains.run(node.mount, chain)
-        for step in (read, write, execute):
-            if step.error not in (0, errno.EACCES, errno.EPERM, errno.EROFS, errno.ETXTBSY):
-                raise OSError(step.error, os.strerror(step.error))
-        bits = READ if read.error == 0 else 0
-        may_write, may_execute = write.error == 0, execute.error == 0
+        granted = await self._store.permissions(credential, node, os.R_OK | os.W_OK | os.X_OK)
+        bits = READ if granted & os.R_OK else 0
+        may_write, may_execute = granted & os.W_OK, granted & os.X_OK
         if node.type is FileType.DIR:
             if may_execute:
                 bits |= LOOKUP
@@ -91,12 +72,7 @@ class Inspection:
         """The link's text. EINVAL when it is no link."""
         if node.type is not FileType.LNK:
             raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
-        buffer = bytearray(_LINK_MAX)
-        chain = Chain(credential)
-        step = chain.add(SYS_READLINKAT, node.fd, b"", buffer, _LINK_MAX)
-        await self._chains.run(node.mount, chain)
-        chain.check()
-        return bytes(buffer[: step.result])
+        return await self._store.readlink(credential, node)
 
 
 def _export_mask(node: Node) -> int:

@@ -1,4 +1,4 @@
-"""Byte-range locks towards local processes: open file description locks (fcntl(2), F_OFD_SETLK).
+"""Byte-range locks towards local processes, held for NFS clients.
 
 Owns one descriptor per locked file, for all NFS owners together: descriptors of one process that are locked apart would
 exclude each other, and which NFS owner holds what is the business of the state tables. The descriptor is the server's
@@ -16,24 +16,13 @@ from __future__ import annotations
 import errno
 import os
 
+from nfsd.backends.interface import LockStore
 from nfsd.spans import SpanMap
-from nfsd.vfs.chains import Chains
-from nfsd.vfs.executor import Chain
 from nfsd.vfs.open_accounts import Share
 from nfsd.vfs.opens import Opening
 from nfsd.vfs.records import Inode, Node, OpenFile
 from nfsd.vfs.shares import Shares
-from nfsd.vfs.syscalls import (
-    F_OFD_GETLK,
-    F_OFD_SETLK,
-    F_RDLCK,
-    F_UNLCK,
-    F_WRLCK,
-    OFFSET_MAX,
-    SYS_FCNTL,
-    flock,
-    parse_flock,
-)
+from nfsd.vfs.syscalls import OFFSET_MAX
 from nfsd.vfs.types import FileType, LocalLock
 
 _EVERYTHING = OFFSET_MAX + 1
@@ -67,11 +56,11 @@ def lock_end(start: int, length: int) -> int:
     return end
 
 
-class LocalLocks:
+class FileLocks:
     """The three operations on local locks."""
 
-    def __init__(self, chains: Chains, opening: Opening, shares: Shares) -> None:
-        self._chains = chains
+    def __init__(self, store: LockStore, opening: Opening, shares: Shares) -> None:
+        self._store = store
         self._opening = opening
         self._shares = shares
         self.locked: dict[bytes, Inode] = {}
@@ -95,12 +84,12 @@ class LocalLocks:
                 if exclusive and not held.opened.writable:
                     raise OSError(errno.EBADF, os.strerror(errno.EBADF))
                 if held.cover is not None and exclusive and not held.cover:
-                    await self._uncover(node, held)
+                    await self._uncover(held)
                 if held.cover is None:
-                    await self._set(node, held, start, length, exclusive)
+                    await self._store.lock(held.opened, start, length, exclusive=exclusive)
                 held.ranges.put(start, end, exclusive)
                 if held.cover is None and len(held.ranges) > held.cover_at:
-                    await self._cover(node, held)
+                    await self._cover(held)
             finally:
                 self._drop_if_unused(inode)
         except BlockingIOError:
@@ -121,10 +110,10 @@ class LocalLocks:
             if held is None:
                 return
             if held.cover is None:
-                await self._fcntl(node, held.opened, F_OFD_SETLK, flock(F_UNLCK, start, length))
+                await self._store.unlock(held.opened, start, length)
             held.ranges.cut(start, end)
             if held.cover is not None and len(held.ranges) < FEW:
-                await self._uncover(node, held)
+                await self._uncover(held)
             self._drop_if_unused(inode)
         finally:
             inode.lock_serial.release()
@@ -159,42 +148,36 @@ class LocalLocks:
         await inode.lock_serial.acquire()
         try:
             held = await self._held(node, None)
-            argument = flock(F_WRLCK if exclusive else F_RDLCK, start, length)
             try:
-                await self._fcntl(node, held.opened, F_OFD_GETLK, argument)
+                return await self._store.test_lock(held.opened, start, length, exclusive=exclusive)
             finally:
                 self._drop_if_unused(inode)
         finally:
             inode.lock_serial.release()
-        kind, found_start, found_length, pid = parse_flock(argument)
-        if kind == F_UNLCK:
-            return None
-        return LocalLock(kind == F_WRLCK, found_start, found_length, pid)
 
-    async def _set(self, node: Node, held: HeldLocks, start: int, length: int, exclusive: bool) -> None:
-        await self._fcntl(node, held.opened, F_OFD_SETLK, flock(F_WRLCK if exclusive else F_RDLCK, start, length))
-
-    async def _cover(self, node: Node, held: HeldLocks) -> None:
+    async def _cover(self, held: HeldLocks) -> None:
         """Hold the whole file, unless a local process has a lock there."""
         exclusive = any(kind for _, _, kind in held.ranges)
         try:
-            await self._set(node, held, 0, 0, exclusive)
+            await self._store.lock(held.opened, 0, 0, exclusive=exclusive)
         except (BlockingIOError, PermissionError):
             held.cover_at = 2 * len(held.ranges)
         else:
             held.cover = exclusive
 
-    async def _uncover(self, node: Node, held: HeldLocks) -> None:
+    async def _uncover(self, held: HeldLocks) -> None:
         """Hold the ranges each for itself: nothing but giving up, which cannot fail for another's lock."""
         at = 0
         for start, end, exclusive in held.ranges:
             if start > at:
-                await self._fcntl(node, held.opened, F_OFD_SETLK, flock(F_UNLCK, at, start - at))
+                await self._store.unlock(held.opened, at, start - at)
             if exclusive != held.cover:
-                await self._set(node, held, start, 0 if end == _EVERYTHING else end - start, exclusive)
+                await self._store.lock(
+                    held.opened, start, 0 if end == _EVERYTHING else end - start, exclusive=exclusive
+                )
             at = end
         if at < _EVERYTHING:
-            await self._fcntl(node, held.opened, F_OFD_SETLK, flock(F_UNLCK, at, 0))
+            await self._store.unlock(held.opened, at, 0)
         held.cover = None
         held.cover_at = max(MANY, 2 * len(held.ranges))
 
@@ -234,12 +217,3 @@ class LocalLocks:
                 self._shares.let(held.opened, host)
             inode.locks = None
             self.locked.pop(inode.key, None)
-
-    async def _fcntl(self, node: Node, opened: OpenFile, command: int, argument: bytearray) -> None:
-        chain = Chain()
-        chain.add(SYS_FCNTL, opened.fd, command, argument)
-        if node.mount.inline or node.mount.caching:
-            self._chains.executor.run_inline(chain)
-        else:
-            await self._chains.run_in_lane(node.mount.lane, chain)
-        chain.check()

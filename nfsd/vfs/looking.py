@@ -8,12 +8,10 @@ from __future__ import annotations
 import errno
 import os
 
-from nfsd.vfs.attributes import attributes_of, raw_ctime, raw_nlink, statx_buffer
-from nfsd.vfs.chains import Chains
-from nfsd.vfs.executor import Chain
+from nfsd.backends.interface import FileStore
+from nfsd.vfs.attributes import attributes_of, raw_ctime, raw_nlink
 from nfsd.vfs.open_files import OpenFiles
 from nfsd.vfs.records import Node
-from nfsd.vfs.syscalls import ACCESS_WRITE, AT_EACCESS, AT_EMPTY_PATH, STATX_MASK, SYS_FACCESSAT2, SYS_STATX
 from nfsd.vfs.types import Attributes, Credential
 
 _STALE = os.strerror(errno.ESTALE)
@@ -22,20 +20,13 @@ _STALE = os.strerror(errno.ESTALE)
 class Looking:
     """Looks, attributes, and whether the kernel would let a caller write."""
 
-    def __init__(self, chains: Chains, open_files: OpenFiles) -> None:
-        self._chains = chains
+    def __init__(self, store: FileStore, open_files: OpenFiles) -> None:
+        self._store = store
         self._open_files = open_files
 
     async def look(self, node: Node) -> bytearray:
         """A fresh ``struct statx`` of the node. Raises ESTALE when the file is gone and nobody has it open."""
-        status = statx_buffer()
-        chain = Chain()
-        chain.add(SYS_STATX, node.fd, b"", AT_EMPTY_PATH, STATX_MASK, status)
-        if node.mount.inline or node.mount.caching:
-            self._chains.executor.run_inline(chain)
-        else:
-            await self._chains.run_in_lane(node.mount.lane, chain)
-        chain.check()
+        status = await self._store.look(node)
         inode = node.inode
         inode.saw_ctime(raw_ctime(status))
         if raw_nlink(status) == 0 and inode.used_count == 0:
@@ -54,7 +45,7 @@ class Looking:
 
     async def may_write(self, credential: Credential | None, node: Node) -> bool:
         """Whether the file's mode or ACL lets the caller write."""
-        chain = Chain(credential)
-        chain.add(SYS_FACCESSAT2, node.fd, b"", ACCESS_WRITE, AT_EMPTY_PATH | AT_EACCESS)
-        await self._chains.run(node.mount, chain)
-        return chain.failed is None
+        try:
+            return await self._store.permissions(credential, node, os.W_OK) != 0
+        except OSError:
+            return False

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from nfsd.exported import Export
 from nfsd.vfs.syncing import GroupSync
 from nfsd.vfs.syscalls import BTRFS_MAGIC, EXT_MAGIC, F2FS_MAGIC, RAMFS_MAGIC, TMPFS_MAGIC, XFS_MAGIC, Naming
+from nfsd.vfs.types import Features
 
 _MEMORY = frozenset({TMPFS_MAGIC, RAMFS_MAGIC})
 _CACHING = frozenset({EXT_MAGIC, XFS_MAGIC, BTRFS_MAGIC, F2FS_MAGIC})
@@ -42,13 +43,13 @@ class Mount:
     __slots__ = (
         "__weakref__",
         "_close",
-        "acls",
         "by_place",
         "caching",
         "creates_whole",
         "device",
         "export",
         "fd",
+        "features",
         "fine",
         "fs_id",
         "fsid",
@@ -60,9 +61,7 @@ class Mount:
         "mnt_id",
         "mounted_on_fileid",
         "naming",
-        "quotas",
         "sync",
-        "xattrs",
     )
 
     def __init__(
@@ -108,12 +107,8 @@ class Mount:
         """Whether all changes go through one journal, in order (see ``has_journal``); None: not yet asked."""
         self.creates_whole: bool | None = None
         """Whether a new file and its name reach the disk together (see ``creates_whole``); None: not yet asked."""
-        self.acls: bool | None = None
-        """Whether files have POSIX ACLs; None: not yet asked."""
-        self.quotas: tuple[int, ...] | None = None
-        """The kinds of quota there are; None: not yet asked."""
-        self.xattrs: bool | None = None
-        """Whether files have extended attributes; None: not yet asked."""
+        self.features: Features | None = None
+        """What its files can have; None: not yet asked."""
 
     def shut(self) -> None:
         """Close the descriptor: the mount is of no more use."""

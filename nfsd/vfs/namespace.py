@@ -11,6 +11,7 @@ import os
 from nfsd.exported import Exports
 from nfsd.vfs.attributes import attributes_of, raw_fileid, raw_nlink, raw_type, statx_buffer
 from nfsd.vfs.chains import Chains
+from nfsd.vfs.changes import change_of
 from nfsd.vfs.directory_changes import DirectoryChanges, add_stat, check_directory
 from nfsd.vfs.executor import Chain, Step
 from nfsd.vfs.known_files import KnownFiles, identity
@@ -92,7 +93,7 @@ class Namespace:
             chain.check()
         finally:
             self._bury(directory, victim)
-        return self._directory_changes.changed(directory, before, after)
+        return change_of(directory, before, after)
 
     def _add_victim(self, chain: Chain, directory: Node, name: bytes) -> _Victim:
         """Find out which file is about to lose a name."""
@@ -163,11 +164,11 @@ class Namespace:
                     self._moved(moved, target, new_name)
             # A rename of a file to itself or onto a further link of it does nothing (RFC 8881 section 18.26.3).
             happened = not victim.is_file(moving)
-            source_change = self._directory_changes.changed(source, source_before, source_after, happened=happened)
+            source_change = change_of(source, source_before, source_after, happened=happened)
             same = target is source
             target_change = source_change
             if not same:
-                target_change = self._directory_changes.changed(target, target_before, target_after, happened=happened)
+                target_change = change_of(target, target_before, target_after, happened=happened)
         finally:
             for inode in taken:
                 inode.serial.release()
@@ -201,7 +202,7 @@ class Namespace:
         try:
             await self._directory_changes.run(directory, chain)
             chain.check()
-            change = self._directory_changes.changed(directory, before, after)
+            change = change_of(directory, before, after)
         finally:
             serial.release()
         self._known.found_at(node.mount, node.handle, directory, name)

@@ -10,9 +10,10 @@ from __future__ import annotations
 import asyncio
 import os
 
+from nfsd.backends.interface import Backend
+from nfsd.backends.local import LocalBackend
 from nfsd.exported import Exports
 from nfsd.vfs.absent import Absent
-from nfsd.vfs.acls import AclReading
 from nfsd.vfs.chains import Chains
 from nfsd.vfs.copying import Copying
 from nfsd.vfs.creation import Creation
@@ -24,10 +25,9 @@ from nfsd.vfs.file_systems import FileSystems
 from nfsd.vfs.finding import Finding
 from nfsd.vfs.inspect import Inspection
 from nfsd.vfs.known_files import KnownFiles
-from nfsd.vfs.labels import Labels
 from nfsd.vfs.leasing import Leasing
 from nfsd.vfs.listings import Listings
-from nfsd.vfs.locks import LocalLocks
+from nfsd.vfs.locks import FileLocks
 from nfsd.vfs.looking import Looking
 from nfsd.vfs.lookups import Lookups
 from nfsd.vfs.mount_table import MountTable
@@ -41,7 +41,6 @@ from nfsd.vfs.resources import FileLimits, raise_descriptor_limit, threads_for
 from nfsd.vfs.roots import Roots
 from nfsd.vfs.setting import Setting
 from nfsd.vfs.shares import Shares
-from nfsd.vfs.snapshots import Snapshots
 from nfsd.vfs.sparse import Space
 from nfsd.vfs.stable import StableStorage
 from nfsd.vfs.unstable import UnstableWrites
@@ -75,6 +74,8 @@ class FileService:
         self.write_back = WriteBack()
         self.chains = Chains(self.nodes, self.write_back, rings=rings)
         self.known = KnownFiles(self.nodes, self.chains, state_dir)
+        self.backend: Backend = LocalBackend(self.chains)
+        backend = self.backend
         self._mount_table = MountTable(self.chains, self.known)
         self.roots = Roots(self.exports, self.chains, self.known, self._mount_table)
         self.finding = Finding(self.chains, self.known, self._mount_table, self.roots)
@@ -83,18 +84,16 @@ class FileService:
         self.open_files = OpenFiles(self.nodes, self.chains, self.unstable)
         self.shares = Shares(limits.open_files, limits.host_open_files, self.open_files)
         self.nodes.places = self.shares
-        self._looking = Looking(self.chains, self.open_files)
+        self._looking = Looking(backend.files, self.open_files)
         self.opening = Opening(self.chains, self._looking, self.open_files, self.shares)
         self.stable = StableStorage(self.chains, self.write_back, self.unstable, self.opening)
         self.leasing = Leasing(self.chains, self.known, self.open_files, self.unstable)
 
-        self._inspection = Inspection(self.chains, self._looking, self.open_files)
+        self._inspection = Inspection(backend.files, self._looking, self.open_files)
         self._setting = Setting(self.chains, self._looking, self.opening, self.stable)
-        self._data_changes = DataChanges(self.chains, self.unstable)
-        self._xattrs = Xattrs(self.chains, self._looking, self.stable)
-        self._file_systems = FileSystems(self.chains, self._looking, self._xattrs)
-        self.labels = Labels(self.chains)
-        self.locks = LocalLocks(self.chains, self.opening, self.shares)
+        self._data_changes = DataChanges(self.unstable, self.stable)
+        self._file_systems = FileSystems(backend.file_systems, self._looking)
+        self.locks = FileLocks(backend.locks, self.opening, self.shares)
         self.lookups = Lookups(self.chains, self._looking, self.known, self._mount_table, self.roots)
         self.listings = Listings(self.chains, self._looking, self.known, self.roots, self.lookups)
         self._directory_changes = DirectoryChanges(self.chains, self._looking)
@@ -108,7 +107,7 @@ class FileService:
 
     def _offer_files(self) -> None:
         """What is done with files, and with the exports they are in."""
-        roots, exporting = self.roots, self._exporting
+        backend, roots, exporting = self.backend, self.roots, self._exporting
         self.root, self.is_root, self.directory_of = roots.root, roots.is_root, roots.directory_of
         self.weigh = roots.weigh
         self.can_come_back, self.take_exports = roots.can_come_back, exporting.take_exports
@@ -122,25 +121,26 @@ class FileService:
         self.open = self.opening.open
         self.take_lease = self.leasing.take_lease
 
-        space = Space(self.chains, self._looking, self._data_changes, self.stable)
+        space = Space(backend.space, self._looking, self._data_changes)
         self.seek, self.read_extents = space.seek, space.read_extents
         self.allocate, self.deallocate = space.allocate, space.deallocate
         self.prefetch, self.drop = space.prefetch, space.drop
-        copying = Copying(self._data_changes, self.stable)
+        copying = Copying(backend.copies, self._data_changes)
         self.begin_copy, self.copy_for_a_while = copying.begin_copy, copying.copy_for_a_while
         self.clone_range = copying.clone_range
 
-        xattrs, acls, labels = self._xattrs, AclReading(self.chains), self.labels
-        self.supports_xattrs, self.may_write_xattrs = xattrs.supports_xattrs, xattrs.may_write_xattrs
+        file_systems = self._file_systems
+        self.status, self.limits = file_systems.status, file_systems.limits
+        self.supports_xattrs, self.supports_acls = file_systems.supports_xattrs, file_systems.supports_acls
+        self.supports_labels, self.supports_quotas = file_systems.supports_labels, file_systems.supports_quotas
+        xattrs = Xattrs(backend.xattrs, file_systems, self._looking, self.stable)
+        self.may_write_xattrs = xattrs.may_write_xattrs
         self.get_xattr, self.list_xattrs = xattrs.get_xattr, xattrs.list_xattrs
         self.set_xattr, self.remove_xattr = xattrs.set_xattr, xattrs.remove_xattr
-        self.supports_acls, self.acls = acls.supports_acls, acls.acls
-        self.supports_labels, self.label = labels.supports_labels, labels.label
-
-        snapshots, quotas = Snapshots(self.chains), Quotas(self.chains, self._file_systems)
-        self.in_snapshot, self.in_snapshot_at_once = snapshots.in_snapshot, snapshots.in_snapshot_at_once
-        self.status, self.limits = self._file_systems.status, self._file_systems.limits
-        self.supports_quotas, self.quota, self.owner_quota = quotas.supports_quotas, quotas.quota, quotas.owner_quota
+        self.acls, self.label = backend.acls.acls, backend.acls.label
+        quotas = Quotas(backend.quota, file_systems)
+        self.quota, self.owner_quota = quotas.quota, quotas.owner_quota
+        self.in_snapshot, self.in_snapshot_at_once = backend.files.in_snapshot, backend.files.in_snapshot_at_once
 
         locks = self.locks
         self.set_local_lock, self.clear_local_lock = locks.set_local_lock, locks.clear_local_lock

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from nfsd.vfs.attributes import attributes_of, changed_between, raw_ctime, statx_buffer
 from nfsd.vfs.chains import Chains
-from nfsd.vfs.directory_changes import check_writable
+from nfsd.vfs.changes import check_writable
 from nfsd.vfs.executor import Chain, Step
 from nfsd.vfs.looking import Looking
 from nfsd.vfs.opens import Opening
@@ -21,6 +21,7 @@ from nfsd.vfs.records import Node, OpenFile
 from nfsd.vfs.stable import StableStorage
 from nfsd.vfs.syscalls import (
     AT_EMPTY_PATH,
+    LABEL_NAME,
     OFFSET_MAX,
     STATX_MASK,
     SYS_FCHMODAT,
@@ -36,7 +37,6 @@ from nfsd.vfs.syscalls import (
 from nfsd.vfs.types import Change, Credential, PartialChange, SetAttributes, SetTo, Time
 
 _NOTHING = SetAttributes()
-LABEL_NAME = b"security.selinux"
 _OMIT = (0, UTIME_OMIT)
 _NOW = (0, UTIME_NOW)
 

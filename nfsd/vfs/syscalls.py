@@ -306,3 +306,15 @@ def parse_dirents(buffer: memoryview, length: int) -> list[tuple[bytes, int, int
         entries.append((name[: name.index(0)], ino, offset))
         position += size
     return entries
+
+
+LABEL_NAME: Final = b"security.selinux"
+LABEL_MAX: Final = 2048
+"""Octets of a label; as long as Linux clients take (NFS4_MAXLABELLEN)."""
+XATTR_PREFIX: Final = b"user."
+
+
+def descriptor_path(descriptor: int) -> bytes:
+    """The name of a descriptor for calls that take only names; a symbolic link's is the link's own. (Those that take
+    descriptors refuse what only names a file, as with O_PATH.)"""
+    return b"/proc/self/fd/%d" % descriptor

@@ -165,6 +165,20 @@ class PathLimits(NamedTuple):
     """Whether files and directories may have extended attributes."""
 
 
+@dataclass(frozen=True, slots=True)
+class Features:
+    """What files of one file system can have. Clients are told of what they cannot."""
+
+    xattrs: bool
+    """Extended attributes that users name (RFC 8276)."""
+    acls: bool
+    """POSIX ACLs, if not for symbolic links."""
+    labels: bool
+    """Security labels (RFC 7862 section 9)."""
+    quotas: tuple[int, ...]
+    """The kinds of quota that are enforced: 0 users', 1 groups'."""
+
+
 class PartialChange(OSError):
     """Attributes could not be set, but ``made`` of them have been."""
 

@@ -7,14 +7,16 @@ import os
 import socket
 import struct
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from nfsd.backends.local import quotas
 from nfsd.mount.rquota import QuotaService
 from nfsd.protocol import rquota as r
-from nfsd.vfs import quotas
+from nfsd.vfs.file_systems import FileSystems
 from nfsd.vfs.types import OwnerQuota
 from rpcrdma.xdr import pack, unpack
 from tests.nfs3_client import RpcFailure
@@ -46,10 +48,12 @@ class Kernel:
         monkeypatch.setattr(quotas, "ask", self.ask)
         kernel = self
 
-        async def quota_kinds(_: Any, node: Any) -> tuple[int, ...]:
-            return kernel.kinds
+        asked = FileSystems.features
 
-        monkeypatch.setattr(quotas.Quotas, "quota_kinds", quota_kinds)
+        async def features(self: FileSystems, node: Any) -> Any:
+            return replace(await asked(self, node), quotas=kernel.kinds)
+
+        monkeypatch.setattr(FileSystems, "features", features)
 
     def ask(self, fd: int, uid: int, gid: int, kinds: tuple[int, ...]) -> list[tuple[int, bytes]]:
         assert threading.current_thread() is not threading.main_thread()

@@ -83,7 +83,7 @@ def kernel_refuses_to_copy(monkeypatch, code, after=0):
     class Refusing(Chain):
         add = add_refused
 
-    monkeypatch.setattr(copying, "Chain", Refusing)
+    monkeypatch.setattr("nfsd.backends.local.copies.Chain", Refusing)
     yield
     assert calls > after
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from nfsd.backends.local import file_systems
 from nfsd.protocol import nfs4 as p
-from nfsd.vfs import xattrs
 from tests.support.nfs4 import Client4, Failed, mode, values, wanted
 from tests.unit.v42_support import handle_of, place_on, status_on, with_clients
 
@@ -261,7 +261,7 @@ async def supported(client, *operations):
 
 def test_file_systems_without_attributes_say_so(tmp_path, monkeypatch):
     # What the kernel says of a file on a file system that has none; few of those can be exported.
-    monkeypatch.setattr(xattrs, "_path", lambda descriptor: b"/proc/version")
+    monkeypatch.setattr(file_systems, "descriptor_path", lambda descriptor: b"/proc/version")
     with place_on("memory", tmp_path) as place:
         open(f"{place}/f", "w").close()
 

@@ -9,7 +9,7 @@ import pytest
 
 from nfsd.protocol import nfs4 as p
 from nfsd.v4 import attributes
-from nfsd.vfs.types import Quota
+from nfsd.vfs.types import Features, Quota
 from tests.support.nfs4 import Client4, serving, values, wanted
 from tests.unit.vfs_support import ALICE, ROOT, directory_on
 
@@ -83,7 +83,8 @@ def test_a_file_system_without_acls_says_so(tmp_path):
     """FAT, NFS and others have none; this one is said to have none, since not every kernel has those."""
 
     async def test(client, server, get):
-        (await server.service.root(server.service.exports.exports[0])).mount.acls = False
+        mount = (await server.service.root(server.service.exports.exports[0])).mount
+        mount.features = Features(xattrs=True, acls=False, labels=False, quotas=())
         assert not await supported(get, "/0") & ACL
         assert (await get("/0", p.FATTR4_ACL))[0] == 0
         _, d = await get("/0", p.FATTR4_ACLSUPPORT)

@@ -6,9 +6,11 @@ it does run. What SELinux allows is not tested here.
 
 import asyncio
 import os
+from unittest import mock
 
 import pytest
 
+from nfsd.backends.local import file_systems
 from nfsd.exports import Export
 from nfsd.protocol import nfs4 as p
 from nfsd.v4 import attributes
@@ -24,10 +26,9 @@ BIT = 1 << p.FATTR4_SEC_LABEL
 def labelled(tmp_path, test, *, selinux=True, allowed=True):
     async def main():
         (tmp_path / "state").mkdir(exist_ok=True)
-        with directory_on("disk", tmp_path) as place:
+        with directory_on("disk", tmp_path) as place, mock.patch.object(file_systems, "SELINUX", selinux):
             export = Export(9, place, "/0", squash="none", security_labels=allowed)
             async with serving(state_dir=tmp_path / "state", more=(export,)) as server:
-                server.service.labels.selinux = selinux
                 await test(await Client4(server, 2).connect(), place)
 
     asyncio.run(main())

@@ -1,14 +1,14 @@
-"""Access control lists of files, as the kernel keeps and enforces them (acl(5)).
+"""Access control lists of files, as the kernel keeps and enforces them (acl(5)), and security labels, as SELinux does.
 
-Owns nothing. Reading an ACL needs no permission, as with getfacl(1); setting one is the owner's, as the kernel sees to.
-Setting is part of :meth:`nfsd.vfs.setting.Setting.set_attributes` and of the creations, so that mode, owner and ACL
-change in the order that counts (RFC 8881 section 6.4.1.3).
+Owns nothing. Reading an ACL needs no permission, as with getfacl(1). Both are set with the other attributes
+(:class:`nfsd.vfs.setting.Setting`), and in creations. What may be set is the kernel's to say.
 """
 
 from __future__ import annotations
 
 import errno
 import os
+from typing import Final
 
 from nfsd.vfs import posix_acl
 from nfsd.vfs.attributes import attributes_of, statx_buffer
@@ -16,36 +16,30 @@ from nfsd.vfs.chains import Chains
 from nfsd.vfs.executor import Chain, Step
 from nfsd.vfs.posix_acl import ACCESS_NAME, DEFAULT_NAME, Acls, PosixAcl
 from nfsd.vfs.records import Node
-from nfsd.vfs.syscalls import AT_EMPTY_PATH, STATX_MASK, SYS_GETXATTR, SYS_STATX, XATTR_SIZE_MAX
+from nfsd.vfs.syscalls import (
+    AT_EMPTY_PATH,
+    LABEL_MAX,
+    LABEL_NAME,
+    STATX_MASK,
+    SYS_GETXATTR,
+    SYS_STATX,
+    XATTR_SIZE_MAX,
+    descriptor_path,
+)
 from nfsd.vfs.types import FileType
 
-_USUAL_SIZE = 1024
+_USUAL_SIZE: Final = 1024
 _NONE = (errno.ENODATA, errno.EOPNOTSUPP)
 
 
-def descriptor_path(descriptor: int) -> bytes:
-    """The name of a descriptor for calls that take only names; a symbolic link's is the link's own."""
-    return b"/proc/self/fd/%d" % descriptor
-
-
-class AclReading:
-    """Reading ACLs."""
+class LocalAcls:
+    """Reading ACLs and labels."""
 
     def __init__(self, chains: Chains) -> None:
         self._chains = chains
 
-    async def supports_acls(self, node: Node) -> bool:
-        """Whether the file system the node is on keeps POSIX ACLs (if not for its symbolic links)."""
-        mount = node.mount
-        if mount.acls is None:
-            chain = Chain()
-            step = chain.add(SYS_GETXATTR, descriptor_path(mount.fd), ACCESS_NAME, None, 0)
-            await self._chains.run(mount, chain)
-            mount.acls = step.error not in (errno.EOPNOTSUPP, errno.ENOSYS)
-        return mount.acls
-
     async def acls(self, node: Node) -> Acls:
-        """A file's ACLs; what stands in the mode alone is an ACL too."""
+        """See :class:`nfsd.backends.interface.AclStore`."""
         buffers = bytearray(_USUAL_SIZE), bytearray(_USUAL_SIZE)
         status = statx_buffer()
         chain = Chain()
@@ -60,6 +54,17 @@ class AclReading:
         default = await self._found(node, steps[1], DEFAULT_NAME, buffers[1]) if len(steps) > 1 else None
         mode = attributes_of(status, node.mount, node.inode.change).mode
         return Acls(access or posix_acl.from_mode(mode), default)
+
+    async def label(self, node: Node) -> bytes:
+        """See :class:`nfsd.backends.interface.AclStore`."""
+        buffer = bytearray(LABEL_MAX)
+        chain = Chain()
+        step = chain.add(SYS_GETXATTR, descriptor_path(node.fd), LABEL_NAME, buffer, len(buffer))
+        await self._chains.run(node.mount, chain)
+        if step.error in (errno.ENODATA, errno.EOPNOTSUPP):
+            return b""
+        chain.check()
+        return bytes(memoryview(buffer)[: step.result]).rstrip(b"\0")
 
     async def _found(self, node: Node, step: Step, name: bytes, buffer: bytearray) -> PosixAcl | None:
         if step.error == errno.ERANGE:
