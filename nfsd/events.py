@@ -21,7 +21,7 @@ import yaml
 from nfsd.audit import Audit
 from nfsd.exports import Export, ExportTable, Observer, canonical_address
 from nfsd.matching import Connection
-from nfsd.shown import path_shown, shown
+from nfsd.shown import many, path_shown, shown
 from nfsd.state import StateEngine
 from nfsd.state.clients import Client
 from nfsd.state.records import Delegation
@@ -256,7 +256,7 @@ def holdings(client: Client) -> str:
         (client.locks, "lock"),
         (client.delegations, "delegation"),
     ]
-    return ", ".join(f"{count} {word}{'s' if count > 1 else ''}" for count, word in found if count) or "nothing"
+    return ", ".join(many(count, word) for count, word in found if count) or "nothing"
 
 
 def _facts(client: Client) -> dict[str, str]:

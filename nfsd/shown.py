@@ -1,5 +1,5 @@
-"""Makes names and paths that peers choose safe for a line of the log: :func:`shown`, :func:`path_shown`. Imports
-nothing of the project."""
+"""Words for lines of text: what peers choose, made safe for the log (:func:`shown`, :func:`path_shown`), and counted
+things (:func:`many`). Imports nothing of the project."""
 
 from __future__ import annotations
 
@@ -10,6 +10,11 @@ _LONGEST: Final = 200
 """Characters of a path or name in a line."""
 _PLAIN: Final = re.compile(r"[^\s:;,()]+")
 """A path that no other part of a line looks like."""
+
+
+def many(count: int, word: str) -> str:
+    """So many of something: ``1 open``, ``0 opens``."""
+    return f"{count} {word}" if count == 1 else f"{count} {word}s"
 
 
 def shown(text: str | bytes) -> str:

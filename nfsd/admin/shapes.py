@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
+from nfsd.shown import many
 from nfsd.tables import columns
 
 Answer = Mapping[str, Any]
@@ -231,15 +232,20 @@ def _stats(answer: Answer) -> list[str]:
 def _given_up(answer: Answer) -> list[str]:
     lines = [f"gave up {row['client']}: {row['held']}" for row in answer["records"]]
     if answer["connections"]:
-        lines.append(f"closed {answer['connections']} connections")
+        lines.append(f"closed {many(answer['connections'], 'connection')}")
     return lines or ["nobody was away"]
 
 
 def _drained(answer: Answer) -> list[str]:
-    lines = [f"{row['client']}: {row['opens']} opens, {row['delegations']} delegations" for row in answer["held"]]
+    lines = [
+        f"{row['client']}: {many(row['opens'], 'open')}, {many(row['delegations'], 'delegation')}"
+        for row in answer["held"]
+    ]
     if answer["dry_run"]:
         return lines or [f"nobody holds anything of {answer['export']}"]
-    lines.append(f"{answer['export']} is not served until `rdma-nfsd reload`; {answer['lost']} states were taken")
+    lines.append(
+        f"{answer['export']} is not served until `rdma-nfsd reload`; clients lost {many(answer['lost'], 'state')}"
+    )
     if not answer["closed"]:
         lines.append("some of its files are open still: calls are in progress, or its disk is slow")
     return lines

@@ -140,7 +140,7 @@ def test_a_client_of_each_minor_version_over_software_iwarp_is_seen_and_evicted(
         stats = await admin.rows("stats")
         assert stats["credits"]["limit"] >= 1
         assert stats["rdma"]["calls"] >= 4
-        assert (await admin.table("evict", HOST))[-1] == "closed 1 connections"
+        assert (await admin.table("evict", HOST))[-1] == "closed 1 connection"
         assert await peer.over()
         assert await admin.rows("opens") == []
         await provider.close()
@@ -262,7 +262,7 @@ def test_who_is_evicted_loses_everything_and_others_get_it(tmp_path: Path, admin
         text = await admin.table("evict", name)
         assert text[0].startswith(f'gave up {OTHER} "victim" (NFSv4.')
         assert "1 open" in text[0]
-        assert text[-1] == "closed 1 connections"
+        assert text[-1] == "closed 1 connection"
         await other.open("/export", b"file", access=2, owner=b"another")
         assert {row["name"] for row in await admin.rows("clients") if row["name"]} == {"other"}
         with pytest.raises((Failed, OSError, EOFError)):
@@ -334,10 +334,10 @@ def test_an_export_is_drained_until_the_next_reload(tmp_path: Path, admin: Admin
         stateid, handle = await client.open("/export", b"file", create=mode(0o666))
         kept, there = await client.open("/other", b"file", create=mode(0o666))
         (line,) = await admin.table("drain", "/export", "--dry-run")
-        assert line == f'{HOST} "client" (NFSv4.1+): 1 opens, 0 delegations'
+        assert line == f'{HOST} "client" (NFSv4.1+): 1 open, 0 delegations'
         await client.run((p.OP_PUTFH, p.PUTFH4args(handle)), (p.OP_READ, p.READ4args(stateid, 0, 1)))
         lines = await admin.table("drain", "/export", "--seconds", "0.1")
-        assert lines[-1] == "/export is not served until `rdma-nfsd reload`; 1 states were taken"
+        assert lines[-1] == "/export is not served until `rdma-nfsd reload`; clients lost 1 state"
         assert [row["export"] for row in await admin.rows("exports")] == ["/other"]
         with pytest.raises(Failed) as failed:
             await client.run((p.OP_PUTFH, p.PUTFH4args(handle)), p.OP_GETFH)

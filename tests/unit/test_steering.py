@@ -113,7 +113,7 @@ def test_a_client_that_does_not_speak_for_its_host_is_evicted_by_id_too(tmp_path
         (record,) = site.engine.clients.all()
         assert record.host.endswith("!"), "its port is one that any user may have"
         lines = await admin.table("evict", f"{client.clientid:016x}")
-        assert lines[1:] == ["closed 1 connections"]
+        assert lines[1:] == ["closed 1 connection"]
 
     on_site(tmp_path, test, clients="['*']\n    secure: true", server=NO_GRACE)
 
@@ -152,7 +152,7 @@ def test_what_is_drained_can_be_unmounted_at_once(tmp_path: Path, admin: Admin, 
         unmount = functools.partial(subprocess.run, ["umount", export], check=False, capture_output=True)
         unmounting = await asyncio.to_thread(unmount)
         assert (unmounting.returncode, unmounting.stderr) == (0, b"")
-        assert lines[-1] == "/export is not served until `rdma-nfsd reload`; 1 states were taken"
+        assert lines[-1] == "/export is not served until `rdma-nfsd reload`; clients lost 1 state"
 
     source = [str(tmp_path / word) if word == "source" else word for word in how]
     subprocess.run(["mount", *source, export], check=True)
