@@ -427,6 +427,7 @@ class TcpConnection:
             and not self._draining
             and not self._seat.queued
             and not self._pace.waits
+            and not self._securing.waits
         ):
             # Time did, or replies that the peer has taken since, kept us from going on: nothing else would wake us.
             self._flush_soon()
