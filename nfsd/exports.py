@@ -15,6 +15,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Protocol
 
+from nfsd.exported import ANY_SECURITY
 from nfsd.exported import ClientOverride as ClientOverride
 from nfsd.exported import Export as Export
 from nfsd.exported import Place as Place
@@ -126,7 +127,9 @@ class ExportTable:
         self._groups.forget()
         self.ages = self.uses_names or any(export.manage_gids for export in self.exports)
         """Whether what :meth:`standing` says is to be asked for again every second: name services are behind it."""
-        self._ports_matter = any(p.access.secure for patterns in self._patterns.values() for p in patterns)
+        accesses = [pattern.access for patterns in self._patterns.values() for pattern in patterns]
+        self._ports_matter = any(access.secure for access in accesses)
+        self._security_matters = any(access.xprtsec != ANY_SECURITY for access in accesses)
         rates = [one.rate for export in self.exports for one in export.overrides] + [one.rate for one in self.exports]
         weights = [one.weight for export in self.exports for one in export.overrides]
         self.prices.changed(
@@ -265,8 +268,10 @@ class ExportTable:
         return host if self.speaks_for_host(transport) else f"{host}!"
 
     def speaks_for_host(self, transport: Connection) -> bool:
-        """Whether a caller may be its host's kernel. Where nothing may be used from the port it has, it is not."""
-        if not self._ports_matter or 0 < transport.peer_port < RESERVED_PORTS:
+        """Whether a caller may be its host's kernel. Where nothing may be used from the port it has, or on a connection
+        that is secured no better, it is not: it could otherwise put an end to the state of one that is."""
+        has_port = not self._ports_matter or 0 < transport.peer_port < RESERVED_PORTS
+        if has_port and not self._security_matters:
             return True
         accesses = [self.access(export, transport.peer_address) for export in self.exports]
         known = [access for access in accesses if access is not None]
