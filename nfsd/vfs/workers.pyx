@@ -82,6 +82,17 @@ cdef void call_for_reads(shared_t *shared, lane_t *lane) noexcept nogil:
         c_write(shared.event_fd, &one, 8)  # the loop starts one
 
 
+cdef void call_for_others(shared_t *shared, job_t *taken) noexcept nogil:
+    """Have another thread come for what is ready besides the job ``taken``, if none has been called: whoever takes the job
+    of one that is called off may have made room for a further one, in the lane that it has left. READs of its own lane a
+    thread takes itself. Called with the lock; see :func:`to_wake`."""
+    cdef lane_t *lane = taken.queue.lane
+    if shared.ready_head == NULL or shared.called > 0:
+        return
+    if taken.reading == NULL or shared.ready_head != lane or not reads_left(lane):
+        call(shared, 1)
+
+
 cdef void let_go_on(shared_t *shared) noexcept nogil:
     """Give up the lock, and wake who is to come. A semaphore never has the loop wait. A condition variable may: glibc lets
     nobody signal further waiters until those it has signalled before have had a processor, and that takes milliseconds
@@ -302,6 +313,7 @@ cdef void *work(void *argument) noexcept nogil:
         if not expected:
             call_off(shared, 1)
         expected = False
+        call_for_others(shared, job)
         let_go_on(shared)
         if job.reading != NULL and may_read_together(shared, worker, &thread):
             read_together(shared, &thread, &worker.ring, job)
