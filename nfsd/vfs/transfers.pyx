@@ -5,8 +5,9 @@ is one stay on a worker, with the looks around it, and takes no interpreter ther
 
 Writes of one caller through one descriptor that stand behind each other in a train are a *row*, with one look before and one
 after all of it. wcc_data is to show a client that somebody else has changed the file (RFC 1813 section 2.6), and between two
-writes of its own there is nobody else. It also saves the file system work: after each look, the next write must move
-ctime, which ext4 and XFS enter in their journals.
+writes of its own there is no other client. What a local process does there is taken for the row's own doing, as it is during a
+single write; mode and owner are compared (:meth:`nfsd.vfs.records.Inode.changed_between`). It also saves the file system work:
+after each look, the next write must move ctime, which ext4 and XFS enter in their journals.
 """
 
 from libc.errno cimport EINTR, errno
