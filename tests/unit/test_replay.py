@@ -224,6 +224,19 @@ def test_one_host_does_not_push_out_what_another_has_done() -> None:
     assert len(cache) == 100
 
 
+def test_of_hosts_that_hold_much_the_one_that_calls_makes_the_room() -> None:
+    cache = ReplayCache(max_bytes=100 * (ENTRY_COST + 28))
+    counter = Counter(cache)
+    for host in ("192.0.2.7", "192.0.2.8"):
+        for xid in range(50):
+            counter.send(FakeTransport(host), call(0, xid=xid))
+    counter.send(FakeTransport("192.0.2.8"), call(0, xid=50))
+    assert count_of(counter.send(FakeTransport("192.0.2.7"), call(0, xid=0))) == 1
+    assert counter.count == 101
+    counter.send(FakeTransport("192.0.2.8"), call(0, xid=0))
+    assert counter.count == 102
+
+
 def test_addresses_of_one_ipv6_network_have_one_share() -> None:
     cache = ReplayCache(max_bytes=100 * (ENTRY_COST + 28))
     counter = Counter(cache)
