@@ -45,6 +45,7 @@ class Tls:
         """Names are checked as in browsers (RFC 9525). Raises OSError."""
         context = ssl.create_default_context(ssl.Purpose.SERVER_AUTH, cafile=self.roots)
         context.minimum_version = ssl.TLSVersion.TLSv1_3
+        context.hostname_checks_common_name = False  # RFC 9289 section 5.2.1: subject alternative names
         context.set_alpn_protocols([ALPN])
         if self.certificate is not None:
             context.load_cert_chain(self.certificate, self.key)
@@ -77,7 +78,7 @@ async def secure(sock: socket.socket, host: str, tls: Tls) -> socket.socket:
         with contextlib.suppress(RuntimeError):  # the loop has been closed
             loop.call_soon_threadsafe(tell)
 
-    wrap = functools.partial(context.wrap_socket, server_hostname=host, do_handshake_on_connect=False)
+    wrap = functools.partial(context.wrap_bio, server_hostname=host)
     secured = _relay().secure(sock, str(id(sock)), wrap, over)
     try:
         why = await done

@@ -16,7 +16,7 @@ from typing import Protocol
 from rpcrdma.firewall import contain
 from rpcrdma.log_limits import limited_logger
 from rpcrdma.tls.certificates import Peer
-from rpcrdma.tls.relay import Outcome
+from rpcrdma.tls.link import Outcome
 
 _log = limited_logger(__name__)
 

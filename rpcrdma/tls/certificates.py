@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import os
-import socket
 import ssl
 from dataclasses import dataclass
 from typing import Any, Final
@@ -73,7 +72,7 @@ class Certificates:
         self._seen = _stamps(files)
         self._context = make_context(files)
 
-    def wrap(self, sock: socket.socket) -> ssl.SSLSocket:
+    def wrap(self, incoming: ssl.MemoryBIO, outgoing: ssl.MemoryBIO) -> ssl.SSLObject:
         """The server's part in a handshake that begins now. Raises OSError."""
         seen = _stamps(self.files)
         if seen != self._seen:
@@ -83,7 +82,7 @@ class Certificates:
                 _log.info("TLS: %s is used from now on", self.files.certificate)
             except TlsError as error:
                 _log.error("TLS: %s; what was read before stays in use", error)
-        return self._context.wrap_socket(sock, server_side=True, do_handshake_on_connect=False)
+        return self._context.wrap_bio(incoming, outgoing, server_side=True)
 
 
 def _stamps(files: Files) -> tuple[tuple[int, int, int] | None, ...]:
@@ -128,10 +127,10 @@ def make_context(files: Files) -> ssl.SSLContext:
     return context
 
 
-def peer_of(sock: ssl.SSLSocket) -> Peer:
+def peer_of(tls: ssl.SSLObject) -> Peer:
     """What a handshake that has come to its end tells of the client."""
-    cipher = sock.cipher()
-    shown: Any = sock.getpeercert()
+    cipher = tls.cipher()
+    shown: Any = tls.getpeercert()
     if not shown:
         return Peer(cipher[0] if cipher else "")
     subject = ",".join(f"{key}={value}" for part in shown.get("subject", ()) for key, value in part)
