@@ -148,10 +148,6 @@ cdef class UnderWay(NativeProgram):
             self.shown = begun.shown
         self.octets_read = self.octets_written = 0
         self.start = self.result_at = place.at
-        if not room(place, size):
-            return no(self.files, SIZE)
-        memcpy(place.at, <const uint8_t *>begun.results, size)
-        self.result_at = place.at = place.at + size
         self.beside = begun.beside
         if self.general is not None:
             if begun.payloads is not None:
@@ -161,6 +157,10 @@ cdef class UnderWay(NativeProgram):
             self.bulk_wanted = place.bulk_at
         elif begun.chunks_used:
             self.bulk_wanted = NULL
+        if not room(place, size):
+            return no(self.files, SIZE)  # it is put down again as it is
+        memcpy(place.at, <const uint8_t *>begun.results, size)
+        self.result_at = place.at = place.at + size
         return True
 
     cdef bint same_standing(self) except -1:

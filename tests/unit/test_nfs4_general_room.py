@@ -1,0 +1,29 @@
+"""General COMPOUNDs whose results need more room than most, and what they hold while they wait for that."""
+
+import pytest
+
+from nfsd.protocol import nfs4 as p
+from tests.support.nfs4 import Client4
+from tests.unit.test_nfs4_native import OF_CONTENT, getattr_, on, putfh, read
+
+
+def statuses(reply):
+    status, results = Client4.parse(reply)
+    return status, len(results)
+
+
+@pytest.mark.parametrize("minor", [1])
+def test_results_longer_than_a_head_are_counted_once(tmp_path, minor):
+    """What was read beside the results of another COMPOUND counts for that one alone."""
+
+    async def scenario(both):
+        (both.path / "a").write_bytes(bytes(2 << 20))
+        stateid, handle = await both.client.open("/0", b"a")
+        await both.direct.call(None, both.message(2, putfh(handle), read(stateid, 0, 100)))
+        long = [putfh(handle), read(stateid, 0, 7000), p.OP_PUTROOTFH, putfh(handle), getattr_(OF_CONTENT)]
+        both.direct.send(both.message(0, *long))
+        both.direct.send(both.message(3, putfh(handle), read(stateid, 0, 1 << 20)))
+        replies = [await both.direct.reply() for _ in range(2)]
+        assert sorted(map(statuses, replies)) == [(p.NFS4_OK, 3), (p.NFS4_OK, 6)]
+
+    on("memory", tmp_path, minor, scenario)
