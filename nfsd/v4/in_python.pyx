@@ -55,7 +55,7 @@ cdef class PythonOperations(Nfs4Sequence):
         c = python.Compound(self.server, self.general.call, self.minor)
         c.operations, c.index = self.operations, self.index
         c.room = self.limit - self.size(place) - 4  # its number stands before the result
-        c.call.holding = bool(self.general.payloads)
+        c.call.holding = self.general.holds()
         c.current = self.current if self.current is not None else self.pseudo
         c.saved = self.saved if self.saved is not None else self.saved_pseudo
         c.foreign, c.saved_foreign = self.foreign, self.saved_foreign

@@ -20,6 +20,7 @@ cdef class ReplyPlace(Place):
     cdef object call
     cdef object lent_to     # told when the transport has lent memory, or refused to
     cdef readonly list payloads     # (where in the head, Payload)
+    cdef bint aside         # there are some that whoever goes on has meanwhile
     cdef Lease room         # for the payload that is being written
     cdef Lease spare        # what was lent and is not in use
     cdef bint asking        # the transport is still to say whether it lends something
@@ -34,6 +35,7 @@ cdef class ReplyPlace(Place):
     cdef bint full(self) noexcept
     cdef int stand_in(self, Lease lease) except -1
     cdef Lease borrow(self, size_t size)
+    cdef bint holds(self) except -1
     cdef int give_back(self) except -1
     cdef int finish(self) except -1
     cdef object reply(self, uint32_t xid)

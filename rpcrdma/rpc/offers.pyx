@@ -90,11 +90,15 @@ cdef class ReplyPlace(Place):
             if self.asking or self.refused:
                 return None
             self.asking = True
-            self.call.holding = bool(self.payloads)
+            self.call.holding = self.holds()
             eager.start(self.call.lease(size), self.lent)
             lease = self.spare
         self.spare = None
         return lease
+
+    cdef bint holds(self) except -1:
+        """Whether there is memory already that others may wait for."""
+        return self.ground is not None or self.aside or bool(self.payloads)
 
     def lent(self, lease, error):
         """What the transport says to :meth:`borrow`."""
@@ -180,11 +184,12 @@ cdef class ReplyPlace(Place):
     cdef list set_aside(self):
         """The payloads so far, for whoever goes on."""
         payloads, self.payloads = self.payloads, []
+        self.aside = bool(payloads)
         return payloads
 
     cdef int take_back(self, list payloads) except -1:
         """What has been set aside, with the head up to here."""
-        self.payloads = payloads
+        self.payloads, self.aside = payloads, False
         return 0
 
     cdef Lease sink(self, size_t room):

@@ -3,8 +3,12 @@
 import pytest
 
 from nfsd.protocol import nfs4 as p
+from rpcrdma.rpc import program
 from tests.support.nfs4 import Client4
 from tests.unit.test_nfs4_native import OF_CONTENT, getattr_, on, putfh, read
+
+HEAD = 4096
+"""Octets of a general reply's head at first."""
 
 
 def statuses(reply):
@@ -25,5 +29,29 @@ def test_results_longer_than_a_head_are_counted_once(tmp_path, minor):
         both.direct.send(both.message(3, putfh(handle), read(stateid, 0, 1 << 20)))
         replies = [await both.direct.reply() for _ in range(2)]
         assert sorted(map(statuses, replies)) == [(p.NFS4_OK, 3), (p.NFS4_OK, 6)]
+
+    on("memory", tmp_path, minor, scenario)
+
+
+@pytest.mark.parametrize("minor", [1])
+def test_who_holds_data_waits_for_more_room_with_patience_only(tmp_path, minor, monkeypatch):
+    asked = []
+    original = program.Call.lease
+
+    async def lease(call, size):
+        asked.append((size, call.holding))
+        return await original(call, size)
+
+    monkeypatch.setattr(program.Call, "lease", lease)
+
+    async def scenario(both):
+        (both.path / "a").write_bytes(bytes(100000))
+        stateid, handle = await both.client.open("/0", b"a")
+        many = [getattr_()] * (HEAD // 100)
+        reply = await both.general.call(
+            None, both.message(0, putfh(handle), read(stateid, 0, 70000), *many, read(stateid, 0, 70000))
+        )
+        assert statuses(reply) == (p.NFS4_OK, 4 + len(many))
+        assert [holding for _, holding in asked] == [False, True, True]
 
     on("memory", tmp_path, minor, scenario)
