@@ -13,6 +13,7 @@ from rpcrdma.rpc.work cimport Errand
 
 cdef enum:
     RPC_HEADER = 24         # octets of an accepted reply's
+    FAILURE = 12            # the longest result of an operation that fails without looking for room
 
 
 cdef class NativeCompound(UnderWay):

@@ -60,7 +60,6 @@ cdef enum:
     COMPOUND = 1
     TAG_MAX = 1024
     OPERATIONS_40 = 256     # of a COMPOUND without a session: NFSv4.0 negotiates none
-    FAILURE = 12            # the longest result of an operation that fails without looking for room
     # Of an operation.
     OF_40 = 1               # a minor version has it; the others follow
     CARRIED_OUT = 8         # there is a body

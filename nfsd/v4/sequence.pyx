@@ -10,7 +10,7 @@ from libc.stdint cimport uint8_t, uint32_t
 from libc.string cimport memcpy, memset
 
 from nfsd.state.sequence cimport SequenceRequest, Sequencer
-from nfsd.v4.native_compound cimport RPC_HEADER, left, padded, room
+from nfsd.v4.native_compound cimport FAILURE, RPC_HEADER, left, padded, room
 from nfsd.vfs.native_files cimport no
 from nfsd.wire.nfs4 cimport (
     NFS4ERR_BADXDR, NFS4ERR_RETRY_UNCACHED_REP, NFS4_OK, OP_SEQUENCE, SEQUENCE4args_SIZE, SEQUENCE4resok_SIZE,
@@ -44,8 +44,8 @@ cdef class Nfs4Sequence(NativeCompound):
         cdef uint32_t status
         if left(arguments) < SEQUENCE4args_SIZE or load32(at + 28) > 1:
             return self.fail(NFS4ERR_BADXDR, place)
-        if not room(place, RESULT):
-            return no(self.files, SIZE)
+        if not room(place, RESULT + FAILURE):
+            return no(self.files, SIZE)  # a refusal of the next operation is told here, too: who goes on knows of none
         arguments.at += SEQUENCE4args_SIZE
         if self.chunked and self.bulk_wanted < arguments.at:
             return self.fail(NFS4ERR_BADXDR, place)

@@ -1,11 +1,17 @@
 """General COMPOUNDs whose results need more room than most, and what they hold while they wait for that."""
 
+import struct
+
 import pytest
 
 from nfsd.protocol import nfs4 as p
 from rpcrdma.rpc import program
+from rpcrdma.wire.private_data import PrivateData
+from tests.support import nfs4_native
 from tests.support.nfs4 import Client4
+from tests.support.nfs4_native import handle_of
 from tests.unit.test_nfs4_native import OF_CONTENT, getattr_, on, putfh, read
+from tests.unit.test_nfs4_native_changes import remove
 
 HEAD = 4096
 """Octets of a general reply's head at first."""
@@ -55,3 +61,24 @@ def test_who_holds_data_waits_for_more_room_with_patience_only(tmp_path, minor, 
         assert [holding for _, holding in asked] == [False, True, True]
 
     on("memory", tmp_path, minor, scenario)
+
+
+@pytest.mark.parametrize("length", range(880, 904, 4))
+def test_a_retransmission_whose_reply_was_not_kept_is_refused_where_there_is_no_room(tmp_path, length, monkeypatch):
+    """Behind SEQUENCE there may be no room for another result: who goes on must not take the request for a new one."""
+    monkeypatch.setattr(nfs4_native, "LINUX", PrivateData(send_size=1024, receive_size=1024).encode())
+
+    async def scenario(both):
+        (both.path / "a").write_bytes(b"")
+        root = await handle_of(both)
+        encoded = both.client.message
+        both.client.message = lambda *operations: encoded(*operations, tag=bytes(length))
+        first = await both.call(0, 0, putfh(root), remove(b"a"), reply=4096)
+        assert first[4][20:24] == struct.pack(">I", p.NFS4_OK)
+        (both.path / "a").write_bytes(b"")
+        both.sequences[1] -= 1
+        again = await both.call(0, 0, putfh(root), remove(b"a"), reply=4096)
+        assert again[4][20:24] == struct.pack(">I", p.NFS4ERR_RETRY_UNCACHED_REP)
+        assert (both.path / "a").exists()
+
+    on("memory", tmp_path, 1, scenario, ways=nfs4_native.BothRdma)
