@@ -54,7 +54,7 @@ cdef class PythonOperations(Nfs4Sequence):
         """What an operation in Python knows of its COMPOUND."""
         c = python.Compound(self.server, self.general.call, self.minor)
         c.operations, c.index = self.operations, self.index
-        c.room = self.limit - self.size(place) - 4  # its number stands before the result
+        c.room = <ssize_t>self.limit - <ssize_t>self.size(place) - 4  # its number stands before the result
         c.call.holding = self.general.holds()
         c.current = self.current if self.current is not None else self.pseudo
         c.saved = self.saved if self.saved is not None else self.saved_pseudo

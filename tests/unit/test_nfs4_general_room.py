@@ -5,16 +5,26 @@ import struct
 import pytest
 
 from nfsd.protocol import nfs4 as p
+from nfsd.v4 import compound
 from rpcrdma.rpc import program
 from rpcrdma.wire.private_data import PrivateData
 from tests.support import nfs4_native
-from tests.support.nfs4 import Client4
+from tests.support.nfs4 import Client4, wanted
 from tests.support.nfs4_native import handle_of
 from tests.unit.test_nfs4_native import OF_CONTENT, getattr_, on, putfh, read
 from tests.unit.test_nfs4_native_changes import remove
 
 HEAD = 4096
 """Octets of a general reply's head at first."""
+READDIR = (p.OP_READDIR, p.READDIR4args(0, bytes(8), 4096, 4096, wanted(1).attr_request))
+
+
+class Frugal(Client4):
+    """Has replies kept that are no longer than a PUTFH's."""
+
+    async def connect(self, *arguments, **how):
+        self.cached_reply = 64
+        return await super().connect(*arguments, **how)
 
 
 def statuses(reply):
@@ -82,3 +92,24 @@ def test_a_retransmission_whose_reply_was_not_kept_is_refused_where_there_is_no_
         assert (both.path / "a").exists()
 
     on("memory", tmp_path, 1, scenario, ways=nfs4_native.BothRdma)
+
+
+@pytest.mark.parametrize("minor", [1])
+def test_an_operation_in_python_never_has_more_room_than_the_reply(tmp_path, minor, monkeypatch):
+    """PUTFH has used up what may be kept of the reply; the number of the next operation does not fit any more."""
+    rooms = []
+
+    def carry_out(c, row, *arguments, original=compound.carry_out):
+        rooms.append(c.room)
+        return original(c, row, *arguments)
+
+    monkeypatch.setattr(compound, "carry_out", carry_out)
+    monkeypatch.setattr(nfs4_native, "Client4", Frugal)
+
+    async def scenario(both):
+        root = await handle_of(both)
+        rooms.clear()
+        reply = await both.direct.call(None, both.message(0, putfh(root), READDIR, cache=True))
+        assert (rooms, statuses(reply)) == ([-4], (p.NFS4ERR_TOOSMALL, 3))
+
+    on("memory", tmp_path, minor, scenario)
