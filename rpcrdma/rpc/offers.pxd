@@ -28,6 +28,7 @@ cdef class ReplyPlace(Place):
     cdef Py_buffer chunk    # the present one of the call's chunks
     cdef bint has_chunk
     cdef size_t used        # so many chunks come before it
+    cdef size_t before      # octets of these, padded
     cdef const uint8_t *message
 
     cdef int begin(self, uint32_t xid) except -1

@@ -210,29 +210,28 @@ cdef class ReplyPlace(Place):
 
     cdef int go_to_chunk(self, size_t used) except -1:
         """The present chunk is the one behind so many; perhaps there is none."""
-        cdef size_t index, before = 0
+        cdef size_t index
         self.let_go()
+        if used < self.used:
+            self.used = self.before = 0
+        for index in range(self.used, used):
+            self.before += padded(len(self.call.chunks[index][1]))
         self.used = used
         self.bulk, self.bulk_at, self.bulk_size = NULL, NULL, 0
         if used >= <size_t>len(self.call.chunks):
             return 0
-        for index in range(used):
-            before += padded(len(self.call.chunks[index][1]))
         position, view = self.call.chunks[used]
         PyObject_GetBuffer(view, &self.chunk, PyBUF_SIMPLE)
         self.has_chunk = True
         # Of one that is empty, too, it must be seen that it is there.
         self.bulk = <const uint8_t *>self.chunk.buf if self.chunk.buf != NULL else self.octets
-        self.bulk_size, self.bulk_at = self.chunk.len, self.message + <size_t>position - before
+        self.bulk_size, self.bulk_at = self.chunk.len, self.message + <size_t>position - self.before
         return 0
 
     cdef object decoder(self, const uint8_t *at):
         """What decodes the message from there on, with the present chunk and those behind it."""
-        cdef size_t index, before = 0
-        chunks = self.call.chunks
-        for index in range(self.used):
-            before += padded(len(chunks[index][1]))
-        rest = [(position - before, view) for position, view in chunks[self.used:]]
+        before = self.before
+        rest = [(position - before, view) for position, view in self.call.chunks[self.used:]]
         return Decoder(self.call.message, rest, at - self.message)
 
     cdef const uint8_t *decoded(self, object decoder) except NULL:

@@ -13,6 +13,7 @@ from tests.support.nfs4 import Client4, wanted
 from tests.support.nfs4_native import handle_of
 from tests.unit.test_nfs4_native import OF_CONTENT, getattr_, on, putfh, read
 from tests.unit.test_nfs4_native_changes import remove
+from tests.unit.test_waiting_calls import until
 
 HEAD = 4096
 """Octets of a general reply's head at first."""
@@ -111,5 +112,32 @@ def test_an_operation_in_python_never_has_more_room_than_the_reply(tmp_path, min
         rooms.clear()
         reply = await both.direct.call(None, both.message(0, putfh(root), READDIR, cache=True))
         assert (rooms, statuses(reply)) == ([-4], (p.NFS4ERR_TOOSMALL, 3))
+
+    on("memory", tmp_path, minor, scenario)
+
+
+class Looked(list):
+    """Chunks, with how often one of them has been looked at."""
+
+    looks = 0
+
+    def __getitem__(self, index):
+        self.looks += 1
+        return super().__getitem__(index)
+
+
+@pytest.mark.parametrize("minor", [1])
+def test_many_chunks_are_gone_through_a_few_times(tmp_path, minor):
+    """Not once for each of them: there may be thousands, and the loop waits."""
+
+    async def scenario(both):
+        (connection,) = both.listeners[0].connections
+        message = both.message(0, p.OP_PUTROOTFH)
+        chunks = Looked((len(message) + 4 * number, memoryview(b"more")) for number in range(200))
+        replies = []
+        both.dispatcher.dispatch(connection, memoryview(message), chunks, [], replies.append)
+        await until(lambda: replies)
+        assert bytes(replies[0].head)[20:24] == struct.pack(">I", 4)  # GARBAGE_ARGS
+        assert len(chunks) <= chunks.looks < 10 * len(chunks)
 
     on("memory", tmp_path, minor, scenario)
