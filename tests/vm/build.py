@@ -38,6 +38,10 @@ GUEST_PACKAGES = (
 TOOL_PACKAGES = ("nfs4-acl-tools", "systemd", "dmsetup", "quota")
 """Unpacked over the others, which stay as they are when a tool is added here."""
 
+TLS_SUITE, TLS_PACKAGES, TLS_TREE = "trixie", ("ktls-utils",), "ktls-utils"
+"""What makes a client's TLS handshakes for its kernel (tlshd). Debian 12 has none, so Debian 13's is in a tree of its
+own with the libraries that it needs: a directory of the guest's root, for chroot(8)."""
+
 INITRD_MODULES = ("virtio_pci", "9pnet_virtio", "9p", "overlay", "virtio_net", "virtio_console")
 
 
@@ -90,6 +94,16 @@ def _build_tools(lab: Path) -> None:
     suite.unpack(wanted, lab / "pkgs")
 
 
+def _build_tls(lab: Path) -> None:
+    suite = Suite(lab, TLS_SUITE)
+    suite.update()
+    wanted = suite.closure(TLS_PACKAGES)
+    progress(f"guest's TLS: downloading {len(wanted)}")
+    tree = lab / "pkgs" / TLS_TREE
+    merged_usr(tree)
+    suite.unpack(wanted, tree)
+
+
 def _cpio(entries: list[tuple[str, int, bytes]]) -> bytes:
     """A "newc" cpio archive of (name, mode, content): what the kernel takes as initramfs."""
     out = bytearray()
@@ -138,6 +152,8 @@ def build(name: str = "") -> Lab:
     step(lab, "pkgs", packages, lambda: _build_pkgs(lab))
     step(lab, "tools", digest(packages, *TOOL_PACKAGES), lambda: _build_tools(lab))
     step(lab, f"kernel-{name}", digest(packages, SUITES[name], "3"), lambda: build_kernel(lab, name, pkgs))
+    if name != DEFAULT:  # whose RPC knows no TLS
+        step(lab, "tls", digest(packages, TLS_SUITE, *TLS_PACKAGES), lambda: _build_tls(lab))
     scripts = digest(Path(__file__).read_bytes(), (HERE / "init.sh").read_bytes(), (HERE / "agent.sh").read_bytes())
     step(lab, f"initrd-{name}", digest(packages, scripts, "3"), lambda: _build_initrd(lab, kernel))
     release = (kernel / "release").read_text()
