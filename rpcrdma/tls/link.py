@@ -54,6 +54,10 @@ class Link:
         """Whether the peer sends no more, and the other side knows."""
         self._empty = 0
         """Octets that have come since there was data in them."""
+        self.refused: ssl.SSLError | None = None
+        """Why the peer's certificate is not believed."""
+        self._room = PIECE
+        """Octets that it may send all the same."""
         self._since = 0.0
         """When the peer last took something, or something new was there for it."""
 
@@ -93,6 +97,24 @@ class Link:
                 return READ, 0
             if not came:
                 raise ConnectionError("the peer has closed the connection")
+
+    def hear_out(self) -> Wanted:
+        """Let a peer whose certificate is not believed read the alert and close. To a client of TLS 1.3 the handshake
+        is over before its certificate is looked at, and more of it may be on the way. Closing now would reset the
+        connection (RFC 1122 section 4.2.2.13). Linux's kernel misses that while it takes the connection over from its
+        helper, and the mount hangs; it notices an alert, or an end that comes later. Raises OSError at the end."""
+        assert self.refused is not None
+        if not self._push():
+            return WRITE, 0
+        while self._room:
+            try:
+                octets = self.sock.recv(self._room)
+            except BlockingIOError:
+                return READ, 0
+            if not octets:
+                break
+            self._room -= len(octets)
+        raise self.refused
 
     def out(self, piece: bytearray, turns: int) -> Wanted | None:
         """Move octets from the clear side to the peer. Returns what is waited for, (0, 0) for nothing: there may be

@@ -6,8 +6,8 @@ other enciphers and deciphers. Neither waits for a peer, and a crowd that begins
 that do, not from connections that are secured. The library releases the interpreter's lock while it computes.
 
 Bounds: a handshake takes HANDSHAKE_TIME at most. HANDSHAKES are in progress, HOST_HANDSHAKES of one host; others are
-closed. A connection moves some pieces in a turn, then others have theirs. What a peer does not take within LINGER, once
-the other end is closed, is given up.
+closed. A peer whose certificate is not believed has FAREWELL to read that. A connection moves some pieces in a turn,
+then others have theirs. What a peer does not take within LINGER, once the other end is closed, is given up.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import logging
 import os
 import selectors
 import socket
+import ssl
 import threading
 import time
 from collections import Counter
@@ -31,6 +32,7 @@ HANDSHAKE_TIME: Final = 10.0
 HANDSHAKES: Final = 128
 """In progress at a time."""
 HOST_HANDSHAKES: Final = 16
+FAREWELL: Final = 3.0
 LINGER: Final = 10.0
 _TURN: Final = 8
 """Pieces, and steps, that one connection moves while others wait."""
@@ -160,7 +162,14 @@ class _Handshakes(_Thread):
 
     def serve(self, link: Link) -> None:
         """One step of it."""
-        wanted = link.shake_hands()
+        wanted = None
+        if link.refused is None:
+            try:
+                wanted = link.shake_hands()
+            except ssl.SSLCertVerificationError as error:
+                link.refused, link.deadline = error, min(link.deadline, time.monotonic() + FAREWELL)
+        if link.refused is not None:
+            wanted = link.hear_out()
         if wanted is not None:
             self.wait_for(link, {link.sock.fileno(): wanted[0]})
             return
@@ -171,6 +180,7 @@ class _Handshakes(_Thread):
 
     def failed(self, link: Link, error: Exception) -> None:
         """Say so, once."""
+        error = link.refused or error
         link.say_goodbye()  # or the alert that says why
         super().failed(link, error)
         reason = getattr(error, "verify_message", "") or getattr(error, "reason", None) or error
