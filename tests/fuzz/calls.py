@@ -260,7 +260,7 @@ class Target:
             os.mkdir(os.path.join(self.path, name))
             os.chmod(os.path.join(self.path, name), 0o777)
             node, _ = await self.service.lookup(vfs_support.ROOT, self.root, name.encode())
-            await self.service._opening.own_open(node, "")
+            await self.service.opening.own_open(node, "")
             self.directories.append(node)
         for name in os.listdir(self.path):
             os.utime(os.path.join(self.path, name), (2_000_000_000, 1_600_000_000))

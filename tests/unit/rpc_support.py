@@ -27,6 +27,11 @@ class FakeTransport:
     local_address = "127.0.0.1"
     max_backchannel_size = 0
 
+    security = "none"
+
+    def begin_tls(self) -> bool:
+        return False
+
     def __init__(self, peer_address: str = "192.0.2.1") -> None:
         self.peer_address = peer_address
         self.closed = False

@@ -10,6 +10,7 @@ from nfsd import cli, config
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "administration.md"
 SECTIONS = {
+    "server": config.Server,
     "nfs4": config.Nfs4,
     "nfs4.limits": config.Nfs4Limits,
     "limits": config.Limits,

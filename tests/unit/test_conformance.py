@@ -133,7 +133,7 @@ def test_a_failure_over_tcp_is_told_as_json_and_captured(own):
     [
         (["tcp://127.0.0.1:1/export", "--mount-port", "1"], "127.0.0.1"),
         (["tcp://127.0.0.1/export", "--only", "segments"], "no question over tcp is called segments"),
-        (["http://127.0.0.1/export"], "the scheme is rdma or tcp"),
+        (["http://127.0.0.1/export"], "the scheme is rdma, tcp or tls"),
         ([], "which server?"),
     ],
 )

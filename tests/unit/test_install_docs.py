@@ -54,7 +54,7 @@ def test_the_steps_of_make_run_are_those_of_the_makefile() -> None:
     (block,) = re.findall(r"^# make run\n(.*?)^```$", README.read_text(), re.MULTILINE | re.DOTALL)
     said = [line.partition("] ")[2] for line in block.splitlines() if line.startswith("[")]
     makefile = (REPO / "Makefile").read_text().replace("$(VENV)", ".venv").replace("$(BIN)", ".venv/bin")
-    wanted = makefile.partition("setup: ")[2].partition("# What tests, lint")[0]
+    wanted = makefile.partition("setup: ")[2].partition("\n$(STAMPS)/development:")[0]
     steps = re.findall(r'\$\(SAY\) "(.*)"$', wanted, re.MULTILINE)
     scripts = re.findall(r'step "([^$"]*)', (REPO / "tests/vm/host-packages.sh").read_text())
     assert said[-4:] == steps
