@@ -18,21 +18,32 @@ And every backend keeps to this:
 * All methods are called on the event loop's thread, and must not block it. A caller may be cancelled; buffers that were
   handed in are not used any more when a method has ended, and what was opened on the way is closed.
 * Errors are OSError with an errno, the one that local processes would get.
-* A look is the octets of a ``struct statx`` (statx(2)), since native code reads it.
+* A look is the octets of a ``struct statx`` (statx(2)), since native code reads it. A store that counts each file's
+  changes itself, whoever makes them, over restarts, puts that count where the mask says COUNTED (at COUNT_AT, 8
+  octets): it is the change attribute then. Otherwise that is made from ctime.
 
-Opening, reading and writing, names and handles are not behind this interface yet: :mod:`nfsd.vfs` does them for local
-file systems.
+A :class:`Backend` is of file systems of the kernel. Their files have descriptors, and :mod:`nfsd.vfs` opens, reads,
+writes and names these itself, most of it natively. A :class:`Store` is a backend of anything else. It has names, data
+and keys as well. Its files have no descriptors, which is the flag that native code sees. A *key* is what a store calls
+a file: at most KEY_MAX octets, the same as long as the file exists, whatever its name is. It goes into file handles.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from nfsd.vfs.mounts import Mount
 from nfsd.vfs.posix_acl import Acls
 from nfsd.vfs.records import Credential, Node, OpenFile
 from nfsd.vfs.types import Features as Features
-from nfsd.vfs.types import FileSystemStatus, LocalLock, OwnerQuota, PathLimits
+from nfsd.vfs.types import FileSystemStatus, FileType, LocalLock, OwnerQuota, PathLimits, SetAttributes
+
+KEY_MAX: Final = 40
+"""Octets of a key: those that a handle has for the kernel's (:mod:`nfsd.vfs.handles`)."""
+COUNTED: Final = 0x40000000
+"""In the mask of a look (stx_mask): it tells the store's own count of changes. The kernel keeps this bit to itself."""
+COUNT_AT: Final = 248
+"""Where in a look that is, in the spare octets at its end."""
 
 
 class Made(NamedTuple):
@@ -206,3 +217,131 @@ class Backend(Protocol):
     @property
     def quota(self) -> QuotaStore:
         """Quotas."""
+
+
+# -- stores without descriptors ------------------------------------------------------------------------------------
+class Found(NamedTuple):
+    """A file, and a look at it."""
+
+    key: bytes
+    look: bytearray
+
+
+class New(NamedTuple):
+    """What a new file is to be; the caller's umask has been taken from ``mode``."""
+
+    type: FileType
+    mode: int
+    text: bytes = b""
+    """Of a symbolic link."""
+    rdev: tuple[int, int] = (0, 0)
+
+
+class Named(NamedTuple):
+    """A name that has been made or removed: looks at the directory around that, and the file after it."""
+
+    before: bytearray
+    after: bytearray
+    file: Found
+
+
+class Renamed(NamedTuple):
+    """A rename that has been made."""
+
+    source: Made
+    target: Made
+    replaced: Found | None
+    """What the new name was of before, as it is now."""
+    happened: bool
+    """False: both names were of one file, and nothing was to be done (RFC 8881 section 18.26.3)."""
+
+
+class Entry(NamedTuple):
+    """A directory's entry."""
+
+    name: bytes
+    cookie: int
+    """Where to go on behind it: 3 to 2**63 - 1, the same as long as the entry exists."""
+    fileid: int
+    key: bytes
+    look: bytearray | None
+    """None: there is none, for ``error``."""
+    error: int = 0
+
+
+class NameStore(Protocol):
+    """Names. Those that are looked up or made are single components. Changes of one directory come one at a time; a
+    rename has its turn in both."""
+
+    async def root(self) -> Found:
+        """The root directory."""
+
+    async def find(self, key: bytes) -> bytearray:
+        """A look at the file with this key. ESTALE when there is none."""
+
+    async def lookup(self, credential: Credential | None, directory: Node, name: bytes) -> Found:
+        """What a name leads to; it is not ``.`` or ``..``."""
+
+    async def parent(self, credential: Credential | None, directory: Node) -> Found:
+        """The directory above; of the root, the root."""
+
+    async def make(self, credential: Credential, directory: Node, name: bytes, new: New) -> Named:
+        """Make a file. EEXIST when the name is taken."""
+
+    async def remove(self, credential: Credential, directory: Node, name: bytes, *, a_directory: bool) -> Named:
+        """Remove a name, which must be a directory's (ENOTDIR, ENOTEMPTY) or not (EISDIR)."""
+
+    async def rename(self, credential: Credential, source: Node, name: bytes, target: Node, new_name: bytes) -> Renamed:
+        """Rename; the new name may be taken (EISDIR, ENOTDIR, ENOTEMPTY)."""
+
+    async def link(self, credential: Credential, node: Node, directory: Node, name: bytes) -> Named:
+        """A further name for a file that is no directory. EEXIST; EMLINK, EOPNOTSUPP."""
+
+    async def entries(
+        self, credential: Credential, directory: Node, cookie: int, most: int, *, looks: bool
+    ) -> list[Entry]:
+        """Up to ``most`` entries behind a cookie (0: from the start), without ``.`` and ``..``; none: that was all.
+        Without ``looks`` none are needed."""
+
+
+class DataStore(Protocol):
+    """What is in files, and their attributes."""
+
+    async def open(self, credential: Credential | None, node: Node, access: int) -> object:
+        """A caller is about to read (1), write (2) or both (3). EACCES. Until :meth:`closed` has been told as often,
+        the file can be used, even without a name. Returns what the store likes: it is ``opened.stored`` meanwhile."""
+
+    def closed(self, node: Node, stored: object) -> None:
+        """One that was opened, for which this was returned, is closed."""
+
+    async def read(self, opened: OpenFile, offset: int, sink: memoryview) -> tuple[int, bytearray]:
+        """Read into ``sink``. Returns how many octets (fewer than asked for at the end of the file only), and a look at
+        the file afterwards."""
+
+    async def write(self, opened: OpenFile, offset: int, data: memoryview) -> Made:
+        """Write, as ``opened.credential``. Returns the octets written."""
+
+    async def sync(self, node: Node) -> None:
+        """What has been done to the file so far, or to the directory's names, outlasts a crash."""
+
+    async def set_attributes(self, credential: Credential | None, node: Node, changes: SetAttributes) -> Made:
+        """Set attributes, all or none. Who may set the size has been found out. None: the server itself."""
+
+
+class Store(Backend, Protocol):
+    """A backend of files without descriptors."""
+
+    @property
+    def identity(self) -> bytes:
+        """What the store is called, as long as its keys are of the same files, over restarts of the server."""
+
+    @property
+    def names(self) -> NameStore:
+        """Names."""
+
+    @property
+    def data(self) -> DataStore:
+        """Data and attributes."""
+
+    def close(self) -> None:
+        """It is not used any more. Does not wait."""

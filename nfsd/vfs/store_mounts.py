@@ -1,0 +1,74 @@
+"""Stores that are no file systems of the kernel, as file systems of exports.
+
+Owns :class:`StoreMount`, and :func:`store_of`, which tells where a file is; imports the contract. Files there have
+NO_DESCRIPTOR (:mod:`nfsd.vfs.records`). Their mounts are neither ``inline`` nor ``caching``, so native operations leave
+them to coroutines.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Final
+
+from nfsd.backends.interface import KEY_MAX, Made, Store
+from nfsd.exported import Export
+from nfsd.vfs.mounts import Identity, Mount
+from nfsd.vfs.records import Node, OpenFile
+
+KIND: Final = 0xF5
+"""In handles, in the place of the kernel handle's type."""
+
+
+class StoreMount(Mount):
+    """A store in an export."""
+
+    __slots__ = ("_open", "made_for", "store")
+
+    def __init__(self, export: Export, lane: int, store: Store) -> None:
+        name = b"store:" + store.identity
+        identity = Identity(
+            hashlib.blake2s(name, digest_size=6).digest(), hashlib.blake2s(name, digest_size=8).digest()
+        )
+        super().__init__(export, lane, -1, 0, (0, 0), 0, identity, None, lambda *_: None)
+        self.store = store
+        self.made_for = export.backend
+        self._open = True
+
+    def shut(self) -> None:
+        """The store is of no more use."""
+        if self._open:
+            self._open = False
+            self.store.close()
+
+    async def read(self, opened: OpenFile, offset: int, sink: memoryview) -> tuple[int, None, bytearray]:
+        """For :mod:`nfsd.vfs.transfers`: octets, no look before, the look afterwards."""
+        octets, after = await self.store.data.read(opened, offset, sink)
+        return octets, None, after
+
+    async def write(self, opened: OpenFile, offset: int, data: memoryview) -> tuple[int, bytearray, bytearray]:
+        """For :mod:`nfsd.vfs.transfers`, in the file's turn: octets, the looks around the write."""
+        serial = opened.node.inode.serial
+        await serial.acquire()
+        try:
+            made: Made = await self.store.data.write(opened, offset, data)
+        finally:
+            serial.release()
+        return made.octets, made.before, made.after
+
+
+def store_of(node: Node) -> Store | None:
+    """The store that a file is in; None: it is on a file system of the kernel."""
+    mount = node.mount
+    return mount.store if isinstance(mount, StoreMount) else None
+
+
+def key_of(node: Node) -> bytes:
+    """What its store calls a file."""
+    return node.key[len(node.mount.key_prefix) + 1 :]
+
+
+def check_key(key: bytes) -> bytes:
+    """A key that a handle has room for. Raises ValueError: it is the store's mistake."""
+    if not 0 < len(key) <= KEY_MAX:
+        raise ValueError(f"a key of {len(key)} octets; it may have 1 to {KEY_MAX}")
+    return key
