@@ -11,17 +11,35 @@ import asyncio
 import contextlib
 import socket
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 
+from rpcrdma.departed import DEPARTED
 from rpcrdma.firewall import contain
 from rpcrdma.log_limits import limited_logger
+from rpcrdma.tcp.stream import RecordStream
 from rpcrdma.tls.certificates import Peer
-from rpcrdma.tls.link import Outcome
+from rpcrdma.tls.handshake import Outcome
+from rpcrdma.tls.records import directions
+from rpcrdma.tls.sealers import Sealers
+from rpcrdma.tls.secrets import Secrets
 
 _log = limited_logger(__name__)
+_PARTING = 10.0
+"""Seconds for the calls in progress of a peer that is not believed any more."""
 
-Secure = Callable[[socket.socket, str, Outcome], socket.socket]
-"""Begins a handshake with a host: takes the socket, and returns the one in its place. Raises OSError."""
+
+class Secure(Protocol):
+    """Secures connections."""
+
+    @property
+    def sealers(self) -> Sealers | None:
+        """Whose threads encipher what is long."""
+
+    def begin(self, sock: socket.socket, host: str, outcome: Outcome) -> None:
+        """Begin a handshake with a host. Raises OSError."""
+
+    def believes(self, peer: Peer) -> bool:
+        """Whether a peer whose handshake has ended well may go on."""
 
 
 class Owner(Protocol):
@@ -29,9 +47,16 @@ class Owner(Protocol):
 
     closed: bool
     security: str
+    certified: str
 
     def close(self) -> None:
         """Close it."""
+
+    def drain(self) -> None:
+        """Take no further calls, and close it when those in progress are answered."""
+
+    def proceed(self) -> None:
+        """Go on at the loop's next turn."""
 
 
 class Securing:
@@ -39,13 +64,20 @@ class Securing:
 
     def __init__(self, secure: Secure | None, loop: asyncio.AbstractEventLoop, owner: Owner) -> None:
         """Without ``secure`` it never is."""
-        self._secure, self._loop, self._owner = secure, loop, owner
+        self._secure, self._loop = secure, loop
+        self._owner: Owner = owner
         self.due = False
         """Whether the handshake begins when the reply has left."""
         self.waits = False
         """Whether nothing is read: it is due, or under way."""
         self.peer: Peer | None = None
         """Who is on the other side of a secured connection."""
+        self._ends: float | None = None
+        """When a connection ends whose peer is not believed any more."""
+
+    def close(self) -> None:
+        """The owner is closed, and held no more."""
+        self._owner = DEPARTED
 
     def ask(self) -> bool:
         """The peer asks for it, and will be told so. False: it cannot be had, or is had already."""
@@ -54,26 +86,52 @@ class Securing:
         self.due = self.waits = True
         return True
 
-    def begin(self, sock: socket.socket, host: str, secured: Callable[[], None]) -> socket.socket:
-        """Begin the handshake: takes the socket and returns the one in its place. ``secured`` is called when it has
-        ended well: read on, what comes now is the peer's. Raises OSError; ``sock`` is closed then."""
+    def begin(self, sock: socket.socket, host: str, stream: RecordStream, secured: Callable[[], None]) -> None:
+        """Begin the handshake. ``stream`` is secured when it has ended well, and ``secured`` called: read on, what
+        comes now is the peer's. Raises OSError."""
         assert self._secure is not None
         self.due = False
 
-        def outcome(peer: Peer | None, why: str) -> None:
+        def over(peer: Peer | None, why: str, secrets: Secrets | None) -> None:
+            if self._over(peer, why, secrets, stream):
+                secured()
+
+        def outcome(*of: Any) -> None:
             with contextlib.suppress(RuntimeError):  # the loop has been closed
-                self._loop.call_soon_threadsafe(contain, self._owner.close, self._over, peer, why, secured)
+                self._loop.call_soon_threadsafe(contain, self._owner.close, over, *of)
 
-        return self._secure(sock, host, outcome)
+        self._secure.begin(sock, host, outcome)
 
-    def _over(self, peer: Peer | None, why: str, secured: Callable[[], None]) -> None:
+    def end(self, sock: socket.socket) -> None:
+        """The connection is about to be closed: so is what handshakes have of its socket."""
+        if self.waits and not self.due:
+            with contextlib.suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)
+
+    def check_time(self, now: float) -> None:
+        """See whether the peer is still believed. If not the connection ends: soon with the calls in progress, and then
+        without them."""
+        owner = self._owner
+        if owner.closed or self.peer is None or self._secure is None or self._secure.believes(self.peer):
+            return
+        if self._ends is None:
+            self._ends = now + _PARTING
+            _log.info("%s: the certificate of %s is to be checked again; closing", owner, self.peer.subject)
+            owner.drain()
+        elif now >= self._ends:
+            owner.close()
+
+    def _over(self, peer: Peer | None, why: str, secrets: Secrets | None, stream: RecordStream) -> bool:
         owner = self._owner
         if owner.closed:
-            return
-        if peer is None:
+            return False
+        if peer is None or secrets is None:
             _log.warning("%s: no TLS: %s; closing", owner, why)
             owner.close()
-            return
-        self.waits, self.peer, owner.security = False, peer, peer.security
+            return False
+        assert self._secure is not None
+        stream.secure(directions(secrets), self._secure.sealers, owner.proceed)
+        self.waits, self.peer = False, peer
+        owner.security, owner.certified = peer.security, " ".join(peer.names)
         _log.debug("%s: secured by %s %s", owner, peer.cipher, peer.subject or "without a client's certificate")
-        secured()
+        return True

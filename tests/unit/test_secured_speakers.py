@@ -9,7 +9,7 @@ from nfsd.exports import Export, ExportTable
 
 
 def connection(security: str, port: int = 700) -> Any:
-    return SimpleNamespace(netid="tcp", peer_address="192.0.2.1", peer_port=port, security=security)
+    return SimpleNamespace(netid="tcp", peer_address="192.0.2.1", peer_port=port, security=security, certified="")
 
 
 @pytest.mark.parametrize(("demanded", "enough"), [(("tls", "mtls"), ["tls", "mtls"]), (("mtls",), ["mtls"])])

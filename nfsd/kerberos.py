@@ -1,0 +1,39 @@
+"""What the server proves itself with to callers by Kerberos, and whom it takes them for, from its configuration.
+
+Owns :func:`make_acceptor`; imports the keytab's format, :mod:`nfsd.principals` and :mod:`rpcrdma.gss`.
+"""
+
+from __future__ import annotations
+
+from nfsd.config import Kerberos
+from nfsd.keytabs import KeytabError, principals_in, realms_of
+from nfsd.principals import Principals
+from rpcrdma.gss.acceptor import Acceptor
+from rpcrdma.gss.library import GssError, Unavailable
+
+
+class KerberosError(Exception):
+    """Callers cannot use Kerberos; the message ends with the remedy, behind a semicolon."""
+
+
+def make_acceptor(settings: Kerberos) -> Acceptor:
+    """The server's side of RPCSEC_GSS, to be closed. Raises KerberosError."""
+    keytab, wanted = settings.keytab, settings.principal
+    try:
+        principals = principals_in(keytab)
+    except KeytabError as error:
+        raise KerberosError(str(error)) from None
+    name = wanted or "nfs/HOST"
+    # A keytab may have keys of the same service in several realms.
+    fits = [one for one in principals if one.partition("@")[0] == wanted or one == wanted or not wanted]
+    realms = realms_of(fits)
+    if not realms:
+        raise KerberosError(f"{keytab}: has no key of {name}; add one with kadmin: ktadd -k {keytab} {name}")
+    service = wanted.partition("@")[0].replace("/", "@", 1) if wanted else "nfs"
+    mapping = Principals((*realms, *settings.realms), settings.users)
+    try:
+        return Acceptor(mapping, keytab=keytab, service=service)
+    except Unavailable as error:
+        raise KerberosError(f"{error}; install libgssapi-krb5-2 (Debian), or remove server.kerberos") from None
+    except GssError as error:
+        raise KerberosError(f"{keytab}: {error}; see that it has keys of {name}") from None

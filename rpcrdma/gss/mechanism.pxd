@@ -1,0 +1,18 @@
+"""C declarations of security contexts."""
+
+from libc.stdint cimport uint8_t, uint32_t
+
+from rpcrdma.gss.library cimport gss_iov_buffer
+
+cdef enum:
+    MAX_MIC = 400           # octets of a verifier (RFC 5531 section 8.2)
+
+
+cdef class Sealer:
+    """One side of an established context, for one thread at a time."""
+
+    cdef void *handle
+
+    cdef bint verifies(self, const uint8_t *octets, size_t size, const uint8_t *mic, size_t mic_size) noexcept
+    cdef ssize_t sign_to(self, const uint8_t *octets, size_t size, uint8_t *at, size_t room) noexcept
+    cdef ssize_t sign_parts(self, gss_iov_buffer *parts, int count, size_t size) noexcept

@@ -1,0 +1,338 @@
+"""Security contexts of the Kerberos mechanism: made, and used on octets (contract: ``mechanism.pyi``).
+
+Owns :class:`Acceptance` and :class:`Initiation`, which become a :class:`Sealer`. Imports :mod:`rpcrdma.gss.library`. All
+cryptography is the library's; what takes long is done without the interpreter's lock.
+
+The library's contexts are for one thread at a time. An established one is therefore exported, and imported as often as
+there are threads that use it at the same time. Those copies count sequence numbers apart from each other, which nobody
+looks at: RFC 2203 has numbers of its own (section 5.3.3.1), and replays and gaps that the library sees are no errors.
+"""
+
+from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+from cpython.mem cimport PyMem_Free, PyMem_Malloc
+from libc.stdint cimport uint8_t, uint32_t
+
+from rpcrdma.gss.library cimport (
+    GSS_ACCEPT, GSS_CONF_FLAG, GSS_CONTINUE_NEEDED, GSS_ERRORS, GSS_INITIATE, GSS_INTEG_FLAG,
+    GSS_MUTUAL_FLAG, IOV_DATA, IOV_HEADER, IOV_MIC, IOV_PADDING, IOV_STREAM, IOV_TRAILER, KRB5, failure, gss,
+    gss_buffer, gss_iov_buffer, gss_key_value, gss_key_value_set, gss_oid, gss_oid_set, load, taken,
+)
+
+from rpcrdma.gss.library import GssError
+
+cdef enum:
+    LONG = 16 << 10         # octets whose cryptography is done without the interpreter's lock
+
+cdef gss_oid HOSTBASED      # GSS_C_NT_HOSTBASED_SERVICE: 1.2.840.113554.1.2.1.4 (RFC 2744)
+HOSTBASED.length, HOSTBASED.elements = 10, <void *><char *>b"\x2a\x86\x48\x86\xf7\x12\x01\x02\x01\x04"
+
+
+cdef class Name:
+    cdef void *handle
+
+    def __cinit__(self, bytes text not None):
+        cdef uint32_t minor, major
+        cdef gss_buffer octets
+        octets.length, octets.value = PyBytes_GET_SIZE(text), <void *>PyBytes_AS_STRING(text)
+        load()
+        major = gss.import_name(&minor, &octets, &HOSTBASED, &self.handle)
+        if major & GSS_ERRORS:
+            raise failure(text.decode(), major, minor)
+
+    def __dealloc__(self):
+        cdef uint32_t minor
+        if self.handle != NULL:
+            gss.release_name(&minor, &self.handle)
+
+
+cdef class Credential:
+    def __cinit__(self, str service="", dict store=None, bint accepts=False):
+        cdef uint32_t minor, major
+        cdef gss_oid_set mechanisms
+        cdef gss_key_value pairs[4]
+        cdef gss_key_value_set given
+        cdef Name name = Name(service.encode()) if service else None
+        cdef list kept = [(key.encode(), value.encode()) for key, value in (store or {}).items()][:4]
+        load()
+        mechanisms.count, mechanisms.elements = 1, &KRB5
+        given.count, given.elements = len(kept), pairs
+        for index, (key, value) in enumerate(kept):
+            pairs[index].key, pairs[index].value = PyBytes_AS_STRING(key), PyBytes_AS_STRING(value)
+        cdef void *wanted = NULL if name is None else name.handle
+        cdef int usage = GSS_ACCEPT if accepts else GSS_INITIATE
+        with nogil:
+            major = gss.acquire_cred_from(
+                &minor, wanted, 0xFFFFFFFF, &mechanisms, usage, &given, &self.handle, NULL, NULL
+            )
+        if major & GSS_ERRORS:
+            raise failure(f"no credentials for {service or 'any service'}", major, minor)
+
+    cdef void *handle
+
+    def __dealloc__(self):
+        cdef uint32_t minor
+        if self.handle != NULL:
+            gss.release_cred(&minor, &self.handle)
+
+
+cdef class Making:
+    """A context that is being made; once it is ``made`` its sealers can be had."""
+
+    cdef void *handle
+    cdef readonly bint made
+    cdef readonly uint32_t major, minor
+    cdef readonly uint32_t flags
+    cdef readonly uint32_t lifetime
+    cdef readonly str principal
+
+    def __dealloc__(self):
+        cdef uint32_t minor
+        if self.handle != NULL:
+            gss.delete_sec_context(&minor, &self.handle, NULL)
+
+    def export(self):
+        cdef uint32_t minor, major
+        cdef gss_buffer octets
+        octets.length, octets.value = 0, NULL
+        if not self.made:
+            raise GssError("the context is not made yet")
+        major = gss.export_sec_context(&minor, &self.handle, &octets)
+        if major & GSS_ERRORS:
+            raise failure("a context cannot be exported", major, minor)
+        return taken(&octets)
+
+
+cdef class Acceptance(Making):
+    def step(self, Credential credential not None, bytes token not None):
+        cdef uint32_t minor = 0, major, ignored, flags = 0, lifetime = 0
+        cdef gss_buffer given, answer
+        cdef void *source = NULL
+        given.length, given.value = PyBytes_GET_SIZE(token), <void *>PyBytes_AS_STRING(token)
+        answer.length, answer.value = 0, NULL
+        with nogil:
+            major = gss.accept_sec_context(
+                &minor, &self.handle, credential.handle, &given, NULL, &source, NULL, &answer, &flags, &lifetime, NULL
+            )
+        self.major, self.minor, self.flags, self.lifetime = major, minor, flags, lifetime
+        reply = taken(&answer)
+        try:
+            if major & GSS_ERRORS:
+                return reply
+            if not major & GSS_CONTINUE_NEEDED:
+                self.principal = displayed(source)
+                self.made = True
+        finally:
+            if source != NULL:
+                gss.release_name(&ignored, &source)
+        return reply
+
+    @property
+    def failed(self):
+        return bool(self.major & GSS_ERRORS)
+
+    @property
+    def why(self):
+        return str(failure("not accepted", self.major, self.minor))
+
+
+cdef str displayed(void *name):
+    cdef uint32_t minor, major
+    cdef gss_buffer text
+    text.length, text.value = 0, NULL
+    major = gss.display_name(&minor, name, &text, NULL)
+    if major & GSS_ERRORS:
+        raise failure("a principal without a name", major, minor)
+    return taken(&text).decode("utf-8", "backslashreplace")
+
+
+cdef class Initiation(Making):
+    cdef Name target
+    cdef Credential credential
+    cdef uint32_t asked
+
+    def __init__(self, str target not None, Credential credential=None, uint32_t extra=0):
+        self.target, self.credential = Name(target.encode()), credential
+        self.asked = GSS_MUTUAL_FLAG | GSS_CONF_FLAG | GSS_INTEG_FLAG | extra
+
+    def step(self, bytes token not None):
+        cdef uint32_t minor = 0, major, flags = 0, lifetime = 0
+        cdef gss_buffer given, answer
+        cdef void *mine = NULL if self.credential is None else self.credential.handle
+        given.length, given.value = PyBytes_GET_SIZE(token), <void *>PyBytes_AS_STRING(token)
+        answer.length, answer.value = 0, NULL
+        with nogil:
+            major = gss.init_sec_context(
+                &minor, mine, &self.handle, self.target.handle, &KRB5, self.asked, 0, NULL, &given, NULL, &answer, &flags,
+                &lifetime
+            )
+        self.major, self.minor, self.flags, self.lifetime = major, minor, flags, lifetime
+        reply = taken(&answer)
+        if major & GSS_ERRORS:
+            raise failure("no context", major, minor)
+        self.made = not major & GSS_CONTINUE_NEEDED
+        return reply
+
+
+cdef class Sealer:
+    def __cinit__(self, bytes exported not None):
+        cdef uint32_t minor, major
+        cdef gss_buffer octets
+        octets.length, octets.value = PyBytes_GET_SIZE(exported), <void *>PyBytes_AS_STRING(exported)
+        load()
+        major = gss.import_sec_context(&minor, &octets, &self.handle)
+        if major & GSS_ERRORS:
+            raise failure("a context cannot be imported", major, minor)
+
+    def __dealloc__(self):
+        cdef uint32_t minor
+        if self.handle != NULL:
+            gss.delete_sec_context(&minor, &self.handle, NULL)
+
+    cdef bint verifies(self, const uint8_t *octets, size_t size, const uint8_t *mic, size_t mic_size) noexcept:
+        """Whether ``mic`` is the other side's, of these octets. Not by gss_verify_mic_iov, although it would not copy them:
+        MIT's ends the process by an assertion for a token whose octets 6 and 7 are zeros."""
+        cdef uint32_t minor, major
+        cdef gss_buffer message, token
+        message.length, message.value = size, <void *>octets
+        token.length, token.value = mic_size, <void *>mic
+        if size < LONG:
+            major = gss.verify_mic(&minor, self.handle, &message, &token, NULL)
+        else:
+            with nogil:
+                major = gss.verify_mic(&minor, self.handle, &message, &token, NULL)
+        return not major & GSS_ERRORS
+
+    cdef ssize_t sign_to(self, const uint8_t *octets, size_t size, uint8_t *at, size_t room) noexcept:
+        """Write our MIC of these octets. Returns its length; -1: it cannot be made, or there is no room."""
+        cdef gss_iov_buffer parts[2]
+        part(&parts[0], IOV_DATA, octets, size)
+        part(&parts[1], IOV_MIC, at, room)
+        return self.sign_parts(parts, 2, size)
+
+    cdef ssize_t sign_parts(self, gss_iov_buffer *parts, int count, size_t size) noexcept:
+        """As :meth:`sign_to`, of so many octets in all parts but the last, which has the room. The library reads them where
+        they stand; of a message in one piece it would make a copy first."""
+        cdef uint32_t minor, major
+        if size < LONG:
+            major = gss.get_mic_iov(&minor, self.handle, 0, parts, count)
+        else:
+            with nogil:
+                major = gss.get_mic_iov(&minor, self.handle, 0, parts, count)
+        return -1 if major & GSS_ERRORS else parts[count - 1].buffer.length
+
+    def verify(self, octets, mic):
+        cdef Py_buffer message, token
+        cdef bint good
+        PyObject_GetBuffer(octets, &message, PyBUF_SIMPLE)
+        try:
+            PyObject_GetBuffer(mic, &token, PyBUF_SIMPLE)
+            good = self.verifies(<uint8_t *>message.buf, message.len, <uint8_t *>token.buf, token.len)
+            PyBuffer_Release(&token)
+        finally:
+            PyBuffer_Release(&message)
+        return good
+
+    def sign(self, *pieces):
+        cdef uint8_t mic[MAX_MIC]
+        cdef ssize_t length
+        cdef int count = len(pieces), taken = 0
+        cdef size_t size = 0
+        cdef Py_buffer *octets = <Py_buffer *>PyMem_Malloc(count * sizeof(Py_buffer) + (count + 1) * sizeof(gss_iov_buffer))
+        cdef gss_iov_buffer *parts = <gss_iov_buffer *>(octets + count)
+        if octets == NULL:
+            raise MemoryError
+        try:
+            for taken in range(count):
+                PyObject_GetBuffer(pieces[taken], &octets[taken], PyBUF_SIMPLE)
+                part(&parts[taken], IOV_DATA, <uint8_t *>octets[taken].buf, octets[taken].len)
+                size += octets[taken].len
+            taken = count
+            part(&parts[count], IOV_MIC, mic, sizeof(mic))
+            length = self.sign_parts(parts, count + 1, size)
+        finally:
+            for index in range(taken):
+                PyBuffer_Release(&octets[index])
+            PyMem_Free(octets)
+        if length < 0:
+            raise GssError("no MIC can be made")
+        return mic[:length]
+
+    def room(self, size_t size):
+        cdef gss_iov_buffer parts[4]
+        cdef uint32_t minor, major
+        cdef int private = 0
+        lay_out(parts, NULL, 0, size, 0, 0)
+        major = gss.wrap_iov_length(&minor, self.handle, 1, 0, &private, parts, 4)
+        if major & GSS_ERRORS or not private:
+            raise failure("nothing can be encrypted", major, minor)
+        return parts[0].buffer.length, parts[2].buffer.length, parts[3].buffer.length
+
+    def wrap(self, into, tuple room, size_t size):
+        cdef gss_iov_buffer parts[4]
+        cdef uint32_t minor, major
+        cdef Py_buffer octets
+        cdef int private = 0
+        cdef size_t header = room[0], padding = room[1], trailer = room[2]
+        PyObject_GetBuffer(into, &octets, PyBUF_WRITABLE)
+        try:
+            if <size_t>octets.len < header + size + padding + trailer:
+                raise ValueError("there is no room")
+            lay_out(parts, <uint8_t *>octets.buf, header, size, padding, trailer)
+            if size < LONG:
+                major = gss.wrap_iov(&minor, self.handle, 1, 0, &private, parts, 4)
+            else:
+                with nogil:
+                    major = gss.wrap_iov(&minor, self.handle, 1, 0, &private, parts, 4)
+        finally:
+            PyBuffer_Release(&octets)
+        if major & GSS_ERRORS or not private:
+            raise failure("octets cannot be encrypted", major, minor)
+        if parts[0].buffer.length != header or parts[2].buffer.length != padding:
+            raise GssError("the library has used less room than it had said")
+        return header + size + padding + parts[3].buffer.length
+
+    def unwrap(self, token):
+        cdef gss_iov_buffer parts[2]
+        cdef uint32_t minor, major
+        cdef Py_buffer octets
+        cdef int private = 0
+        cdef ssize_t start
+        PyObject_GetBuffer(token, &octets, PyBUF_WRITABLE)
+        parts[0].type, parts[1].type = IOV_STREAM, IOV_DATA
+        parts[0].buffer.length, parts[0].buffer.value = octets.len, octets.buf
+        parts[1].buffer.length, parts[1].buffer.value = 0, NULL
+        try:
+            if octets.len < LONG:
+                major = gss.unwrap_iov(&minor, self.handle, &private, NULL, parts, 2)
+            else:
+                with nogil:
+                    major = gss.unwrap_iov(&minor, self.handle, &private, NULL, parts, 2)
+            start = <uint8_t *>parts[1].buffer.value - <uint8_t *>octets.buf
+        finally:
+            PyBuffer_Release(&octets)
+        if major & GSS_ERRORS:
+            raise failure("octets cannot be decrypted", major, minor)
+        if not private or start < 0 or start + <ssize_t>parts[1].buffer.length > octets.len:
+            raise GssError("octets that were not encrypted")
+        return start, parts[1].buffer.length
+
+
+cdef inline void part(gss_iov_buffer *at, uint32_t type, const uint8_t *octets, size_t size) noexcept nogil:
+    at.type, at.buffer.length, at.buffer.value = type, size, <void *>octets
+
+
+cdef void lay_out(
+    gss_iov_buffer *parts, uint8_t *at, size_t header, size_t size, size_t padding, size_t trailer
+) noexcept nogil:
+    """The four parts of a wrap token, one behind the other."""
+    cdef size_t lengths[4]
+    cdef uint32_t types[4]
+    cdef int index
+    lengths[0], lengths[1], lengths[2], lengths[3] = header, size, padding, trailer
+    types[0], types[1], types[2], types[3] = IOV_HEADER, IOV_DATA, IOV_PADDING, IOV_TRAILER
+    for index in range(4):
+        parts[index].type = types[index]
+        parts[index].buffer.length, parts[index].buffer.value = lengths[index], at
+        if at != NULL:
+            at += lengths[index]

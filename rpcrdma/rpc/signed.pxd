@@ -1,0 +1,36 @@
+"""C declarations of the signatures of native calls."""
+
+from libc.stdint cimport uint8_t, uint32_t
+
+from rpcrdma.gss.contexts cimport Context
+from rpcrdma.place cimport Place
+
+cdef enum:
+    LONGEST_HEAD = 24 + 64  # octets of an accepted reply before its results, verifier included
+
+cdef size_t arguments_of(const uint8_t *message, size_t size) noexcept
+
+cdef class Known:
+    """The contexts of an acceptor. They are looked up where they stand, so that nothing is kept that is gone."""
+
+    cdef dict contexts          # by handle
+    cdef object look_up         # what there is to do about one whose time is over, or whose principal is to be asked about
+
+    cdef Context find(self, bytes handle)
+
+cdef class Signed:
+    """By whom a call is signed, as which one of theirs, and what follows of that for its reply."""
+
+    cdef Context context        # None: nobody has signed it
+    cdef uint32_t sequence
+    cdef object credential      # the RpcCredential of the context's calls
+    cdef size_t headed          # octets of the reply's header
+
+    cdef bint take(self) noexcept
+    cdef void give_back(self) noexcept
+    cdef int head(self, Place place, uint32_t xid) except -1
+    cdef bint succeeded(self, const uint8_t *start) noexcept
+    cdef bytes plain(self, const uint8_t *start, Place place)
+
+cdef Signed UNSIGNED
+cdef Signed signature(Known known, const uint8_t *message, size_t arguments)

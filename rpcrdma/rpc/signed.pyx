@@ -1,0 +1,127 @@
+"""The signatures of native calls under RPCSEC_GSS, and the headers of their replies (RFC 2203 section 5.3).
+
+Owns :class:`Signed`, which a call without a signature has, too, and :class:`Known` (contract: ``signed.pyi``); imports
+contexts, and places. What is looked at here, and is
+not good, or is not simple, is for the general path to answer (:mod:`rpcrdma.rpc.secured`): a call that is declined gives
+its sequence number back, and is verified there once more.
+"""
+
+from cpython.bytes cimport PyBytes_FromStringAndSize
+from libc.stdint cimport uint64_t
+
+from rpcrdma.clock cimport nanoseconds
+from rpcrdma.gss.contexts cimport FRESH, Context
+from rpcrdma.octets cimport load32, load64, padded, store32
+from rpcrdma.place cimport Place
+from rpcrdma.rpc.headers cimport accepted
+from rpcrdma.wire.rpc cimport MAX_AUTH_BYTES, RPCSEC_GSS
+
+from rpcrdma.gss.library import GssError
+
+cdef enum:
+    CALL_HEADER = 40        # with empty credential and verifier
+    HANDLE = 16             # octets of a context's
+
+
+cdef size_t arguments_of(const uint8_t *message, size_t size) noexcept:
+    """Where the arguments of a call of one of 64 procedures begin; 0: it is none, or its header is not as it should be."""
+    cdef uint32_t length, verifier
+    cdef size_t offset
+    if size < CALL_HEADER or load32(message + 4) != 0 or load32(message + 8) != 2 or load32(message + 20) >= 64:
+        return 0
+    length = load32(message + 28)
+    if length > MAX_AUTH_BYTES:
+        return 0
+    offset = 32 + padded(length)
+    if offset + 8 > size:
+        return 0
+    verifier = load32(message + offset + 4)
+    if load64(message + offset) != 0:
+        if load32(message + 24) != RPCSEC_GSS or load32(message + offset) != RPCSEC_GSS or verifier > MAX_AUTH_BYTES:
+            return 0
+    offset += 8 + padded(verifier)
+    return offset if offset <= size else 0
+
+
+cdef bytes handle_of(const uint8_t *message):
+    """The context that a call under RPCSEC_GSS names; None: the call is not one of version 1 with data that nothing but its
+    header is protected of."""
+    cdef const uint8_t *body = message + 32
+    if load32(message + 28) != 20 + HANDLE or load32(body + 16) != HANDLE or load64(body) != <uint64_t>1 << 32:
+        return None
+    return PyBytes_FromStringAndSize(<char *>body + 20, HANDLE) if load32(body + 12) == 1 else None
+
+
+cdef class Known:
+    def __init__(self, dict contexts not None, look_up not None):
+        self.contexts, self.look_up = contexts, look_up
+
+    cdef Context find(self, bytes handle):
+        """The context that a client calls so, with credentials, of which the first is that of calls without protection."""
+        cdef Context context = self.contexts.get(handle)
+        cdef double now
+        if context is not None and context.credentials:
+            now = nanoseconds() * 1e-9
+            if now < context.expires and now <= context.known_until:
+                context.recent = True
+                return context
+        return self.look_up(handle)
+
+
+cdef Signed signature(Known known, const uint8_t *message, size_t arguments):
+    """That of a call under RPCSEC_GSS whose arguments begin there; None: for the general path to say. ``known``: the
+    contexts; None: there are none."""
+    cdef size_t header = 32 + padded(load32(message + 28))
+    cdef uint32_t length = load32(message + header + 4)
+    cdef bytes handle = handle_of(message)
+    cdef Context context = None if handle is None or known is None else known.find(handle)
+    cdef Signed signed
+    if context is None or header + 8 + padded(length) != arguments:
+        return None
+    if not context.sealer.verifies(message, header, message + header + 8, length):
+        return None
+    signed = Signed.__new__(Signed)
+    signed.context, signed.sequence, signed.credential = context, load32(message + 40), context.credentials[0]
+    return signed
+
+
+cdef class Signed:
+    cdef bint take(self) noexcept:
+        """Whether the call may be answered, as far as its sequence number goes."""
+        return self.context is None or self.context.take(self.sequence) == FRESH
+
+    cdef void give_back(self) noexcept:
+        """The call is declined after it was taken."""
+        if self.context is not None:
+            self.context.give_back(self.sequence)
+
+    cdef int head(self, Place place, uint32_t xid) except -1:
+        """Write the header of an accepted reply, with the verifier that belongs to the call."""
+        cdef uint8_t *start = place.at
+        cdef uint8_t *at
+        cdef ssize_t length
+        if self.context is None:
+            place.at = accepted(start, xid)
+        else:
+            at = store32(store32(store32(store32(start, xid), 1), 0), RPCSEC_GSS)
+            length = self.context.verifier(self.sequence, at + 4, LONGEST_HEAD - 24)
+            if length < 0:
+                raise GssError("a reply cannot be signed")
+            place.at = store32(store32(at, length) + padded(length), 0)
+        self.headed = place.at - start
+        return 0
+
+    cdef bint succeeded(self, const uint8_t *start) noexcept:
+        """Whether the reply that begins there says SUCCESS."""
+        return load32(start + self.headed - 4) == 0
+
+    cdef bytes plain(self, const uint8_t *start, Place place):
+        """The reply's head as the replay cache keeps it: who is answered with it gets a verifier of their own."""
+        cdef const uint8_t *status = start + self.headed - 4
+        if self.context is None:
+            return PyBytes_FromStringAndSize(<char *>start, place.at - start)
+        head = PyBytes_FromStringAndSize(<char *>start, 12) + bytes(8)
+        return head + PyBytes_FromStringAndSize(<char *>status, place.at - status)
+
+
+cdef Signed UNSIGNED = Signed.__new__(Signed)

@@ -1,0 +1,147 @@
+"""Whose state is whose when callers are known by Kerberos: a real KDC, a daemon, COMPOUNDs of several principals."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nfsd.client import compound
+from nfsd.protocol import nfs4 as p
+from nfsd.v4.attributes import mask_of, words_of
+from rpcrdma.client import ClientOptions, Connection, Gss, connect
+from rpcrdma.xdr import Encoder
+from tests.support import kdc
+from tests.unit.test_kerberos import Site, run
+from tests.unit.test_kerberos_trouble import realm as realm  # a fixture
+
+pytestmark = [
+    pytest.mark.skipif(not kdc.PRESENT, reason=kdc.WITHOUT_KDC),
+    pytest.mark.skipif(os.geteuid() != 0, reason="only root acts as other users"),
+]
+NFS = 100003
+MACHINE, OTHER = "host/client.example.org", "host/other.example.org"
+LINUX_ENFORCES = (
+    1 << p.OP_BIND_CONN_TO_SESSION
+    | 1 << p.OP_EXCHANGE_ID
+    | 1 << p.OP_CREATE_SESSION
+    | 1 << p.OP_DESTROY_SESSION
+    | 1 << p.OP_DESTROY_CLIENTID
+)
+LINUX_ALLOWS = sum(
+    1 << number
+    for number in (
+        p.OP_CLOSE, p.OP_OPEN_DOWNGRADE, p.OP_LOCKU, p.OP_DELEGRETURN, p.OP_COMMIT, p.OP_SECINFO,
+        p.OP_SECINFO_NO_NAME, p.OP_LAYOUTRETURN, p.OP_TEST_STATEID, p.OP_FREE_STATEID, p.OP_WRITE,
+    )
+)  # fmt: skip
+CHANNEL = p.channel_attrs4(0, 1 << 16, 1 << 16, 4096, 8, 4, [])
+EITHER = p.channel_dir_from_client4.CDFC4_FORE_OR_BOTH
+
+
+@asynccontextmanager
+async def caller(site: Site, name: str | None, security: Any = "krb5i") -> AsyncIterator[Connection]:
+    """A connection whose calls are a principal's; None: nobody's."""
+    gss = None if name is None else Gss(security, "nfs@localhost", site.cache(name))
+    port = site.server.port("nfs", "tcp")
+    async with connect("127.0.0.1", port, transport="tcp", options=ClientOptions(gss=gss)) as connection:
+        yield connection
+
+
+async def ask(connection: Connection, *operations: compound.Op) -> tuple[int, Any]:
+    """A COMPOUND's status, and its last result."""
+    encoder = Encoder()
+    compound.encode(encoder, operations)
+    reply = await connection.call(NFS, 4, 1, encoder, reply_max=4096)
+    done = compound.decode(reply.decoder(), operations)
+    return done.status, done.results[-1]
+
+
+def exchange_id(*, enforce: int = LINUX_ENFORCES, flags: int = 0, protect: bool = True) -> compound.Op:
+    asked = p.state_protect4_a(p.state_protect_how4.SP4_NONE)
+    if protect:
+        operations = p.state_protect_ops4(words_of(enforce), words_of(LINUX_ALLOWS))
+        asked = p.state_protect4_a(p.state_protect_how4.SP4_MACH_CRED, spa_mach_ops=operations)
+    return p.OP_EXCHANGE_ID, p.EXCHANGE_ID4args(p.client_owner4(b"verifier", b"a client"), flags, asked, [])
+
+
+def create_session(clientid: int, sequenceid: int) -> compound.Op:
+    security = [p.callback_sec_parms4(0)]
+    return p.OP_CREATE_SESSION, p.CREATE_SESSION4args(clientid, sequenceid, 0, CHANNEL, CHANNEL, 1 << 30, security)
+
+
+def sequence(sessionid: bytes, number: int) -> compound.Op:
+    return p.OP_SEQUENCE, p.SEQUENCE4args(sessionid, number, 0, 0, False)
+
+
+def bind(sessionid: bytes) -> compound.Op:
+    return p.OP_BIND_CONN_TO_SESSION, p.BIND_CONN_TO_SESSION4args(sessionid, EITHER, False)
+
+
+def test_what_linux_asks_for_is_granted_and_protects_its_state(tmp_path: Path, realm: kdc.Realm) -> None:
+    async def test(site: Site) -> None:
+        async with caller(site, MACHINE) as machine, caller(site, OTHER) as other, caller(site, MACHINE) as again:
+            status, made = await ask(machine, exchange_id())
+            assert status == p.NFS4_OK
+            protection = made.eir_resok4.eir_state_protect
+            assert protection.spr_how == p.state_protect_how4.SP4_MACH_CRED
+            assert mask_of(protection.spr_mach_ops.spo_must_enforce) == LINUX_ENFORCES
+            allowed = mask_of(protection.spr_mach_ops.spo_must_allow)
+            assert allowed == 1 << p.OP_TEST_STATEID | 1 << p.OP_FREE_STATEID
+            clientid = made.eir_resok4.eir_clientid
+            first = create_session(clientid, made.eir_resok4.eir_sequenceid)
+            assert (await ask(other, first))[0] == p.NFS4ERR_CLID_INUSE
+            status, session = await ask(machine, first)
+            assert status == p.NFS4_OK
+            sessionid = session.csr_resok4.csr_sessionid
+            assert (await ask(machine, sequence(sessionid, 1)))[0] == p.NFS4_OK
+
+            destroy = p.OP_DESTROY_SESSION, p.DESTROY_SESSION4args(sessionid)
+            leave = p.OP_DESTROY_CLIENTID, p.DESTROY_CLIENTID4args(clientid)
+            second = create_session(clientid, made.eir_resok4.eir_sequenceid + 1)
+            async with caller(site, MACHINE, "krb5") as unsigned, caller(site, None) as nobody:
+                for stranger in (other, unsigned, nobody):
+                    assert (await ask(stranger, bind(sessionid)))[0] == p.NFS4ERR_WRONG_CRED
+                    assert (await ask(stranger, destroy))[0] == p.NFS4ERR_WRONG_CRED
+                    assert (await ask(stranger, leave))[0] == p.NFS4ERR_WRONG_CRED
+                    assert (await ask(stranger, exchange_id(protect=False)))[0] == p.NFS4ERR_CLID_INUSE
+                    refused = (await ask(stranger, second))[0]
+                    assert refused == (p.NFS4ERR_WRONG_CRED if stranger is unsigned else p.NFS4ERR_CLID_INUSE)
+                    assert (await ask(stranger, sequence(sessionid, 2)))[0] == p.NFS4ERR_CONN_NOT_BOUND_TO_SESSION
+                for weak in (unsigned, nobody):
+                    assert (await ask(weak, exchange_id()))[0] == p.NFS4ERR_INVAL
+
+            # Another connection of its own must be bound.
+            assert (await ask(again, sequence(sessionid, 2)))[0] == p.NFS4ERR_CONN_NOT_BOUND_TO_SESSION
+            assert (await ask(again, bind(sessionid)))[0] == p.NFS4_OK
+            assert (await ask(again, sequence(sessionid, 2)))[0] == p.NFS4_OK
+            assert (await ask(again, destroy))[0] == p.NFS4_OK
+            assert (await ask(machine, leave))[0] == p.NFS4_OK
+
+    run(tmp_path, realm, test)
+
+
+def test_another_principal_does_not_take_a_client_over(tmp_path: Path, realm: kdc.Realm) -> None:
+    """Without protection: by the name of a client that has state."""
+
+    async def test(site: Site) -> None:
+        async with caller(site, MACHINE) as machine, caller(site, OTHER) as other, caller(site, None) as nobody:
+            asking = exchange_id(protect=False)
+            _, made = await ask(machine, asking)
+            clientid, sequenceid = made.eir_resok4.eir_clientid, made.eir_resok4.eir_sequenceid
+            assert made.eir_resok4.eir_state_protect.spr_how == p.state_protect_how4.SP4_NONE
+            for stranger in (other, nobody):
+                assert (await ask(stranger, create_session(clientid, sequenceid)))[0] == p.NFS4ERR_CLID_INUSE
+            assert (await ask(machine, create_session(clientid, sequenceid)))[0] == p.NFS4_OK
+            for stranger in (other, nobody):
+                assert (await ask(stranger, asking))[0] == p.NFS4ERR_CLID_INUSE
+                update = exchange_id(protect=False, flags=p.EXCHGID4_FLAG_UPD_CONFIRMED_REC_A)
+                assert (await ask(stranger, update))[0] == p.NFS4ERR_PERM
+                assert (await ask(stranger, create_session(clientid, sequenceid + 1)))[0] == p.NFS4ERR_CLID_INUSE
+            assert (await ask(machine, create_session(clientid, sequenceid + 1)))[0] == p.NFS4_OK
+
+    run(tmp_path, realm, test)
