@@ -19,6 +19,7 @@ from rpcrdma.firewall import contain
 from rpcrdma.memory import OutOfMemory, Pool
 from rpcrdma.rpc.program import RpcReply
 from rpcrdma.tcp.stream import RecordError, RecordStream
+from rpcrdma.tls.records import Opening, Sealing
 
 _CALL = 0
 _REPLY = 1
@@ -53,9 +54,10 @@ async def connect(
         async with asyncio.timeout(options.connect_timeout):
             await asyncio.get_running_loop().sock_connect(sock, (host, port))
             ends = sock.getsockname()[:2], sock.getpeername()[0]
+            secured = None
             if options.tls is not None:
-                sock = await secure(sock, name or host, options.tls)
-        return TcpCarrier(sock, *ends, owner, options, pool)
+                secured = await secure(sock, name or host, options.tls)
+        return TcpCarrier(sock, *ends, owner, options, pool, secured)
     except BaseException:
         sock.close()
         raise
@@ -107,8 +109,9 @@ class TcpCarrier:
         owner: Owner,
         options: ClientOptions,
         pool: Pool,
+        secured: tuple[Opening, Sealing] | None = None,
     ) -> None:
-        """``local`` and ``peer_address`` are the connection's, whatever lies between it and ``sock``."""
+        """``local`` and ``peer_address`` are the connection's; ``secured``: what it is enciphered with."""
         (self.local_address, self.local_port), self.peer_address = local, peer_address
         self._socket, self._owner = sock, owner
         self._loop = asyncio.get_running_loop()
@@ -119,6 +122,9 @@ class TcpCarrier:
         self._writing = self._flush_due = self._memory_awaited = self._gone = False
         self.max_backchannel_size = options.max_reply
         self._loop.add_reader(self._fd, contain, self._crashed, self._readable)
+        if secured is not None:
+            self._stream.secure(secured)
+            self._loop.call_soon(contain, self._crashed, self._go_on)  # something may have come with the handshake
 
     def send(self, call: Request) -> None:
         """Send a call."""
@@ -171,6 +177,10 @@ class TcpCarrier:
     def _readable(self) -> None:
         self._receive(True)
 
+    def _go_on(self) -> None:
+        if not self._gone:
+            self._receive(False)
+
     def _receive(self, readable: bool) -> None:
         try:
             records = self._stream.receive(readable)
@@ -190,6 +200,8 @@ class TcpCarrier:
             self._end("the server has closed the connection")
         elif self._stream.starved and not self._memory_awaited:
             self._await_memory(self._stream.starved)
+        elif self._stream.unfinished:
+            self._loop.call_soon(contain, self._crashed, self._go_on)
 
     def _take(self, record: memoryview) -> None:
         if len(record) < 8:

@@ -1,6 +1,6 @@
 """A client's part in TLS on TCP (RFC 9289): ask for it, then see that the server is who it should be.
 
-Owns :class:`Tls` and :func:`secure`; imports the relay, of which a process has one.
+Owns :class:`Tls` and :func:`secure`; imports the handshakes, for which a process has one thread.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ from typing import Final
 from rpcrdma.rpc.messages import RPC_VERSION, msg_type
 from rpcrdma.rpc.program import AUTH_TLS
 from rpcrdma.tls.certificates import ALPN, Peer
-from rpcrdma.tls.relay import Relay
+from rpcrdma.tls.handshakes import Handshakes
+from rpcrdma.tls.records import Opening, Sealing, directions
+from rpcrdma.tls.secrets import KeyLog, Secrets
 
 _LAST_FRAGMENT: Final = 0x80000000
 _STARTTLS: Final = struct.pack(">4I8sI", int(msg_type.REPLY), 0, 0, 8, b"STARTTLS", 0)
@@ -53,41 +55,40 @@ class Tls:
 
 
 @lru_cache(maxsize=1)
-def _relay() -> Relay:
-    return Relay()
+def _handshakes() -> tuple[Handshakes, str]:
+    log = KeyLog()
+    return Handshakes(log), log.path
 
 
-async def secure(sock: socket.socket, host: str, tls: Tls) -> socket.socket:
-    """Secure a connected socket, which does not block, and return the one in its place; ``sock`` is closed with it, or
-    at once. ``host`` is the name, or the address, that the server's certificate must be for. Raises OSError: the server
-    has no TLS, or is not who it should be."""
-    try:
-        await _ask(sock, tls)
-        context = tls.context()
-    except BaseException:
-        sock.close()
-        raise
+async def secure(sock: socket.socket, host: str, tls: Tls) -> tuple[Opening, Sealing]:
+    """Make the handshake on a connected socket, which does not block: what everything behind it is deciphered and
+    enciphered with. ``host`` is the name, or the address, that the server's certificate must be for. Raises OSError:
+    the server has no TLS, or is not who it should be; the socket is of no use then."""
+    await _ask(sock, tls)
+    context = tls.context()
+    handshakes, context.keylog_filename = _handshakes()
     loop = asyncio.get_running_loop()
-    done: asyncio.Future[str] = loop.create_future()
+    done: asyncio.Future[Secrets | str] = loop.create_future()
 
-    def over(peer: Peer | None, why: str) -> None:
+    def over(peer: Peer | None, why: str, secrets: Secrets | None) -> None:
         def tell() -> None:
             if not done.done():
-                done.set_result("" if peer is not None else why)
+                done.set_result(why if secrets is None else secrets)
 
         with contextlib.suppress(RuntimeError):  # the loop has been closed
             loop.call_soon_threadsafe(tell)
 
     wrap = functools.partial(context.wrap_bio, server_hostname=host)
-    secured = _relay().secure(sock, str(id(sock)), wrap, over)
+    handshakes.begin(sock, str(id(sock)), wrap, over)
     try:
-        why = await done
-        if why:
-            raise ConnectionError(f"TLS: {why}")
+        found = await done
     except BaseException:
-        secured.close()
+        with contextlib.suppress(OSError):
+            sock.shutdown(socket.SHUT_RDWR)
         raise
-    return secured
+    if isinstance(found, str):
+        raise ConnectionError(f"TLS: {found}")
+    return directions(found)
 
 
 async def _ask(sock: socket.socket, tls: Tls) -> None:

@@ -2,6 +2,7 @@
 
 from libc.stdint cimport uint8_t
 
+from rpcrdma.in_progress cimport CountingConnection
 from rpcrdma.memory cimport Account, Lease
 from rpcrdma.pace cimport Pace
 from rpcrdma.place cimport Answerer, Held
@@ -23,7 +24,7 @@ cdef class RecordAnswers:
     cdef Answerer direct
     cdef Outgoing outgoing
     cdef Account account
-    cdef object owner               # of the stream; None: no call can be kept
+    cdef CountingConnection owner   # of the stream; None: no call can be kept
     cdef NativeReplies replies      # of calls that are answered in the stack in which they arrive
     cdef NativeReplies late         # of those that had to wait
     cdef size_t most_unsent
@@ -43,5 +44,5 @@ cdef class RecordAnswers:
 
 
 cdef RecordAnswers record_answers(
-    Answerer direct, Outgoing outgoing, Account account, size_t most_unsent, object owner
+    Answerer direct, Outgoing outgoing, Account account, size_t most_unsent, CountingConnection owner
 )

@@ -17,6 +17,7 @@ from cpython.memoryview cimport PyMemoryView_FromMemory
 from libc.stdint cimport uint8_t
 
 from rpcrdma.declined cimport MEMORY, TURN
+from rpcrdma.in_progress cimport CountingConnection
 from rpcrdma.memory cimport Account, Lease
 from rpcrdma.place cimport ANSWERED, WAITS, Answerer, Held, store32
 from rpcrdma.tcp.outgoing cimport Outgoing
@@ -35,7 +36,7 @@ cdef class HeldRecord(Held):
         return self.answers.again(self)
 
 
-cdef RecordAnswers record_answers(Answerer direct, Outgoing outgoing, Account account, size_t most_unsent, object owner):
+cdef RecordAnswers record_answers(Answerer direct, Outgoing outgoing, Account account, size_t most_unsent, CountingConnection owner):
     """What answers the calls of one stream."""
     cdef RecordAnswers answers = RecordAnswers.__new__(RecordAnswers)
     answers.direct, answers.outgoing, answers.account = direct, outgoing, account

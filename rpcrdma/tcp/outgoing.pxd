@@ -18,6 +18,18 @@ cdef struct Piece:
     PyObject *finished      # to be released when the piece has left
 
 
+cdef class Cipher:
+    """How octets leave that are not to leave in the clear."""
+
+    cdef size_t waiting                 # octets that have been enciphered, and have not left
+    cdef bint busy                      # another thread is sending: there is nothing to do until it has woken this one
+
+    cdef bint flush(self, Outgoing outgoing, int fd, size_t most) except -1
+    cdef int alone(self) except -1
+    cdef int part(self, int fd) except -1
+    cdef int close(self) except -1
+
+
 cdef class Outgoing:
     cdef Piece *pieces
     cdef size_t capacity
@@ -26,6 +38,7 @@ cdef class Outgoing:
     cdef size_t sent_of_first
     cdef size_t queued                  # octets
     cdef unsigned long long sent        # octets, since the beginning
+    cdef Cipher cipher                  # None: they leave as they are
 
     cdef int add_reply(self, reply) except -1
     cdef int add_octets(self, unsigned int value, size_t length) except -1

@@ -1,6 +1,6 @@
 """What a record stream has to send: a queue of pieces, and the system calls that empty it.
 
-Owns :class:`Outgoing`; imports :mod:`rpcrdma.memory` and :mod:`rpcrdma.pipes`.
+Owns :class:`Outgoing`, and what a :class:`Cipher` is; imports :mod:`rpcrdma.memory` and :mod:`rpcrdma.pipes`.
 
 A piece is a few octets of its own (a record mark, padding), a part of a Python buffer, octets behind a lease, or octets
 in a pipe. Every flush gathers as many pieces as there are into one sendmsg(), up to the next pipe, which takes a
@@ -39,6 +39,20 @@ cdef extern from "<sys/socket.h>" nogil:
 cdef enum:
     VECTORS = 512
     LAST_FRAGMENT = 0x80000000
+
+
+cdef class Cipher:
+    cdef bint flush(self, Outgoing outgoing, int fd, size_t most) except -1:
+        raise NotImplementedError
+
+    cdef int alone(self) except -1:
+        raise NotImplementedError
+
+    cdef int part(self, int fd) except -1:
+        raise NotImplementedError
+
+    cdef int close(self) except -1:
+        raise NotImplementedError
 
 
 cdef class Outgoing:
@@ -168,6 +182,8 @@ cdef class Outgoing:
         """Send as much as the socket takes, ``most`` octets if it takes more. Returns whether all has left."""
         cdef size_t asked
         cdef ssize_t sent
+        if self.cipher is not None:
+            return self.cipher.flush(self, fd, most)
         while self.first < self.beyond:
             if most == 0:
                 return False
@@ -239,6 +255,8 @@ cdef class Outgoing:
 
     cdef int close(self) except -1:
         """Release everything."""
+        if self.cipher is not None:
+            self.cipher.close()
         self.sent_of_first = 0
         self.queued = 0
         while self.first < self.beyond:

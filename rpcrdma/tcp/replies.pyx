@@ -8,7 +8,7 @@ from libc.stdint cimport uint8_t, uint64_t
 
 from rpcrdma.memory cimport Account, Lease
 from rpcrdma.place cimport Place
-from rpcrdma.pipes cimport take_pipe, worth
+from rpcrdma.pipes cimport Pipe, worth
 
 from rpcrdma.memory import OutOfMemory
 
@@ -50,12 +50,23 @@ cdef class NativeReplies(Place):
             self.pipe = None
         return 0
 
+    cdef bint takes_pages(self, uint64_t offset, size_t count) except -1:
+        return not self.shown and self.payload is None and self.pipe is None and worth(offset, count)
+
+    cdef bint take_pages(self, Pipe pipe, size_t length) except -1:
+        self.forget_payload()
+        if length == 0 or self.shown:
+            pipe.release()
+            return length == 0
+        self.pipe = pipe
+        self.payload_at = self.at - self.start
+        self.payload_length = length
+        return True
+
     cdef ssize_t pages(self, int fd, uint64_t offset, size_t count) except -2:
         """A payload out of a file that is in memory, without a copy."""
         cdef ssize_t got
-        if self.shown or self.payload is not None or self.pipe is not None or not worth(offset, count):
-            return -1
-        self.pipe = take_pipe()
+        self.pipe = self.vessel(offset, count)
         if self.pipe is None:
             return -1
         got = self.pipe.fill(fd, offset, count)

@@ -1,29 +1,19 @@
 """RPC records over one connected, non-blocking stream socket, in both directions. Implemented in ``stream.pyx``."""
 
-from typing import Protocol, Self, type_check_only
+from collections.abc import Callable
+from typing import Self
 
 from rpcrdma.capture.recorder import Tap
-from rpcrdma.holds import Hold
+from rpcrdma.in_progress import CountingConnection
 from rpcrdma.memory import Account, Lease
 from rpcrdma.pace import Pace
 from rpcrdma.place import Answerer
 from rpcrdma.rpc.program import RpcReply
+from rpcrdma.tls.records import Opening, Sealing
+from rpcrdma.tls.sealers import Sealers
 
 class RecordError(Exception):
     """The peer broke the record format or its bounds; the connection is of no use any more."""
-
-@type_check_only
-class Owner(Protocol):
-    """Whose stream it is, as calls need it that are answered natively but later."""
-
-    def begin_held(self) -> bool:
-        """Count a call in progress. False: there are too many."""
-    def end_held(self) -> None:
-        """It is over: there may be something to send."""
-    def crashed(self) -> None:
-        """A mistake of ours, of which the present exception tells, has cost a call its reply."""
-    def take_back(self, record: memoryview, hold: Hold) -> None:
-        """It is to be dispatched after all; takes the count of ``hold``."""
 
 class RecordStream:
     """Receives and sends records on a descriptor that it does not own."""
@@ -36,8 +26,6 @@ class RecordStream:
         max_fragments: int = ...,
         most_records: int = ...,
     ) -> Self: ...
-    fd: int
-    """Where records come from and go to. Another one may take its place between two calls."""
     eof: bool
     """The peer has finished sending."""
     severed: bool
@@ -55,15 +43,28 @@ class RecordStream:
     again, ``readable`` or not, when others have had their turn and what waits has been sent or can be."""
     slowed: bool
     """Whether the last :meth:`receive` left something alone because the host is over its rates."""
+    busy: bool
+    """Whether another thread is sending: flush again when it has woken this one, and not before."""
     queued: int
     """Octets that wait to be sent."""
     received_octets: int
     sent_octets: int
     def give(self, lease: Lease) -> None:
         """Memory of the size that ``starved`` said; the next :meth:`receive` takes it, or releases it."""
-    def answer_directly(self, direct: Answerer, most_unsent: int, owner: Owner | None = None) -> None:
+    def answer_directly(
+        self, direct: Answerer | None, most_unsent: int = 0, owner: CountingConnection | None = None
+    ) -> None:
         """Offer calls to ``direct`` before they are returned, as long as no more than ``most_unsent`` octets wait. Calls
-        that have to wait are kept if the ``owner`` lets them."""
+        that have to wait are kept if the ``owner`` lets them. With None, which may come after :meth:`close` too, but not
+        while anything here is at work, neither is held any more; calls that wait have both themselves."""
+    def secure(
+        self,
+        directions: tuple[Opening, Sealing],
+        sealers: Sealers | None = None,
+        wake: Callable[[], None] | None = None,
+    ) -> None:
+        """Have everything enciphered from now on, in both directions. What is long is enciphered and sent by the
+        ``sealers``; when they have done (``busy``), ``wake`` is called."""
     def set_pace(self, pace: Pace) -> None:
         """Begin no record while the host is over its rates. To be called behind ``answer_directly``."""
     def set_tap(self, tap: Tap | None) -> None:

@@ -1,6 +1,8 @@
 """RPC records over one connected, non-blocking stream socket (RFC 5531 section 11), in both directions.
 
-Owns the octets between the socket and whole records; imports :mod:`rpcrdma.memory`. Waiting is the caller's business.
+Owns the octets between the socket and whole records; imports :mod:`rpcrdma.tcp.reading`, which takes them from the
+socket, and what sends. Waiting is the caller's business. Under TLS (``secure``) they are deciphered and enciphered on
+their way.
 
 Receiving
     Small records are cut out of a shared read buffer: one system call takes as many as have arrived, and each holds
@@ -38,30 +40,25 @@ Sending
 
 from cpython.buffer cimport PyBUF_READ
 from cpython.memoryview cimport PyMemoryView_FromMemory
-from libc.errno cimport EAGAIN, errno
 from libc.stdint cimport uint8_t, uint64_t
 
 from rpcrdma.clock cimport nanoseconds
-from rpcrdma.copying cimport copy_octets, move_octets
 from rpcrdma.memory cimport Account, Lease
 from rpcrdma.pace cimport Pace
 from rpcrdma.place cimport Answerer
 from rpcrdma.tcp.answers cimport RecordAnswers, record_answers
 from rpcrdma.tcp.outgoing cimport Outgoing
-from rpcrdma.tcp.receiving cimport iovec, load_mark, plenty, receive_into
+from rpcrdma.tcp.reading cimport LAST_FRAGMENT, READ_SIZE, Reading
+from rpcrdma.tcp.receiving cimport load_mark
+from rpcrdma.tcp.sealed cimport sealed
 from rpcrdma.turns cimport SLICE, one_is_gone, shared
 
-import os
-
-from rpcrdma.memory import OutOfMemory
 from rpcrdma.tcp.parts import record_parts
+from rpcrdma.tcp.reading import RecordError
 
 
 cdef enum:
-    READ_SIZE = 65536
     READS_PER_WAKEUP = 16
-    NEXT_HEAD = 4096
-    LAST_FRAGMENT = 0x80000000
     LARGEST_LEASE = 4 << 20
     SEND_EARLY = 262144     # octets of replies that are sent before the wake-up's last call is answered
     DIRECT_CALLS = 256      # answered per wake-up; then other connections have their turn
@@ -71,33 +68,12 @@ cdef enum:
     MOST_SENT = 4 << 20     # in one turn, while there are no others
 
 
-class RecordError(Exception):
-    """The peer broke the record format or its bounds; the connection is of no use any more."""
-
-
-cdef class RecordStream:
+cdef class RecordStream(Reading):
     """Receives and sends records on a descriptor that it does not own."""
 
-    cdef public int fd                  # another one once TLS lies between it and the peer
-    cdef Account account
     cdef size_t max_record
-    cdef size_t max_fragments
     cdef size_t most_records
-    cdef readonly bint eof
     cdef readonly bint severed          # nothing can be sent any more
-    cdef readonly size_t starved
-    cdef readonly unsigned long long received_octets
-    # The shared read buffer: what is between start and end has been received and not been looked at.
-    cdef Lease buffer
-    cdef size_t start
-    cdef size_t end
-    # The record that has a buffer of its own.
-    cdef Lease record
-    cdef Lease given                    # for it, or for the read buffer
-    cdef bint proven                    # a whole record has come before
-    cdef size_t record_length
-    cdef size_t fragment_left
-    cdef size_t fragments
     cdef bint last
     cdef Outgoing outgoing
     # Calls that are answered here.
@@ -108,10 +84,8 @@ cdef class RecordStream:
     # What its host may do; None: anything.
     cdef Pace pace
     cdef readonly bint slowed           # what is unfinished is so for that reason
-    # The present turn: whether there are others, and how much has been and may be moved.
+    # The present turn: whether it has begun, and how much may be sent in it.
     cdef bint begun
-    cdef bint shared
-    cdef size_t received_now
     cdef size_t may_send
     # Who sees every record, if anybody does.
     cdef object tap
@@ -127,9 +101,14 @@ cdef class RecordStream:
         self.max_fragments = max_fragments
         self.most_records = most_records
 
-    def answer_directly(self, Answerer direct not None, size_t most_unsent, owner=None):
-        """Offer calls to ``direct`` first, as long as no more than ``most_unsent`` octets of replies wait."""
-        self.answers = record_answers(direct, self.outgoing, self.account, most_unsent, owner)
+    def answer_directly(self, Answerer direct, size_t most_unsent=0, owner=None):
+        """Offer calls to ``direct`` first, as long as no more than ``most_unsent`` octets of replies wait; None: to nobody."""
+        self.answers = direct and record_answers(direct, self.outgoing, self.account, most_unsent, owner)
+
+    def secure(self, directions, sealers=None, wake=None):
+        """Have everything enciphered from now on (:func:`rpcrdma.tls.records.directions`), in both directions."""
+        self.opening, sealing = directions
+        self.outgoing.cipher = sealed(sealing, self.account, sealers, wake)
 
     def set_pace(self, Pace pace not None):
         """Begin no record while the host is over its rates."""
@@ -154,33 +133,15 @@ cdef class RecordStream:
 
     @property
     def queued(self):
-        return self.outgoing.queued
+        return self.outgoing.queued + (0 if self.outgoing.cipher is None else self.outgoing.cipher.waiting)
+
+    @property
+    def busy(self):
+        return self.outgoing.cipher is not None and self.outgoing.cipher.busy
 
     @property
     def sent_octets(self):
-        return self.outgoing.sent
-
-    def give(self, Lease lease not None):
-        """Memory of the size that ``starved`` said; the next :meth:`receive` takes it, or releases it."""
-        if self.given is not None:
-            self.given.release()
-        self.given = lease
-
-    @property
-    def missing(self):
-        """Octets of the present record that have not been received, as far as is known."""
-        cdef size_t have = self.end - self.start, wanted
-        if self.record is not None:
-            return self.fragment_left - min(self.fragment_left, have)
-        if have < 4:
-            return 4 - have if have else 0
-        wanted = 4 + (load_mark(<char *>self.buffer.address + self.start) & ~<size_t>LAST_FRAGMENT)
-        return wanted - min(wanted, have)
-
-    @property
-    def partial(self):
-        """Whether part of a record, or of its header, has arrived."""
-        return self.record is not None or self.end > self.start
+        return self.outgoing.sent + self.outgoing.queued - self.queued
 
     # -- receiving -----------------------------------------------------------------------------------------------
 
@@ -198,7 +159,7 @@ cdef class RecordStream:
             try:
                 self.starved = 0
                 self.parse(records)
-                if readable:
+                if readable or self.more():
                     for reads in range(READS_PER_WAKEUP):
                         if self.starved or self.eof or self.unfinished or self.answered >= DIRECT_CALLS:
                             break
@@ -226,6 +187,9 @@ cdef class RecordStream:
             self.drop_given()
         if self.buffer is not None and self.start == self.end:
             self.drop_buffer()
+        if self.opening is not None and not self.opening.holds():
+            self.opening.drop()
+        self.unfinished = self.unfinished or self.more()
         return records
 
     cdef int begin_turn(self) except -1:
@@ -249,107 +213,6 @@ cdef class RecordStream:
         if self.answered and nanoseconds() >= self.until:
             return True
         return self.shared and self.answers is not None and self.outgoing.queued >= SLICE
-
-    cdef int drop_buffer(self) except -1:
-        cdef Lease buffer = self.buffer
-        self.buffer = None
-        self.start = self.end = 0
-        buffer.release()
-        return 0
-
-    cdef int drop_given(self) except -1:
-        given, self.given = self.given, None
-        given.release()
-        return 0
-
-    cdef Lease take(self, size_t size):
-        """A buffer, or None with ``starved`` set."""
-        cdef Lease given = self.given
-        if given is not None and given.capacity >= size:
-            self.given = None
-            return given
-        try:
-            return self.account.lease(<Py_ssize_t>size)
-        except OutOfMemory:
-            self.starved = size
-            return None
-
-    cdef bint prepare_buffer(self) except -1:
-        """Make room behind ``end`` for the rest of a record that fits the read buffer. False: no memory."""
-        cdef Lease fresh
-        cdef size_t have = self.end - self.start
-        if self.buffer is not None:
-            if self.buffer.count == 1 and self.start:
-                move_octets(<char *>self.buffer.address, <char *>self.buffer.address + self.start, have)
-                self.start, self.end = 0, have
-            # Records cut out earlier may leave little room: a new buffer, unless there is enough for a good read.
-            if self.buffer.capacity - self.start >= READ_SIZE // 2 and self.wanted() <= self.buffer.capacity - self.start:
-                return True
-        fresh = self.take(READ_SIZE)
-        if fresh is None:
-            return False
-        if self.buffer is not None:
-            copy_octets(<char *>fresh.address, <char *>self.buffer.address + self.start, have)
-            self.drop_buffer()
-        self.buffer = fresh
-        self.start, self.end = 0, have
-        return True
-
-    cdef size_t wanted(self) noexcept:
-        """Octets that the record at ``start`` takes in the read buffer, as far as is known; no more than are looked at
-        before it gets a buffer of its own."""
-        if self.end - self.start < 4:
-            return 4
-        return min(
-            4 + (load_mark(<char *>self.buffer.address + self.start) & ~<size_t>LAST_FRAGMENT), <size_t>READ_SIZE // 2
-        )
-
-    cdef bint read(self) except -1:
-        """Receive once. Returns whether there may be more."""
-        cdef iovec vectors[2]
-        cdef size_t room = 0, count = 0, direct
-        cdef ssize_t got
-        if self.record is not None and self.fragment_left:
-            if self.record_length == self.record.capacity and not self.enlarge():
-                return False
-            vectors[0].iov_base = <char *>self.record.address + self.record_length
-            room = min(self.fragment_left, self.record.capacity - self.record_length)
-            if self.shared:
-                room = min(room, SLICE - self.received_now)
-            vectors[0].iov_len = room
-            count = 1
-        if count and room < self.fragment_left:
-            pass
-        elif self.prepare_buffer():
-            vectors[count].iov_base = <char *>self.buffer.address + self.end
-            vectors[count].iov_len = self.buffer.capacity - self.end
-            if room >= READ_SIZE and vectors[count].iov_len > NEXT_HEAD:
-                # What follows on much data is likely the head of as much again, which should not come by way of here.
-                vectors[count].iov_len = NEXT_HEAD
-            room += vectors[count].iov_len
-            count += 1
-        elif count:
-            self.starved = 0
-        else:
-            return False
-        got = receive_into(self.fd, vectors, count)
-        if got < 0:
-            if errno == EAGAIN:
-                return False
-            raise OSError(errno, os.strerror(errno))
-        if got == 0:
-            self.eof = True
-            return False
-        self.received_octets += got
-        self.received_now += got
-        if self.record is not None and self.fragment_left:
-            direct = min(<size_t>got, self.fragment_left)
-            self.record_length += direct
-            self.fragment_left -= direct
-            self.end += got - direct
-        else:
-            self.end += got
-        return <size_t>got == room
 
     cdef int parse(self, list records) except -1:
         """Cut what has been received into records, as far as memory allows."""
@@ -419,45 +282,6 @@ cdef class RecordStream:
             hold.release()
             raise
 
-    cdef bint trusted(self) noexcept:
-        """Whether a promise will do to get much memory."""
-        return self.proven and plenty(self.account)
-
-    cdef bint begin_fragment(self, size_t length, size_t have) except -1:
-        """Begin a fragment, the record's first in a buffer of its own. False: no memory, nothing is changed."""
-        if self.record is None:
-            self.record = self.take(length if self.trusted() else min(length, 4 * have))
-            if self.record is None:
-                return False
-            self.record_length = 0
-            self.fragments = 0
-        self.fragments += 1
-        if self.fragments > self.max_fragments:
-            raise RecordError(f"a record of more than {self.max_fragments} fragments")
-        self.fragment_left = length
-        return True
-
-    cdef bint enlarge(self) except -1:
-        """Have room for more of the present record than fills its buffer. False: no memory, nothing is changed."""
-        cdef size_t whole = self.record_length + self.fragment_left
-        cdef Lease larger = self.take(whole if self.trusted() else min(whole, 4 * self.record_length))
-        if larger is None:
-            return False
-        copy_octets(<char *>larger.address, <char *>self.record.address, self.record_length)
-        self.record.release()
-        self.record = larger
-        return True
-
-    cdef int copy_fragment(self) except -1:
-        cdef size_t part = min(self.end - self.start, self.fragment_left, self.record.capacity - self.record_length)
-        copy_octets(
-            <char *>self.record.address + self.record_length, <char *>self.buffer.address + self.start, part
-        )
-        self.record_length += part
-        self.fragment_left -= part
-        self.start += part
-        return 0
-
     # -- calls that are answered here ----------------------------------------------------------------------------
 
     cdef bint answer(self, const uint8_t *message, size_t length, Lease lease) except -1:
@@ -499,6 +323,8 @@ cdef class RecordStream:
             return self.outgoing.close() == 0
         if everything:
             self.may_send = self.outgoing.queued
+            if self.outgoing.cipher is not None:
+                self.outgoing.cipher.alone()
         return self.send()
 
     def sever(self):
@@ -514,6 +340,9 @@ cdef class RecordStream:
         self.eof = True
         if self.answers is not None:
             self.answers.close()
+        if self.opening is not None:
+            self.outgoing.cipher.part(self.fd)
+            self.opening.drop()
         self.outgoing.close()
         if self.buffer is not None:
             self.drop_buffer()

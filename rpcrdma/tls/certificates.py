@@ -3,13 +3,19 @@
 Owns :class:`Certificates`, which makes the context of each handshake, and :class:`Peer`, what a handshake has told of a
 client. Imports nothing of the project. Files that have changed are read again: a certificate that is renewed is used
 by the next handshake. One that cannot be used any more leaves the one before in use, and the log says so.
+
+Trust in a client is looked at again later (RFC 9289 section 5.2.1). The library can check a certificate in a handshake
+only. So where roots or revocation lists have changed, all clients with certificates shake hands again: who is still
+believed connects again at once.
 """
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import os
 import ssl
+import time
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -18,6 +24,8 @@ _log = logging.getLogger(__name__)
 ALPN: Final = "sunrpc"
 """RFC 9289 section 4.1: what both sides name in their handshake."""
 _NAMES: Final = {"DNS": "dns", "IP Address": "ip", "email": "email", "URI": "uri"}
+_MOST_NAMES: Final = 32
+_LONGEST_NAME: Final = 512
 
 
 class TlsError(Exception):
@@ -51,6 +59,10 @@ class Peer:
     """Of its certificate, for people; empty: it has shown none."""
     names: tuple[str, ...] = ()
     """Its subject alternative names (RFC 5280 section 4.2.1.6), as in ``dns:host``, ``ip:10.0.0.1``, ``email:…``."""
+    until: float = float("inf")
+    """When its certificate expires (time.time)."""
+    trust: bytes = b""
+    """By which roots and lists it was believed."""
 
     @property
     def verified(self) -> bool:
@@ -63,26 +75,52 @@ class Peer:
         return "mtls" if self.verified else "tls"
 
 
-class Certificates:
-    """Makes contexts for handshakes. Used by one thread at a time."""
+class Context(ssl.SSLContext):
+    """What handshakes are made with."""
 
-    def __init__(self, files: Files) -> None:
-        """Raises TlsError."""
-        self.files = files
+    trust = b""
+    """Tells the roots and revocation lists that clients are checked with from others."""
+
+
+class Certificates:
+    """Makes contexts for handshakes. All but ``believes`` is used by one thread at a time."""
+
+    def __init__(self, files: Files, log: str | None = None) -> None:
+        """``log``: where the library is to tell its secrets. Raises TlsError."""
+        self.files, self._log = files, log
         self._seen = _stamps(files)
-        self._context = make_context(files)
+        self._context = self._made()
+
+    def _made(self) -> Context:
+        context = make_context(self.files)
+        if self._log is not None:
+            context.keylog_filename = self._log
+        return context
 
     def wrap(self, incoming: ssl.MemoryBIO, outgoing: ssl.MemoryBIO) -> ssl.SSLObject:
         """The server's part in a handshake that begins now. Raises OSError."""
+        self.look()
+        return self._context.wrap_bio(incoming, outgoing, server_side=True)
+
+    def believes(self, peer: Peer) -> bool:
+        """Whether a client that was believed still is, as far as is known since the last :meth:`look`."""
+        return not peer.verified or (peer.trust == self._context.trust and time.time() < peer.until)
+
+    def look(self) -> None:
+        """Read what has changed."""
         seen = _stamps(self.files)
         if seen != self._seen:
             self._seen = seen
             try:
-                self._context = make_context(self.files)
+                self._context = self._made()
                 _log.info("TLS: %s is used from now on", self.files.certificate)
             except TlsError as error:
                 _log.error("TLS: %s; what was read before stays in use", error)
-        return self._context.wrap_bio(incoming, outgoing, server_side=True)
+
+
+def _digest(name: str) -> bytes:
+    with open(name, "rb") as file:
+        return hashlib.sha256(file.read()).digest()
 
 
 def _stamps(files: Files) -> tuple[tuple[int, int, int] | None, ...]:
@@ -97,10 +135,10 @@ def _stamps(files: Files) -> tuple[tuple[int, int, int] | None, ...]:
     return tuple(found)
 
 
-def make_context(files: Files) -> ssl.SSLContext:
+def make_context(files: Files) -> Context:
     """Read the files. RFC 9289 section 5: TLS 1.3 and nothing older; and no early data, which could be replayed
     (OpenSSL takes none unless told to). Raises TlsError."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context = Context(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.num_tickets = 0  # a client connects seldom; and what was not asked for would lie between replies
     context.set_alpn_protocols([ALPN])
@@ -115,6 +153,7 @@ def make_context(files: Files) -> ssl.SSLContext:
             what = files.revoked
             context.load_verify_locations(files.revoked)
             context.verify_flags |= ssl.VerifyFlags.VERIFY_CRL_CHECK_LEAF
+        context.trust = b"".join(_digest(name) for name in (files.clients, files.revoked) if name)
     except ssl.SSLError as error:
         if error.reason == "KEY_VALUES_MISMATCH":
             raise TlsError(f"{files.key} is not the key of {files.certificate}; name the one that is") from None
@@ -134,6 +173,15 @@ def peer_of(tls: ssl.SSLObject) -> Peer:
     if not shown:
         return Peer(cipher[0] if cipher else "")
     subject = ",".join(f"{key}={value}" for part in shown.get("subject", ()) for key, value in part)
-    names = tuple(f"{_NAMES[kind]}:{name}" for kind, name in shown.get("subjectAltName", ()) if kind in _NAMES)
+    names = tuple(f"{_NAMES[kind]}:{name}" for kind, name in shown.get("subjectAltName", ()) if _counts(kind, name))
+    until = float(ssl.cert_time_to_seconds(shown["notAfter"])) if "notAfter" in shown else float("inf")
+    trust = getattr(tls.context, "trust", b"")
     serial = shown.get("serialNumber", "?")
-    return Peer(cipher[0] if cipher else "", subject or f"serial {serial}", names)
+    return Peer(cipher[0] if cipher else "", subject or f"serial {serial}", names[:_MOST_NAMES], until, trust)
+
+
+def _counts(kind: str, name: str) -> bool:
+    """Whether a subject alternative name says who somebody is. One with a wildcard does not (RFC 9289 section 5.2.1),
+    nor does one that could be read as several, or as another."""
+    plain = all("!" <= character <= "~" for character in name) and "*" not in name
+    return kind in _NAMES and plain and 0 < len(name) <= _LONGEST_NAME

@@ -23,7 +23,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from nfsd.client import NfsClientError
 from nfsd.config_file import ConfigError, load
 from nfsd.findings import examine
-from rpcrdma.tls import relay
+from rpcrdma.tls import handshakes
 from rpcrdma.tls.certificates import ALPN
 from tests.unit.nfs_client_support import Rig
 
@@ -350,8 +350,8 @@ def test_older_versions_are_refused_and_the_protocol_is_named(tmp_path: Path) ->
 
 
 def test_handshakes_that_do_not_end_keep_nobody_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(relay, "HOST_HANDSHAKES", 4)
-    monkeypatch.setattr(relay, "HANDSHAKE_TIME", 0.5)
+    monkeypatch.setattr(handshakes, "HOST_HANDSHAKES", 4)
+    monkeypatch.setattr(handshakes, "HANDSHAKE_TIME", 0.5)
     rig = Secured(tmp_path)
 
     def work(port: int) -> None:
@@ -364,9 +364,8 @@ def test_handshakes_that_do_not_end_keep_nobody_out(tmp_path: Path, monkeypatch:
     rig.run(raw(rig, work))
 
 
-def test_what_a_peer_does_not_take_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_peer_does_not_take_is_given_up(tmp_path: Path) -> None:
     """Nothing of a connection stays when the server has closed it, whatever the peer does."""
-    monkeypatch.setattr(relay, "LINGER", 0.4)
     rig = Secured(tmp_path)
     rig.extra += "  limits: {transfer_time: 1}\n"
     (rig.export / "file").write_bytes(bytes(4 << 20))

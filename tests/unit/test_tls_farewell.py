@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import queue
 import socket
 import ssl
 import time
 from pathlib import Path
-from typing import cast
 
 import pytest
 import trustme
 
-from rpcrdma.tls import link, relay
+from rpcrdma.tls import handshake, handshakes
+from rpcrdma.tls.secrets import KeyLog
 from tests.unit.test_tls import Raw, Secured, raw
 
 
@@ -20,8 +21,8 @@ def test_a_client_that_is_not_believed_can_read_why(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The client takes the handshake for done, and may be slow to look. The connection stays until it has closed it."""
-    monkeypatch.setattr(relay, "FAREWELL", 3600.0)
-    monkeypatch.setattr(relay, "HANDSHAKE_TIME", 3600.0)
+    monkeypatch.setattr(handshakes, "FAREWELL", 3600.0)
+    monkeypatch.setattr(handshakes, "HANDSHAKE_TIME", 3600.0)
     rig = Secured(tmp_path, mtls=True)
     said = "no TLS: unable to get local issuer certificate"
     context = ssl.create_default_context(cafile=str(rig.roots))
@@ -48,8 +49,8 @@ def test_a_client_that_is_not_believed_can_read_why(
 
 @pytest.mark.parametrize("how", ["waits", "talks"])
 def test_a_client_that_is_not_believed_does_not_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
-    monkeypatch.setattr(relay, "FAREWELL", 0.5 if how == "waits" else 3600.0)
-    monkeypatch.setattr(relay, "HANDSHAKE_TIME", 3600.0)
+    monkeypatch.setattr(handshakes, "FAREWELL", 0.5 if how == "waits" else 3600.0)
+    monkeypatch.setattr(handshakes, "HANDSHAKE_TIME", 3600.0)
     rig = Secured(tmp_path, mtls=True)
     context = ssl.create_default_context(cafile=str(rig.roots))
     context.load_cert_chain(rig.own(trustme.CA()))
@@ -69,24 +70,47 @@ def test_a_client_that_is_not_believed_does_not_stay(tmp_path: Path, monkeypatch
     rig.run(raw(rig, work))
 
 
-class Endless:
-    """One end of TLS that takes everything and has no data, as while keys change again and again."""
+def test_an_end_that_cannot_be_made_costs_its_connection_only() -> None:
+    """The thread goes on: all others are secured by it."""
+    told: queue.Queue[str] = queue.Queue()
 
-    def read(self, size: int) -> bytes:
-        raise ssl.SSLWantReadError
+    def wrap(incoming: ssl.MemoryBIO, outgoing: ssl.MemoryBIO) -> ssl.SSLObject:
+        raise RuntimeError("a mistake of ours")
+
+    thread = handshakes.Handshakes(KeyLog())
+    ends: list[socket.socket] = []
+    for _ in range(2):
+        ends += socket.socketpair(type=socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        thread.begin(ends[-1], "host", wrap, lambda _, why, secrets: told.put(why))
+        assert told.get(timeout=60) == "a mistake of ours"
+    thread.close()
+    for end in ends:
+        end.close()
 
 
-def test_records_without_data_end_the_connection() -> None:
-    """A peer could keep the thread that serves all others at work with them."""
-    (ours, peer), (clear, other) = socket.socketpair(), socket.socketpair()
-    for sock in (ours, peer, clear, other):
+def test_an_end_that_goes_wrong_costs_its_connection_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Likewise when a connection cannot even be ended as it should be."""
+
+    def breaks(self: handshake.Handshake) -> bool:
+        raise RuntimeError("a mistake of ours")
+
+    monkeypatch.setattr(handshake.Handshake, "say_goodbye", breaks)
+    authority = trustme.CA()
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("127.0.0.1").configure_cert(context)
+    thread = handshakes.Handshakes(KeyLog())
+    told: queue.Queue[str] = queue.Queue()
+    for _ in range(2):
+        sock, peer = socket.socketpair()
         sock.setblocking(False)
-    one = link.Link(ours, clear, lambda incoming, outgoing: cast("ssl.SSLObject", Endless()), lambda *_: None, 10.0)
-    for _ in range(link.MOST_EMPTY // link.STEP):
-        peer.send(bytes(link.STEP))
-        one.into(8)
-    peer.send(bytes(link.STEP))
-    with pytest.raises(ConnectionError, match="without data"):
-        one.into(8)
-    for sock in (ours, peer, clear, other):
+        thread.begin(
+            sock,
+            "host",
+            lambda here, there: context.wrap_bio(here, there, server_side=True),
+            lambda _, why, secrets: told.put(why),
+        )
+        peer.sendall(b"no handshake")
+        assert told.get(timeout=60) == "WRONG_VERSION_NUMBER"
         sock.close()
+        peer.close()
+    thread.close()

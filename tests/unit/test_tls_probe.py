@@ -27,6 +27,7 @@ def test_a_peer_that_takes_no_starttls_costs_no_turns_of_the_loop(
         flush(self)
 
     monkeypatch.setattr(TcpConnection, "_flush", counted)
+    monkeypatch.setattr(TcpConnection, "begin_tls", lambda self: self._securing.ask())  # behind others, as nobody may
 
     async def test() -> None:
         loop = asyncio.get_running_loop()
