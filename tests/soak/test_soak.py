@@ -1,0 +1,73 @@
+"""A short soak of this server, and of servers with a seeded fault, which it must find out."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.soak.broken import without_sync
+from tests.soak.report import Report
+from tests.soak.run import Options, Run
+from tests.soak.server import Server
+
+pytestmark = pytest.mark.timeout(600)
+
+
+def soak(server: Server, **how: float) -> Report:
+    with server:
+        return asyncio.run(Run(Options(era=5.0, rate=10.0, **how), server).go())  # type: ignore[arg-type]
+
+
+def test_a_short_soak_finds_nothing() -> None:
+    report = soak(Server(), seconds=60.0, seed=3)
+    print(report.table())
+    assert report.findings == []
+    assert sum(report.faults.values()) > 5
+    assert {"SIGKILL", "dropped connections"} <= report.faults.keys()
+    assert set(report.histories) == {"data", "lock", "name", "renamed", "operations"}
+    assert report.operations["locks reclaimed"] > 0
+    assert report.operations["close-to-open read"] > 0
+    assert report.connections > 0
+    assert report.native_calls > 0
+
+
+def test_a_server_is_forked_killed_and_forked_again() -> None:
+    """Also before it is ready: what it had said by then is not taken for the next one's."""
+    server = Server(forked=True)
+    with server:
+        for _ in range(3):
+            first = server.process
+            assert first is not None
+            assert "error" not in server.ask("reload")
+            server.kill()
+            assert not server.alive
+            assert server.use() is None
+            server.begin()
+            server.kill()
+            server.start()
+            assert server.alive
+            assert server.process is not None
+            assert server.process.pid != first.pid
+    assert server.lives == 7
+
+
+def test_a_server_that_gives_a_lock_twice_is_found_out() -> None:
+    report = soak(Server(["tests.soak.broken", "locks"]), seconds=120.0, seed=1, calm=1.0, until_found=True)
+    assert "lock" in report.findings[0]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="a disk of one's own needs root")
+def test_a_server_that_acknowledges_what_is_not_on_the_disk_is_found_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tests.soak.faults.WEIGHTS", {"power cut": 1, "dropped connections": 1})
+    server = Server(environment=without_sync(tmp_path))
+    if not server.disk.real:
+        server.disk.close()
+        pytest.skip("nothing can be mounted here")
+    report = soak(server, seconds=180.0, seed=1, calm=0.0, until_found=True)
+    assert report.findings
+    assert "power cut" in report.faults
