@@ -12,22 +12,21 @@ import errno
 import logging
 import socket
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from nfsd import state_dir
 from nfsd.config import Config, Location, dotted, split_host_port
 from nfsd.exports import ExportTable
-from nfsd.listeners import mount_hosts, remedy_for
-from nfsd.versions import V3
+from nfsd.kerberos import KerberosError, make_acceptor
+from nfsd.listeners import may_be_on_device, remedy_for
+from nfsd.planned import planned
 from nfsd.vfs.places import LIMITS
 from nfsd.vfs.service import FileService
 from nfsd.vfs.syscalls import Naming
-from rpcrdma.rpc.rpcbind import PORT as PORTMAPPER_PORT
 from rpcrdma.server.sockets import bind
 from rpcrdma.tls.certificates import TlsError, make_context
-from rpcrdma.verbs import device
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +63,7 @@ def examine(config: Config) -> list[Finding]:
     running, found = _of_state_dir(config)
     found += _of_sockets(config, running)
     found += _of_tls(config)
+    found += _of_kerberos(config)
     # Last, since the file service gives up privileges of this process.
     found += asyncio.run(_of_exports(config))
     return sorted(found, key=lambda finding: finding.line)
@@ -96,6 +96,17 @@ def _of_tls(config: Config) -> Iterator[Finding]:
         except TlsError as error:
             message, _, remedy = str(error).rpartition("; ")
             yield _finding(config, ("server", "tls"), message, remedy)
+
+
+# -- Kerberos --------------------------------------------------------------------------------------------------------
+def _of_kerberos(config: Config) -> Iterator[Finding]:
+    settings = config.server.kerberos
+    if settings is not None:
+        try:
+            make_acceptor(settings).close()
+        except KerberosError as error:
+            message, _, remedy = str(error).rpartition("; ")
+            yield _finding(config, ("server", "kerberos", "keytab"), message, remedy)
 
 
 # -- sockets ---------------------------------------------------------------------------------------------------------
@@ -134,33 +145,18 @@ def _try(one: _Socket) -> None:
 def _sockets(config: Config) -> Iterator[_Socket]:
     """What the server would bind. Ports that are chosen for it, and devices', are left out."""
     server = config.server
-    tcp, hosts = [], []
-    for index, entry in enumerate(server.listen):
-        address = entry.address
-        hosts.append(address.host)
-        if address.scheme == "tcp":
-            tcp.append(address.host)
-        elif entry.provider == "verbs" or (entry.provider == "auto" and not device.why_not() and device.device_names()):
-            continue
-        if address.port:
-            yield _Socket(("server", "listen", index), "tcp", address.host, address.port)
+    entries = list(server.listen)
+    found = [
+        _Socket(key, "udp" if place.kind == "udp" else "tcp", place.host, place.port)
+        for key, place in planned(config)
+        if place.port and not (place.kind == "rdma" and may_be_on_device(entries[int(key[-1])]))
+    ]
+    yield from (one for one in found if one.key[1] == "listen")
     if server.metrics.listen is not None:
         host, port = split_host_port(server.metrics.listen)
         if port:
             yield _Socket(("server", "metrics", "listen"), "tcp", host, port)
-    services: list[tuple[str, int, Sequence[str]]] = []
-    if server.spoken & V3:
-        services.append(("mountd_port", server.mountd_port, ("tcp",)))
-    if server.nlm and server.spoken & V3:
-        services += [("nlm_port", server.nlm_port, ("tcp",)), ("nsm_port", server.nsm_port, ("tcp", "udp"))]
-    if server.rquota:
-        services.append(("rquota_port", server.rquota_port, ("tcp", "udp")))
-    if server.portmapper:
-        services.append(("portmapper", PORTMAPPER_PORT, ("tcp", "udp")))
-    for name, port, kinds in services:
-        for host in mount_hosts(tcp or hosts) if port else ():
-            for kind in kinds:
-                yield _Socket(("server", name), kind, host, port)
+    yield from (one for one in found if one.key[1] != "listen")
 
 
 def _overlap(one: _Socket, other: _Socket) -> bool:
@@ -184,13 +180,15 @@ async def _of_exports(config: Config) -> list[Finding]:
         try:
             await service.start()
             found = [
-                _finding(config, ("exports", index[id_], "path"), one.why, one.remedy)
+                _finding(
+                    config, ("exports", index[id_], "backend" if one.export.backend else "path"), one.why, one.remedy
+                )
                 for id_, one in service.absent.items()
             ]
             for export in exports.exports:
                 mount = (await service.root(export)).mount
                 if mount.by_place:
-                    found.append(_by_place(config, index[export.id], mount))
+                    found += _by_place(config, index[export.id], mount)
         finally:
             await service.close()
             silent.setLevel(level)
@@ -198,11 +196,14 @@ async def _of_exports(config: Config) -> list[Finding]:
     return found
 
 
-def _by_place(config: Config, number: int, mount: Any) -> Finding:
-    path = config.exports[number].path
+def _by_place(config: Config, number: int, mount: Any) -> Iterator[Finding]:
+    path, where = config.exports[number].path, ("exports", number, "path")
     if mount.naming == Naming.HANDLE:
         what, remedy = "this user may not open files by handle", "run the server with CAP_DAC_READ_SEARCH"
     else:
         what, remedy = f"the file system of {path} has no file handles", "export one that has, if that matters"
     message = f"{what}: it is remembered in the state directory where files are; {LIMITS}"
-    return _finding(config, ("exports", number, "path"), message, remedy, "warning")
+    yield _finding(config, where, message, remedy, "warning")
+    if config.server.processes > 1:
+        message = f"{what}, and each of {config.server.processes} processes remembers files for its own clients alone"
+        yield _finding(config, where, message, f"{remedy}; or set server.processes to 1", "warning")

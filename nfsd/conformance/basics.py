@@ -115,7 +115,10 @@ async def fragments(target: Target) -> None:
     assert isinstance(to, Records)
     for count in (2, 7, 44):
         xid = next(_xids)
-        found = await to.exchange(rpc_call(xid, 0), count)
+        try:
+            found = await to.exchange(rpc_call(xid, 0), count)
+        except ConnectionError as lost:
+            raise Differs(f"a call in {count} fragments: {lost}") from lost
         expect(found, words(xid, 1, 0, 0, 0, 0), f"the reply to a call in {count} fragments")
 
 

@@ -12,8 +12,9 @@ from typing import Final
 
 DESCRIPTION: Final = """\
 Ask an NFS server whether it does what the specifications demand: RPC (RFC 5531), NFSv3 (RFC 1813), sessions of NFSv4.1
-(RFC 8881), and over RDMA also RPC-over-RDMA (RFC 8166), NFS on it (RFC 8267) and its private data (RFC 8797). Each
-question has connections of its own, on which every octet is made by hand, right or wrong on purpose.
+(RFC 8881) with their callbacks, and over RDMA also RPC-over-RDMA (RFC 8166, 8167), NFS on it (RFC 8267), its private
+data (RFC 8797), and version Two where the server has it; and random messages. Each question has connections of its
+own, on which every octet is made by hand, right or wrong on purpose.
 
 The questions work in a directory of their own, which they make in the export and remove at the end. They call as
 root with AUTH_SYS, so the export must be writable for root from here, from any port. Some of them end connections, and
@@ -55,6 +56,9 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     )
     text = "where the export is below NFSv4's root, if not at its own path; / if it is the root"
     command.add_argument("--v4-path", metavar="PATH", help=text)
+    command.add_argument("--seed", type=int, default=1, metavar="N", help="of the random messages; the default is 1")
+    text = "how many random messages, in each of the questions with them; the default is 300"
+    command.add_argument("--messages", type=int, default=300, metavar="N", help=text)
     text = "seconds after which a message counts as discarded; the default is 3"
     command.add_argument("--patience", type=float, default=3.0, metavar="N", help=text)
 
@@ -89,7 +93,10 @@ def main(parsed: argparse.Namespace) -> int:
             raise CannotAsk(f"no question over {url.transport} is called {', '.join(sorted(unknown))}; see --list")
         if parsed.captures:
             Path(parsed.captures).mkdir(parents=True, exist_ok=True)
-        options = Options(parsed.only, parsed.captures, parsed.patience, parsed.mount_port, parsed.v4_path)
+        options = Options(
+            parsed.only, parsed.captures, parsed.patience, parsed.mount_port, parsed.seed, parsed.messages,
+            parsed.v4_path,
+        )  # fmt: skip
         answers = asyncio.run(ask(url, options, told))
         if parsed.junit:
             Path(parsed.junit).write_text(report.as_junit(str(url), answers))

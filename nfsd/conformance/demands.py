@@ -88,6 +88,7 @@ RFC_8166 = _items(
     4.3.2.3 empty | M | An empty Write chunk asks for its result inline, and comes back empty.
     4.3.3 reply-chunk-unused | O | A Reply chunk that is not needed comes back with all lengths zero.
     4.5 too-short | M | A message below 28 octets is discarded.
+    4.5 any-octets | M | Whatever comes, answers are well formed and belong to a call, and nobody else is harmed.
     4.5 error-fields | M | An error has the XID and the version of what it answers.
     4.5.1 range | M | ERR_VERS says the lowest and the highest version served.
     4.5.2 malformed | M | A header that cannot be parsed, or an unknown procedure, gets ERR_CHUNK; nothing is executed.
@@ -204,6 +205,7 @@ RFC_5531 = _items(
     9 proc-unavail | M | A procedure that is not there gets PROC_UNAVAIL.
     9 garbage-args | M | Arguments that cannot be decoded get GARBAGE_ARGS.
     9 auth-error | M | A credential of an unknown flavor is denied with AUTH_ERROR.
+    9 any-octets | M | Whatever comes, a reply is one and belongs to a call, and nobody else is harmed.
     11 fragments | M | A record may come in any number of fragments.
     """,
 )
@@ -234,6 +236,8 @@ RFC_8881 = _items(
     15.1.11.2 bad-slot | M | A slot that is not in the table gets NFS4ERR_BADSLOT.
     2.10.2 not-in-session | M | An operation that needs a session and has none gets NFS4ERR_OP_NOT_IN_SESSION.
     18.46.3 sequence-pos | M | SEQUENCE behind another operation gets NFS4ERR_SEQUENCE_POS.
+    20.9.3 sequence-first | M | A callback begins with CB_SEQUENCE, in the session that has its connection.
+    10.4 recall | M | A delegation is recalled before a change in its way is made, and the change waits for its return.
     15.1.3.4 illegal | M | An operation that there is not gets NFS4ERR_OP_ILLEGAL as operation OP_ILLEGAL.
     """,
 )

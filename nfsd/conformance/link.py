@@ -23,12 +23,18 @@ INLINE = 4096
 """What the peer says that it sends and receives."""
 RECEIVES, RECEIVE = 80, 64 << 10
 """More than that is taken, to see what comes."""
+MESSAGES = 300
+"""Random ones."""
 WAITS_FOR_FIRST = 3.0
 """Seconds. siw's accepting side may notice the first message only when the next one comes."""
 
 
 class Differs(Exception):
     """The server does not do what the item demands; the text says what it does."""
+
+
+class Absent(Exception):
+    """The server lacks what the item is about, as it may; the text says what."""
 
 
 Question = Callable[["Target"], Awaitable[None]]
@@ -66,7 +72,7 @@ def rpc_call(xid: int, procedure: int, program: int = NFS, version: int = 3) -> 
 def status(rpc: bytes) -> int:
     """The NFS status of a whole RPC reply."""
     if rpc[4:24] != words(1, 0, 0, 0, 0):
-        raise Differs(f"the RPC reply begins with {rpc[:24].hex()}")
+        raise Differs(f"the RPC reply is {outcome(rpc)}")
     return int.from_bytes(rpc[24:28], "big")
 
 
@@ -168,26 +174,28 @@ class Link:
         self.peer.send(*parts)
         return await self.reply()
 
-    async def _answer(self, *parts: bytes) -> ReplyHeader | None:
-        """The answer to any octets, if there is one; the connection must outlive them."""
+    async def _answer(self, *parts: bytes, null: Callable[[int], bytes] = header) -> ReplyHeader | None:
+        """The answer to any octets, if there is one; the connection must outlive them. ``null`` makes the header of
+        the NULL behind them."""
         self.peer.send(*parts)
-        xid = self.send_null()
-        null = False
+        xid = self.next_xid()
+        self.peer.send(null(xid), rpc_call(xid, 0))
+        answered = False
         answer = None
         with contextlib.suppress(TimeoutError):
-            while answer is None or not null:
+            while answer is None or not answered:
                 # A server of several threads may answer the NULL first.
-                async with asyncio.timeout(self.patience if null else None):
+                async with asyncio.timeout(self.patience if answered else None):
                     found = await self.reply()
                 if found.xid == xid:
-                    null = True
+                    answered = True
                 else:
                     answer = found
         return answer
 
-    async def discards(self, *parts: bytes) -> None:
+    async def discards(self, *parts: bytes, null: Callable[[int], bytes] = header) -> None:
         """Differs if the server answers these octets, or the connection does not outlive them."""
-        found = await self._answer(*parts)
+        found = await self._answer(*parts, null=null)
         if found is not None:
             raise Differs(f"it is answered with {name(found)}")
 
@@ -292,29 +300,37 @@ class Target:
         path: Sequence[bytes] = (),
         patience: float = 0.0,
         transport: str = "rdma",
+        seed: int = 1,
+        messages: int = MESSAGES,
     ) -> None:
         """``root`` is NFSv3's handle of a directory in which everything may be done; ``path`` leads there from NFSv4's
         root. ``patience``: seconds after which a message is known to be discarded; a server that answers messages in
-        their order needs none."""
+        their order needs none. ``seed`` and ``messages`` are of the random ones."""
+        self.seed, self.messages = seed, messages
         self.patience = patience
         self.provider, self.account, self.address, self.root = provider, account, address, root
         self.path = path
         self.transport = transport
         self.peers: list[Peer | Records] = []
 
-    async def link(self, private_data: bytes = LINUX) -> Link:
-        """A new connection that has been used for a NULL."""
+    async def link(self, private_data: bytes = LINUX, *, wake: bool = True) -> Link:
+        """A new connection that has been used for a NULL of version One, unless told otherwise."""
         peer = Peer(self.account, RECEIVE)
         await peer.connect(self.provider, self.address, private_data, receives=RECEIVES, initiator_depth=4)
         self.peers.append(peer)
         link = Link(peer, self.root, self.patience)
-        await link.wake()
+        if wake:
+            await link.wake()
         return link
 
     async def exchanger(self) -> Exchanger:
         """A new connection for whole RPC messages, over whatever transport it is."""
         if self.transport == "rdma":
             return Inline(await self.link())
+        return await self.records()
+
+    async def records(self) -> Records:
+        """A new connection over TCP."""
         records = await Records.connect(self.address.host, self.address.port)
         self.peers.append(records)
         return records
@@ -343,5 +359,8 @@ def untouched(area: Exposed, what: str) -> None:
 
 def expect(found: object, wanted: object, what: str) -> None:
     """Differs unless they are the same."""
+    if isinstance(found, bytes) and isinstance(wanted, bytes) and len(found) == len(wanted) > 32:
+        at = next((at for at in range(len(found)) if found[at] != wanted[at]), 0)
+        found, wanted, what = found[at : at + 16], wanted[at : at + 16], f"{what}, from octet {at} on"
     if found != wanted:
         raise Differs(f"{what}: {found!r:.80}, not {wanted!r:.80}")

@@ -28,11 +28,19 @@ class Records:
 
     async def exchange(self, message: bytes, fragments: int = 1) -> bytes:
         """The next record after this message, which goes in so many fragments. Raises ConnectionError."""
-        size = -(-len(message) // fragments)
+        self.send(message, fragments)
+        return await self.record()
+
+    def send(self, message: bytes, fragments: int = 1) -> None:
+        """One record, in so many fragments."""
+        size = -(-len(message) // fragments) or 1
         for start in range(0, len(message), size):
             part = message[start : start + size]
             last = _LAST if start + size >= len(message) else 0
             self._writer.write(words(last | len(part)) + part)
+
+    async def record(self) -> bytes:
+        """The next record. Raises ConnectionError, TimeoutError."""
         async with asyncio.timeout(PATIENCE):
             return await self._record()
 

@@ -9,10 +9,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Final
 
+from nfsd.conformance.passage import Passage, Way
 from rpcrdma.capture import pcapng
 from rpcrdma.capture.events import Connection
 from rpcrdma.capture.frames import LARGEST_PAYLOAD, Frame, Shown
@@ -21,7 +23,6 @@ _MPA_KEYS: Final = (b"MPA ID Req Frame", b"MPA ID Rep Frame")
 _MPA_HEAD: Final = 20
 _MOST: Final = 64 << 20
 """Octets that are kept of one question."""
-_READ: Final = 1 << 18
 
 
 class Cutter:
@@ -69,29 +70,38 @@ class Fragments(Cutter):
         return 4 + int.from_bytes(octets[:4], "big") % 0x80000000
 
 
-class Relay:
+class _Seen(Way):
+    """One direction, whose messages are kept."""
+
+    def __init__(self, cutter: Cutter, keep: Callable[[bytes], None]) -> None:
+        self._cutter, self._keep = cutter, keep
+
+    async def take(self, octets: bytes) -> None:
+        """Keep what is whole."""
+        for piece in self._cutter.feed(octets):
+            self._keep(piece)
+
+    def over(self) -> None:
+        """Keep what never became whole."""
+        self._keep(self._cutter.rest())
+
+
+class Relay(Passage):
     """A listening port, whose connections go on to the server."""
 
     def __init__(self, host: str, port: int, transport: str) -> None:
-        self.port = 0
-        self._host, self._port, self._transport = host, port, transport
+        super().__init__(host, port)
+        self._transport = transport
         self._frames: list[Frame] = []
         self._kept = 0
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._server: asyncio.Server | None = None
 
-    async def open(self) -> None:
-        """Listen on loopback."""
-        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
-        self.port = self._server.sockets[0].getsockname()[1]
-
-    async def close(self) -> None:
-        """End all."""
-        if self._server is not None:
-            self._server.close()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+    def ways(self, onward: asyncio.StreamWriter) -> tuple[Way, Way]:
+        """Both directions' pieces are kept."""
+        server, client = onward.get_extra_info("peername"), onward.get_extra_info("sockname")
+        shown = Shown(Connection("tcp", client[0], client[1], server[0], server[1]))
+        cutter = Fpdus if self._transport == "rdma" else Fragments
+        inward, outward = (_Seen(cutter(), partial(self._keep, shown, way)) for way in (True, False))
+        return inward, outward
 
     def forget(self) -> None:
         """Begin anew, for the next question."""
@@ -107,42 +117,6 @@ class Relay:
             for frame in self._frames:
                 way = pcapng.OUTBOUND if frame.inbound else pcapng.INBOUND
                 file.write(pcapng.packet(0, frame.time, frame.data, frame.length, way, frame.lost, frame.comment))
-
-    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.ensure_future(self._connected(reader, writer))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            there, onward = await asyncio.open_connection(self._host, self._port)
-        except OSError:
-            writer.transport.abort()
-            return
-        server, client = onward.get_extra_info("peername"), onward.get_extra_info("sockname")
-        shown = Shown(Connection("tcp", client[0], client[1], server[0], server[1]))
-        ways = self._pass(reader, onward, shown, inward=True), self._pass(there, writer, shown, inward=False)
-        try:
-            await asyncio.gather(*ways)
-        finally:
-            for each in (onward, writer):
-                each.transport.abort()
-
-    async def _pass(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, shown: Shown, *, inward: bool
-    ) -> None:
-        cutter = Fpdus() if self._transport == "rdma" else Fragments()
-        try:
-            while octets := await reader.read(_READ):
-                writer.write(octets)
-                for piece in cutter.feed(octets):
-                    self._keep(shown, inward, piece)
-                await writer.drain()
-            writer.write_eof()
-        except OSError:
-            writer.transport.abort()  # a reset goes on as one
-        finally:
-            self._keep(shown, inward, cutter.rest())
 
     def _keep(self, shown: Shown, inward: bool, piece: bytes) -> None:
         self._kept += len(piece)

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator, Sequence
 from xml.etree import ElementTree
 
+from nfsd.conformance.demands import Item
 from nfsd.conformance.run import Answer
 
 _WIDTH = 37
@@ -16,21 +17,32 @@ def lines(answers: Sequence[Answer]) -> Iterator[str]:
     """A table: one line for each demand, and below it how the server differs."""
     for answer in answers:
         for item in answer.items:
-            yield f"{'differs' if answer.differs else 'ok':8}{item.level:3}{item.name:{_WIDTH}}  {item.text}".rstrip()
+            yield f"{_word(answer):8}{item.level:3}{item.name:{_WIDTH}}  {item.text}".rstrip()
         if answer.differs:
             yield f"           {answer.question}: {answer.differs}"
             if answer.capture:
                 yield f"           captured in {answer.capture}"
+        if answer.absent:
+            yield f"           {answer.question}: {answer.absent}"
+
+
+def _word(answer: Answer) -> str:
+    return "differs" if answer.differs else "absent" if answer.absent else "ok"
 
 
 def summary(answers: Sequence[Answer]) -> str:
     """The whole in one line."""
-    all_of_them = [(item, answer.differs) for answer in answers for item in answer.items]
-    wrong = [item for item, differs in all_of_them if differs]
-    text = f"{len(all_of_them)} demands: {len(all_of_them) - len(wrong)} as demanded, {len(wrong)} not"
+    by_word: dict[str, list[Item]] = {}
+    for answer in answers:
+        by_word.setdefault(_word(answer), []).extend(answer.items)
+    wrong, absent = by_word.get("differs", []), by_word.get("absent", [])
+    right = len(by_word.get("ok", []))
+    text = f"{right + len(wrong) + len(absent)} demands: {right} as demanded, {len(wrong)} not"
     if wrong:
         by_level = ", ".join(f"{sum(i.level == level for i in wrong)} {word}" for level, word in _LEVELS.items())
         text += f" ({by_level})"
+    if absent:
+        text += f", {len(absent)} about what the server lacks"
     return text
 
 
@@ -51,6 +63,7 @@ def as_json(server: str, answers: Sequence[Answer]) -> str:
             "text": item.text,
             "question": answer.question,
             "differs": answer.differs,
+            "absent": answer.absent,
             "seconds": round(answer.seconds, 3),
             "capture": answer.capture,
         }
@@ -71,6 +84,8 @@ def as_junit(server: str, answers: Sequence[Answer]) -> str:
         name = item.name.removeprefix(item.document).strip()
         share = answer.seconds / len(answer.items)
         case = ElementTree.SubElement(suite, "testcase", classname=item.document, name=name, time=f"{share:.3f}")
+        if answer.absent:
+            ElementTree.SubElement(case, "skipped", message=_plain(answer.absent))
         if answer.differs:
             failure = ElementTree.SubElement(case, "failure", message=_plain(answer.differs))
             failure.text = _plain(f"{item.text}\n{answer.question}: {answer.differs}\n{answer.capture}")

@@ -12,17 +12,28 @@ from pathlib import Path
 from nfsd.client.mount import Mounts
 from nfsd.client.rpc import Caller
 from nfsd.client.url import Url
-from nfsd.conformance import basics, others, rfc8166, sessions
+from nfsd.conformance import basics, callbacks, others, randomly, rfc8166, sessions, version_two
 from nfsd.conformance.basics import directory_of, entries, good, nfs3
 from nfsd.conformance.demands import BASICS, ITEMS, Item
-from nfsd.conformance.link import QUESTIONS, TRANSPORTS, Differs, Exchanger, Question, Target, opaque, outcome
+from nfsd.conformance.link import (
+    MESSAGES,
+    QUESTIONS,
+    TRANSPORTS,
+    Absent,
+    Differs,
+    Exchanger,
+    Question,
+    Target,
+    opaque,
+    outcome,
+)
 from nfsd.conformance.relay import Relay
 from rpcrdma import client as rpc
 from rpcrdma.memory import Pool
 from rpcrdma.verbs.interface import ListenAddress
 from rpcrdma.verbs.softiwarp.provider import SoftIwarp
 
-MODULES = (basics, sessions, rfc8166, others)
+MODULES = (basics, sessions, callbacks, rfc8166, others, version_two, randomly)
 LIMIT = 60.0
 """Seconds for one question."""
 PATIENCE = 3.0
@@ -47,6 +58,8 @@ class Answer:
     seconds: float
     capture: str = ""
     """The file of what passed, if it differs."""
+    absent: str = ""
+    """What the server lacks, if that is why it cannot be asked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,12 +72,16 @@ class Options:
     """The directory for captures; none are made if empty."""
     patience: float = PATIENCE
     mount_port: int | None = None
+    seed: int = 1
+    """Of the random messages."""
+    messages: int = MESSAGES
+    """How many of them."""
     root: str | None = None
     """The export's path from NFSv4's root, if it is not that of the URL."""
 
 
 async def put(question: Question, target: Target) -> str:
-    """How the server differs from what the items demand; empty if it does not."""
+    """How the server differs from what the items demand; empty if it does not. Raises Absent."""
     try:
         async with asyncio.timeout(LIMIT):
             await question(target)
@@ -123,7 +140,8 @@ async def ask(url: Url, options: Options, told: Callable[[Answer], None] = lambd
     def target(handle: bytes) -> Target:
         there = ListenAddress("127.0.0.1", relay.port)
         account = pool.account(_SHARE)
-        return Target(provider, account, there, handle, (*path, name), options.patience, url.transport)
+        return Target(provider, account, there, handle, (*path, name), options.patience, url.transport,
+                      options.seed, options.messages)  # fmt: skip
 
     place = target(root)
     try:
@@ -135,10 +153,14 @@ async def ask(url: Url, options: Options, told: Callable[[Answer], None] = lambd
         for question, items in chosen(url.transport, options.only):
             relay.forget()
             begun = time.monotonic()
-            differs = await put(question, target(inside))
+            differs = absent = ""
+            try:
+                differs = await put(question, target(inside))
+            except Absent as why:
+                absent = str(why)
             seconds = time.monotonic() - begun
             file = _capture(relay, question, differs, options.captures) if differs and options.captures else ""
-            answers.append(Answer(question.__name__, items, differs, seconds, file))
+            answers.append(Answer(question.__name__, items, differs, seconds, file, absent))
             told(answers[-1])
         await empty(await place.exchanger(), inside)
         await nfs3(await place.exchanger(), 13, opaque(root) + opaque(name))

@@ -1,8 +1,9 @@
-"""The questions of tests/peer/checklist, put to this server; tests/vm/checklist.py puts them to Linux's."""
+"""The questions of ``rdma-nfsd conformance``, put to this server; tests/vm/four_servers.py puts them to others, too."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 from types import SimpleNamespace
 
 import pytest
@@ -11,9 +12,9 @@ from nfsd.client.url import Url
 from nfsd.conformance.demands import BASICS, ITEMS
 from nfsd.conformance.link import QUESTIONS, TRANSPORTS, Differs
 from nfsd.conformance.run import Options, ask, put
-from tests.peer.checklist import backward
 from tests.peer.version_two_session import server
-from tests.rfc.document import linux
+from tests.rfc.document import FACTS, linux
+from tests.vm.four_servers import DOCUMENT, written
 
 
 def test_this_server_does_all_that_is_demanded(tmp_path):
@@ -22,20 +23,32 @@ def test_this_server_does_all_that_is_demanded(tmp_path):
             url = Url(transport, "127.0.0.1", ports[listener], (b"export",))
             found = asyncio.run(ask(url, Options(patience=0.0, mount_port=ports["mountd"])))
             assert {answer.question: answer.differs for answer in found if answer.differs} == {}, listener
+            lacks = {answer.absent for answer in found if answer.absent}
+            assert lacks == ({"it has no version Two"} if listener == "one" else set())
             wanted = {name for name, question in QUESTIONS.items() if transport in TRANSPORTS[question]}
             assert {item.name for answer in found for item in answer.items} == wanted
         assert list((tmp_path / "export").iterdir()) == [], "the questions clean up behind them"
 
 
-def test_the_questions_are_about_items_that_there_are_and_have_been_put_to_linux():
+def test_the_questions_are_about_items_that_there_are_and_have_been_put_to_every_server():
     assert set(QUESTIONS) <= set(ITEMS) | set(BASICS)
     assert set(BASICS) <= set(QUESTIONS)
     kernel, differs = linux()
     assert kernel.startswith("6.")
-    assert differs.keys() == QUESTIONS.keys() & ITEMS.keys()
+    assert differs.keys() <= QUESTIONS.keys() & ITEMS.keys()
+    facts = json.loads(FACTS.read_text())
+    assert len(facts) == 6
+    for server_asked, answers in facts.items():
+        way = "rdma" if server_asked.endswith(", RDMA") else "tcp"
+        wanted = {name for name, question in QUESTIONS.items() if way in TRANSPORTS[question]}
+        assert {answer["demand"] for answer in answers} == wanted, server_asked
+        if server_asked.startswith("rdma-nfsd"):
+            assert not any(answer["differs"] or answer["absent"] for answer in answers)
 
 
-assert backward  # its questions are among them
+def test_the_document_has_the_tables_of_what_was_answered():
+    document = DOCUMENT.read_text()
+    assert written(document, json.loads(FACTS.read_text())) == document, "python -m tests.vm.four_servers writes them"
 
 
 @pytest.mark.parametrize(
