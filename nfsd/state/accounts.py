@@ -8,8 +8,8 @@ nobody out. Most of that is for any of them; a part is for those in a small netw
 little as well, and so on up to the largest networks. When it runs short, clients whose lease has run out give way,
 those of the host with most first.
 
-What is counted is an estimate, on the high side, of what the interpreter takes; tests compare the two. Imports limits,
-and whose an address is.
+What is counted is an estimate, on the high side, of what the interpreter takes; tests compare the two. The accounts
+themselves are in :mod:`nfsd.state.charges`. Imports limits, and whose an address is.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
+from nfsd.state.charges import Figures, HostAccount
 from nfsd.state.limits import Limits
 from rpcrdma.addresses import host_of
 from rpcrdma.networks import Part, Tree
@@ -57,51 +58,14 @@ _PAUSE: Final = 1.0
 """Seconds between two searches for what could give way."""
 
 
-class HostAccount:
-    """What one host makes the server remember."""
-
-    __slots__ = (
-        "address", "cached_octets", "clients", "copies", "delegations", "host", "ledger", "networks", "octets",
-        "relieved",
-    )  # fmt: skip
-
-    def __init__(self, ledger: Ledger, host: str) -> None:
-        self.ledger = ledger
-        self.host = host
-        self.address = host.removesuffix("!")
-        """The host itself, whoever speaks for it."""
-        self.networks: tuple[Part[Any], ...] = tuple(ledger.networks.of(self.address).chain()[:0:-1])
-        """Those that it is in, the smallest first."""
-        self.octets = 0
-        self.clients: dict[Client, None] = {}
-        """Client records, NFSv3's lock manager's among them."""
-        self.delegations = 0
-        self.copies = 0
-        self.cached_octets = 0
-        """Reply cache promised to its sessions."""
-        self.relieved = float("-inf")
-        """When its own clients were last searched for what could give way."""
-
-    def charge(self, octets: int) -> None:
-        """Something was made, or (negative) is gone."""
-        self.octets += octets
-        self.ledger.octets += octets
-        for network in self.networks:
-            network.has += octets
-
-    @property
-    def left(self) -> int:
-        """How much there is room for as it is."""
-        return self.ledger.left(self)
-
-
-class Ledger:
+class Ledger(Figures):
     """All accounts."""
 
     def __init__(self, limits: Limits, now: Callable[[], float]) -> None:
+        reserve = limits.octets // _RESERVE
+        super().__init__(limits.share(limits.octets, 1 << 20), limits.octets - reserve)
         self._limits = limits
         self._now = now
-        self.octets = 0
         self.hosts: dict[str, HostAccount] = {}
         self.networks: Tree[Part[Any]] = Tree(Part, 1, 1, 1)
         """What hosts have by network; nobody asks who has most."""
@@ -109,9 +73,7 @@ class Ledger:
         """How often somebody was refused for want of room."""
         self.give_way: Callable[[HostAccount | None, Callable[[], bool]], None] = lambda _host, _enough: None
         """Expires courtesy clients (of a host, or of the hosts with most) until there is enough, or no more of them."""
-        self._share = limits.share(limits.octets, 1 << 20)
-        self._reserve = limits.octets // _RESERVE
-        self._easy = limits.octets - self._reserve
+        self._reserve = reserve
         self._relieved = float("-inf")
 
     def account(self, host: str) -> HostAccount:
@@ -145,15 +107,15 @@ class Ledger:
     def room(self, account: HostAccount, octets: int) -> bool:
         """Whether so much more may be remembered for a host, once what nobody waits for has given way. In constant
         time, but for a search once a second."""
-        if account.octets + octets <= self._share and self.octets + octets <= self._easy:
+        if account.octets + octets <= self.share and self.octets + octets <= self.easy:
             return True  # as nearly always
         if self.fits(account, octets):
             return True
         now = self._now()
-        if account.octets + octets > self._share:
+        if account.octets + octets > self.share:
             if now >= account.relieved + _PAUSE:
                 account.relieved = now
-                self.give_way(account, lambda: account.octets + octets <= self._share - (self._share >> 4))
+                self.give_way(account, lambda: account.octets + octets <= self.share - (self.share >> 4))
         elif now >= self._relieved + _PAUSE:
             self._relieved = now
             self.give_way(None, lambda: self.octets + octets <= self._limits.octets - 2 * self._reserve)
@@ -164,11 +126,11 @@ class Ledger:
 
     def over_share(self, account: HostAccount, octets: int) -> bool:
         """Whether it is the host's own share that is used up."""
-        return account.octets + octets > self._share
+        return account.octets + octets > self.share
 
     def fits(self, account: HostAccount, octets: int) -> bool:
         """Whether there is room as it is."""
-        if account.octets + octets <= self._share and self.octets + octets <= self._easy:
+        if account.octets + octets <= self.share and self.octets + octets <= self.easy:
             return True
         return octets <= self.left(account)
 
@@ -182,7 +144,7 @@ class Ledger:
             kept = self._reserve // 2 * (len(account.networks) - number) // (len(account.networks) + 1)
             room = max(room, min(little, left - kept))
             little = min(little, max(_LITTLE, left // _LITTLE_OF_A_NETWORK) - network.has)
-        return min(self._share - account.octets, max(room, min(little, left)))
+        return min(self.share - account.octets, max(room, min(little, left)))
 
     def has_clients(self, account: HostAccount) -> bool:
         """Whether a host has as many clients as its share."""

@@ -17,8 +17,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from nfsd.protocol import nfs4 as codes
-from nfsd.state.accounts import CLIENT, HostAccount
+from nfsd.state.accounts import CLIENT
+from nfsd.state.charges import HostAccount
 from nfsd.state.errors import ClientInUse, Nfs4Error
+from nfsd.state.protection import Protection, check, is_itself
 from nfsd.state.records import ClientRecord
 from nfsd.state.room import Room
 from nfsd.state.types import UINT32_MAX, Callback40, CreateSessionResult, ExchangeIdResult, Gone
@@ -49,38 +51,11 @@ class Client(ClientRecord):
     """One client record. Attributes are for reading outside the engine."""
 
     __slots__ = (
-        "account",
-        "cached_octets",
-        "callback",
-        "callback_path",
-        "claim",
-        "clientid",
-        "confirm",
-        "confirmed",
-        "create_result",
-        "create_seqid",
-        "delegations",
-        "engine",
-        "expired",
-        "hosts",
-        "introduced",
-        "introduced_until",
-        "lock_owners",
-        "lock_states",
-        "locks",
-        "may_reclaim",
-        "open_owners",
-        "owner",
-        "principal",
-        "reclaim_complete",
-        "recorded",
-        "sessions",
-        "states",
-        "tag",
-        "trusted",
-        "trusted_until",
+        "cached_octets", "callback", "callback_path", "claim", "clientid", "confirm", "confirmed", "create_result",
+        "create_seqid", "engine", "hosts", "introduced", "introduced_until", "lock_owners", "locks", "owner",
+        "principal", "protection", "recorded", "sessions", "trusted", "trusted_until",
         "verifier",
-    )
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -99,6 +74,7 @@ class Client(ClientRecord):
         self.owner = owner
         self.verifier = verifier
         self.principal = principal
+        self.protection: Protection | None = None
         self.hosts: dict[str, None] = {host: None}
         """The addresses that this instance has shown itself at, the first one first."""
         self.account: HostAccount = engine.ledger.join(self, host)
@@ -297,10 +273,12 @@ class ClientTable:
         self._confirmed.setdefault((client.minor, client.owner, host), client)
         self._engine.on_moved(client, host)
 
-    def _known(self, minor: int, owner: bytes, verifier: bytes, principal: str, host: str) -> Client | None:
+    def _known(
+        self, minor: int, owner: bytes, verifier: bytes, principal: str, host: str, machine: str = ""
+    ) -> Client | None:
         """The confirmed record that somebody who introduces itself is to be held against."""
         instance = self._instances.get((minor, owner, verifier))
-        if instance is not None and instance.principal == principal:
+        if instance is not None and is_itself(instance, principal, machine):
             self.meet(instance, host)
             return instance
         return self._confirmed.get((minor, owner, host))
@@ -378,22 +356,26 @@ class ClientTable:
 
     # -- v4.1 ----------------------------------------------------------------------------------------------------
     def exchange_id(
-        self, *, owner: bytes, verifier: bytes, flags: int, principal: str, state_protect: int = 0, host: str = ""
+        self,
+        *,
+        owner: bytes,
+        verifier: bytes,
+        flags: int,
+        principal: str,
+        machine: str = "",
+        protection: Protection | None = None,
+        host: str = "",
     ) -> ExchangeIdResult:
-        """EXCHANGE_ID, the nine cases of RFC 8881 section 18.35.4. Raises CLID_INUSE, NOENT, NOT_SAME, PERM, INVAL
-        (unknown flags, SP4_NONE aside an unknown protection), ENCR_ALG_UNSUPP (SP4_SSV)."""
+        """EXCHANGE_ID, the nine cases of RFC 8881 section 18.35.4; ``protection`` is what a new record gets. Raises
+        CLID_INUSE, NOENT, NOT_SAME, PERM, WRONG_CRED, INVAL (unknown flags)."""
         if flags & ~EXCHANGE_ID_FLAGS:
             raise Nfs4Error(codes.NFS4ERR_INVAL, f"EXCHANGE_ID flags {flags:#x}")
-        if state_protect == codes.state_protect_how4.SP4_SSV:
-            raise Nfs4Error(codes.NFS4ERR_ENCR_ALG_UNSUPP)  # as servers without SSV answer it
-        if state_protect != codes.state_protect_how4.SP4_NONE:
-            raise Nfs4Error(codes.NFS4ERR_INVAL, "machine credentials need RPCSEC_GSS")
         self._check_owner(owner)
-        confirmed = self._known(1, owner, verifier, principal, host)
+        confirmed = self._known(1, owner, verifier, principal, host, machine)
         if flags & codes.EXCHGID4_FLAG_UPD_CONFIRMED_REC_A:
-            return self._update(confirmed, verifier, principal)
+            return self._update(confirmed, verifier, principal, machine)
         if confirmed is not None:
-            if confirmed.principal != principal:
+            if not is_itself(confirmed, principal, machine):
                 # Case 3, collision: the record gives way only if nothing is lost with it.
                 if confirmed.held:
                     raise Nfs4Error(codes.NFS4ERR_CLID_INUSE)
@@ -405,9 +387,12 @@ class ClientTable:
         unconfirmed = self._unconfirmed.get((1, owner, host))
         if unconfirmed is not None:
             self._engine.expire_client(unconfirmed)  # case 4
-        return self._exchanged(self._new(1, owner, verifier, principal, host))  # case 1
+        client = self._new(1, owner, verifier, principal, host)  # case 1
+        if protection is not None:
+            client.protection, client.binds = protection, protection.binds
+        return self._exchanged(client)
 
-    def _update(self, confirmed: Client | None, verifier: bytes, principal: str) -> ExchangeIdResult:
+    def _update(self, confirmed: Client | None, verifier: bytes, principal: str, machine: str) -> ExchangeIdResult:
         """EXCHANGE_ID with UPD_CONFIRMED_REC_A: cases 6 to 9."""
         if confirmed is None:
             raise Nfs4Error(codes.NFS4ERR_NOENT)
@@ -415,19 +400,24 @@ class ClientTable:
             raise Nfs4Error(codes.NFS4ERR_NOT_SAME)
         if confirmed.principal != principal:
             raise Nfs4Error(codes.NFS4ERR_PERM)
+        check(confirmed, codes.OP_EXCHANGE_ID, machine)
         return self._exchanged(confirmed)
 
     def _exchanged(self, client: Client) -> ExchangeIdResult:
-        flags = codes.EXCHGID4_FLAG_USE_NON_PNFS
+        # There may be referrals after any reload, and who may give one MUST say so (RFC 8881 section 18.35.3).
+        flags = codes.EXCHGID4_FLAG_USE_NON_PNFS | codes.EXCHGID4_FLAG_SUPP_MOVED_REFER
         if client.confirmed:
             flags |= codes.EXCHGID4_FLAG_CONFIRMED_R
-        return ExchangeIdResult(client.clientid, (client.create_seqid + 1) & UINT32_MAX, flags)
+        sequenceid = (client.create_seqid + 1) & UINT32_MAX
+        return ExchangeIdResult(client.clientid, sequenceid, flags, client.protection)
 
-    def destroy_clientid(self, clientid: int, host: str = "") -> None:
-        """DESTROY_CLIENTID. Raises STALE_CLIENTID (another host's, too), CLIENTID_BUSY (sessions or state left)."""
+    def destroy_clientid(self, clientid: int, host: str = "", machine: str = "") -> None:
+        """DESTROY_CLIENTID. Raises STALE_CLIENTID (another host's, too), WRONG_CRED, CLIENTID_BUSY (sessions or state
+        left)."""
         client = self.lookup(clientid)
         if client is None or not client.minor or host not in client.hosts:
             raise Nfs4Error(codes.NFS4ERR_STALE_CLIENTID)
+        check(client, codes.OP_DESTROY_CLIENTID, machine)
         if not client.courtesy and (client.sessions or any(not entry.status for entry in client.states.values())):
             raise Nfs4Error(codes.NFS4ERR_CLIENTID_BUSY)
         self._engine.expire_client(client, Gone.LEFT)

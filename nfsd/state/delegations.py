@@ -73,7 +73,9 @@ class DelegationTable:
         self.count = 0
         """Delegations now, revoked ones not among them."""
         self.granted = 0
-        """Given so far."""
+        """Given so far, of files."""
+        self.granted_directories = 0
+        """Likewise, of directories."""
         self.reclaimed = 0
         """Of these, given back after a restart of the server."""
         self.recalled = 0
@@ -159,13 +161,14 @@ class DelegationTable:
         del self._paused[file_key]
         return False
 
-    def settle(self, delegation: Delegation) -> bool:
+    def settle(self, delegation: Delegation, *, directory: bool = False) -> bool:
         """What was offered is to be told to the client now: whether it may. If not, it is gone."""
         if delegation.unwanted or not self.holds(delegation):
             self.release(delegation)
             return False
         delegation.offered = False
-        self.granted += 1
+        self.granted += not directory
+        self.granted_directories += directory
         return True
 
     @staticmethod

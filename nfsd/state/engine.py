@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from nfsd.protocol import nfs4 as codes
-from nfsd.state.accounts import LOCK_OWNER, HostAccount, Ledger
+from nfsd.state.accounts import LOCK_OWNER, Ledger
+from nfsd.state.charges import HostAccount
 from nfsd.state.clients import Client, ClientTable
 from nfsd.state.copies import CopyState, CopyTable
 from nfsd.state.delegations import DelegationTable
@@ -87,6 +88,9 @@ class StateEngine:
         self._writes: list[StoreWrite] = []
         self._issued = 0
         self._committed = 0
+        self.stable = True
+        """Whether everything promised so far is on stable storage. A COMPOUND whose reply promises state (any that ran
+        a state-changing operation) waits for this before the reply: ``await store.flush(engine)``."""
 
     # -- timers --------------------------------------------------------------------------------------------------
     def get_timer(self) -> float | None:
@@ -356,12 +360,7 @@ class StateEngine:
     def _write(self, write: StoreWrite) -> None:
         self._writes.append(write)
         self._issued += 1
-
-    @property
-    def stable(self) -> bool:
-        """Whether everything promised so far is on stable storage. A COMPOUND whose reply promises state (any that ran
-        a state-changing operation) waits for this before the reply: ``await store.flush(engine)``."""
-        return self._issued == self._committed
+        self.stable = False
 
     @property
     def writes_issued(self) -> int:
@@ -381,3 +380,4 @@ class StateEngine:
     def writes_done(self, count: int) -> None:
         """The next ``count`` outstanding changes are on stable storage."""
         self._committed += count
+        self.stable = self._issued == self._committed

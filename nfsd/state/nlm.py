@@ -16,7 +16,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from nfsd.protocol import nfs4 as codes
-from nfsd.state.accounts import CLIENT, HostAccount
+from nfsd.state.accounts import CLIENT
+from nfsd.state.charges import HostAccount
 from nfsd.state.clients import Client
 from nfsd.state.errors import Nfs4Error
 from nfsd.state.owners import OpenOwner

@@ -9,6 +9,7 @@ cdef class Slot:
     cdef public unsigned int generation
     cdef readonly bint cachethis
     cdef readonly unsigned int fingerprint
+    cdef public unsigned long long promised
     cdef readonly object reply
     cpdef int begin(self, unsigned int seqid, bint cachethis, unsigned int fingerprint)
     cdef bint used_before
@@ -22,7 +23,29 @@ cdef class ClientRecord:
     cdef public double lease_end
     cdef public bint courtesy
     cdef public bint unheard
+    cdef public bint binds
     cdef public long revoked
+    cdef public bint expired
+    cdef public bint may_reclaim
+    cdef public bint reclaim_complete
+    cdef public bytes tag
+    cdef public object account          # a HostAccount
+    cdef public dict states             # StateEntry by ``other``
+    cdef public dict open_owners        # OpenOwner by name
+    cdef public long lock_states
+    cdef public long delegations
+
+
+cdef class BackchannelRecord:
+    cdef readonly list connections
+    cdef readonly set silent
+    cdef public bint fault
+    cdef public tuple credentials       # what callbacks are sent with: one, or none that can be
+    cdef bint is_up(self) noexcept
+    cdef bint is_usable(self) noexcept
+
+
+cpdef bint backchannel_usable(client) except -1
 
 
 cdef class SessionRecord:
@@ -36,11 +59,14 @@ cdef class SessionRecord:
     cdef public bint tells
     cdef readonly list retired
     cdef readonly set connections
+    cdef readonly BackchannelRecord backchannel
+    cdef public bint wants_backchannel
     # Of the fore channel.
     cdef size_t max_request
     cdef size_t max_response
     cdef size_t max_cached
     cdef size_t max_operations
+    cpdef unsigned int status_flags(self) except? 0xFFFFFFFF
 
 
 cdef class StateEntry:

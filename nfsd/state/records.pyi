@@ -1,9 +1,11 @@
 from typing import Any, Self
 
+from nfsd.state.charges import HostAccount
 from nfsd.state.clients import Client
 from nfsd.state.files import FileState
 from nfsd.state.owners import LockOwner, OpenOwner
-from nfsd.state.types import ChannelAttributes, Connection, Stateid
+from nfsd.state.sessions import Backchannel
+from nfsd.state.types import CallbackCredential, ChannelAttributes, Connection, Stateid
 
 class Slot:
     """One slot of a session's fore channel; ``start`` is the sequence id before its first request's, which may also
@@ -24,6 +26,8 @@ class Slot:
     def cachethis(self) -> bool: ...
     @property
     def fingerprint(self) -> int: ...
+    promised: int
+    """The reply is not to be given before so many of the engine's writes are committed; 0: it may be."""
     @property
     def reply(self) -> bytes | None:
         """The encoded COMPOUND4res (after the RPC accepted-reply header) of the last request, if it was kept;
@@ -44,10 +48,51 @@ class ClientRecord:
     lease_end: float
     courtesy: bool
     """Its lease ran out; its state is kept until somebody else wants it."""
+    expired: bool
+    """Gone: expired, destroyed or replaced. Nothing may be added to it."""
+    may_reclaim: bool
+    reclaim_complete: bool
+    tag: bytes
+    """What its stateids begin with, behind the epoch."""
+    account: HostAccount
+    """What it has is on this account."""
+    states: dict[bytes, StateEntry]
+    open_owners: dict[bytes, OpenOwner]
+    lock_states: int
+    delegations: int
+    """Delegations it has, revoked ones not among them."""
     unheard: bool
     """v4.0: came back in the grace period, and has not been heard of since its end."""
+    binds: bool
+    """Its connections must be bound by BIND_CONN_TO_SESSION."""
     revoked: int
     """States revoked and not yet freed by FREE_STATEID."""
+
+def backchannel_usable(client: Client) -> bool:
+    """Whether a callback to the client is worth trying over the backchannel of one of its sessions."""
+
+class BackchannelRecord:
+    """What every request in a session looks at of its backchannel: base of Backchannel."""
+
+    credentials: tuple[CallbackCredential, ...]
+    """What callbacks are sent with: one, or none that can be."""
+    fault: bool
+    """SEQ4_STATUS_BACKCHANNEL_FAULT: the sender has lost track of a slot."""
+    @property
+    def connections(self) -> list[Connection]:
+        """Those that are bound for callbacks."""
+
+    @property
+    def silent(self) -> set[Connection]:
+        """Those of them on which the latest callback got no answer."""
+
+    @property
+    def up(self) -> bool:
+        """Whether there is a connection that is not known to be dead."""
+
+    @property
+    def usable(self) -> bool:
+        """Whether a callback is worth trying."""
 
 class SessionRecord:
     """What every request in a session looks at: base of Session."""
@@ -60,7 +105,9 @@ class SessionRecord:
     """Goes up whenever the target goes down."""
     tells: bool
     """Whether its client has ever told of fewer slots in use than it has."""
-    def __init__(self, sessionid: bytes, client: Client, fore: ChannelAttributes) -> None: ...
+    wants_backchannel: bool
+    """A backchannel was once granted: its absence is worth a status flag."""
+    def __init__(self, sessionid: bytes, client: Client, fore: ChannelAttributes, backchannel: Backchannel) -> None: ...
     @property
     def sessionid(self) -> bytes: ...
     @property
@@ -76,6 +123,11 @@ class SessionRecord:
     @property
     def connections(self) -> set[Connection]:
         """Connections bound to the fore channel."""
+
+    @property
+    def backchannel(self) -> Backchannel: ...
+    def status_flags(self) -> int:
+        """sr_status_flags now (RFC 8881 section 18.46.3)."""
 
 class StateEntry:
     """What one stateid names: base of OpenState, LockState and, in Python, of what is less hot."""

@@ -4,6 +4,8 @@ Owns only their fields and the rules that concern one record alone: the slot's s
 the stateid's seqid (section 8.2.2). Everything that concerns several records is in the tables, in Python.
 """
 
+from nfsd.wire.nfs4 cimport SEQ4_STATUS_BACKCHANNEL_FAULT, SEQ4_STATUS_CB_PATH_DOWN, SEQ4_STATUS_CB_PATH_DOWN_SESSION
+
 from nfsd.state.types import Stateid
 
 
@@ -18,6 +20,7 @@ cdef class Slot:
         self.used = False
         self.cachethis = False
         self.fingerprint = 0
+        self.promised = 0
         self.reply = None
 
     cpdef int begin(self, unsigned int seqid, bint cachethis, unsigned int fingerprint):
@@ -35,6 +38,7 @@ cdef class Slot:
             self.renewed = False
             self.cachethis = cachethis
             self.fingerprint = fingerprint
+            self.promised = 0
             self.reply = None
             return 0
         if seqid != self.seqid:
@@ -64,10 +68,53 @@ cdef class ClientRecord:
     """What every request of a client looks at."""
 
 
+cdef class BackchannelRecord:
+    """What every request in a session looks at of its backchannel."""
+
+    def __cinit__(self, *args):
+        self.connections = []
+        self.silent = set()
+        self.fault = False
+        self.credentials = ()
+
+    cdef bint is_up(self) noexcept:
+        return len(self.silent) < len(self.connections)
+
+    cdef bint is_usable(self) noexcept:
+        return self.is_up() and not self.fault and len(self.credentials) > 0
+
+    @property
+    def up(self):
+        return self.is_up()
+
+    @property
+    def usable(self):
+        return self.is_usable()
+
+
+cdef bint can_be_called(object client) except -1:
+    """Whether one of the client's sessions has a backchannel that is up."""
+    cdef SessionRecord session
+    for session in client.sessions.values():
+        if session.backchannel.is_up():
+            return True
+    return False
+
+
+cpdef bint backchannel_usable(client) except -1:
+    cdef SessionRecord session
+    for session in client.sessions.values():
+        if session.backchannel.is_usable():
+            return True
+    return False
+
+
 cdef class SessionRecord:
     """What every request in a session looks at."""
 
-    def __init__(self, bytes sessionid not None, ClientRecord client not None, fore):
+    def __init__(
+        self, bytes sessionid not None, ClientRecord client not None, fore, BackchannelRecord backchannel not None
+    ):
         self.sessionid = sessionid
         self.client = client
         self.fore = fore
@@ -81,6 +128,23 @@ cdef class SessionRecord:
         self.tells = False
         self.retired = []
         self.connections = set()
+        self.backchannel = backchannel
+        self.wants_backchannel = False
+
+    cpdef unsigned int status_flags(self) except? 0xFFFFFFFF:
+        """sr_status_flags now (RFC 8881 section 18.46.3). RESTART_RECLAIM_NEEDED is for sessions that survive a restart;
+        ours do not, and their loss says the same."""
+        cdef unsigned int flags = 0
+        if self.wants_backchannel and not self.backchannel.is_up():
+            flags = SEQ4_STATUS_CB_PATH_DOWN_SESSION
+            if not can_be_called(self.client):
+                flags |= SEQ4_STATUS_CB_PATH_DOWN
+        if self.backchannel.fault:
+            flags |= SEQ4_STATUS_BACKCHANNEL_FAULT
+        if self.client.revoked:
+            client = <object>self.client
+            flags |= <unsigned int>client.engine.revoked_flags(client)
+        return flags
 
 
 cdef class StateEntry:

@@ -16,12 +16,10 @@ RFC 8881 sections 8.4.2 and 8.4.3, RFC 7530 sections 9.6.2 and 9.6.3. Imports co
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from nfsd.protocol import nfs4 as codes
-from nfsd.state.errors import Nfs4Error
+from nfsd.state.grace import GraceRules
 from nfsd.state.limits import Limits
 
 if TYPE_CHECKING:
@@ -67,11 +65,7 @@ class StoreWrite:
     epoch: int = 0
 
 
-def _nothing() -> None:
-    pass
-
-
-class Grace:
+class Grace(GraceRules):
     """The grace period: from the start until its time is over or every client on record has said RECLAIM_COMPLETE."""
 
     def __init__(self, limits: Limits, recovered: Recovered, now: float) -> None:
@@ -83,12 +77,7 @@ class Grace:
         self.ends = now + length
         self._latest = now + 2 * length
         self._reclaimed_at = now - EXTENSION
-        self.unheard: set[Client] = set()
-        """v4.0 clients on record that came back in the grace period and have not been heard of since its end."""
-        self.on_new_lock: Callable[[], None] = _nothing
-        """Called before a new lock is given while there are such clients."""
-        self.active = bool(self._waiting)
-        """Whether only reclaims are granted now. Without clients on record there is nothing to wait for."""
+        super().__init__(bool(self._waiting))
 
     def may_reclaim(self, minor: int, owner: bytes, stored_principal: str) -> bool:
         """Whether there is a record of just this client: it held state when the server stopped."""
@@ -102,29 +91,16 @@ class Grace:
             return ""
         best, found = 0, ""
         for stored in self._principals.get((minor, owner), ()):
-            whose, _, instance = stored.partition(" ")
-            if whose != principal:
+            whose, *instance = stored.rsplit(" ", 2)  # a principal may have spaces in it
+            if stored == principal:
+                rank = 1  # earlier versions of the server have not stored the instance
+            elif whose != principal or len(instance) != 2:
                 continue
-            its_host, _, its_verifier = instance.partition(" ")
-            # Earlier versions of the server have not stored the instance.
-            rank = 1 if not instance else 2 * (its_host == host) + 4 * (its_verifier == verifier.hex())
+            else:
+                rank = 2 * (instance[0] == host) + 4 * (instance[1] == verifier.hex())
             if rank > best:
                 best, found = rank, stored
         return found
-
-    def check(self, client: Client, *, reclaim: bool) -> None:
-        """Whether a new lock (reclaim or not) may be granted to the client. Raises GRACE, NO_GRACE."""
-        if reclaim:
-            if not self.active or client.reclaim_complete:
-                raise Nfs4Error(codes.NFS4ERR_NO_GRACE)
-            if not client.may_reclaim:
-                # RFC 8881 sections 8.4.3, 15.1.9.3: no role in reclaiming, or an edge condition has cost it its claim.
-                raise Nfs4Error(codes.NFS4ERR_NO_GRACE, "nothing on record that this client could reclaim")
-        elif self.active or (client.minor and not client.reclaim_complete):
-            # RFC 8881 section 18.51.3: no new locks before the client's RECLAIM_COMPLETE either.
-            raise Nfs4Error(codes.NFS4ERR_GRACE)
-        elif self.unheard:
-            self.on_new_lock()
 
     def reclaimed(self, now: float) -> None:
         """A reclaim has been granted: a client in the middle of its reclaims is given a little longer."""

@@ -29,7 +29,7 @@ from nfsd.state.accounts import FEW
 from rpcrdma.networks import Displacements, Group, Networks
 
 if TYPE_CHECKING:
-    from nfsd.state.accounts import HostAccount
+    from nfsd.state.charges import HostAccount
     from nfsd.state.clients import Client
 
 _SILENCE: Final = 5.0

@@ -23,6 +23,8 @@ cdef class Sequencer:
     cdef object engine
     cdef object table
     cdef dict sessions
+    cdef object now             # the engine's clock
+    cdef double lease           # seconds
     # What the last request has come to, if its status was 0.
     cdef SessionRecord session
     cdef Slot slot

@@ -26,10 +26,11 @@ cdef class Sequencer:
         self.engine = engine
         self.table = table
         self.sessions = table.by_id
+        self.now, self.lease = engine.now, engine.limits.lease
 
     cdef int run(self, object connection, const SequenceRequest *request, uint32_t fingerprint) except -1:
-        """Begin a request, renew the lease, and bind the connection's fore channel (RFC 8881 section 2.10.3.1,
-        SP4_NONE). Returns its status; with any but 0, the slot is as it was."""
+        """Begin a request, renew the lease, and bind the connection's fore channel, unless the client's protection has it
+        bound otherwise (RFC 8881 section 2.10.3.1). Returns its status; with any but 0, the slot is as it was."""
         cdef SessionRecord session = self.sessions.get(<bytes>request.sessionid[:NFS4_SESSIONID_SIZE])
         cdef Slot slot
         cdef size_t slots
@@ -47,7 +48,7 @@ cdef class Sequencer:
         if request.octets > session.max_request:
             return NFS4ERR_REQ_TOO_BIG
         self.bound = connection not in session.connections
-        if self.bound and len(session.connections) >= self.engine.limits.connections:
+        if self.bound and (session.client.binds or len(session.connections) >= self.engine.limits.connections):
             return NFS4ERR_CONN_NOT_BOUND_TO_SESSION
         slot = session.slots[request.slotid]
         verdict = slot.begin(request.sequenceid, request.cachethis, fingerprint)
@@ -82,7 +83,7 @@ cdef class Sequencer:
         if client.courtesy or client.unheard:
             client.renew()
         else:
-            client.lease_end = self.engine.now() + self.engine.limits.lease
+            client.lease_end = <double>self.now() + self.lease
         return 0
 
     def sequence(

@@ -2,7 +2,8 @@
 
 A session's reply cache is its slots, allocated with it; what one client can make the server keep is bounded by
 ``limits.client_cached_octets``. Replies are cached as COMPOUND4res octets, so a retry may come on another connection or
-transport. State protection is SP4_NONE: a connection is bound to the fore channel by the first SEQUENCE on it.
+transport. A connection is bound to the fore channel by the first SEQUENCE on it, unless the client is protected
+(:mod:`nfsd.state.protection`): then by BIND_CONN_TO_SESSION.
 
 RFC 8881 sections 2.10, 18.33, 18.34, 18.36, 18.37, 18.46.
 """
@@ -17,7 +18,8 @@ from nfsd.protocol import nfs4 as codes
 from nfsd.protocol.nfs4 import channel_dir_from_client4, channel_dir_from_server4
 from nfsd.state.accounts import SESSION
 from nfsd.state.errors import Nfs4Error
-from nfsd.state.records import SessionRecord, Slot
+from nfsd.state.protection import check
+from nfsd.state.records import BackchannelRecord, SessionRecord, Slot
 from nfsd.state.sequence import Sequencer
 from nfsd.state.slots import SlotBudget
 from nfsd.state.types import (
@@ -51,35 +53,19 @@ MINIMUM_BACK_OPERATIONS = 2
 """CB_SEQUENCE and one more."""
 
 
-class Backchannel:
+class Backchannel(BackchannelRecord):
     """What callbacks need: program, credentials, attributes, and the connections bound for it."""
 
-    __slots__ = ("attributes", "connections", "credentials", "fault", "program", "sender", "silent")
+    __slots__ = ("attributes", "program", "sender")
 
     def __init__(
         self, program: int, credentials: tuple[CallbackCredential, ...], attributes: ChannelAttributes
     ) -> None:
         self.program = program
         self.credentials = credentials
-        """What callbacks are sent with: one, or none that can be."""
         self.attributes = attributes
-        self.connections: list[Connection] = []
-        self.silent: set[Connection] = set()
-        """Those of them on which the latest callback got no answer."""
-        self.fault = False
-        """SEQ4_STATUS_BACKCHANNEL_FAULT: the sender has lost track of a slot."""
         self.sender: Any = None
         """The callback sender's own record: slots, and what is under way."""
-
-    @property
-    def up(self) -> bool:
-        """Whether there is a connection that is not known to be dead."""
-        return len(self.silent) < len(self.connections)
-
-    @property
-    def usable(self) -> bool:
-        """Whether a callback is worth trying."""
-        return len(self.silent) < len(self.connections) and not self.fault and bool(self.credentials)
 
     def suspect(self, connection: Connection) -> None:
         """A callback on the connection got no answer."""
@@ -96,7 +82,7 @@ class Backchannel:
 class Session(SessionRecord):
     """One session. Attributes are for reading outside the engine."""
 
-    __slots__ = ("back", "backchannel", "flags", "minor", "octets", "wants_backchannel")
+    __slots__ = ("back", "flags", "minor", "octets")
 
     def __init__(
         self,
@@ -107,32 +93,13 @@ class Session(SessionRecord):
         backchannel: Backchannel,
         minor: int = 1,
     ) -> None:
-        super().__init__(sessionid, client, fore)
+        super().__init__(sessionid, client, fore, backchannel)
         self.minor = minor
         """The minor version of its CREATE_SESSION, which is its callbacks' too."""
         self.flags = flags
         self.octets = 0
         """What it is counted as."""
         self.back = backchannel.attributes
-        self.backchannel = backchannel
-        self.wants_backchannel = False
-        """A backchannel was once granted: its absence is worth a status flag."""
-
-    def status_flags(self) -> int:
-        """sr_status_flags now (RFC 8881 section 18.46.3).
-
-        RESTART_RECLAIM_NEEDED is for sessions that survive a restart; ours do not, and their loss says the same.
-        """
-        flags = 0
-        if self.wants_backchannel and not self.backchannel.up:
-            flags = codes.SEQ4_STATUS_CB_PATH_DOWN_SESSION
-            if not any(session.backchannel.up for session in self.client.sessions.values()):
-                flags |= codes.SEQ4_STATUS_CB_PATH_DOWN
-        if self.backchannel.fault:
-            flags |= codes.SEQ4_STATUS_BACKCHANNEL_FAULT
-        if self.client.revoked:
-            flags |= self.client.engine.revoked_flags(self.client)
-        return flags
 
 
 def _keeps(direction: int, fore: bool, back: bool) -> bool:
@@ -170,6 +137,7 @@ class SessionTable:
         cb_program: int,
         cb_credentials: tuple[CallbackCredential, ...],
         principal: str,
+        machine: str = "",
         connection: Connection,
         callbacks: bool = True,
         minor: int = 1,
@@ -177,8 +145,8 @@ class SessionTable:
     ) -> CreateSessionResult:
         """CREATE_SESSION: confirms the client, replays by its own sequence (RFC 8881 section 18.36.4). The connection
         is bound to the session: fore, and back too when asked and ``callbacks`` (the transport can carry them). Raises
-        STALE_CLIENTID, SEQ_MISORDERED, CLID_INUSE, TOOSMALL, INVAL, NOSPC at limits. Needs stable storage before its
-        reply when it replaced an older incarnation."""
+        STALE_CLIENTID, SEQ_MISORDERED, CLID_INUSE, WRONG_CRED, TOOSMALL, INVAL, NOSPC at limits. Needs stable storage
+        before its reply when it replaced an older incarnation."""
         if flags & ~CREATE_SESSION_FLAGS:
             raise Nfs4Error(codes.NFS4ERR_INVAL, f"CREATE_SESSION flags {flags:#x}")
         wants_back = bool(flags & codes.CREATE_SESSION4_FLAG_CONN_BACK_CHAN)
@@ -189,14 +157,13 @@ class SessionTable:
         if host not in client.hosts:
             # Clientids are no secret, and neither is the sequence: it is neither used nor told.
             raise Nfs4Error(codes.NFS4ERR_CLID_INUSE, "a client of another host")
+        if client.principal != principal:
+            raise Nfs4Error(codes.NFS4ERR_CLID_INUSE)  # likewise: it is told no session's id, and costs no sequence
+        check(client, codes.OP_CREATE_SESSION, machine)
         if sequenceid == client.create_seqid:
-            if client.principal != principal:
-                raise Nfs4Error(codes.NFS4ERR_CLID_INUSE)  # no retry: it is told no session's id
             return self._replay_creation(client, connection)
         if sequenceid != (client.create_seqid + 1) & UINT32_MAX:
             raise Nfs4Error(codes.NFS4ERR_SEQ_MISORDERED)
-        if client.principal != principal:
-            self._failed_creation(client, sequenceid, codes.NFS4ERR_CLID_INUSE)
         if len(client.sessions) >= self._engine.limits.sessions:
             self._failed_creation(client, sequenceid, codes.NFS4ERR_NOSPC)
         octets = self._octets(client, fore)
@@ -292,7 +259,7 @@ class SessionTable:
         raise Nfs4Error(status)
 
     def _new_id(self) -> bytes:
-        """Random: whoever knows it may use the session (RFC 8881 section 21, SP4_NONE)."""
+        """Random: whoever knows it may use the session of a client without protection (RFC 8881 section 21)."""
         while True:
             made = self._engine.random(16)
             if made not in self.by_id:
@@ -300,13 +267,21 @@ class SessionTable:
 
     # -- connections and the backchannel -------------------------------------------------------------------------
     def bind_connection(
-        self, connection: Connection, sessionid: bytes, direction: int, rdma_mode: bool, *, callbacks: bool = True
+        self,
+        connection: Connection,
+        sessionid: bytes,
+        direction: int,
+        rdma_mode: bool,
+        *,
+        callbacks: bool = True,
+        machine: str = "",
     ) -> tuple[int, bool]:
         """BIND_CONN_TO_SESSION. Returns (channel_dir_from_server4, use_conn_in_rdma_mode). ``callbacks``: the transport
-        can carry them. Raises BADSESSION, INVAL."""
+        can carry them. Raises BADSESSION, WRONG_CRED, INVAL."""
         session = self.by_id.get(sessionid)
         if session is None:
             raise Nfs4Error(codes.NFS4ERR_BADSESSION)
+        check(session.client, codes.OP_BIND_CONN_TO_SESSION, machine)
         if direction not in (
             channel_dir_from_client4.CDFC4_FORE,
             channel_dir_from_client4.CDFC4_BACK,
@@ -334,9 +309,11 @@ class SessionTable:
         return granted, False
 
     def backchannel_ctl(
-        self, session: Session, cb_program: int, cb_credentials: tuple[CallbackCredential, ...]
+        self, session: Session, cb_program: int, cb_credentials: tuple[CallbackCredential, ...], machine: str = ""
     ) -> None:
-        """BACKCHANNEL_CTL; without credentials the former ones stay (RFC 8881 section 18.33.3: it adds)."""
+        """BACKCHANNEL_CTL; without credentials the former ones stay (RFC 8881 section 18.33.3: it adds). Raises
+        WRONG_CRED."""
+        check(session.client, codes.OP_BACKCHANNEL_CTL, machine)
         session.backchannel.program = cb_program
         if cb_credentials:
             session.backchannel.credentials = cb_credentials
@@ -366,12 +343,15 @@ class SessionTable:
             self.on_backchannel(session)
 
     # -- the end -------------------------------------------------------------------------------------------------
-    def destroy_session(self, sessionid: bytes, *, connection: Connection, own: Session | None) -> None:
+    def destroy_session(
+        self, sessionid: bytes, *, connection: Connection, own: Session | None, machine: str = ""
+    ) -> None:
         """DESTROY_SESSION; ``own`` is the session of the compound's SEQUENCE, if it has one. Raises BADSESSION,
-        CONN_NOT_BOUND_TO_SESSION, DELAY (another slot is executing)."""
+        WRONG_CRED, CONN_NOT_BOUND_TO_SESSION, DELAY (another slot is executing)."""
         session = self.by_id.get(sessionid)
         if session is None:
             raise Nfs4Error(codes.NFS4ERR_BADSESSION)
+        check(session.client, codes.OP_DESTROY_SESSION, machine)
         bound = connection in session.connections or connection in session.backchannel.connections
         if not bound and (session.connections or session.backchannel.connections):
             # RFC 8881 section 18.37.3. A session that lost all its connections may be destroyed over a new one: clients

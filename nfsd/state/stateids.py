@@ -1,6 +1,6 @@
 """Stateids: what they name, whether they are current, and what they allow.
 
-Owns the table of all stateids and the layout of ``other``: boot epoch, the client's tag, and what is the stateid's own,
+Owns the layout of ``other``: boot epoch, the client's tag, and what is the stateid's own,
 4 octets each. The last two are random: in v4.0 a stateid is all that tells whose it is, so nobody may guess one.
 RFC 8881 section 8.2, 18.38, 18.48; RFC 7530 section 9.1.4.
 """
@@ -12,8 +12,8 @@ import struct
 from typing import TYPE_CHECKING
 
 from nfsd.protocol import nfs4 as codes
-from nfsd.state.accounts import STATE
 from nfsd.state.copies import CopyState
+from nfsd.state.entries import StateEntries
 from nfsd.state.errors import Nfs4Error
 from nfsd.state.records import Delegation, LockState, OpenState, StateEntry
 from nfsd.state.types import UINT32_MAX, StateidLike
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 _ZEROS = bytes(12)
 _ONES = b"\xff" * 12
 _EPOCH = struct.Struct(">I")
-_DRAWN = 1024
-"""Random octets drawn at a time; a system call for each stateid would cost as much as the rest of it."""
 
 
 class StateKind(enum.IntEnum):
@@ -40,7 +38,7 @@ class StateKind(enum.IntEnum):
     COPY = 5
 
 
-class StateidTable:
+class StateidTable(StateEntries):
     """All stateids.
 
     ``client`` is the session's client in v4.1 and later, None in v4.0 (then the stateid itself tells the client, whose
@@ -48,59 +46,8 @@ class StateidTable:
     """
 
     def __init__(self, engine: StateEngine) -> None:
+        super().__init__(_EPOCH.pack(engine.epoch), engine.random)
         self._engine = engine
-        self.entries: dict[bytes, StateEntry] = {}
-        """By ``other``; for reading elsewhere; always this very dict."""
-        self.counts = [0] * (1 + max(StateKind))
-        """How many there are of each kind."""
-        self._closed: dict[bytes, SeqidOwner] = {}
-        self._epoch = _EPOCH.pack(engine.epoch)
-        self._random = b""
-        self._drawn = 0
-
-    # -- for the other tables ------------------------------------------------------------------------------------
-    def new_other(self, client: Client) -> bytes:
-        """Twelve octets that name nothing."""
-        while True:
-            if self._drawn == len(self._random):
-                self._random, self._drawn = self._engine.random(_DRAWN), 0
-            drawn = self._drawn
-            self._drawn = drawn + 4
-            other = self._epoch + client.tag + self._random[drawn : drawn + 4]
-            if other not in self.entries and other not in self._closed:
-                return other
-
-    def add(self, entry: StateEntry) -> None:
-        """Enter a new state, or one that was revoked."""
-        if entry.other not in self.entries:
-            if not entry.client.states:
-                entry.client.filled()
-            entry.client.account.charge(STATE[entry.kind])
-            self.counts[entry.kind] += 1
-        self.entries[entry.other] = entry
-        entry.client.states[entry.other] = entry
-
-    def remove(self, entry: StateEntry) -> None:
-        """Forget a state."""
-        if self.entries.pop(entry.other, None) is not None:
-            client = entry.client
-            del client.states[entry.other]
-            client.account.charge(-STATE[entry.kind])
-            self.counts[entry.kind] -= 1
-            if not client.states:
-                client.emptied()
-
-    def remember_closed(self, other: bytes, owner: SeqidOwner) -> None:
-        """v4.0: keep the way from a closed stateid to its owner, for the replay of the CLOSE."""
-        self.forget_closed(owner)
-        owner.last_closed = other
-        self._closed[other] = owner
-
-    def forget_closed(self, owner: SeqidOwner) -> None:
-        """The owner has gone on, or is gone."""
-        if owner.last_closed is not None:
-            self._closed.pop(owner.last_closed, None)
-            owner.last_closed = None
 
     # -- lookups -------------------------------------------------------------------------------------------------
     def locate(self, other: bytes, client: Client | None) -> StateEntry:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum, StrEnum
-from typing import Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+
+if TYPE_CHECKING:
+    from nfsd.state.protection import Protection
 
 UINT32_MAX = 0xFFFFFFFF
 UINT64_MAX = 0xFFFFFFFFFFFFFFFF
@@ -111,6 +114,7 @@ class ExchangeIdResult(NamedTuple):
     clientid: int
     sequenceid: int
     flags: int
+    protection: Protection | None = None
 
 
 class CreateSessionResult(NamedTuple):

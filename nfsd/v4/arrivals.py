@@ -12,6 +12,7 @@ import os
 from typing import Final, NamedTuple
 
 from nfsd.exports import NOT_AMONG_CLIENTS, NOT_BY_VERSION, Export
+from nfsd.matching import peer_of
 from nfsd.protocol import nfs4 as p
 from nfsd.state import Nfs4Error
 from nfsd.v4.names import NAME_MAX, check_name
@@ -26,6 +27,13 @@ from rpcrdma.rpc.tally import Tally
 VERSIONS: Final = ("NFSv4.0", "NFSv4.1", "NFSv4.2")
 
 
+class Barred(NamedTuple):
+    """A file whose handle is good, but the caller must be known otherwise. It is as far as a put filehandle operation
+    gets: only SECINFO and its kin go on from here (RFC 8881 section 2.6.3.1.1)."""
+
+    node: Node
+
+
 class There(NamedTuple):
     """What a caller is on an export."""
 
@@ -35,7 +43,9 @@ class There(NamedTuple):
     """Where its client's calls are counted."""
 
 
-async def arrive(server: Nfs4Server, transport: Transport, minor: int, handle: bytes) -> Node | PseudoNode:
+async def arrive(
+    server: Nfs4Server, transport: Transport, minor: int, handle: bytes, caller: RpcCredential
+) -> Node | PseudoNode | Barred:
     """The file of a handle, if this client may use its export. Raises BadHandle, OSError(ESTALE), Nfs4Error: STALE,
     ACCESS, and PERM for a client that may use it, but not from its port (as Linux's server)."""
     exports = server.exports
@@ -44,18 +54,22 @@ async def arrive(server: Nfs4Server, transport: Transport, minor: int, handle: b
         # Handles follow from paths, which are no secret; where a referral leads is told to whom it is meant for.
         if place is None or (place.referral is not None and not may_use(server, transport, minor, place.referral)):
             raise Nfs4Error(p.NFS4ERR_STALE)
-        return await enter(server, transport, minor, place)
+        return await enter(server, transport, minor, place, caller)
     node = await server.service.resolve(handle)
     if not may_use(server, transport, minor, node.export):
         exports.refuse(node.export, transport, VERSIONS[minor])
         raise Nfs4Error(p.NFS4ERR_ACCESS)
     if not exports.takes(node.export, transport):
         raise Nfs4Error(_refusal(server, node.export, transport))
+    if not exports.believes(node.export, caller, transport):
+        return Barred(node)
     exports.observer.used(node.export, transport, VERSIONS[minor])
     return node
 
 
-async def enter(server: Nfs4Server, transport: Transport, minor: int, place: PseudoNode) -> Node | PseudoNode:
+async def enter(
+    server: Nfs4Server, transport: Transport, minor: int, place: PseudoNode, caller: RpcCredential
+) -> Node | PseudoNode | Barred:
     """What a place of the pseudo file system leads to: the export's root, if this client may use it. Raises PERM for
     one that may, but not from its port."""
     export = place.export
@@ -63,8 +77,17 @@ async def enter(server: Nfs4Server, transport: Transport, minor: int, place: Pse
         return place
     if not server.exports.takes(export, transport):
         raise Nfs4Error(_refusal(server, export, transport))
+    if not server.exports.believes(export, caller, transport):
+        return Barred(await server.service.root(export))
     server.exports.observer.used(export, transport, VERSIONS[minor])
     return await server.service.root(export)
+
+
+def walked(found: Node | PseudoNode | Barred) -> Node | PseudoNode:
+    """What a name has led to. Raises WRONGSEC, which is LOOKUP's and LOOKUPP's to answer."""
+    if isinstance(found, Barred):
+        raise Nfs4Error(p.NFS4ERR_WRONGSEC)
+    return found
 
 
 def _refusal(server: Nfs4Server, export: Export, transport: Transport) -> int:
@@ -75,13 +98,13 @@ def _refusal(server: Nfs4Server, export: Export, transport: Transport) -> int:
 
 def may_use(server: Nfs4Server, transport: Transport, minor: int, export: Export) -> bool:
     """Whether this client may use an export."""
-    return server.exports.visible(export, transport.peer_address, of_minor(minor))
+    return server.exports.visible(export, peer_of(transport), of_minor(minor))
 
 
 async def credential_of(server: Nfs4Server, transport: Transport, caller: RpcCredential, node: Node) -> Credential:
     """A caller as it acts on the node's export."""
     return await server.exports.credential(
-        node.export, caller.flavor, caller.uid, caller.gid, caller.gids, transport.peer_address
+        node.export, caller.flavor, caller.uid, caller.gid, caller.gids, peer_of(transport)
     )
 
 
@@ -93,8 +116,8 @@ async def look_up(
     place = await place_of(server, here)
     if place is not None:
         child = place.children.get(name)
-        if child is not None and server.pseudo.visible(child, transport.peer_address, of_minor(minor)):
-            return await enter(server, transport, minor, child)
+        if child is not None and server.pseudo.visible(child, peer_of(transport), of_minor(minor)):
+            return walked(await enter(server, transport, minor, child, caller))
         if isinstance(here, PseudoNode):
             _refuse(server, transport, minor, here, name, child)
             raise Nfs4Error(p.NFS4ERR_NOENT if len(name) <= NAME_MAX else p.NFS4ERR_NAMETOOLONG)
@@ -120,7 +143,7 @@ def _refuse(
     path = f"{place.path.rstrip('/')}/{os.fsdecode(name)}"
     exports = child.exports() if child is not None else []
     why = NOT_AMONG_CLIENTS if exports else "there is no such export"
-    if any(server.exports.visible(export, transport.peer_address) for export in exports):
+    if any(server.exports.visible(export, peer_of(transport)) for export in exports):
         exports, why = [], NOT_BY_VERSION
     server.exports.observer.refused(transport, path, VERSIONS[minor], exports, why)
 
@@ -128,9 +151,9 @@ def _refuse(
 # -- for native operations ---------------------------------------------------------------------------------------------
 async def arrive_as(
     server: Nfs4Server, transport: Transport, minor: int, handle: bytes, caller: RpcCredential
-) -> tuple[Node | PseudoNode, There | None]:
-    """As :func:`arrive`, with what the caller is there; None in the pseudo file system."""
-    found = await arrive(server, transport, minor, handle)
+) -> tuple[Node | PseudoNode | Barred, There | None]:
+    """As :func:`arrive`, with what the caller is there; None in the pseudo file system, and where it is barred."""
+    found = await arrive(server, transport, minor, handle, caller)
     return found, await there(server, transport, found, caller)
 
 
@@ -148,23 +171,25 @@ async def learn(
     server: Nfs4Server, transport: Transport, minor: int, caller: RpcCredential, *nodes: Node | None
 ) -> list[There | None]:
     """What a caller has become on the exports of these files. Raises Nfs4Error: ACCESS for a client that may not use
-    one any more, PERM as above."""
+    one any more, PERM as above, WRONGSEC where it must be known otherwise by now."""
     found = []
     for node in nodes:
         if node is not None and not may_use(server, transport, minor, node.export):
             raise Nfs4Error(p.NFS4ERR_ACCESS)
         if node is not None and not server.exports.takes(node.export, transport):
             raise Nfs4Error(_refusal(server, node.export, transport))
+        if node is not None and not server.exports.believes(node.export, caller, transport):
+            raise Nfs4Error(p.NFS4ERR_WRONGSEC)
         found.append(await there(server, transport, node, caller))
     return found
 
 
 async def there(
-    server: Nfs4Server, transport: Transport, node: Node | PseudoNode | None, caller: RpcCredential
+    server: Nfs4Server, transport: Transport, node: Node | PseudoNode | Barred | None, caller: RpcCredential
 ) -> There | None:
-    """What a caller is on a file's export; None in the pseudo file system."""
+    """What a caller is on a file's export; None in the pseudo file system, and where it is barred."""
     if not isinstance(node, Node):
         return None
-    exports, address = server.exports, transport.peer_address
+    exports, peer = server.exports, peer_of(transport)
     credential = await credential_of(server, transport, caller, node)
-    return There(credential, exports.read_only(node.export, address), exports.tally(node.export, address))
+    return There(credential, exports.read_only(node.export, peer), exports.tally(node.export, transport.peer_address))

@@ -163,6 +163,7 @@ _OPEN_ARGUMENTS = p.open_arguments4(
         1 << p.OPEN_ARGS_SHARE_ACCESS_WANT_ANY_DELEG
         | 1 << p.OPEN_ARGS_SHARE_ACCESS_WANT_NO_DELEG
         | 1 << p.OPEN_ARGS_SHARE_ACCESS_WANT_CANCEL
+        | 1 << p.OPEN_ARGS_SHARE_ACCESS_WANT_OPEN_XOR_DELEGATION
     ],
     oa_open_claim=[
         _bits(*p.open_claim_type4)
@@ -170,7 +171,7 @@ _OPEN_ARGUMENTS = p.open_arguments4(
     ],
     oa_create_mode=[_bits(*p.createmode4)],
 )
-"""What OPEN takes here (RFC 9754 section 3): no wish is remembered, and an open always comes with its stateid."""
+"""What OPEN takes here (RFC 9754 section 3): no wish is remembered, and no times are delegated."""
 
 
 def _open_arguments(encoder: Encoder, facts: Facts) -> None:

@@ -18,6 +18,7 @@ from typing import Any
 from nfsd.protocol import nfs4 as p
 from nfsd.state import StateEngine
 from nfsd.state.clients import Client
+from nfsd.state.records import backchannel_usable
 from nfsd.state.sessions import Session
 from nfsd.v4.callback_dial import PROBE_AGAIN, Dialer, Path40
 from nfsd.v4.callback_messages import CallbackError, CompoundReply, Operation, compound_reply, encoded
@@ -64,10 +65,7 @@ class CallbackService:
         if client.expired or not client.confirmed:
             return False
         if client.minor:
-            for session in client.sessions.values():  # noqa: SIM110 (each OPEN asks; a generator takes twice as long)
-                if session.backchannel.usable:
-                    return True
-            return False
+            return backchannel_usable(client)
         path = self._path(client)
         if path is None:
             return False

@@ -10,12 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from nfsd.matching import peer_of
 from nfsd.protocol import nfs4 as p
 from nfsd.state import Nfs4Error
 from nfsd.state.clients import Client
 from nfsd.state.sessions import Session
 from nfsd.state.types import INVALID, StateidLike
-from nfsd.v4.arrivals import VERSIONS, There, arrive, credential_of, enter, may_use, there
+from nfsd.v4.arrivals import VERSIONS, Barred, There, arrive, credential_of, enter, may_use, there, walked
 from nfsd.v4.facts import Asking
 from nfsd.v4.operations import ENCODED, Operation
 from nfsd.v4.pseudofs import PseudoNode
@@ -57,8 +58,8 @@ class Compound:
         self.index = 0
         self.room = 0
         """Octets that the operation's result may have."""
-        self.current: Node | PseudoNode | None = None
-        self.saved: Node | PseudoNode | None = None
+        self.current: Node | PseudoNode | Barred | None = None
+        self.saved: Node | PseudoNode | Barred | None = None
         self.foreign = 0
         """What is wrong with the current file's handle, where that is not said before it is used (see PUTFH)."""
         self.saved_foreign = 0
@@ -92,10 +93,10 @@ class Compound:
 
     @property
     def here_or_absent(self) -> Node | PseudoNode:
-        """The current file, wherever it is. Raises NOFILEHANDLE."""
+        """The current file, wherever it is. Raises NOFILEHANDLE, and WRONGSEC where the caller is barred."""
         if self.current is None:
             raise Nfs4Error(self.foreign or p.NFS4ERR_NOFILEHANDLE)
-        return self.current
+        return walked(self.current)
 
     async def node(self, *, changing: bool = False) -> Node:
         """The current file on a real file system; ``changing`` also asks that this client may write there."""
@@ -105,25 +106,28 @@ class Compound:
         """The saved file on a real file system."""
         if self.saved is None:
             raise Nfs4Error(self.saved_foreign or p.NFS4ERR_NOFILEHANDLE)
-        return await self.real(self.saved)
+        return await self.real(walked(self.saved))
 
     async def real(self, node: Node | PseudoNode, *, changing: bool = False) -> Node:
         """The file on a real file system that a node stands for; the pseudo file system is read-only."""
         if isinstance(node, PseudoNode):
             if node.export is None or self.is_closed(node):
                 raise Nfs4Error(p.NFS4ERR_ROFS if changing else p.NFS4ERR_INVAL)
+            if not self.server.exports.believes(node.export, self.call.credential, self.call.transport):
+                raise Nfs4Error(p.NFS4ERR_WRONGSEC)
             node = await self.service.root(node.export)
-        if changing and self.server.exports.read_only(node.export, self.call.transport.peer_address):
+        if changing and self.server.exports.read_only(node.export, peer_of(self.call.transport)):
             raise Nfs4Error(p.NFS4ERR_ROFS)
         return node
 
     async def resolve(self, handle: bytes) -> Node | PseudoNode:
-        """The file of a handle, if this client may use its export. Raises as :func:`nfsd.v4.arrivals.arrive`."""
-        return await arrive(self.server, self.call.transport, self.minor, handle)
+        """The file of a handle, if this client may use its export. Raises as :func:`nfsd.v4.arrivals.arrive`, and
+        WRONGSEC where the caller is barred."""
+        return walked(await arrive(self.server, self.call.transport, self.minor, handle, self.call.credential))
 
-    async def enter(self, place: PseudoNode) -> Node | PseudoNode:
+    async def enter(self, place: PseudoNode) -> Node | PseudoNode | Barred:
         """What a place of the pseudo file system leads to. Raises as :func:`nfsd.v4.arrivals.enter`."""
-        return await enter(self.server, self.call.transport, self.minor, place)
+        return await enter(self.server, self.call.transport, self.minor, place, self.call.credential)
 
     def transferred(self, *, read: int = 0, written: int = 0) -> None:
         """Count octets of the current file."""
@@ -135,7 +139,10 @@ class Compound:
     async def listed(self, place: PseudoNode) -> Node | PseudoNode:
         """As :meth:`enter`, for a listing: what may not be entered is shown as the place itself. It is no use of it."""
         export, exports = place.export, self.server.exports
-        if export is None or self.is_closed(place) or not exports.takes(export, self.call.transport):
+        call = self.call
+        if export is None or self.is_closed(place) or not exports.takes(export, call.transport):
+            return place
+        if not exports.believes(export, call.credential, call.transport):
             return place
         return await self.service.root(export)
 
@@ -149,7 +156,7 @@ class Compound:
         """The caller as it acts on the node's export."""
         return await credential_of(self.server, self.call.transport, self.call.credential, node)
 
-    def go(self, node: Node | PseudoNode | None) -> None:
+    def go(self, node: Node | PseudoNode | Barred | None) -> None:
         """Make a file the current one; the current stateid goes (RFC 8881 section 16.2.3.1.2)."""
         self.current, self.moved = node, True
 
@@ -181,7 +188,13 @@ class Compound:
     def principal(self) -> str:
         """Who the caller is for state: client records are bound to it."""
         caller = self.call.credential
-        return f"{caller.flavor}:{caller.mark}"
+        return f"{caller.flavor}:{caller.principal or caller.mark}"
+
+    @property
+    def machine(self) -> str:
+        """The same for one who has proved it for each octet of the call (RPCSEC_GSS with integrity or privacy); else
+        nothing."""
+        return self.principal if self.call.credential.service > 1 else ""
 
     @property
     def host(self) -> str:

@@ -165,7 +165,7 @@ cdef class Nfs4Data(Nfs4Locks):
             return self.fail(NFS4ERR_BADXDR, place)
         if (self.general is None and (self.beside or self.cachethis)) or not room(place, 16):
             return no(self.files, SIZE)  # a kept reply stands in one piece
-        if isinstance(brought, Transfer):
+        if isinstance(brought, Transfer) and not (<Transfer>brought).unpoured():
             return self.have_read(arguments, <Transfer>brought, place)
         if isinstance(brought, Errand) and (<Errand>brought).error is not None:
             return self.not_brought(<Errand>brought, place)
@@ -192,7 +192,7 @@ cdef class Nfs4Data(Nfs4Locks):
                 return self.not_opened(False, place)
             if self.data_at != NULL:
                 return no(self.files, SIZE)  # a READ of nothing has left a payload, and the wait would drop it
-            transfer = self.files.to_read(self.current, opened, held, offset, place, count)
+            transfer = self.files.to_read(self.current, opened, held, offset, place, count, isinstance(brought, Transfer))
             if transfer is None:
                 return self.fail(NFS4ERR_DELAY, place) if place.refused else no(self.files, SIZE)
             return self.wait_for(transfer, brought)

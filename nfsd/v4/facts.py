@@ -10,6 +10,7 @@ import stat
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from nfsd.matching import peer_of
 from nfsd.protocol import nfs4 as p
 from nfsd.state import Nfs4Error
 from nfsd.state.clients import Client
@@ -66,7 +67,7 @@ async def facts_of(server: Nfs4Server, asking: Asking, node: Node | PseudoNode, 
         facts.limits = await service.limits(node)
     if mask & attributes.WHERE:
         facts.locations = (node.export.pseudo, node.export.replicas)
-        if not server.exports.read_only(node.export, asking.transport.peer_address):
+        if not server.exports.read_only(node.export, peer_of(asking.transport)):
             facts.kind = p.fs4_status_type.STATUS4_WRITABLE
     if mask & attributes.MOUNTED_ON and service.is_root(node):
         # An export's root is mounted on its place in the pseudo file system.
@@ -96,7 +97,7 @@ async def _quota_of(server: Nfs4Server, asking: Asking, node: Node, now: Attribu
     if now.type is FileType.DIR:
         caller = asking.caller
         credential = await server.exports.credential(
-            node.export, caller.flavor, caller.uid, caller.gid, caller.gids, asking.transport.peer_address
+            node.export, caller.flavor, caller.uid, caller.gid, caller.gids, peer_of(asking.transport)
         )
         uid = credential.uid
         if not now.mode & stat.S_ISGID:

@@ -252,6 +252,7 @@ cdef class Nfs4Attributes(Nfs4Data):
         if given.rare:
             self.files.why = ATTRIBUTES
             return self.set_rarely(given, through[0], through[1])
+        self.files.asker = self.client
         change = self.files.to_set(
             self.standing.credential, self.current, &given.changes, given.size, through[0]
         )

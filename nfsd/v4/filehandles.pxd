@@ -19,6 +19,6 @@ cdef class FileHandles(Nfs4Attributes):
     cdef bint is_shadowed(self) except -1
     cdef int to_look_up(self, opaque_t *name) except -1
     cdef int savefh(self, Place place) except -1
-    cdef int restorefh(self, Place place) except -1
+    cdef int restorefh(self, Arguments *arguments, Place place) except -1
     cdef int renew(self, Arguments *arguments, Place place) except -1
     cdef int nowhere(self, uint32_t number, Arguments *arguments, Place place) except -1

@@ -4,7 +4,8 @@
 Owns :class:`FileHandles`; imports :mod:`nfsd.v4.file_attributes`, and :mod:`nfsd.v4.arrivals`, which brings what a call has
 to wait for: a file that is not at hand, what the caller is on its export, places of the pseudo file system.
 
-The current file is a ``Node``, or a place of the pseudo file system, of which operations natively know no more than its handle.
+The current file is a ``Node``, or a place of the pseudo file system, of which operations natively know no more than its handle,
+or a file where the caller is barred (``Barred``), of which they know no more than that.
 """
 
 from libc.errno cimport ENOENT, ESTALE
@@ -17,7 +18,7 @@ from nfsd.vfs.name_changes cimport Walk
 from nfsd.vfs.records cimport Node
 from nfsd.wire.nfs4 cimport (
     NFS4ERR_BADXDR, NFS4ERR_INVAL, NFS4ERR_MOVED, NFS4ERR_NOENT, NFS4ERR_NOFILEHANDLE, NFS4ERR_NOTDIR, NFS4ERR_RESTOREFH, NFS4ERR_ROFS,
-    NFS4ERR_SYMLINK, NFS4_FHSIZE, NFS4_OK, OP_ACCESS, OP_COMMIT, OP_CREATE, OP_GETATTR, OP_GETFH, OP_LINK, OP_LOOKUP,
+    NFS4ERR_SYMLINK, NFS4ERR_WRONGSEC, NFS4_FHSIZE, NFS4_OK, OP_ACCESS, OP_COMMIT, OP_CREATE, OP_GETATTR, OP_GETFH, OP_LINK, OP_LOOKUP,
     OP_OPEN, OP_PUTFH, OP_READ, OP_REMOVE, OP_RENAME, OP_RENEW, OP_RESTOREFH, OP_SAVEFH, OP_SETATTR, OP_WRITE,
 )
 from rpcrdma.declined cimport SIZE
@@ -26,7 +27,7 @@ from rpcrdma.place cimport ANSWERED, load32, load64, store32
 from rpcrdma.rpc.work cimport Errand, Work
 
 from nfsd.state import Nfs4Error
-from nfsd.v4.arrivals import arrive_as, look_up_as
+from nfsd.v4.arrivals import Barred, arrive_as, look_up_as
 from nfsd.vfs.types import FileType
 
 cdef enum:
@@ -60,6 +61,8 @@ cdef class FileHandles(Nfs4Attributes):
             self.standing = standing
         elif (<Errand?>brought).error is None:
             self.arrived((<Errand>brought).result)
+            if self.is_barred(behind, arguments.end):
+                return self.fail(NFS4ERR_WRONGSEC, place)
         elif self.is_foreign(behind, arguments.end):
             # The source of a copy from another server stands so in its COMPOUND (RFC 7862 section 15.2.3). COPY answers it so
             # that clients copy by themselves; BADHANDLE here would reach their users.
@@ -152,7 +155,7 @@ cdef class FileHandles(Nfs4Attributes):
         place.at = store32(store32(place.at, OP_SAVEFH), NFS4_OK)
         return ANSWERED
 
-    cdef int restorefh(self, Place place) except -1:
+    cdef int restorefh(self, Arguments *arguments, Place place) except -1:
         if self.saved is None and self.saved_pseudo is None:
             return self.fail(
                 self.saved_foreign or (NFS4ERR_NOFILEHANDLE if self.minor else NFS4ERR_RESTOREFH), place
@@ -166,6 +169,8 @@ cdef class FileHandles(Nfs4Attributes):
         self.seen = self.seen and self.saved is self.current
         self.current, self.standing, self.stateid = self.saved, self.saved_standing, self.saved_stateid
         self.pseudo, self.foreign = self.saved_pseudo, 0
+        if self.is_barred(arguments.at, arguments.end):
+            return self.fail(NFS4ERR_WRONGSEC, place)
         place.at = store32(store32(place.at, OP_RESTOREFH), NFS4_OK)
         return ANSWERED
 
@@ -195,6 +200,10 @@ cdef class FileHandles(Nfs4Attributes):
             if number == OP_SAVEFH and self.foreign:
                 return self.savefh(place)
             return self.fail(self.foreign or NFS4ERR_NOFILEHANDLE, place)
+        if type(self.pseudo) is Barred:
+            if number == OP_SAVEFH:
+                return self.savefh(place)
+            return self.owned(number, arguments, place) if number == OP_OPEN else self.fail(NFS4ERR_WRONGSEC, place)
         if number == OP_GETATTR:
             return self.getattr(arguments, place)  # there are some in an absent file system, too (RFC 8881 section 11.3)
         if self.pseudo.referral is not None:

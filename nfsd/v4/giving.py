@@ -8,7 +8,8 @@ from __future__ import annotations
 from nfsd.protocol import nfs4 as p
 from nfsd.state.clients import Client
 from nfsd.state.records import Delegation
-from nfsd.v4.descriptors import Descriptors
+from nfsd.v4.keeping import Descriptors
+from nfsd.v4.opened import undelegated
 from nfsd.v4.server import Nfs4Server
 from nfsd.vfs.leases import LeaseHold
 from nfsd.vfs.service import Node
@@ -20,7 +21,7 @@ SIGNALS = (
     | p.OPEN4_SHARE_ACCESS_WANT_DELEG_TIMESTAMPS
     | p.OPEN4_SHARE_ACCESS_WANT_OPEN_XOR_DELEGATION
 )
-"""Wishes that are taken and not granted (RFC 8881 section 18.16.3; RFC 9754: OPEN_ARGUMENTS says which)."""
+"""Wishes besides that for a delegation (RFC 8881 section 18.16.3; RFC 9754). OPEN_ARGUMENTS says which are granted."""
 _TYPES = p.open_delegation_type4
 _WHY = p.why_no_delegation4
 
@@ -31,15 +32,12 @@ async def give(
 ) -> Delegation | p.why_no_delegation4:  # fmt: skip
     """The delegation, or why there is none. ``referring``: the session, slot and sequence id of the request. Unless
     ``patient``, nothing is waited for: what stands in the way of a lease makes it none."""
-    if want == p.OPEN4_SHARE_ACCESS_WANT_NO_DELEG:
-        return _WHY.WND4_NOT_WANTED
-    if want == p.OPEN4_SHARE_ACCESS_WANT_CANCEL:
-        return _WHY.WND4_CANCELLED
     write = reclaim == _TYPES.OPEN_DELEGATE_WRITE if reclaim else bool(access & _WRITE)
     recalls, table = server.recalls, server.engine.delegations
     callable_ = await recalls.learn_whether_to_delegate(client) if reclaim else recalls.can_delegate(client)
-    if not callable_ and not reclaim:
-        return _WHY.WND4_RESOURCE
+    why = undelegated(want, callable_ or bool(reclaim))
+    if why is not None:
+        return why
     if not reclaim:
         snapshot = server.service.in_snapshot_at_once(node)
         if snapshot is None and not patient:

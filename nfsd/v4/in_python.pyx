@@ -5,14 +5,20 @@ arguments are decoded here, as they stand in the message and its chunks; their r
 that they have brought.
 """
 
+from libc.stdint cimport uint8_t, uint32_t
+
 from nfsd.vfs.native_files cimport no
-from nfsd.wire.nfs4 cimport NFS4ERR_BADXDR
+from nfsd.wire.nfs4 cimport (
+    NFS4ERR_BADXDR, NFS4ERR_WRONGSEC, OP_LOOKUP, OP_LOOKUPP, OP_OPEN, OP_PUTFH, OP_PUTPUBFH, OP_PUTROOTFH, OP_RESTOREFH, OP_SAVEFH,
+    OP_SECINFO, OP_SECINFO_NO_NAME,
+)
 from rpcrdma.declined cimport PROCEDURE, SIZE
-from rpcrdma.place cimport ANSWERED, DECLINED, store32
+from rpcrdma.place cimport ANSWERED, DECLINED, load32, store32
 from rpcrdma.rpc.work cimport Work
 
 from nfsd.protocol import nfs4 as declared
 from nfsd.v4 import compound as python
+from nfsd.v4.arrivals import Barred
 from nfsd.v4.operations import TABLE
 from rpcrdma.xdr import XdrError
 
@@ -49,6 +55,26 @@ cdef class PythonOperations(Nfs4Sequence):
         errand = InPython(python.carry_out(context, row, *given))
         errand.context, errand.decoder, errand.issued = context, decoder, self.server.engine.writes_issued
         return self.wait_for(errand, None)
+
+    cdef bint is_barred(self, const uint8_t *at, const uint8_t *end) noexcept:
+        """Whether a put filehandle operation fails, as the caller must be known otherwise at what is now the current file. It
+        does not if nothing more is done with that, and before operations that see to it themselves (RFC 8881 section
+        2.6.3.1.1). ``at``: where the operations behind it stand."""
+        cdef size_t index = self.index + 1
+        cdef uint32_t number
+        if type(self.pseudo) is not Barred:
+            return False
+        while index < self.operations and end - at >= 4:
+            number = load32(at)
+            if number != OP_SAVEFH:
+                return not (
+                    number == OP_LOOKUP or number == OP_LOOKUPP or number == OP_OPEN or number == OP_SECINFO
+                    or number == OP_SECINFO_NO_NAME or number == OP_PUTFH or number == OP_PUTPUBFH or number == OP_PUTROOTFH
+                    or number == OP_RESTOREFH
+                )
+            at += 4
+            index += 1
+        return False
 
     cdef object context(self, Place place):
         """What an operation in Python knows of its COMPOUND."""
@@ -91,6 +117,8 @@ cdef class PythonOperations(Nfs4Sequence):
         self.seen = False
         if c.moved:
             self.arrived((c.current, c.there))
+            if self.is_barred(arguments.at, arguments.end):
+                return self.fail(NFS4ERR_WRONGSEC, place)
         if c.after:
             self.after = [*(self.after or ()), *c.after]
         return ANSWERED

@@ -48,16 +48,6 @@ async def unlock(server: Nfs4Server, state: LockState, offset: int, length: int)
     return stateid
 
 
-def close_at_once(server: Nfs4Server, state: OpenState) -> Stateid | None:
-    """CLOSE of an open under which nothing is locked; None: there are locks to be given up (:func:`close`)."""
-    file = state.file
-    if state.lock_states or file.dirty or (file.gate is not None and file.gate.locked()):
-        return None
-    stateid = server.engine.opens.close(state)
-    server.blocked.tell()
-    return stateid
-
-
 async def close(server: Nfs4Server, state: OpenState) -> Stateid:
     """CLOSE of an open, and of the locks under it. Raises BAD_STATEID when another CLOSE came first."""
     async with gate(state.file):

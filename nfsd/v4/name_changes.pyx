@@ -37,6 +37,7 @@ from nfsd.protocol.nfs4_types import ATTRIBUTES_LIMIT as _ATTRIBUTES_LIMIT
 from nfsd.protocol.nfs4_types import BITMAP_LIMIT as _BITMAP_LIMIT
 from nfsd.protocol.nfs4_types import NAME_LIMIT as _NAME_LIMIT
 from nfsd.v4 import name_errands
+from nfsd.v4.arrivals import Barred
 from nfsd.vfs.types import FileType
 
 cdef enum:
@@ -154,7 +155,8 @@ cdef class NameChanges(Nfs4Changes):
         return ANSWERED
 
     cdef uint32_t changeable(self) noexcept:
-        """NFS4_OK, or why no name in the current directory can be changed."""
+        """NFS4_OK, or why no name in the current directory can be changed by this client."""
+        self.files.asker = self.client
         if self.standing.read_only:
             return NFS4ERR_ROFS
         return NFS4ERR_NOTDIR if self.current.type is not DIR else NFS4_OK
@@ -162,6 +164,9 @@ cdef class NameChanges(Nfs4Changes):
     cdef uint32_t moving(self, bint directory, uint32_t status) noexcept:
         """NFS4_OK, or why nothing gets a name in the current directory that comes from the saved file; ``status`` if that
         is a ``directory``, or is none."""
+        self.files.asker = self.client
+        if type(self.saved_pseudo) is Barred:
+            return NFS4ERR_XDEV     # other callers than here (RFC 8881 section 2.6.3.1.2): it is in another export
         if self.saved is None:
             return self.saved_foreign or (NFS4ERR_NOFILEHANDLE if self.saved_pseudo is None else NFS4ERR_ROFS)
         if self.saved_standing.read_only or self.standing.read_only:
@@ -216,7 +221,7 @@ cdef class NameChanges(Nfs4Changes):
             outcome = self.proceed(change, brought, place)
         if outcome == DECLINED:
             return self.hand_on(name_errands.create(
-                self.server, self.minor, self.standing.credential, self.current, octets_of(&creation.name),
+                self.server, self.client, self.minor, self.standing.credential, self.current, octets_of(&creation.name),
                 creation.kind, octets_of(&creation.text), (creation.device[0], creation.device[1]),
                 PyBytes_FromStringAndSize(<char *>creation.attributes, creation.behind - creation.attributes),
             ))

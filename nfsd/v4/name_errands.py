@@ -89,9 +89,21 @@ async def _clear(server: Nfs4Server, client: Client | None, hold: ExitStack, nod
     await server.recalls.clear(node.key, client, write=True)
 
 
+async def clear_names(
+    server: Nfs4Server, client: Client | None, hold: ExitStack, credential: Credential, *directories: Node
+) -> None:
+    """No client but this one relies on the names in these directories until ``hold`` is closed (RFC 8881 section
+    10.9.2). Who may not change them has nothing recalled. Raises DELAY."""
+    for directory in directories:
+        hold.enter_context(server.recalls.hold(directory.key))
+        if directory.inode.delegated and await server.service.access(credential, directory) & p.ACCESS4_MODIFY:
+            await server.recalls.clear(directory.key, client, write=True)
+
+
 @_told
 async def create(
     server: Nfs4Server,
+    client: Client | None,
     minor: int,
     credential: Credential,
     directory: Node,
@@ -107,12 +119,14 @@ async def create(
     wanted = await settable_on(service, server.names, minor, given, directory, made or FileType.REG)
     if made is None:
         raise Nfs4Error(p.NFS4ERR_BADTYPE)
-    if made is FileType.DIR:
-        node, _, change = await service.mkdir(credential, directory, name, wanted)
-    elif made is FileType.LNK:
-        node, _, change = await service.symlink(credential, directory, name, text, wanted)
-    else:
-        node, _, change = await service.mknod(credential, directory, name, made, device, wanted)
+    with ExitStack() as hold:
+        await clear_names(server, client, hold, credential, directory)
+        if made is FileType.DIR:
+            node, _, change = await service.mkdir(credential, directory, name, wanted)
+        elif made is FileType.LNK:
+            node, _, change = await service.symlink(credential, directory, name, text, wanted)
+        else:
+            node, _, change = await service.mknod(credential, directory, name, made, device, wanted)
     return Done(_around(change), node)
 
 
@@ -122,6 +136,7 @@ async def remove(
 ) -> Done:
     """A name goes, whatever it stands for."""
     with ExitStack() as hold:
+        await clear_names(server, client, hold, credential, directory)
         await _recall(server, client, hold, credential, (directory, name))
         return Done(_around(await server.service.remove(credential, directory, name, directory_wanted=None)))
 
@@ -138,6 +153,7 @@ async def rename(
 ) -> Done:
     """A file is moved, perhaps in the place of another."""
     with ExitStack() as hold:
+        await clear_names(server, client, hold, credential, source, target)
         await _recall(server, client, hold, credential, (source, old), (target, new))
         return Done(_around(*await server.service.rename(credential, source, old, target, new)))
 
@@ -148,6 +164,7 @@ async def link(
 ) -> Done:
     """A further name for a file."""
     with ExitStack() as hold:
+        await clear_names(server, client, hold, credential, directory)
         await _clear(server, client, hold, node)
         _, change = await server.service.link(credential, node, directory, name)
         return Done(_around(change))

@@ -44,7 +44,8 @@ cdef class NativeCompound(UnderWay):
     cdef uint32_t too_big(self) noexcept
     cdef int fail_too_big(self, Place place) except -1
     cdef int forget_data(self, Place place) except -1
-    cdef object kept(self, Place place)
+    cdef int keep(self, Place place) except -1
+    cdef int keep_back(self, object error, Place place) except -1
     cdef int in_python(self, Arguments *arguments, Place place) except -1
     cdef bint put(self, object octets, object payloads, Place place) except -1
     cdef bint chunk_is_astray(self, const uint8_t *at) except -1

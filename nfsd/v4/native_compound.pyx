@@ -262,10 +262,8 @@ cdef class NativeCompound(UnderWay):
             self.files.why = STATE
             return self.wait_for(Errand(self.server.store.flush(self.server.engine)), None)
         if flushed is not None and (<Errand?>flushed).error is not None:
-            raise (<Errand>flushed).error
-        if self.slot is not None:
-            self.slot.finish(self.kept(place))
-            self.slot = None
+            return self.keep_back((<Errand>flushed).error, place)
+        self.keep(place)
         self.count(self.index)
         if self.failure:
             self.count_failure()
@@ -448,8 +446,12 @@ cdef class NativeCompound(UnderWay):
         """Carry out an operation that has a native body."""
         raise NotImplementedError
 
-    cdef object kept(self, Place place):
-        """The reply as its slot keeps it."""
+    cdef int keep(self, Place place) except -1:
+        """The reply may be given: the slot has it from now on."""
+        raise NotImplementedError
+
+    cdef int keep_back(self, object error, Place place) except -1:
+        """The reply may not be given now, for this reason."""
         raise NotImplementedError
 
     cdef int in_python(self, Arguments *arguments, Place place) except -1:

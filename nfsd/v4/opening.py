@@ -12,21 +12,25 @@ reservation, which is taken before the file is opened or truncated and given bac
 from __future__ import annotations
 
 import contextlib
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
 from typing import NamedTuple
 
+from nfsd.matching import peer_of
 from nfsd.protocol import nfs4 as p
 from nfsd.state import Nfs4Error
 from nfsd.state.clients import Client
 from nfsd.state.errors import DelegationConflict
-from nfsd.state.opens import OpenOwner, OpenReservation, OpenState
-from nfsd.state.records import Delegation
+from nfsd.state.opens import OpenReservation
+from nfsd.state.owners import OpenOwner
+from nfsd.state.records import Delegation, OpenState
 from nfsd.state.types import Stateid, StateidLike
+from nfsd.v4.arrivals import Barred
 from nfsd.v4.attributes import EXCLUSIVE_CREATE, mask_of
-from nfsd.v4.descriptors import Descriptors
 from nfsd.v4.giving import SIGNALS, give
+from nfsd.v4.name_errands import clear_names
 from nfsd.v4.names import check_name
+from nfsd.v4.opened import open_already, rflags, take_over
 from nfsd.v4.pseudofs import PseudoNode
 from nfsd.v4.server import Nfs4Server
 from nfsd.v4.settable import settable_on
@@ -64,6 +68,8 @@ class Asked(NamedTuple):
     """The wish about a delegation; 0 in v4.0."""
     request: tuple[bytes, int, int] | None
     """The session, slot and sequence id; None in v4.0."""
+    either: bool = False
+    """Whether a delegation is to take the place of an open stateid (RFC 9754 section 4)."""
 
 
 class Claim(NamedTuple):
@@ -80,6 +86,7 @@ class Claim(NamedTuple):
 
 
 USUAL = Claim()
+NO_STATEID = Stateid(0, bytes(12))
 
 
 async def open_file(
@@ -90,7 +97,7 @@ async def open_file(
     count that is taken over. Who has ``created`` a file may open it whatever its mode. Raises SHARE_DENIED, DELAY while
     another client's delegation is being recalled, what :meth:`OpenTable.reserve` raises, and OSError."""
     server, access = asked.server, asked.access
-    client, trusted = asked.client, created or claim.known
+    trusted = created or claim.known
     try:
         reservation = await _reserve(asked, credential, node, created, claim)
         try:
@@ -112,21 +119,24 @@ async def open_file(
         if opened is not None:
             opened.release()
         raise
-    if state.opened is None:
-        state.opened = Descriptors(credential.host)
-    state.opened.add(opened, access, asked.caller)
+    take_over(state, opened, node, access, asked.caller, credential.host)
     del opened  # if the state had one before, this one may have to go for a lease
-    state.file.node = node
-    owner = reservation.owner
     if claim.reclaim is not None:
-        owner.confirmed = True  # RFC 7530 section 9.1.11: a reclaim MUST NOT need an OPEN_CONFIRM
-    flags = p.OPEN4_RESULT_LOCKTYPE_POSIX
-    if not owner.confirmed:
-        flags |= p.OPEN4_RESULT_CONFIRM
-    if client.minor and server.callbacks.client_can_be_called(client):
-        flags |= p.OPEN4_RESULT_MAY_NOTIFY_LOCK
+        reservation.owner.confirmed = True  # RFC 7530 section 9.1.11: a reclaim MUST NOT need an OPEN_CONFIRM
+    return await delegated(asked, node, state, rflags(server, state), claim, patient=patient)
+
+
+async def delegated(
+    asked: Asked, node: Node, state: OpenState, flags: int, claim: Claim = USUAL, *, patient: bool
+) -> Opened:
+    """What an open grants that has been granted but for its delegation."""
     stateid = state.stateid
-    return stateid, flags, await _delegation(asked, node, state, claim, patient=patient)
+    given = await _delegation(asked, node, state, claim, patient=patient)
+    # An open that was there before keeps its stateid: the client may be using it.
+    if asked.either and isinstance(given, Delegation) and state.stateid == stateid and stateid.seqid == 1:
+        asked.server.engine.opens.release(state)
+        return NO_STATEID, flags | p.OPEN4_RESULT_NO_OPEN_STATEID, given
+    return stateid, flags, given
 
 
 async def _reserve(asked: Asked, credential: Credential, node: Node, created: bool, claim: Claim) -> OpenReservation:
@@ -159,11 +169,9 @@ async def _open(asked: Asked, credential: Credential, node: Node, *, trusted: bo
     that OPEN checks the mode like open(2)."""
     server, access = asked.server, asked.access
     service, exactly = server.service, server.leases
-    wanted = _BOTH if exactly and access == _WRITE else access
-    for kind in (wanted,) if exactly or wanted == _BOTH else (wanted, _BOTH):
-        opened = service.open_files.cached(node.inode, (credential, kind, False))
-        if opened is not None and service.shares.take(opened, credential.host):
-            return opened
+    opened = open_already(server, credential, node, access)
+    if opened is not None:
+        return opened
     with _shortage_told(server, credential.host, asked.client.minor):
         if exactly and access == _WRITE:
             # Under a write lease nothing but this descriptor may serve the client, which will want to read as well.
@@ -260,13 +268,13 @@ async def _credential(asked: Asked, where: Where, node: Node) -> Credential:
         return where.credential
     caller = asked.caller
     return await asked.server.exports.credential(
-        node.export, caller.flavor, caller.uid, caller.gid, caller.gids, where.transport.peer_address
+        node.export, caller.flavor, caller.uid, caller.gid, caller.gids, peer_of(where.transport)
     )
 
 
 def _changing(asked: Asked, where: Where, node: Node) -> None:
     """Raise ROFS if this client may change nothing on the node's export."""
-    if asked.server.exports.read_only(node.export, where.transport.peer_address):
+    if asked.server.exports.read_only(node.export, peer_of(where.transport)):
         raise Nfs4Error(p.NFS4ERR_ROFS)
 
 
@@ -282,9 +290,12 @@ def _check_claim(args: p.OPEN4args, minor: int) -> None:
         raise Nfs4Error(p.NFS4ERR_NOTSUPP)
 
 
-def in_pseudo(place: PseudoNode, args: p.OPEN4args, access: int, minor: int) -> int:
-    """What an OPEN deserves at a place of the pseudo file system, which is read-only and has no files."""
+def in_pseudo(place: PseudoNode | Barred, args: p.OPEN4args, access: int, minor: int) -> int:
+    """What an OPEN deserves at a place of the pseudo file system, which is read-only and has no files, or where the
+    caller is barred."""
     _check_claim(args, minor)
+    if isinstance(place, Barred):
+        return p.NFS4ERR_WRONGSEC
     info = args.claim.delegate_cur_info
     name = args.claim.file if info is None else info.file
     if name is None:
@@ -350,6 +361,15 @@ async def _by_name(asked: Asked, where: Where, name: bytes, claim: Claim) -> Tar
     return Target(node, before, before, claim)
 
 
+async def _is_there(server: Nfs4Server, credential: Credential, directory: Node, name: bytes) -> bool:
+    """Whether a name stands for anything. Raises OSError where that cannot be known."""
+    try:
+        await server.service.lookup(credential, directory, name)
+    except FileNotFoundError:
+        return False
+    return True
+
+
 async def _create(asked: Asked, where: Where, args: p.OPEN4args, name: bytes) -> Target:
     """The four ways to create (RFC 8881 section 18.16.3)."""
     how, modes = args.openhow.how, p.createmode4
@@ -373,16 +393,17 @@ async def _create(asked: Asked, where: Where, args: p.OPEN4args, name: bytes) ->
     # The size waits until the share reservation stands: another open's deny must be able to refuse it.
     size, attributes = attributes.size, replace(attributes, size=None)
     refusal = server.engine.opens.refusal(asked.client, args.owner.owner)
-    if refusal is not None:
-        # An OPEN that will be refused leaves no file behind; of one that is there, the rest of OPEN decides.
-        try:
-            await server.service.lookup(credential, directory, name)
-        except FileNotFoundError:
-            raise refusal from None
-    with _shortage_told(server, credential.host, where.minor):
+    # An OPEN that will be refused leaves no file behind; of one that is there, the rest of OPEN decides.
+    if refusal is not None and not await _is_there(server, credential, directory, name):
+        raise refusal
+    with _shortage_told(server, credential.host, where.minor), ExitStack() as hold:
+        if directory.inode.delegated and not await _is_there(server, credential, directory, name):
+            await clear_names(server, asked.client, hold, credential, directory)
         node, now, change, created = await server.service.create(
             credential, directory, name, attributes, exclusive=how.mode != modes.UNCHECKED4, verifier=verifier
         )
+        if created and directory.inode.delegated:
+            server.recalls.changed(directory.key, asked.client)  # it was not when it was looked at
     before, after = change.before.change, change.after.change
     if not created:
         # An existing file keeps its attributes; only its size is set, and only to 0 (UNCHECKED).

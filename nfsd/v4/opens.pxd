@@ -2,11 +2,13 @@
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
+from nfsd.state.opens cimport OpenTable
+from nfsd.state.records cimport ClientRecord
 from nfsd.v4.native_compound cimport Arguments
 from nfsd.v4.name_changes cimport NameChanges
 from nfsd.v4.given cimport settable_t
 from nfsd.vfs.name_changes cimport NameChange
-from nfsd.vfs.records cimport Node
+from nfsd.vfs.records cimport Credential, Node, OpenFile
 from rpcrdma.octets cimport opaque_t
 from rpcrdma.place cimport Place
 from rpcrdma.rpc.work cimport Errand, Work
@@ -22,6 +24,7 @@ cdef class Opening(Errand):
 
     cdef bint rare
     cdef Node node
+    cdef Credential credential      # of the caller there
     cdef NameChange change          # that has made the file; None: it was there
     cdef uint64_t before            # the directory's change attribute
     cdef uint64_t after
@@ -43,6 +46,10 @@ cdef class Nfs4Opens(NameChanges):
     cdef bint usual(self, Arguments *arguments, const uint8_t **how) except -1
     cdef int open_turn(self, bint reclaim, Work brought, Arguments *arguments, Place place) except -1
     cdef object asked(self)
+    cdef int open_now(self, Opening opening, OpenFile opened, bint created) except -1
+    cdef int grant(
+        self, OpenTable table, ClientRecord client, Opening opening, OpenFile opened, bint created
+    ) except -1
     cdef int through(self, Opening opening, Arguments *arguments, Place place) except -1
     cdef int open_there(
         self, uint32_t claim, opaque_t *name, const uint8_t *behind, Work brought, Arguments *arguments, Place place

@@ -18,21 +18,24 @@ from libc.errno cimport EACCES, ENOENT
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset
 
-from nfsd.state.records cimport Delegation, OpenState
+from nfsd.state.opens cimport OpenTable
+from nfsd.state.owners cimport OpenOwner
+from nfsd.state.records cimport ClientRecord, Delegation, OpenState
 from nfsd.v4.changes cimport store_change_info, wrong_name
 from nfsd.v4.native_compound cimport left, padded, room
 from nfsd.v4.owners cimport BEGUN, store_stateid
 from nfsd.v4.fattr cimport WORDS, store_mask
 from nfsd.v4.given cimport load_given
 from nfsd.v4.name_changes cimport DONE, begun
+from nfsd.v4.opened cimport open_already, rflags, take_over, undelegated
 from nfsd.vfs.native_files cimport NAME_MAX, UTIME_OMIT, no, no_changes
 from nfsd.vfs.name_changes cimport MAKE_FILE, NameChange, Walk
-from nfsd.vfs.records cimport Node
+from nfsd.vfs.records cimport Credential, Node, OpenFile
 from nfsd.wire.nfs4 cimport (
     CLAIM_FH, CLAIM_NULL, CLAIM_PREVIOUS, EXCLUSIVE4, EXCLUSIVE4_1, FATTR4_TIME_ACCESS, FATTR4_TIME_MODIFY, GUARDED4,
     NFS4ERR_ACCESS, NFS4ERR_BADXDR, NFS4ERR_EXIST, NFS4ERR_INVAL, NFS4ERR_NOENT, NFS4ERR_ROFS, NFS4ERR_SYMLINK, NFS4_OK,
     NFS4_OPAQUE_LIMIT, NFS4_VERIFIER_SIZE,
-    NFS_LIMIT_SIZE, OPEN4_CREATE, OPEN4_NOCREATE, OPEN4_SHARE_ACCESS_BOTH, OPEN4_SHARE_ACCESS_WRITE,
+    NFS_LIMIT_SIZE, OPEN4_CREATE, OPEN4_NOCREATE, OPEN4_SHARE_ACCESS_BOTH, OPEN4_SHARE_ACCESS_READ, OPEN4_SHARE_ACCESS_WRITE,
     OPEN4_SHARE_DENY_BOTH, OPEN_DELEGATE_NONE, OPEN_DELEGATE_NONE_EXT, OPEN_DELEGATE_READ, OPEN_DELEGATE_WRITE, OP_OPEN,
     OP_OPEN_DOWNGRADE, UNCHECKED4, WND4_CONTENTION, WND4_RESOURCE, change_info4_SIZE, stateid4_SIZE,
 )
@@ -61,10 +64,15 @@ cdef enum:
 
 cdef uint32_t WISHES = opening.WISHES
 cdef uint32_t WANT = declared.OPEN4_SHARE_ACCESS_WANT_DELEG_MASK
+cdef uint32_t EITHER = declared.OPEN4_SHARE_ACCESS_WANT_OPEN_XOR_DELEGATION
+cdef uint32_t WITHOUT = declared.OPEN4_RESULT_NO_OPEN_STATEID
 cdef object REG = FileType.REG
 cdef object DIR = FileType.DIR
 cdef object Asked = opening.Asked
 cdef object Where = opening.Where
+cdef object opened_later = opening.open_file
+cdef object opening_delegated = opening.delegated
+cdef object UNCONFIRMED = declared.why_no_delegation4.WND4_RESOURCE
 
 
 cdef uint8_t *store_no_delegation(uint8_t *at, uint32_t wanted, uint32_t why) noexcept nogil:
@@ -190,15 +198,55 @@ cdef class Nfs4Opens(NameChanges):
         if self.minor:
             return Asked(
                 self.server, self.client, self.owner, self.caller.credential, self.share, self.denied, self.share_access & WANT,
-                (self.session.sessionid, self.slotid, self.sequenceid),
+                (self.session.sessionid, self.slotid, self.sequenceid), self.share_access & EITHER != 0,
             )
         return Asked(
             self.server, self.turn.client, self.turn, self.caller.credential, self.share, self.denied, 0, None
         )
 
+    cdef int open_now(self, Opening opening, OpenFile opened, bint created) except -1:
+        """Open the file without a coroutine if nothing stands in the way, and nothing has to be waited for. ``opened``: what
+        its creation has left open, with a count that is taken over."""
+        cdef OpenTable table = self.server.engine.opens
+        cdef ClientRecord client = self.client if self.minor else self.turn.client
+        self.files.pause()  # Python code of the server runs as the server
+        if opened is not None and self.share == OPEN4_SHARE_ACCESS_READ and self.server.leases:
+            pass  # what may be delegated is opened so that it cannot be written to
+        elif table.is_clear(opening.node.key, client, self.share, self.denied):
+            if opened is None:
+                opened = open_already(self.server, opening.credential, opening.node, self.share)
+            if opened is not None:
+                return self.grant(table, client, opening, opened, created)
+        opening.coroutine = opened_later(self.asked(), opening.credential, opening.node, opened, created)
+        return 0
+
+    cdef int grant(
+        self, OpenTable table, ClientRecord client, Opening opening, OpenFile opened, bint created
+    ) except -1:
+        """The share reservation, and what comes with it."""
+        cdef uint32_t want = self.share_access & WANT if self.minor else 0
+        cdef uint32_t flags
+        cdef OpenOwner owner
+        cdef OpenState state
+        try:
+            owner = table.owner(client, self.owner) if self.minor else self.turn
+            state = table.open_now(owner, opening.node.key, self.share, self.denied)
+        except BaseException:
+            opened.let_go()
+            raise
+        take_over(state, opened, opening.node, self.share, self.caller.credential, opening.credential.host)
+        flags = rflags(self.server, state)
+        # A v4.0 owner that must yet confirm may be a stray retransmission's.
+        given = undelegated(want, self.server.recalls.can_delegate(client)) if owner.confirmed else UNCONFIRMED
+        if given is None:
+            opening.coroutine = opening_delegated(self.asked(), opening.node, state, flags, patient=not created)
+        else:
+            opening.result = state.stateid, flags, given
+        return 0
+
     cdef int through(self, Opening opening, Arguments *arguments, Place place) except -1:
-        """Open the file that has been found."""
-        if self.begin(opening) == WAITS:
+        """Open the file that has been found, unless it is open by now."""
+        if opening.coroutine is not None and self.begin(opening) == WAITS:
             return WAITS
         return self.store_opened(opening, arguments, place)
 
@@ -236,8 +284,10 @@ cdef class Nfs4Opens(NameChanges):
             # For special files too, says RFC 7530 section 16.16.5.
             status = NFS4ERR_SYMLINK if self.minor == 0 and node.type is not DIR else self.not_regular(node)
             return self.fail(status, place)
-        found = opening_of(opening.open_file(self.asked(), self.standing.credential, node), node, None, behind - arguments.at)
+        found = opening_of(None, node, None, behind - arguments.at)
+        found.credential = self.standing.credential
         found.before = found.after = change
+        self.open_now(found, None, False)
         return self.through(found, arguments, place)
 
     cdef Node named(self, opaque_t *name, Work brought, int *error):
@@ -300,7 +350,7 @@ cdef class Nfs4Opens(NameChanges):
             self.go(done.node)
         else:
             self.current = done.node  # as which it has been looked at, unless the OPEN has waited
-        self.stateid = stateid
+        self.stateid = None if <uint32_t>flags & WITHOUT else stateid
         if done.change is not None:
             self.saw_change(done.node, &done.change.data.status)
         return ANSWERED
@@ -376,10 +426,9 @@ cdef class Nfs4Opens(NameChanges):
         if outcome != DONE:
             return outcome
         opened, change.opened = change.opened, None
-        made = opening_of(
-            opening.open_file(self.asked(), change.credential, change.made, opened, True), change.made, change,
-            behind - arguments.at,
-        )
+        made = opening_of(None, change.made, change, behind - arguments.at)
+        made.credential = <Credential?>change.credential
+        self.open_now(made, opened, True)
         made.before, made.after = change.change_before, change.change_after
         memcpy(made.shown, how.shown, sizeof(made.shown))
         return self.through(made, arguments, place)

@@ -2,6 +2,7 @@
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
+from nfsd.state.records cimport OpenState
 from nfsd.v4.in_python cimport PythonOperations
 from nfsd.v4.native_compound cimport Arguments
 from nfsd.vfs.records cimport Node
@@ -20,6 +21,7 @@ cdef class Nfs4Owners(PythonOperations):
     cdef bint is_current(self, const uint8_t *stateid) noexcept
     cdef uint32_t not_regular(self, Node node) noexcept
     cdef int close(self, Arguments *arguments, Place place) except -1
+    cdef object close_now(self, OpenState state)
     cdef int open_confirm(self, Arguments *arguments, Place place) except -1
     cdef object named_client(self, uint64_t clientid)
     cdef int take_turn(

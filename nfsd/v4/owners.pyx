@@ -9,6 +9,8 @@ from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
+from nfsd.state.files cimport FileState
+from nfsd.state.opens cimport OpenTable
 from nfsd.state.records cimport OpenState
 from nfsd.v4.native_compound cimport Arguments, left, room
 from nfsd.vfs.native_files cimport Standing, no
@@ -80,7 +82,7 @@ cdef class Nfs4Owners(PythonOperations):
             closing = self.state.open_of(self.client, stateid, self.current.key)
             if closing is None:
                 closing = self.server.engine.stateids.find_open(self.given(stateid), self.client, self.current.key)
-            left_over = locking.close_at_once(self.server, closing)
+            left_over = self.close_now(closing)
             if left_over is None:
                 errand = Errand(locking.close(self.server, closing))
                 if self.begin(errand) == WAITS:
@@ -94,6 +96,15 @@ cdef class Nfs4Owners(PythonOperations):
         arguments.at = behind
         place.at = store_stateid(store32(store32(place.at, OP_CLOSE), NFS4_OK), left_over)
         return ANSWERED
+
+    cdef object close_now(self, OpenState state):
+        """CLOSE of an open under which nothing is locked; None: there are locks to be given up (:func:`locking.close`)."""
+        cdef FileState file = state.file
+        if state.lock_states or file.dirty or file.is_gated():
+            return None
+        stateid = (<OpenTable>self.server.engine.opens).close(state)
+        self.server.blocked.tell()
+        return stateid
 
     cdef int open_confirm(self, Arguments *arguments, Place place) except -1:
         """OPEN_CONFIRM (RFC 7530 section 16.18): the new open owner's first OPEN was no stray retransmission."""

@@ -27,7 +27,7 @@ cdef class Nfs4Procedures(FileHandles):
         if number == OP_RENEW:
             return self.renew(arguments, place)
         if number == OP_RESTOREFH:
-            return self.restorefh(place)
+            return self.restorefh(arguments, place)
         if self.current is None:
             return self.nowhere(number, arguments, place)
         if number == OP_GETATTR:

@@ -87,17 +87,17 @@ class PseudoFileSystem:
         """The place of an export."""
         return self._by_export[export.id]
 
-    def visible(self, node: PseudoNode, peer_address: str, version: int = V4) -> bool:
+    def visible(self, node: PseudoNode, peer: str, version: int = V4) -> bool:
         """Whether this client may know of the node: some export at or below it is offered to the client by this
         version."""
         for export in (node.export, node.referral):
-            if export is not None and self._exports.visible(export, peer_address, version):
+            if export is not None and self._exports.visible(export, peer, version):
                 return True
-        return any(self.visible(child, peer_address, version) for child in node.children.values())
+        return any(self.visible(child, peer, version) for child in node.children.values())
 
-    def children(self, node: PseudoNode, peer_address: str, version: int = V4) -> Iterator[PseudoNode]:
+    def children(self, node: PseudoNode, peer: str, version: int = V4) -> Iterator[PseudoNode]:
         """The children this client may know of, in a stable order."""
-        return (child for _, child in sorted(node.children.items()) if self.visible(child, peer_address, version))
+        return (child for _, child in sorted(node.children.items()) if self.visible(child, peer, version))
 
     def attributes(self, node: PseudoNode) -> Attributes:
         """A directory anyone may read and nobody may change."""

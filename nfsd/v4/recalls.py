@@ -38,7 +38,9 @@ _FIRST_PAUSE: Final = 0.05
 _LONGEST_PAUSE: Final = 2.0
 _UNKNOWN_LIMIT: Final = 8
 """How often a client may say that it does not know the delegation: it may not have seen the OPEN's reply yet."""
-_DATA_DELEGATIONS: Final = 1 << p.RCA4_TYPE_MASK_RDATA_DLG | 1 << p.RCA4_TYPE_MASK_WDATA_DLG
+_ANY_DELEGATION: Final = (
+    1 << p.RCA4_TYPE_MASK_RDATA_DLG | 1 << p.RCA4_TYPE_MASK_WDATA_DLG | 1 << p.RCA4_TYPE_MASK_DIR_DLG
+)
 
 
 class Caller(Protocol):
@@ -96,6 +98,7 @@ class Recalls:
         return {
             "held": table.count,
             "granted": table.granted,
+            "granted_directories": table.granted_directories,
             "reclaimed": table.reclaimed,
             "recalled": table.recalled,
             "returned": table.returned,
@@ -157,7 +160,9 @@ class Recalls:
     def mark(file: FileState) -> None:
         """Tell the file's record how it is delegated now, for native operations that do not ask here."""
         if file.node is not None:
-            file.node.inode.delegated = max((2 if one.write else 1 for one in file.delegations), default=0)
+            given, inode = file.delegations, file.node.inode
+            inode.delegated = max((2 if one.write else 1 for one in given), default=0)
+            inode.holder = given[0].client if len(given) == 1 else None
 
     def _gone(self, delegation: Delegation) -> None:
         self.mark(delegation.file)
@@ -177,6 +182,17 @@ class Recalls:
         """A local process wants the file: the kernel lets it go on after a while, whatever the client does."""
         self.table.recall(delegation, break_time())
         self.send()
+
+    def recall(self, delegation: Delegation) -> None:
+        """Ask for a delegation back: what it stands for is no longer so, and nobody waits for it."""
+        self.table.recall(delegation)
+        self.send()
+
+    def changed(self, file_key: bytes, client: Client | None) -> None:
+        """``client`` (None: one that has no delegation) has changed a file, or names in a directory, which has been
+        delegated to others meanwhile."""
+        if not self.table.clear(file_key, client, write=True):
+            self.send()
 
     def _start(self, work: Any) -> None:
         spawn(work, self._tasks)
@@ -217,7 +233,7 @@ class Recalls:
         return left if delegation.client.minor else min(left, self.engine.limits.lease / 6)
 
     async def _recall_any(self, client: Client, keep: int) -> None:
-        arguments = p.CB_RECALL_ANY4args(craa_objects_to_keep=keep, craa_type_mask=[_DATA_DELEGATIONS])
+        arguments = p.CB_RECALL_ANY4args(craa_objects_to_keep=keep, craa_type_mask=[_ANY_DELEGATION])
         try:
             await self.caller.call(client, [(p.OP_CB_RECALL_ANY, arguments)], timeout=self.engine.limits.lease)
         except CallbackError as error:

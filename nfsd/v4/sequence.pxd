@@ -11,4 +11,5 @@ cdef class Nfs4Sequence(NativeCompound):
 
     cdef int sequence(self, Arguments *arguments, Place place) except -1
     cdef int replay(self, object kept, Place place) except -1
+    cdef object kept(self, Place place, bint anyway)
     cdef uint32_t fingerprint(self, Arguments *arguments, size_t *octets, Place place) except? 0xFFFFFFFF

@@ -13,7 +13,7 @@ from nfsd.state.sequence cimport SequenceRequest, Sequencer
 from nfsd.v4.native_compound cimport FAILURE, RPC_HEADER, left, padded, room
 from nfsd.vfs.native_files cimport no
 from nfsd.wire.nfs4 cimport (
-    NFS4ERR_BADXDR, NFS4ERR_RETRY_UNCACHED_REP, NFS4_OK, OP_SEQUENCE, SEQUENCE4args_SIZE, SEQUENCE4resok_SIZE,
+    NFS4ERR_BADXDR, NFS4ERR_DELAY, NFS4ERR_RETRY_UNCACHED_REP, NFS4_OK, OP_SEQUENCE, SEQUENCE4args_SIZE, SEQUENCE4resok_SIZE,
 )
 from rpcrdma.declined cimport SIZE
 from rpcrdma.place cimport ANSWERED, load32, store32
@@ -65,6 +65,8 @@ cdef class Nfs4Sequence(NativeCompound):
         if sequencer.bound:
             self.server.met(self.caller.transport, self.session.client)
         if sequencer.verdict == RETRANSMITTED:
+            if slot.promised and slot.promised > self.server.engine.writes_committed:
+                return self.fail(NFS4ERR_DELAY, place)
             return self.replay(slot.reply, place)
         self.cachethis = request.cachethis
         self.client = self.session.client
@@ -95,10 +97,37 @@ cdef class Nfs4Sequence(NativeCompound):
         self.replayed = False
         return no(self.files, SIZE)
 
-    cdef object kept(self, Place place):
-        """The reply as its slot keeps it: None unless the client has asked for that, or it is a lone SEQUENCE's."""
+    cdef int keep_back(self, object error, Place place) except -1:
+        """What the reply promises could not be put on stable storage: a full disk, say. The slot keeps it until it is there,
+        whether or not the client has asked for that, and until then the request is one that is still in progress (RFC 8881
+        section 2.10.6.2): the client asks again, and nothing is done twice. Raises the error if nobody can keep it."""
+        kept = None
+        if self.slot is not None and isinstance(error, OSError) and (self.general is not None or self.beside == 0):
+            kept = self.kept(place, True)
+        if kept is None:
+            raise error
+        self.slot.finish(kept)
+        self.slot.promised = self.server.engine.writes_issued
+        self.slot = None
+        if self.general is not None:
+            self.general.forget_behind(NULL)
+            self.general.call.forget = True
+        place.at = store32(store32(self.start, NFS4ERR_DELAY) + 4 + padded(self.tag), 1)
+        place.at = store32(store32(place.at, OP_SEQUENCE), NFS4ERR_DELAY)
+        self.tell()
+        return ANSWERED
+
+    cdef int keep(self, Place place) except -1:
+        if self.slot is not None:
+            self.slot.finish(self.kept(place, False))
+            self.slot = None
+        return 0
+
+    cdef object kept(self, Place place, bint anyway):
+        """The reply as its slot keeps it: None unless the client has asked for that, it is a lone SEQUENCE's, or ``anyway``;
+        and if it is too long."""
         cdef size_t before = self.start - (self.general.head if self.general is not None else self.start)
-        if not self.cachethis and self.operations > 1:
+        if not self.cachethis and self.operations > 1 and not anyway:
             return None
         if self.size(place) - RPC_HEADER > self.session.max_cached:
             return None

@@ -6,7 +6,7 @@ Owns :class:`Nfs4Server` and the turning of the engine's timer; imports no opera
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import Protocol, cast
 
@@ -16,7 +16,7 @@ from nfsd.pricing import host_of_any
 from nfsd.protocol import nfs4 as p
 from nfsd.state import Nfs4Error, StateEngine
 from nfsd.state.clients import Client
-from nfsd.state.opens import FileState
+from nfsd.state.files import FileState
 from nfsd.state.records import Delegation, OpenState
 from nfsd.state.types import NLM, LocalRange, Unread
 from nfsd.v4.attributes import ServerFacts
@@ -54,23 +54,26 @@ class Nfs4Server:
         store: Store,
         *,
         started: Time,
-        owner: bytes,
+        identity: bytes,
+        member: bytes = b"",
         max_transfer: int = 1 << 20,
         names: IdNames | None = None,
         leases: bool = True,
         callbacks_anywhere: bool = False,
         versions: int = V4,
+        callbacks: Callable[..., CallbackService] = CallbackService,
     ) -> None:
-        """``owner``: the server's identity over restarts (server_owner4 and scope). ``max_transfer``: octets of one
+        """``identity``: the server's over restarts, which is its scope; with ``member``, which tells it from others of
+        that scope, it is the server's owner (RFC 8881 sections 2.10.4 and 2.10.5). ``max_transfer``: octets of one
         READ or WRITE. ``names``: how users and groups are called; numbers without it. ``leases``: delegate only what
         the kernel protects against local processes. ``callbacks_anywhere``: see :class:`CallbackService`.
-        ``versions``: those that are spoken (:mod:`nfsd.versions`)."""
+        ``versions``: those that are spoken (:mod:`nfsd.versions`). ``callbacks``: makes the service of callbacks."""
         self.service = service
         self.exports = exports
         self.engine = engine
         self.store = store
-        self.owner = owner
-        self.callbacks = CallbackService(engine, anywhere=callbacks_anywhere)
+        self.scope, self.owner = identity, identity + member
+        self.callbacks = callbacks(engine, anywhere=callbacks_anywhere)
         self.callbacks.on_call = self._hurry
         engine.unread = self._unread
         self.blocked = BlockedLocks(engine, service, self.callbacks)
@@ -180,9 +183,14 @@ class Nfs4Server:
         try:
             await self.clear_all()
             await self.blocked.watch_local()
-            await self.store.flush(self.engine)
         except Exception:
             log.exception("giving up state that has expired")
+        try:
+            await self.store.flush(self.engine)
+        except OSError as error:
+            log.error("clients' records cannot be written, and replies wait for that: %s", error)
+        except Exception:
+            log.exception("writing clients' records")
 
     async def clear_all(self) -> None:
         """Give up locally what clients that are gone have held."""

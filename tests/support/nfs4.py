@@ -56,6 +56,7 @@ class LoopbackTransport:
 
     netid = "tcp"
     peer_port = 800
+    certified = ""
     local_address = "127.0.0.1"
 
     def __init__(self, peer_address: str = "127.0.0.1", callbacks: CallbackEnd | None = None) -> None:
@@ -106,7 +107,7 @@ class Server4:
         self.engine = engine
         self.store = store
         self.nfs4 = Nfs4Server(
-            service, exports, engine, store, started=Time(1, 0), owner=b"test server", names=names, leases=leases
+            service, exports, engine, store, started=Time(1, 0), identity=b"test server", names=names, leases=leases
         )
         program = Program(NFS, "nfs", {4: nfs4_procedures()})
         self.dispatcher = Dispatcher([program], direct={(NFS, 4): Nfs4Procedures(self.nfs4)})

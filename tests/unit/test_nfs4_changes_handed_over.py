@@ -9,7 +9,6 @@ import struct
 import pytest
 
 from nfsd.protocol import nfs4 as p
-from nfsd.state import StateEngine
 from nfsd.v4 import compound
 from rpcrdma.peer import wire
 from rpcrdma.server.tcp_connection import TcpConnection
@@ -259,10 +258,11 @@ def test_the_reply_waits_for_stable_storage(tmp_path, monkeypatch, minor):
             async def flush(self, engine):
                 await asyncio.sleep(0)
                 flushed.append(engine)
+                engine.stable = True
 
         monkeypatch.setattr(server, "store", Store())
         with monkeypatch.context() as patched:
-            patched.setattr(StateEngine, "stable", property(lambda engine: bool(flushed)))
+            patched.setattr(server.engine, "stable", False)
             message = both.message(0, putfh(handle), write(stateid, 0, b"D"), getattr_(OF_CONTENT), cache=True)
             status, *_ = results_of(await both.direct.call(None, message))
         assert (status, len(flushed), both.answered) == (OK, 1, before + 1)

@@ -11,6 +11,8 @@ from .state_support import CALLBACK, READ, World, failing
 V1, V2 = b"verifie1", b"verifie2"
 UPDATE = p.EXCHGID4_FLAG_UPD_CONFIRMED_REC_A
 
+RESULT_FLAGS = p.EXCHGID4_FLAG_USE_NON_PNFS | p.EXCHGID4_FLAG_SUPP_MOVED_REFER
+
 
 def setclientid(world, name=b"x", verifier=V1, principal="1:0", callback=CALLBACK):
     return world.engine.clients.setclientid(owner=name, verifier=verifier, principal=principal, callback=callback)
@@ -143,7 +145,7 @@ def test_case_1_new_owner():
     world = World()
     made = exchange(world)
     assert made.sequenceid == 1
-    assert made.flags == p.EXCHGID4_FLAG_USE_NON_PNFS
+    assert made.flags == RESULT_FLAGS
 
 
 def test_case_2_confirmed_record_is_returned_unchanged():
@@ -151,7 +153,7 @@ def test_case_2_confirmed_record_is_returned_unchanged():
     client = world.client41(b"x", V1)
     again = exchange(world)
     assert again.clientid == client.clientid
-    assert again.flags == p.EXCHGID4_FLAG_USE_NON_PNFS | p.EXCHGID4_FLAG_CONFIRMED_R
+    assert again.flags == RESULT_FLAGS | p.EXCHGID4_FLAG_CONFIRMED_R
     assert again.sequenceid == 2
 
 

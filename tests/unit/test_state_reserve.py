@@ -10,7 +10,8 @@ from random import Random
 import pytest
 
 from nfsd.state import Limits
-from nfsd.state.accounts import HostAccount, Ledger
+from nfsd.state.accounts import Ledger
+from nfsd.state.charges import HostAccount
 from rpcrdma.addresses import networks_of
 from tests.support.nfs4 import Client4, Failed, LoopbackTransport, serving
 from tests.unit.test_shares_of_networks import CROWDS, OUTSIDE

@@ -53,14 +53,33 @@ def test_create_session_is_replayed_by_its_own_sequence():
 
 
 def test_failure_of_create_session_is_replayed_as_failure():
-    world = World()
+    world = World(Limits(sessions=1))
     made = exchanged(world)
+    first = create(world, made.clientid, 1)
+    with failing(p.NFS4ERR_NOSPC):
+        create(world, made.clientid, 2)
+    world.engine.sessions.destroy_session(first.sessionid, connection="connection", own=None)
+    with failing(p.NFS4ERR_NOSPC):
+        create(world, made.clientid, 2)
+    create(world, made.clientid, 3)
+
+
+@pytest.mark.parametrize("principal", ["1:99", "1:0", "6:bob@EXAMPLE.ORG"])
+def test_another_principal_makes_no_session_and_uses_up_no_sequence(principal):
+    """Its client is not to be told of a failure that is not its own."""
+    world = World()
+    who = "6:ann@EXAMPLE.ORG"
+    made = world.engine.clients.exchange_id(owner=b"x", verifier=b"v" * 8, flags=0, principal=who)
+    for number in (0, 1, 2):
+        with failing(p.NFS4ERR_CLID_INUSE):
+            create(world, made.clientid, number, principal=principal)
+    first = create(world, made.clientid, 1, principal=who)
     with failing(p.NFS4ERR_CLID_INUSE):
-        create(world, made.clientid, 1, principal="1:99")
+        create(world, made.clientid, 1, principal=principal)
     with failing(p.NFS4ERR_CLID_INUSE):
-        create(world, made.clientid, 1)
-    assert not world.engine.clients.lookup(made.clientid).confirmed
-    create(world, made.clientid, 2)
+        create(world, made.clientid, 2, principal=principal)
+    assert create(world, made.clientid, 1, principal=who) == first
+    create(world, made.clientid, 2, principal=who)
 
 
 def test_replay_of_create_session_binds_the_new_connection():

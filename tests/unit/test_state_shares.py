@@ -54,7 +54,12 @@ def test_greedy_hosts_leave_room_for_an_honest_one(tmp_path: Path, minor: int) -
                 client.slots = 1
                 if await introduced(client, client.name) != 0:
                     break
-                await client.connect(b"%08d" % number)
+                try:
+                    await client.connect(b"%08d" % number)
+                except AssertionError as refused:
+                    if not minor or str(int(p.NFS4ERR_DELAY)) not in str(refused):
+                        raise
+                    break  # its host has no room left for a session
                 ends.add((await take_all(client))[0])
             assert ledger.octets <= 4 << 20
             assert all(account.octets <= 1 << 20 for account in ledger.hosts.values())

@@ -433,7 +433,8 @@ def delegations_up_to(tmp_path, minor, **bounds):
         assert types == [1, 1, 0]
         if minor:
             await one.end.arrival(1)
-            asked = p.CB_RECALL_ANY4args(1, [1 << p.RCA4_TYPE_MASK_RDATA_DLG | 1 << p.RCA4_TYPE_MASK_WDATA_DLG])
+            kinds = (p.RCA4_TYPE_MASK_RDATA_DLG, p.RCA4_TYPE_MASK_WDATA_DLG, p.RCA4_TYPE_MASK_DIR_DLG)
+            asked = p.CB_RECALL_ANY4args(1, [sum(1 << kind for kind in kinds)])
             assert one.end.executed == [(p.OP_CB_RECALL_ANY, asked)]
         held = [one for one in server.engine.clients.lookup(one.clientid).states.values() if one.kind == 3]
         await one.give_back(p.stateid4(*held[0].stateid), held[0].handle)

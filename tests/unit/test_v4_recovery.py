@@ -14,6 +14,7 @@ from nfsd.state import Limits
 from tests.support.nfs4 import Client4, mode, serving
 
 MINORS = [0, 1, 2]
+COMPLETE = (p.OP_RECLAIM_COMPLETE, p.RECLAIM_COMPLETE4args(False))
 CUTS = ["before", "after"]
 """The power goes before the commit, or between it and the reply."""
 
@@ -23,12 +24,14 @@ class PowerCut(Exception):
 
 
 class CutStore:
-    """Stable storage that can lose its power (or, with ``error``, fail once) at the next thing worth keeping."""
+    """Stable storage that can lose its power (or, with ``error``, fail once; with ``full``, always) at the next thing
+    worth keeping."""
 
     def __init__(self, directory):
         self.inner = RecoveryStore(str(directory))
         self.cut = None
         self.error = None
+        self.full = False
         self.off = False
 
     async def flush(self, engine):
@@ -36,6 +39,8 @@ class CutStore:
             raise PowerCut
         if engine.stable:
             return
+        if self.full:
+            raise OSError(28, "no space")
         if self.error is not None:
             error, self.error = self.error, None
             raise error
@@ -224,7 +229,7 @@ def test_a_full_disk_costs_the_replies_that_need_it_and_nothing_else(tmp_path, m
             client = await Client4(server, minor, name=b"client").connect(reclaim_complete=False)
             server.store.error = OSError(28, "no space")
             if minor:
-                await unanswered(client.run((p.OP_RECLAIM_COMPLETE, p.RECLAIM_COMPLETE4args(False))))
+                assert await client.status(COMPLETE) == p.NFS4ERR_DELAY
             else:
                 await unanswered(client.open("/0", b"f"))
                 client.seqids.clear()
@@ -238,19 +243,28 @@ def test_a_full_disk_costs_the_replies_that_need_it_and_nothing_else(tmp_path, m
 
 
 @pytest.mark.parametrize("minor", [1, 2])
-def test_clients_whose_replies_were_lost_find_their_way(tmp_path, minor):
-    """Between commit and reply: RECLAIM_COMPLETE again is COMPLETE_ALREADY, and everything else goes on."""
+@pytest.mark.parametrize("cache", [False, True])
+def test_a_reply_that_promises_too_much_is_kept_until_it_may_be_given(tmp_path, minor, cache):
+    """The store fails, and the request counts as one in progress. A retransmission gets its reply when the promise is
+    kept, and not before; nothing is done twice (RFC 8881 sections 2.10.6.1.3 and 2.10.6.2)."""
 
     async def main():
         cluster = Cluster(tmp_path)
         async with cluster.instance() as server:
             client = await Client4(server, minor).connect(reclaim_complete=False)
-            server.store.error = OSError(5, "made up")
-            complete = (p.OP_RECLAIM_COMPLETE, p.RECLAIM_COMPLETE4args(False))
-            await unanswered(client.run(complete))
-            client.sequence -= 1
-            assert await client.status(complete) == p.NFS4ERR_RETRY_UNCACHED_REP
-            assert await client.status(complete) == p.NFS4ERR_COMPLETE_ALREADY
+            server.store.full = True
+            message = client.message(*client.in_session(COMPLETE, cache=cache))
+            for _ in range(3):
+                status, results = client.parse(await server.call(client.transport, message))
+                assert (status, [number for number, _ in results]) == (p.NFS4ERR_DELAY, [p.OP_SEQUENCE])
+                assert not server.engine.stable
+            server.store.full = False
+            while status == p.NFS4ERR_DELAY:  # the server's own timer tries again
+                await asyncio.sleep(0.01)
+                status, results = client.parse(await server.call(client.transport, message))
+            assert (status, [number for number, _ in results]) == (0, [p.OP_SEQUENCE, p.OP_RECLAIM_COMPLETE])
+            assert server.engine.stable
+            assert await client.status(COMPLETE) == p.NFS4ERR_COMPLETE_ALREADY
             await client.open("/0", b"f", create=mode(0o666))
 
     asyncio.run(main())

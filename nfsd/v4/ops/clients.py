@@ -7,7 +7,9 @@ from typing import Final
 
 from nfsd.protocol import nfs4 as p
 from nfsd.state import ClientInUse, Nfs4Error
+from nfsd.state.protection import Protection, granted
 from nfsd.state.types import Callback40
+from nfsd.v4.attributes import mask_of, words_of
 from nfsd.v4.compound import Compound
 from nfsd.v4.operations import operation
 
@@ -52,27 +54,41 @@ async def setclientid_confirm(c: Compound, args: p.SETCLIENTID_CONFIRM4args) -> 
     c.server.callbacks.client_can_be_called(client)  # looks for the path, if it is not known yet
 
 
+def _protected(protection: Protection | None) -> p.state_protect4_r:
+    if protection is None:
+        return p.state_protect4_r(spr_how=p.state_protect_how4.SP4_NONE)
+    granted = p.state_protect_ops4(words_of(protection.must_enforce), words_of(protection.must_allow))
+    return p.state_protect4_r(spr_how=p.state_protect_how4.SP4_MACH_CRED, spr_mach_ops=granted)
+
+
 @operation(p.OP_EXCHANGE_ID, changes=True, alone=True)
 async def exchange_id(c: Compound, args: p.EXCHANGE_ID4args) -> p.EXCHANGE_ID4resok:
     """v4.1: introduce a client."""
     if c.minor < 2 and args.eia_flags & p.EXCHGID4_FLAG_SUPP_FENCE_OPS:
         raise Nfs4Error(p.NFS4ERR_INVAL)  # a flag that RFC 7862 section 14.1.3 has added
+    asked = args.eia_state_protect
+    if asked.spa_how == p.state_protect_how4.SP4_SSV:
+        raise Nfs4Error(p.NFS4ERR_ENCR_ALG_UNSUPP)  # as servers without SSV answer it
+    protection = None
+    if (wanted := asked.spa_mach_ops) is not None:
+        protection = granted(mask_of(wanted.spo_must_enforce), mask_of(wanted.spo_must_allow), c.machine)
     made = c.engine.clients.exchange_id(
         owner=args.eia_clientowner.co_ownerid,
         verifier=args.eia_clientowner.co_verifier,
         flags=args.eia_flags,
         principal=c.principal,
-        state_protect=int(args.eia_state_protect.spa_how),
+        machine=c.machine,
+        protection=protection,
         host=c.host,
     )
     return p.EXCHANGE_ID4resok(
         eir_clientid=made.clientid,
         eir_sequenceid=made.sequenceid,
         eir_flags=made.flags,
-        eir_state_protect=p.state_protect4_r(spr_how=p.state_protect_how4.SP4_NONE),
+        eir_state_protect=_protected(made.protection),
         # One server over all its listeners: clients may trunk (RFC 8881 section 2.10.5).
         eir_server_owner=p.server_owner4(so_minor_id=0, so_major_id=c.server.owner),
-        eir_server_scope=c.server.owner,
+        eir_server_scope=c.server.scope,
         eir_server_impl_id=[],
     )
 
@@ -80,7 +96,7 @@ async def exchange_id(c: Compound, args: p.EXCHANGE_ID4args) -> p.EXCHANGE_ID4re
 @operation(p.OP_DESTROY_CLIENTID, changes=True, alone=True)
 async def destroy_clientid(c: Compound, args: p.DESTROY_CLIENTID4args) -> None:
     """v4.1: the client goes; it must have nothing left."""
-    c.engine.clients.destroy_clientid(args.dca_clientid, c.host)
+    c.engine.clients.destroy_clientid(args.dca_clientid, c.host, c.machine)
 
 
 @operation(p.OP_RECLAIM_COMPLETE, changes=True)

@@ -10,10 +10,12 @@ from nfsd.state import Nfs4Error
 from nfsd.state.records import Delegation
 from nfsd.v4 import opens
 from nfsd.v4.compound import Compound
-from nfsd.v4.descriptors import Descriptors
 from nfsd.v4.giving import SIGNALS, give
+from nfsd.v4.giving_directories import give_directory
+from nfsd.v4.keeping import Descriptors
 from nfsd.v4.operations import ENCODED, Encoded, operation
 from nfsd.v4.ops.data import regular
+from nfsd.vfs.listings import VERIFIER
 from nfsd.vfs.service import Node
 from nfsd.vfs.types import FileType
 
@@ -35,13 +37,27 @@ async def delegreturn(c: Compound, args: p.DELEGRETURN4args) -> None:
     c.engine.delegations.give_back(c.engine.delegations.find(c.given(args.deleg_stateid), c.client, node.key))
 
 
-@operation(p.OP_GET_DIR_DELEGATION)
+@operation(p.OP_GET_DIR_DELEGATION, changes=True)
 async def get_dir_delegation(c: Compound, args: p.GET_DIR_DELEGATION4args) -> p.GET_DIR_DELEGATION4res_non_fatal:
-    """Directories are not delegated: never available (RFC 8881 section 18.39.3)."""
-    if isinstance(c.here, Node) and c.here.type is not FileType.DIR:
+    """A delegation of a directory, of which no notifications are sent: any change by others recalls it. What is not
+    available is not an error, for COMPOUNDs of Linux clients go on behind this operation; nor is it remembered."""
+    here = c.here
+    if isinstance(here, Node) and here.type is not FileType.DIR:
         raise Nfs4Error(p.NFS4ERR_NOTDIR)
+    assert c.client is not None, "4.1 operations run in a session"
+    assert c.session is not None and c.sequence is not None  # noqa: PT018
+    given: Delegation | None = None
+    if isinstance(here, Node):
+        referring = (c.session.sessionid, c.sequence.sa_slotid, c.sequence.sa_sequenceid)
+        given = await give_directory(c.server, c.client, await c.credential(here), here, referring)
+    if given is None:
+        return p.GET_DIR_DELEGATION4res_non_fatal(
+            gddrnf_status=p.gddrnf4_status.GDD4_UNAVAIL, gddrnf_will_signal_deleg_avail=False
+        )
+    stateid = p.stateid4(given.seqid, given.other)
     return p.GET_DIR_DELEGATION4res_non_fatal(
-        gddrnf_status=p.gddrnf4_status.GDD4_UNAVAIL, gddrnf_will_signal_deleg_avail=False
+        gddrnf_status=p.gddrnf4_status.GDD4_OK,
+        gddrnf_resok4=p.GET_DIR_DELEGATION4resok(VERIFIER, stateid, [], [], []),
     )
 
 

@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator
 from typing import NamedTuple
 
 from nfsd.listed import Listed
+from nfsd.matching import peer_of
 from nfsd.protocol import nfs4 as p
 from nfsd.state import Nfs4Error
 from nfsd.v4 import attributes
@@ -111,7 +112,7 @@ async def _children(c: Compound, directory: Node) -> dict[bytes, PseudoNode]:
     return {
         name: child
         for name, child in place.children.items()
-        if c.server.pseudo.visible(child, c.call.transport.peer_address, of_minor(c.minor))
+        if c.server.pseudo.visible(child, peer_of(c.call.transport), of_minor(c.minor))
     }
 
 
@@ -163,7 +164,7 @@ def _encode_entry(results: Encoder, mask: int, entry: _Entry) -> None:
 
 async def _pseudo_entries(c: Compound, place: PseudoNode, cookie: int, mask: int) -> AsyncIterator[_Entry]:
     for number, child in enumerate(
-        c.server.pseudo.children(place, c.call.transport.peer_address, of_minor(c.minor)), _FIRST_PSEUDO_COOKIE
+        c.server.pseudo.children(place, peer_of(c.call.transport), of_minor(c.minor)), _FIRST_PSEUDO_COOKIE
     ):
         if number <= cookie:
             continue

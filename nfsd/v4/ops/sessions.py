@@ -66,6 +66,7 @@ async def create_session(c: Compound, args: p.CREATE_SESSION4args) -> p.CREATE_S
         cb_program=args.csa_cb_program,
         cb_credentials=credentials,
         principal=c.principal,
+        machine=c.machine,
         connection=c.server.connection(c.call.transport),
         # A backchannel that nothing could be sent on is not granted.
         callbacks=c.call.transport.max_backchannel_size > 0 and bool(credentials),
@@ -90,6 +91,7 @@ async def bind_conn_to_session(c: Compound, args: p.BIND_CONN_TO_SESSION4args) -
         int(args.bctsa_dir),
         args.bctsa_use_conn_in_rdma_mode,
         callbacks=c.call.transport.max_backchannel_size > 0,
+        machine=c.machine,
     )
     c.engine.clients.meet(c.engine.sessions.by_id[args.bctsa_sessid].client, c.host)
     return p.BIND_CONN_TO_SESSION4resok(
@@ -103,7 +105,7 @@ async def bind_conn_to_session(c: Compound, args: p.BIND_CONN_TO_SESSION4args) -
 async def backchannel_ctl(c: Compound, args: p.BACKCHANNEL_CTL4args) -> None:
     """Replace what callbacks are sent with."""
     assert c.session is not None, "4.1 operations run in a session"
-    c.engine.sessions.backchannel_ctl(c.session, args.bca_cb_program, _credentials(args.bca_sec_parms))
+    c.engine.sessions.backchannel_ctl(c.session, args.bca_cb_program, _credentials(args.bca_sec_parms), c.machine)
 
 
 @operation(p.OP_DESTROY_SESSION, changes=True, alone=True)
@@ -112,5 +114,5 @@ async def destroy_session(c: Compound, args: p.DESTROY_SESSION4args) -> None:
     if c.session is not None and args.dsa_sessionid == c.session.sessionid and c.index != c.operations - 1:
         raise Nfs4Error(p.NFS4ERR_NOT_ONLY_OP)
     c.engine.sessions.destroy_session(
-        args.dsa_sessionid, connection=c.server.connection(c.call.transport), own=c.session
+        args.dsa_sessionid, connection=c.server.connection(c.call.transport), own=c.session, machine=c.machine
     )

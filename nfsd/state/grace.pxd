@@ -1,0 +1,11 @@
+"""C declarations of what a grace period stands in the way of."""
+
+from nfsd.state.records cimport ClientRecord
+
+
+cdef class GraceRules:
+    cdef public bint active
+    cdef readonly set unheard
+    cdef public object on_new_lock
+
+    cpdef int check(self, ClientRecord client, bint reclaim) except -1

@@ -1,0 +1,11 @@
+"""C declarations of what all OPENs have in common whose file is found."""
+
+from libc.stdint cimport uint32_t
+
+from nfsd.state.records cimport OpenState
+from nfsd.vfs.records cimport Credential, Node, OpenFile
+
+cpdef OpenFile open_already(server, Credential credential, Node node, int access)
+cpdef int take_over(OpenState state, OpenFile opened, Node node, int access, caller, str host) except -1
+cpdef uint32_t rflags(server, OpenState state) except? 0xFFFFFFFF
+cpdef object undelegated(uint32_t want, bint callable_)

@@ -1,0 +1,18 @@
+from nfsd.protocol import nfs4 as p
+from nfsd.state.records import OpenState
+from nfsd.v4.server import Nfs4Server
+from nfsd.vfs.records import Credential, Node, OpenFile
+from rpcrdma.rpc.program import RpcCredential
+
+def open_already(server: Nfs4Server, credential: Credential, node: Node, access: int) -> OpenFile | None:
+    """A file that is open already for this access, with a count for the caller; None: it has to be opened. Under a write
+    lease nothing but the descriptor that can do both may serve a client, which will want to read as well."""
+
+def take_over(state: OpenState, opened: OpenFile, node: Node, access: int, caller: RpcCredential, host: str) -> None:
+    """An open that has been granted keeps this file open, whose count it takes over."""
+
+def rflags(server: Nfs4Server, state: OpenState) -> int:
+    """OPEN4_RESULT_* of an OPEN."""
+
+def undelegated(want: int, callable_: bool) -> p.why_no_delegation4 | None:
+    """Why no delegation comes with an OPEN that has this wish, of a client that can be called or not; None: one may."""

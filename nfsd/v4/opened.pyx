@@ -1,0 +1,68 @@
+"""What all OPENs have in common whose file is found, whether they wait or not (contract: ``opened.pyi``).
+
+Owns the descriptor that is open already, what an open that has been granted keeps, its flags, and when no delegation comes with it.
+Imports the state engine's records and the file service's.
+"""
+
+from libc.stdint cimport uint32_t
+
+from nfsd.state.files cimport FileState
+from nfsd.state.owners cimport OpenOwner
+from nfsd.state.records cimport OpenState
+from nfsd.v4.keeping cimport Descriptors
+from nfsd.vfs.open_accounts cimport Places
+from nfsd.vfs.open_files cimport OpenFiles
+from nfsd.vfs.records cimport Credential, Node, OpenFile
+from nfsd.wire.nfs4 cimport (
+    OPEN4_RESULT_CONFIRM, OPEN4_RESULT_LOCKTYPE_POSIX, OPEN4_RESULT_MAY_NOTIFY_LOCK, OPEN4_SHARE_ACCESS_BOTH,
+    OPEN4_SHARE_ACCESS_WANT_CANCEL, OPEN4_SHARE_ACCESS_WANT_NO_DELEG, OPEN4_SHARE_ACCESS_WRITE,
+)
+
+from nfsd.protocol import nfs4 as declared
+
+cdef object WHY = declared.why_no_delegation4
+cdef object NOT_WANTED = WHY.WND4_NOT_WANTED
+cdef object CANCELLED = WHY.WND4_CANCELLED
+cdef object RESOURCE = WHY.WND4_RESOURCE
+
+
+cpdef OpenFile open_already(server, Credential credential, Node node, int access):
+    service = server.service
+    cdef OpenFiles files = service.open_files
+    cdef Places shares = service.shares
+    cdef bint exactly = server.leases
+    cdef int wanted = OPEN4_SHARE_ACCESS_BOTH if exactly and access == OPEN4_SHARE_ACCESS_WRITE else access
+    cdef OpenFile opened = files.cached(node.inode, (credential, wanted, False))
+    if opened is not None and shares.take(opened, credential.host):
+        return opened
+    if exactly or wanted == OPEN4_SHARE_ACCESS_BOTH:
+        return None
+    opened = files.cached(node.inode, (credential, OPEN4_SHARE_ACCESS_BOTH, False))
+    return opened if opened is not None and shares.take(opened, credential.host) else None
+
+
+cpdef int take_over(OpenState state, OpenFile opened, Node node, int access, caller, str host) except -1:
+    cdef Descriptors held = state.opened
+    if held is None:
+        held = state.opened = Descriptors(host)
+    held.add(opened, access, caller)
+    (<FileState>state.file).node = node
+    return 0
+
+
+cpdef uint32_t rflags(server, OpenState state) except? 0xFFFFFFFF:
+    cdef OpenOwner owner = state.owner
+    cdef uint32_t flags = OPEN4_RESULT_LOCKTYPE_POSIX
+    if not owner.confirmed:
+        flags |= OPEN4_RESULT_CONFIRM
+    if owner.client.minor and server.callbacks.client_can_be_called(owner.client):
+        flags |= OPEN4_RESULT_MAY_NOTIFY_LOCK
+    return flags
+
+
+cpdef object undelegated(uint32_t want, bint callable_):
+    if want == OPEN4_SHARE_ACCESS_WANT_NO_DELEG:
+        return NOT_WANTED
+    if want == OPEN4_SHARE_ACCESS_WANT_CANCEL:
+        return CANCELLED
+    return None if callable_ else RESOURCE
