@@ -144,8 +144,8 @@ cdef class Nfs3Attributes(Nfs3Changes):
         """WAITS, for what cannot be done here, or for what it takes: that a delegation comes back, a descriptor to set the
         size through, the turn on the file, its disk."""
         cdef OpenFile opened = self.have.opened if self.have is not None else None
-        if opened is None and node.inode.delegated:
-            self.files.why = RECALL
+        if opened is None and (node.inode.delegated or node.fd < 0):
+            self.files.why = RECALL if node.inode.delegated else RARE
             guard = divmod(changes.ctime, 1000000000) if changes.guarded else None
             return self.hand_over(
                 self.errands.setattr(standing.credential, node, None, wanted(changes, size), guard), node, None, standing

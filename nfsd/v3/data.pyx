@@ -104,8 +104,8 @@ cdef class Nfs3Data(Nfs3Attributes):
         )
         cdef uint8_t *head = place.at
         cdef ssize_t got
-        if brought is not None:
-            return self.have_read(standing, node, <Transfer?>brought, place)
+        if brought is not None and not (<Transfer?>brought).unpoured():
+            return self.have_read(standing, node, <Transfer>brought, place)
         if count == 0 and not self.seen(node, &after):
             return self.need(LOOK, node, standing)
         opened = self.to_use(node, standing, 1)
@@ -123,7 +123,7 @@ cdef class Nfs3Data(Nfs3Attributes):
             place.at = head
             if self.files.why == OPEN and not held:
                 return self.need(OPENING, node, standing)
-            transfer = self.files.to_read(node, opened, held, offset, place, count)
+            transfer = self.files.to_read(node, opened, held, offset, place, count, brought is not None)
             if transfer is None and place.refused:
                 return self.tell(NFS3ERR_JUKEBOX, node, place)
             if transfer is None:

@@ -15,7 +15,7 @@ from typing import Any, Concatenate, NamedTuple, ParamSpec
 
 from nfsd.protocol.nfs3 import nfsstat3
 from nfsd.v3.errors import EXPECTED, Nfs3Error, status_of
-from nfsd.v3.request import Delegations, clear
+from nfsd.v3.request import Delegations, clear, clear_names
 from nfsd.vfs.service import FileService, Node
 from nfsd.vfs.types import Attributes, Change, Credential, SetAttributes
 
@@ -78,9 +78,14 @@ class Errands:
         except OSError:
             return None
 
+    async def _clear(self, hold: ExitStack, credential: Credential, *directories: Node) -> None:
+        """Nobody relies on the names in these directories until ``hold`` is closed. Raises JUKEBOX."""
+        await clear_names(self._service, self._delegations, credential, directories, hold)
+
     async def _recall(self, hold: ExitStack, credential: Credential, *places: tuple[Node, bytes]) -> None:
-        """Nobody has a delegation of the files of these names until ``hold`` is closed. Raises JUKEBOX, and OSError
+        """As :meth:`_clear`; nor has anybody a delegation of the files of these names. Raises JUKEBOX, and OSError
         where it cannot be known which files those are: a shortage may be over before the change."""
+        await self._clear(hold, credential, *(directory for directory, _ in places))
         if self._delegations is not None and self._delegations.active:
             found = []
             for directory, name in places:
@@ -128,7 +133,9 @@ class Errands:
     ) -> Outcome:
         """A regular file, or the one that has the name already (see ``FileService.create``), which may be truncated."""
         with closing(ExitStack()) as hold:
-            if not exclusive:
+            if exclusive:
+                await self._clear(hold, credential, directory)
+            else:
                 await self._recall(hold, credential, (directory, name))
             node, made, change, _new = await self._service.create(
                 credential, directory, name, attributes, exclusive=exclusive, verifier=verifier
@@ -140,7 +147,9 @@ class Errands:
         self, credential: Credential, directory: Node, _: Node | None, name: bytes, attributes: SetAttributes
     ) -> Outcome:
         """A directory."""
-        node, made, change = await self._service.mkdir(credential, directory, name, attributes)
+        with closing(ExitStack()) as hold:
+            await self._clear(hold, credential, directory)
+            node, made, change = await self._service.mkdir(credential, directory, name, attributes)
         return Outcome(node, made, (change,))
 
     @_told
@@ -154,7 +163,9 @@ class Errands:
         attributes: SetAttributes,
     ) -> Outcome:
         """A symbolic link."""
-        node, made, change = await self._service.symlink(credential, directory, name, text, attributes)
+        with closing(ExitStack()) as hold:
+            await self._clear(hold, credential, directory)
+            node, made, change = await self._service.symlink(credential, directory, name, text, attributes)
         return Outcome(node, made, (change,))
 
     @_told
@@ -169,7 +180,9 @@ class Errands:
         attributes: SetAttributes,
     ) -> Outcome:
         """A device, a socket or a FIFO."""
-        node, made, change = await self._service.mknod(credential, directory, name, kind, device, attributes)
+        with closing(ExitStack()) as hold:
+            await self._clear(hold, credential, directory)
+            node, made, change = await self._service.mknod(credential, directory, name, kind, device, attributes)
         return Outcome(node, made, (change,))
 
     @_told
@@ -178,8 +191,7 @@ class Errands:
     ) -> Outcome:
         """A name goes: that of a directory if ``wanted``, otherwise one that is no directory's."""
         with closing(ExitStack()) as hold:
-            if not wanted:
-                await self._recall(hold, credential, (directory, name))
+            await self._recall(hold, credential, (directory, name))
             change = await self._service.remove(credential, directory, name, directory_wanted=wanted)
         return Outcome(changes=(change,))
 
@@ -199,6 +211,7 @@ class Errands:
         """A further name for a file."""
         assert directory is not None  # the call has two
         with closing(ExitStack()) as hold:
+            await self._clear(hold, credential, directory)
             await clear(self._delegations, (node,), True, hold)
             attributes, change = await self._service.link(credential, node, directory, name)
         return Outcome(None, attributes, (change,))

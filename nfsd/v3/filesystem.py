@@ -30,7 +30,7 @@ from nfsd.protocol.nfs3 import (
     nfsstat3,
 )
 from nfsd.v3.convert import time3
-from nfsd.v3.request import Aftermath, Operation, Request
+from nfsd.v3.request import Aftermath, Demands, Operation, Request
 
 
 async def fsstat3(request: Request, args: FSSTAT3args) -> FSSTAT3res:
@@ -58,6 +58,7 @@ def _fsstat3_failed(status: nfsstat3, after: Aftermath) -> FSSTAT3res:
 
 async def fsinfo3(request: Request, args: FSINFOargs) -> FSINFO3res:
     """Transfer sizes and what the file system can do."""
+    request.demands = Demands.BELOW_ROOT
     node, _ = await request.resolve(args.fsroot.data)
     names = await request.service.limits(node)
     properties = FSF3_HOMOGENEOUS | FSF3_CANSETTIME

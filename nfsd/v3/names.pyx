@@ -20,7 +20,7 @@ from nfsd.vfs.native_names cimport NativeNames
 from nfsd.vfs.name_changes cimport Walk
 from nfsd.vfs.records cimport Node
 from nfsd.wire.nfs3 cimport (
-    NFS3ERR_ACCES, NFS3ERR_NOENT, NFS3ERR_NOTDIR, NFS3ERR_STALE, NFS3_OK, NFSPROC3_LINK, NFSPROC3_LOOKUP, NFSPROC3_READ,
+    NFS3ERR_ACCES, NFS3ERR_NOENT, NFS3ERR_NOTDIR, NFS3ERR_STALE, NFS3_OK, NFSPROC3_GETATTR, NFSPROC3_LINK, NFSPROC3_LOOKUP, NFSPROC3_READ,
     NFSPROC3_RENAME,
 )
 from rpcrdma.octets cimport opaque_t, store32, store_opaque
@@ -90,6 +90,7 @@ cdef class Nfs3Names(NativeProgram):
         cdef Need need = Need.__new__(Need)
         need.kind, need.service, need.delegations = kind, self.files.service, self.delegations
         need.caller, need.handle, need.write = self.caller, handle, self.shown != NFSPROC3_READ
+        need.looking = self.shown == NFSPROC3_GETATTR
         need.files = self.files.delegated
         need.progress = need.kept = self.progress(node, standing)
         need.progress.looked = looked  # nothing has been done since

@@ -52,6 +52,7 @@ cdef class Need(Errand):
     cdef bytes handle               # of an arrival
     cdef tuple files                # to be recalled; None among them is nobody's
     cdef bint write                 # of an opening
+    cdef bint looking               # of an arrival: only to get attributes
     cdef Progress progress
 
     cdef int settle(self, result) except -1

@@ -12,7 +12,7 @@ from nfsd.vfs.records cimport Node, OpenFile
 from rpcrdma.rpc.tally cimport Tally
 from rpcrdma.rpc.work cimport Errand
 
-from nfsd.v3.request import arrive, clear, open_undelegated
+from nfsd.v3.request import Demands, arrive, open_undelegated, recall
 
 
 cdef class Progress:
@@ -53,7 +53,8 @@ cdef class Need(Errand):
         service = self.service
         if self.kind == ARRIVAL or self.kind == OTHER:
             caller = self.caller
-            return arrive(service, service.exports, self.handle, caller.transport, caller.credential, self.arrived)
+            demands = Demands.BELOW_ROOT if self.looking else Demands.EVERYWHERE
+            return arrive(service, service.exports, self.handle, caller.transport, caller.credential, self.arrived, demands)
         credential = progress.standing.credential if progress.standing is not None else None
         if self.kind == OPENING:
             progress.hold = ExitStack()
@@ -62,7 +63,8 @@ cdef class Need(Errand):
             )
         if self.kind == RECALLED:
             progress.hold = ExitStack()
-            return clear(self.delegations, [file for file in self.files if file is not None], True, progress.hold)
+            files = [file for file in self.files if file is not None]
+            return recall(service, self.delegations, credential, files, progress.hold)
         if self.kind == PERMISSIONS:
             return service.access(credential, node)
         if self.kind == COMMITTING:

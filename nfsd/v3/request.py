@@ -12,18 +12,21 @@ and clients keep their caches by it.
 
 from __future__ import annotations
 
+import enum
 import errno
+import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, ExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from nfsd.exports import ExportTable
-from nfsd.matching import Access
+from nfsd.exports import NOT_KNOWN_SO, ExportTable
+from nfsd.matching import Access, peer_of
 from nfsd.protocol.nfs3 import PROCEDURES, fattr3, nfsstat3
 from nfsd.v3.convert import fattr
 from nfsd.v3.errors import EXPECTED, Nfs3Error, status_of
 from nfsd.versions import V3
+from nfsd.vfs.inspect import MODIFY
 from nfsd.vfs.records import Inode
 from nfsd.vfs.service import FileService, Node, OpenFile
 from nfsd.vfs.types import Credential
@@ -44,6 +47,16 @@ class Limits:
     """dtpref: some 350 entries of READDIRPLUS, a millisecond's work: one listing does not hold up other calls."""
     directory_max: int = (1 << 20) - 1024
     """The longest listing, however much a client asks for: the reply, its RPC header included, stays below 1 MiB."""
+
+
+class Demands(enum.Enum):
+    """Where a caller must be known as the export says (``sec``)."""
+
+    EVERYWHERE = enum.auto()
+    BELOW_ROOT = enum.auto()
+    """Clients look at an export's root as they mount it, before any user has called (RFC 2623 section 2.3.2)."""
+    NOWHERE = enum.auto()
+    """Lock managers call with AUTH_SYS, whatever NFS is used with; Linux's server takes that as well."""
 
 
 class Delegations(Protocol):
@@ -73,6 +86,37 @@ async def clear(delegations: Delegations | None, files: Iterable[Node | Inode], 
             raise Nfs3Error(nfsstat3.NFS3ERR_JUKEBOX)
 
 
+async def clear_names(
+    service: FileService,
+    delegations: Delegations | None,
+    credential: Credential,
+    directories: Iterable[Node],
+    hold: ExitStack,
+) -> None:
+    """As :func:`clear`, of directories in which a name is to be changed: who may not do that has nothing recalled."""
+    if delegations is None:
+        return
+    for directory in directories:
+        hold.enter_context(delegations.hold(directory.key))
+        if directory.inode.delegated and await service.access(credential, directory) & MODIFY:
+            await clear(delegations, (directory,), True, hold)
+
+
+async def recall(
+    service: FileService,
+    delegations: Delegations | None,
+    credential: Credential,
+    files: Iterable[Node | Inode],
+    hold: ExitStack,
+) -> None:
+    """Have delegations recalled that are in the way of a change of names: of these files and, where they are nodes, of
+    the names in these directories. Raises JUKEBOX, and OSError(EACCES) for who may not change names there."""
+    for file in files:
+        if isinstance(file, Node) and file.inode.delegated and not await service.access(credential, file) & MODIFY:
+            raise OSError(errno.EACCES, os.strerror(errno.EACCES))
+        await clear(delegations, (file,), True, hold)
+
+
 async def open_undelegated(
     service: FileService,
     delegations: Delegations | None,
@@ -95,16 +139,18 @@ async def arrive(
     transport: Transport,
     caller: RpcCredential,
     arrived: Callable[[Node], None],
+    demands: Demands,
 ) -> tuple[Node, Credential, Access]:
     """The file of a handle, the caller as it acts there, and how it may use the export. ``arrived`` is told the file as
-    soon as it is sure that the caller may use the export.
+    soon as it is sure that the caller may use the export. ``demands``: where it must be known as the export says.
 
     Raises BadHandle, OSError(ESTALE), and OSError(EACCES) for a client that may not use the export, or not by
-    NFSv3: its handle may be good again tomorrow, so it is not called stale. OSError(EPERM) for one
-    that may, but not from its port."""
+    NFSv3: its handle may be good again tomorrow, so it is not called stale. OSError(EACCES) as well for one that may,
+    but not secured or known as it is, as from Linux's server, and OSError(EPERM) for one that may, but not from its
+    port."""
     node = await service.resolve(handle)
-    peer = transport.peer_address
-    learning = exports.admit(peer)
+    peer = peer_of(transport)
+    learning = exports.admit(transport.peer_address)
     if learning is not None:
         await learning
     access = exports.access(node.export, peer)
@@ -115,6 +161,11 @@ async def arrive(
         if not exports.is_secured(node.export, transport):
             raise OSError(errno.EACCES, "the connection must be secured otherwise")
         raise OSError(errno.EPERM, "the client must use a port below 1024")
+    if not exports.believes(node.export, caller, transport) and (
+        demands is Demands.EVERYWHERE or (demands is Demands.BELOW_ROOT and not service.is_root(node))
+    ):
+        exports.observer.refused(transport, node.export.pseudo, "NFSv3", [node.export], NOT_KNOWN_SO)
+        raise OSError(errno.EACCES, "the caller must be known otherwise")
     exports.observer.used(node.export, transport, "NFSv3")
     arrived(node)
     credential = await exports.credential(node.export, caller.flavor, caller.uid, caller.gid, caller.gids, peer)
@@ -124,7 +175,7 @@ async def arrive(
 class Request:
     """One call: the server's parts, the caller, and the file, once it is resolved."""
 
-    __slots__ = ("call", "delegations", "exports", "limits", "resolved", "service")
+    __slots__ = ("call", "delegations", "demands", "exports", "limits", "resolved", "service")
 
     def __init__(
         self,
@@ -133,8 +184,10 @@ class Request:
         limits: Limits,
         call: Call,
         delegations: Delegations | None = None,
+        demands: Demands = Demands.EVERYWHERE,
     ) -> None:
         self.delegations = delegations
+        self.demands = demands
         self.service = service
         self.exports = exports
         self.limits = limits
@@ -155,7 +208,9 @@ class Request:
 
     async def _resolve(self, handle: bytes) -> tuple[Node, Credential, Access]:
         call = self.call
-        return await arrive(self.service, self.exports, handle, call.transport, call.credential, self._arrived)
+        return await arrive(
+            self.service, self.exports, handle, call.transport, call.credential, self._arrived, self.demands
+        )
 
     def _arrived(self, node: Node) -> None:
         if self.call.tally is None:

@@ -47,7 +47,7 @@ class Absent:
     def why(self) -> str:
         """What is wrong."""
         what = self.error.strerror or str(self.error)
-        if isinstance(self.error, NothingMounted):
+        if isinstance(self.error, NothingMounted) or self.export.backend is not None:
             return what
         if self.error.errno == errno.ETIMEDOUT:
             return f"{self.export.path} does not answer"
@@ -62,6 +62,8 @@ class Absent:
         """What to do."""
         if isinstance(self.error, NothingMounted):
             return "mount it, or leave out mountpoint"
+        if self.export.backend is not None:
+            return "correct backend, module or options, or install the plug-in"
         return _REMEDIES.get(self.error.errno or 0, _OTHERWISE)
 
 

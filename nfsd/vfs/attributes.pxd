@@ -31,11 +31,13 @@ ctypedef struct statx_t:
     uint32_t dev_major
     uint32_t dev_minor
     uint64_t mnt_id
-    uint64_t spare[13]
+    uint64_t spare[12]
+    uint64_t count              # of changes, as the file's store counts them, if the mask says so; else of the kernel's
 
 cdef enum:
     ATTRIBUTE_MOUNT_ROOT = 0x2000
     HAS_BIRTH_TIME = 0x800
+    COUNTED = 0x40000000        # STATX_CHANGE_COOKIE, which the kernel does not give to processes
 
 
 cdef object type_in(statx_t *status)

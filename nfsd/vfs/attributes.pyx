@@ -93,12 +93,15 @@ cdef object attributes_in(statx_t *status, mount, ChangeRecord record, bint chan
     cdef object fsid = mount.fsid
     cdef object mounted_on = None
     cdef uint64_t change
-    if not fine:
-        clock_gettime(CLOCK_REALTIME, &clock)
-        now = <uint64_t>clock.tv_sec * 1000000000 + <uint64_t>clock.tv_nsec
-    change = record.look(
-        <uint64_t>status.ctime.seconds * 1000000000 + status.ctime.nanoseconds, now, fine, changed
-    )
+    if status.mask & COUNTED:
+        change = status.count
+    else:
+        if not fine:
+            clock_gettime(CLOCK_REALTIME, &clock)
+            now = <uint64_t>clock.tv_sec * 1000000000 + <uint64_t>clock.tv_nsec
+        change = record.look(
+            <uint64_t>status.ctime.seconds * 1000000000 + status.ctime.nanoseconds, now, fine, changed
+        )
     if (status.dev_major, status.dev_minor) != mount.device:
         # A btrfs subvolume: numbers its files anew.
         fsid = (fsid[0], <uint64_t>status.dev_major << 32 | status.dev_minor)

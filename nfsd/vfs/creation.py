@@ -13,6 +13,7 @@ import stat
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 
+from nfsd.backends.interface import New
 from nfsd.vfs import posix_acl
 from nfsd.vfs.attributes import raw_ctime, raw_type, statx_buffer
 from nfsd.vfs.chains import Chains
@@ -29,6 +30,8 @@ from nfsd.vfs.records import Node, OpenFile
 from nfsd.vfs.setting import Setting, time_argument
 from nfsd.vfs.shares import Shares
 from nfsd.vfs.stable import StableStorage
+from nfsd.vfs.store_mounts import store_of
+from nfsd.vfs.stored_names import StoredNames
 from nfsd.vfs.syscalls import (
     AT_REMOVEDIR,
     O_PATH,
@@ -87,6 +90,7 @@ class Creation:
         setting: Setting,
         stable: StableStorage,
         directory_changes: DirectoryChanges,
+        stored: StoredNames,
     ) -> None:
         self._chains = chains
         self._known = known
@@ -97,6 +101,7 @@ class Creation:
         self._setting = setting
         self._stable = stable
         self._directory_changes = directory_changes
+        self._stored = stored
 
     async def create(
         self,
@@ -120,16 +125,26 @@ class Creation:
             wanted = replace(attributes, atime=atime, mtime=mtime)
         while True:
             try:
-                node, opened, change, inherited = await self._create_new(credential, directory, name, wanted)
+                node, status, change = await self._create_whole(credential, directory, name, wanted)
             except FileExistsError:
                 try:
                     return await self._create_over(credential, directory, name, attributes, exclusive, verifier)
                 except FileNotFoundError:
                     continue  # removed in between, by a local process: try again to make it
-            async with self._unmade_on_failure(credential, directory, name, node, wanted):
-                status = await self._finish_file(credential, node, opened, wanted, inherited)
             await self._stable.settle_names(node, directory, credential)
             return node, self._looking.seen(node, status), change, True
+
+    async def _create_whole(
+        self, credential: Credential, directory: Node, name: bytes, attributes: SetAttributes
+    ) -> tuple[Node, bytearray, Change]:
+        """Make the file with its attributes. Returns it, a look at it, and the directory's change."""
+        if store_of(directory) is not None:
+            new = New(FileType.REG, _Umask(credential, attributes, _DEFAULT_MODE).mode)
+            return await self._stored.make(credential, directory, name, new, attributes)
+        node, opened, change, inherited = await self._create_new(credential, directory, name, attributes)
+        async with self._unmade_on_failure(credential, directory, name, node, attributes):
+            status = await self._finish_file(credential, node, opened, attributes, inherited)
+        return node, status, change
 
     async def _create_new(
         self, credential: Credential, directory: Node, name: bytes, attributes: SetAttributes
@@ -242,7 +257,7 @@ class Creation:
             umask.ask(chain, directory)
             chain.add(SYS_MKDIRAT, directory.fd, name, umask.mode)
 
-        return await self._make(credential, directory, name, attributes, FileType.DIR, make, umask)
+        return await self._make(credential, directory, name, attributes, New(FileType.DIR, umask.mode), make, umask)
 
     async def symlink(
         self, credential: Credential, directory: Node, name: bytes, target: bytes, attributes: SetAttributes
@@ -256,7 +271,7 @@ class Creation:
 
         # Links have no mode of their own on Linux.
         plain = replace(attributes, mode=None, size=None, access_acl=None, default_acl=None)
-        return await self._make(credential, directory, name, plain, FileType.LNK, make)
+        return await self._make(credential, directory, name, plain, New(FileType.LNK, 0o777, target), make)
 
     async def mknod(
         self,
@@ -278,7 +293,8 @@ class Creation:
             umask.ask(chain, directory)
             chain.add(SYS_MKNODAT, directory.fd, name, kind | umask.mode, device)
 
-        return await self._make(credential, directory, name, attributes, FileType(type_), make, umask)
+        new = New(FileType(type_), umask.mode, rdev=rdev)
+        return await self._make(credential, directory, name, attributes, new, make, umask)
 
     async def _make(
         self,
@@ -286,12 +302,34 @@ class Creation:
         directory: Node,
         name: bytes,
         attributes: SetAttributes,
-        type_: FileType,
+        new: New,
         make: Callable[[Chain], None],
         umask: _Umask | None = None,
     ) -> tuple[Node, Attributes, Change]:
-        """Create what open(2) does not create."""
+        """Create what open(2) does not create: on a file system of the kernel by what ``make`` appends."""
         check_directory(directory, name, errno.EEXIST)
+        if store_of(directory) is not None:
+            node, status, change = await self._stored.make(credential, directory, name, new, attributes)
+        else:
+            node, status, change = await self._make_by(credential, directory, name, attributes, new.type, make, umask)
+        changed = (attributes.atime, attributes.mtime) != (None, None) or (
+            credential.uid == 0 and (attributes.uid, attributes.gid) != (None, None)
+        )
+        if new.type is FileType.DIR or changed or not links_with_name(directory.mount):
+            await self._stable.sync(node, credential)
+        await self._stable.sync(directory, credential)
+        return node, self._looking.seen(node, status), change
+
+    async def _make_by(
+        self,
+        credential: Credential,
+        directory: Node,
+        name: bytes,
+        attributes: SetAttributes,
+        type_: FileType,
+        make: Callable[[Chain], None],
+        umask: _Umask | None,
+    ) -> tuple[Node, bytearray, Change]:
         status, kernel = statx_buffer(), handle_buffer()
         chain = Chain(credential)
         before = add_stat(chain, directory.fd)
@@ -319,13 +357,7 @@ class Creation:
             async with self._unmade_on_failure(credential, directory, name, node, attributes):
                 await self._chains.run(node.mount, chain)
                 chain.check()
-        changed = (attributes.atime, attributes.mtime) != (None, None) or (
-            credential.uid == 0 and (attributes.uid, attributes.gid) != (None, None)
-        )
-        if type_ is FileType.DIR or changed or not links_with_name(directory.mount):
-            await self._stable.sync(node, credential)
-        await self._stable.sync(directory, credential)
-        return node, self._looking.seen(node, status), change
+        return node, status, change
 
     @contextlib.asynccontextmanager
     async def _unmade_on_failure(

@@ -1,6 +1,6 @@
 """C declarations of turns of a listing."""
 
-from libc.stdint cimport uint64_t
+from libc.stdint cimport int64_t, uint64_t
 
 from nfsd.vfs.lanes cimport job_t
 from nfsd.vfs.listing cimport listing_t
@@ -13,6 +13,13 @@ cdef enum:
 
 cdef inline uint64_t to_cookie(uint64_t offset) noexcept nogil:
     return <uint64_t>0x7FFFFFFFFFFFFFFF if offset == <uint64_t>0x7FFFFFFFFFFFFFFF else offset + COOKIE_SHIFT
+
+
+cdef inline int64_t to_offset(uint64_t cookie) noexcept nogil:
+    """Of a cookie that has been given out, or 0: the beginning."""
+    if cookie == 0 or cookie == <uint64_t>0x7FFFFFFFFFFFFFFF:
+        return <int64_t>cookie
+    return <int64_t>(cookie - COOKIE_SHIFT)
 
 
 # The job's data is a listing_t, which says how the turn has ended.

@@ -2,8 +2,12 @@
 
 Owns nothing; :mod:`nfsd.vfs.listing` owns the listing, and has turns run where they may.
 
-Handle and attributes of an entry are of the same file, since both are asked of one descriptor; where no handle is wanted
-the name is looked up once, for the attributes alone.
+Handle and attributes of an entry are of the same file. Either both are asked of one descriptor, or the name has led to the
+same file twice: nobody has changed the directory since its names were read. That costs two system calls instead of four,
+and one look at the directory behind each turn. getdents(2) waits for changes that are under way, and any later one gives
+the directory another ctime, because the one it had before was older than a tick of the clock (:mod:`nfsd.vfs.change`). If
+there is another ctime, the turn is made once more, with descriptors. Where no handle is wanted the name is looked up once,
+for the attributes alone.
 """
 
 import os
@@ -68,15 +72,19 @@ cdef void number_file(listing_t *listing, kernel_handle_t *kernel) noexcept nogi
     store32(kernel.octets + 12, 0 if usual else status.dev_minor)
 
 
-cdef void name_handle(listing_t *listing, entry_t *entry, int descriptor) noexcept nogil:
-    """The handle of what a descriptor names; without one, its attributes are of no use either."""
+cdef void name_handle(listing_t *listing, entry_t *entry, int descriptor, const char *name, int flags) noexcept nogil:
+    """The handle of what a name below a descriptor, or the descriptor itself, leads to; without one, its attributes are of no
+    use either."""
     cdef kernel_handle_t kernel
-    cdef int mount
+    cdef int mount = <int>listing.mnt_id
     kernel.size = sizeof(kernel.octets)
     if listing.naming == 0:
         number_file(listing, &kernel)
-    elif c_syscall(SYS_name_to_handle_at, descriptor, b"", &kernel, &mount, listing.naming) != 0:
+    elif c_syscall(SYS_name_to_handle_at, descriptor, name, &kernel, &mount, flags) != 0:
         kernel.size = 0
+    elif <uint64_t>mount != listing.mnt_id:
+        listing.across = True  # mounted on the name since the look
+        return
     elif listing.naming != AT_EMPTY_PATH and kernel.size > KERNEL:
         number_file(listing, &kernel)
     if kernel.size:
@@ -91,10 +99,40 @@ cdef void name_handle(listing_t *listing, entry_t *entry, int descriptor) noexce
     memcpy(entry.key + 1, kernel.octets, kernel.size)
 
 
+cdef void look_through(listing_t *listing, entry_t *entry, const char *name) noexcept nogil:
+    """Attributes and handle of a file, of one descriptor."""
+    cdef statx_t *status = &listing.status
+    cdef long descriptor = c_syscall(SYS_openat2, listing.directory_fd, name, how, sizeof(how_t))
+    if descriptor < 0:
+        entry.error = errno
+        return
+    if c_syscall(SYS_statx, descriptor, b"", AT_EMPTY_PATH, STATX_MASK, status) == 0:
+        entry.status = status
+        listing.across = status.mnt_id != listing.mnt_id
+        if not listing.across:
+            name_handle(listing, entry, <int>descriptor, b"", listing.naming)
+    else:
+        entry.error = errno
+    c_close(<int>descriptor)
+
+
+cdef void look_at(listing_t *listing, entry_t *entry, const char *name) noexcept nogil:
+    """Attributes of what a name leads to, and a handle if one is wanted, of what it leads to then."""
+    cdef statx_t *status = &listing.status
+    if c_syscall(
+        SYS_statx, listing.directory_fd, name, AT_SYMLINK_NOFOLLOW | AT_NO_AUTOMOUNT, STATX_MASK, status
+    ) != 0:
+        entry.error = errno
+        return
+    entry.status = status
+    listing.across = status.mnt_id != listing.mnt_id
+    if listing.want_handle and not listing.across:
+        name_handle(listing, entry, listing.directory_fd, name, listing.naming & ~AT_EMPTY_PATH)
+
+
 cdef void look(listing_t *listing, entry_t *entry) noexcept nogil:
     """Ask the kernel what the encoder wants to know, as the caller."""
     cdef statx_t *status = &listing.status
-    cdef long descriptor
     cdef const char *name = <const char *>entry.name
     entry.error = 0
     entry.status = NULL
@@ -105,26 +143,11 @@ cdef void look(listing_t *listing, entry_t *entry) noexcept nogil:
         name = b"."
     if not listing.want_status:
         return
-    if listing.want_handle:
-        descriptor = c_syscall(SYS_openat2, listing.directory_fd, name, how, sizeof(how_t))
-        if descriptor < 0:
-            entry.error = errno
-            return
-        if c_syscall(SYS_statx, descriptor, b"", AT_EMPTY_PATH, STATX_MASK, status) == 0:
-            entry.status = status
-            listing.across = status.mnt_id != listing.mnt_id
-            if not listing.across:
-                name_handle(listing, entry, <int>descriptor)
-        else:
-            entry.error = errno
-        c_close(<int>descriptor)
-    elif c_syscall(
-        SYS_statx, listing.directory_fd, name, AT_SYMLINK_NOFOLLOW | AT_NO_AUTOMOUNT, STATX_MASK, status
-    ) == 0:
-        entry.status = status
-        listing.across = status.mnt_id != listing.mnt_id
+    # A descriptor of the parent is refused where the parent is outside (RESOLVE_BENEATH).
+    if listing.want_handle and (not listing.still or is_dots(entry.name, entry.name_size)):
+        look_through(listing, entry, name)
     else:
-        entry.error = errno
+        look_at(listing, entry, name)
     if entry.status == NULL or listing.across:
         return
     entry.fsid[0] = listing.fsid[0]
@@ -210,8 +233,8 @@ cdef outcome_t next_entry(listing_t *listing) noexcept nogil:
     return outcome
 
 
-cdef void take_turn(job_t *job) noexcept nogil:
-    cdef listing_t *listing = <listing_t *>job.data
+cdef void list_names(listing_t *listing) noexcept nogil:
+    """List names until the turn has to end."""
     cdef unsigned int left = listing.budget
     cdef outcome_t outcome
     if not open_stream(listing):
@@ -233,3 +256,32 @@ cdef void take_turn(job_t *job) noexcept nogil:
         if outcome != TAKEN and outcome != SKIPPED:
             listing.outcome = outcome
             return
+
+
+cdef bint has_changed(listing_t *listing) noexcept nogil:
+    """Whether the directory may have changed since its names were read."""
+    cdef statx_t now
+    if c_syscall(SYS_statx, listing.directory_fd, b"", AT_EMPTY_PATH, STATX_MASK, &now) != 0:
+        return True
+    return now.ctime.seconds != listing.ctime.seconds or now.ctime.nanoseconds != listing.ctime.nanoseconds
+
+
+cdef void take_turn(job_t *job) noexcept nogil:
+    cdef listing_t *listing = <listing_t *>job.data
+    cdef listing_t before
+    cdef int fd
+    if not listing.still:
+        list_names(listing)
+        return
+    before = listing[0]
+    list_names(listing)
+    if not has_changed(listing):
+        return
+    # Once more, from the names on: what has been put behind those of earlier turns goes.
+    fd = listing.fd
+    listing[0] = before
+    listing.still = False
+    listing.fd = fd
+    listing.dirents_at = listing.dirents_end = 0
+    listing.seek, listing.position = True, to_offset(listing.cookie)
+    list_names(listing)

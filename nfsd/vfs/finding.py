@@ -17,6 +17,8 @@ from nfsd.vfs.mount_table import MountTable
 from nfsd.vfs.mounts import Mount
 from nfsd.vfs.records import Node
 from nfsd.vfs.roots import Roots
+from nfsd.vfs.store_mounts import store_of
+from nfsd.vfs.stored_names import StoredNames
 from nfsd.vfs.syscalls import (
     AT_EMPTY_PATH,
     O_PATH,
@@ -42,11 +44,14 @@ _PATHS = 8
 class Finding:
     """The files of handles."""
 
-    def __init__(self, chains: Chains, known: KnownFiles, mount_table: MountTable, roots: Roots) -> None:
+    def __init__(
+        self, chains: Chains, known: KnownFiles, mount_table: MountTable, roots: Roots, stored: StoredNames
+    ) -> None:
         self._chains = chains
         self._known = known
         self._mount_table = mount_table
         self._roots = roots
+        self._stored = stored
 
     async def resolve(self, handle: bytes) -> Node:
         """The file of a handle. Raises BadHandle; OSError(ESTALE) when the file or its export is gone."""
@@ -57,6 +62,8 @@ class Finding:
         root = self._roots.get(export_id)
         if root is None:
             raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+        if store_of(root) is not None:
+            return await self._stored.resolve(root, fs_id, kind, octets)
         mount = self._mount_table.claimed((export_id, fs_id)) or await self._mount_table.find(root, fs_id)
         if mount.by_place:
             return await self._resolve_by_place(root, bytes(handle))

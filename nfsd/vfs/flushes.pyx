@@ -110,8 +110,8 @@ cdef class Sync(Sharer):
     cdef bint found(self) except -1:
         """Whether there is a descriptor for it."""
         cdef OpenFile opened
-        if self.node.inline or self.node.export.asynchronous:
-            return False
+        if self.node.inline or self.node.fd < 0 or self.node.export.asynchronous:
+            return False  # without a descriptor it is a store's
         if self.opened is not None:
             return True
         if self.node.type is not REG and self.node.type is not DIR:

@@ -79,7 +79,7 @@ class KnownFiles:
         for node in self.nodes.all():
             export = export_of(node.mount)
             if export is not None:
-                node.export = export
+                node.export = node.mount.export = export
             else:
                 self.nodes.disown(node)
 

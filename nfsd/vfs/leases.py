@@ -95,6 +95,26 @@ class LeaseHold:
                 lease.give_up()
 
 
+class DirectoryWatch:
+    """Somebody relies on a directory: the kernel tells when another process has changed it or names in it."""
+
+    __slots__ = ("_leases", "_node", "on_change")
+
+    def __init__(self, leases: Leases, node: Node, on_change: Callable[[], None]) -> None:
+        self._leases = leases
+        self._node = node
+        self.on_change = on_change
+
+    def tell(self) -> None:
+        """Tell once."""
+        self.release()
+        self.on_change()
+
+    def release(self) -> None:
+        """Hear no more. Harmless when that is so."""
+        self._leases.unwatch(self._node, self)
+
+
 class Leases:
     """All leases of the server."""
 
@@ -165,6 +185,15 @@ class Leases:
         opened.node.inode.lease = lease
         self._watches.add(*self._identify(opened.node), lease.tell)
         return lease
+
+    def watch(self, node: Node, on_change: Callable[[], None]) -> DirectoryWatch | None:
+        """Watch a directory for as long as the node is kept; None: the kernel does not tell of it."""
+        made = DirectoryWatch(self, node, on_change)
+        return made if self._watches.add_directory(*self._identify(node), made.tell) else None
+
+    def unwatch(self, node: Node, watch: DirectoryWatch) -> None:
+        """Let go of a watch; harmless when it is gone."""
+        self._watches.remove(*self._identify(node), watch.tell, names=True)
 
     def weaken(self, lease: Lease) -> bool:
         """See Lease.weaken."""

@@ -1,4 +1,5 @@
-"""Leases for clients: taken, if need be once the server itself keeps nothing open that stands in the way.
+"""Leases for clients: taken, if need be once the server itself keeps nothing open that stands in the way. Of
+directories the kernel gives none: they are watched.
 
 Owns the leases.
 """
@@ -10,9 +11,10 @@ from collections.abc import Callable
 
 from nfsd.vfs.chains import Chains
 from nfsd.vfs.known_files import KnownFiles
-from nfsd.vfs.leases import LeaseHold, Leases
+from nfsd.vfs.leases import DirectoryWatch, LeaseHold, Leases
 from nfsd.vfs.open_files import OpenFiles
 from nfsd.vfs.records import Inode, Node, OpenFile
+from nfsd.vfs.store_mounts import store_of
 from nfsd.vfs.unstable import UnstableWrites
 
 _LEASE_TRIES = 3
@@ -43,6 +45,8 @@ class Leasing:
         for writing (``write``: at all), for as long as the hold is kept. None: one has it open like that, or the kernel
         gives no lease; unless ``patient``, also if something of ours that is about to close has it open. ``on_break``
         must not wait; it is called at most once."""
+        if store_of(opened.node) is not None:
+            return None  # nobody tells of what local processes do there
         inode, lane = opened.node.inode, opened.node.mount.lane
         for _ in range(_LEASE_TRIES):
             lease = inode.lease
@@ -63,6 +67,13 @@ class Leasing:
             if not await self._chains.closed(lane) and not settled:
                 return None
         return None
+
+    def watch_directory(self, node: Node, on_change: Callable[[], None]) -> DirectoryWatch | None:
+        """Have the kernel tell, by ``on_change``, when another process has changed a directory or names in it: after
+        the fact, and once. The node must be kept as long. None: the kernel does not tell of it."""
+        if store_of(node) is not None or node.mount.by_place:
+            return None
+        return self._leases.watch(node, on_change)
 
     def _forget_idle(self, inode: Inode, write: bool) -> None:
         """Close what nobody uses and a lease (``write``: a write lease) cannot stand."""

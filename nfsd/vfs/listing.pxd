@@ -3,7 +3,7 @@
 from libc.stddef cimport size_t
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
-from nfsd.vfs.attributes cimport statx_t
+from nfsd.vfs.attributes cimport COUNTED, statx_t, statx_timestamp
 from nfsd.vfs.handles cimport HANDLE, KERNEL, mac_key_t
 from nfsd.vfs.nodes cimport NodeTable
 
@@ -38,7 +38,8 @@ ctypedef struct entry_t:
 
 ctypedef struct mark_t:
     size_t at                   # where in the listing
-    int64_t ctime
+    int64_t ctime               # or the store's count of changes
+    bint counted
     uint32_t key_size
     uint8_t key[1 + KERNEL]
 
@@ -69,6 +70,8 @@ ctypedef struct listing_t:
     bint seek
     int64_t position
     bint rooted
+    bint still                  # its names lead where they did when they were read, as long as it has this ctime
+    statx_timestamp ctime
     uint64_t root_fileid
     uint64_t mnt_id
     uint32_t device_major
@@ -119,7 +122,10 @@ cdef inline void mark(listing_t *listing, entry_t *entry, uint8_t *at) noexcept 
     cdef mark_t *noted = &listing.marks[listing.marked]
     cdef uint32_t position
     noted.at = at - listing.start
+    noted.counted = (entry.status.mask & COUNTED) != 0
     noted.ctime = entry.status.ctime.seconds * 1000000000 + entry.status.ctime.nanoseconds
+    if noted.counted:
+        noted.ctime = <int64_t>entry.status.count
     noted.key_size = entry.key_size
     for position in range(entry.key_size):
         noted.key[position] = entry.key[position]

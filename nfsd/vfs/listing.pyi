@@ -29,6 +29,14 @@ class Listing:
         ``position``: where it must be put before; ``ahead``: what has been read of it already."""
     def ahead(self) -> bytes | None:
         """What has been read of the directory that is not listed; None: more than is worth keeping."""
+    def offer(
+        self, name: bytes, cookie: int, fileid: int, kind: int, key: bytes, status: bytearray | None, error: int = 0
+    ) -> int:
+        """An entry that a store has brought, with the ``struct statx`` of its file, or the errno for which there is none.
+        Returns how that has ended (:data:`OUTCOMES`); ``more``: it is in the listing, or to be left out. After 256 entries
+        at most the listing is settled."""
+    def fill(self, kind: int, key: bytes, status: bytearray) -> None:
+        """Attributes and handle of the entry that is offered."""
     def turn(self, credential: Credential, budget: int) -> Chain:
         """What makes the next turn, of ``budget`` entries or fewer, when it is run."""
     def settle(self, nodes: NodeTable) -> int:

@@ -26,12 +26,12 @@ from libc.errno cimport EINVAL
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy, memset
 
-from nfsd.vfs.attributes cimport attributes_in, status_in
+from nfsd.vfs.attributes cimport attributes_in, statx_timestamp, status_in
 from nfsd.vfs.change cimport OFFSET, SETTLE, ChangeRecord
 from nfsd.vfs.dirents cimport COOKIE_SHIFT, DIRENT, DIRENTS, done_with_entry, take_turn, to_cookie
 from nfsd.vfs.kernel cimport CLOCK_REALTIME, clock_gettime, timespec
 from nfsd.vfs.executor cimport Chain
-from nfsd.vfs.handles cimport FS_ID, HandleCodec
+from nfsd.vfs.handles cimport FS_ID, HandleCodec, sign_handle
 from nfsd.vfs.records cimport Inode, Node
 from rpcrdma.octets cimport store64
 
@@ -55,6 +55,13 @@ def offset_of(cookie):
     if not COOKIE_SHIFT <= cookie < 1 << 64:
         raise OSError(EINVAL, os.strerror(EINVAL))
     return cookie - COOKIE_SHIFT
+
+
+cdef bint settled(statx_timestamp *ctime) noexcept:
+    """Whether every change from now on gives another ctime, whatever the grain of the clock."""
+    cdef timespec clock
+    clock_gettime(CLOCK_REALTIME, &clock)
+    return (clock.tv_sec - ctime.seconds) * 1000000000 + clock.tv_nsec - <int64_t>ctime.nanoseconds > SETTLE
 
 
 # -- what Python sees ---------------------------------------------------------------------------------------------
@@ -108,6 +115,9 @@ cdef class Listing:
         listing.export_id = mount.export.id
         memcpy(listing.fs_id, <const uint8_t *>fs_id, FS_ID)
         listing.naming = mount.naming
+        # Of other file systems nothing is known about how ctime and names go together.
+        listing.ctime = here.ctime
+        listing.still = listing.want_handle and (mount.inline or mount.caching) and settled(&here.ctime)
         if mount.by_place and listing.found == NULL:
             listing.found = <found_t *>malloc(TURN * sizeof(found_t))
             if listing.found == NULL:
@@ -128,6 +138,48 @@ cdef class Listing:
         if size > AHEAD:
             return None
         return PyBytes_FromStringAndSize(<char *>self.state.dirents + self.state.dirents_at, size)
+
+    def offer(self, bytes name not None, cookie, uint64_t fileid, int kind, bytes key not None, status, int error=0):
+        cdef listing_t *listing = &self.state
+        cdef entry_t *entry = &listing.entry
+        memset(entry, 0, sizeof(entry_t))
+        memset(listing.dirents, 0, DIRENT)  # nothing is read there
+        listing.dirents_at = listing.dirents_end = 0
+        entry.name, entry.name_size = <const uint8_t *>name, <uint32_t>len(name)
+        entry.fileid, entry.cookie, entry.error = fileid, cookie, error
+        listing.across = False
+        if listing.skip_dots and (name == b"." or name == b".."):
+            listing.outcome = SKIPPED
+        else:
+            if status is not None and listing.want_status:
+                self.fill(kind, key, status)
+            listing.outcome = listing.encode(listing, entry)
+        if listing.outcome == TAKEN:
+            listing.taken += 1
+        if listing.outcome == TAKEN or listing.outcome == SKIPPED:
+            listing.cookie = entry.cookie
+            listing.outcome = MORE
+        return listing.outcome
+
+    def fill(self, int kind, bytes key not None, status):
+        """Attributes and handle of the entry that is offered."""
+        cdef listing_t *listing = &self.state
+        cdef entry_t *entry = &listing.entry
+        listing.status = status_in(status)[0]
+        entry.status = &listing.status
+        entry.fsid[0], entry.fsid[1] = listing.fsid[0], listing.fsid[1]
+        entry.mounted_on_fileid = listing.status.ino
+        if listing.want_handle:
+            entry.handle_size = sign_handle(
+                listing.key, listing.export_id, listing.fs_id, kind, <const uint8_t *>key, <uint32_t>len(key),
+                entry.handle
+            )
+            if entry.handle_size == 0:
+                entry.status = NULL
+                return
+            entry.key_size = 1 + <uint32_t>len(key)
+            entry.key[0] = <uint8_t>kind
+            memcpy(entry.key + 1, <const uint8_t *>key, len(key))
 
     def turn(self, credential, unsigned int budget):
         cdef Chain chain = Chain(credential)
@@ -161,6 +213,9 @@ cdef class Listing:
             now = <uint64_t>clock.tv_sec * 1000000000 + <uint64_t>clock.tv_nsec
         for number in range(listing.marked):
             noted = &listing.marks[number]
+            if noted.counted:
+                store64(listing.start + noted.at, <uint64_t>noted.ctime)
+                continue
             key = PyBytes_FromStringAndSize(NULL, common + noted.key_size)
             memcpy(PyBytes_AS_STRING(key), PyBytes_AS_STRING(self.prefix), common)
             memcpy(PyBytes_AS_STRING(key) + common, noted.key, noted.key_size)

@@ -20,6 +20,9 @@ from nfsd.vfs.looking import Looking
 from nfsd.vfs.lookups import Lookups
 from nfsd.vfs.records import Node
 from nfsd.vfs.roots import Roots
+from nfsd.vfs.store_mounts import store_of
+from nfsd.vfs.stored_listings import ListingFailed as ListingFailed
+from nfsd.vfs.stored_listings import StoredListing
 from nfsd.vfs.streams import Stream, Streams
 from nfsd.vfs.types import Credential, CrossingRefused, DirectoryEntry, DirectoryPage, FileType
 
@@ -38,14 +41,6 @@ VERIFIER = bytes(8)
 def _never() -> bool:
     """Nobody goes."""
     return False
-
-
-class ListingFailed(Exception):
-    """The listing's encoder gave up, for a ``status`` of its protocol's."""
-
-    def __init__(self, status: int) -> None:
-        super().__init__(status)
-        self.status = status
 
 
 class Listings:
@@ -82,6 +77,10 @@ class Listings:
         there is nobody to be answered any more (``gone``), ListingFailed when the encoder gives up."""
         if directory.type is not FileType.DIR:
             raise OSError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+        if (store := store_of(directory)) is not None:
+            stored = StoredListing(store, credential, directory, listing, self._known, grow)
+            rooted = self._roots.is_root(directory)
+            return await stored.fill(await self._looking.look(directory), cookie, complete, gone, rooted=rooted)
         position = offset_of(cookie) if cookie else 0
         status = await self._looking.look(directory)
         rooted = self._roots.is_root(directory)

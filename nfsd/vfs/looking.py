@@ -45,7 +45,14 @@ class Looking:
 
     async def may_write(self, credential: Credential | None, node: Node) -> bool:
         """Whether the file's mode or ACL lets the caller write."""
+        return await self._may(credential, node, os.W_OK)
+
+    async def may_execute(self, credential: Credential, node: Node) -> bool:
+        """Whether they let the caller execute the file."""
+        return await self._may(credential, node, os.X_OK)
+
+    async def _may(self, credential: Credential | None, node: Node, asked: int) -> bool:
         try:
-            return await self._store.permissions(credential, node, os.W_OK) != 0
+            return await self._store.permissions(credential, node, asked) != 0
         except OSError:
             return False

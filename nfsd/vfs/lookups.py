@@ -18,6 +18,8 @@ from nfsd.vfs.looking import Looking
 from nfsd.vfs.mount_table import MountTable
 from nfsd.vfs.records import Node
 from nfsd.vfs.roots import Roots
+from nfsd.vfs.store_mounts import store_of
+from nfsd.vfs.stored_names import StoredNames
 from nfsd.vfs.syscalls import (
     AT_EMPTY_PATH,
     O_PATH,
@@ -59,13 +61,20 @@ class Lookups:
     """Looking up."""
 
     def __init__(
-        self, chains: Chains, looking: Looking, known: KnownFiles, mount_table: MountTable, roots: Roots
+        self,
+        chains: Chains,
+        looking: Looking,
+        known: KnownFiles,
+        mount_table: MountTable,
+        roots: Roots,
+        stored: StoredNames,
     ) -> None:
         self._chains = chains
         self._looking = looking
         self._known = known
         self._mount_table = mount_table
         self._roots = roots
+        self._stored = stored
 
     async def lookup(self, credential: Credential, directory: Node, name: bytes) -> tuple[Node, Attributes]:
         """One name. ``.`` and ``..`` are taken; ``..`` of an export's root is the root itself. Slashes, NUL and
@@ -73,6 +82,8 @@ class Lookups:
         check_name(name)
         if directory.type is not FileType.DIR:
             raise OSError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+        if store_of(directory) is not None:
+            return await self._lookup_stored(credential, directory, name)
         if name == b"..":
             return await self._lookup_parent(credential, directory)
         mount = directory.mount
@@ -96,6 +107,14 @@ class Lookups:
         self._chains.check(chain, opened)
         node = self._known.adopt(mount, opened.result, status, kernel, directory, name)
         return node, self._looking.seen(node, status)
+
+    async def _lookup_stored(self, credential: Credential, directory: Node, name: bytes) -> tuple[Node, Attributes]:
+        try:
+            node, look = await self._stored.lookup(credential, directory, name)
+        except FileNotFoundError:
+            await self._looking.look(directory)  # ESTALE when it is the directory that is gone
+            raise
+        return node, self._looking.seen(node, look)
 
     def _lookup_chain(
         self,
@@ -135,6 +154,8 @@ class Lookups:
             raise OSError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
         if self._roots.is_root(directory):
             return None
+        if store_of(directory) is not None:
+            return (await self._lookup_stored(credential, directory, b".."))[0]
         return (await self._lookup_parent(credential, directory))[0]
 
     async def _lookup_parent(self, credential: Credential, directory: Node) -> tuple[Node, Attributes]:

@@ -67,6 +67,7 @@ cdef class NameChange(Job):
     cdef uint64_t old_change_before     # that of the old one
     cdef uint64_t old_change_after
     cdef bint has_turns         # those of two directories
+    cdef bint held              # the directories are not to be delegated
 
     cdef int run_here(self) except -1
     cdef int settle(self) except -1

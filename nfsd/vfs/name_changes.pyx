@@ -320,10 +320,18 @@ cdef class NameChange(Job):
             self.victim.changing -= 1
         if self.moved is not None:
             self.moved.changing -= 1
+        if self.held:
+            self.directory.inode.changing -= 1
+            if self.old_directory is not None:
+                self.old_directory.inode.changing -= 1
 
     cdef int hold(self, Inode victim, Inode moved) except -1:
-        """These are not to be delegated as long as the change is under way; None: there is none, or nobody uses it."""
-        self.victim, self.moved = victim, moved
+        """These, and the directories, are not to be delegated as long as the change is under way; None: there is none, or
+        nobody uses it."""
+        self.victim, self.moved, self.held = victim, moved, True
+        self.directory.inode.changing += 1
+        if self.old_directory is not None:
+            self.old_directory.inode.changing += 1
         if victim is not None:
             victim.changing += 1
         if moved is not None:

@@ -19,6 +19,8 @@ from nfsd.vfs.looking import Looking
 from nfsd.vfs.open_files import OpenFiles
 from nfsd.vfs.records import Node, closed_at_once
 from nfsd.vfs.stable import StableStorage
+from nfsd.vfs.store_mounts import store_of
+from nfsd.vfs.stored_names import StoredNames
 from nfsd.vfs.syscalls import (
     AT_EMPTY_PATH,
     AT_REMOVEDIR,
@@ -53,6 +55,7 @@ class Namespace:
         open_files: OpenFiles,
         stable: StableStorage,
         directory_changes: DirectoryChanges,
+        stored: StoredNames,
     ) -> None:
         self._exports = exports
         self._chains = chains
@@ -61,6 +64,7 @@ class Namespace:
         self._open_files = open_files
         self._stable = stable
         self._directory_changes = directory_changes
+        self._stored = stored
 
     async def remove(
         self, credential: Credential, directory: Node, name: bytes, *, directory_wanted: bool | None
@@ -82,6 +86,8 @@ class Namespace:
         return change
 
     async def _remove(self, credential: Credential, directory: Node, name: bytes, flags: int) -> Change:
+        if store_of(directory) is not None:
+            return await self._stored.remove(credential, directory, name, a_directory=flags == AT_REMOVEDIR)
         chain = Chain(credential)
         victim = self._add_victim(chain, directory, name)
         before = add_stat(chain, directory.fd)
@@ -136,6 +142,25 @@ class Namespace:
         check_directory(target, new_name, errno.EINVAL)
         if source.export.id != target.export.id or source.mount is not target.mount:
             raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
+        turns = sorted({source.key: source.inode, target.key: target.inode}.items())
+        taken = []
+        rename = self._rename if store_of(source) is None else self._stored.rename
+        try:
+            for _, inode in turns:
+                await inode.serial.acquire()
+                taken.append(inode)
+            source_change, target_change = await rename(credential, source, name, target, new_name)
+        finally:
+            for inode in taken:
+                inode.serial.release()
+        await self._stable.sync(target, credential)
+        if target is not source:
+            await self._stable.sync(source, credential)
+        return source_change, target_change
+
+    async def _rename(
+        self, credential: Credential, source: Node, name: bytes, target: Node, new_name: bytes
+    ) -> tuple[Change, Change]:
         chain = Chain(credential)
         victim = self._add_victim(chain, target, new_name)
         source_before = add_stat(chain, source.fd)
@@ -147,35 +172,21 @@ class Namespace:
         target_after = add_stat(chain, target.fd)
         victim.look_again(chain)
         moved = self._add_victim(chain, target, new_name) if target.mount.by_place else None
-        turns = sorted({source.key: source.inode, target.key: target.inode}.items())
-        taken = []
+        await self._directory_changes.run(source, chain, victim.opening, *([moved.opening] if moved else []))
+        if chain.failed is not None and chain.failed.error == errno.ENOENT:
+            await self._looking.look(target)
         try:
-            for _, inode in turns:
-                await inode.serial.acquire()
-                taken.append(inode)
-            await self._directory_changes.run(source, chain, victim.opening, *([moved.opening] if moved else []))
-            if chain.failed is not None and chain.failed.error == errno.ENOENT:
-                await self._looking.look(target)
-            try:
-                chain.check()
-            finally:
-                self._bury(target, victim)
-                if moved is not None:
-                    self._moved(moved, target, new_name)
-            # A rename of a file to itself or onto a further link of it does nothing (RFC 8881 section 18.26.3).
-            happened = not victim.is_file(moving)
-            source_change = change_of(source, source_before, source_after, happened=happened)
-            same = target is source
-            target_change = source_change
-            if not same:
-                target_change = change_of(target, target_before, target_after, happened=happened)
+            chain.check()
         finally:
-            for inode in taken:
-                inode.serial.release()
-        await self._stable.sync(target, credential)
-        if not same:
-            await self._stable.sync(source, credential)
-        return source_change, target_change
+            self._bury(target, victim)
+            if moved is not None:
+                self._moved(moved, target, new_name)
+        # A rename of a file to itself or onto a further link of it does nothing (RFC 8881 section 18.26.3).
+        happened = not victim.is_file(moving)
+        source_change = change_of(source, source_before, source_after, happened=happened)
+        if target is source:
+            return source_change, source_change
+        return source_change, change_of(target, target_before, target_after, happened=happened)
 
     def _moved(self, moved: _Victim, directory: Node, name: bytes) -> None:
         """Remember where a file is now."""
@@ -192,17 +203,11 @@ class Namespace:
             raise OSError(errno.EISDIR, os.strerror(errno.EISDIR))
         if node.export.id != directory.export.id or node.mount is not directory.mount:
             raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
-        chain = Chain(credential)
-        before = add_stat(chain, directory.fd)
-        chain.add(SYS_LINKAT, self._chains.proc_fd, b"%d" % node.fd, directory.fd, name, AT_SYMLINK_FOLLOW)
-        after = add_stat(chain, directory.fd)
-        status = add_stat(chain, node.fd)
+        link = self._link if store_of(directory) is None else self._stored.link
         serial = directory.inode.serial
         await serial.acquire()
         try:
-            await self._directory_changes.run(directory, chain)
-            chain.check()
-            change = change_of(directory, before, after)
+            status, change = await link(credential, node, directory, name)
         finally:
             serial.release()
         self._known.found_at(node.mount, node.handle, directory, name)
@@ -210,6 +215,16 @@ class Namespace:
             await self._stable.sync(node, credential)
         await self._stable.sync(directory, credential)
         return attributes_of(status, node.mount, node.inode.change, changed=True), change
+
+    async def _link(self, credential: Credential, node: Node, directory: Node, name: bytes) -> tuple[bytearray, Change]:
+        chain = Chain(credential)
+        before = add_stat(chain, directory.fd)
+        chain.add(SYS_LINKAT, self._chains.proc_fd, b"%d" % node.fd, directory.fd, name, AT_SYMLINK_FOLLOW)
+        after = add_stat(chain, directory.fd)
+        status = add_stat(chain, node.fd)
+        await self._directory_changes.run(directory, chain)
+        chain.check()
+        return status, change_of(directory, before, after)
 
 
 class _Victim:

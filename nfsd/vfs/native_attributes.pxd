@@ -12,6 +12,8 @@ from rpcrdma.rpc.work cimport Errand
 cdef class NativeAttributes(NativeLookup):
     """Native operations, changes of attributes included."""
 
+    cdef object asker           # the client whose change is being prepared, as far as that is known
+
     cdef AttributeChange to_set(self, Credential credential, Node node, changes_t *changes, int64_t size, OpenFile through=*)
     cdef AttributeChange setting_of(
         self, Credential credential, Node node, changes_t *changes, int64_t size, OpenFile opened

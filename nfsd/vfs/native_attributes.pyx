@@ -10,7 +10,7 @@ from nfsd.vfs.attribute_changes cimport AttributeChange, changes_owner, changes_
 from nfsd.vfs.attributes cimport statx_t
 from nfsd.vfs.native_files cimport UTIME_NOW, UTIME_OMIT, no
 from nfsd.vfs.flushes cimport sync_of, sync_through
-from nfsd.vfs.records cimport OpenFile
+from nfsd.vfs.records cimport OpenFile, given_to_others
 from rpcrdma.declined cimport BUSY, FAILED, MAY_WAIT, RARE, RECALL
 from rpcrdma.rpc.work cimport Errand
 
@@ -24,11 +24,11 @@ cdef class NativeAttributes(NativeLookup):
         cdef AttributeChange change
         cdef OpenFile opened = None
         cdef statx_t status
-        if not node.inline and not node.caching:
-            self.why = MAY_WAIT
+        if given_to_others(node.inode, self.asker) or (node.inode.delegated and size >= 0):
+            self.why = RECALL  # or the size is to be set through what the delegation has open
             return None
-        if node.inode.delegated:
-            self.why = RECALL
+        if not node.inline and not node.caching:
+            self.why = MAY_WAIT if node.fd >= 0 else RARE  # a store has no worker's descriptor
             return None
         if node.inline and node.inode.serial.busy:
             self.why = BUSY

@@ -6,6 +6,7 @@ from nfsd.vfs.attributes cimport statx_t
 from nfsd.vfs.identity cimport Switch
 from nfsd.vfs.nodes cimport NodeTable
 from nfsd.vfs.executor cimport Executor
+from nfsd.vfs.open_files cimport OpenFiles
 from nfsd.vfs.records cimport Credential, Inode, Node, OpenFile
 from nfsd.vfs.transfers cimport Sync, Transfer
 from rpcrdma.place cimport Place
@@ -49,7 +50,7 @@ cdef class NativeFiles:
 
     cdef readonly object service
     cdef readonly object exports
-    cdef readonly object open_files # parts of the service
+    cdef readonly OpenFiles open_files # parts of the service
     cdef readonly object write_back
     cdef unsigned int version       # of NFS, that is spoken in the present call
     cdef NodeTable nodes
@@ -70,7 +71,8 @@ cdef class NativeFiles:
     cdef bint take(self, Node node, statx_t *status) except -1
     cdef ssize_t read(self, OpenFile opened, bint held, uint64_t offset, Place place, size_t size, statx_t *after, bint *eof) except -2
     cdef ssize_t write(self, OpenFile opened, bint held, uint64_t offset, const uint8_t *source, size_t size, bint stable, statx_t *before, statx_t *after, bint fetched) except -2
-    cdef Transfer to_read(self, Node node, OpenFile opened, bint held, uint64_t offset, Place place, size_t size)
+    cdef Transfer to_read(self, Node node, OpenFile opened, bint held, uint64_t offset, Place place, size_t size,
+                          bint again)
     cdef bint have_read(self, Transfer transfer, Place place, bint *eof) except -1
     cdef Transfer to_write(self, Node node, OpenFile opened, bint held, uint64_t offset, const uint8_t *source, size_t size,
                            Caller caller)

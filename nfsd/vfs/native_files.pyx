@@ -32,8 +32,9 @@ from nfsd.wire.nfs3 cimport (
     ACCESS3_DELETE, ACCESS3_EXECUTE, ACCESS3_EXTEND, ACCESS3_LOOKUP, ACCESS3_MODIFY, ACCESS3_READ,
 )
 from rpcrdma.declined cimport BUSY, CALLER, DATA, FAILED, MAY_WAIT, NODE, OPEN, RARE, RECALL, SIZE, STANDING, TURN
-from nfsd.vfs.transfers cimport Transfer, reading, writing
+from nfsd.vfs.transfers cimport Transfer, pouring, reading, writing
 from rpcrdma.memory cimport Lease
+from rpcrdma.pipes cimport Pipe
 from rpcrdma.turns cimport BULK, crowded
 
 from nfsd.vfs.syscalls import (
@@ -287,10 +288,12 @@ cdef class NativeFiles:
             return -1
         self.why = DATA
         if not node.inline:
+            if place.takes_pages(offset, size):
+                return -1  # a worker may wait for pages, and to hand it so much is cheaper than to copy it
             self.pause()  # who may not write a file is not told what of it is in memory
             if not in_memory(opened.fd, <uint64_t><void *>node.inode, offset, size):
                 return -1
-        # splice(2) has no RWF_NOWAIT: only what is always in memory may leave from where it is.
+        # splice(2) has no RWF_NOWAIT: on this thread only what is always in memory may leave from where it is.
         got = place.pages(opened.fd, offset, size) if node.inline else -1
         if got < 0:
             vector.iov_base = place.data(size)
@@ -361,15 +364,23 @@ cdef class NativeFiles:
             synchronise(opened.fd)
         return done
 
-    cdef Transfer to_read(self, Node node, OpenFile opened, bint held, uint64_t offset, Place place, size_t size):
-        """What is to be waited for where :meth:`read` declines; None: that is of no use."""
+    cdef Transfer to_read(
+        self, Node node, OpenFile opened, bint held, uint64_t offset, Place place, size_t size, bint again
+    ):
+        """What is to be waited for where :meth:`read` declines; None: that is of no use. ``again``: its pages have been
+        waited for, and could not be had."""
         cdef Transfer transfer
+        cdef Pipe pipe
         cdef Lease sink
         place.forget_payload()
-        sink = place.sink(size)
-        if sink is None:
-            return None
-        transfer = reading(self.executor, opened, offset, sink, size)
+        pipe = place.vessel(offset, size) if node.caching and not again else None
+        if pipe is not None:
+            transfer = pouring(self.executor, opened, offset, pipe, size)
+        else:
+            sink = place.sink(size)
+            if sink is None:
+                return None
+            transfer = reading(self.executor, opened, offset, sink, size)
         transfer.node, transfer.held = node, held
         return transfer
 
@@ -379,6 +390,7 @@ cdef class NativeFiles:
         cdef statx_t *after = &transfer.data.after
         cdef size_t got = transfer.data.done
         cdef Lease sink = transfer.sink
+        cdef Pipe pipe = transfer.pipe
         if not transfer.held and not unchanged(node.inode, after):
             return no(self, OPEN)
         # Where the file has grown since the kernel came to its end, fewer octets than asked for are not the end.
@@ -387,6 +399,9 @@ cdef class NativeFiles:
         self.why = SIZE
         if not transfer.held:
             self.observe(node, after, False)
+        if pipe is not None:
+            transfer.pipe = None
+            return place.take_pages(pipe, got)
         transfer.sink = None
         return place.take(sink, got)
 

@@ -30,7 +30,7 @@ from nfsd.vfs.name_changes cimport (
     ADD_NAME, MAKE_DIRECTORY, MAKE_FILE, MAKE_LINK, REMOVE_NAME, RENAME, NameChange, Walk, change_of_kind,
     name_change_t, name_t,
 )
-from nfsd.vfs.records cimport OpenFile, closed_at_once
+from nfsd.vfs.records cimport OpenFile, closed_at_once, given_to_others
 from rpcrdma.declined cimport BUSY, DATA, FAILED, MAY_WAIT, RARE, RECALL, TURN
 
 cdef uint64_t RESOLVE_CACHED = _RESOLVE_CACHED
@@ -51,8 +51,12 @@ cdef bytes kernel_of(name_t *name):
     return PyBytes_FromStringAndSize(<char *>&name.kernel.kind, 4 + name.kernel.size)
 
 
-cdef inline bint is_delegated(Inode victim, Inode moved) noexcept:
-    return (victim is not None and victim.delegated) or (moved is not None and moved.delegated)
+cdef inline bint is_delegated(Inode victim, Inode moved, object asker) noexcept:
+    return (victim is not None and given_to_others(victim, asker)) or (moved is not None and given_to_others(moved, asker))
+
+
+cdef inline bint relied_on(Node directory, object asker) noexcept:
+    return directory is not None and given_to_others(directory.inode, asker)
 
 
 cdef class NativeNames(NativeAttributes):
@@ -176,7 +180,7 @@ cdef class NativeNames(NativeAttributes):
             wanted.mode & 0o6000 or change.data.initial.uid != NO_ID or change.data.initial.gid != NO_ID
         ):
             change.data.initial.mode = wanted.mode & ~umask
-        return self.here(change)
+        return self.here(change) if self.undelegated(change, None, None) else None
 
     cdef NameChange to_symlink(
         self, Credential credential, Node directory, const uint8_t *name, size_t size, bytes text, changes_t *wanted
@@ -187,7 +191,7 @@ cdef class NativeNames(NativeAttributes):
             return None
         change.text, change.data.text = text, PyBytes_AS_STRING(text)
         self.set_initial(change, wanted)
-        return self.here(change)
+        return self.here(change) if self.undelegated(change, None, None) else None
 
     cdef int set_initial(self, NameChange change, changes_t *wanted) except -1:
         """Owner and times of a new file. Only root gives files away: what others send is what they are anyway, or is
@@ -276,7 +280,7 @@ cdef class NativeNames(NativeAttributes):
                 return False
             victim = self.inode_of(change, &change.data.name)
             moved = self.inode_of(change, &change.data.old) if change.data.kind == RENAME else None
-            if as_caller or not is_delegated(victim, moved):
+            if as_caller or not is_delegated(victim, moved, self.asker):
                 return self.undelegated(change, victim, moved)
             as_caller = True
             if change.data.naming >= 0:
@@ -284,9 +288,13 @@ cdef class NativeNames(NativeAttributes):
                 change.data.naming = -1
 
     cdef bint undelegated(self, NameChange change, Inode victim, Inode moved) except -1:
-        """Whether nobody has a delegation of these; they get none as long as the change is under way."""
-        if is_delegated(victim, moved):
-            self.delegated = (victim, moved)
+        """Whether nobody but who asks has a delegation of these, or of the directories; none is given as long as the change
+        is under way."""
+        if (
+            is_delegated(victim, moved, self.asker) or relied_on(change.directory, self.asker)
+            or relied_on(change.old_directory, self.asker)
+        ):
+            self.delegated = (change.directory, change.old_directory, victim, moved)
             return no(self, RECALL)
         change.hold(victim, moved)
         return True

@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import os
 
+from nfsd.backends.interface import Store
 from nfsd.vfs.attributes import raw_ctime, raw_uid, statx_buffer
 from nfsd.vfs.chains import Chains
 from nfsd.vfs.executor import Chain
@@ -17,8 +18,8 @@ from nfsd.vfs.open_accounts import Share
 from nfsd.vfs.open_files import OpenFiles
 from nfsd.vfs.records import Node, OpenFile
 from nfsd.vfs.shares import Shares
+from nfsd.vfs.store_mounts import store_of
 from nfsd.vfs.syscalls import (
-    ACCESS_EXECUTE,
     ACCESS_READ,
     ACCESS_WRITE,
     AT_EACCESS,
@@ -91,10 +92,7 @@ class Opening:
             return True
         if access != 1:
             return False
-        chain = Chain(credential)
-        chain.add(SYS_FACCESSAT2, node.fd, b"", ACCESS_EXECUTE, AT_EMPTY_PATH | AT_EACCESS)
-        await self._chains.run(node.mount, chain)
-        return chain.failed is None
+        return await self._looking.may_execute(credential, node)
 
     async def _open_as(
         self,
@@ -118,6 +116,8 @@ class Opening:
             if lease is not None and lease.write:  # it was taken while there was no place
                 share.give_back()
                 return await self._through(lease, actor, node, access)
+        if (store := store_of(node)) is not None:
+            return await self._open_in(store, actor, credential, node, access, share, helped=helped)
         self._give_way(node, access)
         status = statx_buffer()
         chain = Chain(actor)
@@ -137,6 +137,31 @@ class Opening:
         opened = self._open_files.new(node, opening.result, access, credential, share)
         inode = node.inode
         if credential is None or inode.ctime == raw_ctime(status):
+            opened.epoch = inode.epoch
+            self._open_files.remember(opened, (credential, access, helped))
+        return opened
+
+    async def _open_in(
+        self,
+        store: Store,
+        actor: Credential | None,
+        credential: Credential | None,
+        node: Node,
+        access: int,
+        share: Share,
+        *,
+        helped: bool,
+    ) -> OpenFile:
+        """The same, of a file in a store. The look comes first here, too."""
+        inode = node.inode
+        try:
+            ctime = raw_ctime(await store.files.look(node))
+            stored = await store.data.open(actor, node, access)
+        except BaseException:
+            share.give_back()
+            raise
+        opened = self._open_files.new_in_store(node, store, access, credential, share, stored)
+        if credential is None or inode.ctime == ctime:
             opened.epoch = inode.epoch
             self._open_files.remember(opened, (credential, access, helped))
         return opened
@@ -172,6 +197,9 @@ class Opening:
     async def private_open(self, node: Node, access: int, share: Share) -> OpenFile:
         """The file open as the server itself, outside the cache (count not taken): closed when it is dropped. The place
         in ``share`` is taken over; if this fails, it is the caller's still."""
+        if (store := store_of(node)) is not None:
+            stored = await store.data.open(None, node, access)
+            return self._open_files.new_in_store(node, store, access, None, share, stored)
         self._give_way(node, access)
         chain = Chain()
         opening = chain.add(SYS_OPENAT, self._chains.proc_fd, b"%d" % node.fd, os.O_CLOEXEC | _FLAGS[access])

@@ -29,7 +29,8 @@ cdef class Inode:
     cdef readonly dict accesses
     cdef public object lease
     cdef public int delegated
-    cdef public int changing        # names of it are about to be removed: it is not to be delegated
+    cdef public object holder       # of its only delegation: the client, whose own changes of names recall nothing
+    cdef public int changing        # it is about to change: it is not to be delegated
     cdef readonly object lock_serial
     cdef public object locks
 
@@ -68,13 +69,23 @@ cdef class OpenFile:
     cdef readonly bint readable
     cdef readonly bint writable
     cdef readonly object credential
+    cdef readonly object stored
     cdef readonly long count
     cdef public long long epoch
     cdef public long used
-    cdef public object cached
+    cdef public tuple cached
     cdef public bint unstable
     cdef public bint leaving
     cdef public dict holders
+    cdef dict registry              # of all open files: where its address is
+
+    cdef void keep(self) noexcept
+    cdef void let_go(self) noexcept
 
 
 cpdef bint closed_at_once(int fd) noexcept
+
+
+cdef inline bint given_to_others(Inode inode, object asker) noexcept:
+    """Whether a file is delegated to anybody but the client that asks; None: it is not known which one that is."""
+    return inode.delegated and (asker is None or inode.holder is not asker)

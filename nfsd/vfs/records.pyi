@@ -14,6 +14,9 @@ from nfsd.vfs.serial import Serial
 from nfsd.vfs.syncing import GroupSync
 from nfsd.vfs.types import FileType
 
+NO_DESCRIPTOR: int
+"""In the place of the descriptor of a node, or of an open file, of a store that has none."""
+
 class Credential:
     """Whom an operation runs as, after the export's squash rules. The kernel does the checking. Immutable, hashable."""
 
@@ -50,10 +53,12 @@ class Inode:
     accesses: dict[Credential, tuple[int, int]]
     """What each caller may do: (epoch, ACCESS3_* bits)."""
     changing: int
-    """How many removals of names of it are under way: it is not to be delegated meanwhile."""
+    """How many removals of names of it, or changes of names in it, are under way: it is not to be delegated meanwhile."""
     delegated: int
     """1 while an NFSv4 client has a read delegation of it, 2 with a write delegation, else 0: before anything is written,
     or under 2 read, outside the state of NFSv4 these must be recalled."""
+    holder: object
+    """The client that has it delegated, if that is only one: its own changes of names in a directory recall nothing."""
     lease: Lease | None
     """Taken for a delegation: opens of the server's own must not break it."""
     lock_serial: Serial
@@ -103,6 +108,8 @@ class OpenFile:
     readable: bool
     writable: bool
     credential: Credential | None
+    stored: object
+    """What the file's store has given when it was opened; None where there is no store."""
     count: int
     epoch: int
     """The inode's epoch at which the kernel allowed it; -1: never reused."""
@@ -123,6 +130,7 @@ class OpenFile:
         credential: Credential | None,
         close: Callable[[int, int, Callable[[], None]], None],
         share: Share,
+        stored: object = None,
     ) -> None: ...
     def retain(self) -> Self:
         """Add one count; returns itself."""
@@ -132,8 +140,6 @@ class OpenFile:
         """Add one count for a client of this host, which keeps it open for as long as it likes; returns itself."""
     def let_by(self, host: str) -> None:
         """Drop one count of a client's of this host."""
-    def charge_to(self, share: Share) -> None:
-        """Its place is in another share, from now on."""
     def shut(self) -> None:
         """Close the descriptor: the open file is of no more use."""
 

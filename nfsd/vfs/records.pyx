@@ -5,7 +5,7 @@ Owns their fields and the rules that concern one record alone; the tables are in
 """
 
 from cpython.dict cimport PyDict_GetItem
-from cpython.long cimport PyLong_AsVoidPtr
+from cpython.long cimport PyLong_AsVoidPtr, PyLong_FromVoidPtr
 from cpython.object cimport PyObject
 from libc.stdlib cimport free, malloc
 
@@ -24,7 +24,10 @@ cdef extern from "sys/stat.h" nogil:
     int c_fstat "fstat"(int fd, stat_t *status)
 
 cdef enum:
+    ELSEWHERE = -2
     SOON_FREED = 2048       # blocks of 512 octets: what the last close frees meanwhile takes some 50 microseconds
+
+NO_DESCRIPTOR = ELSEWHERE
 
 
 cdef int leave(dict table, bytes name, void *record) except -1:
@@ -112,6 +115,7 @@ cdef class Inode:
         self.accesses = {}
         self.lease = None
         self.delegated = 0
+        self.holder = None
         self.lock_serial = Serial()
         self.locks = None
 
@@ -179,7 +183,7 @@ cdef class Node:
 cdef class OpenFile:
     """A descriptor open under one credential for one access; shared, counted."""
 
-    def __init__(self, Node node not None, int fd, int access, credential, close, share):
+    def __init__(self, Node node not None, int fd, int access, credential, close, share, stored=None):
         self._close = close
         self.share = share
         self.fd = fd
@@ -187,6 +191,7 @@ cdef class OpenFile:
         self.readable = access & 1
         self.writable = (access & 2) != 0
         self.credential = credential
+        self.stored = stored
         self.count = 0
         self.epoch = -1
         self.used = 0
@@ -195,38 +200,45 @@ cdef class OpenFile:
         self.leaving = False
         self.holders = None
 
-    def retain(self):
+    cdef void keep(self) noexcept:
+        """One more count."""
         if self.count == 0:
             self.node.inode.used_count += 1
         self.count += 1
-        return self
 
-    def release(self):
+    cdef void let_go(self) noexcept:
+        """One less."""
         self.count -= 1
         if self.count == 0:
             self.node.inode.used_count -= 1
 
+    def retain(self):
+        self.keep()
+        return self
+
+    def release(self):
+        self.let_go()
+
     def held_by(self, host):
-        self.retain()
+        self.keep()
         self.share.shares.hold(self, host)
         return self
 
     def let_by(self, host):
         self.share.shares.let(self, host)
-        self.release()
-
-    def charge_to(self, share):
-        self.share = share
+        self.let_go()
 
     def shut(self):
         cdef int fd = self.fd
-        if fd >= 0:
+        if fd >= 0 or fd == ELSEWHERE:
             self.fd = -1
             freed = self.share.left if self.leaving else self.share.give_back
-            if not self.node.inline or not closed_at_once(fd):
+            if fd < 0 or not self.node.inline or not closed_at_once(fd):
                 self._close(fd, self.node.mount.lane, freed)
             else:
                 freed()
 
     def __del__(self):
+        if self.registry is not None:
+            self.registry.pop(PyLong_FromVoidPtr(<void *>self), None)
         self.shut()

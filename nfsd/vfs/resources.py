@@ -27,9 +27,9 @@ def raise_descriptor_limit() -> int:
     return min(hard, 1 << 20) if hard != resource.RLIM_INFINITY else 1 << 20
 
 
-def most_connections(descriptors: int) -> int:
-    """How many connections a process with so many descriptors can have."""
-    return max(1, descriptors // _CONNECTIONS)
+def most_connections(descriptors: int, each: int = 1) -> int:
+    """How many connections a process with so many descriptors can have, if each takes so many."""
+    return max(1, descriptors // (_CONNECTIONS * each))
 
 
 def most_calls(descriptors: int) -> int:
@@ -59,11 +59,13 @@ class FileLimits:
         calls: int = 8192,
         open_files: int | None = None,
         host_open_files: int | None = None,
+        each: int = 1,
     ) -> Self:
-        """Share out what connections and calls leave; ``open_files`` and ``host_open_files``, if given, as far as there
-        is so much. An open file has a node as well. A call may have two nodes, and something open to synchronise it."""
+        """Share out what connections, with so many descriptors ``each``, and calls leave; ``open_files`` and
+        ``host_open_files``, if given, as far as there is so much. An open file has a node as well. A call may have two
+        nodes, and something open to synchronise it."""
         left = descriptors - _OWN
-        left -= min(connections, most_connections(descriptors)) + 3 * min(calls, most_calls(descriptors))
+        left -= each * min(connections, most_connections(descriptors, each)) + 3 * min(calls, most_calls(descriptors))
         left = max(left, 16)
         opens = left // 2 if open_files is None else min(open_files, left // 2)
         share = opens // 2 if host_open_files is None else min(host_open_files, opens)

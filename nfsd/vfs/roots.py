@@ -9,8 +9,9 @@ import asyncio
 import errno
 import itertools
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
+from nfsd.backends.interface import Store
 from nfsd.exported import Export, Exports
 from nfsd.reach import silent
 from nfsd.vfs.absent import Absent, check_mounted
@@ -21,6 +22,8 @@ from nfsd.vfs.known_files import KnownFiles
 from nfsd.vfs.mount_table import MountTable
 from nfsd.vfs.mounts import mount_entry
 from nfsd.vfs.records import Node
+from nfsd.vfs.store_mounts import StoreMount, store_of
+from nfsd.vfs.stored_names import StoredNames
 from nfsd.vfs.syscalls import AT_EMPTY_PATH, AT_FDCWD, O_PATH, STATX_MASK, SYS_OPENAT, SYS_STATX, handle_buffer
 from nfsd.vfs.types import CrossingRefused
 
@@ -28,11 +31,21 @@ from nfsd.vfs.types import CrossingRefused
 class Roots:
     """Export roots."""
 
-    def __init__(self, exports: Exports, chains: Chains, known: KnownFiles, mount_table: MountTable) -> None:
+    def __init__(
+        self,
+        exports: Exports,
+        chains: Chains,
+        known: KnownFiles,
+        mount_table: MountTable,
+        stored: StoredNames,
+        make_store: Callable[[Export], Store],
+    ) -> None:
         self._exports = exports
         self._chains = chains
         self._known = known
         self._mount_table = mount_table
+        self._stored = stored
+        self._make_store = make_store
         self.absent: dict[int, Absent] = {}
         """Exports that cannot be served as things are, by id."""
         self._by_export: dict[int, Node] = {}
@@ -48,9 +61,11 @@ class Roots:
         if self.absent:
             self._exports.replace(export for export in wanted if export.id not in self.absent)
 
-    def close(self) -> None:
-        """Let go of all."""
+    def close(self) -> list[StoreMount]:
+        """Let go of all. Returns the stores, to be shut when nothing of theirs is open any more."""
+        stores = [node.mount for node in self._by_export.values() if isinstance(node.mount, StoreMount)]
         self._by_export.clear()
+        return stores
 
     def get(self, export_id: int) -> Node | None:
         """The root directory of the export with this id; None: there is no such export now."""
@@ -68,20 +83,24 @@ class Roots:
         served from there stays as it is, and anything else is absent."""
         roots, absent = {}, {}
         wanted = tuple(exports)
-        hanging = await asyncio.to_thread(silent, [export.path for export in wanted])
+        hanging = await asyncio.to_thread(silent, [export.path for export in wanted if export.backend is None])
         for export in wanted:
             before, missed = self._by_export.get(export.id), self.absent.get(export.id)
             lane = before.mount.lane if before else missed.lane if missed else next(self._lanes)
             if before is None:
                 self._chains.executor.set_lane(lane, export.workers)
-            if export.path in hanging:
+            if export.backend is None and export.path in hanging:
                 if before is not None:
                     roots[export.id] = before
                 else:
                     absent[export.id] = Absent(export, OSError(errno.ETIMEDOUT, "does not answer"), lane)
                 continue
             try:
-                roots[export.id] = await self._open_root(export, lane)
+                roots[export.id] = await (
+                    self._open_root(export, lane)
+                    if export.backend is None
+                    else self._stored.open_root(export, lane, before, self._make_store)
+                )
             except OSError as error:
                 absent[export.id] = Absent(export, error, lane)
         return roots, absent
@@ -131,7 +150,9 @@ class Roots:
 
     @staticmethod
     def directory_of(root: Node) -> bytes:
-        """Where an export's root is, as the kernel names it: without symbolic links."""
+        """Where an export's root is, as the kernel names it: without symbolic links. Empty for a store's."""
+        if store_of(root) is not None:
+            return b""
         return os.readlink(b"/proc/self/fd/%d" % root.fd)
 
     def is_root(self, node: Node) -> bool:

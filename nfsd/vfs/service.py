@@ -10,8 +10,10 @@ from __future__ import annotations
 import asyncio
 import os
 
+from nfsd.backends.choosing import ChosenBackend
 from nfsd.backends.interface import Backend
 from nfsd.backends.local import LocalBackend
+from nfsd.backends.plugins import make_store
 from nfsd.exported import Exports
 from nfsd.vfs.absent import Absent
 from nfsd.vfs.chains import Chains
@@ -43,6 +45,7 @@ from nfsd.vfs.setting import Setting
 from nfsd.vfs.shares import Shares
 from nfsd.vfs.sparse import Space
 from nfsd.vfs.stable import StableStorage
+from nfsd.vfs.stored_names import StoredNames
 from nfsd.vfs.unstable import UnstableWrites
 from nfsd.vfs.write_back import WriteBack
 from nfsd.vfs.xattrs import Xattrs
@@ -74,14 +77,15 @@ class FileService:
         self.write_back = WriteBack()
         self.chains = Chains(self.nodes, self.write_back, rings=rings)
         self.known = KnownFiles(self.nodes, self.chains, state_dir)
-        self.backend: Backend = LocalBackend(self.chains)
+        self.backend: Backend = ChosenBackend(LocalBackend(self.chains))
         backend = self.backend
-        self._mount_table = MountTable(self.chains, self.known)
-        self.roots = Roots(self.exports, self.chains, self.known, self._mount_table)
-        self.finding = Finding(self.chains, self.known, self._mount_table, self.roots)
-
         self.unstable = UnstableWrites(self._settle)
         self.open_files = OpenFiles(self.nodes, self.chains, self.unstable)
+        self._stored = StoredNames(self.exports, self.known, self.open_files)
+        self._mount_table = MountTable(self.chains, self.known)
+        self.roots = Roots(self.exports, self.chains, self.known, self._mount_table, self._stored, make_store)
+        self.finding = Finding(self.chains, self.known, self._mount_table, self.roots, self._stored)
+
         self.shares = Shares(limits.open_files, limits.host_open_files, self.open_files)
         self.nodes.places = self.shares
         self._looking = Looking(backend.files, self.open_files)
@@ -94,7 +98,7 @@ class FileService:
         self._data_changes = DataChanges(self.unstable, self.stable)
         self._file_systems = FileSystems(backend.file_systems, self._looking)
         self.locks = FileLocks(backend.locks, self.opening, self.shares)
-        self.lookups = Lookups(self.chains, self._looking, self.known, self._mount_table, self.roots)
+        self.lookups = Lookups(self.chains, self._looking, self.known, self._mount_table, self.roots, self._stored)
         self.listings = Listings(self.chains, self._looking, self.known, self.roots, self.lookups)
         self._directory_changes = DirectoryChanges(self.chains, self._looking)
         self._exporting = Exporting(
@@ -119,7 +123,7 @@ class FileService:
         inspection = self._inspection
         self.access, self.may_commit, self.readlink = inspection.access, inspection.may_commit, inspection.readlink
         self.open = self.opening.open
-        self.take_lease = self.leasing.take_lease
+        self.take_lease, self.watch_directory = self.leasing.take_lease, self.leasing.watch_directory
 
         space = Space(backend.space, self._looking, self._data_changes)
         self.seek, self.read_extents = space.seek, space.read_extents
@@ -153,13 +157,14 @@ class FileService:
         self.list_directory, self.readdir = self.listings.list_directory, self.listings.readdir
         creation = Creation(
             self.chains, self.known, self._looking, self.lookups, self.open_files, self.shares, self._setting,
-            self.stable, self._directory_changes,
+            self.stable, self._directory_changes, self._stored,
         )  # fmt: skip
         self.create, self.mkdir = creation.create, creation.mkdir
         self.symlink, self.mknod = creation.symlink, creation.mknod
         namespace = Namespace(
-            self.exports, self.chains, self.known, self._looking, self.open_files, self.stable, self._directory_changes
-        )
+            self.exports, self.chains, self.known, self._looking, self.open_files, self.stable, self._directory_changes,
+            self._stored,
+        )  # fmt: skip
         self.remove, self.rename, self.link = namespace.remove, namespace.rename, namespace.link
 
     @property
@@ -193,7 +198,7 @@ class FileService:
         self.open_files.close()
         await self.unstable.close()
         self.locks.close()
-        self.roots.close()
+        stores = self.roots.close()
         if self._sweeper is not None:
             self._sweeper.cancel()
             self._sweeper = None
@@ -203,6 +208,8 @@ class FileService:
             self._mount_table.shut()
             os.umask(self._umask)
         self.open_files.shut()
+        for store in stores:
+            store.shut()
 
     def sweep(self) -> None:
         """Let go of what has not been used for some seconds."""

@@ -19,6 +19,7 @@ from nfsd.vfs.posix_acl import ACCESS_NAME, DEFAULT_NAME
 from nfsd.vfs.posix_acl import encode as encode_acl
 from nfsd.vfs.records import Node, OpenFile
 from nfsd.vfs.stable import StableStorage
+from nfsd.vfs.store_mounts import store_of
 from nfsd.vfs.syscalls import (
     AT_EMPTY_PATH,
     LABEL_NAME,
@@ -130,6 +131,9 @@ class Setting:
         writing: OpenFile | None,
         after: bytearray,
     ) -> None:
+        if (store := store_of(node)) is not None:
+            after[:] = (await store.data.set_attributes(credential, node, changes)).after
+            return
         chain = first = Chain(credential)
         steps: list[tuple[str, Step]] = []
         if writing is not None:

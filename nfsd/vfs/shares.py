@@ -1,6 +1,7 @@
 """For whom files are open: places for descriptors, bounded in all, by the client's host, and by the export they are of.
 
-Owns :class:`Shares`; the records are in :mod:`nfsd.vfs.open_accounts`. A descriptor that is kept for peers (in the
+Owns :class:`Shares`; the records, and what each open does to them, are in :mod:`nfsd.vfs.open_accounts`.
+A descriptor that is kept for peers (in the
 cache, with unstable writes, with an open or a lock of NFSv4's or NLM's) has a place from before it is opened until it
 is closed. What takes one just for a moment has none.
 
@@ -31,15 +32,11 @@ import collections
 import errno
 import itertools
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
-from nfsd.vfs.open_accounts import Bound, Cache, Host, Lane, Network, Share, oldest_idle
+from nfsd.vfs.open_accounts import Bound, Host, Network, Places, Share, oldest_idle
 from rpcrdma.firewall import contain
 from rpcrdma.log_limits import limited_logger
-from rpcrdma.networks import Tree
-
-if TYPE_CHECKING:
-    from nfsd.vfs.records import OpenFile
 
 _log = limited_logger(__name__)
 
@@ -50,12 +47,10 @@ _EXPORT: Final = 4
 _LITTLE: Final = 4
 """What little is; or of what is left, if that is more, a sixteenth for a host and a quarter for a network."""
 _LITTLE_OF_A_HOST, _LITTLE_OF_A_NETWORK = 16, 4
-_MODEST: Final = 8
-"""Fewer places than this do not decide which holder has most."""
 _AHEAD: Final = 16
 """One part in so many of a bound is kept free, as far as there is something to close."""
 _LOOKS: Final = 16
-"""Hosts that a place is offered to in vain."""
+"""Hosts that a place is offered to in vain, or that are asked for one."""
 _AGAIN: Final = 0.05
 """Seconds after which those who wait have more closed: what was in use before may be idle now."""
 PATIENCE: Final = 10.0
@@ -67,50 +62,32 @@ def _but(whole: int, part: int) -> int:
     return max(1, whole - whole // part)
 
 
-class Shares:
+class Cache(Protocol):
+    """Where open files are that nobody needs at the moment."""
+
+    def let_go(self, share: Share, bound: Bound) -> bool:
+        """Close one that has a place within this bound, if there is one; whether there is."""
+
+
+class Shares(Places):
     """All places."""
 
     def __init__(self, limit: int, host_limit: int, cache: Cache) -> None:
-        self.exports = 1
-        """How many there are; one alone may have everything."""
+        super().__init__()
         self.bound(limit, host_limit)
-        self.leaving = 0
         self.events: collections.Counter[str] = collections.Counter()
         """Opens that waited, that were told to come again, and the bounds that they met."""
-        self.waiting = 0
         self._cache = cache
-        self._hosts: dict[str, Host] = {}
-        self._networks: Tree[Network] = Tree(Network, _MODEST, _MODEST, _MODEST)
-        self.everybody = self._networks.everybody
-        self._lanes: dict[int, Lane] = {}
         self._timer: asyncio.TimerHandle | None = None
-
-    @property
-    def in_use(self) -> int:
-        """All places that are taken."""
-        return self.everybody.has
 
     def bound(self, limit: int, host_limit: int) -> None:
         """Let there be so many places, and so many for one host."""
-        self.limit, self.host_limit = limit, host_limit
-        self._plenty = min(_but(_but(host_limit, _AHEAD), _EXPORT), _but(_but(limit, _RESERVE), _EXPORT)) - 1
+        plenty = min(_but(_but(host_limit, _AHEAD), _EXPORT), _but(_but(limit, _RESERVE), _EXPORT)) - 1
+        self.set_bounds(limit, host_limit, plenty)
 
     # -- taking and giving back ----------------------------------------------------------------------------------
-    def has_room(self, host: str, lane: int) -> bool:
-        """Whether there is a place now."""
-        if self.everybody.has < self._plenty:
-            return True
-        share = self.at_once(host, lane)
-        if share is None:
-            return False
-        share.give_back()
-        return True
-
-    def at_once(self, host: str, lane: int) -> Share | None:
-        """A place, if there is one now; nothing waits here, and nobody is overtaken."""
-        share = self._share(host, lane)
-        if self.everybody.has < self._plenty:  # as nearly always: nobody can have met a bound
-            return self._charge(share)
+    def at_a_bound(self, share: Share) -> Share | None:
+        """A place at once (:meth:`at_once`), where a bound may be met."""
         bound = self._met(share)
         if bound is not None and self._cache.let_go(share, bound):  # in memory it closes at once
             bound = self._met(share)
@@ -121,58 +98,6 @@ class Shares:
         self._keep_some_free(share)
         return share
 
-    def take(self, opened: OpenFile, host: str) -> bool:
-        """Take a count of an open file in the cache; if nobody else has one, its place is charged to ``host``. False:
-        there is no such place now, or the host has as many as it may, and nothing is taken."""
-        opened.retain()  # first, or it may be what closes to make room
-        before = opened.share
-        if before.host.key != host:
-            if opened.count == 1:
-                share = self.at_once(host, before.lane)
-                if share is not None:
-                    self._move(opened, share)
-                    return True
-            elif not self.is_full(host, before.lane):
-                return True
-            opened.release()
-            return False
-        return True
-
-    # -- what clients keep open ----------------------------------------------------------------------------------
-    def hold(self, opened: OpenFile, host: str) -> None:
-        """A client of this host keeps it open from now on, whoever else does: to be ended by ``let``."""
-        holders, share = opened.holders, opened.share
-        if holders is None:
-            opened.holders = {host: 1}
-            share.forget(opened)
-            if share.host.key != host:
-                self._move(opened, self._charge(self._share(host, share.lane)))
-        elif host in holders:
-            holders[host] += 1
-        else:
-            holders[host] = 1
-            self._count_guest(self._share(host, share.lane), 1)
-
-    def let(self, opened: OpenFile, host: str) -> None:
-        """It does so no more. If it had the place, another host does that keeps it open."""
-        holders, share = opened.holders or {}, opened.share
-        holders[host] -= 1
-        if holders[host]:
-            return
-        del holders[host]
-        if share.host.key != host:
-            self._count_guest(self._hosts[host].lanes[share.lane], -1)
-        elif holders:
-            other = self._hosts[next(iter(holders))].lanes[share.lane]
-            other.guests -= 1
-            other.host.guests -= 1
-            if opened.fd >= 0:  # else the server stops, and its place is given back already
-                self._move(opened, self._charge(other))
-        else:
-            opened.holders = None
-            if opened.cached is not None:
-                share.remember(opened)
-
     def is_full(self, host: str, lane: int) -> bool:
         """Whether a host keeps as much open as it may, so that it cannot share another's descriptor either."""
         share = self._share(host, lane)
@@ -181,26 +106,6 @@ class Shares:
             bound = self._own_bound(share, self.host_limit)
         self.drop(share)
         return bound is not None
-
-    def _count_guest(self, share: Share, change: int) -> None:
-        share.guests += change
-        share.host.guests += change
-        if change < 0:
-            if self.waiting:
-                self._serve(share.host)
-            self.drop(share)
-
-    def _move(self, opened: OpenFile, share: Share) -> None:
-        """It has this place now instead of its own."""
-        before = opened.share
-        opened.charge_to(share)
-        if opened.leaving:
-            before.leaving -= 1
-            share.leaving += 1
-        if opened in before.cached:
-            before.forget(opened)
-            share.remember(opened)
-        before.give_back()
 
     def is_held(self, key: str) -> bool:
         """Whether a host has used up its share with what its clients hold open: to wait for a place is of no use."""
@@ -291,38 +196,19 @@ class Shares:
         if bound is not None:
             self._cache.let_go(share, bound)
 
-    def _charge(self, share: Share) -> Share:
-        share.in_use += 1
-        share.whole_lane.in_use += 1
-        share.host.grow()
-        return share
-
     def crowd(self) -> Host | None:
-        """The host that has most, of the network that has most, of those that have something in the cache."""
-        found = self.everybody.crowd()
-        while found.most:
-            found = found.fullest()
-        return found if isinstance(found, Host) else None
-
-    def _share(self, key: str, lane: int) -> Share:
-        host = self._hosts.get(key)
-        if host is None:
-            host = self._hosts[key] = Host(key, self._networks.of(key))
-        share = host.lanes.get(lane)
-        if share is None:
-            whole_lane = self._lanes.get(lane)
-            if whole_lane is None:
-                whole_lane = self._lanes[lane] = Lane()
-            share = host.lanes[lane] = Share(self, host, lane, whole_lane)
-        return share
-
-    def drop(self, share: Share) -> None:
-        """Forget who has nothing and wants nothing."""
-        host = share.host
-        if not (share.in_use or share.guests or share.waiters) and host.lanes.get(share.lane) is share:
-            del host.lanes[share.lane]
-            if not host.lanes and self._hosts.get(host.key) is host:
-                del self._hosts[host.key]
+        """The host that has most, of the network that has most, of those that have something in the cache. None: nobody
+        has; or as many as are looked at had something before, and are not found any more."""
+        for _ in range(_LOOKS):
+            found = self.everybody.crowd()
+            while found.most:
+                found = found.fullest()
+            if not isinstance(found, Host):
+                return None
+            if not found.is_bare:
+                return found
+            found.hide()
+        return None
 
     # -- waiting -------------------------------------------------------------------------------------------------
     def _enqueue(self, share: Share, place: asyncio.Future[None]) -> None:

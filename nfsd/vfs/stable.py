@@ -9,16 +9,19 @@ import errno
 import os
 from collections.abc import Callable
 
+from nfsd.backends.interface import Store
 from nfsd.vfs.attributes import raw_nlink, statx_buffer
 from nfsd.vfs.chains import Chains
 from nfsd.vfs.executor import Chain
 from nfsd.vfs.mounts import Mount, journalled
 from nfsd.vfs.opens import Opening
 from nfsd.vfs.records import Node, OpenFile
+from nfsd.vfs.store_mounts import store_of
 from nfsd.vfs.syscalls import AT_EMPTY_PATH, STATX_MASK, SYS_CLOSE, SYS_FSYNC, SYS_OPENAT, SYS_STATX, SYS_SYNCFS
 from nfsd.vfs.types import Credential, FileType
 from nfsd.vfs.unstable import UnstableWrites
 from nfsd.vfs.write_back import WriteBack
+from rpcrdma.rpc import eager
 
 Finished = Callable[[int], None]
 """What a started fsync calls at its end, with its errno or 0."""
@@ -40,7 +43,7 @@ class StableStorage:
         if node.export.asynchronous:
             return
         opened: OpenFile | None = None
-        if node.type in (FileType.REG, FileType.DIR):
+        if node.type in (FileType.REG, FileType.DIR) and store_of(node) is None:
             opened = next((entry for entry in node.inode.opens.values() if entry.writable), None)
             if opened is None and node.inode.unstable:
                 opened = node.inode.unstable[0]  # kept, should a removal let go of all of them before the fsync begins
@@ -70,8 +73,13 @@ class StableStorage:
         twice, and whoever was promised stable data looks at no write verifier."""
         mount = node.mount
 
+        store = store_of(node)
+
         def start(finished: Finished) -> None:
             through = self._unstable.take(node.inode)
+            if store is not None:
+                self._sync_in(store, node, through, finished)
+                return
             if not through and opened is not None:
                 through = [opened]
             if through:
@@ -80,7 +88,8 @@ class StableStorage:
                 self._sync_mount(mount, finished)
 
         # What is of the whole file system is shared by all who ask, so that there is one such thing at a time.
-        group = mount.sync if opened is None and not node.inode.unstable else node.inode.sync
+        whole = store is None and opened is None and not node.inode.unstable
+        group = mount.sync if whole else node.inode.sync
         error = await group.join(start)
         if before is not None and node.inode.sync.failures != before:
             error = error or node.inode.sync.failures[1]
@@ -90,6 +99,9 @@ class StableStorage:
     async def settle(self, opened: OpenFile) -> None:
         """Synchronise a file so that its descriptors can close, unless it has no name left and no holder."""
         node = opened.node
+        if store_of(node) is not None:
+            await self.sync_open(node, opened)
+            return
         status = statx_buffer()
         chain = Chain()
         chain.add(SYS_STATX, opened.fd, b"", AT_EMPTY_PATH, STATX_MASK, status)
@@ -98,6 +110,18 @@ class StableStorage:
             self._unstable.drop(node.inode)
         else:
             await self.sync_open(node, opened)
+
+    def _sync_in(self, store: Store, node: Node, through: list[OpenFile], finished: Finished) -> None:
+        """Have a store put a file on its disk. What it is open ``through`` stays open until that is over."""
+
+        def done(_: object, failure: BaseException | None) -> None:
+            error = 0 if failure is None else getattr(failure, "errno", None) or errno.EIO
+            through.clear()
+            if error:
+                self._write_back.failed(error)
+            finished(error)
+
+        eager.start(store.data.sync(node), done)
 
     def _fsync(self, mount: Mount, through: list[OpenFile], finished: Finished) -> None:
         """fsync each of these. It stays open until that is over."""

@@ -8,6 +8,7 @@ from nfsd.vfs.flushes cimport Sync  # for programs
 from nfsd.vfs.records cimport Node, OpenFile
 from nfsd.vfs.lanes cimport job_t, reading_t
 from rpcrdma.memory cimport Lease
+from rpcrdma.pipes cimport Pipe
 from rpcrdma.rpc.work cimport Errand
 
 ctypedef struct transfer_t:
@@ -15,6 +16,8 @@ ctypedef struct transfer_t:
     bint follows                # a write made in a row with the one in front of it: the looks are those around the row
     void *writer                # whose write it is; NULL: it is nobody's who could have another
     reading_t where             # of a write, too
+    int feed                    # the end of the pipe that a read goes to
+    size_t level                # octets in it
     ssize_t done                # octets
     int error                   # errno, or 0
     statx_t before              # of a write
@@ -25,18 +28,21 @@ cdef class Transfer(Job):
     cdef Node node              # as the call named the file
     cdef OpenFile opened
     cdef transfer_t data
-    cdef Lease sink             # of a read
+    cdef Lease sink             # of a read; None: it goes to a pipe
+    cdef Pipe pipe              # likewise
     cdef bint held              # the caller has it open: whatever its permissions are now
     cdef object unstable        # of the service: :class:`nfsd.vfs.unstable.UnstableWrites`
     cdef object failures        # of fsync, before a write
     cdef bytes verifier         # likewise
     cdef object writer          # the caller of a write
 
+    cdef bint unpoured(self) noexcept
     cdef int settle(self) except -1
 
 
 cdef int errno_of(Errand errand) except -1
 cdef Transfer reading(Executor executor, OpenFile opened, uint64_t offset, Lease sink, size_t size)
+cdef Transfer pouring(Executor executor, OpenFile opened, uint64_t offset, Pipe pipe, size_t size)
 cdef Transfer writing(
     Executor executor, object unstable, OpenFile opened, uint64_t offset, const uint8_t *source, size_t size, object writer
 )

@@ -1,6 +1,6 @@
 """Reading and writing of files by workers, for calls that are answered natively (RFC 1813 sections 3.3.6 and 3.3.7).
 
-Owns :class:`Transfer`; imports the executor and the records. A read goes alone, a write in its turn on the file. Each
+Owns :class:`Transfer`; imports the executor, the records and the pipes. A read goes alone, a write in its turn on the file. Each
 is one stay on a worker, with the looks around it, and takes no interpreter there.
 
 Writes of one caller through one descriptor that stand behind each other in a train are a *row*, with one look before and one
@@ -8,20 +8,32 @@ after all of it. wcc_data is to show a client that somebody else has changed the
 writes of its own there is no other client. What a local process does there is taken for the row's own doing, as it is during a
 single write; mode and owner are compared (:meth:`nfsd.vfs.records.Inode.changed_between`). It also saves the file system work:
 after each look, the next write must move ctime, which ext4 and XFS enter in their journals.
+
+A file without a descriptor is a store's (:class:`nfsd.vfs.store_mounts.StoreMount`), whose coroutine brings or takes the data.
 """
 
+import asyncio
+import errno as errors
+
+from cpython.buffer cimport PyBUF_READ, PyBUF_WRITE
+from cpython.memoryview cimport PyMemoryView_FromMemory
 from libc.errno cimport EINTR, errno
 from libc.stdint cimport uint8_t, uint64_t
 from libc.string cimport memset
 
+from nfsd.vfs.attributes cimport status_in
 from nfsd.vfs.kernel cimport AT_EMPTY_PATH, SYS_statx, c_syscall, pread, pwrite
 from nfsd.vfs.executor cimport Executor, Job
 from nfsd.vfs.records cimport Credential, Inode, OpenFile
 from nfsd.vfs.lanes cimport job_t
 from rpcrdma.memory cimport Lease
+from rpcrdma.pipes cimport Pipe, pour
 from rpcrdma.rpc.work cimport Errand
 
 from nfsd.vfs.syscalls import STATX_MASK as _STATX_MASK
+from rpcrdma.callers import CALLING_HOST
+from rpcrdma.firewall import contain, report
+from rpcrdma.rpc import eager
 
 cdef unsigned int STATX_MASK = _STATX_MASK
 
@@ -44,6 +56,17 @@ cdef void read(job_t *job) noexcept nogil:
             data.done = pread(where.fd, where.octets, where.size, <long>where.offset)
         if data.done < 0:
             data.error = errno
+    if not look(where.fd, &data.after) and data.error == 0:
+        data.error = errno
+
+
+cdef void pour_pages(job_t *job) noexcept nogil:
+    """What the worker does for a READ whose data stay in the pages they are in."""
+    cdef transfer_t *data = <transfer_t *>job.data
+    cdef reading_t *where = &data.where
+    data.done = pour(where.fd, where.offset, data.feed, where.size, &data.level)
+    if data.done < 0:
+        data.error = errno
     if not look(where.fd, &data.after) and data.error == 0:
         data.error = errno
 
@@ -104,10 +127,14 @@ cdef class Transfer(Job):
     def __del__(self):
         if self.sink is not None:
             self.sink.release()
+        if self.pipe is not None:
+            self.pipe.release()
 
     cdef int start(self) except -1:
         self.opened.retain()
         try:
+            if self.opened.fd < 0:
+                return in_store(self)
             if self.data.writes:
                 return self.opened.node.inode.serial.join(self)
             return self.executor.submit(self, self.lane)
@@ -119,12 +146,41 @@ cdef class Transfer(Job):
         if self.job.refused:
             self.data.error = self.job.refused
         self.opened.release()
+        if self.pipe is not None:
+            self.pipe.filled(self.data.where.offset, self.data.level)
         try:
             if self.data.writes:
                 self.settle()
         finally:
             self.over()
         return 0
+
+    cdef bint unpoured(self) noexcept:
+        """Whether the pages could not be put into the pipe (large ones do not fit): a buffer is to be filled instead."""
+        return self.pipe is not None and self.data.error != 0
+
+    def stored(self, result, error):
+        """A store has come to this: (octets, the look before a write, the look after it). Its records are told at once,
+        before the next change of the file; the call goes on when whoever has begun this is done."""
+        if result is not None and not 0 <= result[0] <= self.data.where.size:
+            result, error = None, ValueError(f"a store has moved {result[0]} of {self.data.where.size} octets")
+        if result is None:
+            if not isinstance(error, OSError):
+                report(self, error)
+            self.data.error = getattr(error, "errno", None) or errors.EIO
+        else:
+            self.data.done = result[0]
+            if result[1] is not None:
+                self.data.before = status_in(result[1])[0]
+            self.data.after = status_in(result[2])[0]
+        asyncio.get_running_loop().call_soon(contain, None, self.finished_in_store)
+        if self.data.writes:
+            self.settle()
+
+    def finished_in_store(self):
+        """The call goes on."""
+        self.opened.release()
+        self.over()
 
     cdef int settle(self) except -1:
         """Tell the file's records what a write has done; the first of a row tells for all of it."""
@@ -145,6 +201,24 @@ cdef class Transfer(Job):
         if self.data.writes:
             self.opened.node.inode.serial.release()
         return 0
+
+
+cdef int in_store(Transfer transfer) except -1:
+    """Have a file's store do it."""
+    cdef reading_t *where = &transfer.data.where
+    mount = transfer.opened.node.mount
+    octets = PyMemoryView_FromMemory(
+        <char *>where.octets, where.size, PyBUF_READ if transfer.data.writes else PyBUF_WRITE
+    )
+    caller = None if transfer.host is None else CALLING_HOST.set(transfer.host)
+    try:
+        eager.start(
+            (mount.write if transfer.data.writes else mount.read)(transfer.opened, where.offset, octets), transfer.stored
+        )
+    finally:
+        if caller is not None:
+            CALLING_HOST.reset(caller)
+    return 0
 
 
 cdef int errno_of(Errand errand) except -1:
@@ -171,6 +245,14 @@ cdef Transfer reading(Executor executor, OpenFile opened, uint64_t offset, Lease
     new.sink = sink
     if executor.rings and opened.node.caching:
         new.job.reading = &new.data.where
+    return new
+
+
+cdef Transfer pouring(Executor executor, OpenFile opened, uint64_t offset, Pipe pipe, size_t size):
+    """To put a file's pages into an empty ``pipe``, which is taken. splice(2) may wait, and has no RWF_NOWAIT."""
+    cdef Transfer new = made(executor, opened, offset, NULL, size)
+    new.job.run = pour_pages
+    new.pipe, new.data.feed = pipe, pipe.feed
     return new
 
 

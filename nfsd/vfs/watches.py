@@ -1,4 +1,5 @@
-"""Watches (fanotify(7)): what a lease does not tell of, other processes' chmod, chown, link, rename and unlink.
+"""Watches (fanotify(7)): what a lease does not tell of, other processes' chmod, chown, link, rename and unlink; and
+what they do to the names in a directory, of which the kernel gives no leases at all.
 
 Owns the fanotify group. The news comes after the fact, but says which process did it: what the server did itself is
 passed over. Where the kernel gives no such group (before 5.13 without privilege: :mod:`nfsd.vfs.permissions` says so),
@@ -23,6 +24,9 @@ _FAN_ATTRIB, _FAN_DELETE_SELF, _FAN_MOVE_SELF, _FAN_Q_OVERFLOW = 0x4, 0x400, 0x8
 _WATCHED: Final = _FAN_ATTRIB | _FAN_DELETE_SELF | _FAN_MOVE_SELF
 _FAN_MODIFY, _FAN_CLOSE_WRITE = 0x2, 0x8
 _WRITTEN: Final = _FAN_MODIFY | _FAN_CLOSE_WRITE
+_FAN_MOVED_FROM, _FAN_MOVED_TO, _FAN_CREATE, _FAN_DELETE, _FAN_ONDIR = 0x40, 0x80, 0x100, 0x200, 0x40000000
+_NAMED: Final = _WATCHED | _FAN_MOVED_FROM | _FAN_MOVED_TO | _FAN_CREATE | _FAN_DELETE | _FAN_ONDIR
+"""What is told of a directory: itself, and names in it, those of directories included."""
 _INFO_TYPE_FID: Final = 1
 _EVENT: Final = struct.Struct("=IBBHQii")
 """struct fanotify_event_metadata."""
@@ -69,19 +73,28 @@ class Watches:
         if self._fd >= 0 and self._mark(_FAN_MARK_ADD, _WATCHED, directory, name):
             self._heard.setdefault(file, set()).add(heard)
 
+    def add_directory(self, directory: int, name: bytes, file: FileId, heard: Callable[[], None]) -> bool:
+        """As :meth:`add`, for a directory: of its names, too. Whether that can be had."""
+        if self._fd < 0 or not self._mark(_FAN_MARK_ADD, _NAMED, directory, name):
+            return False
+        self._heard.setdefault(file, set()).add(heard)
+        return True
+
     def add_writes(self, directory: int, name: bytes, file: FileId) -> bool:
         """Tell of what another process writes too; whether that can be had. Until the last ``remove``."""
         return file in self._heard and self._mark(_FAN_MARK_ADD, _WRITTEN, directory, name)
 
-    def remove(self, directory: int, name: bytes, file: FileId, heard: Callable[[], None]) -> None:
-        """The counterpart of :meth:`add`."""
+    def remove(
+        self, directory: int, name: bytes, file: FileId, heard: Callable[[], None], *, names: bool = False
+    ) -> None:
+        """The counterpart of :meth:`add`, or, with ``names``, of :meth:`add_directory`."""
         known = self._heard.get(file)
         if known is None or heard not in known:
             return
         known.discard(heard)
         if not known:
             del self._heard[file]
-            self._mark(_FAN_MARK_REMOVE, _WATCHED | _WRITTEN, directory, name)
+            self._mark(_FAN_MARK_REMOVE, _NAMED if names else _WATCHED | _WRITTEN, directory, name)
 
     def _mark(self, flags: int, mask: int, directory: int, name: bytes) -> bool:
         chain = Chain()

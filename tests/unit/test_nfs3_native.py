@@ -395,7 +395,7 @@ class Delegated:
         return bool(self.key)
 
     async def cleared(self, file_key, *, write):
-        self.asked += 1
+        self.asked += file_key == self.key  # the directory is asked about as well
         return file_key != self.key or not (write or self.write)
 
     def hold(self, file_key):
