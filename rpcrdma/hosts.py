@@ -46,10 +46,12 @@ import math
 import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, cast
 
 from rpcrdma import memory
 from rpcrdma.addresses import host_of as host_of
+from rpcrdma.departed import DEPARTED
+from rpcrdma.in_progress import AllCalls, CountingSeat, HostCalls
 from rpcrdma.log_limits import limited_logger
 from rpcrdma.memory import Account, Pool
 from rpcrdma.networks import Displacements, Group, Networks, Recent
@@ -116,7 +118,7 @@ class HostLimits:
     host_calls: int = 1024
 
 
-class Seat:
+class Seat(CountingSeat):
     """One connection's place among its host's."""
 
     __slots__ = (
@@ -132,7 +134,6 @@ class Seat:
         "called",
         "host",
         "member",
-        "queued",
         "since",
     )
 
@@ -140,19 +141,17 @@ class Seat:
     """To be set by the owner before it returns to the loop."""
 
     def __init__(self, hosts: Hosts, host: Host, now: float) -> None:
+        super().__init__(host.in_progress)
         self._hosts, self.host = hosts, host
         self.since = now
         self.called = False
         """Whether a call has been made."""
         self._accounts: list[Account] = []
-        self._seen = 0
-        self._lately = Recent(now)
+        self._seen, self._lately = 0, Recent(now)
         self._heard = now
         self._holding_since: float | None = None
         self._return_to = 0
         self._starved_since: float | None = None
-        self.queued = False
-        """Whether a call waits for its host's others."""
         self._waits_for_turn = False
 
     def account(self, limit: int) -> Account:
@@ -199,27 +198,15 @@ class Seat:
     def leave(self) -> None:
         """The connection is gone; calls in progress still count. Idempotent."""
         self._hosts.leave(self)
+        self.member = DEPARTED
 
-    def begin_call(self) -> bool:
-        """Count a call in progress. False: there are too many; ``member.proceed`` is called when there may be room."""
-        host, hosts = self.host, self._hosts
-        if not hosts.may_begin(host):
-            if not self.queued:
-                hosts.events["delayed_calls"] += 1
-                self.queued = True
-                hosts.queue.append(self)
-            return False
-        host.calls += 1
-        hosts.calls += 1
-        return True
+    def delayed(self) -> None:
+        """A call has to wait; ``member.proceed`` is called when there may be room."""
+        self._hosts.events["delayed_calls"] += 1
 
-    def end_call(self) -> None:
-        """A call that was counted is over."""
-        self.host.calls -= 1
-        hosts = self._hosts
-        hosts.calls -= 1
-        if hosts.queue:
-            hosts.let_proceed()
+    def let_others(self) -> None:
+        """A call is over, and others wait."""
+        self._hosts.let_proceed()
 
     def begin_turn(self) -> float:
         """Seconds in which to begin calls."""
@@ -272,18 +259,23 @@ class Seat:
 class Host(Group[Seat]):
     """One client."""
 
-    __slots__ = ("calls", "lately", "memory", "pace")
+    __slots__ = ("in_progress", "lately", "memory", "pace")
 
     pace: Pace
     """From its first connection on."""
 
-    def __init__(self, key: str, parent: Group[Seat], memory: memory.Host, now: float) -> None:
+    def __init__(self, key: str, parent: Group[Seat], memory: memory.Host, now: float, in_progress: HostCalls) -> None:
         super().__init__(key, parent)
         self.memory = memory
         self.lately = Recent(now)
         """Calls that its connections have made."""
-        self.calls = 0
+        self.in_progress = in_progress
+        """Its calls."""
+
+    @property
+    def calls(self) -> int:
         """In progress."""
+        return self.in_progress.calls
 
     def worst(self, now: float) -> Seat | None:
         """Which connection gives way to another one of this host."""
@@ -321,14 +313,12 @@ class Hosts:
         most = self.limits.connections
         self._networks: Networks[Seat] = Networks(most // 8, most // 16, most // 64)
         self.everybody = self._networks.everybody
-        self.calls = 0
-        """In progress."""
+        self.in_progress = AllCalls(self.limits.calls, self.limits.host_calls)
+        """All calls."""
         self.waiting_for_turns = 0
         """Connections with calls that their last turns were too short for."""
         self.guard: Callable[[socket.socket], str] | None = None
         """Asked about each TCP connection, if there is one: why it is refused, or nothing."""
-        self.queue: collections.deque[Seat] = collections.deque()
-        """Connections whose calls wait for there being fewer."""
         self._hosts: dict[str, Host] = {}
         self._of_more_displaced = Displacements(of_host=8, of_network=32, of_site=32, of_all=96)
         self._of_equals_displaced = Displacements(of_host=4, of_network=8, of_site=16, of_all=32)
@@ -337,6 +327,11 @@ class Hosts:
 
     def __len__(self) -> int:
         return len(self._hosts)
+
+    @property
+    def calls(self) -> int:
+        """In progress."""
+        return self.in_progress.calls
 
     @property
     def connections(self) -> int:
@@ -350,7 +345,7 @@ class Hosts:
             _log.warning("%s is refused: %s", address, why)
             raise Refused("user", why)
         key = host_of(address)
-        host = self.known(key) or Host(key, self._networks.of(key), self.pool.host(self.limits.host_memory), now)
+        host = self.known(key) or self._new_host(key, now)
         try:
             self._make_room(host, now)
         except Refused as refused:
@@ -358,11 +353,15 @@ class Hosts:
             raise
         if key not in self._hosts:
             self._hosts[key] = host
-            host.pace = self.paces.of(key)
+            host.pace = host.in_progress.pace = self.paces.of(key)
             host.memory.weight = self.paces.weights.of(key)
         seat = Seat(self, host, now)
         host.enter(seat)
         return seat
+
+    def _new_host(self, key: str, now: float) -> Host:
+        shared = self.pool.host(self.limits.host_memory)
+        return Host(key, self._networks.of(key), shared, now, HostCalls(self.in_progress))
 
     def known(self, key: str) -> Host | None:
         """A host that holds something."""
@@ -446,24 +445,18 @@ class Hosts:
         if idle and self._hosts.pop(host.key, None) is not None:
             self.paces.left(host.key)
 
-    def may_begin(self, host: Host, more: int = 0) -> bool:
-        """Whether the bounds allow the host a call beside its own and ``more``. One is allowed in any case: those that
-        fill the bound in all may take long, and would keep all others from being served."""
-        calls, most = host.calls + more, host.pace.most_calls or self.limits.host_calls
-        return not calls or (calls < min(most, self.limits.host_calls) and self.calls < self.limits.calls)
-
     def let_proceed(self) -> None:
         """A call is over: one of the connections that wait may go on."""
-        looks = 0
-        while self.queue and looks < _LOOKS:
-            seat = self.queue.popleft()
+        looks, queue = 0, cast("collections.deque[Seat]", self.in_progress.waiting)
+        while queue and looks < _LOOKS:
+            seat = queue.popleft()
             if not seat.queued:
                 continue  # it is closed
-            if self.may_begin(seat.host):
+            if seat.host.in_progress.may_begin():
                 seat.queued = False
                 seat.member.proceed()
                 return
-            self.queue.append(seat)
+            queue.append(seat)
             looks += 1
 
     def takes_too_much(self, host: Host) -> bool:
@@ -477,7 +470,7 @@ class Hosts:
         self._ticked = now
         self.pool.tidy()
         self.paces.tidy()
-        for _ in range(len(self.queue)):
+        for _ in range(len(self.in_progress.waiting)):
             self.let_proceed()  # whoever was told before may have had nothing to do after all
         for host in [host for host in self._hosts.values() if not host.connections]:
             self._drop(host)

@@ -9,184 +9,23 @@ same. Adding or removing one takes the same time, however many connections and p
 
 from __future__ import annotations
 
-import random
 import weakref
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Generic, TypeVar
 
 from rpcrdma.addresses import networks_of
+from rpcrdma.parts import Bag, Part
 
 Seat = TypeVar("Seat")
 G = TypeVar("G", bound="Part[Any]")
+
+__all__ = ["Bag", "Displacements", "Group", "Networks", "Part", "Recent", "Tree"]
 
 WINDOW = 10.0
 """Seconds over which displacements are counted."""
 FIRST_COMERS = 32
 """Of the largest networks, those that hold nothing, that may displace somebody meanwhile whatever others do."""
-
-
-class Bag(Generic[Seat]):
-    """Things to be picked from by chance."""
-
-    __slots__ = ("_places", "_things")
-
-    def __init__(self) -> None:
-        self._things: list[Seat] = []
-        self._places: dict[Seat, int] = {}
-
-    def __len__(self) -> int:
-        return len(self._things)
-
-    def add(self, thing: Seat) -> None:
-        """Add one that is not there."""
-        self._places[thing] = len(self._things)
-        self._things.append(thing)
-
-    def discard(self, thing: Seat) -> bool:
-        """Take one out; whether it was there."""
-        place = self._places.pop(thing, None)
-        if place is None:
-            return False
-        last = self._things.pop()
-        if last is not thing:
-            self._things[place] = last
-            self._places[last] = place
-        return True
-
-    def some(self, count: int) -> list[Seat]:
-        """So many of them; all, if there are no more. (Not one after the other: those that came together would be
-        compared with each other only.)"""
-        return random.sample(self._things, count) if count < len(self._things) else list(self._things)
-
-
-class Part(Generic[G]):
-    """A network, or a host, as a part of the network that it is in, with how much it has."""
-
-    __slots__ = (
-        "__weakref__",
-        "_least",
-        "_ranked",
-        "_ranks",
-        "_upto",
-        "floor",
-        "has",
-        "key",
-        "most",
-        "parent",
-        "weight",
-    )
-
-    coarse = False
-    """Whether weights tell what a part has but for a factor of two, so that they seldom change."""
-
-    def __init__(self, key: str, parent: G | None, floor: int = 1) -> None:
-        """``floor``: what its parts weigh at least."""
-        self.key, self.parent, self.floor = key, parent, floor
-        self.has = 0
-        """Connections, or what else is counted."""
-        self.weight = self._upto = 1 if parent is None else parent.floor
-        """Among the parts of its parent; the same for what it has from ``_least`` to ``_upto``."""
-        self._least = 0
-        self._ranked = False
-        self._ranks: dict[int, Bag[G]] = {}
-        """Its parts that are to be found, by weight."""
-        self.most = 0
-        """The weight of the part that weighs most."""
-
-    def chain(self) -> list[G]:
-        """From all there is to this."""
-        found: list[G] = []
-        group: G | None = cast(G, self)
-        while group is not None:
-            found.append(group)
-            group = group.parent
-        return found[::-1]
-
-    def fullest(self) -> G:
-        """The part that weighs most, or one of those."""
-        return self.some_fullest(1)[0]
-
-    def some_fullest(self, count: int) -> list[G]:
-        """Parts that weigh most, so many if there are as many; none, if there are no parts."""
-        return self._ranks[self.most].some(count) if self.most else []
-
-    def crowd(self) -> G:
-        """The smallest part of parts that is more than modest: where there is too much."""
-        group = cast(G, self)
-        while group.most > group.floor:
-            group = group.fullest()
-        return group
-
-    def grow(self) -> None:
-        """It has one more, and so has what it is in."""
-        group: Any = self
-        while group is not None:
-            group.has += 1
-            if group.has > group._upto:
-                group._weigh()
-            group = group.parent
-
-    def shrink(self) -> None:
-        """It has one less."""
-        group: Any = self
-        while group is not None:
-            group.has -= 1
-            if group.has < group._least:
-                group._weigh()
-            group = group.parent
-
-    def find(self) -> None:
-        """Let it be found, and what it is in."""
-        parent = self.parent
-        if parent is not None and not self._ranked:
-            self._ranked = True
-            parent._enlist(cast(G, self))
-            parent.find()
-
-    def hide(self) -> None:
-        """Let it not be found any more, nor what has no other parts that are."""
-        parent = self.parent
-        if parent is not None and self._ranked:
-            self._ranked = False
-            parent._delist(cast(G, self))
-            if parent.most not in parent._ranks:
-                parent.most = max(parent._ranks, default=0)
-            if not parent._ranks:
-                parent.hide()
-
-    def _weigh(self) -> None:
-        """It weighs more or less than it did."""
-        parent, has = self.parent, self.has
-        if parent is None:
-            self._least, self._upto = 0, 1 << 62
-            return
-        if self._ranked:
-            parent._delist(cast(G, self))
-        if has <= parent.floor:
-            self._least, self._upto = 0, parent.floor
-        elif self.coarse:
-            power = 1 << has.bit_length()
-            self._least, self._upto = max(power // 2, parent.floor + 1), power - 1
-        else:
-            self._least = self._upto = has
-        self.weight = self._upto
-        if self._ranked:
-            parent._enlist(cast(G, self))
-            if parent.most not in parent._ranks:
-                parent.most = self.weight  # the next lower one: its own was the most, and the last of those
-
-    def _enlist(self, part: G) -> None:
-        if part.weight not in self._ranks:
-            self._ranks[part.weight] = Bag()
-        self._ranks[part.weight].add(part)
-        self.most = max(self.most, part.weight)
-
-    def _delist(self, part: G) -> None:
-        same = self._ranks[part.weight]
-        same.discard(part)
-        if not same:
-            del self._ranks[part.weight]
 
 
 class Tree(Generic[G]):

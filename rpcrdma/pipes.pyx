@@ -82,6 +82,24 @@ def bound(Py_ssize_t most):
     return before
 
 
+cdef ssize_t pour(int fd, uint64_t offset, int feed, size_t count, size_t *level) noexcept nogil:
+    """Put a file's pages into the feeding end of an empty pipe, and count them in ``level``. Returns octets, fewer than
+    ``count`` at the end of the file; -1 with errno set: the pipe may have some of them then."""
+    cdef long at = <long>offset
+    cdef ssize_t got
+    level[0] = 0
+    while level[0] < count:
+        got = c_splice(fd, &at, feed, NULL, count - level[0], SPLICE_F_MOVE | SPLICE_F_NONBLOCK)
+        if got < 0:
+            if errno == EINTR:
+                continue
+            return -1
+        if got == 0:
+            break
+        level[0] += got
+    return level[0]
+
+
 cdef class Pipe:
     def __cinit__(self):
         self.drain = self.feed = -1
@@ -96,19 +114,14 @@ cdef class Pipe:
     cdef ssize_t fill(self, int fd, uint64_t offset, size_t count) noexcept:
         """Put a file's pages into the empty pipe. Returns octets, fewer than ``count`` at the end of the file; -1 when
         that cannot be done: then the pipe is of no use but to be released."""
-        cdef long at = <long>offset
-        cdef ssize_t got
         self.page_at = offset & (PAGE - 1)
-        while self.level < count:
-            got = c_splice(fd, &at, self.feed, NULL, count - self.level, SPLICE_F_MOVE | SPLICE_F_NONBLOCK)
-            if got < 0:
-                if errno == EINTR:
-                    continue
-                return -1
-            if got == 0:
-                break
-            self.level += got
-        return self.level
+        return pour(fd, offset, self.feed, count, &self.level)
+
+    cdef int filled(self, uint64_t offset, size_t level) except -1:
+        """Another thread has poured so many octets of a file into the empty pipe."""
+        self.page_at = offset & (PAGE - 1)
+        self.level = level
+        return 0
 
     cdef ssize_t send(self, int fd, size_t count, bint more) noexcept:
         """Move octets to a non-blocking socket. Returns how many, or -1 with errno set."""

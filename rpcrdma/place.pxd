@@ -5,6 +5,7 @@ from libc.stdint cimport uint8_t, uint64_t
 from rpcrdma.octets cimport load32, load64, store32, store64
 
 from rpcrdma.memory cimport Lease
+from rpcrdma.pipes cimport Pipe
 
 cdef enum:
     # What has become of a call.
@@ -31,6 +32,9 @@ cdef class Place:
     cdef int forget_payload(self) except -1
     cdef Lease sink(self, size_t room)
     cdef bint take(self, Lease payload, size_t length) except -1
+    cdef bint takes_pages(self, uint64_t offset, size_t count) except -1
+    cdef Pipe vessel(self, uint64_t offset, size_t count)
+    cdef bint take_pages(self, Pipe pipe, size_t length) except -1
     cdef bint pass_on(self, object begun, bint changed) except -1
 
 

@@ -1,7 +1,8 @@
 """Where native code writes replies, and who writes them (contract: ``place.pyi``).
 
 Owns the two interfaces between a transport, which knows where a reply's octets must go to leave without a copy, and the
-native calls of :mod:`rpcrdma.rpc.native`, which know what a reply says. Imports :mod:`rpcrdma.memory`.
+native calls of :mod:`rpcrdma.rpc.native`, which know what a reply says. Imports :mod:`rpcrdma.memory` and
+:mod:`rpcrdma.pipes`.
 
 A place begins empty, with room for at least the head of any native reply. The head is written at ``at``, which advances.
 One payload may follow at a time: ``data`` gives room for it (NULL: there is none, and the call is declined), and
@@ -16,7 +17,8 @@ Calls that wait
     keeps the call, in a :class:`Held`, which it hands to ``hold``; or it cannot, says ``dismiss``, and the call counts as
     declined. When what was waited for is there, :meth:`Held.again` has the transport offer the call again
     (``answer_again``), to the same function, with a place of its own; it may wait once more. Data that is fetched
-    meanwhile goes to a ``sink`` of the place, and is its payload once it ``take``-s it. A call that was held and is then
+    meanwhile goes to a ``sink`` of the place, and is its payload once it ``take``-s it. Pages of a file go to a ``vessel``
+    (:mod:`rpcrdma.pipes`) likewise, for ``take_pages``. A call that was held and is then
     DECLINED is for others.
 
 Calls that change hands
@@ -30,9 +32,23 @@ content of one item of the call, to be found at ``bulk_at``. Who expects nothing
 
 from libc.stdint cimport uint64_t
 
+from rpcrdma.pipes cimport take_pipe
+
 
 cdef class Place:
     cdef uint8_t *data(self, size_t room) except? NULL:
+        raise NotImplementedError
+
+    cdef bint takes_pages(self, uint64_t offset, size_t count) except -1:
+        """Whether so much of a file, from there, may leave from the pages it is in."""
+        return False
+
+    cdef Pipe vessel(self, uint64_t offset, size_t count):
+        """An empty pipe for pages that come later; None: there is none, or they could not leave from there."""
+        return take_pipe() if self.takes_pages(offset, count) else None
+
+    cdef bint take_pages(self, Pipe pipe, size_t length) except -1:
+        """So many octets in a ``vessel`` are the payload, padding is added. Takes the pipe. False: they cannot leave."""
         raise NotImplementedError
 
     cdef ssize_t pages(self, int fd, uint64_t offset, size_t count) except -2:

@@ -77,8 +77,7 @@ class Recorder:
         # Without a connection's beginning nothing behind it can be read: there is always some room left for those.
         room = self.limit + self.limit // 4 if whole else self.limit // 2 if self._unsaid else self.limit
         if self.queued + HEAD_SIZE + size > room:
-            self.lost += 1
-            self._unsaid[connection] = self._unsaid.get(connection, 0) + 1
+            self.miss(connection, 1)
             return
         if self._unsaid:
             self._tell(now)
@@ -88,6 +87,11 @@ class Recorder:
             self._push(b"".join((head, *parts)))
         else:
             self._push(b"".join((head, *_shortened(parts, size))))
+
+    def miss(self, connection: int, count: int) -> None:
+        """Count events of a connection as lost, and say so in front of the next one."""
+        self.lost += count
+        self._unsaid[connection] = self._unsaid.get(connection, 0) + count
 
     def finish(self) -> None:
         """Queue what has not been said yet."""

@@ -3,7 +3,7 @@
 --
 --     tshark -X lua_script:$(rdma-nfsd capture --dissector) -2 -r trouble.pcapng
 --
--- or, for good: copy it to the personal Lua plugins (Wireshark: Help > About > Folders).
+-- (Wireshark 4.4 and later run no scripts for root: do that as another user), or, for good: copy it to the personal Lua plugins (Wireshark: Help > About > Folders).
 --
 -- What went through chunks is put together: a call with Read chunks is dissected where its last octets arrive, a reply
 -- with Write chunks or a Reply chunk where its header is. Everything is worked out when a packet is seen first, in
@@ -557,9 +557,16 @@ local function show_header(tree, tvb, pinfo, result)
     return item
 end
 
+-- Has one of Wireshark's dissectors show what it can. Of a packet that was cut Wireshark says so in the tree, and then
+-- versions 4.4 and later raise an error here besides.
+local function show_with(dissector, tvb, pinfo, tree)
+    local whole, taken = pcall(dissector.call, dissector, tvb, pinfo, tree)
+    return whole and taken or tvb:len()
+end
+
 local function show_whole(item, pinfo, tree, whole)
     item:add(FIELDS.whole, #whole):set_generated()
-    rpc:call(ByteArray.new(whole, true):tvb("RPC message with its chunks"), pinfo, tree)
+    show_with(rpc, ByteArray.new(whole, true):tvb("RPC message with its chunks"), pinfo, tree)
 end
 
 local function dissect(tvb, pinfo, tree)
@@ -574,11 +581,11 @@ local function dissect(tvb, pinfo, tree)
         if result.whole then
             show_whole(item, pinfo, tree, result.whole)
         elseif result.inline and result.header.at < tvb:len() then
-            rpc:call(tvb(result.header.at):tvb(), pinfo, tree)
+            show_with(rpc, tvb(result.header.at):tvb(), pinfo, tree)
         end
         return true
     elseif result.whole then
-        data:call(tvb, pinfo, tree)
+        show_with(data, tvb, pinfo, tree)
         local item = tree:add(proto, tvb(0, 0), "RPC over RDMA version Two: RDMA Read completes an RPC call")
         item:add(FIELDS.header_in, result.header_in):set_generated()
         show_whole(item, pinfo, tree, result.whole)
@@ -595,7 +602,7 @@ function proto.dissector() end
 
 function framing.dissector(tvb, pinfo, tree)
     segments.current = {octets = tvb:raw(), offset = tvb:offset()}
-    return tcp:call(tvb, pinfo, tree)
+    return show_with(tcp, tvb, pinfo, tree)
 end
 
 proto:register_heuristic("iwarp_ddp_rdmap", dissect)

@@ -21,6 +21,7 @@ from rpcrdma.client import tcp
 from rpcrdma.client.calls import Carrier, Owner
 from rpcrdma.client.connection import Connection
 from rpcrdma.client.errors import BadReply, CallError, Denied, Refused, RpcError, TransportError
+from rpcrdma.client.gss import Gss, Protection
 from rpcrdma.client.messages import AUTH_NONE, Reply, auth_sys, own_credential
 from rpcrdma.client.options import ClientOptions
 from rpcrdma.client.rdma import RdmaDialer
@@ -42,6 +43,7 @@ __all__ = [
     "ClientOptions",
     "Connection",
     "Denied",
+    "Gss",
     "Refused",
     "Reply",
     "RpcError",
@@ -77,6 +79,7 @@ def connect(
     """
     settings = ClientOptions() if options is None else options
     name = f"{transport} {host} port {port}"
+    security = None if settings.gss is None else Protection(settings.gss, host)
     if transport == "tcp":
         pool = Pool(POOL)
         tcp_dialer = tcp.TcpDialer(settings, pool, host)
@@ -84,7 +87,7 @@ def connect(
         async def dial_tcp(owner: Owner) -> Carrier:
             return await _dial_any(host, port, lambda address: tcp_dialer.dial(address, port, owner))
 
-        return Connection(dial_tcp, settings, pool, credential, callbacks, None, name)
+        return Connection(dial_tcp, settings, pool, credential, callbacks, None, name, security)
     used = _make_provider(provider) if isinstance(provider, str) else provider
     # Memory of the pool that a provider has registered needs no copy on its way to a device.
     shared: Pool = getattr(used, "pool", None) or Pool(POOL)
@@ -94,7 +97,7 @@ def connect(
         return await _dial_any(host, port, lambda address: dialer.dial(ListenAddress(address, port), owner))
 
     close = used.close if isinstance(provider, str) else None
-    return Connection(dial, settings, shared, credential, callbacks, close, name)
+    return Connection(dial, settings, shared, credential, callbacks, close, name, security)
 
 
 def _make_provider(name: str) -> Provider:

@@ -13,11 +13,17 @@ from rpcrdma.engine.requester import Request
 from rpcrdma.rpc.program import RpcReply
 from rpcrdma.wire import errors
 
+Read = Callable[[bytes, Sequence[tuple[memoryview, int]]], Reply]
+"""Reads a reply, as :func:`rpcrdma.client.messages.decode_reply`."""
+
 
 class PendingCall:
     """One call: everything needed to send it, again if need be, and where its outcome goes."""
 
-    __slots__ = ("_loop", "choice", "into", "message", "outcome", "reply_max", "sent_at", "transmissions")
+    __slots__ = (
+        "_loop", "_make", "_places", "_read", "choice", "into", "message", "outcome", "reply_max", "sent_at",
+        "transmissions",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -26,8 +32,15 @@ class PendingCall:
         into: Sequence[memoryview] = (),
         reply_max: int = 0,
         choice: ChunkChoice = LINUX,
+        *,
+        make: Callable[[int], Message] | None = None,
+        read: Read = decode_reply,
+        places: Sequence[memoryview] | None = None,
     ) -> None:
+        """``make`` makes the message that is sent the next time; None: the same. ``read`` reads the reply. ``places``
+        are where its items go, if that is not ``into``, where the server may put them."""
         self.message = message
+        self._make, self._read, self._places = make, read, places
         self.outcome = outcome
         self.into = into
         self.reply_max = reply_max
@@ -38,6 +51,11 @@ class PendingCall:
         """When it was last sent, by the loop's clock; None: it waits for its turn."""
         self._loop = outcome.get_loop()
 
+    def renew(self) -> None:
+        """It is going to be sent again."""
+        if self._make is not None:
+            self.message = self._make(self.message.xid)
+
     def sent(self) -> None:
         """It is on its way."""
         self.transmissions += 1
@@ -47,8 +65,10 @@ class PendingCall:
         """Take the whole RPC reply."""
         if self.outcome.done():
             return
+        if self._places is not None:
+            places = [(memory, 0) for memory in self._places]
         try:
-            reply = decode_reply(octets, places)
+            reply = self._read(octets, places)
         except Exception as error:
             self.outcome.set_exception(error)
         else:

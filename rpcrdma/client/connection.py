@@ -20,8 +20,10 @@ from functools import partial
 from types import TracebackType
 
 from rpcrdma.client.callbacks import CallbackTransport
-from rpcrdma.client.calls import Carrier, Dial, PendingCall
-from rpcrdma.client.messages import Reply, encode_call, own_credential
+from rpcrdma.client.calls import Carrier, Dial, PendingCall, Read
+from rpcrdma.client.errors import Denied
+from rpcrdma.client.gss import Protection, is_stale
+from rpcrdma.client.messages import Message, Reply, decode_reply, encode_call, own_credential
 from rpcrdma.client.options import ClientOptions
 from rpcrdma.engine.choice import LINUX, ChunkChoice
 from rpcrdma.engine.requester import Request
@@ -35,8 +37,16 @@ _log = logging.getLogger(__name__)
 
 _CLOSE_TIME = 10.0
 """Seconds that a connection may take to end."""
+_FAREWELL = 1.0
+"""Seconds for the server to say that it has let a security context go."""
+LONGEST_TOKEN = 64 << 10
+"""Octets of the longest reply while a security context is made."""
 DEFAULT_REPLY = 1024
 """Octets of the longest reply to a call that says nothing about it."""
+
+
+def _sys_call(call: tuple[int, int, int, opaque_auth, Encoder | bytes], xid: int) -> Message:
+    return encode_call(xid, *call)
 
 
 class Connection:
@@ -54,7 +64,10 @@ class Connection:
         callbacks: Sequence[Program] = (),
         close: Callable[[], Awaitable[None]] | None = None,
         name: str = "",
+        security: Protection | None = None,
     ) -> None:
+        self.security = security
+        """What secures calls that name no credential; None: :attr:`credential` is believed, or not."""
         self.credential = own_credential() if credential is None else credential
         """Of calls that name none. May be changed at any time."""
         self.options = options
@@ -104,6 +117,10 @@ class Connection:
         """End the connection; calls that are not answered fail."""
         if self._closed:
             return
+        if self.security is not None and self._opened and self._carrier is not None:
+            with contextlib.suppress(Exception):  # the context ends by itself, some time
+                async with asyncio.timeout(_FAREWELL):
+                    await self.security.destroy(self._exchange)
         self._closed = True
         if self._watchdog is not None:
             self._watchdog.cancel()
@@ -148,13 +165,50 @@ class Connection:
 
         Raises RpcError when the server's RPC refuses the call, TransportError when its RPC-over-RDMA does, BadReply
         for a reply that is none, ConnectionError when the connection is lost for good, TimeoutError after ``timeout``
-        seconds, ValueError for a call that cannot be sent (``chunks``, or more than ``max_reply`` wanted).
+        seconds, PermissionError if there is no security context to be had, ValueError for a call that cannot be sent
+        (``chunks``, or more than ``max_reply`` wanted).
         """
+        places = (into,) if isinstance(into, memoryview) else tuple(into)
+        security = self.security
+        if security is None or credential is not None:
+            message = partial(_sys_call, (program, version, procedure, credential or self.credential, arguments))
+            return await self._exchange(message, decode_reply, places, reply_max, timeout, chunks)
+        room = security.reply_room(reply_max, places)
+        for last in (False, True):
+            sealer = await security.ready(self._exchange, program, version)
+            make, read = security.call(sealer, program, version, procedure, arguments)
+            try:
+                if security.whole:  # the server cannot put a part of it anywhere
+                    return await self._exchange(make, read, (), room, timeout, chunks, renew=True, placed=places)
+                return await self._exchange(make, read, places, room, timeout, chunks, renew=True)
+            except Denied as error:
+                if last or not is_stale(error):
+                    raise
+                security.forget(sealer)
+        raise AssertionError
+
+    async def _exchange(
+        self,
+        make: Callable[[int], Message],
+        read: Read,
+        into: Sequence[memoryview] = (),
+        reply_max: int = LONGEST_TOKEN,
+        timeout: float | None = None,  # noqa: ASYNC109 (as in call)
+        chunks: ChunkChoice = LINUX,
+        *,
+        renew: bool = False,
+        placed: Sequence[memoryview] | None = None,
+    ) -> Reply:
+        """Send the message that ``make`` makes of an XID, and return what ``read`` makes of the reply; otherwise as
+        :meth:`call`. ``renew``: it is made anew for each transmission. ``placed``: where items go that the server
+        cannot put ``into`` memory itself."""
         if self._closed or not self._opened:
             raise ConnectionError("the connection is closed" if self._closed else "the connection was not opened")
-        places = (into,) if isinstance(into, memoryview) else tuple(into)
-        message = encode_call(self._new_xid(), program, version, procedure, credential or self.credential, arguments)
-        call = PendingCall(message, self._loop.create_future(), places, reply_max, chunks)
+        message = make(self._new_xid())
+        call = PendingCall(
+            message, self._loop.create_future(), into, reply_max, chunks,
+            make=make if renew else None, read=read, places=placed,
+        )  # fmt: skip
         self._calls[message.xid] = call
         try:
             if self._carrier is not None:
@@ -297,6 +351,7 @@ class Connection:
             return
         if call.transmissions:
             self.retransmissions += 1
+            call.renew()
         try:
             call.sent_at = None
             carrier.send(call)

@@ -1,9 +1,10 @@
-"""What a connection of a client may be told. Imports the private data's format, and TLS."""
+"""What a connection of a client may be told. Imports the private data's format, TLS and RPCSEC_GSS."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from rpcrdma.client.gss import Gss
 from rpcrdma.client.tls import Tls
 from rpcrdma.wire.private_data import PrivateData
 from rpcrdma.wire.version_two import THRESHOLD
@@ -50,6 +51,8 @@ class ClientOptions:
 
     tls: Tls | None = None
     """How connections over TCP are secured; None: not at all."""
+    gss: Gss | None = None
+    """How calls are secured by Kerberos; None: servers have to believe the credential."""
 
     def __post_init__(self) -> None:
         """Raise ValueError for what cannot work."""

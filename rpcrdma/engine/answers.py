@@ -21,6 +21,7 @@ from rpcrdma.engine.credits import Credits
 from rpcrdma.engine.environment import Memory, Trace
 from rpcrdma.engine.extensions import ask
 from rpcrdma.engine.reduce import NoRoom, Reply, reduce
+from rpcrdma.engine.spoiling import Spoilt
 from rpcrdma.engine.transmit import compose
 from rpcrdma.engine.versions import VERSIONS, Versions
 from rpcrdma.verbs.interface import RdmaWrite, Send
@@ -77,7 +78,11 @@ class Answers:
             self.credits.outstanding -= 1
             self.credits.unsent += 1
             if isinstance(answer, tuple):
-                self._post_reply(*answer, grant)
+                call, reply = answer
+                self._post_reply(call, reply, grant)
+                if isinstance(reply, Spoilt):
+                    writes, send, chain = self.chains[-1]
+                    self.chains[-1] = (*reply.spoil(call, writes, send), chain)
             elif isinstance(answer, Refusal):
                 self._post_message(answer.encode(grant, self.versions.supported))
             else:

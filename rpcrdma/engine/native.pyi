@@ -49,3 +49,6 @@ class NativeResponder(NativeOwner):
         """Answer what can be answered; the others are returned, for :meth:`Responder.received`."""
     def refused_call(self, handle: int | None) -> int | None:
         """The XID of the answered call whose memory this handle named, if it was one of the latest."""
+    def let_go(self) -> None:
+        """Hold the endpoint no more. To be called when the responder is closed and nothing here is at work: then nothing
+        is posted any more, and calls that still wait are carried through."""

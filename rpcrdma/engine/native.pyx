@@ -38,6 +38,9 @@ cdef enum:
     SMALLEST_RPC = 8        # xid and msg_type: what the transport itself looks at
 
 
+cdef NativeEndpoint nobodys_endpoint = NativeEndpoint.__new__(NativeEndpoint)   # takes nothing
+
+
 cdef bint is_call(const uint8_t *rpc, size_t size, const header_t *header) noexcept nogil:
     """Whether an RPC message is a call with the header's XID (section 4.2.1)."""
     return size >= SMALLEST_RPC and load32(rpc) == header.xid and load32(rpc + 4) == CALL
@@ -348,3 +351,7 @@ cdef class NativeResponder(NativeOwner):
 
     def refused_call(self, handle):
         return self.replies.refused_call(handle)
+
+    def let_go(self):
+        self.replies.endpoint = self.replies.reply.endpoint = nobodys_endpoint
+        self.pace = None

@@ -18,7 +18,7 @@ from rpcrdma.declined cimport CHUNKS, MEMORY, SIZE
 from rpcrdma.engine.credits cimport Credits
 from rpcrdma.memory cimport Account, Lease
 from rpcrdma.octets cimport padded
-from rpcrdma.pipes cimport Pipe, take_pipe, worth
+from rpcrdma.pipes cimport Pipe, worth
 from rpcrdma.place cimport DECLINED, Answerer, Place, load32, load64
 from rpcrdma.verbs.native cimport NativeEndpoint, Target
 from rpcrdma.wire.chunk_lists cimport SEGMENT_SIZE
@@ -127,13 +127,22 @@ cdef class NativeReply(Place):
             self.set_beside(payload, room)
         return <uint8_t *>payload.address
 
+    cdef bint takes_pages(self, uint64_t offset, size_t count) except -1:
+        if not self.reduced or self.payload is not None or self.pipe is not None or count > self.capacity:
+            return False
+        return worth(offset, count) and self.endpoint.takes_pages()
+
+    cdef bint take_pages(self, Pipe pipe, size_t length) except -1:
+        if self.reduced and self.payload is None and self.pipe is None and length <= self.capacity:
+            if self.endpoint.takes_pages():  # which may have begun to be shown to somebody
+                self.pipe, self.payload_length = pipe, length
+                return True
+        pipe.release()
+        return False
+
     cdef ssize_t pages(self, int fd, uint64_t offset, size_t count) except -2:
         cdef ssize_t got
-        if not self.reduced or self.payload is not None or self.pipe is not None or count > self.capacity:
-            return -1
-        if not worth(offset, count) or not self.endpoint.takes_pages():
-            return -1
-        self.pipe = take_pipe()
+        self.pipe = self.vessel(offset, count)
         if self.pipe is None:
             return -1
         got = self.pipe.fill(fd, offset, count)

@@ -35,6 +35,7 @@ import struct
 from collections import deque
 from collections.abc import Callable, Sequence
 
+from rpcrdma.departed import nothing
 from rpcrdma.engine import assembly
 from rpcrdma.engine.answers import Answers
 from rpcrdma.engine.assembly import SMALLEST_RPC
@@ -292,6 +293,9 @@ class Responder(Answers):
         for output in (self._to_read, self._to_answer, self.calls, self.receives, self.reads, self.chains):
             output.clear()
         self.backward.close()
+        # Whoever still has a call of this connection's has this, but not the connection.
+        self.versions.close()
+        self._wake, self._trace = nothing, None
 
     # Received messages
 

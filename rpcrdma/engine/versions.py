@@ -84,6 +84,10 @@ class Versions:
             if self._on_settled is not None:
                 self._on_settled(version, self.properties)
 
+    def close(self) -> None:
+        """Tell nobody any more."""
+        self._on_settled = None
+
     @property
     def max_backward_size(self) -> int:
         """Octets of the largest RPC message in either direction of a backward call without chunks.

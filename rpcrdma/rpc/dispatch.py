@@ -25,9 +25,12 @@ from typing import Any, Final
 from rpcrdma.callers import on_behalf_of
 from rpcrdma.declined import Declined
 from rpcrdma.firewall import contain
+from rpcrdma.gss.acceptor import Acceptor
 from rpcrdma.holds import Hold
 from rpcrdma.log_limits import limited_logger
 from rpcrdma.rpc import eager, replay
+from rpcrdma.rpc.arrived import NO_REPLY as NO_REPLY
+from rpcrdma.rpc.arrived import TAKEN, Arrived, Done, TurnedAway
 from rpcrdma.rpc.credentials import CredentialReader
 from rpcrdma.rpc.messages import MAX_AUTH_BYTES, RPC_VERSION, accept_stat, auth_stat, msg_type, reject_stat, reply_stat
 from rpcrdma.rpc.native import Gate, NativeCalls, NativeProgram, Waiting
@@ -35,6 +38,7 @@ from rpcrdma.rpc.offers import Offer, offers
 from rpcrdma.rpc.program import (
     AUTH_TLS,
     ENCODED,
+    RPCSEC_GSS,
     Call,
     DropCall,
     GarbageArguments,
@@ -46,16 +50,11 @@ from rpcrdma.rpc.program import (
     Transport,
 )
 from rpcrdma.rpc.refusals import accepted, denied, starttls, to_short
+from rpcrdma.rpc.secured import SecuredCalls, Step
 from rpcrdma.rpc.tally import Counts, Latencies
 from rpcrdma.xdr import Decoder, Encoder, XdrError
 
 _log = limited_logger(__name__)
-
-Done = Callable[[RpcReply | None], None]
-"""Takes the reply; None: close the connection; :data:`NO_REPLY`: send nothing."""
-
-NO_REPLY: Final = RpcReply(0, b"", [])
-_JOINED: Final = RpcReply(0, b"", [])
 
 _CALL, _REPLY = int(msg_type.CALL), int(msg_type.REPLY)
 _ACCEPTED = int(reply_stat.MSG_ACCEPTED)
@@ -64,10 +63,6 @@ _WORDS: Final = struct.Struct(">II")
 _SUCCESS_HEADER: Final = struct.Struct(">6I")
 _SHORTEST: Final = 40
 """Octets of a call header with empty credential and verifier."""
-
-
-class TurnedAway(Exception):
-    """The server is not for this caller."""
 
 
 class Row(Counts):
@@ -205,13 +200,17 @@ class Dispatcher:
         *,
         gate: Gate | None = None,
         direct: Mapping[tuple[int, int], NativeProgram] | None = None,
+        gss: Acceptor | None = None,
     ) -> None:
         """``gate`` says whose calls are executed; anybody's without one. What it turns away is denied with AUTH_BADCRED
         before anything is done about it, as Linux's server does it. ``direct`` are native answers to the common
-        procedures of a (program, version) in ``programs``. Raises ValueError for a procedure that nothing answers."""
+        procedures of a (program, version) in ``programs``. ``gss`` has the contexts of callers that use RPCSEC_GSS;
+        without it they are denied. Raises ValueError for a procedure that nothing answers."""
         self.replay = replay.ReplayCache() if replay_cache is None else replay_cache
         self.running: set[Execution] = set()
         """Calls that are waiting for something."""
+        self.securing: set[Step] = set()
+        """Likewise, for their protection."""
         self.held: set[Waiting] = set()
         """Likewise, of the native path."""
         self.refused = 0
@@ -219,6 +218,8 @@ class Dispatcher:
         self._gate = gate
         self._direct = dict(direct or {})
         self._credentials = CredentialReader()
+        self.gss = gss
+        self._secured = None if gss is None else SecuredCalls(gss, self, gate)
         self._idle: asyncio.Future[None] | None = None
         self._versions: dict[int, dict[int, frozenset[int]]] = {}
         self.rows: dict[tuple[int, int, int], Row] = {}
@@ -243,7 +244,8 @@ class Dispatcher:
             (number, version, program, [self.rows.get((number, version, procedure)) for procedure in range(64)])
             for (number, version), program in self._direct.items()
         ]
-        return NativeCalls(transport, self.replay, self._credentials.read, versions, self._gate, self._unread, self)
+        read, known = self._credentials.read, None if self._secured is None else self._secured.known
+        return NativeCalls(transport, self.replay, read, versions, self._gate, self._unread, self, known)
 
     def declined(self) -> Iterator[tuple[tuple[str, str, str], str, int]]:
         """What has not been answered natively: label, reason, count. In place of the procedure COMPOUND stands the
@@ -269,10 +271,10 @@ class Dispatcher:
         """Those of these versions of a program that are served."""
         return tuple(version for version in wanted if version in self._versions.get(program, ()))
 
-    def admits(self, peer_address: str) -> bool:
+    def admits(self, transport: Transport) -> bool:
         """Whether calls of this host are executed, as far as is known by now."""
         gate = self._gate
-        return gate is None or (gate.learn(peer_address) is None and gate.admits(peer_address))
+        return gate is None or (gate.learn(transport) is None and gate.admits(transport))
 
     def dispatch(
         self,
@@ -285,17 +287,21 @@ class Dispatcher:
     ) -> None:
         """Execute the call in ``data`` (the inline message, with ``chunks`` taken out at their positions in the
         unreduced one), and call ``done`` exactly once, perhaps before this returns. Raises nothing."""
+        self.go_on(self._begin, Arrived(transport, data, chunks, holds, done, reply_room))
+
+    def go_on(self, begin: Callable[..., Execution | RpcReply | None], arrived: Arrived, *arguments: Any) -> None:
+        """Take a call further: ``begin(arrived, ...)`` gives its execution, or what there is to say instead."""
         try:
-            begun = self._begin(transport, data, chunks, holds, done, reply_room)
+            begun = begin(arrived, *arguments)
         except Exception as error:
-            _log.error("%s: a call is not executed", describe(transport), exc_info=error)
-            begun = accepted(int.from_bytes(data[:4], "big"), accept_stat.SYSTEM_ERR)
+            _log.error("%s: a call is not executed", describe(arrived.transport), exc_info=error)
+            begun = accepted(int.from_bytes(arrived.data[:4], "big"), accept_stat.SYSTEM_ERR)
         if isinstance(begun, Execution):
             self._execute(begun)
             return
-        _release(holds)
-        if begun is not _JOINED:
-            contain(transport.close, done, begun)
+        if begun is not TAKEN:
+            _release(arrived.holds)
+            contain(arrived.transport.close, arrived.done, begun)
 
     def carry_on(
         self, transport: Transport, data: memoryview, chunks: Sequence[tuple[int, memoryview]], hold: Hold
@@ -313,17 +319,10 @@ class Dispatcher:
         else:
             _release(holds)
 
-    def _begin(
-        self,
-        transport: Transport,
-        data: memoryview,
-        chunks: Sequence[tuple[int, memoryview]],
-        holds: list[Hold],
-        done: Done,
-        reply_room: int,
-    ) -> Execution | RpcReply | None:
+    def _begin(self, arrived: Arrived) -> Execution | RpcReply | None:
         """The call, ready to be executed; or what there is to say instead: a reply, :data:`NO_REPLY`, None to close the
-        connection, :data:`_JOINED` for nothing as yet."""
+        connection, :data:`TAKEN` for nothing as yet."""
+        data = arrived.data
         size = len(data)
         if size < _SHORTEST:
             return self._refuse(to_short(data))
@@ -337,63 +336,75 @@ class Dispatcher:
         verifier = 32 + (length + 3 & ~3)
         if verifier + 8 > size:
             return self._refuse(accepted(xid, accept_stat.GARBAGE_ARGS))
+        arrived.xid, arrived.number = xid, (program, version, procedure)
+        if flavor == RPCSEC_GSS and self._secured is not None:
+            return self._secured.begin(arrived, length)
         credential = self._credentials.read(flavor, data[32 : 32 + length])
         if not isinstance(credential, RpcCredential):
-            if (flavor, length, procedure) == (AUTH_TLS, 0, 0) and size == _SHORTEST and transport.begin_tls():
+            if (flavor, length, procedure) == (AUTH_TLS, 0, 0) and size == _SHORTEST and arrived.transport.begin_tls():
                 return starttls(xid)
             return self._refuse(denied(xid, reject_stat.AUTH_ERROR, credential))
         if _WORDS.unpack_from(data, verifier) != (0, 0):
             # RFC 5531 appendix A: the verifier that goes with AUTH_SYS is AUTH_NONE of length zero.
             return self._refuse(denied(xid, reject_stat.AUTH_ERROR, auth_stat.AUTH_BADVERF))
-        row = self.rows.get((program, version, procedure))
+        return self.enter(arrived, credential, verifier + 8)
+
+    def enter(
+        self, arrived: Arrived, credential: RpcCredential, offset: int, caller: int | None = None
+    ) -> Execution | RpcReply | None:
+        """A call whose caller is known, and whose arguments begin at ``offset`` of ``arrived.data``: as
+        :meth:`_begin`. ``caller`` is a digest of who calls; None: of the credential as it stands in the header."""
+        transport, data, chunks, xid = arrived.transport, arrived.data, arrived.chunks, arrived.xid
+        program, version, procedure = arrived.number
+        row = self.rows.get(arrived.number)
         if row is None:
             return self._refuse(self._unavailable(xid, program, version))
-        offset = verifier + 8
         if chunks and chunks[0][0] < offset:
             return self._refuse(accepted(xid, accept_stat.GARBAGE_ARGS))
         waiting = None
         gate = self._gate
         if gate is not None and procedure and not row.procedure.open:
-            waiting = gate.learn(transport.peer_address)
-            if waiting is None and not gate.admits(transport.peer_address):
-                gate.turned_away(transport.peer_address)
+            waiting = gate.learn(transport)
+            if waiting is None and not gate.admits(transport):
+                gate.turned_away(transport)
                 return self._refuse(denied(xid, reject_stat.AUTH_ERROR, auth_stat.AUTH_BADCRED))
         results = Encoder()
         results.append(_SUCCESS_HEADER.pack(xid, _REPLY, _ACCEPTED, 0, 0, 0))
         arguments = Decoder(data, chunks, offset)
         call = Call(
-            transport, xid, program, version, procedure, credential, arguments, results, holds, data, False, reply_room,
-            None, -1, False, chunks,
+            transport, xid, program, version, procedure, credential, arguments, results, arrived.holds, data, False,
+            arrived.reply_room, None, -1, False, chunks,
         )  # fmt: skip
         passed = None
-        for hold in holds:
+        for hold in arrived.holds:
             if type(hold) is replay.Passed:
                 passed, call.begun = hold, hold.take_begun()
-        execution = Execution(self, row, call, offset, done, waiting, time.perf_counter())
-        guarded = row.procedure.replay
-        if guarded is True or (guarded and guarded(data[offset:])):
-            key = replay.make_key(replay.Peer(transport), xid, row.number, data, offset, chunks)
+        execution = Execution(self, row, call, offset, arrived.done, waiting, time.perf_counter())
+        if (guarded := row.procedure.replay) is True or (guarded and guarded(data[offset:])):
+            key = replay.make_key(replay.Peer(transport), xid, row.number, data, offset, chunks, caller)
             known = self.replay.look_up(key)
             if known is not None:
                 return known.recall()
             execution.entry = self.replay.begin(key, transport, passed)
             if execution.entry is None:
-                return _JOINED if self.replay.join(key, transport, done) else NO_REPLY
+                joined = self.replay.join(key, transport, arrived.done)
+                _release(arrived.holds if joined else [])
+                return TAKEN if joined else NO_REPLY
         return execution
 
     def _execute(self, execution: Execution) -> None:
         if execution.waiting is None:
             self.proceed(execution)
         else:
-            admission = self._admission(execution.waiting, execution.call.transport.peer_address)
+            admission = self._admission(execution.waiting, execution.call.transport)
             self._run(execution, admission, execution.admitted)
 
-    async def _admission(self, waiting: Awaitable[None], peer_address: str) -> None:
+    async def _admission(self, waiting: Awaitable[None], transport: Transport) -> None:
         """Wait until it is known who calls. Raises TurnedAway."""
         assert self._gate is not None
         await waiting
-        if not self._gate.admits(peer_address):
-            self._gate.turned_away(peer_address)
+        if not self._gate.admits(transport):
+            self._gate.turned_away(transport)
             raise TurnedAway
 
     def proceed(self, execution: Execution) -> None:
@@ -453,7 +464,7 @@ class Dispatcher:
 
     def ended(self) -> None:
         """A call that had been waiting is over."""
-        if self._idle is not None and not self.running and not self.held and not self._idle.done():
+        if self._idle is not None and not (self.running or self.securing or self.held or self._idle.done()):
             self._idle.set_result(None)
 
     def in_flight(self) -> list[str]:
@@ -461,16 +472,17 @@ class Dispatcher:
         now = time.perf_counter()
         calls = [(execution.started, str(execution)) for execution in self.running]
         calls += [(waiting.since, str(waiting)) for waiting in self.held]
+        calls += [(step.started, str(step)) for step in self.securing]
         return [f"{call}, for {now - started:.3f} s" for started, call in sorted(calls)]
 
     async def drain(self, timeout: float) -> int:  # noqa: ASYNC109 (what happens then is not a cancellation of this)
         """Wait until no call is in flight; cancel those that still are after ``timeout`` seconds. Returns how many."""
-        if self.running or self.held:
+        if self.running or self.securing or self.held:
             self._idle = asyncio.get_running_loop().create_future()
             await asyncio.wait([self._idle], timeout=timeout)
         for waiting in self.held:
             _log.warning("giving up %s", waiting)
-        late = list(self.running)
+        late: list[Execution | Step] = [*self.running, *self.securing]
         for execution in late:
             _log.warning("giving up %s", execution)
             if execution.run is not None:

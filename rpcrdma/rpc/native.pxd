@@ -1,22 +1,13 @@
 """C declarations of native calls: calls answered in native code, in the stack in which they arrived."""
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
-from libc.string cimport memset
 
 from rpcrdma.declined cimport Declined
-from rpcrdma.octets cimport store32
 from rpcrdma.place cimport Answerer, Held, Place
 from rpcrdma.rpc.replay cimport Entry, Peer, ReplayCache
+from rpcrdma.rpc.signed cimport Known, Signed
 from rpcrdma.rpc.tally cimport Latencies, Tally
 from rpcrdma.rpc.work cimport Errand, Work  # for programs
-from rpcrdma.rpc.work cimport Errand, Work  # for programs
-
-
-cdef inline uint8_t *accepted(uint8_t *at, uint32_t xid) noexcept nogil:
-    """An accepted reply with an empty verifier, and SUCCESS (RFC 5531 section 9)."""
-    at = store32(store32(at, xid), 1)
-    memset(at, 0, 16)
-    return at + 16
 
 
 cdef class Caller:
@@ -87,6 +78,7 @@ cdef class Waiting:
     cdef Entry entry
     cdef readonly double since
     cdef Work work
+    cdef Signed signed
 
     cdef int told(self) except -1
 
@@ -106,9 +98,11 @@ cdef class NativeCalls(Answerer):
     cdef Peer peer
     cdef ReplayCache replay
     cdef object read_credential
+    cdef Known secured                  # the contexts of signed calls; None: there are none
+    cdef Signed signed                  # whose signature the present call has
     cdef list versions
     cdef NativeVersion latest
-    cdef dict callers
+    cdef dict callers                   # by the octets of a credential, or by a context's label
     cdef bytes latest_key
     cdef Caller latest_caller
     cdef bint calling                   # since the last pause
@@ -119,6 +113,7 @@ cdef class NativeCalls(Answerer):
     cdef int why                        # the present call is declined, unless its program does it
     cdef Declined unknown               # calls whose message is not known
     cdef Waiting waiting                # the call that has just been answered so
+    cdef public object intercepted      # says whether all calls are to be declined; None: nobody asks for that
     cdef object flights                 # where calls that wait are entered,
     cdef set held                       # in its table
     cdef object begun                   # what has been done of the call that has just been declined,
@@ -128,11 +123,10 @@ cdef class NativeCalls(Answerer):
     cdef int attempt(self, const uint8_t *message, size_t size, Place place) except -1
     cdef int failed(self, const uint8_t *message, Place place, object error) except -1
     cdef NativeVersion version_of(self, uint32_t number, uint32_t version)
-    cdef bytes key_of(self, NativeVersion version, Caller caller, uint32_t procedure, const uint8_t *message,
-                      size_t offset, size_t size, Place place)
     cdef int left_off(self, object begun, bytes key) except -1
     cdef int enter(self, Held held, Waiting waiting) except -1
     cdef int cannot_begin(self, Waiting waiting, object error) except -1
     cdef int over(self, Held held, Waiting waiting, int outcome, Place place, const uint8_t *start) except -1
     cdef int carry_on(self, Held held, Place place, object holder) except -1
-    cdef Caller caller_of(self, uint32_t flavor, const uint8_t *body, size_t size)
+    cdef Caller caller_of(self, const uint8_t *message, size_t arguments)
+    cdef Caller new_caller(self, object key, object credential, uint64_t digest, size_t header)

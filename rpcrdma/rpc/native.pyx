@@ -12,23 +12,23 @@ something.
 What has to wait says for what, by a :class:`Work`, and is offered to the same function again when that is there. Each
 function is thus written once, and never waits itself: it looks at what has been brought, and goes on from there.
 No state is kept for native calls alone but memos whose truth is checked at each use.
-
-Calls are counted in the dispatcher's rows.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.math cimport INFINITY
-from libc.string cimport memcmp, memset
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
+from libc.string cimport memcmp
 
 from rpcrdma.clock cimport nanoseconds
 from rpcrdma.declined cimport CALLER, GATE, NOBODY, PROCEDURE, RARE, REPLAY, SHAPE, SIZE, Declined, word
 from rpcrdma.memory cimport Lease
-from rpcrdma.place cimport ANSWERED, DECLINED, WAITS, Answerer, Held, Place, load32, load64, store32
+from rpcrdma.place cimport ANSWERED, DECLINED, WAITS, Answerer, Held, Place, load32, store32
 from rpcrdma.rpc.calls cimport copy_of, key_of_call
 from rpcrdma.rpc.replay cimport Entry, Peer, ReplayCache, caller_digest
+from rpcrdma.rpc.signed cimport Known, LONGEST_HEAD, UNSIGNED, Signed, arguments_of, signature
 from rpcrdma.rpc.tally cimport Counts
 from rpcrdma.rpc.work cimport Unbegun, Work
-from rpcrdma.wire.rpc cimport AUTH_SYS, MAX_AUTH_BYTES, SYSTEM_ERR
+from rpcrdma.wire.rpc cimport AUTH_SYS, RPCSEC_GSS, SYSTEM_ERR
 
 import asyncio
 
@@ -130,12 +130,13 @@ cdef class Waiting:
 
 cdef Waiting waiting_call(
     NativeVersion version, Caller caller, const uint8_t *message, uint32_t procedure, size_t offset, bytes key,
-    double since
+    double since, Signed signed
 ):
     """The call that a program has just answered so."""
     cdef Waiting waiting = Waiting.__new__(Waiting)
     waiting.version, waiting.caller, waiting.xid = version, caller, load32(message)
     waiting.procedure, waiting.offset, waiting.key, waiting.since = procedure, offset, key, since
+    waiting.signed = signed
     waiting.told()
     return waiting
 
@@ -159,23 +160,24 @@ cdef class NativeVersion:
 
 cdef class Gate:
     def __cinit__(self, *args, **kwargs):
-        self.generation = 1
-        self.lasts = INFINITY
+        self.generation, self.lasts = 1, INFINITY
 
-    def learn(self, peer_address):
+    def learn(self, transport):
         return None
 
-    def admits(self, peer_address):
+    def admits(self, transport):
         raise NotImplementedError
 
-    def turned_away(self, peer_address):
+    def turned_away(self, transport):
         pass
 
 
 cdef class NativeCalls(Answerer):
     def __init__(
-        self, transport, replay, read_credential, list versions not None, Gate gate=None, Declined unknown=None, flights=None
+        self, transport, replay, read_credential, list versions not None, Gate gate=None, Declined unknown=None, flights=None,
+        Known secured=None
     ):
+        self.secured = secured
         self.transport, self.peer_address, self.peer = transport, transport.peer_address, Peer(transport)
         self.replay, self.flights, self.read_credential = replay, flights, read_credential
         self.held = None if flights is None else flights.held
@@ -207,7 +209,7 @@ cdef class NativeCalls(Answerer):
                 self.decline(message, size, self.why)
             return outcome
         except Exception as error:
-            if size < CALL_HEADER or place.end - start < 24:
+            if size < CALL_HEADER or place.end - start < LONGEST_HEAD:
                 raise
             place.forget_payload()
             place.at = start
@@ -252,8 +254,7 @@ cdef class NativeCalls(Answerer):
     cdef int cannot_begin(self, Waiting waiting, object error) except -1:
         """What the call was to wait for does not come: it is answered in the loop's next turn."""
         cdef Unbegun unbegun = Unbegun.__new__(Unbegun)
-        unbegun.error = error
-        unbegun.held, waiting.work.held = waiting.work.held, None
+        unbegun.error, unbegun.held, waiting.work.held = error, waiting.work.held, None
         try:
             waiting.version.program.give_up(waiting.work)
         finally:
@@ -265,6 +266,7 @@ cdef class NativeCalls(Answerer):
         cdef Waiting waiting = self.waiting
         self.waiting = None
         if waiting is not None:
+            waiting.signed.give_back()
             self.left_off(waiting.version.program.dismiss(waiting.work), waiting.key)
         return 0  # whoever could not keep it says why
 
@@ -281,7 +283,8 @@ cdef class NativeCalls(Answerer):
         cdef NativeProgram program = waiting.version.program
         cdef uint8_t *start = place.at
         cdef int outcome
-        place.at = accepted(start, waiting.xid)
+        self.signed = waiting.signed
+        self.signed.head(place, waiting.xid)
         place.begun = None
         program.shown = waiting.procedure
         program.tally = None
@@ -317,16 +320,17 @@ cdef class NativeCalls(Answerer):
             self.flights.ended()
         waiting.work = None
         if outcome == DECLINED:
+            waiting.signed.give_back()
             changed = self.begun is not None and self.begun.changed
             if self.transport.closed and (changed or entry is not None and entry.waiters):
                 self.carry_on(held, place, self.passed_on(held, None))
         elif entry is not None:
-            reply = PyBytes_FromStringAndSize(<char *>start, place.at - start)
-            if start[23] == 0:
+            reply = waiting.signed.plain(start, place)
+            if waiting.signed.succeeded(start):
                 self.replay.conclude(entry, self.peer.host, reply, ())
             else:
                 self.replay.abandon(entry, RpcReply(waiting.xid, reply, []))
-        if outcome == ANSWERED and start[23] == 0:
+        if outcome == ANSWERED and waiting.signed.succeeded(start):
             taken = nanoseconds() * 1e-9 - waiting.since
             waiting.version.answered(waiting.procedure, taken)
             waiting.version.program.note(taken)
@@ -354,9 +358,8 @@ cdef class NativeCalls(Answerer):
         """Answer a call in which a program has failed, as the general path does. Returns ANSWERED."""
         cdef uint32_t procedure = load32(message + 20)
         cdef NativeVersion version = self.version_of(load32(message + 12), load32(message + 16))
-        place.at = store32(store32(place.at, load32(message)), 1)
-        memset(place.at, 0, 12)
-        place.at = store32(place.at + 12, SYSTEM_ERR)
+        self.signed.head(place, load32(message))
+        store32(place.at - 4, SYSTEM_ERR)
         if version is not None:
             # Whoever it was on behalf of: nothing is done for anybody else in that one's name.
             version.program.pause()
@@ -367,7 +370,7 @@ cdef class NativeCalls(Answerer):
 
     cdef int attempt(self, const uint8_t *message, size_t size, Place place) except -1:
         cdef size_t offset
-        cdef uint32_t length, procedure
+        cdef uint32_t procedure
         cdef NativeVersion version
         cdef Caller caller
         cdef NativeProgram program
@@ -376,25 +379,20 @@ cdef class NativeCalls(Answerer):
         cdef uint8_t *start = place.at
         cdef double then
         self.why = SHAPE
-        if size < CALL_HEADER or load32(message + 4) != 0 or load32(message + 8) != 2:
+        self.signed = UNSIGNED
+        offset = arguments_of(message, size)
+        if offset == 0:
             return DECLINED
-        length = load32(message + 28)
-        if length > MAX_AUTH_BYTES:
-            return DECLINED
-        offset = 32 + ((length + 3) & ~<uint32_t>3)
         procedure = load32(message + 20)
-        if procedure >= 64 or offset + 8 > size or load64(message + offset) != 0:
-            return DECLINED
-        offset += 8
         self.why = PROCEDURE
         version = self.version_of(load32(message + 12), load32(message + 16))
         if version is None or not (version.program.procedures >> procedure) & 1:
             return DECLINED
         self.why = SIZE
-        if place.end - place.at < 24:
+        if place.end - place.at < LONGEST_HEAD:
             return DECLINED
         self.why = CALLER
-        caller = self.caller_of(load32(message + 24), message + 32, length)
+        caller = self.caller_of(message, offset)
         if caller is None:
             return DECLINED
         if not self.calling:
@@ -405,30 +403,35 @@ cdef class NativeCalls(Answerer):
             self.admitted_in == self.gate.generation and self.clock < self.admitted_until
         ) and not self.admitted():
             return DECLINED
-        place.at = accepted(place.at, load32(message))
+        if not self.signed.take():
+            return DECLINED  # the general path drops it
+        self.signed.head(place, load32(message))
         self.why = BY_PROGRAM
         program = version.program
         program.shown, program.tally, place.begun = procedure, None, None
         if program.guards(procedure, message + offset, size - offset):
-            key = self.key_of(version, caller, procedure, message, offset, size, place)
+            key = key_of_call(
+                version.number, version.version, procedure, caller.digest, message, offset, size, place, self.peer
+            )
             if not self.replay.is_new(key):
                 self.why = REPLAY  # what is known already is the general path's to answer
+                self.signed.give_back()
                 return DECLINED
         outcome = program.answer(caller, procedure, message + offset, size - offset, place, None)
         if key is not None and outcome == ANSWERED:
-            self.replay.remember(key, self.peer.host, PyBytes_FromStringAndSize(<char *>start, place.at - start))
-        then = self.clock
-        self.clock = nanoseconds() * 1e-9
+            self.replay.remember(key, self.peer.host, self.signed.plain(start, place))
+        then, self.clock = self.clock, nanoseconds() * 1e-9
         if outcome == ANSWERED:
             then = self.clock - then
             version.answered(procedure, then)
             program.note(then)
         elif outcome == DECLINED:
             begun, place.begun = place.begun, None
+            self.signed.give_back()
             self.left_off(begun, key)
         else:
             try:
-                self.waiting = waiting_call(version, caller, message, procedure, offset, key, then)
+                self.waiting = waiting_call(version, caller, message, procedure, offset, key, then, self.signed)
             except BaseException:
                 program.dismiss(program.work)
                 raise
@@ -436,31 +439,35 @@ cdef class NativeCalls(Answerer):
         return outcome
 
     cdef bint admitted(self) except -1:
-        """Ask the gate about the peer; False: it is for the general path to refuse, or to wait for an answer."""
+        """Ask the gate about the peer; False: it is for the general path to refuse, to wait for an answer, or to see."""
         cdef unsigned long generation = self.gate.generation
-        if self.gate.learn(self.peer_address) is not None or not self.gate.admits(self.peer_address):
+        if self.intercepted is not None and self.intercepted():
             return False
-        self.admitted_in = generation
-        self.admitted_until = self.clock + self.gate.lasts
+        if self.gate.learn(self.transport) is not None or not self.gate.admits(self.transport):
+            return False
+        self.admitted_in, self.admitted_until = generation, self.clock + self.gate.lasts
         return True
 
-    cdef bytes key_of(
-        self, NativeVersion version, Caller caller, uint32_t procedure, const uint8_t *message, size_t offset,
-        size_t size, Place place
-    ):
-        """Of a call under the replay cache."""
-        return key_of_call(
-            version.number, version.version, procedure, caller.digest, message, offset, size, place, self.peer
-        )
-
-    cdef Caller caller_of(self, uint32_t flavor, const uint8_t *body, size_t size):
-        """Who calls; None: for the general path to say."""
+    cdef Caller caller_of(self, const uint8_t *message, size_t arguments):
+        """Who calls; None: for the general path to say. The arguments begin there in the message."""
         cdef bytes key = self.latest_key
+        cdef uint32_t flavor = load32(message + 24)
+        # The stamp in front is arbitrary (RFC 5531 appendix A): without it equal callers have equal octets.
+        cdef const uint8_t *body = message + 36
+        cdef size_t size = load32(message + 28)
+        cdef Signed signed
         cdef Caller caller
+        if flavor == RPCSEC_GSS:
+            signed = signature(self.secured, message, arguments)
+            if signed is None:
+                return None
+            self.signed = signed
+            caller = self.callers.get(signed.context.label)
+            if caller is None or caller.credential is not signed.credential or caller.header != arguments:
+                caller = self.new_caller(signed.context.label, signed.credential, signed.context.digest, arguments)
+            return caller
         if flavor != AUTH_SYS or size < 20:
             return None
-        # The stamp in front is arbitrary (RFC 5531 appendix A): without it equal callers have equal octets.
-        body += 4
         size -= 4
         if key is not None and <size_t>PyBytes_GET_SIZE(key) == size and memcmp(PyBytes_AS_STRING(key), body, size) == 0:
             return self.latest_caller
@@ -470,17 +477,17 @@ cdef class NativeCalls(Answerer):
             credential = self.read_credential(flavor, memoryview(bytes(4) + key))
             if not isinstance(credential, RpcCredential):
                 return None
-            caller = Caller.__new__(Caller)
-            caller.take(credential)
-            caller.peer_address = self.peer_address
-            caller.transport = self.transport
-            caller.digest = caller_digest(flavor, body - 4, size + 4)
-            caller.header = CALL_HEADER + ((size + 4 + 3) & ~<size_t>3)
-            if len(self.callers) >= CALLERS:
-                self.callers.clear()
-            self.callers[key] = caller
-        self.latest_key = key
-        self.latest_caller = caller
+            caller = self.new_caller(key, credential, caller_digest(flavor, body - 4, size + 4), arguments)
+        self.latest_key, self.latest_caller = key, caller
+        return caller
+
+    cdef Caller new_caller(self, object key, object credential, uint64_t digest, size_t header):
+        cdef Caller caller = Caller.__new__(Caller)
+        caller.take(credential)
+        caller.peer_address, caller.transport, caller.digest, caller.header = self.peer_address, self.transport, digest, header
+        if len(self.callers) >= CALLERS:
+            self.callers.clear()
+        self.callers[key] = caller
         return caller
 
     cdef int pause(self) except -1:

@@ -23,7 +23,8 @@ from rpcrdma.declined cimport SIZE
 from rpcrdma.memory cimport Lease
 from rpcrdma.octets cimport padded
 from rpcrdma.place cimport ANSWERED, DECLINED, WAITS, Held, Place
-from rpcrdma.rpc.native cimport Caller, NativeProgram, accepted
+from rpcrdma.rpc.headers cimport accepted
+from rpcrdma.rpc.native cimport Caller, NativeProgram
 from rpcrdma.rpc.work cimport Work, kept_by
 
 from rpcrdma.addresses import host_of

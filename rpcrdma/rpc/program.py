@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
+from zlib import crc32
 
 from rpcrdma.holds import Hold
 from rpcrdma.memory import Lease, OutOfMemory
@@ -25,6 +26,9 @@ AUTH_TLS = 7
 PATIENCE = 5.0
 """Seconds that a call which holds memory waits for more."""
 
+_FLAVORS: Final = {AUTH_NONE: "none", AUTH_SYS: "sys"}
+_SERVICES: Final = ("", "krb5", "krb5i", "krb5p")
+
 
 @dataclass(frozen=True, slots=True)
 class RpcCredential:
@@ -38,10 +42,22 @@ class RpcCredential:
     gids: tuple[int, ...] = ()
     """Ids only: what is none has been left out."""
     machine: str = ""
+    principal: str = ""
+    """With RPCSEC_GSS: who the caller has proved to be (``user@REALM``). The ids are those it has been mapped to."""
+    service: int = 0
+    """With RPCSEC_GSS: how this call was protected, 1 none, 2 integrity, 3 privacy (RFC 2203 section 5.1)."""
+
+    @property
+    def security(self) -> str:
+        """How the caller is known, in the words of exports: ``sys``, ``none``, ``krb5``, ``krb5i``, ``krb5p``."""
+        return _SERVICES[self.service] if self.flavor == RPCSEC_GSS else _FLAVORS[self.flavor]
 
     @property
     def mark(self) -> int:
-        """32 bits that differ for callers with different uids, nobody's being 0xFFFFFFFF."""
+        """32 bits that differ for callers with different uids, nobody's being 0xFFFFFFFF, and, but for chance, of
+        different principals: no proof of who somebody is."""
+        if self.principal:
+            return crc32(self.principal.encode())
         return 0xFFFFFFFF if self.uid is None else self.uid
 
 
@@ -65,6 +81,8 @@ class Transport(Protocol):
     closed: bool
     security: str
     """``none``, or by TLS: ``tls``, and ``mtls`` with a certificate of the peer's (RFC 9289)."""
+    certified: str
+    """The names that the peer's certificate proves (``dns:host``, …), with spaces between them; empty: none."""
     max_long_backchannel_size: int
     """As :attr:`max_backchannel_size`, for Long Calls and Long Replies. A peer takes these if the size of backchannel
     requests that it asks for exceeds ``max_backchannel_size`` (RFC 8267 section 6.5.2); any other gets short ones only.
@@ -113,6 +131,7 @@ class Unsecured:
     """A transport that TLS is not for."""
 
     security = "none"
+    certified = ""
 
     def begin_tls(self) -> bool:
         """It does not."""

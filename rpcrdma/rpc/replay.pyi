@@ -28,10 +28,11 @@ def make_key(
     data: memoryview,
     offset: int,
     chunks: Sequence[tuple[int, memoryview]],
+    who: int | None = None,
 ) -> Key:
-    """The key of a call whose arguments begin at ``offset`` of ``data``. Before, there is the header
-    with the credential, whose stamp may differ between transmissions; ValueError when there is none. Length and digest
-    are those of the unreduced arguments, so that they do not depend on how a client cut them into chunks."""
+    """The key of a call whose arguments begin at ``offset`` of ``data``. ``who`` is a digest of the caller; None: of the
+    credential in the header before them, whose stamp may differ between transmissions; ValueError when there is none.
+    Length and digest are those of the unreduced arguments, so that they do not depend on how a client cut them into chunks."""
 
 class Entry:
     """One call, from its first arrival on."""

@@ -128,11 +128,11 @@ cdef uint64_t caller_in(object data) except? 0:
         PyBuffer_Release(&buffer)
 
 
-def make_key(Peer peer not None, uint32_t xid, tuple procedure, data, size_t offset, chunks):
+def make_key(Peer peer not None, uint32_t xid, tuple procedure, data, size_t offset, chunks, who=None):
     cdef Digest digest
     cdef Py_buffer buffer
     cdef size_t done = offset, before = 0, until
-    cdef uint64_t caller = caller_in(data)
+    cdef uint64_t caller = caller_in(data) if who is None else who
     if not chunks:
         PyObject_GetBuffer(data, &buffer, PyBUF_SIMPLE)
         digest_arguments(&digest, <const uint8_t *>buffer.buf + offset, max(<size_t>buffer.len, offset) - offset, peer)

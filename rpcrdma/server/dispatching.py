@@ -16,7 +16,7 @@ class Dispatcher(Protocol):
     def direct_calls(self, transport: Transport) -> Answerer | None:
         """What answers the common calls of a connection natively, if anything does."""
 
-    def admits(self, peer_address: str) -> bool:
+    def admits(self, transport: Transport) -> bool:
         """Whether calls of this host are executed, as far as is known by now."""
 
     def dispatch(

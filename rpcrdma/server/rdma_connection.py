@@ -54,12 +54,8 @@ from rpcrdma.server.rdma_options import SMALLEST_BLOCK as SMALLEST_BLOCK
 from rpcrdma.server.rdma_options import RdmaServerOptions as RdmaServerOptions
 from rpcrdma.server.rdma_options import receive_memory
 from rpcrdma.server.slowing import Slowing
-from rpcrdma.verbs.interface import (
-    ConnectRequest,
-    Endpoint,
-    Received,
-    RemoteAccessError,
-)
+from rpcrdma.verbs.departed import DepartedEndpoint
+from rpcrdma.verbs.interface import ConnectRequest, Endpoint, Received, RemoteAccessError
 from rpcrdma.verbs.native import NativeEndpoint
 from rpcrdma.wire import private_data
 
@@ -162,14 +158,7 @@ class RdmaConnection(Unsecured):
         direct = self._dispatcher.direct_calls(self)
         if direct is not None and isinstance(self._endpoint, NativeEndpoint):
             self._direct = NativeResponder(
-                self.responder,
-                self._endpoint,
-                direct,
-                self._account,
-                self._receive_account,
-                responder,
-                self._run,
-                self,
+                self.responder, self._endpoint, direct, self._account, self._receive_account, responder, self._run, self
             )
             self._direct.set_pace(self._seat.host.pace)
         _log.debug(
@@ -232,7 +221,7 @@ class RdmaConnection(Unsecured):
                 self.responder.received(messages)
         except Exception:
             self.crashed()
-        if not self._seat.called and self.responder.received_messages and self._dispatcher.admits(self.peer_address):
+        if not self._seat.called and self.responder.received_messages and self._dispatcher.admits(self):
             self._seat.call_made()
         self._run()
 
@@ -275,6 +264,13 @@ class RdmaConnection(Unsecured):
         if self._drained is not None and not self._drained.done():
             self._drained.set_result(None)
         self._server.forget(self, reason)
+        self._loop.call_soon(self._let_go)  # not now: it may be what calls us
+
+    def _let_go(self) -> None:
+        """Hold what holds this no more, so that the connection goes with its last user and waits for no collector."""
+        if self._direct is not None:
+            self._direct.let_go()
+        self._direct, self._tap, self._endpoint = None, None, DepartedEndpoint()
 
     # What :mod:`rpcrdma.hosts` sees
 
@@ -335,6 +331,8 @@ class RdmaConnection(Unsecured):
 
     def set_tap(self, tap: Tap | None) -> None:
         """Show everything that passes the provider's interface, native replies too, to ``tap``; None: to nobody."""
+        if self.closed:
+            return
         endpoint = self._endpoint
         if isinstance(endpoint, TapEndpoint):
             endpoint = endpoint.remove()
@@ -408,6 +406,8 @@ class RdmaConnection(Unsecured):
         reply_size: int = 0,
     ) -> memoryview:
         """Send a backward call, whose XID is the caller's choice, and return its reply."""
+        if self.closed:
+            raise ConnectionError("the connection is gone")
         longest = self.max_long_backchannel_size if long else 0
         return await backward.call_back(self, self._endpoint, message, timeout, longest, reply_size)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from rpcrdma.departed import nothing
 from rpcrdma.firewall import contain
 from rpcrdma.pace import Pace
 
@@ -56,5 +57,6 @@ class Slowing:
         contain(self._give_up, self._go_on)
 
     def close(self) -> None:
-        """The connection is gone."""
+        """The connection is gone, and held no more: it goes with its last user, and waits for no collector."""
         self._pace.leave(self)
+        self._go_on = self._give_up = nothing

@@ -2,17 +2,42 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import select
 import socket
 import sys
 import termios
+from collections.abc import Callable
+from typing import Final, TypeVar
 
 from rpcrdma import congestion
 
+BACKLOG: Final = 512
+"""Connections that may wait to be accepted."""
+_T = TypeVar("_T")
 
-def bind(host: str, port: int, kind: int = socket.SOCK_STREAM, *, listening: bool = True) -> socket.socket:
-    """A socket that listens, or takes datagrams; ``::`` is IPv4 as well. Not ``listening``: to see whether it could."""
+
+def at_any(host: str, act: Callable[[str], _T]) -> _T:
+    """``act(host)``; on a host without IPv6, all addresses are IPv4's. Raises OSError."""
+    try:
+        return act(host)
+    except OSError as error:
+        if host != "::" or error.errno not in (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL):
+            raise
+        return act("0.0.0.0")
+
+
+def bind(
+    host: str,
+    port: int,
+    kind: int = socket.SOCK_STREAM,
+    *,
+    listening: bool = True,
+    prepare: Callable[[socket.socket], object] = lambda _: None,
+) -> socket.socket:
+    """A socket that listens, or takes datagrams; ``::`` is IPv4 as well. Not ``listening``: to see whether it could, or
+    for later. ``prepare`` is called with it before it has an address."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     sock = socket.socket(family, kind | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
     try:
@@ -21,9 +46,10 @@ def bind(host: str, port: int, kind: int = socket.SOCK_STREAM, *, listening: boo
             congestion.prepare(sock)
         if family == socket.AF_INET6:
             sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0 if host == "::" else 1)
+        prepare(sock)
         sock.bind((host, port))
         if kind == socket.SOCK_STREAM and listening:
-            sock.listen(512)
+            sock.listen(BACKLOG)
     except BaseException:
         sock.close()
         raise

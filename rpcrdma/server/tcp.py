@@ -17,7 +17,7 @@ from rpcrdma.log_limits import limited_logger
 from rpcrdma.memory import Pool
 from rpcrdma.rpc.dispatch import Dispatcher
 from rpcrdma.server.securing import Secure
-from rpcrdma.server.sockets import bind, plain_address
+from rpcrdma.server.sockets import at_any, bind, plain_address
 from rpcrdma.server.tcp_connection import TcpConnection, TcpLimits
 
 __all__ = ["TcpConnection", "TcpLimits", "TcpListener"]
@@ -58,14 +58,12 @@ class TcpListener:
         self._resume: asyncio.TimerHandle | None = None
         self._emptied: asyncio.Future[None] | None = None
 
-    def listen(self, host: str, port: int) -> None:
-        """Begin to accept on a literal address; ``::`` takes IPv4 as well. Raises OSError when it cannot be had."""
-        try:
-            self._socket = sock = bind(host, port)
-        except OSError as error:
-            if host != "::" or error.errno not in (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL):
-                raise
-            self._socket = sock = bind("0.0.0.0", port)  # a host without IPv6: all addresses are IPv4's
+    def listen(self, host: str, port: int, sock: socket.socket | None = None) -> None:
+        """Begin to accept on a literal address; ``::`` takes IPv4 as well; or on a socket that listens. Raises OSError
+        when it cannot be had."""
+        if sock is None:
+            sock = at_any(host, lambda found: bind(found, port))
+        self._socket = sock
         self.address = sock.getsockname()[:2]
         self.loop.add_reader(sock.fileno(), contain, self._stop_for_a_while, self._acceptable)
         self._timer = Ticker(self.loop, 1.0, self._tick)

@@ -32,6 +32,7 @@ from rpcrdma.capture.recorder import Tap
 from rpcrdma.firewall import contain, report
 from rpcrdma.holds import Hold
 from rpcrdma.hosts import Seat
+from rpcrdma.in_progress import CountingConnection
 from rpcrdma.log_limits import limited_logger
 from rpcrdma.memory import Account, Lease, OutOfMemory
 from rpcrdma.rpc.dispatch import NO_REPLY
@@ -56,7 +57,7 @@ _RECORDS = 256
 """Waiting to be dispatched, about: what a peer sends beyond is left where it is."""
 
 
-class TcpConnection:
+class TcpConnection(CountingConnection):
     """One connection. Made by the listener."""
 
     netid: str
@@ -65,15 +66,17 @@ class TcpConnection:
     local_address: str
 
     def __init__(self, listener: TcpListener, sock: socket.socket, seat: Seat) -> None:
+        super().__init__(seat, listener.limits.max_calls)
         self._listener, self._socket, self._seat = listener, sock, seat
         self._loop, self._dispatcher, self._limits = listener.loop, listener.dispatcher, listener.limits
         self.peer_address, self.peer_port = plain_address(sock.getpeername())
         self.local_address, self._local_port = plain_address(sock.getsockname())
         self.netid = "tcp6" if ":" in self.peer_address else "tcp"
         self.max_backchannel_size = self.max_long_backchannel_size = self._limits.max_record
-        self.closed = False
         self.security = "none"
         """How it is secured: ``none``, ``tls`` or ``mtls``."""
+        self.certified = ""
+        """What names the peer's certificate proves."""
         self.served = 0
         """Calls taken so far."""
         self._fd = sock.fileno()
@@ -86,19 +89,16 @@ class TcpConnection:
             self._stream.set_pace(seat.host.pace)
         self._paced = direct is not None  # MOUNT, NLM and others are never slowed down
         self.slowing = self._pace = Slowing(seat.host.pace, self._go_on, self.close)
-        self.calls = 0
-        """Calls in progress."""
         self._callbacks = Awaited(self._loop)
         self._securing = Securing(listener.secure, self._loop, self)
         self._close_handlers: list[Callable[[], None]] = []
         self._lease_waiters: set[asyncio.Future[Lease]] = set()
-        self._reading = self._writing = self._draining = False
-        self._in_wakeup = self._flush_due = self._memory_awaited = self._resuming = False
+        self._reading = self._writing = False
+        self._in_wakeup = self._memory_awaited = self._resuming = False
         now = self._loop.time()
         self.last_call = now
         """When the latest call arrived or ended."""
         self._headway = Headway(self._stream, self._limits.transfer_time)
-        self._done = self._finished  # bound once: every call needs it
         set_options(sock, self._limits.transfer_time)
         self._regulate()
 
@@ -145,14 +145,15 @@ class TcpConnection:
     ) -> memoryview:
         """Send a backward call (RFC 8881 section 2.10.3.1) and return its reply. ConnectionError when the connection is
         or gets closed; TimeoutError; ValueError when a call with this XID is outstanding. All messages are alike."""
-        if self.closed or self._draining:
+        if self.closed or self.draining:
             raise ConnectionError("the connection is closed")
         xid = int.from_bytes(message[:4], "big")
         return await self._callbacks.reply(xid, partial(self._send, RpcReply(xid, message, [])), timeout)
 
     def begin_tls(self) -> bool:
-        """Have TLS begin behind the next reply (RFC 9289 section 4.1). False: it cannot."""
-        return self.calls == 1 and self._securing.ask()
+        """Have TLS begin behind the next reply (RFC 9289 section 4.1). False: it cannot. It must be the first call: of
+        those before, anybody on the way may have made some, and what they left would be taken for the peer's."""
+        return self.calls == 1 and self.served - len(self._waiting) == 1 and self._securing.ask()
 
     def _secure(self) -> None:
         """The reply to AUTH_TLS has left: the handshake is next."""
@@ -161,11 +162,9 @@ class TcpConnection:
             self._fail("octets in the clear behind AUTH_TLS")
             return
         try:
-            self._socket = self._securing.begin(self._socket, self._seat.host.key, self._regulate)
+            self._securing.begin(self._socket, self._seat.host.key, self._stream, self._receive_held_up)
         except OSError as error:
             self._fail(f"no TLS: {error}")
-            return
-        self._fd = self._stream.fd = self._socket.fileno()
 
     def _stop_waiting(self) -> None:
         if self._reading:
@@ -190,8 +189,12 @@ class TcpConnection:
             record, hold = self._waiting.popleft()
             self._dispatcher.drop(self, record, (), [hold])
         contain(None, self._account.close)
+        self._securing.end(self._socket)
         self._socket.close()
         self._callbacks.fail()
+        self._securing.close()
+        # It holds what holds us: that would be left to the collector of garbage. Not now: it may be what calls us.
+        self._loop.call_soon(self._stream.answer_directly, None)
         for future in list(self._lease_waiters):
             if not future.done():
                 future.set_exception(ConnectionError("the connection is closed"))
@@ -208,11 +211,12 @@ class TcpConnection:
     def drain(self) -> None:
         """Take no further calls; close when those in progress are answered."""
         if not self.closed:
-            self._draining = True
+            self.draining = True
             self._settle()
 
     def check_time(self, now: float) -> None:
-        """Close the connection if it, or its peer, has been slow or silent for too long."""
+        """Close the connection if its peer is believed no more, or either has been slow or silent for too long."""
+        self._securing.check_time(now)
         if self.closed:
             return
         limits, stream, hosts = self._limits, self._stream, self._listener.hosts
@@ -248,7 +252,7 @@ class TcpConnection:
 
     def proceed(self) -> None:
         """Take further calls, at the loop's next turn."""
-        self._flush_soon()
+        self.flush_soon()
 
     @property
     def idle(self) -> bool:
@@ -275,7 +279,7 @@ class TcpConnection:
         if taken:
             self._headway.made()
             self.served += taken
-            if not self._seat.called and self._dispatcher.admits(self.peer_address):
+            if not self._seat.called and self._dispatcher.admits(self):
                 self._seat.call_made()
         if records:
             self._waiting.extend(records)
@@ -283,7 +287,7 @@ class TcpConnection:
 
     def _go_on(self) -> None:
         """The host may have calls again."""
-        if self.closed or self._draining:
+        if self.closed or self.draining:
             return
         if self._waiting:
             self._work()
@@ -293,7 +297,7 @@ class TcpConnection:
     def _resume(self) -> None:
         """The other connections have had their turn."""
         self._resuming = False
-        if self.closed or self._draining or self._pace.waits:
+        if self.closed or self.draining or self._pace.waits:
             return
         if self._waiting:
             self._work()
@@ -307,7 +311,7 @@ class TcpConnection:
         self._in_wakeup = True
         until = _clock() + self._seat.begin_turn()
         try:
-            while waiting and self.calls < limit and not self.closed and not self._draining:
+            while waiting and self.calls < limit and not self.closed and not self.draining:
                 if stream.queued > self._limits.max_unsent or self._securing.waits:
                     break
                 record, hold = waiting[0]
@@ -323,7 +327,7 @@ class TcpConnection:
                 waiting.popleft()
                 self.calls += 1
                 self._pace.expect(len(record))
-                dispatch(self, record, (), [hold], self._done, room)
+                dispatch(self, record, (), [hold], self._finished, room)
                 if _clock() >= until:
                     # Calls that never wait count no further than this; _settle has the others come next.
                     if waiting:
@@ -336,20 +340,6 @@ class TcpConnection:
             self._settle()
 
     # -- calls that are answered natively, but later ---------------------------------------------------------------
-
-    def begin_held(self) -> bool:
-        """Count a call in progress. False: there are too many."""
-        if self.calls >= self._limits.max_calls or self._draining or not self._seat.begin_call():
-            return False
-        self.calls += 1
-        return True
-
-    def end_held(self) -> None:
-        """It is over: there may be something to send."""
-        self.calls -= 1
-        self._seat.end_call()
-        if not self.closed:
-            self._flush_soon()
 
     def crashed(self) -> None:
         """A mistake of ours. A reply may be lost, and only the end of the connection says so."""
@@ -378,20 +368,21 @@ class TcpConnection:
                 report(self, error)
                 self.close()
         elif not self._in_wakeup:
-            self._flush_soon()
+            self.flush_soon()
 
     def _send(self, reply: RpcReply) -> None:
         self._stream.queue(reply)
         if not self._in_wakeup:
-            self._flush_soon()
+            self.flush_soon()
 
-    def _flush_soon(self) -> None:
-        if not self._flush_due:
-            self._flush_due = True
+    def flush_soon(self) -> None:
+        """Look at what there is to do, and send, in the loop's next turn."""
+        if not self.flush_due:
+            self.flush_due = True
             self._loop.call_soon(contain, self.close, self._flush)
 
     def _flush(self) -> None:
-        self._flush_due = False
+        self.flush_due = False
         if not self.closed:
             self._work()
 
@@ -402,21 +393,21 @@ class TcpConnection:
         except OSError as error:
             self._broken(error)
             return
-        if self._stream.slowed and not self._draining:
+        if self._stream.slowed and not self.draining:
             self._pace.wait()
         if sent and self._securing.due and not self.calls:
             self._secure()
             return
         over = self._stream.eof and not self._waiting and not self._stream.unfinished
-        if sent and (not self.calls or self._stream.severed) and (self._draining or over):
+        if sent and (not self.calls or self._stream.severed) and (self.draining or over):
             self.close()
             return
-        if sent == self._writing:
-            if sent:
-                self._loop.remove_writer(self._fd)
-            else:
+        if self._writing != (writing := not (sent or self._stream.busy)):
+            if writing:
                 self._loop.add_writer(self._fd, contain, self.close, self._writable)
-            self._writing = not sent
+            else:
+                self._loop.remove_writer(self._fd)
+            self._writing = writing
         if sent and self._stream.unfinished and not self._waiting and not self._resuming and not self._pace.waits:
             self._resuming = True
             self._loop.call_soon(contain, self.close, self._resume)
@@ -424,24 +415,24 @@ class TcpConnection:
             self._waiting
             and self._stream.queued <= self._limits.max_unsent
             and self.calls < self._limits.max_calls
-            and not self._draining
+            and not self.draining
             and not self._seat.queued
             and not self._pace.waits
             and not self._securing.waits
         ):
             # Time did, or replies that the peer has taken since, kept us from going on: nothing else would wake us.
-            self._flush_soon()
+            self.flush_soon()
         self._regulate()
 
     def _writable(self) -> None:
         if self._stream.queued > SLICE:
             try:
-                if not self._stream.flush():
+                if not self._stream.flush() and not self._stream.busy:
                     return  # there is more to send, and to do nothing else until then
             except OSError as error:
                 self._broken(error)
                 return
-        if self._stream.unfinished and not self._waiting and not self._draining and not self._pace.waits:
+        if self._stream.unfinished and not self._waiting and not self.draining and not self._pace.waits:
             self._receive(False)
         else:
             self._work()
@@ -449,10 +440,10 @@ class TcpConnection:
     def _regulate(self) -> None:
         """Read exactly while we can do something with what comes."""
         stream = self._stream
-        held_up = self._waiting or self._draining or self._securing.waits or self._pace.waits
+        held_up = self._waiting or self.draining or self._securing.waits or self._pace.waits
         full = stream.starved or stream.queued > self._limits.max_unsent
         reading = not (held_up or full or stream.eof or (stream.unfinished and self._writing))
-        if stream.starved and not self._draining:
+        if stream.starved and not self.draining:
             self._await_memory(stream.starved)
         if reading != self._reading and not self.closed:
             self._reading = reading
@@ -483,11 +474,11 @@ class TcpConnection:
 
     def _broken(self, error: OSError) -> None:
         _log.debug("%s: %s", self, error)
-        if not self._waiting or self._draining:
+        if not self._waiting or self.draining:
             self.close()
         else:  # what has come whole is begun all the same
             self._stream.sever()
-            self._flush_soon()
+            self.flush_soon()
 
     def _fail(self, reason: str) -> None:
         _log.warning("%s: %s; closing", self, reason)

@@ -71,9 +71,10 @@ class UdpListener(asyncio.DatagramProtocol):
         self._transport: asyncio.DatagramTransport | None = None
         self.address = ("", 0)
 
-    async def listen(self, host: str, port: int) -> None:
-        """Begin. Raises OSError."""
-        sock = bind(host, port, socket.SOCK_DGRAM)
+    async def listen(self, host: str, port: int, sock: socket.socket | None = None) -> None:
+        """Begin, at an address or with a socket that has it. Raises OSError."""
+        if sock is None:
+            sock = bind(host, port, socket.SOCK_DGRAM)
         self.address = host, sock.getsockname()[1]
         await asyncio.get_running_loop().create_datagram_endpoint(lambda: self, sock=sock)
 

@@ -34,7 +34,7 @@ class Visits:
         if self._all >= MOST and (mine or host is None):
             may = False
         else:
-            may = mine < MOST_OF_HOST and (host is None or self._hosts.may_begin(host, mine))
+            may = mine < MOST_OF_HOST and (host is None or host.in_progress.may_begin(mine))
         if not may:
             self._hosts.events["dropped_datagrams"] += 1
             return None

@@ -13,7 +13,7 @@ Every callback is made on the event loop's thread, never from inside a ``post_*`
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from rpcrdma.memory import Lease, Pool
@@ -172,6 +172,8 @@ class ListenAddress:
     type_of_service: int = 0
     """DSCP and ECN octet of the connections' packets (RFC 2474), as far as that is ours to say; 0 leaves it to the
     system."""
+    listening: int | None = field(default=None, compare=False)
+    """Of providers over TCP: the descriptor of a socket that listens there already, which is taken over."""
 
 
 class Listener(Protocol):

@@ -269,22 +269,23 @@ class SoftListener:
         self._on_request = on_request
         self._resume: asyncio.TimerHandle | None = None
         family = family_of(address.host)
-        self._socket = socket.socket(family, socket.SOCK_STREAM)
+        self._socket = socket.socket(family, socket.SOCK_STREAM, fileno=address.listening)
         try:
             self._socket.setblocking(False)
-            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            if family == socket.AF_INET6:
-                # ``::`` takes both families; any other address takes only its own.
-                self._socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, address.host != "::")
             size_buffers(self._socket, owner.options)
             mark(self._socket, address.type_of_service)
-            congestion.prepare(self._socket)
-            self._socket.bind(socket_address(address.host, address.port))
-            self._socket.listen(owner.options.backlog)
+            if address.listening is None:
+                self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                if family == socket.AF_INET6:
+                    # ``::`` takes both families; any other address takes only its own.
+                    self._socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, address.host != "::")
+                congestion.prepare(self._socket)
+                self._socket.bind(socket_address(address.host, address.port))
+                self._socket.listen(owner.options.backlog)
         except BaseException:
             self._socket.close()
             raise
-        self.address = replace(address, port=self._socket.getsockname()[1])
+        self.address = replace(address, port=self._socket.getsockname()[1], listening=None)
         self._descriptor = self._socket.fileno()
         owner.loop.add_reader(self._descriptor, contain, self._look_away, self._readable)
 
