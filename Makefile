@@ -12,7 +12,11 @@
 #   make test-distribution DIST=sid  the same on another Debian
 #   make test-deb DIST=trixie  build the Debian package on that Debian, install, upgrade and remove it under its systemd (as root)
 #   make test-container  build the container, run it with crun and runc (as root); not part of make test
+#   make test-kerberos  every version, transport and protection by Kerberos, with a Linux client; make test has four of them
+#   make test-ceph  CephFS as an export, on a Ceph cluster that it starts (230 MB of packages); make test has a short run where they are there
+#   make test-faults      what a server that misbehaves does to a Linux client (GUEST= as above); not part of make test
 #   make hostile SECONDS=60  attack a running server in every way, for a minute each, and print a table; make test has a second of each
+#   make test-soak SOAK=10m  clients whose histories are checked, while the server is killed and its power cut; an hour unless told
 #   make demo       setup, build the guest, then show a mount over RDMA with fio running on it
 #   make fuzz TARGET=iwarp MINUTES=10  fuzz the code that takes octets from peers (docs/fuzzing.md); not part of make test
 #   make deb        a Debian package, in ./dist
@@ -29,14 +33,14 @@ STAMPS := $(VENV)/stamps
 BUILDING := build/in-progress
 
 # The declarations are sources, too: formats are generated from them (nfsd/wire/).
-SOURCES := $(shell find nfsd rpcrdma -name '*.pyx' -o -name '*.pxd' -o -name '*.pxi') setup.py \
+SOURCES := $(shell find nfsd rpcrdma -name '*.pyx' -o -name '*.pxd' -o -name '*.pxi') setup.py setup_translate.py \
 	$(wildcard nfsd/protocol/*.py nfsd/wire/*.py rpcrdma/xdr/*.py rpcrdma/wire/*.py rpcrdma/rpc/messages.py)
-DEB_SOURCES := $(shell git ls-files nfsd rpcrdma bench debian systemd docs setup.py pyproject.toml exports.yaml '*.md' 2>/dev/null)
+DEB_SOURCES := $(shell git ls-files nfsd rpcrdma bench debian systemd docs setup.py setup_translate.py pyproject.toml exports.yaml '*.md' 2>/dev/null)
 BENCH_SOURCES := $(wildcard bench/*.pyx bench/*.pxd)
 START := $(shell date +%s)
 SAY = echo "[$$(( $$(date +%s) - $(START) ))s]"
 
-.PHONY: setup develop tools run test test-devices test-fast test-guest test-newest test-trixie test-distribution test-deb test-container demo deb lint lab fuzz hostile clean help
+.PHONY: setup develop tools run test test-devices test-fast test-guest test-newest test-kerberos test-ceph test-faults test-trixie test-distribution test-deb test-container test-soak demo deb lint lab fuzz hostile clean help
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -98,15 +102,16 @@ run: setup
 	@[ -e export ] || $(MAKE) -s export/README.txt
 	exec $(BIN)/rdma-nfsd serve --config exports.yaml
 
-# The tests make and mount file systems, dissect captures and open a browser.
+# The tests make and mount file systems, dissect captures, run a KDC and open a browser.
 tools:
-	@tests/vm/host-packages.sh disks captures
+	@tests/vm/host-packages.sh disks captures kerberos
 	@tests/vm/host-packages.sh browser
 
 test: tools develop lab lint
-	$(BIN)/python -m pytest -v -n 2 --dist loadfile --durations=15 -m "not guest"
-	$(BIN)/python -m pytest -vv -n 2 --dist loadfile --durations=15 -m "guest and not devices"
+	$(BIN)/python -m pytest -v -n 2 --dist loadfile --durations=15 -m "not guest and not ceph and not container"
+	$(BIN)/python -m pytest -vv -n 2 --dist loadfile --durations=15 -m "guest and not devices and not faults and not matrix"
 	@echo "not run: the server on RDMA devices in a guest; that is make test-devices"
+	@$(BIN)/python -m tests.ceph.installed
 
 # The tests on another release of Debian, in a chroot below .lab. This needs root.
 test-trixie:
@@ -124,10 +129,10 @@ test-container: develop
 	$(BIN)/python -m pytest -v -s -m container tests/containers
 
 test-fast: tools develop
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not guest and not package"
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not guest and not package and not ceph and not container"
 
 test-guest: tools develop lab
-	$(BIN)/python -m pytest -vv -n 2 --dist loadfile --durations=15 -m "guest and not devices"
+	$(BIN)/python -m pytest -vv -n 2 --dist loadfile --durations=15 -m "guest and not devices and not faults and not matrix"
 
 test-devices: tools develop lab
 	$(BIN)/python -m pytest -v -s --durations=15 -m devices
@@ -138,6 +143,19 @@ test-newest: tools develop
 	GUEST=newest $(BIN)/python -m pytest -vv -n 2 --dist loadfile --durations=15 \
 		tests/vm/test_mount.py tests/vm/test_restart.py tests/vm/test_delegations.py tests/vm/test_client_setup.py \
 		tests/vm/test_tls.py
+
+test-kerberos: tools develop lab
+	$(BIN)/python -m pytest -vv --durations=15 tests/vm/test_kerberos.py
+
+# What was built before the library's headers were there lacks the backend: then it is built now.
+test-ceph: develop
+	@tests/vm/host-packages.sh ceph
+	@$(BIN)/python -c 'from nfsd.backends.cephfs import why_not; raise SystemExit(bool(why_not()))' || \
+		$(BIN)/python setup.py --quiet build_ext --inplace
+	$(BIN)/python -m pytest -v -rs --durations=15 tests/ceph
+
+test-faults: tools develop lab
+	$(BIN)/python -m pytest -v -s tests/vm/test_faults.py
 
 # --check reports obstacles before the guest is built.
 demo: setup
@@ -165,6 +183,13 @@ SECONDS ?= 10
 
 hostile: develop
 	$(BIN)/python -u -m tests.hostile --seconds $(SECONDS) $(ONLY:%=--only %)
+
+SOAK ?= 1h
+SEED ?= 1
+KILLS ?= 0
+
+test-soak: tools develop
+	$(BIN)/python -u -m tests.soak --time $(SOAK) --seed $(SEED) --kills $(KILLS) --json soak.json --log soak.log
 
 TARGET ?= iwarp
 MINUTES ?= 10

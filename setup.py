@@ -1,24 +1,28 @@
 """Build the Cython extensions: every .pyx of the two packages is one extension of the same name.
 
-They are compiled on all processors. ``RDMA_NFSD_EXTENSIONS=none`` leaves them out: the Makefile installs the package in
-editable form that way, and builds them in place once, instead of a second time in a directory that pip throws away.
+They are translated (:mod:`setup_translate`) and compiled on all processors.
+``RDMA_NFSD_EXTENSIONS=none`` leaves them out: the Makefile installs the package in editable form that way, and builds
+them in place once, instead of a second time in a directory that pip throws away.
 ``RDMA_NFSD_EXTENSIONS=serve`` leaves out those of the load generator, which serving does not take.
 
 Before that, formats are written for them that follow from the declarations (:mod:`rpcrdma.xdr.generate`).
 
-Those of the provider over RDMA devices need the headers of libibverbs and librdmacm. Where these are absent, they are
-left out, loudly: everything else works without them, and the server says what it lacks when it is asked for a device.
+Those of the provider over RDMA devices need the headers of libibverbs and librdmacm, those of the backend for CephFS
+libcephfs's. Where these are absent, they are left out, and it is said: everything else works without them, and the
+server says what it lacks when it is asked for a device, or for a file system of Ceph's.
 """
 
-import multiprocessing
 import os
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
-from Cython.Build import cythonize
 from setuptools import Extension, setup
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))  # which pip, building a package, leaves out
+
+from setup_translate import translate
 
 # Commands that only say or pack what there is need nothing translated or compiled.
 WITHOUT_EXTENSIONS = {"sdist", "egg_info", "dist_info"}
@@ -28,16 +32,20 @@ PACKAGES = ("rpcrdma", "nfsd") if CHOICE == "serve" else ("rpcrdma", "nfsd", "be
 FORMATS = ("nfsd.wire", "rpcrdma.wire")
 DEVICE = Path("rpcrdma/verbs/device")
 WITHOUT_LIBRARIES = {DEVICE / "queue.pyx"}
+VERBS = ("ibverbs", "rdmacm")
+CEPHFS = Path("nfsd/backends/cephfs")
+LARGE = ("_FILE_OFFSET_BITS", "64")  # libcephfs's header insists on it
 
 
-def verbs_headers() -> bool:
-    """Can programs be compiled and linked against libibverbs and librdmacm here?"""
+def links(header: str, call: str, libraries: tuple[str, ...]) -> bool:
+    """Can programs that make this call be compiled and linked against these libraries here?"""
     with tempfile.TemporaryDirectory() as directory:
         source = Path(directory) / "probe.c"
-        source.write_text("#include <rdma/rdma_cma.h>\nint main(void) { return !rdma_create_event_channel(); }\n")
-        command = [*os.environ.get("CC", "gcc").split(), str(source), "-o", f"{source}.out", "-libverbs", "-lrdmacm"]
+        source.write_text(f"#include <{header}>\nint main(void) {{ return !{call}; }}\n")
+        compiler = os.environ.get("CC", "gcc").split()
+        options = ["-D{}={}".format(*LARGE), "-o", f"{source}.out", *(f"-l{library}" for library in libraries)]
         try:
-            return subprocess.run(command, capture_output=True, check=False).returncode == 0
+            return subprocess.run([*compiler, str(source), *options], capture_output=True, check=False).returncode == 0
         except FileNotFoundError:
             return False
 
@@ -45,6 +53,11 @@ def verbs_headers() -> bool:
 def needs_verbs(source: Path) -> bool:
     """Is this one of the extensions over the RDMA libraries?"""
     return DEVICE in source.parents and source not in WITHOUT_LIBRARIES
+
+
+def libraries_of(source: Path) -> tuple[str, ...]:
+    """Those of the operating system that an extension uses, which may be absent."""
+    return VERBS if needs_verbs(source) else ("cephfs",) if CEPHFS in source.parents else ()
 
 
 def generate_formats() -> None:
@@ -58,51 +71,53 @@ def generate_formats() -> None:
 
 PROCESSORS = len(os.sched_getaffinity(0))
 wanted = CHOICE != "none" and not WITHOUT_EXTENSIONS.intersection(sys.argv)
-have_verbs = wanted and verbs_headers()
+have_verbs = wanted and links("rdma/rdma_cma.h", "rdma_create_event_channel()", VERBS)
+have_cephfs = wanted and links("cephfs/libcephfs.h", "ceph_version(0, 0, 0)", ("cephfs",))
 if wanted and not have_verbs:
     sys.stderr.write(
         "*** setup.py: no headers of libibverbs and librdmacm: building WITHOUT the provider over RDMA devices.\n"
         "*** For it: apt-get install libibverbs-dev librdmacm-dev, and build again. softiwarp needs neither.\n"
     )
+if wanted and not have_cephfs:
+    sys.stderr.write(
+        "setup.py: no headers of libcephfs: building without the backend for CephFS, which few need (libcephfs-dev).\n"
+    )
+have = {VERBS: have_verbs, ("cephfs",): have_cephfs, (): wanted}
 
 extensions = [
     Extension(
         ".".join(source.with_suffix("").parts),
         [str(source)],
         extra_compile_args=["-O2", "-g1", "-fno-strict-aliasing", "-Wno-unused-function", "-Wno-sign-compare"],
-        libraries=["pthread", "dl", *(["ibverbs", "rdmacm"] if needs_verbs(source) else [])],
+        define_macros=[LARGE] if CEPHFS in source.parents else [],
+        libraries=["pthread", "dl", *libraries_of(source)],
     )
     for package in PACKAGES
     for source in sorted(Path(package).rglob("*.pyx"))
-    if wanted and (have_verbs or not needs_verbs(source))
+    if have[libraries_of(source)]
 ]
 if wanted and not extensions:
     # Without this, an incomplete source tree becomes a package that installs and cannot be imported.
     sys.exit("setup.py: there is no .pyx file beside it: these are not the whole sources")
 if wanted:
     generate_formats()
-    # From Python 3.14 on, the processes that translate would be started anew otherwise, and run this file again.
-    multiprocessing.set_start_method("fork", force=True)
+
+DIRECTIVES = {
+    "language_level": 3,
+    "boundscheck": False,
+    "wraparound": False,
+    "cdivision": True,
+    "initializedcheck": False,
+    "embedsignature": True,
+    # For inspect.signature, and so for mypy's stubtest.
+    "embedsignature.format": "clinic",
+    # Nothing here is pickled, and functions are as those of CPython's own extensions: with either otherwise,
+    # compiling takes half as long again.
+    "auto_pickle": False,
+    "binding": False,
+}
 
 setup(
-    ext_modules=cythonize(
-        extensions,
-        quiet=True,
-        nthreads=PROCESSORS,
-        compiler_directives={
-            "language_level": 3,
-            "boundscheck": False,
-            "wraparound": False,
-            "cdivision": True,
-            "initializedcheck": False,
-            "embedsignature": True,
-            # For inspect.signature, and so for mypy's stubtest.
-            "embedsignature.format": "clinic",
-            # Nothing here is pickled, and functions are as those of CPython's own extensions: with either otherwise,
-            # compiling takes half as long again.
-            "auto_pickle": False,
-            "binding": False,
-        },
-    ),
+    ext_modules=translate(extensions, PROCESSORS, DIRECTIVES),
     options={"build_ext": {"parallel": PROCESSORS}},
 )

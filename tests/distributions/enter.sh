@@ -31,9 +31,11 @@ mkdir -p "$root/clone"
 unset PYTHONPATH VIRTUAL_ENV
 exec unshare --mount --propagation private sh -eu -c '
     root=$1
-    shift
+    own_dev=$2
+    shift 2
     mount --bind "$root" "$root"
-    for name in proc sys dev; do mount --rbind "/$name" "$root/$name"; done
+    for name in proc sys; do mount --rbind "/$name" "$root/$name"; done
+    "$own_dev" "$root"
     mount -t tmpfs none "$root/run"
     cp -L /etc/resolv.conf "$root/etc/resolv.conf"
     # A registry of the place has a certificate of the place.
@@ -44,4 +46,4 @@ exec unshare --mount --propagation private sh -eu -c '
     mkdir -p outside && pivot_root . outside && umount --lazy outside
     export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root
     exec chroot . /bin/sh -c "cd /clone && exec \"\$@\"" sh "$@"
-' sh "$root" "$@"
+' sh "$root" "$here/tests/vm/own-dev.sh" "$@"

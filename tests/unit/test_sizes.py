@@ -10,7 +10,6 @@ ROOT = Path(__file__).parents[2]
 
 FILES = {
     "rpcrdma/server/rdma_connection.py": 546,
-    "rpcrdma/tcp/stream.pyx": 524,
     "rpcrdma/verbs/softiwarp/endpoint.pyx": 536,
     "tests/unit/test_admin.py": 555,
     "tests/unit/test_backward_long.py": 508,

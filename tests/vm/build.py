@@ -35,7 +35,7 @@ GUEST_PACKAGES = (
     *("fio", "e2fsprogs", "attr", "acl", "tcpdump", "kmod", "make", "gcc", "libc6-dev"),
 )
 
-TOOL_PACKAGES = ("nfs4-acl-tools", "systemd", "dmsetup", "quota")
+TOOL_PACKAGES = ("nfs4-acl-tools", "systemd", "dmsetup", "quota", "git")
 """Unpacked over the others, which stay as they are when a tool is added here."""
 
 TLS_SUITE, TLS_PACKAGES, TLS_TREE = "trixie", ("ktls-utils",), "ktls-utils"

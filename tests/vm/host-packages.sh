@@ -11,13 +11,28 @@
 #   containers  what building and running the container takes
 #   disks   what making the file systems of the tests needs, in a process (FUSE) too, what says what of a file is in memory,
 #           and what writes and reads files as fast as they go (fio)
+#   kerberos  what a realm of the tests' own takes (MIT's KDC, which the tests run themselves), and a clock to set wrong
+#   ceph    what a Ceph cluster of one node takes, which the tests run themselves, and the headers of its client library
 #   browser the browser that the tests look at the web page with: wanted, not needed
 # Every need is tested by what it provides, not by a package name, so that a Python or a compiler from elsewhere counts.
-# Nothing here brings a daemon. A machine that lacks nothing is left alone and no network is used.
+# Nothing here brings a daemon that runs but krb5-kdc, which ends at once on a machine without a realm of its own. (Ceph's wait
+# for a cluster to be configured.) A machine that lacks nothing is left alone and no network is used.
 set -u
 wanted_only=
 T0=$(date +%s)
 step() { echo "[$(($(date +%s) - T0))s] $*"; }
+# Programs of other users fail without it in ways that name something else: apt's own user then says that gpgv is missing.
+null=${HOST_PACKAGES_NULL:-/dev/null} # tests name another
+sandbox=
+case $(stat -L -c '%F %t:%T %a' "$null" 2>&1) in
+"character special file 1:3 "*[67][67][67]) ;;
+*)
+    echo "host-packages.sh: $null is not a null device that every user may open: $(ls -l "$null" 2>&1)" >&2
+    echo "The remedy, as root: rm -f $null; mknod -m 666 $null c 1 3" >&2
+    [ "$(id -u)" = 0 ] || exit 1
+    sandbox="-o APT::Sandbox::User=root"
+    ;;
+esac
 missing=
 need() { # need PACKAGES TEST...: run the test; when it fails the packages are wanted
     packages=$1
@@ -32,9 +47,13 @@ library() { # library SONAME: is it in a library directory?
 }
 command_in() { PATH=$PATH:/usr/sbin:/sbin command -v "$1"; }
 browser() { command -v chromium || command -v chromium-browser || command -v google-chrome; }
-compiles() { # compiles HEADER: can C be compiled and linked here?
+compiles() { # compiles HEADER: can C be compiled and linked here? (Not into /dev/null: this may be root.)
+    scratch=$(mktemp -d) || return 1
     echo "#include <$1>
-int main(void) { return 0; }" | gcc -x c -o /dev/null -
+int main(void) { return 0; }" | gcc -x c -o "$scratch/program" -
+    compiled=$?
+    rm -rf "$scratch"
+    return $compiled
 }
 installed() { dpkg-query -W -f '${Status}' "$1" | grep -qx "install ok installed"; }
 python_ok() { python3 -c 'import sys; assert sys.version_info >= (3, 11)'; }
@@ -108,6 +127,21 @@ for what; do
         need "util-linux-extra" command_in fincore # util-linux has it on Debian 12
         need "fio" command_in fio
         ;;
+    kerberos)
+        need "krb5-kdc krb5-admin-server" command_in krb5kdc
+        need "krb5-kdc krb5-admin-server" command_in kadmin.local
+        need "krb5-user" command_in kinit
+        need "libfaketime" library faketime/libfaketime.so.1
+        ;;
+    ceph)
+        need "ceph-mon" command_in ceph-mon
+        need "ceph-mgr" command_in ceph-mgr
+        need "ceph-osd" command_in ceph-osd
+        need "ceph-mds" command_in ceph-mds
+        need "ceph-common" command_in ceph
+        need "libcephfs-dev" installed libcephfs-dev
+        need "util-linux" command_in setpriv
+        ;;
     browser)
         wanted_only=1
         need "chromium" browser
@@ -132,7 +166,7 @@ if [ "$(id -u)" != 0 ]; then
     give_up
 fi
 log=$(mktemp "${TMPDIR:-/tmp}/rdma-nfsd-apt.XXXXXX") # another user could foresee a name made of $$
-apt() { DEBIAN_FRONTEND=noninteractive apt-get -q -y -o DPkg::Lock::Timeout=300 "$@" >>"$log" 2>&1; }
+apt() { DEBIAN_FRONTEND=noninteractive apt-get -q -y -o DPkg::Lock::Timeout=300 $sandbox "$@" >>"$log" 2>&1; }
 step "apt-get update"
 apt update || step "apt-get update reported errors (see $log); going on with the lists there are"
 step "apt-get install $missing"

@@ -27,11 +27,14 @@ DEFAULT = "6.1"
 _SHELL = ("dash", "bash", "coreutils", "findutils", "grep", "mawk", "sed", "make", "binutils", "zstd")
 """What a build of a kernel's module runs besides the compiler."""
 
+OWN_DEV = Path(__file__).with_name("own-dev.sh")
+
 _IN_TREE = """\
-for name in dev proc sys; do
+for name in proc sys; do
     mkdir -p "$1/$name"
     mount --rbind "/$name" "$1/$name"
 done
+"$3" "$1"
 exec chroot "$1" /bin/sh -euc "$2"
 """
 
@@ -74,7 +77,9 @@ def in_tree(tree: Path, script: str) -> str:
     if os.geteuid() != 0:
         namespaces.insert(1, "--map-root-user")
     path = "/usr/sbin:/usr/bin:/sbin:/bin"
-    return run(*namespaces, "sh", "-euc", _IN_TREE, "sh", tree, script, env={"PATH": f"{os.environ['PATH']}:{path}"})
+    return run(
+        *namespaces, "sh", "-euc", _IN_TREE, "sh", tree, script, OWN_DEV, env={"PATH": f"{os.environ['PATH']}:{path}"}
+    )
 
 
 def build_kernel(lab: Path, name: str, root: Path) -> None:

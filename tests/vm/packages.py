@@ -20,6 +20,7 @@ from pathlib import Path
 
 KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
 DOWNLOADER = "_apt"
+NULL = Path("/dev/null")
 MIRROR, SECURITY = "http://deb.debian.org/debian", "http://deb.debian.org/debian-security"
 
 _START = time.monotonic()
@@ -84,7 +85,11 @@ class Suite:
     def options(self) -> tuple[str, ...]:
         """What apt is told, so that it works on this suite and needs no root right."""
         options = ["-q"]
-        if not open_to_others(self.directory):
+        if wrong := wrong_with_null():
+            if os.geteuid() != 0:
+                raise BuildError(wrong)
+            progress(f"{wrong}; going on with apt as root")
+        if wrong or not open_to_others(self.directory):
             options += ["-o", "APT::Sandbox::User=root"]  # where its own user cannot go, apt would only complain
         if not self.name:
             return tuple(options)
@@ -130,7 +135,7 @@ class Suite:
         into.mkdir(parents=True, exist_ok=True)
         if not packages:
             return []  # apt-get takes no names for a mistake
-        if os.geteuid() == 0 and open_to_others(self.directory):
+        if os.geteuid() == 0 and "APT::Sandbox::User=root" not in self.options:
             shutil.chown(into, DOWNLOADER)
         run("apt-get", *self.options, "download", *packages, cwd=into)
         files = []
@@ -153,6 +158,23 @@ def open_to_others(directory: Path) -> bool:
     downloads as a user of its own (apt.conf(5): APT::Sandbox::User), who has to."""
     there = (path for path in (directory, *directory.parents) if path.exists())
     return all(path.stat().st_mode & stat.S_IXOTH for path in there)
+
+
+def wrong_with_null() -> str:
+    """What is wrong with /dev/null, and the remedy; empty: nothing. Where apt's own user cannot open it, apt finds no
+    signature good, and says that gpgv is not installed."""
+    try:
+        found = NULL.stat()
+    except FileNotFoundError:
+        what = "does not exist"
+    else:
+        if not stat.S_ISCHR(found.st_mode) or found.st_rdev != os.makedev(1, 3):
+            what = "is not the null device"
+        elif found.st_mode & 0o666 != 0o666:
+            what = f"is not open to every user (its mode is {stat.S_IMODE(found.st_mode):04o})"
+        else:
+            return ""
+    return f"{NULL} {what}; the remedy, as root: rm -f {NULL}; mknod -m 666 {NULL} c 1 3"
 
 
 def _mirror(name: str, otherwise: str) -> str:
