@@ -22,6 +22,7 @@ from bench.machine import crowd, disk_limits, facts, measure_limits
 from bench.memory import Memory
 from bench.nfs3_client import Nfs3Failure
 from bench.places import Place, places
+from bench.processes import Processes
 from bench.running import Impossible
 from bench.scenarios import SCENARIOS, Scenario, needed, prepare
 from bench.servers import IN_GUEST, OURS, TREE, LocalServer, NotStarted, RdmaNfsd, RdmaNfsdAsync, fill
@@ -39,6 +40,7 @@ STUDIES: tuple[Study, ...] = (
     Memory(),
     Trouble(),
     Writers(),
+    Processes(),
 )
 NAMES = [scenario.name for scenario in SCENARIOS] + [study.name for study in STUDIES]
 

@@ -12,6 +12,8 @@ cdef struct Run:
     const char *problem
     bint refused                    # by RPC: the status is not NFS's
     uint32_t status                 # of the call that failed
+    uint8_t[64] seen                # what the message begins with that is the problem, if one is
+    size_t seen_size
 
 
 cdef struct Cut:

@@ -372,7 +372,7 @@ cdef drive(list loads, Latencies latencies, double seconds, size_t most):
     cdef Run run
     cdef Load load
     cdef uint64_t begun
-    run.most, run.issued, run.answered, run.problem = most, 0, 0, NULL
+    run.most, run.issued, run.answered, run.problem, run.seen_size = most, 0, 0, NULL, 0
     for load in loads:
         load.prepare()
     latencies.samples = 0
@@ -394,7 +394,10 @@ cdef drive(list loads, Latencies latencies, double seconds, size_t most):
     if run.problem == FAILED:
         raise CallFailed(run.status, run.refused)
     if run.problem != NULL:
-        raise RuntimeError(run.problem.decode())
+        problem = run.problem.decode()
+        if run.seen_size:
+            problem += f", which begins with {run.seen[:run.seen_size].hex(' ', -4)}"
+        raise RuntimeError(problem)
     return run.answered, (run.moment - begun) / 1e9
 
 

@@ -2,8 +2,8 @@
 
 Owns one connected blocking socket's traffic after the MPA negotiation; imports :mod:`rpcrdma.octets` alone. It plays a
 requester that exposes one piece of memory per outstanding call: what is written there is counted and thrown away, what
-is read from there is always the same. Each reply is matched by XID and checked: transport header, RPC acceptance, NFS
-status, and how many octets were written (RFC 5040, 5041, 5044, 8166).
+is read from there is always the same. A reply may come in several segments. Each reply is matched by XID and checked:
+transport header, RPC acceptance, NFS status, and how many octets were written (RFC 5040, 5041, 5044, 8166).
 """
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
@@ -17,6 +17,8 @@ cdef enum:
     LARGEST_PAYLOAD = 60000     # of a Read Response's FPDU
     HANDLE = 0x5A000000
     LISTS = 16                  # where the chunk lists begin in version One
+    LARGEST_REPLY = 4096        # octets of a Send: what bench.servers says to the server when it connects
+    LAST = 0x40                 # of the DDP control field: the segment ends its message (RFC 5041 section 4.1)
 
 
 cdef class RdmaGenerator(Load):
@@ -28,6 +30,8 @@ cdef class RdmaGenerator(Load):
     cdef bytes bulk                 # what it can read
     cdef const uint8_t *bulk_octets
     cdef uint64_t *received         # octets written, by slot
+    cdef uint8_t[LARGEST_REPLY] parts   # of a reply whose last segment has yet to come
+    cdef size_t part_octets
     cdef uint32_t msn
     cdef readonly unsigned long long invalidations
 
@@ -125,9 +129,27 @@ cdef class RdmaGenerator(Load):
             return b"the result was not written"
         return NULL
 
+    cdef const uint8_t *joined(self, Run *run, const uint8_t *data, size_t *size) noexcept nogil:
+        """The message that a Send's FPDU ends, whose own part of it has ``size`` octets; then it is the whole's octets.
+        NULL: its end has yet to come, or the segments do not follow each other. A sender may cut a message anywhere, so
+        that FPDUs keep to TCP's segments (RFC 5041 section 5.2, RFC 5044 section 5.1)."""
+        cdef bint last = data[2] & LAST
+        if load32(data + 16) != self.part_octets or size[0] > LARGEST_REPLY - self.part_octets:
+            run.problem = b"a segment that does not belong there"
+            return NULL
+        if last and self.part_octets == 0:
+            return data + 20
+        memcpy(self.parts + self.part_octets, data + 20, size[0])
+        self.part_octets += size[0]
+        if not last:
+            return NULL
+        size[0], self.part_octets = self.part_octets, 0
+        return self.parts
+
     cdef size_t take(self, Run *run, const uint8_t *data, size_t size) noexcept nogil:
         """Handle one FPDU."""
-        cdef size_t ulpdu, length
+        cdef size_t ulpdu, length, octets
+        cdef const uint8_t *message
         cdef uint8_t opcode
         cdef uint32_t slot = 0
         if size < 4:
@@ -146,13 +168,20 @@ cdef class RdmaGenerator(Load):
         elif opcode == 1:
             self.outgoing += self.answer_read(self.out + self.outgoing, data)
         elif opcode == 3 or opcode == 4:
+            octets = ulpdu - 18
+            message = self.joined(run, data, &octets)
+            if message == NULL:
+                return length
             self.invalidations += opcode == 4
-            run.problem = self.check_reply(run, data + 20, ulpdu - 18, &slot)
+            run.problem = self.check_reply(run, message, octets, &slot)
             if run.problem == NULL:
                 self.answered(run, slot)
                 # It grants more as it is used, and never less than before.
-                self.window = max(self.window, min(self.depth, load32(data + 20 + 8)))
+                self.window = max(self.window, min(self.depth, load32(message + 8)))
                 self.widen(run)
+            else:
+                run.seen_size = min(octets, sizeof(run.seen))
+                memcpy(run.seen, message, run.seen_size)
         else:
             run.problem = b"an FPDU that no server sends"
         return length

@@ -58,10 +58,13 @@ class Cpu(NamedTuple):
     """Altogether, as exact as can be had."""
 
 
-def connect_tcp(host: str, port: int) -> socket.socket:
-    """A connection to an IPv4 address that sends at once, though the machine's TCP may pace (BBR does)."""
+def connect_tcp(host: str, port: int, own: str = "") -> socket.socket:
+    """A connection to an IPv4 address that sends at once, though the machine's TCP may pace (BBR does). ``own``: from
+    this address."""
     sock = socket.socket()
     try:
+        if own:
+            sock.bind((own, 0))
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"reno")
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.connect((host, port))
