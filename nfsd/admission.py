@@ -14,6 +14,7 @@ from collections.abc import Awaitable
 from typing import Final
 
 from nfsd.exports import NOT_A_CLIENT, ExportTable, canonical_address
+from nfsd.matching import Connection, peer_of
 from nfsd.without_file import NAME as COMMAND_LINE
 from rpcrdma.rpc.native import Gate
 
@@ -47,23 +48,24 @@ class Admission(Gate):
         self.lasts = _NAMES_GOOD_FOR if self._exports.uses_names else float("inf")
         self.generation += 1
 
-    def learn(self, peer_address: str) -> Awaitable[None] | None:
+    def learn(self, transport: Connection) -> Awaitable[None] | None:
         """What the name service has yet to say about a host."""
-        return self._exports.admit(peer_address)
+        return self._exports.admit(transport.peer_address)
 
-    def admits(self, peer_address: str) -> bool:
-        """Whether some export is for the host."""
-        known = self._known.get(peer_address)
+    def admits(self, transport: Connection) -> bool:
+        """Whether some export is for the peer."""
+        peer = peer_of(transport)
+        known = self._known.get(peer)
         if known is None:
             if len(self._known) >= _REMEMBERED:
                 self._known.clear()
-            known = self._known[peer_address] = self._exports.knows(peer_address)
+            known = self._known[peer] = self._exports.knows(peer)
         return known
 
-    def turned_away(self, peer_address: str) -> None:
+    def turned_away(self, transport: Connection) -> None:
         """Tell the log, once for each host, and not of all when there are many."""
         self.turned_away_calls += 1
-        peer = canonical_address(peer_address)
+        peer = canonical_address(transport.peer_address)
         if peer in self._told or len(self._told) > _TOLD:
             return
         self._told.add(peer)
@@ -74,7 +76,7 @@ class Admission(Gate):
         if any(export.source.startswith(f"{COMMAND_LINE}:") for export in self._exports.exports):
             remedy = f"serve with --client {peer}"
         _log.warning("%s is refused: no export is for it; to admit it, %s", peer, remedy)
-        self._exports.observer.denied(peer_address, "", NOT_A_CLIENT, remedy)
+        self._exports.observer.denied(transport.peer_address, "", NOT_A_CLIENT, remedy)
 
     def _places(self) -> str:
         """Where a host could be added, in words."""

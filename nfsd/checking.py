@@ -51,6 +51,8 @@ def summary(config: Config) -> str:
     listeners = [["listen", "provider"]]
     listeners += [[str(e.address), e.provider if e.address.scheme == "rdma" else "-"] for e in server.listen]
     lines += [*columns(listeners), "", f"mountd port  {server.mountd_port}", f"state        {server.state_dir}", ""]
+    if server.processes > 1:
+        lines[-1:] = [f"processes    {server.processes}, each with a part of the clients", ""]
     exports = [["export", "path", "access", "squash", "clients", "id"]]
     for export in config.exports:
         overridden = {override.host for override in export.overrides}
@@ -60,7 +62,8 @@ def summary(config: Config) -> str:
             places = " ".join(f"-> {place}" for place in export.referral)
             exports.append([export.pseudo, places, "-", "-", clients, str(export.id)])
             continue
-        exports.append([export.pseudo, export.path, access, export.squash, clients, str(export.id)])
+        files = str(export.backend) if export.backend else export.path
+        exports.append([export.pseudo, files, access, export.squash, clients, str(export.id)])
     lines += columns(exports)
     if any(export.overrides for export in config.exports):
         lines += ["", "+ with settings of its own"]

@@ -6,6 +6,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from typing import TYPE_CHECKING
 
 from nfsd.admin.arguments import ADMIN_COMMANDS, add_admin_commands
 from nfsd.commands import client_setup
@@ -15,6 +16,9 @@ from nfsd.config_file import ConfigError, load
 from nfsd.conformance import command as conformance
 from nfsd.importing import run as import_exports
 from nfsd.without_file import add_arguments, configuration, is_complete
+
+if TYPE_CHECKING:
+    from nfsd.faults.rules import Rules
 
 _DESCRIPTION = """\
 An NFS server in user space. It serves local directories by NFSv3 and NFSv4, over RPC-over-RDMA and TCP, on hosts with
@@ -105,7 +109,11 @@ def build_parser() -> argparse.ArgumentParser:
         "the others"
     )
     serve.add_argument("--strict", action="store_true", help=text)
+    text = "misbehave on purpose, as the rules in FILE say: for developers of clients, never for anybody's data"
+    serve.add_argument("--faults", metavar="FILE", help=text)
     add_arguments(serve)
+    # For the supervisor of several processes, which starts them so: a descriptor that says what each has to do.
+    serve.add_argument("--portion", type=int, help=argparse.SUPPRESS)
     check = commands.add_parser("check", help="check a configuration file", description=_CHECK, formatter_class=raw)
     check.add_argument("--config", required=True, metavar="FILE", help="the configuration, a YAML file")
     check.add_argument("--file-only", action="store_true", help="look at the file alone, not at this host")
@@ -210,10 +218,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error("capture: --output and --config are required")
     if parsed.command == "devices" and parsed.config is None:
         return show_devices(Limits().memory, parsed.json)
+    if parsed.command == "serve" and parsed.portion is not None:
+        from nfsd.serving import run_portion
+
+        return run_portion(parsed.portion)
     if parsed.command == "serve" and (wrong := is_complete(parsed)):
         parser.error(f"serve: {wrong}")
     try:
         config = configuration(parsed) if parsed.command == "serve" and not parsed.config else load(parsed.config)
+        rules = _rules(parser, parsed, config)
     except ConfigError as error:
         if parsed.command == "check" and parsed.json:
             from nfsd.checking import wrong_as_json
@@ -233,7 +246,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _capture(parsed, config)
     from nfsd.serving import run
 
-    return run(config, strict=parsed.strict)
+    return run(config, strict=parsed.strict, rules=rules, rules_file=parsed.faults or "")
+
+
+def _rules(parser: argparse.ArgumentParser, parsed: argparse.Namespace, config: Config) -> Rules | None:
+    """How a server is to misbehave; None: not at all. Raises ConfigError."""
+    if parsed.command != "serve" or not parsed.faults:
+        return None
+    from nfsd.faults.rules import load as load_rules  # it takes the protocols
+
+    if config.server.processes > 1:
+        # Each would count calls for itself, and nobody could tell which call is the tenth.
+        parser.error("serve: --faults takes a single process; write server.processes: 1")
+    return load_rules(parsed.faults)
 
 
 def _capture(parsed: argparse.Namespace, config: Config) -> int:

@@ -7,6 +7,7 @@ the field names (or aliases) are the file's keys, the annotations its bounds. Ev
 from __future__ import annotations
 
 import ipaddress
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -58,6 +59,11 @@ def _umask(value: Any) -> Any:
     if isinstance(value, str) and re.fullmatch(r"0?o?[0-7]{1,3}", value):
         return int(value, 8)
     raise ValueError("is no umask; write up to three octal digits, as in 022")
+
+
+def _processes(value: Any) -> Any:
+    """``auto`` is as many as there are processors for us."""
+    return len(os.sched_getaffinity(0)) if value == "auto" else value
 
 
 def _loopback(value: Any) -> Any:
@@ -117,10 +123,12 @@ Port = Annotated[int, Field(strict=True, ge=0, le=65535)]
 Squash = Literal["root", "none", "all"]
 Secure = Annotated[Literal[True, False, "tcp"], BeforeValidator(_secure)]
 XprtSec = Annotated[tuple[Literal["none", "tls", "mtls"], ...], Field(min_length=1)]
+Sec = Annotated[tuple[Literal["krb5p", "krb5i", "krb5", "sys", "none"], ...], Field(min_length=1)]
 TransferSize = Annotated[Size, Field(ge=4096, le=1 << 20, multiple_of=4096)]
 Version = Literal["3", "4", "4.0", "4.1", "4.2"]
 Versions = Annotated[tuple[Version, ...], Field(min_length=1)]
 Umask = Annotated[int, BeforeValidator(_umask)]
+Processes = Annotated[int, BeforeValidator(_processes), Field(strict=True, ge=1, le=128)]
 _STRICT = ConfigDict(extra="forbid", allow_inf_nan=False)
 
 
@@ -323,6 +331,24 @@ class Tls:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Kerberos:
+    """RPCSEC_GSS with Kerberos 5 (RFC 2203), on every transport."""
+
+    __pydantic_config__ = _STRICT
+
+    keytab: StrictStr = "/etc/krb5.keytab"
+    """Has the keys of ``nfs/HOST``; read again when it changes."""
+    principal: Annotated[StrictStr, Field(pattern=r"^nfs/[A-Za-z0-9._-]+(@[^@/\s]+)?$")] | None = None
+    """Whom clients must ask for; without it, any ``nfs/HOST`` of the keytab."""
+    realms: tuple[Annotated[StrictStr, Field(pattern=r"^[^@/\s]+$")], ...] = ()
+    """Whose users are this host's of the same name, besides the realms of the keytab."""
+    users: dict[Annotated[StrictStr, Field(pattern=r"^[^@\[\]?\\]+@[^@/\[\]?\\]+$")], StrictStr] = field(
+        default_factory=dict
+    )
+    """Rules, from principals or patterns with ``*`` to users of this host, or to ``nobody``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Server:
     """Everything but the exports."""
 
@@ -341,6 +367,8 @@ class Server:
     """Whether to answer clients' ``quota`` commands (RQUOTA)."""
     rquota_port: Port = 0
     """TCP and UDP port of RQUOTA, likewise."""
+    processes: Processes = 1
+    """Processes that serve together, each of them its part of the clients; ``auto``: one for each processor."""
     state_dir: StrictStr = "./state"
     """Where client records and the handle key live; made if missing, readable by the server alone."""
     rpcbind: StrictBool = True
@@ -360,11 +388,18 @@ class Server:
     """What each client may do, on all exports that have no rate for it."""
     tls: Tls | None = None
     """Without it connections cannot be secured."""
+    kerberos: Kerberos | None = None
+    """Without it callers cannot be known by Kerberos."""
     nfs4: Nfs4 = field(default_factory=Nfs4)
     limits: Limits = field(default_factory=Limits)
     log: Log = field(default_factory=Log)
     audit: Audit = field(default_factory=Audit)
     metrics: Metrics = field(default_factory=Metrics)
+
+    @property
+    def connection_descriptors(self) -> int:
+        """Of a connection: one whose handshake is under way has another one."""
+        return 1 if self.tls is None else 2
 
     @property
     def spoken(self) -> int:
@@ -385,6 +420,7 @@ class Client:
     anongid: Identity | None = None
     secure: Secure | None = None
     xprtsec: XprtSec | None = None
+    sec: Sec | None = None
     umask: Umask | None = None
     rate: Rate | None = None
     """Of this client on this export, in place of ``server.client_rate``."""
@@ -399,7 +435,7 @@ class ExportEntry:
     __pydantic_config__ = _STRICT
 
     path: StrictStr | None = None
-    """Required, except with ``referral``."""
+    """Required, except with ``referral`` or ``backend``."""
     pseudo: StrictStr | None = None
     """Default: the last part of ``path``."""
     id: Annotated[Integer, Field(ge=1, le=0xFFFFFFFF)] | None = None
@@ -417,6 +453,8 @@ class ExportEntry:
     xprtsec: XprtSec = ("none", "tls", "mtls")
     """How connections may be secured: not at all, by TLS, by TLS with a client's certificate. exports(5) has the words.
     """
+    sec: Sec = ("sys", "none")
+    """How callers may be known: by Kerberos, by what their host says, not at all. exports(5) has the words."""
     umask: Umask = 0
     manage_gids: StrictBool = False
     versions: Versions | None = None
@@ -427,6 +465,12 @@ class ExportEntry:
     """Of all clients together."""
     referral: tuple[StrictStr, ...] = ()
     replicas: tuple[StrictStr, ...] = ()
+    backend: StrictStr | None = None
+    """Instead of ``path``: ``memory``, ``python``, or the name of an installed plug-in."""
+    module: StrictStr | None = None
+    """With ``backend: python``: ``package.module:factory``."""
+    options: dict[StrictStr, Any] = field(default_factory=dict)
+    """What the backend is made with."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,25 +10,28 @@ flushes the state, and closes the descriptors.
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import logging
 import os
-import socket
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from typing import Any, Protocol
 
+from prometheus_client.registry import Collector
+
 from nfsd import state_dir
 from nfsd.admission import Admission
 from nfsd.audit import Audit
-from nfsd.config import Config, Limits, Nfs4, split_host_port
+from nfsd.config import Config, Nfs4, Server
 from nfsd.config_file import bound_of
 from nfsd.control import Control
 from nfsd.events import Events
 from nfsd.exports import ExportTable
-from nfsd.idnames import IdNames, default_domain
+from nfsd.faults.choosing import Faults
+from nfsd.faults.fitting import Fitting
+from nfsd.idnames import id_names
 from nfsd.inspector import Inspector, Parts
+from nfsd.kerberos import KerberosError, make_acceptor
 from nfsd.listeners import Listeners
 from nfsd.local_users import LocalUsers
 from nfsd.metrics import ServerCollector
@@ -40,6 +43,8 @@ from nfsd.nlm.messages import Messages
 from nfsd.nlm.nsm import Notifier, nsm_program
 from nfsd.nlm.peers import Peers
 from nfsd.nlm.program import nlm4_program
+from nfsd.planned import program_hosts, programs
+from nfsd.portions import Portion
 from nfsd.pricing import Prices
 from nfsd.protocol.nfsacl import NFSACL_PROGRAM, NFSACL_V3
 from nfsd.protocol.nlm4 import NLM_PROGRAM, NLM_V4
@@ -48,7 +53,8 @@ from nfsd.protocol.rquota import RQUOTA_PROGRAM, RQUOTA_V1, RQUOTA_V2
 from nfsd.read_only import ReadOnlySwitch, as_served
 from nfsd.recovery_store import RecoveryStore
 from nfsd.reloader import Reloader
-from nfsd.requests import commands
+from nfsd.requests import commands, of_portion
+from nfsd.settling import settle
 from nfsd.state import Recovered, StateEngine
 from nfsd.state.limits import Limits as StateLimits
 from nfsd.state_dir import StateDirError
@@ -67,15 +73,15 @@ from nfsd.vfs.resources import FileLimits, raise_descriptor_limit
 from nfsd.vfs.service import FileService
 from nfsd.vfs.types import Time
 from nfsd.web.app import App
-from nfsd.web.endpoint import start_endpoint
+from nfsd.web.start import start_web
 from rpcrdma.capture.recorder import Captures
+from rpcrdma.gss.acceptor import Acceptor
 from rpcrdma.memory import Pool
 from rpcrdma.paces import Paces
 from rpcrdma.rpc.dispatch import Dispatcher
 from rpcrdma.rpc.portmap import portmap_program
 from rpcrdma.rpc.program import Program
 from rpcrdma.rpc.replay import ReplayCache
-from rpcrdma.rpc.rpcbind import PORT as PORTMAPPER_PORT
 from rpcrdma.rpc.rpcbind import RPCBPROG, Rpcbind, Service, services
 from rpcrdma.verbs.device import raise_memory_lock
 
@@ -93,7 +99,6 @@ _PROGRAMS = {
 """What each kind of listener serves, as rpcbind is told."""
 RESERVE = 16
 """One part of so many of the memory is for small calls of clients that hold little."""
-_DNS_PATIENCE = 3.0
 
 
 class Releasable(Protocol):
@@ -110,24 +115,36 @@ class StartError(Exception):
 class Daemon:
     """One server."""
 
-    def __init__(self, config: Config, rpcbind: Rpcbind | None = None, *, strict: bool = False) -> None:
-        """``strict``: do not start unless every export can be served."""
-        server = config.server
-        self.config = config
-        self._strict = strict
+    def __init__(
+        self,
+        config: Config,
+        rpcbind: Rpcbind | None = None,
+        *,
+        strict: bool = False,
+        portion: Portion | None = None,
+        faults: Faults | None = None,
+    ) -> None:
+        """``strict``: do not start unless every export can be served. ``portion``: be one of several processes that
+        serve together, with this of the whole. ``faults``: how to misbehave."""
+        self.config = config if portion is None else portion.of(config)
+        server, exports = self.config.server, self.config.exports
+        self._strict, self._portion, self._fitting = strict, portion, Fitting(faults)
+        self._read_only = server.read_only if portion is None else portion.read_only
         self.pool = Pool(server.limits.memory, server.limits.memory // RESERVE)
         self.paces = Paces()
         prices = Prices(self.paces, bound_of(server.client_rate))
-        self.exports = ExportTable(as_served(config.exports, server.read_only), prices=prices)
+        self.exports = ExportTable(as_served(exports, self._read_only), prices=prices)
         self._admission = Admission(self.exports)
         self.events: Events
         descriptors = raise_descriptor_limit()
         self.service = FileService(
-            self.exports, server.state_dir, _file_limits(server.limits, descriptors), rings=server.io_uring
+            self.exports, server.state_dir, _file_limits(server, descriptors), rings=server.io_uring
         )
         self.paces.weights.for_one.append(self.service.weigh)
         self.captures = Captures()
-        self.listeners = Listeners(self.pool, server.limits, self.captures, descriptors, self.paces)
+        self.listeners = Listeners(
+            self.pool, server.limits, self.captures, descriptors, self.paces, portion, server.connection_descriptors
+        )
         self._rpcbind = rpcbind or Rpcbind()
         self._store = RecoveryStore(server.state_dir)
         self._mounts = MountList()
@@ -137,6 +154,7 @@ class Daemon:
         self._nfs3: Nfs3Procedures
         self._nfs4: Nfs4Server
         self._reloader: Reloader
+        self._gss: Acceptor | None = None
         self._notifier: Notifier | None = None
         self.dispatchers: dict[str, Dispatcher] = {}
         self.metrics_port = 0
@@ -174,17 +192,22 @@ class Daemon:
             engine,
             self._store,
             started=Time(int(time.time()), 0),
-            owner=state_dir.identity(server.state_dir),
-            names=await _id_names(server.nfs4),
+            identity=state_dir.identity(server.state_dir if self._portion is None else self._portion.state_dir),
+            member=b"" if self._portion is None else b"-%d" % self._portion.index,
+            names=await id_names(server.nfs4.domain, numeric=server.nfs4.id_names == "numeric"),
             leases=server.nfs4.delegations == "local",
             callbacks_anywhere=server.nfs4.callbacks_to == "any",
             versions=server.spoken,
+            callbacks=self._fitting.callbacks,
         )
+        self._fitting.attach(self._nfs4, self._admission)
         self._nfs4.start()
         self._undo.append(self._nfs4.close)
-        self._reloader = Reloader(self.config, self.service, self._nfs4)
+        portion_of = None if self._portion is None else self._portion.of
+        self._reloader = Reloader(self.config, self.service, self._nfs4, portion_of, read_only=self._read_only)
         self._reloader.start()
         self._undo.append(self._reloader.close)
+        self._gss = await self._start_kerberos()
         self._make_programs()
         if server.nlm and server.spoken & V3:
             self._make_lock_manager(recovered)
@@ -205,7 +228,7 @@ class Daemon:
 
     def _make_programs(self) -> None:
         """NFS in the versions that are spoken, and what goes with NFSv3."""
-        spoken, recalls = self.config.server.spoken, self._nfs4.recalls
+        spoken, recalls, gss = self.config.server.spoken, self._nfs4.recalls, self._gss
         versions: dict[int, Any] = {}
         direct: dict[tuple[int, int], Any] = {}
         self._nfs3 = Nfs3Procedures(self.service, delegations=recalls)
@@ -219,11 +242,26 @@ class Daemon:
         if spoken & V3:
             programs.append(nfsacl_program(self.service, self.exports, delegations=recalls))
             mount = mount3_program(self.service, self.exports, self._mounts)
-            self.dispatchers["mountd"] = Dispatcher([mount], gate=self._admission)
+            self.dispatchers["mountd"] = self._fitting.dispatcher([mount], gate=self._admission, gss=gss)
         if self.config.server.rquota:
-            self.dispatchers["rquota"] = Dispatcher([rquota_program(self.service, self.exports)], gate=self._admission)
+            quotas = rquota_program(self.service, self.exports)
+            self.dispatchers["rquota"] = Dispatcher([quotas], gate=self._admission, gss=gss)
         replies = ReplayCache(self.config.server.limits.replay_memory)
-        self.dispatchers["nfs"] = Dispatcher(programs, replies, gate=self._admission, direct=direct)
+        self.dispatchers["nfs"] = self._fitting.dispatcher(
+            programs, replies, gate=self._admission, direct=direct, gss=gss
+        )
+
+    async def _start_kerberos(self) -> Acceptor | None:
+        """What callers make contexts with, if they may."""
+        settings = self.config.server.kerberos
+        if settings is None:
+            return None
+        try:
+            acceptor = await asyncio.to_thread(make_acceptor, settings)
+        except KerberosError as error:
+            raise StartError(f"server.kerberos: {error}") from None
+        self._undo.append(acceptor.close)
+        return acceptor
 
     async def _start_files(self) -> Recovered:
         """Start what the state directory and the file service are for; what clients had before the restart."""
@@ -268,11 +306,13 @@ class Daemon:
         path = self.config.server.state_dir
         try:
             lock = state_dir.take(path)
+            self._undo.append(lambda: os.close(lock))
+            if self._portion is None:
+                settle(path, 1)
         except StateDirError as error:
             raise StartError(f"state_dir: {error}") from None
         except OSError as error:
             raise StartError(f"state_dir: {_describe(error)}") from error
-        self._undo.append(lambda: os.close(lock))
 
     def _start_events(self) -> None:
         audit = self.config.server.audit
@@ -290,28 +330,22 @@ class Daemon:
         self._undo.append(self.listeners.close)
         if server.tls is not None:
             self.listeners.secure(server.tls.files())
-        await self.listeners.start(server.listen, self.dispatchers["nfs"])
-        if not self.listeners.started:
+        entries = list(server.listen if self._portion is None else self._portion.listeners(server.listen))
+        await self.listeners.start(entries, self.dispatchers["nfs"])
+        if entries and not self.listeners.started:
             raise StartError("none of the listeners could be started")
-        addresses = [entry.address for entry in server.listen]
-        over_tcp = [address.host for address in addresses if address.scheme == "tcp"]
-        hosts = over_tcp or [address.host for address in addresses]
-        start = self.listeners.start_service
-        if "mountd" in self.dispatchers:
-            await start("mountd", "MOUNT (NFSv3)", hosts, server.mountd_port, self.dispatchers["mountd"])
-        if "nlm" in self.dispatchers:
-            await start("nlm", "NLM (NFSv3's locks)", hosts, server.nlm_port, self.dispatchers["nlm"])
-            await start("nsm", "NSM (NFSv3's locks)", hosts, server.nsm_port, self.dispatchers["nsm"], udp=True)
-        if server.rquota:
-            await start("rquota", "RQUOTA", hosts, server.rquota_port, self.dispatchers["rquota"], udp=True)
-        if server.portmapper:
-            await start("rpcbind", "the portmapper", hosts, PORTMAPPER_PORT, self.dispatchers["rpcbind"], udp=True)
+        hosts, start = program_hosts(server), self.listeners.start_service
+        for one in programs(server):
+            await start(one.service, one.what, hosts, one.port, self.dispatchers[one.service], udp=one.udp)
 
     def _start_metrics(self) -> None:
-        if self.config.server.metrics.listen is None:
-            return
-        host, port = split_host_port(self.config.server.metrics.listen)
-        collector = ServerCollector(
+        started = start_web(self.config.server.metrics, self._collectors(), self._statistics.snapshot, self.readiness)
+        if started is not None:
+            self.web, self.metrics_port, close = started
+            self._undo.append(close)
+
+    def _collectors(self) -> list[Collector]:
+        server = ServerCollector(
             self.dispatchers,
             self.pool,
             self.listeners.connections,
@@ -327,17 +361,7 @@ class Daemon:
             lambda: self._reloader.read_only,
         )
         usage = UsageCollector(self.dispatchers, self.exports, self._nfs4, self._nfs3)
-        names = list(self.config.server.metrics.names)
-        if not ipaddress.ip_address(host).is_loopback:
-            names.append(socket.gethostname())
-        collectors, loop = [collector, usage], asyncio.get_running_loop()
-        self.web = App(loop, collectors, self._statistics.snapshot, self.readiness, names=names)
-        try:
-            close, self.metrics_port = start_endpoint(self.web, host, port)
-        except OSError as error:
-            _log.error("cannot serve metrics on %s: %s", self.config.server.metrics.listen, error.strerror)
-        else:
-            self._undo.append(close)
+        return [server, usage, *self._fitting.collectors]
 
     def _state(self) -> dict[str, int]:
         """What clients make the server remember, for the metrics."""
@@ -346,7 +370,10 @@ class Daemon:
     async def _start_control(self) -> None:
         steering = Steering(self._parts, self._inspector, self._reloader, self.events)
         switch = ReadOnlySwitch(self._reloader, self._nfs4)
-        control = Control(self.captures, commands(self._inspector, steering, self._statistics, switch))
+        known = commands(self._inspector, steering, self._statistics, switch) | self._fitting.commands()
+        if self._portion is not None:
+            known |= of_portion(self._collectors(), self.readiness, self._served)
+        control = Control(self.captures, known)
         try:
             await control.start(self.config.server.state_dir)
         except OSError as error:
@@ -361,7 +388,9 @@ class Daemon:
         self._undo += [manager.close, messages.close]
         self._notifier = Notifier(peers, self._nfs4.engine)
         self._undo.append(self._notifier.close)
-        self.dispatchers["nlm"] = Dispatcher([nlm4_program(manager, messages)], gate=self._admission)
+        self.dispatchers["nlm"] = self._fitting.dispatcher(
+            [nlm4_program(manager, messages)], gate=self._admission, gss=self._gss
+        )
         self.dispatchers["nsm"] = Dispatcher([nsm_program(self._nfs4, peers)], gate=self._admission)
 
     def _served(self) -> list[Service]:
@@ -384,7 +413,7 @@ class Daemon:
         nfs = " ".join(map(str, self.listeners.of("nfs")))
         mountd = " ".join(map(str, self.listeners.of("mountd")))
         read_only = " (read-only)" if self._reloader.read_only else ""
-        return f"rdma-nfsd ready: {nfs}" + (f" mountd {mountd}" if mountd else "") + read_only
+        return f"rdma-nfsd ready: {nfs}" + (f" mountd {mountd}" if mountd else "") + read_only + self._fitting.ready
 
     def readiness(self) -> dict[str, Any]:
         """Whether clients are served: everything was started, and nothing is being stopped."""
@@ -447,19 +476,11 @@ def _words(counters: Mapping[str, int]) -> str:
     return ", ".join(f"{name} {value}" for name, value in counters.items() if value) or "nothing yet"
 
 
-async def _id_names(nfs4: Nfs4) -> IdNames:
-    domain = nfs4.domain
-    if domain is None:
-        try:
-            domain = await asyncio.wait_for(asyncio.to_thread(default_domain), _DNS_PATIENCE)
-        except TimeoutError:
-            domain = "localdomain"
-            _log.warning("the DNS is silent: names of users end in @%s; nfs4: {domain: ...} sets another", domain)
-    return IdNames(numeric=nfs4.id_names == "numeric", domain=domain)
-
-
-def _file_limits(limits: Limits, descriptors: int) -> FileLimits:
-    return FileLimits.of(descriptors, limits.connections, limits.all_calls, limits.open_files, limits.host_open_files)
+def _file_limits(server: Server, descriptors: int) -> FileLimits:
+    limits = server.limits
+    opens = limits.open_files, limits.host_open_files
+    each = server.connection_descriptors
+    return FileLimits.of(descriptors, limits.connections, limits.all_calls, *opens, each)
 
 
 def _state_limits(nfs4: Nfs4, grace: float) -> StateLimits:

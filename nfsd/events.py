@@ -20,7 +20,7 @@ import yaml
 
 from nfsd.audit import Audit
 from nfsd.exports import Export, ExportTable, Observer, canonical_address
-from nfsd.matching import Connection
+from nfsd.matching import Connection, peer_of
 from nfsd.shown import many, path_shown, shown
 from nfsd.state import StateEngine
 from nfsd.state.clients import Client
@@ -120,7 +120,7 @@ class Events(Observer):
         self._uses.setdefault(host, {})[export.id] = version
 
     def _tell_mount(self, export: Export, transport: Connection, path: str, version: str) -> None:
-        client, access = canonical_address(transport.peer_address), self._exports.access(export, transport.peer_address)
+        client, access = canonical_address(transport.peer_address), self._exports.access(export, peer_of(transport))
         read_only = access is None or access.read_only
         squash = export.squash if access is None else access.squash
         _log.info(
@@ -130,7 +130,7 @@ class Events(Observer):
             version,
             transport.netid,
             "read-only" if read_only else "read-write",
-            _SQUASH[squash],
+            _SQUASH[squash] + (f", as {transport.certified}" if transport.certified else ""),
         )
         self._tell_of(
             "mount",
@@ -140,6 +140,7 @@ class Events(Observer):
             version=version,
             netid=transport.netid,
             port=transport.peer_port,
+            **({"certificate": transport.certified} if transport.certified else {}),
             read_only=read_only,
             squash=squash,
         )
@@ -276,3 +277,8 @@ def remedy_of(client: str, exports: Sequence[Export]) -> str:
         line = yaml.safe_dump([*export.clients, client], default_flow_style=True, width=10**6).strip()
         places.append(f"write for {export.pseudo}{where}: clients: {line}")
     return " or ".join(places)
+
+
+def addresses_of(client: Client) -> set[str]:
+    """Where a client has shown itself, without the mark of those that do not speak for their host."""
+    return {canonical_address(host.removesuffix("!")) for host in client.hosts}

@@ -6,15 +6,22 @@ Owns :class:`Export`. To whom it is offered is :mod:`nfsd.exports`' to say; the 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from nfsd.versions import ALL
 from rpcrdma.paces import NO_BOUND, Bound
 
 ANY_SECURITY = ("none", "tls", "mtls")
 """What connections may be secured by unless something is demanded, with the words of exports(5)."""
+
+
+SECURITY = ("krb5p", "krb5i", "krb5", "sys", "none")
+"""How callers may be known, the strongest first, with the words of exports(5): by Kerberos, with privacy, integrity or
+neither, by what their host says (AUTH_SYS), not at all (AUTH_NONE)."""
+WITHOUT_PROOF = ("sys", "none")
+"""What is enough unless something else is demanded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +39,7 @@ class ClientOverride:
     rate: Bound | None = None
     weight: int | None = None
     xprtsec: tuple[str, ...] | None = None
+    sec: tuple[str, ...] | None = None
 
 
 class Place(NamedTuple):
@@ -44,6 +52,21 @@ class Place(NamedTuple):
 
     def __str__(self) -> str:
         return f"[{self.host}]:{self.path}" if ":" in self.host else f"{self.host}:{self.path}"
+
+
+@dataclass(frozen=True, slots=True)
+class BackendChoice:
+    """What an export's files are in, where that is no directory."""
+
+    kind: str
+    """``memory``, ``git``, ``cephfs`` or ``python``, or the name of an entry point."""
+    module: str = ""
+    """``package.module:factory``, for ``python``."""
+    options: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    """What the factory is called with."""
+
+    def __str__(self) -> str:
+        return self.module or self.kind
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,12 +98,16 @@ class Export:
     """Whether clients see and set the files' security labels."""
     referral: tuple[Place, ...] = ()
     """Where the files really are: nothing is served here, and ``path`` is empty."""
+    backend: BackendChoice | None = None
+    """What the files are in; None: in the directory at ``path``, which is empty otherwise."""
     replicas: tuple[Place, ...] = ()
     """Where the same files are to be had as well."""
     secure: bool | str = False
     """Whether clients must use a port below 1024: True, ``"tcp"`` (RDMA's ports are not looked at), or False."""
     xprtsec: tuple[str, ...] = ANY_SECURITY
     """How connections may be secured: ``none``, ``tls``, ``mtls``."""
+    sec: tuple[str, ...] = WITHOUT_PROOF
+    """How callers may be known: words of :data:`SECURITY`."""
     mountpoint: bool | str = False
     """Whether something must be mounted at ``path``, or at another directory, for the export to be served."""
     umask: int = 0

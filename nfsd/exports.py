@@ -4,7 +4,8 @@ Owns the choice among ``clients`` and squashing of credentials (exports(5) seman
 matching of one entry and the name services (:mod:`nfsd.names`).
 
 Which entry of ``clients`` counts when several match: the most specific one, in this order: a single address, a host
-name, a network (the longer prefix first), a host name with wildcards, a netgroup, ``*``. Among equals the first.
+name, a network (the longer prefix first), a host name with wildcards, a netgroup, any certificate, ``*``. Names in
+certificates come before all of these: exact ones, then those with wildcards. Among equals the first.
 Nothing here waits for the DNS except :meth:`ExportTable.admit`, which the dispatcher awaits once per new peer.
 """
 
@@ -15,12 +16,12 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Protocol
 
-from nfsd.exported import ANY_SECURITY
+from nfsd.exported import ANY_SECURITY, SECURITY
 from nfsd.exported import ClientOverride as ClientOverride
 from nfsd.exported import Export as Export
 from nfsd.exported import Place as Place
 from nfsd.exported import derive_id as derive_id
-from nfsd.matching import RESERVED_PORTS, Access, Connection, Pattern
+from nfsd.matching import RESERVED_PORTS, Access, Connection, Pattern, peer_of
 from nfsd.matching import canonical_address as canonical_address
 from nfsd.names import GroupLists, HostNames
 from nfsd.pricing import Prices
@@ -29,6 +30,7 @@ from nfsd.versions import ALL
 from nfsd.vfs.types import Credential
 from rpcrdma.addresses import host_of
 from rpcrdma.paces import NO_BOUND, Bound, Paces
+from rpcrdma.rpc.program import RPCSEC_GSS
 from rpcrdma.rpc.tally import Tally
 
 _log = logging.getLogger(__name__)
@@ -41,6 +43,7 @@ _MOST_NAMED = 64
 """Clients of one export that the log names for their ports."""
 NOT_A_CLIENT = "no export is for it"
 NOT_AMONG_CLIENTS = "it is not among its clients"
+NOT_KNOWN_SO = "it does not call by a security flavor of the export's (sec)"
 NOT_BY_VERSION = "it is not served by this version of NFS"
 
 
@@ -66,11 +69,25 @@ class Observer:
 class Caller(Protocol):
     """Who calls, as the RPC header says."""
 
-    flavor: int
-    uid: int | None
-    """None: nobody's."""
-    gid: int | None
-    gids: tuple[int, ...]
+    @property
+    def flavor(self) -> int:
+        """Of RFC 5531: AUTH_NONE, AUTH_SYS, RPCSEC_GSS."""
+
+    @property
+    def uid(self) -> int | None:
+        """None: nobody's."""
+
+    @property
+    def gid(self) -> int | None:
+        """Likewise."""
+
+    @property
+    def gids(self) -> tuple[int, ...]:
+        """Ids only."""
+
+    @property
+    def security(self) -> str:
+        """How the caller is known: a word of :data:`nfsd.exported.SECURITY`."""
 
 
 class ExportTable:
@@ -114,6 +131,8 @@ class ExportTable:
         self.by_id = {export.id: export for export in self.exports}
         self.usage.keep(self.by_id)
         self._patterns = {export.id: _patterns(export) for export in everything}
+        self._certified = {one for one, patterns in self._patterns.items() if any(p.certificate for p in patterns)}
+        """Exports that are for some clients by their certificates."""
         self._named.clear()
         self._own = {export.id: _own_access(export) for export in self.exports}
         named = [p for patterns in self._patterns.values() for p in patterns if p.name not in ("", "*")]
@@ -173,19 +192,22 @@ class ExportTable:
         self._changed.append(callback)
 
     def standing(self, export: Export, caller: Caller, transport: Connection) -> tuple[Credential, bool] | None:
-        """A caller as it acts on an export, and whether only to read; None when it may not use it, or when that cannot
-        be said at once or may change (groups the server looks up): :meth:`admit` and :meth:`credential` can."""
+        """A caller as it acts on an export, and whether only to read; None when it may not use it, or not as it is
+        known, or when that cannot be said at once or may change (groups the server looks up): :meth:`admit` and
+        :meth:`credential` can."""
         peer_address = transport.peer_address
         if self.admit(peer_address) is not None:
             return None
-        access = self.access(export, peer_address)
-        if access is None or not access.takes(transport):
+        access = self.access(export, peer_of(transport))
+        if access is None or not access.takes(transport) or caller.security not in access.sec:
             return None
         if caller.flavor == _AUTH_NONE or access.squash == "all":
             self.observer.used(export, transport, "")
             return self._anonymous(access, peer_address), access.read_only
         gids: tuple[int, ...] | None = caller.gids
-        if access.manage_gids and caller.uid is not None:
+        if caller.flavor == RPCSEC_GSS:
+            pass  # the mapping has all groups of the user, as this system knows them
+        elif access.manage_gids and caller.uid is not None:
             gids = self._groups.known(caller.uid, None, peer_address)
         elif len(caller.gids) >= _AUTH_SYS_GROUPS:
             return None
@@ -199,32 +221,33 @@ class ExportTable:
         few seconds at most; a name service that fails or is late leaves the peer without a name)."""
         return self._names.learn(canonical_address(peer_address)) if self.uses_names else None
 
-    def access(self, export: Export, peer_address: str) -> Access | None:
+    def access(self, export: Export, peer: str) -> Access | None:
         """How this client may use the export; None: not at all."""
-        key = (export.id, peer_address)
+        key = (export.id, peer)
         try:
             return self._accesses[key]
         except KeyError:
             pass
         if len(self._accesses) >= _CACHE_LIMIT:
             self._accesses.clear()
-        found = self._accesses[key] = self._find_access(export, canonical_address(peer_address))
+        found = self._accesses[key] = self._find_access(export, peer)
         return found
 
     def _find_access(self, export: Export, peer: str) -> Access | None:
+        host, certified = canonical_address(peer), peer.split(" ")[1:]
         try:
-            address = ipaddress.ip_address(peer)
+            address = ipaddress.ip_address(host)
         except ValueError:
             address = None  # a transport without addresses (the loopback provider): only "*" and names match
         for pattern in self._patterns.get(export.id, ()):
-            if pattern.matches(address, peer, self._names):
+            if pattern.matches(address, host, self._names, certified):
                 return pattern.access
         return None
 
     def takes(self, export: Export, transport: Connection, *, secured: bool = True) -> bool:
         """Whether a client that may use the export may do so on the connection it has: from its port, and secured as it
         must be if that is asked. The log names it once if not."""
-        access = self.access(export, transport.peer_address)
+        access = self.access(export, peer_of(transport))
         if access is None or (access.takes(transport) if secured else access.has_port(transport)):
             return True
         if access.has_port(transport):
@@ -244,23 +267,48 @@ class ExportTable:
 
     def is_secured(self, export: Export, transport: Connection) -> bool:
         """Whether a client that may use the export has its connection secured as it must be."""
-        access = self.access(export, transport.peer_address)
+        access = self.access(export, peer_of(transport))
         return access is None or access.is_secured(transport)
+
+    def believes(self, export: Export, caller: Caller, transport: Connection) -> bool:
+        """Whether a client that may use the export is known as it must be, in this call."""
+        access = self.access(export, peer_of(transport))
+        return access is None or caller.security in access.sec
+
+    def ways(self, export: Export, peer: str) -> tuple[str, ...]:
+        """How callers of this client may be known on the export, the strongest way first; none: it may not use it."""
+        access = self.access(export, peer)
+        return () if access is None else tuple(way for way in SECURITY if way in access.sec)
+
+    def mount_ways(self, export: Export, peer: str) -> tuple[str, ...]:
+        """Likewise, of one that may only be told the export's handle: as any with a certificate."""
+        certified = (pattern.access for pattern in self._patterns[export.id] if pattern.certificate)
+        sec = {way for access in certified for way in access.sec}
+        return self.ways(export, peer) or tuple(way for way in SECURITY if way in sec)
 
     def refuse(self, export: Export, transport: Connection, version: str) -> None:
         """Note that a client was not let to an export that it asked for: it is for others."""
-        if self.visible(export, transport.peer_address):
+        if self.visible(export, peer_of(transport)):
             self.observer.refused(transport, export.pseudo, version, [], NOT_BY_VERSION)
         else:
             self.observer.refused(transport, export.pseudo, version, [export], NOT_AMONG_CLIENTS)
 
-    def visible(self, export: Export, peer_address: str, version: int = ALL) -> bool:
+    def visible(self, export: Export, peer: str, version: int = ALL) -> bool:
         """Whether this client may use the export by this version of NFS, or by any of several."""
-        return export.versions & version != 0 and self.access(export, peer_address) is not None
+        return export.versions & version != 0 and self.access(export, peer) is not None
 
-    def knows(self, peer_address: str) -> bool:
+    def mountable(self, export: Export, peer: str) -> bool:
+        """Whether this client may be told the export's handle: it may use the export, or might with a certificate,
+        which clients' mount(8) does not show to MOUNT."""
+        return export.id in self._certified or self.access(export, peer) is not None
+
+    def may_mount(self, peer: str) -> bool:
+        """Whether this client may be told any handle."""
+        return self.knows(peer) or any(self.mountable(export, peer) for export in self.exports)
+
+    def knows(self, peer: str) -> bool:
         """Whether this client may use anything here, a referral included."""
-        return any(self.visible(export, peer_address) for export in (*self.exports, *self.referrals))
+        return any(self.visible(export, peer) for export in (*self.exports, *self.referrals))
 
     def speaker(self, transport: Connection) -> str:
         """For whom a caller speaks where state is concerned: its host, or some user of it."""
@@ -273,13 +321,13 @@ class ExportTable:
         has_port = not self._ports_matter or 0 < transport.peer_port < RESERVED_PORTS
         if has_port and not self._security_matters:
             return True
-        accesses = [self.access(export, transport.peer_address) for export in self.exports]
+        accesses = [self.access(export, peer_of(transport)) for export in self.exports]
         known = [access for access in accesses if access is not None]
         return not known or any(access.takes(transport) for access in known)
 
-    def read_only(self, export: Export, peer_address: str) -> bool:
+    def read_only(self, export: Export, peer: str) -> bool:
         """Whether the export is read-only for this client (it is for one that may not use it at all)."""
-        access = self.access(export, peer_address)
+        access = self.access(export, peer)
         return access is None or access.read_only
 
     async def credential(
@@ -289,23 +337,25 @@ class ExportTable:
         uid: int | None,
         gid: int | None,
         gids: tuple[int, ...],
-        peer_address: str | None = None,
+        peer: str | None = None,
     ) -> Credential:
         """The caller as it acts on this export: squashed; with 16 groups in AUTH_SYS the server's own group list of
-        that user is used instead, if it has one, with ``manage_gids`` always (cached; looked up off the loop).
-        AUTH_NONE acts as the anonymous user, and so does nobody (None), as user and as group.
+        that user is used instead, if it has one, with ``manage_gids`` always (cached; looked up off the loop). Whom
+        RPCSEC_GSS knows has been mapped to a user with all groups. AUTH_NONE acts as the anonymous user, and so does
+        nobody (None), as user and as group.
 
-        ``peer_address`` selects the settings of that client; None takes those of the export itself. A client that the
+        ``peer`` selects the settings of that client; None takes those of the export itself. A client that the
         export is not for acts as the anonymous user."""
-        if peer_address is None:
+        peer_address = None if peer is None else peer.partition(" ")[0]
+        if peer is None:
             access: Access | None = self._own.get(export.id) or _own_access(export)
         else:
-            access = self.access(export, peer_address)
+            access = self.access(export, peer)
         if access is None:
             return Credential(export.anonuid, export.anongid)
         if flavor == _AUTH_NONE or access.squash == "all":
             return self._anonymous(access, peer_address)
-        if uid is not None and (access.manage_gids or len(gids) >= _AUTH_SYS_GROUPS):
+        if uid is not None and flavor != RPCSEC_GSS and (access.manage_gids or len(gids) >= _AUTH_SYS_GROUPS):
             own = None if access.manage_gids else access.anongid if gid is None else gid
             known = self._groups.known(uid, own, peer_address or "")
             if known is None:
@@ -360,6 +410,7 @@ def _own_access(export: Export) -> Access:
         export.umask,
         export.manage_gids,
         xprtsec=export.xprtsec,
+        sec=export.sec,
     )
 
 
@@ -382,6 +433,7 @@ def _patterns(export: Export) -> list[Pattern]:
                 override.rate or NO_BOUND,
                 override.weight or 1,
                 override.xprtsec or own.xprtsec,
+                override.sec or own.sec,
             )
         patterns.append(Pattern(host, access))
     return sorted(patterns, key=lambda pattern: pattern.specificity, reverse=True)

@@ -28,6 +28,7 @@ _log = limited_logger(__name__)
 _LIMIT: Final = 4096
 """Answers remembered; the one not asked for longest goes first."""
 _THREADS: Final = 4
+_DNS_PATIENCE: Final = 3.0
 _NAME_LIMIT: Final = 256
 """Octets of a name; the system's own limit (LOGIN_NAME_MAX) is no larger."""
 NOBODY: Final = b"nobody"
@@ -187,3 +188,14 @@ class IdNames:
                 await task
         if self._threads is not None:
             self._threads.shutdown(wait=False, cancel_futures=True)
+
+
+async def id_names(domain: str | None, *, numeric: bool) -> IdNames:
+    """Those of a domain; of this host's, which the DNS knows, if it is not named."""
+    if domain is None:
+        try:
+            domain = await asyncio.wait_for(asyncio.to_thread(default_domain), _DNS_PATIENCE)
+        except TimeoutError:
+            domain = "localdomain"
+            _log.warning("the DNS is silent: names of users end in @%s; nfs4: {domain: ...} sets another", domain)
+    return IdNames(numeric=numeric, domain=domain)

@@ -244,7 +244,7 @@ class Inspector:
         return [
             {
                 "export": export.pseudo,
-                "path": export.path,
+                "path": str(export.backend) if export.backend else export.path,
                 "access": "ro" if export.read_only else "rw",
                 "squash": export.squash,
                 "rate": str(export.rate),

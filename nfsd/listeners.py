@@ -15,11 +15,15 @@ import collections
 import errno
 import ipaddress
 import logging
+import os
+import socket
 from collections.abc import Coroutine, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from nfsd.config import Address, Limits, Listen
+from nfsd.planned import Place
+from nfsd.portions import Portion
 from nfsd.vfs.resources import most_calls, most_connections
 from rpcrdma.capture.recorder import Captures
 from rpcrdma.engine.config import ResponderOptions
@@ -29,12 +33,15 @@ from rpcrdma.memory import Pool
 from rpcrdma.paces import Paces
 from rpcrdma.rpc.dispatch import Dispatcher
 from rpcrdma.server.rdma import RdmaServer, RdmaServerOptions
-from rpcrdma.server.securing import Secure
 from rpcrdma.server.tcp import TcpLimits, TcpListener
 from rpcrdma.server.udp import UdpListener
 from rpcrdma.server.visits import Visits
 from rpcrdma.tls.certificates import Certificates, Files, TlsError
-from rpcrdma.tls.relay import Relay
+from rpcrdma.tls.handshake import Outcome
+from rpcrdma.tls.handshakes import Handshakes
+from rpcrdma.tls.library import load_ciphers
+from rpcrdma.tls.sealers import Sealers
+from rpcrdma.tls.secrets import KeyLog
 from rpcrdma.verbs import device
 from rpcrdma.verbs.device import DeviceOptions
 from rpcrdma.verbs.interface import ListenAddress, Listener, Provider
@@ -89,17 +96,19 @@ class Listeners:
         captures: Captures | None = None,
         descriptors: int = 1 << 20,
         paces: Paces | None = None,
+        portion: Portion | None = None,
+        each: int = 1,
     ) -> None:
-        self.hosts = Hosts(pool, host_limits(limits, descriptors), paces)
+        """``portion``: with sockets that listen already. ``each``: descriptors of a connection."""
+        self.hosts = Hosts(pool, host_limits(limits, descriptors, each), paces)
         self.started: list[Started] = []
         self.failures: list[str] = []
         """What could not be started, and why."""
-        self._pool, self._limits = pool, limits
+        self._pool, self._limits, self._portion = pool, limits, portion
         self._captures = Captures() if captures is None else captures
         self._providers: list[SoftIwarp] = []
         self._devices: DeviceProvider | None = None
-        self._relay: Relay | None = None
-        self._secure: Secure | None = None
+        self._secure: _Tls | None = None
         self._hopeful: list[_Hopeful] = []
         self._seen_devices: list[str] = []
         self._look: asyncio.TimerHandle | None = None
@@ -112,12 +121,9 @@ class Listeners:
     def secure(self, files: Files) -> None:
         """Have connections secured by TLS that ask for it. To be called before there are listeners."""
         try:
-            certificates = Certificates(files)
-        except TlsError as error:
+            self._secure = _Tls(files, asyncio.get_running_loop())
+        except (OSError, TlsError) as error:
             self._failed(f"no TLS: {error}")
-            return
-        self._relay = relay = Relay()
-        self._secure = lambda sock, host, outcome: relay.secure(sock, host, certificates.wrap, outcome)
 
     async def start(self, entries: Iterable[Listen], dispatcher: Dispatcher) -> None:
         """Start what serves NFS."""
@@ -137,19 +143,32 @@ class Listeners:
         """Start a program other than NFS on these hosts; ``what`` names it in messages. ``udp``: it takes datagrams
         too, at the same port."""
         visits = Visits(self.hosts)
-        for host in mount_hosts(hosts):
+        for host in hosts:
             address = Address("tcp", host, port)
             try:
                 self._start_tcp(address, dispatcher, service)
                 if udp:
+                    inherited = self._inherited(Place(service, "udp", host, port))
                     address = Address("udp", host, self.started[-1].address.port)
-                    await self._start_udp(address, dispatcher, service, visits)
+                    await self._start_udp(address, dispatcher, service, visits, inherited)
             except OSError as error:
                 self._failed(f"cannot listen on {address} for {what}: {_with_remedy(error, address)}")
 
-    async def _start_udp(self, address: Address, dispatcher: Dispatcher, service: str, visits: Visits) -> None:
+    def _inherited(self, place: Place) -> socket.socket | None:
+        """A socket that listens already. Raises OSError where there was to be one, and is none."""
+        if self._portion is None:
+            return None
+        if place in self._portion.failed:
+            number = self._portion.failed[place]
+            raise OSError(number, os.strerror(number))
+        left = self._portion.sockets.get(place)
+        return socket.socket(fileno=left.pop(0)) if left else None
+
+    async def _start_udp(
+        self, address: Address, dispatcher: Dispatcher, service: str, visits: Visits, sock: socket.socket | None
+    ) -> None:
         listener = UdpListener(dispatcher, visits)
-        await listener.listen(address.host, address.port)
+        await listener.listen(address.host, address.port, sock)
         self.started.append(Started(address, service, udp=listener))
 
     def _failed(self, message: str) -> None:
@@ -166,7 +185,7 @@ class Listeners:
         listener = TcpListener(
             dispatcher, self._pool, asyncio.get_running_loop(), limits, self._captures, self.hosts, self._secure
         )
-        listener.listen(address.host, address.port)
+        listener.listen(address.host, address.port, self._inherited(Place(service, *address)))
         self.started.append(Started(Address("tcp", *listener.address), service, tcp=listener))
 
     async def _start_rdma(self, entry: Listen, dispatcher: Dispatcher) -> None:
@@ -182,7 +201,9 @@ class Listeners:
         provider = SoftIwarp(self._pool, SoftIwarpOptions(crc=entry.crc), self.hosts)
         server = self._rdma_server(provider, entry, dispatcher)
         address = entry.address
-        listener = await server.listen(ListenAddress(address.host, address.port, entry.tos))
+        sock = self._inherited(Place("nfs", *address))
+        listening = None if sock is None else sock.detach()
+        listener = await server.listen(ListenAddress(address.host, address.port, entry.tos, listening))
         self._providers.append(provider)
         self._add_rdma(listener, provider.name, server)
         if entry.provider == "auto" and not device.why_not() and not _is_loopback(address.host):
@@ -352,14 +373,42 @@ class Listeners:
             await provider.close()
         if self._devices is not None:
             await self._devices.close()
-        if self._relay is not None:
-            self._relay.close()
+        if self._secure is not None:
+            self._secure.close()
 
 
-def host_limits(limits: Limits, descriptors: int = 1 << 20) -> HostLimits:
+class _Tls:
+    """What connections are secured with."""
+
+    def __init__(self, files: Files, loop: asyncio.AbstractEventLoop) -> None:
+        """Raises TlsError; OSError where there are no ciphers."""
+        load_ciphers()
+        log = KeyLog()
+        try:
+            certificates = Certificates(files, log.path)
+        except BaseException:
+            log.close()
+            raise
+        self._loop, self.believes, self._wrap = loop, certificates.believes, certificates.wrap
+        self._handshakes = Handshakes(log, certificates.look)
+        self.sealers = Sealers(len(os.sched_getaffinity(0)))
+        loop.add_reader(self.sealers.fileno(), self.sealers.take)
+
+    def begin(self, sock: socket.socket, host: str, outcome: Outcome) -> None:
+        """Begin a handshake."""
+        self._handshakes.begin(sock, host, self._wrap, outcome)
+
+    def close(self) -> None:
+        """End the threads; connections have been closed."""
+        self._handshakes.close()
+        self._loop.remove_reader(self.sealers.fileno())
+        self.sealers.close()
+
+
+def host_limits(limits: Limits, descriptors: int = 1 << 20, each: int = 1) -> HostLimits:
     """The bounds by client address; with few descriptors there are fewer connections and calls than configured."""
     found = HostLimits(
-        connections=min(limits.connections, most_connections(descriptors)),
+        connections=min(limits.connections, most_connections(descriptors, each)),
         host_connections=limits.host_connections,
         host_memory=limits.host_memory or max(limits.memory // 4, limits.connection_memory),
         calls=min(limits.all_calls, most_calls(descriptors)),
@@ -378,14 +427,11 @@ def _is_loopback(host: str) -> bool:
     return ipaddress.ip_address(host.partition("%")[0]).is_loopback
 
 
-def mount_hosts(hosts: Iterable[str]) -> list[str]:
-    """Where MOUNT listens: each host once, and only the address for all where there is one."""
-    unique = list(dict.fromkeys(hosts))
-    if "::" in unique:
-        return ["::"]
-    if "0.0.0.0" in unique:
-        return [host for host in unique if host == "0.0.0.0" or ":" in host]
-    return unique
+def may_be_on_device(entry: Listen) -> bool:
+    """Whether an RDMA device may serve this listener of NFS."""
+    if entry.address.scheme != "rdma" or entry.provider == "softiwarp":
+        return False
+    return entry.provider == "verbs" or bool(not device.why_not() and device.device_names())
 
 
 def remedy_for(error: OSError, host: str, port: int) -> str:

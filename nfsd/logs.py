@@ -18,11 +18,13 @@ class JournalFormatter(logging.Formatter):
         return "\n".join(prefix + line for line in super().format(record).splitlines())
 
 
-def set_up_logging(level: str) -> None:
-    """Log to stderr; in the journal's format if that is where stderr goes."""
+def set_up_logging(level: str, who: str = "") -> None:
+    """Log to stderr; in the journal's format if that is where stderr goes. ``who``: which of several processes it is
+    that logs."""
+    who = f"[{who}] " if who else ""
     handler = logging.StreamHandler(sys.stderr)
     if os.environ.get("JOURNAL_STREAM"):
-        handler.setFormatter(JournalFormatter("%(name)s: %(message)s"))
+        handler.setFormatter(JournalFormatter(f"{who}%(name)s: %(message)s"))
     else:
-        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+        handler.setFormatter(logging.Formatter(f"%(asctime)s %(levelname)s {who}%(name)s: %(message)s"))
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)

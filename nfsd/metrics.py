@@ -100,7 +100,7 @@ class ServerCollector(Collector):
             copies.add_metric([event], value)
         yield copies
         delegations = dict(self._delegations())
-        held = GaugeMetricFamily(_PREFIX + "delegations", "Files delegated to NFSv4 clients")
+        held = GaugeMetricFamily(_PREFIX + "delegations", "Files and directories delegated to NFSv4 clients")
         held.add_metric([], delegations.pop("held", 0))
         events = CounterMetricFamily(_PREFIX + "delegation_events", "What became of delegations", labels=["event"])
         for event, value in delegations.items():
@@ -157,10 +157,23 @@ class ServerCollector(Collector):
             for what, reason, count in dispatcher.waited():
                 waited.add_metric([*what, reason], count)
             refused.add_metric([service], dispatcher.refused)
-            running.add_metric([service], len(dispatcher.running) + len(dispatcher.held))
+            waiting = len(dispatcher.running) + len(dispatcher.held) + len(dispatcher.securing)
+            running.add_metric([service], waiting)
             hits.add_metric([service], dispatcher.replay.hits)
             entries.add_metric([service], len(dispatcher.replay))
         yield from (calls, direct, declined, waited, errors, seconds, refused, running, hits, entries)
+        yield from self._security()
+
+    def _security(self) -> Iterator[Metric]:
+        contexts = GaugeMetricFamily(_PREFIX + "gss_contexts", "Security contexts of RPCSEC_GSS")
+        events = CounterMetricFamily(_PREFIX + "gss_events", "What has become of contexts and calls", labels=["event"])
+        acceptors = {dispatcher.gss for dispatcher in self._dispatchers.values()} - {None}
+        contexts.add_metric([], sum(len(acceptor.table) for acceptor in acceptors if acceptor is not None))
+        for acceptor in acceptors:
+            if acceptor is not None:
+                for event, count in acceptor.events().items():
+                    events.add_metric([event], count)
+        yield from (contexts, events)
 
     def _transports(self) -> Iterator[Metric]:
         is_open = GaugeMetricFamily(_PREFIX + "connections", "Open connections", labels=["listener"])

@@ -10,11 +10,13 @@ RFC 8881 section 8.4.3, RFC 7530 section 9.6.3.4. Imports asyncio, sqlite3 and t
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import sqlite3
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import astuple, dataclass
 from typing import TypeVar
 
 from nfsd.state.engine import StateEngine
@@ -27,6 +29,66 @@ _CLIENTS = (
     " epoch INTEGER NOT NULL, PRIMARY KEY (minor, owner, principal)) WITHOUT ROWID"
 )
 _T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class Records:
+    """What a database has."""
+
+    epoch: int
+    """0: there was no database."""
+    lease: float
+    records: tuple[ClientRecord, ...] = ()
+
+
+def read_records(path: str) -> Records:
+    """What an instance has left behind. Nobody has the database open. Raises OSError."""
+    if not os.path.exists(path):
+        return Records(0, 0.0)
+    try:
+        with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as database:
+            _prepare(database, path)
+            epoch, lease = database.execute("SELECT epoch, lease FROM instance").fetchone()
+            rows = database.execute("SELECT minor, owner, principal, epoch FROM client").fetchall()
+    except sqlite3.Error as error:
+        raise OSError(f"{path}: {error}") from error
+    return Records(epoch, lease, tuple(ClientRecord(*row) for row in rows))
+
+
+def write_records(path: str, found: Records) -> None:
+    """Make a database that an instance starts from, on the disk when this returns. Raises OSError."""
+    try:
+        with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as database:
+            _prepare(database, path)
+            database.execute("BEGIN IMMEDIATE")
+            database.execute("UPDATE instance SET epoch = ?, lease = ?", (found.epoch, found.lease))
+            database.executemany("INSERT OR REPLACE INTO client VALUES (?, ?, ?, ?)", map(astuple, found.records))
+            database.execute("COMMIT")
+    except sqlite3.Error as error:
+        raise OSError(f"{path}: {error}") from error
+    _sync_directory(path)
+
+
+def _prepare(database: sqlite3.Connection, path: str) -> None:
+    """Have the tables as they are now."""
+    database.execute("PRAGMA journal_mode=WAL")
+    database.execute("PRAGMA synchronous=FULL")
+    database.execute("BEGIN IMMEDIATE")
+    version = database.execute("PRAGMA user_version").fetchone()[0]
+    if version not in (0, 1, _SCHEMA_VERSION):
+        raise OSError(f"{path}: written by another version of the server (schema {version})")
+    if version == 0:
+        database.execute("CREATE TABLE instance (epoch INTEGER NOT NULL, lease REAL NOT NULL)")
+        database.execute("INSERT INTO instance VALUES (0, 0)")
+        database.execute(_CLIENTS)
+    elif version == 1:
+        # There, a name had one record, whoever used it.
+        database.execute("ALTER TABLE client RENAME TO former")
+        database.execute(_CLIENTS)
+        database.execute("INSERT INTO client SELECT minor, owner, principal, epoch FROM former")
+        database.execute("DROP TABLE former")
+    database.execute(f"PRAGMA user_version = {_SCHEMA_VERSION}")
+    database.execute("COMMIT")
 
 
 class RecoveryStore:
@@ -86,23 +148,8 @@ class RecoveryStore:
     def _open(self, lease: float) -> Recovered:
         database = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False)
         try:
-            database.execute("PRAGMA journal_mode=WAL")
-            database.execute("PRAGMA synchronous=FULL")
+            _prepare(database, self.path)
             database.execute("BEGIN IMMEDIATE")
-            version = database.execute("PRAGMA user_version").fetchone()[0]
-            if version not in (0, 1, _SCHEMA_VERSION):
-                raise OSError(f"{self.path}: written by another version of the server (schema {version})")
-            if version == 0:
-                database.execute("CREATE TABLE instance (epoch INTEGER NOT NULL, lease REAL NOT NULL)")
-                database.execute("INSERT INTO instance VALUES (0, 0)")
-                database.execute(_CLIENTS)
-            elif version == 1:
-                # There, a name had one record, whoever used it.
-                database.execute("ALTER TABLE client RENAME TO former")
-                database.execute(_CLIENTS)
-                database.execute("INSERT INTO client SELECT minor, owner, principal, epoch FROM former")
-                database.execute("DROP TABLE former")
-            database.execute(f"PRAGMA user_version = {_SCHEMA_VERSION}")
             former_epoch, former_lease = database.execute("SELECT epoch, lease FROM instance").fetchone()
             # Not from 1 up: were the database lost, clients would hold ids that could pass for this instance's.
             epoch = max(former_epoch + 1, int(self._wall_clock()))
@@ -142,7 +189,8 @@ class RecoveryStore:
                     database.execute("UPDATE instance SET lease = ?", (self._lease,))
             database.execute("COMMIT")
         except BaseException:
-            database.execute("ROLLBACK")
+            if database.in_transaction:  # a full disk, or an error of it, has ended the transaction already
+                database.execute("ROLLBACK")
             raise
 
     def _close(self) -> None:

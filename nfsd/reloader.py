@@ -38,9 +38,19 @@ async def _nothing(_: Collection[int]) -> None:
 class Reloader:
     """Knows the configuration in effect."""
 
-    def __init__(self, config: Config, service: FileService, nfs4: Nfs4Server) -> None:
+    def __init__(
+        self,
+        config: Config,
+        service: FileService,
+        nfs4: Nfs4Server,
+        portion_of: Callable[[Config], Config] | None = None,
+        *,
+        read_only: bool | None = None,
+    ) -> None:
+        """``portion_of``: what this process has of a whole configuration. ``read_only``: as the server was made."""
         self.config = config
-        self.read_only = config.server.read_only
+        self._portion_of = portion_of or (lambda whole: whole)
+        self.read_only = config.server.read_only if read_only is None else read_only
         """Whether nothing may be changed, whatever the exports say."""
         self.before_read_only: Callable[[Collection[int]], Awaitable[None]] = _nothing
         """Awaited before a file that is read again takes from somebody the right to change exports, with their ids."""
@@ -83,7 +93,7 @@ class Reloader:
             gone = await self._service.take_exports((*exports.exports, *exports.referrals, *before.values()))
             self._nfs4.exports_changed(gone, Time(*divmod(time.time_ns(), 10**9)))
             for id_ in before.keys() - self._service.absent.keys():
-                _log.info("%s is served now: %s is there", before[id_].pseudo, before[id_].path)
+                _log.info("%s is served now: %s is there", before[id_].pseudo, before[id_].path or before[id_].backend)
             self._tell()
 
     def _tell(self) -> None:
@@ -104,7 +114,9 @@ class Reloader:
     async def read(self) -> Config:
         """The configuration as it is to be now; as it was at the start where the command line was all there was.
         Raises ConfigError, OSError."""
-        return self.config if self.config.file == COMMAND_LINE else await asyncio.to_thread(load, self.config.file)
+        if self.config.file == COMMAND_LINE:
+            return self.config
+        return self._portion_of(await asyncio.to_thread(load, self.config.file))
 
     async def withdraw(self, export: Export) -> int:
         """Serve an export no more, until the configuration is read again; the number of states that clients lose.

@@ -1,6 +1,6 @@
 """The server as a process: its loop, its signals, and its messages to systemd.
 
-Owns :func:`run`; imports the daemon, and :mod:`nfsd.cli` imports this.
+Owns :func:`run`; imports the daemon and the supervisor, and :mod:`nfsd.cli` imports this.
 """
 
 from __future__ import annotations
@@ -19,7 +19,12 @@ import uvloop
 from nfsd import sdnotify
 from nfsd.config import Config
 from nfsd.daemon import Daemon, StartError
+from nfsd.faults.choosing import Faults
+from nfsd.faults.rules import Rules
 from nfsd.logs import set_up_logging
+from nfsd.portions import Portion
+from nfsd.supervising.process import inherit
+from nfsd.supervising.running import supervise
 from rpcrdma.firewall import Ticker, last_resort, spawn
 from rpcrdma.log_limits import LIMIT
 
@@ -29,7 +34,7 @@ _GC_THRESHOLD: Final = 50_000
 """Objects between collections: a call makes few cycles, and a collection in the middle of calls delays them all."""
 
 
-async def _serve(config: Config, strict: bool) -> int:
+async def _serve(config: Config, strict: bool, portion: Portion | None, faults: Faults | None) -> int:
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(last_resort)
     stopping = asyncio.Event()
@@ -43,7 +48,9 @@ async def _serve(config: Config, strict: bool) -> int:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop)
-    daemon = Daemon(config, strict=strict)
+    if portion is not None:
+        loop.add_reader(portion.leash, os._exit, 1)
+    daemon = Daemon(config, strict=strict, portion=portion, faults=faults)
     loop.add_signal_handler(signal.SIGUSR1, daemon.log_in_flight)
     try:
         await daemon.start()
@@ -64,8 +71,9 @@ async def _serve(config: Config, strict: bool) -> int:
         spawn(reload(), reloads)
 
     loop.add_signal_handler(signal.SIGHUP, begin_reload)
-    # Whoever reads this may send signals from now on.
-    print(daemon.ready_line, flush=True)
+    if portion is None:
+        # Whoever reads this may send signals from now on.
+        print(daemon.ready_line, flush=True)
     sdnotify.notify(READY=1, STATUS=daemon.ready_line.removeprefix("rdma-nfsd ready: "))
     watchdog = _start_watchdog(loop)
     left_out = Ticker(loop, 5.0, LIMIT.flush)
@@ -93,9 +101,23 @@ def _start_watchdog(loop: asyncio.AbstractEventLoop) -> Callable[[], None] | Non
     return Ticker(loop, interval, tick).cancel
 
 
-def run(config: Config, *, strict: bool = False) -> int:
-    """Serve until SIGTERM or SIGINT; ``strict``: only if every export can be served. Returns the exit status: 0, or 1
-    when nothing was."""
+def run(config: Config, *, strict: bool = False, rules: Rules | None = None, rules_file: str = "") -> int:
+    """Serve until SIGTERM or SIGINT; ``strict``: only if every export can be served; ``rules``: misbehave so. Returns
+    the exit status: 0, or 1 when nothing was."""
     set_up_logging(config.server.log.level)
+    if config.server.processes > 1:
+        with asyncio.Runner() as runner:
+            return runner.run(supervise(config, strict))
+    return _run(config, strict, None, None if rules is None else Faults(rules, rules_file))
+
+
+def run_portion(descriptor: int) -> int:
+    """Be one of several processes that serve together, with what the supervisor has written there."""
+    config, portion, strict = inherit(descriptor)
+    set_up_logging(config.server.log.level, f"process {portion.index}")
+    return _run(config, strict, portion, None)
+
+
+def _run(config: Config, strict: bool, portion: Portion | None, faults: Faults | None) -> int:
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(_serve(config, strict))
+        return runner.run(_serve(config, strict, portion, faults))

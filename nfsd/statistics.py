@@ -111,8 +111,8 @@ class Statistics:
             yield f"{len(slowed)} clients go faster than their rates, and are read from later: {named}"
         if self._pool.pressed:
             yield f"buffers are short: {self._pool.in_use >> 20} of {self._pool.limit >> 20} MiB are in use"
-        if hosts.queue:
-            yield f"{len(hosts.queue)} connections wait until there are fewer calls of their client (limits.host_calls)"
+        if waiting := hosts.in_progress.waiting:
+            yield f"{len(waiting)} connections wait until there are fewer calls of their client (limits.host_calls)"
         engine = self._parts.engine
         if engine.grace.active:
             left = max(0.0, engine.grace.ends - engine.now())

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from nfsd.config import Config
 from nfsd.config_file import ConfigError
-from nfsd.events import Events, described, holdings
+from nfsd.events import Events, addresses_of, described, holdings
 from nfsd.exports import Export, ExportTable, canonical_address
 from nfsd.inspector import Inspector, Parts, Row, gently
 from nfsd.reloader import Reloader, difference, waiting_keys
@@ -65,10 +65,10 @@ class Steering:
         everybody: list[Client] = [*engine.clients.all(), *engine.nlm.all()]
         by_id = [one for one in everybody if f"{one.clientid:016x}" == client]
         if by_id:
-            others = {address for one in everybody if one not in by_id for address in _addresses_of(one)}
-            return by_id, {address for one in by_id for address in _addresses_of(one)} - others
+            others = {address for one in everybody if one not in by_id for address in addresses_of(one)}
+            return by_id, {address for one in by_id for address in addresses_of(one)} - others
         address = canonical_address(client)
-        mine = [one for one in everybody if address in _addresses_of(one)]
+        mine = [one for one in everybody if address in addresses_of(one)]
         return mine, {address}
 
     def _give_up(self, record: Client, why: Gone) -> Row:
@@ -221,7 +221,7 @@ class Steering:
         gone = {export.id for export in self._parts.exports.exports} - kept
         async for entry in gently(list(self._parts.engine.stateids.entries.values()) if gone else ()):
             if (id_ := _export_of(entry)) in gone:
-                found.update((address, id_) for address in _addresses_of(entry.client))
+                found.update((address, id_) for address in addresses_of(entry.client))
         return found
 
     async def _addresses(self) -> set[str]:
@@ -257,11 +257,6 @@ class Steering:
         return lines
 
 
-def _addresses_of(client: Client) -> set[str]:
-    """Where a client has shown itself, without the mark of those that do not speak for their host."""
-    return {canonical_address(host.removesuffix("!")) for host in client.hosts}
-
-
 def _export_of(state: Any) -> int:
     """The id of the export whose file an open or a delegation is of; 0 of other states."""
     opened = state.opened if isinstance(state, OpenState | Delegation) else None
@@ -269,7 +264,10 @@ def _export_of(state: Any) -> int:
 
 
 def _differs(old: Any, new: Any) -> list[str]:
-    names = ("read_only", "squash", "anonuid", "anongid", "secure", "xprtsec", "umask", "rate", "weight", "manage_gids")
+    names = (
+        "read_only", "squash", "anonuid", "anongid", "secure", "xprtsec", "sec", "umask", "rate", "weight",
+        "manage_gids",
+    )  # fmt: skip
     return [
         f"{name} {getattr(old, name)!s} -> {getattr(new, name)!s}"
         for name in names

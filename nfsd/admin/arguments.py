@@ -25,7 +25,10 @@ address. An address without a version has no record and no mount by NFSv3: its N
     "inflight": ("list calls that wait now", "List each call that waits for a disk, a lock, a delegation…\n"),
     "exports": ("list exports and how they are used", "List each export with its clients, traffic and speed.\n"),
 }
-ADMIN_COMMANDS: Final = (*_TABLES, "stats", "top", "evict", "forget", "drain", "log-level", "reload", "read-only")
+ADMIN_COMMANDS: Final = (
+    *_TABLES, "stats", "top", "evict", "forget", "drain", "log-level", "reload", "read-only", "processes", "restart",
+    "faults",
+)  # fmt: skip
 
 
 def add_admin_commands(commands: Any) -> None:
@@ -100,5 +103,19 @@ show the setting. Write delegations are recalled first. Meanwhile the server sti
     read_only = add("read-only", "make the whole server read-only, or as configured", text)
     read_only.add_argument("switch", nargs="?", choices=("on", "off"), help="turn it on or off")
     read_only.add_argument("--seconds", type=float, default=10.0, metavar="N", help="wait at most N; the default is 10")
-    for command in (evict, forget, drain, level, reload, read_only):
+    text = "List the processes that serve together (server.processes), and how they are.\n"
+    processes = add("processes", "list the processes that serve together", text)
+    text = """\
+Restart the processes that serve together (server.processes), one after the other, or one of them. Each answers the
+calls in flight, ends, and is started again. Its clients connect again and reclaim what they had; the others go on.
+"""
+    restart = add("restart", "restart processes that serve together, one by one", text)
+    restart.add_argument("process", nargs="?", type=int, metavar="N", help="only this one, as `processes` numbers them")
+    text = """\
+Show what a server that was started with --faults does to calls on purpose, and how often. Or give it other rules.
+"""
+    faults = add("faults", "show or change how a test server misbehaves", text)
+    faults.add_argument("file", nargs="?", metavar="FILE", help="these are the rules from now on, a YAML file")
+    faults.add_argument("--clear", action="store_true", help="there are no rules from now on")
+    for command in (evict, forget, drain, level, reload, read_only, processes, restart, faults):
         command.add_argument("--json", action="store_true", help="print the answer as JSON")

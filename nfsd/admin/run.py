@@ -8,12 +8,16 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import time
-from typing import Any
+from typing import Any, Final
 
 from nfsd.admin import shapes
 from nfsd.admin.asking import ask, state_dir_of, told
+
+_ROUND: Final = 3600.0
+"""Seconds that a restart of all processes may take, each with its calls in flight."""
 
 
 def main(parsed: argparse.Namespace) -> int:
@@ -53,4 +57,11 @@ def _answer(parsed: argparse.Namespace, state_dir: str) -> dict[str, Any]:
         if parsed.switch is None:
             return ask(state_dir, command)
         return ask(state_dir, command, 60.0 + parsed.seconds, on=parsed.switch == "on", seconds=parsed.seconds)
+    if command == "processes":
+        return ask(state_dir, command)
+    if command == "restart":
+        return ask(state_dir, command, _ROUND, process=parsed.process)
+    if command == "faults":
+        file = {} if parsed.file is None else {"file": os.path.abspath(parsed.file)}
+        return ask(state_dir, command, clear=parsed.clear, **file)
     return ask(state_dir, command, limit=parsed.limit)

@@ -108,6 +108,7 @@ def _clients(answer: Answer) -> list[str]:
     _add(heads, rows, "HELD", [_held_back(row) for row in answer["rows"]])
     _add(heads, rows, "RATE", [_by_export(row["rates"]) for row in answer["rows"]])
     _add(heads, rows, "WEIGHT", [_by_export(row["weights"]) for row in answer["rows"]])
+    _add(heads, rows, "PROCESS", [str(row.get("process", "")) for row in answer["rows"]])
     return _table(heads, rows, "no clients")
 
 
@@ -274,6 +275,35 @@ def _read_only(answer: Answer) -> list[str]:
     return lines
 
 
+def _processes(answer: Answer) -> list[str]:
+    rows = [
+        [
+            row["process"],
+            row["pid"] or "-",
+            row["state"],
+            f"{row['seconds']:.0f}s",
+            row["restarts"],
+            f"{row['cpu']:.1f}s",
+        ]
+        for row in answer["rows"]
+    ]
+    return _table(["PROCESS", "PID", "STATE", "FOR", "RESTARTS", "CPU"], rows, "one process serves alone")
+
+
+def _restarted(answer: Answer) -> list[str]:
+    return [f"{answer['restarted']} restarted"]
+
+
+def _faults(answer: Answer) -> list[str]:
+    if not answer["rules"]:
+        return ["no rules: this server behaves until it gets some"]
+    lines = [f"{answer['file']}, seed {answer['seed']}"]
+    for row in answer["rules"]:
+        said = ", ".join(f"{key}: {value}" for key, value in row["rule"].items())
+        lines.append(f"{row['name']}: acted {row['acted']} times on {many(row['matched'], 'call')}: {said}")
+    return lines
+
+
 SHAPES: Final[Mapping[str, Callable[[Answer], list[str]]]] = {
     "clients": _clients,
     "sessions": _sessions,
@@ -288,4 +318,7 @@ SHAPES: Final[Mapping[str, Callable[[Answer], list[str]]]] = {
     "log-level": _level,
     "reload": _reloaded,
     "read-only": _read_only,
+    "processes": _processes,
+    "restart": _restarted,
+    "faults": _faults,
 }

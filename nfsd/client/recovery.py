@@ -68,8 +68,7 @@ class Client4:
 
     async def start(self) -> None:
         """Introduce the client and make a session. Raises OSError."""
-        await self._establish()
-        await self._reclaim_complete()
+        await self.recover(self._session.epoch)  # the server may be restarted before it knows that nothing is reclaimed
         root = [(p.OP_PUTROOTFH, None), (p.OP_GETATTR, p.GETATTR4args([1 << p.FATTR4_LEASE_TIME]))]
         done = await self._session.run(lambda: root)
         self.lease = float(int.from_bytes(done.results[1].resok4.obj_attributes.attr_vals[:4], "big")) or 90.0
@@ -158,9 +157,10 @@ class Client4:
         like new, with RECLAIM_COMPLETE long said."""
         again = list(self._session.opens)
         if reclaim:
-            _log.info(
-                "the server has been restarted or has forgotten this client; %d open files are reclaimed", len(again)
-            )
+            if self._renewal is not None:  # there has been a session before
+                _log.info(
+                    "the server has been restarted or has forgotten this client; %d files are reclaimed", len(again)
+                )
             again = [opened for opened in again if not await self._open_again(opened, reclaim=True)]
             await self._reclaim_complete()
         for opened in again:

@@ -29,7 +29,7 @@ from nfsd.client.v41 import Nfs41
 from nfsd.protocol.mount3 import MOUNT_PROGRAM, MOUNT_V3
 from nfsd.protocol.nfs3 import NFS_PROGRAM
 from rpcrdma import client as rpc
-from rpcrdma.client import ClientOptions, Tls
+from rpcrdma.client import ClientOptions, Gss, Tls
 from rpcrdma.rpc.rpcbind import PORT as RPCBIND_PORT
 from rpcrdma.verbs.interface import Provider
 
@@ -67,6 +67,9 @@ class Options:
     """``tls://``: a PEM file with the client's own certificate, if the server wants one."""
     tls_key: str | None = None
     """Its private key. None: it is in the same file."""
+    security: Literal["sys", "krb5", "krb5i", "krb5p"] = "sys"
+    """How the server knows who calls: it has to believe it, or by a Kerberos ticket of the environment's; with
+    ``krb5i`` nobody can change calls and replies on the way, with ``krb5p`` nobody can read them."""
     rpc: rpc.ClientOptions | None = None
     """Of the connection (docs/client.md)."""
 
@@ -78,12 +81,16 @@ class Options:
             raise ValueError(f"rdma_version {self.rdma_version!r} is neither 1 nor 2")
         if not _SMALLEST_SIZE <= self.size <= _LARGEST_SIZE:
             raise ValueError(f"size {self.size} is not from {_SMALLEST_SIZE} to {_LARGEST_SIZE}")
+        if self.security not in ("sys", "krb5", "krb5i", "krb5p"):
+            raise ValueError(f"security {self.security!r} is none of sys, krb5, krb5i, krb5p")
         if self.depth < 1 or self.slots < 1:
             raise ValueError("at least one call and one slot are needed")
 
     def of_connection(self, url: Url, program: int, version: int) -> ClientOptions:
         """The options of a connection to that server, for calls of that program."""
         options = self.rpc or ClientOptions()
+        if self.security != "sys" and program == NFS_PROGRAM:
+            options = replace(options, gss=Gss(self.security))
         if url.transport != "tls":
             return options
         tls = Tls(

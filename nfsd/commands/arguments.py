@@ -231,6 +231,11 @@ def _command(commands: Any, name: str, brief: str, text: str, examples: str) -> 
     group.add_argument("--tls-certificate", metavar="FILE", help="tls://: a PEM certificate of your own")
     group.add_argument("--tls-key", metavar="FILE", help="tls://: its private key, if it is in another file")
     group.add_argument(
+        "--sec", choices=("sys", "krb5", "krb5i", "krb5p"), default="sys",
+        help="krb5: prove who you are, with the ticket that kinit has got; krb5i: and let nobody change what is sent; "
+        "krb5p: and let nobody read it (default: sys, the server has to believe you)",
+    )  # fmt: skip
+    group.add_argument(
         "--patience", type=float, default=120.0, metavar="SECONDS",
         help="how long to wait for a server that is busy, restarting or unreachable (default: 120)",
     )  # fmt: skip

@@ -115,7 +115,7 @@ def run(parsed: argparse.Namespace, work: Callable[[Context, argparse.Namespace]
         options = Options(
             nfs_version=parsed.nfs_version, rdma_version=parsed.rdma_version, provider=parsed.provider,
             mount_port=parsed.mount_port, patience=parsed.patience, tls_roots=parsed.tls_roots,
-            tls_certificate=parsed.tls_certificate, tls_key=parsed.tls_key,
+            tls_certificate=parsed.tls_certificate, tls_key=parsed.tls_key, security=parsed.sec,
             rpc=ClientOptions(reconnect=parsed.patience),
         )  # fmt: skip
     except ValueError as error:

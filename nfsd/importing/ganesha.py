@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from nfsd.importing.lines import Line
 from nfsd.importing.mapping import Import, Note, may_cover, never_reached
+from nfsd.importing.options import SECURITY
 
 _TOKEN: Final = re.compile(
     r'(?P<space>[ \t\r]+)|(?P<line>\n)|(?P<comment>#[^\n]*)|(?P<quoted>"[^"\n]*"|\'[^\'\n]*\')|(?P<mark>[{}=;,])'
@@ -43,6 +44,8 @@ _WITHOUT_LOSS: Final = frozenset(("tag", "filesystem_id", "delegations", "transp
 _VERSIONS: Final = {f"{prefix}{number}": number for number in (3, 4) for prefix in ("", "v", "nfs", "nfsv")}
 _LOOSER: Final = {"access": ("ro", "rw"), "squash": ("all", "root", "none"), "secure": (True, False)}
 """Values, each looser than those before it."""
+_PLAIN: Final = (("access", "rw"), ("sec", ("sys",)))
+"""What need not be written."""
 
 
 class Unreadable(Exception):
@@ -139,7 +142,19 @@ def exports_of(text: str, file: str) -> tuple[list[Import], list[Note]]:
             export.note(
                 0, f"clients reach it all the same: {above[0]}, which it lies inside of, is exported", lost=True
             )
+    for one in imports:
+        for other in imports:
+            path, above = one.entry["path"], other.entry["path"]
+            if path != above and _is_below(path, above) and not _ways(other.entry) <= _ways(one.entry):
+                what = f"{path}: clients reach it all the same: {above}, which it lies inside of, has another SecType"
+                notes.append(Note(one.line, what, True))
     return imports, notes
+
+
+def _ways(entry: dict[str, Any]) -> set[str]:
+    """How an export's callers may be known."""
+    clients = (one for one in entry.get("clients", ()) if isinstance(one, dict))
+    return {way for one in ({"sec": ("sys",)} | entry, *clients) for way in one.get("sec", ())}
 
 
 def _is_below(path: str, above: str) -> bool:
@@ -180,7 +195,7 @@ class _Export:
         if clients is None:
             return None
         shared = dict(clients[0][1])
-        entry |= {key: value for key, value in shared.items() if key != "access" or value != "rw"}
+        entry |= {key: value for key, value in shared.items() if (key, value) not in _PLAIN}
         listed = [
             {"host": host, **own}
             if (own := {key: value for key, value in keys.items() if shared[key] != value})
@@ -252,12 +267,8 @@ class _Of:
             export.note(at, f"Access_Type = {access}: not supported; taken for None", lost=True)
         words, at = values.get("sectype", (["sys"], line))
         flavors = [one.lower() for one in words]
-        if "sys" not in flavors:
-            export.note(
-                at,
-                f"SecType = {', '.join(flavors)}: only sys is supported; what demands more is not loosened",
-                lost=True,
-            )
+        if unknown := [one for one in flavors if one not in SECURITY]:
+            export.note(at, f"SecType = {', '.join(flavors)}: {unknown[0]} is not supported", lost=True)
             self.barred = True
         words, at = values.get("protocols", (["3", "4"], line))
         self.versions = {_VERSIONS[one.lower()] for one in words if one.lower() in _VERSIONS}
@@ -275,6 +286,7 @@ class _Of:
             value = int(number) & 0xFFFFFFFF if re.fullmatch(r"-?[1-9]\d*|0", number) else _NOBODY
             self.keys[name] = value if value < 0xFFFFFFFE else _NOBODY
         self.keys["secure"] = word("privilegedport", "false")[0] in _TRUE
+        self.keys["sec"] = tuple(dict.fromkeys(SECURITY[one] for one in flavors if one in SECURITY))
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,6 +326,8 @@ def _single(host: str) -> bool:
 
 def _more(keys: dict[str, Any], than: dict[str, Any]) -> bool:
     ranks = _LOOSER.items()
-    return any(order.index(keys[key]) > order.index(than[key]) for key, order in ranks) or any(
-        keys[key] != than[key] for key in ("anonuid", "anongid")
+    return (
+        any(order.index(keys[key]) > order.index(than[key]) for key, order in ranks)
+        or any(keys[key] != than[key] for key in ("anonuid", "anongid"))
+        or not set(keys["sec"]) <= set(than["sec"])
     )

@@ -12,9 +12,10 @@ from typing import Any, Final
 from nfsd.importing.lines import Grant, Line
 from nfsd.importing.options import Settings, settings
 
-_OF_CLIENTS: Final = ("access", "squash", "anonuid", "anongid", "secure")
+_OF_CLIENTS: Final = ("access", "squash", "anonuid", "anongid", "secure", "xprtsec", "sec")
 _PLAIN: Final[dict[str, Any]] = {
     "access": "rw", "squash": "root", "anonuid": 65534, "anongid": 65534, "secure": False,
+    "xprtsec": ("none", "tls", "mtls"), "sec": ("sys",),
 }  # fmt: skip
 """The defaults of this server, which need not be written."""
 
@@ -170,21 +171,27 @@ def _is_below(path: str, above: str) -> bool:
 
 # -- settings ----------------------------------------------------------------------------------------------------------
 def _entry(path: str, pseudo: str, clients: list[Settings], notes: list[Note]) -> dict[str, Any]:
-    shared = {key: Counter(one.client[key] for one in clients).most_common(1)[0][0] for key in _OF_CLIENTS}
+    settings_of = [_PLAIN | one.client for one in clients]
+    shared = {key: Counter(one[key] for one in settings_of).most_common(1)[0][0] for key in _OF_CLIENTS}
     entry: dict[str, Any] = {"path": path, "pseudo": pseudo}
     export = _of_export(path, clients, notes)
     if "referral" in export:
         del entry["path"]
         export.pop("replicas", None)
         export.pop("mountpoint", None)
-    entry |= {key: value for key, value in shared.items() if value != _PLAIN[key]}
+    entry |= {key: _written(value) for key, value in shared.items() if value != _PLAIN[key]}
     listed: list[Any] = []
-    for one in clients:
-        own = {key: value for key, value in one.client.items() if value != shared[key]}
+    for one, settings_here in zip(clients, settings_of, strict=True):
+        own = {key: _written(value) for key, value in settings_here.items() if value != shared[key]}
         listed.append({"host": one.host, **own} if own else one.host)
     if listed != ["*"]:
         entry["clients"] = listed
     return entry | export
+
+
+def _written(value: Any) -> Any:
+    """A setting as YAML has it."""
+    return list(value) if isinstance(value, tuple) else value
 
 
 def _of_export(path: str, clients: list[Settings], notes: list[Note]) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """The options of exports(5) as settings of ours. Owns :func:`settings`; imports the lines.
 
-The import loosens nothing. It leaves out a client that must use Kerberos or TLS, and says so.
+The import loosens nothing. It leaves out a client that must do what this server cannot demand, and says so.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from nfsd.importing.lines import Grant, Line
 
 _DEFAULTS: Final[dict[str, Any]] = {
     "access": "ro", "squash": "root", "anonuid": 65534, "anongid": 65534, "secure": "tcp",
+    "sec": ("sys",),
 }  # fmt: skip
 """Of exports(5): every one of these differs from what this server takes for granted, but the anonymous user."""
 _SET: Final[dict[str, tuple[str, Any]]] = {
@@ -52,6 +53,8 @@ _IGNORED: Final = {
     "nordirplus": "READDIRPLUS is always answered",
     "pnfs": "there are no layouts of blocks",
 }
+SECURITY: Final = {one: one for one in ("krb5p", "krb5i", "krb5", "sys", "none")} | {"unix": "sys", "null": "none"}
+"""Flavors by their names there and in Ganesha's files."""
 _SQUASHES: Final = ("root_squash", "no_root_squash", "all_squash", "no_all_squash")
 _MOST_ID: Final = 0xFFFFFFFF
 
@@ -67,6 +70,8 @@ class Settings:
     export: dict[str, Any] = field(default_factory=dict)
     """What may not: keys of the export itself."""
     fsid: str = ""
+    seen: list[str] = field(default_factory=list)
+    """The options so far."""
     notes: list[str] = field(default_factory=list)
     """What is not as it was."""
     refused: list[str] = field(default_factory=list)
@@ -77,7 +82,7 @@ def settings(grant: Grant) -> Settings:
     """What a line means for one client."""
     found = Settings(grant.line, _host(grant.client))
     if grant.client.startswith("gss/"):
-        found.refused.append(f"{grant.client}: Kerberos is not supported")
+        found.refused.append(f"{grant.client}: is not supported; give sec= to the clients it is for")
     elif "[" in found.host:
         found.refused.append(f"{grant.client}: names with [ ] are not supported; write them out, or use ? and *")
     if not grant.client:
@@ -94,6 +99,7 @@ def settings(grant: Grant) -> Settings:
             found.notes.append(f"{option} is left out: {_IGNORED[option]}")
         elif option not in _AS_HERE:
             _with_value(found, name, value)
+        found.seen.append(option)
     found.client["squash"] = "all" if squash["all"] else "root" if squash["root"] else "none"
     return found
 
@@ -114,20 +120,29 @@ def _with_value(found: Settings, name: str, value: str) -> None:
         case "mountpoint" | "mp":
             found.export["mountpoint"] = value
         case "sec":
-            if "sys" not in value.split(":"):
-                found.refused.append(f"sec={value}: only sys is supported; what demands more is not loosened")
-            elif value != "sys":
-                found.notes.append(f"sec={value}: only sys of these is supported")
+            _take_security(found, value)
         case "xprtsec":
-            if "none" not in value.split(":"):
-                found.refused.append(f"xprtsec={value}: TLS is not supported; what demands it is not loosened")
-            elif value != "none":
-                found.notes.append(f"xprtsec={value}: TLS is not supported")
+            wanted = value.split(":")
+            if not set(wanted) <= {"none", "tls", "mtls"}:
+                found.refused.append(f"xprtsec={value}: what it demands is not known, and not loosened")
+            elif wanted != ["none"]:
+                found.client["xprtsec"] = tuple(wanted)
         case "refer" | "replicas":
             found.export["referral" if name == "refer" else "replicas"] = _places(found, name, value)
         case _:
             option = f"{name}={value}" if value else name
             found.notes.append(f"{option} is left out: this server does not know it")
+
+
+def _take_security(found: Settings, value: str) -> None:
+    """``sec=``, which has the options behind it hold for these flavors only."""
+    words = value.split(":")
+    if any(option.partition("=")[0] == "sec" for option in found.seen):
+        found.refused.append(f"sec={value}: settings cannot differ by flavor here, so one sec= is all there may be")
+    elif unknown := [one for one in words if one not in SECURITY]:
+        found.refused.append(f"sec={value}: {unknown[0]} is not supported; what demands more is not loosened")
+    else:
+        found.client["sec"] = tuple(dict.fromkeys(SECURITY[one] for one in words))
 
 
 def _take_id(found: Settings, name: str, value: str) -> None:

@@ -21,13 +21,16 @@ LISTEN: Final = ("rdma://0.0.0.0:20049", "tcp://0.0.0.0:2049")
 """Linux's server listens on all addresses."""
 _EXPORTS: Final = "/etc/exports"
 STATE_DIR: Final = "/var/lib/rdma-nfsd"
+KEYTAB: Final = "/etc/krb5.keytab"
+"""Linux's and Ganesha's, unless they have been told otherwise."""
 
 DESCRIPTION: Final = """\
 Write a configuration that exports what /etc/exports does (exports(5)), and /etc/exports.d/*.exports with it, to the
 same clients. What nfs.conf(5) says of the server goes with it: addresses, ports, versions, grace and lease times,
-manage-gids. What cannot be as it was is said on stderr, by file and line. A client that must use Kerberos or TLS is
-left out rather than let in without; so is the whole export, where another entry would let that client in. Read the
-result, check it (rdma-nfsd check), then serve it. Handles are others: clients mount again.
+manage-gids. What cannot be as it was is said on stderr, by file and line. Who must use Kerberos or TLS must here, too:
+name the certificates in server.tls. A client whose demands are not known here is left out, and so is the whole export,
+where another entry would let that client in. Read the result, check it (rdma-nfsd check), then serve it. Handles are
+others: clients mount again.
 
 exit status:
   0  everything is in it, as well as this server can do it
@@ -75,6 +78,8 @@ def main(parsed: argparse.Namespace) -> int:
         return 2
     listen = parsed.listen or keys.server.pop("listen", list(LISTEN))
     keys.server.pop("listen", None)
+    if any(_by_kerberos(one.entry) for one in imports):
+        keys.server["kerberos"] = {"keytab": KEYTAB}
     text = as_text(imports, files, {"listen": listen, **keys.server}, parsed.state_dir)
     try:
         if parsed.output is None:
@@ -129,6 +134,18 @@ def _read(files: list[str]) -> tuple[list[Grant], list[Note]]:
     return grants, notes
 
 
+class _Dumper(yaml.SafeDumper):
+    def ignore_aliases(self, data: Any) -> bool:
+        """What stands there twice is written twice."""
+        return True
+
+
+def _by_kerberos(entry: dict[str, Any]) -> bool:
+    """Whether some client of an export may, or must, use Kerberos."""
+    ways = [entry, *(one for one in entry.get("clients", ()) if isinstance(one, dict))]
+    return any(way.startswith("krb5") for one in ways for way in one.get("sec", ()))
+
+
 def as_text(imports: list[Import], files: list[str], keys: dict[str, Any], state_dir: str) -> str:
     """The file."""
     server: dict[str, Any] = {"server": {**keys, "state_dir": os.path.abspath(state_dir)}}
@@ -140,7 +157,7 @@ def as_text(imports: list[Import], files: list[str], keys: dict[str, Any], state
 
 
 def _yaml(value: Any) -> str:
-    return yaml.safe_dump(value, sort_keys=False, default_flow_style=False, width=1000, allow_unicode=True)
+    return yaml.dump(value, Dumper=_Dumper, sort_keys=False, default_flow_style=False, width=1000, allow_unicode=True)
 
 
 def _problems(text: str, file: str) -> list[str]:

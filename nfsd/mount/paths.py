@@ -31,7 +31,7 @@ def below_directory(path: bytes, directories: Iterable[bytes]) -> list[bytes] | 
     names = split(path)
     for directory in directories:
         prefix = split(directory)
-        if names[: len(prefix)] == prefix:
+        if directory and names[: len(prefix)] == prefix:
             return names[len(prefix) :]
     return None
 
@@ -47,7 +47,9 @@ def matches(exports: Iterable[Export], names: list[bytes]) -> list[tuple[Export,
         best: tuple[Export, list[bytes]] | None = None
         longest = -1
         for export in exports:
-            prefix = components(name_of(export)) or []
+            prefix = components(name_of(export))
+            if prefix is None:
+                continue  # a backend's files are in no directory
             if len(prefix) > longest and names[: len(prefix)] == prefix:
                 best, longest = (export, names[len(prefix) :]), len(prefix)
         if best is not None:

@@ -40,7 +40,7 @@ from nfsd.protocol.mount3 import mountlist as mount_list
 from nfsd.versions import V3
 from nfsd.vfs.service import FileService
 from nfsd.vfs.types import CrossingRefused
-from rpcrdma.rpc.program import AUTH_SYS, Call, Procedure, Program
+from rpcrdma.rpc.program import AUTH_NONE, AUTH_SYS, Call, Procedure, Program
 
 STATUS: Final[Mapping[int, mountstat3]] = {
     errno.EPERM: mountstat3.MNT3ERR_PERM,
@@ -57,6 +57,8 @@ STATUS: Final[Mapping[int, mountstat3]] = {
 """Errors of the way to the directory; all others are MNT3ERR_SERVERFAULT."""
 
 
+_FLAVORS: Final = {"krb5p": 390005, "krb5i": 390004, "krb5": 390003, "sys": AUTH_SYS}
+"""Pseudo flavors, which stand for a mechanism with a service (RFC 2623)."""
 _WORDS: Final = {
     mountstat3.MNT3ERR_NOTDIR: "it is not a directory",
     mountstat3.MNT3ERR_NAMETOOLONG: "its name is too long",
@@ -83,7 +85,7 @@ class MountService:
             await learning
         names = components(path)
         # A stranger's mount command is told so, and nothing of what there is.
-        if names is None or not self._exports.knows(peer):
+        if names is None or not self._exports.may_mount(peer):
             why = "there is no such path" if names is None else self._absent(names) or NOT_A_CLIENT
             self._refused(call, path, [], why)
             return mountres3(mountstat3.MNT3ERR_ACCES)
@@ -93,7 +95,7 @@ class MountService:
                 status = mountstat3.MNT3ERR_ACCES
                 self._exports.refuse(export, call.transport, "NFSv3")
                 continue
-            if not self._exports.visible(export, peer):
+            if not self._exports.mountable(export, peer):
                 status = mountstat3.MNT3ERR_ACCES
                 closed.append(export)
                 continue
@@ -113,7 +115,8 @@ class MountService:
             else:
                 self._mounts.add(peer, path)
                 self._exports.observer.mounted(export, call.transport, os.fsdecode(path))
-                return mountres3(mountstat3.MNT3_OK, mountinfo=mountres3_ok(node.handle, [AUTH_SYS]))
+                flavors = _flavors(self._exports.mount_ways(export, peer))
+                return mountres3(mountstat3.MNT3_OK, mountinfo=mountres3_ok(node.handle, flavors))
         if closed:
             self._refused(call, path, closed, NOT_AMONG_CLIENTS)
         elif status != mountstat3.MNT3ERR_ACCES:  # of its port the exports have told
@@ -152,6 +155,12 @@ class MountService:
             for export in self._exports.exports
             if export.versions & V3
         ]
+
+
+def _flavors(ways: tuple[str, ...]) -> list[int]:
+    """As clients are told, the strongest first. AUTH_NONE is told only where there is no other: to Linux's client it
+    means that any flavor will do."""
+    return [_FLAVORS[way] for way in ways if way != "none"] or [AUTH_NONE]
 
 
 def _name(text: str) -> bytes:

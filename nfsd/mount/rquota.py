@@ -1,8 +1,8 @@
 """RQUOTA (program 100011) answers the command ``quota`` of NFS clients, of NFSv4 too (quota(1), rpc.rquotad(8)).
 
 Owns its procedures; imports the declarations, the file service, the exports, and MOUNT's way to a directory. The
-caller is squashed as on the export. Users may ask about themselves and their groups, and root about everybody.
-Nobody can set quotas.
+caller must be known as the export says, and is squashed as there. Users may ask about themselves and their groups, and
+root about everybody. Nobody can set quotas.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from nfsd.exports import Export, ExportTable
+from nfsd.matching import peer_of
 from nfsd.mount.paths import components, matches
 from nfsd.mount.walk import LeadsOut, walk
 from nfsd.protocol import rquota as r
@@ -53,10 +54,12 @@ class QuotaService:
             return _NO_QUOTA
         # NFSv4's clients may leave out the first slash (quota -A): the path is one of NFSv4's names.
         names = components(path if path.startswith(b"/") else b"/" + path)
-        peer, caller = call.transport.peer_address, call.credential
-        answer = _NOT_PERMITTED  # of what is not for the client, or not from this port, it learns nothing
+        peer, caller = peer_of(call.transport), call.credential
+        answer = _NOT_PERMITTED  # of what is not for the client, or not for it as it comes, it learns nothing
         for export, below in matches(self._exports.exports, names) if names is not None else ():
             if not self._exports.visible(export, peer) or not self._exports.takes(export, call.transport):
+                continue
+            if not self._exports.believes(export, caller, call.transport):
                 continue
             who = await self._exports.credential(export, caller.flavor, caller.uid, caller.gid, caller.gids, peer)
             if not _may_ask(who, kind, owner):

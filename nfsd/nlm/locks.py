@@ -41,7 +41,7 @@ from nfsd.state.locks import LOCAL_END
 from nfsd.state.nlm import NlmClient, NlmTable, lock_owner, owner_parts
 from nfsd.state.ranges import END
 from nfsd.state.types import UINT64_MAX
-from nfsd.v3.request import Limits, Request
+from nfsd.v3.request import Demands, Limits, Request
 from nfsd.v4.local_locks import local_denial, take
 from nfsd.v4.server import Nfs4Server, gate
 from nfsd.vfs.service import Node
@@ -334,7 +334,7 @@ class LockManager:
 
     # -- what they share -----------------------------------------------------------------------------------------
     def _request(self, call: Call) -> Request:
-        return Request(self.nfs4.service, self.nfs4.exports, _LIMITS, call)
+        return Request(self.nfs4.service, self.nfs4.exports, _LIMITS, call, demands=Demands.NOWHERE)
 
     async def _file(self, call: Call, handle: bytes, *, exclusive: bool) -> Node:
         """The regular file of a handle, if the caller may lock it. Raises as ``Request.resolve``; EACCES, EINVAL."""

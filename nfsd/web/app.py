@@ -10,7 +10,7 @@ import asyncio
 import concurrent.futures
 import ipaddress
 import json
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from importlib.resources import files
 from typing import Any, Final
 
@@ -35,6 +35,7 @@ _HEADERS: Final = [
 ]
 _JSON: Final = "application/json"
 Environment = dict[str, Any]
+Question = Callable[[], dict[str, Any] | Awaitable[dict[str, Any]]]
 StartResponse = Callable[[str, list[tuple[str, str]]], Any]
 
 
@@ -45,8 +46,8 @@ class App:
         self,
         loop: asyncio.AbstractEventLoop,
         collectors: Iterable[Collector],
-        statistics: Callable[[], dict[str, Any]],
-        readiness: Callable[[], dict[str, Any]],
+        statistics: Question,
+        readiness: Question,
         *,
         names: Collection[str] = (),
     ) -> None:
@@ -112,11 +113,12 @@ class App:
         ready = json.loads(found)["ready"]
         return ("200 OK" if ready else "503 Service Unavailable"), _JSON, found
 
-    def _ask(self, question: Callable[[], dict[str, Any]]) -> bytes | None:
+    def _ask(self, question: Question) -> bytes | None:
         """An answer of the server's loop, as JSON; None: it does not come."""
 
         async def answer() -> dict[str, Any]:
-            return question()
+            found = question()
+            return found if isinstance(found, dict) else await found
 
         coroutine = answer()
         try:
@@ -126,6 +128,8 @@ class App:
             return None  # the loop is closed
         try:
             return json.dumps(future.result(_PATIENCE)).encode()
+        except ValueError:
+            return None  # of several processes none answers
         except (concurrent.futures.TimeoutError, concurrent.futures.CancelledError):
             future.cancel()
             return None
