@@ -86,6 +86,12 @@ def _callers() -> Checked:
     return Callers()
 
 
+def _gss() -> Checked:
+    from tests.fuzz.gss import Target as Gss
+
+    return Gss()
+
+
 TARGETS = {
     target.name: target
     for target in (
@@ -95,6 +101,7 @@ TARGETS = {
         Target("calls", 600, _calls, 60_000),
         Target("compounds", 400, _compounds, 60_000),
         Target("callers", 300, _callers, 40_000),
+        Target("gss", 200, _gss, 20_000),
     )
 }
 

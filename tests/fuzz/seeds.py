@@ -218,6 +218,18 @@ def callers_target() -> Iterator[bytes]:
         yield bytes((where & 1, 0, 0, where % 6, 1, 8, 3, 2, 8, 0, 1, kind, where * 17 & 255, 0, where))
 
 
+def gss_target() -> Iterator[bytes]:
+    """Inputs of :mod:`tests.fuzz.gss`: each kind of call twice, whole; then with each word of each part damaged."""
+    for kind, procedure in itertools.product(range(16), (1, 14, 15, 80, 96, 112, 113, 240)):
+        whole = bytes((kind, 3, procedure, 0, 0, procedure % 20, 0))
+        yield whole + whole + bytes((kind, 4, 1, 0, 0, 9, 0))
+    for kind, part, damage, where in itertools.product((4, 8, 12), range(3), range(3), range(0, 48, 4)):
+        harm = bytes((6, damage, 1 + where % 2, 0, where))
+        parts = [bytes(1), bytes(1), bytes(1)]
+        parts[part] = harm
+        yield bytes((kind, 2, 1)) + parts[0] + parts[1] + bytes((7,)) + parts[2] + bytes((kind, 2, 1, 0, 0, 7, 0))
+
+
 SEEDS = {
     "version_one": lambda: transport(1),
     "version_two": lambda: transport(2),
@@ -225,4 +237,5 @@ SEEDS = {
     "calls": calls_target,
     "compounds": compounds_target,
     "callers": callers_target,
+    "gss": gss_target,
 }

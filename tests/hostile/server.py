@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 
+import trustme
+
 REPO = Path(__file__).parents[2]
 HONEST = "127.0.0.1"
 MEMORY = 512 << 20
@@ -29,6 +31,7 @@ server:
   rpcbind: false
   state_dir: {base}/state
   nfs4: {{grace_time: 0, limits: {{{limits}}}}}
+  tls: {{certificate: {base}/server.pem, key: {base}/server.pem}}
   metrics: {{listen: "127.0.0.1:{metrics}"}}
 exports:
   - {{path: {memory}, pseudo: /memory, clients: [127.0.0.0/16]}}
@@ -88,6 +91,7 @@ class Server:
     def _start(self) -> None:
         nsm, nlm, metrics = free_port(socket.SOCK_DGRAM), free_port(), free_port()
         config = self.base / "exports.yaml"
+        trustme.CA().issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(str(self.base / "server.pem"))
         config.write_text(
             CONFIG.format(base=self.base, memory=self.memory, nsm=nsm, nlm=nlm, metrics=metrics, limits=self.limits)
         )

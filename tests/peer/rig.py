@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
 from rpcrdma.engine.config import ResponderOptions
+from rpcrdma.gss.acceptor import Acceptor
 from rpcrdma.hosts import HostLimits, Hosts
 from rpcrdma.memory import Pool
 from rpcrdma.peer.requester import Peer
@@ -41,6 +42,7 @@ class Rig:
         host: str = "127.0.0.1",
         pool_limit: int = 256 << 20,
         programs: Iterable[Program] = (),
+        gss: Acceptor | None = None,
         **responder: Any,
     ) -> None:
         # All credits from the start; tests/unit/test_receives.py is about how they grow.
@@ -52,7 +54,7 @@ class Rig:
         self.control = Control()
         self.now = 1000.0
         self._provider_of = provider or Rig.default_provider
-        self._programs = tuple(programs)
+        self._programs, self._gss = tuple(programs), gss
         self._host = DEVICE_ADDRESS or host
         if DEVICE_ADDRESS:
             self.peer_pool = self.pool  # a device takes Receives only from the pool that is registered with it
@@ -60,7 +62,7 @@ class Rig:
 
     async def __aenter__(self) -> Rig:
         self.provider = self._provider_of(self.pool)
-        self.dispatcher = Dispatcher([echo_program(self.control), *self._programs])
+        self.dispatcher = Dispatcher([echo_program(self.control), *self._programs], gss=self._gss)
         self.server = RdmaServer(
             self.provider, self.pool, self.dispatcher, self.options, lambda: self.now, hosts=self.hosts
         )

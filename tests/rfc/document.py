@@ -22,13 +22,13 @@ are MUST, SHOULD and what is left open. Tests send the messages themselves, octe
 and the embedded iWARP provider. A test with several cases counts once here, and passes if all of them do.
 
 The last column is Linux's own NFS server, kernel {kernel}, over siw: what its answers show of those demands that an NFS
-server's answers can show. The questions are those of [`rdma-nfsd conformance`](conformance.md) and of
-`tests/peer/checklist` (about callbacks). `rdma-nfsd` answers every one as demanded
-(`tests/unit/test_checklist.py`); `python -m tests.vm.checklist` puts them to the kernel, in a guest.
+server's answers can show. The questions are those of [`rdma-nfsd conformance`](conformance.md). `rdma-nfsd` answers
+every one as demanded (`tests/unit/test_checklist.py`); `python -m tests.vm.four_servers` puts them to the kernel, in a
+guest.
 """
 
-FACTS = Path(__file__).with_name("linux.json")
-"""What ``python -m tests.vm.checklist`` has found: the kernel's release, and by item how it differs."""
+FACTS = Path(__file__).with_name("servers.json")
+"""What ``python -m tests.vm.four_servers`` has found: answers, by the servers' names."""
 
 _TEST = re.compile(r"`([\w./]+::\w+)`")
 
@@ -42,9 +42,12 @@ class Outcome:
 
 
 def linux() -> tuple[str, dict[str, str]]:
-    """The kernel's release, and by item how its server differs; empty where it does not."""
+    """The kernel's release, and by item how its server differs over RDMA; empty where it does not. Of what it lacks,
+    nothing is said."""
     facts = json.loads(FACTS.read_text())
-    return facts["kernel"], facts["differs"]
+    (name,) = (name for name in facts if name.startswith("Linux ") and name.endswith(", RDMA"))
+    answers = {answer["demand"]: answer["differs"] for answer in facts[name] if not answer["absent"]}
+    return name.split()[1].rstrip(","), {item: answers[item] for item in ITEMS if item in answers}
 
 
 def render(outcomes: Mapping[str, Mapping[str, Outcome]]) -> str:

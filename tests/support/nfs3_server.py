@@ -18,6 +18,7 @@ from nfsd.v3.procedures import Nfs3Procedures
 from nfsd.v3.program import nfs3_procedures
 from nfsd.v3.request import Limits
 from nfsd.vfs.service import FileService
+from rpcrdma.gss.acceptor import Acceptor
 from rpcrdma.memory import Pool
 from rpcrdma.rpc.dispatch import Dispatcher
 from rpcrdma.rpc.program import Program
@@ -41,7 +42,12 @@ class Server:
 
 @asynccontextmanager
 async def running(
-    directory: Path, state: Path, limits: Limits | None = None, more: tuple[Export, ...] = (), **settings: object
+    directory: Path,
+    state: Path,
+    limits: Limits | None = None,
+    more: tuple[Export, ...] = (),
+    gss: Acceptor | None = None,
+    **settings: object,
 ) -> AsyncIterator[Server]:
     """A server of ``directory``, and of ``more``, on a free port, and a client of it as the user the tests run as."""
     values = {"id": 1, "path": str(directory), "pseudo": "/export", "squash": "none"} | settings
@@ -51,7 +57,7 @@ async def running(
     nfs = Program(NFS_PROGRAM, "nfs", {3: nfs3_procedures(service, exports, limits)})
     programs = [nfs, nfsacl_program(service, exports), mount3_program(service, exports)]
     native = {(NFS_PROGRAM, 3): Nfs3Procedures(service, limits)}
-    dispatcher = Dispatcher(programs, gate=Admission(exports), direct=native)
+    dispatcher = Dispatcher(programs, gate=Admission(exports), direct=native, gss=gss)
     pool = Pool(256 << 20)
     listener = TcpListener(dispatcher, pool, asyncio.get_running_loop())
     listener.listen("127.0.0.1", 0)

@@ -69,10 +69,10 @@ def steps(text: str) -> Iterator[tuple[str, str]]:
 
 
 def programs(document: Path) -> dict[str, str]:
-    """The programs that a document shows, by the names that it gives them: ``<!-- file NAME -->`` before a block."""
-    return dict(
-        re.findall(r"^<!-- file (\S+) -->\n+```python\n(.*?)^```$", document.read_text(), re.MULTILINE | re.DOTALL)
-    )
+    """The programs and other files that a document shows, by the names that it gives them: ``<!-- file NAME -->``
+    before a block."""
+    block = re.compile(r"^<!-- file (\S+) -->\n+```(?:python|sh|yaml)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+    return dict(block.findall(document.read_text()))
 
 
 def written(done: Sequence[tuple[str, str]]) -> str:
@@ -104,6 +104,7 @@ _CHANGES = (
     (r"(127\.0\.0\.1|\[::1\]):\d+", r"\1:PORT"),
     (r"\b\d{4,5} > \d{4,5}\b", r"PORT > PORT"),
     (r"\b\d+(?:\.\d+)? ?(?:ns|µs|us|ms|s|MB/s)\b", "SOME"),
+    (r"^(\d+ +)\d+( +serving )", r"\1PID\2"),
     (r"-{3,}", "---"),
     (r"[ \t]+", " "),
     (r" $", ""),

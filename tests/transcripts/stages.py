@@ -215,6 +215,20 @@ def captured(stage: Stage) -> None:
                 asyncio.run(work(ports, root, version))
 
 
+def several(stage: Stage) -> None:
+    """A server of three processes, all of which serve."""
+    (stage.home / "data").mkdir()
+    text = CONFIGURATION.replace("state_dir", "processes: 3\n  state_dir") + "  - {path: data, pseudo: /data}\n"
+    (stage.home / "exports.yaml").write_text(text)
+    stage.serve("rdma-nfsd serve --config exports.yaml")
+
+
+def tls(stage: Stage) -> None:
+    """Two directories, and nothing of TLS yet."""
+    for name in ("data", "laptops"):
+        put(stage.home / f"{name}/hello.txt", f"Hello over TLS, from {name}.\n")
+
+
 STAGES: dict[str, Callable[[Stage], None]] = {
     "hello": hello,
     "files": files,
@@ -222,6 +236,8 @@ STAGES: dict[str, Callable[[Stage], None]] = {
     "refusing": refusing,
     "slowed": slowed,
     "captured": captured,
+    "several": several,
+    "tls": tls,
 }
 
 

@@ -16,6 +16,7 @@ from nfsd.client.filesystem import Managed
 from nfsd.client.url import Url, parse
 from nfsd.config_file import load
 from nfsd.daemon import Daemon
+from nfsd.faults.choosing import Faults
 from rpcrdma.client import ClientOptions
 from rpcrdma.rpc.rpcbind import Rpcbind
 
@@ -41,6 +42,8 @@ class Rig:
         self.extra = "  nfs4: {grace_time: 0}\n"
         self.entry = ""
         """More of the export's entry, each key behind a comma."""
+        self.faults: Faults | None = None
+        """How the daemon misbehaves."""
 
     async def start(self) -> None:
         """Start the daemon, at the ports it had before if it did."""
@@ -50,7 +53,7 @@ class Rig:
             f"server:\n  listen: {listen}\n  mountd_port: {self.ports['mountd']}\n{self.extra}"
             f"exports:\n  - {{path: export, pseudo: /export, squash: none{self.entry}}}\n"
         )
-        self.daemon = Daemon(load(str(file)), Rpcbind((), None))
+        self.daemon = Daemon(load(str(file)), Rpcbind((), None), faults=self.faults)
         await self.daemon.start()
         for started in self.daemon.listeners.of("nfs"):
             self.ports[started.address.scheme] = started.address.port

@@ -28,6 +28,7 @@ class FakeTransport:
     max_backchannel_size = 0
 
     security = "none"
+    certified = ""
 
     def begin_tls(self) -> bool:
         return False

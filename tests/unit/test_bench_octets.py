@@ -1,5 +1,6 @@
 """What the load generators send is what they were given, large pieces included, which leave from where they are."""
 
+import itertools
 import random
 import socket
 import struct
@@ -118,3 +119,38 @@ def test_what_a_server_reads(serve, size):
     load = RdmaGenerator(ours.fileno(), [head + bytes(40)], 1, rpc_at=len(head), handle_at=24, bulk=bulk)
     assert load.run(60, 5)[0] == 5
     assert answers == [True] * 10
+
+
+@pytest.mark.parametrize("cuts", [(), (20,), (60,), (12, 40)])
+def test_replies_in_segments(serve, cuts):
+    """A sender may cut a message anywhere (RFC 5041 section 5.2)."""
+    head = struct.pack(">4I", 0, 1, 32, 0) + bytes(12)
+
+    def server(sock):
+        number = 0
+        while call := fpdu(sock):
+            number += 1
+            reply = call[18:22] + struct.pack(">3I", 1, 32, 0) + bytes(12) + call[18:22] + ACCEPTED + bytes(8)
+            for begin, end in itertools.pairwise((0, *cuts, len(reply))):
+                control = b"\x41" if end == len(reply) else b"\x01"
+                ulpdu = control + b"\x43" + struct.pack(">4I", 0, 0, number, begin) + reply[begin:end]
+                sock.sendall(struct.pack(">H", len(ulpdu)) + ulpdu + bytes(-(len(ulpdu) + 2) % 4 + 4))
+
+    ours = serve(server)
+    load = RdmaGenerator(ours.fileno(), [head + bytes(40)], 1, rpc_at=len(head))
+    assert load.run(60, 5)[0] == 5
+
+
+def test_what_is_wrong_is_shown(serve):
+    head = struct.pack(">4I", 0, 1, 32, 0) + bytes(12)
+
+    def server(sock):
+        call = fpdu(sock)
+        error = call[18:22] + struct.pack(">4I", 1, 32, 4, 2)  # RDMA_ERROR, ERR_CHUNK (RFC 8166 section 4.2.4)
+        ulpdu = b"\x41\x43" + struct.pack(">4I", 0, 0, 1, 0) + error
+        sock.sendall(struct.pack(">H", len(ulpdu)) + ulpdu + bytes(-(len(ulpdu) + 2) % 4 + 4))
+
+    ours = serve(server)
+    load = RdmaGenerator(ours.fileno(), [head + bytes(40)], 1, rpc_at=len(head))
+    with pytest.raises(RuntimeError, match=r"a short reply, .* 00001000 00000001 00000020 00000004 00000002$"):
+        load.run(60, 5)

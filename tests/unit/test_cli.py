@@ -22,6 +22,10 @@ from rpcrdma.xdr import pack
 from tests.nfs3_client import Nfs3Client
 
 REPO = Path(__file__).parents[2]
+
+pytestmark = pytest.mark.timeout(900)
+PATIENCE = 200
+"""Seconds. With forty processes in want of two processors, starting the server took longer than twenty."""
 CONFIG = """\
 server:
   listen: ["tcp://127.0.0.1:0", {url: "rdma://127.0.0.1:1", provider: verbs}]
@@ -84,7 +88,7 @@ class Process:
     def __init__(self, config: Path) -> None:
         self.notifications = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self.notifications.bind(str(config.parent / "notify"))
-        self.notifications.settimeout(20)
+        self.notifications.settimeout(PATIENCE)
         self.process = subprocess.Popen(
             [
                 sys.executable,
@@ -107,7 +111,7 @@ class Process:
     def line(self, stream: IO[bytes] | None, text: str) -> str:
         """The next line with ``text`` in it."""
         assert stream is not None
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + PATIENCE
         while time.monotonic() < deadline:
             if select.select([stream], [], [], 0.2)[0]:
                 line = stream.readline().decode()
@@ -121,7 +125,7 @@ class Process:
         return int(ready.split()[2].rpartition(":")[2])
 
     def end(self) -> tuple[int, str, str]:
-        out, err = self.process.communicate(timeout=20)
+        out, err = self.process.communicate(timeout=PATIENCE)
         return self.process.returncode, out.decode(), err.decode()
 
 

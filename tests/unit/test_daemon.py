@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 import uvloop
 
-from nfsd import daemon as daemon_module
+from nfsd import planned
 from nfsd.config_file import load
 from nfsd.daemon import Daemon, StartError
-from nfsd.listeners import mount_hosts
 from nfsd.logs import JournalFormatter
 from nfsd.nlm.peers import Peers
+from nfsd.planned import mount_hosts
 from nfsd.protocol.nfs3 import nfsstat3, stable_how
 from rpcrdma.memory import Pool
 from rpcrdma.peer import wire
@@ -313,7 +313,7 @@ def test_what_is_served_is_registered_and_taken_back(rig: Rig) -> None:
 
 
 def test_the_server_answers_in_rpcbinds_place(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(daemon_module, "PORTMAPPER_PORT", 0)
+    monkeypatch.setattr(planned, "PORTMAPPER_PORT", 0)
 
     async def test() -> None:
         async with fake(rig.base) as (rpcbind, client):
@@ -337,7 +337,7 @@ def test_where_port_111_is_taken_rpcbind_is_told(
     async def test() -> None:
         with socket.create_server(("127.0.0.1", 0)) as taken:
             port = taken.getsockname()[1]
-            monkeypatch.setattr(daemon_module, "PORTMAPPER_PORT", port)
+            monkeypatch.setattr(planned, "PORTMAPPER_PORT", port)
             async with fake(rig.base) as (rpcbind, client):
                 daemon = rig.make(rpcbind=client, extra="  portmapper: true\n")
                 await daemon.start()

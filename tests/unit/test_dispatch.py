@@ -329,10 +329,10 @@ def test_admission_is_awaited_before_the_procedure_runs() -> None:
         named: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         class Names(Gate):
-            def learn(self, peer_address: str) -> asyncio.Future[None] | None:
-                return None if peer_address in known else named
+            def learn(self, transport: Any) -> asyncio.Future[None] | None:
+                return None if transport.peer_address in known else named
 
-            def admits(self, peer_address: str) -> bool:
+            def admits(self, transport: Any) -> bool:
                 return friendly
 
         friendly = True

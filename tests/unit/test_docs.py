@@ -22,6 +22,7 @@ SECTIONS = {
     "server": config.Server,
     "server.listen[]": config.Listen,
     "server.tls": config.Tls,
+    "server.kerberos": config.Kerberos,
     "server.nfs4": config.Nfs4,
     "server.nfs4.limits": config.Nfs4Limits,
     "server.limits": config.Limits,

@@ -6,6 +6,7 @@ import pytest
 
 from nfsd.exports import ExportTable
 from nfsd.vfs.types import Credential
+from rpcrdma.rpc import secured
 from rpcrdma.wire import chunks, version_two
 from rpcrdma.xdr import native
 from tests.fuzz import corpus, iwarp_model
@@ -13,7 +14,15 @@ from tests.fuzz.mutate import inputs
 from tests.fuzz.seeds import SEEDS
 from tests.support import nfs3_truth
 
-MUTATIONS = {"version_one": 1500, "version_two": 1500, "iwarp": 3000, "calls": 800, "compounds": 800, "callers": 400}
+MUTATIONS = {
+    "version_one": 1500,
+    "version_two": 1500,
+    "iwarp": 3000,
+    "calls": 800,
+    "compounds": 800,
+    "callers": 400,
+    "gss": 3000,
+}
 
 
 @pytest.fixture(params=sorted(corpus.TARGETS))
@@ -129,6 +138,16 @@ def test_a_squash_that_forgets_the_groups_is_found(monkeypatch):
 
     monkeypatch.setattr(ExportTable, "_squashed", wrong)
     broken("callers", 200)
+
+
+def test_arguments_that_are_not_checked_are_found(monkeypatch):
+    right = secured.unwrapped
+
+    def wrong(sealer, body, mic):
+        return body if mic else right(sealer, body, mic)
+
+    monkeypatch.setattr(secured, "unwrapped", wrong)
+    broken("gss", 500)
 
 
 def test_the_calls_that_can_be_are_answered_natively():

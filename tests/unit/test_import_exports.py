@@ -115,8 +115,6 @@ def test_referrals(imported):
         "pnfs",
         "fsid=5e4a1e2e-0000-0000-0000-000000000000",
         "reexport=auto-fsidnum",
-        "sec=krb5:sys",
-        "xprtsec=none:tls",
         "anonuid=4294967295",
         "nonsense",
         "nonsense=7",
@@ -132,8 +130,8 @@ def test_what_is_not_is_named_with_its_line(imported, option):
 
 @pytest.mark.parametrize(
     "client",
-    ["@group(rw,sec=krb5)", "10.0.0.1(rw,sec=krb5)", "10.0.0.1(sec=krb5i:krb5p)", "10.0.0.1(xprtsec=mtls)",
-     "gss/krb5(rw)", "host[12](rw)", "10.0.0.1(anonuid=me)", "10.0.0.1(refer=nonsense)"],
+    ["@group(rw,sec=lkey)", "10.0.0.1(sec=krb5,rw,sec=sys,ro)", "10.0.0.1(sec=lipkey:sys)",
+     "10.0.0.1(xprtsec=tls:ipsec)", "gss/krb5(rw)", "host[12](rw)", "10.0.0.1(anonuid=me)", "10.0.0.1(refer=nonsense)"],
 )  # fmt: skip
 def test_who_cannot_be_let_in_as_before_is_left_out(imported, client):
     exports, said = imported(f"/srv 192.0.2.1(rw,insecure) {client}\n", status=1)
@@ -142,8 +140,35 @@ def test_who_cannot_be_let_in_as_before_is_left_out(imported, client):
     assert said[0].startswith("1: NOT IMPORTED: /srv: ")
 
 
+def test_callers_are_known_as_before(tmp_path, imported, capsys):
+    text = "/srv -rw,insecure 10.0.0.1(sec=krb5i:krb5p) 10.0.0.2(sec=krb5:unix) 10.0.0.3() *()\n"
+    exports, said = imported(text)
+    assert said == []
+    (entry,) = exports
+    assert entry == {
+        "path": "/srv",
+        "pseudo": "/srv",
+        "clients": [
+            {"host": "10.0.0.1", "sec": ["krb5i", "krb5p"]},
+            {"host": "10.0.0.2", "sec": ["krb5", "sys"]},
+            "10.0.0.3",
+            "*",
+        ],
+    }
+    file = tmp_path / "all"
+    several = "10.0.0.1(rw,sec=krb5) 10.0.0.2(rw,sec=krb5) 10.0.0.3(rw) 10.0.0.4(rw)"
+    file.write_text(f"/srv *(rw,insecure,sec=krb5p)\n/other {several}\n")
+    assert main(["import", str(file)]) == 0
+    text = capsys.readouterr().out
+    whole = yaml.safe_load(text)
+    assert "&" not in text
+    assert whole["server"]["kerberos"] == {"keytab": "/etc/krb5.keytab"}
+    assert whole["exports"][0] == {"path": "/srv", "pseudo": "/srv", "sec": ["krb5p"]}
+    assert [one["sec"] for one in whole["exports"][1]["clients"] if isinstance(one, dict)] == [["sys"], ["sys"]]
+
+
 def test_nobody_is_let_in_by_looser_settings_than_before(imported):
-    text = "/srv 10.0.0.1(rw,sec=krb5) 10.0.0.0/8(rw)\n/other *(rw)\n"
+    text = "/srv 10.0.0.1(rw,sec=lkey) 10.0.0.0/8(rw)\n/other *(rw)\n"
     exports, said = imported(text, status=1)
     assert [export["path"] for export in exports] == ["/other"]
     assert "nor the rest of it: 10.0.0.0/8 would let in 10.0.0.1" in said[1]
@@ -159,6 +184,18 @@ def test_nobody_is_let_in_by_looser_settings_than_before(imported):
     assert may_cover("10.0.0.1", "host.example.org")
     assert not may_cover("10.0.0.1", "*.example.org")
     assert may_cover("2001:db8::/32", "2001:db8::1")
+
+
+def test_what_demands_tls_demands_it_here(imported):
+    exports, said = imported("/srv *(rw,insecure,xprtsec=none:tls)\n")
+    assert exports == [{"path": "/srv", "pseudo": "/srv", "xprtsec": ["none", "tls"]}]
+    assert not said
+    text = "/srv 10.0.0.1(rw,insecure,xprtsec=mtls) *(rw,insecure) @all(rw,insecure,xprtsec=none:tls:mtls)\n"
+    exports, said = imported(text, status=1)
+    assert exports[0]["clients"] == [{"host": "10.0.0.1", "xprtsec": ["mtls"]}, "*", "@all"]
+    assert "xprtsec" not in exports[0]
+    assert len(said) == 1
+    assert "demands TLS, which takes a certificate; set server.tls" in said[0]
 
 
 def test_netgroups_are_taken_over(imported):

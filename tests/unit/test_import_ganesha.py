@@ -57,17 +57,24 @@ def test_its_defaults_are_its_own(imported):
     ("more", "line", "why"),
     [
         ("CLIENT { Clients = 10.1.0.0/16; Access_Type = NONE; }", 6, "* would let in 10.1.0.0/16"),
-        ("CLIENT { Clients = 10.1.0.0/16; SecType = krb5; }", 6, "SecType = krb5: only sys is supported"),
         ("CLIENT { Clients = 10.1.0.0/16; Access_Type = MDONLY; }", 6, "Access_Type = mdonly: not supported"),
         ("CLIENT { Clients = 10.0.0.1; Clients = 10.0.0.2; Access_Type = None; }", 6, "* would let in 10.0.0.1"),
         ("Protocols = 9P;", 6, "Protocols = 9P: is no NFS"),
-        ("SecType = krb5, krb5i;", 6, "SecType = krb5, krb5i: only sys is supported"),
+        ("SecType = krb5, spkm;", 6, "SecType = krb5, spkm: spkm is not supported"),
     ],
 )
 def test_nobody_is_let_in_by_looser_settings_than_there(imported, more, line, why):
     made, said = imported(HEAD + f"{more}\nAccess_Type = RW; }}", 2)
     assert made == []
     assert any(one.startswith(f"{line}: NOT IMPORTED: /srv: ") and why in one for one in said), said
+
+
+def test_callers_are_known_as_there(imported):
+    (made,), said = imported(HEAD + "Access_Type = RW; SecType = krb5, krb5p; }")
+    assert (made["sec"], said) == (["krb5", "krb5p"], [])
+    (made,), said = imported(clients(("10.0.0.1", "SecType = sys;"), access="RW; SecType = krb5p"))
+    assert made["clients"] == ["10.0.0.1", {"host": "*", "sec": ["krb5p"]}]
+    assert "sec" not in made
 
 
 @pytest.mark.parametrize(
@@ -112,6 +119,7 @@ RW, NONE = "Access_Type = RW;", "Access_Type = None;"
         [("*.example.org", NONE), ("10.0.0.1", RW)],
         [("@all", "Access_Type = RO;"), ("10.0.0.1", RW)],
         [("10.0.0.0/8", "Access_Type = RW; Squash = all;"), ("host", RW)],
+        [("10.0.0.0/8", "Access_Type = RW; SecType = krb5;"), ("host", RW)],
         [("*.org", "Access_Type = RW; PrivilegedPort = true;"), ("*.example.org", RW)],
     ],
 )
@@ -154,5 +162,10 @@ def test_no_version_is_served_that_was_not(imported, word):
 def test_what_lies_inside_of_others_is_named(imported):
     inner = HEAD.replace("/srv", "/srv/secret").replace("/data", "/secret").replace("7", "8")
     made, said = imported(f"{HEAD}Access_Type = RW; }}\n{inner}Access_Type = RW; SecType = krb5; }}", 1)
+    assert [one["path"] for one in made] == ["/srv", "/srv/secret"]
+    (line,) = said
+    assert line.startswith("7: NOT IMPORTED: /srv/secret: clients reach it all the same: /srv, ")
+    inner = inner.replace('Name = "VFS"', "Name = CEPH").replace("Name = VFS", "Name = CEPH")
+    made, said = imported(f"{HEAD}Access_Type = RW; }}\n{inner}Access_Type = RW; }}", 1)
     assert [one["path"] for one in made] == ["/srv"]
     assert any("clients reach it all the same: /srv" in one for one in said)

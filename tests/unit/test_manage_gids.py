@@ -138,14 +138,14 @@ def test_a_reload_asks_again_and_a_change_holds_for_connections_that_are_there(t
 
 
 class Caller:
-    flavor, gid = 1, GID
+    flavor, gid, security = 1, GID, "sys"
 
     def __init__(self, uid: int, gids: tuple[int, ...] = ()) -> None:
         self.uid, self.gids = uid, gids
 
 
 class Peer:
-    netid, peer_port = "tcp", 900
+    netid, peer_port, certified = "tcp", 900, ""
 
     def __init__(self, address: str = "192.0.2.1") -> None:
         self.peer_address = address

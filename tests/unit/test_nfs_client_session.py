@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from nfsd.client import FileSystem, files
+from nfsd.client import FileSystem, files, recovery
 from nfsd.client.opens import ANONYMOUS
 from nfsd.client.rpc import Patience
 from nfsd.client.session import Session
@@ -222,6 +222,32 @@ def test_a_session_that_the_server_does_not_know_is_replaced(tmp_path: Path) -> 
             assert session.sessionid != sessionid
             assert fs.backend.client.clientid == clientid  # type: ignore[attr-defined]
         assert (rig.export / "file").read_bytes() == b"01234567"
+
+    rig.run(test)
+
+
+def test_a_server_that_forgets_the_client_at_once_gets_to_know_it_again(tmp_path: Path, monkeypatch: Any) -> None:
+    """As one does that is killed between CREATE_SESSION and RECLAIM_COMPLETE of a new client."""
+    rig = Rig(tmp_path)
+    complete = recovery.Client4._reclaim_complete
+    forgotten = 0
+
+    async def forget_first(client: recovery.Client4) -> None:
+        nonlocal forgotten
+        engine = rig.daemon._nfs4.engine
+        if forgotten < 3:
+            forgotten += 1
+            for known in engine.clients.all():
+                engine.expire_client(known)
+        await complete(client)
+
+    monkeypatch.setattr(recovery.Client4, "_reclaim_complete", forget_first)
+
+    async def test() -> None:
+        async with rig.connect() as fs, fs.open("file", "w") as file:
+            await file.write(b"content")
+        assert forgotten == 3
+        assert (rig.export / "file").read_bytes() == b"content"
 
     rig.run(test)
 

@@ -253,14 +253,14 @@ def test_nothing_is_offered_before_it_is_known_who_calls(tmp_path):
         def __init__(self):
             self.learning, self.turned = None, []
 
-        def learn(self, peer_address):
+        def learn(self, transport):
             return self.learning
 
-        def admits(self, peer_address):
+        def admits(self, transport):
             return not self.turned
 
-        def turned_away(self, peer_address):
-            self.turned.append(peer_address)
+        def turned_away(self, transport):
+            self.turned.append(transport.peer_address)
 
     door = Door()
 

@@ -24,7 +24,12 @@ def few_records(caplog):
     caplog.set_level(logging.ERROR, "rpcrdma")
 
 
-@covers("RFC 8166 4.5.2 malformed", "RFC 8166 8.1.4 bounds", "draft-cel-nfsv4-rpcrdma-version-two-02 XDR header")
+@covers(
+    "RFC 8166 4.5 any-octets",
+    "RFC 8166 4.5.2 malformed",
+    "RFC 8166 8.1.4 bounds",
+    "draft-cel-nfsv4-rpcrdma-version-two-02 XDR header",
+)
 @pytest.mark.parametrize("provider", PROVIDERS)
 def test_random_messages_are_answered_as_prescribed_and_harm_nobody_else(provider):
     tally = asyncio.run(converse(provider, 400, 20))

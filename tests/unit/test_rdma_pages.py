@@ -115,6 +115,12 @@ async def until_given_back():
     raise AssertionError("pipes were lost")
 
 
+@pytest.fixture(params=["memory", "disk"])
+def place(request):
+    """From where the pages leave: by the loop, or by a worker, which may wait for them."""
+    return request.param
+
+
 @pytest.fixture(autouse=True)
 def nothing_left():
     """All pipes are given back at the end."""
@@ -124,7 +130,7 @@ def nothing_left():
 
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("most", [0, 1, 32])
-def test_any_part_of_a_file_whatever_pipes_there_are(tmp_path, seed, most):
+def test_any_part_of_a_file_whatever_pipes_there_are(tmp_path, place, seed, most):
     rng = random.Random(seed)
 
     async def scenario(both):
@@ -142,12 +148,12 @@ def test_any_part_of_a_file_whatever_pipes_there_are(tmp_path, seed, most):
 
     bound = pipes.bound(most)
     try:
-        assert run("memory", tmp_path, scenario) >= 12
+        assert run(place, tmp_path, scenario) >= 12
     finally:
         pipes.bound(bound)
 
 
-def test_an_fpdu_carries_whole_pages_as_many_as_a_socket_buffer_holds(tmp_path):
+def test_an_fpdu_carries_whole_pages_as_many_as_a_socket_buffer_holds(tmp_path, place):
     async def scenario(both):
         octets = random.Random(1).randbytes(MIB + 5000)
         reader = await Reader().begin(both, await file_of(both, octets))
@@ -161,7 +167,7 @@ def test_an_fpdu_carries_whole_pages_as_many_as_a_socket_buffer_holds(tmp_path):
         assert (await reader.answer())[1:] == (octets[MIB - 100_000 :], True)
         reader.close()
 
-    run("memory", tmp_path, scenario)
+    run(place, tmp_path, scenario)
 
 
 @pytest.mark.parametrize("request_frame", [CLIENT_REQUEST, CRC_REQUEST], ids=["plain", "crc"])
@@ -186,7 +192,7 @@ def test_pages_are_for_large_segments_without_crc(tmp_path, mss, request_frame):
 
 
 @pytest.mark.parametrize("buffer", [200_000, 300_001, 1_000_000])
-def test_a_peer_that_takes_little_at_a_time(tmp_path, buffer):
+def test_a_peer_that_takes_little_at_a_time(tmp_path, place, buffer):
     rng = random.Random(buffer)
 
     async def scenario(both):
@@ -209,20 +215,20 @@ def test_a_peer_that_takes_little_at_a_time(tmp_path, buffer):
             assert found == wanted.pop(xid)
         reader.close()
 
-    run("memory", tmp_path, scenario)
+    run(place, tmp_path, scenario)
 
 
-def test_a_hole_reads_as_zeros(tmp_path):
+def test_a_hole_reads_as_zeros(tmp_path, place):
     async def scenario(both):
         node = await file_of(both, b"begin")
         os.truncate(os.path.join(both.path, "a"), 3 * MIB)
         outcome = await both.same(READ, read(node, 0, MIB), room=MIB)
         assert outcome[5] == b"begin" + bytes(MIB - 5)
 
-    run("memory", tmp_path, scenario)
+    run(place, tmp_path, scenario)
 
 
-def test_a_reply_is_whole_though_its_file_is_cut_before_it_has_left(tmp_path):
+def test_a_reply_is_whole_though_its_file_is_cut_before_it_has_left(tmp_path, place):
     async def scenario(both):
         octets = random.Random(3).randbytes(2 * MIB)
         reader = await Reader().begin(both, await file_of(both, octets))
@@ -238,10 +244,10 @@ def test_a_reply_is_whole_though_its_file_is_cut_before_it_has_left(tmp_path):
         assert whole >= 2
         reader.close()
 
-    run("memory", tmp_path, scenario)
+    run(place, tmp_path, scenario)
 
 
-def test_a_peer_that_goes_costs_its_own_connection_only(tmp_path):
+def test_a_peer_that_goes_costs_its_own_connection_only(tmp_path, place):
     async def scenario(both):
         node = await file_of(both, bytes(2 * MIB))
         reader = await Reader().begin(both, node)
@@ -250,10 +256,10 @@ def test_a_peer_that_goes_costs_its_own_connection_only(tmp_path):
         await until_given_back()
         assert (await both.call(0, READ, read(node, 0, MIB), room=MIB))[5] == bytes(MIB)
 
-    run("memory", tmp_path, scenario)
+    run(place, tmp_path, scenario)
 
 
-def test_a_server_that_closes_gives_the_pipes_back(tmp_path):
+def test_a_server_that_closes_gives_the_pipes_back(tmp_path, place):
     async def scenario(both):
         reader = await Reader().begin(both, await file_of(both, bytes(2 * MIB)))
         await stuck(both, reader, 12)
@@ -262,7 +268,7 @@ def test_a_server_that_closes_gives_the_pipes_back(tmp_path):
         await until_given_back()
         reader.close()
 
-    run("memory", tmp_path, scenario)
+    run(place, tmp_path, scenario)
 
 
 class Shown:
@@ -279,7 +285,7 @@ class Shown:
         return lambda *arguments: None
 
 
-def test_who_captures_sees_the_data(tmp_path):
+def test_who_captures_sees_the_data(tmp_path, place):
     async def scenario(both):
         octets = random.Random(4).randbytes(MIB)
         reader = await Reader().begin(both, await file_of(both, octets))
@@ -300,4 +306,4 @@ def test_who_captures_sees_the_data(tmp_path):
         assert both.answered(READ) == before + 2
         reader.close()
 
-    run("memory", tmp_path, scenario)
+    run(place, tmp_path, scenario)

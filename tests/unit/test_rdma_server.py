@@ -277,7 +277,7 @@ class Mute:
     def __init__(self, reply) -> None:
         self._reply = reply
 
-    def admits(self, peer_address):
+    def admits(self, transport):
         return True
 
     def dispatch(self, transport, data, chunks, holds, done, reply_room=0):

@@ -195,6 +195,27 @@ def test_failed_commit_fails_the_flush_and_is_tried_again(tmp_path):
     asyncio.run(main())
 
 
+def test_a_full_disk_is_said_to_be_one_and_the_records_are_written_when_there_is_room(tmp_path):
+    async def main():
+        store, engine = RecoveryStore(str(tmp_path)), Promises()
+        await store.start()
+        (pages,) = store._database.execute("PRAGMA page_count").fetchone()
+        store._database.execute(f"PRAGMA max_page_count = {pages}")
+        for number in range(200):
+            engine.promise(record(b"%d" % number + bytes(900)))
+        with pytest.raises(OSError, match="is full"):
+            await store.flush(engine)
+        store._database.execute("PRAGMA max_page_count = 100000")
+        await store.flush(engine)
+        assert engine.writes_committed == 200
+        await store.close()
+        store = RecoveryStore(str(tmp_path))
+        assert len((await store.start()).records) == 200
+        await store.close()
+
+    asyncio.run(main())
+
+
 def test_unusable_files_are_named(tmp_path):
     async def main():
         with pytest.raises(OSError, match=FILE_NAME):

@@ -233,3 +233,14 @@ def test_a_client_whose_quotas_take_long_keeps_no_other_from_being_answered(
         assert hosts.calls == before, "hosts without a connection are counted by themselves"
 
     run(tmp_path, EXPORTS, test, SERVER)
+
+
+def test_callers_are_known_as_the_export_says_or_learn_nothing(tmp_path: Path, kernel: Kernel) -> None:
+    exports = "  - {path: data, squash: none, sec: [none]}\n  - {path: squashed, sec: [sys]}\n"
+
+    async def test(server: Served) -> None:
+        assert await asked(server, "/data", UID) == r.gqr_status.Q_EPERM
+        assert not kernel.asked
+        assert (await asked(server, "/squashed", UID)).rq_bhardlimit == 2000
+
+    run(tmp_path, exports, test, SERVER)

@@ -5,6 +5,7 @@ import contextlib
 import socket
 import struct
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
@@ -306,8 +307,8 @@ def test_calls_in_progress_of_many_hosts_leave_each_other_one() -> None:
 
 
 class OnlyOne(Gate):
-    def admits(self, peer_address: str) -> bool:
-        return peer_address == "127.0.0.1"
+    def admits(self, transport: Any) -> bool:
+        return transport.peer_address == "127.0.0.1"
 
 
 def test_strangers_that_are_answered_to_null_give_way_to_a_host_that_may_call() -> None:

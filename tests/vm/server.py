@@ -50,8 +50,9 @@ class Server:
     """``rdma-nfsd`` serving ``directory/export`` as /export; use as a context manager.
 
     ``server`` adds to the ``server:`` mapping of the configuration, ``export`` to the entry of the export, ``more``
-    to the exports. ``address`` is another one of the host's than the network's. Every name under ``directory`` is the
-    caller's to look at: export/, state/, server.log, exports.yaml.
+    to the exports. ``address`` is another one of the host's than the network's; ``arguments`` are
+    further ones of the command. Every name under ``directory`` is the caller's to look at: export/, state/, server.log,
+    exports.yaml.
     """
 
     def __init__(
@@ -63,7 +64,9 @@ class Server:
         export: Mapping[str, Any] | None = None,
         more: Sequence[Mapping[str, Any]] = (),
         address: str | None = None,
+        arguments: Sequence[str] = (),
     ) -> None:
+        self.arguments = arguments
         self.directory = directory
         self.export = directory / "export"
         self.log = directory / "server.log"
@@ -101,7 +104,7 @@ class Server:
         prefix = [*self.network.enter, "setpriv", "--pdeathsig", "KILL"]
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
-                [*prefix, *command(), "serve", "--config", str(self.config)],
+                [*prefix, *command(), "serve", "--config", str(self.config), *self.arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=log,

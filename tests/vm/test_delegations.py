@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.vm.build import chosen_kernel
 from tests.vm.guest import Guest
 from tests.vm.mounts import complaints, load_siw, mount
 from tests.vm.network import Namespace, Network
@@ -205,3 +206,26 @@ def test_the_kernels_never_complained(pair: Pair) -> None:
     for guest in (pair.one, pair.two):
         assert complaints(guest, allow="not responding|server .* OK") == []
     pair.server.assert_running()
+
+
+@pytest.mark.skipif(chosen_kernel() != "newest", reason="Linux asks for directories to be delegated from 6.19 on")
+@pytest.mark.parametrize("who", ["another client", "a local process"])
+def test_a_delegated_directory_shows_what_others_do(pair: Pair, who: str) -> None:
+    """The client looks at it without asking, until somebody else changes it."""
+    point, name = pair.mount("4.2"), who.replace(" ", "-")
+    directory = pair.server.export / name
+    directory.mkdir()
+    (directory / "file").touch()
+    directory.chmod(0o777)
+    asked = events(pair.server, "granted_directories")
+    listing = f"ls -l {point}/{name}"
+    assert "file" in pair.one.run(f"{listing} >/dev/null && {listing}").output
+    assert events(pair.server, "granted_directories") > asked
+    recalled = events(pair.server, "recalled")
+    if who == "another client":
+        pair.two.run(f"touch {point}/{name}/new", timeout=60)
+        assert "new" in pair.one.run(listing).output
+    else:
+        (directory / "new").touch()
+        soon(lambda: "new" in pair.one.run(listing).output, "the client goes on showing what was there")
+    assert events(pair.server, "recalled") > recalled

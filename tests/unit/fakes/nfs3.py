@@ -24,6 +24,7 @@ class FakeTransport:
 
     netid = "tcp"
     peer_port = 700
+    certified = ""
     local_address = "127.0.0.1"
     closed = False
     max_backchannel_size = 0
