@@ -21,11 +21,11 @@ from libc.string cimport memset
 
 from nfsd.vfs.identity cimport Switch
 from nfsd.vfs.kernel cimport SYS_fdatasync, SYS_fsync, SYS_syncfs, c_close
-from nfsd.vfs.threads cimport pthread_mutex_lock, pthread_mutex_unlock
 from nfsd.vfs.workers cimport MAX_THREADS, Workers, run_here
 from nfsd.vfs.lanes cimport ALWAYS, KEEP_GOING, OWN, job_t, step_t
 
 from rpcrdma.rpc.native cimport Work
+from rpcrdma.threads cimport pthread_mutex_lock, pthread_mutex_unlock
 
 from rpcrdma.callers import CALLING_HOST
 from rpcrdma.firewall import contain, report

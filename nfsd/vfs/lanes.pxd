@@ -3,7 +3,7 @@
 from libc.stdint cimport uint64_t
 
 from nfsd.vfs.identity cimport identity_t, server_identity_t
-from nfsd.vfs.threads cimport pthread_mutex_t, sem_t
+from rpcrdma.threads cimport pthread_mutex_t, sem_t
 
 cdef enum:
     # Flags of steps.

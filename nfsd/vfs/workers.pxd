@@ -2,8 +2,9 @@
 
 from nfsd.vfs.identity cimport thread_state_t
 from nfsd.vfs.lanes cimport job_t, lane_t, queue_t, shared_t
-from nfsd.vfs.threads cimport pthread_t
 from nfsd.vfs.uring cimport uring_t
+
+from rpcrdma.threads cimport pthread_t
 
 cdef enum:
     MAX_THREADS = 256

@@ -30,12 +30,13 @@ from nfsd.vfs.lanes cimport (
     ALWAYS, KEEP_GOING, OWN, job_done, job_t, lane_t, make_ready, put_job, queue_t, reading_t, reads_left, shared_t, step_t,
     take_another, take_job, thread_done, threads_for,
 )
-from nfsd.vfs.threads cimport (
+from nfsd.vfs.uring cimport DEPTH, uring_close, uring_done, uring_enter, uring_open, uring_read, uring_t, uring_take_back
+
+from rpcrdma.threads cimport (
     SIG_SETMASK, pthread_attr_destroy, pthread_attr_init, pthread_attr_setstacksize, pthread_attr_t,
     pthread_create, pthread_join, pthread_mutex_destroy, pthread_mutex_init, pthread_mutex_lock,
     pthread_mutex_unlock, pthread_sigmask, sem_destroy, sem_init, sem_post, sem_wait, sigfillset, sigset_t,
 )
-from nfsd.vfs.uring cimport DEPTH, uring_close, uring_done, uring_enter, uring_open, uring_read, uring_t, uring_take_back
 
 from rpcrdma.log_limits import limited_logger
 

@@ -3,43 +3,8 @@
 from cpython.ref cimport PyObject
 from libc.stdint cimport uint8_t
 
+from rpcrdma.threads cimport pthread_cond_t, pthread_mutex_t, pthread_t, sem_t
 from rpcrdma.tls.records cimport direction_t
-
-
-cdef extern from "signal.h" nogil:
-    ctypedef struct sigset_t:
-        pass
-    int sigfillset(sigset_t *signals)
-    int pthread_sigmask(int how, const sigset_t *signals, sigset_t *old)
-    const int SIG_SETMASK
-
-
-cdef extern from "pthread.h" nogil:
-    ctypedef struct pthread_t:
-        pass
-    ctypedef struct pthread_mutex_t:
-        pass
-    ctypedef struct pthread_cond_t:
-        pass
-    int pthread_create(pthread_t *thread, const void *attr, void *(*run)(void *) noexcept nogil, void *argument)
-    int pthread_join(pthread_t thread, void **result)
-    int pthread_mutex_init(pthread_mutex_t *mutex, const void *attr)
-    int pthread_mutex_destroy(pthread_mutex_t *mutex)
-    int pthread_mutex_lock(pthread_mutex_t *mutex)
-    int pthread_mutex_unlock(pthread_mutex_t *mutex)
-    int pthread_cond_init(pthread_cond_t *condition, const void *attr)
-    int pthread_cond_destroy(pthread_cond_t *condition)
-    int pthread_cond_wait(pthread_cond_t *condition, pthread_mutex_t *mutex)
-    int pthread_cond_broadcast(pthread_cond_t *condition)
-
-
-cdef extern from "semaphore.h" nogil:
-    ctypedef struct sem_t:
-        pass
-    int sem_init(sem_t *semaphore, int shared, unsigned int value)
-    int sem_destroy(sem_t *semaphore)
-    int sem_post(sem_t *semaphore)
-    int sem_wait(sem_t *semaphore)
 
 
 cdef enum:

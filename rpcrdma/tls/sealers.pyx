@@ -13,6 +13,26 @@ from libc.errno cimport EAGAIN, EINTR, EIO, errno
 from libc.stdint cimport uint8_t, uint64_t
 from libc.string cimport memset
 
+from rpcrdma.threads cimport (
+    SIG_SETMASK,
+    pthread_cond_broadcast,
+    pthread_cond_destroy,
+    pthread_cond_init,
+    pthread_cond_wait,
+    pthread_create,
+    pthread_join,
+    pthread_mutex_destroy,
+    pthread_mutex_init,
+    pthread_mutex_lock,
+    pthread_mutex_unlock,
+    pthread_sigmask,
+    sem_destroy,
+    sem_init,
+    sem_post,
+    sem_wait,
+    sigfillset,
+    sigset_t,
+)
 from rpcrdma.tls.library cimport crypto
 from rpcrdma.tls.records cimport DATA, HEADER, MOST, TRAILER, add_to_record, begin_record, end_record
 

@@ -2,14 +2,8 @@
 
 from libc.stdint cimport uint32_t, uint64_t
 
+from rpcrdma.threads cimport pthread_mutex_t, pthread_t
 from rpcrdma.verbs.device.verbs_api cimport ibv_comp_channel, ibv_cq, ibv_qp, ibv_send_wr, ibv_wc
-
-
-cdef extern from "<pthread.h>" nogil:
-    ctypedef struct pthread_t:
-        pass
-    ctypedef struct pthread_mutex_t:
-        pass
 
 
 cdef struct watched_t:

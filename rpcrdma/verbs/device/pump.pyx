@@ -25,6 +25,18 @@ from libc.stdint cimport uint32_t, uint64_t
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memset
 
+from rpcrdma.threads cimport (
+    SIG_SETMASK,
+    pthread_create,
+    pthread_join,
+    pthread_mutex_destroy,
+    pthread_mutex_init,
+    pthread_mutex_lock,
+    pthread_mutex_unlock,
+    pthread_sigmask,
+    sigfillset,
+    sigset_t,
+)
 from rpcrdma.verbs.device.verbs_api cimport (
     ibv_ack_cq_events,
     ibv_comp_channel,
@@ -37,25 +49,6 @@ from rpcrdma.verbs.device.verbs_api cimport (
     ibv_send_wr,
     ibv_wc,
 )
-
-
-cdef extern from "<pthread.h>" nogil:
-    ctypedef struct pthread_attr_t:
-        pass
-    int pthread_create(pthread_t *thread, void *attributes, void *(*start)(void *) noexcept nogil, void *argument)
-    int pthread_join(pthread_t thread, void **result)
-    int pthread_mutex_init(pthread_mutex_t *mutex, void *attributes)
-    int pthread_mutex_lock(pthread_mutex_t *mutex)
-    int pthread_mutex_unlock(pthread_mutex_t *mutex)
-    int pthread_mutex_destroy(pthread_mutex_t *mutex)
-
-
-cdef extern from "<signal.h>" nogil:
-    ctypedef struct sigset_t:
-        pass
-    int sigfillset(sigset_t *signals)
-    int pthread_sigmask(int how, sigset_t *signals, sigset_t *before)
-    int SIG_SETMASK
 
 
 cdef extern from "<poll.h>" nogil:

@@ -1,4 +1,4 @@
-"""The C library's threads and semaphores (pthreads(7), sem_overview(7)), for the executor."""
+"""The C library's threads, semaphores and signal masks (pthreads(7), sem_overview(7))."""
 
 cdef extern from "signal.h" nogil:
     ctypedef struct sigset_t:
@@ -14,6 +14,8 @@ cdef extern from "pthread.h" nogil:
         pass
     ctypedef struct pthread_mutex_t:
         pass
+    ctypedef struct pthread_cond_t:
+        pass
     int pthread_create(pthread_t *thread, const pthread_attr_t *attr, void *(*run)(void *) noexcept nogil, void *argument)
     int pthread_join(pthread_t thread, void **result)
     int pthread_attr_init(pthread_attr_t *attr)
@@ -23,6 +25,10 @@ cdef extern from "pthread.h" nogil:
     int pthread_mutex_destroy(pthread_mutex_t *mutex)
     int pthread_mutex_lock(pthread_mutex_t *mutex)
     int pthread_mutex_unlock(pthread_mutex_t *mutex)
+    int pthread_cond_init(pthread_cond_t *condition, const void *attr)
+    int pthread_cond_destroy(pthread_cond_t *condition)
+    int pthread_cond_wait(pthread_cond_t *condition, pthread_mutex_t *mutex)
+    int pthread_cond_broadcast(pthread_cond_t *condition)
 
 cdef extern from "semaphore.h" nogil:
     ctypedef struct sem_t:
