@@ -41,6 +41,7 @@ ctypedef struct name_change_t:
     int proc                    # /proc/self/fd
     int descriptor              # of a new regular file, open for reading and writing; -1
     int naming                  # O_PATH, of a new file or of one that is to lose a name; -1
+    int known                   # instead, of one that is to lose a name: the descriptor of its node; -1
     bint short_of_descriptors
     int error                   # errno, or 0; then nothing has been done, or nothing is left of it
     bint nothing                # a rename that does nothing: both names are the same file's
@@ -60,6 +61,7 @@ cdef class NameChange(Job):
     cdef object share           # a place for the new file's descriptor; None: it does not stay open
     cdef bytes text
     cdef Inode victim           # of what is to lose a name, if it is known
+    cdef Node loser             # likewise, and it is in memory: the node that ``known`` is the descriptor of
     cdef Inode moved            # of what is renamed or gets a name, if it is known
     cdef Node made              # also the file with a further name
     cdef uint64_t change_before # the directory's change attribute before it, and after

@@ -269,6 +269,7 @@ cdef int made_or_removed(name_change_t *change) noexcept nogil:
 
 cdef void look_again(name_change_t *change) noexcept nogil:
     """See what has come of it."""
+    cdef int loser
     if not stat_of(change.name.directory, &change.after):
         change.after = change.before
     if change.kind == ADD_NAME:
@@ -276,8 +277,10 @@ cdef void look_again(name_change_t *change) noexcept nogil:
             change.error = errno
     elif change.opens:
         change.access = access_to(change.naming, False)
-    elif change.kind >= REMOVE_NAME and (change.naming < 0 or not stat_of(change.naming, &change.status)):
-        change.status.nlink = 1
+    elif change.kind >= REMOVE_NAME:
+        loser = change.known if change.naming < 0 else change.naming
+        if loser < 0 or not stat_of(loser, &change.status):
+            change.status.nlink = 1
 
 
 cdef void run(job_t *job) noexcept nogil:
@@ -302,7 +305,7 @@ cdef NameChange change_of_kind(Kind kind):
 cdef class NameChange(Job):
     def __cinit__(self):
         memset(&self.data, 0, sizeof(self.data))
-        self.data.descriptor = self.data.naming = -1
+        self.data.descriptor = self.data.naming = self.data.known = -1
         no_changes(&self.data.initial)
         self.job.run = run
         self.job.data = &self.data

@@ -40,6 +40,7 @@ cdef class NativeNames(NativeAttributes):
     cdef bint undelegated(self, NameChange change, Inode victim, Inode moved) except -1
     cdef bint named(self, NameChange change, name_t *name) except -1
     cdef Walk walk(self, NameChange change)
+    cdef Node node_of(self, NameChange change, name_t *name)
     cdef Inode inode_of(self, NameChange change, name_t *name)
     cdef int removed(self, NameChange change) except -1
     cdef int bury(self, Node directory, Inode inode, bytes kernel) except -1

@@ -30,7 +30,7 @@ from nfsd.vfs.name_changes cimport (
     ADD_NAME, MAKE_DIRECTORY, MAKE_FILE, MAKE_LINK, REMOVE_NAME, RENAME, NameChange, Walk, change_of_kind,
     name_change_t, name_t,
 )
-from nfsd.vfs.records cimport OpenFile, closed_at_once, given_to_others
+from nfsd.vfs.records cimport OpenFile, closed_at_once, frees_little, given_to_others
 from rpcrdma.declined cimport BUSY, DATA, FAILED, MAY_WAIT, RARE, RECALL, TURN
 
 cdef uint64_t RESOLVE_CACHED = _RESOLVE_CACHED
@@ -310,6 +310,11 @@ cdef class NativeNames(NativeAttributes):
         if not change.data.certain:
             how.resolve |= RESOLVE_CACHED
         name.there = not change.data.certain or handle_in(name.directory, name.path, 0, name, &mount)
+        if change.data.certain and name.there and loses and mount == change.directory.mnt_id:
+            change.loser = self.node_of(change, name)
+            if change.loser is not None:
+                change.data.known = change.loser.fd
+                return True
         if name.there and (loses or not change.data.certain):
             descriptor = <int>c_syscall(SYS_openat2, name.directory, name.path, &how, sizeof(how))
             if descriptor < 0 and errno == EAGAIN:
@@ -346,6 +351,15 @@ cdef class NativeNames(NativeAttributes):
             walk.data.paths[1] = data.old.path
         return walk
 
+    cdef Node node_of(self, NameChange change, name_t *name):
+        """The node that a name leads to, if its handle is known: its descriptor holds what loses the name, and need not be
+        opened for that."""
+        cdef object mount = change.directory.mount
+        cdef Node node
+        handle = self.handles.get((mount.export.id, mount.fs_id, kernel_of(name)))
+        node = None if handle is None else self.nodes.find(handle)
+        return None if node is None or node.fd < 0 else node
+
     cdef Inode inode_of(self, NameChange change, name_t *name):
         """The inode that a name leads to. While a worker makes the change, the file may come into use, and must then be
         found not to be delegated; what is changed at once concerns only one that is in use already."""
@@ -359,12 +373,19 @@ cdef class NativeNames(NativeAttributes):
     cdef int removed(self, NameChange change) except -1:
         """Let go of what has been removed, or replaced."""
         cdef name_change_t *data = &change.data
+        cdef Inode victim = change.victim
         cdef int naming = data.naming
-        if change.victim is not None and not data.nothing and (
-            data.status.nlink == 0 or type_in(&data.status) is DIR
-        ):
-            self.bury(change.directory, change.victim, kernel_of(&data.name))
-        data.naming = -1
+        cdef bint slight = frees_little(&data.status)
+        data.naming = data.known = -1
+        if victim is not None and not data.nothing and (data.status.nlink == 0 or type_in(&data.status) is DIR):
+            # Whoever has a descriptor beyond this may still write: only what is closed now is known to free little.
+            victim.slight = slight
+            try:
+                self.bury(change.directory, victim, kernel_of(&data.name))
+                change.loser = None
+            finally:
+                victim.slight = False
+        change.loser = None
         if naming >= 0 and not (change.directory.inline and closed_at_once(naming)):
             self.service.chains.close_later(naming, change.directory.mount.lane)
         return 0
@@ -373,10 +394,14 @@ cdef class NativeNames(NativeAttributes):
         """Let go of a file that has lost its last name, so that its space is freed."""
         cdef object fs_id = directory.mount.fs_id
         cdef int kind = int.from_bytes(kernel[:4], "little", signed=True)
+        cdef Node node
         self.open_files.forget_removed_inode(inode)
         for export in self.exports.exports:
-            node = self.nodes.find(self.service.known.codec.encode(export.id, fs_id, kind, kernel[4:]))
+            handle = self.handles.pop((export.id, fs_id, kernel), None)
+            if handle is None:
+                handle = self.service.known.codec.encode(export.id, fs_id, kind, kernel[4:])
+            node = self.nodes.find(handle)
             if node is not None:
                 self.nodes.forget(node)
-        self.handles.pop((directory.export.id, fs_id, kernel), None)
+            node = None  # its descriptor is closed now
         return 0

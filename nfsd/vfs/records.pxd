@@ -33,6 +33,7 @@ cdef class Inode:
     cdef public int changing        # it is about to change: it is not to be delegated
     cdef readonly object lock_serial
     cdef public object locks
+    cdef bint slight                # it has just been removed, and so little is freed that a close waits for nothing
 
     cpdef void saw_ctime(self, long long ctime) noexcept
     cpdef void wrote(self, long long before, long long after) noexcept
@@ -84,6 +85,7 @@ cdef class OpenFile:
 
 
 cpdef bint closed_at_once(int fd) noexcept
+cdef bint frees_little(statx_t *status) noexcept nogil
 
 
 cdef inline bint given_to_others(Inode inode, object asker) noexcept:

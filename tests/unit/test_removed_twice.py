@@ -1,10 +1,13 @@
-"""A file that is removed twice at once: its space is freed by a worker, not on the loop's thread."""
+"""Files that are removed: much space is freed by a worker, not on the loop's thread."""
 
 import contextlib
 import os
 import time
 
-from tests.unit.test_nfs3_native_names import REMOVE, removal
+import pytest
+
+from tests.unit.test_nfs3_native import run
+from tests.unit.test_nfs3_native_names import CREATE, REMOVE, creation, removal, status
 from tests.unit.test_waiting_calls import on_disk, stalled, until, waiting
 
 
@@ -37,3 +40,26 @@ def test_nothing_is_left_to_the_loop_to_close(tmp_path):
         assert left == known
 
     on_disk(tmp_path, scenario)
+
+
+@pytest.mark.parametrize("holders", [1, 2])
+@pytest.mark.parametrize("size", [0, 1 << 20, 3 << 20])
+def test_the_loop_frees_little_in_memory(tmp_path, size, holders):
+    """What frees much is closed by a worker, whatever is known of the file; the rest at once."""
+
+    async def scenario(both):
+        later = []
+        close_later = both.service.chains.close_later
+        both.service.chains.close_later = lambda fd, *rest: (later.append(fd), close_later(fd, *rest))
+        assert status(await both.direct.call(CREATE, creation(both.root, b"made"))) == bytes(4)
+        path = os.path.join(both.path, "made")
+        with open(path, "wb") as file:
+            file.write(bytes(size))
+        if holders == 2:
+            os.link(path, os.path.join(both.path, "other"))
+        for name in (b"made", b"other")[:holders]:
+            assert not later
+            assert status(await both.direct.call(REMOVE, removal(both.root, name))) == bytes(4)
+        assert len(later) == (2 if size > 1 << 20 else 0)
+
+    run("memory", tmp_path, scenario)
