@@ -3,7 +3,8 @@
 #   make setup      install the Debian packages that are missing, build into .venv, leave .venv/bin/rdma-nfsd
 #   make develop    setup, and the tools for tests, lint and measuring
 #   make run        setup, then serve ./exports.yaml (a sample directory ./export) in the foreground
-#   make test       develop, build the guest, lint, then every test, with mounts by a real Linux client
+#   make test       develop, build the guest, lint, then the tests, with mounts by a real Linux client
+#   make test-long  what make test leaves out because it takes minutes by itself: packages, the unit under systemd, more crashes
 #   make test-devices  the server on RDMA devices (rxe, siw) in a guest: up to an hour more, not part of make test
 #   make test GUEST=6.12  the same with another kernel of Debian's in the guest: 6.1, 6.12, newest (of its backports)
 #   make test-newest   the newest kernel's mounts, restart and delegations; not part of make test
@@ -40,7 +41,7 @@ BENCH_SOURCES := $(wildcard bench/*.pyx bench/*.pxd)
 START := $(shell date +%s)
 SAY = echo "[$$(( $$(date +%s) - $(START) ))s]"
 
-.PHONY: setup develop tools run test test-devices test-fast test-guest test-newest test-kerberos test-ceph test-faults test-trixie test-distribution test-deb test-container test-soak demo deb lint lab fuzz hostile clean help
+.PHONY: setup develop tools run test test-long test-devices test-fast test-guest test-newest test-kerberos test-ceph test-faults test-trixie test-distribution test-deb test-container test-soak demo deb lint lab fuzz hostile clean help
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -108,9 +109,10 @@ tools:
 	@tests/vm/host-packages.sh browser
 
 test: tools develop lab lint
-	$(BIN)/python -m pytest -v -n 2 --dist loadfile --durations=15 -m "not guest and not ceph and not container"
-	$(BIN)/python -m pytest -vv -n 2 --dist loadfile --durations=15 -m "guest and not devices and not faults and not matrix"
-	@echo "not run: the server on RDMA devices in a guest; that is make test-devices"
+	$(BIN)/python -m pytest -v -n 2 --dist loadfile --durations=15 -m "not guest and not ceph and not container and not long"
+	$(BIN)/python -m pytest -vv -n 2 --dist loadfile --durations=15 \
+		-m "guest and not devices and not faults and not matrix and not long"
+	@echo "not run: what takes minutes by itself, and RDMA devices in a guest; that is make test-long and make test-devices"
 	@$(BIN)/python -m tests.ceph.installed
 
 # The tests on another release of Debian, in a chroot below .lab. This needs root.
@@ -133,6 +135,10 @@ test-fast: tools develop
 
 test-guest: tools develop lab
 	$(BIN)/python -m pytest -vv -n 2 --dist loadfile --durations=15 -m "guest and not devices and not faults and not matrix"
+
+# Packages, the unit, crashes and power cuts in every version: what a change of these needs, and a release.
+test-long: tools develop lab
+	$(BIN)/python -m pytest -vv -n 2 --dist loadfile --durations=15 -m "long and not matrix"
 
 test-devices: tools develop lab
 	$(BIN)/python -m pytest -v -s --durations=15 -m devices

@@ -124,6 +124,7 @@ def interrupted(clone: Path, after: str, least: int) -> None:
 
 
 @pytest.mark.package
+@pytest.mark.long
 @pytest.mark.timeout(1800)
 def test_setup_that_was_interrupted_is_mended_by_the_next(tmp_path: Path) -> None:
     clone = copy_clone(tmp_path / "clone")

@@ -24,6 +24,7 @@ from tests.vm.server import Server
 
 pytestmark = [
     pytest.mark.timeout(1800),
+    pytest.mark.long,
     pytest.mark.skipif(os.geteuid() != 0, reason="mounting takes root"),
 ]
 

@@ -14,7 +14,7 @@ from tests.vm.guest import Guest
 from tests.vm.network import Network
 from tests.vm.pair import eventually
 
-pytestmark = pytest.mark.timeout(2400)
+pytestmark = [pytest.mark.timeout(2400), pytest.mark.long]
 
 UNIT = "rdma-nfsd.service"
 SLOWLY = "[Service]\\nTimeoutStartSec=600\\nWatchdogSec=120\\n"

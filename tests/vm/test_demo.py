@@ -7,7 +7,9 @@ from tests.transcripts.guest import all_blocks, essence, play
 BLOCKS = all_blocks()
 
 
-@pytest.mark.parametrize("name", list(BLOCKS))
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.long) if name == "fio" else name for name in BLOCKS]
+)
 def test_what_a_document_shows_is_what_happens(name: str) -> None:
     block = BLOCKS[name]
     shown = block.document.read_text()[block.begin : block.end]

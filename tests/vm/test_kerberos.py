@@ -189,7 +189,9 @@ def test_files_are_their_users(site: Site, version: str, transport: str, securit
     assert (site.server.export / f"{name}-ann.d/data").stat().st_size == 3000001
 
 
-@pytest.mark.parametrize(("transport", "security"), [("tcp", "krb5p"), ("rdma", "krb5i")])
+@pytest.mark.parametrize(
+    ("transport", "security"), [("tcp", "krb5p"), pytest.param("rdma", "krb5i", marks=pytest.mark.long)]
+)
 def test_a_restarted_server_is_gone_on_with(site: Site, transport: str, security: str) -> None:
     """The client's contexts are gone with the server: it is told so, and makes new ones by itself."""
     name = f"restarted-{transport}"
@@ -214,6 +216,7 @@ def test_a_restarted_server_is_gone_on_with(site: Site, transport: str, security
     umount(site.guest)
 
 
+@pytest.mark.long
 def test_who_has_no_ticket_any_more_is_kept_out_until_there_is_one(site: Site) -> None:
     """The context ends with the ticket, which was good for some seconds; a new one makes a new context."""
     site.mount("4.2", "krb5", "tcp")

@@ -39,8 +39,9 @@ def test_mount_says_rdma_and_one_mebibyte(client: Client) -> None:
     client.server.assert_running()
 
 
-def test_tree_of_files(client: Client) -> None:
-    work.tree_of_files(client)
+@pytest.mark.parametrize("files", [400, pytest.param(2000, marks=pytest.mark.long)])
+def test_tree_of_files(client: Client, files: int) -> None:
+    work.tree_of_files(client, files)
 
 
 def test_archive_unpacked_and_program_built(client: Client) -> None:

@@ -76,7 +76,7 @@ def run_until_cut(directory: Path, guest: Guest, disk: VolatileDisk, points: Seq
     return problems
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.long)])
 def test_what_is_acknowledged_is_on_the_disk(directory: Path, seed: int) -> None:
     """rdma-nfsd, with an NFSv3 and an NFSv4.1 client over proto=rdma."""
     work = directory / f"cut{seed}"
@@ -106,7 +106,7 @@ def test_what_is_acknowledged_is_on_the_disk(directory: Path, seed: int) -> None
         assert run_until_cut(work, guest, disk, points, 10 * seed) == []
 
 
-@pytest.mark.parametrize("export", ["sync", "async"])
+@pytest.mark.parametrize("export", ["sync", pytest.param("async", marks=pytest.mark.long)])
 def test_the_rig_tells_a_server_that_lies(directory: Path, export: str) -> None:
     """The kernel's server: nothing is lost when exported sync; when async, acknowledged first, the loss is seen."""
     work = directory / f"kernel-{export}"

@@ -21,7 +21,7 @@ from tests.vm.network import Network
 from tests.vm.pair import eventually
 from tests.vm.test_delegations import METRICS_PORT, operations
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.timeout(900), pytest.mark.long]
 
 UNIT = "rdma-nfsd.service"
 MOST_EXPOSED = 3.4
