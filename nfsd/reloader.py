@@ -126,6 +126,7 @@ class Reloader:
             absent = [one.export for one in self._service.absent.values()]
             left = [one for one in (*exports.exports, *exports.referrals, *absent) if one.id != export.id]
             gone = await self._service.take_exports(left)
+            self._service.roots.drained[export.id] = export
             return self._nfs4.exports_changed(gone, Time(*divmod(time.time_ns(), 10**9)))
 
     def served(self, config: Config) -> tuple[Export, ...]:
@@ -164,6 +165,7 @@ class Reloader:
                 if less:
                     await self.before_read_only(less)
                 gone = await self._service.take_exports(served)
+                self._service.roots.drained.clear()
             except ConfigError as error:
                 for problem in error.problems:
                     _log.error("%s", problem)

@@ -86,7 +86,7 @@ class MountService:
         names = components(path)
         # A stranger's mount command is told so, and nothing of what there is.
         if names is None or not self._exports.may_mount(peer):
-            why = "there is no such path" if names is None else self._absent(names) or NOT_A_CLIENT
+            why = "there is no such path" if names is None else self._unserved(names) or NOT_A_CLIENT
             self._refused(call, path, [], why)
             return mountres3(mountstat3.MNT3ERR_ACCES)
         status, closed = mountstat3.MNT3ERR_NOENT, []
@@ -120,16 +120,13 @@ class MountService:
         if closed:
             self._refused(call, path, closed, NOT_AMONG_CLIENTS)
         elif status != mountstat3.MNT3ERR_ACCES:  # of its port the exports have told
-            self._refused(call, path, [], self._absent(names) or _WORDS.get(status, "there is no such directory"))
+            self._refused(call, path, [], self._unserved(names) or _WORDS.get(status, "there is no such directory"))
         return mountres3(status)
 
-    def _absent(self, names: list[bytes]) -> str:
-        """What is wrong with the export that a path belongs to and that cannot be served; empty: there is none."""
-        absent = self._service.absent
-        for export, _ in matches([one.export for one in absent.values()], names):
-            one = absent[export.id]
-            return f"it is exported ({export.place or 'exports'}) and not served: {one.why}; {one.remedy}"
-        return ""
+    def _unserved(self, names: list[bytes]) -> str:
+        """Why the export that a path belongs to is not served; empty: there is none."""
+        unserved = self._service.unserved()
+        return next((unserved[export] for export, _ in matches(unserved, names)), "")
 
     def _refused(self, call: Call, path: bytes, exports: Sequence[Export], why: str) -> None:
         self._exports.observer.refused(call.transport, os.fsdecode(path), "NFSv3", exports, why)

@@ -142,10 +142,16 @@ def _refuse(
     """Note that a client asked for a name of the pseudo file system that there is not, as far as it may know."""
     path = f"{place.path.rstrip('/')}/{os.fsdecode(name)}"
     exports = child.exports() if child is not None else []
-    why = NOT_AMONG_CLIENTS if exports else "there is no such export"
+    why = NOT_AMONG_CLIENTS if exports else _unserved(server, path) or "there is no such export"
     if any(server.exports.visible(export, peer_of(transport)) for export in exports):
         exports, why = [], NOT_BY_VERSION
     server.exports.observer.refused(transport, path, VERSIONS[minor], exports, why)
+
+
+def _unserved(server: Nfs4Server, path: str) -> str:
+    """Why an export at this path, or below it, is not served; empty: there is none."""
+    found = server.service.unserved().items()
+    return next((why for export, why in found if f"{export.pseudo}/".startswith(f"{path}/")), "")
 
 
 # -- for native operations ---------------------------------------------------------------------------------------------

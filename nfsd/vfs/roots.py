@@ -48,6 +48,8 @@ class Roots:
         self._make_store = make_store
         self.absent: dict[int, Absent] = {}
         """Exports that cannot be served as things are, by id."""
+        self.drained: dict[int, Export] = {}
+        """Exports that are served again when the configuration is read again, by id."""
         self._by_export: dict[int, Node] = {}
         self._lanes = itertools.count(1)
 
@@ -75,6 +77,8 @@ class Roots:
         """These are the roots from now on, and what is absent. Returns the ids of exports that are no more."""
         gone = self._by_export.keys() - roots.keys()
         self._by_export, self.absent = roots, absent
+        for id_ in self.drained.keys() & roots.keys():
+            del self.drained[id_]
         return gone
 
     async def open_roots(self, exports: Iterable[Export]) -> tuple[dict[int, Node], dict[int, Absent]]:

@@ -14,7 +14,7 @@ from nfsd.backends.choosing import ChosenBackend
 from nfsd.backends.interface import Backend
 from nfsd.backends.local import LocalBackend
 from nfsd.backends.plugins import make_store
-from nfsd.exported import Exports
+from nfsd.exported import Export, Exports
 from nfsd.vfs.absent import Absent
 from nfsd.vfs.chains import Chains
 from nfsd.vfs.copying import Copying
@@ -176,6 +176,13 @@ class FileService:
     def absent(self) -> dict[int, Absent]:
         """Exports that cannot be served as things are, by id."""
         return self.roots.absent
+
+    def unserved(self) -> dict[Export, str]:
+        """Exports of the configuration that are not served now, with the reason in words."""
+        absent, drained = self.roots.absent.values(), self.roots.drained.values()
+        found = {one.export: f"not served: {one.why}; {one.remedy}" for one in absent}
+        found |= dict.fromkeys(drained, "drained; `rdma-nfsd reload` serves it again")
+        return {export: f"it is exported ({export.place or 'exports'}) and {why}" for export, why in found.items()}
 
     # -- starting and stopping -----------------------------------------------------------------------------------
     async def start(self) -> None:

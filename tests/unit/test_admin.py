@@ -325,7 +325,7 @@ def test_clients_that_are_away_are_forgotten_and_no_others(tmp_path: Path, admin
     on_site(tmp_path, test, server=NO_GRACE)
 
 
-def test_an_export_is_drained_until_the_next_reload(tmp_path: Path, admin: Admin) -> None:
+def test_an_export_is_drained_until_reloaded(tmp_path: Path, admin: Admin, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "other").mkdir()
     more = "  - {path: other, pseudo: /other, squash: none}\n"
 
@@ -346,6 +346,9 @@ def test_an_export_is_drained_until_the_next_reload(tmp_path: Path, admin: Admin
         status, _, err = await admin.run("drain", "/nothing")
         assert status == 1
         assert "no export /nothing" in err
+        with pytest.raises(Failed):
+            await client.run(*client.path("/export"))
+        assert "and drained; `rdma-nfsd reload` serves it again" in caplog.text
         changes = await admin.table("reload")
         assert changes[0].endswith("taken up: now exported: /export")
         assert f"{HOST}  /export: may use it, read-write" in changes

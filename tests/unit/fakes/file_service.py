@@ -10,7 +10,6 @@ import errno
 import os
 
 from nfsd.exports import Export, ExportTable
-from nfsd.vfs.absent import Absent
 from nfsd.vfs.types import (
     Attributes,
     BadHandle,
@@ -64,7 +63,6 @@ class FakeNode:
 
 class FakeFileService:
     def __init__(self, exports: ExportTable) -> None:
-        self.absent: dict[int, Absent] = {}
         self.exports = exports
         self.failures: dict[str, list[BaseException]] = {}
         self.credentials: list[Credential] = []
@@ -73,6 +71,9 @@ class FakeFileService:
         self._fileid = 1
         self._nodes: dict[bytes, FakeNode] = {}
         self.roots = {export.id: self._new(export, FileType.DIR, None) for export in exports.exports}
+
+    def unserved(self) -> dict[Export, str]:
+        return {}
 
     def next_fileid(self) -> int:
         self._fileid += 1
