@@ -2,7 +2,7 @@
 
 A process that ends unasked is started again at once. If it ends again before it has served for a minute, the supervisor
 waits longer each time. Its clients' connections wait in its sockets' queues meanwhile; those of the others notice
-nothing. One that gives systemd's sign of life no more is killed.
+nothing. The supervisor kills a process that gives no sign of life (sd_notify(3)) any more, or does not serve in time.
 
 Owns :class:`Supervisor`. Imports the rest of this package.
 """
@@ -45,8 +45,8 @@ _log = logging.getLogger(__name__)
 
 FIRST_PAUSE, LONGEST_PAUSE, STEADY = 0.1, 30.0, 60.0
 """Seconds before a process is started again that has not served for the third of them: twice as long each time."""
-_TO_START: Final = 60.0
-"""Seconds that a process may take until it serves, in a restart that was asked for."""
+TO_START: Final = 60.0
+"""Seconds that a process may take until it serves, when the others serve already."""
 _TO_STOP: Final = 10.0
 """Seconds that it may take to end, besides those for calls in flight."""
 _KEY: Final = "handle.key"
@@ -264,11 +264,14 @@ class Supervisor:
             spawn(self._start_again(process, LONGEST_PAUSE), self._tasks)
 
     def check_signs_of_life(self, seconds: float) -> None:
-        """Kill processes that have not given one for so long."""
+        """Kill processes that have not given one for so long, and those that do not get through their start."""
         now = asyncio.get_running_loop().time()
         for process in self.processes:
             if process.ready.is_set() and now - process.heard > seconds:
                 _log.error("process %d has given no sign of life for %.0f s", process.index, now - process.heard)
+                process.signal(signal.SIGKILL)
+            elif self._serving and process.pid and not process.ready.is_set() and now - process.started > TO_START:
+                _log.error("process %d has been starting for %.0f s", process.index, now - process.started)
                 process.signal(signal.SIGKILL)
 
     def forward(self, number: signal.Signals) -> None:
@@ -292,7 +295,7 @@ class Supervisor:
                     await self._end(process)
                     self._start_process(process)
                     process.restarting = False
-                    await self._ready_or_ended(process, _TO_START)
+                    await self._ready_or_ended(process, TO_START)
                 except (StartError, OSError) as error:
                     raise ValueError(f"{error}; the rest was left alone, the log says why") from None
                 finally:

@@ -443,6 +443,24 @@ def test_a_process_that_is_being_started_is_sent_no_signal_that_would_end_it(tmp
     together(tmp_path, 2, test)
 
 
+def test_a_process_that_hangs_while_it_starts_is_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def test(site: Together) -> None:
+        process = site.supervisor.processes[1]
+        os.kill(process.pid, signal.SIGKILL)
+        await until(lambda: process.starts == 2)
+        os.kill(process.pid, signal.SIGSTOP)
+        site.supervisor.check_signs_of_life(1000.0)
+        assert not [record for record in caplog.records if "has been starting" in record.message]
+        monkeypatch.setattr("nfsd.supervising.supervisor.TO_START", 0.0)
+        site.supervisor.check_signs_of_life(1000.0)
+        await site.serving(1, 3)
+        assert [record for record in caplog.records if "process 1 has been starting" in record.message]
+
+    together(tmp_path, 2, test)
+
+
 def test_a_process_that_keeps_ending_is_started_less_and_less_often(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
