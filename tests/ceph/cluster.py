@@ -12,7 +12,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -20,6 +19,8 @@ import uuid
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
+
+from tests.support.ports import free_port
 
 PROGRAMS: Final = ("ceph-mon", "ceph-mgr", "ceph-osd", "ceph-mds", "ceph", "ceph-authtool", "monmaptool", "setpriv")
 FILE_SYSTEM: Final = "cephfs"
@@ -100,7 +101,7 @@ class Cluster:
         """Make the cluster and its file system, and wait for that. Raises RuntimeError."""
         for name in ("keyrings", "run", *(f"data/{kind}" for kind in ("mon", "mgr", "osd", "mds"))):
             (self.directory / name).mkdir(parents=True)
-        port = _free_port()
+        port = free_port()
         self.conf.write_text(_CONF.format(fsid=self.fsid, port=port, directory=self.directory, size=_OSD_SIZE))
         self._make_monitor(port)
         self._begin("mon", "ceph-mon", "a")
@@ -213,13 +214,6 @@ class Cluster:
             if time.monotonic() > deadline:
                 raise RuntimeError(f"{what} has not come up; see {self.directory / 'run'}")
             time.sleep(0.2)
-
-
-def _free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        port: int = one.getsockname()[1]
-        return port
 
 
 def main() -> None:

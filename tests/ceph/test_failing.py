@@ -16,6 +16,7 @@ from nfsd.backend_suite.scenarios import refused
 from nfsd.backend_suite.trying import WAYS, Entry
 from nfsd.client import Options, connect
 from nfsd.client.errors import NfsClientError
+from tests.support.ports import free_port
 from tests.unit.test_backends_served import MEMORY, run
 
 pytestmark = [pytest.mark.ceph, pytest.mark.timeout(900)]
@@ -161,8 +162,8 @@ def test_what_is_wrong_is_said_and_the_others_are_served(tmp_path, cluster, opti
 def process(directory, options, ports):
     """A server in a process of its own; it is ended by SIGKILL, unless it has ended before."""
     exports = [{"backend": "cephfs", "pseudo": "/tried", "squash": "none", "options": options}]
-    listen = [f"{scheme}://127.0.0.1:{port}" for scheme, port in zip(("tcp", "rdma"), ports, strict=True)]
-    server = {"listen": listen, "mountd_port": ports[0] + 1, "nfs4": {"grace_time": 0}, "state_dir": "state"}
+    listen = [f"{scheme}://127.0.0.1:{port}" for scheme, port in zip(("tcp", "rdma"), ports[:2], strict=True)]
+    server = {"listen": listen, "mountd_port": ports[2], "nfs4": {"grace_time": 0}, "state_dir": "state"}
     (directory / "exports.yaml").write_text(yaml.safe_dump({"server": server, "exports": exports}))
     command = [sys.executable, "-m", "nfsd.cli", "serve", "--config", str(directory / "exports.yaml")]
     with open(directory / "log", "ab") as log:
@@ -174,21 +175,14 @@ def process(directory, options, ports):
         running.wait()
 
 
-def _free_ports():
-    with socket.socket() as one, socket.socket() as other:
-        one.bind(("127.0.0.1", 0))
-        other.bind(("127.0.0.1", 0))
-        return one.getsockname()[1], other.getsockname()[1]
-
-
 @pytest.mark.parametrize("way", WAYS[1:3], ids="-".join)
 def test_a_killed_server_comes_back_with_its_handles(tmp_path, place, way):
     """Its session of before is ended at once: nobody waits until the cluster has found out."""
     transport, version = way
-    ports = _free_ports()
+    ports = free_port(), free_port(), free_port()
     place.options["gateway"] = f"test-{os.getpid()}-{transport}"
     url = f"{transport}://127.0.0.1:{ports[('tcp', 'rdma').index(transport)]}/tried"
-    options = Options(nfs_version=version, mount_port=ports[0] + 1)
+    options = Options(nfs_version=version, mount_port=ports[2])
 
     async def connected():
         while True:

@@ -6,7 +6,6 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -15,6 +14,8 @@ from pathlib import Path
 from types import TracebackType
 
 import trustme
+
+from tests.support.ports import free_port
 
 REPO = Path(__file__).parents[2]
 HONEST = "127.0.0.1"
@@ -39,13 +40,6 @@ exports:
   - {{path: {memory}/../private, pseudo: /private, squash: none, clients: [127.0.0.1]}}
 """
 """Attackers from 127.0.0.0/16 are users of exported hosts; those from elsewhere are strangers."""
-
-
-def free_port(kind: socket.SocketKind = socket.SOCK_STREAM) -> int:
-    """A port of 127.0.0.1 that nobody has now."""
-    with socket.socket(socket.AF_INET, kind) as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
 
 
 @dataclass
@@ -89,7 +83,7 @@ class Server:
         return self
 
     def _start(self) -> None:
-        nsm, nlm, metrics = free_port(socket.SOCK_DGRAM), free_port(), free_port()
+        nsm, nlm, metrics = free_port(), free_port(), free_port()
         config = self.base / "exports.yaml"
         trustme.CA().issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(str(self.base / "server.pem"))
         config.write_text(

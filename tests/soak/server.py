@@ -27,8 +27,9 @@ from pathlib import Path
 
 import trustme
 
-from tests.hostile.server import REPO, free_port
+from tests.hostile.server import REPO
 from tests.soak.nursery import Forked, Nursery
+from tests.support.ports import free_port
 
 HOST = "127.0.0.1"
 LEASE = 10
@@ -170,14 +171,14 @@ class Server:
         ``roots.pem`` in ``base`` has the roots."""
         self._program = program
         self._environment = {"PYTHONPATH": str(REPO), **(environment or {})}
-        self.tcp, self.rdma, self.mountd, nlm = (free_port() for _ in range(4))
+        self.tcp, self.rdma, self.mountd, nlm, nsm = (free_port() for _ in range(5))
         self.base = Path(tempfile.mkdtemp(prefix="soak-", dir=os.environ.get("RDMA_NFSD_TEST_DIR", "/var/tmp")))
         self.disk = Disk(self.base)
         self._config = self.base / "exports.yaml"
         self._config.write_text(
             CONFIG.format(
                 base=self.disk.path, tcp=self.tcp, rdma=self.rdma, mountd=self.mountd, nlm=nlm, lease=LEASE,
-                nsm=free_port(socket.SOCK_DGRAM), tls="" if secured is None else self._certificate(secured),
+                nsm=nsm, tls="" if secured is None else self._certificate(secured),
             )
         )  # fmt: skip
         self.log = self.base / "log"

@@ -13,6 +13,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from tests.support.ports import free_port
+
 NAME = "EXAMPLE.ORG"
 WITHOUT_KDC = "no KDC here: tests/vm/host-packages.sh kerberos"
 PASSWORD = "secret"
@@ -71,12 +73,6 @@ ENCTYPES = (
     "aes256-cts-hmac-sha1-96:normal",
     "aes128-cts-hmac-sha1-96:normal",
 )
-
-
-def free_port(host: str = "127.0.0.1") -> int:
-    """A TCP port that nobody has now."""
-    with socket.create_server((host, 0)) as listener:
-        return int(listener.getsockname()[1])
 
 
 def faked(offset: float) -> dict[str, str]:

@@ -37,6 +37,7 @@ from rpcrdma.server.udp import UdpListener
 from rpcrdma.server.visits import Visits
 from rpcrdma.xdr import Encoder
 from tests.support.nfs4 import Server4, StoreInMemory, serving
+from tests.support.ports import free_port
 
 GRANTED, DENIED, BLOCKED = n.nlm4_stats.NLM4_GRANTED, n.nlm4_stats.NLM4_DENIED, n.nlm4_stats.NLM4_BLOCKED
 GRACE = n.nlm4_stats.NLM4_DENIED_GRACE_PERIOD
@@ -50,7 +51,7 @@ class NlmServer:
     def __init__(self, parts: Server4, pauses: Sequence[float]) -> None:
         self.parts = parts
         self.pool = Pool(64 << 20)
-        self.rpcbind_port = _free_port()
+        self.rpcbind_port = free_port("")
         self.peers = Peers(rpcbind_port=self.rpcbind_port, patience=2)
         self.manager = LockManager(parts.nfs4, self.peers, pauses=tuple(pauses))
         self.notifier = Notifier(self.peers, parts.engine, pause=0.02)
@@ -83,12 +84,6 @@ class NlmServer:
         for listener in self.listeners:
             listener.close()
         self.udp.close()
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("", 0))
-        return int(probe.getsockname()[1])
 
 
 @asynccontextmanager

@@ -13,6 +13,7 @@ from nfsd.config_file import load
 from nfsd.daemon import Daemon
 from rpcrdma.rpc.rpcbind import Rpcbind
 from tests.support.machine import open_the_way
+from tests.support.ports import free_port
 from tests.unit.test_any_directory import overlay
 from tests.unit.test_vfs_mounts import mounted
 from tests.unit.test_vfs_unprivileged import in_child
@@ -48,10 +49,10 @@ def test_an_address_that_is_not_ours(check):
 
 
 def test_a_port_that_is_taken(check):
+    nsm = free_port()
     with socket.create_server(("127.0.0.1", 0)) as taken, socket.socket(type=socket.SOCK_DGRAM) as datagrams:
         port = taken.getsockname()[1]
-        datagrams.bind(("127.0.0.1", 0))
-        nsm = datagrams.getsockname()[1]
+        datagrams.bind(("127.0.0.1", nsm))
         status, said = check(
             f"listen: [tcp://127.0.0.1:0]\nmetrics: {{listen: {port}}}\nmountd_port: {port}\nnsm_port: {nsm}"
         )
@@ -175,8 +176,7 @@ def test_json(check, tmp_path):
 
 def test_the_server_that_runs_is_no_hindrance(check, tmp_path):
     """As before a reload."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     server = f"listen: ['tcp://127.0.0.1:{port}']\nmountd_port: 0"
     assert check(server)[0] == 0
     (tmp_path / "state").mkdir(mode=0o700)

@@ -4,7 +4,6 @@ import asyncio
 import errno
 import os
 import re
-import socket
 import subprocess
 import sys
 import urllib.request
@@ -24,6 +23,7 @@ from nfsd.vfs.syscalls import (
     XFS_MAGIC,
 )
 from tests.nfs3_client import Nfs3Client
+from tests.support.ports import free_port
 
 REPO = Path(__file__).parents[2]
 FORBIDDEN = (SYS_FANOTIFY_INIT, SYS_FANOTIFY_MARK, SYS_QUOTACTL_FD, SYS_CACHESTAT)
@@ -51,9 +51,7 @@ exports:
 @pytest.fixture
 def port() -> int:
     """One that is free now."""
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
+    return free_port()
 
 
 class Served:
