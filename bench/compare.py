@@ -11,10 +11,8 @@ from __future__ import annotations
 import argparse
 import asyncio
 import math
-import shutil
 import signal
 import statistics
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -61,16 +59,6 @@ class Pairs:
             return found[0], found[0]
         low, _, high = statistics.quantiles(found, n=4, method="inclusive")
         return low, high
-
-
-def commit_of(tree: Path) -> str:
-    """Which commit a checkout is of, as ``git describe`` says it, with a + if files differ from it. Where there is no
-    repository or no git: the directory's name."""
-    if not (tree / ".git").exists() or shutil.which("git") is None:
-        return tree.name
-    command = ["git", "-C", str(tree), "describe", "--always", "--dirty=+"]
-    told = subprocess.run(command, capture_output=True, text=True, check=False)
-    return told.stdout.strip() or tree.name
 
 
 def order(number: int) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bench import compare, sides
+from bench import compare, machine, sides
 from bench.ganesha import Ganesha
 from bench.places import KINDS, MEMORY
 from bench.scenarios import TODAY
@@ -274,7 +274,7 @@ def compared(old: Path, new: Path) -> dict[str, Any]:
     """Today's scenarios of two trees."""
     found, failures = compare.run(compare.parser().parse_args([str(old), str(new)]))
     return {
-        "commit": compare.commit_of(old.resolve()),
+        "commit": machine.commit_of(old.resolve()),
         "ratios": {" ".join(key): pairs.ratio() for key, pairs in found.items()},
         "failures": {" ".join(key): why for key, why in failures.items()},
     }

@@ -21,7 +21,7 @@ from bench import limits
 from bench.fixtures import COLD, MAKE, uncache
 from bench.places import Place
 from bench.scenarios import Scenario
-from bench.servers import connect_tcp, cpu_of
+from bench.servers import TREE, connect_tcp, cpu_of
 
 REQUEST, REPLY = 128, 4224
 """Octets of a 4 KiB READ's call and reply, about."""
@@ -162,7 +162,18 @@ def facts() -> dict[str, Any]:
         "python": platform.python_version(),
         "load": os.getloadavg()[0],
         "when": time.strftime("%Y-%m-%d"),
+        "commit": commit_of(TREE),
     }
+
+
+def commit_of(tree: Path) -> str:
+    """Which commit a checkout is of, as ``git describe`` says it, with a + if files differ from it. Where there is no
+    repository or no git: the directory's name."""
+    if not (tree / ".git").exists() or shutil.which("git") is None:
+        return tree.name
+    command = ["git", "-C", str(tree), "describe", "--always", "--dirty=+"]
+    told = subprocess.run(command, capture_output=True, text=True, check=False)
+    return told.stdout.strip() or tree.name
 
 
 def _processor() -> str:

@@ -5,7 +5,7 @@ import subprocess
 
 import pytest
 
-from bench import compare
+from bench import compare, machine
 from bench.compare import Pairs
 from bench.servers import TREE, RdmaNfsd, strange_code
 
@@ -44,16 +44,16 @@ def git(tree, *words):
 def test_a_checkout_is_told_by_its_commit(tmp_path):
     tree = tmp_path / "before"
     tree.mkdir()
-    assert compare.commit_of(tree) == "before", "it is no repository"
+    assert machine.commit_of(tree) == "before", "it is no repository"
     git(tree, "init", "--quiet")
-    assert compare.commit_of(tree) == "before", "it has no commit yet"
+    assert machine.commit_of(tree) == "before", "it has no commit yet"
     (tree / "file").write_text("text")
     git(tree, "add", "file")
     git(tree, "commit", "--quiet", "--message", "First")
     commit = git(tree, "rev-parse", "--short", "HEAD")
-    assert compare.commit_of(tree) == commit
+    assert machine.commit_of(tree) == commit
     (tree / "file").write_text("another")
-    assert compare.commit_of(tree) == f"{commit}+"
+    assert machine.commit_of(tree) == f"{commit}+"
 
 
 def test_extensions_of_another_tree_are_seen(tmp_path):

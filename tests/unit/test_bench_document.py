@@ -11,7 +11,10 @@ from bench import charts, document
 from bench.__main__ import STUDIES, main
 from tests.vm import compare
 
-FACTS = {"cores": 2, "cpu": "a processor", "kernel": "6.1", "python": "3.11.2", "load": 0.1, "when": "2026-01-02"}
+FACTS = {
+    "cores": 2, "cpu": "a processor", "kernel": "6.1", "python": "3.11.2", "load": 0.1, "when": "2026-01-02",
+    "commit": "0123abc",
+}  # fmt: skip
 LIMITS = {
     "round_trip_us": 4.0,
     "pread_us": 1.0,
