@@ -35,7 +35,6 @@ class Item:
 EXPLAINED = {
     "RFC 8166 2.3.2 reliable-connection": "There is no other provider: iWARP runs over TCP, devices are asked for RC"
     " queue pairs.",
-    "RFC 8166 8.2.2 gss-not-reduced": "RPCSEC_GSS is not served: its calls are denied before they are decoded.",
 }
 """What no test shows, and why."""
 

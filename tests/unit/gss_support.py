@@ -146,6 +146,21 @@ class Raw:
         return outcome(await self.send(self.message(*arguments, **options)))
 
 
+def integrity(raw: Raw, sequence: int, arguments: bytes = b"") -> bytes:
+    body = struct.pack(">I", sequence) + arguments
+    mic = raw.sealer.sign(body)
+    return struct.pack(">I", len(body)) + body + struct.pack(">I", len(mic)) + mic
+
+
+def privacy(raw: Raw, sequence: int, arguments: bytes = b"") -> bytes:
+    body = struct.pack(">I", sequence) + arguments
+    room = raw.sealer.room(len(body))
+    token = bytearray(sum(room) + len(body))
+    token[room[0] : room[0] + len(body)] = body
+    length = raw.sealer.wrap(token, room, len(body))
+    return struct.pack(">I", length) + token[:length] + bytes(-length & 3)
+
+
 def results(reply: RpcReply) -> memoryview:
     """What stands behind the header of an accepted reply."""
     length = int.from_bytes(reply.head[16:20], "big")

@@ -34,7 +34,7 @@ from rpcrdma.rpc.native import Gate
 from rpcrdma.rpc.secured import unwrapped
 from tests.peer.echo import ECHO, Control
 from tests.support import kdc
-from tests.unit.gss_support import SERVICE, Raw, acceptor, outcome, programs, realm, results
+from tests.unit.gss_support import SERVICE, Raw, acceptor, integrity, outcome, privacy, programs, realm, results
 from tests.unit.rpc_support import FakeTransport
 
 DCE_STYLE = 0x1000
@@ -56,21 +56,6 @@ def run(example: kdc.Realm, test: Callable[[Raw, Acceptor, Control], Awaitable[N
             made.close()
 
     asyncio.run(main())
-
-
-def integrity(raw: Raw, sequence: int, arguments: bytes = b"") -> bytes:
-    body = struct.pack(">I", sequence) + arguments
-    mic = raw.sealer.sign(body)
-    return struct.pack(">I", len(body)) + body + struct.pack(">I", len(mic)) + mic
-
-
-def privacy(raw: Raw, sequence: int, arguments: bytes = b"") -> bytes:
-    body = struct.pack(">I", sequence) + arguments
-    room = raw.sealer.room(len(body))
-    token = bytearray(sum(room) + len(body))
-    token[room[0] : room[0] + len(body)] = body
-    length = raw.sealer.wrap(token, room, len(body))
-    return struct.pack(">I", length) + token[:length] + bytes(-length & 3)
 
 
 def test_a_call_that_has_been_seen_or_is_too_old_gets_no_reply(example: kdc.Realm) -> None:
