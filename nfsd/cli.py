@@ -47,8 +47,8 @@ exit status (serve, check, devices):
 
 signals (serve):
   SIGTERM, SIGINT  finish the calls in flight, then end; a second one ends the server at once
-  SIGHUP           read the configuration again: exports and the log level change while clients are served; the log
-                   names other changes, which wait for a restart; a file with mistakes changes nothing
+  SIGHUP           read the configuration again: exports, rates, read_only and the log level change while clients are
+                   served; the log names other changes, which wait for a restart; a file with mistakes changes nothing
   SIGUSR1          write the calls in flight to the log
 """
 
