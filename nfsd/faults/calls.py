@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final, NamedTuple
 
-from nfsd.protocol import mount3, nfs3, nfsacl, nlm4
+from nfsd.protocol import mount3, nfs3, nfs4, nfsacl, nlm4
 from nfsd.protocol.nfs4 import OP_PUTFH
 from nfsd.protocol.nfs4_ops import OPERATIONS
 from nfsd.vfs.handles import HandleCodec
@@ -47,8 +47,13 @@ _NLM_NUMBERS: Final = {
 _HEADER: Final = struct.Struct(">8I")
 _CALL_HEADER: Final = 40
 _MOST_OPERATIONS: Final = 1024
-_READS: Final = ("READ", "READ_PLUS")
 _STATEID_AND_OFFSET: Final = 16 + 8
+ATTRIBUTES: Final = {
+    name.removeprefix("FATTR4_"): number for name, number in vars(nfs4).items() if name.startswith("FATTR4_")
+}
+"""Those of NFSv4, by name."""
+_BITMAP_AT: Final = {"GETATTR": 4, "READDIR": 4 + 8 + 8 + 4 + 4}
+"""Where an operation that tells attributes names them, counted from its number (RFC 8881 sections 18.7, 18.23)."""
 _RESULTS: Final = 24
 """Where the results begin in an accepted reply with an empty verifier (RFC 5531 section 9)."""
 
@@ -127,6 +132,21 @@ class Asked:
         shorter = bytearray(data)
         struct.pack_into(">I", shorter, at, most)
         return memoryview(shorter), chunks
+
+    def leaving_out(self, names: Iterable[str]) -> Message:
+        """The same COMPOUND, asking for none of these attributes: so they are not told."""
+        data, chunks = self.message
+        fewer = bytearray(data)
+        for operation in self.operations:
+            if operation.name in _BITMAP_AT:
+                at = operation.start + _BITMAP_AT[operation.name]
+                (words,) = struct.unpack_from(">I", fewer, at)
+                for word, bit in (divmod(ATTRIBUTES[name], 32) for name in names):
+                    if word < words:
+                        where = at + 4 + 4 * word
+                        (asked,) = struct.unpack_from(">I", fewer, where)
+                        struct.pack_into(">I", fewer, where, asked & ~(1 << bit))
+        return memoryview(fewer), chunks
 
     def failed(self, error: int, index: int) -> RpcReply | tuple[Message, partial[RpcReply]]:
         """What makes the call, or its operation ``index``, fail: a reply, or the call to be executed in its place and

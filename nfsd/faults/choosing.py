@@ -103,6 +103,8 @@ class _Use:
         rule = self.rule
         if rule.error is not None and (call.version != version_of(rule.error) or not call.name or call.name == "NULL"):
             return None
+        if rule.leave_out is not None and call.version != 4:
+            return None
         index: int | None = 0
         if rule.calls is not None and call.name not in rule.calls:
             index = next((at for at, one in enumerate(call.operations) if one.name in rule.calls), None)
@@ -204,7 +206,7 @@ class Faults:
                 value = getattr(rule, field)
                 if value is not None and not getattr(plan, field):
                     plan = replace(plan, **{field: value})
-            if rule.error is not None or rule.read_at_most is not None:
+            if _is_lasting(rule):
                 plan = _executed_otherwise(plan, call, rule, index)
             spoiling = _spoilt(spoiling, rule)
         if spoiling.error is not None and plan.answer is None:
@@ -240,11 +242,11 @@ class Faults:
 
 def _is_lasting(rule: Rule) -> bool:
     """Whether a call that is sent again must meet the same."""
-    return rule.error is not None or rule.read_at_most is not None
+    return rule.error is not None or rule.read_at_most is not None or rule.leave_out is not None
 
 
 def _executed_otherwise(plan: Plan, call: Asked, rule: Rule, index: int) -> Plan:
-    """The plan with a failure, or a shorter READ."""
+    """The plan with a failure, a shorter READ, or fewer attributes."""
     if plan.answer is not None or plan.message is not None:
         return plan
     if rule.error is not None:
@@ -253,6 +255,8 @@ def _executed_otherwise(plan: Plan, call: Asked, rule: Rule, index: int) -> Plan
         if isinstance(made, tuple):
             return replace(plan, message=made[0], amend=made[1])
         return replace(plan, answer=made)
+    if rule.leave_out is not None:
+        return replace(plan, message=call.leaving_out(rule.leave_out))
     assert rule.read_at_most is not None
     return replace(plan, message=call.reading_at_most(index, rule.read_at_most))
 
@@ -271,5 +275,5 @@ def _told(transport: Transport, call: Asked, rule: Rule, index: int, action: str
     """A call and what is done to it, for the log."""
     name = call.operations[index].name if call.operations and rule.calls else call.name or "a call"
     value = getattr(rule, action)
-    what = "" if value is True else f", {value}"
+    what = "" if value is True else f", {' '.join(value) if isinstance(value, tuple) else value}"
     return f"{transport.netid} {transport.peer_address} port {transport.peer_port} xid {call.xid:#010x} {name}{what}"

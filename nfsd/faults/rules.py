@@ -19,7 +19,7 @@ from pydantic import ConfigDict, Field, StrictBool, StrictStr
 from nfsd.config import Integer, Location, Seconds
 from nfsd.config_document import ConfigError, Document, Problem
 from nfsd.config_text import BadText, read_text
-from nfsd.faults.calls import PROGRAMS, names_of
+from nfsd.faults.calls import ATTRIBUTES, PROGRAMS, names_of
 from nfsd.protocol.nfs3 import nfsstat3
 from nfsd.protocol.nfs4 import nfsstat4
 from nfsd.protocol.nfs4_ops import CALLBACK_OPERATIONS
@@ -65,6 +65,8 @@ class Rule:
     disconnect: Literal["before", "after"] | None = None
     error: StrictStr | None = None
     read_at_most: Annotated[Integer, Field(ge=0)] | None = None
+    leave_out: Annotated[tuple[StrictStr, ...], Field(min_length=1)] | None = None
+    """Attributes of NFSv4 that GETATTR and READDIR do not tell."""
     credits: Annotated[Integer, Field(ge=0, le=65535)] | None = None
     refuse: Literal["ERR_CHUNK", "ERR_VERS"] | None = None
     invalidate: Literal["none", "last", "wrong"] | None = None
@@ -91,14 +93,15 @@ class Rules:
 
 
 ACTIONS: Final = (
-    "delay", "delay_reply", "overtaken_by", "drop", "disconnect", "error", "read_at_most", "credits", "refuse",
-    "invalidate", "expire", "new_owner", "new_verifier", "callback",
+    "delay", "delay_reply", "overtaken_by", "drop", "disconnect", "error", "read_at_most", "leave_out", "credits",
+    "refuse", "invalidate", "expire", "new_owner", "new_verifier", "callback",
 )  # fmt: skip
 """The keys that say what is done."""
 OF_RDMA: Final = ("credits", "refuse", "invalidate")
 """Those that say what is wrong with a transport header: rules with one are for RDMA connections only."""
 _CLASSES: Final[Mapping[Location, Any]] = {(): Rules, ("rules", "*"): Rule}
 _READS: Final = frozenset(("READ", "READ_PLUS"))
+_TELLING: Final = frozenset(("GETATTR", "READDIR"))
 _ALONE: Final = ("drop", "disconnect")
 _CALLBACKS: Final = frozenset(row.name for row in CALLBACK_OPERATIONS.values())
 
@@ -158,6 +161,16 @@ def _mistakes(rule: Rule) -> list[tuple[str, str]]:
         found.append(("callback", "is for callbacks, everything else for calls; make it a rule of its own"))
     if rule.read_at_most is not None and not (rule.calls and _READS.issuperset(rule.calls)):
         found.append(("read_at_most", "is for READ and READ_PLUS; write calls: [READ]"))
+    if rule.leave_out is not None:
+        if any(one[0] != "4" for one in rule.versions or ()):
+            found.append(("leave_out", "is for NFSv4; write versions: [4], or leave them out"))
+        if not (rule.calls and _TELLING.issuperset(rule.calls)):
+            found.append(("leave_out", "is for GETATTR and READDIR; write calls: [GETATTR, READDIR]"))
+    for name in rule.leave_out or ():
+        if name not in ATTRIBUTES:
+            close = difflib.get_close_matches(name, ATTRIBUTES, 1)
+            hint = f"did you mean {close[0]!r}?" if close else "write a name from the RFC, such as FSID"
+            found.append(("leave_out", f"there is no attribute {name!r}; {hint}"))
     return found + _mistakes_of_error(rule)
 
 
