@@ -44,6 +44,13 @@ class NfsClientError(Exception):
     """The server or the way to it cannot be used; the text says why, and what to do about it."""
 
 
+class Untold(OSError):
+    """The server has left out of a file's attributes what nothing can be done without."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(errno.EREMOTEIO, f"the server does not say {what}")
+
+
 def describe(status: IntEnum | int, version: int) -> str:
     """The protocol's name for a status."""
     try:

@@ -1,6 +1,7 @@
 """NFSv4's attributes for a client: which are asked for, what they mean here, and how new values are written.
 
-Owns no state; imports the protocol's declarations. RFC 8881 section 5.
+Owns no state; imports the protocol's declarations. RFC 8881 section 5. A server may leave out most attributes, and some
+servers leave out those that they must not: Chimera has what its file system tells, and no more.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, Final
 
+from nfsd.client.errors import Untold
 from nfsd.client.types import NOW, Changes, Space, Stat
 from nfsd.protocol import nfs4 as p
 from rpcrdma.xdr import Decoder, Encoder, XdrError
@@ -52,7 +54,14 @@ SPACE: Final = words(_ROOM)
 
 
 def values(attributes: p.fattr4) -> dict[int, Any]:
-    """The values in a reply, by number. Raises XdrError for an attribute that was never asked for."""
+    """The values in a reply, by number. Raises OSError for what is none, as for one that was never asked for."""
+    try:
+        return _values(attributes)
+    except XdrError as error:
+        raise OSError(errno.EREMOTEIO, f"the server's attributes are none: {error}") from error
+
+
+def _values(attributes: p.fattr4) -> dict[int, Any]:
     decoder = Decoder(attributes.attr_vals)
     found: dict[int, Any] = {}
     for index, word in enumerate(attributes.attrmask):
@@ -67,35 +76,36 @@ def values(attributes: p.fattr4) -> dict[int, Any]:
 
 
 def stat(attributes: p.fattr4) -> Stat:
-    """A Stat from a reply. Raises OSError for what is none."""
-    try:
-        return stat_of(values(attributes))
-    except (XdrError, KeyError) as error:
-        raise OSError(errno.EREMOTEIO, f"the server's attributes are none: {error!r}") from error
+    """A Stat from a reply. Raises OSError for what is none, and Untold."""
+    return stat_of(values(attributes))
 
 
 def stat_of(found: dict[int, Any]) -> Stat:
-    """A Stat, of whatever the server supports: only the type, the size, the file system and the file's number are
-    sure to be there (RFC 8881 section 5.6)."""
-    kind = _TYPES[found[p.FATTR4_TYPE]]
-    owner = found.get(p.FATTR4_OWNER, b"nobody").decode(errors="replace")
-    group = found.get(p.FATTR4_OWNER_GROUP, b"nobody").decode(errors="replace")
-    device = found.get(p.FATTR4_RAWDEV)
-    fsid = found[p.FATTR4_FSID]
-    size = found[p.FATTR4_SIZE]
+    """A Stat of what the server tells. Raises Untold without the type, and without a regular file's size: to take that
+    for nothing would have a file read as empty, or overwritten at its beginning."""
+    kind = _TYPES.get(found[p.FATTR4_TYPE]) if p.FATTR4_TYPE in found else None
+    if kind is None:
+        raise Untold("what kind of file it is")
+    size = found.get(p.FATTR4_SIZE)
+    if size is None:
+        if kind == 0o100000:
+            raise Untold("how long the file is")
+        size = 0
+    owner, group = _text(found.get(p.FATTR4_OWNER)), _text(found.get(p.FATTR4_OWNER_GROUP))
+    device, fsid = found.get(p.FATTR4_RAWDEV), found.get(p.FATTR4_FSID)
     return Stat(
         st_mode=kind | found.get(p.FATTR4_MODE, 0o755 if kind == 0o040000 else 0o644) & 0o7777,
-        st_ino=found.get(p.FATTR4_FILEID, 0),
-        st_nlink=found.get(p.FATTR4_NUMLINKS, 1),
-        st_uid=user_number(owner),
-        st_gid=group_number(group),
+        st_ino=found.get(p.FATTR4_FILEID),
+        st_nlink=found.get(p.FATTR4_NUMLINKS),
+        st_uid=NOBODY if owner is None else user_number(owner),
+        st_gid=NOBODY if group is None else group_number(group),
         st_size=size,
         st_blocks=(found.get(p.FATTR4_SPACE_USED, size) + 511) // 512,
         st_atime_ns=_nanoseconds(found.get(p.FATTR4_TIME_ACCESS)),
         st_mtime_ns=_nanoseconds(found.get(p.FATTR4_TIME_MODIFY)),
         st_ctime_ns=_nanoseconds(found.get(p.FATTR4_TIME_METADATA)),
         st_rdev=(device.specdata1, device.specdata2) if device is not None else (0, 0),
-        fsid=(fsid.major, fsid.minor),
+        fsid=None if fsid is None else (fsid.major, fsid.minor),
         owner=owner,
         group=group,
     )
@@ -106,8 +116,12 @@ def space_of(found: dict[int, Any]) -> Space:
     return Space(*(found.get(number) for number in _ROOM))
 
 
-def _nanoseconds(time: p.nfstime4 | None) -> int:
-    return 0 if time is None else time.seconds * _BILLION + time.nseconds
+def _nanoseconds(time: p.nfstime4 | None) -> int | None:
+    return None if time is None else time.seconds * _BILLION + time.nseconds
+
+
+def _text(name: bytes | None) -> str | None:
+    return None if name is None else name.decode(errors="replace")
 
 
 @lru_cache(4096)

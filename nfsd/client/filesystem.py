@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Final, Generic, Protocol, TypeVar
 
+from nfsd.client.errors import Untold
 from nfsd.client.files import File, naming
 from nfsd.client.resolve import Resolver
 from nfsd.client.types import Backend, Changes, Found, Space, Stat
@@ -69,7 +70,7 @@ class DirEntry:
     name: str
     path: str
     stat: Stat | None
-    """Of the file itself, not of what a symbolic link leads to. None where the server refuses to tell."""
+    """Of the file itself, not of what a symbolic link leads to. None where the server refuses to tell, or cannot."""
 
     def is_dir(self) -> bool:
         """Whether it is a directory."""
@@ -113,9 +114,15 @@ class FileSystem:
     # -- looking -----------------------------------------------------------------------------------------------------
     async def stat(self, path: Path, *, follow_symlinks: bool = True) -> Stat:
         """A file's attributes."""
+        return (await self.find(path, follow_symlinks=follow_symlinks)).stat
+
+    async def find(self, path: Path, *, follow_symlinks: bool = True) -> Found:
+        """A file's handle and its attributes."""
         with naming(os.fspath(path)):
             found = await self._resolver.find(path, follow=follow_symlinks)
-            return await self.backend.getattr(found.handle) if found is self._resolver.root else found.stat
+            if found is self._resolver.root:
+                return Found(found.handle, await self.backend.getattr(found.handle))
+            return found
 
     async def lstat(self, path: Path) -> Stat:
         """As ``stat``, of a symbolic link itself."""
@@ -161,7 +168,7 @@ class FileSystem:
                         continue  # gone since
                     except OSError as error:
                         # A referral has a name, and hardly any attributes (RFC 8881 section 11.4.2).
-                        if not isinstance(error, PermissionError) and error.errno != errno.EREMOTE:
+                        if not isinstance(error, PermissionError | Untold) and error.errno != errno.EREMOTE:
                             raise
                 name = os.fsdecode(entry.name)
                 yield DirEntry(name, f"{text.rstrip('/')}/{name}" if text else name, stat)

@@ -17,33 +17,36 @@ NOW = -1
 
 @dataclass(frozen=True, slots=True)
 class Stat:
-    """A file's attributes, under the names of :class:`os.stat_result`."""
+    """A file's attributes, under the names of :class:`os.stat_result`. None: the server does not tell, which is allowed
+    to servers of NFSv4 for all but a few (RFC 8881 section 5.6)."""
 
     st_mode: int
-    """Type and permissions, for the functions of :mod:`stat`."""
-    st_ino: int
-    st_nlink: int
+    """Type and permissions, for the functions of :mod:`stat`. Where the server tells no permissions: 0755 for
+    directories, 0644 for the rest."""
+    st_ino: int | None
+    st_nlink: int | None
     st_uid: int
-    """The owner; 65534 where the server names one whose number is not known here."""
+    """The owner; 65534 where the server names none, or one whose number is not known here."""
     st_gid: int
     st_size: int
+    """Always told of regular files."""
     st_blocks: int
     """Units of 512 octets."""
-    st_atime_ns: int
-    st_mtime_ns: int
-    st_ctime_ns: int
+    st_atime_ns: int | None
+    st_mtime_ns: int | None
+    st_ctime_ns: int | None
     st_rdev: tuple[int, int]
     """Major and minor number of a device."""
-    fsid: tuple[int, int]
+    fsid: tuple[int, int] | None
     """The file system, as the server tells them apart."""
-    owner: str
+    owner: str | None
     """As the server names it: a number, or ``user@domain``."""
-    group: str
+    group: str | None
 
     @property
-    def st_mtime(self) -> float:
+    def st_mtime(self) -> float | None:
         """Seconds."""
-        return self.st_mtime_ns / 1e9
+        return None if self.st_mtime_ns is None else self.st_mtime_ns / 1e9
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,13 +20,12 @@ from typing import Any, Final
 
 from nfsd.client import fattr4
 from nfsd.client.compound import Op, putfh
-from nfsd.client.errors import os_error
+from nfsd.client.errors import Untold, os_error
 from nfsd.client.opens import ANONYMOUS, Opened4
 from nfsd.client.recovery import Client4
 from nfsd.client.session import OVERHEAD, Session
 from nfsd.client.types import NOW, Changes, Found, Name, Space, Stat
 from nfsd.protocol import nfs4 as p
-from rpcrdma.xdr import XdrError
 
 _log = logging.getLogger(__name__)
 
@@ -319,7 +318,10 @@ def _name(entry: p.entry4) -> Name:
     """A name with what the server tells of it: RDATTR_ERROR alone where it may not (RFC 8881 section 18.23.3)."""
     try:
         known = fattr4.values(entry.attrs)
-        told = p.FATTR4_TYPE in known
-        return Name(entry.name, known.get(p.FATTR4_FILEHANDLE), fattr4.stat_of(known) if told else None)
-    except (XdrError, KeyError) as error:
-        raise OSError(errno.EREMOTEIO, f"the server's attributes of {entry.name!r} are none: {error!r}") from error
+    except OSError as error:
+        raise OSError(errno.EREMOTEIO, f"{entry.name!r}: {error.strerror}") from error
+    handle = known.get(p.FATTR4_FILEHANDLE)
+    try:
+        return Name(entry.name, handle, fattr4.stat_of(known))
+    except Untold:
+        return Name(entry.name, handle, None)

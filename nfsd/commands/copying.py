@@ -121,6 +121,8 @@ class Copying:
     def _is_done(facts: Facts, there: Facts) -> bool:
         """Whether a file that is to be copied has been, as far as size and times tell."""
         whole = modes.S_ISREG(facts.mode) and modes.S_ISREG(there.mode) and facts.size == there.size
+        if facts.mtime_ns is None or there.mtime_ns is None:
+            return False
         return whole and facts.mtime_ns <= there.mtime_ns
 
     def _to_be_read(self, mode: int) -> bool:
@@ -136,7 +138,9 @@ class Copying:
             self._progress.count(octets)
             self._progress.show(source.name)
 
-        continuing = facts if self._how.continuing and modes.S_ISREG(facts.mode) else None
+        # Without a time nothing tells whether the source is still the one that has been copied in part.
+        known = modes.S_ISREG(facts.mode) and facts.mtime_ns is not None
+        continuing = facts if self._how.continuing and known else None
         if self._how.preserve:
             wanted = Wanted(modes.S_IMODE(facts.mode), (facts.atime_ns, facts.mtime_ns), continuing)
         else:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from nfsd.client import Changes, File, NfsClientError
 from nfsd.client.transfer import Count, Staged, continued_at, copy, receive, send, write_all
-from nfsd.commands.places import Facts, Local, Remote, about, temporary, unfinished
+from nfsd.commands.places import Facts, Local, Remote, about, set_times, temporary, unfinished
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,8 +23,8 @@ class Wanted:
     """What a finished copy is given."""
 
     mode: int
-    times: tuple[int, int] | None
-    """Access and modification, in nanoseconds; None: now."""
+    times: tuple[int | None, int | None] | None
+    """Access and modification, in nanoseconds, as far as they are known; None: now."""
     continuing: Facts | None = None
     """Of the source, if an incomplete copy of it is to be gone on with, and left for the next time."""
 
@@ -89,7 +89,7 @@ async def _to_local(file: File, source: Remote, target: Local, wanted: Wanted, c
         with about(target):
             os.fchmod(descriptor, wanted.mode)
             if wanted.times is not None:
-                os.utime(descriptor, ns=wanted.times)
+                set_times(descriptor, *wanted.times)
 
 
 @contextlib.contextmanager
@@ -121,11 +121,11 @@ def _local_draft(target: Local, wanted: Wanted) -> Iterator[tuple[int, int]]:
         raise
 
 
-async def _who_we_are(target: Remote) -> int:
+async def _who_we_are(target: Remote) -> str | None:
     """The owner that a file gets which we make there: only the server knows, if it maps users to others."""
     path = target.beside()
     async with target.fs.open(path, "x", permissions=0o600) as file:
-        owner = (await file.stat()).st_uid
+        owner = (await file.stat()).owner
     await target.fs.remove(path)
     return owner
 
@@ -143,7 +143,12 @@ async def _draft(target: Remote, wanted: Wanted) -> AsyncIterator[tuple[File, in
     if there is None:
         with about(target):
             made = await target.fs.open(path, "x", permissions=0o600)
-    elif not modes.S_ISREG(there.st_mode) or there.st_nlink != 1 or there.st_uid != await _who_we_are(target):
+    elif (
+        not modes.S_ISREG(there.st_mode)
+        or there.st_nlink != 1
+        or there.owner is None
+        or there.owner != await _who_we_are(target)
+    ):
         # It may be somebody's trap, with what it has in it already.
         raise OSError(errno.EPERM, "it is in the way of the incomplete copy, and not one of ours", path)
     else:

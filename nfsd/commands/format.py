@@ -37,24 +37,35 @@ def human(size: int) -> str:
     raise AssertionError
 
 
-def when(nanoseconds: int, now: float) -> str:
+def told(value: object) -> str:
+    """A value, or a question mark for what the server does not tell."""
+    return "?" if value is None else str(value)
+
+
+def when(nanoseconds: int | None, now: float) -> str:
     """A time as ``ls -l`` has it: with the hour for the last six months, with the year otherwise."""
+    if nanoseconds is None:
+        return "?"
     seconds = nanoseconds // 1_000_000_000
     local = time.localtime(seconds)
     recent = now - _HALF_A_YEAR < seconds <= now
     return time.strftime("%b %e %H:%M" if recent else "%b %e  %Y", local)
 
 
-def exact(nanoseconds: int) -> str:
+def exact(nanoseconds: int | None) -> str:
     """A time as stat(1) has it."""
+    if nanoseconds is None:
+        return "?"
     seconds, rest = divmod(nanoseconds, 1_000_000_000)
     local = time.localtime(seconds)
     return time.strftime("%Y-%m-%d %H:%M:%S", local) + f".{rest:09d} " + time.strftime("%z", local)
 
 
 @lru_cache(1024)
-def user(owner: str) -> str:
+def user(owner: str | None) -> str:
     """An owner by name: the server's name without its domain, or this host's name for the number."""
+    if owner is None:
+        return "?"
     if not owner.isdecimal():
         return owner.partition("@")[0]
     try:
@@ -64,8 +75,10 @@ def user(owner: str) -> str:
 
 
 @lru_cache(1024)
-def group(name: str) -> str:
+def group(name: str | None) -> str:
     """As :func:`user`, for groups."""
+    if name is None:
+        return "?"
     if not name.isdecimal():
         return name.partition("@")[0]
     try:

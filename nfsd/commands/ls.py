@@ -100,7 +100,7 @@ def _sorted(parsed: argparse.Namespace, entries: Sequence[Entry]) -> list[Entry]
     if parsed.by_size:
         made.sort(key=lambda entry: -(entry.stat.st_size if entry.stat is not None else 0))
     elif parsed.by_time:
-        made.sort(key=lambda entry: -(entry.stat.st_mtime_ns if entry.stat is not None else 0))
+        made.sort(key=lambda entry: -((entry.stat and entry.stat.st_mtime_ns) or 0))
     if parsed.reverse:
         made.reverse()
     return made
@@ -112,8 +112,7 @@ async def _show(context: Context, parsed: argparse.Namespace, entries: Sequence[
             context.write(line + "\n")
     else:
         names = [
-            (f"{entry.stat.st_ino if entry.stat is not None else '?'} " if parsed.inode else "")
-            + context.shown(entry.name)
+            (f"{words.told(entry.stat and entry.stat.st_ino)} " if parsed.inode else "") + context.shown(entry.name)
             for entry in entries
         ]
         lines = columns(names, shutil.get_terminal_size().columns) if context.terminal and not parsed.one else names
@@ -137,14 +136,14 @@ async def _long(context: Context, parsed: argparse.Namespace, entry: Entry) -> l
         plain = parsed.numeric_uid_gid
         cells = [
             modes.filemode(stat.st_mode),
-            str(stat.st_nlink),
-            stat.owner if plain else context.shown(words.user(stat.owner)),
-            stat.group if plain else context.shown(words.group(stat.group)),
+            words.told(stat.st_nlink),
+            words.told(stat.owner) if plain else context.shown(words.user(stat.owner)),
+            words.told(stat.group) if plain else context.shown(words.group(stat.group)),
             words.size_of(stat, in_units=parsed.human_readable),
             words.when(stat.st_mtime_ns, context.now),
             name,
         ]
-    return [str(stat.st_ino) if stat is not None else "?", *cells] if parsed.inode else cells
+    return [words.told(stat and stat.st_ino), *cells] if parsed.inode else cells
 
 
 def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:

@@ -28,8 +28,9 @@ class Facts:
 
     mode: int
     size: int
-    atime_ns: int
-    mtime_ns: int
+    atime_ns: int | None
+    mtime_ns: int | None
+    """None: the server does not tell."""
     identity: tuple[Any, ...]
     """Equal for the same file."""
 
@@ -83,6 +84,18 @@ def about(*places: Place) -> Iterator[None]:
 def temporary() -> str:
     """A name that nothing has."""
     return TEMPORARY + secrets.token_hex(8)
+
+
+def set_times(path: str | int, atime_ns: int | None, mtime_ns: int | None) -> None:
+    """Set the times of a file of this host, as far as they are known."""
+    there = os.stat(path)
+    os.utime(
+        path,
+        ns=(
+            there.st_atime_ns if atime_ns is None else atime_ns,
+            there.st_mtime_ns if mtime_ns is None else mtime_ns,
+        ),
+    )
 
 
 def unfinished(name: str, facts: Facts) -> str:
@@ -147,7 +160,7 @@ class Local:
     async def set(self, facts: Facts) -> None:
         """Give the file permissions and times."""
         os.chmod(self.path, modes.S_IMODE(facts.mode))
-        os.utime(self.path, ns=(facts.atime_ns, facts.mtime_ns))
+        set_times(self.path, facts.atime_ns, facts.mtime_ns)
 
     async def chmod(self, mode: int) -> None:
         """Give the file permissions."""
@@ -170,10 +183,13 @@ class Remote:
     async def facts(self, *, follow: bool) -> Facts | None:
         """What is there; None for nothing."""
         try:
-            found = await self.fs.stat(self.path, follow_symlinks=follow)
+            known = await self.fs.find(self.path, follow_symlinks=follow)
         except FileNotFoundError:
             return None
-        identity = (id(self.fs.backend), found.fsid, found.st_ino)
+        found = known.stat
+        # Without either number, the same handle is the same file at least (RFC 8881 section 4.2.1).
+        numbers = None if found.fsid is None or found.st_ino is None else (found.fsid, found.st_ino)
+        identity = (id(self.fs.backend), numbers or known.handle)
         return Facts(found.st_mode, found.st_size, found.st_atime_ns, found.st_mtime_ns, identity)
 
     async def names(self) -> AsyncIterator[str]:

@@ -54,7 +54,7 @@ class Removing:
             raise OSError(errno.EISDIR, "a directory, which is removed with -r only")
         else:
             above = await fs.stat(path.rpartition("/")[0]) if path else None
-            if above is None or above.fsid != found.fsid:
+            if above is None or _differ(above, found):
                 # Its own name would stay, and all that is in it be gone.
                 raise OSError(errno.EBUSY, "an export, or a file system of its own; name what is in it")
             if not await self._tree(fs, entry, found, text):
@@ -71,7 +71,7 @@ class Removing:
             try:
                 if not entry.is_dir():
                     await fs.remove(entry.path)
-                elif entry.stat is not None and entry.stat.fsid != top.fsid:
+                elif _differ(await _told(fs, entry), top):
                     raise OSError(errno.EXDEV, "a file system of its own; not entered")
                 elif not await self._tree(fs, entry, top, name):
                     return
@@ -89,3 +89,21 @@ class Removing:
             return False
         await fs.rmdir(directory.path)
         return True
+
+
+async def _told(fs: FileSystem, entry: DirEntry) -> Stat:
+    """The attributes of an entry; asked for again where the listing did not say which file system it is in."""
+    if entry.stat is None or entry.stat.fsid is None:
+        return await fs.lstat(entry.path)
+    return entry.stat
+
+
+def _differ(one: Stat, other: Stat) -> bool:
+    """Whether two files are in different file systems. Raises OSError where the server does not tell."""
+    if one.fsid is None or other.fsid is None:
+        raise OSError(
+            errno.EOPNOTSUPP,
+            "the server does not say which file system the directory is in, and -r must not leave one;"
+            " try --nfs-version 3, or name the files in it",
+        )
+    return one.fsid != other.fsid

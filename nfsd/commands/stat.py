@@ -39,7 +39,8 @@ def as_json(url: str, fs: FileSystem, stat: Stat, target: str | None) -> dict[st
     found: dict[str, Any] = {
         "url": url, "type": words.KINDS.get(modes.S_IFMT(stat.st_mode), "unknown"), "mode": modes.S_IMODE(stat.st_mode),
         "size": stat.st_size, "blocks": stat.st_blocks, "inode": stat.st_ino, "links": stat.st_nlink,
-        "uid": stat.st_uid, "gid": stat.st_gid, "owner": stat.owner, "group": stat.group, "fsid": list(stat.fsid),
+        "uid": stat.st_uid, "gid": stat.st_gid, "owner": stat.owner, "group": stat.group,
+        "fsid": None if stat.fsid is None else list(stat.fsid),
         "rdev": list(stat.st_rdev), "atime_ns": stat.st_atime_ns, "mtime_ns": stat.st_mtime_ns,
         "ctime_ns": stat.st_ctime_ns, "nfs": fs.version,
     }  # fmt: skip
@@ -54,14 +55,16 @@ def as_text(context: Context, url: str, fs: FileSystem, stat: Stat, target: str 
     if modes.S_ISREG(stat.st_mode) and not stat.st_size:
         kind = "regular empty file"
     name = context.shown(url if target is None else f"{url} -> {target}")
-    device = f"{stat.fsid[0]:x}" + (f":{stat.fsid[1]:x}" if stat.fsid[1] else "")
+    device = "?"
+    if stat.fsid is not None:
+        device = f"{stat.fsid[0]:x}" + (f":{stat.fsid[1]:x}" if stat.fsid[1] else "")
     special = modes.S_ISCHR(stat.st_mode) or modes.S_ISBLK(stat.st_mode)
     access = f"Access: ({modes.S_IMODE(stat.st_mode):04o}/{modes.filemode(stat.st_mode)})"
     owner, group = context.shown(words.user(stat.owner)), context.shown(words.group(stat.group))
     lines = [
         f"  File: {name}",
         f"  Size: {stat.st_size:<15} Blocks: {stat.st_blocks:<10} IO Block: {fs.backend.read_size:<8} {kind}",
-        f"Device: {device:<15} Inode: {stat.st_ino:<11} Links: {stat.st_nlink}"
+        f"Device: {device:<15} Inode: {words.told(stat.st_ino):<11} Links: {words.told(stat.st_nlink)}"
         + (f"     Device type: {stat.st_rdev[0]},{stat.st_rdev[1]}" if special else ""),
         f"{access}  Uid: ({stat.st_uid:5}/{owner:>8})   Gid: ({stat.st_gid:5}/{group:>8})",
         f"Access: {words.exact(stat.st_atime_ns)}",
