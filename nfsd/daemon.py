@@ -354,7 +354,7 @@ class Daemon:
             lambda: self._nfs4.callbacks.counters,
             self._nfs4.copies.statistics,
             self._nfs4.recalls.statistics,
-            lambda: self.service.write_back.failures,
+            lambda: self.service.write_backs.failures,
             self._state,
             self.listeners.hosts,
             self.service.shares,

@@ -35,7 +35,7 @@ class Acts:
     def new_verifier(self) -> None:
         """Unstable data may have been lost, as after a restart: the write verifier is another (RFC 1813 section
         3.3.21)."""
-        self._nfs4.service.write_back.verifier = os.urandom(8)
+        self._nfs4.service.write_backs.renew()
 
 
 def export_names(nfs4: Nfs4Server, ids: Iterable[int]) -> set[str]:

@@ -180,7 +180,7 @@ cdef class Nfs3Data(Nfs3Attributes):
             return self.tell(NFS3ERR_FBIG, node, place)
         # Taken before the data is handed over: should its write-back fail meanwhile, the client's COMMIT finds another
         # verifier, and the client sends the data again. The later verifier would vouch for data already lost.
-        verifier = self.files.write_back.verifier
+        verifier = node.write_back.verifier
         if count == 0 and not self.seen(node, &before):
             return self.need(LOOK, node, standing)
         opened = self.to_use(node, standing, 2)
@@ -271,7 +271,7 @@ cdef class Nfs3Data(Nfs3Attributes):
         """COMMIT3resok."""
         place.at = store_wcc(store32(place.at, 0), before, after, self.fsid_in(node, after))
         # Read after the flush: if another caller's found data lost meanwhile, this client must hear of it too.
-        place.at = store_verifier(place.at, self.files.write_back.verifier)
+        place.at = store_verifier(place.at, node.write_back.verifier)
         return ANSWERED
 
     # -- failures ------------------------------------------------------------------------------------------------

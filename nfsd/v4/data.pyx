@@ -301,7 +301,7 @@ cdef class Nfs4Data(Nfs4Locks):
             return self.fail(status, place)
         # Taken before the data is handed over: should its write-back fail meanwhile, the client's COMMIT finds another
         # one, and the client sends the data again (RFC 8881 section 18.32.3). The later one would vouch for data already lost.
-        verifier = self.files.write_back.verifier
+        verifier = self.current.write_back.verifier
         opened = self.opened(arguments, True, &held) if opening is None else opening.opened
         if opened is None:
             return self.not_opened(True, place)
@@ -395,7 +395,7 @@ cdef class Nfs4Data(Nfs4Locks):
         else:
             self.seen = self.files.look(node, &self.status)
         # Read after the flush: if another caller's found data lost meanwhile, this client must hear of it, too.
-        verifier = self.files.write_back.verifier
+        verifier = self.current.write_back.verifier
         arguments.at += 12
         place.at = store32(store32(place.at, OP_COMMIT), 0)
         memcpy(place.at, <const uint8_t *>verifier, 8)

@@ -25,7 +25,7 @@ from nfsd.vfs.executor import Chain, Executor, Step
 from nfsd.vfs.mounts import Mount
 from nfsd.vfs.nodes import NodeTable
 from nfsd.vfs.syscalls import SYS_CLOSE
-from nfsd.vfs.write_back import WriteBack
+from nfsd.vfs.write_back import WriteBacks
 from rpcrdma.firewall import contain
 
 _CLOSES_PER_CHAIN = 16
@@ -36,11 +36,11 @@ Freed = Callable[[], None]
 class Chains:
     """The way to the workers."""
 
-    def __init__(self, nodes: NodeTable, write_back: WriteBack, *, rings: bool) -> None:
+    def __init__(self, nodes: NodeTable, write_backs: WriteBacks, *, rings: bool) -> None:
         """``nodes``: where something is let go of when descriptors run out. ``rings``: whether READs of disks may be
         made many at a time (:mod:`nfsd.vfs.uring`)."""
         self._nodes = nodes
-        self._write_back = write_back
+        self._write_backs = write_backs
         self._rings = rings
         self._why_no_rings = ""
         """What the kernel has against it."""
@@ -139,15 +139,15 @@ class Chains:
                 ]
                 closed = self.executor.run(chain, lane)
                 self._closes[closed] = lane
-                closed.add_done_callback(functools.partial(self._closed, steps))
+                closed.add_done_callback(functools.partial(self._closed, lane, steps))
 
-    def _closed(self, steps: list[tuple[Step, Freed | None]], closed: asyncio.Future[None]) -> None:
+    def _closed(self, lane: int, steps: list[tuple[Step, Freed | None]], closed: asyncio.Future[None]) -> None:
         del self._closes[closed]
         for step, freed in steps:
             if freed is not None:
                 freed()
             if step.error:  # file systems over a network, or in a process, may write back in close(2)
-                self._write_back.failed(step.error)
+                self._write_backs.failed_in(lane, step.error)
 
     def closes(self, lane: int) -> list[asyncio.Future[None]]:
         """The closes under way in a lane, those that were handed to it by now among them."""

@@ -16,7 +16,7 @@ cdef class Fsync(Job):
 
     cdef flush_t data
     cdef GroupSync group
-    cdef object service
+    cdef object write_back       # of the store that the file is in
     cdef list through           # OpenFiles
 
     cdef int add(self, list more) except -1

@@ -71,7 +71,7 @@ cdef class Fsync(Job):
         cdef int error = self.job.refused or self.data.error
         try:
             if error:
-                self.service.write_back.failed(error, self.data.descriptors[0])
+                self.write_back.failed(error, self.data.descriptors[0])
         except Exception as failure:
             report(self, failure)
         return self.group.over(error)
@@ -132,7 +132,7 @@ cdef class Sync(Sharer):
     cdef Job depart(self, GroupSync group):
         cdef Fsync job = Fsync.__new__(Fsync)
         job.executor, job.lane, job.host = self.service.chains.executor, self.node.mount.lane, self.host
-        job.group, job.service = group, self.service
+        job.group, job.write_back = group, self.node.write_back
         job.add(self.node.inode.unstable or [self.opened])
         job.executor.submit(job, job.lane)
         self.service.unstable.take(self.node.inode)

@@ -52,6 +52,7 @@ from nfsd.vfs.syscalls import (
     statfs_buffer,
 )
 from nfsd.vfs.types import CrossingRefused, FileType
+from nfsd.vfs.write_back import WriteBacks
 from rpcrdma.log_limits import limited_logger
 
 _DIRENTS = 32768
@@ -66,9 +67,10 @@ _log = limited_logger(__name__)
 class MountTable:
     """Mounts by their kernel ids, and by what handles call their file systems."""
 
-    def __init__(self, chains: Chains, known: KnownFiles) -> None:
+    def __init__(self, chains: Chains, known: KnownFiles, write_backs: WriteBacks) -> None:
         self._chains = chains
         self._known = known
+        self._write_backs = write_backs
         self._by_id: WeakValueDictionary[tuple[int, int], Mount] = WeakValueDictionary()
         self._by_fs: WeakValueDictionary[tuple[int, bytes], Mount] = WeakValueDictionary()
         self._locks = MountLocks()
@@ -201,7 +203,7 @@ class MountTable:
         covered = None if is_root or not path else await self._covered_fileid(lane, path)
         mount = Mount(
             export, lane, opened.result, mnt_id, device, kind, identity, covered, self._chains.close_later,
-            naming=naming, by_place=by_place,
+            self._write_backs, naming=naming, by_place=by_place,
         )  # fmt: skip
         twin = self._by_fs.get((export.id, mount.fs_id))
         if twin is not None and twin.mnt_id != mnt_id:

@@ -21,6 +21,7 @@ from nfsd.exported import Export
 from nfsd.vfs.syncing import GroupSync
 from nfsd.vfs.syscalls import BTRFS_MAGIC, EXT_MAGIC, F2FS_MAGIC, RAMFS_MAGIC, TMPFS_MAGIC, XFS_MAGIC, Naming
 from nfsd.vfs.types import Features
+from nfsd.vfs.write_back import WriteBacks
 
 _MEMORY = frozenset({TMPFS_MAGIC, RAMFS_MAGIC})
 _CACHING = frozenset({EXT_MAGIC, XFS_MAGIC, BTRFS_MAGIC, F2FS_MAGIC})
@@ -62,6 +63,7 @@ class Mount:
         "mounted_on_fileid",
         "naming",
         "sync",
+        "write_back",
     )
 
     def __init__(
@@ -75,6 +77,7 @@ class Mount:
         identity: Identity,
         mounted_on_fileid: int | None,
         close: Callable[[int, int], None],
+        write_backs: WriteBacks,
         *,
         naming: int = Naming.HANDLE,
         by_place: bool = False,
@@ -89,6 +92,8 @@ class Mount:
         """statfs's f_type."""
         self.fs_id = identity.fs_id
         self.key_prefix = identity.key_prefix
+        self.write_back = write_backs.of(identity.key_prefix, lane)
+        """The file system's write verifier, the same in all exports."""
         self.fsid = (export.id << 32 | int.from_bytes(identity.fs_id[:4], "big"), 0)
         self.mounted_on_fileid = mounted_on_fileid
         self.naming = naming

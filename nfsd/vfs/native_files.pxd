@@ -51,7 +51,6 @@ cdef class NativeFiles:
     cdef readonly object service
     cdef readonly object exports
     cdef readonly OpenFiles open_files # parts of the service
-    cdef readonly object write_back
     cdef unsigned int version       # of NFS, that is spoken in the present call
     cdef NodeTable nodes
     cdef object recent              # its dict

@@ -125,7 +125,7 @@ cdef class NativeFiles:
             self.nodes = <NodeTable?>self.service.nodes
             self.recent = self.nodes.recent
             self.executor = <Executor?>self.service.executor
-            self.open_files, self.write_back = self.service.open_files, self.service.write_back
+            self.open_files = self.service.open_files
             self.switch = self.executor.switch
         return 0
 
@@ -429,7 +429,7 @@ cdef class NativeFiles:
         transfer = writing(self.executor, self.service.unstable, opened, offset, source, size, caller)
         transfer.node, transfer.held = node, held
         transfer.failures = inode.sync.failures
-        transfer.verifier = self.write_back.verifier
+        transfer.verifier = node.write_back.verifier
         return transfer
 
     cdef int have_written(self, Transfer transfer) except -1:

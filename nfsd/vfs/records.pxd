@@ -56,6 +56,7 @@ cdef class Node:
     cdef bint inline
     cdef bint caching
     cdef bint fine
+    cdef readonly object write_back
     cdef int mnt_id
     cdef unsigned int device_major
     cdef unsigned int device_minor

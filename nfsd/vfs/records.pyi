@@ -13,6 +13,7 @@ from nfsd.vfs.open_files import OpenKey
 from nfsd.vfs.serial import Serial
 from nfsd.vfs.syncing import GroupSync
 from nfsd.vfs.types import FileType
+from nfsd.vfs.write_back import WriteBack
 
 NO_DESCRIPTOR: int
 """In the place of the descriptor of a node, or of an open file, of a store that has none."""
@@ -85,6 +86,8 @@ class Node:
     type: FileType
     used: int
     """The sweep during which it was last used."""
+    write_back: WriteBack
+    """The write verifier of the store that it is in."""
     def __init__(
         self,
         handle: bytes,

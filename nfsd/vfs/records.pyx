@@ -178,6 +178,7 @@ cdef class Node:
         self.inline = mount.inline
         self.caching = mount.caching
         self.fine = mount.fine
+        self.write_back = mount.write_back
         self.mnt_id = mount.mnt_id
         self.device_major, self.device_minor = mount.device
 

@@ -47,7 +47,7 @@ from nfsd.vfs.sparse import Space
 from nfsd.vfs.stable import StableStorage
 from nfsd.vfs.stored_names import StoredNames
 from nfsd.vfs.unstable import UnstableWrites
-from nfsd.vfs.write_back import WriteBack
+from nfsd.vfs.write_back import WriteBacks
 from nfsd.vfs.xattrs import Xattrs
 from rpcrdma.firewall import Ticker
 
@@ -74,15 +74,15 @@ class FileService:
         """Make the parts: tables and workers first, then what finds, opens and synchronises files, then operations."""
         self.nodes = NodeTable(limits.nodes, limits.inodes)
         self.nodes.files = limits.files
-        self.write_back = WriteBack()
-        self.chains = Chains(self.nodes, self.write_back, rings=rings)
+        self.write_backs = WriteBacks()
+        self.chains = Chains(self.nodes, self.write_backs, rings=rings)
         self.known = KnownFiles(self.nodes, self.chains, state_dir)
         self.backend: Backend = ChosenBackend(LocalBackend(self.chains))
         backend = self.backend
         self.unstable = UnstableWrites(self._settle)
         self.open_files = OpenFiles(self.nodes, self.chains, self.unstable)
-        self._stored = StoredNames(self.exports, self.known, self.open_files)
-        self._mount_table = MountTable(self.chains, self.known)
+        self._stored = StoredNames(self.exports, self.known, self.open_files, self.write_backs)
+        self._mount_table = MountTable(self.chains, self.known, self.write_backs)
         self.roots = Roots(self.exports, self.chains, self.known, self._mount_table, self._stored, make_store)
         self.finding = Finding(self.chains, self.known, self._mount_table, self.roots, self._stored)
 
@@ -90,7 +90,7 @@ class FileService:
         self.nodes.places = self.shares
         self._looking = Looking(backend.files, self.open_files)
         self.opening = Opening(self.chains, self._looking, self.open_files, self.shares)
-        self.stable = StableStorage(self.chains, self.write_back, self.unstable, self.opening)
+        self.stable = StableStorage(self.chains, self.unstable, self.opening)
         self.leasing = Leasing(self.chains, self.known, self.open_files, self.unstable)
 
         self._inspection = Inspection(backend.files, self._looking, self.open_files)

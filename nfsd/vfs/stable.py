@@ -20,7 +20,6 @@ from nfsd.vfs.store_mounts import store_of
 from nfsd.vfs.syscalls import AT_EMPTY_PATH, STATX_MASK, SYS_CLOSE, SYS_FSYNC, SYS_OPENAT, SYS_STATX, SYS_SYNCFS
 from nfsd.vfs.types import Credential, FileType
 from nfsd.vfs.unstable import UnstableWrites
-from nfsd.vfs.write_back import WriteBack
 from rpcrdma.rpc import eager
 
 Finished = Callable[[int], None]
@@ -31,9 +30,8 @@ _FSYNCS_PER_CHAIN = 16
 class StableStorage:
     """Putting files there."""
 
-    def __init__(self, chains: Chains, write_back: WriteBack, unstable: UnstableWrites, opening: Opening) -> None:
+    def __init__(self, chains: Chains, unstable: UnstableWrites, opening: Opening) -> None:
         self._chains = chains
-        self._write_back = write_back
         self._unstable = unstable
         self._opening = opening
 
@@ -118,7 +116,7 @@ class StableStorage:
             error = 0 if failure is None else getattr(failure, "errno", None) or errno.EIO
             through.clear()
             if error:
-                self._write_back.failed(error)
+                node.write_back.failed(error)
             finished(error)
 
         eager.start(store.data.sync(node), done)
@@ -128,7 +126,7 @@ class StableStorage:
 
         def done(error: int) -> None:
             if error:
-                self._write_back.failed(error, through[0].fd)
+                mount.write_back.failed(error, through[0].fd)
             rest = through[_FSYNCS_PER_CHAIN:]
             if rest:
                 self._fsync(mount, rest, lambda later: finished(error or later))
@@ -156,7 +154,7 @@ class StableStorage:
                 self._syncfs(mount, finished)
                 return
             if flushing.error:
-                self._write_back.failed(flushing.error, mount.fd)
+                mount.write_back.failed(flushing.error, mount.fd)
             finished(flushing.error)
 
         self._chains.executor.run(chain, mount.lane).add_done_callback(done)
@@ -164,7 +162,7 @@ class StableStorage:
     def _syncfs(self, mount: Mount, finished: Finished) -> None:
         def done(error: int) -> None:
             if error:
-                self._write_back.failed(error, mount.fd)
+                mount.write_back.failed(error, mount.fd)
             finished(error)
 
         self._run_sync(mount, SYS_SYNCFS, [mount.fd], done)

@@ -14,6 +14,7 @@ from nfsd.backends.interface import KEY_MAX, Made, Store
 from nfsd.exported import Export
 from nfsd.vfs.mounts import Identity, Mount
 from nfsd.vfs.records import Node, OpenFile
+from nfsd.vfs.write_back import WriteBacks
 
 KIND: Final = 0xF5
 """In handles, in the place of the kernel handle's type."""
@@ -24,12 +25,13 @@ class StoreMount(Mount):
 
     __slots__ = ("_open", "made_for", "store")
 
-    def __init__(self, export: Export, lane: int, store: Store) -> None:
+    def __init__(self, export: Export, lane: int, store: Store, write_backs: WriteBacks) -> None:
         name = b"store:" + store.identity
         identity = Identity(
             hashlib.blake2s(name, digest_size=6).digest(), hashlib.blake2s(name, digest_size=8).digest()
         )
-        super().__init__(export, lane, -1, 0, (0, 0), 0, identity, None, lambda *_: None)
+        super().__init__(export, lane, -1, 0, (0, 0), 0, identity, None, lambda *_: None, write_backs)
+        self.write_back.renew()  # the store of before may have gone with what it had not written
         self.store = store
         self.made_for = export.backend
         self._open = True

@@ -24,6 +24,7 @@ from nfsd.vfs.open_files import OpenFiles
 from nfsd.vfs.records import NO_DESCRIPTOR, Node
 from nfsd.vfs.store_mounts import KIND, StoreMount
 from nfsd.vfs.types import Change, Credential, FileType, SetAttributes
+from nfsd.vfs.write_back import WriteBacks
 
 
 def mount_of(node: Node) -> StoreMount:
@@ -36,10 +37,11 @@ def mount_of(node: Node) -> StoreMount:
 class StoredNames:
     """Nodes of stores, and changes of their names."""
 
-    def __init__(self, exports: Exports, known: KnownFiles, open_files: OpenFiles) -> None:
+    def __init__(self, exports: Exports, known: KnownFiles, open_files: OpenFiles, write_backs: WriteBacks) -> None:
         self._exports = exports
         self._known = known
         self._open_files = open_files
+        self._write_backs = write_backs
         self._openings: dict[int, asyncio.Future[tuple[StoreMount, Found]]] = {}
         """Stores that are being made, by export."""
 
@@ -75,7 +77,7 @@ class StoredNames:
         """Make a store, on a thread: a plug-in's code may wait. A root directory is to be seen there."""
         pool = Pool(f"make {export.backend}", 1)
         try:
-            mount = StoreMount(export, lane, await pool.run(make, export))
+            mount = StoreMount(export, lane, await pool.run(make, export), self._write_backs)
         finally:
             pool.close()
         found = await mount.store.names.root()

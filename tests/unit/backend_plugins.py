@@ -1,7 +1,7 @@
 """Backends for the tests of backends."""
 
 import threading
-from errno import ENOENT
+from errno import EIO, ENOENT
 
 from nfsd.backends.memory import MemoryBackend
 from nfsd.backends.simple import FileType, New, Place, SimpleBackend, Status, error
@@ -120,3 +120,13 @@ def failing(**options):
 def hanging():
     Faulty.released.wait(60)
     return MemoryBackend()
+
+
+class Losing(MemoryBackend):
+    """What is written is lost as long as this says so."""
+
+    lost = False
+
+    def sync(self, key):
+        if Losing.lost:
+            raise error(EIO)

@@ -263,11 +263,12 @@ def test_a_lease_expires_and_the_server_becomes_another(tmp_path: Path, way: Any
         async with rig.connect() as fs:
             await fs.listdir()
             (client,) = nfs4.engine.clients.all()
-            owner, verifier = nfs4.owner, nfs4.service.write_back.verifier
+            root = await nfs4.service.root(nfs4.exports.exports[0])
+            owner, verifier = nfs4.owner, root.write_back.verifier
             await fs.mkdir("d")
             assert client.expired
             assert (nfs4.owner == owner, len(nfs4.owner)) == (False, len(owner))
-            assert nfs4.service.write_back.verifier != verifier
+            assert root.write_back.verifier != verifier
             assert all(one is not client for one in nfs4.engine.clients.all())
 
     rig.run(test)

@@ -52,6 +52,11 @@ def small(tmp_path: Path) -> Iterator[Path]:
         command("umount", "-l", str(path))
 
 
+def verifier_of(server: Server) -> bytes:
+    """The write verifier of the file system that is exported."""
+    return server.service.nodes.recent[server.root.data].write_back.verifier
+
+
 def serve(
     directory: Path,
     test: Callable[[Server], Awaitable[None]],
@@ -192,7 +197,7 @@ def test_write_stores_data_and_says_how_stably(stable: stable_how, directory: Pa
         os.utime(directory / "file", (1, 2))
         before = await server.client.getattr(handle)
         resok = (await write(server, handle, b"abc", 9, stable)).resok
-        assert (resok.count, resok.committed, resok.verf) == (3, stable, server.service.write_back.verifier)
+        assert (resok.count, resok.committed, resok.verf) == (3, stable, verifier_of(server))
         wcc = resok.file_wcc
         assert (wcc.before.size, wcc.before.mtime, wcc.before.ctime) == (10, before.mtime, before.ctime)
         assert wcc.after == await server.client.getattr(handle)
@@ -284,9 +289,9 @@ def test_writes_answer_the_verifier_from_before_and_commits_the_one_after(
             async with asyncio.timeout(30):
                 while not server.dispatcher.held:  # noqa: ASYNC110 (the server's doing)
                     await asyncio.sleep(0.001)
-            service.write_back.verifier = b"lost1..."
+            root.write_back.verifier = b"lost1..."
         assert (await writing).resok.verf == first
-        monkeypatch.setattr(flushes, "on_fsync", lambda _: setattr(service.write_back, "verifier", b"lost2..."))
+        monkeypatch.setattr(flushes, "on_fsync", lambda _: setattr(root.write_back, "verifier", b"lost2..."))
         assert (await commit(server, handle)).resok.verf == b"lost2..."
 
     serve(tmp_path / "export", test)
@@ -297,7 +302,7 @@ def test_commit_flushes_and_gives_both_attributes(directory: Path) -> None:
         handle = await add(server, CONTENT)
         for offset, count in ((0, 0), (4096, 8192), ((1 << 64) - 1, 1)):
             resok = (await commit(server, handle, offset, count)).resok
-            assert resok.verf == server.service.write_back.verifier
+            assert resok.verf == verifier_of(server)
             now = await server.client.getattr(handle)
             assert (resok.file_wcc.before.size, resok.file_wcc.before.ctime) == (10, now.ctime)
             assert resok.file_wcc.after == now

@@ -100,11 +100,12 @@ def test_a_write_carries_the_verifier_of_before_it(tmp_path, minor):
     async def test(client, export, server):
         (export / "f").write_bytes(b"")
         service, here = server.service, client.path("/0/f")
-        before, really = service.write_back.verifier, service.unstable.add
+        root = await service.root(service.exports.exports[0])
+        before, really = root.write_back.verifier, service.unstable.add
 
         def failing_meanwhile(opened):
             really(opened)
-            service.write_back.verifier = b"another."  # as an fsync does that fails
+            root.write_back.verifier = b"another."  # as an fsync does that fails
 
         service.unstable.add = failing_meanwhile
         *_, written = await client.run(*here, writing(0, b"x"))

@@ -49,7 +49,8 @@ def test_create_write_read_close(tmp_path, minor):
         [written] = await client.on(handle, (p.OP_WRITE, p.WRITE4args(stateid, 5, p.stable_how4.UNSTABLE4, data)))
         assert written.resok4.count == len(data)
         [committed] = await client.on(handle, (p.OP_COMMIT, p.COMMIT4args(0, 0)))
-        assert committed.resok4.writeverf == written.resok4.writeverf == server.service.write_back.verifier
+        root = await server.service.root(server.service.exports.exports[0])
+        assert committed.resok4.writeverf == written.resok4.writeverf == root.write_back.verifier
         [read] = await client.on(handle, (p.OP_READ, p.READ4args(stateid, 0, 1 << 20)))
         assert (bytes(read.resok4.data), read.resok4.eof) == (bytes(5) + data, True)
         [closed] = await client.close(stateid, handle)

@@ -227,11 +227,11 @@ def test_a_failing_disk_is_reported_and_changes_the_write_verifier(tmp_path):
 
         async def scenario(service, root):
             node = await write_file(service, root, b"f")
-            files, verifier = NativeFiles(service), service.write_back.verifier
+            files, verifier = NativeFiles(service), node.write_back.verifier
             await files.write_all(ROOT, node, 0, os.urandom(32 << 20))
             with pytest.raises(OSError, match=f"{os.strerror(errno.EIO)}|{os.strerror(errno.ENOSPC)}"):
                 await files.commit(ROOT, node)
-            assert service.write_back.verifier != verifier
+            assert node.write_back.verifier != verifier
 
         with mounted(str(place), "-o", "loop", str(thin / "image")):
             run(place, tmp_path, scenario)

@@ -313,10 +313,12 @@ def test_an_error_of_close_changes_the_verifier(place, tmp_path):
     """As file systems over a network tell it. Here the descriptor is one that close(2) does not know."""
 
     async def scenario(service, root):
-        verifier = service.write_back.verifier
-        service.chains.close_later(1 << 20)
-        await until(lambda: service.write_back.failures)
-        assert service.write_back.verifier != verifier
+        mine, other = root.write_back, service.write_backs.of(b"another", root.mount.lane + 1)
+        before = mine.verifier, other.verifier
+        service.chains.close_later(1 << 20, root.mount.lane)
+        await until(lambda: service.write_backs.failures)
+        assert mine.verifier != before[0]
+        assert other.verifier == before[1]
 
     run(place, tmp_path, scenario)
 
@@ -337,11 +339,11 @@ def test_a_file_system_that_an_error_made_read_only_has_not_kept_the_data(place,
 
     async def scenario(service, root):
         node = await write_file(service, root, b"f", b"data")
-        verifier = service.write_back.verifier
+        verifier = node.write_back.verifier
         fail(place)
         with pytest.raises(OSError, match=f"{os.strerror(errno.EROFS)}|{os.strerror(errno.EIO)}"):
             await NativeFiles(service).commit(ROOT, node)
-        assert service.write_back.verifier != verifier
+        assert node.write_back.verifier != verifier
 
     with mounted(str(place), "-o", "loop,errors=remount-ro", str(image)):
         run(place, tmp_path, scenario)

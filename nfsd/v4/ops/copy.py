@@ -75,7 +75,7 @@ async def copy(c: Compound, args: p.COPY4args) -> p.COPY4resok:
         count = await _count(c, source, args.ca_src_offset, args.ca_count)
         if args.ca_dst_offset + count > _MAX_OFFSET:
             raise Nfs4Error(p.NFS4ERR_FBIG)
-        verifier = c.service.write_back.verifier
+        verifier = target.write_back.verifier
         work = c.service.begin_copy(reading, args.ca_src_offset, writing, args.ca_dst_offset, count)
         assert c.client is not None, "4.2 operations run in a session"
         if not args.ca_synchronous and count > MOST_AT_ONCE:
