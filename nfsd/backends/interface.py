@@ -336,6 +336,11 @@ class Store(Backend, Protocol):
         """What the store is called, as long as its keys are of the same files, over restarts of the server."""
 
     @property
+    def shared(self) -> bool:
+        """Whether others, further servers among them, change the same files and the store does not tell of it. Nothing
+        is delegated to clients then, whatever the configuration says: nobody could recall it in time."""
+
+    @property
     def names(self) -> NameStore:
         """Names."""
 

@@ -73,6 +73,8 @@ class SimpleBackend:
     """False: whatever changes something is refused with EROFS."""
     xattrs: ClassVar[bool] = False
     """Whether files may have extended attributes."""
+    shared: bool = False
+    """Whether others than this server change the files: nothing is delegated to clients then."""
     identity: bytes = b""
     """What the store is called if its keys outlast the server; empty: clients' handles are stale when it restarts."""
 

@@ -13,6 +13,7 @@ from nfsd.v4.opened import undelegated
 from nfsd.v4.server import Nfs4Server
 from nfsd.vfs.leases import LeaseHold
 from nfsd.vfs.service import Node
+from nfsd.vfs.store_mounts import is_shared
 
 _WRITE = p.OPEN4_SHARE_ACCESS_WRITE
 SIGNALS = (
@@ -38,7 +39,10 @@ async def give(
     why = undelegated(want, callable_ or bool(reclaim))
     if why is not None:
         return why
+    shared = is_shared(node)
     if not reclaim:
+        if shared:
+            return _WHY.WND4_NOT_SUPP_FTYPE
         snapshot = server.service.in_snapshot_at_once(node)
         if snapshot is None and not patient:
             return _WHY.WND4_CONTENTION
@@ -72,7 +76,7 @@ async def give(
         raise
     if not table.settle(made):
         return _WHY.WND4_CONTENTION
-    if not callable_:
+    if not callable_ or shared:
         table.recall(made)
     return made
 

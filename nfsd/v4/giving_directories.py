@@ -18,6 +18,7 @@ from nfsd.v4.keeping import Descriptors
 from nfsd.v4.server import Nfs4Server
 from nfsd.vfs.open_accounts import Share
 from nfsd.vfs.service import FileService, Node
+from nfsd.vfs.store_mounts import is_shared
 from nfsd.vfs.types import Credential
 
 
@@ -63,7 +64,11 @@ async def give_directory(
     service, recalls, table = server.service, server.recalls, server.engine.delegations
     if not recalls.can_delegate(client) or table.refusal(client, node.key, write=False) is not None:
         return None
-    if await service.in_snapshot(node) or not await service.access(credential, node) & p.ACCESS4_READ:
+    if (
+        is_shared(node)
+        or await service.in_snapshot(node)
+        or not await service.access(credential, node) & p.ACCESS4_READ
+    ):
         return None
     if node.inode.serial.busy or node.inode.changing:
         return None  # somebody changes names in it, or is about to

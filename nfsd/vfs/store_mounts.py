@@ -64,6 +64,12 @@ def store_of(node: Node) -> Store | None:
     return mount.store if isinstance(mount, StoreMount) else None
 
 
+def is_shared(node: Node) -> bool:
+    """Whether others change the file's store, and nobody tells of it."""
+    store = store_of(node)
+    return store is not None and store.shared
+
+
 def key_of(node: Node) -> bytes:
     """What its store calls a file."""
     return node.key[len(node.mount.key_prefix) + 1 :]

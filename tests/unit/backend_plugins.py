@@ -122,6 +122,12 @@ def hanging():
     return MemoryBackend()
 
 
+class Shared(MemoryBackend):
+    """Others change it too."""
+
+    shared = True
+
+
 class Losing(MemoryBackend):
     """What is written is lost as long as this says so."""
 

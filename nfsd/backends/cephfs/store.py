@@ -81,6 +81,7 @@ class CephStore:
         except BaseException:
             unmount(client)
             raise
+        self.shared = True  # until delegations are backed by the cluster's own
         self.calls = calls = Calls(client, settings.threads)
         self.files = CephFiles(calls)
         self.data = CephData(calls)

@@ -25,6 +25,7 @@ class KeyedStore:
     def __init__(self, store: SimpleBackend) -> None:
         self.calls = Calls(store)
         self.identity = store.identity or os.urandom(16)
+        self.shared = store.shared
         self.files = KeyedFiles(self.calls)
         self.file_systems = KeyedFileSystems(self.calls)
         self.names = KeyedNames(self.calls)
