@@ -33,13 +33,15 @@ class FaultyCallbacks(CallbackService):
         timeout: float = CALLBACK_TIME,  # noqa: ASYNC109 (as there)
         referring: Sequence[p.referring_call_list4] = (),
         wait_for_path: bool = False,
+        come: asyncio.Event | None = None,
     ) -> list[Any]:
         """Call the client, unless that is to be lost."""
         names = [p.CALLBACK_OPERATIONS[number].name for number, _ in operations]
         fault = self._faults.callback(addresses_of(client), names)
         send = partial(
-            super().call, client, operations, timeout=timeout, referring=referring, wait_for_path=wait_for_path
-        )
+            super().call, client, operations, timeout=timeout, referring=referring, wait_for_path=wait_for_path,
+            come=come,
+        )  # fmt: skip
         if not fault:
             return await send()
         until = asyncio.get_running_loop().time() + timeout

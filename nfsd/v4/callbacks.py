@@ -32,9 +32,26 @@ log = limited_logger(__name__)
 
 CALLBACK_TIME = 15.0
 """Seconds a callback may take, unless its sender says otherwise."""
+CROSSED = "crossed"
+"""The result that is counted for a callback which its answer shows to have been needless: what it asks for was under
+way already."""
+_CROSSING = 0.25
+"""Seconds that what a callback asks for may come behind an answer that says there is nothing to be done."""
 _BACKOFF = 0.1
 _LONGEST_BACKOFF = 2.0
 _SWEEP = 10.0
+
+
+async def set_within(event: asyncio.Event | None, seconds: float) -> bool:
+    """Whether an event is set by then; None: one that never is."""
+    if event is None:
+        await asyncio.sleep(seconds)
+        return False
+    try:
+        await asyncio.wait_for(event.wait(), seconds)
+    except TimeoutError:
+        return False
+    return True
 
 
 class CallbackService:
@@ -55,7 +72,8 @@ class CallbackService:
         """Told of each client that is called."""
         self._closed = False
         self.counters: collections.Counter[tuple[str, str]] = collections.Counter()
-        """Callbacks that are over, by operation and result: ``ok``, the nfsstat4's name, or CallbackError's reason."""
+        """Callbacks that are over, by operation and result: ``ok``, the nfsstat4's name, CROSSED, or CallbackError's
+        reason."""
         engine.sessions.on_backchannel = self._bound
 
     # -- what the operations use ---------------------------------------------------------------------------------
@@ -101,6 +119,7 @@ class CallbackService:
         timeout: float = CALLBACK_TIME,  # noqa: ASYNC109 - the time is shared among attempts, not one await's
         referring: Sequence[p.referring_call_list4] = (),
         wait_for_path: bool = False,
+        come: asyncio.Event | None = None,
     ) -> list[Any]:
         """Call the client: ``operations`` are pairs of OP_CB_… and its arguments, without CB_SEQUENCE.
 
@@ -110,7 +129,8 @@ class CallbackService:
 
         ``timeout``: seconds in all. ``referring``: the requests whose replies may still be on their way to the client,
         and which the operations refer to (RFC 8881 section 2.10.6.3; ignored in v4.0). ``wait_for_path``: when no path
-        is up now, wait for the client to make one.
+        is up now, wait for the client to make one. ``come``: set once what is asked for has come, and need not be
+        asked for again; an error in answer has then crossed it on its way.
 
         Raises CallbackError: no path, no answer in time, or an answer to the call as a whole that is a refusal. The
         client may have executed the operations even so, or may be about to.
@@ -118,15 +138,19 @@ class CallbackService:
         names = [p.CALLBACK_OPERATIONS[number].name for number, _ in operations]
         self.on_call(client)
         try:
-            reply = await self._until_done(client, operations, timeout, referring, wait_for_path)
+            reply = await self._until_done(client, operations, timeout, referring, wait_for_path, come)
         except CallbackError as error:
             for name in names:
                 self.counters[name, error.reason] += 1
             log.info("%s to client %016x: %s", "+".join(names), client.clientid, error)
             raise
+        failed = ""
+        if reply.status:
+            crossed = come is not None and await set_within(come, _CROSSING)
+            failed = CROSSED if crossed else p.nfsstat4(reply.status).name
         for name, position in zip(names, range(len(reply.results)), strict=False):
             last = position == len(reply.results) - 1
-            self.counters[name, p.nfsstat4(reply.status).name if last and reply.status else "ok"] += 1
+            self.counters[name, failed if last and failed else "ok"] += 1
         return reply.results
 
     def recall_slots(self, session: Session) -> None:
@@ -153,6 +177,7 @@ class CallbackService:
         seconds: float,
         referring: Sequence[p.referring_call_list4],
         wait_for_path: bool,
+        come: asyncio.Event | None,
     ) -> CompoundReply:
         loop = asyncio.get_running_loop()
         end = loop.time() + seconds
@@ -160,14 +185,15 @@ class CallbackService:
         while True:
             left = max(end - loop.time(), 0.0)
             if client.minor:
-                reply = await self._in_session(client, operations, left, referring, wait_for_path)
+                reply = await self._in_session(client, operations, left, referring, wait_for_path, come)
             else:
                 reply = await self._over_dialed(client, operations, left)
             if reply.status and not reply.results:
                 raise CallbackError("refused", f"CB_COMPOUND failed as a whole: {p.nfsstat4(reply.status).name}")
             if reply.status != p.NFS4ERR_DELAY or loop.time() + backoff >= end:
                 return reply
-            await asyncio.sleep(backoff)
+            if await set_within(come, backoff):
+                return reply
             backoff = min(2 * backoff, _LONGEST_BACKOFF)
 
     # -- in a session --------------------------------------------------------------------------------------------
@@ -178,6 +204,7 @@ class CallbackService:
         seconds: float,
         referring: Sequence[p.referring_call_list4],
         wait_for_path: bool,
+        come: asyncio.Event | None,
     ) -> CompoundReply:
         loop = asyncio.get_running_loop()
         end = loop.time() + seconds
@@ -188,6 +215,8 @@ class CallbackService:
                 if not wait_for_path or client.expired:
                     raise CallbackError("path_down", "no session has a backchannel that works")
                 await self._wait_for_path(client, end - loop.time())
+                if come is not None and come.is_set():
+                    raise CallbackError(CROSSED, "what was to be asked for has come")
                 tried.clear()
                 continue
             tried.add(session)

@@ -23,6 +23,7 @@ from nfsd.state.errors import DelegationConflict
 from nfsd.state.files import FileState
 from nfsd.state.records import Delegation
 from nfsd.v4.callback_messages import CallbackError
+from nfsd.v4.callbacks import set_within
 from nfsd.vfs.leases import break_time
 from rpcrdma.firewall import spawn
 from rpcrdma.xdr import Decoder, XdrError
@@ -34,9 +35,9 @@ PATIENCE: Final = 0.05
 _GETATTR_PATIENCE: Final = 0.1
 _PROBE_PATIENCE: Final = 2.0
 """Seconds the reclaim of a delegation waits for the word on the client's callback path."""
-_FIRST_PAUSE: Final = 0.05
+_FIRST_PAUSE: Final = 0.25
 _LONGEST_PAUSE: Final = 2.0
-_UNKNOWN_LIMIT: Final = 8
+_UNKNOWN_LIMIT: Final = 5
 """How often a client may say that it does not know the delegation: it may not have seen the OPEN's reply yet."""
 _ANY_DELEGATION: Final = (
     1 << p.RCA4_TYPE_MASK_RDATA_DLG | 1 << p.RCA4_TYPE_MASK_WDATA_DLG | 1 << p.RCA4_TYPE_MASK_DIR_DLG
@@ -60,6 +61,7 @@ class Caller(Protocol):
         timeout: float,
         referring: Sequence[p.referring_call_list4] = (),
         wait_for_path: bool = False,
+        come: asyncio.Event | None = None,
     ) -> Coroutine[Any, Any, list[Any]]:
         """The results of the operations that ran. Raises CallbackError."""
 
@@ -73,6 +75,8 @@ class Recalls:
         self.table.on_gone = self._gone
         self.caller = caller
         self._waiting: dict[bytes, list[asyncio.Future[None]]] = {}
+        self._under_recall: dict[Delegation, asyncio.Event] = {}
+        """Set when the delegation has gone."""
         self._tasks: set[asyncio.Task[None]] = set()
 
     def close(self) -> None:
@@ -166,6 +170,8 @@ class Recalls:
 
     def _gone(self, delegation: Delegation) -> None:
         self.mark(delegation.file)
+        if (gone := self._under_recall.get(delegation)) is not None:
+            gone.set()
         for future in self._waiting.pop(delegation.file.key, ()):
             if not future.done():
                 future.set_result(None)
@@ -198,7 +204,15 @@ class Recalls:
         spawn(work, self._tasks)
 
     async def _recall(self, delegation: Delegation) -> None:
-        """Send CB_RECALL until the client has taken it, or the delegation is gone."""
+        """Send CB_RECALL until the client has taken it, or the delegation is gone. A client that has just sent
+        DELEGRETURN knows nothing of the delegation any more (RFC 8881 section 10.4.5), and is not asked again."""
+        gone = self._under_recall[delegation] = asyncio.Event()
+        try:
+            await self._ask_back(delegation, gone)
+        finally:
+            self._under_recall.pop(delegation, None)
+
+    async def _ask_back(self, delegation: Delegation, gone: asyncio.Event) -> None:
         arguments = p.CB_RECALL4args(stateid=_stateid(delegation), truncate=False, fh=delegation.handle)
         pause, unknown = _FIRST_PAUSE, 0
         while self.table.holds(delegation):
@@ -209,6 +223,7 @@ class Recalls:
                     timeout=self._time_left(delegation),
                     referring=_referring(delegation),
                     wait_for_path=True,
+                    come=gone,
                 )
             except CallbackError as error:
                 log.debug("CB_RECALL to %r: %s", delegation.client.owner, error)
@@ -223,7 +238,8 @@ class Recalls:
                     if unknown >= _UNKNOWN_LIMIT:
                         self.table.release(delegation)
                         return
-            await asyncio.sleep(pause)
+            if await set_within(gone, pause):
+                return
             pause = min(2 * pause, _LONGEST_PAUSE)
 
     def _time_left(self, delegation: Delegation) -> float:
