@@ -30,8 +30,9 @@ from rpcrdma.xdr import Decoder, XdrError
 
 log = logging.getLogger(__name__)
 
-PATIENCE: Final = 0.05
-"""Seconds an operation waits for a delegation to come back."""
+PATIENCE: Final = 1.0
+"""Seconds an operation waits for a delegation to come back. A Linux client asks again 0.1 s after the first DELAY, and
+later each time; after JUKEBOX, 5 s later."""
 _GETATTR_PATIENCE: Final = 0.1
 _PROBE_PATIENCE: Final = 2.0
 """Seconds the reclaim of a delegation waits for the word on the client's callback path."""
@@ -74,6 +75,7 @@ class Recalls:
         self.table = engine.delegations
         self.table.on_gone = self._gone
         self.caller = caller
+        self.patience = PATIENCE
         self._waiting: dict[bytes, list[asyncio.Future[None]]] = {}
         self._under_recall: dict[Delegation, asyncio.Event] = {}
         """Set when the delegation has gone."""
@@ -136,10 +138,9 @@ class Recalls:
         """``with``: nobody is given a delegation of the file meanwhile."""
         return self.table.hold(file_key)
 
-    @staticmethod
-    def deadline() -> float:
+    def deadline(self) -> float:
         """Until when an operation beginning now waits for delegations."""
-        return asyncio.get_running_loop().time() + PATIENCE
+        return asyncio.get_running_loop().time() + self.patience
 
     async def progress(self, file_key: bytes, deadline: float) -> bool:
         """Send what is to be sent, and wait until a delegation of the file has gone: false if none did in time."""

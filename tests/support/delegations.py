@@ -141,6 +141,7 @@ async def two_clients(tmp_path, minor=1, place=None, reclaim_complete=True, **se
         CallbackListener(ReturningEnd()) as second,
         serving(export, state_dir=state, **serving_how) as server,
     ):
+        server.nfs4.recalls.patience = 0.05  # for those who are to get DELAY
         one = await holder(server, minor, b"one", None if minor else first, reclaim_complete)
         two = await holder(server, minor, b"two", None if minor else second, reclaim_complete)
         yield server, export, one, two
