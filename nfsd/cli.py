@@ -55,7 +55,9 @@ signals (serve):
 _SERVE = """\
 Serve the exports of a configuration file, or the named directories, in the foreground. When every listener that can be
 started accepts connections, the server prints one line to stdout:
-  rdma-nfsd ready: rdma://0.0.0.0:20049 (softiwarp) tcp://0.0.0.0:2049 mountd tcp://0.0.0.0:20048
+  rdma-nfsd ready: rdma://0.0.0.0:20049 (softiwarp) tcp://0.0.0.0:2049 mountd tcp://0.0.0.0:20048 nlm tcp://0.0.0.0:37211
+  nsm tcp://0.0.0.0:40233 udp://0.0.0.0:40233
+NFS comes first, then whatever else is served, each behind its name (mountd, nlm, nsm, rquota, portmapper, metrics).
 The log goes to stderr. It names listeners that cannot be started; they do not stop the others.
 """
 

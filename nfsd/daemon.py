@@ -73,7 +73,7 @@ from nfsd.vfs.resources import FileLimits, raise_descriptor_limit
 from nfsd.vfs.service import FileService
 from nfsd.vfs.types import Time
 from nfsd.web.app import App
-from nfsd.web.start import start_web
+from nfsd.web.start import shown, start_web
 from rpcrdma.capture.recorder import Captures
 from rpcrdma.gss.acceptor import Acceptor
 from rpcrdma.memory import Pool
@@ -410,10 +410,9 @@ class Daemon:
     @property
     def ready_line(self) -> str:
         """What is served where, once :meth:`start` has returned."""
-        nfs = " ".join(map(str, self.listeners.of("nfs")))
-        mountd = " ".join(map(str, self.listeners.of("mountd")))
+        metrics = shown(self.config.server.metrics, self.metrics_port)
         read_only = " (read-only)" if self._reloader.read_only else ""
-        return f"rdma-nfsd ready: {nfs}" + (f" mountd {mountd}" if mountd else "") + read_only + self._fitting.ready
+        return f"rdma-nfsd ready: {self.listeners}{metrics}{read_only}{self._fitting.ready}"
 
     def readiness(self) -> dict[str, Any]:
         """Whether clients are served: everything was started, and nothing is being stopped."""

@@ -114,6 +114,14 @@ class Listeners:
         self._look: asyncio.TimerHandle | None = None
         self._looking: asyncio.Task[None] | None = None
 
+    def __str__(self) -> str:
+        """All of them: NFS's, then each other service's behind its name."""
+        words = []
+        for service in dict.fromkeys(("nfs", *(one.service for one in self.started))):
+            name = {"nfs": "", "rpcbind": "portmapper "}.get(service, f"{service} ")
+            words.append(name + " ".join(map(str, self.of(service))))
+        return " ".join(words)
+
     def of(self, service: str) -> list[Started]:
         """Those of one service."""
         return [started for started in self.started if started.service == service]

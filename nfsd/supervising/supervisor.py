@@ -35,7 +35,7 @@ from nfsd.supervising.requests import Requests
 from nfsd.supervising.totals import Process as Known
 from nfsd.supervising.totals import Totals
 from nfsd.vfs.handles import load_key
-from nfsd.web.start import start_web
+from nfsd.web.start import shown, start_web
 from nfsd.without_file import NAME as COMMAND_LINE
 from rpcrdma.firewall import spawn
 from rpcrdma.rpc.rpcbind import Rpcbind, Service
@@ -214,7 +214,8 @@ class Supervisor:
     def ready_line(self) -> str:
         """What is served where."""
         lines = dict.fromkeys(process.status for process in self.processes)
-        return f"rdma-nfsd ready: {' | '.join(lines)} ({self.count} processes)"
+        metrics = shown(self.config.server.metrics, self.metrics_port)
+        return f"rdma-nfsd ready: {' | '.join(lines)}{metrics} ({self.count} processes)"
 
     # -- processes -----------------------------------------------------------------------------------------------
     def _start_process(self, process: Process) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 
 from prometheus_client.registry import Collector
 
-from nfsd.config import Metrics, split_host_port
+from nfsd.config import Address, Metrics, split_host_port
 from nfsd.web.app import App, Question
 from nfsd.web.endpoint import start_endpoint
 
@@ -37,3 +37,10 @@ def start_web(
         _log.error("cannot serve metrics on %s: %s", settings.listen, error.strerror)
         return app, 0, lambda: None
     return app, port, close
+
+
+def shown(settings: Metrics, port: int) -> str:
+    """Where metrics and the page are served, as the ready line has it; empty if they are not."""
+    if settings.listen is None or not port:
+        return ""
+    return f" metrics {Address('http', split_host_port(settings.listen)[0], port)}"

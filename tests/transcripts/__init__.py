@@ -102,6 +102,7 @@ _CHANGES = (
     (r"^total \d.*", "total N"),
     (r"^(d\S+ +\d+ \S+ +\S+ +)\S+", r"\1SIZE"),  # a directory's size is its file system's affair
     (r"(127\.0\.0\.1|\[::1\]):\d+", r"\1:PORT"),
+    (r"\b(nlm tcp|nsm tcp|udp)://(\S+):\d+", r"\1://\2:PORT"),  # the ready line's that nobody has chosen
     (r"\b\d{4,5} > \d{4,5}\b", r"PORT > PORT"),
     (r"\b\d+(?:\.\d+)? ?(?:ns|µs|us|ms|s|MB/s)\b", "SOME"),
     (r"^(\d+ +)\d+( +serving )", r"\1PID\2"),

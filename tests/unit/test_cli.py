@@ -175,7 +175,7 @@ def test_sighup_reads_the_configuration_again(process: Process, config: Path) ->
 def test_a_second_signal_ends_at_once(process: Process, config: Path) -> None:
     (config.parent / "export" / "large").write_bytes(bytes(1 << 20))
     ready = process.line(process.process.stdout, "ready").split()
-    port, mountd = (int(word.rpartition(":")[2]) for word in (ready[2], ready[-1]))
+    port, mountd = (int(word.rpartition(":")[2]) for word in (ready[2], ready[ready.index("mountd") + 1]))
 
     async def reads() -> bytes:
         async with await Nfs3Client.connect("127.0.0.1", mountd) as client:

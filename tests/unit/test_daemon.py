@@ -105,14 +105,21 @@ def test_files_are_served_and_handles_survive_a_restart(rig: Rig) -> None:
 @needs_ipv6
 def test_the_ready_line_names_every_listener(rig: Rig) -> None:
     async def test() -> None:
-        daemon = rig.make("[rdma://127.0.0.1:0, tcp://127.0.0.1:0, 'tcp://[::1]:0']")
+        extra = "  metrics: {listen: '127.0.0.1:0'}\n"
+        daemon = rig.make("[rdma://127.0.0.1:0, tcp://127.0.0.1:0, 'tcp://[::1]:0']", extra)
         await daemon.start()
         rdma, tcp, tcp6 = (s.address.port for s in daemon.listeners.of("nfs"))
-        mountd, mountd6 = (s.address.port for s in daemon.listeners.of("mountd"))
-        assert 0 not in (rdma, tcp, tcp6, mountd, mountd6)
+        mountd, mountd6, nlm, nlm6 = (
+            s.address.port for s in daemon.listeners.started if s.service in ("mountd", "nlm")
+        )
+        nsm, again, nsm6, again6 = (s.address.port for s in daemon.listeners.of("nsm"))
+        assert (nsm, nsm6) == (again, again6)
+        assert 0 not in (rdma, tcp, tcp6, mountd, mountd6, nlm, nlm6, nsm, nsm6, daemon.metrics_port)
         assert daemon.ready_line == (
             f"rdma-nfsd ready: rdma://127.0.0.1:{rdma} (softiwarp) tcp://127.0.0.1:{tcp} tcp://[::1]:{tcp6}"
-            f" mountd tcp://127.0.0.1:{mountd} tcp://[::1]:{mountd6}"
+            f" mountd tcp://127.0.0.1:{mountd} tcp://[::1]:{mountd6} nlm tcp://127.0.0.1:{nlm} tcp://[::1]:{nlm6}"
+            f" nsm tcp://127.0.0.1:{nsm} udp://127.0.0.1:{nsm} tcp://[::1]:{nsm6} udp://[::1]:{nsm6}"
+            f" metrics http://127.0.0.1:{daemon.metrics_port}"
         )
         await daemon.stop()
 
@@ -317,9 +324,12 @@ def test_the_server_answers_in_rpcbinds_place(rig: Rig, monkeypatch: pytest.Monk
 
     async def test() -> None:
         async with fake(rig.base) as (rpcbind, client):
-            daemon = rig.make(rpcbind=client, extra="  portmapper: true\n")
+            daemon = rig.make(rpcbind=client, extra="  portmapper: true\n  rquota: true\n")
             await daemon.start()
             assert rpcbind.mappings == {}, "nobody is told twice"
+            for service, name in (("rquota", "rquota"), ("rpcbind", "portmapper")):
+                told = " ".join(f"{kind}://127.0.0.1:{port_of(daemon, service, kind)}" for kind in ("tcp", "udp"))
+                assert f" {name} {told}" in daemon.ready_line
             ports = Peers(rpcbind_port=port_of(daemon, "rpcbind"))
             for service, program, version in (("nlm", 100021, 4), ("nsm", 100024, 1), ("mountd", 100005, 3)):
                 found = await ports.find_port("127.0.0.1", "127.0.0.1", program, version)

@@ -61,7 +61,9 @@ class Served:
         assert process.stdout is not None
         ready = process.stdout.readline()
         assert ready.startswith("rdma-nfsd ready:"), log.read_text()
-        self.nfs, self.mountd = (int(word.rpartition(":")[2]) for word in (ready.split()[2], ready.split()[-1]))
+        words = ready.split()
+        ports = (words[2], words[words.index("mountd") + 1])
+        self.nfs, self.mountd = (int(word.rpartition(":")[2]) for word in ports)
         self._log, self._metrics = log, metrics
 
     def log(self) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -338,7 +339,7 @@ def test_nobody_outlives_the_supervisor_and_there_is_one(tmp_path: Path) -> None
     (tmp_path / "export").mkdir()
     file = tmp_path / "exports.yaml"
     file.write_text(
-        "server: {listen: ['tcp://127.0.0.1:0'], mountd_port: 0, rpcbind: false, processes: 2}\n"
+        "server: {listen: ['tcp://127.0.0.1:0'], mountd_port: 0, rpcbind: false, processes: 2, metrics: {listen: 0}}\n"
         "exports: [{path: export}]\n"
     )
     command = [sys.executable, "-m", "nfsd.cli", "serve", "--config", str(file)]
@@ -346,7 +347,9 @@ def test_nobody_outlives_the_supervisor_and_there_is_one(tmp_path: Path) -> None
         assert supervisor.stdout is not None
         line = supervisor.stdout.readline()
         assert line.startswith("rdma-nfsd ready: tcp://127.0.0.1:")
-        assert line.endswith(" (2 processes)\n")
+        names = ("mountd tcp", "nlm tcp", "nsm tcp", "udp")
+        ports = "".join(rf" {name}://127\.0\.0\.1:\d+" for name in names)  # the same with both processes
+        assert re.search(rf"^rdma-nfsd ready: \S+{ports} metrics http://127\.0\.0\.1:\d+ \(2 processes\)\n$", line)
         children = Path(f"/proc/{supervisor.pid}/task/{supervisor.pid}/children").read_text().split()
         assert len(children) == 2
         second = subprocess.run(command, cwd=REPO, capture_output=True, text=True, check=False, timeout=60)
