@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import sys
 import tempfile
+import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -60,8 +61,10 @@ def _error(deed: str, calls: str, three: str, four: str, how: str) -> Scenario:
 MAKES = "calls: [MKDIR, CREATE]"
 SCENARIOS = (
     _any("read", "calls: [READ], delay: 3, times: 1"),
+    _any("read", "calls: [READ], delay_reply: 3, times: 1"),
     _any("many", "calls: [READ], overtaken_by: 3, every: 2"),
     _any("read", "calls: [READ], read_at_most: 4096"),
+    _any("read", "calls: [READ], drop: call, times: 1"),
     _any("mkdir", f"{MAKES}, drop: reply, times: 1"),
     _any("mkdir", f"{MAKES}, disconnect: before, times: 1"),
     _any("mkdir", f"{MAKES}, disconnect: after, times: 1"),
@@ -73,6 +76,7 @@ SCENARIOS = (
     _any("read", "calls: [READ], invalidate: last"),
     _any("read", "calls: [READ], invalidate: wrong, times: 1"),
     _error("read", "READ", "JUKEBOX", "DELAY", "times: 2"),
+    _error("read", "READ", "JUKEBOX", "DELAY", "seconds: 20"),
     _error("read", "READ", "IO", "IO", "times: 1"),
     _error("read", "READ", "STALE", "STALE", "times: 1"),
     _error("read", "READ", "", "BAD_STATEID", "times: 1"),
@@ -84,6 +88,8 @@ SCENARIOS = (
     _any("write", "calls: [WRITE], new_verifier: true, every: 1, times: 3"),
     Scenario("read", {"4.2": "calls: [READ], expire: true, times: 1"}),
     Scenario("read", {"4.2": "calls: [READ], new_owner: true, disconnect: before, times: 1"}),
+    Scenario("share", {"4.2": "calls: [CB_RECALL], callback: unheard"}),
+    Scenario("share", {"4.2": "calls: [CB_RECALL], callback: unsent"}),
 )
 
 
@@ -113,6 +119,7 @@ class Stage:
     def __init__(self, server: Server, guest: Guest) -> None:
         self.server, self.guest = server, guest
         self.rules = server.directory / "rules.yaml"
+        self._files = 0
         (server.export / "data").write_bytes(bytes(index * 7 & 0xFF for index in range(SIZE)))
         load_siw(guest)
         for version in VERSIONS:
@@ -142,7 +149,14 @@ class Stage:
         # In the background, so that one that hangs holds up no others.
         probe = f"python3 {HERE}/inside/fault_probe.py {point} {scenario.deed}"
         try:
-            output = self.guest.start(probe, LONGEST, f"{scenario.text(version)} by {version}").wait().output
+            if scenario.deed == "share":
+                shared = self._another_file()
+                probe += f" {shared.name}"
+            job = self.guest.start(probe, LONGEST, f"{scenario.text(version)} by {version}")
+            if scenario.deed == "share":
+                job.wait_for("opened")
+                _append_beside(shared)
+            output = job.wait().output
             found = re.search(r"outcome (\S+) ([\d.]+)", output)
             assert found is not None, output
             result, seconds = found[1], float(found[2])
@@ -151,6 +165,13 @@ class Stage:
         acted = self.acted()
         self.set_rules("")
         return Outcome(scenario, version, result, seconds, acted, tuple(complaints(self.guest)))
+
+    def _another_file(self) -> Path:
+        """One that no client has used: what was recalled is not delegated again for a while."""
+        self._files += 1
+        made = self.server.export / f"shared-{self._files}"
+        made.write_text("first\n")
+        return made
 
     def play_all(self, scenarios: Iterable[Scenario] = SCENARIOS) -> Iterator[Outcome]:
         """Play all, for each version."""
@@ -162,6 +183,16 @@ class Stage:
     def kernel(self) -> str:
         """The guest's, as ``uname -r`` says it."""
         return self.guest.run("uname -r").output.strip()
+
+
+def _append_beside(path: Path) -> None:
+    """As a local program does, which waits until the lease behind a delegation is broken."""
+
+    def append() -> None:
+        with path.open("a") as file:
+            file.write("second\n")
+
+    threading.Thread(target=append, daemon=True).start()
 
 
 @contextmanager

@@ -1,6 +1,6 @@
 """Run in a guest: one thing that a program does with a file, how it ends, and how long it takes. Standard library only.
 
-``fault_probe.py DIRECTORY DEED`` prints one line: ``ok`` or the error's name, and the seconds.
+``fault_probe.py DIRECTORY DEED [FILE]`` prints one line: ``ok`` or the error's name, and the seconds.
 """
 
 import errno
@@ -59,10 +59,22 @@ def many(path: str) -> None:
         raise OSError(worst, "a reader failed")
 
 
-directory, deed = sys.argv[1:]
+def share(path: str, name: str) -> None:
+    """Keep a file open, and open it again and again until what a program on the server has appended is there."""
+    with open(f"{path}/{name}") as kept:
+        kept.read()
+        print("opened", flush=True)
+        while True:
+            with open(f"{path}/{name}") as again:
+                if again.read().endswith("second\n"):
+                    return
+            time.sleep(0.1)
+
+
+directory, deed, *names = sys.argv[1:]
 begun = time.monotonic()
 try:
-    {"read": read, "write": write, "mkdir": mkdir, "many": many}[deed](directory)
+    {"read": read, "write": write, "mkdir": mkdir, "many": many, "share": share}[deed](directory, *names)
     outcome = "ok"
 except OSError as error:
     outcome = errno.errorcode.get(error.errno or 0, str(error.errno))
