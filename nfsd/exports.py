@@ -313,7 +313,8 @@ class ExportTable:
     def speaker(self, transport: Connection) -> str:
         """For whom a caller speaks where state is concerned: its host, or some user of it."""
         host = canonical_address(transport.peer_address)
-        return host if self.speaks_for_host(transport) else f"{host}!"
+        anybody_does = not self._ports_matter and not self._security_matters
+        return host if anybody_does or self.speaks_for_host(transport) else f"{host}!"
 
     def speaks_for_host(self, transport: Connection) -> bool:
         """Whether a caller may be its host's kernel. Where nothing may be used from the port it has, or on a connection

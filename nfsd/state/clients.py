@@ -117,17 +117,6 @@ class Client(ClientRecord):
         self.cached_octets = 0
         """Reply cache promised to its sessions."""
 
-    def renew(self) -> None:
-        """Its lease begins anew; what was kept out of courtesy is its own again."""
-        engine = self.engine
-        self.lease_end = engine.now() + engine.limits.lease
-        if self.courtesy:
-            self.courtesy = False
-            engine.clients.room.came_back(self)
-            engine.watch(self.lease_end)  # the timer was set for the end of the courtesy
-        if self.unheard:
-            engine.heard(self)
-
     def introduce(self) -> None:
         """It is confirmed, or has a new session: so far it has done nothing with that."""
         heard = self.lease_end != self.introduced_until
@@ -343,7 +332,7 @@ class ClientTable:
         """The confirmed v4.0 client of an OPEN, LOCK, RELEASE_LOCKOWNER…; its lease is renewed. ``host``: where that
         comes from; whoever is denied a lock is told its holder's clientid (RFC 7530 section 16.10.4), so that alone
         shows nothing. Raises STALE_CLIENTID, EXPIRED."""
-        client = self.lookup(clientid)
+        client = self._by_id.get(clientid)
         if client is None:
             raise Nfs4Error(codes.NFS4ERR_EXPIRED if self.was_issued(clientid) else codes.NFS4ERR_STALE_CLIENTID)
         if client.minor or not client.confirmed:

@@ -1,5 +1,6 @@
 """C declarations of the table of all stateids."""
 
+from nfsd.state.owners cimport SeqidOwner
 from nfsd.state.records cimport ClientRecord, StateEntry
 
 
@@ -15,5 +16,6 @@ cdef class StateEntries:
     cpdef bytes new_other(self, ClientRecord client)
     cpdef int add(self, StateEntry entry) except -1
     cpdef int remove(self, StateEntry entry) except -1
+    cpdef SeqidOwner owner_of(self, bytes other)
     cpdef int remember_closed(self, bytes other, owner) except -1
     cpdef int forget_closed(self, owner) except -1

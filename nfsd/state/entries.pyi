@@ -31,6 +31,10 @@ class StateEntries:
     def remove(self, entry: StateEntry) -> None:
         """Forget a state."""
 
+    def owner_of(self, other: bytes) -> SeqidOwner:
+        """v4.0: the owner behind a stateid, one just closed included; its client's lease is renewed. Raises as
+        :meth:`StateidTable.locate`, and BAD_STATEID for what has no owner."""
+
     def remember_closed(self, other: bytes, owner: SeqidOwner) -> None:
         """v4.0: keep the way from a closed stateid to its owner, for the replay of the CLOSE."""
 

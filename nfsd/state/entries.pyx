@@ -6,9 +6,11 @@ it.
 
 from nfsd.state.charges cimport HostAccount
 from nfsd.state.owners cimport SeqidOwner
-from nfsd.state.records cimport ClientRecord, StateEntry
+from nfsd.state.records cimport ClientRecord, LockState, OpenState, StateEntry
+from nfsd.wire.nfs4 cimport NFS4ERR_BAD_STATEID
 
 from nfsd.state.accounts import STATE
+from nfsd.state.errors import Nfs4Error
 
 cdef enum:
     DRAWN = 1024            # random octets drawn at a time; a system call for each would cost as much as all the rest
@@ -59,6 +61,21 @@ cdef class StateEntries:
             if not client.states:
                 (<object>client).emptied()
         return 0
+
+    cpdef SeqidOwner owner_of(self, bytes other):
+        cdef StateEntry entry
+        cdef SeqidOwner closed = self._closed.get(other)
+        if closed is not None:
+            return closed
+        entry = self.entries.get(other)
+        if entry is None or (<ClientRecord>entry.client).minor:
+            entry = (<object>self).locate(other, None)  # says what is wrong with it
+        (<ClientRecord>entry.client).renew()
+        if isinstance(entry, OpenState):
+            return (<OpenState>entry).owner
+        if isinstance(entry, LockState):
+            return (<LockState>entry).owner
+        raise Nfs4Error(NFS4ERR_BAD_STATEID, "neither open nor lock")
 
     cpdef int remember_closed(self, bytes other, owner) except -1:
         self.forget_closed(owner)

@@ -2,6 +2,7 @@
 
 from libc.stdint cimport uint8_t, uint32_t
 
+from nfsd.state.opens cimport OpenTable
 from nfsd.state.records cimport ClientRecord, OpenState, StateEntry
 
 
@@ -10,6 +11,7 @@ cdef class StateLookups:
 
     cdef readonly object engine
     cdef dict entries
+    cdef readonly OpenTable opens
 
     cdef StateEntry current(self, ClientRecord client, const uint8_t *stateid, bytes file_key)
     cdef object opened_of(self, ClientRecord client, const uint8_t *stateid, bytes file_key, bint write)

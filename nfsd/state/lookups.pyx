@@ -16,6 +16,7 @@ cdef class StateLookups:
     def __init__(self, engine):
         self.engine = engine
         self.entries = engine.stateids.entries
+        self.opens = engine.opens
 
     cdef StateEntry current(self, ClientRecord client, const uint8_t *stateid, bytes file_key):
         """What :meth:`StateidTable.find` gives, if it is of this file. ``client`` is the session's; None in NFSv4.0, where

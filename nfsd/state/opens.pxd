@@ -2,7 +2,7 @@
 
 from nfsd.state.entries cimport StateEntries
 from nfsd.state.files cimport FileState
-from nfsd.state.owners cimport OpenOwner
+from nfsd.state.owners cimport OpenOwner, SeqidOwner
 from nfsd.state.records cimport ClientRecord, OpenState
 
 
@@ -27,6 +27,10 @@ cdef class OpenTable:
     cpdef FileState file(self, bytes key)
     cpdef FileState make_file(self, bytes key)
     cpdef int drop_if_idle(self, FileState file) except -1
+    cpdef int check_claim(self, ClientRecord client, bint reclaim) except -1
+    cpdef tuple begin40(self, ClientRecord client, bytes owner, unsigned int seqid)
+    cpdef tuple begin_seqid(self, bytes other, unsigned int seqid)
+    cpdef object begin(self, SeqidOwner owner, unsigned int seqid)
     cpdef OpenOwner owner(self, ClientRecord client, bytes owner)
     cpdef OpenOwner _new_owner(self, ClientRecord client, bytes owner)
     cdef bint is_room(self, ClientRecord client, long long octets) except -1

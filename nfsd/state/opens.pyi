@@ -6,7 +6,7 @@ from nfsd.state.errors import Nfs4Error
 from nfsd.state.files import FileState
 from nfsd.state.owners import OpenOwner, SeqidOwner
 from nfsd.state.records import OpenState
-from nfsd.state.types import SeqidReplay, Stateid, StateidLike
+from nfsd.state.types import SeqidReplay, Stateid
 
 class OpenReservation:
     """A share reservation that holds while the file is being opened; commit or abort exactly once. As a context
@@ -54,7 +54,7 @@ class OpenTable:
     def sweep_files(self) -> None:
         """Forget files that lingered for their gate."""
 
-    def check_claim(self, client: Client, *, reclaim: bool) -> None:
+    def check_claim(self, client: Client, reclaim: bool) -> None:
         """Whether an OPEN may go ahead under grace rules; to be asked before anything is created. Raises GRACE,
         NO_GRACE."""
 
@@ -65,7 +65,7 @@ class OpenTable:
         """v4.0 OPEN: the owner, made if need be, with its seqid begun. An unconfirmed owner that opens again
         starts over. Raises BAD_SEQID, DELAY, RESOURCE."""
 
-    def begin_seqid(self, stateid: StateidLike, seqid: int) -> tuple[SeqidOwner, SeqidReplay | None]:
+    def begin_seqid(self, other: bytes, seqid: int) -> tuple[SeqidOwner, SeqidReplay | None]:
         """v4.0 CLOSE, OPEN_DOWNGRADE, OPEN_CONFIRM, LOCK, LOCKU: the owner behind the stateid (a just-closed one too),
         with its seqid begun. Raises as StateidTable.find without OLD_STATEID, and as ``begin``."""
 

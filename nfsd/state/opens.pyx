@@ -90,18 +90,18 @@ cdef class OpenTable:
             self.drop_if_idle(file)
 
     # -- owners --------------------------------------------------------------------------------------------------
-    def check_claim(self, ClientRecord client not None, *, bint reclaim):
-        (<GraceRules>self._engine.grace).check(client, reclaim)
+    cpdef int check_claim(self, ClientRecord client, bint reclaim) except -1:
+        return (<GraceRules>self._engine.grace).check(client, reclaim)
 
     cpdef OpenOwner owner(self, ClientRecord client, bytes owner):
         cdef OpenOwner found = client.open_owners.get(owner)
         return found if found is not None else self._new_owner(client, owner)
 
-    def begin40(self, ClientRecord client not None, bytes owner not None, unsigned int seqid):
+    cpdef tuple begin40(self, ClientRecord client, bytes owner, unsigned int seqid):
         cdef OpenOwner found = client.open_owners.get(owner)
         if found is None:
             found = self._new_owner(client, owner)
-        elif not found.confirmed and not found.busy and not (found.seqid == seqid and found.replay is not None):
+        elif not found.confirmed and not found.busy and not (found.seqid == seqid and found.result is not None):
             # RFC 7530 section 16.18.5: what an unconfirmed owner opened goes when it opens anew.
             for state in list(found.states.values()):
                 self.release(state)
@@ -109,11 +109,11 @@ cdef class OpenTable:
             found = self._new_owner(client, owner)
         return found, self.begin(found, seqid)
 
-    def begin_seqid(self, stateid, unsigned int seqid):
-        owner = self._engine.stateids.owner_of(stateid.other)
+    cpdef tuple begin_seqid(self, bytes other, unsigned int seqid):
+        cdef SeqidOwner owner = self.stateids.owner_of(other)
         return owner, self.begin(owner, seqid)
 
-    def begin(self, SeqidOwner owner not None, unsigned int seqid):
+    cpdef object begin(self, SeqidOwner owner, unsigned int seqid):
         replay = owner.begin(seqid)
         if replay is None:
             self.stateids.forget_closed(owner)  # what it closed before can no longer be replayed

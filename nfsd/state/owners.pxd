@@ -12,8 +12,15 @@ cdef class SeqidOwner:
     cdef public object seqid            # an int; None before the first
     cdef readonly unsigned int pending_seqid
     cdef readonly bint busy
-    cdef readonly object replay
+    # What it was answered last, to be given again (RFC 7530 section 9.1.9).
+    cdef int status
+    cdef bytes result                   # None: nothing
+    cdef bytes filehandle
     cdef public bytes last_closed
+
+    cpdef object begin(self, unsigned int seqid)
+    cpdef int finish(self, int status, bytes result, bytes filehandle=*) except -1
+    cpdef int abandon(self) except -1
 
 
 cdef class OpenOwner(SeqidOwner):

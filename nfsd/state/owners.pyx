@@ -26,14 +26,17 @@ cdef class SeqidOwner:
         self.seqid = None
         self.pending_seqid = 0
         self.busy = False
-        self.replay = None
-        self.last_closed = None
+        self.result = self.filehandle = self.last_closed = None
 
-    def begin(self, unsigned int seqid):
+    @property
+    def replay(self):
+        return None if self.result is None else SeqidReplay(self.status, self.result, self.filehandle)
+
+    cpdef object begin(self, unsigned int seqid):
         if self.busy:
             raise Nfs4Error(codes.NFS4ERR_DELAY, "the owner's operation before is still executing")
         if self.seqid is not None:
-            if self.replay is not None and seqid == <unsigned int>self.seqid:
+            if self.result is not None and seqid == <unsigned int>self.seqid:
                 return self.replay
             if seqid != <unsigned int>self.seqid + 1:  # wraps at 2**32 as the protocol's does
                 raise Nfs4Error(codes.NFS4ERR_BAD_SEQID)
@@ -41,17 +44,20 @@ cdef class SeqidOwner:
         self.pending_seqid = seqid
         return None
 
-    def finish(self, int status, bytes result not None, filehandle=None):
+    cpdef int finish(self, int status, bytes result, bytes filehandle=None) except -1:
         self.busy = False
-        if status in SEQID_KEEPING:
-            return
+        if status and status in SEQID_KEEPING:
+            return 0
         self.seqid = self.pending_seqid
         # A longer result than any of these operations has would be the layer above's mistake; keep the bound anyway.
         limit = (<object>self.client).engine.limits.seqid_reply_octets
-        self.replay = SeqidReplay(status, result, filehandle) if len(result) <= limit else None
+        self.status, self.filehandle = status, filehandle
+        self.result = result if len(result) <= limit else None
+        return 0
 
-    def abandon(self):
+    cpdef int abandon(self) except -1:
         self.busy = False
+        return 0
 
 
 cdef class OpenOwner(SeqidOwner):

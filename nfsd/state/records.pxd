@@ -35,6 +35,8 @@ cdef class ClientRecord:
     cdef public long lock_states
     cdef public long delegations
 
+    cpdef int renew(self) except -1
+
 
 cdef class BackchannelRecord:
     cdef readonly list connections

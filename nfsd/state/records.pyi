@@ -67,6 +67,8 @@ class ClientRecord:
     """Its connections must be bound by BIND_CONN_TO_SESSION."""
     revoked: int
     """States revoked and not yet freed by FREE_STATEID."""
+    def renew(self) -> None:
+        """Its lease begins anew; what was kept out of courtesy is its own again."""
 
 def backchannel_usable(client: Client) -> bool:
     """Whether a callback to the client is worth trying over the backchannel of one of its sessions."""

@@ -67,6 +67,17 @@ cdef class Slot:
 cdef class ClientRecord:
     """What every request of a client looks at."""
 
+    cpdef int renew(self) except -1:
+        engine = (<object>self).engine
+        self.lease_end = engine.now() + engine.limits.lease
+        if self.courtesy:
+            self.courtesy = False
+            engine.clients.room.came_back(self)
+            engine.watch(self.lease_end)  # the timer was set for the end of the courtesy
+        if self.unheard:
+            engine.heard(self)
+        return 0
+
 
 cdef class BackchannelRecord:
     """What every request in a session looks at of its backchannel."""

@@ -21,7 +21,6 @@ from nfsd.state.types import UINT32_MAX, StateidLike
 if TYPE_CHECKING:
     from nfsd.state.clients import Client
     from nfsd.state.engine import StateEngine
-    from nfsd.state.owners import SeqidOwner
 
 _ZEROS = bytes(12)
 _ONES = b"\xff" * 12
@@ -62,16 +61,6 @@ class StateidTable(StateEntries):
         elif entry.client is not client:
             raise Nfs4Error(codes.NFS4ERR_BAD_STATEID, "a stateid of another client")
         return entry
-
-    def owner_of(self, other: bytes) -> SeqidOwner:
-        """v4.0: the owner behind a stateid, one just closed included."""
-        closed = self._closed.get(other)
-        if closed is not None:
-            return closed
-        entry = self.locate(other, None)
-        if not isinstance(entry, (OpenState, LockState)):
-            raise Nfs4Error(codes.NFS4ERR_BAD_STATEID, "neither open nor lock")
-        return entry.owner
 
     def find(self, stateid: StateidLike, client: Client | None) -> StateEntry:
         """The entry, its seqid checked. Raises BAD_STATEID, OLD_STATEID, STALE_STATEID, EXPIRED, ADMIN_REVOKED,

@@ -265,11 +265,13 @@ class CallbackService:
         path: Path40 | None = client.callback_path
         if client.callback is None or self._closed:
             return None
+        if path is not None and path.callback is client.callback:
+            return path
         if path is None or path.callback != client.callback:
             if path is not None:
                 path.gone = True
             path = client.callback_path = Path40(self._dialer, client.callback)
-        elif path.callback is not client.callback:
+        else:
             path.callback = client.callback
             if not path.up:
                 path.up = None  # the client has confirmed the address anew: it may listen there now

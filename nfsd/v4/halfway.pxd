@@ -2,6 +2,7 @@
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
+from nfsd.state.owners cimport SeqidOwner
 from nfsd.state.records cimport SessionRecord, Slot
 from nfsd.vfs.native_files cimport Standing
 from nfsd.vfs.records cimport Node
@@ -29,7 +30,7 @@ cdef class Halfway:
     cdef Standing saved_standing
     cdef object saved_stateid
     cdef Errand errand                  # what has been brought for the operation, or is on its way; None: nothing
-    cdef object turn                    # v4.0: the owner whose operation waits
+    cdef SeqidOwner turn                # v4.0: the owner whose operation waits
     cdef object opened_by               # v4.0: the client whose OPEN is part of this; it does not know yet what it was given
     cdef size_t chunks_used             # of the call's
     cdef bint altered                   # an operation has been carried out that may change something

@@ -7,5 +7,5 @@ from nfsd.vfs.records cimport Credential, Node, OpenFile
 
 cpdef OpenFile open_already(server, Credential credential, Node node, int access)
 cpdef int take_over(OpenState state, OpenFile opened, Node node, int access, caller, str host) except -1
-cpdef uint32_t rflags(server, OpenState state) except? 0xFFFFFFFF
+cpdef uint32_t rflags(OpenState state, bint callable_) except? 0xFFFFFFFF
 cpdef object undelegated(uint32_t want, bint callable_)

@@ -11,8 +11,8 @@ def open_already(server: Nfs4Server, credential: Credential, node: Node, access:
 def take_over(state: OpenState, opened: OpenFile, node: Node, access: int, caller: RpcCredential, host: str) -> None:
     """An open that has been granted keeps this file open, whose count it takes over."""
 
-def rflags(server: Nfs4Server, state: OpenState) -> int:
-    """OPEN4_RESULT_* of an OPEN."""
+def rflags(state: OpenState, callable_: bool) -> int:
+    """OPEN4_RESULT_* of an OPEN of a client that can be called or not."""
 
 def undelegated(want: int, callable_: bool) -> p.why_no_delegation4 | None:
     """Why no delegation comes with an OPEN that has this wish, of a client that can be called or not; None: one may."""

@@ -50,12 +50,12 @@ cpdef int take_over(OpenState state, OpenFile opened, Node node, int access, cal
     return 0
 
 
-cpdef uint32_t rflags(server, OpenState state) except? 0xFFFFFFFF:
+cpdef uint32_t rflags(OpenState state, bint callable_) except? 0xFFFFFFFF:
     cdef OpenOwner owner = state.owner
     cdef uint32_t flags = OPEN4_RESULT_LOCKTYPE_POSIX
     if not owner.confirmed:
         flags |= OPEN4_RESULT_CONFIRM
-    if owner.client.minor and server.callbacks.client_can_be_called(owner.client):
+    if callable_ and owner.client.minor:
         flags |= OPEN4_RESULT_MAY_NOTIFY_LOCK
     return flags
 

@@ -123,7 +123,8 @@ async def open_file(
     del opened  # if the state had one before, this one may have to go for a lease
     if claim.reclaim is not None:
         reservation.owner.confirmed = True  # RFC 7530 section 9.1.11: a reclaim MUST NOT need an OPEN_CONFIRM
-    return await delegated(asked, node, state, rflags(server, state), claim, patient=patient)
+    reachable = asked.client.minor > 0 and server.callbacks.client_can_be_called(asked.client)
+    return await delegated(asked, node, state, rflags(state, reachable), claim, patient=patient)
 
 
 async def delegated(

@@ -178,19 +178,20 @@ cdef class Nfs4Opens(NameChanges):
         BAD_SEQID, and GRACE and its kin."""
         if self.minor:
             if brought is None:
-                self.server.engine.opens.check_claim(self.client, reclaim=reclaim)
+                self.state.opens.check_claim(self.client, reclaim)
             return BEGUN
         if self.turn is not None:
             return BEGUN
         self.files.pause()  # Python code of the server runs as the server
         client = self.named_client(load64(arguments.at + 12))
-        self.server.heard(self.caller.transport, client)
-        owner, replay = self.server.engine.opens.begin40(client, self.owner, self.seqid)
+        if self.server.speakers.get(self.caller.transport) is not client:
+            self.server.heard(self.caller.transport, client)
+        owner, replay = self.state.opens.begin40(client, self.owner, self.seqid)
         if replay is not None:
             arguments.at += opening.decode(PyMemoryView_FromMemory(<char *>arguments.at, left(arguments), PyBUF_READ))[1]
             return self.give_again(replay, brought, place)
         self.turn, self.opened_by = owner, client
-        self.server.engine.opens.check_claim(client, reclaim=reclaim)
+        self.state.opens.check_claim(client, reclaim)
         return BEGUN
 
     cdef object asked(self):
@@ -207,7 +208,7 @@ cdef class Nfs4Opens(NameChanges):
     cdef int open_now(self, Opening opening, OpenFile opened, bint created) except -1:
         """Open the file without a coroutine if nothing stands in the way, and nothing has to be waited for. ``opened``: what
         its creation has left open, with a count that is taken over."""
-        cdef OpenTable table = self.server.engine.opens
+        cdef OpenTable table = self.state.opens
         cdef ClientRecord client = self.client if self.minor else self.turn.client
         self.files.pause()  # Python code of the server runs as the server
         if opened is not None and self.share == OPEN4_SHARE_ACCESS_READ and self.server.leases:
@@ -226,6 +227,7 @@ cdef class Nfs4Opens(NameChanges):
         """The share reservation, and what comes with it."""
         cdef uint32_t want = self.share_access & WANT if self.minor else 0
         cdef uint32_t flags
+        cdef bint reachable
         cdef OpenOwner owner
         cdef OpenState state
         try:
@@ -235,9 +237,10 @@ cdef class Nfs4Opens(NameChanges):
             opened.let_go()
             raise
         take_over(state, opened, opening.node, self.share, self.caller.credential, opening.credential.host)
-        flags = rflags(self.server, state)
+        reachable = owner.confirmed and self.server.callbacks.client_can_be_called(client)
+        flags = rflags(state, reachable)
         # A v4.0 owner that must yet confirm may be a stray retransmission's.
-        given = undelegated(want, self.server.recalls.can_delegate(client)) if owner.confirmed else UNCONFIRMED
+        given = undelegated(want, reachable) if owner.confirmed else UNCONFIRMED
         if given is None:
             opening.coroutine = opening_delegated(self.asked(), opening.node, state, flags, patient=not created)
         else:
@@ -436,7 +439,7 @@ cdef class Nfs4Opens(NameChanges):
     cdef bint may_make(self, object client) except -1:
         """Whether an OPEN may make a file: nothing that can be known beforehand will refuse to open it."""
         self.files.pause()  # Python code of the server runs as the server
-        if self.server.engine.opens.refusal(client, self.owner) is not None:
+        if self.state.opens.refusal(client, self.owner) is not None:
             return False
         if not self.current.inline:
             return True
@@ -465,7 +468,7 @@ cdef class Nfs4Opens(NameChanges):
             share &= ~WISHES
         if share < 1 or share > OPEN4_SHARE_ACCESS_BOTH or denied > OPEN4_SHARE_DENY_BOTH:
             return self.fail(NFS4ERR_INVAL, place)
-        self.stateid = self.server.engine.opens.downgrade(opened, share, denied)
+        self.stateid = self.state.opens.downgrade(opened, share, denied)
         if opened.opened is not None:
             opened.opened.keep(share)
         arguments.at = behind

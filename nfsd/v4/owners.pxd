@@ -2,6 +2,7 @@
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
+from nfsd.state.owners cimport SeqidOwner
 from nfsd.state.records cimport OpenState
 from nfsd.v4.in_python cimport PythonOperations
 from nfsd.v4.native_compound cimport Arguments
@@ -30,4 +31,4 @@ cdef class Nfs4Owners(PythonOperations):
     cdef int give_again(self, object replay, Errand arrived, Place place) except -1
     cdef bint go_again(self, bytes handle, Errand arrived) except -1
     cdef object given(self, const uint8_t *stateid)
-    cdef int recorded(self, object owner, uint32_t status, Place place, object handle) except -1
+    cdef int recorded(self, SeqidOwner owner, uint32_t status, Place place, bytes handle) except -1

@@ -10,7 +10,7 @@ from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
 from nfsd.state.files cimport FileState
-from nfsd.state.opens cimport OpenTable
+from nfsd.state.owners cimport SeqidOwner
 from nfsd.state.records cimport OpenState
 from nfsd.v4.native_compound cimport Arguments, left, room
 from nfsd.vfs.native_files cimport Standing, no
@@ -102,9 +102,7 @@ cdef class Nfs4Owners(PythonOperations):
         cdef FileState file = state.file
         if state.lock_states or file.dirty or file.is_gated():
             return None
-        stateid = (<OpenTable>self.server.engine.opens).close(state)
-        self.server.blocked.tell()
-        return stateid
+        return self.state.opens.close(state)  # nobody waits for a lock of it
 
     cdef int open_confirm(self, Arguments *arguments, Place place) except -1:
         """OPEN_CONFIRM (RFC 7530 section 16.18): the new open owner's first OPEN was no stray retransmission."""
@@ -119,7 +117,7 @@ cdef class Nfs4Owners(PythonOperations):
         if outcome != BEGUN:
             return outcome
         engine = self.server.engine
-        confirmed = engine.opens.confirm(engine.stateids.find_open(stateid_in(arguments.at), None, self.current.key))
+        confirmed = self.state.opens.confirm(engine.stateids.find_open(stateid_in(arguments.at), None, self.current.key))
         arguments.at = behind
         place.at = store_stateid(store32(store32(place.at, OP_OPEN_CONFIRM), NFS4_OK), confirmed)
         return ANSWERED
@@ -137,7 +135,7 @@ cdef class Nfs4Owners(PythonOperations):
         whose arguments end ``behind``. Raises BAD_SEQID and what the stateid deserves."""
         if self.minor:
             return BEGUN
-        owner, replay = self.server.engine.opens.begin_seqid(stateid_in(stateid), seqid)
+        owner, replay = self.state.opens.begin_seqid(<bytes>stateid[4:stateid4_SIZE], seqid)
         if replay is not None:
             arguments.at = behind
             return self.give_again(replay, None, place)
@@ -193,7 +191,7 @@ cdef class Nfs4Owners(PythonOperations):
             raise Nfs4Error(NFS4ERR_BAD_STATEID)
         return self.stateid
 
-    cdef int recorded(self, object owner, uint32_t status, Place place, object handle) except -1:
+    cdef int recorded(self, SeqidOwner owner, uint32_t status, Place place, bytes handle) except -1:
         """An owner's operation, whose seqid has begun, is over; its result is kept for a retransmission (RFC 7530 section
         9.1.9)."""
         owner.finish(status, PyBytes_FromStringAndSize(<char *>self.result_at, place.at - self.result_at), handle)

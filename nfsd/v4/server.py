@@ -89,7 +89,7 @@ class Nfs4Server:
         self._facts: dict[tuple[int, int], ServerFacts] = {}
         self.copies = Copies(self)
         self._connections: set[Transport] = set()
-        self._speakers: dict[Transport, Client | None] = {}
+        self.speakers: dict[Transport, Client | None] = {}
         """The v4.0 client heard of on a connection, if it is one only."""
         self._timer: asyncio.TimerHandle | None = None
         self._sweep: asyncio.Task[None] | None = None
@@ -114,7 +114,7 @@ class Nfs4Server:
     def _connections_of(self, client: Client) -> set[Transport]:
         """Those that are known to be a client's."""
         if client.minor == 0:
-            return {transport for transport, one in self._speakers.items() if one is client}
+            return {transport for transport, one in self.speakers.items() if one is client}
         sessions = client.sessions.values()
         return {cast("Transport", one) for s in sessions for one in (*s.connections, *s.backchannel.connections)}
 
@@ -214,11 +214,11 @@ class Nfs4Server:
 
     def heard(self, transport: Transport, client: Client) -> None:
         """A v4.0 client has named itself on a connection."""
-        known = self._speakers.get(transport, client)
+        known = self.speakers.get(transport, client)
         if known is not client:
-            self._speakers[transport] = client if known is not None and known.expired else None
-        elif transport not in self._speakers:
-            self._speakers[self.connection(transport)] = client
+            self.speakers[transport] = client if known is not None and known.expired else None
+        elif transport not in self.speakers:
+            self.speakers[self.connection(transport)] = client
 
     def renew(self, transport: Transport, clientid: int) -> None:
         """v4.0: renew a client's lease. Raises STALE_CLIENTID, EXPIRED, and CB_PATH_DOWN, the lease renewed, when
@@ -231,10 +231,10 @@ class Nfs4Server:
 
     def speaker(self, transport: Transport) -> Client | None:
         """The v4.0 client whose connection it is, as far as can be told: most operations do not name theirs."""
-        return self._speakers.get(transport)
+        return self.speakers.get(transport)
 
     def _connection_closed(self, transport: Transport) -> None:
-        self._speakers.pop(transport, None)
+        self.speakers.pop(transport, None)
         self._connections.discard(transport)
         self.engine.connection_closed(transport)
 

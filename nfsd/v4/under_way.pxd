@@ -2,6 +2,7 @@
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
+from nfsd.state.owners cimport SeqidOwner
 from nfsd.state.records cimport ClientRecord, SessionRecord, Slot
 from nfsd.v4.counts cimport OperationCounts
 from nfsd.v4.halfway cimport Halfway
@@ -95,7 +96,7 @@ cdef class UnderWay(NativeProgram):
     cdef uint32_t saved_foreign
     cdef Standing saved_standing
     cdef object saved_stateid
-    cdef object turn            # v4.0: an owner whose operation is under way
+    cdef SeqidOwner turn        # v4.0: an owner whose operation is under way
     cdef bint done              # by the present operation; it cannot be declined any more
     cdef bint seen              # ``status`` is the current file's
     cdef bint changed           # an operation has been carried out that may change something

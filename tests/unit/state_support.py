@@ -172,7 +172,7 @@ class Client40(Client41):
         self.seqids[owner] = seqid
         if not found.confirmed:
             self.seqids[owner] += 1
-            assert self.engine.opens.begin_seqid(state.stateid, self.seqids[owner]) == (found, None)
+            assert self.engine.opens.begin_seqid(state.stateid.other, self.seqids[owner]) == (found, None)
             self.engine.opens.confirm(state)
             found.finish(0, b"confirm")
         return state

@@ -291,14 +291,14 @@ def test_lock_owner_of_40_has_its_own_seqid():
     locks.lock_new(state, b"l", True, 0, 10, reclaim=False, wait=False, lock_seqid=50).commit()
     owner = client.record.lock_owners[b"l"]
     locked = state.lock_states[owner]
-    assert opens.begin_seqid(locked.stateid, 51) == (owner, None)
+    assert opens.begin_seqid(locked.stateid.other, 51) == (owner, None)
     stateid = locks.unlock(locked, 0, 5)
     owner.finish(0, b"unlocked")
-    replay = opens.begin_seqid(stateid, 51)[1]
+    replay = opens.begin_seqid(stateid.other, 51)[1]
     assert replay is not None
     assert replay.result == b"unlocked"
     with failing(p.NFS4ERR_BAD_SEQID):
-        opens.begin_seqid(stateid, 53)
+        opens.begin_seqid(stateid.other, 53)
     with failing(p.NFS4ERR_BAD_SEQID):
         locks.lock_new(other, b"l", True, 0, 10, reclaim=False, wait=False, lock_seqid=60)
     locks.lock_new(other, b"l", True, 0, 10, reclaim=False, wait=False, lock_seqid=52).commit()

@@ -183,12 +183,12 @@ def test_open_confirm_and_what_is_refused_before_it():
     owner.finish(0, b"open", b"handle")
     with failing(p.NFS4ERR_BAD_STATEID):
         stateids.check_io(state.stateid, None, b"f", write=False)
-    assert opens.begin_seqid(state.stateid, 78) == (owner, None)
+    assert opens.begin_seqid(state.stateid.other, 78) == (owner, None)
     with failing(p.NFS4ERR_BAD_STATEID):
         opens.close(state)
     owner.finish(p.NFS4ERR_BAD_STATEID, b"close")
     assert owner.seqid == 77, "BAD_STATEID leaves the seqid (RFC 7530 section 9.1.7)"
-    opens.begin_seqid(state.stateid, 78)
+    opens.begin_seqid(state.stateid.other, 78)
     assert opens.confirm(state).seqid == 2
     owner.finish(0, b"confirm")
     assert stateids.check_io(state.stateid, None, b"f", write=True) is state
@@ -214,16 +214,16 @@ def test_replay_and_misorder_of_an_owner():
     client = world.client40()
     state = client.open()
     opens = world.engine.opens
-    assert opens.begin_seqid(state.stateid, 2)[1] == SeqidReplay(0, b"confirm", None)
+    assert opens.begin_seqid(state.stateid.other, 2)[1] == SeqidReplay(0, b"confirm", None)
     for seqid in (0, 1, 4, 0xFFFFFFFF):
         with failing(p.NFS4ERR_BAD_SEQID):
-            opens.begin_seqid(state.stateid, seqid)
-    owner, replay = opens.begin_seqid(state.stateid, 3)
+            opens.begin_seqid(state.stateid.other, seqid)
+    owner, replay = opens.begin_seqid(state.stateid.other, 3)
     assert replay is None
     with failing(p.NFS4ERR_DELAY):
-        opens.begin_seqid(state.stateid, 3)
+        opens.begin_seqid(state.stateid.other, 3)
     owner.finish(p.NFS4ERR_SHARE_DENIED, b"denied")
-    assert opens.begin_seqid(state.stateid, 3)[1] == SeqidReplay(p.NFS4ERR_SHARE_DENIED, b"denied", None)
+    assert opens.begin_seqid(state.stateid.other, 3)[1] == SeqidReplay(p.NFS4ERR_SHARE_DENIED, b"denied", None)
 
 
 def test_close_is_replayed_until_the_owner_goes_on():
@@ -233,17 +233,17 @@ def test_close_is_replayed_until_the_owner_goes_on():
     state = client.open(b"f")
     opens, stateids = world.engine.opens, world.engine.stateids
     seqid = client.seqids[b"o"] + 1
-    owner, _ = opens.begin_seqid(state.stateid, seqid)
+    owner, _ = opens.begin_seqid(state.stateid.other, seqid)
     before = state.stateid
     closed = opens.close(state)
     owner.finish(0, b"closed")
     assert closed.other == before.other
-    assert opens.begin_seqid(before, seqid)[1] == SeqidReplay(0, b"closed", None)
+    assert opens.begin_seqid(before.other, seqid)[1] == SeqidReplay(0, b"closed", None)
     with failing(p.NFS4ERR_BAD_STATEID):
         stateids.find(before, None)
-    opens.begin_seqid(kept.stateid, seqid + 1)[0].finish(0, b"")
+    opens.begin_seqid(kept.stateid.other, seqid + 1)[0].finish(0, b"")
     with failing(p.NFS4ERR_BAD_STATEID):
-        opens.begin_seqid(before, seqid)
+        opens.begin_seqid(before.other, seqid)
 
 
 def test_idle_owner_is_forgotten_after_a_lease():
