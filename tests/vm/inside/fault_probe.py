@@ -8,6 +8,7 @@ import mmap
 import os
 import sys
 import time
+from collections.abc import Callable
 
 SIZE = 200_001
 """Octets of the file ``data``: no multiple of four, so that Linux registers memory for the padding too."""
@@ -71,10 +72,12 @@ def share(path: str, name: str) -> None:
             time.sleep(0.1)
 
 
+DEEDS: dict[str, Callable[..., None]] = {"read": read, "write": write, "mkdir": mkdir, "many": many, "share": share}
+
 directory, deed, *names = sys.argv[1:]
 begun = time.monotonic()
 try:
-    {"read": read, "write": write, "mkdir": mkdir, "many": many, "share": share}[deed](directory, *names)
+    DEEDS[deed](directory, *names)
     outcome = "ok"
 except OSError as error:
     outcome = errno.errorcode.get(error.errno or 0, str(error.errno))
