@@ -21,7 +21,6 @@ import yaml
 from nfsd.audit import Audit
 from nfsd.exports import Export, ExportTable, Observer, canonical_address
 from nfsd.matching import Connection, peer_of
-from nfsd.shown import many, path_shown, shown
 from nfsd.state import StateEngine
 from nfsd.state.clients import Client
 from nfsd.state.records import Delegation
@@ -29,6 +28,7 @@ from nfsd.state.types import NLM, Gone
 from nfsd.without_file import NAME as COMMAND_LINE
 from rpcrdma.addresses import host_of
 from rpcrdma.log_limits import limited_logger
+from rpcrdma.shown import many, path_shown, shown
 
 _log = limited_logger(__name__)
 

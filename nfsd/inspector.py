@@ -21,7 +21,6 @@ from nfsd.exports import ExportTable, canonical_address
 from nfsd.listeners import Listeners
 from nfsd.mount.mountlist import MountList
 from nfsd.pricing import host_of_any
-from nfsd.shown import shown
 from nfsd.state import StateEngine
 from nfsd.state.clients import Client
 from nfsd.state.records import OpenState
@@ -34,6 +33,7 @@ from rpcrdma.paces import NO_BOUND
 from rpcrdma.rpc.dispatch import Dispatcher, Execution
 from rpcrdma.rpc.native import Waiting
 from rpcrdma.rpc.program import Transport
+from rpcrdma.shown import shown
 
 Row = dict[str, Any]
 T = TypeVar("T")

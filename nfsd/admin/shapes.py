@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from nfsd.shown import many
 from nfsd.tables import columns
+from rpcrdma.shown import many
 
 Answer = Mapping[str, Any]
 

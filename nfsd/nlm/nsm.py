@@ -32,7 +32,6 @@ from nfsd.protocol.nsm import (
     sm_stat_res,
     stat_chge,
 )
-from nfsd.shown import shown
 from nfsd.state import ClientRecord, StateEngine
 from nfsd.state.types import NLM
 from nfsd.v4.callback_messages import CallbackError
@@ -40,6 +39,7 @@ from nfsd.v4.server import Nfs4Server
 from rpcrdma.firewall import spawn
 from rpcrdma.log_limits import limited_logger
 from rpcrdma.rpc.program import Call, DropCall, Procedure, Program
+from rpcrdma.shown import shown
 
 _log = limited_logger(__name__)
 

@@ -15,7 +15,6 @@ from nfsd.vfs.chains import Chains
 from nfsd.vfs.change import SETTLE_NS
 from nfsd.vfs.known_files import KnownFiles
 from nfsd.vfs.listing import OUTCOMES, Entries, Listing, offset_of
-from nfsd.vfs.listing_turns import ListingTurns
 from nfsd.vfs.looking import Looking
 from nfsd.vfs.lookups import Lookups
 from nfsd.vfs.records import Node
@@ -25,6 +24,7 @@ from nfsd.vfs.stored_listings import ListingFailed as ListingFailed
 from nfsd.vfs.stored_listings import StoredListing
 from nfsd.vfs.streams import Stream, Streams
 from nfsd.vfs.types import Credential, CrossingRefused, DirectoryEntry, DirectoryPage, FileType
+from rpcrdma.host_turns import HostTurns
 
 _PAGE_LIMIT = 4096
 _TURN = 256
@@ -53,7 +53,7 @@ class Listings:
         self._roots = roots
         self._lookups = lookups
         self.streams = Streams(chains.close_later)
-        self.turns = ListingTurns(self._weight)
+        self.turns = HostTurns(self._weight)
 
     def _weight(self, lane: int, host: str) -> int:
         return self._chains.executor.weight_of(lane, host)

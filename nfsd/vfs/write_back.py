@@ -9,8 +9,8 @@ from __future__ import annotations
 import contextlib
 import os
 
-from nfsd.shown import path_shown
 from rpcrdma.log_limits import limited_logger
+from rpcrdma.shown import path_shown
 
 _log = limited_logger(__name__)
 

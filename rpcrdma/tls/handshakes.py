@@ -4,7 +4,7 @@ Owns :class:`Handshakes`; imports the handshake. The thread waits for no peer. W
 connection gets the secrets and makes TLS's records itself (:mod:`rpcrdma.tls.records`), without this thread.
 
 Bounds: a handshake takes HANDSHAKE_TIME at most. HANDSHAKES are in progress, HOST_HANDSHAKES of one host; who gives way
-to others is decided by :mod:`rpcrdma.tls.crowd`. A peer whose certificate is not believed has FAREWELL to read that. A
+to others is decided by :mod:`rpcrdma.crowd`. A peer whose certificate is not believed has FAREWELL to read that. A
 few handshakes of each host have a turn; then others have theirs.
 """
 
@@ -22,8 +22,8 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Final
 
+from rpcrdma.crowd import Crowd
 from rpcrdma.tls.certificates import Peer, peer_of
-from rpcrdma.tls.crowd import Crowd
 from rpcrdma.tls.handshake import READ, Handshake, Outcome, Wrap
 from rpcrdma.tls.secrets import KeyLog, Secrets
 

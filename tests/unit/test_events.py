@@ -20,9 +20,9 @@ from hypothesis import strategies as st
 from nfsd.audit import Audit
 from nfsd.events import Events
 from nfsd.protocol import nfs4 as p
-from nfsd.shown import shown
 from nfsd.state import Limits
 from rpcrdma.log_limits import LIMIT
+from rpcrdma.shown import shown
 from rpcrdma.xdr import XdrError
 from tests.nfs3_client import Nfs3Client, Nfs3Failure
 from tests.support.delegations import BOTH, delegated, until, with_two

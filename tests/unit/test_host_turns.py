@@ -5,8 +5,8 @@ import os
 import time
 
 from nfsd.protocol.nfs3 import READDIRPLUS3args
-from nfsd.vfs.listing_turns import ListingTurns
 from nfsd.vfs.streams import Stream, Streams
+from rpcrdma.host_turns import HostTurns
 from tests.nfs3_client import Nfs3Client
 from tests.support.nfs3_server import serving
 from tests.unit.vfs_support import ALICE, ROOT, run
@@ -14,7 +14,7 @@ from tests.unit.vfs_support import ALICE, ROOT, run
 
 def test_hosts_take_turns_however_many_listings_they_have():
     async def scenario():
-        turns, order, all_wait = ListingTurns(), [], asyncio.Event()
+        turns, order, all_wait = HostTurns(), [], asyncio.Event()
 
         async def one(host):
             async with turns.turn(1, host, 1):
@@ -35,7 +35,7 @@ def test_hosts_take_turns_however_many_listings_they_have():
 def test_hosts_have_as_many_turns_as_their_weights_say():
     async def scenario():
         weights = {(1, "heavy"): 3, (2, "light"): 9}
-        turns, order, all_wait = ListingTurns(lambda *who: weights.get(who, 1)), [], asyncio.Event()
+        turns, order, all_wait = HostTurns(lambda *who: weights.get(who, 1)), [], asyncio.Event()
 
         async def one(host):
             async with turns.turn(1, host, 1):
@@ -56,7 +56,7 @@ def test_hosts_have_as_many_turns_as_their_weights_say():
 
 def test_a_host_has_few_listings_begun_at_a_time():
     async def scenario():
-        turns, all_wait = ListingTurns(), asyncio.Event()
+        turns, all_wait = HostTurns(), asyncio.Event()
         begun, most = {"a": 0, "b": 0}, {"a": 0, "b": 0}
 
         async def one(host):
@@ -78,7 +78,7 @@ def test_a_host_has_few_listings_begun_at_a_time():
 
 def test_as_many_turns_at_once_as_the_lane_allows_and_lanes_apart():
     async def scenario():
-        turns, running, most = ListingTurns(), {1: 0, 2: 0}, {1: 0, 2: 0}
+        turns, running, most = HostTurns(), {1: 0, 2: 0}, {1: 0, 2: 0}
 
         async def one(lane):
             async with turns.turn(lane, "host", lane):
@@ -95,7 +95,7 @@ def test_as_many_turns_at_once_as_the_lane_allows_and_lanes_apart():
 
 def test_a_turn_that_is_given_up_goes_to_the_next():
     async def scenario():
-        turns, order = ListingTurns(), []
+        turns, order = HostTurns(), []
         begun = asyncio.Event()
 
         async def one(name):

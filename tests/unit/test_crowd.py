@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from rpcrdma.tls.crowd import PATIENCE, Crowd
+from rpcrdma.crowd import PATIENCE, Crowd
 
 MOST, OF_HOST = 128, 16
 

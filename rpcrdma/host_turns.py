@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict, deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Hashable
 from contextlib import asynccontextmanager
+from typing import Any
 
 
 class _Lane:
@@ -27,16 +28,16 @@ class _Lane:
         """Turns that the first of them has had, one behind the other."""
 
 
-class ListingTurns:
+class HostTurns:
     """The turns of all lanes."""
 
-    def __init__(self, weight: Callable[[int, str], int] = lambda number, host: 1) -> None:
+    def __init__(self, weight: Callable[[Any, str], int] = lambda number, host: 1) -> None:
         """``weight``: how many turns a host has in a lane for one of another's."""
-        self._lanes: dict[int, _Lane] = {}
+        self._lanes: dict[Hashable, _Lane] = {}
         self._weight = weight
 
     @asynccontextmanager
-    async def turn(self, number: int, host: str, at_once: int, *, begun: bool = False) -> AsyncIterator[None]:
+    async def turn(self, number: Hashable, host: str, at_once: int, *, begun: bool = False) -> AsyncIterator[None]:
         """``async with``: it is the host's turn. ``at_once``: how many the lane makes at a time; ``begun``: the listing
         has had a turn before."""
         lane = self._lanes.setdefault(number, _Lane())
@@ -49,7 +50,7 @@ class ListingTurns:
         finally:
             self._pass_on(number, lane)
 
-    async def _wait(self, number: int, lane: _Lane, host: str, begun: bool) -> None:
+    async def _wait(self, number: Hashable, lane: _Lane, host: str, begun: bool) -> None:
         """Until another turn is passed on to the host."""
         mine: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         queue = lane.waiting.setdefault(host, deque())
@@ -62,13 +63,13 @@ class ListingTurns:
                 self._next(number, lane)
             raise
 
-    def _pass_on(self, number: int, lane: _Lane) -> None:
+    def _pass_on(self, number: Hashable, lane: _Lane) -> None:
         lane.running -= 1
         self._next(number, lane)
         if not lane.running and not lane.waiting:
             self._lanes.pop(number, None)
 
-    def _next(self, number: int, lane: _Lane) -> None:
+    def _next(self, number: Hashable, lane: _Lane) -> None:
         """Give a turn that is free to the host that waits longest. When it has had its turns, its others wait behind
         all hosts."""
         while lane.waiting:
