@@ -36,5 +36,4 @@ cdef class Context:
     cdef uint64_t seen[WORDS]
 
     cdef int take(self, uint32_t sequence) noexcept
-    cdef void give_back(self, uint32_t sequence) noexcept
     cdef ssize_t verifier(self, uint32_t sequence, uint8_t *at, size_t room) noexcept

@@ -53,11 +53,6 @@ cdef class Context:
         self.seen[word] |= bit
         return FRESH
 
-    cdef void give_back(self, uint32_t sequence) noexcept:
-        """A number that was taken is to be taken again."""
-        if self.highest - sequence < WINDOW:
-            self.seen[sequence % WINDOW // 64] &= ~(<uint64_t>1 << (sequence % 64))
-
     cdef ssize_t verifier(self, uint32_t sequence, uint8_t *at, size_t room) noexcept:
         """Write the reply's verifier, padded, without its flavor and length. The MIC's length; -1: it cannot be made."""
         cdef uint8_t number[4]

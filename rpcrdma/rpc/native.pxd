@@ -117,7 +117,8 @@ cdef class NativeCalls(Answerer):
     cdef object flights                 # where calls that wait are entered,
     cdef set held                       # in its table
     cdef object begun                   # what has been done of the call that has just been declined,
-    cdef Entry entry                    # and its place in the replay cache; None if it has none
+    cdef Entry entry                    # and its place in the replay cache; None if it has none,
+    cdef Signed taken                   # and with what signature its number was taken; None: it was not
 
     cdef bint admitted(self) except -1
     cdef int attempt(self, const uint8_t *message, size_t size, Place place) except -1

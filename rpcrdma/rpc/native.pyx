@@ -266,7 +266,7 @@ cdef class NativeCalls(Answerer):
         cdef Waiting waiting = self.waiting
         self.waiting = None
         if waiting is not None:
-            waiting.signed.give_back()
+            self.taken = waiting.signed
             self.left_off(waiting.version.program.dismiss(waiting.work), waiting.key)
         return 0  # whoever could not keep it says why
 
@@ -320,7 +320,7 @@ cdef class NativeCalls(Answerer):
             self.flights.ended()
         waiting.work = None
         if outcome == DECLINED:
-            waiting.signed.give_back()
+            self.taken = waiting.signed
             changed = self.begun is not None and self.begun.changed
             if self.transport.closed and (changed or entry is not None and entry.waiters):
                 self.carry_on(held, place, self.passed_on(held, None))
@@ -344,15 +344,14 @@ cdef class NativeCalls(Answerer):
         return 0
 
     cdef object passed_on(self, Held held, Lease message):
-        cdef Waiting waiting
         cdef Entry entry = self.entry
-        begun, self.begun, self.entry = self.begun, None, None
+        cdef tuple taken = None if self.taken is None else self.taken.number()
+        begun, self.begun, self.entry, self.taken = self.begun, None, None, None
         if held is not None:
-            waiting = held.state
-            entry, waiting.entry = waiting.entry, None
-        if entry is None and begun is None:
+            entry, (<Waiting>held.state).entry = (<Waiting>held.state).entry, None
+        if entry is None and begun is None and taken is None:
             return message
-        return self.replay.pass_on(entry, message, begun)
+        return self.replay.pass_on(entry, message, begun, taken)
 
     cdef int failed(self, const uint8_t *message, Place place, object error) except -1:
         """Answer a call in which a program has failed, as the general path does. Returns ANSWERED."""
@@ -379,7 +378,7 @@ cdef class NativeCalls(Answerer):
         cdef uint8_t *start = place.at
         cdef double then
         self.why = SHAPE
-        self.signed = UNSIGNED
+        self.signed, self.taken = UNSIGNED, None
         offset = arguments_of(message, size)
         if offset == 0:
             return DECLINED
@@ -415,7 +414,7 @@ cdef class NativeCalls(Answerer):
             )
             if not self.replay.is_new(key):
                 self.why = REPLAY  # what is known already is the general path's to answer
-                self.signed.give_back()
+                self.taken = self.signed
                 return DECLINED
         outcome = program.answer(caller, procedure, message + offset, size - offset, place, None)
         if key is not None and outcome == ANSWERED:
@@ -427,7 +426,7 @@ cdef class NativeCalls(Answerer):
             program.note(then)
         elif outcome == DECLINED:
             begun, place.begun = place.begun, None
-            self.signed.give_back()
+            self.taken = self.signed
             self.left_off(begun, key)
         else:
             try:

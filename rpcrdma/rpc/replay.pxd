@@ -38,6 +38,7 @@ cdef class Passed:
     cdef Entry entry
     cdef object lease           # of the message; None: there is none
     cdef object begun           # what others go on from; None: they begin anew
+    cdef readonly tuple taken   # the context whose window has the call's sequence number, and that; None: none has
 
 
 cdef class Share:
@@ -62,7 +63,7 @@ cdef class ReplayCache:
     cdef int top                # no share is in a higher one
 
     cdef bint is_new(self, bytes key) except -1
-    cdef Passed pass_on(self, Entry entry, object lease, object begun)
+    cdef Passed pass_on(self, Entry entry, object lease, object begun, tuple taken)
     cdef int conclude(self, Entry entry, object host, bytes reply, tuple cuts) except -1
     cdef int remember(self, bytes key, object host, bytes reply) except -1
     cdef int keep(self, Entry entry, object host, bytes reply) except -1

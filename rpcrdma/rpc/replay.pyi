@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from rpcrdma.gss.contexts import Context
 from rpcrdma.rpc.program import RpcReply, Transport
 
 Key = bytes
@@ -53,6 +54,8 @@ class Passed:
     def wanted(self) -> bool:
         """Whether the call is to be executed though its connection has gone: part of it has been done, or somebody waits
         for it on another connection."""
+    taken: tuple[Context, int] | None
+    """The security context whose sequence window has the call already, with its number there; None: none has."""
     def take_begun(self) -> Any:
         """What others have begun of the call, once; None: nothing."""
     def release(self) -> None:

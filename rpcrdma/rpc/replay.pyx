@@ -271,14 +271,14 @@ cdef class ReplayCache:
         entry = self.running[key] = make_entry(key, transport)
         return entry
 
-    cdef Passed pass_on(self, Entry entry, object lease, object begun):
+    cdef Passed pass_on(self, Entry entry, object lease, object begun, tuple taken):
         """The call is to be executed by whoever begins with it as ``passed``, which is returned. It holds the call
-        until then, with the ``lease`` of its message, and what has been ``begun``. ``entry`` is None for a call that is not
-        under the cache."""
+        until then, with the ``lease`` of its message, what has been ``begun``, and the sequence number that was ``taken``
+        for it. ``entry`` is None for a call that is not under the cache."""
         cdef Passed passed = Passed.__new__(Passed)
         if entry is not None:
             entry.passed_on = True
-        passed.cache, passed.entry, passed.lease, passed.begun = self, entry, lease, begun
+        passed.cache, passed.entry, passed.lease, passed.begun, passed.taken = self, entry, lease, begun, taken
         return passed
 
     def join(self, bytes key, transport, done):

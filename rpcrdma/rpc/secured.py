@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import struct
 import time
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterable
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -25,6 +25,7 @@ from rpcrdma.firewall import contain
 from rpcrdma.gss.acceptor import Acceptor, Busy, Made
 from rpcrdma.gss.contexts import MAX_SEQUENCE, SEQUENCE_WINDOW, Context
 from rpcrdma.gss.mechanism import GssError, Sealer
+from rpcrdma.holds import Hold
 from rpcrdma.log_limits import limited_logger
 from rpcrdma.memory import Lease, OutOfMemory
 from rpcrdma.rpc import eager
@@ -49,6 +50,7 @@ from rpcrdma.rpc.messages import accept_stat, auth_stat, reject_stat
 from rpcrdma.rpc.native import Gate
 from rpcrdma.rpc.program import PATIENCE, RPCSEC_GSS, RpcCredential, RpcReply, Transport
 from rpcrdma.rpc.refusals import accepted, denied
+from rpcrdma.rpc.replay import Passed
 from rpcrdma.rpc.signed import Known
 from rpcrdma.xdr.payload import Payload
 
@@ -115,7 +117,12 @@ class SecuredCalls:
             if (flavor, size) != (0, 0):
                 return self._deny(arrived, auth_stat.AUTH_BADVERF, "bad_credential")
             return self._make(arrived, credential, offset)
-        context = self._acceptor.find(credential.handle)
+        taken = taken_for(arrived.holds)
+        # A call that was begun natively ends with the context it began with, be that gone meanwhile.
+        if taken is not None and taken[0].handle == credential.handle:
+            context: Context | None = taken[0]
+        else:
+            context = self._acceptor.find(credential.handle)
         if context is None:
             return self._deny(arrived, auth_stat.RPCSEC_GSS_CREDPROBLEM, "no_context")
         mic = data[header + 8 : header + 8 + size]
@@ -123,7 +130,7 @@ class SecuredCalls:
             return self._deny(arrived, auth_stat.RPCSEC_GSS_CREDPROBLEM, "bad_mic")
         if credential.sequence >= MAX_SEQUENCE:
             return self._deny(arrived, auth_stat.RPCSEC_GSS_CTXPROBLEM, "sequence_exhausted")
-        if context.admit(credential.sequence):
+        if taken != (context, credential.sequence) and context.admit(credential.sequence):
             self._acceptor.counts["discarded"] += 1
             return NO_REPLY
         arrived.reply_room = max(arrived.reply_room - (_SIGNED if credential.service == NONE else _SEALED), 0)
@@ -197,8 +204,10 @@ class SecuredCalls:
             reply = self._deny(arrived, auth_stat.AUTH_REJECTEDCRED, "no_context")
         except TurnedAway:
             reply = self._deny(arrived, auth_stat.AUTH_BADCRED, "stranger")
-        except (Busy, TimeoutError):
-            reply = NO_REPLY  # the client asks again
+        except Busy:
+            reply = None  # the client need not wait to be told: it may ask again
+        except TimeoutError:
+            reply = NO_REPLY  # it may as well, but what else it has in progress here goes on
         else:
             reply = made_reply(arrived.xid, made)
         _release(arrived)
@@ -308,6 +317,11 @@ async def _lease(transport: Transport, size: int) -> Lease:
     if not done and waiting.cancel():
         raise OutOfMemory(f"no {size} octets within {PATIENCE} s")
     return await waiting
+
+
+def taken_for(holds: Iterable[Hold]) -> tuple[Context, int] | None:
+    """The sequence number that a native call has taken before it was left to us: it is no replay of itself."""
+    return next((hold.taken for hold in holds if type(hold) is Passed), None)
 
 
 def _release(arrived: Arrived) -> None:

@@ -27,7 +27,7 @@ cdef class Signed:
     cdef size_t headed          # octets of the reply's header
 
     cdef bint take(self) noexcept
-    cdef void give_back(self) noexcept
+    cdef tuple number(self)
     cdef int head(self, Place place, uint32_t xid) except -1
     cdef bint succeeded(self, const uint8_t *start) noexcept
     cdef bytes plain(self, const uint8_t *start, Place place)

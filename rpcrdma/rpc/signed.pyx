@@ -2,8 +2,8 @@
 
 Owns :class:`Signed`, which a call without a signature has, too, and :class:`Known` (contract: ``signed.pyi``); imports
 contexts, and places. What is looked at here, and is
-not good, or is not simple, is for the general path to answer (:mod:`rpcrdma.rpc.secured`): a call that is declined gives
-its sequence number back, and is verified there once more.
+not good, or is not simple, is for the general path to answer (:mod:`rpcrdma.rpc.secured`). A call that is declined is
+verified there once more, but its sequence number has been taken: that goes along (:class:`~rpcrdma.rpc.replay.Passed`).
 """
 
 from cpython.bytes cimport PyBytes_FromStringAndSize
@@ -90,10 +90,9 @@ cdef class Signed:
         """Whether the call may be answered, as far as its sequence number goes."""
         return self.context is None or self.context.take(self.sequence) == FRESH
 
-    cdef void give_back(self) noexcept:
-        """The call is declined after it was taken."""
-        if self.context is not None:
-            self.context.give_back(self.sequence)
+    cdef tuple number(self):
+        """The context, and the sequence number that was taken there; None: nobody has signed the call."""
+        return None if self.context is None else (self.context, self.sequence)
 
     cdef int head(self, Place place, uint32_t xid) except -1:
         """Write the header of an accepted reply, with the verifier that belongs to the call."""
