@@ -43,7 +43,8 @@ class Files:
     clients: str = ""
     """Roots that clients' certificates are checked with. Empty: clients have no certificates."""
     revoked: str = ""
-    """Revocation lists of those roots. With them a certificate of an issuer without a list is not believed."""
+    """Revocation lists of those roots, and of whom they let issue certificates. With them a certificate is not believed
+    unless each of its issuers has a list."""
 
     def names(self) -> list[str]:
         """Those that are there."""
@@ -152,7 +153,7 @@ def make_context(files: Files) -> Context:
         if files.revoked:
             what = files.revoked
             context.load_verify_locations(files.revoked)
-            context.verify_flags |= ssl.VerifyFlags.VERIFY_CRL_CHECK_LEAF
+            context.verify_flags |= ssl.VerifyFlags.VERIFY_CRL_CHECK_CHAIN
         context.trust = b"".join(_digest(name) for name in (files.clients, files.revoked) if name)
     except ssl.SSLError as error:
         if error.reason == "KEY_VALUES_MISMATCH":

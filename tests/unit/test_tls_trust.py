@@ -87,6 +87,29 @@ def test_a_client_whose_certificate_is_revoked_is_sent_away(
     assert "no TLS: certificate revoked" in caplog.text
 
 
+def test_a_client_whose_authority_is_revoked_is_not_believed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The root has let another authority issue certificates, and has revoked that one."""
+    rig = Demanding(tmp_path)
+    between = rig.authority.create_child_ca()
+    inner, outer = rig.own(between, "inner.example.org"), tmp_path / "between.pem"
+    between.cert_pem.write_to_path(str(outer))
+    (rig.export / "file").write_bytes(b"x")
+
+    async def test() -> None:
+        rig.revoked.write_bytes(list_of(rig.authority) + list_of(between))
+        async with rig.connect(tls_certificate=inner) as files:
+            assert await files.read_bytes("file") == b"x"
+        rig.revoked.write_bytes(list_of(rig.authority, str(outer)) + list_of(between))
+        with pytest.raises((NfsClientError, OSError)):
+            async with rig.connect(tls_certificate=inner) as files:
+                await files.read_bytes("file")
+        async with rig.connect(tls_certificate=rig.good) as files:
+            assert await files.read_bytes("file") == b"x"
+
+    rig.run(test)
+    assert "no TLS: certificate revoked" in caplog.text
+
+
 def test_a_new_certificate_of_the_server_ends_no_connection(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
