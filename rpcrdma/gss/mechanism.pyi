@@ -28,7 +28,8 @@ class Acceptance(Making):
     """The acceptor's side."""
 
     failed: bool
-    why: str
+    why: str | None
+    """In words, once it has ``failed``: peers have chosen some of them."""
     def step(self, credential: Credential, token: bytes) -> bytes:
         """Take the initiator's token; ours for it, which may tell an error: see ``failed`` and ``made``."""
 

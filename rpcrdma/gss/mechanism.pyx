@@ -104,6 +104,8 @@ cdef class Making:
 
 
 cdef class Acceptance(Making):
+    cdef readonly str why
+
     def step(self, Credential credential not None, bytes token not None):
         cdef uint32_t minor = 0, major, ignored, flags = 0, lifetime = 0
         cdef gss_buffer given, answer
@@ -118,6 +120,8 @@ cdef class Acceptance(Making):
         reply = taken(&answer)
         try:
             if major & GSS_ERRORS:
+                # Here, and not where it is wanted: the library has the details in the thread in which it failed.
+                self.why = str(failure("not accepted", major, minor))
                 return reply
             if not major & GSS_CONTINUE_NEEDED:
                 self.principal = displayed(source)
@@ -130,10 +134,6 @@ cdef class Acceptance(Making):
     @property
     def failed(self):
         return bool(self.major & GSS_ERRORS)
-
-    @property
-    def why(self):
-        return str(failure("not accepted", self.major, self.minor))
 
 
 cdef str displayed(void *name):

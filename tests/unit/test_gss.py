@@ -166,13 +166,13 @@ def test_the_mapper_is_asked_again_soon_about_nobody(example: kdc.Realm, failing
                 with mock.patch.dict("tests.unit.gss_support.USERS", clear=True):
                     assert (await who(connection)).endswith(" None 0")
                     if failing:
-                        mapper, made._mapper = made._mapper, mock.Mock(side_effect=OSError("late"))
-                        failed = made._mapper
+                        asking, failed = made.identities, mock.Mock(side_effect=OSError("late"))
+                        mapper, asking.mapper = asking.mapper, failed
                         async with asyncio.timeout(20):
                             while not failed.called:
                                 await who(connection)
-                        await until(lambda: not made._asking)
-                        made._mapper = mapper
+                        await until(lambda: not asking._asked)
+                        asking.mapper = mapper
                 async with asyncio.timeout(20):
                     while not (await who(connection)).endswith(" 1001 40"):
                         pass

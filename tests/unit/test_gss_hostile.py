@@ -7,7 +7,6 @@ import contextlib
 import gc
 import random
 import struct
-import threading
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
@@ -36,9 +35,6 @@ from tests.peer.echo import ECHO, Control
 from tests.support import kdc
 from tests.unit.gss_support import SERVICE, Raw, acceptor, integrity, outcome, privacy, programs, realm, results
 from tests.unit.rpc_support import FakeTransport
-
-DCE_STYLE = 0x1000
-"""A flag with which Kerberos takes a step more (gssapi_ext.h): the acceptor has to wait for it."""
 
 
 @pytest.fixture(scope="module")
@@ -226,98 +222,6 @@ def test_garbage_tokens_make_nothing_and_cost_an_honest_client_nothing(example: 
         assert outcome(await raw.init(good, GssCredential(1, CONTINUE_INIT, 0, NONE, bytes(16)))) == "AUTH_REJECTEDCRED"
         await raw.make()
         assert await raw.call() == "SUCCESS"
-
-    run(example, test)
-
-
-async def half(caller: Raw) -> tuple[Initiation, bytes, bytes]:
-    making = Initiation(SERVICE, None, DCE_STYLE)
-    reply = await caller.init(await asyncio.to_thread(making.step, b""))
-    assert reply is not None
-    if outcome(reply) == "dropped":
-        raise TimeoutError
-    handle, major, _, _, token = parse_init_results(results(reply))
-    assert major == 1
-    return making, handle, token
-
-
-def test_half_made_contexts_are_bounded_for_each_host_and_belong_to_it(example: kdc.Realm) -> None:
-    async def test(raw: Raw, made: Acceptor, _: Control) -> None:
-        begun = [await half(raw) for _ in range(8)]
-        with pytest.raises(TimeoutError):
-            await half(raw)
-        assert made.counts["refused_busy"] == 1
-        honest = Raw(raw.dispatcher, FakeTransport("198.51.100.7"))
-        await honest.make()
-        assert await honest.call() == "SUCCESS"
-        # Another host's, and one's own.
-        making, handle, token = begun[0]
-        third = making.step(token)
-        continued = GssCredential(1, CONTINUE_INIT, 0, NONE, handle)
-        assert outcome(await honest.init(third, continued)) == "AUTH_REJECTEDCRED"
-        reply = await raw.init(third, continued)
-        assert reply is not None
-        assert parse_init_results(results(reply))[1] == 0
-        assert made.table.of("192.0.2.1") == 1
-        assert outcome(await raw.init(third, continued)) == "AUTH_REJECTEDCRED"
-
-    run(example, test, host_waiting=8)
-
-
-def test_half_made_contexts_of_many_hosts_are_bounded_and_keep_nobody_out(example: kdc.Realm) -> None:
-    async def test(raw: Raw, made: Acceptor, _: Control) -> None:
-        begun = []
-        for number in range(8):
-            caller = Raw(raw.dispatcher, FakeTransport(f"198.51.100.{number}"))
-            begun.append((caller, *await half(caller)))
-        assert len(made._half) == 4
-        assert made.counts["abandoned"] == 4
-        for at, fate in ((0, "AUTH_REJECTEDCRED"), (-1, "SUCCESS")):  # the oldest is gone, the newest goes on
-            caller, making, handle, token = begun[at]
-            continued = GssCredential(1, CONTINUE_INIT, 0, NONE, handle)
-            assert outcome(await caller.init(making.step(token), continued)) == fate
-        await raw.make()
-        assert await raw.call() == "SUCCESS"
-
-    run(example, test, waiting=4)
-
-
-def test_a_name_service_that_hangs_has_one_thread_of_a_principal(example: kdc.Realm) -> None:
-    """However many contexts the principal has; there are others to be looked up."""
-    asked, answer = [], threading.Event()
-
-    def mapper(principal: str) -> None:
-        asked.append(principal)
-        answer.wait(60)
-
-    async def test(raw: Raw, made: Acceptor, _: Control) -> None:
-        callers = [raw, Raw(raw.dispatcher), Raw(raw.dispatcher)]
-        for caller in callers:
-            await caller.make()
-        for context in made.table:
-            context.known_until = 0.0
-        made._mapper = mapper
-        try:
-            for caller in callers:
-                assert await caller.call() == "SUCCESS"
-            # Whatever has been asked before this has got its thread.
-            await asyncio.get_running_loop().run_in_executor(made._makers, lambda: None)
-            assert asked == ["alice@EXAMPLE.ORG"]
-        finally:
-            answer.set()
-
-    run(example, test)
-
-
-def test_half_made_contexts_are_forgotten_when_their_time_is_over(example: kdc.Realm) -> None:
-    async def test(raw: Raw, made: Acceptor, _: Control) -> None:
-        making = Initiation(SERVICE, None, DCE_STYLE)
-        await raw.init(await asyncio.to_thread(making.step, b""))
-        (entry,) = made._half.items()
-        made._half[entry[0]] = (entry[1][0] - 1000.0, *entry[1][1:])
-        await raw.make()
-        assert not made._half
-        assert made.counts["abandoned"] == 1
 
     run(example, test)
 

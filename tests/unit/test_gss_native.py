@@ -21,6 +21,7 @@ from nfsd.protocol.nfs3 import NFS_PROGRAM, diropargs3, nfs_fh3, nfsstat3
 from rpcrdma.client import ClientOptions, Connection, Gss, connect
 from rpcrdma.gss import contexts
 from rpcrdma.gss.acceptor import Acceptor
+from rpcrdma.gss.identities import Answer
 from rpcrdma.gss.identity import Identity
 from rpcrdma.memory import Pool
 from rpcrdma.rpc.messages import auth_flavor, auth_stat, opaque_auth
@@ -234,11 +235,11 @@ def test_a_caller_who_is_somebody_else_by_now_is_one_at_once(tmp_path: Path, exa
             assert await it.read(handle, 0, 10) == pattern(SIZE)[:10]
         assert it.row(READ).direct
         (context,) = it.acceptor.table
-        it.acceptor._take(context, Identity(4242, 4242))
+        Answer(Identity(4242, 4242), float("inf")).tell(context)
         arguments = pack(p.READ3args, p.READ3args(handle, 0, 10))
         reply = await it.call(READ, arguments, into=memoryview(bytearray(10)))
         assert reply.decode(p.READ3res).status == nfsstat3.NFS3ERR_ACCES
-        it.acceptor._take(context, ALICE)
+        Answer(ALICE, float("inf")).tell(context)
         assert await it.read(handle, 0, 10) == pattern(SIZE)[:10]
 
     run(test, tmp_path, example)
