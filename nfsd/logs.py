@@ -13,9 +13,10 @@ class JournalFormatter(logging.Formatter):
     """Lines with sd-daemon(3)'s priority in front; the journal knows the time."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Put the priority before every line, or the journal would lose it after the first."""
+        """Put the priority before every line, or the journal would lose it after the first. Lines end where the journal
+        has them end: other characters that could end one may be a peer's."""
         prefix = f"<{_PRIORITIES.get(record.levelno, 6)}>"
-        return "\n".join(prefix + line for line in super().format(record).splitlines())
+        return "\n".join(prefix + line for line in super().format(record).split("\n"))
 
 
 def set_up_logging(level: str, who: str = "") -> None:

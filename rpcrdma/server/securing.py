@@ -16,6 +16,7 @@ from typing import Any, Protocol
 from rpcrdma.departed import DEPARTED
 from rpcrdma.firewall import contain
 from rpcrdma.log_limits import limited_logger
+from rpcrdma.shown import shown
 from rpcrdma.tcp.stream import RecordStream
 from rpcrdma.tls.certificates import Peer
 from rpcrdma.tls.handshake import Outcome
@@ -116,7 +117,8 @@ class Securing:
             return
         if self._ends is None:
             self._ends = now + _PARTING
-            _log.info("%s: the certificate of %s is to be checked again; closing", owner, self.peer.subject)
+            who = shown(self.peer.subject)
+            _log.info("%s: the certificate of %s is to be checked again; closing", owner, who)
             owner.drain()
         elif now >= self._ends:
             owner.close()
@@ -126,12 +128,13 @@ class Securing:
         if owner.closed:
             return False
         if peer is None or secrets is None:
-            _log.warning("%s: no TLS: %s; closing", owner, why)
+            _log.warning("%s: no TLS: %s; closing", owner, shown(why))
             owner.close()
             return False
         assert self._secure is not None
         stream.secure(directions(secrets), self._secure.sealers, owner.proceed)
         self.waits, self.peer = False, peer
         owner.security, owner.certified = peer.security, " ".join(peer.names)
-        _log.debug("%s: secured by %s %s", owner, peer.cipher, peer.subject or "without a client's certificate")
+        whose = shown(peer.subject) if peer.verified else "without a client's certificate"
+        _log.debug("%s: secured by %s %s", owner, peer.cipher, whose)
         return True

@@ -396,5 +396,5 @@ def test_where_mount_listens(hosts: list[str], expected: list[str]) -> None:
 
 def test_journal_lines_carry_their_priority() -> None:
     formatter = JournalFormatter("%(name)s: %(message)s")
-    record = logging.LogRecord("nfsd", logging.ERROR, "", 0, "one\ntwo", None, None)
-    assert formatter.format(record) == "<3>nfsd: one\n<3>two"
+    record = logging.LogRecord("nfsd", logging.ERROR, "", 0, "one\ntwo\x0bt\x85\u2028o", None, None)
+    assert formatter.format(record) == "<3>nfsd: one\n<3>two\x0bt\x85\u2028o"
