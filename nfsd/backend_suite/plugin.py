@@ -50,8 +50,14 @@ def entry_of(config: pytest.Config) -> Entry:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """A test for each scenario and way."""
-    if "scenario" in metafunc.fixturenames and metafunc.module.__name__ == "nfsd.backend_suite.test_backend":
+    """A test for each scenario and way, and for each question."""
+    if metafunc.module.__name__ != "nfsd.backend_suite.test_backend":
+        return
+    if "question" in metafunc.fixturenames:
+        from nfsd.backend_suite.operations import QUESTIONS
+
+        metafunc.parametrize("question", QUESTIONS.values(), ids=lambda question: question.__name__)
+    if "scenario" in metafunc.fixturenames:
         from nfsd.backend_suite.scenarios import SCENARIOS, WRITING
         from nfsd.backend_suite.trying import WAYS
 

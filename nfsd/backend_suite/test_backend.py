@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Coroutine
 from pathlib import Path
 
 import pytest
 
+from nfsd.backend_suite.operations import Question
 from nfsd.backend_suite.plugin import entry_of
 from nfsd.backend_suite.scenarios import Scenario
 from nfsd.backend_suite.trying import Entry, Way, serving
@@ -28,10 +30,30 @@ async def go_through(directory: Path, entry: Entry, scenario: Scenario, way: Way
             await fs.rmtree(place)
 
 
-def test_backend(scenario: Scenario, way: Way, tmp_path: Path, pytestconfig: pytest.Config) -> None:
-    """What the scenario says."""
+async def ask(directory: Path, entry: Entry, question: Question) -> str:
+    """One question, with a server of its own; the answer."""
+    async with asyncio.timeout(PATIENCE), serving(directory, entry) as server:
+        async with server.asked(writable=entry.writable) as asked:
+            answer = await question(asked)
+        if entry.writable:
+            async with server.connect(("tcp", "4.1")) as fs:
+                await fs.rmtree("questions")
+        return answer
+
+
+def _run(work: Coroutine[None, None, object]) -> None:
     mask = os.umask(0o022)
     try:
-        asyncio.run(go_through(tmp_path, entry_of(pytestconfig), scenario, way))
+        asyncio.run(work)
     finally:
         os.umask(mask)
+
+
+def test_backend(scenario: Scenario, way: Way, tmp_path: Path, pytestconfig: pytest.Config) -> None:
+    """What the scenario says."""
+    _run(go_through(tmp_path, entry_of(pytestconfig), scenario, way))
+
+
+def test_operation(question: Question, tmp_path: Path, pytestconfig: pytest.Config) -> None:
+    """What is declared works, and what is not is refused as the RFC says."""
+    _run(ask(tmp_path, entry_of(pytestconfig), question))

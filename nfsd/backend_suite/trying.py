@@ -13,6 +13,8 @@ from typing import Any, Final, Literal
 
 import yaml
 
+from nfsd.backend_suite.operations import SIZE, Asked
+from nfsd.backend_suite.peer import Peer
 from nfsd.backend_suite.scenarios import Trial
 from nfsd.client import FileSystem, Options, connect
 from nfsd.client.filesystem import Managed
@@ -55,9 +57,33 @@ class Server:
     def connect(self, way: Way, pseudo: str = "tried") -> Managed[FileSystem]:
         """A client of an export, as root."""
         transport, version = way
-        ports = {one.address.scheme: one.address.port for one in self.daemon.listeners.of("nfs")}
         options = Options(nfs_version=version, mount_port=self.daemon.listeners.of("mountd")[0].address.port)
-        return connect(f"{transport}://127.0.0.1:{ports[transport]}/{pseudo}", options)
+        return connect(f"{transport}://127.0.0.1:{self._port(transport)}/{pseudo}", options)
+
+    def _port(self, transport: str) -> int:
+        return next(one.address.port for one in self.daemon.listeners.of("nfs") if one.address.scheme == transport)
+
+    @contextlib.asynccontextmanager
+    async def asked(self, *, writable: bool) -> AsyncIterator[Asked]:
+        """Whom questions are asked (:mod:`nfsd.backend_suite.operations`), about a file made for that, or where nothing
+        can be written, about the first one that there is."""
+        names, file = [], "asked"
+        async with self.connect(("tcp", "4.1")) as fs:
+            if writable:
+                names = ["questions"]
+                await fs.makedirs("questions")
+                await fs.write_bytes("questions/asked", bytes(range(1, 129)) * (SIZE // 128))
+                await fs.write_bytes("questions/asked.to", b"")
+            else:
+                async for top, _, files in fs.walk():
+                    if files:
+                        names, file = [one for one in top.split("/") if one], files[0].name
+                        break
+        peer = await Peer.connect("127.0.0.1", self._port("tcp"))
+        try:
+            yield Asked(peer, await peer.find("tried", *names), file, writable)
+        finally:
+            peer.close()
 
 
 @contextlib.asynccontextmanager

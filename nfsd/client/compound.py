@@ -28,10 +28,10 @@ class Compound(NamedTuple):
     numbers: list[int]
 
 
-def encode(encoder: Encoder, operations: Sequence[Op]) -> None:
+def encode(encoder: Encoder, operations: Sequence[Op], minor: int = MINOR) -> None:
     """Put COMPOUND4args."""
     encoder.opaque(b"")
-    encoder.uint32(MINOR)
+    encoder.uint32(minor)
     encoder.uint32(len(operations))
     for number, arguments in operations:
         encoder.uint32(number)

@@ -10,9 +10,14 @@ import pytest
 from nfsd.protocol import nfs4 as p
 from tests.support.nfs4 import Failed, mode
 from tests.support.served import run
+from tests.unit.test_backends_table import seen, told
 from tests.unit.test_v4_locks import locking
 
 pytestmark = [pytest.mark.ceph, pytest.mark.timeout(900)]
+
+
+def test_the_documents_table_is_what_it_answers(tmp_path, place):
+    assert seen(tmp_path, place.entry(), patience=600) == told("cephfs")
 
 
 def serve(tmp_path, place, test):

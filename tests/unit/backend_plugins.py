@@ -122,6 +122,13 @@ def hanging():
     return MemoryBackend()
 
 
+class Mumbling(MemoryBackend):
+    """What extended attributes say is another thing than what they were told."""
+
+    def get_xattr(self, key, name):
+        return super().get_xattr(key, name)[:-1]
+
+
 class Shared(MemoryBackend):
     """Others change it too."""
 

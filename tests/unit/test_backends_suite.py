@@ -34,9 +34,9 @@ def test_other_runs_of_pytest_do_not_import_the_server():
 
 
 def test_a_good_backend_passes(tmp_path):
-    status, output = suite(tmp_path, "--backend=memory", "-k", "tcp-4.1")
+    status, output = suite(tmp_path, "--backend=memory", "-k", "tcp-4.1 or operation")
     assert status == 0, output
-    assert "15 passed" in output
+    assert "25 passed" in output
 
 
 @pytest.mark.parametrize(
@@ -52,3 +52,10 @@ def test_a_wrong_backend_fails(tmp_path, store, scenario):
     assert status == 1, output
     assert "1 failed" in output
     assert scenario in output
+
+
+def test_a_backend_that_has_not_what_it_declares_fails(tmp_path):
+    options = "--backend=tests.unit.backend_plugins:Mumbling", "-k", "extended_attributes or copying"
+    status, output = suite(tmp_path, *options)
+    assert status == 1, output
+    assert "1 failed, 1 passed" in output
