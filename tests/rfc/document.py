@@ -25,6 +25,10 @@ The last column is Linux's own NFS server, kernel {kernel}, over siw: what its a
 server's answers can show. The questions are those of [`rdma-nfsd conformance`](conformance.md). `rdma-nfsd` answers
 every one as demanded (`tests/unit/test_checklist.py`); `python -m tests.vm.four_servers` puts them to the kernel, in a
 guest.
+
+RPCSEC_GSS is served in version 1 (RFC 2203), which is what clients of NFS ask for. A call of version 2 (RFC 5403:
+channel bindings) or 3 (RFC 7861: assertions and labels) is denied with AUTH_BADCRED, as RFC 2203 section 5.3.3.3 has
+it for a version that a server does not know: a client that speaks both goes on with version 1.
 """
 
 FACTS = Path(__file__).with_name("servers.json")
