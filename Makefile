@@ -7,7 +7,7 @@
 #   make test-long  what make test leaves out because it takes minutes by itself: packages, the unit under systemd, more crashes
 #   make test-devices  the server on RDMA devices (rxe, siw) in a guest: up to an hour more, not part of make test
 #   make test GUEST=6.12  the same with another kernel of Debian's in the guest: 6.1, 6.12, newest (of its backports)
-#   make test-newest   the newest kernel's mounts, restart and delegations; not part of make test
+#   make test-newest   the newest kernel's mounts, restart and delegations; make test has a part of them
 #   make test-fast  develop, then the tests that need no guest and build no package
 #   make test-trixie  the same on Debian 13, in a chroot below .lab (as root); PYTEST="..." for pytest
 #   make test-distribution DIST=sid  the same on another Debian
@@ -41,7 +41,7 @@ BENCH_SOURCES := $(wildcard bench/*.pyx bench/*.pxd)
 START := $(shell date +%s)
 SAY = echo "[$$(( $$(date +%s) - $(START) ))s]"
 
-.PHONY: setup develop tools run test test-long test-devices test-fast test-guest test-newest test-kerberos test-ceph test-faults test-trixie test-distribution test-deb test-container test-soak demo deb lint lab fuzz hostile clean help
+.PHONY: setup develop tools run test test-long test-devices test-fast test-guest test-newest test-some-newest test-kerberos test-ceph test-faults test-trixie test-distribution test-deb test-container test-soak demo deb lint lab fuzz hostile clean help
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -112,6 +112,7 @@ test: tools develop lab lint
 	$(BIN)/python -m pytest -v -n 2 --dist loadfile --durations=15 -m "not guest and not ceph and not container and not long"
 	$(BIN)/python -m pytest -vv -n 2 --dist loadfile --durations=15 \
 		-m "guest and not devices and not faults and not matrix and not long"
+	@[ "$(GUEST)" = newest ] || $(MAKE) -s test-some-newest
 	@echo "not run: what takes minutes by itself, and RDMA devices in a guest; that is make test-long and make test-devices"
 	@$(BIN)/python -m tests.ceph.installed
 
@@ -142,6 +143,13 @@ test-long: tools develop lab
 
 test-devices: tools develop lab
 	$(BIN)/python -m pytest -v -s --durations=15 -m devices
+
+# The part of them that make test runs, too.
+test-some-newest: tools develop
+	@tests/vm/host-packages.sh guest
+	@$(BIN)/python -m tests.vm.build newest
+	GUEST=newest $(BIN)/python -m pytest -vv -n 2 --dist loadfile --durations=15 -m "newest and not long" tests/vm || \
+		{ echo "FAILED with the newest kernel: make test-some-newest runs these tests again"; exit 1; }
 
 test-newest: tools develop
 	@tests/vm/host-packages.sh guest

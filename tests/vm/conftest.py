@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.vm.build import chosen_kernel
 from tests.vm.kernel_server import KernelServer
 from tests.vm.network import Network, namespace_or_slirp
 from tests.vm.server import Server
@@ -28,6 +29,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(pytest.mark.devices)
             if item.get_closest_marker("timeout") is None:
                 item.add_marker(pytest.mark.timeout(1800))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """A failure names the kernel: ``make test`` runs some tests with two."""
+    report = yield
+    if report.failed:
+        report.sections.append(("the guest's kernel", f"GUEST={chosen_kernel()}"))
+    return report
 
 
 @pytest.fixture(scope="module")

@@ -208,6 +208,7 @@ def test_the_kernels_never_complained(pair: Pair) -> None:
     pair.server.assert_running()
 
 
+@pytest.mark.newest
 @pytest.mark.skipif(chosen_kernel() != "newest", reason="Linux asks for directories to be delegated from 6.19 on")
 @pytest.mark.parametrize("who", ["another client", "a local process"])
 def test_a_delegated_directory_shows_what_others_do(pair: Pair, who: str) -> None:
