@@ -14,7 +14,7 @@
 #   make test-deb DIST=trixie  build the Debian package on that Debian, install, upgrade and remove it under its systemd (as root)
 #   make test-container  build the container, run it with crun and runc (as root); not part of make test
 #   make test-kerberos  every version, transport and protection by Kerberos, with a Linux client; make test has four of them
-#   make test-ceph  CephFS as an export, on a Ceph cluster that it starts (230 MB of packages); make test has a short run where they are there
+#   make test-ceph  CephFS as an export, and records in RADOS, on a Ceph cluster that it starts (230 MB of packages); make test has a short run where they are there
 #   make test-faults      what a server that misbehaves does to a Linux client (GUEST= as above); not part of make test
 #   make hostile SECONDS=60  attack a running server in every way, for a minute each, and print a table; make test has a second of each
 #   make test-soak SOAK=10m  clients whose histories are checked, while the server is killed and its power cut; an hour unless told
@@ -161,10 +161,10 @@ test-newest: tools develop
 test-kerberos: tools develop lab
 	$(BIN)/python -m pytest -vv --durations=15 tests/vm/test_kerberos.py
 
-# What was built before the library's headers were there lacks the backend: then it is built now.
+# What was built before the libraries' headers were there lacks what is over them: then it is built now.
 test-ceph: develop
 	@tests/vm/host-packages.sh ceph
-	@$(BIN)/python -c 'from nfsd.backends.cephfs import why_not; raise SystemExit(bool(why_not()))' || \
+	@$(BIN)/python -c 'from nfsd.backends import cephfs; from nfsd.stable import rados; raise SystemExit(bool(cephfs.why_not() or rados.why_not()))' || \
 		$(BIN)/python setup.py --quiet build_ext --inplace
 	$(BIN)/python -m pytest -v -rs --durations=15 tests/ceph
 

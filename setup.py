@@ -8,8 +8,9 @@ them in place once, instead of a second time in a directory that pip throws away
 Before that, formats are written for them that follow from the declarations (:mod:`rpcrdma.xdr.generate`).
 
 Those of the provider over RDMA devices need the headers of libibverbs and librdmacm, those of the backend for CephFS
-libcephfs's. Where these are absent, they are left out, and it is said: everything else works without them, and the
-server says what it lacks when it is asked for a device, or for a file system of Ceph's.
+libcephfs's, that of stable storage in RADOS librados's. Where these are absent, they are left out, and it is said:
+everything else works without them, and the server says what it lacks when it is asked for a device, a file system or a
+pool of Ceph's.
 """
 
 import os
@@ -34,6 +35,7 @@ DEVICE = Path("rpcrdma/verbs/device")
 WITHOUT_LIBRARIES = {DEVICE / "queue.pyx"}
 VERBS = ("ibverbs", "rdmacm")
 CEPHFS = Path("nfsd/backends/cephfs")
+RADOS = Path("nfsd/stable/rados")
 LARGE = ("_FILE_OFFSET_BITS", "64")  # libcephfs's header insists on it
 
 
@@ -57,7 +59,9 @@ def needs_verbs(source: Path) -> bool:
 
 def libraries_of(source: Path) -> tuple[str, ...]:
     """Those of the operating system that an extension uses, which may be absent."""
-    return VERBS if needs_verbs(source) else ("cephfs",) if CEPHFS in source.parents else ()
+    if needs_verbs(source):
+        return VERBS
+    return ("cephfs",) if CEPHFS in source.parents else ("rados",) if RADOS in source.parents else ()
 
 
 def generate_formats() -> None:
@@ -73,6 +77,7 @@ PROCESSORS = len(os.sched_getaffinity(0))
 wanted = CHOICE != "none" and not WITHOUT_EXTENSIONS.intersection(sys.argv)
 have_verbs = wanted and links("rdma/rdma_cma.h", "rdma_create_event_channel()", VERBS)
 have_cephfs = wanted and links("cephfs/libcephfs.h", "ceph_version(0, 0, 0)", ("cephfs",))
+have_rados = wanted and links("rados/librados.h", "rados_connect(0)", ("rados",))
 if wanted and not have_verbs:
     sys.stderr.write(
         "*** setup.py: no headers of libibverbs and librdmacm: building WITHOUT the provider over RDMA devices.\n"
@@ -82,7 +87,11 @@ if wanted and not have_cephfs:
     sys.stderr.write(
         "setup.py: no headers of libcephfs: building without the backend for CephFS, which few need (libcephfs-dev).\n"
     )
-have = {VERBS: have_verbs, ("cephfs",): have_cephfs, (): wanted}
+if wanted and not have_rados:
+    sys.stderr.write(
+        "setup.py: no headers of librados: building without stable storage in RADOS, which few need (librados-dev).\n"
+    )
+have = {VERBS: have_verbs, ("cephfs",): have_cephfs, ("rados",): have_rados, (): wanted}
 
 extensions = [
     Extension(

@@ -7,7 +7,6 @@ the field names (or aliases) are the file's keys, the annotations its bounds. Ev
 from __future__ import annotations
 
 import ipaddress
-import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -15,6 +14,24 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import BeforeValidator, ConfigDict, Field, StrictBool, StrictStr
 
+from nfsd.config_stable import ServerName, Stable, StableStorage
+from nfsd.config_values import (
+    Identity,
+    Integer,
+    Port,
+    Processes,
+    Sec,
+    Seconds,
+    Secure,
+    Size,
+    Squash,
+    TransferSize,
+    Umask,
+    Versions,
+    XprtSec,
+    lone_string,
+    loopback,
+)
 from nfsd.exports import Export
 from nfsd.versions import of_names
 from rpcrdma.tls.certificates import Files
@@ -23,57 +40,11 @@ from rpcrdma.weights import HEAVIEST
 Location = tuple[str | int, ...]
 """A key by the keys and indices that lead to it."""
 DEFAULT_PORTS = {"rdma": 20049, "tcp": 2049}
-_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
 
 def dotted(where: Location) -> str:
     """A key as people write it: ``exports[0].squash``."""
     return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in where).lstrip(".")
-
-
-def _size(value: Any) -> Any:
-    """``512 MiB``, ``64K`` or a plain number of octets."""
-    if isinstance(value, str):
-        found = re.fullmatch(r"\s*(\d{1,15})\s*([kmgt]?)(?:i?b)?\s*", value, re.IGNORECASE)
-        if found is None:
-            raise ValueError("is no size; write for example 512MiB or a number of octets")
-        return int(found[1]) * _UNITS[found[2].lower()]
-    return value
-
-
-def _id(value: Any) -> Any:
-    """A user's or group's number. The largest of 32 bits is (uid_t)-1, which the kernel takes for "as it is"."""
-    if value == 0xFFFFFFFF:
-        raise ValueError("is no one's id but means -1 to the system; the usual anonymous user and group is 65534")
-    return value
-
-
-def _secure(value: Any) -> Any:
-    if value is True or value is False or value == "tcp":
-        return value
-    raise ValueError("must be true, false or tcp")
-
-
-def _umask(value: Any) -> Any:
-    """Octal, as everywhere, whether it begins with a 0 or not."""
-    if isinstance(value, str) and re.fullmatch(r"0?o?[0-7]{1,3}", value):
-        return int(value, 8)
-    raise ValueError("is no umask; write up to three octal digits, as in 022")
-
-
-def _processes(value: Any) -> Any:
-    """``auto`` is as many as there are processors for us."""
-    return len(os.sched_getaffinity(0)) if value == "auto" else value
-
-
-def _loopback(value: Any) -> Any:
-    """A port alone is one of the loopback address."""
-    return f"127.0.0.1:{value}" if isinstance(value, int) and not isinstance(value, bool) else value
-
-
-def _lone_string(key: str) -> BeforeValidator:
-    """A string stands for the mapping with only this key."""
-    return BeforeValidator(lambda value: {key: value} if isinstance(value, str) else value)
 
 
 def split_host_port(text: str, default_port: int | None = None) -> tuple[str, int]:
@@ -115,20 +86,6 @@ class Address(NamedTuple):
         return f"{self.scheme}://[{self.host}]:{self.port}" if ":" in self.host else "{}://{}:{}".format(*self)
 
 
-Integer = Annotated[int, Field(strict=True)]
-Seconds = Annotated[float, Field(gt=0, le=86400)]
-Size = Annotated[int, BeforeValidator(_size), Field(strict=True)]
-Identity = Annotated[int, BeforeValidator(_id), Field(strict=True, ge=0, le=0xFFFFFFFE)]
-Port = Annotated[int, Field(strict=True, ge=0, le=65535)]
-Squash = Literal["root", "none", "all"]
-Secure = Annotated[Literal[True, False, "tcp"], BeforeValidator(_secure)]
-XprtSec = Annotated[tuple[Literal["none", "tls", "mtls"], ...], Field(min_length=1)]
-Sec = Annotated[tuple[Literal["krb5p", "krb5i", "krb5", "sys", "none"], ...], Field(min_length=1)]
-TransferSize = Annotated[Size, Field(ge=4096, le=1 << 20, multiple_of=4096)]
-Version = Literal["3", "4", "4.0", "4.1", "4.2"]
-Versions = Annotated[tuple[Version, ...], Field(min_length=1)]
-Umask = Annotated[int, BeforeValidator(_umask)]
-Processes = Annotated[int, BeforeValidator(_processes), Field(strict=True, ge=1, le=128)]
 _STRICT = ConfigDict(extra="forbid", allow_inf_nan=False)
 
 
@@ -293,7 +250,7 @@ class Metrics:
 
     __pydantic_config__ = _STRICT
 
-    listen: Annotated[StrictStr | None, BeforeValidator(_loopback)] = None
+    listen: Annotated[StrictStr | None, BeforeValidator(loopback)] = None
     """``host:port`` to serve ``/metrics`` and the page on, or a port of the loopback address; none without it."""
     names: tuple[StrictStr, ...] = ()
     """Names that this host is asked by there, besides its own; ``*`` for any."""
@@ -354,7 +311,7 @@ class Server:
 
     __pydantic_config__ = _STRICT
 
-    listen: tuple[Annotated[Listen, _lone_string("url")], ...]
+    listen: tuple[Annotated[Listen, lone_string("url")], ...]
     mountd_port: Port = 20048
     """TCP port of MOUNT (NFSv3), on the hosts of the TCP listeners, or of all if there is none of those."""
     nlm: StrictBool = True
@@ -371,6 +328,10 @@ class Server:
     """Processes that serve together, each of them its part of the clients; ``auto``: one for each processor."""
     state_dir: StrictStr = "./state"
     """Where client records and the handle key live; made if missing, readable by the server alone."""
+    name: ServerName | None = None
+    """What this server is called among those of its cluster, and its records with it."""
+    stable_storage: Stable = field(default_factory=StableStorage)
+    """Where what must outlive the server is kept: ``sqlite``, or ``rados`` with a pool."""
     rpcbind: StrictBool = True
     """Whether to register with rpcbind when one runs."""
     portmapper: StrictBool = False
@@ -443,7 +404,7 @@ class ExportEntry:
     squash: Squash = "root"
     anonuid: Identity = 65534
     anongid: Identity = 65534
-    clients: tuple[Annotated[Client, _lone_string("host")], ...] = (Client(host="*"),)
+    clients: tuple[Annotated[Client, lone_string("host")], ...] = (Client(host="*"),)
     asynchronous: Annotated[StrictBool, Field(alias="async")] = False
     cross_mounts: StrictBool = False
     mountpoint: StrictBool | StrictStr = False

@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from nfsd import config, versions
+from nfsd import config, config_stable, versions
 from nfsd.config import Config, ExportEntry, Location, Server
 from nfsd.config_backends import backend_of, problems_of_backend
 from nfsd.config_document import ConfigError as ConfigError
@@ -31,6 +31,8 @@ _CLASSES: dict[Location, Any] = {
     ("server", "listen", "*"): config.Listen,
     ("server", "client_rate"): config.Rate,
     ("server", "kerberos"): config.Kerberos,
+    ("server", "stable_storage"): config_stable.StableStorage,
+    ("server", "stable_storage", "rados"): config_stable.RadosPool,
     ("server", "nfs4"): config.Nfs4,
     ("server", "nfs4", "limits"): config.Nfs4Limits,
     ("server", "limits"): config.Limits,
@@ -111,6 +113,8 @@ def _check_server(document: Document, server: Server, base: str) -> Server:
     if count > 1 and server.nfs4.delegations == "nfs":
         what = "takes one process: the others' clients would not be seen; write local, or off"
         document.problem(("server", "nfs4", "delegations"), what)
+    for key, what in config_stable.problems_of_stable_storage(server.stable_storage, server.name, count):
+        document.problem(("server", key), what)
     state_dir = os.path.join(base, server.state_dir)
     if os.path.lexists(state_dir) and not os.path.isdir(state_dir):
         document.problem(("server", "state_dir"), f"{state_dir} is not a directory; name another or move it away")

@@ -51,10 +51,10 @@ from nfsd.protocol.nlm4 import NLM_PROGRAM, NLM_V4
 from nfsd.protocol.nsm import SM_PROGRAM, SM_VERS
 from nfsd.protocol.rquota import RQUOTA_PROGRAM, RQUOTA_V1, RQUOTA_V2
 from nfsd.read_only import ReadOnlySwitch, as_served
-from nfsd.recovery_store import RecoveryStore
 from nfsd.reloader import Reloader
 from nfsd.requests import commands, of_portion
 from nfsd.settling import settle
+from nfsd.stable.choosing import stable_storage
 from nfsd.state import Recovered, StateEngine
 from nfsd.state.limits import Limits as StateLimits
 from nfsd.state_dir import StateDirError
@@ -146,7 +146,7 @@ class Daemon:
             self.pool, server.limits, self.captures, descriptors, self.paces, portion, server.connection_descriptors
         )
         self._rpcbind = rpcbind or Rpcbind()
-        self._store = RecoveryStore(server.state_dir)
+        self._store = stable_storage(server)
         self._mounts = MountList()
         self._parts: Parts
         self._inspector: Inspector

@@ -1,6 +1,6 @@
 """Client records when the number of processes changes: each goes to the process that its client will come to.
 
-Records lie in the database of each process (:mod:`nfsd.recovery_store`). After another number of processes has been
+Records lie in the database of each process (:mod:`nfsd.stable.sqlite`). After another number of processes has been
 configured, clients come to other processes, and may reclaim there only what is on record there. So before any process
 starts, the former databases are read, and those of the new number written. A file in the state directory says for how
 many processes the records lie there. It is changed last, in one step, so a crash on the way loses nothing.
@@ -19,7 +19,7 @@ import os
 from collections.abc import Iterator
 
 from nfsd.portions import state_dir_of
-from nfsd.recovery_store import FILE_NAME, Records, read_records, write_records
+from nfsd.stable.sqlite import FILE_NAME, Records, read_records, write_records
 from nfsd.state.recovery import ClientRecord
 from nfsd.state.types import NLM
 from rpcrdma.server.spread import place_of

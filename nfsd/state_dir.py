@@ -13,7 +13,7 @@ import stat
 
 _log = logging.getLogger(__name__)
 
-_SECRETS = ("handle.key", "server-id")
+_SECRETS = ("handle.key", "server-id", "holder")
 _ADVICE = (
     "; with it handles of any exported file can be made: if somebody may have read it, remove it while the server is "
     "stopped, and have clients mount again"
@@ -127,18 +127,32 @@ def _check(descriptor: int, shown: str, mode: int, advice: str = "", *, mend: bo
 
 def identity(path: str) -> bytes:
     """Who the server is to NFSv4 clients, the same over restarts (RFC 8881 section 2.10.4). Raises OSError."""
-    path = os.path.join(path, "server-id")
+    return _made_once(path, "server-id")
+
+
+def holder(path: str) -> bytes:
+    """Who this is among the hosts that may have the server's records. It never leaves the directory. Raises OSError."""
+    return _made_once(path, "holder")
+
+
+def keep(path: str, name: str, octets: bytes) -> None:
+    """Have this in a file of the directory, on the disk when this returns. Raises OSError."""
+    path = os.path.join(path, name)
+    with open(os.open(path + ".new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+        file.write(octets)
+        file.flush()
+        os.fsync(file.fileno())
+    os.rename(path + ".new", path)
+
+
+def _made_once(path: str, name: str) -> bytes:
     try:
-        with open(path, "rb") as file:
+        with open(os.path.join(path, name), "rb") as file:
             found = file.read(64)
         if len(found) == 32:
             return found
     except FileNotFoundError:
         pass
     made = os.urandom(16).hex().encode()
-    with open(os.open(path + ".new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-        file.write(made)
-        file.flush()
-        os.fsync(file.fileno())
-    os.rename(path + ".new", path)
+    keep(path, name, made)
     return made

@@ -16,9 +16,10 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import ConfigDict, Field, StrictBool, StrictStr
 
-from nfsd.config import Integer, Location, Seconds
+from nfsd.config import Location
 from nfsd.config_document import ConfigError, Document, Problem
 from nfsd.config_text import BadText, read_text
+from nfsd.config_values import Integer, Seconds
 from nfsd.faults.calls import ATTRIBUTES, PROGRAMS, names_of
 from nfsd.protocol.nfs3 import nfsstat3
 from nfsd.protocol.nfs4 import nfsstat4

@@ -1,1 +1,1 @@
-"""CephFS: a cluster of the tests' own, and the backend over it (make test-ceph)."""
+"""CephFS: a cluster of the tests' own, the backend over it, and records in it (make test-ceph)."""

@@ -14,8 +14,10 @@ from typing import Any
 import pytest
 
 from nfsd.backend_suite.trying import Entry
+from nfsd.stable import rados as in_rados
 from tests.ceph.cluster import Cluster
 from tests.ceph.installed import why_not
+from tests.ceph.stable_storage import Rados
 
 _numbers = itertools.count()
 
@@ -74,3 +76,13 @@ def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def place(cluster: Cluster) -> Place:
     return Place(cluster)
+
+
+@pytest.fixture
+def rados(cluster: Cluster, tmp_path: Path) -> Rados:
+    """The records of a server that one test has for itself."""
+    missing = in_rados.why_not()
+    if missing:
+        pytest.skip(f"RADOS: {missing}")
+    (tmp_path / "state").mkdir()
+    return Rados(cluster, tmp_path / "state")

@@ -1,11 +1,14 @@
-"""The short run over CephFS, part of every test run where a cluster can be had; make test-ceph has the rest."""
+"""The short run over Ceph, part of every test run where a cluster can be had; make test-ceph has the rest."""
 
+import asyncio
 import os
 
 import pytest
 
 from nfsd.backend_suite.scenarios import SCENARIOS, WRITING, Trial
 from nfsd.backend_suite.trying import WAYS
+from tests.support.stable_storage import SCENARIOS as RECORDS
+from tests.support.stable_storage import a_failed_commit_fails_the_flush_and_is_tried_again as FAILING
 from tests.unit.test_backends_served import run
 
 pytestmark = pytest.mark.timeout(900)
@@ -38,3 +41,8 @@ def test_what_is_written_is_in_the_cluster(tmp_path, place):
         sink = bytearray(len(data) + 1)
         assert client.read(client.open(None, key, 1), key, 0, memoryview(sink))[0] == len(data)
         assert sink[:-1] == data
+
+
+@pytest.mark.parametrize("scenario", [one for one in RECORDS if one is not FAILING], ids=lambda one: one.__name__)
+def test_stable_storage_in_a_pool(rados, scenario):
+    asyncio.run(scenario(rados))

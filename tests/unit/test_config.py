@@ -6,6 +6,7 @@ import pytest
 
 from nfsd.config import Address, Config, split_host_port
 from nfsd.config_file import ConfigError, load
+from nfsd.config_stable import RadosPool
 from nfsd.exports import ClientOverride, ExportTable
 
 MINIMAL = """\
@@ -102,6 +103,13 @@ exports:
     assert (second.read_only, second.squash, second.anonuid, second.anongid) == (True, "all", 0, 0xFFFFFFFE)
 
 
+def test_where_records_are_kept(directory: Path) -> None:
+    text = MINIMAL.replace("state_dir: ./state", "stable_storage: sqlite")
+    assert read(directory, text).server.stable_storage.rados is None
+    text = MINIMAL.replace("state_dir: ./state", "name: files1\n  stable_storage: {rados: {pool: records}}")
+    assert read(directory, text).server.stable_storage.rados == RadosPool(pool="records")
+
+
 def test_a_client_may_write_where_the_others_only_read(directory: Path) -> None:
     text = MINIMAL.replace("access: rw", "access: ro")
     clients = "['*', {host: 10.0.0.1, access: rw}, {host: 10.0.0.2, squash: all}]"
@@ -166,6 +174,18 @@ def test_an_id_stays_when_other_exports_come_and_go(directory: Path) -> None:
         ("state_dir: ./state", "metrics: {listen: '127.0.0.1'}", 4, ["server.metrics.listen", "port is missing"]),
         ("state_dir: ./state", "limits: {memory: 16MiB}", 4, ["connection_memory", "not be more than memory"]),
         ("state_dir: ./state", "limits: {host_memory: 1G}", 4, ["host_memory", "not be more than memory"]),
+        ("state_dir: ./state", "stable_storage: ldap", 4, ["server.stable_storage", "write sqlite, or a mapping"]),
+        ("state_dir: ./state", "stable_storage: {}", 4, ["server.stable_storage", "write sqlite, or a mapping"]),
+        ("state_dir: ./state", "stable_storage: {rados: {pool: p}}", 4, ["stable_storage", "with server.name"]),
+        ("state_dir: ./state", "stable_storage: {rados: {}}", 4, ["server.stable_storage.rados.pool", "is missing"]),
+        ("state_dir: ./state", "stable_storage: {rado: {}}", 4, ["stable_storage.rado", "did you mean 'rados'?"]),
+        ("state_dir: ./state", "name: a/b", 4, ["server.name", "not of the form"]),
+        (
+            "state_dir: ./state",
+            "name: a\n  processes: 2\n  stable_storage: {rados: {pool: p}}",
+            6,
+            ["stable_storage", "set server.processes to 1"],
+        ),
         ("state_dir: ./state", "nfs4: 90", 4, ["server.nfs4", "mapping with lease_time, grace_time"]),
     ],
 )

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from nfsd import config
+from nfsd import config, config_stable
 from nfsd.config_file import parse
 
 ROOT = Path(__file__).parents[2]
@@ -23,6 +23,7 @@ SECTIONS = {
     "server.listen[]": config.Listen,
     "server.tls": config.Tls,
     "server.kerberos": config.Kerberos,
+    "server.stable_storage.rados": config_stable.RadosPool,
     "server.nfs4": config.Nfs4,
     "server.nfs4.limits": config.Nfs4Limits,
     "server.limits": config.Limits,

@@ -13,7 +13,7 @@ from nfsd.nlm import nsm
 from nfsd.nlm.nsm import own_state
 from nfsd.protocol import nlm4 as n
 from nfsd.protocol.nsm import SM_NOTIFY, SM_PROGRAM
-from nfsd.recovery_store import RecoveryStore
+from nfsd.stable.sqlite import SqliteStorage
 from nfsd.state import ClientRecord, Limits, Recovered, StateEngine
 from nfsd.state.types import NLM
 from nfsd.vfs.types import Credential
@@ -177,7 +177,7 @@ def test_who_has_held_nothing_for_a_lease_goes_off_the_record() -> None:
 
 def test_records_survive_on_the_disk_beside_nfsv4s(tmp_path: Path) -> None:
     async def instance(work: Sequence[Any]) -> Recovered:
-        store = RecoveryStore(str(tmp_path))
+        store = SqliteStorage(str(tmp_path))
         found = await store.start(lease=5.0)
         engine = StateEngine(Limits(grace=5), lambda: 0.0, found)
         for address in work:

@@ -15,8 +15,8 @@ from nfsd.config_file import ConfigError, load
 from nfsd.findings import examine
 from nfsd.planned import Place, planned
 from nfsd.portions import Portion, state_dir_of
-from nfsd.recovery_store import FILE_NAME, Records, read_records, write_records
 from nfsd.settling import MARK, settle
+from nfsd.stable.sqlite import FILE_NAME, Records, read_records, write_records
 from nfsd.state.recovery import ClientRecord
 from nfsd.state.types import NLM
 from nfsd.supervising import answers

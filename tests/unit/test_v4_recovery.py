@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from nfsd.protocol import nfs4 as p
-from nfsd.recovery_store import RecoveryStore
+from nfsd.stable.sqlite import SqliteStorage
 from nfsd.state import Limits
 from tests.support.nfs4 import Client4, mode, serving
 
@@ -28,7 +28,7 @@ class CutStore:
     worth keeping."""
 
     def __init__(self, directory):
-        self.inner = RecoveryStore(str(directory))
+        self.inner = SqliteStorage(str(directory))
         self.cut = None
         self.error = None
         self.full = False

@@ -12,7 +12,7 @@
 #   disks   what making the file systems of the tests needs, in a process (FUSE) too, what says what of a file is in memory,
 #           and what writes and reads files as fast as they go (fio)
 #   kerberos  what a realm of the tests' own takes (MIT's KDC, which the tests run themselves), and a clock to set wrong
-#   ceph    what a Ceph cluster of one node takes, which the tests run themselves, and the headers of its client library
+#   ceph    what a Ceph cluster of one node takes, which the tests run themselves, and the headers of its client libraries
 #   browser the browser that the tests look at the web page with: wanted, not needed
 # Every need is tested by what it provides, not by a package name, so that a Python or a compiler from elsewhere counts.
 # Nothing here brings a daemon that runs but krb5-kdc, which ends at once on a machine without a realm of its own. (Ceph's wait
@@ -140,6 +140,7 @@ for what; do
         need "ceph-mds" command_in ceph-mds
         need "ceph-common" command_in ceph
         need "libcephfs-dev" installed libcephfs-dev
+        need "librados-dev" installed librados-dev
         need "util-linux" command_in setpriv
         ;;
     browser)

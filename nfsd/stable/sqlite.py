@@ -1,25 +1,21 @@
-"""Stable storage of the NFSv4 state engine: client records and the boot epoch, in SQLite (WAL, synchronous=FULL).
+"""Stable storage in the state directory: SQLite (WAL, synchronous=FULL).
 
-One thread owns the database. Changes that come while it is committing wait together and are committed together. A
-flush returns when everything that the engine had promised by then is committed. If a commit fails, its changes stay
-first in line, and every flush fails until they are on the disk. So no reply promises what a restart would not know.
-
-RFC 8881 section 8.4.3, RFC 7530 section 9.6.3.4. Imports asyncio, sqlite3 and the engine's records.
+Owns the database's format, and the reading and writing of databases that nobody has open. Imports sqlite3, the group
+commit and the engine's records.
 """
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 import sqlite3
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import astuple, dataclass
 from typing import TypeVar
 
-from nfsd.state.engine import StateEngine
+from nfsd.stable.commits import GroupCommit
+from nfsd.stable.interface import lease_to_keep, next_epoch
 from nfsd.state.recovery import ClientRecord, Recovered, StoreWrite
 
 FILE_NAME = "nfs4-clients.sqlite"
@@ -91,56 +87,20 @@ def _prepare(database: sqlite3.Connection, path: str) -> None:
     database.execute("COMMIT")
 
 
-class RecoveryStore:
+class SqliteStorage(GroupCommit):
     """The database ``nfs4-clients.sqlite`` in the state directory."""
 
     def __init__(self, state_dir: str, wall_clock: Callable[[], float] = time.time) -> None:
         """``wall_clock``: seconds since 1970."""
+        super().__init__()
         self._wall_clock = wall_clock
         self.path = os.path.join(state_dir, FILE_NAME)
         self._database: sqlite3.Connection | None = None
-        self._thread = ThreadPoolExecutor(1, "nfs4-store")
-        self._queue: list[StoreWrite] = []
-        self._committing: asyncio.Task[None] | None = None
-
-    async def start(self, *, lease: float = 90.0) -> Recovered:
-        """Open or create the database, advance the boot epoch durably, and return what the engine starts from.
-        ``lease`` is this instance's lease time, kept for the grace period of the next. Raises OSError naming the file
-        when it cannot be used."""
-        return await self._run(lambda: self._open(lease))
-
-    async def flush(self, engine: StateEngine) -> None:
-        """Return once everything the engine has promised so far is on stable storage. Raises OSError when it cannot be:
-        the reply must then not be sent (answer NFS4ERR_SERVERFAULT)."""
-        target = engine.writes_issued
-        while engine.writes_committed < target:
-            self._queue += engine.take_writes()
-            if self._committing is None:
-                self._committing = asyncio.create_task(self._commit(engine))
-            # Shielded: a caller that is cancelled must not take the commit of the others with it.
-            await asyncio.shield(self._committing)
-
-    async def close(self) -> None:
-        """Finish outstanding writes, close the database."""
-        if self._committing is not None:
-            await asyncio.wait([self._committing])
-        await self._run(self._close)
-        self._thread.shutdown()
-
-    async def _commit(self, engine: StateEngine) -> None:
-        """Commit what is queued, as one transaction."""
-        batch = list(self._queue)
-        try:
-            await self._run(lambda: self._apply(batch))
-        finally:
-            self._committing = None
-        del self._queue[: len(batch)]
-        engine.writes_done(len(batch))
 
     async def _run(self, job: Callable[[], _T]) -> _T:
-        """Run in the database's thread; SQLite's errors become OSError with the file's name."""
+        """SQLite's errors become OSError with the file's name."""
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._thread, job)
+            return await super()._run(job)
         except sqlite3.Error as error:
             raise OSError(f"{self.path}: {error}") from error
 
@@ -151,12 +111,10 @@ class RecoveryStore:
             _prepare(database, self.path)
             database.execute("BEGIN IMMEDIATE")
             former_epoch, former_lease = database.execute("SELECT epoch, lease FROM instance").fetchone()
-            # Not from 1 up: were the database lost, clients would hold ids that could pass for this instance's.
-            epoch = max(former_epoch + 1, int(self._wall_clock()))
+            epoch = next_epoch(former_epoch, self._wall_clock())
             rows = database.execute("SELECT minor, owner, principal, epoch FROM client").fetchall()
-            # A grace period cut short by another restart still owes the clients of the longest lease their time.
-            kept_lease = max(lease, former_lease) if rows else lease
-            database.execute("UPDATE instance SET epoch = ?, lease = ?", (epoch, kept_lease))
+            kept = lease_to_keep(lease, former_lease, bool(rows))
+            database.execute("UPDATE instance SET epoch = ?, lease = ?", (epoch, kept))
             database.execute("COMMIT")
         except BaseException:
             database.close()

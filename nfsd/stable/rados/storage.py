@@ -1,0 +1,318 @@
+"""The records of one server as an object of a RADOS pool, which moves with its name to any host of the cluster.
+
+Owns :class:`RadosStorage` and the object's format. Imports the extension when it connects, and the group commit.
+
+The object is called after the server. Its key-value pairs are the instance, the clients on record, the key of file
+handles and what NFSv4 clients know the server by. Two things keep it one server's:
+
+- a lock of the cluster's with an end, which is renewed: no second server starts while one lives;
+- the attribute ``holder``, which every change compares: who has lost the lock unawares changes nothing any more.
+
+A server that finds that it has lost the records, or cannot find out for as long as the lock lasts, must not answer any
+more: another may have its clients.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import hashlib
+import json
+import logging
+import os
+import socket
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from nfsd import state_dir
+from nfsd.config_stable import RadosPool
+from nfsd.stable.commits import GroupCommit
+from nfsd.stable.interface import lease_to_keep, next_epoch
+from nfsd.stable.rados import why_not
+from nfsd.state.recovery import ClientRecord, Recovered, StoreWrite
+from nfsd.vfs.handles import load_key
+
+if TYPE_CHECKING:
+    from nfsd.stable.rados.client import Cluster
+
+_log = logging.getLogger(__name__)
+_T = TypeVar("_T")
+
+LOCK_SECONDS: Final = 60
+"""How long a lock outlives its last renewal, and a server the last sign that it has it."""
+RENEWAL: Final = 10.0
+TIMEOUT: Final = 15
+"""Seconds that a request to the cluster may take."""
+_FORMAT: Final = 1
+_LOCK, _HOLDER, _INSTANCE, _CLIENT = b"rdma-nfsd", b"holder", b"instance", b"client."
+_SECRETS: Final = {b"handle-key": "handle.key", b"server-id": "server-id"}
+
+
+class Fenced(OSError):
+    """The records are another server's now."""
+
+
+class RadosStorage(GroupCommit):
+    """See the module."""
+
+    def __init__(
+        self,
+        pool: RadosPool,
+        name: str,
+        directory: str,
+        lost: Callable[[str], None],
+        *,
+        wall_clock: Callable[[], float] = time.time,
+        seconds: int = LOCK_SECONDS,
+        renewal: float = RENEWAL,
+    ) -> None:
+        """``name``: the server's. ``directory``: its state directory, which it has locked. ``lost``: ends the server;
+        is told why. ``wall_clock``: seconds since 1970. ``seconds``, ``renewal``: of the lock."""
+        super().__init__()
+        self._pool, self._directory, self._lost, self._wall_clock = pool, directory, lost, wall_clock
+        self._seconds, self._renewal = seconds, renewal
+        self._name = f"server.{name}".encode()
+        self.place = f"rados:{pool.pool}/{pool.namespace}/server.{name}"
+        self._cluster: Cluster | None = None
+        self._cookie = b""
+        self._holder = b""
+        self._lease = 0.0
+        self._records: dict[bytes, int] = {}
+        """Keys of the clients on record, and the instances in which they were written."""
+        self._renewed = 0.0
+        self._renewing: asyncio.Task[None] | None = None
+
+    async def start(self, *, lease: float = 90.0) -> Recovered:
+        """See the interface."""
+        self._renewed = time.monotonic()
+        recovered = await super().start(lease=lease)
+        self._renewing = asyncio.create_task(self._keep())
+        return recovered
+
+    async def close(self) -> None:
+        """See the interface."""
+        if self._renewing is not None:
+            self._renewing.cancel()
+            await asyncio.wait([self._renewing])
+        await super().close()
+
+    async def _run(self, job: Callable[[], _T]) -> _T:
+        """The loss of the records ends the server."""
+        try:
+            return await super()._run(lambda: self._telling(job))
+        except Fenced as error:
+            self._lost(str(error))
+            raise
+
+    async def _keep(self) -> None:
+        """Renew the lock, or end the server in time."""
+        while True:
+            left = self._renewed + self._seconds - time.monotonic()
+            await asyncio.sleep(max(0.0, min(self._renewal, left)))
+            began = time.monotonic()
+            try:
+                await asyncio.wait_for(self._run(self._renew), self._renewed + self._seconds - began)
+                self._renewed = began
+            except Fenced:
+                return
+            except OSError as error:  # TimeoutError is one
+                if time.monotonic() - self._renewed >= self._seconds:
+                    self._lost(f"{self.place}: the lock could not be renewed for {self._seconds} seconds")
+                    return
+                _log.warning("%s: the lock is not renewed: %s", self.place, error.strerror or "no answer")
+
+    # -- in the thread -------------------------------------------------------------------------------------------
+    def _telling(self, job: Callable[[], _T]) -> _T:
+        """Errors say where."""
+        try:
+            return job()
+        except OSError as error:
+            if error.filename:
+                raise
+            raise self._error(error, error.strerror or str(error)) from None
+
+    def _error(self, error: OSError, what: str, timeout: str = "") -> OSError:
+        if error.errno == errno.ETIMEDOUT:
+            # Not as ETIMEDOUT: asyncio makes a TimeoutError of its own of that, which says less.
+            what = timeout or f"the cluster of {self._pool.config} has not answered for {TIMEOUT} seconds"
+            return OSError(errno.EIO, what, self.place)
+        return OSError(error.errno, what, self.place)
+
+    def _open(self, lease: float) -> Recovered:
+        try:
+            return self._begin(lease)
+        except BaseException:
+            self._close()
+            raise
+
+    def _begin(self, lease: float) -> Recovered:
+        cluster = self._connected()
+        self._cookie = socket.gethostname().encode() + b":" + state_dir.holder(self._directory)
+        self._take_lock(cluster)
+        former = cluster.attribute(self._name, _HOLDER)
+        pairs = cluster.pairs(self._name) if former else {}
+        instance = self._instance(pairs)
+        records = [_record(value) for key, value in pairs.items() if key.startswith(_CLIENT)]
+        epoch = next_epoch(instance["epoch"], self._wall_clock())
+        self._lease, self._holder = lease, b"%s:%d" % (self._cookie, epoch)
+        kept = lease_to_keep(lease, instance["lease"], bool(records))
+        secrets = self._secrets()
+        news = {key: value for key, value in secrets.items() if key not in pairs}
+        try:
+            changes = {_INSTANCE: _instance(epoch, kept), **news}
+            cluster.change(self._name, (_HOLDER, former), {_HOLDER: self._holder}, changes, [])
+        except OSError as error:
+            if error.errno == errno.ECANCELED:
+                raise OSError(
+                    errno.EBUSY, "another server has taken the records at the same time", self.place
+                ) from None
+            raise
+        for key, file in _SECRETS.items():
+            if key in pairs and pairs[key] != secrets[key]:
+                state_dir.keep(self._directory, file, pairs[key])
+        self._records = {_key(record.minor, record.owner, record.principal): record.epoch for record in records}
+        return Recovered(epoch, tuple(records), instance["lease"])
+
+    def _connected(self) -> Cluster:
+        missing = why_not()
+        if missing:
+            raise OSError(errno.ENODEV, missing, self.place)
+        from nfsd.stable.rados.client import Cluster
+
+        pool = self._pool
+        with open(pool.config, "rb"):
+            pass  # the library does not say which file it is
+        self._cluster = cluster = Cluster(os.fsencode(pool.user))
+        cluster.read_configuration(os.fsencode(pool.config))
+        for option in (b"client_mount_timeout", b"rados_mon_op_timeout", b"rados_osd_op_timeout"):
+            cluster.configure(option, b"%d" % TIMEOUT)
+        try:
+            cluster.connect()
+        except OSError as error:
+            nobody = f"no monitor of {self._pool.config} answers"
+            raise self._error(error, self._why_no_cluster(error), nobody) from None
+        try:
+            cluster.open(os.fsencode(pool.pool), os.fsencode(pool.namespace))
+        except OSError as error:
+            raise self._error(error, f"there is no pool {pool.pool!r} ({error.strerror})") from None
+        return cluster
+
+    def _why_no_cluster(self, error: OSError) -> str:
+        who = f"client.{self._pool.user}"
+        if error.errno == errno.ENOENT:
+            return f"there is no key of {who} where {self._pool.config} looks for it"
+        if error.errno in (errno.EACCES, errno.EPERM):
+            return f"the cluster does not take the key of {who}"
+        return f"{self._pool.config} does not lead to a cluster ({error.strerror})"
+
+    def _take_lock(self, cluster: Cluster) -> None:
+        try:
+            self._lock(cluster)
+            return
+        except OSError as error:
+            if error.errno in (errno.EACCES, errno.EPERM):
+                what = f"the key of client.{self._pool.user} does not let it write there and lock"
+                raise OSError(error.errno, what, self.place) from None
+            if error.errno != errno.EBUSY:
+                raise
+        for holder in cluster.lockers(self._name, _LOCK):
+            if holder.cookie.rpartition(b":")[2] != self._cookie.rpartition(b":")[2]:
+                host, address = holder.cookie.rpartition(b":")[0].decode(errors="replace"), holder.address.decode()
+                what = f"is in use by the server on {host} ({address}), or was less than {self._seconds} seconds ago"
+                raise OSError(errno.EBUSY, what, self.place)
+            # This server's own before it died: whoever has locked the state directory is its only heir.
+            cluster.break_lock(self._name, _LOCK, holder)
+        self._lock(cluster)
+
+    def _lock(self, cluster: Cluster) -> None:
+        cluster.lock(self._name, _LOCK, self._cookie, b"rdma-nfsd", self._seconds)
+
+    def _renew(self) -> None:
+        cluster = self._in_use()
+        # The lock may have lapsed, been another's, and lapsed again: then it is not to be taken.
+        if cluster.attribute(self._name, _HOLDER) != self._holder:
+            raise Fenced(errno.EBUSY, "another server has the records, or had them", self.place)
+        try:
+            self._lock(cluster)
+        except OSError as error:
+            if error.errno == errno.EBUSY:
+                raise Fenced(errno.EBUSY, "another server has the lock", self.place) from None
+            raise
+
+    def _in_use(self) -> Cluster:
+        if self._cluster is None:
+            raise OSError(errno.ENOTCONN, "not open", self.place)
+        return self._cluster
+
+    def _instance(self, pairs: dict[bytes, bytes]) -> dict[str, Any]:
+        if _INSTANCE not in pairs:
+            return {"epoch": 0, "lease": 0.0}
+        found: dict[str, Any] = json.loads(pairs[_INSTANCE])
+        if found["format"] != _FORMAT:
+            what = f"written by another version of the server (format {found['format']})"
+            raise OSError(errno.EINVAL, what, self.place)
+        return found
+
+    def _secrets(self) -> dict[bytes, bytes]:
+        """Those of the state directory."""
+        return {b"handle-key": load_key(self._directory), b"server-id": state_dir.identity(self._directory)}
+
+    def _apply(self, batch: list[StoreWrite]) -> None:
+        cluster = self._in_use()
+        after, pairs, gone = dict(self._records), dict[bytes, bytes](), set[bytes]()
+        for write in batch:
+            key = _key(write.minor, write.owner, write.principal)
+            if write.action == "record":
+                after[key], pairs[key] = write.epoch, _client(write)
+                gone.discard(key)
+                continue
+            if write.action == "remove":
+                former = {key}
+            else:
+                former = {one for one, epoch in after.items() if epoch < write.epoch}
+                pairs[_INSTANCE] = _instance(int(self._holder.rpartition(b":")[2]), self._lease)
+            for one in former:
+                after.pop(one, None)
+                pairs.pop(one, None)
+            gone |= former
+        try:
+            cluster.change(self._name, (_HOLDER, self._holder), {}, pairs, sorted(gone))
+        except OSError as error:
+            if error.errno == errno.ECANCELED:
+                raise Fenced(errno.EBUSY, "another server has the records", self.place) from None
+            raise
+        self._records = after
+
+    def _close(self) -> None:
+        if self._cluster is None:
+            return
+        try:
+            if self._holder:
+                self._cluster.unlock(self._name, _LOCK, self._cookie)
+        except OSError as error:
+            _log.warning("%s: the lock is left to lapse in %d seconds: %s", self.place, self._seconds, error.strerror)
+        finally:
+            self._cluster.end()
+            self._cluster = None
+
+
+# -- the object's format -----------------------------------------------------------------------------------------------
+def _key(minor: int, owner: bytes, principal: str) -> bytes:
+    """Of a client on record. Its names may be longer than keys, and have any octets in them."""
+    whole = json.dumps([minor, owner.hex(), principal]).encode()
+    return _CLIENT + hashlib.sha256(whole).hexdigest().encode()
+
+
+def _client(record: StoreWrite) -> bytes:
+    value = {"minor": record.minor, "owner": record.owner.hex(), "principal": record.principal, "epoch": record.epoch}
+    return json.dumps(value).encode()
+
+
+def _record(value: bytes) -> ClientRecord:
+    found = json.loads(value)
+    return ClientRecord(found["minor"], bytes.fromhex(found["owner"]), found["principal"], found["epoch"])
+
+
+def _instance(epoch: int, lease: float) -> bytes:
+    return json.dumps({"format": _FORMAT, "epoch": epoch, "lease": lease}).encode()
