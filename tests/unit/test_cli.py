@@ -98,6 +98,7 @@ class Process:
                 "--config",
                 config,
             ],
+            bufsize=0,  # select() does not see lines that have been read ahead
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             env={
