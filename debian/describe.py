@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from nfsd.cli import build_parser
+from nfsd.command_line import build_parser
 from nfsd.commands.arguments import CLIENT_COMMANDS
 
 FOR_ALL = {*CLIENT_COMMANDS, "decode"}

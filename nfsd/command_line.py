@@ -1,4 +1,4 @@
-"""The command ``rdma-nfsd``. Owns its arguments and its exit statuses; imports the configuration and the daemon."""
+"""The commands of ``rdma-nfsd``. Owns their arguments and exit statuses; imports the configuration and the daemon."""
 
 from __future__ import annotations
 
@@ -67,9 +67,6 @@ addresses and ports that cannot be used, a state directory that cannot be used, 
 served only with limits. If nothing is wrong, print a summary. Nothing is started or changed. Run it as the server's
 user.
 """
-
-_INTERRUPTED = 130
-"""The exit status after SIGINT, as a shell has it."""
 
 _DEVICES = """\
 List the RDMA devices of this host, with the ports, addresses, GIDs, capabilities and limits that matter to the server.
@@ -181,9 +178,8 @@ def _add_capture(command: argparse.ArgumentParser) -> None:
     command.add_argument("--dissector", action="store_true", help=text)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command. Returns the exit status."""
-    words = sys.argv[1:] if arguments is None else list(arguments)
+def run(words: Sequence[str]) -> int:
+    """Run a command. Returns the exit status."""
     if words[:1] == ["bench"]:
         return _bench(words[1:])
     parser = build_parser()
@@ -197,10 +193,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.print_help(sys.stderr)
         return 2
     if parsed.command in CLIENT_COMMANDS or parsed.command in ADMIN_COMMANDS:
-        try:
-            return _beside_a_server(parsed)
-        except KeyboardInterrupt:
-            return _INTERRUPTED  # before the command has said what is to be done then
+        return _beside_a_server(parsed)
     if parsed.command == "client-setup":
         return client_setup.main(parsed)
     if parsed.command == "conformance":
@@ -246,9 +239,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return check(config, file_only=parsed.file_only, in_json=parsed.json)
     if parsed.command == "capture":
         return _capture(parsed, config)
-    from nfsd.serving import run
+    from nfsd.serving import run as serve
 
-    return run(config, strict=parsed.strict, rules=rules, rules_file=parsed.faults or "")
+    return serve(config, strict=parsed.strict, rules=rules, rules_file=parsed.faults or "")
 
 
 def _rules(parser: argparse.ArgumentParser, parsed: argparse.Namespace, config: Config) -> Rules | None:
@@ -285,7 +278,3 @@ def show_devices(memory: int, in_json: bool) -> int:
     found = obstacles(host, memory)
     print(as_json(host, found) if in_json else as_text(host, found))
     return 0 if any(usable(device, found) for device in host.devices) else 1
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,6 +1,6 @@
 """The server as a process: its loop, its signals, and its messages to systemd.
 
-Owns :func:`run`; imports the daemon and the supervisor, and :mod:`nfsd.cli` imports this.
+Owns :func:`run`; imports the daemon and the supervisor, and :mod:`nfsd.command_line` imports this.
 """
 
 from __future__ import annotations

@@ -122,11 +122,8 @@ def run(parsed: argparse.Namespace, work: Callable[[Context, argparse.Namespace]
         print(f"rdma-nfsd {parsed.command}: {error}", file=sys.stderr)
         return 2
     context = Context(parsed.command, options, sys.stdout.buffer)
-    try:
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            return runner.run(_run(context, parsed, work))
-    except KeyboardInterrupt:
-        return INTERRUPTED
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(_run(context, parsed, work))
 
 
 async def _run(

@@ -111,7 +111,7 @@ class Nursery:
 
 def main() -> int:
     """Until the end of its input; the child's status, in the child."""
-    from nfsd import cli, serving  # noqa: F401 (what is to be there before the fork, and in no user of Forked)
+    from nfsd import cli, command_line, serving  # noqa: F401 (what is to be there before the fork, and in no user of Forked)
 
     gc.collect()
     gc.freeze()

@@ -14,6 +14,7 @@ import uvloop
 
 from nfsd import cli
 from nfsd.admin import asking, shapes
+from nfsd.command_line import build_parser
 from nfsd.daemon import Daemon
 from nfsd.protocol import nfs4 as p
 from nfsd.protocol import nlm4
@@ -363,7 +364,7 @@ def test_a_server_without_a_file_is_steered_too(
     (tmp_path / "export").mkdir()
     state = str(tmp_path / "state")
     arguments = ["serve", str(tmp_path / "export"), "--listen", "tcp://127.0.0.1:0", "--client", HOST]
-    config = configuration(cli.build_parser().parse_args([*arguments, "--state-dir", state]))
+    config = configuration(build_parser().parse_args([*arguments, "--state-dir", state]))
 
     async def main() -> None:
         daemon = Daemon(replace(config, server=replace(config.server, mountd_port=0)), Rpcbind((), None))

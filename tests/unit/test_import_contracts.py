@@ -158,7 +158,7 @@ def test_a_system_call_in_a_state_machine_is_found(tmp_path, line):
     assert len(list(system_calls(file))) == 1
 
 
-@pytest.mark.parametrize("module", ["nfsd.cli", "nfsd.daemon", "nfsd.v4.procedures", "nfsd.v4.ops"])
+@pytest.mark.parametrize("module", ["nfsd.command_line", "nfsd.daemon", "nfsd.v4.procedures", "nfsd.v4.ops"])
 def test_what_a_program_may_import_first_can_be(module):
     """Native and Python modules of NFSv4 import each other: whether that ends well depends on where it begins."""
     subprocess.run([sys.executable, "-c", f"import {module}"], cwd=ROOT, check=True, timeout=300)

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from nfsd.cli import build_parser
 from nfsd.client import FileSystem, Options
+from nfsd.command_line import build_parser
 from nfsd.commands.arguments import CLIENT_COMMANDS
 from tests.unit.nfs_client_support import Rig
 

@@ -4,8 +4,6 @@ import errno
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -255,23 +253,6 @@ def test_an_interrupted_copy_is_continued(server: Running, tmp_path: Path, versi
     assert run(command).wait(60) == 0
     assert target.read_bytes() == data
     assert left_over(tmp_path) == []
-
-
-def test_an_early_control_c_leaves_no_traceback(server: Running) -> None:
-    """While the command's modules are still being read."""
-    slow = (
-        "import builtins, sys, time; from nfsd import cli; real = cli.import_module\n"
-        "def wait(name):\n    print('now', flush=True); time.sleep(60); return real(name)\n"
-        f"cli.import_module = wait; sys.exit(cli.main(['ls', {server.url()!r}]))"
-    )
-    process = subprocess.Popen(
-        ["env", "--default-signal=INT", sys.executable, "-c", slow], stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
-    assert process.stdout is not None
-    assert process.stdout.readline() == b"now\n"
-    process.send_signal(signal.SIGINT)
-    assert process.communicate(timeout=60)[1] == b""
-    assert process.returncode == 130
 
 
 def test_where_a_copy_is_good() -> None:

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from nfsd.cli import build_parser, main
+from nfsd.cli import main
+from nfsd.command_line import build_parser
 from nfsd.config import Config
 from nfsd.without_file import configuration
 from tests.support.installed import own_command, run, serving
