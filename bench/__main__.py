@@ -50,7 +50,8 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     local = [name for name in options.server if name not in IN_GUEST]
     names = options.only or (NAMES if local else [scenario.name for scenario in SCENARIOS])
     chosen = [scenario for scenario in SCENARIOS if scenario.name in names]
-    result: dict[str, Any] = {"machine": facts() | crowd(options.crowded)}
+    effort = {"rounds": options.rounds, "seconds": options.seconds}
+    result: dict[str, Any] = {"machine": facts() | crowd(options.crowded) | effort}
     with places(options.on, options.images) as found:
         memory = found[0].path
         result |= run_scenarios(options, local, found, chosen)

@@ -33,7 +33,8 @@ def note(result: Mapping[str, Any]) -> str:
     facts = result["machine"]
     return (
         f"{facts['cores']} cores of {facts['cpu']}, Linux {facts['kernel']}, Python {facts['python']}, load average "
-        f"{facts['load']:.1f} at the beginning, {facts['when']}, commit {facts['commit']}."
+        f"{facts['load']:.1f} at the beginning, {facts['when']}, commit {facts['commit']}; "
+        f"{facts['rounds']} x {facts['seconds']:g} s of each."
     )
 
 

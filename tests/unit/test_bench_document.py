@@ -13,7 +13,7 @@ from tests.vm import compare
 
 FACTS = {
     "cores": 2, "cpu": "a processor", "kernel": "6.1", "python": "3.11.2", "load": 0.1, "when": "2026-01-02",
-    "commit": "0123abc",
+    "commit": "0123abc", "rounds": 3, "seconds": 2.0,
 }  # fmt: skip
 LIMITS = {
     "round_trip_us": 4.0,
