@@ -81,15 +81,15 @@ def main(parsed: argparse.Namespace) -> int:
     if any(_by_kerberos(one.entry) for one in imports):
         keys.server["kerberos"] = {"keytab": KEYTAB}
     text = as_text(imports, files, {"listen": listen, **keys.server}, parsed.state_dir)
-    try:
-        if parsed.output is None:
-            print(text, end="")
-        else:
+    if parsed.output is None:
+        print(text, end="")
+    else:
+        try:
             with open(parsed.output, "x", encoding="utf-8") as file:
                 file.write(text)
-    except OSError as error:
-        print(f"rdma-nfsd import: {parsed.output}: {error.strerror}", file=sys.stderr)
-        return 2
+        except OSError as error:
+            print(f"rdma-nfsd import: {parsed.output}: {error.strerror}", file=sys.stderr)
+            return 2
     wrong = _problems(text, parsed.output or "the result")
     for problem in wrong:
         print(problem, file=sys.stderr)

@@ -1,4 +1,5 @@
-"""A first Ctrl-C ends every command with status 130 and without a traceback, whatever it is at."""
+"""A first Ctrl-C ends every command with status 130 and without a traceback, whatever it is at; one whose output nobody
+reads ends likewise, with 141."""
 
 from __future__ import annotations
 
@@ -143,3 +144,24 @@ def test_a_client_of_a_server_that_does_not_answer(which: str) -> None:
             connection.settimeout(PATIENCE)
             assert connection.recv(1)
             started.interrupt()
+
+
+@pytest.mark.parametrize("words", ["--help", "--version", "check", "devices", "import"])
+def test_a_command_whose_output_nobody_reads(tmp_path: Path, words: str) -> None:
+    """As ``| head`` and ``| sed 1q`` leave it: it ends as by SIGPIPE."""
+    (tmp_path / "export").mkdir()
+    (tmp_path / "exports").write_text("/export *(ro)\n")
+    more = {"check": ["--config", configured(tmp_path, "")], "import": [str(tmp_path / "exports")]}.get(words, [])
+    buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    read, write = os.pipe()
+    os.close(read)
+    try:
+        ended = subprocess.run(
+            [sys.executable, "-m", "nfsd.cli", words, *more], stdout=write, stderr=subprocess.PIPE, env=buffered,
+            timeout=PATIENCE, check=False,
+        )  # fmt: skip
+    finally:
+        os.close(write)
+    assert b"Traceback" not in ended.stderr
+    assert b"ignored" not in ended.stderr
+    assert ended.returncode == 141
