@@ -7,12 +7,8 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from typing import Final
 
-INTERRUPTED: Final = 130
-"""The exit status after SIGINT, as a shell has it."""
-OUTPUT_GONE: Final = 141
-"""Likewise after SIGPIPE."""
+from nfsd.exit_status import INTERRUPTED, OUTPUT_GONE
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

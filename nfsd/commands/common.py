@@ -14,21 +14,15 @@ import signal
 import sys
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from typing import BinaryIO, Final
+from typing import BinaryIO
 
 import uvloop
 
 from nfsd.client import FileSystem, NfsClientError, Options, Server, Url, UrlError
 from nfsd.client.files import naming
 from nfsd.client.url import parse
+from nfsd.exit_status import INTERRUPTED, OUTPUT_GONE, TERMINATED
 from rpcrdma.client import ClientOptions
-
-INTERRUPTED: Final = 130
-"""The exit status after SIGINT."""
-TERMINATED: Final = 143
-"""After SIGTERM."""
-OUTPUT_GONE: Final = 141
-"""The exit status when nobody reads standard output any more; what a shell reports for SIGPIPE."""
 
 
 class Usage(Exception):
