@@ -1,7 +1,8 @@
 """The honest client: a process of its own, with steady users of each protocol and one who keeps arriving anew.
 
-    python -m tests.hostile.honest TCP_PORT RDMA_PORT MOUNTD_PORT
+    python -m tests.hostile.honest HOST TCP_PORT RDMA_PORT MOUNTD_PORT [CACHE]
 
+With a ticket of Kerberos in CACHE there are users who are known by that.
 Every call is written to stdout as a JSON list: user, call, when it began and when it was over (CLOCK_MONOTONIC), and
 what went wrong ("" for nothing). Words on stdin: ``pause``, ``resume``, and ``settle``, which is answered by
 ``["settled"]`` once each user has been through all its calls from then on, or failed to be. What is read is compared
@@ -22,8 +23,10 @@ from typing import Any
 
 import uvloop
 
+from nfsd.client import Options, connect
 from nfsd.protocol import nfs3
 from nfsd.protocol import nfs4 as p
+from rpcrdma.client import ClientOptions, Gss
 from rpcrdma.memory import Pool
 from rpcrdma.peer.requester import Peer
 from rpcrdma.verbs.interface import ListenAddress
@@ -193,6 +196,35 @@ class User4(User):
         check(bytes(result.resok4.data) == self._written, "READ: other data than was written")
 
 
+class Secured(User):
+    """Who is known by Kerberos: NFSv4.1 by this program's own client, encrypted."""
+
+    pause = 0.3
+    patience = JOURNEY
+
+    def __init__(self, house: House, name: str, export: str, way: str) -> None:
+        super().__init__(house, name)
+        self.export, self.way = export, way
+
+    @asynccontextmanager
+    async def connected(self) -> AsyncIterator[Calls]:
+        async with self.house.secured(self.way, self.export) as files:
+            name = self.name.replace(" ", "-")
+
+            async def write() -> None:
+                self._written = self.content(BULK)
+                await files.write_bytes(name, self._written)
+
+            async def read() -> None:
+                check(await files.read_bytes(name) == self._written, "read: other data than was written")
+
+            yield [("write", write), ("read", read), ("new context", self.come)]
+
+    async def come(self) -> None:
+        async with self.house.secured(self.way, self.export) as files:
+            await files.stat(".")
+
+
 class Newcomer(User):
     """Who comes, asks once, and goes."""
 
@@ -259,8 +291,9 @@ class Sleeper(User):
 class House:
     """All users, and the ways to the server."""
 
-    def __init__(self, host: str, tcp: int, rdma: int, mountd: int) -> None:
+    def __init__(self, host: str, tcp: int, rdma: int, mountd: int, cache: str = "") -> None:
         self.host, self._ports = host, (tcp, rdma, mountd)
+        self._gss = Gss("krb5p", "nfs@localhost", cache)
         self._pool = Pool(256 << 20)
         self._provider = SoftIwarp(self._pool, SoftIwarpOptions(mpa_timeout=JOURNEY))
         self.running = asyncio.Event()
@@ -280,6 +313,8 @@ class House:
             Sleeper(self, "sleeper tcp", self.tcp),
             Sleeper(self, "sleeper rdma", self.rdma),
         ]
+        if cache:
+            self.users += [Secured(self, "krb5p tcp", "/memory", "tcp"), Secured(self, "krb5p rdma", "/disk", "rdma")]
 
     @asynccontextmanager
     async def tcp(self) -> AsyncIterator[Way]:
@@ -297,6 +332,11 @@ class House:
             if peer.reason is None:
                 peer.endpoint.close()
             await peer.over()
+
+    def secured(self, way: str, export: str) -> connect:
+        """The files of an export, to one who is known by Kerberos."""
+        port = self._ports[way == "rdma"]
+        return connect(f"{way}://{self.host}:{port}{export}", Options(rpc=ClientOptions(gss=self._gss)))
 
     async def mount(self, path: bytes) -> nfs3.nfs_fh3:
         async with await Nfs3Client.connect(self.host, self._ports[2]) as client:
@@ -329,8 +369,8 @@ class House:
 
 
 def main() -> None:
-    host, *ports = sys.argv[1:]
-    uvloop.run(House(host, *map(int, ports)).live())
+    host, tcp, rdma, mountd, *cache = sys.argv[1:]
+    uvloop.run(House(host, int(tcp), int(rdma), int(mountd), *cache).live())
 
 
 if __name__ == "__main__":

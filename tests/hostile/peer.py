@@ -324,7 +324,7 @@ def client4(way: Tcp | Iwarp, minor: int = 1, **how: Any) -> Client4:
 
 
 @contextlib.contextmanager
-def ignoring() -> Iterator[None]:
-    """An attacker does not mind what becomes of its connection."""
-    with contextlib.suppress(OSError, EOFError, Refused):
+def ignoring(*more: type[Exception]) -> Iterator[None]:
+    """An attacker does not mind what becomes of its connection, and of what it names besides."""
+    with contextlib.suppress(OSError, EOFError, Refused, *more):
         yield

@@ -22,6 +22,7 @@ from typing import NamedTuple
 from tests.hostile.attack import Attack, Scene
 from tests.hostile.server import HONEST, MEMORY, REPO, Server
 from tests.hostile.watch import Use, Watch, remembered
+from tests.support.kdc import Realm
 
 MIB = 1 << 20
 OVERHEAD = 160 << 20
@@ -56,8 +57,9 @@ class Honest:
     def __init__(self, server: Server) -> None:
         doors = server.doors
         ports = [str(address[1]) for address in (doors.tcp, doors.rdma, doors.mountd)]
+        ticket = [] if server.realm is None else [server.realm.ticket("honest")["KRB5CCNAME"]]
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.hostile.honest", HONEST, *ports],
+            [sys.executable, "-m", "tests.hostile.honest", HONEST, *ports, *ticket],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -213,11 +215,15 @@ HEADINGS = [
 class Stage:
     """A server, an honest client, and one attack after the other; use as a context manager."""
 
+    def __init__(self, realm: Realm | None = None) -> None:
+        """``realm``: that of users who are known by Kerberos, the honest client's among them."""
+        self._realm = realm
+
     def __enter__(self) -> Stage:
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         self._limits = soft, hard
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-        self.server = Server(f"octets: {STATE}").__enter__()
+        self.server = Server(f"octets: {STATE}", self._realm).__enter__()
         try:
             self.watch = Watch(self.server.process.pid, self.server.log)
             self.honest = Honest(self.server).__enter__()

@@ -9,12 +9,16 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
+from unittest import mock
 
 import trustme
 
+from tests.support import kdc
 from tests.support.ports import free_port
 
 REPO = Path(__file__).parents[2]
@@ -34,12 +38,31 @@ server:
   nfs4: {{grace_time: 0, limits: {{{limits}}}}}
   tls: {{certificate: {base}/server.pem, key: {base}/server.pem}}
   metrics: {{listen: "127.0.0.1:{metrics}"}}
-exports:
-  - {{path: {memory}, pseudo: /memory, clients: [127.0.0.0/16]}}
-  - {{path: {base}/disk, pseudo: /disk, clients: [127.0.0.0/16]}}
+{kerberos}exports:
+  - {{path: {memory}, pseudo: /memory, clients: [127.0.0.0/16]{sec}}}
+  - {{path: {base}/disk, pseudo: /disk, clients: [127.0.0.0/16]{sec}}}
   - {{path: {memory}/../private, pseudo: /private, squash: none, clients: [127.0.0.1]}}
 """
 """Attackers from 127.0.0.0/16 are users of exported hosts; those from elsewhere are strangers."""
+KERBEROS = """\
+  kerberos:
+    keytab: {keytab}
+    users: {{honest@{realm}: daemon, mallory@{realm}: bin}}
+"""
+
+
+@contextmanager
+def realm() -> Iterator[kdc.Realm | None]:
+    """A realm with keys of a server, and users; this process has the ticket of one who attacks. None: no KDC here."""
+    if not kdc.PRESENT:
+        yield None
+        return
+    with tempfile.TemporaryDirectory(prefix="hostile-realm-") as directory, kdc.realm(Path(directory)) as made:
+        made.keytab("nfs/localhost")
+        made.add("honest")
+        made.add("mallory")
+        with mock.patch.dict(os.environ, made.ticket("mallory")):
+            yield made
 
 
 @dataclass
@@ -62,6 +85,8 @@ class Server:
 
     limits: str = ""
     """What ``nfs4.limits`` has, in YAML; the rest are defaults."""
+    realm: kdc.Realm | None = None
+    """Whose users it knows."""
     doors: Doors = field(default_factory=Doors)
 
     def __enter__(self) -> Server:
@@ -86,9 +111,16 @@ class Server:
         nsm, nlm, metrics = free_port(), free_port(), free_port()
         config = self.base / "exports.yaml"
         trustme.CA().issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(str(self.base / "server.pem"))
+        kerberos = sec = ""
+        if self.realm is not None:
+            kerberos = KERBEROS.format(keytab=self.realm.directory / "keytab", realm=self.realm.name)
+            sec = ", sec: [krb5p, krb5i, krb5, sys]"
         config.write_text(
-            CONFIG.format(base=self.base, memory=self.memory, nsm=nsm, nlm=nlm, metrics=metrics, limits=self.limits)
-        )
+            CONFIG.format(
+                base=self.base, memory=self.memory, nsm=nsm, nlm=nlm, metrics=metrics, limits=self.limits,
+                kerberos=kerberos, sec=sec,
+            )
+        )  # fmt: skip
         self.process = subprocess.Popen(
             [sys.executable, "-m", "nfsd.cli", "serve", "--config", str(config)],
             stdout=subprocess.PIPE,

@@ -14,7 +14,10 @@ import pytest
 
 from tests.hostile.attack import Attack, Scene
 from tests.hostile.attacks import ATTACKS
+from tests.hostile.attacks.gss import GSS
 from tests.hostile.run import Outcome, Stage
+from tests.hostile.server import realm
+from tests.support.kdc import WITHOUT_KDC, Realm
 
 SECONDS = 0.7
 """Of each attack, besides what it takes to set it up."""
@@ -23,12 +26,20 @@ Perform = Callable[[Attack], Outcome]
 
 
 @pytest.fixture(scope="module")
-def perform() -> Iterator[Perform]:
+def users() -> Iterator[Realm | None]:
+    with realm() as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def perform(users: Realm | None) -> Iterator[Perform]:
     """Run an attack; a server that has not held, or that was filled, is not asked to hold against the next."""
     stages: list[Stage] = []
 
     def run(attack: Attack) -> Outcome:
-        stage = stages.pop() if stages else Stage().__enter__()
+        if users is None and attack.layer == GSS:
+            pytest.skip(WITHOUT_KDC)
+        stage = stages.pop() if stages else Stage(users).__enter__()
         try:
             outcome = stage.run(attack, SECONDS)
         except BaseException as error:
