@@ -3,8 +3,8 @@ and of the audit log if there is one.
 
 Owns :class:`Events`, to which the exports and the state engine report. Imports the exports, records of the state
 engine, and the audit log. Text that peers choose (paths, names of clients) is shortened and escaped. The lines of one
-cause are limited, and so are those of one host in the audit log. A refusal is reported once for each client and path
-until the exports change.
+cause are limited, and so are those of one host in the audit log. A refusal is reported once for each client, path
+and reason until the exports change.
 
 NFSv4 has no mount operation. So a client's first use of an export counts as its mount, and the end of its last client
 record as its departure. Both are remembered by host (an address or an IPv6 /64), for a bounded number of hosts.
@@ -51,7 +51,7 @@ class Events(Observer):
         self._audit = audit
         self._uses: dict[str, dict[int, str]] = {}
         """How each host first used each export, by id."""
-        self._refusals: dict[tuple[str, str], None] = {}
+        self._refusals: dict[tuple[str, str, str], None] = {}
         self._told: dict[str, tuple[float, int]] = {}
         """Since when how many events of each host, the one heard of longest ago first."""
         self._clock = time.monotonic
@@ -123,6 +123,8 @@ class Events(Observer):
         client, access = canonical_address(transport.peer_address), self._exports.access(export, peer_of(transport))
         read_only = access is None or access.read_only
         squash = export.squash if access is None else access.squash
+        ways = self._exports.mount_ways(export, peer_of(transport))
+        how = f", to be used with sec={':'.join(ways)}" if version == "NFSv3" and "sys" not in ways else ""
         _log.info(
             "%s mounts %s: %s over %s, %s, %s",
             client,
@@ -130,7 +132,7 @@ class Events(Observer):
             version,
             transport.netid,
             "read-only" if read_only else "read-write",
-            _SQUASH[squash] + (f", as {transport.certified}" if transport.certified else ""),
+            _SQUASH[squash] + (f", as {transport.certified}" if transport.certified else "") + how,
         )
         self._tell_of(
             "mount",
@@ -156,16 +158,18 @@ class Events(Observer):
         if not path:
             self._forget(host_of(client), "NFSv3")
 
-    def refused(self, transport: Connection, path: str, version: str, exports: Sequence[Export], why: str) -> None:
+    def refused(
+        self, transport: Connection, path: str, version: str, exports: Sequence[Export], why: str, remedy: str = ""
+    ) -> None:
         """A client was not let to a path."""
         client = canonical_address(transport.peer_address)
-        key = host_of(client), shown(path)  # cut short: names may have 64 KiB
+        key = host_of(client), shown(path), why  # cut short: names may have 64 KiB
         if key in self._refusals:
             return
         if len(self._refusals) >= _REMEMBERED:
             del self._refusals[next(iter(self._refusals))]
         self._refusals[key] = None
-        remedy = remedy_of(client, exports)
+        remedy = remedy or remedy_of(client, exports)
         to_admit = f"; to admit it, {remedy}" if remedy else ""
         _log.warning(
             "%s is refused %s (%s over %s): %s%s", client, path_shown(path), version, transport.netid, why, to_admit

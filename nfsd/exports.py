@@ -43,7 +43,6 @@ _MOST_NAMED = 64
 """Clients of one export that the log names for their ports."""
 NOT_A_CLIENT = "no export is for it"
 NOT_AMONG_CLIENTS = "it is not among its clients"
-NOT_KNOWN_SO = "it does not call by a security flavor of the export's (sec)"
 NOT_BY_VERSION = "it is not served by this version of NFS"
 
 
@@ -59,8 +58,11 @@ class Observer:
     def unmounted(self, peer_address: str, path: str) -> None:
         """A client has said that it does not use a directory any more; an empty path: nor any other."""
 
-    def refused(self, transport: Connection, path: str, version: str, exports: Sequence[Export], why: str) -> None:
-        """A client was not let to a path; any of these ``exports`` would have to be for it, if that would help."""
+    def refused(
+        self, transport: Connection, path: str, version: str, exports: Sequence[Export], why: str, remedy: str = ""
+    ) -> None:
+        """A client was not let to a path; any of these ``exports`` would have to be for it, if that would help, or
+        ``remedy`` would."""
 
     def denied(self, peer_address: str, path: str, why: str, remedy: str) -> None:
         """A client was refused, and the log has been told."""
@@ -274,6 +276,21 @@ class ExportTable:
         """Whether a client that may use the export is known as it must be, in this call."""
         access = self.access(export, peer_of(transport))
         return access is None or caller.security in access.sec
+
+    def disbelieve(self, export: Export, caller: Caller, transport: Connection, version: str) -> None:
+        """Note that a client was not let to an export that it may use: its caller is not known as it must be."""
+        peer, way = peer_of(transport), caller.security
+        access, ways = self.access(export, peer), self.ways(export, peer)
+        if access is None or way in ways:
+            return
+        where = f" ({export.origin})" if export.origin else ""
+        if access.sec == export.sec:
+            written = f"write for {export.pseudo}{where}: sec: [{', '.join((*ways, way))}]"
+        else:
+            written = f"add {way} to sec: of its entry in clients: of {export.pseudo}{where}"
+        why = f"it calls with sec={way}, and the export takes {' or '.join(ways)}"
+        remedy = f"mount with sec={ways[0]}, or {written}"
+        self.observer.refused(transport, export.pseudo, version, [], why, remedy)
 
     def ways(self, export: Export, peer: str) -> tuple[str, ...]:
         """How callers of this client may be known on the export, the strongest way first; none: it may not use it."""

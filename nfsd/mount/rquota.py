@@ -60,6 +60,7 @@ class QuotaService:
             if not self._exports.visible(export, peer) or not self._exports.takes(export, call.transport):
                 continue
             if not self._exports.believes(export, caller, call.transport):
+                self._exports.disbelieve(export, caller, call.transport, "RQUOTA")
                 continue
             who = await self._exports.credential(export, caller.flavor, caller.uid, caller.gid, caller.gids, peer)
             if not _may_ask(who, kind, owner):

@@ -20,7 +20,7 @@ from contextlib import AbstractContextManager, ExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from nfsd.exports import NOT_KNOWN_SO, ExportTable
+from nfsd.exports import ExportTable
 from nfsd.matching import Access, peer_of
 from nfsd.protocol.nfs3 import PROCEDURES, fattr3, nfsstat3
 from nfsd.v3.convert import fattr
@@ -164,7 +164,7 @@ async def arrive(
     if not exports.believes(node.export, caller, transport) and (
         demands is Demands.EVERYWHERE or (demands is Demands.BELOW_ROOT and not service.is_root(node))
     ):
-        exports.observer.refused(transport, node.export.pseudo, "NFSv3", [node.export], NOT_KNOWN_SO)
+        exports.disbelieve(node.export, caller, transport, "NFSv3")
         raise OSError(errno.EACCES, "the caller must be known otherwise")
     exports.observer.used(node.export, transport, "NFSv3")
     arrived(node)

@@ -9,6 +9,8 @@ engine's errors, :mod:`nfsd.v4.server` and :mod:`nfsd.v4.pseudofs`.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from functools import partial
 from typing import Final, NamedTuple
 
 from nfsd.exports import NOT_AMONG_CLIENTS, NOT_BY_VERSION, Export
@@ -32,6 +34,8 @@ class Barred(NamedTuple):
     gets: only SECINFO and its kin go on from here (RFC 8881 section 2.6.3.1.1)."""
 
     node: Node
+    refused: Callable[[], int]
+    """Tells the log, and returns WRONGSEC."""
 
 
 class There(NamedTuple):
@@ -62,7 +66,7 @@ async def arrive(
     if not exports.takes(node.export, transport):
         raise Nfs4Error(_refusal(server, node.export, transport))
     if not exports.believes(node.export, caller, transport):
-        return Barred(node)
+        return _barred(server, transport, minor, node, caller)
     exports.observer.used(node.export, transport, VERSIONS[minor])
     return node
 
@@ -78,7 +82,7 @@ async def enter(
     if not server.exports.takes(export, transport):
         raise Nfs4Error(_refusal(server, export, transport))
     if not server.exports.believes(export, caller, transport):
-        return Barred(await server.service.root(export))
+        return _barred(server, transport, minor, await server.service.root(export), caller)
     server.exports.observer.used(export, transport, VERSIONS[minor])
     return await server.service.root(export)
 
@@ -86,8 +90,19 @@ async def enter(
 def walked(found: Node | PseudoNode | Barred) -> Node | PseudoNode:
     """What a name has led to. Raises WRONGSEC, which is LOOKUP's and LOOKUPP's to answer."""
     if isinstance(found, Barred):
-        raise Nfs4Error(p.NFS4ERR_WRONGSEC)
+        raise Nfs4Error(found.refused())
     return found
+
+
+def _barred(server: Nfs4Server, transport: Transport, minor: int, node: Node, caller: RpcCredential) -> Barred:
+    """A caller may be told about the file first (SECINFO): it is not refused before it does something with it."""
+    return Barred(node, partial(disbelieve, server, transport, minor, node.export, caller))
+
+
+def disbelieve(server: Nfs4Server, transport: Transport, minor: int, export: Export, caller: RpcCredential) -> int:
+    """What a caller gets that must be known otherwise on an export. The log is told why."""
+    server.exports.disbelieve(export, caller, transport, VERSIONS[minor])
+    return int(p.NFS4ERR_WRONGSEC)
 
 
 def _refusal(server: Nfs4Server, export: Export, transport: Transport) -> int:
@@ -185,7 +200,7 @@ async def learn(
         if node is not None and not server.exports.takes(node.export, transport):
             raise Nfs4Error(_refusal(server, node.export, transport))
         if node is not None and not server.exports.believes(node.export, caller, transport):
-            raise Nfs4Error(p.NFS4ERR_WRONGSEC)
+            raise Nfs4Error(disbelieve(server, transport, minor, node.export, caller))
         found.append(await there(server, transport, node, caller))
     return found
 

@@ -16,7 +16,7 @@ from nfsd.state import Nfs4Error
 from nfsd.state.clients import Client
 from nfsd.state.sessions import Session
 from nfsd.state.types import INVALID, StateidLike
-from nfsd.v4.arrivals import VERSIONS, Barred, There, arrive, credential_of, enter, may_use, there, walked
+from nfsd.v4.arrivals import VERSIONS, Barred, There, arrive, credential_of, disbelieve, enter, may_use, there, walked
 from nfsd.v4.facts import Asking
 from nfsd.v4.operations import ENCODED, Operation
 from nfsd.v4.pseudofs import PseudoNode
@@ -113,8 +113,9 @@ class Compound:
         if isinstance(node, PseudoNode):
             if node.export is None or self.is_closed(node):
                 raise Nfs4Error(p.NFS4ERR_ROFS if changing else p.NFS4ERR_INVAL)
-            if not self.server.exports.believes(node.export, self.call.credential, self.call.transport):
-                raise Nfs4Error(p.NFS4ERR_WRONGSEC)
+            caller, transport = self.call.credential, self.call.transport
+            if not self.server.exports.believes(node.export, caller, transport):
+                raise Nfs4Error(disbelieve(self.server, transport, self.minor, node.export, caller))
             node = await self.service.root(node.export)
         if changing and self.server.exports.read_only(node.export, peer_of(self.call.transport)):
             raise Nfs4Error(p.NFS4ERR_ROFS)

@@ -18,7 +18,7 @@ from nfsd.vfs.name_changes cimport Walk
 from nfsd.vfs.records cimport Node
 from nfsd.wire.nfs4 cimport (
     NFS4ERR_BADXDR, NFS4ERR_INVAL, NFS4ERR_MOVED, NFS4ERR_NOENT, NFS4ERR_NOFILEHANDLE, NFS4ERR_NOTDIR, NFS4ERR_RESTOREFH, NFS4ERR_ROFS,
-    NFS4ERR_SYMLINK, NFS4ERR_WRONGSEC, NFS4_FHSIZE, NFS4_OK, OP_ACCESS, OP_COMMIT, OP_CREATE, OP_GETATTR, OP_GETFH, OP_LINK, OP_LOOKUP,
+    NFS4ERR_SYMLINK, NFS4_FHSIZE, NFS4_OK, OP_ACCESS, OP_COMMIT, OP_CREATE, OP_GETATTR, OP_GETFH, OP_LINK, OP_LOOKUP,
     OP_OPEN, OP_PUTFH, OP_READ, OP_REMOVE, OP_RENAME, OP_RENEW, OP_RESTOREFH, OP_SAVEFH, OP_SETATTR, OP_WRITE,
 )
 from rpcrdma.declined cimport SIZE
@@ -62,7 +62,7 @@ cdef class FileHandles(Nfs4Attributes):
         elif (<Errand?>brought).error is None:
             self.arrived((<Errand>brought).result)
             if self.is_barred(behind, arguments.end):
-                return self.fail(NFS4ERR_WRONGSEC, place)
+                return self.fail(self.pseudo.refused(), place)
         elif self.is_foreign(behind, arguments.end):
             # The source of a copy from another server stands so in its COMPOUND (RFC 7862 section 15.2.3). COPY answers it so
             # that clients copy by themselves; BADHANDLE here would reach their users.
@@ -170,7 +170,7 @@ cdef class FileHandles(Nfs4Attributes):
         self.current, self.standing, self.stateid = self.saved, self.saved_standing, self.saved_stateid
         self.pseudo, self.foreign = self.saved_pseudo, 0
         if self.is_barred(arguments.at, arguments.end):
-            return self.fail(NFS4ERR_WRONGSEC, place)
+            return self.fail(self.pseudo.refused(), place)
         place.at = store32(store32(place.at, OP_RESTOREFH), NFS4_OK)
         return ANSWERED
 
@@ -203,7 +203,7 @@ cdef class FileHandles(Nfs4Attributes):
         if type(self.pseudo) is Barred:
             if number == OP_SAVEFH:
                 return self.savefh(place)
-            return self.owned(number, arguments, place) if number == OP_OPEN else self.fail(NFS4ERR_WRONGSEC, place)
+            return self.owned(number, arguments, place) if number == OP_OPEN else self.fail(self.pseudo.refused(), place)
         if number == OP_GETATTR:
             return self.getattr(arguments, place)  # there are some in an absent file system, too (RFC 8881 section 11.3)
         if self.pseudo.referral is not None:

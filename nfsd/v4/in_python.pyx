@@ -9,7 +9,7 @@ from libc.stdint cimport uint8_t, uint32_t
 
 from nfsd.vfs.native_files cimport no
 from nfsd.wire.nfs4 cimport (
-    NFS4ERR_BADXDR, NFS4ERR_WRONGSEC, OP_LOOKUP, OP_LOOKUPP, OP_OPEN, OP_PUTFH, OP_PUTPUBFH, OP_PUTROOTFH, OP_RESTOREFH, OP_SAVEFH,
+    NFS4ERR_BADXDR, OP_LOOKUP, OP_LOOKUPP, OP_OPEN, OP_PUTFH, OP_PUTPUBFH, OP_PUTROOTFH, OP_RESTOREFH, OP_SAVEFH,
     OP_SECINFO, OP_SECINFO_NO_NAME,
 )
 from rpcrdma.declined cimport PROCEDURE, SIZE
@@ -118,7 +118,7 @@ cdef class PythonOperations(Nfs4Sequence):
         if c.moved:
             self.arrived((c.current, c.there))
             if self.is_barred(arguments.at, arguments.end):
-                return self.fail(NFS4ERR_WRONGSEC, place)
+                return self.fail(self.pseudo.refused(), place)
         if c.after:
             self.after = [*(self.after or ()), *c.after]
         return ANSWERED

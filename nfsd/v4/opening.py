@@ -296,7 +296,7 @@ def in_pseudo(place: PseudoNode | Barred, args: p.OPEN4args, access: int, minor:
     caller is barred."""
     _check_claim(args, minor)
     if isinstance(place, Barred):
-        return p.NFS4ERR_WRONGSEC
+        return place.refused()
     info = args.claim.delegate_cur_info
     name = args.claim.file if info is None else info.file
     if name is None:

@@ -73,7 +73,7 @@ def test_long_names_that_are_refused_cost_no_more_memory_than_is_shown(
                     await client.run(p.OP_PUTROOTFH, (p.OP_LOOKUP, p.LOOKUP4args(name)))
         kept = site.daemon.events._refusals
         assert len(kept) == 20
-        assert sum(sys.getsizeof(path) for _, path in kept) < 20 * 4096
+        assert sum(sys.getsizeof(path) for _, path, _ in kept) < 20 * 4096
         assert len([line for line in lines(log) if "is refused /" in line]) == 5, "the limit of one cause"
 
     on_site(tmp_path, test, server=NO_GRACE)

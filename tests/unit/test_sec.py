@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from nfsd.config_file import ConfigError, parse
-from nfsd.exports import ClientOverride, Export, ExportTable
+from nfsd.exports import ClientOverride, Export, ExportTable, Observer
 from nfsd.protocol import nfs4 as p
 from nfsd.protocol.mount3 import MOUNT_PROGRAM, MOUNT_V3, MOUNTPROC3_MNT, dirpath, mountres3
 from nfsd.protocol.nfs3 import FSINFOargs, GETATTR3args, nfs_fh3, nfsstat3
 from nfsd.vfs.types import Credential
+from rpcrdma.log_limits import LIMIT
 from rpcrdma.rpc.messages import NULL_AUTH
 from rpcrdma.rpc.program import AUTH_NONE, AUTH_SYS, RPCSEC_GSS, RpcCredential
 from rpcrdma.xdr import Encoder
@@ -181,6 +183,107 @@ def test_a_listing_shows_the_place_of_what_may_not_be_entered(tmp_path: Path, mi
         assert {entry.name for entry in result.resok4.reply.entries} == {b"export", b"strict"}
 
     site(tmp_path, test)
+
+
+# -- the log -----------------------------------------------------------------------------------------------------------
+@pytest.fixture
+def log(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
+    LIMIT.reset()
+    caplog.set_level(logging.INFO)
+    return caplog
+
+
+def refusals(log: pytest.LogCaptureFixture, tmp_path: Path, *, ways: str = "none") -> list[str]:
+    """What the log says of refusals, from the version on, without what it says each time."""
+    config = (tmp_path / "exports.yaml").read_text().splitlines()
+    entry = next(number for number, line in enumerate(config, 1) if "pseudo: /strict" in line)
+    end = (
+        f"): it calls with sec=sys, and the export takes {ways}; to admit it, mount with sec={ways.split()[0]}, or "
+        f"write for /strict ({tmp_path}/exports.yaml:{entry}): sec: [none, sys]"
+    )
+    lines = [record.getMessage() for record in log.records if record.name == "nfsd.events"]
+    found = [line for line in lines if " is refused " in line]
+    assert all(line.endswith(end) and line.startswith(f"{HOST} is refused /strict (") for line in found), found
+    return [line.removesuffix(end).partition("(")[2] for line in found]
+
+
+@pytest.mark.parametrize("way", ["name", "handle", "open", "restored", "again"])
+@pytest.mark.parametrize("minor", [0, 1])
+def test_a_caller_who_is_refused_for_its_flavor_is_in_the_log_once_with_the_remedy(
+    tmp_path: Path, log: pytest.LogCaptureFixture, minor: int, way: str
+) -> None:
+    async def test(site: Site) -> None:
+        client = await (await site.client(HOST, minor)).connect()
+        root, file = await handles(site)
+        attempt = {
+            "name": client.path("strict"),
+            "handle": (put(file), GETATTR),
+            "open": (put(root), (p.OP_OPEN, client.open_args(b"file", access=1))),
+            "restored": (put(root), p.OP_SAVEFH, p.OP_PUTROOTFH, p.OP_RESTOREFH, GETATTR),
+            "again": (put(root), LOOK),
+        }[way]
+        for _ in range(3):
+            assert await client.status(*attempt) == WRONG
+        assert refusals(log, tmp_path) == [f"NFSv4.{minor} over tcp"]
+
+    site(tmp_path, test)
+
+
+@pytest.mark.parametrize("minor", [0, 1])
+def test_a_caller_who_asks_for_the_flavors_is_not_refused(
+    tmp_path: Path, log: pytest.LogCaptureFixture, minor: int
+) -> None:
+    async def test(site: Site) -> None:
+        client = await (await site.client(HOST, minor)).connect()
+        root, _ = await handles(site)
+        await client.run(p.OP_PUTROOTFH, (p.OP_SECINFO, p.SECINFO4args(b"strict")))
+        await client.run(put(root), (p.OP_SECINFO, p.SECINFO4args(b"file")))
+        await client.run(p.OP_PUTROOTFH, (p.OP_READDIR, p.READDIR4args(0, bytes(8), 4096, 4096, [])))
+        assert refusals(log, tmp_path) == []
+
+    site(tmp_path, test)
+
+
+def test_nfsv3_s_callers_are_in_the_log_likewise_and_the_mount_names_the_flavor(
+    tmp_path: Path, log: pytest.LogCaptureFixture
+) -> None:
+    async def test(site: Site) -> None:
+        async with await connected(site, "mountd") as mountd:
+            await mountd.mount("/strict")
+        _, file = (nfs_fh3(handle) for handle in await handles(site))
+        async with await connected(site) as client:
+            for _ in range(3):
+                assert (await client.nfs("GETATTR", GETATTR3args(file))).status == nfsstat3.NFS3ERR_ACCES
+        assert refusals(log, tmp_path) == ["NFSv3 over tcp"]
+        (mount,) = [record.getMessage() for record in log.records if " mounts " in record.getMessage()]
+        assert mount.endswith("root squashed, to be used with sec=none")
+
+    site(tmp_path, test)
+
+
+def test_the_remedy_for_a_client_with_an_entry_of_its_own_is_in_that_entry() -> None:
+    strict = ClientOverride("192.0.2.1", sec=("krb5p",))
+    export = Export(1, "/data", "/data", clients=("*", "192.0.2.1"), overrides=(strict,), origin="exports.yaml:3")
+    table, told = ExportTable([export]), Told()
+    table.observer = told
+    for address in ("192.0.2.1", "192.0.2.2"):
+        table.disbelieve(export, SYS, LoopbackTransport(address), "NFSv3")
+    assert told.refusals == [
+        (
+            "it calls with sec=sys, and the export takes krb5p",
+            "mount with sec=krb5p, or add sys to sec: of its entry in clients: of /data (exports.yaml:3)",
+        )
+    ]
+
+
+class Told(Observer):
+    """Why clients were refused, and what would admit them."""
+
+    def __init__(self) -> None:
+        self.refusals: list[tuple[str, str]] = []
+
+    def refused(self, *args: Any) -> None:
+        self.refusals.append(args[4:])
 
 
 # -- a reload, while a caller is known ---------------------------------------------------------------------------------
