@@ -6,6 +6,7 @@ Owns nothing: what is opened goes to :mod:`nfsd.vfs.open_files`.
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 
 from nfsd.backends.interface import Store
@@ -200,6 +201,13 @@ class Opening:
         if (store := store_of(node)) is not None:
             stored = await store.data.open(None, node, access)
             return self._open_files.new_in_store(node, store, access, None, share, stored)
+        lease = node.inode.lease
+        if lease is not None and lease.write:
+            # A client locks what it returns a delegation of. An open of ours would break the lease, and let a local
+            # process go on before the client has written what it caches.
+            return self._open_files.new(
+                node, fcntl.fcntl(lease.opened.fd, fcntl.F_DUPFD_CLOEXEC, 0), access, None, share
+            )
         self._give_way(node, access)
         chain = Chain()
         opening = chain.add(SYS_OPENAT, self._chains.proc_fd, b"%d" % node.fd, os.O_CLOEXEC | _FLAGS[access])

@@ -12,6 +12,7 @@ from nfsd.vfs.types import SetAttributes
 from tests.support.delegations import BOTH, NONE, READ, READ_DELEGATION, WRITE_DELEGATION, until, with_two
 from tests.support.native_files import FILE_SYNC, NativeFiles
 from tests.support.nfs4 import mode
+from tests.unit.test_v4_locks import locking
 from tests.unit.vfs_support import ALICE, ROOT, directory_on, run, write_file
 
 THEIR_LEASE = """
@@ -20,6 +21,18 @@ signal.signal(signal.SIGIO, signal.SIG_IGN)
 fcntl.fcntl(os.open(sys.argv[1], os.O_RDWR), fcntl.F_SETLEASE, fcntl.F_WRLCK)
 print("leased", flush=True)
 sys.stdin.read()
+"""
+
+
+LOCAL_LOCK = """
+import fcntl, sys
+with open(sys.argv[1], "rb+") as file:
+    print(file.read().decode(), end=" ")
+    try:
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 10)
+        print("free")
+    except BlockingIOError:
+        print("locked")
 """
 
 
@@ -203,6 +216,31 @@ def test_a_local_reader_sees_what_the_holder_wrote_before_it_returned_its_delega
         assert not running.done()
         await one.give_back(recall.stateid, recall.fh)
         assert await running == b"cached"
+
+    (tmp_path / "state").rmdir()
+    with_two(tmp_path, minor, test, leases=True)
+
+
+@pytest.mark.parametrize("minor", [1, 2])
+def test_a_holder_locks_and_writes_before_a_local_process_goes_on(tmp_path, minor):
+    """A Linux client has the locks of a delegated file to itself; recalled, it tells them before it writes what it has
+    cached."""
+
+    async def test(server, export, one, two):
+        opened = await one.opening(b"f", BOTH, create=mode(0o644))
+        one.end.keep = True
+        running = asyncio.ensure_future(shell(f"{sys.executable} -c '{LOCAL_LOCK}' {export}/f"))
+        await one.end.arrival(1)
+        recall = one.end.executed[0][1]
+        await one.on(recall.fh, locking(one, opened.stateid, 0, 10))
+        await asyncio.sleep(0.1)  # in which it would have gone on
+        writing = (p.OP_WRITE, p.WRITE4args(recall.stateid, 0, p.stable_how4.FILE_SYNC4, b"cached"))
+        await one.on(recall.fh, writing)
+        assert not running.done()
+        await one.give_back(recall.stateid, recall.fh)
+        assert await running == b"cached locked\n"
+        await one.close(opened.stateid, recall.fh)
+        assert await shell(f"{sys.executable} -c '{LOCAL_LOCK}' {export}/f") == b"cached free\n"
 
     (tmp_path / "state").rmdir()
     with_two(tmp_path, minor, test, leases=True)
