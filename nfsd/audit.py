@@ -7,6 +7,7 @@ the previous one. The queue to the thread is bounded too. Lines that do not fit 
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import os
@@ -28,7 +29,14 @@ class _File(RotatingFileHandler):
     """The file, for its owner alone."""
 
     def _open(self) -> TextIOWrapper:
-        descriptor = os.open(self.baseFilename, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        how = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NONBLOCK | os.O_CLOEXEC
+        try:
+            descriptor = os.open(self.baseFilename, how, 0o600)
+        except OSError as error:
+            if error.errno == errno.ENXIO:
+                error.strerror = "is a pipe that nobody reads, or a socket; name a file"
+            raise
+        os.set_blocking(descriptor, True)
         return open(descriptor, "a", encoding="utf-8")
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 (logging calls it so)

@@ -1,16 +1,17 @@
 """Checks the text of the configuration before it is parsed: it must have a sensible size, and so must its expansion.
 
-Owns the bounds; imports YAML's parser. Aliases (``*name``) can make a few lines stand for more values than memory can
-hold. The parser follows nesting by recursion. This module counts both in the parser's events, which keep nothing.
+Owns the bounds; imports YAML's parser and :mod:`rpcrdma.plain_files`. Aliases (``*name``) can make a few lines stand
+for more values than memory can hold. The parser follows nesting by recursion. This module counts both in the parser's
+events, which keep nothing.
 """
 
 from __future__ import annotations
 
-import os
-import stat
 from typing import Final
 
 import yaml
+
+from rpcrdma.plain_files import NotAFile, read
 
 MOST_OCTETS: Final = 1 << 20
 MOST_VALUES: Final = 50_000
@@ -31,16 +32,9 @@ class BadText(Exception):
 def read_text(file: str) -> str:
     """The file's text. Raises BadText; waits for nothing that is no file, such as a pipe."""
     try:
-        descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
-        try:
-            mode = os.fstat(descriptor).st_mode
-            if not stat.S_ISREG(mode):
-                raise BadText(0, f"is not a file but {_kind(mode)}; name a file")
-            octets = b""
-            while len(octets) <= MOST_OCTETS and (more := os.read(descriptor, MOST_OCTETS + 1 - len(octets))):
-                octets += more
-        finally:
-            os.close(descriptor)
+        octets = read(file, MOST_OCTETS + 1)
+    except NotAFile as error:
+        raise BadText(0, f"{error.strerror}; name a file") from None
     except OSError as error:
         raise BadText(0, f"cannot be read: {error.strerror}") from None
     if len(octets) > MOST_OCTETS:
@@ -50,11 +44,6 @@ def read_text(file: str) -> str:
     except UnicodeDecodeError as error:
         line = octets.count(b"\n", 0, error.start) + 1
         raise BadText(line, f"is not UTF-8 text (octet {error.start})") from None
-
-
-def _kind(mode: int) -> str:
-    kinds = {stat.S_IFDIR: "a directory", stat.S_IFIFO: "a pipe", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device"}
-    return kinds.get(stat.S_IFMT(mode), "something else")
 
 
 def check_size(text: str) -> None:

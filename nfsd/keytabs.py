@@ -1,12 +1,14 @@
 """What principals a keytab has keys of (MIT's format, version 2: two octets, then entries, each behind its length).
 
-Owns :func:`principals_in`. Keys are passed over: nothing here does cryptography. Imports nothing of the project.
+Owns :func:`principals_in`. Keys are passed over: nothing here does cryptography. Imports :mod:`rpcrdma.plain_files`.
 """
 
 from __future__ import annotations
 
 import struct
 from typing import Final
+
+from rpcrdma.plain_files import NotAFile, read
 
 _VERSION: Final = b"\x05\x02"
 _MOST: Final = 1 << 20
@@ -20,8 +22,9 @@ class KeytabError(Exception):
 def principals_in(path: str) -> list[str]:
     """The principals of a keytab, each once, in the order of their first keys. Raises KeytabError."""
     try:
-        with open(path, "rb") as file:
-            octets = file.read(_MOST)
+        octets = read(path, _MOST)
+    except NotAFile as error:
+        raise KeytabError(f"{path}: {error.strerror}; name a keytab") from None
     except OSError as error:
         what = (error.strerror or str(error)).lower()
         raise KeytabError(f"{path}: {what}; it must be there, and the server's user must be able to read it") from None

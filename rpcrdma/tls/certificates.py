@@ -1,8 +1,8 @@
 """The server's certificate, and whose certificates it believes (RFC 9289 section 5).
 
 Owns :class:`Certificates`, which makes the context of each handshake, and :class:`Peer`, what a handshake has told of a
-client. Imports nothing of the project. Files that have changed are read again: a certificate that is renewed is used
-by the next handshake. One that cannot be used any more leaves the one before in use, and the log says so.
+client. Imports :mod:`rpcrdma.plain_files`. Files that have changed are read again: a certificate that is renewed is
+used by the next handshake. One that cannot be used any more leaves the one before in use, and the log says so.
 
 Trust in a client is looked at again later (RFC 9289 section 5.2.1). The library can check a certificate in a handshake
 only. So where roots or revocation lists have changed, all clients with certificates shake hands again: who is still
@@ -19,6 +19,8 @@ import time
 from dataclasses import dataclass
 from typing import Any, Final
 
+from rpcrdma.plain_files import NotAFile, demand, read
+
 _log = logging.getLogger(__name__)
 
 ALPN: Final = "sunrpc"
@@ -26,6 +28,8 @@ ALPN: Final = "sunrpc"
 _NAMES: Final = {"DNS": "dns", "IP Address": "ip", "email": "email", "URI": "uri"}
 _MOST_NAMES: Final = 32
 _LONGEST_NAME: Final = 512
+_LARGEST: Final = 1 << 30
+"""Octets of roots or revocation lists by which they are told from others."""
 
 
 class TlsError(Exception):
@@ -120,8 +124,7 @@ class Certificates:
 
 
 def _digest(name: str) -> bytes:
-    with open(name, "rb") as file:
-        return hashlib.sha256(file.read()).digest()
+    return hashlib.sha256(read(name, _LARGEST)).digest()
 
 
 def _stamps(files: Files) -> tuple[tuple[int, int, int] | None, ...]:
@@ -145,6 +148,8 @@ def make_context(files: Files) -> Context:
     context.set_alpn_protocols([ALPN])
     what = files.certificate
     try:
+        for name in files.names():
+            demand(name)  # OpenSSL opens them, and would wait for a pipe's writer
         context.load_cert_chain(files.certificate, files.key)
         if files.clients:
             what = files.clients
@@ -159,6 +164,8 @@ def make_context(files: Files) -> Context:
         if error.reason == "KEY_VALUES_MISMATCH":
             raise TlsError(f"{files.key} is not the key of {files.certificate}; name the one that is") from None
         raise TlsError(f"{what} cannot be used ({error.reason or error}); it must be PEM") from None
+    except NotAFile as error:
+        raise TlsError(f"{error.filename}: {error.strerror}; name a PEM file") from None
     except OSError as error:
         missing = next((name for name in files.names() if not os.access(name, os.R_OK)), what)
         raise TlsError(

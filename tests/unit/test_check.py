@@ -7,6 +7,7 @@ import socket
 import threading
 
 import pytest
+import trustme
 
 from nfsd.cli import main
 from nfsd.config_file import load
@@ -172,6 +173,42 @@ def test_json(check, tmp_path):
     assert (status, found["good"]) == (2, False)
     (one,) = found["findings"]
     assert (one["line"], one["key"], one["message"]) == (3, "server.nonsense", "unknown key")
+
+
+KINDS = {"pipe": "a pipe", "socket": "a socket", "device": "a device", "directory": "a directory"}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("key", ["keytab", "certificate", "key", "client_roots", "revoked"])
+def test_what_is_no_file_is_not_waited_for(check, tmp_path, kind, key):
+    special = make_special(tmp_path, kind)
+    if key == "keytab":
+        what, key = "keytab", "kerberos.keytab"
+        server = f"kerberos: {{keytab: {special}}}"
+    else:
+        certified = trustme.CA().issue_cert("127.0.0.1")
+        (tmp_path / "pem").write_bytes(certified.private_key_and_cert_chain_pem.bytes())
+        files = dict.fromkeys(("certificate", "key", "client_roots", "revoked"), tmp_path / "pem")
+        what, key, server = "PEM file", "tls", f"tls: {json.dumps({**files, key: special}, default=str)}"
+    status, said = check(f"listen: [tcp://127.0.0.1:0]\n{server}\nmountd_port: 0")
+    assert (status, said) == (
+        1, [f"3: server.{key}: {special}: is not a file but {KINDS[kind]}; name a {what}"],
+    )  # fmt: skip
+
+
+def make_special(directory, kind):
+    """What is no regular file, whose opening may wait or have no end."""
+    path = directory / "special"
+    if kind == "device":
+        return "/dev/zero"
+    if kind == "directory":
+        path.mkdir()
+    elif kind == "pipe":
+        os.mkfifo(path)
+    else:
+        with socket.socket(socket.AF_UNIX) as made:
+            made.bind(str(path))
+    return path
 
 
 def test_the_server_that_runs_is_no_hindrance(check, tmp_path):

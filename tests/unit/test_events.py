@@ -381,3 +381,9 @@ def test_a_recall_that_is_not_answered(tmp_path: Path, log: pytest.LogCaptureFix
         assert holder.handles[b"f"].hex() in line
 
     with_two(tmp_path, minor, test, limits=Limits(grace=0, recall=0.2))
+
+
+def test_an_audit_log_that_is_a_pipe_which_nobody_reads_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(OSError, match="is a pipe that nobody reads"):
+        Audit(str(tmp_path / "pipe"), 4096)
