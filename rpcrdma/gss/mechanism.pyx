@@ -6,6 +6,10 @@ cryptography is the library's; what takes long is done without the interpreter's
 The library's contexts are for one thread at a time. An established one is therefore exported, and imported as often as
 there are threads that use it at the same time. Those copies count sequence numbers apart from each other, which nobody
 looks at: RFC 2203 has numbers of its own (section 5.3.3.1), and replays and gaps that the library sees are no errors.
+
+Messages are those of RFC 4121. Older keys, of triple DES and RC4, have messages of RFC 1964, and their contexts are
+refused. MIT's library takes such messages in any context, and with a key that is not there its ``gss_unwrap_iov`` reads
+beyond its memory (seen in 1.20). So what has not the form of RFC 4121 is not shown to it.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
@@ -23,6 +27,9 @@ from rpcrdma.gss.library import GssError
 
 cdef enum:
     LONG = 16 << 10         # octets whose cryptography is done without the interpreter's lock
+    MIC_FORM = 0x0404       # TOK_ID
+    WRAP_FORM = 0x0504
+    TOKEN_HEADER = 16       # octets of a token before what is in it
 
 cdef gss_oid HOSTBASED      # GSS_C_NT_HOSTBASED_SERVICE: 1.2.840.113554.1.2.1.4 (RFC 2744)
 HOSTBASED.length, HOSTBASED.elements = 10, <void *><char *>b"\x2a\x86\x48\x86\xf7\x12\x01\x02\x01\x04"
@@ -183,6 +190,9 @@ cdef class Sealer:
         major = gss.import_sec_context(&minor, &octets, &self.handle)
         if major & GSS_ERRORS:
             raise failure("a context cannot be imported", major, minor)
+        cdef uint8_t mic[MAX_MIC]
+        if not has_form(mic, self.sign_to(mic, 0, mic, sizeof(mic)), MIC_FORM):
+            raise GssError("a context has keys of triple DES or RC4")
 
     def __dealloc__(self):
         cdef uint32_t minor
@@ -194,6 +204,8 @@ cdef class Sealer:
         MIT's ends the process by an assertion for a token whose octets 6 and 7 are zeros."""
         cdef uint32_t minor, major
         cdef gss_buffer message, token
+        if not has_form(mic, mic_size, MIC_FORM):
+            return False
         message.length, message.value = size, <void *>octets
         token.length, token.value = mic_size, <void *>mic
         if size < LONG:
@@ -303,6 +315,8 @@ cdef class Sealer:
         parts[0].buffer.length, parts[0].buffer.value = octets.len, octets.buf
         parts[1].buffer.length, parts[1].buffer.value = 0, NULL
         try:
+            if not has_form(<uint8_t *>octets.buf, octets.len, WRAP_FORM):
+                raise GssError("octets that were not encrypted")
             if octets.len < LONG:
                 major = gss.unwrap_iov(&minor, self.handle, &private, NULL, parts, 2)
             else:
@@ -316,6 +330,11 @@ cdef class Sealer:
         if not private or start < 0 or start + <ssize_t>parts[1].buffer.length > octets.len:
             raise GssError("octets that were not encrypted")
         return start, parts[1].buffer.length
+
+
+cdef inline bint has_form(const uint8_t *token, ssize_t size, int form) noexcept nogil:
+    """Whether the octets are a token with this TOK_ID (RFC 4121 sections 4.2.6.1 and 4.2.6.2), as far as can be seen."""
+    return size >= TOKEN_HEADER and (token[0] << 8 | token[1]) == form
 
 
 cdef inline void part(gss_iov_buffer *at, uint32_t type, const uint8_t *octets, size_t size) noexcept nogil:

@@ -271,7 +271,7 @@ class Stage:
         honest.settle()
         during = honest.take()
         honest.say("pause")
-        idle = watch.until_idle(used.sockets + MORE_SOCKETS, 2 * PATIENCE)
+        idle = not self.server.alive or watch.until_idle(used.sockets + MORE_SOCKETS, 2 * PATIENCE)
         watch.until_given_back(used.resident + KEPT, 2 * PATIENCE)
         after = watch.now()
         honest.say("resume")

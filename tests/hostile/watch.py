@@ -48,11 +48,15 @@ class Watch:
         return self.now()
 
     def now(self) -> Use:
-        status = (self._proc / "status").read_text()
+        """Of a process that has ended, nothing but its log."""
+        status, sockets = "", 0
+        with contextlib.suppress(OSError):
+            status, sockets = (self._proc / "status").read_text(), self.sockets()
         resident, peak = (
-            int(found[1]) << 10 for name in ("VmRSS", "VmHWM") if (found := re.search(rf"{name}:\s+(\d+) kB", status))
+            int(found[1]) << 10 if (found := re.search(rf"{name}:\s+(\d+) kB", status)) else 0
+            for name in ("VmRSS", "VmHWM")
         )
-        return Use(resident, peak, self.sockets(), self._log.stat().st_size)
+        return Use(resident, peak, sockets, self._log.stat().st_size)
 
     def sockets(self) -> int:
         """How many it has open."""

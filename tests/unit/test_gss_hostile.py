@@ -7,7 +7,10 @@ import contextlib
 import gc
 import random
 import struct
+import subprocess
+import sys
 from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,7 +18,7 @@ import pytest
 from rpcrdma.gss import contexts
 from rpcrdma.gss.acceptor import Acceptor
 from rpcrdma.gss.contexts import SEQUENCE_WINDOW, Context
-from rpcrdma.gss.mechanism import GssError, Initiation, Sealer
+from rpcrdma.gss.mechanism import Acceptance, Credential, GssError, Initiation, Sealer
 from rpcrdma.gss.table import Table
 from rpcrdma.rpc.dispatch import Dispatcher
 from rpcrdma.rpc.gss_messages import (
@@ -353,6 +356,48 @@ def test_long_arguments_are_decrypted_where_they_are(example: kdc.Realm) -> None
         assert 77 in body[32:48]
 
     run(example, test)
+
+
+_OPEN = """\
+import sys
+from rpcrdma.gss.mechanism import GssError, Sealer
+sealer, *tokens = map(bytes.fromhex, sys.argv[1:])
+sealer = Sealer(sealer)
+for token in tokens:
+    assert not sealer.verify(b"", token)
+    try:
+        sealer.unwrap(bytearray(token))
+    except GssError:
+        continue
+    raise AssertionError(token.hex())
+"""
+OLD = (b"\1\1", b"\2\1", b"\1\2")
+"""TOK_ID of tokens as RFC 1964 has them: what is signed, what is encrypted, the end of a context."""
+
+
+def test_tokens_of_an_older_form_do_not_end_the_process(example: kdc.Realm) -> None:
+    chance = random.Random(1)
+    making, acceptance = Initiation(SERVICE), Acceptance()
+    store = {"rcache": "none:", "keytab": f"FILE:{example.directory}/keytab"}
+    making.step(acceptance.step(Credential("nfs", store, True), making.step(b"")))
+    tokens = [form + chance.randbytes(size) for form in OLD for size in (0, 4, 6, 22, 100, 5000) for _ in range(3)]
+    framed = [b"\x60\x0d\x06\x09\x2a\x86\x48\x86\xf7\x12\x01\x02\x02" + form for form in OLD]
+    words = [octets.hex() for octets in (acceptance.export(), *tokens, *framed)]
+    done = subprocess.run([sys.executable, "-c", _OPEN, *words], stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_contexts_of_rc4_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kdc, "ENCTYPES", ("arcfour-hmac:normal",))
+    weak = "[libdefaults]\n    allow_weak_crypto = true\n    allow_rc4 = true\n    permitted_enctypes = arcfour-hmac\n"
+    monkeypatch.setattr(kdc, "_CLIENT", weak + kdc._CLIENT)
+    with realm(tmp_path / "realm") as old:
+        making, acceptance = Initiation(SERVICE), Acceptance()
+        store = {"rcache": "none:", "keytab": f"FILE:{old.directory}/keytab"}
+        making.step(acceptance.step(Credential("nfs", store, True), making.step(b"")))
+        assert acceptance.made
+        with pytest.raises(GssError, match="RC4"):
+            Sealer(acceptance.export())
 
 
 def test_a_keytab_without_the_service_is_told_at_once(example: kdc.Realm) -> None:

@@ -35,6 +35,8 @@ DCE_STYLE = 0x1000
 HOSTS = 100
 WRITE = 7
 CONTINUE_NEEDED = 1
+FORMS = (b"\1\1", b"\2\1", b"\1\2", b"\4\4", b"\5\4", b"\4\5")
+"""What tokens begin with: those of RFC 1964 section 1.2, and of RFC 4121 section 4.1."""
 UNSIGNED = struct.pack(">2I28x", FLAVOR, 28)
 """A verifier of zeros."""
 
@@ -264,7 +266,8 @@ def gss_garbage_bodies(scene: Scene) -> None:
                 body = (
                     opaque(noise), noise, whole[: dice.randrange(len(whole))], struct.pack(">I", 0xFFFFFFFF) + noise,
                     struct.pack(">II", 4, sequence) + opaque(noise), struct.pack(">I", dice.randrange(1 << 32)) + noise,
-                )[number % 6]  # fmt: skip
+                    opaque(dice.choice(FORMS) + noise),
+                )[number % 7]  # fmt: skip
                 service = dice.choice((INTEGRITY, PRIVACY))
                 reply = way.exchange(signed.message(sequence, body, service=service, procedure=WRITE))
                 scene.must(not executed(reply), "arguments were taken that are garbage")
