@@ -110,7 +110,7 @@ class _Stage(Stage):
             put(served / "hello.txt", "Hello over NFS.\n")
             put(self.home / "results.csv", "17,42\n")
             served.chmod(0o1777)
-            self._ends.callback(super().run, "podman rm --force --time 5 nfs; podman volume rm --force rdma-nfsd-state")
+            self.ends.callback(super().run, "podman rm --force --time 5 nfs; podman volume rm --force rdma-nfsd-state")
         printed = super().run(command.replace("/srv/nfs", str(served)))
         if command.startswith(("podman run", "podman restart")):
             self.starts += 1

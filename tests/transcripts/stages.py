@@ -22,6 +22,7 @@ from rpcrdma.verbs.interface import ListenAddress
 from rpcrdma.verbs.softiwarp.provider import SoftIwarp
 from tests.nfs3_client import Nfs3Client
 from tests.peer.version_two_session import server as server_of_both
+from tests.support import kdc
 from tests.support.captures import capturing
 from tests.support.installed import REPO, environment, own_command
 from tests.support.nfs_work import work_over_rdma, work_over_tcp
@@ -30,7 +31,7 @@ PATIENCE = 120.0
 
 
 class Impossible(Exception):
-    """There is no network namespace to be had."""
+    """Something that a stage is made of is not to be had here: a network namespace, a KDC."""
 
 
 @contextmanager
@@ -46,12 +47,12 @@ def namespace(mounts: str = "true") -> Iterator[list[str]]:
             text=True,
         )
     except FileNotFoundError as error:
-        raise Impossible(str(error)) from None
+        raise Impossible(f"a network namespace takes root: {error}") from None
     try:
         assert holder.stdout is not None
         assert holder.stderr is not None
         if holder.stdout.readline() != "up\n":
-            raise Impossible(holder.stderr.read().strip())
+            raise Impossible(f"a network namespace takes root: {holder.stderr.read().strip()}")
         yield ["nsenter", f"--target={holder.pid}", "--net", "--mount", "--wd=.", "--"]
     finally:
         _end(holder)
@@ -64,14 +65,15 @@ class Stage:
         """``mounts``: as :func:`namespace` has it. ``more``: variables of the commands' environment."""
         self.home = base / "home"
         self.home.mkdir()
-        self._ends = ends
-        self._inside = ends.enter_context(namespace(mounts))
+        self.ends = ends
+        self.inside = ends.enter_context(namespace(mounts))
+        """Words that run a command where those of transcripts run."""
         own_command(base)
         put(base / "python", f'#!/bin/sh\nPYTHONPATH={REPO} exec {sys.executable} "$@"\n')
         (base / "python").chmod(0o755)
         path = f"{base}:{environment()['PATH']}"
         fixed = {"PATH": path, "COLUMNS": "100", "TZ": "UTC", "LC_ALL": "C.UTF-8", "PYTHONUNBUFFERED": "1"}
-        self._environment = {**environment(), **fixed, **more}
+        self.environment = {**environment(), **fixed, **more}
 
     def run(self, command: str) -> str:
         """Run one command of a transcript; what it prints. ``rdma-nfsd serve`` goes on until the stage ends: it has
@@ -79,7 +81,7 @@ class Stage:
         if re.match(r"rdma-nfsd serve\b", command):
             return self.serve(command)
         done = subprocess.run(
-            [*self._inside, "bash", "-c", command], cwd=self.home, env=self._environment, stdin=subprocess.DEVNULL,
+            [*self.inside, "bash", "-c", command], cwd=self.home, env=self.environment, stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, timeout=PATIENCE,
         )  # fmt: skip
         return done.stdout + (f"[exit status {done.returncode}]\n" if done.returncode else "")
@@ -87,11 +89,11 @@ class Stage:
     def begin(self, command: str) -> None:
         """Start a command that goes on until the stage ends; what it prints is lost."""
         begun = subprocess.Popen(
-            [*self._inside, "bash", "-c", f"exec {command}"], cwd=self.home, env=self._environment,
+            [*self.inside, "bash", "-c", f"exec {command}"], cwd=self.home, env=self.environment,
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
         )  # fmt: skip
-        self._ends.callback(_end, begun)
-        self._ends.callback(begun.kill)  # it would wait for the server once more
+        self.ends.callback(_end, begun)
+        self.ends.callback(begun.kill)  # it would wait for the server once more
 
     def serve(self, command: str) -> str:
         """Start a server; its ready line. Its log is ``log`` above the directory."""
@@ -99,10 +101,10 @@ class Stage:
             command += " --state-dir ../state"  # by default it is the host's
         log = (self.home.parent / "log").open("ab")
         server = subprocess.Popen(
-            [*self._inside, "bash", "-c", f"exec {command}"], cwd=self.home, env=self._environment,
+            [*self.inside, "bash", "-c", f"exec {command}"], cwd=self.home, env=self.environment,
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, text=True,
         )  # fmt: skip
-        self._ends.callback(_end, server)
+        self.ends.callback(_end, server)
         assert server.stdout is not None
         ready = server.stdout.readline()
         assert ready.startswith("rdma-nfsd ready: "), (self.home.parent / "log").read_text()
@@ -229,6 +231,32 @@ def tls(stage: Stage) -> None:
         put(stage.home / f"{name}/hello.txt", f"Hello over TLS, from {name}.\n")
 
 
+KNOWN = {
+    "hosts": "127.0.0.1 localhost files.example.org\n",
+    "passwd": "alice:x:4242:4242::/:/bin/sh\n",
+    "group": "alice:x:4242:\n",
+}
+"""What files of this name below /etc have besides."""
+
+
+def kerberos(stage: Stage) -> None:
+    """A KDC of EXAMPLE.ORG with no service yet, the host ``files.example.org``, and alice, who has an account and a
+    directory; only she may read it."""
+    if not kdc.PRESENT:
+        raise Impossible(kdc.WITHOUT_KDC)
+    base = stage.home.parent
+    for name, more in KNOWN.items():
+        put(base / name, more + Path("/etc", name).read_text())
+        stage.run(f"mount --bind ../{name} /etc/{name}")
+    realm = stage.ends.enter_context(kdc.realm(base / "realm", port=88, enter=stage.inside))
+    realm.add("alice")
+    stage.environment |= realm.environment | {"KRB5CCNAME": "FILE:tickets"}
+    put(stage.home / "data/hello.txt", "Hello over NFS, Alice.\n")
+    for path, mode in ((stage.home / "data", 0o700), (stage.home / "data/hello.txt", 0o600)):
+        os.chown(path, 4242, 4242)
+        path.chmod(mode)
+
+
 STAGES: dict[str, Callable[[Stage], None]] = {
     "hello": hello,
     "files": files,
@@ -238,6 +266,7 @@ STAGES: dict[str, Callable[[Stage], None]] = {
     "captured": captured,
     "several": several,
     "tls": tls,
+    "kerberos": kerberos,
 }
 
 

@@ -18,7 +18,7 @@ def played(document: Path) -> list[tuple[Block, str]]:
     try:
         return play(document)
     except Impossible as error:
-        pytest.skip(f"a network namespace takes root: {error}")
+        pytest.skip(str(error))
 
 
 @pytest.mark.parametrize("document", WITH, ids=lambda document: document.name)
