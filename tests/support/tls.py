@@ -1,7 +1,14 @@
-"""A peer of TLS that keeps to no rule: records of any kind, sealed with its keys."""
+"""A peer of TLS that keeps to no rule: records of any kind, sealed with its keys. And lists of certificates that are
+revoked."""
 
 from __future__ import annotations
 
+import datetime
+from pathlib import Path
+
+import trustme
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from rpcrdma.tls.secrets import Secret
@@ -32,3 +39,17 @@ class Forged:
         """Go on with the next keys."""
         self.secret, self.sequence = self.secret.next(), 0
         self._key, self._iv = self.secret.keys()
+
+
+def list_of(authority: trustme.CA, *revoked: str) -> bytes:
+    """A revocation list with the certificates in these files."""
+    key = serialization.load_pem_private_key(authority.private_key_pem.bytes(), None)
+    issuer = x509.load_pem_x509_certificate(authority.cert_pem.bytes())
+    now = datetime.datetime.now(datetime.UTC)
+    made = x509.CertificateRevocationListBuilder().issuer_name(issuer.subject)
+    made = made.last_update(now - datetime.timedelta(days=1)).next_update(now + datetime.timedelta(days=1))
+    for name in revoked:
+        number = x509.load_pem_x509_certificate(Path(name).read_bytes()).serial_number
+        one = x509.RevokedCertificateBuilder().serial_number(number).revocation_date(now).build()
+        made = made.add_revoked_certificate(one)
+    return made.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)  # type: ignore[arg-type]

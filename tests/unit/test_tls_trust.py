@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import datetime
 import logging
 import time
 from pathlib import Path
 
 import pytest
 import trustme
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
 
 from nfsd.client import NfsClientError
 from nfsd.config import Limits
@@ -19,22 +16,9 @@ from nfsd.listeners import host_limits
 from nfsd.vfs.resources import FileLimits
 from rpcrdma.tls import handshakes
 from rpcrdma.tls.certificates import Certificates, Files, Peer
+from tests.support.tls import list_of
 from tests.unit.tcp_support import until
 from tests.unit.test_tls import PROBE, STARTTLS, Raw, Secured, raw
-
-
-def list_of(authority: trustme.CA, *revoked: str) -> bytes:
-    """A revocation list with the certificates in these files."""
-    key = serialization.load_pem_private_key(authority.private_key_pem.bytes(), None)
-    issuer = x509.load_pem_x509_certificate(authority.cert_pem.bytes())
-    now = datetime.datetime.now(datetime.UTC)
-    made = x509.CertificateRevocationListBuilder().issuer_name(issuer.subject)
-    made = made.last_update(now - datetime.timedelta(days=1)).next_update(now + datetime.timedelta(days=1))
-    for name in revoked:
-        number = x509.load_pem_x509_certificate(Path(name).read_bytes()).serial_number
-        one = x509.RevokedCertificateBuilder().serial_number(number).revocation_date(now).build()
-        made = made.add_revoked_certificate(one)
-    return made.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)  # type: ignore[arg-type]
 
 
 class Demanding(Secured):

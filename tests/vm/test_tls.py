@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import datetime
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import trustme
 
+from tests.support.tls import list_of
 from tests.vm.build import TLS_TREE, chosen_kernel
 from tests.vm.guest import Guest, Result
 from tests.vm.mounts import complaints, umount
@@ -27,6 +29,8 @@ VERSIONS = ("3", "4.2")
 FIO_JOBS = (("write", "1m", "16m", 4), ("randrw", "4k", "2m", 4))
 OWN = "/etc/tls"
 """Where tlshd finds the client's files, below its own root."""
+REFUSED = r"RPC call returned error 13$"
+"""What the client's kernel says when a mount that it has is let in no more: EACCES."""
 CONFIGURATION = f"""\
 [debug]
 loglevel=1
@@ -52,7 +56,11 @@ class Site:
         secret = directory / "secret"
         secret.mkdir()
         (secret / "file").write_text("secret\n")
-        files = {"certificate": "server.pem", "key": "server.key", "client_roots": "roots.pem"}
+        self.revoked = directory / "revoked.pem"
+        self.revoke()
+        files = {
+            "certificate": "server.pem", "key": "server.key", "client_roots": "roots.pem", "revoked": self.revoked.name,
+        }  # fmt: skip
         self.server = Server(
             directory / "server",
             network,
@@ -77,6 +85,14 @@ class Site:
             return authority.issue_cert(name, not_before=long_ago(9), not_after=long_ago(2))
         return authority.issue_cert(name)
 
+    def revoke(self, certificate: trustme.LeafCert | None = None) -> None:
+        """Have the server believe this one no more, and all others."""
+        lost = self.directory / "lost.pem"
+        if certificate is not None:
+            certificate.cert_chain_pems[0].write_to_path(str(lost))
+        (self.directory / "new").write_bytes(list_of(self.authority, *([str(lost)] if certificate else [])))
+        (self.directory / "new").rename(self.revoked)
+
     def put(self, name: str, blob: trustme.Blob) -> None:
         """Write one of the client's files."""
         path = f"/{TLS_TREE}{OWN}/{name}"
@@ -87,11 +103,12 @@ class Site:
         """Have the client believe this one and no other."""
         self.put("roots.pem", authority.cert_pem)
 
-    def client_shows(self, authority: trustme.CA, *, expired: bool = False) -> None:
+    def client_shows(self, authority: trustme.CA, *, expired: bool = False) -> trustme.LeafCert:
         """Give the client a certificate."""
         made = self.certificate(authority, "client.example.org", expired)
         self.put("client.pem", made.cert_chain_pems[0])
         self.put("client.key", made.private_key_pem)
+        return made
 
     def mount(self, version: str, security: str, name: str = "/export", *, check: bool = True) -> Result:
         """Mount; the result says what the user of the client sees."""
@@ -143,10 +160,11 @@ def all_is_well(site: Site) -> Iterator[None]:
     site.certify()
     site.client_believes(site.authority)
     site.client_shows(site.authority)
+    site.revoke()
     yield
     site.guest.run(f"! mountpoint -q {POINT} || umount -f {POINT}")
     site.server.assert_running()
-    assert complaints(site.guest) == []
+    assert complaints(site.guest, REFUSED) == []
 
 
 @pytest.mark.parametrize(
@@ -210,6 +228,28 @@ def test_certificates_of_clients_that_are_not_believed(site: Site, version: str)
     assert site.logged("no TLS: unable to get local issuer certificate")
     site.client_shows(site.authority, expired=True)
     site.refused(version, "mtls", "/secret")  # (the client may have tried so often that the log only counts)
+
+
+@pytest.mark.parametrize("version", ["3", pytest.param("4.2", marks=pytest.mark.newest)])
+def test_a_client_whose_certificate_is_revoked_loses_its_mount(site: Site, version: str) -> None:
+    """It comes back with another certificate only."""
+    guest, name = site.guest, f"revoked-{version}"
+    lost = site.client_shows(site.authority)
+    site.mount(version, "mtls")
+    guest.run(f"echo before >{POINT}/{name}")
+    site.revoke(lost)
+    guest.run(f"ss -K -t dst {site.server.address} dport = {TCP_PORT}", label="break the connection")
+    writing = f"until timeout 20 sh -c 'echo after >{POINT}/{name}'; do sleep 1; done"
+    guest.run(f"({writing}) >/dev/null 2>&1 & echo $! >/tmp/writer")
+    deadline = time.monotonic() + 60
+    while not site.logged("no TLS: certificate revoked"):
+        assert time.monotonic() < deadline, "it has not tried"
+        time.sleep(0.2)
+    assert (site.server.export / name).read_text() == "before\n"
+    site.client_shows(site.authority)
+    guest.run("while test -e /proc/$(cat /tmp/writer); do sleep 0.2; done", timeout=200, label="written at last")
+    assert (site.server.export / name).read_text() == "after\n"
+    umount(guest)
 
 
 @pytest.mark.parametrize("version", VERSIONS)
