@@ -35,6 +35,7 @@ class RadosPool:
     """Whose key is used, without ``client.``"""
     pool: _Text
     namespace: StrictStr = "rdma-nfsd"
+    """Servers of one namespace have their grace periods together."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -186,6 +186,8 @@ class Daemon:
             on_release=_release,
         )
         self.events.watch(engine)
+        self._store.follow(engine)
+        self._undo.append(self._store.part)
         self._nfs4 = Nfs4Server(
             self.service,
             self.exports,
@@ -224,7 +226,7 @@ class Daemon:
         if server.rpcbind and not self.listeners.of("rpcbind"):
             await self._register()
         if self._notifier is not None:
-            self._notifier.start(recovered.records)
+            self._notifier.start(recovered.records + recovered.forfeited)
 
     def _make_programs(self) -> None:
         """NFS in the versions that are spoken, and what goes with NFSv3."""
@@ -385,9 +387,8 @@ class Daemon:
         peers = Peers()
         manager = LockManager(self._nfs4, peers)
         messages = Messages(manager, peers)
-        self._undo += [manager.close, messages.close]
         self._notifier = Notifier(peers, self._nfs4.engine)
-        self._undo.append(self._notifier.close)
+        self._undo += [manager.close, messages.close, self._notifier.close]
         self.dispatchers["nlm"] = self._fitting.dispatcher(
             [nlm4_program(manager, messages)], gate=self._admission, gss=self._gss
         )

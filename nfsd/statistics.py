@@ -116,7 +116,9 @@ class Statistics:
         engine = self._parts.engine
         if engine.grace.active:
             left = max(0.0, engine.grace.ends - engine.now())
-            yield f"the grace period has {left:.0f} s left: new opens and locks of NFSv4 wait for it"
+            yield f"the grace period has {left:.0f} s left: new opens and locks wait for it"
+        elif engine.grace.elsewhere:
+            yield "clients of another server may reclaim what they had there: new opens and locks wait for it"
         recalling = engine.delegations.recalling
         if recalling:
             yield f"{recalling} delegations are being recalled: whoever wants the files waits"

@@ -43,6 +43,12 @@ class GroupCommit(ABC):
             # Shielded: a caller that is cancelled must not take the commit of the others with it.
             await asyncio.shield(self._committing)
 
+    def follow(self, engine: StateEngine) -> None:  # noqa: B027 (whoever has records alone has nothing to do)
+        """See the interface. There is no other server."""
+
+    async def part(self) -> None:  # noqa: B027 (likewise)
+        """See the interface. There is nobody to wait for."""
+
     async def close(self) -> None:
         """See the interface."""
         if self._committing is not None:

@@ -19,12 +19,19 @@ class StableStorage(Protocol):
 
     async def start(self, *, lease: float = 90.0) -> Recovered:
         """Open or make the records, advance the boot epoch durably, and return what the engine starts from. ``lease``
-        is this instance's lease time, kept for the grace period of the next. Raises OSError, which says what is wrong
-        and where."""
+        is this instance's lease time, kept for the grace period of the next. Until it returns, nothing may be touched
+        that clients may reclaim. Raises OSError, which says what is wrong and where."""
 
     async def flush(self, engine: StateEngine) -> None:
         """Return once everything that the engine has promised so far is kept. Raises OSError when it cannot be: the
         reply must then not be sent (answer NFS4ERR_SERVERFAULT)."""
+
+    def follow(self, engine: StateEngine) -> None:
+        """Keep the engine's grace period in step with other servers', where there are any (``engine.grace.elsewhere``).
+        Once, before clients are served."""
+
+    async def part(self) -> None:
+        """No client is served any more, but what clients hold is still held. Returns when that may be let go."""
 
     async def close(self) -> None:
         """Finish outstanding writes, and give the records back."""

@@ -121,7 +121,7 @@ class DelegationTable:
             return Why.WND4_CONTENTION
         if reclaim:
             return None if limits.delegations else Why.WND4_RESOURCE
-        if self._engine.grace.active or self._in_pause(file_key):
+        if self._engine.grace.holds_back or self._in_pause(file_key):
             return Why.WND4_CONTENTION
         if (
             client.delegations >= limits.client_delegations

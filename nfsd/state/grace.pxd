@@ -5,6 +5,7 @@ from nfsd.state.records cimport ClientRecord
 
 cdef class GraceRules:
     cdef public bint active
+    cdef public bint elsewhere
     cdef readonly set unheard
     cdef public object on_new_lock
 

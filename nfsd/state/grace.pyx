@@ -13,8 +13,13 @@ cdef int NLM = _NLM
 cdef class GraceRules:
     def __init__(self, bint active):
         self.active = active
+        self.elsewhere = False
         self.unheard = set()
         self.on_new_lock = None
+
+    @property
+    def holds_back(self):
+        return self.active or self.elsewhere
 
     cpdef int check(self, ClientRecord client, bint reclaim) except -1:
         # NLM's clients do not say so: they may reclaim as long as the grace period lasts.
@@ -25,7 +30,7 @@ cdef class GraceRules:
             if not client.may_reclaim:
                 # RFC 8881 sections 8.4.3, 15.1.9.3: no role in reclaiming, or an edge condition has cost it its claim.
                 raise Nfs4Error(codes.NFS4ERR_NO_GRACE, "nothing on record that this client could reclaim")
-        elif self.active or (client.minor and not complete):
+        elif self.active or self.elsewhere or (client.minor and not complete):
             # RFC 8881 section 18.51.3: no new locks before the client's RECLAIM_COMPLETE either.
             raise Nfs4Error(codes.NFS4ERR_GRACE)
         elif self.unheard and self.on_new_lock is not None:

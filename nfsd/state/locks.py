@@ -80,6 +80,7 @@ class LockPlan:
     def take(self) -> bool:
         """Whether this is the first end of the plan (for the table)."""
         done, self._done = self._done, True
+        self._table.plans -= not done
         return not done
 
     def __enter__(self) -> Self:
@@ -95,6 +96,8 @@ class LockTable:
     def __init__(self, engine: StateEngine) -> None:
         self._engine = engine
         self.waits = WaitTable(engine)
+        self.plans = 0
+        """Locks that have been admitted, and are neither granted nor refused yet."""
 
     # -- LOCK ----------------------------------------------------------------------------------------------------
     def lock_new(
@@ -197,6 +200,7 @@ class LockTable:
         if start < LOCAL_END and not (file.locks and file.locks.covered(start, end, exclusive)):
             plan.local = _local(start, end, exclusive)
         file.pending_lock = plan
+        self.plans += 1
         if reclaim:
             self._engine.grace.reclaimed(self._engine.now())
         return plan
@@ -323,7 +327,7 @@ class LockTable:
     def test_as(self, owner: LockOwner | None, file_key: bytes, exclusive: bool, offset: int, length: int) -> None:
         """As ``test``, for a lock owner, or one that holds nothing."""
         start, end = _span(offset, length)
-        if self._engine.grace.active:
+        if self._engine.grace.holds_back:
             raise Nfs4Error(codes.NFS4ERR_GRACE)
         self._refuse_conflict(self._engine.opens.file(file_key), owner, start, end, exclusive)
 

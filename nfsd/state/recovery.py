@@ -50,6 +50,8 @@ class Recovered:
     """Clients that may reclaim: they held state, and no grace period has ended since without them."""
     lease: float = 0.0
     """Lease time of the instance before: its clients may take that long to notice."""
+    forfeited: tuple[ClientRecord, ...] = ()
+    """Clients that held state, and may not reclaim it: others could have it already."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,19 +34,26 @@ _names = itertools.count()
 class Gateway:
     """One server, with a state directory of its own."""
 
-    def __init__(self, directory: Path, options: dict[str, Any], name: str) -> None:
-        """``name``: what it is called in the cluster."""
+    def __init__(self, directory: Path, options: dict[str, Any], name: str, settings: dict[str, Any]) -> None:
+        """``name``: what it is called in the cluster. ``settings``: of the server, beside what every gateway has."""
         self.directory = directory / name
         self.directory.mkdir()
         self.port, self.rdma, self.mountd, self.nlm = (free_port() for _ in range(4))
         server = {
             "listen": [f"tcp://{HOST}:{self.port}", f"rdma://{HOST}:{self.rdma}"], "mountd_port": self.mountd,
             "nlm_port": self.nlm, "rpcbind": False, "nfs4": {"grace_time": 0, "lease_time": 10}, "state_dir": "state",
+            "name": name, **settings,
         }  # fmt: skip
         export = {"backend": "cephfs", "pseudo": PLACE, "squash": "none", "options": {**options, "gateway": name}}
         self._file = self.directory / "exports.yaml"
         self._file.write_text(yaml.safe_dump({"server": server, "exports": [export]}))
         self._running: subprocess.Popen[bytes] | None = None
+
+    async def says(self, text: str, times: int = 1) -> None:
+        """Wait until its log has a text so often."""
+        while (self.directory / "log").read_text().count(text) < times:
+            assert self._running is None or self._running.poll() is None, (self.directory / "log").read_text()
+            await asyncio.sleep(0.2)
 
     def start(self) -> None:
         """Begin."""
@@ -86,9 +93,9 @@ class Gateway:
 
 
 @contextlib.contextmanager
-def gateways(directory: Path, options: dict[str, Any], *names: str) -> Iterator[list[Gateway]]:
+def gateways(directory: Path, options: dict[str, Any], *names: str, **settings: Any) -> Iterator[list[Gateway]]:
     """Several, until this ends."""
-    made = [Gateway(directory, options, name) for name in names]
+    made = [Gateway(directory, options, name, settings) for name in names]
     try:
         for gateway in made:
             gateway.start()

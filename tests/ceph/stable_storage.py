@@ -34,8 +34,9 @@ class Rados:
     def __init__(self, cluster: Cluster, directory: Path) -> None:
         _make_pool(cluster)
         self.cluster = cluster
-        self.pool = RadosPool(config=str(cluster.conf), pool=POOL)
         self.name = f"test-{os.getpid()}-{next(_numbers)}"
+        # Servers of one namespace have their grace periods together.
+        self.pool = RadosPool(config=str(cluster.conf), pool=POOL, namespace=self.name)
         self.directory = directory
         """The state directory."""
         self.lost: list[str] = []

@@ -196,10 +196,10 @@ def test_a_key_that_may_not_write_is_told_of(rados):
 def test_the_key_of_the_document_is_enough(rados):
     caps = {"mon": "allow r", "osd": f"allow rwx pool={POOL} namespace={rados.pool.namespace}"}
     document = (Path(__file__).parents[2] / "docs" / "clustering.md").read_text()
-    assert all(f"'{what}'" in document for what in (caps["mon"], caps["osd"].replace(POOL, "nfs-records")))
-    if "client.files" not in rados.cluster.command("auth", "ls"):
-        rados.cluster.add_key("client.files", caps)
-    rados.pool = dataclasses.replace(rados.pool, user="files")
+    written = caps["osd"].replace(POOL, "nfs-records").replace(rados.pool.namespace, RadosPool(pool=POOL).namespace)
+    assert all(f"'{what}'" in document for what in (caps["mon"], written))
+    rados.cluster.add_key(f"client.{rados.name}", caps)
+    rados.pool = dataclasses.replace(rados.pool, user=rados.name)
 
     async def main():
         for _ in range(2):
@@ -248,7 +248,7 @@ def process(rados, directory, port):
     server = {"listen": [f"tcp://127.0.0.1:{port}"], "nlm": False, "mountd_port": 0, "name": rados.name}
     server["versions"] = ["4.1"]
     server["nfs4"] = {"grace_time": 5, "lease_time": 30}
-    server["stable_storage"] = {"rados": {"config": rados.pool.config, "pool": POOL}}
+    server["stable_storage"] = {"rados": {"config": rados.pool.config, "pool": POOL, "namespace": rados.pool.namespace}}
     data = rados.directory.parent / "data"
     data.mkdir(exist_ok=True)
     exports = [{"path": str(data), "pseudo": "/data", "squash": "none"}]

@@ -1,9 +1,8 @@
 """The records of one server as an object of a RADOS pool, which moves with its name to any host of the cluster.
 
-Owns :class:`RadosStorage` and the object's format. Imports the extension when it connects, and the group commit.
+Owns :class:`RadosStorage`. Imports the extension when it connects, the group commit, and what servers do together.
 
-The object is called after the server. Its key-value pairs are the instance, the clients on record, the key of file
-handles and what NFSv4 clients know the server by. Two things keep it one server's:
+The object (:mod:`nfsd.stable.rados.records`) is called after the server. Two things keep it one server's:
 
 - a lock of the cluster's with an end, which is renewed: no second server starts while one lives;
 - the attribute ``holder``, which every change compares: who has lost the lock unawares changes nothing any more.
@@ -16,13 +15,13 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import hashlib
 import json
 import logging
 import os
 import socket
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from nfsd import state_dir
@@ -30,7 +29,20 @@ from nfsd.config_stable import RadosPool
 from nfsd.stable.commits import GroupCommit
 from nfsd.stable.interface import lease_to_keep, next_epoch
 from nfsd.stable.rados import why_not
-from nfsd.state.recovery import ClientRecord, Recovered, StoreWrite
+from nfsd.stable.rados.records import (
+    CLIENT,
+    FORMAT,
+    INSTANCE,
+    LOCK,
+    client_pair,
+    instance_pair,
+    key_of,
+    object_of,
+    record_of,
+)  # fmt: skip
+from nfsd.stable.rados.together import Together
+from nfsd.state.engine import StateEngine
+from nfsd.state.recovery import Recovered, StoreWrite
 from nfsd.vfs.handles import load_key
 
 if TYPE_CHECKING:
@@ -44,8 +56,7 @@ LOCK_SECONDS: Final = 60
 RENEWAL: Final = 10.0
 TIMEOUT: Final = 15
 """Seconds that a request to the cluster may take."""
-_FORMAT: Final = 1
-_LOCK, _HOLDER, _INSTANCE, _CLIENT = b"rdma-nfsd", b"holder", b"instance", b"client."
+_HOLDER: Final = b"holder"
 _SECRETS: Final = {b"handle-key": "handle.key", b"server-id": "server-id"}
 
 
@@ -72,7 +83,7 @@ class RadosStorage(GroupCommit):
         super().__init__()
         self._pool, self._directory, self._lost, self._wall_clock = pool, directory, lost, wall_clock
         self._seconds, self._renewal = seconds, renewal
-        self._name = f"server.{name}".encode()
+        self._name = object_of(name)
         self.place = f"rados:{pool.pool}/{pool.namespace}/server.{name}"
         self._cluster: Cluster | None = None
         self._cookie = b""
@@ -82,13 +93,30 @@ class RadosStorage(GroupCommit):
         """Keys of the clients on record, and the instances in which they were written."""
         self._renewed = 0.0
         self._renewing: asyncio.Task[None] | None = None
+        self._together = Together(name, self.place, self._in_use, self._run, lost)
 
     async def start(self, *, lease: float = 90.0) -> Recovered:
-        """See the interface."""
+        """See the interface. Waits until the other servers of the namespace grant nothing that clients may reclaim."""
         self._renewed = time.monotonic()
         recovered = await super().start(lease=lease)
         self._renewing = asyncio.create_task(self._keep())
+        try:
+            if not await self._together.join(bool(recovered.records)):
+                await self._run(lambda: self._apply([StoreWrite("grace_done", epoch=recovered.epoch)]))
+                recovered = replace(recovered, records=(), forfeited=recovered.records)
+                await self._together.join(False)
+        except BaseException:
+            await self.close()
+            raise
         return recovered
+
+    def follow(self, engine: StateEngine) -> None:
+        """See the interface."""
+        self._together.follow(engine, lambda: self.flush(engine))
+
+    async def part(self) -> None:
+        """See the interface."""
+        await self._together.part(bool(self._records))
 
     async def close(self) -> None:
         """See the interface."""
@@ -153,14 +181,14 @@ class RadosStorage(GroupCommit):
         former = cluster.attribute(self._name, _HOLDER)
         pairs = cluster.pairs(self._name) if former else {}
         instance = self._instance(pairs)
-        records = [_record(value) for key, value in pairs.items() if key.startswith(_CLIENT)]
+        records = [record_of(value) for key, value in pairs.items() if key.startswith(CLIENT)]
         epoch = next_epoch(instance["epoch"], self._wall_clock())
         self._lease, self._holder = lease, b"%s:%d" % (self._cookie, epoch)
         kept = lease_to_keep(lease, instance["lease"], bool(records))
         secrets = self._secrets()
         news = {key: value for key, value in secrets.items() if key not in pairs}
         try:
-            changes = {_INSTANCE: _instance(epoch, kept), **news}
+            changes = {INSTANCE: instance_pair(epoch, kept), **news}
             cluster.change(self._name, (_HOLDER, former), {_HOLDER: self._holder}, changes, [])
         except OSError as error:
             if error.errno == errno.ECANCELED:
@@ -171,7 +199,7 @@ class RadosStorage(GroupCommit):
         for key, file in _SECRETS.items():
             if key in pairs and pairs[key] != secrets[key]:
                 state_dir.keep(self._directory, file, pairs[key])
-        self._records = {_key(record.minor, record.owner, record.principal): record.epoch for record in records}
+        self._records = {key_of(record.minor, record.owner, record.principal): record.epoch for record in records}
         return Recovered(epoch, tuple(records), instance["lease"])
 
     def _connected(self) -> Cluster:
@@ -216,17 +244,17 @@ class RadosStorage(GroupCommit):
                 raise OSError(error.errno, what, self.place) from None
             if error.errno != errno.EBUSY:
                 raise
-        for holder in cluster.lockers(self._name, _LOCK):
+        for holder in cluster.lockers(self._name, LOCK):
             if holder.cookie.rpartition(b":")[2] != self._cookie.rpartition(b":")[2]:
                 host, address = holder.cookie.rpartition(b":")[0].decode(errors="replace"), holder.address.decode()
                 what = f"is in use by the server on {host} ({address}), or was less than {self._seconds} seconds ago"
                 raise OSError(errno.EBUSY, what, self.place)
             # This server's own before it died: whoever has locked the state directory is its only heir.
-            cluster.break_lock(self._name, _LOCK, holder)
+            cluster.break_lock(self._name, LOCK, holder)
         self._lock(cluster)
 
     def _lock(self, cluster: Cluster) -> None:
-        cluster.lock(self._name, _LOCK, self._cookie, b"rdma-nfsd", self._seconds)
+        cluster.lock(self._name, LOCK, self._cookie, b"rdma-nfsd", self._seconds)
 
     def _renew(self) -> None:
         cluster = self._in_use()
@@ -246,10 +274,10 @@ class RadosStorage(GroupCommit):
         return self._cluster
 
     def _instance(self, pairs: dict[bytes, bytes]) -> dict[str, Any]:
-        if _INSTANCE not in pairs:
+        if INSTANCE not in pairs:
             return {"epoch": 0, "lease": 0.0}
-        found: dict[str, Any] = json.loads(pairs[_INSTANCE])
-        if found["format"] != _FORMAT:
+        found: dict[str, Any] = json.loads(pairs[INSTANCE])
+        if found["format"] != FORMAT:
             what = f"written by another version of the server (format {found['format']})"
             raise OSError(errno.EINVAL, what, self.place)
         return found
@@ -262,16 +290,16 @@ class RadosStorage(GroupCommit):
         cluster = self._in_use()
         after, pairs, gone = dict(self._records), dict[bytes, bytes](), set[bytes]()
         for write in batch:
-            key = _key(write.minor, write.owner, write.principal)
+            key = key_of(write.minor, write.owner, write.principal)
             if write.action == "record":
-                after[key], pairs[key] = write.epoch, _client(write)
+                after[key], pairs[key] = write.epoch, client_pair(write)
                 gone.discard(key)
                 continue
             if write.action == "remove":
                 former = {key}
             else:
                 former = {one for one, epoch in after.items() if epoch < write.epoch}
-                pairs[_INSTANCE] = _instance(int(self._holder.rpartition(b":")[2]), self._lease)
+                pairs[INSTANCE] = instance_pair(int(self._holder.rpartition(b":")[2]), self._lease)
             for one in former:
                 after.pop(one, None)
                 pairs.pop(one, None)
@@ -289,30 +317,9 @@ class RadosStorage(GroupCommit):
             return
         try:
             if self._holder:
-                self._cluster.unlock(self._name, _LOCK, self._cookie)
+                self._cluster.unlock(self._name, LOCK, self._cookie)
         except OSError as error:
             _log.warning("%s: the lock is left to lapse in %d seconds: %s", self.place, self._seconds, error.strerror)
         finally:
             self._cluster.end()
             self._cluster = None
-
-
-# -- the object's format -----------------------------------------------------------------------------------------------
-def _key(minor: int, owner: bytes, principal: str) -> bytes:
-    """Of a client on record. Its names may be longer than keys, and have any octets in them."""
-    whole = json.dumps([minor, owner.hex(), principal]).encode()
-    return _CLIENT + hashlib.sha256(whole).hexdigest().encode()
-
-
-def _client(record: StoreWrite) -> bytes:
-    value = {"minor": record.minor, "owner": record.owner.hex(), "principal": record.principal, "epoch": record.epoch}
-    return json.dumps(value).encode()
-
-
-def _record(value: bytes) -> ClientRecord:
-    found = json.loads(value)
-    return ClientRecord(found["minor"], bytes.fromhex(found["owner"]), found["principal"], found["epoch"])
-
-
-def _instance(epoch: int, lease: float) -> bytes:
-    return json.dumps({"format": _FORMAT, "epoch": epoch, "lease": lease}).encode()
