@@ -1,8 +1,8 @@
 """The newcomer's way, timed on bare Debians: ``python -m tests.distributions.newcomer bookworm trixie``, as root.
 
-In a Debian made for it, of each suite named: everything from no compiler to a file read over RDMA, with the commands of
-README.md, then ``make test-fast`` unless ``--no-tests`` is said (``steps.sh``). ``--write`` puts the table into
-docs/install.md.
+In a Debian made for it, of each suite named: everything from no compiler to a file read over RDMA and a mount by Linux,
+with the commands of README.md, then ``make test-fast`` (``steps.sh``). ``--until`` stops before that. ``--write`` puts
+the table into docs/install.md.
 """
 
 from __future__ import annotations
@@ -44,12 +44,13 @@ def parse(text: str) -> dict[str, tuple[float, float, float]]:
     return {name: (float(wall), float(user) + float(system), float(load)) for name, wall, user, system, load in rows}
 
 
-def measure(suite: str, lab: Path, target: str, *, go_on: bool) -> Steps:
+def measure(suite: str, lab: Path, until: str, *, go_on: bool) -> Steps:
     """Go the way on one Debian, from nothing, or on from where it ended the last time. Raises CalledProcessError."""
     root = lab / f"newcomer-{suite}"
     if not go_on:
         shutil.rmtree(root, ignore_errors=True)
-    command = [str(HERE / "enter.sh"), suite, str(root), "tests/distributions/steps.sh", "/tmp/steps", target]
+    command = [str(HERE / "enter.sh"), suite, str(root), "tests/distributions/steps.sh", "/tmp/steps", until]
+    command += ["test-fast"] * (until == "tested")
     done = subprocess.run(command, env={**os.environ, "RDMA_NFSD_INCLUDE": INCLUDE}, check=False)
     told = root / "tmp/steps"
     if done.returncode and not Path(f"{told}.tests").exists():
@@ -59,7 +60,7 @@ def measure(suite: str, lab: Path, target: str, *, go_on: bool) -> Steps:
     version = re.search(r"^version = (\S+)", config, re.MULTILINE)
     assert version
     name = f"{release['PRETTY_NAME'].strip(chr(34)).removeprefix('Debian GNU/Linux ')}, Python {version[1]}"
-    tests = Path(f"{told}.tests").read_text().strip() if target else ""
+    tests = Path(f"{told}.tests").read_text().strip() if until == "tested" else ""
     return Steps(name, parse(told.read_text()), tests, not done.returncode)
 
 
@@ -78,14 +79,12 @@ def main() -> int:
     """Measure, print the table, write it if asked to. The status is 1 where a test failed."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("suites", nargs="+", help="Debian's names: bookworm, trixie, sid")
-    parser.add_argument("--no-tests", action="store_true", help="stop when a file has been read over RDMA")
+    parser.add_argument("--until", choices=("served", "mounted", "tested"), default="tested", help="where to stop")
     parser.add_argument("--go-on", action="store_true", help="do what was not done the last time")
     parser.add_argument("--write", action="store_true", help="put the table into docs/install.md")
     options = parser.parse_args()
     lab = Path(os.environ.get("RDMA_NFSD_LAB") or REPO / ".lab")
-    measured = [
-        measure(suite, lab, "" if options.no_tests else "test-fast", go_on=options.go_on) for suite in options.suites
-    ]
+    measured = [measure(suite, lab, options.until, go_on=options.go_on) for suite in options.suites]
     loads = [load for one in measured for *_, load in one.steps.values()]
     text = table(measured) + (
         f"\nSeconds that passed, downloads among them, and in brackets those of a processor. {os.cpu_count()} "

@@ -1,11 +1,13 @@
 #!/bin/bash
-# steps.sh FILE [MAKE'S TARGET] - what a newcomer does in a clone on a bare Debian, timed: from nothing to a directory that is
-# served and listed, then the tests if a target is given. Each step leaves a line in FILE: its name, its seconds, and those of
-# a processor as user and as system, and how many processes ran or waited to in the last minute of it. What has a line
-# already is not done again. Run by newcomer.py, in a Debian made for that.
+# steps.sh FILE WAY [MAKE'S TARGET] - what a newcomer does in a clone on a bare Debian, timed: from nothing to a directory that
+# is served and listed, then, if WAY is not "served", to its mount by a Linux client over RDMA, and the tests if a target is
+# given. Each step leaves a line in FILE: its name, its seconds, and those of a processor as user and as system, and how many
+# processes ran or waited to in the last minute of it. What has a line already is not done again. Run by newcomer.py, in a
+# Debian made for that.
 set -eu
 told=$1
-tests=${2:-}
+way=$2
+tests=${3:-}
 TIMEFORMAT=$'%R\t%U\t%S'
 exec 3>&2
 
@@ -25,6 +27,7 @@ packages() { tests/vm/host-packages.sh build && tests/vm/host-packages.sh verbs;
 serve() { # in a network of its own: the ports of the machine may be taken
     unshare --net bash -eu -c '
         ip link set lo up
+        : >ready
         make run >ready &
         for ((waited = 0; waited < 600; waited++)); do
             ! grep -q "^rdma-nfsd ready: " ready || break
@@ -39,11 +42,21 @@ serve() { # in a network of its own: the ports of the machine may be taken
     '
 }
 
+mounted() { # the demonstration's own words go to its log: the kernel's line of the mount has to be in it
+    make demo DEMO="--seconds 1" >demo.log 2>&1 && grep "^ *[^ ]* /mnt nfs4 .*proto=rdma" demo.log || {
+        cat demo.log
+        return 1
+    }
+}
+
 touch "$told"
 step "Debian's packages" packages
 step "Python packages" make .venv/stamps/package
 step "extensions" make setup
 step "\`make run\`, \`rdma-nfsd ls\`, \`rdma-nfsd cat\`" serve
+[ "$way" != served ] || exit 0
+step "\`make lab\`, a guest with Linux" make lab
+step "\`make demo\`, mounted by it over RDMA" mounted
 [ -n "$tests" ] || exit 0
 step "what tests take" make tools develop
 status=0

@@ -2,7 +2,7 @@
 # host-packages.sh WHAT... - install the Debian packages that this machine lacks, and only those.
 #   build   what building and running the server needs (compiler, Python headers and venv, libisal)
 #   verbs   the headers for RDMA devices: wanted, not needed, so that a machine where they cannot be had is only told
-#   guest   what booting the test guest needs (qemu, ip, the compiler that builds the guest's siw.ko)
+#   guest   what booting the test guest needs (qemu, ip)
 #   fuzz    the compiler that instruments the extensions for fuzzing
 #   captures  what reading captures of traffic needs (tshark)
 #   deb     what building the Debian package needs
@@ -81,7 +81,6 @@ for what; do
         need "qemu-system-x86" command_in qemu-system-x86_64
         need "iproute2" command_in ip
         need "gcc libc6-dev" compiles stdio.h
-        need "gcc-12" command_in gcc-12
         need "binutils" command_in strip
         need "util-linux" command_in setpriv
         need "xz-utils" command_in xz
