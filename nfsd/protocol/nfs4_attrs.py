@@ -335,11 +335,16 @@ class open_arguments4:
     oa_create_mode: bitmap4
 
 
+fattr4_time_deleg_access = nfstime4
+fattr4_time_deleg_modify = nfstime4
 fattr4_open_arguments = open_arguments4
+FATTR4_TIME_DELEG_ACCESS: Final = 84  # RFC 9754 section 5
+FATTR4_TIME_DELEG_MODIFY: Final = 85
 FATTR4_OPEN_ARGUMENTS: Final = 86
 OPEN_ARGS_SHARE_ACCESS_WANT_ANY_DELEG: Final = 3
 OPEN_ARGS_SHARE_ACCESS_WANT_NO_DELEG: Final = 4
 OPEN_ARGS_SHARE_ACCESS_WANT_CANCEL: Final = 5
+OPEN_ARGS_SHARE_ACCESS_WANT_DELEG_TIMESTAMPS: Final = 20
 OPEN_ARGS_SHARE_ACCESS_WANT_OPEN_XOR_DELEGATION: Final = 21
 OPEN4_SHARE_ACCESS_WANT_DELEG_TIMESTAMPS: Final = 0x00100000
 OPEN4_SHARE_ACCESS_WANT_OPEN_XOR_DELEGATION: Final = 0x00200000
@@ -428,6 +433,8 @@ ATTRIBUTE_TYPES: Final[dict[int, Any]] = {
     FATTR4_SEC_LABEL: fattr4_sec_label,
     FATTR4_MODE_UMASK: fattr4_mode_umask,
     FATTR4_XATTR_SUPPORT: fattr4_xattr_support,
+    FATTR4_TIME_DELEG_ACCESS: fattr4_time_deleg_access,
+    FATTR4_TIME_DELEG_MODIFY: fattr4_time_deleg_modify,
     FATTR4_OPEN_ARGUMENTS: fattr4_open_arguments,
 }
 """The type of each attribute's value."""

@@ -104,6 +104,8 @@ class open_delegation_type4(IntEnum):
     OPEN_DELEGATE_READ = 1
     OPEN_DELEGATE_WRITE = 2
     OPEN_DELEGATE_NONE_EXT = 3
+    OPEN_DELEGATE_READ_ATTRS_DELEG = 4  # RFC 9754 section 5
+    OPEN_DELEGATE_WRITE_ATTRS_DELEG = 5
 
 
 class open_claim_type4(IntEnum):
@@ -184,8 +186,14 @@ class open_none_delegation4:
 @union(void=(open_delegation_type4.OPEN_DELEGATE_NONE,))
 class open_delegation4:
     delegation_type: open_delegation_type4
-    read: Annotated[open_read_delegation4 | None, case(open_delegation_type4.OPEN_DELEGATE_READ)] = None
-    write: Annotated[open_write_delegation4 | None, case(open_delegation_type4.OPEN_DELEGATE_WRITE)] = None
+    read: Annotated[
+        open_read_delegation4 | None,
+        case(open_delegation_type4.OPEN_DELEGATE_READ, open_delegation_type4.OPEN_DELEGATE_READ_ATTRS_DELEG),
+    ] = None
+    write: Annotated[
+        open_write_delegation4 | None,
+        case(open_delegation_type4.OPEN_DELEGATE_WRITE, open_delegation_type4.OPEN_DELEGATE_WRITE_ATTRS_DELEG),
+    ] = None
     od_whynone: Annotated[open_none_delegation4 | None, case(open_delegation_type4.OPEN_DELEGATE_NONE_EXT)] = None
 
 

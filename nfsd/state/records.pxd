@@ -104,4 +104,5 @@ cdef class Delegation(StateEntry):
     cdef public object lease
     cdef public object referring
     cdef public object change
+    cdef public object times
     cdef public object handle

@@ -199,6 +199,8 @@ class Delegation(StateEntry):
     """For the layer above: the call whose reply gave it (RFC 8881 section 2.10.6.3)."""
     change: int | None
     """For the layer above: the change attribute the client holds the file at (section 10.4.3)."""
+    times: tuple[tuple[int, int], tuple[int, int]] | None
+    """Likewise: the file's access and modify time when the times were delegated, too (RFC 9754 section 5)."""
     handle: bytes
     """For the layer above: the filehandle the client knows the file by."""
     def __init__(self, other: bytes, client: Client, file: FileState, write: bool) -> None: ...

@@ -227,4 +227,5 @@ cdef class Delegation(StateEntry):
         self.lease = None
         self.referring = None
         self.change = None
+        self.times = None
         self.handle = b""

@@ -11,8 +11,10 @@ from dataclasses import replace
 
 from nfsd.protocol import nfs4 as p
 from nfsd.state.clients import Client
+from nfsd.state.records import Delegation
 from nfsd.v4 import attributes
 from nfsd.v4.attributes import mask_of
+from nfsd.v4.delegated_times import Times, settle
 from nfsd.v4.errors import status_of
 from nfsd.v4.facts import Asking, encoded
 from nfsd.v4.pseudofs import PseudoNode
@@ -45,21 +47,26 @@ async def set_attributes(
     given: p.fattr4,
     opened: OpenFile | None,
     client: Client | None,
+    told: tuple[Delegation, Times] | None,
 ) -> tuple[int, int]:
     """SETATTR, once no client but ``client`` has a delegation of the file: nfsstat4, and which attributes have been
-    set. A size is set through ``opened``; without it, the mode decides."""
+    set. A size is set through ``opened``; without it, the mode decides. ``told``: times by who holds a delegation of
+    them."""
     mask = mask_of(given.attrmask)
     if opened is not None:
         opened.retain()
     try:
         current = await server.service.attributes(node) if mask & attributes.MODE_MASKED else None
-        changes = await settable_on(server.service, server.names, minor, given, node, node.type, current)
+        changes = await settable_on(server.service, server.names, minor, given, node, node.type, current, barred=0)
         if node.type is FileType.LNK and changes.mode is not None:
             # The mode of a symbolic link means nothing, and Linux cannot change it: taken and ignored, as knfsd does.
             changes = replace(changes, mode=None)
         with server.recalls.hold(node.key):
             await server.recalls.clear(node.key, client, write=True)
-            await server.service.set_attributes(credential, node, changes, opened=opened)
+            if changes != SetAttributes():
+                await server.service.set_attributes(credential, node, changes, opened=opened)
+            if told is not None:
+                await settle(server.service, node, *told)
     except PartialChange as error:
         # RFC 8881 section 18.30.3: attrsset tells what has been set, also when the rest could not be.
         return status_of(error), mask & _made(error.made, changes)

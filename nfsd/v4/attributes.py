@@ -163,6 +163,7 @@ _OPEN_ARGUMENTS = p.open_arguments4(
         1 << p.OPEN_ARGS_SHARE_ACCESS_WANT_ANY_DELEG
         | 1 << p.OPEN_ARGS_SHARE_ACCESS_WANT_NO_DELEG
         | 1 << p.OPEN_ARGS_SHARE_ACCESS_WANT_CANCEL
+        | 1 << p.OPEN_ARGS_SHARE_ACCESS_WANT_DELEG_TIMESTAMPS
         | 1 << p.OPEN_ARGS_SHARE_ACCESS_WANT_OPEN_XOR_DELEGATION
     ],
     oa_open_claim=[
@@ -171,7 +172,7 @@ _OPEN_ARGUMENTS = p.open_arguments4(
     ],
     oa_create_mode=[_bits(*p.createmode4)],
 )
-"""What OPEN takes here (RFC 9754 section 3): no wish is remembered, and no times are delegated."""
+"""What OPEN takes here (RFC 9754 section 3): no wish is remembered."""
 
 
 def _open_arguments(encoder: Encoder, facts: Facts) -> None:
@@ -241,14 +242,18 @@ def _acl(encoder: Encoder, facts: Facts) -> None:
             encoder.opaque(acl.SPECIAL_NAMES[AclTag(ace.tag)])
 
 
-_SETTABLE_ONLY = _bits(
+DELEGATED_TIMES = _bits(p.FATTR4_TIME_DELEG_ACCESS, p.FATTR4_TIME_DELEG_MODIFY)
+"""What SETATTR takes from who has been delegated the times, and CB_GETATTR asks about (RFC 9754 section 5)."""
+_SETTABLE_ONLY = DELEGATED_TIMES | _bits(
     p.FATTR4_TIME_ACCESS_SET, p.FATTR4_TIME_MODIFY_SET, p.FATTR4_MODE_SET_MASKED, p.FATTR4_MODE_UMASK
 )
 SETTABLE = _SETTABLE_ONLY | _bits(
     p.FATTR4_SIZE, p.FATTR4_ACL, p.FATTR4_MODE, p.FATTR4_OWNER, p.FATTR4_OWNER_GROUP, p.FATTR4_SEC_LABEL
 )
 """What SETATTR and creations take."""
-EXCLUSIVE_CREATE = SETTABLE & ~_bits(p.FATTR4_TIME_ACCESS_SET, p.FATTR4_TIME_MODIFY_SET, p.FATTR4_MODE_SET_MASKED)
+EXCLUSIVE_CREATE = (
+    SETTABLE & ~DELEGATED_TIMES & ~_bits(p.FATTR4_TIME_ACCESS_SET, p.FATTR4_TIME_MODIFY_SET, p.FATTR4_MODE_SET_MASKED)
+)
 """What EXCLUSIVE4_1 takes: the times keep the verifier (RFC 8881 section 18.16.3)."""
 _TABLE: dict[int, Write] = {
     p.FATTR4_SUPPORTED_ATTRS: _supported,
@@ -323,10 +328,10 @@ NEED_NODE = NEED_FEATURES | WHERE
 RDATTR_ERROR = 1 << p.FATTR4_RDATTR_ERROR
 MOUNTED_ON = 1 << p.FATTR4_MOUNTED_ON_FILEID
 MODE_MASKED = 1 << p.FATTR4_MODE_SET_MASKED
-# OPEN_ARGUMENTS extends 4.2 (RFC 9754), but the wishes it tells of are 4.1's: whoever asks is answered.
-_SINCE_41 = _bits(
+# RFC 9754 extends 4.2, but the wishes that OPEN_ARGUMENTS tells of are 4.1's: whoever asks is answered.
+_SINCE_41 = DELEGATED_TIMES | _bits(
     p.FATTR4_SUPPATTR_EXCLCREAT, p.FATTR4_MODE_SET_MASKED, p.FATTR4_FS_STATUS, p.FATTR4_OPEN_ARGUMENTS
-)  # fmt: skip
+)
 _SINCE_42 = _bits(
     p.FATTR4_CHANGE_ATTR_TYPE, p.FATTR4_MODE_UMASK,
     p.FATTR4_CLONE_BLKSIZE, p.FATTR4_SPACE_FREED, p.FATTR4_XATTR_SUPPORT, p.FATTR4_SEC_LABEL,

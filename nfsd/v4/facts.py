@@ -18,6 +18,7 @@ from nfsd.state.errors import DelegationConflict
 from nfsd.state.records import Delegation
 from nfsd.v4 import attributes
 from nfsd.v4.attributes import Facts
+from nfsd.v4.delegated_times import vetted
 from nfsd.v4.pseudofs import PseudoNode
 from nfsd.v4.server import Nfs4Server
 from nfsd.v4.settable import not_kept
@@ -154,12 +155,13 @@ async def ask_holder(
         delegations.recall(holder)
         server.recalls.send()
         raise DelegationConflict
-    change, size = told
-    if change == holder.change and size == facts.attributes.size:
+    if told.change == holder.change and told.size == facts.attributes.size:
         return
-    # Each such answer moves the change attribute, and the file's times, so that it never has to go back.
-    await server.service.touch(node)
-    facts.attributes = (await server.service.attributes(node))._replace(size=size)
+    # Each such answer moves the change attribute, so that it never has to go back; and the file's times, but for those
+    # that the holder tells.
+    times = vetted(holder, told.times)
+    await server.service.touch(node, access=times.access, modify=times.modify)
+    facts.attributes = (await server.service.attributes(node))._replace(size=told.size)
 
 
 async def encoded(

@@ -26,7 +26,8 @@ cdef class Nfs4Attributes(Nfs4Data):
     cdef int permitted(self, bint xattrs) except -2
     cdef int setattr(self, Arguments *arguments, Place place) except -1
     cdef int set_first(self, const uint8_t *stateid, settable_t *given, Place place) except -1
-    cdef int set_rarely(self, settable_t *given, object opened, object client) except -1
+    cdef object told(self, const uint8_t *stateid, settable_t *given)
+    cdef int set_rarely(self, settable_t *given, object opened, object client, object told) except -1
     cdef int set_so_far(self, AttributeChange change, settable_t *given, Place place) except -1
     cdef int set_otherwise(self, Setting brought, settable_t *given, Place place) except -1
     cdef int was_set(self, const uint32_t *mask, Place place) except -1

@@ -11,14 +11,14 @@ from libc.string cimport memset
 from nfsd.v4.changes cimport status_in
 from nfsd.v4.native_compound cimport left, room
 from nfsd.v4.fattr cimport LARGEST_FATTR, all_native, store_mask, wants_owners
-from nfsd.v4.given cimport WORDS, declared_fattr, load_given
+from nfsd.v4.given cimport WORDS, declared_fattr, load_given, time_in
 from nfsd.vfs.attribute_changes cimport AttributeChange, changes_owner, changes_times
 from nfsd.vfs.native_files cimport UTIME_NOW, no, when_t
 from nfsd.vfs.transfers cimport errno_of
 from nfsd.wire.nfs4 cimport (
     ACCESS4_DELETE, ACCESS4_EXECUTE, ACCESS4_EXTEND, ACCESS4_LOOKUP, ACCESS4_MODIFY, ACCESS4_READ, ACCESS4_XALIST, ACCESS4_XAREAD,
     ACCESS4_XAWRITE, FATTR4_MODE, FATTR4_MODE_UMASK, FATTR4_OWNER, FATTR4_OWNER_GROUP, FATTR4_SIZE, FATTR4_TIME_ACCESS_SET,
-    FATTR4_TIME_MODIFY_SET, NFS4ERR_BADXDR, NFS4ERR_BAD_STATEID, NFS4ERR_INVAL, NFS4ERR_ROFS, NFS4_OK, OP_ACCESS, OP_GETATTR,
+    FATTR4_TIME_DELEG_ACCESS, FATTR4_TIME_DELEG_MODIFY, FATTR4_TIME_MODIFY_SET, NFS4ERR_BADXDR, NFS4ERR_BAD_STATEID, NFS4ERR_INVAL, NFS4ERR_ROFS, NFS4_OK, OP_ACCESS, OP_GETATTR,
     OP_SETATTR, stateid4_SIZE,
 )
 from rpcrdma.declined cimport ATTRIBUTES, BUSY, MAY_WAIT, RARE, RECALL, SIZE
@@ -31,6 +31,7 @@ from nfsd.state import Nfs4Error
 from nfsd.state.types import Stateid
 from nfsd.v4 import attribute_errands as errands
 from nfsd.v4.attributes import readable, write_only
+from nfsd.v4.delegated_times import Times
 from nfsd.v4.facts import CACHED as _CACHED, Asking
 from nfsd.vfs.types import FileType, SetAttributes, SetTo
 
@@ -45,6 +46,7 @@ cdef enum:
     OWNERS_SET = 1 << (FATTR4_OWNER - 32) | 1 << (FATTR4_OWNER_GROUP - 32)
     TIMES_SET = 1 << (FATTR4_TIME_ACCESS_SET - 32) | 1 << (FATTR4_TIME_MODIFY_SET - 32)
     UMASK_SET = 1 << (FATTR4_MODE_UMASK - 64)
+    DELEGATED_TIMES = 1 << (FATTR4_TIME_DELEG_ACCESS - 64) | 1 << (FATTR4_TIME_DELEG_MODIFY - 64)
 
 cdef uint32_t BITMAP_LIMIT = _BITMAP_LIMIT
 cdef uint64_t CACHED = _CACHED
@@ -238,6 +240,7 @@ cdef class Nfs4Attributes(Nfs4Data):
         """See whether the attributes may be set, and begin."""
         cdef AttributeChange change
         cdef tuple through = (None, None)
+        told = None
         if self.standing.read_only:
             return self.fail(NFS4ERR_ROFS, place)
         if given.failure and not given.rare:
@@ -249,32 +252,52 @@ cdef class Nfs4Attributes(Nfs4Data):
             through = self.resizable(stateid)
             if through is None:
                 return self.fail(self.failure, place)
+        if given.mask[2] & DELEGATED_TIMES:
+            if given.failure:
+                return self.fail(given.failure, place)
+            told = self.told(stateid, given)
+            if told is None:
+                return self.fail(self.failure, place)
         if given.rare:
             self.files.why = ATTRIBUTES
-            return self.set_rarely(given, through[0], through[1])
+            return self.set_rarely(given, through[0], through[1], told)
         self.files.asker = self.client
         change = self.files.to_set(
             self.standing.credential, self.current, &given.changes, given.size, through[0]
         )
         if change is None:
             if given.size >= 0 or (self.files.why != MAY_WAIT and self.files.why != BUSY):
-                return self.set_rarely(given, through[0], through[1])
+                return self.set_rarely(given, through[0], through[1], None)
             change = self.files.setting_of(self.standing.credential, self.current, &given.changes, -1, None)
             return self.wait_for(change, None)
         if not self.current.inline:
             return self.wait_for(change, None)
         return self.set_so_far(change, given, place)
 
-    cdef int set_rarely(self, settable_t *given, object opened, object client) except -1:
-        """WAITS, for what is carried out as one errand: values that name users, ACLs, labels, and what a delegation or the
-        lack of a descriptor stands in the way of."""
+    cdef object told(self, const uint8_t *stateid, settable_t *given):
+        """What the holder of a delegation tells of the times that are delegated to it (RFC 9754 section 5), or None: the
+        stateid is none of such a delegation, and ``failure`` is set."""
+        self.files.pause()  # Python code of the server runs as the server
+        try:
+            holder = self.delegations.find(self.given(stateid), self.client, self.current.key)
+        except Nfs4Error as error:
+            self.failure = error.status
+            return None
+        if holder.times is None:
+            self.failure = NFS4ERR_BAD_STATEID
+            return None
+        return holder, Times(time_in(&given.delegated[0]), time_in(&given.delegated[1]))
+
+    cdef int set_rarely(self, settable_t *given, object opened, object client, object told) except -1:
+        """WAITS, for what is carried out as one errand: values that name users, ACLs, labels, delegated times, and what a
+        delegation or the lack of a descriptor stands in the way of."""
         if client is None:
             client = self.client or self.server.speaker(self.caller.transport)
         self.files.pause()
         return self.wait_for(
             Setting(
                 errands.set_attributes(
-                    self.server, self.minor, self.standing.credential, self.current, declared_fattr(given), opened, client
+                    self.server, self.minor, self.standing.credential, self.current, declared_fattr(given), opened, client, told
                 )
             ),
             None,

@@ -3,7 +3,7 @@
 from libc.stdint cimport int64_t, uint8_t, uint32_t
 
 from nfsd.v4.fattr cimport WORDS
-from nfsd.vfs.native_files cimport changes_t
+from nfsd.vfs.native_files cimport changes_t, when_t
 from rpcrdma.octets cimport opaque_t
 
 cdef struct settable_t:
@@ -18,6 +18,7 @@ cdef struct settable_t:
     opaque_t acl                # octets of a fattr4_acl
     opaque_t label
     uint32_t masked[2]          # mode_masked4
+    when_t delegated[2]         # time_deleg_access, time_deleg_modify
     const uint8_t *at           # the fattr4
 
 
@@ -27,3 +28,4 @@ cdef const uint8_t *load_given(
 ) except? NULL
 # The fattr4 that :func:`load_given` has read, for nfsd.v4.settable.
 cdef object declared_fattr(const settable_t *given)
+cdef object time_in(const when_t *when)

@@ -11,14 +11,14 @@ from libc.string cimport memset
 from nfsd.vfs.native_files cimport NO_ID, UTIME_NOW, UTIME_OMIT, no_changes, when_t
 from nfsd.wire.nfs4 cimport (
     FATTR4_ACL, FATTR4_MODE, FATTR4_MODE_SET_MASKED, FATTR4_MODE_UMASK, FATTR4_OWNER, FATTR4_OWNER_GROUP, FATTR4_SEC_LABEL,
-    FATTR4_SIZE, FATTR4_TIME_ACCESS_SET, FATTR4_TIME_MODIFY_SET, NFS4ERR_ATTRNOTSUPP, NFS4ERR_BADLABEL, NFS4ERR_BADOWNER,
+    FATTR4_SIZE, FATTR4_TIME_ACCESS_SET, FATTR4_TIME_DELEG_ACCESS, FATTR4_TIME_DELEG_MODIFY, FATTR4_TIME_MODIFY_SET, NFS4ERR_ATTRNOTSUPP, NFS4ERR_BADLABEL, NFS4ERR_BADOWNER,
     NFS4ERR_BADXDR, NFS4ERR_INVAL, NFS4ERR_NOSPC, NFS4ERR_WRONG_LFS, NFS4_OK, SET_TO_CLIENT_TIME4, SET_TO_SERVER_TIME4,
 )
 from rpcrdma.octets cimport load32, load64, load_opaque, opaque_t, padded
 
 from nfsd.protocol import nfs4 as declared
 from nfsd.protocol.nfs4_types import ATTRIBUTES_LIMIT as _ATTRIBUTES_LIMIT, BITMAP_LIMIT as _BITMAP_LIMIT
-from nfsd.v4.attributes import SETTABLE as _SETTABLE, supported
+from nfsd.v4.attributes import DELEGATED_TIMES as _DELEGATED_TIMES, SETTABLE as _SETTABLE, supported
 from nfsd.vfs.syscalls import LABEL_MAX as _LABEL_MAX
 from nfsd.vfs.types import SetAttributes, SetTo, Time
 from rpcrdma.xdr import Encoder
@@ -32,7 +32,7 @@ cdef enum:
 cdef uint32_t BITMAP_LIMIT = _BITMAP_LIMIT
 cdef uint32_t ATTRIBUTES_LIMIT = _ATTRIBUTES_LIMIT
 cdef uint32_t LABEL_MAX = _LABEL_MAX
-_RARE = 1 << declared.FATTR4_ACL | 1 << declared.FATTR4_MODE_SET_MASKED | 1 << declared.FATTR4_SEC_LABEL
+_RARE = 1 << declared.FATTR4_ACL | 1 << declared.FATTR4_MODE_SET_MASKED | 1 << declared.FATTR4_SEC_LABEL | _DELEGATED_TIMES
 cdef uint32_t SETTABLE[WORDS]
 cdef uint32_t SUPPORTED[3][WORDS]     # by minor version
 cdef uint32_t RARE[WORDS]
@@ -53,6 +53,17 @@ cdef inline const uint8_t *fails(settable_t *given, uint32_t failure) noexcept n
     return NULL
 
 
+cdef const uint8_t *load_nfstime(const uint8_t *at, const uint8_t *end, when_t *when, settable_t *given) noexcept nogil:
+    """A nfstime4; returns what is behind it, or NULL: it is none."""
+    if end - at < 12:
+        return fails(given, NFS4ERR_BADXDR)
+    if load32(at + 8) >= 1000000000:
+        return fails(given, NFS4ERR_INVAL)
+    when.seconds = <int64_t>load64(at)
+    when.nanoseconds = load32(at + 8)
+    return at + 12
+
+
 cdef const uint8_t *load_time(const uint8_t *at, const uint8_t *end, when_t *when, settable_t *given) noexcept nogil:
     """A settime4; returns what is behind it, or NULL: it is none."""
     if end - at < 4:
@@ -60,13 +71,9 @@ cdef const uint8_t *load_time(const uint8_t *at, const uint8_t *end, when_t *whe
     if load32(at) == SET_TO_SERVER_TIME4:
         when.nanoseconds = UTIME_NOW
         return at + 4
-    if load32(at) != SET_TO_CLIENT_TIME4 or end - at < 16:
+    if load32(at) != SET_TO_CLIENT_TIME4:
         return fails(given, NFS4ERR_BADXDR)
-    if load32(at + 12) >= 1000000000:
-        return fails(given, NFS4ERR_INVAL)
-    when.seconds = <int64_t>load64(at + 4)
-    when.nanoseconds = load32(at + 12)
-    return at + 16
+    return load_nfstime(at + 4, end, when, given)
 
 
 cdef const uint8_t *load_owner(
@@ -183,6 +190,10 @@ cdef const uint8_t *load_values(const uint8_t *at, const uint8_t *end, object na
         at = load_label(at, end, given)
     if at != NULL and has(given, FATTR4_MODE_UMASK):
         at = load_mode_umask(at, end, given)
+    if at != NULL and has(given, FATTR4_TIME_DELEG_ACCESS):
+        at = load_nfstime(at, end, &given.delegated[0], given)
+    if at != NULL and has(given, FATTR4_TIME_DELEG_MODIFY):
+        at = load_nfstime(at, end, &given.delegated[1], given)
     return at
 
 
@@ -194,6 +205,7 @@ cdef const uint8_t *load_given(
     cdef const uint8_t *behind
     memset(given, 0, sizeof(settable_t))
     no_changes(&given.changes)
+    given.delegated[0].nanoseconds = given.delegated[1].nanoseconds = UTIME_OMIT
     given.size, given.failure, given.at = -1, NFS4_OK, at
     if end - at < 4:
         return NULL
@@ -237,7 +249,7 @@ cdef object octets_of(opaque_t *given):
     return None if given.octets == NULL else PyBytes_FromStringAndSize(<char *>given.octets, given.length)
 
 
-cdef object time_in(when_t *when):
+cdef object time_in(const when_t *when):
     if when.nanoseconds == UTIME_OMIT:
         return None
     return SetTo.SERVER_TIME if when.nanoseconds == UTIME_NOW else Time(when.seconds, when.nanoseconds)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from nfsd.protocol import nfs4 as p
 from nfsd.state.clients import Client
 from nfsd.state.records import Delegation
+from nfsd.v4.delegated_times import FORGOTTEN
 from nfsd.v4.keeping import Descriptors
 from nfsd.v4.opened import undelegated
 from nfsd.v4.server import Nfs4Server
@@ -24,16 +25,20 @@ SIGNALS = (
 )
 """Wishes besides that for a delegation (RFC 8881 section 18.16.3; RFC 9754). OPEN_ARGUMENTS says which are granted."""
 _TYPES = p.open_delegation_type4
+WRITING = (_TYPES.OPEN_DELEGATE_WRITE, _TYPES.OPEN_DELEGATE_WRITE_ATTRS_DELEG)
+"""The kinds of a delegation for writing. Those for reading are given without the times: to set an access time moves
+the change time on Linux, which it must not (RFC 9754 section 5)."""
 _WHY = p.why_no_delegation4
 
 
 async def give(
     server: Nfs4Server, client: Client, node: Node, opened: Descriptors, access: int, want: int,
-    referring: tuple[bytes, int, int] | None, *, reclaim: int = 0, patient: bool = True,
+    referring: tuple[bytes, int, int] | None, *, times: bool = False, reclaim: int = 0, patient: bool = True,
 ) -> Delegation | p.why_no_delegation4:  # fmt: skip
-    """The delegation, or why there is none. ``referring``: the session, slot and sequence id of the request. Unless
-    ``patient``, nothing is waited for: what stands in the way of a lease makes it none."""
-    write = reclaim == _TYPES.OPEN_DELEGATE_WRITE if reclaim else bool(access & _WRITE)
+    """The delegation, or why there is none. ``referring``: the session, slot and sequence id of the request;
+    ``times``: the client wants to tell the file's times. Unless ``patient``, nothing is waited for: what stands in the
+    way of a lease makes it none."""
+    write = reclaim in WRITING if reclaim else bool(access & _WRITE)
     recalls, table = server.recalls, server.engine.delegations
     callable_ = await recalls.learn_whether_to_delegate(client) if reclaim else recalls.can_delegate(client)
     why = undelegated(want, callable_ or bool(reclaim))
@@ -70,7 +75,8 @@ async def give(
                 return _WHY.WND4_RESOURCE  # gone, with its client
             made.lease = lease
         if write:
-            made.change = (await server.service.attributes(node)).change
+            told = times or reclaim == _TYPES.OPEN_DELEGATE_WRITE_ATTRS_DELEG
+            await _note_what_is(server, made, node, told=told, reclaimed=bool(reclaim))
     except BaseException:
         table.release(made)
         raise
@@ -79,6 +85,15 @@ async def give(
     if not callable_ or shared:
         table.recall(made)
     return made
+
+
+async def _note_what_is(server: Nfs4Server, made: Delegation, node: Node, *, told: bool, reclaimed: bool) -> None:
+    """What the holder will have changed, if it tells anything else later. ``told``: it is to tell times, too."""
+    now = await server.service.attributes(node)
+    made.change = now.change
+    if told:
+        # A reclaim comes when the holder may have written: the original times are forgotten.
+        made.times = FORGOTTEN if reclaimed else (now.atime, now.mtime)
 
 
 async def _lease(server: Nfs4Server, delegation: Delegation, opened: Descriptors, *, patient: bool) -> LeaseHold | None:

@@ -70,6 +70,8 @@ class Asked(NamedTuple):
     """The session, slot and sequence id; None in v4.0."""
     either: bool = False
     """Whether a delegation is to take the place of an open stateid (RFC 9754 section 4)."""
+    times: bool = False
+    """Whether a delegation is to be one of the file's times, too (RFC 9754 section 5)."""
 
 
 class Claim(NamedTuple):
@@ -193,13 +195,15 @@ async def _delegation(
     else can have a new file open yet but a local process, which keeps it from being delegated at once."""
     server, client, reclaim = asked.server, state.client, claim.reclaim
     if reclaim is not None:
-        if reclaim not in (_TYPES.OPEN_DELEGATE_READ, _TYPES.OPEN_DELEGATE_WRITE):
+        if reclaim in (_TYPES.OPEN_DELEGATE_NONE, _TYPES.OPEN_DELEGATE_NONE_EXT):
             return _WHY.WND4_NOT_WANTED
         return await give(server, client, node, state.opened, state.access, 0, asked.request, reclaim=reclaim)
     if not claim.delegable or not state.owner.confirmed:
         # A v4.0 owner that must yet confirm may be a stray retransmission's; under a delegation there is one already.
         return _WHY.WND4_RESOURCE
-    return await give(server, client, node, state.opened, state.access, asked.want, asked.request, patient=patient)
+    return await give(
+        server, client, node, state.opened, state.access, asked.want, asked.request, times=asked.times, patient=patient
+    )
 
 
 # -- the rare ways to find a file --------------------------------------------------------------------------------------

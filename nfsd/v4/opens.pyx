@@ -36,8 +36,8 @@ from nfsd.wire.nfs4 cimport (
     NFS4ERR_ACCESS, NFS4ERR_BADXDR, NFS4ERR_EXIST, NFS4ERR_INVAL, NFS4ERR_NOENT, NFS4ERR_ROFS, NFS4ERR_SYMLINK, NFS4_OK,
     NFS4_OPAQUE_LIMIT, NFS4_VERIFIER_SIZE,
     NFS_LIMIT_SIZE, OPEN4_CREATE, OPEN4_NOCREATE, OPEN4_SHARE_ACCESS_BOTH, OPEN4_SHARE_ACCESS_READ, OPEN4_SHARE_ACCESS_WRITE,
-    OPEN4_SHARE_DENY_BOTH, OPEN_DELEGATE_NONE, OPEN_DELEGATE_NONE_EXT, OPEN_DELEGATE_READ, OPEN_DELEGATE_WRITE, OP_OPEN,
-    OP_OPEN_DOWNGRADE, UNCHECKED4, WND4_CONTENTION, WND4_RESOURCE, change_info4_SIZE, stateid4_SIZE,
+    OPEN4_SHARE_DENY_BOTH, OPEN_DELEGATE_NONE, OPEN_DELEGATE_NONE_EXT, OPEN_DELEGATE_READ, OPEN_DELEGATE_WRITE,
+    OPEN_DELEGATE_WRITE_ATTRS_DELEG, OP_OPEN, OP_OPEN_DOWNGRADE, UNCHECKED4, WND4_CONTENTION, WND4_RESOURCE, change_info4_SIZE, stateid4_SIZE,
 )
 from rpcrdma.declined cimport SIZE
 from rpcrdma.octets cimport load_opaque, opaque_t
@@ -65,6 +65,7 @@ cdef enum:
 cdef uint32_t WISHES = opening.WISHES
 cdef uint32_t WANT = declared.OPEN4_SHARE_ACCESS_WANT_DELEG_MASK
 cdef uint32_t EITHER = declared.OPEN4_SHARE_ACCESS_WANT_OPEN_XOR_DELEGATION
+cdef uint32_t TIMESTAMPS = declared.OPEN4_SHARE_ACCESS_WANT_DELEG_TIMESTAMPS
 cdef uint32_t WITHOUT = declared.OPEN4_RESULT_NO_OPEN_STATEID
 cdef object REG = FileType.REG
 cdef object DIR = FileType.DIR
@@ -87,7 +88,10 @@ cdef uint8_t *store_no_delegation(uint8_t *at, uint32_t wanted, uint32_t why) no
 cdef uint8_t *store_delegation(uint8_t *at, Delegation given) except NULL:
     """A delegation; ``recall`` is set if it is being recalled already."""
     cdef bytes other = given.other
-    at = store32(at, OPEN_DELEGATE_WRITE if given.write else OPEN_DELEGATE_READ)
+    if given.times is not None:
+        at = store32(at, OPEN_DELEGATE_WRITE_ATTRS_DELEG)
+    else:
+        at = store32(at, OPEN_DELEGATE_WRITE if given.write else OPEN_DELEGATE_READ)
     memcpy(store32(at, given.seqid), <const uint8_t *>other, stateid4_SIZE - 4)
     at = store32(at + stateid4_SIZE, given.recall_by is not None)
     if given.write:
@@ -200,6 +204,7 @@ cdef class Nfs4Opens(NameChanges):
             return Asked(
                 self.server, self.client, self.owner, self.caller.credential, self.share, self.denied, self.share_access & WANT,
                 (self.session.sessionid, self.slotid, self.sequenceid), self.share_access & EITHER != 0,
+                self.share_access & TIMESTAMPS != 0,
             )
         return Asked(
             self.server, self.turn.client, self.turn, self.caller.credential, self.share, self.denied, 0, None

@@ -22,11 +22,12 @@ from nfsd.state.delegations import Hold
 from nfsd.state.errors import DelegationConflict
 from nfsd.state.files import FileState
 from nfsd.state.records import Delegation
+from nfsd.v4.attributes import words_of
 from nfsd.v4.callback_messages import CallbackError
 from nfsd.v4.callbacks import set_within
+from nfsd.v4.delegated_times import Told, asked_of, told_in
 from nfsd.vfs.leases import break_time
 from rpcrdma.firewall import spawn
-from rpcrdma.xdr import Decoder, XdrError
 
 log = logging.getLogger(__name__)
 
@@ -257,9 +258,9 @@ class Recalls:
             log.debug("CB_RECALL_ANY to %r: %s", client.owner, error)
 
     # -- attributes ----------------------------------------------------------------------------------------------
-    async def ask_attributes(self, delegation: Delegation) -> tuple[int, int] | None:
-        """CB_GETATTR: (change, size) as the holder of a write delegation has them, or None if it does not say."""
-        wanted = [1 << p.FATTR4_CHANGE | 1 << p.FATTR4_SIZE]
+    async def ask_attributes(self, delegation: Delegation) -> Told | None:
+        """CB_GETATTR: what the holder of a write delegation says, or None if it does not."""
+        wanted = words_of(asked_of(delegation))
         arguments = p.CB_GETATTR4args(fh=delegation.handle, attr_request=wanted)
         asking = self.caller.call(
             delegation.client,
@@ -275,14 +276,7 @@ class Recalls:
             return None
         if not results or results[-1].status != p.NFS4_OK:
             return None
-        told = results[-1].resok4.obj_attributes
-        if not told.attrmask or told.attrmask[0] % (2 << p.FATTR4_SIZE) != wanted[0]:
-            return None  # not both of them, or others before them
-        decoder = Decoder(memoryview(told.attr_vals))
-        try:
-            return decoder.uint64(), decoder.uint64()
-        except XdrError:
-            return None
+        return told_in(results[-1].resok4.obj_attributes)
 
 
 def _stateid(delegation: Delegation) -> p.stateid4:

@@ -12,7 +12,7 @@ from nfsd.idnames import Answer, IdNames, Question
 from nfsd.protocol import nfs4 as p
 from nfsd.v4 import acl
 from nfsd.v4.acl import Ace
-from nfsd.v4.attributes import MODE_MASKED, NEED_ACLS, NEED_LABEL, NEED_QUOTA, mask_of
+from nfsd.v4.attributes import DELEGATED_TIMES, MODE_MASKED, NEED_ACLS, NEED_LABEL, NEED_QUOTA, mask_of
 from nfsd.v4.given import decoded
 from nfsd.vfs.posix_acl import Acls, AclTag
 from nfsd.vfs.service import FileService, Node
@@ -93,11 +93,13 @@ async def settable_on(
     where: Node,
     kind: FileType,
     current: Attributes | None = None,
+    barred: int = DELEGATED_TIMES,
 ) -> SetAttributes:
-    """As :func:`settable`, for a file of this ``kind`` that is, or is to be made, on ``where``'s file system."""
-    missing = 0
+    """As :func:`settable`, for a file of this ``kind`` that is, or is to be made, on ``where``'s file system.
+    ``barred``: what cannot be set in this way."""
+    missing = barred
     if mask_of(given.attrmask) & (NEED_ACLS | NEED_LABEL):
-        missing = await not_kept(service, where)
+        missing |= await not_kept(service, where)
         if kind is FileType.LNK:
             missing |= NEED_ACLS  # links show an ACL, that of their mode, but take none
     return await settable(names, minor, given, kind, lacks=missing, current=current)

@@ -114,9 +114,10 @@ class Setting:
             await self._stable.sync(node, credential)
         return change
 
-    async def touch(self, node: Node) -> None:
-        """Move mtime and ctime to now, whoever may do so: data has been written that is not here yet."""
-        await self.set_attributes(None, node, SetAttributes(mtime=SetTo.SERVER_TIME))
+    async def touch(self, node: Node, *, access: Time | None = None, modify: Time | None = None) -> None:
+        """Move mtime to now, or to ``modify``, and ctime to now, whoever may do so: data has been written that is not
+        here yet."""
+        await self.set_attributes(None, node, SetAttributes(atime=access, mtime=modify or SetTo.SERVER_TIME))
 
     async def _open_to_truncate(self, credential: Credential | None, node: Node) -> OpenFile:
         assert credential is not None, "the server itself truncates nothing"

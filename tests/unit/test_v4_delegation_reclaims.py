@@ -58,6 +58,7 @@ def test_delegations_are_reclaimed_after_a_restart(tmp_path, minor, kind, leases
                 await client.run((p.OP_RECLAIM_COMPLETE, p.RECLAIM_COMPLETE4args(False)))
         else:
             server.engine.end_grace()
+        server.nfs4.recalls.patience = 20.0
         await two.opening(b"f", WRITE)
         assert one.end.recalls == 1
         assert server.engine.delegations.count == 0

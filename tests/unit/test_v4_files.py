@@ -121,8 +121,8 @@ def test_every_advertised_attribute_can_be_read(tmp_path, minor):
             *_, result = await client.run(*client.path(path), (p.OP_GETATTR, wanted(p.FATTR4_SUPPORTED_ATTRS)))
             d = values(result.resok4.obj_attributes)
             words = [d.uint32() for _ in range(d.uint32())]
-            set_only = (p.FATTR4_TIME_ACCESS_SET, p.FATTR4_TIME_MODIFY_SET, p.FATTR4_MODE_SET_MASKED)
-            for number in set_only:
+            set_only = [p.FATTR4_TIME_ACCESS_SET, p.FATTR4_TIME_MODIFY_SET, p.FATTR4_MODE_SET_MASKED]
+            for number in (*set_only, p.FATTR4_TIME_DELEG_ACCESS, p.FATTR4_TIME_DELEG_MODIFY):
                 if number // 32 < len(words):
                     words[number // 32] &= ~(1 << number % 32)
             *_, result = await client.run(*client.path(path), (p.OP_GETATTR, p.GETATTR4args(words)))

@@ -230,3 +230,23 @@ def test_a_delegated_directory_shows_what_others_do(pair: Pair, who: str) -> Non
         (directory / "new").touch()
         soon(lambda: "new" in pair.one.run(listing).output, "the client goes on showing what was there")
     assert events(pair.server, "recalled") > recalled
+
+
+@pytest.mark.newest
+@pytest.mark.skipif(chosen_kernel() == "6.1", reason="Linux asks for times to be delegated from 6.11 on")
+def test_a_client_keeps_the_times_of_a_file_that_it_writes_to(pair: Pair) -> None:
+    """It tells them where another client asks, and when the file is recalled (RFC 9754 section 5)."""
+    point, name = pair.mount("4.2"), "times"
+    path, local = f"{point}/{name}", pair.server.export / name
+    pair.one.run(f"exec 5>>{path}; echo line >&5; sync {path}", label="a file written to")
+    before, written = operations(pair.one, point)["SETATTR"], local.stat().st_mtime
+    time.sleep(4)
+    touched = int(pair.one.run(f"touch {path} && stat -c %Y {path}").output)
+    assert operations(pair.one, point)["SETATTR"] == before
+    assert local.stat().st_mtime == written
+    recalled = events(pair.server, "recalled")
+    # The clocks of guests and host may differ a little; a time in the future becomes now.
+    assert abs(int(pair.two.run(f"stat -c %Y {path}").output) - touched) <= 1
+    assert events(pair.server, "recalled") == recalled
+    assert pair.two.run(f"cat {path}").output == "line\n"
+    soon(lambda: abs(local.stat().st_mtime - touched) < 2, "the time that the client told when it returned the file")

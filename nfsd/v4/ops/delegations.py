@@ -10,7 +10,7 @@ from nfsd.state import Nfs4Error
 from nfsd.state.records import Delegation
 from nfsd.v4 import opens
 from nfsd.v4.compound import Compound
-from nfsd.v4.giving import SIGNALS, give
+from nfsd.v4.giving import SIGNALS, WRITING, give
 from nfsd.v4.giving_directories import give_directory
 from nfsd.v4.keeping import Descriptors
 from nfsd.v4.operations import ENCODED, Encoded, operation
@@ -88,7 +88,8 @@ async def _wanted(c: Compound, args: p.WANT_DELEGATION4args) -> Delegation | p.w
     regular(c, node)
     reclaim = int(args.wda_claim.dc_delegate_type or 0) if claim == kinds.CLAIM_PREVIOUS else 0
     c.engine.opens.check_claim(c.client, reclaim=claim == kinds.CLAIM_PREVIOUS)
-    write = want == p.OPEN4_SHARE_ACCESS_WANT_WRITE_DELEG or reclaim == p.open_delegation_type4.OPEN_DELEGATE_WRITE
+    write = want == p.OPEN4_SHARE_ACCESS_WANT_WRITE_DELEG or reclaim in WRITING
+    times = bool(args.wda_want & p.OPEN4_SHARE_ACCESS_WANT_DELEG_TIMESTAMPS)
     if write:
         await c.real(node, changing=True)
     access = _BOTH if write else _READ
@@ -99,6 +100,6 @@ async def _wanted(c: Compound, args: p.WANT_DELEGATION4args) -> Delegation | p.w
     assert c.session is not None and c.sequence is not None  # noqa: PT018
     referring = (c.session.sessionid, c.sequence.sa_slotid, c.sequence.sa_sequenceid)
     try:
-        return await give(c.server, c.client, node, descriptors, access, want, referring, reclaim=reclaim)
+        return await give(c.server, c.client, node, descriptors, access, want, referring, times=times, reclaim=reclaim)
     finally:
         descriptors.release()
