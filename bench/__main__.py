@@ -25,6 +25,7 @@ from bench.places import Place, places
 from bench.processes import Processes
 from bench.running import Impossible
 from bench.scenarios import SCENARIOS, Scenario, needed, prepare
+from bench.security import SecurityStudy
 from bench.servers import IN_GUEST, OURS, TREE, LocalServer, NotStarted, RdmaNfsd, RdmaNfsdAsync, fill
 from bench.study import Study, Terms, median, progress
 from bench.trouble import Trouble
@@ -41,6 +42,7 @@ STUDIES: tuple[Study, ...] = (
     Trouble(),
     Writers(),
     Processes(),
+    SecurityStudy(),
 )
 NAMES = [scenario.name for scenario in SCENARIOS] + [study.name for study in STUDIES]
 
@@ -48,6 +50,7 @@ NAMES = [scenario.name for scenario in SCENARIOS] + [study.name for study in STU
 def run(options: argparse.Namespace) -> dict[str, Any]:
     """Everything that was asked for."""
     local = [name for name in options.server if name not in IN_GUEST]
+    rivals: list[type[Ganesha]] = [*([Ganesha] if Ganesha.name in local else []), *map(in_root, options.ganesha_root)]
     names = options.only or (NAMES if local else [scenario.name for scenario in SCENARIOS])
     chosen = [scenario for scenario in SCENARIOS if scenario.name in names]
     effort = {"rounds": options.rounds, "seconds": options.seconds}
@@ -59,7 +62,9 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         for study in STUDIES:
             if study.name not in names:
                 continue
-            terms = Terms(memory / study.name, options.seconds, options.rounds, options.transport, options.uid)
+            terms = Terms(
+                memory / study.name, options.seconds, options.rounds, options.transport, options.uid, found[1:], rivals
+            )
             try:
                 result["studies"][study.name] = study.run(terms)
             except Impossible as reason:

@@ -60,12 +60,17 @@ def figures(result: Mapping[str, Any], pictures: Mapping[str, str]) -> Iterator[
     """The parts of performance.md that a run has figures for: the name of each, and its lines."""
     if summary := charts.summary(result):
         yield "summary", summary
-    if any(found["scenarios"] or found.get("failures") for found in result["servers"].values()):
+    if has_run(result["servers"]):
         yield "scenarios", [*shown(pictures, "memory"), *report.machine(result), *report.scenarios(result)]
-    if result.get("disks"):
+    if any(map(has_run, result.get("disks", {}).values())):
         yield "places", [*shown(pictures, *result["disks"]), *report.in_places(result)]
     if "guest" in result:
         yield "guest", [*shown(pictures, "guest"), *report.guest(result)]
+
+
+def has_run(servers: Mapping[str, Any]) -> bool:
+    """Whether any of them has met a scenario: a run may have been one of studies alone."""
+    return any(found["scenarios"] or found.get("failures") for found in servers.values())
 
 
 def shown(pictures: Mapping[str, str], *names: str) -> list[str]:

@@ -29,9 +29,12 @@ NFS_CORE_PARAM {{
 NFSv4 {{ Graceless = true; RecoveryRoot = "{place}/recovery"; }}
 EXPORT {{
     Export_Id = 1; Path = "{place}/export"; Pseudo = "/export"; Access_Type = RW; Squash = No_Root_Squash;
-    SecType = sys; Transports = TCP; FSAL {{ Name = VFS; }}
+    SecType = {security}; Transports = TCP; FSAL {{ Name = VFS; }}
 }}
 LOG {{ Default_log_level = CRIT; }}
+"""
+_KERBEROS = """\
+NFS_KRB5 {{ PrincipalName = "nfs"; KeytabPath = "{place}/keytab"; CCacheDir = "{place}/tickets"; Active_krb5 = true; }}
 """
 PACKAGES = ("nfs-ganesha", "nfs-ganesha-vfs")
 NEWEST_RELEASE = "sid"
@@ -52,7 +55,8 @@ class Ganesha(LocalServer):
     root: ClassVar[Path | None] = None
     """The Debian that it is in; None: this one."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, realm: Path | None = None) -> None:
+        """``realm``: a directory with the files ``keytab`` and ``krb5.conf``, for Kerberos."""
         super().__init__(directory)
         programs = ["rpcbind", *([] if self.root else ["ganesha.nfsd"])]
         missing = [program for program in programs if shutil.which(program) is None]
@@ -64,7 +68,16 @@ class Ganesha(LocalServer):
             wait_until(RPCBIND)
         place = IN_ROOT if self.root else directory
         (directory / "recovery").mkdir()
-        (directory / "conf").write_text(_CONFIGURATION.format(tcp=self.tcp, mountd=self.mountd, place=place))
+        security = "sys" if realm is None else "sys, krb5, krb5i, krb5p"
+        configuration = _CONFIGURATION.format(tcp=self.tcp, mountd=self.mountd, place=place, security=security)
+        environment = dict(os.environ)
+        if realm is not None:
+            for name in ("keytab", "krb5.conf"):
+                shutil.copy(realm / name, directory)
+            (directory / "tickets").mkdir()
+            configuration += _KERBEROS.format(place=place)
+            environment["KRB5_CONFIG"] = f"{place}/krb5.conf"
+        (directory / "conf").write_text(configuration)
         log = directory / "log"
         command = ["ganesha.nfsd", "-F", "-f", f"{place}/conf", "-L", f"{place}/log", "-p", f"{place}/pid"]
         self.process = subprocess.Popen(
@@ -72,6 +85,7 @@ class Ganesha(LocalServer):
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             text=True,
+            env=environment,
         )
         try:
             wait_until(self.tcp)

@@ -12,7 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
+from bench.ganesha import Ganesha
 from bench.laps import Laps
+from bench.places import Place
 from bench.running import Running
 from bench.servers import Cpu, Server
 
@@ -30,6 +32,10 @@ class Terms:
     rounds: int = 3
     transports: Sequence[str] = ("tcp", "rdma")
     uid: int = 0
+    places: Sequence[Place] = ()
+    """Directories on disks, besides."""
+    rivals: Sequence[type[Ganesha]] = ()
+    """Servers to compare with, where a study does."""
 
 
 class Study:

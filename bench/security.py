@@ -1,0 +1,204 @@
+"""What Kerberos and TLS cost a server: its CPU per call, in times of what that is with AUTH_SYS in the clear.
+
+All calls, those with AUTH_SYS included, go through :mod:`bench.relays`, so that servers meet them alike. The realm and
+its KDC are those of the tests, which only a clone has. Imports :mod:`bench.ganesha` for a server to compare with.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import os
+import re
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, Final
+from unittest import mock
+
+from bench.calls import Files
+from bench.ganesha import Ganesha
+from bench.generator import Generator
+from bench.nfs3_client import Nfs3Failure
+from bench.places import Place
+from bench.relays import SERVICE, Security, relayed
+from bench.running import Impossible
+from bench.scenarios import BY_NAME, PATIENCE, prepare
+from bench.servers import LocalServer, NotStarted, RdmaNfsd
+from bench.study import Row, Study, Terms, by, cost, markdown, medians, progress
+from rpcrdma.gss.mechanism import Acceptance, Credential, Initiation, Sealer
+
+CALLS: Final = ("getattr", "read-4k-32", "write-4k-32", "read-1m-4", "write-1m-4")
+SECURITIES: Final[tuple[Security, ...]] = ("sys", "krb5", "krb5i", "krb5p", "tls")
+CIPHERS: Final = {"krb5i": "signing", "krb5p": "encryption", "tls": "AES-256-GCM"}
+SIZE: Final = 1 << 20
+PART: Final = 0.7
+"""Of what the library's own cipher makes on one core, a READ of 1 MiB is to make."""
+MACHINE: Final = "host/bench.example.org"
+"""Who calls, as root: a machine, since Ganesha takes machines for root."""
+
+
+class Secured(RdmaNfsd):
+    """With all kinds of security."""
+
+    export_options: Mapping[str, Any] = {"sec": ["krb5p", "krb5i", "krb5", "sys"]}
+
+    def __init__(self, directory: Path, realm: Path) -> None:
+        certificate = {"certificate": str(realm / "server.pem"), "key": str(realm / "server.key")}
+        kerberos = {"keytab": str(realm / "keytab"), "users": {f"{MACHINE}@EXAMPLE.ORG": "root"}}
+        super().__init__(directory, {"kerberos": kerberos, "tls": certificate})
+
+
+@contextmanager
+def site(directory: Path) -> Iterator[Path]:
+    """A directory with keys and certificates of a server; this process has a ticket. Raises Impossible."""
+    try:
+        kdc = importlib.import_module("tests.support.kdc")
+    except ImportError as error:
+        raise Impossible(f"it takes a clone, whose tests have a realm of Kerberos: {error}") from None
+    if not kdc.PRESENT:
+        raise Impossible(kdc.WITHOUT_KDC)
+    if shutil.which("openssl") is None:
+        raise Impossible("no openssl here")
+    with kdc.realm(directory) as realm:
+        realm.keytab("nfs/localhost")
+        client = realm.keytab(MACHINE, path=directory / "client.keytab")
+        request = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"]
+        files = ["-subj", "/CN=localhost", "-keyout", f"{directory}/server.key", "-out", f"{directory}/server.pem"]
+        subprocess.run([*request, *files], check=True, capture_output=True)
+        with mock.patch.dict(os.environ, realm.ticket(MACHINE, keytab=client)):
+            yield directory
+
+
+def ciphers(keytab: Path) -> dict[str, float]:
+    """Microseconds in which the libraries sign and encrypt 1 MiB in this thread."""
+    making, acceptance = Initiation(SERVICE), Acceptance()
+    store = {"rcache": "none:", "keytab": f"FILE:{keytab}"}
+    making.step(acceptance.step(Credential("nfs", store, True), making.step(b"")))
+    sealer = Sealer(acceptance.export())
+    room = sealer.room(SIZE)
+    ground = bytearray(sum(room) + SIZE)
+    command = ["openssl", "speed", "-seconds", "1", "-bytes", "16384", "-evp", "aes-256-gcm"]
+    told = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    rate = re.search(r"aes-256-gcm\s+([\d.]+)k", told, re.IGNORECASE)
+    return {
+        "krb5i": timed(lambda: sealer.sign(ground)),
+        "krb5p": timed(lambda: sealer.wrap(ground, room, SIZE)),
+        **({"tls": SIZE / float(rate[1]) / 1e-3} if rate else {}),
+    }
+
+
+def timed(work: Callable[[], object], times: int = 100) -> float:
+    """Microseconds of CPU that it takes."""
+    begun = time.thread_time()
+    for _ in range(times):
+        work()
+    return (time.thread_time() - begun) / times * 1e6
+
+
+Kind = type[Secured] | type[Ganesha]
+
+
+class SecurityStudy(Study):
+    """Every kind of security, every call, every server, in turns."""
+
+    name = "security"
+    summary = "CPU per call with Kerberos and with TLS, in times of what it is with neither"
+
+    def run(self, terms: Terms) -> list[Row]:
+        """The servers in all places in turns."""
+        rounds = []
+        kinds: list[Kind] = [Secured, *terms.rivals]
+        with ExitStack() as ends:
+            realm = ends.enter_context(site(Path(ends.enter_context(tempfile.TemporaryDirectory()))))
+            servers = [
+                (place.name, *begun)
+                for place in (Place("tmpfs", terms.directory), *terms.places)
+                for kind in kinds
+                if (begun := begin(kind, place, realm, terms.uid, ends)) is not None
+            ]
+            for number in range(terms.rounds):
+                rows: list[Row] = [{"on": "", "server": "", "call": "cipher", **ciphers(realm / "keytab")}]
+                for call in CALLS:
+                    for on, server, files in servers if number % 2 == 0 else reversed(servers):
+                        progress(f"security, round {number + 1}: {call}, {server.name} on {on}")
+                        found = {kind: of(server, files, call, kind, terms.seconds) for kind in securities(server)}
+                        rows.append({"on": on, "server": server.name, "call": call} | found)
+                rounds.append(rows)
+        return medians(rounds, ("on", "server", "call"))
+
+    def table(self, rows: Sequence[Row], bounds: Mapping[str, float]) -> list[str]:
+        """Ratios, and how near the ciphers are."""
+        lines = [
+            [row["on"], row["server"], row["call"], f"{row['sys']:.2f}", *(times(row, kind) for kind in SECURITIES[1:])]
+            for row in rows
+            if row["call"] in CALLS
+        ]
+        heads = ["on", "server", "call", "sys, CPU µs per call", *(f"{kind}, times sys" for kind in SECURITIES[1:])]
+        return [*markdown(heads, lines), "", *self._beside_ciphers(rows)]
+
+    def _beside_ciphers(self, rows: Sequence[Row]) -> list[str]:
+        (alone,) = (row for row in rows if row["call"] == "cipher")
+        lines = [
+            [row["on"], row["server"], kind, f"{row[kind]:.0f}", f"{alone[kind]:.0f} ({what})",
+             f"{alone[kind] / row[kind]:.2f}"]
+            for row in rows
+            if row["call"] == "read-1m-4"
+            for kind, what in CIPHERS.items()
+            if kind in row and kind in alone
+        ]  # fmt: skip
+        heads = ["on", "server", "READ of 1 MiB", "CPU µs", "the library alone, µs", f"its part (goal ≥ {PART})"]
+        return markdown(heads, lines)
+
+    def watched(self, rows: Sequence[Row], bounds: Mapping[str, float]) -> dict[str, float]:
+        """The ratios of our own server."""
+        return {
+            f"{call} with {kind} on {on}": same[0][kind] / same[0]["sys"]
+            for (on, server, call), same in by(rows, "on", "server", "call").items()
+            if server == Secured.name
+            for kind in SECURITIES[1:]
+        }
+
+
+def times(row: Row, kind: Security) -> str:
+    """How many times as much as with AUTH_SYS."""
+    return f"{row[kind] / row['sys']:.2f}" if kind in row else "-"
+
+
+def securities(server: LocalServer) -> tuple[Security, ...]:
+    """Those that a server has: only ours has TLS."""
+    return SECURITIES if isinstance(server, Secured) else SECURITIES[:-1]
+
+
+def begin(kind: Kind, place: Place, realm: Path, uid: int, ends: ExitStack) -> tuple[LocalServer, Files] | None:
+    """A server in a place, with its files; None where it does not serve."""
+    try:
+        server = kind(place.path / "security" / kind.name, realm)
+    except NotStarted as failure:
+        if kind is Secured:
+            raise
+        progress(str(failure))
+        return None
+    ends.callback(server.stop)
+    server.place = place
+    try:
+        return server, asyncio.run(prepare(server, uid))
+    except Nfs3Failure as failure:  # Ganesha exports not every file system
+        progress(f"{server.label}: {failure}")
+        return None
+
+
+def of(server: LocalServer, files: Files, call: str, security: Security, seconds: float) -> float:
+    """CPU microseconds per call."""
+    scenario = BY_NAME[call]
+    server.settle()
+    made = scenario.calls(files, scenario.size)
+    with relayed(server.connect("tcp"), security) as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, PATIENCE)
+        load = Generator(sock.fileno(), made if isinstance(made, list) else made.calls, scenario.outstanding)
+        return cost(server, load, seconds, events=False)["cpu_us"]

@@ -1,0 +1,62 @@
+"""The study of Kerberos and TLS: its loads are secured as they say, and its figures are shown as ratios."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from bench.running import Impossible
+from bench.scenarios import prepare
+from bench.security import SECURITIES, Secured, SecurityStudy, ciphers, of, site
+
+ROWS = [
+    {"on": "", "server": "", "call": "cipher", "krb5i": 600.0, "krb5p": 1200.0, "tls": 150.0},
+    {"on": "tmpfs", "server": "rdma-nfsd", "call": "getattr"}
+    | {"sys": 2.0, "krb5": 5.0, "krb5i": 6.0, "krb5p": 8.0, "tls": 3.0},
+    {
+        "on": "tmpfs",
+        "server": "ganesha",
+        "call": "read-1m-4",
+        "sys": 500.0,
+        "krb5": 510.0,
+        "krb5i": 1000.0,
+        "krb5p": 1600.0,
+    },
+]
+
+
+def test_each_kind_of_security_is_what_the_server_sees(tmp_path: Path) -> None:
+    try:
+        with site(tmp_path / "realm") as realm:
+            alone = ciphers(realm / "keytab")
+            assert alone.keys() == {"krb5i", "krb5p", "tls"}
+            server = Secured(tmp_path / "server", realm)
+            try:
+                files = asyncio.run(prepare(server))
+                for security in SECURITIES:
+                    before = server.counters()
+                    for call in ("getattr", "write-1m-4"):
+                        assert of(server, files, call, security, 0.05) > 0
+                    after = server.counters()
+                    made = 'rdma_nfsd_gss_events_total{event="established"}'
+                    assert after[made] - before[made] == (2 if security.startswith("krb5") else 0)
+            finally:
+                server.stop()
+    except Impossible as reason:
+        pytest.skip(str(reason))
+
+
+def test_figures_are_shown_as_ratios() -> None:
+    study = SecurityStudy()
+    lines = study.table(ROWS, {})
+    assert "| tmpfs | rdma-nfsd | getattr | 2.00 | 2.50 | 3.00 | 4.00 | 1.50 |" in lines
+    assert "| tmpfs | ganesha | read-1m-4 | 500.00 | 1.02 | 2.00 | 3.20 | - |" in lines
+    assert "| tmpfs | ganesha | krb5i | 1000 | 600 (signing) | 0.60 |" in lines
+    assert study.watched(ROWS, {}) == {
+        "getattr with krb5 on tmpfs": 2.5,
+        "getattr with krb5i on tmpfs": 3.0,
+        "getattr with krb5p on tmpfs": 4.0,
+        "getattr with tls on tmpfs": 1.5,
+    }
