@@ -53,6 +53,7 @@ from nfsd.protocol.rquota import RQUOTA_PROGRAM, RQUOTA_V1, RQUOTA_V2
 from nfsd.read_only import ReadOnlySwitch, as_served
 from nfsd.reloader import Reloader
 from nfsd.requests import commands, of_portion
+from nfsd.security_metrics import SecurityCollector
 from nfsd.settling import settle
 from nfsd.stable.choosing import stable_storage
 from nfsd.state import Recovered, StateEngine
@@ -348,22 +349,14 @@ class Daemon:
 
     def _collectors(self) -> list[Collector]:
         server = ServerCollector(
-            self.dispatchers,
-            self.pool,
-            self.listeners.connections,
-            self.listeners.rdma_counters,
-            self.service.executor.statistics,
-            lambda: self._nfs4.callbacks.counters,
-            self._nfs4.copies.statistics,
-            self._nfs4.recalls.statistics,
-            lambda: self.service.write_backs.failures,
-            self._state,
-            self.listeners.hosts,
-            self.service.shares,
-            lambda: self._reloader.read_only,
-        )
+            self.dispatchers, self.pool, self.listeners.connections, self.listeners.rdma_counters,
+            self.service.executor.statistics, lambda: self._nfs4.callbacks.counters,
+            self._nfs4.copies.statistics, self._nfs4.recalls.statistics, lambda: self.service.write_backs.failures,
+            self._state, self.listeners.hosts, self.service.shares, lambda: self._reloader.read_only,
+        )  # fmt: skip
         usage = UsageCollector(self.dispatchers, self.exports, self._nfs4, self._nfs3)
-        return [server, usage, *self._fitting.collectors]
+        security = SecurityCollector(self.dispatchers, self.exports, lambda: self.listeners.tls)
+        return [server, usage, security, *self._fitting.collectors]
 
     def _state(self) -> dict[str, int]:
         """What clients make the server remember, for the metrics."""

@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import ipaddress
 import logging
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 from nfsd.exported import ANY_SECURITY, SECURITY
 from nfsd.exported import ClientOverride as ClientOverride
@@ -44,6 +45,8 @@ _MOST_NAMED = 64
 NOT_A_CLIENT = "no export is for it"
 NOT_AMONG_CLIENTS = "it is not among its clients"
 NOT_BY_VERSION = "it is not served by this version of NFS"
+REFUSALS: Final = ("clients", "versions", "sec", "xprtsec", "secure")
+"""Keys of an export that a call may not be as they demand."""
 
 
 class Observer:
@@ -119,6 +122,8 @@ class ExportTable:
         """Grows when what :meth:`access` said may be true no more."""
         self._changed: list[Callable[[], None]] = []
         self.observer = Observer()
+        self.refusals: Counter[str] = Counter()
+        """Calls that were not let to an export, by :data:`REFUSALS`."""
         self.usage = Usage()
         self.usage.on_forgotten = self._forget_tallies
         self.replace(exports)
@@ -256,6 +261,7 @@ class ExportTable:
             key, why = "xprtsec", f"its connection has {transport.security} and needs {' or '.join(access.xprtsec)}"
         else:
             key, why = "secure", f"port {transport.peer_port} is not below {RESERVED_PORTS}"
+        self.refusals[key] += 1
         named = self._named.setdefault(export.id, set())
         if transport.peer_address not in named and len(named) < _MOST_NAMED:
             named.add(transport.peer_address)
@@ -283,6 +289,7 @@ class ExportTable:
         access, ways = self.access(export, peer), self.ways(export, peer)
         if access is None or way in ways:
             return
+        self.refusals["sec"] += 1
         where = f" ({export.origin})" if export.origin else ""
         if access.sec == export.sec:
             written = f"write for {export.pseudo}{where}: sec: [{', '.join((*ways, way))}]"
@@ -305,7 +312,9 @@ class ExportTable:
 
     def refuse(self, export: Export, transport: Connection, version: str) -> None:
         """Note that a client was not let to an export that it asked for: it is for others."""
-        if self.visible(export, peer_of(transport)):
+        known = self.visible(export, peer_of(transport))
+        self.refusals["versions" if known else "clients"] += 1
+        if known:
             self.observer.refused(transport, export.pseudo, version, [], NOT_BY_VERSION)
         else:
             self.observer.refused(transport, export.pseudo, version, [export], NOT_AMONG_CLIENTS)

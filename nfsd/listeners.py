@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING
 from nfsd.config import Address, Limits, Listen
 from nfsd.planned import Place
 from nfsd.portions import Portion
+from nfsd.tls import Tls
 from nfsd.vfs.resources import most_calls, most_connections
 from rpcrdma.capture.recorder import Captures
 from rpcrdma.engine.config import ResponderOptions
@@ -36,12 +37,8 @@ from rpcrdma.server.rdma import RdmaServer, RdmaServerOptions
 from rpcrdma.server.tcp import TcpLimits, TcpListener
 from rpcrdma.server.udp import UdpListener
 from rpcrdma.server.visits import Visits
-from rpcrdma.tls.certificates import Certificates, Files, TlsError
-from rpcrdma.tls.handshake import Outcome
-from rpcrdma.tls.handshakes import Handshakes
-from rpcrdma.tls.library import load_ciphers
-from rpcrdma.tls.sealers import Sealers
-from rpcrdma.tls.secrets import KeyLog
+from rpcrdma.tls.certificates import Files, TlsError
+from rpcrdma.tls.counts import Counts
 from rpcrdma.verbs import device
 from rpcrdma.verbs.device import DeviceOptions
 from rpcrdma.verbs.interface import ListenAddress, Listener, Provider
@@ -108,7 +105,7 @@ class Listeners:
         self._captures = Captures() if captures is None else captures
         self._providers: list[SoftIwarp] = []
         self._devices: DeviceProvider | None = None
-        self._secure: _Tls | None = None
+        self._secure: Tls | None = None
         self._hopeful: list[_Hopeful] = []
         self._seen_devices: list[str] = []
         self._look: asyncio.TimerHandle | None = None
@@ -126,10 +123,15 @@ class Listeners:
         """Those of one service."""
         return [started for started in self.started if started.service == service]
 
+    @property
+    def tls(self) -> Counts | None:
+        """What has become of connections that asked for TLS; None: there is none."""
+        return None if self._secure is None else self._secure.counts
+
     def secure(self, files: Files) -> None:
         """Have connections secured by TLS that ask for it. To be called before there are listeners."""
         try:
-            self._secure = _Tls(files, asyncio.get_running_loop())
+            self._secure = Tls(files, asyncio.get_running_loop())
         except (OSError, TlsError) as error:
             self._failed(f"no TLS: {error}")
 
@@ -383,34 +385,6 @@ class Listeners:
             await self._devices.close()
         if self._secure is not None:
             self._secure.close()
-
-
-class _Tls:
-    """What connections are secured with."""
-
-    def __init__(self, files: Files, loop: asyncio.AbstractEventLoop) -> None:
-        """Raises TlsError; OSError where there are no ciphers."""
-        load_ciphers()
-        log = KeyLog()
-        try:
-            certificates = Certificates(files, log.path)
-        except BaseException:
-            log.close()
-            raise
-        self._loop, self.believes, self._wrap = loop, certificates.believes, certificates.wrap
-        self._handshakes = Handshakes(log, certificates.look)
-        self.sealers = Sealers(len(os.sched_getaffinity(0)))
-        loop.add_reader(self.sealers.fileno(), self.sealers.take)
-
-    def begin(self, sock: socket.socket, host: str, outcome: Outcome) -> None:
-        """Begin a handshake."""
-        self._handshakes.begin(sock, host, self._wrap, outcome)
-
-    def close(self) -> None:
-        """End the threads; connections have been closed."""
-        self._handshakes.close()
-        self._loop.remove_reader(self.sealers.fileno())
-        self.sealers.close()
 
 
 def host_limits(limits: Limits, descriptors: int = 1 << 20, each: int = 1) -> HostLimits:

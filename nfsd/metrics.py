@@ -162,18 +162,6 @@ class ServerCollector(Collector):
             hits.add_metric([service], dispatcher.replay.hits)
             entries.add_metric([service], len(dispatcher.replay))
         yield from (calls, direct, declined, waited, errors, seconds, refused, running, hits, entries)
-        yield from self._security()
-
-    def _security(self) -> Iterator[Metric]:
-        contexts = GaugeMetricFamily(_PREFIX + "gss_contexts", "Security contexts of RPCSEC_GSS")
-        events = CounterMetricFamily(_PREFIX + "gss_events", "What has become of contexts and calls", labels=["event"])
-        acceptors = {dispatcher.gss for dispatcher in self._dispatchers.values()} - {None}
-        contexts.add_metric([], sum(len(acceptor.table) for acceptor in acceptors if acceptor is not None))
-        for acceptor in acceptors:
-            if acceptor is not None:
-                for event, count in acceptor.events().items():
-                    events.add_metric([event], count)
-        yield from (contexts, events)
 
     def _transports(self) -> Iterator[Metric]:
         is_open = GaugeMetricFamily(_PREFIX + "connections", "Open connections", labels=["listener"])

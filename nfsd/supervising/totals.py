@@ -19,7 +19,7 @@ from prometheus_client.registry import Collector
 _PREFIX: Final = "rdma_nfsd_"
 _PATIENCE: Final = 5.0
 _GREATEST: Final = frozenset((_PREFIX + "read_only", _PREFIX + "grace_seconds"))
-_LEAST: Final = frozenset((_PREFIX + "export_served",))
+_LEAST: Final = frozenset((_PREFIX + "export_served", _PREFIX + "tls_expiry_timestamp_seconds"))
 _GROWING: Final = ("counter", "histogram")
 Key = tuple[str, tuple[tuple[str, str], ...]]
 """A sample's name and labels."""

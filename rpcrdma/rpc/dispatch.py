@@ -219,7 +219,7 @@ class Dispatcher:
         self._direct = dict(direct or {})
         self._credentials = CredentialReader()
         self.gss = gss
-        self._secured = None if gss is None else SecuredCalls(gss, self, gate)
+        self.secured = None if gss is None else SecuredCalls(gss, self, gate)
         self._idle: asyncio.Future[None] | None = None
         self._versions: dict[int, dict[int, frozenset[int]]] = {}
         self.rows: dict[tuple[int, int, int], Row] = {}
@@ -244,7 +244,7 @@ class Dispatcher:
             (number, version, program, [self.rows.get((number, version, procedure)) for procedure in range(64)])
             for (number, version), program in self._direct.items()
         ]
-        read, known = self._credentials.read, None if self._secured is None else self._secured.known
+        read, known = self._credentials.read, None if self.secured is None else self.secured.known
         return NativeCalls(transport, self.replay, read, versions, self._gate, self._unread, self, known)
 
     def declined(self) -> Iterator[tuple[tuple[str, str, str], str, int]]:
@@ -337,8 +337,8 @@ class Dispatcher:
         if verifier + 8 > size:
             return self._refuse(accepted(xid, accept_stat.GARBAGE_ARGS))
         arrived.xid, arrived.number = xid, (program, version, procedure)
-        if flavor == RPCSEC_GSS and self._secured is not None:
-            return self._secured.begin(arrived, length)
+        if flavor == RPCSEC_GSS and self.secured is not None:
+            return self.secured.begin(arrived, length)
         credential = self._credentials.read(flavor, data[32 : 32 + length])
         if not isinstance(credential, RpcCredential):
             if (flavor, length, procedure) == (AUTH_TLS, 0, 0) and size == _SHORTEST and arrived.transport.begin_tls():

@@ -91,6 +91,13 @@ class SecuredCalls:
         self._acceptor, self._dispatcher, self._gate = acceptor, dispatcher, gate
         self.known = Known(acceptor.table.by_handle, self._look_up)
         """For native calls."""
+        self._calls = [0, 0, 0]
+        """That others have taken, by service."""
+
+    def calls(self) -> dict[str, int]:
+        """Whose signatures were good, by what protects them: the words of exports(5)."""
+        by_header, *others = self._calls
+        return dict(zip(("krb5", "krb5i", "krb5p"), (by_header + self.known.calls, *others), strict=True))
 
     def _look_up(self, handle: bytes) -> Context | None:
         context = self._acceptor.find(handle)
@@ -130,7 +137,8 @@ class SecuredCalls:
             return self._deny(arrived, auth_stat.RPCSEC_GSS_CREDPROBLEM, "bad_mic")
         if credential.sequence >= MAX_SEQUENCE:
             return self._deny(arrived, auth_stat.RPCSEC_GSS_CTXPROBLEM, "sequence_exhausted")
-        if taken != (context, credential.sequence) and context.admit(credential.sequence):
+        fresh = taken != (context, credential.sequence)
+        if fresh and context.admit(credential.sequence):
             self._acceptor.counts["discarded"] += 1
             return NO_REPLY
         arrived.reply_room = max(arrived.reply_room - (_SIGNED if credential.service == NONE else _SEALED), 0)
@@ -140,6 +148,7 @@ class SecuredCalls:
                 return self._deny(arrived, auth_stat.AUTH_BADCRED, "bad_credential")
             self._acceptor.destroy(context)
             return accepted(arrived.xid, accept_stat.SUCCESS)
+        self._calls[credential.service - 1] += fresh
         if credential.service == NONE:
             return self._dispatcher.enter(arrived, credentials_of(context)[0], offset, context.digest)
         return self._open(arrived, context, credential, offset)

@@ -1,6 +1,6 @@
 """C declarations of the signatures of native calls."""
 
-from libc.stdint cimport uint8_t, uint32_t
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
 from rpcrdma.gss.contexts cimport Context
 from rpcrdma.place cimport Place
@@ -16,12 +16,15 @@ cdef class Known:
     cdef dict contexts          # by handle
     cdef object look_up         # what there is to do about one whose time is over, or whose principal is to be asked about
 
+    cdef readonly uint64_t calls    # that were taken with a good signature
+
     cdef Context find(self, bytes handle)
 
 cdef class Signed:
     """By whom a call is signed, as which one of theirs, and what follows of that for its reply."""
 
     cdef Context context        # None: nobody has signed it
+    cdef Known known
     cdef uint32_t sequence
     cdef object credential      # the RpcCredential of the context's calls
     cdef size_t headed          # octets of the reply's header

@@ -10,3 +10,7 @@ class Known:
     def __init__(self, contexts: dict[bytes, Context], look_up: Callable[[bytes], Context | None]) -> None:
         """``contexts`` are those that there are, by handle, always in this very dict. ``look_up`` finds one that is not there,
         whose time is over, or whose principal is to be asked about; what it returns has credentials."""
+
+    @property
+    def calls(self) -> int:
+        """That were taken with a good signature."""

@@ -81,6 +81,7 @@ cdef Signed signature(Known known, const uint8_t *message, size_t arguments):
     if not context.sealer.verifies(message, header, message + header + 8, length):
         return None
     signed = Signed.__new__(Signed)
+    signed.known = known
     signed.context, signed.sequence, signed.credential = context, load32(message + 40), context.credentials[0]
     return signed
 
@@ -88,7 +89,12 @@ cdef Signed signature(Known known, const uint8_t *message, size_t arguments):
 cdef class Signed:
     cdef bint take(self) noexcept:
         """Whether the call may be answered, as far as its sequence number goes."""
-        return self.context is None or self.context.take(self.sequence) == FRESH
+        if self.context is None:
+            return True
+        if self.context.take(self.sequence) != FRESH:
+            return False
+        self.known.calls += 1
+        return True
 
     cdef tuple number(self):
         """The context, and the sequence number that was taken there; None: nobody has signed the call."""

@@ -19,6 +19,7 @@ from rpcrdma.log_limits import limited_logger
 from rpcrdma.shown import shown
 from rpcrdma.tcp.stream import RecordStream
 from rpcrdma.tls.certificates import Peer
+from rpcrdma.tls.counts import Counts
 from rpcrdma.tls.handshake import Outcome
 from rpcrdma.tls.records import directions
 from rpcrdma.tls.sealers import Sealers
@@ -35,6 +36,10 @@ class Secure(Protocol):
     @property
     def sealers(self) -> Sealers | None:
         """Whose threads encipher what is long."""
+
+    @property
+    def counts(self) -> Counts:
+        """Of these connections."""
 
     def begin(self, sock: socket.socket, host: str, outcome: Outcome) -> None:
         """Begin a handshake with a host. Raises OSError."""
@@ -78,6 +83,8 @@ class Securing:
 
     def close(self) -> None:
         """The owner is closed, and held no more."""
+        if self._owner is not DEPARTED and self.peer is not None and self._secure is not None:
+            self._secure.counts.connections[self.peer.security] -= 1
         self._owner = DEPARTED
 
     def ask(self) -> bool:
@@ -119,6 +126,7 @@ class Securing:
             self._ends = now + _PARTING
             who = shown(self.peer.subject)
             _log.info("%s: the certificate of %s is to be checked again; closing", owner, who)
+            self._secure.counts.distrusted += 1
             owner.drain()
         elif now >= self._ends:
             owner.close()
@@ -134,6 +142,7 @@ class Securing:
         assert self._secure is not None
         stream.secure(directions(secrets), self._secure.sealers, owner.proceed)
         self.waits, self.peer = False, peer
+        self._secure.counts.connections[peer.security] += 1
         owner.security, owner.certified = peer.security, " ".join(peer.names)
         whose = shown(peer.subject) if peer.verified else "without a client's certificate"
         _log.debug("%s: secured by %s %s", owner, peer.cipher, whose)

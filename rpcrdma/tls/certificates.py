@@ -1,7 +1,7 @@
 """The server's certificate, and whose certificates it believes (RFC 9289 section 5).
 
 Owns :class:`Certificates`, which makes the context of each handshake, and :class:`Peer`, what a handshake has told of a
-client. Imports :mod:`rpcrdma.plain_files`. Files that have changed are read again: a certificate that is renewed is
+client. Imports what reads files. Files that have changed are read again: a certificate that is renewed is
 used by the next handshake. One that cannot be used any more leaves the one before in use, and the log says so.
 
 Trust in a client is looked at again later (RFC 9289 section 5.2.1). The library can check a certificate in a handshake
@@ -11,6 +11,7 @@ believed connects again at once.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import logging
 import os
@@ -20,6 +21,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from rpcrdma.plain_files import NotAFile, demand, read
+from rpcrdma.tls.counts import Counts
+from rpcrdma.tls.expiry import expiry_of
 
 _log = logging.getLogger(__name__)
 
@@ -90,14 +93,16 @@ class Context(ssl.SSLContext):
 class Certificates:
     """Makes contexts for handshakes. All but ``believes`` is used by one thread at a time."""
 
-    def __init__(self, files: Files, log: str | None = None) -> None:
-        """``log``: where the library is to tell its secrets. Raises TlsError."""
+    def __init__(self, files: Files, log: str | None = None, counts: Counts | None = None) -> None:
+        """``log``: where the library is to tell its secrets. ``counts`` are told when files expire. Raises TlsError."""
         self.files, self._log = files, log
+        self._counts = Counts() if counts is None else counts
         self._seen = _stamps(files)
         self._context = self._made()
 
     def _made(self) -> Context:
         context = make_context(self.files)
+        self._counts.expiries = expiries(self.files)
         if self._log is not None:
             context.keylog_filename = self._log
         return context
@@ -172,6 +177,17 @@ def make_context(files: Files) -> Context:
             f"{missing}: {error.strerror or error}; it must be there and readable by the server's user"
         ) from None
     return context
+
+
+def expiries(files: Files) -> dict[str, float]:
+    """When the first certificate or list of each file expires, by the configuration's names."""
+    named = {"certificate": files.certificate, "client_roots": files.clients, "revoked": files.revoked}
+    found = {}
+    for what, name in named.items():
+        with contextlib.suppress(OSError):  # it has been read, and may be gone by now
+            if name and (until := expiry_of(read(name, _LARGEST))) != float("inf"):
+                found[what] = until
+    return found
 
 
 def peer_of(tls: ssl.SSLObject) -> Peer:

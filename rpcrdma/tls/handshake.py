@@ -45,6 +45,8 @@ class Handshake:
         self.deadline = self.since + seconds
         self.displaced = False
         """Whether it is to end, since others wait."""
+        self.result = "failed"
+        """How it has ended, of :data:`rpcrdma.tls.counts.RESULTS`."""
         self.interest = 0
         """What the socket is waited for."""
         self._wrap = wrap
@@ -56,7 +58,7 @@ class Handshake:
         """Secrets."""
         self._done = False
         """Whether all has been agreed on."""
-        self.refused: ssl.SSLError | None = None
+        self.refused: ssl.SSLCertVerificationError | None = None
         """Why the peer's certificate is not believed."""
         self._room = _MOST_HEARD
         """Octets that it may send all the same."""

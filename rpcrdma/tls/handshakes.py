@@ -24,6 +24,7 @@ from typing import Final
 
 from rpcrdma.crowd import Crowd
 from rpcrdma.tls.certificates import Peer, peer_of
+from rpcrdma.tls.counts import Counts, unbelieved
 from rpcrdma.tls.handshake import READ, Handshake, Outcome, Wrap
 from rpcrdma.tls.secrets import KeyLog, Secrets
 
@@ -43,10 +44,11 @@ _HOST_TURNS: Final = 2
 class Handshakes:
     """A selector, the handshakes in it, and a thread that serves them."""
 
-    def __init__(self, log: KeyLog, look: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, log: KeyLog, look: Callable[[], None] = lambda: None, counts: Counts | None = None) -> None:
         """``log``: where secrets of those come that begin here; closed with this. ``look``: for certificates that have
         changed; called now and then by the thread. Raises OSError."""
         self._log, self._look = log, look
+        self._counts = Counts() if counts is None else counts
         self._looked = time.monotonic()
         self._selector = selectors.DefaultSelector()
         self._wake_out, self._wake_in = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -69,6 +71,7 @@ class Handshakes:
         def over(peer: Peer | None, why: str, secrets: Secrets | None) -> None:
             with self._lock:
                 self._crowd.leave(one)
+                self._counts.ended(one.result, time.monotonic() - one.since)
             outcome(peer, why, secrets)
 
         own = sock.dup()  # whoever has the other may close it at any time
@@ -81,6 +84,8 @@ class Handshakes:
                 self._arrived.append(one)
         except ConnectionError:
             own.close()
+            with self._lock:
+                self._counts.ended("busy", 0.0)
             raise
         if displaced is not None:
             displaced.give_way()
@@ -156,6 +161,7 @@ class Handshakes:
             try:
                 wanted = one.go_on(self._log)
                 if wanted is None:
+                    one.result = "done"
                     one.tell(peer_of(one.tls), "", one.secrets())
                 return wanted
             except ssl.SSLCertVerificationError as error:
@@ -165,6 +171,7 @@ class Handshakes:
     def _give_up(self, one: Handshake, error: Exception) -> None:
         """It cannot go on. What fails even then costs this one only: all others need the thread."""
         try:
+            one.result = _result(one, error)
             error = one.refused or error
             reason = getattr(error, "verify_message", "") or getattr(error, "reason", None) or error
             try:
@@ -205,3 +212,10 @@ class Handshakes:
         for one in [one for one in self._present if one.deadline <= now]:
             late = f"not done after {HANDSHAKE_TIME:.0f} s"
             self._give_up(one, TimeoutError("not done, and others wait" if one.displaced else late))
+
+
+def _result(one: Handshake, error: Exception) -> str:
+    """Of a handshake that cannot go on."""
+    if one.refused is not None:
+        return unbelieved(one.refused.verify_code)
+    return "displaced" if one.displaced else "late" if isinstance(error, TimeoutError) else "failed"
