@@ -10,6 +10,7 @@ Imports the exports.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Awaitable
 from typing import Final
 
@@ -26,6 +27,8 @@ _TOLD: Final = 64
 """Strangers the log names by address, until the exports change."""
 _SHOWN: Final = 3
 """Exports the log names as a place to admit a stranger."""
+_NEWS: Final = 10.0
+"""Seconds for which a refusal is told."""
 _NAMES_GOOD_FOR: Final = 1.0
 """Seconds a native path goes by what a name said."""
 
@@ -39,6 +42,8 @@ class Admission(Gate):
         self._told: set[str] = set()
         self.turned_away_calls = 0
         """Calls of strangers so far."""
+        self._latest = "", 0.0
+        """The last of them, and when it came."""
         exports.on_change(self._changed)
         self._changed()
 
@@ -66,6 +71,7 @@ class Admission(Gate):
         """Tell the log, once for each host, and not of all when there are many."""
         self.turned_away_calls += 1
         peer = canonical_address(transport.peer_address)
+        self._latest = peer, time.monotonic()
         if peer in self._told or len(self._told) > _TOLD:
             return
         self._told.add(peer)
@@ -77,6 +83,11 @@ class Admission(Gate):
             remedy = f"serve with --client {peer}"
         _log.warning("%s is refused: no export is for it; to admit it, %s", peer, remedy)
         self._exports.observer.denied(transport.peer_address, "", NOT_A_CLIENT, remedy)
+
+    def stranger(self) -> str:
+        """The host that was refused last, within some seconds; empty: none was."""
+        peer, when = self._latest
+        return peer if time.monotonic() - when < _NEWS else ""
 
     def _places(self) -> str:
         """Where a host could be added, in words."""

@@ -219,7 +219,9 @@ class Daemon:
         await self._start_listeners()
         self._parts = Parts(self.exports, self.service, self._nfs4, self.listeners, self.dispatchers, self._mounts)
         self._inspector = Inspector(self._parts)
-        self._statistics = Statistics(self._parts, self._inspector, self.pool, lambda: self._reloader.read_only)
+        self._statistics = Statistics(
+            self._parts, self._inspector, self.pool, lambda: self._reloader.read_only, self._admission.stranger
+        )
         self.events.tell("started", listeners=[str(started) for started in self.listeners.started])
         self._undo.append(lambda: self.events.tell("stopped"))
         self._start_metrics()

@@ -29,9 +29,16 @@ class Statistics:
     """Looks at the counters."""
 
     def __init__(
-        self, parts: Parts, inspector: Inspector, pool: Pool, read_only: Callable[[], bool] = lambda: False
+        self,
+        parts: Parts,
+        inspector: Inspector,
+        pool: Pool,
+        read_only: Callable[[], bool] = lambda: False,
+        stranger: Callable[[], str] = str,
     ) -> None:
+        """``stranger``: a host that was refused lately, since no export is for it; empty: none was."""
         self._parts, self._inspector, self._pool, self._read_only = parts, inspector, pool, read_only
+        self._stranger = stranger
         self._started = time.monotonic()
 
     def snapshot(self) -> dict[str, Any]:
@@ -109,6 +116,8 @@ class Statistics:
         if slowed:
             named = ", ".join(slowed[:3]) + ("…" if len(slowed) > 3 else "")
             yield f"{len(slowed)} clients go faster than their rates, and are read from later: {named}"
+        if stranger := self._stranger():
+            yield f"{stranger} is refused: no export is for it (the log has the line that would admit it)"
         if self._pool.pressed:
             yield f"buffers are short: {self._pool.in_use >> 20} of {self._pool.limit >> 20} MiB are in use"
         if waiting := hosts.in_progress.waiting:

@@ -87,7 +87,9 @@ class MountService:
         # A stranger's mount command is told so, and nothing of what there is.
         if names is None or not self._exports.may_mount(peer):
             why = "there is no such path" if names is None else self._unserved(names) or NOT_A_CLIENT
-            self._refused(call, path, [], why)
+            # The log, which the client does not see, says what would admit it to the export it asks for.
+            wanted = matches(self._exports.exports, names) if names is not None and why == NOT_A_CLIENT else ()
+            self._refused(call, path, [export for export, _ in wanted], why)
             return mountres3(mountstat3.MNT3ERR_ACCES)
         status, closed = mountstat3.MNT3ERR_NOENT, []
         for export, below in matches(self._exports.exports, names):

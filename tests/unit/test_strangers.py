@@ -10,6 +10,7 @@ import pytest
 
 from nfsd.protocol import nfs4 as p
 from nfsd.protocol.mount3 import MOUNT_PROGRAM, MOUNTPROC3_MNT
+from rpcrdma.log_limits import LIMIT
 from tests.support.hosts import Site, on_site, rpc_call, verdict, write_config
 from tests.support.nfs4 import Client4
 
@@ -52,6 +53,34 @@ def test_a_stranger_is_answered_to_null_and_told_no_to_mnt(tmp_path: Path) -> No
             reply = await wire.call(None, rpc_call(MOUNT_PROGRAM, 3, MOUNTPROC3_MNT, name))
             assert (verdict(reply), reply[24:]) == ((0, 0), struct.pack(">I", 13)), "MNT3ERR_ACCES, whatever there is"
 
+    on_site(tmp_path, test, ONLY)
+
+
+def test_a_stranger_is_in_the_log_with_the_line_that_would_admit_it_and_on_the_live_screen(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """By either version; a mount of NFSv3 comes no further than to MNT."""
+
+    async def test(site: Site) -> None:
+        wire = await site.wire(STRANGER, "mountd")
+        await wire.call(None, rpc_call(MOUNT_PROGRAM, 3, MOUNTPROC3_MNT, struct.pack(">I8s", 7, b"/export")))
+        notes = site.daemon._statistics.snapshot()["notes"]
+        assert not [note for note in notes if STRANGER in note]
+        assert await refused(await site.client(STRANGER), introduction(b"client"))
+        notes = site.daemon._statistics.snapshot()["notes"]
+        assert [note for note in notes if note.startswith(f"{STRANGER} is refused: no export is for it (")]
+        entry = (tmp_path / "exports.yaml").read_text().splitlines().index(f"    clients: {ONLY}") + 1
+        mount, call = [record.getMessage() for record in caplog.records if " is refused" in record.getMessage()]
+        place = f"{tmp_path}/exports.yaml:{entry}"
+        assert mount == (
+            f"{STRANGER} is refused /export (NFSv3 over tcp): no export is for it; to admit it, write for /export "
+            f"({place}): clients: [{HOST}, {STRANGER}]"
+        )
+        assert call == (
+            f"{STRANGER} is refused: no export is for it; to admit it, add it to clients: of /export ({place})"
+        )
+
+    LIMIT.reset()
     on_site(tmp_path, test, ONLY)
 
 

@@ -1,4 +1,4 @@
-"""What the documents show of guests is what happens there: ``make demo``, a fio job, RDMA devices."""
+"""What the documents show of guests is what happens there: ``make demo``, a fio job, RDMA devices, a client refused."""
 
 import pytest
 
@@ -16,5 +16,5 @@ def test_what_a_document_shows_is_what_happens(name: str) -> None:
     assert essence(play(block)) == essence(shown), "python -m tests.transcripts.guest writes it anew"
 
 
-def test_the_documents_show_the_demonstration_a_job_beside_the_kernel_and_devices() -> None:
-    assert set(BLOCKS) == {"demo", "devices", "fio"}
+def test_the_documents_show_the_demonstration_a_job_beside_the_kernel_devices_and_a_refusal() -> None:
+    assert set(BLOCKS) == {"demo", "devices", "fio", "refused"}
