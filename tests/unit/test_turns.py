@@ -10,7 +10,7 @@ import pytest
 
 from rpcrdma import turns
 from rpcrdma.turns import SLICE
-from rpcrdma.verbs.interface import RdmaWrite, Send
+from rpcrdma.verbs.interface import RdmaRead, RdmaWrite, Send
 from tests.unit.softiwarp_support import world
 from tests.unit.test_nfs3_native import GETATTR, READ, WRITE, handle, run
 from tests.unit.test_tcp_pages import HEAD, MIB, file_of, read
@@ -151,5 +151,31 @@ def test_rdma_writes_are_sent_in_slices_while_there_are_others():
             assert memory == data
             # An iteration of the loop may have three turns: what was posted, what can be written, what was received.
             assert max(after - before for before, after in itertools.pairwise(sent)) <= 3 * (SLICE + 65536)
+
+    asyncio.run(main())
+
+
+def test_what_rdma_reads_fetch_is_received_in_slices_while_there_are_others():
+    """The data of WRITEs over RDMA: a turn takes no more of it than of what comes over TCP."""
+
+    async def main():
+        async with world() as it:
+            client, server = await it.pair()
+            data = random.Random(3).randbytes(4 * MIB)
+            key, offset = client.endpoint.register(memoryview(data), remote_read=True)
+            client.endpoint.post((), Send((b"first",)), None)  # before which the other side may not send
+            await server.until(lambda me: me.messages == [b"first"])
+            sink = bytearray(4 * MIB)
+            loop, came = asyncio.get_running_loop(), []
+
+            def look():
+                came.append(server.endpoint.statistics()["octets_in"])
+                if sink[-64:] != data[-64:]:
+                    loop.call_soon(look)
+
+            look()
+            server.endpoint.post_reads([RdmaRead(key, offset, memoryview(sink))], "all of it")
+            await server.until(lambda me: sink == data)
+            assert max(after - before for before, after in itertools.pairwise(came)) <= 3 * (SLICE + 65536)
 
     asyncio.run(main())
