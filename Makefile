@@ -8,6 +8,7 @@
 #   make test-devices  the server on RDMA devices (rxe, siw) in a guest: up to an hour more, not part of make test
 #   make test GUEST=6.12  the same with another kernel of Debian's in the guest: 6.1, 6.12, newest (of its backports)
 #   make test-newest   the newest kernel's mounts, restart and delegations; make test has a part of them
+#   make test-matrix  every kernel, NFS version and transport; writes the table of docs/testing.md; KERNELS="6.12" for some
 #   make test-fast  develop, then the tests that need no guest and build no package
 #   make test-trixie  the same on Debian 13, in a chroot below .lab (as root); PYTEST="..." for pytest
 #   make test-distribution DIST=sid  the same on another Debian
@@ -41,7 +42,7 @@ BENCH_SOURCES := $(wildcard bench/*.pyx bench/*.pxd)
 START := $(shell date +%s)
 SAY = echo "[$$(( $$(date +%s) - $(START) ))s]"
 
-.PHONY: setup develop tools run test test-long test-devices test-fast test-guest test-newest test-some-newest test-kerberos test-ceph test-faults test-trixie test-distribution test-deb test-container test-soak demo deb lint lab fuzz hostile clean help
+.PHONY: setup develop tools run test test-long test-devices test-fast test-guest test-newest test-some-newest test-matrix test-kerberos test-ceph test-faults test-trixie test-distribution test-deb test-container test-soak demo deb lint lab fuzz hostile clean help
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -157,6 +158,10 @@ test-newest: tools develop
 	GUEST=newest $(BIN)/python -m pytest -vv -n 2 --dist loadfile --durations=15 \
 		tests/vm/test_mount.py tests/vm/test_restart.py tests/vm/test_delegations.py tests/vm/test_client_setup.py \
 		tests/vm/test_tls.py
+
+test-matrix: tools develop
+	@tests/vm/host-packages.sh guest
+	$(BIN)/python -u -m tests.vm.matrix $(KERNELS)
 
 test-kerberos: tools develop lab
 	$(BIN)/python -m pytest -vv --durations=15 tests/vm/test_kerberos.py

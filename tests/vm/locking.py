@@ -35,6 +35,11 @@ class LockHolder:
         self._guest.run(f"echo quit >{self._fifo}")
         self._job.wait()
 
+    def kill(self) -> None:
+        """End the process where it no longer does what it is told."""
+        self._guest.run(f"pkill -KILL -f {LOCKER}", check=False)
+        self._job.wait(check=False)
+
 
 def try_lock(guest: Guest, path: str, start: int = 0, length: int = 100) -> bool:
     """Could a process in ``guest`` lock these bytes (and let go of them at once)?"""

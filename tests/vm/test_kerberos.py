@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import itertools
 import os
 import time
@@ -13,6 +12,7 @@ import pytest
 
 from tests.support import kdc
 from tests.vm.guest import Guest, Result
+from tests.vm.kerberos_client import HOST, KDC_PORT, join
 from tests.vm.mounts import VERSIONS, complaints, load_siw, umount
 from tests.vm.network import Network
 from tests.vm.server import MOUNTD_PORT, RDMA_PORT, TCP_PORT, Server
@@ -24,41 +24,12 @@ pytestmark = [
 
 POINT = "/mnt/nfs"
 SECURITIES = ("krb5", "krb5i", "krb5p")
-KDC_PORT = 88
-HOST, CLIENT = "server.example.org", "client.example.org"
 ANN, BOB, NOBODY = 1, 2, 65534
 """Debian's ``daemon`` and ``bin``, who are ann and bob of the realm; and who the server takes for nobody."""
 TICKETLESS = 3
 EXPIRING = 4
 """``sync``, who is carol."""
 USERS = {"ann@EXAMPLE.ORG": "daemon", "bob@EXAMPLE.ORG": "bin", "carol@EXAMPLE.ORG": "sync"}
-
-_KRB5_CONF = """\
-[libdefaults]
-    default_realm = {realm}
-    dns_lookup_kdc = false
-    dns_lookup_realm = false
-    dns_canonicalize_hostname = false
-    rdns = false
-    udp_preference_limit = 1
-    default_ccache_name = FILE:/tmp/krb5cc_%{{uid}}
-[realms]
-    {realm} = {{
-        kdc = {host}:{port}
-    }}
-[domain_realm]
-    .example.org = {realm}
-"""
-
-_GSSD = """\
-echo {client} >/proc/sys/kernel/hostname
-printf '127.0.0.1 localhost\\n%s {client} client\\n%s {host} server\\n' {address} {server} >/etc/hosts
-date -u -s @{now} || exit
-modprobe rpcsec_gss_krb5 && modprobe nfs || exit
-mkdir -p {point} /run/rpc_pipefs && mount -t rpc_pipefs sunrpc /run/rpc_pipefs || exit
-setsid rpc.gssd -f -vvv -rr -p /run/rpc_pipefs </dev/null >/tmp/gssd 2>&1 &
-sleep 1; pgrep -l rpc.gssd || {{ cat /tmp/gssd; exit 1; }}
-"""
 
 
 class Site:
@@ -76,21 +47,6 @@ class Site:
         self.server.export.chmod(0o777)
         for name in ("ann", "bob", "carol"):
             realm.add(name)
-
-    def prepare(self) -> None:
-        """Make the guest a client of the realm."""
-        host = self.server.address
-        conf = _KRB5_CONF.format(realm=self.realm.name, host=host, port=self.realm.port)
-        keytab = self.realm.keytab(f"host/{CLIENT}", path=self.realm.directory / "client.keytab").read_bytes()
-        self.guest.run(
-            f"cat >/etc/krb5.conf <<'X'\n{conf}X\n"
-            f"umask 077; base64 -d >/etc/krb5.keytab <<<{base64.b64encode(keytab).decode()}",
-            label="the client's files",
-        )
-        script = _GSSD.format(
-            client=CLIENT, host=HOST, address=self.guest.address, server=host, now=int(time.time()), point=POINT
-        )
-        self.guest.run(script, timeout=200, label="start rpc.gssd")
 
     def login(self, uid: int, name: str, life: str = "1h") -> None:
         """Get a user a ticket."""
@@ -134,7 +90,8 @@ def site(network: Network, directory: Path) -> Iterator[Site]:
             patch.setenv(name, value)
         with Guest("client", network, time_limit=1500) as guest:
             made = Site(directory, network, guest, found)
-            made.prepare()
+            join(guest, found, made.server.address)
+            guest.run(f"mkdir -p {POINT}")
             made.login(ANN, "ann")
             made.login(BOB, "bob")
             load_siw(guest)

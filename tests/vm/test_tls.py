@@ -13,13 +13,14 @@ import pytest
 import trustme
 
 from tests.support.tls import list_of
-from tests.vm.build import TLS_TREE, chosen_kernel
+from tests.vm.build import chosen_kernel
 from tests.vm.guest import Guest, Result
 from tests.vm.mounts import complaints, umount
 from tests.vm.network import Network
 from tests.vm.server import MOUNTD_PORT, TCP_PORT, Server
 from tests.vm.test_callbacks import append, wait_for_recalls
 from tests.vm.test_long_copies import counters
+from tests.vm.tls_client import put, start_tlshd
 from tests.vm.work import Client, fio_verified
 
 pytestmark = pytest.mark.skipif(chosen_kernel() == "6.1", reason="Linux knows TLS for RPC from 6.5 on (GUEST=6.12)")
@@ -27,18 +28,8 @@ pytestmark = pytest.mark.skipif(chosen_kernel() == "6.1", reason="Linux knows TL
 POINT = "/mnt/nfs"
 VERSIONS = ("3", "4.2")
 FIO_JOBS = (("write", "1m", "16m", 4), ("randrw", "4k", "2m", 4))
-OWN = "/etc/tls"
-"""Where tlshd finds the client's files, below its own root."""
 REFUSED = r"RPC call returned error 13$"
 """What the client's kernel says when a mount that it has is let in no more: EACCES."""
-CONFIGURATION = f"""\
-[debug]
-loglevel=1
-[authenticate.client]
-x509.truststore={OWN}/roots.pem
-x509.certificate={OWN}/client.pem
-x509.private_key={OWN}/client.key
-"""
 
 
 def long_ago(days: int) -> datetime.datetime:
@@ -93,21 +84,15 @@ class Site:
         (self.directory / "new").write_bytes(list_of(self.authority, *([str(lost)] if certificate else [])))
         (self.directory / "new").rename(self.revoked)
 
-    def put(self, name: str, blob: trustme.Blob) -> None:
-        """Write one of the client's files."""
-        path = f"/{TLS_TREE}{OWN}/{name}"
-        text = blob.bytes().decode()
-        self.guest.run(f"umask 077; rm -f {path}; cat >{path} <<'X'\n{text}X\n", label=f"write {path}")
-
     def client_believes(self, authority: trustme.CA) -> None:
         """Have the client believe this one and no other."""
-        self.put("roots.pem", authority.cert_pem)
+        put(self.guest, "roots.pem", authority.cert_pem)
 
     def client_shows(self, authority: trustme.CA, *, expired: bool = False) -> trustme.LeafCert:
         """Give the client a certificate."""
         made = self.certificate(authority, "client.example.org", expired)
-        self.put("client.pem", made.cert_chain_pems[0])
-        self.put("client.key", made.private_key_pem)
+        put(self.guest, "client.pem", made.cert_chain_pems[0])
+        put(self.guest, "client.key", made.private_key_pem)
         return made
 
     def mount(self, version: str, security: str, name: str = "/export", *, check: bool = True) -> Result:
@@ -141,14 +126,8 @@ class Site:
 def site(network: Network, directory: Path) -> Iterator[Site]:
     with Guest("tls", network, time_limit=1500) as guest:
         made = Site(directory, network, guest)
-        guest.run(
-            f"mkdir -p {POINT} /{TLS_TREE}{OWN} && cat >/{TLS_TREE}/etc/tlshd.conf <<'X'\n{CONFIGURATION}X\n"
-            "modprobe tls && modprobe sunrpc || exit\n"
-            f"setsid chroot /{TLS_TREE} /usr/sbin/tlshd -s -c /etc/tlshd.conf </dev/null >/tmp/tlshd 2>&1 &\n"
-            "sleep 1; pgrep -l tlshd || { cat /tmp/tlshd; exit 1; }",
-            timeout=120,
-            label="start tlshd",
-        )
+        guest.run(f"mkdir -p {POINT}")
+        start_tlshd(guest)
         with made.server:
             yield made
         print(guest.run("cat /tmp/tlshd").output)
