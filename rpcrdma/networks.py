@@ -40,8 +40,8 @@ class Tree(Generic[G]):
         self._groups: weakref.WeakValueDictionary[str, G] = weakref.WeakValueDictionary()
 
     def of(self, host: str) -> G:
-        """The smallest network that a host is in, and those that it is in are there as well. Who has no address is in
-        none."""
+        """The smallest network that a host is in, and those that it is in are there as well. A host without an address
+        is in none."""
         try:
             keys = networks_of(host)
         except ValueError:

@@ -76,7 +76,7 @@ class Paces:
         return dict(self._paces)
 
     def left(self, host: str) -> None:
-        """The host has no connection any more. Who comes back owes what he owed."""
+        """The host has no connection any more. When it comes back it owes what it owed."""
         self._left[host] = None
 
     def tidy(self) -> None:

@@ -1,7 +1,7 @@
 """Files that somebody has named: only regular files are read, and nothing is waited for.
 
-Owns :func:`read` and :func:`demand`; imports nothing of the project. Who opens a pipe waits until somebody writes into
-it, and a device may have no end.
+Owns :func:`read` and :func:`demand`; imports nothing of the project. To open a pipe is to wait until somebody writes
+into it, and a device may have no end.
 """
 
 from __future__ import annotations

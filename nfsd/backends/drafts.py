@@ -18,7 +18,7 @@ from nfsd.backends.simple import error
 
 
 class Draft:
-    """The octets of one file. Whoever uses them holds ``lock``, by :meth:`Drafts.hold`."""
+    """The octets of one file. They are used only under ``lock`` (:meth:`Drafts.hold`)."""
 
     __slots__ = ("descriptor", "dirty", "ended", "lock", "path", "seen", "size", "used", "written")
 

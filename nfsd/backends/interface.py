@@ -325,7 +325,8 @@ class DataStore(Protocol):
         """What has been done to the file so far, or to the directory's names, outlasts a crash."""
 
     async def set_attributes(self, credential: Credential | None, node: Node, changes: SetAttributes) -> Made:
-        """Set attributes, all or none. Who may set the size has been found out. None: the server itself."""
+        """Set attributes, all or none. Whether this caller may set the size has been checked. None: the server
+        itself."""
 
 
 class Store(Backend, Protocol):

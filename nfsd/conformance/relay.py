@@ -1,4 +1,4 @@
-"""The octets between whoever asks and the server, for a capture of one question.
+"""The octets between the asking client and the server, for a capture of one question.
 
 A connection goes through a port of this host, and both directions are kept as they pass: the RDMA Writes and Reads of a
 server are seen only so, since no requester is told of them. Each FPDU or fragment of a record is one packet.

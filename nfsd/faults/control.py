@@ -1,6 +1,6 @@
 """What is told of faults: by the control socket, which also changes them, and by the metrics.
 
-Owns both; imports the rules and who chooses.
+Owns both; imports the rules and the chooser.
 """
 
 from __future__ import annotations

@@ -1,16 +1,16 @@
 """The grace period that servers of one cluster have together: what their common record of it says, and what follows.
 
-Owns :class:`ClusterGrace`, which is never changed: every event makes another one of it. No I/O: who keeps the record
-(:mod:`nfsd.stable.rados.together`) replaces it in one step, and looks again if somebody else was faster.
+Owns :class:`ClusterGrace`, which is never changed: every event makes another one of it. No I/O: the keeper of the
+record (:mod:`nfsd.stable.rados.together`) replaces it in one step, and looks again if another server was faster.
 
 A server whose clients may reclaim something needs a grace period. While anybody needs one, nobody grants anything new.
-A server that has come back lets its clients reclaim only when everybody holds back, since who does not know yet could
-be giving away what is reclaimed. It needs the period until its own is over and the records of those who have not come
-back are gone from stable storage. Others may give away what these had only then: otherwise they could reclaim it after
-the next restart (RFC 8881 section 8.4.3, the edge conditions, across servers).
+A server that has come back lets its clients reclaim only when everybody holds back, since a server that does not know
+yet could be giving away what is reclaimed. It needs the period until its own is over and the records of those who have
+not come back are gone from stable storage. Others may give away what these had only then: otherwise they could reclaim
+it after the next restart (RFC 8881 section 8.4.3, the edge conditions, across servers).
 
 A server that has died and does not come back is given up after a time. Then nobody may reclaim what it had granted,
-whenever it does come back.
+however late it comes back.
 """
 
 from __future__ import annotations

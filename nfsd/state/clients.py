@@ -206,8 +206,8 @@ class ClientTable:
         return self._by_id.get(clientid)
 
     def forget(self, client: Client, why: Gone) -> None:
-        """Take a record out of the tables (the engine has released what it held). Who has lost nothing is to begin
-        again as after a restart."""
+        """Take a record out of the tables (the engine has released what it held). A client that has lost nothing is
+        to begin again as after a restart."""
         remembered = client.confirmed and why is not Gone.IDLE
         self._waiting_confirm.pop(client.clientid, None)
         if self._by_id.pop(client.clientid, None) is not None:

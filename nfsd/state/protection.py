@@ -1,8 +1,9 @@
 """Clients whose state the credential of their machine protects: SP4_MACH_CRED (RFC 8881 sections 2.10.8.3 and 18.35).
 
 Owns :class:`Protection`, which a client has from its EXCHANGE_ID on, and what it demands. Imports codes. The machine's
-credential is the principal of that EXCHANGE_ID, in calls with integrity or privacy. Whoever can read the ids of a
-client or a session, but has not that principal's key, can neither end them nor use them over another connection.
+credential is the principal of that EXCHANGE_ID, in calls with integrity or privacy. An attacker that can read the
+ids of a client or a session, but has not that principal's key, can neither end them nor use them over another
+connection.
 
 A client without protection gets none: the server MUST NOT enforce any (section 18.35.3). There ids that nobody can
 guess, the principal that CREATE_SESSION asks for, and the address have to do.

@@ -6,11 +6,11 @@ courtesy; or idle. An idle client has no open, lock, delegation or copy. The ser
 is told STALE_CLIENTID or BADSESSION, and introduces itself again (RFC 7530 section 9.1.1, RFC 8881 section 8.4.2). One
 that has state keeps it until its lease is over, and so does one that has still to reclaim what it had.
 
-Who has come in vain gives way to anybody, those away first. The others give way to a host of a smaller network, as
-connections do (:mod:`rpcrdma.hosts`): the newcomer's network is compared with the others, then, if that is one of
-those that have most, the next smaller one, down to hosts. All clients of the newcomer's network count; of the others
-first those that may give way. Clients not heard of since they were introduced go first, then, of a few, that which was
-not heard of for longest, with no request executing if there is one; of these only some in ten seconds.
+A client that has come in vain gives way to anybody, those away first. The others give way to a host of a smaller
+network, as connections do (:mod:`rpcrdma.hosts`): the newcomer's network is compared with the others, then, if that is
+one of those that have most, the next smaller one, down to hosts. All clients of the newcomer's network count; of the
+others first those that may give way. Clients not heard of since they were introduced go first, then, of a few, that
+which was not heard of for longest, with no request executing if there is one; of these only some in ten seconds.
 
 Work. All this takes the same time however many there are. A client that gets its first state leaves the crowd; when it
 has none any more, it comes back when somebody needs room, and not before: most open one file after the other.

@@ -93,7 +93,7 @@ async def clear_names(
     server: Nfs4Server, client: Client | None, hold: ExitStack, credential: Credential, *directories: Node
 ) -> None:
     """No client but this one relies on the names in these directories until ``hold`` is closed (RFC 8881 section
-    10.9.2). Who may not change them has nothing recalled. Raises DELAY."""
+    10.9.2). For a caller that may not change them, nothing is recalled. Raises DELAY."""
     for directory in directories:
         hold.enter_context(server.recalls.hold(directory.key))
         if directory.inode.delegated and await server.service.access(credential, directory) & p.ACCESS4_MODIFY:

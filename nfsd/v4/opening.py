@@ -96,8 +96,8 @@ async def open_file(
     claim: Claim = USUAL,
 ) -> Opened:  # fmt: skip
     """Open a regular file at which the caller has looked just now. ``opened``: what its creation has left open, with a
-    count that is taken over. Who has ``created`` a file may open it whatever its mode. Raises SHARE_DENIED, DELAY while
-    another client's delegation is being recalled, what :meth:`OpenTable.reserve` raises, and OSError."""
+    count that is taken over. A caller that has ``created`` the file may open it whatever its mode. Raises SHARE_DENIED,
+    DELAY while another client's delegation is being recalled, what :meth:`OpenTable.reserve` raises, and OSError."""
     server, access = asked.server, asked.access
     trusted = created or claim.known
     try:
@@ -168,8 +168,8 @@ async def _reserve(asked: Asked, credential: Credential, node: Node, created: bo
 
 
 async def _open(asked: Asked, credential: Credential, node: Node, *, trusted: bool) -> OpenFile:
-    """The file open for this access, with a count. Whoever has just created a file may open it whatever its mode; after
-    that OPEN checks the mode like open(2)."""
+    """The file open for this access, with a count. A caller that has just created it may open it whatever its mode;
+    after that OPEN checks the mode like open(2)."""
     server, access = asked.server, asked.access
     service, exactly = server.service, server.leases
     opened = open_already(server, credential, node, access)

@@ -15,14 +15,15 @@ Bounds
 Who pays
     Callers of one user share open files whatever their hosts. The place of one that clients keep open, for as long as
     they like, is one of theirs: with the first who does, and from when he lets go with another who still does. It
-    counts as one that a host has for each of them (:meth:`Shares.hold`). Who takes one that nobody keeps has its place
-    from then on.
+    counts as one that a host has for each of them (:meth:`Shares.hold`). A host that takes one which nobody keeps has
+    its place from then on.
 
 Waiting
-    Who finds a bound met has something in the cache closed, and waits for a place; that may take an fsync. At bounds of
-    his own it is something of his own, otherwise something of those who have most. Networks take turns, and so do the
-    hosts of one, and the exports of a host. A place that is given back goes to one waiter. Who has waited for long is
-    told to come again (EMFILE): a client's slot or connection is worth more than its place in the queue.
+    A caller that finds a bound met has something in the cache closed, and waits for a place; that may take an fsync. At
+    bounds of its own it is something of its own, otherwise something of those that have most. Networks take turns, and
+    so do the hosts of one, and the exports of a host. A place that is given back goes to one waiter. A caller that has
+    waited for long is told to come again (EMFILE): a client's slot or connection is worth more than its place in the
+    queue.
 """
 
 from __future__ import annotations

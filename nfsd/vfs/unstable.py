@@ -1,7 +1,7 @@
 """Descriptors with unstable writes: none is closed before an fsync has covered what was written through it.
 
-Why. The kernel tells an open file of write-back that has failed since it was opened, once; who opens the file later is
-told nothing if somebody else has heard of it, or if the kernel has forgotten the file's inode meanwhile. So a
+Why. The kernel tells an open file of write-back that has failed since it was opened, once. A file that is opened later
+is told nothing if somebody else has heard of it, or if the kernel has forgotten the file's inode meanwhile. So a
 descriptor that was open before the first unstable write has to stay until COMMIT, or an fsync for another reason, has
 asked it. Without that, COMMIT would find nothing amiss and vouch for data that is lost (RFC 1813 section 3.3.21, RFC
 8881 section 18.3.3).

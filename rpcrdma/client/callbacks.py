@@ -27,7 +27,7 @@ class CallbackTransport(Unsecured):
     max_long_backchannel_size = 0
     slowing = None
     max_backchannel_size = 0
-    """Who is called back does not call back."""
+    """A peer that is called back does not call back."""
 
     def __init__(self, connection: Connection, carrier: Carrier, pool: Pool) -> None:
         self.connection = connection

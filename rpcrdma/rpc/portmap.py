@@ -222,8 +222,8 @@ class Portmapper:
         return _as_seen(call, best[0]) if best else b""
 
     def _looked_up(self, call: Call, program: int, version: int, netid: str, *, found: bool) -> None:
-        """Count it. Who looks for datagrams where there are none, as ``mount -o udp`` does, is told of in the log: the
-        client cannot say why it finds nothing."""
+        """Count it. The log tells of a client that looks for datagrams where there are none, as ``mount -o udp`` does:
+        the client cannot say why it finds nothing."""
         self._statistics[call.version].looked_up(program, version, netid, found=found)
         if found or not netid.startswith("udp"):
             return
