@@ -264,6 +264,14 @@ class Inspector:
 _SHARES: Final = ("-", "r", "w", "rw")
 
 
+_WAITS: Final = {
+    "may wait": "waits for a disk",
+    "data not in memory": "waits for data from a disk",
+    "delegation": "waits for the return of a delegation",
+}
+"""For people, what native code calls by the reasons of its metrics."""
+
+
 def _call(execution: Execution, now: float, export: str) -> Row:
     call, (program, version, name) = execution.call, execution.row.label
     if execution.row.number[:2] == _NFS4 and call.shown > 0:
@@ -291,7 +299,7 @@ def _held(waiting: Waiting, now: float, export: str) -> Row:
         "call": f"{program}v{version} {name}",
         "export": export,
         "seconds": round(now - waiting.since, 3),
-        "why": waiting.why,
+        "why": _WAITS.get(waiting.why, waiting.why),
     }
 
 
