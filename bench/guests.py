@@ -29,13 +29,13 @@ from bench.scenarios import Scenario, local, prepare
 from bench.servers import IN_GUEST, Cpu, Server, connect_iwarp, connect_tcp, counters_in, events_of
 from bench.study import progress
 from bench.turns import take_turns
-from tests.vm.compare import KNFSD_MOUNTD_PORT, KNFSD_RDMA_PORT
 from tests.vm.guest import PATIENCE, Guest, accelerator
 from tests.vm.guest_server import GuestServer
 from tests.vm.kernel_server import START
 from tests.vm.network import Namespace
 from tests.vm.packages import BuildError
 from tests.vm.server import MOUNTD_PORT, RDMA_PORT, TCP_PORT
+from tests.vm.two_servers import KNFSD_MOUNTD_PORT, KNFSD_RDMA_PORT
 
 DEVICE = "siw"
 OUR_TCP_PORT, METRICS_PORT = 2050, 9587

@@ -1,6 +1,9 @@
 """The table of docs/install.md that ``tests.distributions.newcomer`` writes: its form, and where it stands."""
 
-from tests.distributions.newcomer import BLOCK, PAGE, Steps, parse, table
+import subprocess
+import sys
+
+from tests.distributions.newcomer import BLOCK, PAGE, REPO, Steps, parse, table
 
 TOLD = "packages\t47.4\t8.4\t1.7\t9.0\n`make setup`\t388.3\t88.2\t3.3\t11.5\n"
 
@@ -23,3 +26,9 @@ def test_the_page_has_a_table_of_the_scripts() -> None:
     assert found
     assert found[0].startswith("| | Debian 12 ")
     assert "rdma-nfsd cat" in found[0]
+
+
+def test_the_demonstration_takes_no_more_than_make_setup_installs() -> None:
+    absent = ["bench.generator", "hypothesis", "matplotlib", "pytest", "rich"]
+    script = f"import sys\nsys.modules.update(dict.fromkeys({absent}))\nimport tests.vm.build, tests.vm.demo"
+    subprocess.run([sys.executable, "-c", script], cwd=REPO, check=True)

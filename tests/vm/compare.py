@@ -19,8 +19,7 @@ import re
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -29,11 +28,10 @@ from bench.document import CHARTS
 from bench.fio import busy_seconds as busy
 from tests.vm.build import REPO
 from tests.vm.guest import Guest, GuestError, accelerator
-from tests.vm.guest_server import DEVICES, Door, GuestServer, load_devices
-from tests.vm.kernel_server import START
-from tests.vm.mounts import rdma_options
+from tests.vm.guest_server import DEVICES, GuestServer
 from tests.vm.network import Namespace
-from tests.vm.server import MOUNTD_PORT, RDMA_PORT, ServerError
+from tests.vm.server import ServerError
+from tests.vm.two_servers import SERVERS, mount, two_guests
 
 JOBS = (
     # name, fio's rw, block size, queue depth
@@ -42,14 +40,9 @@ JOBS = (
     ("1M read", "read", "1m", 4),
     ("1M write", "write", "1m", 4),
 )
-SERVERS = ("rdma-nfsd", "knfsd")
 DOCUMENT = REPO / "docs/performance.md"
 BEGIN, END = "<!-- begin compare -->", "<!-- end compare -->"
 POINT = "/mnt/compare"
-Pair = tuple[GuestServer, Guest]
-"""A guest that serves, and one that is a client."""
-
-KNFSD_RDMA_PORT, KNFSD_MOUNTD_PORT = 20051, 20058
 
 
 @dataclass(frozen=True)
@@ -95,35 +88,6 @@ def fio(client: Guest, pattern: str, block: str, depth: int, seconds: int, size:
         "latency_ms": figures["clat_ns"]["mean"] / 1e6,
         "p99_ms": figures["clat_ns"]["percentile"]["99.000000"] / 1e6,
     }
-
-
-def mount(client: Guest, door: Door, name: str, version: str, point: str) -> str:
-    """Mount the export of one of the servers behind a door; the options it has."""
-    if name == "rdma-nfsd":
-        options, path = rdma_options(version), door.export_name(version)
-    else:
-        options = rdma_options(version, port=KNFSD_RDMA_PORT)
-        options = options.replace(f"mountport={MOUNTD_PORT}", f"mountport={KNFSD_MOUNTD_PORT}")
-        path = "/export" if version == "3" else "/"
-    command = f"timeout -s KILL 30 mount -t nfs -o {options} {door.address}:{path} {point}"
-    # once more for siw, whose accepting side can overlook a first message (tests.vm.mounts)
-    client.run(f"mkdir -p {point}; {command} || {command} || {command}", timeout=180)
-    return options
-
-
-@contextmanager
-def two_guests(network: Namespace, device: str, time_limit: float, quiet: bool = False) -> Iterator[Pair]:
-    """Boot a guest in which both servers serve /export over a device, and a client with the same device."""
-    listen = [{"url": f"rdma://0.0.0.0:{RDMA_PORT}", "provider": "verbs"}]
-    with (
-        GuestServer(network, (device,), listen=listen, time_limit=time_limit, quiet=quiet) as server,
-        Guest("client", network, memory=1024, time_limit=time_limit, quiet=quiet) as client,
-    ):
-        load_devices(client, (device,))
-        client.run("modprobe rpcrdma")
-        script = START.format(options="sync", mountd=KNFSD_MOUNTD_PORT, rdma=KNFSD_RDMA_PORT)
-        server.guest.run(script, timeout=120, label="start knfsd")
-        yield server, client
 
 
 class Comparison:

@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from bench.fio import FioError, Place, Turn, aligned, busy_seconds, checked, rows, turns
-from tests.vm.compare import SERVERS, mount, two_guests
 from tests.vm.guest import Guest, GuestError
 from tests.vm.network import Namespace
+from tests.vm.two_servers import SERVERS, mount, two_guests
 
 DEVICE = "siw"
 ABOUT_PROCESS = "Server CPU: of the server's process."
