@@ -155,11 +155,11 @@ async def ask_holder(
         delegations.recall(holder)
         server.recalls.send()
         raise DelegationConflict
-    if told.change == holder.change and told.size == facts.attributes.size:
+    times, now = vetted(holder, told.times), facts.attributes
+    if (told.change, told.size) == (holder.change, now.size) and times.modify in (None, now.mtime):
         return
     # Each such answer moves the change attribute, so that it never has to go back; and the file's times, but for those
-    # that the holder tells.
-    times = vetted(holder, told.times)
+    # that the holder tells. (It need not count such a time as a change.)
     await server.service.touch(node, access=times.access, modify=times.modify)
     facts.attributes = (await server.service.attributes(node))._replace(size=told.size)
 

@@ -138,6 +138,9 @@ def test_others_see_the_times_that_the_holder_tells(tmp_path, minor, leases):
         assert await ask(first, 7, access=ORIGINAL, modify=ORIGINAL) == (first, 7, ORIGINAL)
         asked = p.CB_GETATTR4args(handle, [1 << p.FATTR4_CHANGE | 1 << p.FATTR4_SIZE, 0, 3 << ACCESS - 64])
         assert one.end.executed[-1] == (p.OP_CB_GETATTR, asked)
+        change, size, modified = await ask(first, 7, access=ORIGINAL, modify=ORIGINAL + 20)
+        assert (size, modified) == (7, ORIGINAL + 20), "a time alone is something new, too"
+        assert change > first
         change, size, modified = await ask(first + 1, 1000, access=ORIGINAL, modify=ORIGINAL + 50)
         assert (size, modified) == (1000, ORIGINAL + 50)
         assert change > first
