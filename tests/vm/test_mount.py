@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,9 +12,9 @@ import pytest
 from tests.vm import work
 from tests.vm.guest import Guest
 from tests.vm.kernel_server import KernelServer
-from tests.vm.mounts import VERSIONS, complaints, load_siw
+from tests.vm.mounts import VERSIONS, complaints, load_siw, rdma_options
 from tests.vm.network import Network
-from tests.vm.server import Server
+from tests.vm.server import Server, command, environment
 from tests.vm.work import Client
 
 NEWEST = "4.2"
@@ -69,6 +71,32 @@ def test_nothing_went_wrong_on_the_transport(client: Client) -> None:
 
 def test_nconnect(client: Client) -> None:
     work.four_connections(client)
+
+
+def test_a_client_that_is_refused_mounts_when_the_line_of_the_log_is_followed(
+    client: Client, network: Network, directory: Path
+) -> None:
+    if client.version not in ("3", NEWEST):
+        pytest.skip("NFSv3 and the newest version will do")
+    address, base = network.listen_address, directory / f"refusing-{client.version}"
+    listen = [f"rdma://{address}:20050", f"tcp://{address}:2050"]
+    keys = {"listen": listen, "mountd_port": 20058, "nlm": False}
+    with Server(base, network, server=keys, export={"clients": ["192.0.2.0/24"]}) as server:
+        (server.export / "hello").write_text("hello")
+        options = rdma_options(client.version, port=20050).replace("mountport=20048", "mountport=20058")
+        mount = f"mount -t nfs -o {options} {server.address}:/export /mnt/other"
+        refused = client.guest.run(f"mkdir -p /mnt/other; {mount}", timeout=90, check=False, label=mount)
+        assert refused.rc != 0
+        assert "access denied by server" in refused.output
+        (line,) = [one for one in server.log.read_text().splitlines() if " is refused" in one]
+        told = re.search(r"(\S+) is refused.* (?:of|for) /export \(\S+:(\d+)\)", line)
+        assert told is not None, line
+        lines = server.config.read_text().splitlines()
+        assert lines[int(told[2]) - 1].strip() == "clients:"
+        lines.insert(int(told[2]), f"  - {told[1]}")
+        server.config.write_text("\n".join(lines) + "\n")
+        subprocess.run([*command(), "reload", "--config", str(server.config)], env=environment(), check=True)
+        client.guest.run(f"{mount} && grep hello /mnt/other/hello && umount /mnt/other", timeout=90, label=mount)
 
 
 def test_unmounts_and_the_kernel_never_complained(client: Client) -> None:
