@@ -26,6 +26,7 @@ def test_the_page_has_a_table_of_the_scripts() -> None:
     assert found
     assert found[0].startswith("| | Debian 12 ")
     assert "rdma-nfsd cat" in found[0]
+    assert "mounted" in found[0]
 
 
 def test_the_demonstration_takes_no_more_than_make_setup_installs() -> None:
