@@ -108,7 +108,8 @@ class Statistics:
         if late:
             oldest = max(late, key=lambda call: call["seconds"])
             where = f" on {oldest['export']}" if oldest["export"] else ""
-            yield f"{len(late)} calls have waited for more than {_LONG:.0f} s; the oldest: {oldest['call']} of " + (
+            some = "1 call has" if len(late) == 1 else f"{len(late)} calls have"
+            yield f"{some} waited for more than {_LONG:.0f} s; the oldest: {oldest['call']} of " + (
                 f"{oldest['client']}{where}, {oldest['seconds']:.1f} s"
                 + (f" ({oldest['why']})" if oldest["why"] else "")
             )
