@@ -55,12 +55,13 @@ async def nfs3_client(server):
         listener.close()
 
 
-def with_v3(tmp_path, access, test):
+def with_v3(tmp_path, access, test, patience=0.05):
     """Run ``test(call, holder, file's handle, directory's)``; ``f`` is delegated. ``call(name, args)``: the status that
-    a client is told over TCP."""
+    a client is told over TCP. ``patience``: seconds that a recall is waited for."""
 
     async def main():
         async with two_clients(tmp_path) as (server, export, one, _):
+            server.nfs4.recalls.patience = patience
             (export / "f").write_bytes(b"content")
             await one.opening(b"f", access)
             assert server.engine.delegations.count == 1
@@ -98,7 +99,7 @@ def test_nobody_notices_a_delegation_that_comes_back_at_once(tmp_path, change):
         assert await call(change, CHANGES[change](file, directory)) == v3.nfsstat3.NFS3_OK
         assert holder.give_back_statuses == [0]
 
-    with_v3(tmp_path, READ, test)
+    with_v3(tmp_path, READ, test, patience=20.0)
 
 
 def test_reading_waits_for_a_write_delegation_only(tmp_path):

@@ -73,6 +73,7 @@ def test_readers_share_read_delegations(tmp_path, minor):
 def test_a_recalled_delegation_that_comes_back_at_once_delays_nobody(tmp_path, minor):
     @prepared
     async def test(server, export, one, two):
+        server.nfs4.recalls.patience = 20.0
         first = stateid_of(await delegated(one))
         opened = await two.opening(b"f", WRITE)
         assert opened.delegation.delegation_type == NONE
