@@ -38,27 +38,6 @@ CEPHFS = Path("nfsd/backends/cephfs")
 RADOS = Path("nfsd/stable/rados")
 LARGE = ("_FILE_OFFSET_BITS", "64")  # libcephfs's header insists on it
 
-OPTIONS = ["-g1", "-fno-strict-aliasing", "-Wno-unused-function", "-Wno-sign-compare"]
-# gcc takes five sixths of a build's time. READ, WRITE, GETATTR, LOOKUP and listings go through the modules that have
-# -O2, whose vectors nothing here uses: octets are copied by the C library. What the other modules do ends in a file
-# system, in Kerberos or in a device. There -O1 is enough, which takes a third less, with two of -O2's ways that small
-# functions need.
-OFTEN = ["-O2", "-fno-tree-vectorize"]
-SELDOM = ["-O1", "-finline-small-functions", "-foptimize-sibling-calls"]
-RUN_SELDOM = (
-    "nfsd/backends/*/*",
-    "nfsd/stable/*/*",
-    *(f"nfsd/state/{name}" for name in ("charges", "entries", "files", "grace", "opens", "owners")),
-    *(f"nfsd/v3/{name}" for name in ("name_arguments", "name_changes")),
-    *(f"nfsd/v4/{name}" for name in ("changes", "counts", "given", "halfway", "in_python", "keeping", "locks")),
-    *(f"nfsd/v4/{name}" for name in ("name_changes", "opened", "opens", "owners", "procedures", "unguarded")),
-    *(f"nfsd/vfs/{name}" for name in ("attribute_changes", "change", "name_changes", "native_attributes")),
-    *(f"nfsd/vfs/{name}" for name in ("native_names", "open_accounts", "owner_quotas", "serial", "syncing")),
-    *(f"rpcrdma/{name}" for name in ("declined", "gss/*", "pace", "parts", "tls/library", "xdr/_op", "capture/tap")),
-    *(f"rpcrdma/rpc/{name}" for name in ("calls", "signed", "tally")),
-    *(f"rpcrdma/verbs/device/{name}" for name in ("cm", "completions", "device", "registrations")),
-)
-
 
 def links(header: str, call: str, libraries: tuple[str, ...]) -> bool:
     """Can programs that make this call be compiled and linked against these libraries here?"""
@@ -83,11 +62,6 @@ def libraries_of(source: Path) -> tuple[str, ...]:
     if needs_verbs(source):
         return VERBS
     return ("cephfs",) if CEPHFS in source.parents else ("rados",) if RADOS in source.parents else ()
-
-
-def effort(source: Path) -> list[str]:
-    """How much gcc is to do for the speed of an extension."""
-    return SELDOM if any(source.match(f"{pattern}.pyx") for pattern in RUN_SELDOM) else OFTEN
 
 
 def generate_formats() -> None:
@@ -123,7 +97,7 @@ extensions = [
     Extension(
         ".".join(source.with_suffix("").parts),
         [str(source)],
-        extra_compile_args=[*effort(source), *OPTIONS],
+        extra_compile_args=["-O2", "-g1", "-fno-strict-aliasing", "-Wno-unused-function", "-Wno-sign-compare"],
         define_macros=[LARGE] if CEPHFS in source.parents else [],
         libraries=["pthread", "dl", *libraries_of(source)],
     )
