@@ -25,6 +25,7 @@ from rpcrdma.capture.events import Reader
 from rpcrdma.capture.frames import Frame, Framer
 
 _RECEIVE = 1 << 20
+_LONGEST_WAIT = 0.5
 _COMMENT = (
     "Made by rdma-nfsd from what passed its providers' interfaces: RPC-over-RDMA messages, RDMA Writes and RDMA Reads "
     "of whatever provider in the form of iWARP, RPC records as TCP. It contains the data and the names of files."
@@ -175,15 +176,15 @@ def _copy(connection: socket.socket, framer: Framer, writer: Writer, bounds: Bou
     reader = Reader()
     deadline = time.monotonic() + bounds.seconds if bounds.seconds else None
     while True:
-        if deadline is not None:
-            left = deadline - time.monotonic()
-            connection.settimeout(max(left, 0.001))
+        # A signal that comes just before recv() waits is seen only when it returns.
+        left = _LONGEST_WAIT if deadline is None else min(_LONGEST_WAIT, deadline - time.monotonic())
+        connection.settimeout(max(left, 0.001))
         try:
             data = connection.recv(_RECEIVE)
         except TimeoutError:
-            stop()
-            deadline = None
-            connection.settimeout(None)
+            if deadline is not None and time.monotonic() >= deadline:
+                stop()
+                deadline = None
             continue
         if not data:
             return

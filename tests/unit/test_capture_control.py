@@ -179,3 +179,31 @@ def test_the_file_is_its_owners_alone_even_when_it_was_there_before(tmp_path):
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     with pytest.raises(CaptureFailed, match="Is a directory"), capture.open_output(str(tmp_path)):
         pass
+
+
+class Late:
+    """A connection that waits for the server, and a signal that came before the wait but was not seen: Python calls
+    its handler when the wait is over."""
+
+    def __init__(self, stop):
+        self.stop = stop
+        self.wait = None
+        self.stopped = False
+
+    def settimeout(self, seconds):
+        self.wait = seconds
+
+    def recv(self, most):
+        if self.stopped:
+            return b""
+        assert self.wait is not None, "this would wait for ever"
+        self.stop()
+        self.stopped = True
+        raise TimeoutError
+
+
+def test_a_signal_just_before_a_wait_ends_a_capture():
+    handled = []
+    connection = Late(lambda: handled.append(1))
+    capture._copy(connection, None, None, capture.Bounds(), lambda: pytest.fail("no bound was met"))
+    assert handled
