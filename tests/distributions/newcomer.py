@@ -21,8 +21,8 @@ HERE = Path(__file__).parent
 REPO = HERE.parents[1]
 PAGE = REPO / "docs/install.md"
 BLOCK = re.compile(r"(?<=<!-- newcomer.py -->\n).*?(?=<!-- end of newcomer.py -->)", re.DOTALL)
-INCLUDE = "make,mount,ca-certificates,procps,passwd,iproute2,openssh-client"
-"""What is there at the beginning: make, and what every Debian that was installed has."""
+INCLUDE = "git,make,mount,ca-certificates,procps,passwd,iproute2,openssh-client"
+"""What is there at the beginning: git, which made the clone, make, and what every Debian that was installed has."""
 
 
 @dataclass(frozen=True)
