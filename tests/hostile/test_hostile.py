@@ -1,6 +1,6 @@
 """The running server holds against every attack, over TCP, iWARP and beside them.
 
-One server and one honest client for all attacks, one after the other, so that what an attack leaves behind meets the
+One server and one honest client for most attacks, one after the other, so that what an attack leaves behind meets the
 next, but for those that fill a server until leases end; each attack has addresses of its own to come from. What must
 hold is :meth:`tests.hostile.run.Outcome.faults`: no answer to the honest client is missing or wrong, memory,
 descriptors and log are bounded, the server is there and comes to rest; and the attack was one.
@@ -33,13 +33,15 @@ def users() -> Iterator[Realm | None]:
 
 @pytest.fixture(scope="module")
 def perform(users: Realm | None) -> Iterator[Perform]:
-    """Run an attack; a server that has not held, or that was filled, is not asked to hold against the next."""
-    stages: list[Stage] = []
+    """Run an attack; a server that has not held, or that was filled, is not asked to hold against the next. Attacks on
+    RPCSEC_GSS have a server and an honest client of their own, with users who are known by Kerberos."""
+    stages: dict[bool, Stage] = {}
 
     def run(attack: Attack) -> Outcome:
-        if users is None and attack.layer == GSS:
+        by_kerberos = attack.layer == GSS
+        if by_kerberos and users is None:
             pytest.skip(WITHOUT_KDC)
-        stage = stages.pop() if stages else Stage(users).__enter__()
+        stage = stages.pop(by_kerberos, None) or Stage(users if by_kerberos else None).__enter__()
         try:
             outcome = stage.run(attack, SECONDS)
         except BaseException as error:
@@ -50,11 +52,11 @@ def perform(users: Realm | None) -> Iterator[Perform]:
         elif attack.bound:
             stage.__exit__(None, None, None)
         else:
-            stages.append(stage)
+            stages[by_kerberos] = stage
         return outcome
 
     yield run
-    for stage in stages:
+    for stage in stages.values():
         stage.__exit__(None, None, None)
 
 
