@@ -58,6 +58,17 @@ def test_who_is_overtaken_asks_the_event_again():
     assert one._read(world)[1] == grace
 
 
+@pytest.mark.parametrize("value", [b"", b"no json", b"[]", b'{"needs": false, "more": 1}'])
+def test_a_record_of_another_version_is_told_of_and_left_alone(value):
+    world = World(0)
+    one = together.Together("a", "a", lambda: world, None, None)
+    one._replace(lambda grace: grace.started("a", False))
+    world.objects[b"grace"][b"member.b"] = value
+    with pytest.raises(OSError, match="the object grace is not this version's"):
+        one._replace(lambda grace: grace.started("a", True))
+    assert world.objects[b"grace"][b"member.b"] == value
+
+
 def _and_yet(name, value):
     """ClusterGrace with an event that does nothing, or a question that is always answered so."""
     return lambda monkeypatch: monkeypatch.setattr(ClusterGrace, name, value)

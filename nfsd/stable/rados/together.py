@@ -105,11 +105,17 @@ class Together:
             _log.warning("%s: other servers may give away what clients have here: %s", self._place, why)
 
     async def _keep(self, engine: StateEngine, flush: Callable[[], Awaitable[None]]) -> None:
+        told = ""
         while True:
             try:
                 await self._step(engine, flush)
+                told = ""
             except OSError as error:
-                _log.warning("%s: other servers' grace periods are not seen: %s", self._place, error.strerror or error)
+                # A server that comes back meanwhile waits: this one has not said that it holds back.
+                why = error.strerror or str(error)
+                if why != told:
+                    _log.warning("%s: other servers' grace periods are not seen: %s", self._place, why)
+                told = why
             until = time.monotonic() + POLL
             # In time for the end of this server's own grace period, which the others wait for.
             while time.monotonic() < until and (engine.grace.active or not self._needs):  # noqa: ASYNC110
@@ -187,7 +193,10 @@ class Together:
         # The version first: with one that is too old nothing can be changed.
         version = cluster.attribute(_OBJECT, _VERSION)
         pairs = cluster.pairs(_OBJECT) if version else {}
-        return version, ClusterGrace({_name(key): Member(**json.loads(value)) for key, value in pairs.items()})
+        try:
+            return version, ClusterGrace({_name(key): Member(**json.loads(value)) for key, value in pairs.items()})
+        except (TypeError, ValueError) as error:
+            raise OSError(errno.EINVAL, f"the object {_OBJECT.decode()} is not this version's: {error}") from None
 
 
 def _name(key: bytes) -> str:
