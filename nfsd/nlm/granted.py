@@ -14,6 +14,7 @@ import random
 from collections.abc import Awaitable, Callable
 
 from nfsd.nlm.peers import UNANSWERED, Peers
+from nfsd.protocol.nfs4 import NFS4ERR_GRACE
 from nfsd.protocol.nlm4 import (
     NLM_PROGRAM,
     NLM_V4,
@@ -115,9 +116,12 @@ class Granter:
                 await take(self._nfs4.service, file.node, plan, reclaim=False)
             except LockDenied:
                 return False
-            except Nfs4Error:
-                # It cannot have it at all (limits): it is for the client to ask again.
-                engine.locks.waits.leave(file, client, waiter.owner, waiter.span)
+            except Nfs4Error as error:
+                if error.status == NFS4ERR_GRACE:
+                    engine.locks.waits.postponed(waiter)
+                else:
+                    # It cannot have it at all (limits): it is for the client to ask again.
+                    engine.locks.waits.leave(file, client, waiter.owner, waiter.span)
                 return False
             finally:
                 engine.nlm.settle(client, file)

@@ -273,7 +273,8 @@ class WaitTable:
         now = self._engine.now()
         told = [waiter for waiter in self._probes if waiter.notified is None]
         self._probes.clear()
-        for file in list(self._stirred):
+        # Where nothing new is granted for another server's sake, turns come when that is over.
+        for file in () if self._engine.grace.elsewhere else list(self._stirred):
             pending = False
             turns: list[Waiter] = []
             for waiter in file.waiters:
@@ -295,6 +296,11 @@ class WaitTable:
         for waiter in told:
             waiter.called = True
         return told
+
+    def postponed(self, waiter: Waiter) -> None:
+        """Its turn had come, and nothing new was granted by then: it comes again."""
+        waiter.notified = None
+        self.freed(waiter.file)
 
     @staticmethod
     def unreachable(waiter: Waiter) -> None:

@@ -16,6 +16,7 @@ from nfsd.protocol import nfs4 as p
 from nfsd.protocol import nlm4 as n
 from nfsd.state import Limits
 from nfsd.state.records import Delegation
+from nfsd.state.waiters import Waiter
 from nfsd.vfs.types import Time
 from rpcrdma.client.messages import auth_sys
 from rpcrdma.xdr import pack
@@ -138,6 +139,38 @@ def test_who_waits_is_called_when_its_turn_comes(tmp_path: Path) -> None:
         assert await third.granted() == third.what(0, 10)
         assert await third.unlock() == GRANTED
         assert engine_is_empty(server)
+
+    run(tmp_path, test)
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["before its turn", "while its turn is taken"])
+def test_who_waits_keeps_its_place_while_another_servers_clients_reclaim(tmp_path: Path, late: bool) -> None:
+    async def test(server: NlmServer, one: Host, two: Host, client: Client4) -> None:
+        two.take_calls()
+        engine = server.parts.engine
+        assert await one.lock() == GRANTED
+        assert await two.lock(block=True) == BLOCKED
+        if late:  # the waiter has been told of, and takes its lock a moment later
+            notices = engine.locks.waits.notices
+
+            def told() -> list[Waiter]:
+                found = notices()
+                engine.grace.elsewhere |= bool(found)
+                return found
+
+            engine.locks.waits.notices = told  # type: ignore[method-assign]
+        else:
+            engine.grace.elsewhere = True
+        assert await one.unlock() == GRANTED
+        assert await one.lock(1, 1) == GRACE
+        for _ in range(50):
+            await asyncio.sleep(0)
+        assert two.grants.empty()
+        if late:
+            engine.locks.waits.notices = notices  # type: ignore[method-assign]
+        engine.grace.elsewhere = False
+        assert await two.granted() == two.what(0, 0)
+        assert await two.unlock() == GRANTED
 
     run(tmp_path, test)
 
