@@ -62,11 +62,20 @@ def told_in(answer: p.fattr4) -> Told | None:
 
 
 def _times(decoder: Decoder, mask: int) -> Times:
-    found = [
-        decoder.decode(p.nfstime4) if mask >> number & 1 else None
-        for number in (p.FATTR4_TIME_DELEG_ACCESS, p.FATTR4_TIME_DELEG_MODIFY)
-    ]
-    return Times(*(None if one is None else Time(one.seconds, one.nseconds) for one in found))
+    """Raises XdrError."""
+    return Times(
+        *(
+            _time(decoder.decode(p.nfstime4)) if mask >> number & 1 else None
+            for number in (p.FATTR4_TIME_DELEG_ACCESS, p.FATTR4_TIME_DELEG_MODIFY)
+        )
+    )
+
+
+def _time(told: p.nfstime4) -> Time:
+    # RFC 8881 section 3.3.1. The kernel takes no other, and it is another client's call that would fail.
+    if told.nseconds >= 1_000_000_000:
+        raise XdrError("nanoseconds of more than a second")
+    return Time(told.seconds, told.nseconds)
 
 
 def vetted(holder: Delegation, told: Times) -> Times:

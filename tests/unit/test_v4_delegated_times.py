@@ -8,6 +8,7 @@ import pytest
 
 from nfsd.protocol import nfs4 as p
 from nfsd.state import Limits
+from nfsd.v4.delegated_times import FORGOTTEN
 from tests.support.delegations import BOTH, READ, READ_DELEGATION, WRITE_DELEGATION, prepared, stateid_of, with_two
 from tests.support.nfs4 import mode, values, wanted
 from tests.unit.test_v4_delegation_reclaims import restarted
@@ -149,6 +150,29 @@ def test_others_see_the_times_that_the_holder_tells(tmp_path, minor, leases):
         assert one.end.recalls == 0
 
     with_two(tmp_path, minor, test, leases=leases)
+
+
+@pytest.mark.parametrize("time_told", [(ORIGINAL, 4_000_000_000), (-(2**63), 0), (-(2**62), 999_999_999)])
+@pytest.mark.parametrize("forgotten", [False, True])
+def test_a_holder_that_tells_what_is_no_time_hurts_nobody(tmp_path, time_told, forgotten):
+    """Another client that asks gets attributes, or DELAY while the delegation is recalled."""
+
+    @prepared
+    async def test(server, export, one, two):
+        _, handle = await times_delegated(one, export)
+        if forgotten:
+            (file,) = server.engine.opens._files.values()
+            (holder,) = file.delegations
+            holder.times = FORGOTTEN
+        seconds, nanoseconds = time_told
+        octets = bytes(15) + b"\1" + seconds.to_bytes(8, "big", signed=True) + nanoseconds.to_bytes(4, "big")
+        mask = [1 << p.FATTR4_CHANGE | 1 << p.FATTR4_SIZE, 0, 1 << MODIFY - 64]
+        answer = p.CB_GETATTR4resok(p.fattr4(mask, octets))
+        one.end.answers[p.OP_CB_GETATTR] = [p.CB_GETATTR4res(p.nfsstat4.NFS4_OK, answer)]
+        asking = (p.OP_GETATTR, wanted(p.FATTR4_SIZE, p.FATTR4_TIME_MODIFY))
+        assert await two.status((p.OP_PUTFH, p.PUTFH4args(handle)), asking) in (p.NFS4_OK, p.NFS4ERR_DELAY)
+
+    with_two(tmp_path, 1, test)
 
 
 @pytest.mark.parametrize("minor", MINORS)
