@@ -23,7 +23,8 @@ some may crash a server: don't ask one that others need.
 
 EPILOG: Final = """\
 URLs:
-  rdma://HOST[:PORT]/EXPORT   over iWARP, which the command speaks itself: rdma-nfsd, or a Linux server with siw
+  rdma://HOST[:PORT]/EXPORT   over iWARP, which the command speaks itself: rdma-nfsd, or a Linux server with siw;
+                              with --provider verbs, over an RDMA device of this host
   tcp://HOST[:PORT]/EXPORT    over TCP
 
 examples:
@@ -44,6 +45,10 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--only", action="append", default=[], metavar="QUESTION", help="ask this one; may be repeated"
     )
+    command.add_argument(
+        "--provider", choices=("softiwarp", "verbs"), default="softiwarp",
+        help="softiwarp: iWARP over an ordinary TCP socket (default); verbs: an RDMA device of this host",
+    )  # fmt: skip
     command.add_argument("--json", action="store_true", help="print everything as JSON")
     command.add_argument("--junit", metavar="FILE", help="write the result as JUnit's XML")
     text = "write what passed for each question that the server fails to DIR/QUESTION.pcapng"
@@ -88,14 +93,20 @@ def main(parsed: argparse.Namespace) -> int:
         if not parsed.url:
             raise CannotAsk("which server? give a URL, such as rdma://server/export")
         url = parse(parsed.url)
-        unknown = set(parsed.only) - {question.__name__ for question, _ in chosen(url.transport)}
+        device = parsed.provider == "verbs"
+        if device and url.transport != "rdma":
+            raise CannotAsk("--provider verbs is for rdma:// URLs")
+        if device and parsed.captures:
+            raise CannotAsk("nothing can be captured over a device; leave out --captures")
+        unknown = set(parsed.only) - {question.__name__ for question, _ in chosen(url.transport, device=device)}
         if unknown:
-            raise CannotAsk(f"no question over {url.transport} is called {', '.join(sorted(unknown))}; see --list")
+            way = "a device" if device else url.transport
+            raise CannotAsk(f"no question over {way} is called {', '.join(sorted(unknown))}; see --list")
         if parsed.captures:
             Path(parsed.captures).mkdir(parents=True, exist_ok=True)
         options = Options(
             parsed.only, parsed.captures, parsed.patience, parsed.mount_port, parsed.seed, parsed.messages,
-            parsed.v4_path,
+            parsed.v4_path, device,
         )  # fmt: skip
         answers = asyncio.run(ask(url, options, told))
         if parsed.junit:

@@ -18,9 +18,11 @@ from rpcrdma.verbs.interface import ListenAddress, Provider
 from rpcrdma.wire.private_data import PrivateData
 
 NFS = 100003
-LINUX = PrivateData(remote_invalidation=True, send_size=4096, receive_size=4096).encode()
 INLINE = 4096
 """What the peer says that it sends and receives."""
+LINUX = PrivateData(remote_invalidation=True, send_size=INLINE, receive_size=INLINE).encode()
+WITHOUT_R = PrivateData(remote_invalidation=False, send_size=INLINE, receive_size=INLINE).encode()
+"""Of a peer whose memory nobody may invalidate: that of a process over a device."""
 RECEIVES, RECEIVE = 80, 64 << 10
 """More than that is taken, to see what comes."""
 MESSAGES = 300
@@ -44,13 +46,19 @@ QUESTIONS: dict[str, Question] = {}
 
 TRANSPORTS: dict[Question, frozenset[str]] = {}
 """Over which a question can be put."""
+INVALIDATED: set[Question] = set()
+"""Those that need memory which the server may invalidate."""
 
 
-def asks(*items: str, over: Iterable[str] = ("rdma",)) -> Callable[[Question], Question]:
-    """Name a question: the demands it is about, and the transports (``rdma``, ``tcp``) over which it can be put."""
+def asks(*items: str, over: Iterable[str] = ("rdma",), invalidated: bool = False) -> Callable[[Question], Question]:
+    """Name a question: the demands it is about, and the transports (``rdma``, ``tcp``) over which it can be put.
+    ``invalidated``: it is about memory that the server may invalidate, which is to be had over the embedded iWARP only
+    (:attr:`rpcrdma.verbs.interface.Provider.can_be_invalidated`)."""
 
     def add(question: Question) -> Question:
         TRANSPORTS[question] = frozenset(over)
+        if invalidated:
+            INVALIDATED.add(question)
         for item in items:
             assert item not in QUESTIONS, item
             QUESTIONS[item] = question
@@ -313,8 +321,10 @@ class Target:
         self.transport = transport
         self.peers: list[Peer | Records] = []
 
-    async def link(self, private_data: bytes = LINUX, *, wake: bool = True) -> Link:
+    async def link(self, private_data: bytes | None = None, *, wake: bool = True) -> Link:
         """A new connection that has been used for a NULL of version One, unless told otherwise."""
+        if private_data is None:
+            private_data = LINUX if self.provider.can_be_invalidated else WITHOUT_R
         peer = Peer(self.account, RECEIVE)
         await peer.connect(self.provider, self.address, private_data, receives=RECEIVES, initiator_depth=4)
         self.peers.append(peer)

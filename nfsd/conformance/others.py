@@ -185,7 +185,7 @@ def offer(version: int = 1, flags: int = 1, sizes: bytes = b"\3\3") -> bytes:
     return words(0xF6AB0E18) + bytes([version, flags]) + sizes
 
 
-@asks("RFC 8797 4.1 both-r")
+@asks("RFC 8797 4.1 both-r", invalidated=True)
 async def both_r(target: Target) -> None:
     link = await target.link(LINUX)
     agreed = bool((said(link.peer.private_data) or (0, 0))[1] & 1)
@@ -195,12 +195,12 @@ async def both_r(target: Target) -> None:
 
 @asks("RFC 8797 4.1 either-clear", "RFC 8797 5.1 per-connection")
 async def either_clear(target: Target) -> None:
-    await invalidated(await target.link(LINUX))
+    await invalidated(await target.link())
     if await invalidated(await target.link(offer(flags=0))):
         raise Differs("Send with Invalidate to a client that has not set R")
 
 
-@asks("RFC 8797 4 reserved")
+@asks("RFC 8797 4 reserved", invalidated=True)
 async def reserved(target: Target) -> None:
     if await invalidated(await target.link(offer(flags=0xFE))):
         raise Differs("reserved flags are taken for R")
@@ -210,7 +210,7 @@ async def reserved(target: Target) -> None:
 
 @asks("RFC 8797 4.2 sizes")
 async def threshold(target: Target) -> None:
-    link = await target.link(offer(sizes=b"\1\1"))
+    link = await target.link(offer(flags=0, sizes=b"\1\1"))
     handle = await link.filled(b"sizes", DATA)
     found = await link.read(handle, 3000)
     if found.procedure != ERROR:
@@ -226,7 +226,7 @@ async def absent(target: Target) -> None:
             raise Differs("Send with Invalidate to a client without private data")
 
 
-@asks("RFC 8797 5.2 any-offset")
+@asks("RFC 8797 5.2 any-offset", invalidated=True)
 async def any_offset(target: Target) -> None:
     usual = await invalidated(await target.link(LINUX))
     if usual and not await invalidated(await target.link(b"other octets" + LINUX)):
@@ -237,7 +237,8 @@ async def any_offset(target: Target) -> None:
 async def checks(target: Target) -> None:
     if await invalidated(await target.link(offer(version=2))):
         raise Differs("private data of version 2 is taken for version 1")
-    if await invalidated(await target.link(offer()[:6])):
+    # RDMA-CM fills up with zeros what it carries over InfiniBand and RoCE: nobody sees there that it was cut short.
+    if target.provider.can_be_invalidated and await invalidated(await target.link(offer()[:6])):
         raise Differs("private data that is cut short is believed")
 
 
@@ -246,7 +247,7 @@ DRAFT = "draft-cel-nfsv4-rpcrdma-version-two-02"
 
 @asks(f"{DRAFT} Negotiation unsupported")
 async def unsupported(target: Target) -> None:
-    link = await target.link(LINUX)  # which has settled on version One
+    link = await target.link()  # which has settled on version One
     rpc = rpc_call(link.next_xid(), 0, NFS)
     found = await link.refuses(header_two(link.xid), rpc, code=1)
     expect((found.version, found.versions[0]), (2, 1), "version and least of the range of ERR_VERS")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 import time
 from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from nfsd.conformance import basics, callbacks, others, randomly, rfc8166, sessi
 from nfsd.conformance.basics import directory_of, entries, good, nfs3
 from nfsd.conformance.demands import BASICS, ITEMS, Item
 from nfsd.conformance.link import (
+    INVALIDATED,
     MESSAGES,
     QUESTIONS,
     TRANSPORTS,
@@ -30,6 +32,7 @@ from nfsd.conformance.link import (
 from nfsd.conformance.relay import Relay
 from rpcrdma import client as rpc
 from rpcrdma.memory import Pool
+from rpcrdma.verbs.device import make_provider
 from rpcrdma.verbs.interface import ListenAddress
 from rpcrdma.verbs.softiwarp.provider import SoftIwarp
 
@@ -78,6 +81,8 @@ class Options:
     """How many of them."""
     root: str | None = None
     """The export's path from NFSv4's root, if it is not that of the URL."""
+    device: bool = False
+    """Whether RDMA goes over a device of this host; over the embedded iWARP otherwise."""
 
 
 async def put(question: Question, target: Target) -> str:
@@ -98,7 +103,9 @@ async def put(question: Question, target: Target) -> str:
     return ""
 
 
-def chosen(transport: str, only: Container[str] = ()) -> Iterator[tuple[Question, tuple[Item, ...]]]:
+def chosen(
+    transport: str, only: Container[str] = (), *, device: bool = False
+) -> Iterator[tuple[Question, tuple[Item, ...]]]:
     """The questions that can be put over a transport, each with its items."""
     of: dict[Question, list[Item]] = {}
     for name, question in QUESTIONS.items():
@@ -106,6 +113,8 @@ def chosen(transport: str, only: Container[str] = ()) -> Iterator[tuple[Question
         item = ITEMS.get(name) or BASICS.get(name) or Item(name, "M", "")
         of.setdefault(question, []).append(item)
     for question, items in of.items():
+        if device and question in INVALIDATED:
+            continue
         if transport in TRANSPORTS[question] and (not only or question.__name__ in only):
             yield question, tuple(items)
 
@@ -132,13 +141,12 @@ async def ask(url: Url, options: Options, told: Callable[[Answer], None] = lambd
     root = await mounted(url, options.mount_port)
     path = url.names if options.root is None else tuple(part for part in os.fsencode(options.root).split(b"/") if part)
     pool = Pool(_POOL)
-    provider = SoftIwarp(pool)
+    provider = make_provider(pool) if options.device else SoftIwarp(pool)
     relay = Relay(url.host, url.port, url.transport)
-    await relay.open()
+    there = await _there(url, relay, options)
     name = b"conformance-%d-%d" % (os.getpid(), time.time_ns() % 1_000_000_000)
 
     def target(handle: bytes) -> Target:
-        there = ListenAddress("127.0.0.1", relay.port)
         account = pool.account(_SHARE)
         return Target(provider, account, there, handle, (*path, name), options.patience, url.transport,
                       options.seed, options.messages)  # fmt: skip
@@ -150,7 +158,7 @@ async def ask(url: Url, options: Options, told: Callable[[Answer], None] = lambd
         except (Differs, ConnectionError, TimeoutError) as error:
             raise CannotAsk(f"{url}: no directory can be made there: {error}") from error
         answers = []
-        for question, items in chosen(url.transport, options.only):
+        for question, items in chosen(url.transport, options.only, device=options.device):
             relay.forget()
             begun = time.monotonic()
             differs = absent = ""
@@ -169,6 +177,15 @@ async def ask(url: Url, options: Options, told: Callable[[Answer], None] = lambd
         await place.leave()
         await relay.close()
         await provider.close()
+
+
+async def _there(url: Url, relay: Relay, options: Options) -> ListenAddress:
+    """Where to connect. What goes through a device goes past the relay. Raises OSError."""
+    if not options.device:
+        await relay.open()
+        return ListenAddress("127.0.0.1", relay.port)
+    found = await asyncio.get_running_loop().getaddrinfo(url.host, url.port, type=socket.SOCK_STREAM)
+    return ListenAddress(str(found[0][4][0]), url.port)
 
 
 def _capture(relay: Relay, question: Question, differs: str, directory: str) -> str:

@@ -154,6 +154,7 @@ async def placed(two: Two, handle: bytes, *, name: bool) -> tuple[Message, Expos
     f"{DRAFT} Remote-Invalidation echo",
     f"{DRAFT} Remote-Invalidation zero",
     f"{DRAFT} Remote-Invalidation no-other",
+    invalidated=True,
 )
 async def echo(target: Target) -> None:
     two, handle = await invalidating(target)
@@ -163,7 +164,7 @@ async def echo(target: Target) -> None:
             raise Differs(f"the handle {message.invalidated:#x} is invalidated")
 
 
-@asks(f"{DRAFT} Remote-Invalidation named")
+@asks(f"{DRAFT} Remote-Invalidation named", invalidated=True)
 async def named_handle(target: Target) -> None:
     two, handle = await invalidating(target)
     message, area = await placed(two, handle, name=True)

@@ -133,6 +133,12 @@ def test_a_failure_over_tcp_is_told_as_json_and_captured(own):
     [
         (["tcp://127.0.0.1:1/export", "--mount-port", "1"], "127.0.0.1"),
         (["tcp://127.0.0.1/export", "--only", "segments"], "no question over tcp is called segments"),
+        (["tcp://127.0.0.1/export", "--provider", "verbs"], "--provider verbs is for rdma:// URLs"),
+        (
+            ["rdma://127.0.0.1/export", "--provider", "verbs", "--captures", "."],
+            "nothing can be captured over a device",
+        ),
+        (["rdma://127.0.0.1/export", "--provider", "verbs", "--only", "both_r"], "no question over a device is called"),
         (["http://127.0.0.1/export"], "the scheme is rdma, tcp or tls"),
         ([], "which server?"),
     ],

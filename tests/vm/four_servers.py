@@ -1,4 +1,5 @@
-"""``rdma-nfsd conformance`` put to this server, to Linux's in a guest, and to NFS-Ganesha, for docs/conformance.md:
+"""``rdma-nfsd conformance`` put to this server, to Linux's in a guest, to both over RDMA devices, and to NFS-Ganesha,
+for docs/conformance.md:
 
     python -m tests.vm.four_servers [--ganesha-root DIR] [--only NAME]
 
@@ -62,6 +63,36 @@ def linux() -> dict[str, Found]:
         return found
 
 
+def on_devices() -> dict[str, Found]:
+    """This server and Linux's over RDMA devices: both, and who asks them, are in one guest."""
+    from tests.vm.guest_server import DEVICES, GuestServer, address_over
+    from tests.vm.kernel_server import START
+    from tests.vm.network import Namespace
+    from tests.vm.server import MOUNTD_PORT, RDMA_PORT
+    from tests.vm.two_servers import KNFSD_MOUNTD_PORT, KNFSD_RDMA_PORT
+
+    listen = [{"url": f"rdma://0.0.0.0:{RDMA_PORT}", "provider": "verbs"}]
+    with Namespace() as network, GuestServer(network, listen=listen, server={"mountd_port": MOUNTD_PORT}) as server:
+        guest, found = server.guest, {}
+        guest.run(START.format(options="sync", mountd=KNFSD_MOUNTD_PORT, rdma=KNFSD_RDMA_PORT), timeout=120)
+        release = guest.run("uname -r", label="uname").output.strip()
+        for kind in DEVICES:
+            address = address_over(guest, kind)
+            ways = {
+                "rdma-nfsd": (RDMA_PORT, MOUNTD_PORT, ""),
+                f"Linux {release}": (KNFSD_RDMA_PORT, KNFSD_MOUNTD_PORT, "--v4-path /"),
+            }
+            for name, (port, mountd, more) in ways.items():
+                script = (
+                    f"cd {REPO} && ulimit -l unlimited && {sys.executable} -m nfsd.cli conformance --provider verbs "
+                    f"--json rdma://{address}:{port}/export --mount-port {mountd} {more}; [ $? -lt 2 ]"
+                )
+                done = guest.run(script, timeout=900, label=f"conformance of {name} over {kind}")
+                found[f"{name}, {kind} device"] = json.loads(done.output[done.output.index("{") :])["answers"]
+        server.assert_running()
+        return found
+
+
 def ganesha(root: Path | None) -> dict[str, Found]:
     """NFS-Ganesha, over TCP, where the network is loopback alone."""
     inside = ["unshare", "--net", "--mount", "sh", "-c", _LOOPBACK, "sh"]
@@ -120,14 +151,14 @@ def main() -> None:
     """See the module."""
     parser = argparse.ArgumentParser(prog="python -m tests.vm.four_servers", description=__doc__)
     parser.add_argument("--ganesha-root", type=Path, help="a Debian with another Ganesha (python -m bench.ganesha)")
-    parser.add_argument("--only", choices=["ours", "linux", "ganesha"], help="ask this one")
+    parser.add_argument("--only", choices=["ours", "linux", "devices", "ganesha"], help="ask this one")
     parser.add_argument("--inside", nargs="?", const="", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.inside is not None:
         print(json.dumps(inside_namespace(Path(options.inside) if options.inside else None)))
         return
     facts: dict[str, Found] = json.loads(FACTS.read_text()) if FACTS.exists() else {}
-    for name, found in (("ours", ours), ("linux", linux)):
+    for name, found in (("ours", ours), ("linux", linux), ("devices", on_devices)):
         if options.only in (None, name):
             facts |= found()
     if options.only in (None, "ganesha"):
