@@ -65,6 +65,10 @@ def _nothing(_: Delegation) -> None:
     pass
 
 
+def _no(_: Delegation) -> bool:
+    return False
+
+
 class DelegationTable:
     """All delegations."""
 
@@ -188,28 +192,32 @@ class DelegationTable:
         return Hold(self._holds, file_key)
 
     # -- conflicts -----------------------------------------------------------------------------------------------
-    def clear(self, file_key: bytes, client: Client | None, *, write: bool) -> bool:
+    def clear(
+        self, file_key: bytes, client: Client | None, *, write: bool, spared: Callable[[Delegation], bool] = _no
+    ) -> bool:
         """Whether an operation may go on that reads (``write``: changes) a file. What other clients than ``client``
-        (None: any) hold against it is being recalled otherwise."""
+        (None: any) hold against it, and is not ``spared``, is being recalled otherwise."""
         if not self.count:
             return True
-        while (one := self.in_the_way(file_key, client, write=write)) is not None and one.client.courtesy:
+        while (one := self.in_the_way(file_key, client, write=write, spared=spared)) and one.client.courtesy:
             self._engine.expire_client(one.client, Gone.WANTED)
         if one is None:
             return True
         for delegation in list(one.file.delegations):
-            if delegation.client is not client and (write or delegation.write):
+            if delegation.client is not client and (write or delegation.write) and not spared(delegation):
                 self.recall(delegation)
         return False
 
-    def in_the_way(self, file_key: bytes, client: Client | None, *, write: bool) -> Delegation | None:
+    def in_the_way(
+        self, file_key: bytes, client: Client | None, *, write: bool, spared: Callable[[Delegation], bool] = _no
+    ) -> Delegation | None:
         """A delegation that conflicts, of a courtesy client if there is one."""
         file = self._engine.opens.file(file_key)
         if file is None:
             return None
         found = None
         for delegation in file.delegations:
-            if delegation.client is not client and (write or delegation.write):
+            if delegation.client is not client and (write or delegation.write) and not spared(delegation):
                 found = delegation
                 if delegation.client.courtesy:
                     break

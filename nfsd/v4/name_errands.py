@@ -10,12 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import ExitStack
+from functools import partial
 from typing import Any, NamedTuple, ParamSpec
 
 from nfsd.protocol import nfs4 as p
 from nfsd.state import Nfs4Error
 from nfsd.state.clients import Client
 from nfsd.v4.errors import failure_of
+from nfsd.v4.notifying import ADD, REMOVE, RENAME, Event, added, removed, renamed
 from nfsd.v4.server import Nfs4Server
 from nfsd.v4.settable import AttributeError4, settable_on
 from nfsd.vfs.service import Node
@@ -35,6 +37,10 @@ _KINDS: dict[int, FileType] = {
     p.nfs_ftype4.NF4SOCK: FileType.SOCK,
     p.nfs_ftype4.NF4FIFO: FileType.FIFO,
 }
+
+
+_NOTHING_DONE = (FileExistsError, FileNotFoundError, Nfs4Error)
+"""What a change fails with before it is made."""
 
 
 class Done(NamedTuple):
@@ -70,18 +76,22 @@ def _around(*changes: Change) -> tuple[tuple[int, int], ...]:
 
 async def _recall(
     server: Nfs4Server, client: Client | None, hold: ExitStack, credential: Credential, *places: tuple[Node, bytes]
-) -> None:
+) -> list[bool]:
     """No other client has a delegation of the files of these names until ``hold`` is closed: their holders rely on the
-    names too (RFC 8881 section 10.4.1). Raises DELAY, and OSError where it cannot be known which files those are: a
-    shortage may be over before the change."""
+    names too (RFC 8881 section 10.4.1). Says which of the names there are, if anything is delegated at all. Raises
+    DELAY, and OSError where it cannot be known which files those are: a shortage may be over before the change."""
     if not server.engine.delegations.count:
-        return
+        return [False] * len(places)
+    there = []
     for directory, name in places:
         try:
             node, _ = await server.service.lookup(credential, directory, name)
         except (FileNotFoundError, PermissionError):
-            continue  # the change will say so
+            there.append(False)  # the change will say so
+            continue
+        there.append(True)
         await _clear(server, client, hold, node)
+    return there
 
 
 async def _clear(server: Nfs4Server, client: Client | None, hold: ExitStack, node: Node) -> None:
@@ -90,14 +100,34 @@ async def _clear(server: Nfs4Server, client: Client | None, hold: ExitStack, nod
 
 
 async def clear_names(
-    server: Nfs4Server, client: Client | None, hold: ExitStack, credential: Credential, *directories: Node
+    server: Nfs4Server,
+    client: Client | None,
+    hold: ExitStack,
+    credential: Credential,
+    *changes: tuple[Node, p.notify_type4],
 ) -> None:
-    """No client but this one relies on the names in these directories until ``hold`` is closed (RFC 8881 section
-    10.9.2). For a caller that may not change them, nothing is recalled. Raises DELAY."""
-    for directory in directories:
+    """No client but this one, and those who will be told, relies on the names in these directories until ``hold`` is
+    closed (RFC 8881 section 10.9.2). For a caller that may not change them, nothing is recalled. Raises DELAY."""
+    for directory, kind in sorted(changes, key=lambda change: change[0].key):
         hold.enter_context(server.recalls.hold(directory.key))
         if directory.inode.delegated and await server.service.access(credential, directory) & p.ACCESS4_MODIFY:
-            await server.recalls.clear(directory.key, client, write=True)
+            await server.recalls.clear_name(directory.key, client, kind)
+            await server.recalls.notifications.turn(directory.key, hold)
+            hold.push(partial(_failed, server, client, directory))
+
+
+def _failed(
+    server: Nfs4Server, client: Client | None, directory: Node, _: object, error: BaseException | None, __: object
+) -> None:
+    """It is not known how much of a change was made that has failed: who would have been told of it is recalled."""
+    if error is not None and not isinstance(error, _NOTHING_DONE):
+        server.recalls.changed(directory.key, client, None)
+
+
+def tell(server: Nfs4Server, client: Client | None, directory: Node, event: Event | None) -> None:
+    """Names in a directory have been changed: other clients that have it delegated are told, or recalled (None)."""
+    if directory.inode.delegated:
+        server.recalls.changed(directory.key, client, event)
 
 
 @_told
@@ -120,13 +150,14 @@ async def create(
     if made is None:
         raise Nfs4Error(p.NFS4ERR_BADTYPE)
     with ExitStack() as hold:
-        await clear_names(server, client, hold, credential, directory)
+        await clear_names(server, client, hold, credential, (directory, ADD))
         if made is FileType.DIR:
             node, _, change = await service.mkdir(credential, directory, name, wanted)
         elif made is FileType.LNK:
             node, _, change = await service.symlink(credential, directory, name, text, wanted)
         else:
             node, _, change = await service.mknod(credential, directory, name, made, device, wanted)
+        tell(server, client, directory, added(name))
     return Done(_around(change), node)
 
 
@@ -136,9 +167,11 @@ async def remove(
 ) -> Done:
     """A name goes, whatever it stands for."""
     with ExitStack() as hold:
-        await clear_names(server, client, hold, credential, directory)
+        await clear_names(server, client, hold, credential, (directory, REMOVE))
         await _recall(server, client, hold, credential, (directory, name))
-        return Done(_around(await server.service.remove(credential, directory, name, directory_wanted=None)))
+        change = await server.service.remove(credential, directory, name, directory_wanted=None)
+        tell(server, client, directory, removed(name))
+    return Done(_around(change))
 
 
 @_told
@@ -152,10 +185,20 @@ async def rename(
     new: bytes,
 ) -> Done:
     """A file is moved, perhaps in the place of another."""
+    within = source.key == target.key
+    kinds = ((source, RENAME),) if within else ((source, REMOVE), (target, ADD))
     with ExitStack() as hold:
-        await clear_names(server, client, hold, credential, source, target)
-        await _recall(server, client, hold, credential, (source, old), (target, new))
-        return Done(_around(*await server.service.rename(credential, source, old, target, new)))
+        await clear_names(server, client, hold, credential, *kinds)
+        _, over = await _recall(server, client, hold, credential, (source, old), (target, new))
+        changes = await server.service.rename(credential, source, old, target, new)
+        if changes[0].before.change == changes[0].after.change:
+            pass  # both are names of one file: they stay
+        elif within:
+            tell(server, client, source, renamed(old, new, over=over))
+        else:
+            tell(server, client, source, removed(old))
+            tell(server, client, target, added(new, over=over))
+    return Done(_around(*changes))
 
 
 @_told
@@ -164,7 +207,8 @@ async def link(
 ) -> Done:
     """A further name for a file."""
     with ExitStack() as hold:
-        await clear_names(server, client, hold, credential, directory)
+        await clear_names(server, client, hold, credential, (directory, ADD))
         await _clear(server, client, hold, node)
         _, change = await server.service.link(credential, node, directory, name)
-        return Done(_around(change))
+        tell(server, client, directory, added(name))
+    return Done(_around(change))

@@ -28,8 +28,9 @@ from nfsd.state.types import Stateid, StateidLike
 from nfsd.v4.arrivals import Barred
 from nfsd.v4.attributes import EXCLUSIVE_CREATE, mask_of
 from nfsd.v4.giving import SIGNALS, give
-from nfsd.v4.name_errands import clear_names
+from nfsd.v4.name_errands import clear_names, tell
 from nfsd.v4.names import check_name
+from nfsd.v4.notifying import ADD, Event, added
 from nfsd.v4.opened import open_already, rflags, take_over
 from nfsd.v4.pseudofs import PseudoNode
 from nfsd.v4.server import Nfs4Server
@@ -402,13 +403,15 @@ async def _create(asked: Asked, where: Where, args: p.OPEN4args, name: bytes) ->
     if refusal is not None and not await _is_there(server, credential, directory, name):
         raise refusal
     with _shortage_told(server, credential.host, where.minor), ExitStack() as hold:
+        event: Event | None = None
         if directory.inode.delegated and not await _is_there(server, credential, directory, name):
-            await clear_names(server, asked.client, hold, credential, directory)
+            event = added(name)
+            await clear_names(server, asked.client, hold, credential, (directory, ADD))
         node, now, change, created = await server.service.create(
             credential, directory, name, attributes, exclusive=how.mode != modes.UNCHECKED4, verifier=verifier
         )
-        if created and directory.inode.delegated:
-            server.recalls.changed(directory.key, asked.client)  # it was not when it was looked at
+        if created:
+            tell(server, asked.client, directory, event)  # None: it was not delegated, or there, when it was looked at
     before, after = change.before.change, change.after.change
     if not created:
         # An existing file keeps its attributes; only its size is set, and only to 0 (UNCHECKED).

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
 from typing import Any, Final, Protocol
 
 from nfsd.protocol import nfs4 as p
@@ -26,6 +27,7 @@ from nfsd.v4.attributes import words_of
 from nfsd.v4.callback_messages import CallbackError
 from nfsd.v4.callbacks import set_within
 from nfsd.v4.delegated_times import Told, asked_of, told_in
+from nfsd.v4.notifying import Event, Notifications, referring
 from nfsd.vfs.leases import break_time
 from rpcrdma.firewall import spawn
 
@@ -76,6 +78,7 @@ class Recalls:
         self.table = engine.delegations
         self.table.on_gone = self._gone
         self.caller = caller
+        self.notifications = Notifications(engine, caller, self.recall)
         self.patience = PATIENCE
         self._waiting: dict[bytes, list[asyncio.Future[None]]] = {}
         self._under_recall: dict[Delegation, asyncio.Event] = {}
@@ -86,6 +89,7 @@ class Recalls:
         """Stop sending."""
         for task in list(self._tasks):
             task.cancel()
+        self.notifications.close()
 
     def can_delegate(self, client: Client) -> bool:
         """Whether a delegation of the client could be recalled."""
@@ -116,9 +120,20 @@ class Recalls:
     async def clear(self, file_key: bytes, client: Client | None, *, write: bool) -> None:
         """Have the delegations recalled that stand in the way of an operation of ``client`` (None: of a client that
         has none) which reads, or changes, a file. Raises DelegationConflict (NFS4ERR_DELAY) while there are any."""
-        if not self.table.clear(file_key, client, write=write):
+        await self._clear(file_key, partial(self.table.clear, file_key, client, write=write))
+
+    async def clear_name(self, directory_key: bytes, client: Client | None, kind: p.notify_type4) -> None:
+        """As ``clear``, for a change of names in a directory: who is told of such changes keeps the delegation."""
+
+        def spared(delegation: Delegation) -> bool:
+            return self.notifications.tells(delegation, kind)
+
+        await self._clear(directory_key, partial(self.table.clear, directory_key, client, write=True, spared=spared))
+
+    async def _clear(self, file_key: bytes, cleared: Callable[[], bool]) -> None:
+        if not cleared():
             deadline = self.deadline()
-            while not self.table.clear(file_key, client, write=write):
+            while not cleared():
                 if not await self.progress(file_key, deadline):
                     raise DelegationConflict
 
@@ -172,6 +187,7 @@ class Recalls:
 
     def _gone(self, delegation: Delegation) -> None:
         self.mark(delegation.file)
+        self.notifications.forget(delegation)
         if (gone := self._under_recall.get(delegation)) is not None:
             gone.set()
         for future in self._waiting.pop(delegation.file.key, ()):
@@ -196,10 +212,14 @@ class Recalls:
         self.table.recall(delegation)
         self.send()
 
-    def changed(self, file_key: bytes, client: Client | None) -> None:
-        """``client`` (None: one that has no delegation) has changed a file, or names in a directory, which has been
-        delegated to others meanwhile."""
-        if not self.table.clear(file_key, client, write=True):
+    def changed(self, directory_key: bytes, client: Client | None, event: Event | None) -> None:
+        """``client`` (None: one that has no delegation) has changed names in a directory. Others who have it delegated
+        are told of that ``event``. Who cannot be told, or was given it meanwhile, is recalled; and everybody, if it is
+        not known what has become of the change."""
+        file = self.engine.opens.file(directory_key)
+        others = [one for one in file.delegations if one.client is not client] if file is not None else []
+        told = {one for one in others if event is not None and self.notifications.tell(one, event)}
+        if not self.table.clear(directory_key, client, write=True, spared=told.__contains__):
             self.send()
 
     def _start(self, work: Any) -> None:
@@ -223,7 +243,7 @@ class Recalls:
                     delegation.client,
                     [(p.OP_CB_RECALL, arguments)],
                     timeout=self._time_left(delegation),
-                    referring=_referring(delegation),
+                    referring=referring(delegation),
                     wait_for_path=True,
                     come=gone,
                 )
@@ -266,7 +286,7 @@ class Recalls:
             delegation.client,
             [(p.OP_CB_GETATTR, arguments)],
             timeout=_GETATTR_PATIENCE,
-            referring=_referring(delegation),
+            referring=referring(delegation),
         )
         try:
             # A task, which the operation need not be, and which its deadline needs.
@@ -281,12 +301,3 @@ class Recalls:
 
 def _stateid(delegation: Delegation) -> p.stateid4:
     return p.stateid4(seqid=delegation.seqid, other=delegation.other)
-
-
-def _referring(delegation: Delegation) -> list[p.referring_call_list4]:
-    """The call that gave the delegation: a client that has not seen its reply waits for it (section 2.10.6.3)."""
-    if delegation.referring is None:
-        return []
-    sessionid, slotid, sequenceid = delegation.referring
-    call = p.referring_call4(rc_sequenceid=sequenceid, rc_slotid=slotid)
-    return [p.referring_call_list4(rcl_sessionid=sessionid, rcl_referring_calls=[call])]

@@ -9,6 +9,7 @@ from nfsd.protocol import nfs4 as p
 from nfsd.state import Nfs4Error
 from nfsd.state.records import Delegation
 from nfsd.v4 import opens
+from nfsd.v4.attributes import mask_of, words_of
 from nfsd.v4.compound import Compound
 from nfsd.v4.giving import SIGNALS, WRITING, give
 from nfsd.v4.giving_directories import give_directory
@@ -39,7 +40,7 @@ async def delegreturn(c: Compound, args: p.DELEGRETURN4args) -> None:
 
 @operation(p.OP_GET_DIR_DELEGATION, changes=True)
 async def get_dir_delegation(c: Compound, args: p.GET_DIR_DELEGATION4args) -> p.GET_DIR_DELEGATION4res_non_fatal:
-    """A delegation of a directory, of which no notifications are sent: any change by others recalls it. What is not
+    """A delegation of a directory. Others' changes of it are told, if the holder wants that, or recall it. What is not
     available is not an error, for COMPOUNDs of Linux clients go on behind this operation; nor is it remembered."""
     here = c.here
     if isinstance(here, Node) and here.type is not FileType.DIR:
@@ -55,9 +56,10 @@ async def get_dir_delegation(c: Compound, args: p.GET_DIR_DELEGATION4args) -> p.
             gddrnf_status=p.gddrnf4_status.GDD4_UNAVAIL, gddrnf_will_signal_deleg_avail=False
         )
     stateid = p.stateid4(given.seqid, given.other)
+    told = c.server.recalls.notifications.promise(given, mask_of(args.gdda_notification_types))
     return p.GET_DIR_DELEGATION4res_non_fatal(
         gddrnf_status=p.gddrnf4_status.GDD4_OK,
-        gddrnf_resok4=p.GET_DIR_DELEGATION4resok(VERIFIER, stateid, [], [], []),
+        gddrnf_resok4=p.GET_DIR_DELEGATION4resok(VERIFIER, stateid, words_of(told), [], []),
     )
 
 
