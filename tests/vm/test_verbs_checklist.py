@@ -13,7 +13,6 @@ import pytest
 
 from tests.vm.four_servers import FACTS, Found, linux, on_devices
 
-
 UNSTEADY = "RFC 8166 3.4.5 position"
 """Over a siw device, a Read chunk far from its place has cost the connection to Linux's server in one of two runs."""
 
