@@ -187,6 +187,11 @@ class DelegationTable:
             return None
         return next((one for one in file.delegations if one.client is client and not one.offered), None)
 
+    def covers(self, client: Client, file_key: bytes, *, write: bool) -> bool:
+        """Whether a delegation gives the client already what it asks for; ``write``: more than a read delegation."""
+        held = self.held_by(client, file_key)
+        return held is not None and (held.write or not write)
+
     def hold(self, file_key: bytes) -> Hold:
         """``with table.hold(key):`` nobody is given a delegation of the file meanwhile."""
         return Hold(self._holds, file_key)

@@ -9,4 +9,4 @@ cdef class GraceRules:
     cdef readonly set unheard
     cdef public object on_new_lock
 
-    cpdef int check(self, ClientRecord client, bint reclaim) except -1
+    cpdef int check(self, ClientRecord client, bint reclaim, bint held=*) except -1

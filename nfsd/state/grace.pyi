@@ -20,5 +20,6 @@ class GraceRules:
     def unheard(self) -> set[Client]:
         """v4.0 clients on record that came back in the grace period and have not been heard of since its end."""
 
-    def check(self, client: Client, reclaim: bool) -> None:
-        """Whether a new lock (reclaim or not) may be granted to the client. Raises GRACE, NO_GRACE."""
+    def check(self, client: Client, reclaim: bool, held: bool = False) -> None:
+        """Whether a new lock (reclaim or not) may be granted to the client. ``held``: a delegation that it has gives it
+        that already. Raises GRACE, NO_GRACE."""

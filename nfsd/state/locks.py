@@ -179,7 +179,9 @@ class LockTable:
         needed = codes.OPEN4_SHARE_ACCESS_WRITE if exclusive else codes.OPEN4_SHARE_ACCESS_READ
         if not open_state.access & needed:
             raise Nfs4Error(codes.NFS4ERR_OPENMODE)
-        self._engine.grace.check(client, reclaim=reclaim)
+        grace = self._engine.grace
+        held = grace.holds_back and self._engine.delegations.covers(client, file.key, write=exclusive)
+        grace.check(client, reclaim, held)
         if file.pending_lock is not None:
             raise Nfs4Error(codes.NFS4ERR_DELAY, "another lock on this file is being made")
         self._check_limits(client, owner, state, file, (start, end, exclusive))

@@ -27,7 +27,7 @@ cdef class OpenTable:
     cpdef FileState file(self, bytes key)
     cpdef FileState make_file(self, bytes key)
     cpdef int drop_if_idle(self, FileState file) except -1
-    cpdef int check_claim(self, ClientRecord client, bint reclaim) except -1
+    cpdef int check_claim(self, ClientRecord client, bint reclaim, bint held=*) except -1
     cpdef tuple begin40(self, ClientRecord client, bytes owner, unsigned int seqid)
     cpdef tuple begin_seqid(self, bytes other, unsigned int seqid)
     cpdef object begin(self, SeqidOwner owner, unsigned int seqid)

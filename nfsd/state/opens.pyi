@@ -54,9 +54,9 @@ class OpenTable:
     def sweep_files(self) -> None:
         """Forget files that lingered for their gate."""
 
-    def check_claim(self, client: Client, reclaim: bool) -> None:
-        """Whether an OPEN may go ahead under grace rules; to be asked before anything is created. Raises GRACE,
-        NO_GRACE."""
+    def check_claim(self, client: Client, reclaim: bool, held: bool = False) -> None:
+        """Whether an OPEN may go ahead under grace rules; to be asked before anything is created. ``held``: it claims
+        what a delegation covers. Raises GRACE, NO_GRACE."""
 
     def owner(self, client: Client, owner: bytes) -> OpenOwner:
         """v4.1: the owner, made if need be. Raises NOSPC at limits."""

@@ -90,8 +90,8 @@ cdef class OpenTable:
             self.drop_if_idle(file)
 
     # -- owners --------------------------------------------------------------------------------------------------
-    cpdef int check_claim(self, ClientRecord client, bint reclaim) except -1:
-        return (<GraceRules>self._engine.grace).check(client, reclaim)
+    cpdef int check_claim(self, ClientRecord client, bint reclaim, bint held=False) except -1:
+        return (<GraceRules>self._engine.grace).check(client, reclaim, held)
 
     cpdef OpenOwner owner(self, ClientRecord client, bytes owner):
         cdef OpenOwner found = client.open_owners.get(owner)
@@ -214,11 +214,16 @@ cdef class OpenTable:
     cdef FileState admitted(self, OpenOwner owner, bytes file_key, int access, int deny, bint reclaim, bint changes):
         """The file, on which this access may be had. Raises what :meth:`reserve` does."""
         cdef ClientRecord client = owner.client
+        cdef GraceRules grace = self._engine.grace
+        cdef bint write = changes or access & OPEN4_SHARE_ACCESS_WRITE != 0 or deny & OPEN4_SHARE_DENY_READ != 0
+        delegations = self._engine.delegations
         if not 1 <= access <= OPEN4_SHARE_ACCESS_BOTH or not 0 <= deny <= OPEN4_SHARE_ACCESS_BOTH:
             raise Nfs4Error(codes.NFS4ERR_INVAL, "share bits")
         if client.expired:
             raise Nfs4Error(codes.NFS4ERR_EXPIRED)
-        (<GraceRules>self._engine.grace).check(client, reclaim)
+        grace.check(
+            client, reclaim, (grace.active or grace.elsewhere) and delegations.covers(client, file_key, write=write)
+        )
         if file_key not in owner.states and (self.is_full(client) or not self.is_room(client, OPEN)):
             raise self.too_many(client, OPEN)
         while (holder := self.conflict(file_key, access, deny)) is not None:
@@ -227,11 +232,7 @@ cdef class OpenTable:
             self._engine.expire_client(holder, Gone.WANTED)
         # A read delegation keeps others from writing and from denying to read, a write delegation from opening at all
         # (RFC 8881 section 10.4).
-        delegations = self._engine.delegations
-        if delegations.count and not delegations.clear(
-            file_key, client,
-            write=changes or access & OPEN4_SHARE_ACCESS_WRITE != 0 or deny & OPEN4_SHARE_DENY_READ != 0,
-        ):
+        if delegations.count and not delegations.clear(file_key, client, write=write):
             raise DelegationConflict
         return self.make_file(file_key)
 

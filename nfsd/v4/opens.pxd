@@ -44,7 +44,7 @@ cdef class Nfs4Opens(NameChanges):
 
     cdef int open(self, Arguments *arguments, Place place) except -1
     cdef bint usual(self, Arguments *arguments, const uint8_t **how) except -1
-    cdef int open_turn(self, bint reclaim, Work brought, Arguments *arguments, Place place) except -1
+    cdef int open_turn(self, bint reclaim, bint held, Work brought, Arguments *arguments, Place place) except -1
     cdef object asked(self)
     cdef int open_now(self, Opening opening, OpenFile opened, bint created) except -1
     cdef int grant(

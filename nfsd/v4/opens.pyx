@@ -32,7 +32,8 @@ from nfsd.vfs.native_files cimport NAME_MAX, UTIME_OMIT, no, no_changes
 from nfsd.vfs.name_changes cimport MAKE_FILE, NameChange, Walk
 from nfsd.vfs.records cimport Credential, Node, OpenFile
 from nfsd.wire.nfs4 cimport (
-    CLAIM_FH, CLAIM_NULL, CLAIM_PREVIOUS, EXCLUSIVE4, EXCLUSIVE4_1, FATTR4_TIME_ACCESS, FATTR4_TIME_MODIFY, GUARDED4,
+    CLAIM_DELEGATE_CUR, CLAIM_DELEG_CUR_FH, CLAIM_FH, CLAIM_NULL, CLAIM_PREVIOUS, EXCLUSIVE4, EXCLUSIVE4_1,
+    FATTR4_TIME_ACCESS, FATTR4_TIME_MODIFY, GUARDED4,
     NFS4ERR_ACCESS, NFS4ERR_BADXDR, NFS4ERR_EXIST, NFS4ERR_INVAL, NFS4ERR_NOENT, NFS4ERR_ROFS, NFS4ERR_SYMLINK, NFS4_OK,
     NFS4_OPAQUE_LIMIT, NFS4_VERIFIER_SIZE,
     NFS_LIMIT_SIZE, OPEN4_CREATE, OPEN4_NOCREATE, OPEN4_SHARE_ACCESS_BOTH, OPEN4_SHARE_ACCESS_READ, OPEN4_SHARE_ACCESS_WRITE,
@@ -147,7 +148,7 @@ cdef class Nfs4Opens(NameChanges):
             at = load_opaque(at + 4, arguments.end, NAME_MAX, &name)
             if at == NULL:
                 return self.open_rarely(brought, arguments, place)
-            outcome = self.open_turn(False, brought, arguments, place)
+            outcome = self.open_turn(False, False, brought, arguments, place)
             return outcome if outcome != BEGUN else self.open_new(&how, &name, at, brought, arguments, place)
         claim = load32(at + 4)
         at += 8
@@ -155,7 +156,7 @@ cdef class Nfs4Opens(NameChanges):
             at = load_opaque(at, arguments.end, NAME_MAX, &name)
         if at == NULL or (claim != CLAIM_NULL and (claim != CLAIM_FH or not self.minor)):
             return self.open_rarely(brought, arguments, place)
-        outcome = self.open_turn(False, brought, arguments, place)
+        outcome = self.open_turn(False, False, brought, arguments, place)
         return outcome if outcome != BEGUN else self.open_there(claim, &name, at, brought, arguments, place)
 
     cdef bint usual(self, Arguments *arguments, const uint8_t **how) except -1:
@@ -177,12 +178,12 @@ cdef class Nfs4Opens(NameChanges):
         how[0] = at + 24 + padded(length)
         return load32(how[0]) == OPEN4_CREATE or load32(how[0]) == OPEN4_NOCREATE
 
-    cdef int open_turn(self, bint reclaim, Work brought, Arguments *arguments, Place place) except -1:
-        """Begin the OPEN: in v4.0, the next operation of its owner. BEGUN, or the outcome of a retransmission. Raises
-        BAD_SEQID, and GRACE and its kin."""
+    cdef int open_turn(self, bint reclaim, bint held, Work brought, Arguments *arguments, Place place) except -1:
+        """Begin the OPEN: in v4.0, the next operation of its owner. BEGUN, or the outcome of a retransmission. ``held``: it
+        claims what a delegation covers. Raises BAD_SEQID, and GRACE and its kin."""
         if self.minor:
             if brought is None:
-                self.state.opens.check_claim(self.client, reclaim)
+                self.state.opens.check_claim(self.client, reclaim, held)
             return BEGUN
         if self.turn is not None:
             return BEGUN
@@ -195,7 +196,7 @@ cdef class Nfs4Opens(NameChanges):
             arguments.at += opening.decode(PyMemoryView_FromMemory(<char *>arguments.at, left(arguments), PyBUF_READ))[1]
             return self.give_again(replay, brought, place)
         self.turn, self.opened_by = owner, client
-        self.state.opens.check_claim(client, reclaim)
+        self.state.opens.check_claim(client, reclaim, held)
         return BEGUN
 
     cdef object asked(self):
@@ -319,7 +320,9 @@ cdef class Nfs4Opens(NameChanges):
         args, used = opening.decode(PyMemoryView_FromMemory(<char *>arguments.at, left(arguments), PyBUF_READ))
         self.share, self.denied = opening.shares(args, self.minor)
         self.seqid, self.share_access, self.owner = args.seqid, args.share_access, args.owner.owner
-        outcome = self.open_turn(args.claim.claim == CLAIM_PREVIOUS, brought, arguments, place)
+        claim = args.claim.claim
+        held = claim == CLAIM_DELEGATE_CUR or claim == CLAIM_DELEG_CUR_FH
+        outcome = self.open_turn(claim == CLAIM_PREVIOUS, held, brought, arguments, place)
         if outcome != BEGUN:
             return outcome
         if self.pseudo is not None:

@@ -8,14 +8,20 @@ from nfsd.protocol import nfs4 as p
 from nfsd.state import ClientRecord, Limits, Recovered
 from tests.support.delegations import (
     BOTH,
+    NONE,
+    NONE_EXT,
     READ,
     READ_DELEGATION,
     WRITE,
     WRITE_DELEGATION,
+    delegated,
     prepared,
     stateid_of,
     with_two,
 )
+from tests.support.nfs4 import Failed
+
+from .test_v4_locks import locking
 
 MINORS = [0, 1, 2]
 
@@ -125,3 +131,58 @@ def test_a_reclaim_waits_for_the_word_on_the_callback_path(tmp_path):
     with_two(tmp_path, 0, before)
     how = {"limits": Limits(lease=30, grace=30), "recovered": restarted(b"one", b"two", minor=0)}
     with_two(tmp_path, 0, after, reclaim_complete=False, **how)
+
+
+@pytest.mark.parametrize(("minor", "by_name"), [(0, True), (1, True), (1, False), (2, False)])
+def test_what_a_delegation_covers_is_granted_while_another_servers_clients_reclaim(tmp_path, minor, by_name):
+    """Who is to give the delegation back opens and locks here first what it has opened and locked under it (RFC 8881
+    section 10.4.4)."""
+
+    @prepared
+    async def test(server, export, one, two):
+        stateid = stateid_of(await delegated(one, access=BOTH))
+        handle, kinds = one.handles[b"f"], p.open_claim_type4
+        server.engine.grace.elsewhere = True
+        if by_name:
+            info = p.open_claim_delegate_cur4(stateid, b"f")
+            claim = p.open_claim4(kinds.CLAIM_DELEGATE_CUR, delegate_cur_info=info)
+            claimed = await one.opening(b"f", BOTH, claim=claim)
+        else:
+            claim = p.open_claim4(kinds.CLAIM_DELEG_CUR_FH, oc_delegate_stateid=stateid)
+            asked = p.OPEN4args(0, BOTH, 0, p.open_owner4(one.clientid, b"owner"), p.openflag4(0), claim)
+            [opened] = await one.on(handle, (p.OP_OPEN, asked))
+            claimed = opened.resok4
+        assert claimed.delegation.delegation_type in (NONE, NONE_EXT)
+        await one.on(handle, locking(one, claimed.stateid, 0, 3))
+        assert await two.open_status(b"f", READ) == p.NFS4ERR_GRACE
+        await one.give_back(stateid, handle)
+        assert not server.engine.delegations.count
+        # It has these opens and locks now; others are as new as anybody's.
+        with pytest.raises(Failed) as failed:
+            await one.on(handle, locking(one, claimed.stateid, 5, 3, owner=b"another"))
+        assert failed.value.status == p.NFS4ERR_GRACE
+
+    with_two(tmp_path, minor, test)
+
+
+@pytest.mark.parametrize("minor", [1, 2])
+def test_what_a_delegation_does_not_cover_waits_for_another_servers_clients(tmp_path, minor):
+    @prepared
+    async def test(server, export, one, two):
+        stateid = stateid_of(await delegated(one))
+        handle, kinds = one.handles[b"f"], p.open_claim_type4
+        other = stateid_of(await delegated(two))
+        server.engine.grace.elsewhere = True
+
+        async def status(deny, whose=stateid):
+            claim = p.open_claim4(kinds.CLAIM_DELEG_CUR_FH, oc_delegate_stateid=whose)
+            owner = p.open_owner4(one.clientid, b"new")
+            asked = p.OPEN4args(0, READ, deny, owner, p.openflag4(0), claim)
+            return await one.status((p.OP_PUTFH, p.PUTFH4args(handle)), (p.OP_OPEN, asked))
+
+        assert await status(p.OPEN4_SHARE_DENY_READ) == p.NFS4ERR_GRACE
+        assert await status(0, whose=other) == p.NFS4ERR_BAD_STATEID
+        assert await status(0) == p.NFS4_OK
+        assert await one.open_status(b"f", WRITE) == p.NFS4ERR_GRACE
+
+    with_two(tmp_path, minor, test)
