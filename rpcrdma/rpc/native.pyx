@@ -390,13 +390,13 @@ cdef class NativeCalls(Answerer):
         self.why = SIZE
         if place.end - place.at < LONGEST_HEAD:
             return DECLINED
+        if not self.calling:
+            self.calling = True
+            self.clock = nanoseconds() * 1e-9
         self.why = CALLER
         caller = self.caller_of(message, offset)
         if caller is None:
             return DECLINED
-        if not self.calling:
-            self.calling = True
-            self.clock = nanoseconds() * 1e-9
         self.why = GATE
         if self.gate is not None and not (
             self.admitted_in == self.gate.generation and self.clock < self.admitted_until
@@ -457,7 +457,7 @@ cdef class NativeCalls(Answerer):
         cdef Signed signed
         cdef Caller caller
         if flavor == RPCSEC_GSS:
-            signed = signature(self.secured, message, arguments)
+            signed = signature(self.secured, message, arguments, self.clock)
             if signed is None:
                 return None
             self.signed = signed

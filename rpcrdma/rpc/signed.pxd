@@ -11,14 +11,15 @@ cdef enum:
 cdef size_t arguments_of(const uint8_t *message, size_t size) noexcept
 
 cdef class Known:
-    """The contexts of an acceptor. They are looked up where they stand, so that nothing is kept that is gone."""
+    """The contexts of an acceptor. They are looked up where they stand, so that nothing is used that is gone."""
 
     cdef dict contexts          # by handle
+    cdef Context latest         # the one that was found last: calls come in batches
     cdef object look_up         # what there is to do about one whose time is over, or whose principal is to be asked about
 
     cdef readonly uint64_t calls    # that were taken with a good signature
 
-    cdef Context find(self, bytes handle)
+    cdef Context find(self, const uint8_t *handle, double now)
 
 cdef class Signed:
     """By whom a call is signed, as which one of theirs, and what follows of that for its reply."""
@@ -36,4 +37,4 @@ cdef class Signed:
     cdef bytes plain(self, const uint8_t *start, Place place)
 
 cdef Signed UNSIGNED
-cdef Signed signature(Known known, const uint8_t *message, size_t arguments)
+cdef Signed signature(Known known, const uint8_t *message, size_t arguments, double now)

@@ -6,10 +6,11 @@ not good, or is not simple, is for the general path to answer (:mod:`rpcrdma.rpc
 verified there once more, but its sequence number has been taken: that goes along (:class:`~rpcrdma.rpc.replay.Passed`).
 """
 
-from cpython.bytes cimport PyBytes_FromStringAndSize
+from cython cimport freelist
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from libc.stdint cimport uint64_t
+from libc.string cimport memcmp
 
-from rpcrdma.clock cimport nanoseconds
 from rpcrdma.gss.contexts cimport FRESH, Context
 from rpcrdma.octets cimport load32, load64, padded, store32
 from rpcrdma.place cimport Place
@@ -43,38 +44,38 @@ cdef size_t arguments_of(const uint8_t *message, size_t size) noexcept:
     return offset if offset <= size else 0
 
 
-cdef bytes handle_of(const uint8_t *message):
-    """The context that a call under RPCSEC_GSS names; None: the call is not one of version 1 with data that nothing but its
+cdef const uint8_t *handle_of(const uint8_t *message) noexcept:
+    """The context that a call under RPCSEC_GSS names; NULL: the call is not one of version 1 with data that nothing but its
     header is protected of."""
     cdef const uint8_t *body = message + 32
     if load32(message + 28) != 20 + HANDLE or load32(body + 16) != HANDLE or load64(body) != <uint64_t>1 << 32:
-        return None
-    return PyBytes_FromStringAndSize(<char *>body + 20, HANDLE) if load32(body + 12) == 1 else None
+        return NULL
+    return body + 20 if load32(body + 12) == 1 else NULL
 
 
 cdef class Known:
     def __init__(self, dict contexts not None, look_up not None):
         self.contexts, self.look_up = contexts, look_up
 
-    cdef Context find(self, bytes handle):
+    cdef Context find(self, const uint8_t *handle, double now):
         """The context that a client calls so, with credentials, of which the first is that of calls without protection."""
-        cdef Context context = self.contexts.get(handle)
-        cdef double now
+        cdef Context context = self.latest
+        if context is None or context.gone or memcmp(PyBytes_AS_STRING(context.handle), handle, HANDLE) != 0:
+            context = self.latest = self.contexts.get(PyBytes_FromStringAndSize(<char *>handle, HANDLE))
         if context is not None and context.credentials:
-            now = nanoseconds() * 1e-9
             if now < context.expires and now <= context.known_until:
                 context.recent = True
                 return context
-        return self.look_up(handle)
+        return self.look_up(PyBytes_FromStringAndSize(<char *>handle, HANDLE))
 
 
-cdef Signed signature(Known known, const uint8_t *message, size_t arguments):
+cdef Signed signature(Known known, const uint8_t *message, size_t arguments, double now):
     """That of a call under RPCSEC_GSS whose arguments begin there; None: for the general path to say. ``known``: the
     contexts; None: there are none."""
     cdef size_t header = 32 + padded(load32(message + 28))
     cdef uint32_t length = load32(message + header + 4)
-    cdef bytes handle = handle_of(message)
-    cdef Context context = None if handle is None or known is None else known.find(handle)
+    cdef const uint8_t *handle = handle_of(message)
+    cdef Context context = None if handle == NULL or known is None else known.find(handle, now)
     cdef Signed signed
     if context is None or header + 8 + padded(length) != arguments:
         return None
@@ -86,6 +87,7 @@ cdef Signed signature(Known known, const uint8_t *message, size_t arguments):
     return signed
 
 
+@freelist(8)
 cdef class Signed:
     cdef bint take(self) noexcept:
         """Whether the call may be answered, as far as its sequence number goes."""
