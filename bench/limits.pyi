@@ -2,6 +2,8 @@
 
 from collections.abc import Iterable
 
+from rpcrdma.gss.mechanism import Sealer
+
 def answer(fd: int, request: int, reply: int) -> int:
     """Answer requests one by one until the peer closes."""
 
@@ -19,3 +21,6 @@ def file_calls(fd: int, offsets: Iterable[int], write: bool, size: int = 4096) -
 
 def copying(seconds: float) -> float:
     """memcpy. Returns octets per second."""
+
+def signatures(theirs: Sealer, ours: Sealer, times: int) -> int:
+    """Verify the header of a call, and sign its reply's. Returns the octets of a signature."""

@@ -2,13 +2,15 @@
 
 Owns :func:`relayed`. The load's calls, with AUTH_SYS and in the clear, are made those of a Kerberos context or are sent
 through TLS, and replies are made those to the load's calls. Only the server's CPU is looked at, so what this costs does
-not matter. It hands calls on in the batches in which they come, so that the server meets the same batches always.
+not matter. It takes all replies to a batch of calls before it looks at them, and hands them over at once, so that the
+server meets the same batches always, and nobody else is at work while it is.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
+import select
 import socket
 import ssl
 import struct
@@ -26,6 +28,8 @@ Security = Literal["sys", "krb5", "krb5i", "krb5p", "tls"]
 SERVICE = "nfs@localhost"
 _LAST = 0x80000000
 _MOST = 1 << 20
+_SILENCE = 0.002
+"""Seconds after which the rest of a batch is not expected any more: a load ends its calls one by one."""
 _PROBE = struct.pack(">10I", 1, 0, 2, NFS_PROGRAM, NFS_V3, 0, 7, 0, 0, 0)
 """NULL with AUTH_TLS (RFC 9289 section 4.1)."""
 _ACCEPTED = struct.pack(">5I", 1, 0, 0, 0, 0)
@@ -39,10 +43,13 @@ class Records:
     def __init__(self, way: socket.socket) -> None:
         self._way, self._buffer, self._message = way, bytearray(), b""
 
-    def next(self) -> list[bytes]:
-        """Those that have come, without their marks, at least one; none: the stream has ended."""
+    def next(self, wanted: int = 1) -> list[bytes]:
+        """Those that have come, without their marks, at least one; so many, if they come without a pause. None: the
+        stream has ended."""
         found: list[bytes] = []
-        while not found:
+        while len(found) < wanted:
+            if found and not select.select([self._way], [], [], _SILENCE)[0]:
+                break
             octets = self._way.recv(_MOST)
             if not octets:
                 return []
@@ -73,15 +80,16 @@ def record(message: bytes) -> bytes:
 def relay(load: socket.socket, way: socket.socket, outward: Change, inward: Change) -> None:
     """Hand calls and replies on until either end closes its connection."""
     calls, replies = Records(load), Records(way)
-    while batch := calls.next():
+    batch: list[bytes] = []
+    while batch := calls.next(max(len(batch), 1)):
         way.sendall(b"".join(record(outward(call)) for call in batch))
-        due = len(batch)
-        while due:
-            got = replies.next()
-            if not got:
+        got: list[bytes] = []
+        while len(got) < len(batch):
+            more = replies.next()
+            if not more:
                 return
-            load.sendall(b"".join(record(inward(reply)) for reply in got))
-            due -= len(got)
+            got += more
+        load.sendall(b"".join(record(inward(reply)) for reply in got))
 
 
 class Context:

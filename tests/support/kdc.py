@@ -180,6 +180,14 @@ class Realm:
             self.run("kinit", "-l", life, "-k", "-t", str(keytab), self.principal(name), env=more)
         return env
 
+    def preferring(self, enctype: str) -> dict[str, str]:
+        """What leads to this realm with keys of this type wherever there is a choice; to be added to an environment."""
+        others = [one for one in (kind.partition(":")[0] for kind in ENCTYPES) if one != enctype]
+        path = self.directory / f"krb5-{enctype}.conf"
+        chosen = f"[libdefaults]\n    permitted_enctypes = {' '.join((enctype, *others))}"
+        path.write_text((self.directory / "krb5.conf").read_text().replace("[libdefaults]", chosen, 1))
+        return {**self.environment, "KRB5_CONFIG": str(path)}
+
     def start(self) -> None:
         """Run the KDC; returns when it answers."""
         path = shutil.which("krb5kdc", path=_PATH)

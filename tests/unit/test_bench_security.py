@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import os
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
+from bench.limits import signatures
 from bench.running import Impossible
 from bench.scenarios import prepare
-from bench.security import SECURITIES, Secured, SecurityStudy, ciphers, of, site
+from bench.security import ENCTYPES, SECURITIES, Secured, SecurityStudy, ciphers, ends, headers, of, site
 
 ROWS = [
-    {"on": "", "server": "", "call": "cipher", "krb5i": 600.0, "krb5p": 1200.0, "tls": 150.0},
+    {"on": "", "server": "", "call": "cipher", "krb5i": 600.0, "krb5p": 1200.0, "tls": 150.0}
+    | dict(zip(ENCTYPES, (1.25, 1.0, 5.0, 4.0), strict=True)),
     {"on": "tmpfs", "server": "rdma-nfsd", "call": "getattr"}
     | {"sys": 2.0, "krb5": 5.0, "krb5i": 6.0, "krb5p": 8.0, "tls": 3.0},
     {
@@ -27,11 +32,20 @@ ROWS = [
 ]
 
 
+def of_type(realm: Path, enctype: str) -> int:
+    """Octets of a signature with keys of this type."""
+    with mock.patch.dict(os.environ, json.loads((realm / enctype).read_text())):
+        return signatures(*ends(realm), 1)
+
+
 def test_each_kind_of_security_is_what_the_server_sees(tmp_path: Path) -> None:
     try:
         with site(tmp_path / "realm") as realm:
-            alone = ciphers(realm / "keytab")
-            assert alone.keys() == {"krb5i", "krb5p", "tls"}
+            assert ciphers(realm).keys() == {"krb5i", "krb5p", "tls"}
+            assert all(alone > 0 for alone in headers(realm).values())
+            made = [of_type(realm, enctype) for enctype in ENCTYPES]
+            assert made == [16 + 12, 16 + 12, 16 + 24, 16 + 16]  # octets: RFC 3962 section 6, RFC 8009 section 5
+            assert signatures(*ends(realm), 1) == made[0]
             server = Secured(tmp_path / "server", realm)
             try:
                 files = asyncio.run(prepare(server))
@@ -54,6 +68,7 @@ def test_figures_are_shown_as_ratios() -> None:
     assert "| tmpfs | rdma-nfsd | getattr | 2.00 | 2.50 | 3.00 | 4.00 | 1.50 |" in lines
     assert "| tmpfs | ganesha | read-1m-4 | 500.00 | 1.02 | 2.00 | 3.20 | - |" in lines
     assert "| tmpfs | ganesha | krb5i | 1000 | 600 (signing) | 0.60 |" in lines
+    assert "| tmpfs | rdma-nfsd | getattr | 3.00 | 1.25 | 1.00 | 5.00 | 4.00 |" in lines
     assert study.watched(ROWS, {}) == {
         "getattr with krb5 on tmpfs": 2.5,
         "getattr with krb5i on tmpfs": 3.0,
