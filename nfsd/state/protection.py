@@ -29,9 +29,10 @@ _ALWAYS: Final = (
 )
 """Asked for by the sections of these operations themselves, named in spo_must_enforce or not."""
 _ENFORCED: Final = _ALWAYS | 1 << codes.OP_BACKCHANNEL_CTL | 1 << codes.OP_DELEGPURGE
-_ALLOWED: Final = 1 << codes.OP_TEST_STATEID | 1 << codes.OP_FREE_STATEID
-"""They go to no file, so that no export's ``sec`` is in their way. CLOSE and its kin would have to get to exports that
-do not take the machine's flavor: a client that is not granted them sends them as the user."""
+_GIVING_UP: Final = 1 << codes.OP_CLOSE | 1 << codes.OP_OPEN_DOWNGRADE | 1 << codes.OP_LOCKU | 1 << codes.OP_DELEGRETURN
+"""What a client gives state up by. They do nothing to the file itself."""
+_ALLOWED: Final = _GIVING_UP | 1 << codes.OP_TEST_STATEID | 1 << codes.OP_FREE_STATEID
+"""Not WRITE and COMMIT, which clients would send as their machine then whoever writes; nor those that look at names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +62,14 @@ def is_itself(client: Client, principal: str, machine: str) -> bool:
     """Whether a caller is the client's principal, known as well as its protection demands. ``machine``: the principal
     again, if the call has integrity or privacy."""
     return client.principal == (machine if client.protection is not None else principal)
+
+
+def at_files(client: Client | None, machine: str) -> int:
+    """The operations, as bits, that a caller may do to a file whose export takes no calls with its flavor: the client's
+    machine may give up what users have opened, whatever they must come with (section 18.35.3)."""
+    if client is None or client.protection is None or client.principal != machine:
+        return 0
+    return client.protection.must_allow & _GIVING_UP
 
 
 def check(client: Client, operation: int, machine: str) -> None:

@@ -45,6 +45,19 @@ class There(NamedTuple):
     read_only: bool
     tally: Tally
     """Where its client's calls are counted."""
+    only: int = 0
+    """The operations, as bits, that it is let there for, although the export would have it known otherwise; 0: all."""
+
+
+def principal_of(caller: RpcCredential) -> str:
+    """Who a caller is for state."""
+    return f"{caller.flavor}:{caller.principal or caller.mark}"
+
+
+def machine_of(caller: RpcCredential) -> str:
+    """The same for one who has proved it for each octet of the call (RPCSEC_GSS with integrity or privacy); else
+    nothing."""
+    return principal_of(caller) if caller.service > 1 else ""
 
 
 async def arrive(
@@ -171,11 +184,22 @@ def _unserved(server: Nfs4Server, path: str) -> str:
 
 # -- for native operations ---------------------------------------------------------------------------------------------
 async def arrive_as(
-    server: Nfs4Server, transport: Transport, minor: int, handle: bytes, caller: RpcCredential
+    server: Nfs4Server, transport: Transport, minor: int, handle: bytes, caller: RpcCredential, only: int = 0
 ) -> tuple[Node | PseudoNode | Barred, There | None]:
-    """As :func:`arrive`, with what the caller is there; None in the pseudo file system, and where it is barred."""
+    """As :func:`arrive`, with what the caller is there; None in the pseudo file system, and where it is barred.
+    ``only``: the operations for which it is not."""
     found = await arrive(server, transport, minor, handle, caller)
+    if only and isinstance(found, Barred):
+        return found.node, await _there_for(server, transport, found.node, caller, only)
     return found, await there(server, transport, found, caller)
+
+
+async def _there_for(
+    server: Nfs4Server, transport: Transport, node: Node, caller: RpcCredential, only: int
+) -> There | None:
+    """As :func:`there`, for these operations."""
+    found = await there(server, transport, node, caller)
+    return None if found is None else found._replace(only=only)
 
 
 async def look_up_as(
@@ -189,10 +213,11 @@ async def look_up_as(
 
 
 async def learn(
-    server: Nfs4Server, transport: Transport, minor: int, caller: RpcCredential, *nodes: Node | None
+    server: Nfs4Server, transport: Transport, minor: int, caller: RpcCredential, *nodes: Node | None, only: int = 0
 ) -> list[There | None]:
     """What a caller has become on the exports of these files. Raises Nfs4Error: ACCESS for a client that may not use
-    one any more, PERM as above, WRONGSEC where it must be known otherwise by now."""
+    one any more, PERM as above, WRONGSEC where it must be known otherwise by now. ``only``: the operations for which
+    it need not."""
     found = []
     for node in nodes:
         if node is not None and not may_use(server, transport, minor, node.export):
@@ -200,8 +225,11 @@ async def learn(
         if node is not None and not server.exports.takes(node.export, transport):
             raise Nfs4Error(_refusal(server, node.export, transport))
         if node is not None and not server.exports.believes(node.export, caller, transport):
-            raise Nfs4Error(disbelieve(server, transport, minor, node.export, caller))
-        found.append(await there(server, transport, node, caller))
+            if not only:
+                raise Nfs4Error(disbelieve(server, transport, minor, node.export, caller))
+            found.append(await _there_for(server, transport, node, caller, only))
+        else:
+            found.append(await there(server, transport, node, caller))
     return found
 
 

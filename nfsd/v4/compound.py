@@ -16,7 +16,20 @@ from nfsd.state import Nfs4Error
 from nfsd.state.clients import Client
 from nfsd.state.sessions import Session
 from nfsd.state.types import INVALID, StateidLike
-from nfsd.v4.arrivals import VERSIONS, Barred, There, arrive, credential_of, disbelieve, enter, may_use, there, walked
+from nfsd.v4.arrivals import (
+    VERSIONS,
+    Barred,
+    There,
+    arrive,
+    credential_of,
+    disbelieve,
+    enter,
+    machine_of,
+    may_use,
+    principal_of,
+    there,
+    walked,
+)  # fmt: skip
 from nfsd.v4.facts import Asking
 from nfsd.v4.operations import ENCODED, Operation
 from nfsd.v4.pseudofs import PseudoNode
@@ -188,14 +201,12 @@ class Compound:
     @property
     def principal(self) -> str:
         """Who the caller is for state: client records are bound to it."""
-        caller = self.call.credential
-        return f"{caller.flavor}:{caller.principal or caller.mark}"
+        return principal_of(self.call.credential)
 
     @property
     def machine(self) -> str:
-        """The same for one who has proved it for each octet of the call (RPCSEC_GSS with integrity or privacy); else
-        nothing."""
-        return self.principal if self.call.credential.service > 1 else ""
+        """The same, as :func:`machine_of`."""
+        return machine_of(self.call.credential)
 
     @property
     def host(self) -> str:

@@ -1,6 +1,6 @@
 """C declarations of what the current file is in native COMPOUNDs."""
 
-from libc.stdint cimport uint8_t, uint32_t
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
 from nfsd.v4.file_attributes cimport Nfs4Attributes
 from nfsd.v4.native_compound cimport Arguments
@@ -12,7 +12,8 @@ cdef class FileHandles(Nfs4Attributes):
     """Attributes too, and what the current file is."""
 
     cdef int putfh(self, Arguments *arguments, Place place) except -1
-    cdef int to_arrive(self, bytes handle) except -1
+    cdef int to_arrive(self, bytes handle, uint64_t only) except -1
+    cdef uint64_t for_machine(self, const uint8_t *at, const uint8_t *end) except? 0
     cdef bint is_foreign(self, const uint8_t *behind, const uint8_t *end) noexcept
     cdef int getfh(self, Place place) except -1
     cdef int lookup(self, Arguments *arguments, Place place) except -1

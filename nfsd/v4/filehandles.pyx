@@ -9,7 +9,7 @@ or a file where the caller is barred (``Barred``), of which they know no more th
 """
 
 from libc.errno cimport ENOENT, ESTALE
-from libc.stdint cimport uint8_t, uint32_t
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
 from nfsd.v4.changes cimport status_in, wrong_name
 from nfsd.v4.native_compound cimport left, padded, room, store_opaque
@@ -27,7 +27,8 @@ from rpcrdma.place cimport ANSWERED, load32, load64, store32
 from rpcrdma.rpc.work cimport Errand, Work
 
 from nfsd.state import Nfs4Error
-from nfsd.v4.arrivals import Barred, arrive_as, look_up_as
+from nfsd.state.protection import at_files
+from nfsd.v4.arrivals import Barred, arrive_as, look_up_as, machine_of
 from nfsd.vfs.types import FileType
 
 cdef enum:
@@ -55,7 +56,7 @@ cdef class FileHandles(Nfs4Attributes):
             if node is not None:
                 standing = self.files.standing(self.caller, node)
             if standing is None:
-                return self.to_arrive(handle.octets[:handle.length])
+                return self.to_arrive(handle.octets[:handle.length], self.for_machine(behind, arguments.end))
             self.charge(standing)
             self.go(node)
             self.standing = standing
@@ -75,12 +76,28 @@ cdef class FileHandles(Nfs4Attributes):
         place.at = store32(store32(place.at, OP_PUTFH), NFS4_OK)
         return ANSWERED
 
-    cdef int to_arrive(self, bytes handle) except -1:
-        """WAITS, for the file of a handle, and for what the caller is there."""
+    cdef int to_arrive(self, bytes handle, uint64_t only) except -1:
+        """WAITS, for the file of a handle, and for what the caller is there. ``only``: see :func:`arrive_as`."""
         self.files.pause()
         return self.wait_for(
-            Errand(arrive_as(self.server, self.caller.transport, self.minor, handle, self.caller.credential)), None
+            Errand(arrive_as(self.server, self.caller.transport, self.minor, handle, self.caller.credential, only)), None
         )
+
+    cdef uint64_t for_machine(self, const uint8_t *at, const uint8_t *end) except? 0:
+        """The operations for which the client's machine is let to any file, if the next one is among them (RFC 8881 section
+        18.35.3); 0: there are none. Clients put a GETATTR beside them, which alone opens no way. ``at``: where the operations
+        behind PUTFH stand."""
+        cdef uint64_t only
+        if self.client is None or self.index + 2 > self.operations or end - at < 4:
+            return 0
+        only = at_files(self.client, machine_of(self.caller.credential))
+        if load32(at) == OP_GETATTR and self.index + 3 <= self.operations and end - at >= 8:
+            if end - at < 12 + 4 * <ssize_t>load32(at + 4):
+                return 0
+            at += 8 + 4 * <size_t>load32(at + 4)
+        if load32(at) >= 64 or not (only >> load32(at)) & 1:
+            return 0
+        return only | <uint64_t>1 << OP_GETATTR | <uint64_t>1 << OP_PUTFH
 
     cdef bint is_foreign(self, const uint8_t *behind, const uint8_t *end) noexcept:
         """Whether a PUTFH is perhaps the source of a copy: SAVEFH stands behind it."""

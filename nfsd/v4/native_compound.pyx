@@ -32,12 +32,12 @@ from nfsd.v4.fattr cimport Fattr
 from nfsd.v4.halfway cimport Halfway
 from nfsd.v4.under_way cimport Learning, UnderWay
 from nfsd.v4.unguarded cimport changes_unguarded
-from nfsd.vfs.native_files cimport Standing, no, standing_on
+from nfsd.vfs.native_files cimport Standing, allows, no, standing_on
 from nfsd.vfs.native_names cimport NativeNames
 from nfsd.wire.nfs4 cimport (
     NFS4ERR_BADXDR, NFS4ERR_DELAY, NFS4ERR_MINOR_VERS_MISMATCH, NFS4ERR_NOTSUPP, NFS4ERR_NOT_ONLY_OP, NFS4ERR_OP_ILLEGAL,
     NFS4ERR_OP_NOT_IN_SESSION, NFS4ERR_REP_TOO_BIG, NFS4ERR_REP_TOO_BIG_TO_CACHE, NFS4ERR_RESOURCE, NFS4ERR_SEQUENCE_POS,
-    NFS4ERR_SERVERFAULT, NFS4_OK, OP_ACCESS, OP_BIND_CONN_TO_SESSION, OP_CREATE, OP_GETATTR, OP_GETFH, OP_ILLEGAL, OP_READ,
+    NFS4ERR_SERVERFAULT, NFS4ERR_WRONGSEC, NFS4_OK, OP_ACCESS, OP_BIND_CONN_TO_SESSION, OP_CREATE, OP_GETATTR, OP_GETFH, OP_ILLEGAL, OP_READ,
     OP_SEQUENCE, OP_SETATTR, OP_WRITE,
 )
 from rpcrdma.declined cimport CHUNKS, PROCEDURE, RARE, RECALL, SIZE, STATE
@@ -335,6 +335,8 @@ cdef class NativeCompound(UnderWay):
             return NFS4ERR_NOT_ONLY_OP
         if not known or not kind & CARRIED_OUT:
             return NFS4ERR_NOTSUPP  # what 4.0 alone has is no more illegal later than that (RFC 8881 section 8.8)
+        if not allows(self.standing, number):
+            return NFS4ERR_WRONGSEC
         if kind & CHANGING and self.brought is None and self.limit < self.size(place) + _room_for_result:
             return self.too_big()  # its reply could not be sent
         return NFS4_OK
@@ -461,15 +463,13 @@ cdef class NativeCompound(UnderWay):
     cdef int go(self, Node node) except -1:
         """Make a file the current one; the current stateid goes."""
         self.current = node
-        self.pseudo = None
-        self.foreign = 0
+        self.pseudo, self.foreign = None, 0
         self.stateid = None
         self.seen = False
         return 0
 
     cdef int arrived(self, tuple found) except -1:
-        """Go to a file that an errand has brought, with what the caller is there; None: what it is already. Or to a place in
-        the pseudo file system."""
+        """Go to what an errand has brought: a file, with what the caller is there (None: what it is already), or a place."""
         cdef Standing standing
         node, there = found
         if not isinstance(node, Node):
@@ -478,7 +478,7 @@ cdef class NativeCompound(UnderWay):
             self.pseudo = node
             return 0
         if there is not None:
-            standing = standing_on(node.export, there[0], there[1], there[2])
+            standing = standing_on(node.export, there[0], there[1], there[2], there[3])
             self.charge(standing)
             self.standing = standing
         self.go(node)

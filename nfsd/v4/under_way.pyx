@@ -11,7 +11,7 @@ can be done again. A general call takes such data along.
 """
 
 from cpython.bytes cimport PyBytes_FromStringAndSize
-from libc.stdint cimport uint8_t, uint32_t
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
 from nfsd.state.records cimport Slot
@@ -165,10 +165,12 @@ cdef class UnderWay(NativeProgram):
 
     cdef bint same_standing(self) except -1:
         """See what the caller is on the exports of the current and the saved file by now. False: that takes time."""
+        cdef Standing standing
         if self.current is not None:
-            self.standing = self.files.standing(self.caller, self.current)
-            if self.standing is None:
+            standing = self.files.standing(self.caller, self.current)
+            if standing is None:
                 return False
+            self.standing = standing
         if self.saved is not None:
             self.saved_standing = self.files.standing(self.caller, self.saved)
             return self.saved_standing is not None
@@ -176,9 +178,13 @@ cdef class UnderWay(NativeProgram):
 
     cdef int learn(self) except -1:
         """WAITS, for what the caller is on the exports of the current and the saved file."""
+        cdef uint64_t only = 0 if self.standing is None else self.standing.only
+        caller = self.caller
         self.files.pause()
         return self.wait_for(
-            Learning(learn(self.server, self.caller.transport, self.minor, self.caller.credential, self.current, self.saved)),
+            Learning(learn(
+                self.server, caller.transport, self.minor, caller.credential, self.current, self.saved, only=only
+            )),
             None,
         )
 
@@ -191,9 +197,9 @@ cdef class UnderWay(NativeProgram):
             return self.failed_in(learning)
         standing, saved = learning.result
         if standing is not None:
-            self.standing = standing_on(self.current.export, standing[0], standing[1], standing[2])
+            self.standing = standing_on(self.current.export, standing[0], standing[1], standing[2], standing[3])
         if saved is not None:
-            self.saved_standing = standing_on(self.saved.export, saved[0], saved[1], saved[2])
+            self.saved_standing = standing_on(self.saved.export, saved[0], saved[1], saved[2], saved[3])
         return 0
 
     cdef uint32_t failed_in(self, Errand errand) except 0:

@@ -41,6 +41,7 @@ cdef class Standing:
     cdef unsigned int versions      # of NFS, that the export is for
     cdef size_t max_read            # octets of one READ, of one WRITE
     cdef size_t max_write
+    cdef uint64_t only              # the operations of NFSv4, as bits, that are all it may do; 0: it may do any
     cdef unsigned long generation
     cdef double learnt
 
@@ -84,7 +85,8 @@ cdef class NativeFiles:
     cdef void observe(self, Node node, statx_t *status, bint changed) noexcept
 
 
-cdef Standing standing_on(object export, Credential credential, bint read_only, Tally tally)
+cdef Standing standing_on(object export, Credential credential, bint read_only, Tally tally, uint64_t only=*)
+cdef bint allows(Standing standing, uint32_t operation) noexcept
 
 
 cdef inline bint no(NativeFiles files, int why) noexcept:

@@ -97,12 +97,19 @@ cdef int synchronise(int fd) except -1:
     return 0
 
 
-cdef Standing standing_on(export, Credential credential, bint read_only, Tally tally):
+cdef Standing standing_on(export, Credential credential, bint read_only, Tally tally, uint64_t only=0):
     """What a caller is on an export, good for the present call."""
     cdef Standing standing = Standing.__new__(Standing)
-    standing.credential, standing.read_only, standing.tally = credential, read_only, tally
+    standing.credential, standing.read_only, standing.tally, standing.only = credential, read_only, tally, only
     standing.versions, standing.max_read, standing.max_write = export.versions, export.max_read, export.max_write
     return standing
+
+
+cdef bint allows(Standing standing, uint32_t operation) noexcept:
+    """Whether a caller may do this operation of NFSv4 where it is standing."""
+    if standing is None or standing.only == 0:
+        return True
+    return operation < 64 and (standing.only >> operation) & 1
 
 
 cdef inline Standing spoken(NativeFiles files, Standing standing):

@@ -39,6 +39,12 @@ LINUX_ALLOWS = sum(
         p.OP_SECINFO_NO_NAME, p.OP_LAYOUTRETURN, p.OP_TEST_STATEID, p.OP_FREE_STATEID, p.OP_WRITE,
     )
 )  # fmt: skip
+GRANTED = sum(
+    1 << number
+    for number in (
+        p.OP_CLOSE, p.OP_OPEN_DOWNGRADE, p.OP_LOCKU, p.OP_DELEGRETURN, p.OP_TEST_STATEID, p.OP_FREE_STATEID,
+    )
+)  # fmt: skip
 CHANNEL = p.channel_attrs4(0, 1 << 16, 1 << 16, 4096, 8, 4, [])
 EITHER = p.channel_dir_from_client4.CDFC4_FORE_OR_BOTH
 
@@ -90,8 +96,7 @@ def test_what_linux_asks_for_is_granted_and_protects_its_state(tmp_path: Path, r
             protection = made.eir_resok4.eir_state_protect
             assert protection.spr_how == p.state_protect_how4.SP4_MACH_CRED
             assert mask_of(protection.spr_mach_ops.spo_must_enforce) == LINUX_ENFORCES
-            allowed = mask_of(protection.spr_mach_ops.spo_must_allow)
-            assert allowed == 1 << p.OP_TEST_STATEID | 1 << p.OP_FREE_STATEID
+            assert mask_of(protection.spr_mach_ops.spo_must_allow) == GRANTED
             clientid = made.eir_resok4.eir_clientid
             first = create_session(clientid, made.eir_resok4.eir_sequenceid)
             assert (await ask(other, first))[0] == p.NFS4ERR_CLID_INUSE
@@ -145,3 +150,109 @@ def test_another_principal_does_not_take_a_client_over(tmp_path: Path, realm: kd
             assert (await ask(machine, create_session(clientid, sequenceid + 1)))[0] == p.NFS4_OK
 
     run(tmp_path, realm, test)
+
+
+FILE = (
+    (p.OP_PUTROOTFH, None),
+    (p.OP_LOOKUP, p.LOOKUP4args(b"strong")),
+    (p.OP_LOOKUP, p.LOOKUP4args(b"file")),
+    (p.OP_GETFH, None),
+)
+GETATTR = p.OP_GETATTR, p.GETATTR4args([1 << p.FATTR4_SIZE])
+READING, BOTH, NONE = p.OPEN4_SHARE_ACCESS_READ, p.OPEN4_SHARE_ACCESS_BOTH, p.OPEN4_SHARE_DENY_NONE
+ZERO = p.stateid4(0, bytes(12))
+
+
+class Holder:
+    """Sends COMPOUNDs of one session, each on the slot of a caller."""
+
+    def __init__(self, sessionid: bytes) -> None:
+        self._sessionid = sessionid
+        self._numbers: dict[Connection, int] = {}
+
+    async def ask(self, connection: Connection, *operations: compound.Op) -> tuple[int, Any]:
+        slot = list(self._numbers).index(connection) if connection in self._numbers else len(self._numbers)
+        number = self._numbers[connection] = self._numbers.get(connection, 0) + 1
+        first = p.OP_SEQUENCE, p.SEQUENCE4args(self._sessionid, number, slot, slot, False)
+        return await ask(connection, first, *operations)
+
+
+async def held(connection: Connection, *, protect: bool) -> Holder:
+    """A session of the machine's, whose connections need not be bound."""
+    _, made = await ask(
+        connection, exchange_id(enforce=LINUX_ENFORCES & ~(1 << p.OP_BIND_CONN_TO_SESSION), protect=protect)
+    )
+    first = create_session(made.eir_resok4.eir_clientid, made.eir_resok4.eir_sequenceid)
+    status, session = await ask(connection, first)
+    assert status == p.NFS4_OK
+    holder = Holder(session.csr_resok4.csr_sessionid)
+    assert (await holder.ask(connection, (p.OP_RECLAIM_COMPLETE, p.RECLAIM_COMPLETE4args(False))))[0] == p.NFS4_OK
+    return holder
+
+
+async def opened(holder: Holder, user: Connection) -> tuple[bytes, p.stateid4, p.stateid4]:
+    """What a user opens and locks: the file's handle, and the stateids of both."""
+    status, found = await holder.ask(user, *FILE)
+    assert status == p.NFS4_OK
+    here = p.OP_PUTFH, p.PUTFH4args(found.resok4.object)
+    owner = p.open_owner4(0, b"a user")
+    claim = p.open_claim4(p.open_claim_type4.CLAIM_FH)
+    for access in (READING, BOTH):
+        how = p.OPEN4args(0, access, NONE, owner, p.openflag4(p.opentype4.OPEN4_NOCREATE), claim)
+        status, made = await holder.ask(user, here, (p.OP_OPEN, how))
+        assert status == p.NFS4_OK
+    stateid = made.resok4.stateid
+    locker = p.locker4(True, open_owner=p.open_to_lock_owner4(0, stateid, 0, p.lock_owner4(0, b"a lock")))
+    lock = p.OP_LOCK, p.LOCK4args(p.nfs_lock_type4.WRITE_LT, False, 0, 10, locker)
+    status, made = await holder.ask(user, here, lock)
+    assert status == p.NFS4_OK
+    return found.resok4.object, stateid, made.resok4.lock_stateid
+
+
+def test_the_machine_gives_up_what_a_user_has_opened(tmp_path: Path, realm: kdc.Realm) -> None:
+    """RFC 8881 section 18.35.3, on an export that takes no calls with the machine's flavor: what ends state, and no
+    more than that."""
+
+    async def test(site: Site) -> None:
+        async with (
+            caller(site, MACHINE) as machine, caller(site, MACHINE, "krb5") as unsigned, caller(site, OTHER) as other,
+            caller(site, "ann", "krb5p") as user,
+        ):  # fmt: skip
+            holder = await held(machine, protect=True)
+            handle, stateid, locked = await opened(holder, user)
+            here = p.OP_PUTFH, p.PUTFH4args(handle)
+            close = p.OP_CLOSE, p.CLOSE4args(0, stateid)
+            read = p.OP_READ, p.READ4args(ZERO, 0, 10)
+            unlock = p.OP_LOCKU, p.LOCKU4args(p.nfs_lock_type4.WRITE_LT, 0, locked, 0, 10)
+            for stranger in (unsigned, other):
+                for operation in (unlock, close):
+                    assert (await holder.ask(stranger, here, operation))[0] == p.NFS4ERR_WRONGSEC
+            for others in ((read,), (GETATTR,), (GETATTR, read), (GETATTR, here, read), (unlock, read)):
+                assert (await holder.ask(machine, here, *others))[0] == p.NFS4ERR_WRONGSEC
+            later = p.stateid4(locked.seqid + 1, locked.other)  # the last of these was unlocked before it was refused
+            unlock = p.OP_LOCKU, p.LOCKU4args(p.nfs_lock_type4.WRITE_LT, 0, later, 0, 10)
+            status, size = await holder.ask(machine, here, GETATTR, unlock, GETATTR)
+            assert status == p.NFS4_OK
+            assert size.resok4.obj_attributes.attr_vals == (6).to_bytes(8, "big")
+            less = p.OP_OPEN_DOWNGRADE, p.OPEN_DOWNGRADE4args(stateid, 0, READING, NONE)
+            status, made = await holder.ask(machine, here, less)
+            assert status == p.NFS4_OK
+            left = made.resok4.open_stateid
+            close = p.OP_CLOSE, p.CLOSE4args(0, left)
+            back = p.OP_DELEGRETURN, p.DELEGRETURN4args(left)
+            assert (await holder.ask(machine, here, GETATTR, back))[0] == p.NFS4ERR_BAD_STATEID
+            assert (await holder.ask(machine, here, GETATTR, close))[0] == p.NFS4_OK
+            assert (await holder.ask(user, here, close))[0] == p.NFS4ERR_BAD_STATEID
+
+    run(tmp_path, realm, test, "[krb5p]")
+
+
+def test_without_protection_the_machine_gives_nothing_up(tmp_path: Path, realm: kdc.Realm) -> None:
+    async def test(site: Site) -> None:
+        async with caller(site, MACHINE) as machine, caller(site, "ann", "krb5p") as user:
+            holder = await held(machine, protect=False)
+            handle, stateid, _ = await opened(holder, user)
+            close = p.OP_CLOSE, p.CLOSE4args(0, stateid)
+            assert (await holder.ask(machine, (p.OP_PUTFH, p.PUTFH4args(handle)), close))[0] == p.NFS4ERR_WRONGSEC
+
+    run(tmp_path, realm, test, "[krb5p]")
