@@ -75,6 +75,27 @@ Device limits come from pyverbs if it is installed (Debian: python3-pyverbs); th
 """
 
 
+_TAKEOVER = """\
+Have what the server NAME has promised to its clients for this host, so that it can start here: who holds what, the key
+of its file handles, and who it is. Then start it: rdma-nfsd serve with the same configuration. It has its clients
+reclaim what they had, by NFSv3 (SM_NOTIFY) as by NFSv4. The address that they know is yours to move, before.
+
+With stable_storage in RADOS, the command takes the server's lock in the pool, and keeps it for this host for a minute.
+If another host has it, nothing is changed, unless --fence says so: then no record of the other is taken any more, and
+it ends as soon as it notices, within 10 seconds. CephFS takes nothing from it once the server has started here, if the
+exports' option gateway is the same on both hosts. Other file systems must keep it away themselves.
+
+With stable_storage in state_dir, the command sees that a server has been there and none is running. The disk must be
+this host's alone: --fence has nothing to do.
+"""
+_TAKEOVER_EPILOG = """\
+exit status:
+  0  the server may start here, or runs here already
+  1  that is not so, and stderr says why
+  2  the configuration or the command line is wrong
+  3  another host has the server, or had it until less than a minute ago; nothing was changed
+"""
+
 _CAPTURE = """\
 Write what the running server sends and receives to a pcapng file, for Wireshark and for "rdma-nfsd decode". This
 includes RPC-over-RDMA messages, RDMA Writes and RDMA Reads of every provider, in the form of iWARP, and RPC records on
@@ -132,6 +153,11 @@ def build_parser() -> argparse.ArgumentParser:
     brief = "print a capture's transport headers and calls in words"
     decode = commands.add_parser("decode", help=brief, description=_DECODE, formatter_class=raw)
     decode.add_argument("file", metavar="FILE", help="the capture")
+    brief = "have what a server has promised for this host, before it starts here"
+    moved = commands.add_parser(
+        "takeover", help=brief, description=_TAKEOVER, epilog=_TAKEOVER_EPILOG, formatter_class=raw
+    )
+    _add_takeover(moved)
     brief = "ask any NFS server whether it does what the specifications demand"
     asked = commands.add_parser(
         "conformance", help=brief, description=conformance.DESCRIPTION, epilog=conformance.EPILOG, formatter_class=raw
@@ -178,6 +204,13 @@ def _add_capture(command: argparse.ArgumentParser) -> None:
     command.add_argument("--dissector", action="store_true", help=text)
 
 
+def _add_takeover(command: argparse.ArgumentParser) -> None:
+    command.add_argument("name", metavar="NAME", help="the server, as server.name has it")
+    text = "its configuration on this host; the default is /etc/rdma-nfsd/NAME.yaml"
+    command.add_argument("--config", metavar="FILE", help=text)
+    command.add_argument("--fence", action="store_true", help="also if another host has it, which it then loses")
+
+
 def run(words: Sequence[str]) -> int:
     """Run a command. Returns the exit status."""
     if words[:1] == ["bench"]:
@@ -198,6 +231,10 @@ def run(words: Sequence[str]) -> int:
         return client_setup.main(parsed)
     if parsed.command == "conformance":
         return conformance.main(parsed)
+    if parsed.command == "takeover":
+        from nfsd import takeover  # it takes stable storage
+
+        return takeover.main(parsed)
     if parsed.command == "import":
         return import_exports.main(parsed)
     if parsed.command == "decode":

@@ -36,6 +36,7 @@ class Gateway:
 
     def __init__(self, directory: Path, options: dict[str, Any], name: str, settings: dict[str, Any]) -> None:
         """``name``: what it is called in the cluster. ``settings``: of the server, beside what every gateway has."""
+        self.name = name
         self.directory = directory / name
         self.directory.mkdir()
         self.port, self.rdma, self.mountd, self.nlm = (free_port() for _ in range(4))
@@ -45,19 +46,19 @@ class Gateway:
             "name": name, **settings,
         }  # fmt: skip
         export = {"backend": "cephfs", "pseudo": PLACE, "squash": "none", "options": {**options, "gateway": name}}
-        self._file = self.directory / "exports.yaml"
-        self._file.write_text(yaml.safe_dump({"server": server, "exports": [export]}))
+        self.file = self.directory / "exports.yaml"
+        self.file.write_text(yaml.safe_dump({"server": server, "exports": [export]}))
         self._running: subprocess.Popen[bytes] | None = None
 
     async def says(self, text: str, times: int = 1) -> None:
         """Wait until its log has a text so often."""
-        while (self.directory / "log").read_text().count(text) < times:
-            assert self._running is None or self._running.poll() is None, (self.directory / "log").read_text()
+        while self.log.count(text) < times:
+            assert self._running is None or self._running.poll() is None, self.log
             await asyncio.sleep(0.2)
 
     def start(self) -> None:
         """Begin."""
-        command = [sys.executable, "-m", "nfsd.cli", "serve", "--config", str(self._file)]
+        command = [sys.executable, "-m", "nfsd.cli", "serve", "--config", str(self.file)]
         with open(self.directory / "log", "ab") as log:
             self._running = subprocess.Popen(command, stdout=log, stderr=log)
 
@@ -70,9 +71,30 @@ class Gateway:
 
     async def stop(self) -> int:
         """SIGTERM; the status that it ends with."""
+        self._send(signal.SIGTERM)
+        return await self.ended()
+
+    async def ended(self) -> int:
+        """The status that it ends with by itself."""
         assert self._running is not None
-        self._running.send_signal(signal.SIGTERM)
         return await asyncio.to_thread(self._running.wait, 60)
+
+    def freeze(self) -> None:
+        """Have it hang, until :meth:`wake`."""
+        self._send(signal.SIGSTOP)
+
+    def wake(self) -> None:
+        """Have it go on."""
+        self._send(signal.SIGCONT)
+
+    def _send(self, number: int) -> None:
+        assert self._running is not None
+        self._running.send_signal(number)
+
+    @property
+    def log(self) -> str:
+        """What it has said."""
+        return (self.directory / "log").read_text()
 
     async def ready(self) -> None:
         """Wait until clients see the export."""
@@ -82,7 +104,7 @@ class Gateway:
                     await client.mount(PLACE)
                     return
             except (OSError, EOFError, Nfs3Failure):
-                assert self._running is None or self._running.poll() is None, (self.directory / "log").read_text()
+                assert self._running is None or self._running.poll() is None, self.log
                 await asyncio.sleep(0.2)
 
     async def client(self, version: str) -> Version3 | Version4:

@@ -40,7 +40,7 @@ def other(tmp_path):
 
 
 def test_a_failed_commit_fails_the_flush_and_is_tried_again(rados, monkeypatch):
-    monkeypatch.setattr("nfsd.stable.rados.storage.TIMEOUT", 5)
+    monkeypatch.setattr("nfsd.stable.rados.connecting.TIMEOUT", 5)
     asyncio.run(a_failed_commit_fails_the_flush_and_is_tried_again(rados))
 
 
@@ -110,7 +110,7 @@ def test_who_has_lost_the_lock_finds_out_without_a_change(rados, other, has_rele
 
 
 def test_a_server_that_cannot_renew_its_lock_ends_in_time(rados, monkeypatch):
-    monkeypatch.setattr("nfsd.stable.rados.storage.TIMEOUT", 2)
+    monkeypatch.setattr("nfsd.stable.rados.connecting.TIMEOUT", 2)
 
     async def main():
         storage = rados.make(seconds=6, renewal=1.0)
@@ -215,7 +215,7 @@ def test_the_key_of_the_document_is_enough(rados):
 
 
 def test_a_monitor_that_does_not_answer_is_told_of(rados, tmp_path, monkeypatch):
-    monkeypatch.setattr("nfsd.stable.rados.storage.TIMEOUT", 2)
+    monkeypatch.setattr("nfsd.stable.rados.connecting.TIMEOUT", 2)
     with socket.socket() as one:  # bound, and nobody listens
         one.bind(("127.0.0.1", 0))
         conf = tmp_path / "nowhere.conf"

@@ -1,30 +1,42 @@
 """The object of a pool that has the records of one server, and what others may ask of it.
 
 Owns the object's format: its key-value pairs are the instance, the clients on record, the key of file handles, and what
-NFSv4 clients know the server by. Imports the engine's records.
+NFSv4 clients know the server by. Imports the engine's records and the state directory.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import socket
 from typing import TYPE_CHECKING, Any, Final
 
+from nfsd import state_dir
+from nfsd.config_stable import RadosPool
 from nfsd.state.recovery import ClientRecord, StoreWrite
 
 if TYPE_CHECKING:
-    from nfsd.stable.rados.client import Cluster
+    from nfsd.stable.rados.client import Cluster, Locker
 
 FORMAT: Final = 1
 INSTANCE: Final = b"instance"
 CLIENT: Final = b"client."
 LOCK: Final = b"rdma-nfsd"
 """The lock that a server has on its object."""
+LOCK_SECONDS: Final = 60
+"""How long a lock outlives its last renewal, and a server the last sign that it has it."""
+HOLDER: Final = b"holder"
+"""The attribute of the object that says who changes it."""
 
 
 def object_of(name: str) -> bytes:
     """What the object of a server is called."""
     return f"server.{name}".encode()
+
+
+def place_of(pool: RadosPool, name: str) -> str:
+    """Where that is, in words."""
+    return f"rados:{pool.pool}/{pool.namespace}/server.{name}"
 
 
 def key_of(minor: int, owner: bytes, principal: str) -> bytes:
@@ -48,6 +60,22 @@ def record_of(value: bytes) -> ClientRecord:
 def instance_pair(epoch: int, lease: float) -> bytes:
     """The value of the instance."""
     return json.dumps({"format": FORMAT, "epoch": epoch, "lease": lease}).encode()
+
+
+# -- who has it ------------------------------------------------------------------------------------------------------
+def cookie_of(directory: str) -> bytes:
+    """What the host of a state directory calls itself in locks. Raises OSError."""
+    return socket.gethostname().encode() + b":" + state_dir.holder(directory)
+
+
+def same_holder(one: bytes, other: bytes) -> bool:
+    """Whether two cookies are of the same state directory, whatever its host is called."""
+    return one.rpartition(b":")[2] == other.rpartition(b":")[2]
+
+
+def host_of(holder: Locker) -> str:
+    """Who has a lock, in words."""
+    return f"{holder.cookie.rpartition(b':')[0].decode(errors='replace')} ({holder.address.decode()})"
 
 
 # -- of other servers ------------------------------------------------------------------------------------------------

@@ -1,6 +1,6 @@
 """The records of one server as an object of a RADOS pool, which moves with its name to any host of the cluster.
 
-Owns :class:`RadosStorage`. Imports the extension when it connects, the group commit, and what servers do together.
+Owns :class:`RadosStorage`. Imports the connection, the group commit, and what servers do together.
 
 The object (:mod:`nfsd.stable.rados.records`) is called after the server. Two things keep it one server's:
 
@@ -17,8 +17,6 @@ import asyncio
 import errno
 import json
 import logging
-import os
-import socket
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -28,17 +26,23 @@ from nfsd import state_dir
 from nfsd.config_stable import RadosPool
 from nfsd.stable.commits import GroupCommit
 from nfsd.stable.interface import lease_to_keep, next_epoch
-from nfsd.stable.rados import why_not
+from nfsd.stable.rados.connecting import connected, failure
 from nfsd.stable.rados.records import (
     CLIENT,
     FORMAT,
+    HOLDER,
     INSTANCE,
     LOCK,
+    LOCK_SECONDS,
     client_pair,
+    cookie_of,
+    host_of,
     instance_pair,
     key_of,
     object_of,
+    place_of,
     record_of,
+    same_holder,
 )  # fmt: skip
 from nfsd.stable.rados.together import Together
 from nfsd.state.engine import StateEngine
@@ -51,12 +55,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
-LOCK_SECONDS: Final = 60
-"""How long a lock outlives its last renewal, and a server the last sign that it has it."""
 RENEWAL: Final = 10.0
-TIMEOUT: Final = 15
-"""Seconds that a request to the cluster may take."""
-_HOLDER: Final = b"holder"
 _SECRETS: Final = {b"handle-key": "handle.key", b"server-id": "server-id"}
 
 
@@ -84,7 +83,7 @@ class RadosStorage(GroupCommit):
         self._pool, self._directory, self._lost, self._wall_clock = pool, directory, lost, wall_clock
         self._seconds, self._renewal = seconds, renewal
         self._name = object_of(name)
-        self.place = f"rados:{pool.pool}/{pool.namespace}/server.{name}"
+        self.place = place_of(pool, name)
         self._cluster: Cluster | None = None
         self._cookie = b""
         self._holder = b""
@@ -158,14 +157,7 @@ class RadosStorage(GroupCommit):
         except OSError as error:
             if error.filename:
                 raise
-            raise self._error(error, error.strerror or str(error)) from None
-
-    def _error(self, error: OSError, what: str, timeout: str = "") -> OSError:
-        if error.errno == errno.ETIMEDOUT:
-            # Not as ETIMEDOUT: asyncio makes a TimeoutError of its own of that, which says less.
-            what = timeout or f"the cluster of {self._pool.config} has not answered for {TIMEOUT} seconds"
-            return OSError(errno.EIO, what, self.place)
-        return OSError(error.errno, what, self.place)
+            raise failure(error, error.strerror or str(error), self._pool, self.place) from None
 
     def _open(self, lease: float) -> Recovered:
         try:
@@ -175,10 +167,10 @@ class RadosStorage(GroupCommit):
             raise
 
     def _begin(self, lease: float) -> Recovered:
-        cluster = self._connected()
-        self._cookie = socket.gethostname().encode() + b":" + state_dir.holder(self._directory)
+        self._cluster = cluster = connected(self._pool, self.place)
+        self._cookie = cookie_of(self._directory)
         self._take_lock(cluster)
-        former = cluster.attribute(self._name, _HOLDER)
+        former = cluster.attribute(self._name, HOLDER)
         pairs = cluster.pairs(self._name) if former else {}
         instance = self._instance(pairs)
         records = [record_of(value) for key, value in pairs.items() if key.startswith(CLIENT)]
@@ -189,7 +181,7 @@ class RadosStorage(GroupCommit):
         news = {key: value for key, value in secrets.items() if key not in pairs}
         try:
             changes = {INSTANCE: instance_pair(epoch, kept), **news}
-            cluster.change(self._name, (_HOLDER, former), {_HOLDER: self._holder}, changes, [])
+            cluster.change(self._name, (HOLDER, former), {HOLDER: self._holder}, changes, [])
         except OSError as error:
             if error.errno == errno.ECANCELED:
                 raise OSError(
@@ -202,38 +194,6 @@ class RadosStorage(GroupCommit):
         self._records = {key_of(record.minor, record.owner, record.principal): record.epoch for record in records}
         return Recovered(epoch, tuple(records), instance["lease"])
 
-    def _connected(self) -> Cluster:
-        missing = why_not()
-        if missing:
-            raise OSError(errno.ENODEV, missing, self.place)
-        from nfsd.stable.rados.client import Cluster
-
-        pool = self._pool
-        with open(pool.config, "rb"):
-            pass  # the library does not say which file it is
-        self._cluster = cluster = Cluster(os.fsencode(pool.user))
-        cluster.read_configuration(os.fsencode(pool.config))
-        for option in (b"client_mount_timeout", b"rados_mon_op_timeout", b"rados_osd_op_timeout"):
-            cluster.configure(option, b"%d" % TIMEOUT)
-        try:
-            cluster.connect()
-        except OSError as error:
-            nobody = f"no monitor of {self._pool.config} answers"
-            raise self._error(error, self._why_no_cluster(error), nobody) from None
-        try:
-            cluster.open(os.fsencode(pool.pool), os.fsencode(pool.namespace))
-        except OSError as error:
-            raise self._error(error, f"there is no pool {pool.pool!r} ({error.strerror})") from None
-        return cluster
-
-    def _why_no_cluster(self, error: OSError) -> str:
-        who = f"client.{self._pool.user}"
-        if error.errno == errno.ENOENT:
-            return f"there is no key of {who} where {self._pool.config} looks for it"
-        if error.errno in (errno.EACCES, errno.EPERM):
-            return f"the cluster does not take the key of {who}"
-        return f"{self._pool.config} does not lead to a cluster ({error.strerror})"
-
     def _take_lock(self, cluster: Cluster) -> None:
         try:
             self._lock(cluster)
@@ -245,9 +205,8 @@ class RadosStorage(GroupCommit):
             if error.errno != errno.EBUSY:
                 raise
         for holder in cluster.lockers(self._name, LOCK):
-            if holder.cookie.rpartition(b":")[2] != self._cookie.rpartition(b":")[2]:
-                host, address = holder.cookie.rpartition(b":")[0].decode(errors="replace"), holder.address.decode()
-                what = f"is in use by the server on {host} ({address}), or was less than {self._seconds} seconds ago"
+            if not same_holder(holder.cookie, self._cookie):
+                what = f"is in use by the server on {host_of(holder)}, or was less than {self._seconds} seconds ago"
                 raise OSError(errno.EBUSY, what, self.place)
             # This server's own before it died: whoever has locked the state directory is its only heir.
             cluster.break_lock(self._name, LOCK, holder)
@@ -259,7 +218,7 @@ class RadosStorage(GroupCommit):
     def _renew(self) -> None:
         cluster = self._in_use()
         # The lock may have lapsed, been another's, and lapsed again: then it is not to be taken.
-        if cluster.attribute(self._name, _HOLDER) != self._holder:
+        if cluster.attribute(self._name, HOLDER) != self._holder:
             raise Fenced(errno.EBUSY, "another server has the records, or had them", self.place)
         try:
             self._lock(cluster)
@@ -305,7 +264,7 @@ class RadosStorage(GroupCommit):
                 pairs.pop(one, None)
             gone |= former
         try:
-            cluster.change(self._name, (_HOLDER, self._holder), {}, pairs, sorted(gone))
+            cluster.change(self._name, (HOLDER, self._holder), {}, pairs, sorted(gone))
         except OSError as error:
             if error.errno == errno.ECANCELED:
                 raise Fenced(errno.EBUSY, "another server has the records", self.place) from None
