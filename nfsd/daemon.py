@@ -31,7 +31,7 @@ from nfsd.faults.choosing import Faults
 from nfsd.faults.fitting import Fitting
 from nfsd.idnames import id_names
 from nfsd.inspector import Inspector, Parts
-from nfsd.kerberos import KerberosError, make_acceptor
+from nfsd.kerberos import KerberosError, make_acceptor, make_initiator
 from nfsd.listeners import Listeners
 from nfsd.local_users import LocalUsers
 from nfsd.metrics import ServerCollector
@@ -263,9 +263,12 @@ class Daemon:
             return None
         try:
             acceptor = await asyncio.to_thread(make_acceptor, settings)
+            self._undo.append(acceptor.close)
+            initiator = await asyncio.to_thread(make_initiator, settings)
         except KerberosError as error:
             raise StartError(f"server.kerberos: {error}") from None
-        self._undo.append(acceptor.close)
+        self._undo.append(initiator.close)
+        self._nfs4.callbacks.prove(initiator)
         return acceptor
 
     async def _start_files(self) -> Recovered:

@@ -82,6 +82,10 @@ class Callback40:
     ident: int
     peer: str = ""
     """Where SETCLIENTID came from, without port."""
+    security: str = ""
+    """How that was protected, if by Kerberos (``krb5``, ``krb5i``, ``krb5p``),"""
+    principal: str = ""
+    """and whose it was."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,12 +17,26 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 from weakref import WeakValueDictionary
 
+from nfsd.protocol import nfs4 as p
 from nfsd.state.types import Callback40, CallbackCredential
-from nfsd.v4.callback_messages import CallbackError, accepted, compound_call, null_call
+from nfsd.v4.callback_messages import (
+    CallbackError,
+    CompoundReply,
+    accepted,
+    compound_arguments,
+    compound_results,
+    whole_call,
+)
+from nfsd.v4.callback_proof import Unproved, proof_for
 from rpcrdma.addresses import host_of
 from rpcrdma.client.whole import WholeClient
+from rpcrdma.gss.initiator import Initiator
+from rpcrdma.log_limits import limited_logger
 from rpcrdma.memory import Pool
 from rpcrdma.rpc.program import AUTH_SYS
+from rpcrdma.xdr import Decoder
+
+log = limited_logger(__name__)
 
 CONNECT_TIME = 5.0
 IDLE_TIME = 60.0
@@ -90,6 +104,8 @@ class Dialer:
         self.next_xid = next_xid
         self.anywhere = anywhere
         self.limit = limit
+        self.initiator: Initiator | None = None
+        """What begins security contexts with clients; None: nothing can."""
         self._connecting = asyncio.Semaphore(connecting)
         self._own_connecting: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
         self._own_most = max(1, connecting // _SHARE)
@@ -152,6 +168,9 @@ class Path40:
         self.gone = False
         self._dialer = dialer
         self._address = callback_address(callback, anywhere=dialer.anywhere)
+        self._proof = proof_for(dialer.initiator, callback, self.host)
+        self._can_be_shown = True
+        """Whether the client accepts security contexts, as far as the last probe has shown."""
         self._client: WholeClient | None = None
         self._lock = asyncio.Lock()
         self._room = asyncio.Semaphore(_MAX_OUTSTANDING)
@@ -175,22 +194,28 @@ class Path40:
 
     async def null(self) -> None:
         """CB_NULL. Raises CallbackError."""
-        xid = self._dialer.next_xid()
+        self._can_be_shown = True
         # Without a credential: the procedure does nothing (RFC 5531 section 8.1 has the convention).
-        accepted(await self._call(null_call(xid, self.callback.program, CallbackCredential(0))))
+        await self._ask(p.CB_NULL, b"", CallbackCredential(0))
 
-    async def compound(self, count: int, operations: bytes) -> memoryview:
-        """CB_COMPOUND; the whole RPC reply. Raises CallbackError."""
-        message = compound_call(
-            self._dialer.next_xid(),
-            self.callback.program,
-            _CREDENTIAL,
-            minor=0,
-            ident=self.callback.ident,
-            count=count,
-            operations=(operations,),
-        )
-        return await self._call(message)
+    async def compound(self, count: int, operations: bytes) -> CompoundReply:
+        """CB_COMPOUND of so many operations. Raises CallbackError."""
+        arguments = compound_arguments(minor=0, ident=self.callback.ident, count=count, operations=(operations,))
+        return compound_results(await self._ask(p.CB_COMPOUND, arguments, _CREDENTIAL), count)
+
+    async def _ask(self, procedure: int, arguments: bytes, unproved: CallbackCredential) -> Decoder:
+        """The results of a call. It is made by Kerberos if the client was introduced so (RFC 7530 section 3.3.3), and
+        has this credential where the client cannot be shown who calls: it would be without delegations otherwise, and
+        Linux's client takes such calls. Raises CallbackError."""
+        next_xid = self._dialer.next_xid
+        if self._proof is not None and self._can_be_shown:
+            try:
+                return Decoder(await self._proof.ask(self._call, next_xid, procedure, arguments))
+            except Unproved as why:
+                log.info("callbacks to %s are not made by Kerberos: %s", self.callback.address, why)
+                self._can_be_shown = False
+        message = whole_call(next_xid(), self.callback.program, procedure, unproved, arguments)
+        return accepted(await self._call(message))
 
     async def _call(self, message: bytes) -> memoryview:
         async with self._room:

@@ -63,23 +63,16 @@ def encoded(operations: Sequence[Operation]) -> bytes:
     return e.getvalue()
 
 
-def null_call(xid: int, program: int, credential: CallbackCredential) -> bytes:
-    """A whole CB_NULL call."""
-    return _header(xid, program, p.CB_NULL, credential).getvalue()
+def whole_call(xid: int, program: int, procedure: int, credential: CallbackCredential, arguments: bytes) -> bytes:
+    """A whole call."""
+    e = _header(xid, program, procedure, credential)
+    e.append(arguments)
+    return e.getvalue()
 
 
-def compound_call(
-    xid: int,
-    program: int,
-    credential: CallbackCredential,
-    *,
-    minor: int,
-    ident: int,
-    count: int,
-    operations: Sequence[bytes],
-) -> bytes:
-    """A whole CB_COMPOUND call of ``count`` operations, given as octets in order."""
-    e = _header(xid, program, p.CB_COMPOUND, credential)
+def compound_arguments(*, minor: int, ident: int, count: int, operations: Sequence[bytes]) -> bytes:
+    """CB_COMPOUND4args of ``count`` operations, given as octets in order."""
+    e = Encoder()
     e.opaque(b"")
     e.uint32(minor)
     e.uint32(ident)
@@ -122,7 +115,11 @@ def accepted(reply: bytes | memoryview) -> Decoder:
 
 def compound_reply(reply: bytes | memoryview, asked: int) -> CompoundReply:
     """CB_COMPOUND4res of an RPC reply to ``asked`` operations. Raises CallbackError."""
-    d = accepted(reply)
+    return compound_results(accepted(reply), asked)
+
+
+def compound_results(d: Decoder, asked: int) -> CompoundReply:
+    """CB_COMPOUND4res, to ``asked`` operations. Raises CallbackError."""
     results: list[Any] = []
     numbers: list[int] = []
     try:

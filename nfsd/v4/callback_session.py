@@ -25,7 +25,14 @@ from typing import Any, cast
 from nfsd.protocol import nfs4 as p
 from nfsd.state.sessions import Session
 from nfsd.state.types import UINT32_MAX
-from nfsd.v4.callback_messages import CallbackError, CompoundReply, compound_call, compound_reply, encoded
+from nfsd.v4.callback_messages import (
+    CallbackError,
+    CompoundReply,
+    compound_arguments,
+    compound_reply,
+    encoded,
+    whole_call,
+)
 from rpcrdma.rpc.program import Transport
 
 PATIENCE = 5.0
@@ -307,15 +314,10 @@ class BackchannelSender:
             csa_referring_call_lists=request.referring,
         )
         sequence = encoded([(p.OP_CB_SEQUENCE, arguments)])
-        return compound_call(
-            self._next_xid(),
-            channel.program,
-            channel.credentials[0],
-            minor=self.session.minor,
-            ident=0,
-            count=request.count + 1,
-            operations=(sequence, request.octets),
+        whole = compound_arguments(
+            minor=self.session.minor, ident=0, count=request.count + 1, operations=(sequence, request.octets)
         )
+        return whole_call(self._next_xid(), channel.program, p.CB_COMPOUND, channel.credentials[0], whole)
 
     # -- what the client says ------------------------------------------------------------------------------------
     def _judge(self, slot: _Slot, request: _Request, reply: memoryview, connection: Transport) -> CompoundReply:

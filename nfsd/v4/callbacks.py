@@ -21,9 +21,10 @@ from nfsd.state.clients import Client
 from nfsd.state.records import backchannel_usable
 from nfsd.state.sessions import Session
 from nfsd.v4.callback_dial import PROBE_AGAIN, Dialer, Path40
-from nfsd.v4.callback_messages import CallbackError, CompoundReply, Operation, compound_reply, encoded
+from nfsd.v4.callback_messages import CallbackError, CompoundReply, Operation, encoded
 from nfsd.v4.callback_session import BackchannelSender
 from rpcrdma.firewall import spawn
+from rpcrdma.gss.initiator import Initiator
 from rpcrdma.log_limits import limited_logger
 
 __all__ = ["CALLBACK_TIME", "CallbackError", "CallbackService", "Operation"]
@@ -75,6 +76,10 @@ class CallbackService:
         """Callbacks that are over, by operation and result: ``ok``, the nfsstat4's name, CROSSED, or CallbackError's
         reason."""
         engine.sessions.on_backchannel = self._bound
+
+    def prove(self, initiator: Initiator) -> None:
+        """Call v4.0 clients that have been introduced by Kerberos in the same way from now on."""
+        self._dialer.initiator = initiator
 
     # -- what the operations use ---------------------------------------------------------------------------------
     def client_can_be_called(self, client: Client) -> bool:
@@ -309,7 +314,7 @@ class CallbackService:
         octets = encoded(operations)
         try:
             async with asyncio.timeout(seconds):
-                reply = compound_reply(await path.compound(len(operations), octets), len(operations))
+                reply = await path.compound(len(operations), octets)
         except TimeoutError:
             self._found(path, False)
             raise CallbackError("timeout", "the client has not answered in time") from None

@@ -68,7 +68,7 @@ class Protection:
 
     def __init__(self, gss: Gss, host: str) -> None:
         self.service = _SERVICES[gss.security]
-        self._target = gss.service or f"nfs@{host}"
+        self.target = gss.service or f"nfs@{host}"
         self._cache = gss.cache
         self._sealer: Sealer | None = None
         self._handle = b""
@@ -88,7 +88,7 @@ class Protection:
                 try:
                     await self._make(exchange, program, version)
                 except GssError as error:
-                    raise PermissionError(f"{self._target}: {error}") from error
+                    raise PermissionError(f"{self.target}: {error}") from error
             assert self._sealer is not None
             return self._sealer
 
@@ -104,8 +104,8 @@ class Protection:
             self._sealer = None
 
     async def _make(self, exchange: Exchange, program: int, version: int) -> None:
-        making = await asyncio.to_thread(self._initiation)
-        token, handle, procedure = await asyncio.to_thread(making.step, b""), b"", INIT
+        making = await self.begin()
+        token, handle, procedure = await self.step(making, b""), b"", INIT
         for _ in range(_MOST_STEPS):
             credential = GssCredential(VERSION, procedure, 0, self.service, handle).encode()
             reply = await exchange(_init_call(program, version, credential, token), decode_reply)
@@ -116,7 +116,7 @@ class Protection:
             if major >> 16:
                 raise GssError(f"the server has refused a security context, status {major:#x}", major)
             if token:
-                token = await asyncio.to_thread(making.step, token)
+                token = await self.step(making, token)
             if making.made and not major:
                 break
             procedure = CONTINUE_INIT
@@ -126,9 +126,16 @@ class Protection:
         _check_verifier(sealer, reply.message, _WORD.pack(window))
         self._sealer, self._handle, self._sequence, self._made_of = sealer, handle, 0, (program, version)
 
+    async def begin(self) -> Initiation:
+        """A context with the other side, of which nothing has been sent yet. In a thread: caches are files."""
+        return await asyncio.to_thread(self._initiation)
+
+    async def step(self, making: Initiation, token: bytes) -> bytes:
+        """Take its next step, in a thread: a KDC may have to be asked."""
+        return await asyncio.to_thread(making.step, token)
+
     def _initiation(self) -> Initiation:
-        """In a thread: caches are files."""
-        return Initiation(self._target, Credential("", {"ccache": self._cache}) if self._cache else None)
+        return Initiation(self.target, Credential("", {"ccache": self._cache}) if self._cache else None)
 
     def call(
         self,

@@ -6,9 +6,9 @@ class Credential:
     """What one side proves itself with. Acquired with the library's own means; takes as long as reading files."""
 
     def __new__(cls, service: str = "", store: dict[str, str] | None = None, accepts: bool = False) -> Credential:
-        """``service`` is a host-based service: ``nfs@host``, or ``nfs`` for any host's; empty for whatever there is.
-        ``store`` is a credential store in the library's words (``keytab``, ``rcache``, ``ccache``). One that ``accepts``
-        reads its keytab again each time. Raises GssError, Unavailable."""
+        """``service`` is a host-based service: ``nfs@host``, or ``nfs`` for any host's; or a principal with a slash; empty
+        for whatever there is. ``store`` is a credential store in the library's words (``keytab``, ``rcache``, ``ccache``,
+        ``client_keytab``). One that ``accepts`` reads its keytab again each time. Raises GssError, Unavailable."""
 
 class Making:
     """A context that is being made. Its steps may take long, and are taken without the interpreter's lock."""
@@ -37,7 +37,8 @@ class Initiation(Making):
     """The initiator's side."""
 
     def __init__(self, target: str, credential: Credential | None = None, extra: int = 0) -> None:
-        """``target`` is ``service@host``. ``extra``: more of RFC 2744's flags to ask for."""
+        """``target`` is ``service@host``, or a principal with a slash: ``service/host@REALM``. ``extra``: more of RFC 2744's
+        flags to ask for."""
     def step(self, token: bytes) -> bytes:
         """Take the acceptor's token (none at first); ours for it. Raises GssError."""
 

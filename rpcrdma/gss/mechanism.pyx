@@ -33,6 +33,8 @@ cdef enum:
 
 cdef gss_oid HOSTBASED      # GSS_C_NT_HOSTBASED_SERVICE: 1.2.840.113554.1.2.1.4 (RFC 2744)
 HOSTBASED.length, HOSTBASED.elements = 10, <void *><char *>b"\x2a\x86\x48\x86\xf7\x12\x01\x02\x01\x04"
+cdef gss_oid PRINCIPAL      # GSS_KRB5_NT_PRINCIPAL_NAME: 1.2.840.113554.1.2.2.1 (RFC 1964 section 2.1.1)
+PRINCIPAL.length, PRINCIPAL.elements = 10, <void *><char *>b"\x2a\x86\x48\x86\xf7\x12\x01\x02\x02\x01"
 
 
 cdef class Name:
@@ -43,7 +45,7 @@ cdef class Name:
         cdef gss_buffer octets
         octets.length, octets.value = PyBytes_GET_SIZE(text), <void *>PyBytes_AS_STRING(text)
         load()
-        major = gss.import_name(&minor, &octets, &HOSTBASED, &self.handle)
+        major = gss.import_name(&minor, &octets, &PRINCIPAL if b"/" in text else &HOSTBASED, &self.handle)
         if major & GSS_ERRORS:
             raise failure(text.decode(), major, minor)
 

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from nfsd.protocol import nfs4 as p
 from rpcrdma.rpc.messages import accept_stat, auth_stat, authsys_parms, reject_stat, rpc_msg
+from rpcrdma.rpc.program import RPCSEC_GSS
 from rpcrdma.xdr import Decoder, Encoder
 
 
@@ -48,6 +49,10 @@ class CallbackEnd:
         """While there is one that is not set, answers wait after the execution."""
         self.refusal: auth_stat | None = None
         """Why calls are denied."""
+        self.without_gss = False
+        """Whether calls under RPCSEC_GSS are denied; otherwise there must be none."""
+        self.denials = 0
+        """Calls that were."""
         self.slots = 16
         self.seqids: dict[tuple[bytes, int], int] = {}
         self._arrived = asyncio.Event()
@@ -72,8 +77,10 @@ class CallbackEnd:
         assert call is not None, "a reply, not a call"
         assert (call.rpcvers, call.vers, call.verf.body) == (2, p.NFS_CB, b"")
         reply = Encoder()
-        if self.refusal is not None:
-            for word in (header.xid, 1, 1, reject_stat.AUTH_ERROR, self.refusal):
+        refusal = auth_stat.AUTH_REJECTEDCRED if self.without_gss and call.cred.flavor == RPCSEC_GSS else self.refusal
+        if refusal is not None:
+            self.denials += 1
+            for word in (header.xid, 1, 1, reject_stat.AUTH_ERROR, refusal):
                 reply.uint32(word)
             return reply.getvalue()
         for word in (header.xid, 1, 0, 0, 0, accept_stat.SUCCESS):

@@ -21,7 +21,7 @@ _LONGEST_ADDRESS: Final = 64
 @operation(p.OP_SETCLIENTID, changes=True)
 async def setclientid(c: Compound, args: p.SETCLIENTID4args) -> p.SETCLIENTID4resok | p.SETCLIENTID4res:
     """v4.0: introduce a client."""
-    where = args.callback.cb_location
+    where, caller = args.callback.cb_location, c.call.credential
     # What is longer is no address, and is kept for as long as the client is.
     short = len(where.na_r_netid) <= _LONGEST_NETID and len(where.na_r_addr) <= _LONGEST_ADDRESS
     callback = Callback40(
@@ -30,6 +30,8 @@ async def setclientid(c: Compound, args: p.SETCLIENTID4args) -> p.SETCLIENTID4re
         address=where.na_r_addr.decode("ascii", "replace") if short else "",
         ident=args.callback_ident,
         peer=c.call.transport.peer_address,
+        security=caller.security if caller.principal else "",
+        principal=caller.principal,
     )
     try:
         clientid, confirm = c.engine.clients.setclientid(
