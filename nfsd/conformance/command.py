@@ -80,6 +80,9 @@ def main(parsed: argparse.Namespace) -> int:
             for line in report.lines([answer]):
                 print(line, flush=True)
 
+    def left(text: str) -> None:
+        print(f"rdma-nfsd conformance: {text}", file=sys.stderr)
+
     # Our own end of a connection complains of what a question is about; what it comes to is told below.
     logging.getLogger().addHandler(logging.NullHandler())
     try:
@@ -108,7 +111,7 @@ def main(parsed: argparse.Namespace) -> int:
             parsed.only, parsed.captures, parsed.patience, parsed.mount_port, parsed.seed, parsed.messages,
             parsed.v4_path, device,
         )  # fmt: skip
-        answers = asyncio.run(ask(url, options, told))
+        answers = asyncio.run(ask(url, options, told, left))
         if parsed.junit:
             Path(parsed.junit).write_text(report.as_junit(str(url), answers))
     except (CannotAsk, NfsClientError, UrlError, OSError) as error:

@@ -135,9 +135,14 @@ async def mounted(url: Url, port: int | None) -> bytes:
     return handle
 
 
-async def ask(url: Url, options: Options, told: Callable[[Answer], None] = lambda _: None) -> list[Answer]:
-    """Put the questions to the server at ``url``; ``told`` hears each answer at once. Raises CannotAsk, OSError,
-    NfsClientError."""
+async def ask(
+    url: Url,
+    options: Options,
+    told: Callable[[Answer], None] = lambda _: None,
+    left: Callable[[str], None] = lambda _: None,
+) -> list[Answer]:
+    """Put the questions to the server at ``url``; ``told`` hears each answer at once, and ``left`` of a directory that
+    could not be removed. Raises CannotAsk, OSError, NfsClientError."""
     root = await mounted(url, options.mount_port)
     path = url.names if options.root is None else tuple(part for part in os.fsencode(options.root).split(b"/") if part)
     pool = Pool(_POOL)
@@ -170,8 +175,12 @@ async def ask(url: Url, options: Options, told: Callable[[Answer], None] = lambd
             file = _capture(relay, question, differs, options.captures) if differs and options.captures else ""
             answers.append(Answer(question.__name__, items, differs, seconds, file, absent))
             told(answers[-1])
-        await empty(await place.exchanger(), inside)
-        await nfs3(await place.exchanger(), 13, opaque(root) + opaque(name))
+        try:
+            await empty(await place.exchanger(), inside)
+            await nfs3(await place.exchanger(), 13, opaque(root) + opaque(name))
+        except (Differs, ConnectionError, TimeoutError) as error:
+            # A question may have been too much for the server: what it has answered before stays true.
+            left(f"{os.fsdecode(name)} is left in the export: {error}")
         return answers
     finally:
         await place.leave()

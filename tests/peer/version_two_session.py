@@ -54,8 +54,8 @@ exports:
 
 @contextlib.contextmanager
 def server(base: Path, device: str = "") -> Iterator[dict[str, Any]]:
-    """``rdma-nfsd serve`` with two RDMA listeners, the second without version Two; gives the ports. ``device`` is the
-    address of an RDMA device that is to be used instead of the embedded iWARP."""
+    """``rdma-nfsd serve`` with two RDMA listeners, the second without version Two; gives the ports, and the process's
+    id. ``device`` is the address of an RDMA device that is to be used instead of the embedded iWARP."""
     (base / "export").mkdir()
     config = CONFIG.replace("ADDRESS", device or "127.0.0.1").replace("PROVIDER", "verbs" if device else "softiwarp")
     (base / "exports.yaml").write_text(config)
@@ -75,7 +75,8 @@ def server(base: Path, device: str = "") -> Iterator[dict[str, Any]]:
         assert len(rdma) == 2, line
         tcp = re.search(r" tcp://127\.0\.0\.1:(\d+)", line)
         assert tcp is not None, line
-        yield {"two": int(rdma[0]), "one": int(rdma[1]), "tcp": int(tcp[1]), "mountd": int(mountd[1])}
+        ports = {"two": int(rdma[0]), "one": int(rdma[1]), "tcp": int(tcp[1]), "mountd": int(mountd[1])}
+        yield {**ports, "pid": process.pid}
         process.send_signal(signal.SIGTERM)
         assert process.wait(20) == 0, (base / "log").read_text()
     finally:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import subprocess
 import sys
@@ -126,6 +127,35 @@ def test_a_failure_over_tcp_is_told_as_json_and_captured(own):
     text = decoded(Path(answer["capture"]))
     assert "call NFS version 3 NULL" in text
     assert "reply to NFS version 3 NULL" in text
+
+
+DEADLY = """
+import os
+from nfsd.conformance.link import Target, asks
+
+@asks("mine right", over=["tcp"])
+async def first(target: Target) -> None:
+    await target.exchanger()
+
+@asks("mine deadly", over=["tcp"])
+async def deadly(target: Target) -> None:
+    to = await target.exchanger()
+    os.kill({pid}, 9)
+    await to.exchange(bytes(40))
+"""
+
+
+def test_the_answers_of_a_server_that_dies_are_told(tmp_path):
+    with contextlib.suppress(AssertionError), server(tmp_path) as ports:  # it does not end as it should
+        (tmp_path / "cases.py").write_text(DEADLY.format(pid=ports["pid"]))
+        more = ("--mount-port", str(ports["mountd"]), "--cases", tmp_path / "cases.py")
+        url = f"tcp://127.0.0.1:{ports['tcp']}/export"
+        done = command(url, *more, "--only", "first", "--only", "deadly", "--json")
+    assert done.returncode == 1, done.stderr
+    first, deadly = json.loads(done.stdout)["answers"]
+    assert not first["differs"]
+    assert deadly["differs"] == "the server closed the connection"
+    assert "is left in the export" in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -2,9 +2,11 @@
 for docs/conformance.md:
 
     python -m tests.vm.four_servers [--ganesha-root DIR] [--only NAME]
+    python -m tests.vm.four_servers --other NAME URL
 
 Ganesha is the one that is installed here (nfs-ganesha, nfs-ganesha-vfs), and the one in a Debian of its own
-(bench/ganesha.py). Whoever is not asked keeps what was found before. What they answer is in tests/rfc/servers.json.
+(bench/ganesha.py). ``--other`` asks one that runs already, with MOUNT at its usual port. Whoever is not asked keeps
+what was found before. What they answer is in tests/rfc/servers.json.
 """
 
 from __future__ import annotations
@@ -112,6 +114,18 @@ def inside_namespace(root: Path | None) -> Found:
             running.stop()
 
 
+def asked(only: str | None, ganesha_root: Path | None) -> dict[str, Found]:
+    """What the servers answer that are started here, or ``only`` some of them."""
+    facts: dict[str, Found] = {}
+    for name, found in (("ours", ours), ("linux", linux), ("devices", on_devices)):
+        if only in (None, name):
+            facts |= found()
+    if only in (None, "ganesha"):
+        for root in dict.fromkeys([None, ganesha_root]):
+            facts |= ganesha(root)
+    return facts
+
+
 def table(facts: dict[str, Found]) -> str:
     """For the document: counts, and each server's departures."""
     lines = [
@@ -152,18 +166,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.vm.four_servers", description=__doc__)
     parser.add_argument("--ganesha-root", type=Path, help="a Debian with another Ganesha (python -m bench.ganesha)")
     parser.add_argument("--only", choices=["ours", "linux", "devices", "ganesha"], help="ask this one")
+    parser.add_argument("--other", nargs=2, metavar=("NAME", "URL"), help="ask only this server, which runs already")
     parser.add_argument("--inside", nargs="?", const="", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.inside is not None:
         print(json.dumps(inside_namespace(Path(options.inside) if options.inside else None)))
         return
     facts: dict[str, Found] = json.loads(FACTS.read_text()) if FACTS.exists() else {}
-    for name, found in (("ours", ours), ("linux", linux), ("devices", on_devices)):
-        if options.only in (None, name):
-            facts |= found()
-    if options.only in (None, "ganesha"):
-        for root in dict.fromkeys([None, options.ganesha_root]):
-            facts |= ganesha(root)
+    if options.other:
+        name, url = options.other
+        facts[name] = ask(url, 20048)
+    else:
+        facts |= asked(options.only, options.ganesha_root)
     for answers in facts.values():
         for answer in answers:
             answer.pop("seconds", None)
