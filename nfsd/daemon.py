@@ -268,7 +268,7 @@ class Daemon:
         except KerberosError as error:
             raise StartError(f"server.kerberos: {error}") from None
         self._undo.append(initiator.close)
-        self._nfs4.callbacks.prove(initiator)
+        self._nfs4.callbacks.prove(initiator, acceptor.find)
         return acceptor
 
     async def _start_files(self) -> Recovered:

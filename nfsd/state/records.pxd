@@ -42,6 +42,7 @@ cdef class BackchannelRecord:
     cdef readonly list connections
     cdef readonly set silent
     cdef public bint fault
+    cdef public bint lapsed
     cdef public tuple credentials       # what callbacks are sent with: one, or none that can be
     cdef bint is_up(self) noexcept
     cdef bint is_usable(self) noexcept

@@ -80,6 +80,8 @@ class BackchannelRecord:
     """What callbacks are sent with: one, or none that can be."""
     fault: bool
     """SEQ4_STATUS_BACKCHANNEL_FAULT: the sender has lost track of a slot."""
+    lapsed: bool
+    """SEQ4_STATUS_CB_GSS_CONTEXTS_EXPIRED: the security context of callbacks is gone."""
     @property
     def connections(self) -> list[Connection]:
         """Those that are bound for callbacks."""

@@ -4,7 +4,9 @@ Owns only their fields and the rules that concern one record alone: the slot's s
 the stateid's seqid (section 8.2.2). Everything that concerns several records is in the tables, in Python.
 """
 
-from nfsd.wire.nfs4 cimport SEQ4_STATUS_BACKCHANNEL_FAULT, SEQ4_STATUS_CB_PATH_DOWN, SEQ4_STATUS_CB_PATH_DOWN_SESSION
+from nfsd.wire.nfs4 cimport (
+    SEQ4_STATUS_BACKCHANNEL_FAULT, SEQ4_STATUS_CB_GSS_CONTEXTS_EXPIRED, SEQ4_STATUS_CB_PATH_DOWN, SEQ4_STATUS_CB_PATH_DOWN_SESSION,
+)
 
 from nfsd.state.types import Stateid
 
@@ -85,14 +87,14 @@ cdef class BackchannelRecord:
     def __cinit__(self, *args):
         self.connections = []
         self.silent = set()
-        self.fault = False
+        self.fault = self.lapsed = False
         self.credentials = ()
 
     cdef bint is_up(self) noexcept:
         return len(self.silent) < len(self.connections)
 
     cdef bint is_usable(self) noexcept:
-        return self.is_up() and not self.fault and len(self.credentials) > 0
+        return self.is_up() and not self.fault and not self.lapsed and len(self.credentials) > 0
 
     @property
     def up(self):
@@ -152,6 +154,8 @@ cdef class SessionRecord:
                 flags |= SEQ4_STATUS_CB_PATH_DOWN
         if self.backchannel.fault:
             flags |= SEQ4_STATUS_BACKCHANNEL_FAULT
+        if self.backchannel.lapsed:
+            flags |= SEQ4_STATUS_CB_GSS_CONTEXTS_EXPIRED
         if self.client.revoked:
             client = <object>self.client
             flags |= <unsigned int>client.engine.revoked_flags(client)

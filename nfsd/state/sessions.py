@@ -316,7 +316,7 @@ class SessionTable:
         check(session.client, codes.OP_BACKCHANNEL_CTL, machine)
         session.backchannel.program = cb_program
         if cb_credentials:
-            session.backchannel.credentials = cb_credentials
+            session.backchannel.credentials, session.backchannel.lapsed = cb_credentials, False
 
     def connection_closed(self, connection: Connection) -> None:
         """The connection is bound to nothing any more."""

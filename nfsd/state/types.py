@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum, StrEnum
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     from nfsd.state.protection import Protection
@@ -103,13 +103,16 @@ class ChannelAttributes:
 
 @dataclass(frozen=True, slots=True)
 class CallbackCredential:
-    """callback_sec_parms4 reduced to what the backchannel will send: AUTH_NONE (0) or AUTH_SYS (1) with its fields."""
+    """callback_sec_parms4 reduced to what the backchannel will send: AUTH_NONE (0), AUTH_SYS (1) with its fields, or
+    RPCSEC_GSS (6) with what signs and encrypts calls."""
 
     flavor: int
     machine: str = ""
     uid: int = 0
     gid: int = 0
     gids: tuple[int, ...] = ()
+    turned: Any = None
+    """A security context of the client's."""
 
 
 class ExchangeIdResult(NamedTuple):

@@ -113,11 +113,6 @@ def accepted(reply: bytes | memoryview) -> Decoder:
     return d
 
 
-def compound_reply(reply: bytes | memoryview, asked: int) -> CompoundReply:
-    """CB_COMPOUND4res of an RPC reply to ``asked`` operations. Raises CallbackError."""
-    return compound_results(accepted(reply), asked)
-
-
 def compound_results(d: Decoder, asked: int) -> CompoundReply:
     """CB_COMPOUND4res, to ``asked`` operations. Raises CallbackError."""
     results: list[Any] = []

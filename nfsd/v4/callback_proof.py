@@ -1,15 +1,20 @@
-"""Callbacks of NFSv4.0 by Kerberos: the server proves itself to the principal that made the client's record.
+"""Callbacks by Kerberos.
 
-Owns :class:`Proof`, one client's security context; imports messages, and the client's side of RPCSEC_GSS. RFC 7530
-section 3.3.3. A client that has no acceptor of contexts (Linux's has one where ``rpc.svcgssd`` or ``gssproxy`` runs)
-cannot be called so. Whoever calls it says how else.
+Owns :class:`Proof` and :class:`Turned`, security contexts of one client each; imports messages, and the client's side
+of RPCSEC_GSS.
+
+In NFSv4.0 the server proves itself to the principal that made the client's record (RFC 7530 section 3.3.3). A client
+that has no acceptor of contexts (Linux's has one where ``rpc.svcgssd`` or ``gssproxy`` runs) cannot be called so.
+Whoever calls it says how else. In NFSv4.1 and later the client offers a context that it has made with the server, and
+says what the server is to call it (RFC 8881 section 18.36.3).
 """
 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
-from typing import Final
+from typing import Final, Literal
 
 from nfsd.protocol import nfs4 as p
 from nfsd.state.types import Callback40
@@ -17,11 +22,16 @@ from nfsd.v4.callback_messages import CallbackError
 from rpcrdma.client.errors import BadReply, CallError, Denied, Refused
 from rpcrdma.client.gss import Gss, Protection, Read, is_stale
 from rpcrdma.client.messages import Message, Reply
+from rpcrdma.gss.contexts import MAX_SEQUENCE, Context
 from rpcrdma.gss.initiator import Initiator
 from rpcrdma.gss.mechanism import Initiation, Sealer
+from rpcrdma.xdr import Decoder
 
 MAKING_TIME: Final = 5.0
 """Seconds for which a context is waited for: one without an acceptor may drop the call."""
+_NAMES: Final[tuple[Literal["krb5", "krb5i", "krb5p"], ...]] = ("krb5", "krb5i", "krb5p")
+Results = Callable[[memoryview], Decoder]
+"""Reads a whole reply. Raises CallbackError."""
 Send = Callable[[bytes], Awaitable[memoryview]]
 """Sends a whole call, and returns the whole reply. Raises CallbackError."""
 
@@ -84,3 +94,33 @@ class Proof(Protection):
     async def step(self, making: Initiation, token: bytes) -> bytes:
         """In a thread of those."""
         return await self._initiator.work(self._host, making.step, token)
+
+
+class Turned(Protection):
+    """A context that the client has made with the server, turned round: in it, the server calls the client."""
+
+    def __init__(self, context: Context, handle: bytes, service: int) -> None:
+        """``handle``: what the client calls it there, ``service`` how calls are protected (rpc_gss_service_t)."""
+        super().__init__(Gss(_NAMES[service - 1]), "")
+        self._context, self._handle = context, handle
+
+    @property
+    def lapsed(self) -> bool:
+        """Whether no more calls can be made in it."""
+        return self._context.gone or self._context.expires <= time.monotonic() or self._sequence + 1 >= MAX_SEQUENCE
+
+    def message(self, xid: int, program: int, procedure: int, arguments: bytes) -> tuple[bytes, Results]:
+        """A whole call, and what reads the reply to it."""
+        make, read = self.call(self._context.sealer, program, p.NFS_CB, procedure, arguments)
+
+        def results(reply: memoryview) -> Decoder:
+            try:
+                return Decoder(read(bytes(reply), ()).results)
+            except Denied as error:
+                raise CallbackError("denied", f"the client denies callbacks: {error}") from None
+            except Refused as error:
+                raise CallbackError("refused", f"the client refuses callbacks: {error}") from None
+            except BadReply as error:
+                raise CallbackError("garbage", str(error)) from None
+
+        return bytes(make(xid).head), results

@@ -20,6 +20,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, cast
 
 from nfsd.protocol import nfs4 as p
@@ -28,12 +29,15 @@ from nfsd.state.types import UINT32_MAX
 from nfsd.v4.callback_messages import (
     CallbackError,
     CompoundReply,
+    accepted,
     compound_arguments,
-    compound_reply,
+    compound_results,
     encoded,
     whole_call,
 )
+from nfsd.v4.callback_proof import Results
 from rpcrdma.rpc.program import Transport
+from rpcrdma.xdr import Decoder
 
 PATIENCE = 5.0
 """Seconds until a callback is tried over another connection, if there is one."""
@@ -243,12 +247,13 @@ class BackchannelSender:
         backoff = _BACKOFF
         while True:
             connection = await self._connection(request)
-            message = self._message(slot, request)
+            message, read = self._message(slot, request)
             if len(message) > min(connection.max_backchannel_size, self.session.back.maxrequestsize):
                 raise CallbackError("too_big", f"a callback of {len(message)} octets")
             slot.unanswered = request
             try:
-                return self._judge(slot, request, await self._send(request, connection, message), connection)
+                reply = await self._send(request, connection, message)
+                return self._judge(slot, request, partial(read, reply), connection)
             except ConnectionError:
                 # It carries nothing any more, though it may not be closed (an RDMA_ERROR for our call).
                 self._channel.suspect(connection)
@@ -302,7 +307,8 @@ class BackchannelSender:
             request.sending = False
             sending.cancel()
 
-    def _message(self, slot: _Slot, request: _Request) -> bytes:
+    def _message(self, slot: _Slot, request: _Request) -> tuple[bytes, Results]:
+        """The whole call, and what reads the reply. Raises CallbackError."""
         channel = self._channel
         arguments = p.CB_SEQUENCE4args(
             csa_sessionid=self.session.sessionid,
@@ -317,13 +323,22 @@ class BackchannelSender:
         whole = compound_arguments(
             minor=self.session.minor, ident=0, count=request.count + 1, operations=(sequence, request.octets)
         )
-        return whole_call(self._next_xid(), channel.program, p.CB_COMPOUND, channel.credentials[0], whole)
+        credential, xid = channel.credentials[0], self._next_xid()
+        if credential.turned is None:
+            return whole_call(xid, channel.program, p.CB_COMPOUND, credential, whole), accepted
+        if credential.turned.lapsed:
+            channel.lapsed = True
+            raise CallbackError("path_down", "the security context of callbacks is gone")
+        message, results = credential.turned.message(xid, channel.program, p.CB_COMPOUND, whole)
+        return message, results
 
     # -- what the client says ------------------------------------------------------------------------------------
-    def _judge(self, slot: _Slot, request: _Request, reply: memoryview, connection: Transport) -> CompoundReply:
+    def _judge(
+        self, slot: _Slot, request: _Request, read: Callable[[], Decoder], connection: Transport
+    ) -> CompoundReply:
         """Take a reply: the slot's state follows CB_SEQUENCE's result. Raises _Again, CallbackError."""
         try:
-            answer = compound_reply(reply, request.count + 1)
+            answer = compound_results(read(), request.count + 1)
         except CallbackError as error:
             if error.reason == "garbage":
                 self._channel.fault = True  # executed or not, nobody knows

@@ -14,16 +14,19 @@ import collections
 import random
 from collections.abc import Callable, Sequence
 from typing import Any
+from weakref import WeakValueDictionary
 
 from nfsd.protocol import nfs4 as p
-from nfsd.state import StateEngine
+from nfsd.state import Nfs4Error, StateEngine
 from nfsd.state.clients import Client
 from nfsd.state.records import backchannel_usable
 from nfsd.state.sessions import Session
 from nfsd.v4.callback_dial import PROBE_AGAIN, Dialer, Path40
 from nfsd.v4.callback_messages import CallbackError, CompoundReply, Operation, encoded
+from nfsd.v4.callback_proof import Turned
 from nfsd.v4.callback_session import BackchannelSender
 from rpcrdma.firewall import spawn
+from rpcrdma.gss.contexts import Context
 from rpcrdma.gss.initiator import Initiator
 from rpcrdma.log_limits import limited_logger
 
@@ -63,6 +66,8 @@ class CallbackService:
         self._engine = engine
         self._xid = random.getrandbits(32)
         self._dialer = Dialer(self._next_xid, anywhere=anywhere)
+        self._find: Callable[[bytes], Context | None] = lambda handle: None
+        self._turned: WeakValueDictionary[tuple[bytes, bytes], Turned] = WeakValueDictionary()
         self._senders: set[BackchannelSender] = set()
         self._probes: set[asyncio.Task[bool]] = set()
         self._recalling: set[asyncio.Task[None]] = set()
@@ -77,9 +82,24 @@ class CallbackService:
         reason."""
         engine.sessions.on_backchannel = self._bound
 
-    def prove(self, initiator: Initiator) -> None:
-        """Call v4.0 clients that have been introduced by Kerberos in the same way from now on."""
-        self._dialer.initiator = initiator
+    def prove(self, initiator: Initiator, find: Callable[[bytes], Context | None]) -> None:
+        """Call clients by Kerberos from now on that want it: v4.0's with contexts that are begun with them, the others
+        with theirs, which ``find`` finds by their handles."""
+        self._dialer.initiator, self._find = initiator, find
+
+    def turned(self, principal: str, handles: p.gss_cb_handles4) -> Turned | None:
+        """A context of a principal's for callbacks to it; None: there is no such context. The same pair of handles is
+        one sequence of calls, in however many sessions. Raises INVAL if it is to protect them in two ways."""
+        context = self._find(handles.gcbp_handle_from_server)
+        if context is None or context.principal != principal:
+            return None
+        pair = context.handle, handles.gcbp_handle_from_client
+        turned = self._turned.get(pair)
+        if turned is None:
+            turned = self._turned[pair] = Turned(context, handles.gcbp_handle_from_client, handles.gcbp_service)
+        if turned.service != handles.gcbp_service:
+            raise Nfs4Error(p.NFS4ERR_INVAL, "another service for the same RPCSEC_GSS handles")
+        return turned
 
     # -- what the operations use ---------------------------------------------------------------------------------
     def client_can_be_called(self, client: Client) -> bool:

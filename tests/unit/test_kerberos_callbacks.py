@@ -1,4 +1,4 @@
-"""Callbacks of NFSv4.0 to clients that were introduced by Kerberos: a real KDC, a daemon, the client's acceptor."""
+"""Callbacks to clients that came by Kerberos: a real KDC, a daemon, the client's acceptor or a context it has made."""
 
 from __future__ import annotations
 
@@ -14,9 +14,14 @@ import pytest
 
 from nfsd.client import compound
 from nfsd.protocol import nfs4 as p
-from rpcrdma.client import Connection
+from nfsd.v4.callbacks import CallbackError
+from rpcrdma.client import ClientOptions, Connection, Gss, connect
+from rpcrdma.client import gss as client_gss
 from rpcrdma.gss.acceptor import Acceptor
+from rpcrdma.gss.contexts import Context
+from rpcrdma.gss.identities import Answer
 from rpcrdma.gss.identity import Identity
+from rpcrdma.gss.mechanism import Sealer
 from rpcrdma.memory import Pool
 from rpcrdma.rpc.dispatch import Dispatcher
 from rpcrdma.rpc.program import ENCODED, Call, Procedure, Program
@@ -24,8 +29,9 @@ from rpcrdma.server.tcp import TcpListener
 from rpcrdma.xdr import Encoder
 from tests.support import kdc
 from tests.support.callbacks import CallbackEnd, CallbackListener
+from tests.unit import test_kerberos_state as state
 from tests.unit.test_kerberos import Site, run
-from tests.unit.test_kerberos_state import FILE, MACHINE, NFS, caller
+from tests.unit.test_kerberos_state import CHANNEL, FILE, MACHINE, NFS, OTHER, Holder, caller, exchange_id
 from tests.unit.test_kerberos_trouble import realm as realm  # a fixture
 
 pytestmark = [
@@ -177,5 +183,83 @@ def test_a_kdc_that_is_down_costs_no_delegation(tmp_path: Path, realm: kdc.Realm
             delegation = await delegated(site, connection, clientid)
             await recalled(site, clientid, delegation)
             assert [(name, flavor) for name, flavor, _ in end.callers] == [("", "none"), ("", "sys")]
+
+    run(tmp_path, realm, test)
+
+
+def accepted(acceptor: Acceptor, exported: bytes) -> Context:
+    """Take calls of the server's in a context of which this is the client's end."""
+    context = Context(exported, SERVER, "127.0.0.1", float("inf"))
+    Answer(Identity(0, 0), float("inf")).tell(context)
+    acceptor.table.add(context)
+    return context
+
+
+@pytest.mark.parametrize("service", p.rpc_gss_svc_t)
+def test_a_session_is_called_in_the_context_that_it_offers(
+    tmp_path: Path, realm: kdc.Realm, monkeypatch: pytest.MonkeyPatch, service: p.rpc_gss_svc_t
+) -> None:
+    """RFC 8881 sections 18.33.3 and 18.36.3."""
+    security = ("krb5", "krb5i", "krb5p")[service - 1]
+    made: list[bytes] = []
+
+    def note(exported: bytes) -> Sealer:
+        made.append(exported)
+        return Sealer(exported)
+
+    monkeypatch.setattr(client_gss, "Sealer", note)
+
+    async def test(site: Site) -> None:
+        end = Accepting()
+        acceptor = Acceptor({}.get, keytab=str(realm.directory / "keytab"))
+        options = ClientOptions(gss=Gss("krb5i", "nfs@localhost", site.cache(MACHINE)))
+        nfs4 = site.server.daemon._nfs4
+        gss = site.server.daemon._gss
+        assert gss is not None
+        async with connect(
+            "127.0.0.1", site.server.port("nfs", "tcp"), transport="tcp", options=options, callbacks=[end.program]
+        ) as connection:
+            _, found = await state.ask(connection, exchange_id(protect=False))
+            (theirs,) = gss.table
+            ours = accepted(acceptor, made[0])
+            connection._dispatcher = Dispatcher([end.program], gss=acceptor)
+
+            def offered(there: bytes) -> list[p.callback_sec_parms4]:
+                handles = p.gss_cb_handles4(service, there, ours.handle)
+                return [p.callback_sec_parms4(6, cbsp_gss_handles=handles)]
+
+            clientid, number = found.eir_resok4.eir_clientid, found.eir_resok4.eir_sequenceid
+            refused = p.CREATE_SESSION4args(clientid, number, 2, CHANNEL, CHANNEL, PROGRAM, offered(b"no such handle"))
+            assert (await state.ask(connection, (p.OP_CREATE_SESSION, refused)))[0] == p.NFS4ERR_NOENT
+            asking = p.CREATE_SESSION4args(clientid, number, 2, CHANNEL, CHANNEL, PROGRAM, offered(theirs.handle))
+            async with caller(site, OTHER) as other:  # it is none of theirs
+                assert (await state.ask(other, (p.OP_CREATE_SESSION, asking)))[0] == p.NFS4ERR_NOENT
+            status, session = await state.ask(connection, (p.OP_CREATE_SESSION, asking))
+            assert status == p.NFS4_OK
+            assert session.csr_resok4.csr_flags & p.CREATE_SESSION4_FLAG_CONN_BACK_CHAN
+            holder = Holder(session.csr_resok4.csr_sessionid)
+            record = nfs4.engine.clients.lookup(clientid)
+            operation = p.OP_CB_RECALL, p.CB_RECALL4args(p.stateid4(1, bytes(12)), False, b"handle")
+            for _ in range(2):
+                (answer,) = await nfs4.callbacks.call(record, [operation])
+                assert answer.status == p.NFS4_OK
+            assert end.callers == [(SERVER, security, p.CB_COMPOUND)] * 2
+
+            gss.table.remove(theirs)  # the client makes another for its own calls, and learns of this
+            with pytest.raises(CallbackError):
+                await nfs4.callbacks.call(record, [operation])
+            assert not nfs4.callbacks.client_can_be_called(record)
+            status, sequenced = await holder.ask(connection)
+            assert status == p.NFS4_OK
+            assert sequenced.sr_resok4.sr_status_flags & p.SEQ4_STATUS_CB_GSS_CONTEXTS_EXPIRED
+            theirs = next(one for one in gss.table if one.principal.startswith(MACHINE))
+            ours = accepted(acceptor, made[-1])
+            anew = p.OP_BACKCHANNEL_CTL, p.BACKCHANNEL_CTL4args(PROGRAM, offered(theirs.handle))
+            assert (await holder.ask(connection, anew))[0] == p.NFS4_OK
+            await nfs4.callbacks.call(record, [operation])
+            status, sequenced = await holder.ask(connection)
+            assert not sequenced.sr_resok4.sr_status_flags & p.SEQ4_STATUS_CB_GSS_CONTEXTS_EXPIRED
+            assert len(end.callers) == 3
+        acceptor.close()
 
     run(tmp_path, realm, test)

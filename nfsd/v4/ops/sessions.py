@@ -10,7 +10,7 @@ from nfsd.state import Nfs4Error
 from nfsd.state.types import CallbackCredential, ChannelAttributes
 from nfsd.v4.compound import Compound
 from nfsd.v4.operations import operation
-from rpcrdma.rpc.program import AUTH_NONE, AUTH_SYS
+from rpcrdma.rpc.program import AUTH_NONE, AUTH_SYS, RPCSEC_GSS
 
 
 def _attributes(wire: p.channel_attrs4) -> ChannelAttributes:
@@ -37,10 +37,10 @@ def _wire(attributes: ChannelAttributes) -> p.channel_attrs4:
     )
 
 
-def _credentials(offered: list[p.callback_sec_parms4]) -> tuple[CallbackCredential, ...]:
+def _credentials(c: Compound, offered: list[p.callback_sec_parms4]) -> tuple[CallbackCredential, ...]:
     """The first of the credentials offered for callbacks that this server can send; the others would be kept for
-    nothing. Raises NOENT when there are only RPCSEC_GSS handles, none of which exists here (RFC 8881 sections 18.33.3
-    and 18.36.3)."""
+    nothing. Raises NOENT when there are only RPCSEC_GSS handles, none of which exists here as the caller's (RFC 8881
+    sections 18.33.3 and 18.36.3), INVAL as :meth:`CallbackService.turned`."""
     for one in offered:
         if one.cb_secflavor == AUTH_NONE:
             return (CallbackCredential(AUTH_NONE),)
@@ -48,6 +48,10 @@ def _credentials(offered: list[p.callback_sec_parms4]) -> tuple[CallbackCredenti
             sys = one.cbsp_sys_cred
             machine = bytes(sys.machinename).decode("utf-8", "replace")
             return (CallbackCredential(AUTH_SYS, machine, sys.uid, sys.gid, tuple(sys.gids)),)
+        if one.cbsp_gss_handles is not None:
+            turned = c.server.callbacks.turned(c.call.credential.principal, one.cbsp_gss_handles)
+            if turned is not None:
+                return (CallbackCredential(RPCSEC_GSS, turned=turned),)
     if offered:
         raise Nfs4Error(p.NFS4ERR_NOENT, "no such RPCSEC_GSS handle")
     return ()
@@ -56,7 +60,7 @@ def _credentials(offered: list[p.callback_sec_parms4]) -> tuple[CallbackCredenti
 @operation(p.OP_CREATE_SESSION, changes=True, alone=True)
 async def create_session(c: Compound, args: p.CREATE_SESSION4args) -> p.CREATE_SESSION4resok:
     """Make a session; the first one confirms the client."""
-    credentials = _credentials(args.csa_sec_parms)
+    credentials = _credentials(c, args.csa_sec_parms)
     made = c.engine.sessions.create_session(
         clientid=args.csa_clientid,
         sequenceid=args.csa_sequence,
@@ -105,7 +109,7 @@ async def bind_conn_to_session(c: Compound, args: p.BIND_CONN_TO_SESSION4args) -
 async def backchannel_ctl(c: Compound, args: p.BACKCHANNEL_CTL4args) -> None:
     """Replace what callbacks are sent with."""
     assert c.session is not None, "4.1 operations run in a session"
-    c.engine.sessions.backchannel_ctl(c.session, args.bca_cb_program, _credentials(args.bca_sec_parms), c.machine)
+    c.engine.sessions.backchannel_ctl(c.session, args.bca_cb_program, _credentials(c, args.bca_sec_parms), c.machine)
 
 
 @operation(p.OP_DESTROY_SESSION, changes=True, alone=True)
