@@ -18,7 +18,7 @@ from nfsd.vfs.transfers cimport errno_of
 from nfsd.wire.nfs4 cimport (
     ACCESS4_DELETE, ACCESS4_EXECUTE, ACCESS4_EXTEND, ACCESS4_LOOKUP, ACCESS4_MODIFY, ACCESS4_READ, ACCESS4_XALIST, ACCESS4_XAREAD,
     ACCESS4_XAWRITE, FATTR4_MODE, FATTR4_MODE_UMASK, FATTR4_OWNER, FATTR4_OWNER_GROUP, FATTR4_SIZE, FATTR4_TIME_ACCESS_SET,
-    FATTR4_TIME_DELEG_ACCESS, FATTR4_TIME_DELEG_MODIFY, FATTR4_TIME_MODIFY_SET, NFS4ERR_BADXDR, NFS4ERR_BAD_STATEID, NFS4ERR_INVAL, NFS4ERR_ROFS, NFS4_OK, OP_ACCESS, OP_GETATTR,
+    FATTR4_TIME_DELEG_ACCESS, FATTR4_TIME_DELEG_MODIFY, FATTR4_TIME_MODIFY_SET, NFS4ERR_BADXDR, NFS4ERR_BAD_STATEID, NFS4ERR_INVAL, NFS4ERR_ROFS, NFS4ERR_WRONGSEC, NFS4_OK, OP_ACCESS, OP_GETATTR,
     OP_SETATTR, stateid4_SIZE,
 )
 from rpcrdma.declined cimport ATTRIBUTES, BUSY, MAY_WAIT, RARE, RECALL, SIZE
@@ -241,6 +241,8 @@ cdef class Nfs4Attributes(Nfs4Data):
         cdef AttributeChange change
         cdef tuple through = (None, None)
         told = None
+        if self.standing.only and (given.mask[0] | given.mask[1] | (given.mask[2] & ~DELEGATED_TIMES)):
+            return self.fail(NFS4ERR_WRONGSEC, place)  # it is let here to return what was delegated, times among that
         if self.standing.read_only:
             return self.fail(NFS4ERR_ROFS, place)
         if given.failure and not given.rare:

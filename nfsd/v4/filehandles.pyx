@@ -20,6 +20,7 @@ from nfsd.wire.nfs4 cimport (
     NFS4ERR_BADXDR, NFS4ERR_INVAL, NFS4ERR_MOVED, NFS4ERR_NOENT, NFS4ERR_NOFILEHANDLE, NFS4ERR_NOTDIR, NFS4ERR_RESTOREFH, NFS4ERR_ROFS,
     NFS4ERR_SYMLINK, NFS4_FHSIZE, NFS4_OK, OP_ACCESS, OP_COMMIT, OP_CREATE, OP_GETATTR, OP_GETFH, OP_LINK, OP_LOOKUP,
     OP_OPEN, OP_PUTFH, OP_READ, OP_REMOVE, OP_RENAME, OP_RENEW, OP_RESTOREFH, OP_SAVEFH, OP_SETATTR, OP_WRITE,
+    stateid4_SIZE,
 )
 from rpcrdma.declined cimport SIZE
 from rpcrdma.octets cimport load_opaque, opaque_t
@@ -33,6 +34,14 @@ from nfsd.vfs.types import FileType
 
 cdef enum:
     LONGEST = 0xFFFFFFFF    # name: the file system tells which are too long
+
+
+cdef inline bint skip(const uint8_t **at, const uint8_t *end, size_t size) noexcept nogil:
+    """Go behind so many octets, if a word stands there."""
+    if <size_t>(end - at[0]) < size + 4:
+        return False
+    at[0] += size
+    return True
 
 
 cdef object DIR = FileType.DIR
@@ -85,19 +94,26 @@ cdef class FileHandles(Nfs4Attributes):
 
     cdef uint64_t for_machine(self, const uint8_t *at, const uint8_t *end) except? 0:
         """The operations for which the client's machine is let to any file, if the next one is among them (RFC 8881 section
-        18.35.3); 0: there are none. Clients put a GETATTR beside them, which alone opens no way. ``at``: where the operations
-        behind PUTFH stand."""
+        18.35.3); 0: there are none. Clients put a GETATTR beside them, and a SETATTR of delegated times before DELEGRETURN
+        (RFC 9754 section 5), which alone open no way. ``at``: where the operations behind PUTFH stand."""
+        cdef size_t before = 2
         cdef uint64_t only
-        if self.client is None or self.index + 2 > self.operations or end - at < 4:
+        if self.client is None or end - at < 4:
             return 0
         only = at_files(self.client, machine_of(self.caller.credential))
-        if load32(at) == OP_GETATTR and self.index + 3 <= self.operations and end - at >= 8:
-            if end - at < 12 + 4 * <ssize_t>load32(at + 4):
+        if load32(at) == OP_SETATTR:
+            before += 1
+            if not (skip(&at, end, 4 + stateid4_SIZE) and skip(&at, end, 4 + 4 * <size_t>load32(at))):
                 return 0
-            at += 8 + 4 * <size_t>load32(at + 4)
-        if load32(at) >= 64 or not (only >> load32(at)) & 1:
+            if not skip(&at, end, 4 + padded(<size_t>load32(at))):
+                return 0
+        if load32(at) == OP_GETATTR:
+            before += 1
+            if not (skip(&at, end, 4) and skip(&at, end, 4 + 4 * <size_t>load32(at))):
+                return 0
+        if self.index + before > self.operations or load32(at) >= 64 or not (only >> load32(at)) & 1:
             return 0
-        return only | <uint64_t>1 << OP_GETATTR | <uint64_t>1 << OP_PUTFH
+        return only | <uint64_t>1 << OP_GETATTR | <uint64_t>1 << OP_SETATTR | <uint64_t>1 << OP_PUTFH
 
     cdef bint is_foreign(self, const uint8_t *behind, const uint8_t *end) noexcept:
         """Whether a PUTFH is perhaps the source of a copy: SAVEFH stands behind it."""

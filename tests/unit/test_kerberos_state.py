@@ -241,6 +241,15 @@ def test_the_machine_gives_up_what_a_user_has_opened(tmp_path: Path, realm: kdc.
             close = p.OP_CLOSE, p.CLOSE4args(0, left)
             back = p.OP_DELEGRETURN, p.DELEGRETURN4args(left)
             assert (await holder.ask(machine, here, GETATTR, back))[0] == p.NFS4ERR_BAD_STATEID
+            for attribute, octets, status in (
+                (p.FATTR4_TIME_DELEG_MODIFY, bytes(12), p.NFS4ERR_BAD_STATEID),  # as Linux 6.11 returns one
+                (p.FATTR4_MODE, bytes(4), p.NFS4ERR_WRONGSEC),
+            ):
+                given = p.fattr4(words_of(1 << attribute), octets)
+                setting = p.OP_SETATTR, p.SETATTR4args(left, given)
+                for behind in ((back,), (GETATTR, back)):
+                    assert (await holder.ask(machine, here, setting, *behind))[0] == status
+                assert (await holder.ask(machine, here, setting))[0] == p.NFS4ERR_WRONGSEC
             assert (await holder.ask(machine, here, GETATTR, close))[0] == p.NFS4_OK
             assert (await holder.ask(user, here, close))[0] == p.NFS4ERR_BAD_STATEID
 
