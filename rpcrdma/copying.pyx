@@ -1,3 +1,4 @@
+# distutils: extra_compile_args = -O2
 """Copies of messages and their data from one place in this process's memory to another, counted.
 
 Owns the process's one count; imports nothing. Whoever moves octets that the peer sent or is to get moves them by these

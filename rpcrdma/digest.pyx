@@ -1,3 +1,4 @@
+# distutils: extra_compile_args = -O2
 """A 64-bit digest of octets, to tell apart within this process what should not be compared in full.
 
 Owns the process's secret; imports nothing. It is fast (about as fast as octets can be read) and is not cryptographic:

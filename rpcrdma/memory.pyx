@@ -1,3 +1,4 @@
+# distutils: extra_compile_args = -O2
 """Buffers: leased out of a bounded pool of registered memory, shared out among hosts, and counted.
 
 Owns every octet that a message or a payload passes through. Layer 0: imports the arenas it is cut from.

@@ -1,3 +1,4 @@
+# distutils: extra_compile_args = -O2
 """READLINK, READ, WRITE and COMMIT of NFSv3, natively (RFC 1813 sections 3.3.5 to 3.3.7 and 3.3.21).
 
 Owns :class:`Nfs3Data`; imports the file service's native operations, its transfers and :mod:`nfsd.v3.needs`. Data is

@@ -1,3 +1,4 @@
+# distutils: extra_compile_args = -O2
 """NFSv3's native changes of names: CREATE, MKDIR, SYMLINK, MKNOD, REMOVE, RMDIR, RENAME and LINK (RFC 1813 sections 3.3.8
 to 3.3.15).
 

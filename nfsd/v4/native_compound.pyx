@@ -1,3 +1,4 @@
+# distutils: extra_compile_args = -O2
 """COMPOUND (RFC 8881 section 16.2; RFC 7530 section 15.2).
 
 Owns :class:`NativeCompound`, from which :mod:`nfsd.v4.sequence` derives, and at last :mod:`nfsd.v4.procedures`, with the

@@ -1,3 +1,4 @@
+# distutils: extra_compile_args = -O2
 """SEQUENCE in COMPOUNDs: their slot, and the replies that slots keep (RFC 8881 sections 2.10.6 and 18.46).
 
 Owns the decoding and encoding, what tells a retransmission from another request, and :class:`Nfs4Sequence`. Imports

@@ -1,3 +1,4 @@
+# distutils: extra_compile_args = -O2
 """A COMPOUND that is under way natively: where it stands, and how it is put down and taken up (contract: ``under_way.pyi``).
 
 Owns :class:`UnderWay`, from which :mod:`nfsd.v4.native_compound` derives. Imports :mod:`nfsd.v4.halfway` and

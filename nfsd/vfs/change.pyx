@@ -1,3 +1,4 @@
+# distutils: extra_compile_args = -O2
 """The change attribute: 64 bits that differ whenever a file's data or attributes do (RFC 8881 section 5.8.1.4).
 
 Owns the arithmetic only; imports nothing. The kernel keeps such a counter but does not tell user space, so it is made

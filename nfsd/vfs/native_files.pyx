@@ -1,3 +1,4 @@
+# distutils: extra_compile_args = -O2
 """Native operations of the file service: what is known not to wait, done at once on the loop's thread.
 
 Owns nothing. Works on the records and tables of :mod:`nfsd.vfs`; a native

@@ -1,3 +1,4 @@
+# distutils: extra_compile_args = -O2
 """LOOKUP for native programs: of what the kernel has in memory at once, of other names after a worker has looked.
 
 Owns :class:`NativeLookup`, which has the NFS handles that were made lately; imports the records and

@@ -1,3 +1,4 @@
+# distutils: extra_compile_args = -O2
 """Changes of names for native programs: files made, removed, renamed and linked, in memory and on disks.
 
 Owns :class:`NativeNames`; imports the records, the changes themselves (:mod:`nfsd.vfs.name_changes`) and

@@ -1,3 +1,4 @@
+# distutils: extra_compile_args = -O2
 """The hot records of the file service: caller, inode, node, open file (contract: ``records.pyi``).
 
 Owns their fields and the rules that concern one record alone; the tables are in :mod:`nfsd.vfs.nodes` and

@@ -1,3 +1,4 @@
+# distutils: extra_compile_args = -O2
 """Native calls over RPC-over-RDMA: messages answered in the stack in which they arrive.
 
 Owns :class:`NativeResponder`, which stands before a connection's :class:`~rpcrdma.engine.responder.Responder` and

@@ -1,3 +1,4 @@
+# distutils: extra_compile_args = -O2
 """Replies that native code writes and posts (RFC 8166 section 4; C declarations: ``replies.pxd``).
 
 Owns :class:`NativeReply`, where one reply is written, and :class:`Replies`, which has each call answered there and posts

@@ -1,3 +1,4 @@
+# distutils: extra_compile_args = -O2
 """Native calls: the common procedures, answered natively in the stack in which they arrived (contract: ``native.pyi``).
 
 Owns the RPC header of such calls (RFC 5531 section 9) and their callers. Imports :mod:`rpcrdma.rpc` and knows neither

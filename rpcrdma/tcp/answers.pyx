@@ -1,3 +1,4 @@
+# distutils: extra_compile_args = -O2
 """Calls of a record stream that are answered natively, at once or when what they wait for is there.
 
 Owns :class:`RecordAnswers`; imports :mod:`rpcrdma.memory`, :mod:`rpcrdma.place` and how replies leave.

@@ -1,3 +1,4 @@
+# distutils: extra_compile_args = -O2
 """Where the replies of native calls are written on their way into a record stream.
 
 Owns :class:`NativeReplies`; imports :mod:`rpcrdma.memory`, :mod:`rpcrdma.place` and :mod:`rpcrdma.pipes`. Small replies stand one behind the other

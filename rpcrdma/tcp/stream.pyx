@@ -1,3 +1,4 @@
+# distutils: extra_compile_args = -O2
 """RPC records over one connected, non-blocking stream socket (RFC 5531 section 11), in both directions.
 
 Owns the octets between the socket and whole records; imports :mod:`rpcrdma.tcp.reading`, which takes them from the

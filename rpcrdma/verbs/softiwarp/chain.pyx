@@ -1,3 +1,4 @@
+# distutils: extra_compile_args = -O2
 """Chains: what is posted as one unit, with the memory it refers to and the token to report.
 
 Owns the native form of posted work. A chain takes a buffer-protocol hold on every piece of memory at posting time and

@@ -1,3 +1,4 @@
+# distutils: extra_compile_args = -O2
 """Runs: FPDUs framed for one sendmsg(), and sent.
 
 Owns the layout of what goes out: RFC 5044 sections 4.1 to 4.4 (FPDU, CRC, Markers), the headers of RFC 5041 section 4

@@ -1,3 +1,4 @@
+# distutils: extra_compile_args = -O2
 """The receiving half of a connection: FPDUs taken apart, checked, and placed.
 
 Owns the receiving side of RFC 5044 section 6, RFC 5041 sections 5.2 and 7.1 and RFC 5040 sections 5 and 7.2. Imports

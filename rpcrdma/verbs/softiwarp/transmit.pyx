@@ -1,3 +1,4 @@
+# distutils: extra_compile_args = -O2
 """The sending half of a connection: what is sent when, and how messages are cut into FPDUs.
 
 Owns RFC 5044 sections 4.5 and 5.1 (FPDU size, segment alignment), the source side of RFC 5041 section 5.2 and of
