@@ -140,6 +140,7 @@ test-guest: tools develop lab
 
 # Packages, the unit, crashes and power cuts in every version: what a change of these needs, and a release.
 test-long: tools develop lab
+	@tests/vm/host-packages.sh keepalived
 	$(BIN)/python -m pytest -vv -n 2 --dist loadfile --durations=15 -m "long and not matrix"
 
 test-devices: tools develop lab
@@ -168,7 +169,7 @@ test-kerberos: tools develop lab
 
 # What was built before the libraries' headers were there lacks what is over them: then it is built now.
 test-ceph: develop
-	@tests/vm/host-packages.sh ceph
+	@tests/vm/host-packages.sh ceph keepalived
 	@$(BIN)/python -c 'from nfsd.backends import cephfs; from nfsd.stable import rados; raise SystemExit(bool(cephfs.why_not() or rados.why_not()))' || \
 		$(BIN)/python setup.py --quiet build_ext --inplace
 	$(BIN)/python -m pytest -v -rs --durations=15 tests/ceph

@@ -4,7 +4,7 @@ Owns the processes, and a directory for what they keep; imports nothing of the p
 ceph-mgr, ceph-osd, ceph-mds and ceph-common (tests/vm/host-packages.sh ceph), some 600 MB of memory and half a minute.
 Everybody is known by a key (cephx). What the OSD has acknowledged outlasts its death, so that one can be killed.
 
-    python -m tests.ceph.cluster DIRECTORY      until it is interrupted; clients use DIRECTORY/ceph.conf
+    python -m tests.ceph.cluster DIRECTORY [ADDRESS]      until it is interrupted; clients use DIRECTORY/ceph.conf
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _OSD_SIZE: Final = 8 << 30
 
 _CONF: Final = """[global]
 fsid = {fsid}
-mon_host = v1:127.0.0.1:{port}
+mon_host = v1:{address}:{port}
 mon_initial_members = a
 auth_cluster_required = cephx
 auth_service_required = cephx
@@ -46,8 +46,8 @@ osd_data = {directory}/data/osd
 mds_data = {directory}/data/mds
 ms_bind_msgr2 = false
 ms_bind_ipv6 = false
-public_addr = 127.0.0.1
-cluster_addr = 127.0.0.1
+public_addr = {address}
+cluster_addr = {address}
 osd_pool_default_size = 1
 osd_pool_default_min_size = 1
 osd_pool_default_pg_num = 8
@@ -68,7 +68,7 @@ mon_osd_nearfull_ratio = 0.97
 auth_allow_insecure_global_id_reclaim = false
 mgr_initial_modules =
 [mon.a]
-mon_addr = v1:127.0.0.1:{port}
+mon_addr = v1:{address}:{port}
 """
 _CAPS: Final = {
     "client.admin": {"mon": "allow *", "mgr": "allow *", "osd": "allow *", "mds": "allow *"},
@@ -86,9 +86,10 @@ def missing() -> list[str]:
 class Cluster:
     """A cluster, whose processes end with this one."""
 
-    def __init__(self, directory: Path) -> None:
-        """``directory``: is made; what is in it is the cluster's."""
+    def __init__(self, directory: Path, address: str = "127.0.0.1") -> None:
+        """``directory``: is made; what is in it is the cluster's. ``address``: where it is reached."""
         self.directory = directory.absolute()
+        self._address = address
         self.conf = self.directory / "ceph.conf"
         self.fsid = str(uuid.uuid4())
         self._osd_uuid = str(uuid.uuid4())
@@ -102,7 +103,8 @@ class Cluster:
         for name in ("keyrings", "run", *(f"data/{kind}" for kind in ("mon", "mgr", "osd", "mds"))):
             (self.directory / name).mkdir(parents=True)
         port = free_port()
-        self.conf.write_text(_CONF.format(fsid=self.fsid, port=port, directory=self.directory, size=_OSD_SIZE))
+        values = {"fsid": self.fsid, "port": port, "directory": self.directory, "size": _OSD_SIZE}
+        self.conf.write_text(_CONF.format(address=self._address, **values))
         self._make_monitor(port)
         self._begin("mon", "ceph-mon", "a")
         self.command("mon", "stat")
@@ -173,7 +175,7 @@ class Cluster:
         shutil.copy(ring, self.keyring("mon.a"))
         (self.directory / "data" / "mon").rmdir()
         monmap = str(self.directory / "run" / "monmap")
-        self._run("monmaptool", "--create", "--addv", "a", f"[v1:127.0.0.1:{port}]", "--fsid", self.fsid, monmap)
+        self._run("monmaptool", "--create", "--addv", "a", f"[v1:{self._address}:{port}]", "--fsid", self.fsid, monmap)
         self._run("ceph-mon", "--mkfs", "-i", "a", "--monmap", monmap, "--keyring", str(ring))
 
     def _make_key(self, name: str, caps: dict[str, str]) -> Path:
@@ -218,9 +220,10 @@ class Cluster:
 
 def main() -> None:
     """Run one until a signal comes."""
-    if len(sys.argv) != 2 or missing():
-        sys.exit(f"usage: python -m tests.ceph.cluster DIRECTORY; missing here: {', '.join(missing()) or 'nothing'}")
-    cluster = Cluster(Path(sys.argv[1]))
+    if len(sys.argv) not in (2, 3) or missing():
+        lacking = ", ".join(missing()) or "nothing"
+        sys.exit(f"usage: python -m tests.ceph.cluster DIRECTORY [ADDRESS]; missing here: {lacking}")
+    cluster = Cluster(Path(sys.argv[1]), *sys.argv[2:])
     try:
         began = time.monotonic()
         cluster.start()

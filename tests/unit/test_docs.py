@@ -134,7 +134,7 @@ def test_the_examples_of_configurations_are_accepted(document: Path, tmp_path: P
     for text in examples:
         here = re.sub(r"path: (?:\./|/srv/)?(\S+)", rf"path: {tmp_path}/\1", text)
         for name in re.findall(rf"path: {tmp_path}/(\S+)", here):
-            (tmp_path / name).mkdir(exist_ok=True)
+            (tmp_path / name).mkdir(parents=True, exist_ok=True)
         parse(here, str(tmp_path / "exports.yaml"))
 
 

@@ -3,12 +3,15 @@ in a pool are taken is in tests/ceph/test_takeover.py."""
 
 import asyncio
 import os
+import re
+import subprocess
 
 import pytest
 
 from nfsd import cli, state_dir
 from nfsd.stable.rados import why_not
 from nfsd.stable.sqlite import SqliteStorage
+from tests.keepalived import document
 
 
 @pytest.fixture
@@ -74,3 +77,17 @@ def test_a_pool_that_cannot_be_reached_is_told_of(place, capsys):
     assert _takeover(place) == 1
     said = capsys.readouterr().err
     assert "rados:none/rdma-nfsd/server.files1" in said if why_not() else "/nonexistent/ceph.conf" in said
+
+
+def test_the_unit_and_the_scripts_of_the_document_are_sound(tmp_path):
+    unit = re.search(r"^sed '.*?' \\\n\s+\S+ > \S+$", document.file("unit"), re.DOTALL | re.MULTILINE)[0]
+    unit = unit.replace("/lib/systemd/system/", f"{document.DOCUMENT.parents[1]}/systemd/").replace(
+        "/etc/", f"{tmp_path}/"
+    )
+    (tmp_path / "systemd/system").mkdir(parents=True)
+    subprocess.run(["sh", "-c", unit], check=True)
+    lines = (tmp_path / "systemd/system/rdma-nfsd@.service").read_text().splitlines()
+    assert "ExecStart=/usr/local/bin/rdma-nfsd serve --config /etc/rdma-nfsd/%i.yaml" in lines
+    assert {"StateDirectory=rdma-nfsd/%i", "Restart=no"} <= set(lines)
+    for script in (document.file("/etc/keepalived/rdma-nfsd"), document.disk_script()):
+        subprocess.run(["sh", "-n"], input=script, check=True, text=True)

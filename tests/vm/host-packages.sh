@@ -13,10 +13,12 @@
 #           and what writes and reads files as fast as they go (fio)
 #   kerberos  what a realm of the tests' own takes (MIT's KDC, which the tests run themselves), and a clock to set wrong
 #   ceph    what a Ceph cluster of one node takes, which the tests run themselves, and the headers of its client libraries
+#   keepalived  what moves an address between two hosts of the tests, which are network namespaces
 #   browser the browser that the tests look at the web page with: wanted, not needed
 # Every need is tested by what it provides, not by a package name, so that a Python or a compiler from elsewhere counts.
 # Nothing here brings a daemon that runs but krb5-kdc, which ends at once on a machine without a realm of its own. (Ceph's wait
-# for a cluster to be configured.) A machine that lacks nothing is left alone and no network is used.
+# for a cluster to be configured, and keepalived is not started without a configuration.) A machine that lacks nothing is left
+# alone and no network is used.
 set -u
 wanted_only=
 T0=$(date +%s)
@@ -141,6 +143,10 @@ for what; do
         need "libcephfs-dev" installed libcephfs-dev
         need "librados-dev" installed librados-dev
         need "util-linux" command_in setpriv
+        ;;
+    keepalived)
+        need "keepalived" command_in keepalived
+        need "iproute2" command_in ip
         ;;
     browser)
         wanted_only=1
