@@ -1,7 +1,7 @@
 # distutils: extra_compile_args = -O2
 """Copies of messages and their data from one place in this process's memory to another, counted.
 
-Owns the process's one count; imports nothing. Whoever moves octets that the peer sent or is to get moves them by these
+Owns the process's one count; imports nothing. All code that moves octets that the peer sent or is to get moves them by these
 functions, so that the bench and the metrics can say how often each octet is copied. What encoding puts together (words,
 names, handles, attributes) is not counted, and neither is what the kernel copies in system calls.
 """

@@ -11,7 +11,7 @@ Calls in progress are not charged yet, so a host may have only as many as go int
 of a large one is reckoned with as soon as it is there (``promise``).
 
 Connections of a host that wait for it stand in a row; the first one goes on when the time has come, and the next one if
-there is some left. Each step takes the same time however many there are. Who has no rate is never asked for the time.
+there is some left. Each step takes the same time however many there are. A host without a rate is never asked for the time.
 
 Where somebody waits for the host (a recall of its delegation, RFC 8881 section 10.4), it is read from for some seconds
 whatever it owes (``hurry``). It owes that all the same, and is not hurried again until it has paid. Those that share a rate

@@ -27,7 +27,7 @@ Calls that change hands
     twice, though something has happened.
 
 Data that did not come with the call's message (an RDMA Read fetched it) stands beside it, in ``bulk``: the
-content of one item of the call, to be found at ``bulk_at``. Who expects nothing of the kind there declines.
+content of one item of the call, to be found at ``bulk_at``. A procedure that expects nothing of the kind there declines.
 """
 
 from libc.stdint cimport uint64_t

@@ -107,8 +107,8 @@ class Caller:
 
 
 async def _to_its_end(call: Coroutine[Any, Any, Reply]) -> Reply:
-    """A call that is lent memory. Who stops waiting for it waits a little longer: over RDMA, a server that writes to
-    memory which has been taken back from it loses the connection, and everybody's calls with it."""
+    """A call that is lent memory. A caller that stops waiting for it waits a little longer: over RDMA, a server that
+    writes to memory which has been taken back from it loses the connection, and everybody's calls with it."""
     task = asyncio.create_task(call)
     try:
         return await asyncio.shield(task)

@@ -27,10 +27,10 @@ KEYTAB: Final = "/etc/krb5.keytab"
 DESCRIPTION: Final = """\
 Write a configuration that exports what /etc/exports does (exports(5)), and /etc/exports.d/*.exports with it, to the
 same clients. What nfs.conf(5) says of the server goes with it: addresses, ports, versions, grace and lease times,
-manage-gids. What cannot be as it was is said on stderr, by file and line. Who must use Kerberos or TLS must here, too:
-name the certificates in server.tls. A client whose demands are not known here is left out, and so is the whole export,
-where another entry would let that client in. Read the result, check it (rdma-nfsd check), then serve it. Handles are
-others: clients mount again.
+manage-gids. What cannot be as it was is said on stderr, by file and line. Clients that must use Kerberos or TLS must
+here, too: name the certificates in server.tls. A client whose demands are not known here is left out, and so is the
+whole export, where another entry would let that client in. Read the result, check it (rdma-nfsd check), then serve it.
+Handles are others: clients mount again.
 
 exit status:
   0  everything is in it, as well as this server can do it

@@ -1,7 +1,7 @@
 """The status monitor's two sides towards clients (XNFS): hearing of their restarts, and telling them of the server's.
 
-Owns the SM_NOTIFY calls under way. Who is told is on stable storage (:mod:`nfsd.state.nlm`), so no monitor of the host
-is asked to remember it (SM_MON).
+Owns the SM_NOTIFY calls under way. Those who are told are on stable storage (:mod:`nfsd.state.nlm`), so no monitor of
+the host is asked to remember it (SM_MON).
 
 A host's word that it was restarted frees its locks, and NSM has no way to show whose word it is; Linux's sm-notify says
 it in a datagram, and anybody can send one in its name. So the host is asked back, over TCP: its status monitor knows
@@ -9,8 +9,8 @@ its state number (SM_STAT), which must be the one that was told. A host without 
 first mounts), or with one that does not tell, has no word against it. One that does not answer is believed over TCP,
 whose handshake shows the address, and not when a datagram says it; the call is not answered then, and comes again.
 
-Who sends datagrams in the names of many hosts that are off has all of them asked, for as long as one that does not
-answer is waited for. Then those that have been asked the longest make room: one that is there answers at once.
+A peer that sends datagrams in the names of many hosts that are off has all of them asked, for as long as one that does
+not answer is waited for. Then those that have been asked the longest make room: one that is there answers at once.
 """
 
 from __future__ import annotations

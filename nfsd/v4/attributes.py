@@ -313,7 +313,7 @@ NEED_LIMITS = _bits(
 )  # fmt: skip
 FS_LOCATIONS = _bits(p.FATTR4_FS_LOCATIONS)
 WHERE = FS_LOCATIONS | _bits(p.FATTR4_FS_STATUS)
-"""Who asks for one of these knows that the file system may be absent."""
+"""A client that asks for one of these knows that the file system may be absent."""
 ON_ABSENT = WHERE | _bits(p.FATTR4_RDATTR_ERROR, p.FATTR4_FSID, p.FATTR4_MOUNTED_ON_FILEID)
 """What an absent file system has (RFC 8881 section 11.4.1)."""
 OWNERS = _bits(p.FATTR4_OWNER, p.FATTR4_OWNER_GROUP)

@@ -5,8 +5,8 @@ of RPCSEC_GSS.
 
 In NFSv4.0 the server proves itself to the principal that made the client's record (RFC 7530 section 3.3.3). A client
 that has no acceptor of contexts (Linux's has one where ``rpc.svcgssd`` or ``gssproxy`` runs) cannot be called so.
-Whoever calls it says how else. In NFSv4.1 and later the client offers a context that it has made with the server, and
-says what the server is to call it (RFC 8881 section 18.36.3).
+The caller decides how else to call it. In NFSv4.1 and later the client offers a context that it has made with the
+server, and says what the server is to call it (RFC 8881 section 18.36.3).
 """
 
 from __future__ import annotations

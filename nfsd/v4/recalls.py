@@ -214,8 +214,8 @@ class Recalls:
 
     def changed(self, directory_key: bytes, client: Client | None, event: Event | None) -> None:
         """``client`` (None: one that has no delegation) has changed names in a directory. Others who have it delegated
-        are told of that ``event``. Who cannot be told, or was given it meanwhile, is recalled; and everybody, if it is
-        not known what has become of the change."""
+        are told of that ``event``. A holder that cannot be told, or was given it meanwhile, is recalled; and everybody,
+        if it is not known what has become of the change."""
         file = self.engine.opens.file(directory_key)
         others = [one for one in file.delegations if one.client is not client] if file is not None else []
         told = {one for one in others if event is not None and self.notifications.tell(one, event)}

@@ -285,7 +285,7 @@ cdef class NativeFiles:
     cdef ssize_t read(
         self, OpenFile opened, bint held, uint64_t offset, Place place, size_t size, statx_t *after, bint *eof
     ) except -2:
-        """Read what is in memory, all of it, as the place's payload; -1 declines. Who has not ``held`` the file open
+        """Read what is in memory, all of it, as the place's payload; -1 declines. A caller that has not ``held`` the file open
         since it was allowed to must not have lost the permission. The look comes afterwards: had the file's permissions
         changed meanwhile, nothing has been read yet as far as anybody knows."""
         cdef Node node = opened.node

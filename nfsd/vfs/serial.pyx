@@ -106,7 +106,7 @@ cdef class Serial:
 
 
 async def take_both(one, other):
-    """The turns on two files, in this order. Whoever waits for the second one keeps others from the first."""
+    """The turns on two files, in this order. While the second one is waited for, others are kept from the first."""
     await one.acquire()
     try:
         await other.acquire()

@@ -46,9 +46,9 @@ _log = limited_logger(__name__)
 # -- calling threads ----------------------------------------------------------------------------------------------
 # Threads are called at once, one for each job, and come one behind the other: who has come and taken a job wakes the next
 # one. Jobs that take less time than a thread takes to wake are done by few threads then, and one that waits for a disk
-# keeps no other waiting. Whoever wakes a thread does so without the lock, or the thread would wake to wait for that.
+# keeps no other waiting. A thread is woken without the lock, or the thread would wake to wait for that.
 cdef void call(shared_t *shared, int count) noexcept nogil:
-    """Have so many of the idle threads come, or all of them. Who has been called is idle no more, though it may take a
+    """Have so many of the idle threads come, or all of them. A thread that has been called is idle no more, though it may take a
     while to come: another job needs another thread. Called with the lock; see :func:`to_wake`."""
     count = min(count, shared.idle)
     shared.idle -= count

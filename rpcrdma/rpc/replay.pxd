@@ -32,7 +32,7 @@ cdef class Entry:
 
 
 cdef class Passed:
-    """Holds a call on its way from the one to the other. Who drops the call releases this, as one would a lease."""
+    """Holds a call on its way from the one to the other. The code that drops the call releases this, as one would a lease."""
 
     cdef ReplayCache cache
     cdef Entry entry

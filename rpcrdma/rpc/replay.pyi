@@ -45,7 +45,7 @@ class Entry:
         """The reply, as it was given first."""
 
 class Passed:
-    """Holds a call on its way from the one to the other. Who drops the call releases this, as one would a lease."""
+    """Holds a call on its way from the one to the other. The code that drops the call releases this, as one would a lease."""
 
     @property
     def view(self) -> memoryview:

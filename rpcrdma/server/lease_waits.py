@@ -11,7 +11,7 @@ from rpcrdma.memory import Account, Lease, OutOfMemory
 async def wait_for_lease(
     account: Account, loop: asyncio.AbstractEventLoop, waiters: set[asyncio.Future[Lease]], size: int
 ) -> Lease:
-    """A buffer of ``size`` octets, when there is one. Whoever ends the connection fails what is in ``waiters``. Raises
+    """A buffer of ``size`` octets, when there is one. The end of the connection fails what is in ``waiters``. Raises
     OutOfMemory when a bound is smaller than ``size``."""
     waiter: asyncio.Future[Lease] = loop.create_future()
     waiters.add(waiter)

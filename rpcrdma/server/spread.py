@@ -95,7 +95,7 @@ def _spread(host: str, port: int, count: int, kind: int) -> list[socket.socket]:
 
     def prepare(sock: socket.socket) -> None:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        # Nothing comes in before all are there: it would come to the wrong one. Who connects tries again.
+        # Nothing comes in before all are there: it would come to the wrong one. Clients that connect try again.
         _attach(sock, _SO_ATTACH_FILTER, _assembled((_RETURN, 0, 0, 0)))
         if not made:
             _attach(sock, _SO_ATTACH_REUSEPORT_CBPF, _choice(count))

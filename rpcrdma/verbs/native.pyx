@@ -2,7 +2,7 @@
 
 Owns the declarations, and the one loop that reports completions; imports :mod:`rpcrdma.memory` and
 :mod:`rpcrdma.pipes`. An endpoint that derives
-from :class:`NativeEndpoint` can be given replies and Reads without an object for each of their parts. Who posts so is
+from :class:`NativeEndpoint` can be given replies and Reads without an object for each of their parts. The caller that posts so is
 the endpoint's :class:`NativeOwner` and is told of the completions without Python code: replies have the token
 :data:`ANSWERED`, and are told by their number; a call's Reads have the call, a :class:`Fetch`.
 """
